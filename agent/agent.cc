@@ -1,0 +1,337 @@
+#include "agent/agent.h"
+
+#include <csignal>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/core/worker_environment.h"
+#include "agent/process/error_file.h"
+#include "agent/process/runtime_directory.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/log.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr absl::Duration kFarewell = absl::Seconds(5);  // how long the last report is tried
+constexpr int kSweepTimeoutMs = 5000;
+// Workers' stores listen on every address (PyTorch's does), so that is what is held for them.
+constexpr char kEveryAddress[] = "";
+
+AgentCoreOptions MakeCoreOptions(const AgentOptions& options) {
+  AgentCoreOptions core;
+  core.node = options.node;
+  core.settings = MakeRendezvousSettings(options.spec);
+  core.lease = options.spec.lease;
+  core.orphan_timeout = options.spec.orphan_timeout;
+  core.read_timeout = options.spec.read_timeout;
+  core.server = options.server;
+  core.hosts_server = options.hosts_server;
+  return core;
+}
+
+LogPumpOptions MakePumpOptions(const AgentOptions& options) {
+  LogPumpOptions pump;
+  pump.logs = options.spec.logs;
+  pump.run_directory = options.run_directory;
+  pump.host = options.node.name;
+  pump.role = options.spec.role;
+  return pump;
+}
+
+// A call stack ends with the exception's text as a rule; where it does not, the text comes first.
+std::string JoinMessage(const ErrorRecord& record) {
+  if (absl::StrContains(record.callstack, record.message)) return record.callstack;
+  return record.callstack.empty() ? record.message
+                                  : absl::StrCat(record.message, "\n", record.callstack);
+}
+
+log::Level ToLogLevel(Announce::Level level) {
+  switch (level) {
+    case Announce::Level::kInfo:
+      return log::Level::kInfo;
+    case Announce::Level::kWarning:
+      return log::Level::kWarning;
+    case Announce::Level::kError:
+      return log::Level::kError;
+  }
+  return log::Level::kInfo;
+}
+
+}  // namespace
+
+Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
+             std::unique_ptr<rendezvous::RendezvousLink> link,
+             std::function<void(JobOutcome)> on_finished)
+    : loop_(loop),
+      options_(std::move(options)),
+      on_finished_(std::move(on_finished)),
+      core_(MakeCoreOptions(options_)),
+      timer_(loop),
+      status_(loop,
+              [](const std::string& text) { log::Write(log::Level::kInfo, "waiting", text); }),
+      oom_watch_(OomWatch::Open()),
+      pump_(loop, MakePumpOptions(options_)),
+      link_(std::move(link)),
+      worker_service_(loop,
+                      [this](const StoreRequest& request) { link_->SendStoreRequest(request); }),
+      guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
+
+Agent::~Agent() = default;
+
+absl::Status Agent::Start() {
+  guardian_.RemoveAtEnd(options_.runtime_directory);
+  MUSTER_RETURN_IF_ERROR(
+      worker_service_.Listen(absl::StrCat(options_.runtime_directory, "/agent.sock")));
+  oom_kills_ = oom_watch_.Count();
+  Feed(Started{});
+  link_->Open(MakeLinkListener());
+  return absl::OkStatus();
+}
+
+void Agent::OnSignal(int signal) { Feed(SignalReceived{signal}); }
+
+void Agent::PrintLine(const std::string& line) { pump_.PrintLine(line); }
+
+// Events that come up while effects are performed wait for their turn, so that Step is never
+// entered twice.
+void Agent::Feed(Event event) {
+  events_.push_back(std::move(event));
+  if (stepping_) return;
+  stepping_ = true;
+  while (!events_.empty()) {
+    const Event next = std::move(events_.front());
+    events_.pop_front();
+    for (const Effect& effect : core_.Step(next, MonoNow())) {
+      std::visit([this](const auto& e) { Perform(e); }, effect);
+    }
+  }
+  stepping_ = false;
+  ArmTimer();
+}
+
+void Agent::ArmTimer() {
+  const MonoTime deadline = core_.NextDeadline();
+  timer_.cancel();
+  if (deadline.is_infinite()) return;
+  timer_.expires_after(absl::ToChronoNanoseconds(deadline - MonoNow()));
+  timer_.async_wait([this](const asio::error_code& error) {
+    if (!error) Feed(Tick{});
+  });
+}
+
+// --- Effects
+
+void Agent::Perform(const SendReport& effect) { link_->SendReport(effect.report); }
+
+void Agent::Perform(const ReservePorts&) {
+  ports_.reset();
+  master_port_.reset();
+  const JobSpec& spec = options_.spec;
+  const int num_ports = 1 + options_.node.local_world_size;
+  if (spec.worker_master_port != 0) {
+    auto master = PortReservation::ReserveExact(kEveryAddress, spec.worker_master_port);
+    if (!master.ok()) {
+      Feed(PortsFailed{master.status()});
+      return;
+    }
+    master_port_ = *std::move(master);
+  }
+  auto reserved = PortReservation::Reserve(kEveryAddress, num_ports, spec.worker_ports);
+  if (!reserved.ok()) {
+    Feed(PortsFailed{reserved.status()});
+    return;
+  }
+  ports_ = *std::move(reserved);
+  const std::vector<int>& ports = ports_->ports();
+  Feed(PortsReserved{.store_port = ports[0], .worker_ports = {ports.begin() + 1, ports.end()}});
+}
+
+void Agent::Perform(const StartWorkers& effect) {
+  assignment_ = effect.assignment;
+  worker_service_.StartRound(assignment_.round, assignment_.instance);
+  log::Write(log::Level::kDebug, "round_started", assignment_.reason,
+             {{"run", options_.spec.run_id},
+              {"round", ToString(assignment_.round)},
+              {"node", options_.node.name},
+              {"world_size", absl::StrCat(assignment_.world_size)}});
+  std::vector<PumpedWorker> pumped;
+  for (int i = 0; i < assignment_.local_world_size; ++i) {
+    pumped.push_back({LocalRank(i), Rank(assignment_.first_rank.value() + i)});
+  }
+  absl::StatusOr<std::vector<WorkerStreams>> streams =
+      pump_.OpenAttempt(assignment_.restart_count, pumped);
+  WorkerEnvContext context{.run_id = options_.spec.run_id,
+                           .role = options_.spec.role,
+                           .max_restarts = options_.spec.max_restarts,
+                           .visible_devices = options_.visible_devices,
+                           .virtual_local_rank = options_.spec.virtual_local_rank,
+                           .agent_socket = absl::StrCat(options_.runtime_directory, "/agent.sock"),
+                           .master_addr = options_.spec.worker_master_addr,
+                           .master_port = options_.spec.worker_master_port};
+  if (streams.ok()) {
+    for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
+  }
+  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
+  for (size_t i = 0; i < envs.size(); ++i) {
+    if (streams.ok()) {
+      Spawn(envs[i], (*streams)[i], assignment_.round);
+      continue;
+    }
+    const uint64_t id = next_worker_id_++;
+    workers_[id] = {
+        .local_rank = envs[i].local_rank, .rank = envs[i].rank, .round = assignment_.round};
+    OnSpawnFailed(id, streams.status());
+  }
+}
+
+void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {
+  const uint64_t id = next_worker_id_++;
+  workers_[id] = {.local_rank = env.local_rank,
+                  .rank = env.rank,
+                  .round = round,
+                  .error_file = streams.error_file};
+  WorkerCommand command{.worker_id = id, .argv = options_.worker_command};
+  EnvironmentMap environment = options_.environment;
+  for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
+  for (const auto& [name, value] : environment) {
+    command.environment.push_back(absl::StrCat(name, "=", value));
+  }
+  command.stdout_fd = streams.stdout_fd.get();
+  command.stderr_fd = streams.stderr_fd.get();
+  const size_t local_rank = env.local_rank.value();
+  if (local_rank < options_.cpus.size()) command.cpus = options_.cpus[local_rank];
+  guardian_.Spawn(command);
+}
+
+void Agent::Perform(const SignalWorkers& effect) {
+  for (auto& [id, worker] : workers_) {
+    worker.signals.push_back(effect.signal);
+    guardian_.SignalGroup(id, effect.signal);
+  }
+}
+
+void Agent::Perform(const SweepDescendants& effect) { guardian_.Sweep(effect.signal); }
+
+void Agent::Perform(const ShowStatus& effect) { status_.Show(effect.text); }
+
+void Agent::Perform(const Announce& effect) {
+  log::Write(ToLogLevel(effect.level), effect.event, effect.text,
+             {{"run", options_.spec.run_id},
+              {"round", ToString(core_.round())},
+              {"node", options_.node.name}});
+}
+
+void Agent::Perform(const Finish& effect) {
+  pump_.CloseAttempt();
+  pump_.FlushConsole(kFarewell);
+  worker_service_.Close();
+  if (options_.run_directory_is_temporary && !pump_.HasWrittenFiles()) {
+    RemoveOwnedPath(options_.run_directory.substr(0, options_.run_directory.rfind('/')));
+  }
+  guardian_.Shutdown(kFarewell);
+  link_->Close(kFarewell, [this, outcome = effect.outcome] { on_finished_(outcome); });
+}
+
+// --- The rendezvous
+
+rendezvous::LinkListener Agent::MakeLinkListener() {
+  return {.on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },
+          .on_store_reply = [this](StoreReply reply) { worker_service_.OnReply(reply); },
+          .on_state =
+              [this](bool up, std::string detail, absl::Status fatal) {
+                Feed(LinkChanged{up, std::move(detail), std::move(fatal)});
+              }};
+}
+
+// --- The guardian
+
+GuardianListener Agent::MakeGuardianListener() {
+  return {
+      .on_spawned = [this](uint64_t id, pid_t pid,
+                           UniqueFd pidfd) { OnSpawned(id, pid, std::move(pidfd)); },
+      .on_spawn_failed = [this](uint64_t id, absl::Status status) { OnSpawnFailed(id, status); },
+      .on_exited = [this](const WorkerExit& exit) { OnExited(exit); },
+      .on_empty =
+          [this] {
+            pump_.CloseAttempt();
+            Feed(DescendantsGone{});
+          },
+      .on_lost = [this](const std::string& reason) { OnGuardianLost(reason); }};
+}
+
+void Agent::OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd) {
+  const auto found = workers_.find(worker_id);
+  if (found == workers_.end()) return;
+  found->second.pid = pid;
+  found->second.pidfd = std::move(pidfd);
+  Feed(WorkerSpawned{found->second.round, found->second.local_rank, pid});
+}
+
+void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
+  const auto found = workers_.find(worker_id);
+  if (found == workers_.end()) return;
+  const RunningWorker& worker = found->second;
+  WorkerFailure failure{.rank = worker.rank,
+                        .local_rank = worker.local_rank,
+                        .node_rank = assignment_.node_rank,
+                        .node_name = options_.node.name,
+                        .exit_code = status.code() == absl::StatusCode::kNotFound ? 127 : 126,
+                        .start_failed = true,
+                        .message = std::string(status.message()),
+                        .unix_millis = absl::ToUnixMillis(absl::Now())};
+  const Round round = worker.round;
+  const LocalRank local_rank = worker.local_rank;
+  workers_.erase(found);
+  Feed(WorkerExited{round, local_rank, std::move(failure)});
+}
+
+void Agent::OnExited(const WorkerExit& exit) {
+  const auto found = workers_.find(exit.worker_id);
+  if (found == workers_.end()) return;
+  const RunningWorker worker = std::move(found->second);
+  workers_.erase(found);
+  pump_.DrainNow(worker.local_rank);
+  WorkerExited event{worker.round, worker.local_rank, std::nullopt};
+  if (exit.exit_code != 0 || exit.signal != 0) {
+    event.failure = DescribeFailure(worker);
+    event.failure->exit_code = exit.exit_code;
+    event.failure->signal = exit.signal;
+    const std::optional<int64_t> kills = oom_watch_.Count();
+    const bool killed_by_us = absl::c_linear_search(worker.signals, SIGKILL);
+    if (exit.signal == SIGKILL && !killed_by_us && kills && oom_kills_ && *kills > *oom_kills_) {
+      event.failure->probably_out_of_memory = true;
+      oom_kills_ = kills;
+    }
+  }
+  Feed(std::move(event));
+}
+
+WorkerFailure Agent::DescribeFailure(const RunningWorker& worker) {
+  WorkerFailure failure{.rank = worker.rank,
+                        .local_rank = worker.local_rank,
+                        .node_rank = assignment_.node_rank,
+                        .node_name = options_.node.name,
+                        .pid = worker.pid,
+                        .last_output = pump_.LastOutput(worker.local_rank),
+                        .unix_millis = absl::ToUnixMillis(absl::Now())};
+  if (const std::optional<ErrorRecord> record = ReadErrorFile(worker.error_file)) {
+    failure.error_file = worker.error_file;
+    failure.message = JoinMessage(*record);
+    if (record->unix_millis) failure.unix_millis = *record->unix_millis;
+  }
+  return failure;
+}
+
+void Agent::OnGuardianLost(const std::string& reason) {
+  workers_.clear();
+  KillOwnDescendants(kSweepTimeoutMs);
+  pump_.CloseAttempt();
+  RemoveOwnedPath(options_.runtime_directory);
+  Feed(GuardianLost{reason});
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,121 @@
+// The shell of one node's agent: performs what AgentCore decides, and turns what happens into its
+// events.
+//
+// Owns the guardian's client, the log pump, the reserved ports and the workers' socket. One event
+// loop, loop thread only; nothing here decides. The launcher creates it
+// (launcher/commands/run_command.cc) and gets the outcome by `on_finished`.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "agent/core/agent_core.h"
+#include "agent/process/guardian.h"
+#include "agent/process/log_pump.h"
+#include "agent/process/oom_watch.h"
+#include "agent/process/port_reservation.h"
+#include "agent/status_line.h"
+#include "agent/worker_service.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+#include "proto/spec/job_spec.h"
+#include "proto/spec/worker_env.h"
+#include "rendezvous/client/rendezvous_link.h"
+
+namespace muster::agent {
+
+struct AgentOptions {
+  JobSpec spec;  // validated
+  NodeDescription node;
+  std::vector<std::string> worker_command;   // argv of every worker
+  EnvironmentMap environment;                // what workers inherit
+  std::vector<std::string> visible_devices;  // by local rank; empty: untouched
+  std::vector<std::vector<int>> cpus;        // by local rank; empty: not bound
+  std::string run_directory;                 // of logs and error files
+  bool run_directory_is_temporary =
+      false;                      // with its parent: removed at the end if nothing was written
+  std::string runtime_directory;  // 0700, for the workers' socket
+  std::string server;             // for messages
+  bool hosts_server = false;
+};
+
+class Agent {
+ public:
+  // `link` is opened by Start. `on_finished` is called once, from the loop, after the link has been
+  // closed.
+  Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
+        std::unique_ptr<rendezvous::RendezvousLink> link,
+        std::function<void(JobOutcome)> on_finished);
+  ~Agent();
+
+  // Errors: kInternal if the workers' socket cannot be made.
+  absl::Status Start();
+  // A signal that the launcher got.
+  void OnSignal(int signal);
+  // This node ends by its own decision.
+  bool IsLeaving() const { return core_.is_leaving(); }
+  // Prints one line of ours between the workers' lines.
+  void PrintLine(const std::string& line);
+
+ private:
+  struct RunningWorker {
+    LocalRank local_rank;
+    Rank rank;
+    Round round;
+    int pid = 0;
+    std::string error_file;
+    std::vector<int> signals;  // ours, so far
+    UniqueFd pidfd;
+  };
+
+  void Feed(Event event);
+  void Perform(const SendReport& effect);
+  void Perform(const ReservePorts& effect);
+  void Perform(const StartWorkers& effect);
+  void Perform(const SignalWorkers& effect);
+  void Perform(const SweepDescendants& effect);
+  void Perform(const ShowStatus& effect);
+  void Perform(const Announce& effect);
+  void Perform(const Finish& effect);
+  void ArmTimer();
+
+  rendezvous::LinkListener MakeLinkListener();
+  GuardianListener MakeGuardianListener();
+  void OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd);
+  void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
+  void OnExited(const WorkerExit& exit);
+  void OnGuardianLost(const std::string& reason);
+  WorkerFailure DescribeFailure(const RunningWorker& worker);
+  void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
+
+  // Constant after construction.
+  asio::io_context& loop_;
+  AgentOptions options_;
+  std::function<void(JobOutcome)> on_finished_;
+
+  // Loop thread only. Destroyed in reverse: the guardian goes first and takes the workers with it.
+  AgentCore core_;
+  std::deque<Event> events_;
+  bool stepping_ = false;
+  asio::steady_timer timer_;
+  StatusLine status_;
+  OomWatch oom_watch_;
+  std::optional<int64_t> oom_kills_;
+  LogPump pump_;
+  std::unique_ptr<rendezvous::RendezvousLink> link_;
+  std::optional<PortReservation> ports_;
+  std::optional<PortReservation> master_port_;  // --master_port of a job on one node
+  WorkerService worker_service_;
+  absl::btree_map<uint64_t, RunningWorker> workers_;
+  uint64_t next_worker_id_ = 1;
+  Assignment assignment_;
+  GuardianClient guardian_;
+};
+
+}  // namespace muster::agent

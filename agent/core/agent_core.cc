@@ -1,0 +1,548 @@
+#include "agent/core/agent_core.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "agent/core/signal_name.h"
+#include "proto/base/exit_codes.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::agent {
+namespace {
+
+bool HasWorkers(Phase phase) { return phase == Phase::kRunning || phase == Phase::kStopping; }
+
+// A signal by which a program ends itself, not us.
+bool IsCrash(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE ||
+         signal == SIGILL;
+}
+
+// Schedulers warn with these before they end a job; they are the workers' business and stop
+// nothing.
+bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
+
+std::string HowItEnded(const WorkerFailure& f) {
+  if (f.start_failed) return absl::StrCat("could not be started: ", f.message);
+  if (f.probably_out_of_memory) {
+    return "was killed, probably by the kernel's out-of-memory killer (SIGKILL)";
+  }
+  if (f.signal != 0) return absl::StrCat("was ended by ", SignalName(f.signal));
+  return absl::StrCat("exited with code ", f.exit_code);
+}
+
+int ExitCodeOf(const Departure& departure) {
+  return departure.signal != 0 ? ExitCodeOfSignal(departure.signal) : kExitFailure;
+}
+
+}  // namespace
+
+AgentCore::AgentCore(AgentCoreOptions options)
+    : options_(std::move(options)), node_(options_.node) {}
+
+std::vector<Effect> AgentCore::Step(const Event& event, MonoTime now) {
+  Effects out;
+  if (phase_ == Phase::kDone) return out;
+  std::visit([&](const auto& e) { On(e, now, out); }, event);
+  return out;
+}
+
+MonoTime AgentCore::NextDeadline() const {
+  if (phase_ == Phase::kIdle || phase_ == Phase::kDone) return MonoTime::InfiniteFuture();
+  MonoTime next = ServerDeadline();
+  if (link_up_ && phase_ != Phase::kReserving) {
+    next = Min(next, last_sent_ + options_.lease.renew_interval);
+  }
+  if (phase_ == Phase::kStopping) next = Min(next, rung_deadline_);
+  return next;
+}
+
+std::string AgentCore::CheckInvariants() const {
+  if (!HasWorkers(phase_) && NumAlive() > 0 && unkillable_pids_.empty()) {
+    return absl::StrCat("A3: ", NumAlive(), " workers live in phase ", ToString(phase_));
+  }
+  if (last_reported_round_ > round_ && instance_.value() != 0) {
+    return absl::StrCat("A4: reported round ", ToString(last_reported_round_), " but is in ",
+                        ToString(round_));
+  }
+  return "";
+}
+
+// --- Events
+
+void AgentCore::On(const Started&, MonoTime now, Effects& out) {
+  last_heard_ = now;
+  Enter(Phase::kReserving);
+  out.push_back(ReservePorts{});
+}
+
+void AgentCore::On(const PortsReserved& event, MonoTime now, Effects& out) {
+  if (phase_ != Phase::kReserving) return;
+  node_.store_port = event.store_port;
+  node_.worker_ports = event.worker_ports;
+  Enter(Phase::kJoining);
+  Report(now, out);
+}
+
+void AgentCore::On(const PortsFailed& event, MonoTime now, Effects& out) {
+  if (phase_ != Phase::kReserving) return;
+  const std::string reason(event.status.message());
+  Depart({.reason = absl::StrCat(options_.node.name, " left: ", reason)}, now, out);
+  // What the user asked for cannot be had: said as such, not as a departure.
+  if (auto* finish = std::get_if<Finish>(&out.back())) {
+    finish->outcome = {.exit_code = muster::ExitCodeOf(event.status), .reason = reason};
+  }
+}
+
+void AgentCore::On(const DirectiveArrived& event, MonoTime now, Effects& out) {
+  const Directive& d = event.directive;
+  if (d.term < term_) return;
+  if (d.term == term_ && d.revision <= last_revision_) return;
+  term_ = d.term;
+  last_revision_ = d.revision;
+  last_heard_ = now;
+  heard_server_ = true;
+  if (!std::holds_alternative<Refuse>(d.body)) instance_ = d.instance;
+  std::visit([&](const auto& body) { Obey(body, now, out); }, d.body);
+}
+
+void AgentCore::On(const LinkChanged& event, MonoTime now, Effects& out) {
+  link_up_ = event.up;
+  link_detail_ = event.detail;
+  if (!event.fatal.ok()) {
+    Obey(Refuse{event.fatal}, now, out);
+    return;
+  }
+  if (event.up) {
+    if (phase_ != Phase::kIdle && phase_ != Phase::kReserving) Report(now, out);
+    return;
+  }
+  if (outcome_ || departure_) return;  // it is not needed any more
+  if (heard_server_ && HasWorkers(phase_)) {
+    out.push_back(Announce{
+        Announce::Level::kWarning, "rendezvous_unreachable",
+        absl::StrCat("lost ", options_.server, " (", event.detail, "); workers run on for up to ",
+                     absl::FormatDuration(options_.orphan_timeout), " while we try again")});
+  } else {
+    out.push_back(ShowStatus{absl::StrCat("waiting for ", options_.server, ": ", event.detail)});
+  }
+}
+
+void AgentCore::On(const WorkerSpawned& event, MonoTime, Effects&) {
+  if (event.round != round_) return;
+  for (Worker& worker : workers_) {
+    if (worker.local_rank == event.local_rank) worker.pid = event.pid;
+  }
+}
+
+void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
+  if (event.round != round_) return;
+  for (Worker& worker : workers_) {
+    if (worker.local_rank == event.local_rank) worker.alive = false;
+  }
+  // After our own signal an end is no failure, unless the program crashed by itself.
+  const bool counts =
+      event.failure &&
+      (!ladder_started_ || (phase_ == Phase::kStopping && IsCrash(event.failure->signal)));
+  if (counts) failures_.push_back({now, *event.failure});
+  if (phase_ == Phase::kRunning) {
+    if (event.failure) {
+      AnnounceFailure(*event.failure, out);
+      BeginStop(After::kAsk, SIGTERM, options_.settings.shutdown_timeout, now, out);
+    } else if (NumAlive() == 0) {
+      BeginStop(After::kWait, SIGTERM, options_.settings.shutdown_timeout, now, out);
+    }
+    return;
+  }
+  if (phase_ == Phase::kStopping && NumAlive() == 0 && rung_ < Rung::kSweeping) {
+    BeginSweep(now, out);
+  }
+}
+
+void AgentCore::On(const DescendantsGone&, MonoTime now, Effects& out) {
+  if (phase_ == Phase::kStopping && rung_ >= Rung::kSweeping) GroundReached(now, out);
+}
+
+void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
+  if (IsPassedOn(event.signal)) {
+    if (NumAlive() > 0) out.push_back(SignalWorkers{event.signal});
+    return;
+  }
+  if (departure_) {
+    if (phase_ != Phase::kStopping || interrupted_twice_) return;
+    interrupted_twice_ = true;
+    out.push_back(Announce{Announce::Level::kWarning, "interrupted_again",
+                           "interrupted again; ending the workers at once"});
+    grace_deadline_ = now;
+    if (rung_ == Rung::kSignalled || rung_ == Rung::kSweeping) ClimbLadder(now, out);
+    return;
+  }
+  const bool by_person = event.signal != SIGTERM;
+  Departure departure{.signal = event.signal,
+                      .ends_job = by_person || options_.settings.is_static,
+                      .reason = absl::StrCat(options_.node.name, " was ",
+                                             by_person ? "interrupted by " : "told to end by ",
+                                             SignalName(event.signal))};
+  if (NumAlive() > 0) {
+    out.push_back(Announce{
+        Announce::Level::kInfo, "interrupted",
+        absl::StrCat("got ", SignalName(event.signal), "; stopping ", NumAlive(),
+                     " workers (up to ", absl::FormatDuration(options_.settings.shutdown_timeout),
+                     "; once more ends them at once)")});
+  }
+  Depart(std::move(departure), now, out);
+}
+
+void AgentCore::On(const GuardianLost& event, MonoTime now, Effects& out) {
+  for (Worker& worker : workers_) worker.alive = false;
+  out.push_back(Announce{Announce::Level::kError, "guardian_lost", event.reason});
+  departure_ = Departure{.reason = absl::StrCat(options_.node.name, " left: ", event.reason)};
+  if (phase_ == Phase::kStopping) {
+    if (after_ != After::kFinish) after_ = After::kLeave;
+    GroundReached(now, out);
+    return;
+  }
+  Report(now, out);
+  Conclude({.exit_code = kExitFailure, .reason = departure_->reason}, out);
+}
+
+void AgentCore::On(const Tick&, MonoTime now, Effects& out) {
+  if (phase_ == Phase::kIdle) return;
+  if (phase_ == Phase::kStopping && now >= rung_deadline_) ClimbLadder(now, out);
+  if (phase_ == Phase::kDone) return;
+  if (now >= ServerDeadline()) {
+    GiveUpOnServer(now, out);
+    return;
+  }
+  const bool due = now >= last_sent_ + options_.lease.renew_interval;
+  if (link_up_ && due && phase_ != Phase::kReserving) Report(now, out);
+}
+
+// --- Directives
+
+void AgentCore::Obey(const Wait& wait, MonoTime, Effects& out) {
+  if (phase_ != Phase::kJoining && phase_ != Phase::kWaiting && phase_ != Phase::kReporting) return;
+  if (wait.status.text == shown_status_) return;
+  shown_status_ = wait.status.text;
+  out.push_back(ShowStatus{wait.status.text});
+}
+
+void AgentCore::Obey(const RunRound& run, MonoTime now, Effects& out) {
+  const Assignment& assignment = run.assignment;
+  if (phase_ != Phase::kJoining || assignment.round <= round_) return;
+  round_ = assignment.round;
+  failures_.clear();
+  unkillable_pids_.clear();
+  ladder_started_ = false;
+  workers_.clear();
+  for (int i = 0; i < assignment.local_world_size; ++i)
+    workers_.push_back({.local_rank = LocalRank(i)});
+  Enter(Phase::kRunning);
+  out.push_back(ShowStatus{""});
+  out.push_back(StartWorkers{assignment});
+  Report(now, out);
+}
+
+void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
+  if (departure_) return;
+  if (stop.round > round_ && (phase_ == Phase::kJoining || phase_ == Phase::kReserving)) {
+    // The round ended before its assignment reached us. Until we say that we know, the rendezvous
+    // counts us as still in it (its invariant R8).
+    round_ = stop.round;
+    if (phase_ == Phase::kJoining) Report(now, out);
+    return;
+  }
+  if (stop.round != round_) return;
+  const After after = stop.cause == StopCause::kJobFailed ? After::kAsk : After::kJoin;
+  const absl::Duration full = options_.settings.shutdown_timeout;
+  const absl::Duration grace = stop.peer_lost ? std::min(full, options_.lost_peer_grace) : full;
+  switch (phase_) {
+    case Phase::kRunning:
+      out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
+      BeginStop(after, SIGTERM, grace, now, out);
+      return;
+    case Phase::kStopping:
+      if (after_ == After::kAsk || after_ == After::kWait) after_ = after;
+      return;
+    case Phase::kWaiting:
+      out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
+      if (after == After::kJoin) {
+        JoinAgain(out);
+      } else {
+        Enter(Phase::kReporting);
+        Report(now, out);
+      }
+      return;
+    case Phase::kReporting:
+      if (after == After::kJoin) {
+        out.push_back(Announce{Announce::Level::kInfo, "restarting", stop.reason});
+        JoinAgain(out);
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+void AgentCore::Obey(const EndJob& end, MonoTime now, Effects& out) {
+  if (departure_) return;
+  EndWith(end.outcome, now, out);
+}
+
+void AgentCore::Obey(const Refuse& refuse, MonoTime now, Effects& out) {
+  if (departure_) return;
+  if (refuse.status.code() == absl::StatusCode::kAborted) {
+    out.push_back(
+        Announce{Announce::Level::kWarning, "stale", std::string(refuse.status.message())});
+    instance_ = Instance();
+    if (phase_ == Phase::kRunning) {
+      BeginStop(After::kJoin, SIGTERM, options_.settings.shutdown_timeout, now, out);
+    } else if (phase_ == Phase::kStopping && after_ != After::kFinish) {
+      after_ = After::kJoin;
+    } else if (phase_ == Phase::kJoining || phase_ == Phase::kWaiting ||
+               phase_ == Phase::kReporting) {
+      JoinAgain(out);
+    }
+    return;
+  }
+  EndWith({.exit_code = muster::ExitCodeOf(refuse.status),
+           .reason = std::string(refuse.status.message())},
+          now, out);
+}
+
+// --- Stopping
+
+void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now,
+                          Effects& out) {
+  after_ = after;
+  grace_deadline_ = now + grace;
+  Enter(Phase::kStopping);
+  if (after != After::kWait) Report(now, out);
+  if (NumAlive() == 0) {
+    BeginSweep(now, out);
+    return;
+  }
+  ladder_started_ = true;
+  rung_ = Rung::kSignalled;
+  rung_deadline_ = grace_deadline_;
+  out.push_back(SignalWorkers{first_signal});
+}
+
+void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
+  switch (rung_) {
+    case Rung::kSignalled:
+      rung_ = Rung::kKilled;
+      rung_deadline_ = now + options_.unkillable_timeout;
+      out.push_back(SignalWorkers{SIGKILL});
+      return;
+    case Rung::kKilled:
+      for (const Worker& worker : workers_) {
+        if (worker.alive) unkillable_pids_.push_back(worker.pid);
+      }
+      out.push_back(Announce{
+          Announce::Level::kError, "unkillable",
+          absl::StrCat(
+              "pid ", absl::StrJoin(unkillable_pids_, ", "), " on ", options_.node.name,
+              " did not end within ", absl::FormatDuration(options_.unkillable_timeout),
+              " of SIGKILL (a device or file system that does not answer?); not waiting for it")});
+      BeginSweep(now, out);
+      return;
+    case Rung::kSweeping:
+      rung_ = Rung::kSweepKilled;
+      rung_deadline_ = now + options_.unkillable_timeout;
+      out.push_back(SweepDescendants{SIGKILL});
+      return;
+    case Rung::kSweepKilled:
+      out.push_back(
+          Announce{Announce::Level::kError, "unkillable",
+                   absl::StrCat("a process that the workers left behind on ", options_.node.name,
+                                " outlives SIGKILL; not waiting for it")});
+      GroundReached(now, out);
+      return;
+  }
+}
+
+void AgentCore::BeginSweep(MonoTime now, Effects& out) {
+  const bool in_haste = interrupted_twice_ || now >= grace_deadline_;
+  rung_ = in_haste ? Rung::kSweepKilled : Rung::kSweeping;
+  rung_deadline_ = in_haste ? now + options_.unkillable_timeout
+                            : Min(grace_deadline_, now + options_.lost_peer_grace);
+  out.push_back(SweepDescendants{in_haste ? SIGKILL : SIGTERM});
+}
+
+void AgentCore::GroundReached(MonoTime now, Effects& out) {
+  rung_deadline_ = MonoTime::InfiniteFuture();
+  if (!unkillable_pids_.empty() && after_ == After::kJoin) {
+    departure_ = Departure{.reason = absl::StrCat(options_.node.name, " could not end pid ",
+                                                  absl::StrJoin(unkillable_pids_, ", "))};
+    after_ = After::kLeave;
+    Report(now, out);
+  }
+  switch (after_) {
+    case After::kWait:
+      Enter(Phase::kWaiting);
+      Report(now, out);
+      return;
+    case After::kAsk:
+      Enter(Phase::kReporting);
+      Report(now, out);
+      return;
+    case After::kJoin:
+      JoinAgain(out);
+      return;
+    case After::kLeave:
+      Report(now, out);
+      Conclude({.exit_code = ExitCodeOf(*departure_), .reason = departure_->reason}, out);
+      return;
+    case After::kFinish:
+      Conclude(*outcome_, out);
+      return;
+  }
+}
+
+void AgentCore::JoinAgain(Effects& out) {
+  if (phase_ != Phase::kReserving) Enter(Phase::kReserving);
+  if (instance_ == Instance()) round_ = kNoRound;  // told that all we knew is stale
+  workers_.clear();
+  failures_.clear();
+  shown_status_.clear();
+  out.push_back(ReservePorts{});
+}
+
+void AgentCore::Depart(Departure departure, MonoTime now, Effects& out) {
+  departure_ = std::move(departure);
+  switch (phase_) {
+    case Phase::kRunning: {
+      const int signal = departure_->signal != 0 ? departure_->signal : SIGTERM;
+      BeginStop(After::kLeave, signal, options_.settings.shutdown_timeout, now, out);
+      return;
+    }
+    case Phase::kStopping:
+      if (after_ != After::kFinish) after_ = After::kLeave;
+      Report(now, out);
+      return;
+    case Phase::kIdle:
+      break;
+    default:
+      Report(now, out);
+  }
+  Conclude({.exit_code = ExitCodeOf(*departure_), .reason = departure_->reason}, out);
+}
+
+void AgentCore::EndWith(JobOutcome outcome, MonoTime now, Effects& out) {
+  outcome_ = std::move(outcome);
+  if (phase_ == Phase::kRunning) {
+    out.push_back(Announce{Announce::Level::kInfo, "stopping", outcome_->reason});
+    BeginStop(After::kFinish, SIGTERM, options_.settings.shutdown_timeout, now, out);
+    return;
+  }
+  if (phase_ == Phase::kStopping) {
+    after_ = After::kFinish;
+    return;
+  }
+  Conclude(*outcome_, out);
+}
+
+void AgentCore::Conclude(JobOutcome outcome, Effects& out) {
+  Enter(Phase::kDone);
+  out.push_back(ShowStatus{""});
+  out.push_back(Finish{std::move(outcome)});
+}
+
+// --- The rendezvous
+
+MonoTime AgentCore::ServerDeadline() const {
+  if (options_.hosts_server || phase_ == Phase::kIdle || outcome_ || departure_) {
+    return MonoTime::InfiniteFuture();
+  }
+  if (!heard_server_) return last_heard_ + options_.settings.join_timeout;
+  if (phase_ == Phase::kReporting) return last_heard_ + options_.read_timeout;
+  return last_heard_ + options_.orphan_timeout;
+}
+
+void AgentCore::GiveUpOnServer(MonoTime now, Effects& out) {
+  if (!heard_server_) {
+    EndWith({.exit_code = kExitNodesMissing,
+             .reason = absl::StrCat("could not reach ", options_.server, " within ",
+                                    absl::FormatDuration(options_.settings.join_timeout), ": ",
+                                    link_detail_.empty() ? "no answer" : link_detail_,
+                                    ". Is the node that hosts it started, and the port open?")},
+            now, out);
+    return;
+  }
+  JobOutcome outcome{
+      .exit_code = kExitServerLost,
+      .reason = absl::StrCat("lost ", options_.server, ": no answer for ",
+                             absl::FormatDuration(now - last_heard_), " (", link_detail_,
+                             "); run musterd elsewhere for a "
+                             "rendezvous that outlives a node")};
+  if (!failures_.empty()) {
+    for (const TimedFailure& f : failures_) outcome.failures.push_back(f.failure);
+    outcome.root_cause = failures_.front().failure;
+    outcome.exit_code = muster::ExitCodeOf(*outcome.root_cause);
+  }
+  EndWith(std::move(outcome), now, out);
+}
+
+AgentPhase AgentCore::ReportedPhase() const {
+  if (departure_) return AgentPhase::kLeaving;
+  switch (phase_) {
+    case Phase::kRunning:
+      return AgentPhase::kRunning;
+    case Phase::kStopping:
+      return failures_.empty() ? AgentPhase::kRunning : AgentPhase::kFailed;
+    case Phase::kWaiting:
+      return AgentPhase::kSucceeded;
+    case Phase::kReporting:
+      return AgentPhase::kStopped;
+    default:
+      return AgentPhase::kJoining;
+  }
+}
+
+AgentReport AgentCore::MakeReport(MonoTime now) {
+  AgentReport report{.sequence = ++sequence_,
+                     .phase = ReportedPhase(),
+                     .round = round_,
+                     .instance = instance_,
+                     .node = node_,
+                     .settings = options_.settings,
+                     .unkillable_pids = unkillable_pids_,
+                     .departure = departure_,
+                     .num_running = NumAlive()};
+  for (const TimedFailure& f : failures_) {
+    report.failures.push_back(f.failure);
+    report.failures.back().age = now - f.at;
+  }
+  return report;
+}
+
+void AgentCore::Report(MonoTime now, Effects& out) {
+  last_sent_ = now;
+  last_reported_round_ = round_;
+  out.push_back(SendReport{MakeReport(now)});
+}
+
+int AgentCore::NumAlive() const {
+  return static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.alive; }));
+}
+
+void AgentCore::Enter(Phase phase) {
+  MUSTER_CHECK(IsAllowed(phase_, phase));
+  phase_ = phase;
+}
+
+void AgentCore::AnnounceFailure(const WorkerFailure& failure, Effects& out) const {
+  std::string text = absl::StrFormat("rank %d (local rank %d, pid %d) %s", failure.rank.value(),
+                                     failure.local_rank.value(), failure.pid, HowItEnded(failure));
+  if (NumAlive() > 0) {
+    absl::StrAppend(&text, "; stopping the other ", NumAlive(), " on ", options_.node.name);
+  }
+  out.push_back(Announce{Announce::Level::kError, "worker_failed", std::move(text)});
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,224 @@
+// Decides what one node does: when to join, start, stop and restart its local worker group, and
+// when to end. Pure: same state, event and time give the same effects.
+//
+// The walk of one value: a Directive{RunRound} arrives as DirectiveArrived -> Effect
+// StartWorkers{Assignment} -> the shell (agent/agent.cc) spawns through the guardian ->
+// WorkerExited comes back -> the state of the group is reported to the rendezvous (SendReport),
+// whose next directive says restart, or end.
+//
+// Threads: compatible; one caller at a time (Agent calls it on its loop thread).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/core/agent_phase.h"
+#include "proto/base/membership.h"
+#include "proto/base/mono_time.h"
+
+namespace muster::agent {
+
+struct Started {};
+// Answer to ReservePorts.
+struct PortsReserved {
+  int store_port = 0;
+  std::vector<int> worker_ports;
+};
+struct PortsFailed {
+  absl::Status status;
+};
+struct DirectiveArrived {
+  Directive directive;
+};
+// The way to the rendezvous went up or down; `detail` says why, for people.
+struct LinkChanged {
+  bool up = false;
+  std::string detail;
+  absl::Status fatal;  // not ok: trying again cannot help (another secret, not our job)
+};
+// A worker of `round` runs as `pid`.
+struct WorkerSpawned {
+  Round round;
+  LocalRank local_rank;
+  int pid = 0;
+};
+// A worker of `round` ended. `failure` is set unless it ended with 0.
+struct WorkerExited {
+  Round round;
+  LocalRank local_rank;
+  std::optional<WorkerFailure> failure;
+};
+// Answer to SweepDescendants: no process is left below the guardian.
+struct DescendantsGone {};
+struct SignalReceived {
+  int signal = 0;
+};
+struct GuardianLost {
+  std::string reason;
+};
+struct Tick {};
+using Event =
+    std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged, WorkerSpawned,
+                 WorkerExited, DescendantsGone, SignalReceived, GuardianLost, Tick>;
+
+struct SendReport {
+  AgentReport report;
+};
+struct ReservePorts {};
+struct StartWorkers {
+  Assignment assignment;
+};
+// A rung of the stop ladder, or a signal that is passed on: `signal` to the process group of every
+// live worker of this node.
+struct SignalWorkers {
+  int signal = 0;
+};
+// `signal` to everything below the guardian that is not a live worker. Answered by DescendantsGone
+// when empty.
+struct SweepDescendants {
+  int signal = 0;
+};
+// The status line, shown when it changes and while something takes longer than a second.
+struct ShowStatus {
+  std::string text;
+};
+// One line for the console of this node.
+struct Announce {
+  enum class Level { kInfo, kWarning, kError };
+  Level level = Level::kInfo;
+  std::string event;
+  std::string text;
+};
+// The agent is done; no worker is left, apart from those named unkillable.
+struct Finish {
+  JobOutcome outcome;
+};
+using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, SweepDescendants,
+                            ShowStatus, Announce, Finish>;
+std::string ToString(const Effect& effect);
+
+struct AgentCoreOptions {
+  NodeDescription node;  // without ports
+  RendezvousSettings settings;
+  LeaseSettings lease;
+  absl::Duration orphan_timeout;
+  absl::Duration read_timeout;  // how long the farewell report is tried
+  absl::Duration lost_peer_grace = absl::Seconds(5);
+  absl::Duration unkillable_timeout = absl::Seconds(10);
+  std::string server;         // "the rendezvous at node1:29400", for messages
+  bool hosts_server = false;  // this process is the server too: it is never unreachable
+};
+
+class AgentCore {
+ public:
+  explicit AgentCore(AgentCoreOptions options);
+
+  // Applies `event` at `now` and returns what the shell must do, in this order. `now` must not go
+  // back.
+  std::vector<Effect> Step(const Event& event, MonoTime now);
+
+  // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
+  MonoTime NextDeadline() const;
+
+  Phase phase() const { return phase_; }
+  Round round() const { return round_; }
+  bool is_leaving() const { return departure_.has_value(); }
+  // A1: workers of two rounds are never alive together. A2: nothing is started while stopping. A3:
+  // Finish only when no worker lives, but for the unkillable. A4: a report's round never falls.
+  // Empty if all hold.
+  std::string CheckInvariants() const;
+
+ private:
+  // What follows once every worker of the round, and what they left behind, has ended.
+  enum class After {
+    kWait,    // they all succeeded
+    kAsk,     // one failed: the rendezvous decides between a restart and the end
+    kJoin,    // the next round
+    kLeave,   // this node ends by its own decision
+    kFinish,  // the job has ended
+  };
+  // Rungs of the stop ladder. Workers first, then what they left behind.
+  enum class Rung { kSignalled, kKilled, kSweeping, kSweepKilled };
+  struct Worker {
+    LocalRank local_rank;
+    int pid = 0;
+    bool alive = true;
+  };
+  struct TimedFailure {
+    MonoTime at;
+    WorkerFailure failure;
+  };
+  using Effects = std::vector<Effect>;
+
+  void On(const Started&, MonoTime now, Effects& out);
+  void On(const PortsReserved& event, MonoTime now, Effects& out);
+  void On(const PortsFailed& event, MonoTime now, Effects& out);
+  void On(const DirectiveArrived& event, MonoTime now, Effects& out);
+  void On(const LinkChanged& event, MonoTime now, Effects& out);
+  void On(const WorkerSpawned& event, MonoTime now, Effects& out);
+  void On(const WorkerExited& event, MonoTime now, Effects& out);
+  void On(const DescendantsGone&, MonoTime now, Effects& out);
+  void On(const SignalReceived& event, MonoTime now, Effects& out);
+  void On(const GuardianLost& event, MonoTime now, Effects& out);
+  void On(const Tick&, MonoTime now, Effects& out);
+
+  void Obey(const Wait& wait, MonoTime now, Effects& out);
+  void Obey(const RunRound& run, MonoTime now, Effects& out);
+  void Obey(const StopRound& stop, MonoTime now, Effects& out);
+  void Obey(const EndJob& end, MonoTime now, Effects& out);
+  void Obey(const Refuse& refuse, MonoTime now, Effects& out);
+
+  void Enter(Phase phase);
+  void JoinAgain(Effects& out);
+  void BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now, Effects& out);
+  void ClimbLadder(MonoTime now, Effects& out);
+  void BeginSweep(MonoTime now, Effects& out);
+  void GroundReached(MonoTime now, Effects& out);
+  // The node ends by its own decision: stops its workers first, if there are any.
+  void Depart(Departure departure, MonoTime now, Effects& out);
+  void EndWith(JobOutcome outcome, MonoTime now, Effects& out);
+  void Conclude(JobOutcome outcome, Effects& out);
+  void GiveUpOnServer(MonoTime now, Effects& out);
+  void Report(MonoTime now, Effects& out);
+  AgentReport MakeReport(MonoTime now);
+  AgentPhase ReportedPhase() const;
+  int NumAlive() const;
+  MonoTime ServerDeadline() const;
+  void AnnounceFailure(const WorkerFailure& failure, Effects& out) const;
+
+  // Constant after construction.
+  AgentCoreOptions options_;
+
+  // Loop thread only.
+  Phase phase_ = Phase::kIdle;
+  NodeDescription node_;  // with the ports of the round being joined
+  Round round_ = kNoRound;
+  Round last_reported_round_ = kNoRound;
+  Instance instance_;
+  ServerTerm term_;
+  uint64_t last_revision_ = 0;
+  uint64_t sequence_ = 0;
+  std::vector<Worker> workers_;         // of `round_`
+  std::vector<TimedFailure> failures_;  // of `round_`
+  std::vector<int> unkillable_pids_;
+
+  After after_ = After::kWait;  // valid while kStopping
+  Rung rung_ = Rung::kSignalled;
+  MonoTime rung_deadline_ = MonoTime::InfiniteFuture();
+  MonoTime grace_deadline_ = MonoTime::InfiniteFuture();
+  bool ladder_started_ = false;        // a signal of ours has reached the workers
+  std::optional<JobOutcome> outcome_;  // valid with After::kFinish
+  std::optional<Departure> departure_;
+  bool interrupted_twice_ = false;
+
+  bool link_up_ = false;
+  bool heard_server_ = false;  // at least one directive has come
+  std::string link_detail_;
+  MonoTime last_heard_;  // of the rendezvous; before the first directive: the start
+  MonoTime last_sent_;
+  std::string shown_status_;
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,24 @@
+// The phases of an agent and the table of what may follow what. Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace muster::agent {
+
+enum class Phase {
+  kIdle,       // before Started
+  kReserving,  // ports are being reserved for the next join
+  kJoining,    // the rendezvous has been asked for a place
+  kRunning,    // workers of the round run
+  kWaiting,    // all local workers succeeded; others still run
+  kStopping,   // the stop ladder is being climbed
+  kReporting,  // stopped for the end of the job; waiting for its outcome
+  kDone
+};
+absl::string_view ToString(Phase phase);
+bool IsAllowed(Phase from, Phase to);
+std::string PhaseTable();
+
+}  // namespace muster::agent

@@ -1,0 +1,37 @@
+// Effects as lines of a transcript.
+#include "absl/strings/str_cat.h"
+#include "agent/core/agent_core.h"
+#include "agent/core/signal_name.h"
+
+namespace muster::agent {
+namespace {
+
+struct EffectPrinter {
+  std::string operator()(const SendReport& e) const { return muster::ToString(e.report); }
+  std::string operator()(const ReservePorts&) const { return "reserve_ports"; }
+  std::string operator()(const StartWorkers& e) const {
+    return absl::StrCat("start_workers ", muster::ToString(DirectiveBody(RunRound{e.assignment})));
+  }
+  std::string operator()(const SignalWorkers& e) const {
+    return absl::StrCat("signal_workers ", SignalName(e.signal));
+  }
+  std::string operator()(const SweepDescendants& e) const {
+    return absl::StrCat("sweep_descendants ", SignalName(e.signal));
+  }
+  std::string operator()(const ShowStatus& e) const {
+    return absl::StrCat("status \"", e.text, "\"");
+  }
+  std::string operator()(const Announce& e) const {
+    return absl::StrCat("announce ", e.event, " \"", e.text, "\"");
+  }
+  std::string operator()(const Finish& e) const {
+    return absl::StrCat("finish exit_code=", e.outcome.exit_code, " reason=\"", e.outcome.reason,
+                        "\"");
+  }
+};
+
+}  // namespace
+
+std::string ToString(const Effect& effect) { return std::visit(EffectPrinter{}, effect); }
+
+}  // namespace muster::agent

@@ -1,0 +1,37 @@
+// Assignment -> the environment contract of each local worker. Called by agent/agent.cc when it
+// performs StartWorkers; the variables themselves are written by proto/spec/worker_env.
+//
+// Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/base/membership.h"
+#include "proto/spec/worker_env.h"
+
+namespace muster::agent {
+
+// What the agent knows besides the assignment.
+struct WorkerEnvContext {
+  std::string run_id;
+  std::string role = "default";
+  int max_restarts = 0;
+  std::vector<std::string> error_files;      // [local_world_size]; empty: none
+  std::vector<std::string> visible_devices;  // [local_world_size]; empty: inherited
+  bool virtual_local_rank = false;
+  std::string agent_socket;
+  // What a job on one node asked its workers to see (JobSpec::worker_master_*); empty and 0: as
+  // assigned.
+  std::string master_addr;
+  int master_port = 0;
+};
+
+// TF_CONFIG is set only if the assignment lists every worker's port.
+//
+// Shapes: [assignment.local_world_size], by local rank.
+// Errors: none; vectors of `context` that are too short leave the rest empty.
+std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
+                                      const WorkerEnvContext& context);
+
+}  // namespace muster::agent

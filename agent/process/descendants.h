@@ -1,0 +1,54 @@
+// Finds the processes below one process, and ends them.
+//
+// Reads /proc: the `children` files where the kernel has them (CONFIG_PROC_CHILDREN; their cost is
+// that of the tree), else the stat file of every process of the machine. Either is a snapshot of
+// something that moves, so callers repeat until HasChildren() says no: below a child subreaper, no
+// child means no descendant.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace muster::agent {
+
+// One process; `start_time` (clock ticks since boot) tells it from a later one with the same pid.
+struct ProcessInfo {
+  pid_t pid = -1;
+  pid_t parent = -1;
+  char state = '?';
+  uint64_t start_time = 0;
+  friend bool operator==(const ProcessInfo&, const ProcessInfo&) = default;
+};
+
+// Reads the text of /proc/<pid>/stat; nothing if it is not one. A program's name may hold spaces
+// and parentheses.
+//
+// Threads: pure.
+// Source:  proc(5), /proc/pid/stat
+std::optional<ProcessInfo> ParseProcessStat(absl::string_view text);
+
+// Every process below `root`, parents before their children, without `root`; zombies are listed.
+// Subtrees that begin at one of `except` are left out. `proc` is where procfs is mounted.
+std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& except = {},
+                                         const std::string& proc = "/proc");
+
+// Whether the calling process has a child, zombies included.
+bool HasChildren();
+
+// SIGKILLs every descendant of this process, stopped ones included, until none is left or
+// `timeout_ms` is over, and reaps those that become its children. Blocks meanwhile. For a child
+// subreaper: the guardian at its end, the agent after on_lost. Returns the pids that are still
+// there.
+std::vector<pid_t> KillOwnDescendants(int timeout_ms);
+
+// Sends `signal` to each of `processes` that is still the process that was listed, never to one
+// that has got its pid since.
+void SignalProcesses(const std::vector<ProcessInfo>& processes, int signal);
+
+}  // namespace muster::agent

@@ -1,0 +1,46 @@
+// The error file: what a worker says about its own failure (torch's @record writes it to
+// TORCHELASTIC_ERROR_FILE), and what this launcher says to the one that started it.
+//
+// The file is written by a program we know nothing about: nothing in it is trusted.
+// Source: reference launcher 2.5.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "proto/base/membership.h"
+
+namespace muster::agent {
+
+inline constexpr size_t kErrorFileBytesMax = 1 << 20;
+inline constexpr size_t kErrorTextBytesMax = 2048;  // shown of a file that is not what it should be
+
+struct ErrorRecord {
+  std::string message;    // "ValueError: bad batch", or the first bytes of a file in another form
+  std::string callstack;  // empty if there is none
+  std::optional<int64_t> unix_millis;  // when it happened, by the worker's wall clock
+  friend bool operator==(const ErrorRecord&, const ErrorRecord&) = default;
+};
+
+// Understands torch's form, its older form (a plain message with a timestamp beside it), and takes
+// the first kErrorTextBytesMax bytes of anything else as the message.
+//
+// Threads: pure.
+ErrorRecord ParseErrorRecord(absl::string_view bytes);
+
+// None if there is no such file, it is empty, cannot be read or is not a regular file. Does not
+// block on a pipe.
+std::optional<ErrorRecord> ReadErrorFile(const std::string& path);
+
+// Writes `root_cause` to `path`, our own TORCHELASTIC_ERROR_FILE: the worker's error file with
+// message.errorCode added where it is on this node and in torch's form, else one made from what is
+// known. errorCode is the exit code, or the negative number of the signal. `path` is replaced as a
+// whole or not at all.
+//
+// Errors: kInvalidArgument / kResourceExhausted naming the path and the reason.
+absl::Status WriteErrorFile(const std::string& path, const WorkerFailure& root_cause);
+
+}  // namespace muster::agent

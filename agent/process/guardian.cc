@@ -1,0 +1,272 @@
+#include "agent/process/guardian.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/str_cat.h"
+#include "agent/process/framed_socket.h"
+#include "agent/process/guardian_wire.h"
+#include "agent/process/runtime_directory.h"
+
+namespace muster::agent {
+namespace {
+
+// Nested subreapers hide the end of a process from us, so a sweep looks again without being told.
+constexpr int kSweepLookAgainMs = 20;
+// Something that SIGKILL does not end is left behind after this; the parent-death signal stays with
+// it.
+constexpr int kKillTimeoutMs = 10'000;
+// An agent that does not read gets no more requests served.
+constexpr size_t kUnreadRepliesMax = size_t{1} << 20;
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <typename... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+class Guardian {
+ public:
+  Guardian(UniqueFd socket, UniqueFd child_signals, InheritedSignals signals)
+      : socket_(std::move(socket)),
+        child_signals_(std::move(child_signals)),
+        signals_(signals),
+        reader_(socket_.get()),
+        writer_(socket_.get()) {}
+
+  // Returns when the agent is gone and everything of its has been ended and removed.
+  void Run() {
+    while (!agent_gone_) {
+      AwaitSomething();
+      ReadRequests();
+      ReadExecResults();
+      Reap();
+      AnswerSweep();
+      if (!writer_.Flush().ok()) agent_gone_ = true;
+    }
+    KillOwnDescendants(kKillTimeoutMs);
+    for (const std::string& path : remove_at_end_) RemoveOwnedPath(path);
+  }
+
+ private:
+  struct Worker {
+    uint64_t worker_id = 0;
+    UniqueFd pidfd;        // until it has been handed out
+    UniqueFd exec_result;  // until it is known
+  };
+  using Workers = absl::btree_map<pid_t, Worker>;
+
+  void AwaitSomething() {
+    short events = writer_.queued_bytes() < kUnreadRepliesMax ? POLLIN : 0;
+    if (!writer_.empty()) events |= POLLOUT;
+    std::vector<pollfd> polled = {{socket_.get(), events, 0}, {child_signals_.get(), POLLIN, 0}};
+    for (const auto& [pid, worker] : workers_) {
+      if (worker.exec_result) polled.push_back({worker.exec_result.get(), POLLIN, 0});
+    }
+    ::poll(polled.data(), polled.size(), sweep_signal_ ? kSweepLookAgainMs : -1);
+    signalfd_siginfo drained[8];
+    while (::read(child_signals_.get(), drained, sizeof drained) > 0) {
+    }
+  }
+
+  void ReadRequests() {
+    while (!agent_gone_ && writer_.queued_bytes() < kUnreadRepliesMax) {
+      auto frame = reader_.Read();
+      if (frame.ok() && !frame->has_value()) return;
+      if (!frame.ok()) {
+        agent_gone_ = true;
+        return;
+      }
+      const auto request = wire::DecodeRequest(**frame);
+      if (!request.ok()) {
+        agent_gone_ = true;
+        return;
+      }
+      Serve(*request, (*frame)->descriptors_lost);
+    }
+  }
+
+  void Serve(const wire::Request& request, bool descriptors_lost) {
+    std::visit(Overloaded{[&](const WorkerCommand& command) { Spawn(command, descriptors_lost); },
+                          [&](const wire::SignalGroup& r) { SignalGroup(r.worker_id, r.signal); },
+                          [&](const wire::Sweep& r) { BeginSweep(r.signal); },
+                          [&](const wire::RemoveAtEnd& r) { remove_at_end_.push_back(r.path); }},
+               request);
+  }
+
+  void Spawn(const WorkerCommand& command, bool descriptors_lost) {
+    if (descriptors_lost) {
+      Say(wire::SpawnFailed{command.worker_id, EMFILE, "recvmsg"});
+      return;
+    }
+    auto result = StartWorker(command, signals_);
+    if (const StartError* error = std::get_if<StartError>(&result)) {
+      Say(wire::SpawnFailed{command.worker_id, error->error_number, error->step});
+      return;
+    }
+    auto& started = std::get<StartedWorker>(result);
+    workers_[started.pid] = {command.worker_id, std::move(started.pidfd),
+                             std::move(started.exec_result)};
+  }
+
+  void ReadExecResults() {
+    for (auto it = workers_.begin(); it != workers_.end();) it = ReadExecResult(it);
+  }
+
+  // Tells the agent whether the program runs, once that is known. A worker that never ran is
+  // forgotten; Reap() takes what is left of it. Returns the next worker.
+  Workers::iterator ReadExecResult(Workers::iterator it) {
+    auto& [pid, worker] = *it;
+    if (!worker.exec_result) return std::next(it);
+    const auto result = agent::ReadExecResult(worker.exec_result.get());
+    if (std::holds_alternative<ExecPending>(result)) return std::next(it);
+    worker.exec_result.reset();
+    if (const StartError* error = std::get_if<StartError>(&result)) {
+      Say(wire::SpawnFailed{worker.worker_id, error->error_number, error->step});
+      return workers_.erase(it);
+    }
+    std::vector<UniqueFd> descriptors;
+    if (worker.pidfd) descriptors.push_back(std::move(worker.pidfd));
+    Say(wire::Spawned{worker.worker_id, pid}, std::move(descriptors));
+    return std::next(it);
+  }
+
+  void Reap() {
+    int status;
+    rusage usage;
+    pid_t pid;
+    while ((pid = ::wait4(-1, &status, WNOHANG, &usage)) > 0) {
+      // Dead, so its exec result is complete; it goes out before the exit.
+      if (const auto it = workers_.find(pid); it != workers_.end()) ReadExecResult(it);
+      const auto it = workers_.find(pid);
+      if (it == workers_.end()) continue;
+      WorkerExit exit{it->second.worker_id};
+      if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
+      if (WIFEXITED(status)) exit.exit_code = WEXITSTATUS(status);
+      exit.max_resident_kib = usage.ru_maxrss;
+      workers_.erase(it);
+      Say(exit);
+    }
+  }
+
+  void SignalGroup(uint64_t worker_id, int signal) {
+    for (const auto& [pid, worker] : workers_) {
+      if (worker.worker_id != worker_id) continue;
+      // A child that has not got to setsid() yet has no group; the signal waits for it behind its
+      // mask.
+      if (::kill(-pid, signal) != 0 && errno == ESRCH) ::kill(pid, signal);
+      return;
+    }
+  }
+
+  void BeginSweep(int signal) {
+    Reap();
+    sweep_signal_ = signal;
+    SignalProcesses(ListStrays(), signal);
+  }
+
+  void AnswerSweep() {
+    if (!sweep_signal_) return;
+    const std::vector<ProcessInfo> strays = ListStrays();
+    if (*sweep_signal_ == SIGKILL) SignalProcesses(strays, SIGKILL);
+    // One look at /proc can miss a process that changes its parent meanwhile, so emptiness is
+    // believed after a second; without workers the kernel knows it exactly.
+    if (!strays.empty()) return;
+    if (workers_.empty() ? HasChildren() : !ListStrays().empty()) return;
+    sweep_signal_.reset();
+    Say(wire::Empty{});
+  }
+
+  std::vector<ProcessInfo> ListStrays() const {
+    std::vector<pid_t> live;
+    for (const auto& [pid, worker] : workers_) live.push_back(pid);
+    return ListDescendants(::getpid(), live);
+  }
+
+  void Say(const wire::Reply& reply, std::vector<UniqueFd> descriptors = {}) {
+    writer_.Push(wire::Encode(reply), std::move(descriptors));
+  }
+
+  const UniqueFd socket_;
+  const UniqueFd child_signals_;
+  const InheritedSignals signals_;
+  FrameReader reader_;
+  FrameWriter writer_;
+  Workers workers_;  // not reaped yet
+  std::optional<int> sweep_signal_;
+  std::vector<std::string> remove_at_end_;
+  bool agent_gone_ = false;
+};
+
+void OpenStandardStreams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest free number is `fd` itself.
+    [[maybe_unused]] const int opened = ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
+absl::Status FromErrno(absl::string_view what) {
+  return absl::InternalError(
+      absl::StrCat("cannot start the guardian process: ", what, ": ", std::strerror(errno)));
+}
+
+// Every signal is blocked: the guardian ends when its agent does, not when the terminal or a
+// scheduler signals the job.
+[[noreturn]] void BecomeGuardian(UniqueFd socket, const InheritedSignals& signals) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, "muster-guardian");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  UniqueFd own(::fcntl(socket.release(), F_DUPFD_CLOEXEC, 3));
+  if (own.get() > 3) ::close_range(3, own.get() - 1, 0);
+  ::close_range(own.get() + 1, ~0U, 0);
+  sigset_t child_signal;
+  sigemptyset(&child_signal);
+  sigaddset(&child_signal, SIGCHLD);
+  UniqueFd child_signals(::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!own || !child_signals) ::_exit(1);
+  Guardian(std::move(own), std::move(child_signals), signals).Run();
+  ::_exit(0);
+}
+
+}  // namespace
+
+absl::StatusOr<GuardianHandle> ForkGuardian() {
+  OpenStandardStreams();
+  const InheritedSignals signals = CaptureSignals();
+  ::signal(SIGCHLD, SIG_DFL);
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return FromErrno("prctl");
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return FromErrno("socketpair");
+  UniqueFd ours(ends[0]), its(ends[1]);
+  sigset_t everything;
+  sigfillset(&everything);
+  ::sigprocmask(SIG_BLOCK, &everything, nullptr);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ours.reset();
+    BecomeGuardian(std::move(its), signals);
+  }
+  const int fork_error = errno;
+  ::sigprocmask(SIG_SETMASK, &signals.mask, nullptr);
+  errno = fork_error;
+  if (pid < 0) return FromErrno("fork");
+  return GuardianHandle{pid, std::move(ours)};
+}
+
+}  // namespace muster::agent

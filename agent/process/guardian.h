@@ -1,0 +1,91 @@
+// The guardian: a single-threaded process between the agent and its workers (DESIGN: the guardian).
+//
+// Forked before any thread or gRPC starts; own session, child subreaper. It forks every worker on
+// request (worker_process.h), with the parent-death signal bound to itself, hands out pidfds,
+// reports exits, and, when the agent's end of the socket closes (also by `kill -9` of the agent),
+// kills every descendant until none is left and removes the registered paths. The agent is a
+// subreaper too: if the guardian dies, workers die with it and what they left behind falls to the
+// agent, which calls KillOwnDescendants().
+//
+// The two speak guardian_wire.h over a socketpair.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/process/descendants.h"
+#include "agent/process/unique_fd.h"
+#include "agent/process/worker_process.h"
+#include "asio/io_context.hpp"
+
+namespace muster::agent {
+
+struct GuardianHandle {
+  pid_t pid = -1;
+  UniqueFd socket;
+};
+
+// Forks the guardian. Must be called at the start of main, before any thread exists and before
+// signals are blocked or handled: workers get the caller's mask and dispositions of this moment.
+// Makes the caller a subreaper, resets SIGCHLD to its default (a caller may have had it ignored),
+// and opens /dev/null in place of a closed 0, 1 or 2.
+//
+// Errors: kInternal with errno.
+absl::StatusOr<GuardianHandle> ForkGuardian();
+
+// What the guardian tells; called on the loop thread, never from inside a call of GuardianClient. A
+// worker's on_spawned comes before its on_exited. A listener may destroy the client.
+struct GuardianListener {
+  // Its program runs. `pidfd` is empty if the process had no descriptor left.
+  std::function<void(uint64_t worker_id, pid_t pid, UniqueFd pidfd)> on_spawned;
+  // The program could not be executed; `status` says what and why: kNotFound, kPermissionDenied,
+  // kInvalidArgument (no program, unusable directory or CPUs, too long), kResourceExhausted
+  // (processes, memory, descriptors), kInternal.
+  std::function<void(uint64_t worker_id, absl::Status status)> on_spawn_failed;
+  std::function<void(const WorkerExit&)> on_exited;
+  std::function<void()> on_empty;  // answer to Sweep: nothing is left but live workers' trees
+  std::function<void(const std::string&)> on_lost;  // the guardian is gone; the last call, once
+};
+
+// The agent's end. Loop thread only.
+class GuardianClient {
+ public:
+  GuardianClient(asio::io_context& loop, GuardianHandle handle, GuardianListener listener);
+  ~GuardianClient();  // closes the socket: the guardian kills what is left and ends
+  GuardianClient(const GuardianClient&) = delete;
+  GuardianClient& operator=(const GuardianClient&) = delete;
+
+  // Starts one worker in a session and process group of its own. Answered by on_spawned or
+  // on_spawn_failed (or on_lost). Several calls in a row overlap: nothing is waited for between
+  // them.
+  void Spawn(const WorkerCommand& command);
+  // `signal` to the process group of one worker. Nothing happens if it has ended.
+  void SignalGroup(uint64_t worker_id, int signal);
+  // `signal` to every descendant that is not in a live worker's tree; on_empty when there is none
+  // left, or at once. SIGKILL also goes to those that appear meanwhile. A sweep that is not yet
+  // answered is replaced by the next: one on_empty for both.
+  void Sweep(int signal);
+  // A file or socket, or a directory of ours with all that is in it, to remove when the agent is
+  // gone.
+  void RemoveAtEnd(const std::string& path);
+  pid_t pid() const;
+
+  // The orderly end: closes the socket and waits for the guardian to have killed, removed and
+  // ended. Blocks; no callback comes any more. False if it is still there after `timeout`
+  // (something below it cannot be killed).
+  bool Shutdown(absl::Duration timeout);
+
+ private:
+  struct State;
+  // Shared with handlers that are on their way through the loop when the client goes.
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace muster::agent

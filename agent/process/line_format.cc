@@ -1,0 +1,147 @@
+#include "agent/process/line_format.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace muster::agent {
+
+std::string MakeLinePrefix(absl::string_view line_prefix_template, const PrefixFields& fields) {
+  if (line_prefix_template.empty())
+    return absl::StrCat("[", fields.host, ":", fields.rank.value(), "] ");
+  return absl::StrReplaceAll(line_prefix_template,
+                             {{"${role_name}", fields.role},
+                              {"${rank}", ToString(fields.rank)},
+                              {"${local_rank}", ToString(fields.local_rank)}});
+}
+
+std::string FormatRanks(const std::vector<Rank>& ranks) {
+  std::string text;
+  for (size_t first = 0; first < ranks.size();) {
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1].value() == ranks[last].value() + 1) ++last;
+    absl::StrAppend(&text, text.empty() ? "" : ",", ranks[first].value());
+    if (last > first) absl::StrAppend(&text, "-", ranks[last].value());
+    first = last + 1;
+  }
+  return text;
+}
+
+bool MatchesAnyFilter(absl::string_view line, const std::vector<std::string>& filters) {
+  for (const std::string& filter : filters) {
+    if (absl::StrContains(line, filter)) return true;
+  }
+  return false;
+}
+
+std::string LastLines(absl::string_view output, size_t bytes_max) {
+  std::string shown;
+  shown.reserve(output.size());
+  while (!output.empty()) {
+    const size_t end = output.find('\n');
+    absl::string_view line = output.substr(0, end);
+    output.remove_prefix(end == absl::string_view::npos ? output.size() : end + 1);
+    while (absl::EndsWith(line, "\r")) line.remove_suffix(1);
+    const size_t overwritten = line.rfind('\r');
+    if (overwritten != absl::string_view::npos) line.remove_prefix(overwritten + 1);
+    absl::StrAppend(&shown, line, "\n");
+  }
+  if (!shown.empty()) shown.pop_back();
+  if (shown.size() <= bytes_max) return shown;
+  const bool at_line_start = shown[shown.size() - bytes_max - 1] == '\n';
+  shown.erase(0, shown.size() - bytes_max);
+  const size_t torn = at_line_start ? std::string::npos : shown.find('\n');
+  return torn == std::string::npos ? shown : shown.substr(torn + 1);
+}
+
+void LineCutter::Append(absl::string_view bytes, Emit emit) {
+  while (!bytes.empty()) {
+    const char* const newline =
+        static_cast<const char*>(std::memchr(bytes.data(), '\n', bytes.size()));
+    absl::string_view line = newline ? bytes.substr(0, newline - bytes.data()) : bytes;
+    bytes.remove_prefix(line.size() + (newline ? 1 : 0));
+    for (const void* found; (found = std::memchr(line.data(), '\r', line.size())) != nullptr;) {
+      const size_t length = static_cast<const char*>(found) - line.data();
+      EndLine(line.substr(0, length), '\r', emit);
+      line.remove_prefix(length + 1);
+    }
+    if (newline) {
+      EndLine(line, '\n', emit);
+    } else if (!line.empty()) {
+      Keep(line, emit);
+    }
+  }
+}
+
+void LineCutter::EndLine(absl::string_view text, char terminator, Emit emit) {
+  const bool nothing_to_end = text.empty() && unfinished_.empty() && !open_;
+  const bool second_half_of_end = terminator == '\n' && after_carriage_return_;
+  after_carriage_return_ = terminator == '\r';
+  if (nothing_to_end && (terminator == '\r' || second_half_of_end)) return;
+  if (!unfinished_.empty()) {
+    absl::StrAppend(&unfinished_, text);
+    text = unfinished_;
+  }
+  emit({.text = text, .begins = !open_, .ends = true});
+  unfinished_.clear();
+  open_ = false;
+}
+
+void LineCutter::Keep(absl::string_view text, Emit emit) {
+  after_carriage_return_ = false;
+  absl::StrAppend(&unfinished_, text);
+  if (unfinished_.size() >= kLineBytesMax) Flush(emit);
+}
+
+void LineCutter::Flush(Emit emit) {
+  if (unfinished_.empty()) return;
+  emit({.text = unfinished_, .begins = !open_, .ends = false});
+  unfinished_.clear();
+  open_ = true;
+}
+
+void LineCutter::Finish(Emit emit) {
+  if (!unfinished_.empty() || open_) EndLine("", '\n', emit);
+}
+
+int& ConsoleRows::open_on(ConsoleStream stream) {
+  return open_[one_terminal_ ? 0 : static_cast<int>(stream)];
+}
+
+void ConsoleRows::Print(const Source& source, const LinePiece& piece, std::string& out) {
+  int& open = open_on(source.stream);
+  if (piece.begins || open != source.id) {
+    if (!piece.begins && piece.text.empty())
+      return;  // its row was ended by whoever printed meanwhile
+    if (open != kNobody) out.push_back('\n');
+    absl::StrAppend(&out, source.prefix);
+  }
+  absl::StrAppend(&out, piece.text);
+  if (piece.ends) out.push_back('\n');
+  open = piece.ends ? kNobody : source.id;
+}
+
+void ConsoleRows::PrintLine(ConsoleStream stream, absl::string_view line, std::string& out) {
+  int& open = open_on(stream);
+  absl::StrAppend(&out, open == kNobody ? "" : "\n", line, "\n");
+  open = kNobody;
+}
+
+void OutputTail::Append(ConsoleStream stream, absl::string_view bytes) {
+  if (bytes.empty()) return;
+  if (stream != last_stream_ && !bytes_.empty() && bytes_.back() != '\n') bytes_.push_back('\n');
+  last_stream_ = stream;
+  const size_t old_bytes = bytes.size() >= bytes_max_ ? 0 : bytes_.size();
+  const bool fits = old_bytes + bytes.size() <= 2 * bytes_max_;
+  if (old_bytes == 0) bytes_.clear();
+  absl::StrAppend(&bytes_, bytes);
+  if (fits) return;
+  bytes_.erase(0, bytes_.size() - bytes_max_);
+  const size_t torn = bytes_.find('\n');
+  if (torn != std::string::npos && torn + 1 < bytes_.size()) bytes_.erase(0, torn + 1);
+}
+
+}  // namespace muster::agent

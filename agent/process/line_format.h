@@ -1,0 +1,125 @@
+// How the output of many workers becomes readable on one console: cutting streams into lines,
+// prefixes, the order of lines that are not finished yet, and the last output of a worker.
+//
+// Bytes are passed through unchanged, also if they are not UTF-8. Pure; log_pump.h owns descriptors
+// and timers. Source: reference launcher 2.6 (torchrun's prefix), DESIGN section 4, console.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "proto/base/ids.h"
+
+namespace muster::agent {
+
+// Of the two console streams.
+enum class ConsoleStream { kStdout = 0, kStderr = 1 };
+
+// An unfinished line longer than this is given out in pieces, so that memory is bounded.
+inline constexpr size_t kLineBytesMax = 64 * 1024;
+
+struct PrefixFields {
+  std::string host;
+  std::string role;
+  Rank rank;
+  LocalRank local_rank;
+};
+
+// `[host:rank] `, or the template with ${role_name}, ${rank} and ${local_rank} replaced and nothing
+// added, as torchrun does with TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
+std::string MakeLinePrefix(absl::string_view line_prefix_template, const PrefixFields& fields);
+
+// `0-3,5,8-9`. `ranks` ascends.
+std::string FormatRanks(const std::vector<Rank>& ranks);
+
+// True if `line` contains one of `filters`.
+bool MatchesAnyFilter(absl::string_view line, const std::vector<std::string>& filters);
+
+// What a terminal would show of the end of `output`: at most `bytes_max` bytes of whole lines,
+// without what a carriage return has overwritten. A last line longer than that is cut at its front.
+std::string LastLines(absl::string_view output, size_t bytes_max);
+
+// A line, or a part of one that was given out before it was finished.
+struct LinePiece {
+  absl::string_view text;  // without its end of line
+  bool begins = true;      // false: more of a line whose first piece has been given out
+  bool ends = true;        // false: the rest is still to come
+};
+
+// Cuts one stream into lines at \n, \r and \r\n. A \r that ends nothing (a progress bar that starts
+// with it) makes no empty line.
+//
+// Threads: compatible.
+class LineCutter {
+ public:
+  using Emit = absl::FunctionRef<void(const LinePiece&)>;
+
+  // Gives out the lines that `bytes` completes. The views are valid during the call.
+  void Append(absl::string_view bytes, Emit emit);
+  // Gives out what is unfinished, as a piece that does not end.
+  void Flush(Emit emit);
+  // The stream has ended: completes what is unfinished or was given out without an end.
+  void Finish(Emit emit);
+
+  bool has_unfinished() const { return !unfinished_.empty(); }
+
+ private:
+  void EndLine(absl::string_view text, char terminator, Emit emit);
+  void Keep(absl::string_view text, Emit emit);
+
+  std::string unfinished_;  // at most kLineBytesMax
+  bool open_ = false;       // a piece of the current line has been given out
+  bool after_carriage_return_ = false;
+};
+
+// Places pieces of several streams on the console so that no two lines share a row. A line that was
+// given out unfinished goes on without a second prefix, unless another stream has printed
+// meanwhile.
+//
+// Threads: compatible.
+class ConsoleRows {
+ public:
+  // `one_terminal`: standard output and error are the same file, and so share rows.
+  explicit ConsoleRows(bool one_terminal) : one_terminal_(one_terminal) {}
+
+  struct Source {
+    int id = 0;  // of the worker's stream
+    ConsoleStream stream = ConsoleStream::kStdout;
+    absl::string_view prefix;
+  };
+  // Appends to `out` what is to be written to the console stream of `source`.
+  void Print(const Source& source, const LinePiece& piece, std::string& out);
+  // Appends a line that belongs to no worker's stream.
+  void PrintLine(ConsoleStream stream, absl::string_view line, std::string& out);
+
+ private:
+  static constexpr int kNobody = -1;
+  int& open_on(ConsoleStream stream);
+
+  // Constant after construction.
+  const bool one_terminal_;
+  // Loop thread only. The source whose unfinished line ends each console stream.
+  int open_[2] = {kNobody, kNobody};
+};
+
+// The last few KiB that one worker has printed, both streams in the order of arrival.
+//
+// Threads: compatible.
+class OutputTail {
+ public:
+  explicit OutputTail(size_t bytes_max = 4096) : bytes_max_(bytes_max) {}
+  void Append(ConsoleStream stream, absl::string_view bytes);
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  // Constant after construction.
+  const size_t bytes_max_;
+  // Loop thread only.
+  std::string bytes_;  // at most 2 * bytes_max_
+  ConsoleStream last_stream_ = ConsoleStream::kStdout;
+};
+
+}  // namespace muster::agent

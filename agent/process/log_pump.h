@@ -1,0 +1,85 @@
+// Carries what workers print: to files, to the console with a prefix, through filters, and keeps
+// the last lines of each worker for the failure report.
+//
+// Where a stream goes is decided by log_routing.h; the format (lines, prefixes, folding) by
+// line_format.h and line_folding.h; both are pure. This class owns pipes, files and timers. Loop
+// thread only.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/process/log_routing.h"
+#include "agent/process/unique_fd.h"
+#include "asio/io_context.hpp"
+#include "proto/base/ids.h"
+#include "proto/spec/job_spec.h"
+
+namespace muster::agent {
+
+struct LogPumpOptions {
+  LogSpec logs;               // validated
+  std::string run_directory;  // <log_dir>/<run_id>_<random>; exists
+  std::string host;           // for prefixes
+  std::string role;
+  int console_stdout = 1;  // not owned
+  int console_stderr = 2;
+  absl::Duration flush_after =
+      absl::Milliseconds(50);  // of an unfinished line; also how long --fold waits
+};
+
+// What a worker's standard streams must be. The caller closes the descriptors once the worker has
+// them, or the end of its output is never seen. -1: inherit the agent's.
+struct WorkerStreams {
+  UniqueFd stdout_fd;
+  UniqueFd stderr_fd;
+  std::string directory;   // attempt_<n>/<local_rank>, exists
+  std::string error_file;  // directory/error.json
+};
+
+// SIGPIPE and SIGXFSZ must be ignored in the process: a reader that has gone and a file that may
+// not grow are reported, and the job goes on.
+class LogPump {
+ public:
+  LogPump(asio::io_context& loop, LogPumpOptions options);
+  // Closes without draining: see CloseAttempt and FlushConsole.
+  ~LogPump();
+  LogPump(const LogPump&) = delete;
+  LogPump& operator=(const LogPump&) = delete;
+
+  // Makes attempt_<attempt>/<local_rank>/ for every worker and opens its streams; closes the
+  // attempt before. Shapes: result[workers.size()]. Never removes or truncates what an earlier
+  // attempt wrote.
+  //
+  // Errors: kInvalidArgument / kResourceExhausted with the path and errno in words.
+  absl::StatusOr<std::vector<WorkerStreams>> OpenAttempt(int attempt,
+                                                         const std::vector<PumpedWorker>& workers);
+
+  // The last lines of a worker's output, at most `max_bytes` (and 4 KiB), whole lines, also after
+  // CloseAttempt. Not necessarily UTF-8. Empty if its streams were not seen by us. Call DrainNow
+  // first.
+  std::string LastOutput(LocalRank local_rank, size_t max_bytes = 2048);
+
+  // Reads what the pipes hold now, also of a worker whose exit has just been seen. Does not wait
+  // for descendants that keep a pipe open.
+  void DrainNow(LocalRank local_rank);
+  // Drains every stream, flushes unfinished lines and closes.
+  void CloseAttempt();
+
+  // Prints one line of our own between the workers' lines, on standard error.
+  void PrintLine(const std::string& line);
+  // Writes what a slow console has not taken yet, waiting at most `at_most`; false if something is
+  // left. For the end of the program: until then the loop does it.
+  bool FlushConsole(absl::Duration at_most);
+  // True if any worker has written to a log or error file, so that the directory must stay.
+  bool HasWrittenFiles() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,193 @@
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/process/log_pump_state.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr size_t kTurnBytes =
+    256 * 1024;                    // of one stream, before timers and other streams get their turn
+constexpr int kFoldedSource = -2;  // no stream's id
+
+}  // namespace
+
+void LogPump::State::WaitFor(Pipe& pipe) {
+  if (pipe.is_waiting) return;
+  pipe.is_waiting = true;
+  pipe.end.async_wait(
+      asio::posix::stream_descriptor::wait_read,
+      [this, id = pipe.id, alive = std::weak_ptr<bool>(alive)](const asio::error_code& error) {
+        if (!error && !alive.expired()) OnReadable(id);
+      });
+}
+
+void LogPump::State::OnReadable(int id) {
+  const auto found = pipes.find(id);
+  if (found == pipes.end()) return;
+  Pipe& pipe = found->second;
+  pipe.is_waiting = false;
+  if (pipe.worker->streams[Index(pipe.stream)].route.to_console &&
+      consoles[Index(pipe.stream)].is_congested()) {
+    return;  // ResumeReading goes on
+  }
+  if (Read(pipe, kTurnBytes)) {
+    WaitFor(pipe);
+  } else {
+    EndStream(id);
+  }
+}
+
+void LogPump::State::ResumeReading() {
+  for (auto& [id, pipe] : pipes) WaitFor(pipe);
+}
+
+bool LogPump::State::Read(Pipe& pipe, size_t bytes_max) {
+  while (bytes_max > 0) {
+    const ssize_t got =
+        ::read(pipe.end.native_handle(), buffer.data(), std::min(bytes_max, buffer.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno == EAGAIN;
+    if (got == 0) return false;
+    Deliver(pipe, {buffer.data(), static_cast<size_t>(got)});
+    bytes_max -= got;
+    if (static_cast<size_t>(got) < buffer.size()) return true;
+    if (consoles[Index(pipe.stream)].is_congested()) return true;
+  }
+  return true;
+}
+
+void LogPump::State::Deliver(Pipe& pipe, absl::string_view bytes) {
+  WorkerStream& stream = pipe.worker->streams[Index(pipe.stream)];
+  pipe.worker->tail.Append(pipe.stream, bytes);
+  if (stream.file) stream.file->Append(bytes);
+  if (!stream.route.to_console && !stream.route.to_filtered) return;
+  bool new_line = !pipe.cutter.has_unfinished();
+  pipe.cutter.Append(bytes, [&](const LinePiece& piece) {
+    new_line = true;
+    Place(pipe, piece);
+  });
+  WriteOut();
+  if (!pipe.cutter.has_unfinished()) return;
+  if (new_line) pipe.unfinished_since = MonoNow();
+  ArmTimer(FlushDeadline(pipe));
+}
+
+void LogPump::State::Place(Pipe& pipe, const LinePiece& piece) {
+  const StreamRoute& route = pipe.worker->streams[Index(pipe.stream)].route;
+  if (route.to_filtered) Filter(pipe, piece);
+  if (!route.to_console) return;
+  if (folder && piece.begins && piece.ends) {
+    const MonoTime now = MonoNow();
+    folder->Add({pipe.stream, pipe.worker->who.rank, piece.text}, now);
+    PlaceFolded(folder->TakeDue(now));
+    ArmTimer(folder->NextDeadline());
+    return;
+  }
+  if (folder) PlaceFolded(folder->TakeAll());
+  rows.Print({pipe.id, pipe.stream, pipe.worker->prefix}, piece, out[Index(pipe.stream)]);
+}
+
+void LogPump::State::Filter(Pipe& pipe, const LinePiece& piece) {
+  const std::vector<std::string>& filters = pipe.stream == ConsoleStream::kStdout
+                                                ? options.logs.duplicate_stdout_filters
+                                                : options.logs.duplicate_stderr_filters;
+  absl::string_view line = piece.text;
+  if (!piece.begins || !piece.ends) {
+    const size_t room = kLineBytesMax - std::min(kLineBytesMax, pipe.filter_line.size());
+    absl::StrAppend(&pipe.filter_line, line.substr(0, room));
+    if (!piece.ends) return;
+    line = pipe.filter_line;
+  }
+  if (MatchesAnyFilter(line, filters)) {
+    absl::StrAppend(&matched[Index(pipe.stream)], pipe.worker->prefix, line, "\n");
+  }
+  pipe.filter_line.clear();
+}
+
+void LogPump::State::PlaceFolded(const std::vector<FoldedLine>& lines) {
+  for (const FoldedLine& line : lines) {
+    std::string prefix;
+    if (line.ranks.size() == 1) {
+      for (const std::unique_ptr<Worker>& worker : workers) {
+        if (worker->who.rank == line.ranks.front()) prefix = worker->prefix;
+      }
+    } else {
+      prefix = MakeFoldedPrefix(options.host, line.ranks);
+    }
+    rows.Print({kFoldedSource, line.stream, prefix}, {.text = line.text}, out[Index(line.stream)]);
+  }
+}
+
+// Takes each batch out first: a failed write is logged, and our own log line comes back here
+// through PrintLine.
+void LogPump::State::WriteOut() {
+  for (const ConsoleStream stream : kConsoleStreams) {
+    const size_t i = Index(stream);
+    const std::string matched_now = std::exchange(matched[i], {});
+    if (!matched_now.empty() && filtered_files[i]) filtered_files[i]->Append(matched_now);
+    if (out[i].empty()) continue;
+    std::string batch = std::exchange(out[i], {});
+    consoles[i].Write(batch);
+    batch.clear();
+    if (out[i].empty()) out[i].swap(batch);  // keeps its memory for the next batch
+  }
+}
+
+void LogPump::State::ArmTimer(MonoTime deadline) {
+  if (deadline >= timer_at) return;
+  timer_at = deadline;
+  timer.expires_after(
+      absl::ToChronoNanoseconds(std::max(deadline - MonoNow(), absl::ZeroDuration())));
+  timer.async_wait([this, alive = std::weak_ptr<bool>(alive)](const asio::error_code& error) {
+    if (!error && !alive.expired()) OnTimer();
+  });
+}
+
+void LogPump::State::OnTimer() {
+  timer_at = MonoTime::InfiniteFuture();
+  const MonoTime now = MonoNow();
+  MonoTime next = MonoTime::InfiniteFuture();
+  if (folder) {
+    PlaceFolded(folder->TakeDue(now));
+    next = folder->NextDeadline();
+  }
+  for (auto& [id, pipe] : pipes) {
+    if (!pipe.cutter.has_unfinished()) continue;
+    if (now >= FlushDeadline(pipe)) {
+      pipe.cutter.Flush([&, &pipe = pipe](const LinePiece& piece) { Place(pipe, piece); });
+    } else {
+      next = Min(next, FlushDeadline(pipe));
+    }
+  }
+  WriteOut();
+  ArmTimer(next);
+}
+
+// Bounded by what the pipe holds at the start, so that a descendant that keeps writing cannot keep
+// us here.
+void LogPump::State::Drain(int id) {
+  Pipe& pipe = pipes.at(id);
+  int available = 0;
+  if (::ioctl(pipe.end.native_handle(), FIONREAD, &available) != 0) return;
+  while (available > 0) {
+    const size_t bytes = std::min<size_t>(available, buffer.size());
+    if (!Read(pipe, bytes)) return;
+    available -= static_cast<int>(bytes);
+  }
+}
+
+void LogPump::State::EndStream(int id) {
+  Pipe& pipe = pipes.at(id);
+  pipe.cutter.Finish([&](const LinePiece& piece) { Place(pipe, piece); });
+  WriteOut();
+  pipes.erase(id);
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,88 @@
+#include "agent/process/output_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "proto/io/log.h"
+
+namespace muster::agent {
+
+absl::Status LogPathError(absl::string_view what, const std::string& path, int error) {
+  const bool used_up =
+      error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE || error == ENOMEM;
+  return absl::Status(
+      used_up ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInvalidArgument,
+      absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error),
+                   error == EMFILE || error == ENFILE
+                       ? "; raise the limit on open files (ulimit -n)"
+                       : "; choose another place with --log_dir"));
+}
+
+absl::Status MakeLogDirectory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
+  const int error = errno;
+  struct stat info;
+  if (error == EEXIST && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+    return absl::OkStatus();
+  return LogPathError("make the log directory", path, error == EEXIST ? ENOTDIR : error);
+}
+
+absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666));
+  struct stat info;
+  if (!fd || ::fstat(fd.get(), &info) != 0) return LogPathError("open the log file", path, errno);
+  return OutputFile(path, std::move(fd), info.st_size);
+}
+
+void OutputFile::Append(absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (put >= 0) {
+      bytes.remove_prefix(put);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    const int error = errno;
+    const bool first = lost_bytes_ == 0;
+    lost_bytes_ += static_cast<int64_t>(bytes.size());
+    if (first) {
+      log::Write(log::Level::kWarning, "log_file_failed",
+                 absl::StrCat("cannot write ", path_, ": ", std::strerror(error),
+                              "; worker output is being lost there, the job goes on"),
+                 {{"path", path_}, {"errno", std::strerror(error)}});
+    }
+    return;
+  }
+}
+
+void OutputFile::Close() {
+  if (lost_bytes_ > 0) {
+    log::Write(log::Level::kWarning, "log_file_incomplete",
+               absl::StrCat(path_, " lacks ", lost_bytes_, " bytes that could not be written"),
+               {{"path", path_}, {"lost_bytes", absl::StrCat(lost_bytes_)}});
+  }
+  fd_.reset();
+}
+
+std::string ReadFileTail(const std::string& path, off_t start_offset, size_t bytes_max) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat info;
+  if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      info.st_size <= start_offset)
+    return "";
+  const off_t first = std::max(start_offset, info.st_size - static_cast<off_t>(bytes_max));
+  std::string tail(static_cast<size_t>(info.st_size - first), '\0');
+  const ssize_t got = ::pread(fd.get(), tail.data(), tail.size(), first);
+  tail.resize(std::max<ssize_t>(got, 0));
+  const size_t torn = first > start_offset ? tail.find('\n') : std::string::npos;
+  if (torn != std::string::npos && torn + 1 < tail.size()) tail.erase(0, torn + 1);
+  return tail;
+}
+
+}  // namespace muster::agent

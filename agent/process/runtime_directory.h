@@ -1,0 +1,51 @@
+// Makes the directories of a job: the private one for sockets and boards, and the one for logs.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace muster::agent {
+
+// The longest path that a Unix socket can have (sun_path without its NUL).
+inline constexpr size_t kSocketPathBytesMax = 107;
+
+struct RuntimeDirectoryOptions {
+  std::string xdg_runtime_dir;              // $XDG_RUNTIME_DIR; empty: not set
+  std::string temporary_dir;                // $TMPDIR; empty: /tmp
+  std::string last_resort = "/tmp";         // where a path becomes short
+  std::string longest_name = "agent.sock";  // of the sockets that will be made in it
+};
+
+// Makes a fresh directory that only this user can enter: below <xdg_runtime_dir>/muster, else
+// <temporary_dir>/muster-XXXXXX, else in the last resort. A place is passed over if it is not ours
+// alone, cannot be written, or makes a socket's path longer than kSocketPathBytesMax.
+//
+// Errors: kInvalidArgument with each place that was tried and what was wrong with it.
+absl::StatusOr<std::string> MakeRuntimeDirectory(const RuntimeDirectoryOptions& options);
+
+// That `path` is a directory, no link, owned by this user and closed to others.
+//
+// Errors: kFailedPrecondition saying which of these it is not.
+absl::Status CheckPrivateDirectory(const std::string& path);
+
+struct RunDirectoryOptions {
+  std::string log_dir;  // --log_dir; empty: a fresh directory muster_XXXXXX below temporary_dir
+  std::string run_id;
+  std::string temporary_dir;  // $TMPDIR; empty: /tmp
+};
+
+// Makes <log_dir>/<run_id>_<random> and the parents it needs. Characters of the run id other than
+// letters, digits, dot, underscore and minus become underscores; a long one is cut.
+//
+// Errors: kInvalidArgument: something on the way is no directory, or the path cannot exist;
+// kPermissionDenied: not writable; kResourceExhausted: full. Each names --log_dir, the path, and
+// errno in words. Source: reference launcher 2.6 (torchrun's layout).
+absl::StatusOr<std::string> MakeRunDirectory(const RunDirectoryOptions& options);
+
+// Removes a file, a socket, a link (not what it points to), or a directory with all that is in it.
+// Only what this user owns; never over the border of a file system. What cannot be removed stays.
+void RemoveOwnedPath(const std::string& path);
+
+}  // namespace muster::agent

@@ -1,0 +1,76 @@
+// Starts one worker process: fork, what must happen before its program runs, and exec.
+//
+// Called by the guardian alone (guardian.cc), which is single-threaded: the parent-death signal is
+// bound to the thread that forks, and a child of a process with threads could not allocate.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/process/unique_fd.h"
+
+namespace muster::agent {
+
+// One worker to be started.
+struct WorkerCommand {
+  uint64_t worker_id = 0;  // the caller's choice; unique among all workers of this agent
+  std::vector<std::string>
+      argv;  // argv[0] is looked up in `environment`'s PATH unless it has a slash
+  std::vector<std::string> environment;  // NAME=value, complete
+  std::string working_directory;  // empty: the guardian's, which is the agent's when it forked it
+  // Descriptors for 0, 1 and 2; -1 inherits the agent's. The caller keeps ownership and may close
+  // them after Spawn.
+  int stdin_fd = -1;
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  std::vector<int> cpus;  // affinity; empty: inherited
+};
+
+// How a worker ended, from waitpid. `exit_code` means something only if `signal` is 0.
+struct WorkerExit {
+  uint64_t worker_id = 0;
+  int exit_code = 0;
+  int signal = 0;
+  int64_t max_resident_kib = 0;
+};
+
+// What muster itself was given and gives back to every worker, so that e.g. a job under nohup has
+// workers that ignore SIGHUP.
+struct InheritedSignals {
+  sigset_t mask;
+  sigset_t ignored;
+};
+
+// The calling thread's mask and the process's ignored signals.
+InheritedSignals CaptureSignals();
+
+struct StartedWorker {
+  pid_t pid = -1;
+  UniqueFd pidfd;        // empty if there was no descriptor left for it
+  UniqueFd exec_result;  // readable once the program runs or could not; see ReadExecResult
+};
+
+// The step that failed ("fork", "execve", …) and its errno.
+struct StartError {
+  int error_number = 0;
+  std::string step;
+};
+
+// Forks a worker that leads a session and process group of its own, dies with the caller, has the
+// streams, CPUs and directory of `command`, no other descriptor, and `signals`. Does not wait for
+// it: what goes wrong in the child comes through `exec_result`. The descriptors of `command` are
+// above 2.
+std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command,
+                                                    const InheritedSignals& signals);
+
+struct ExecPending {};
+struct ExecDone {};
+// Does not block.
+std::variant<ExecPending, ExecDone, StartError> ReadExecResult(int exec_result);
+
+}  // namespace muster::agent

@@ -1,0 +1,228 @@
+#include "agent/worker_service.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "asio/buffer.hpp"
+#include "asio/read.hpp"
+#include "asio/write.hpp"
+#include "proto/agent.pb.h"
+#include "proto/io/log.h"
+#include "proto/io/store_wire.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr size_t kMaxFrameBytes = size_t{4} << 20;
+constexpr size_t kMaxConnections = 4096;
+constexpr size_t kMaxPendingPerConnection = 1024;
+constexpr int kProtocolVersion = 1;
+using asio::local::stream_protocol;
+
+std::string Frame(const google::protobuf::MessageLite& message) {
+  const std::string body = message.SerializeAsString();
+  std::string frame(4, '\0');
+  for (int i = 0; i < 4; ++i) frame[i] = static_cast<char>(body.size() >> (8 * i));
+  return frame + body;
+}
+
+bool IsOfOurUser(int fd) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
+}
+
+}  // namespace
+
+// One worker's connection. Completions carry the connection's id and find it again, or not at all.
+class WorkerService::Connection {
+ private:
+  // Wraps `next` so that it runs only while this connection is still there.
+  template <typename Next>
+  auto Resume(Next next) {
+    return [service = service_, id = id_, next](const asio::error_code& error, size_t bytes) {
+      if (error == asio::error::operation_aborted) return;  // the service may be gone
+      const auto found = service->connections_.find(id);
+      if (found == service->connections_.end()) return;
+      if (error) {
+        service->connections_.erase(found);
+        return;
+      }
+      const std::shared_ptr<Connection> keep = found->second;
+      next(*keep, bytes);
+    };
+  }
+
+ public:
+  Connection(WorkerService* service, uint64_t id, stream_protocol::socket socket)
+      : service_(service), id_(id), socket_(std::move(socket)) {}
+
+  void ReadFrame() {
+    asio::async_read(socket_, asio::buffer(length_), Resume([](Connection& c, size_t) {
+                       size_t size = 0;
+                       for (int i = 3; i >= 0; --i) size = size << 8 | c.length_[i];
+                       if (size > kMaxFrameBytes) return c.Drop("a frame is too long");
+                       c.body_.resize(size);
+                       c.ReadBody();
+                     }));
+  }
+
+  void Send(const proto::WorkerReply& reply) {
+    outbox_.push_back(Frame(reply));
+    if (outbox_.size() == 1) WriteNext();
+  }
+
+  size_t num_pending = 0;
+
+ private:
+  void ReadBody() {
+    asio::async_read(socket_, asio::buffer(body_), Resume([](Connection& c, size_t) {
+                       proto::WorkerMessage message;
+                       if (!message.ParseFromString(c.body_))
+                         return c.Drop("a frame is no message");
+                       if (c.Handle(message)) c.ReadFrame();
+                     }));
+  }
+
+  // False if the connection is to be read no more.
+  bool Handle(const proto::WorkerMessage& message) {
+    if (message.has_hello()) return Greet(message.hello());
+    if (!greeted_) {
+      Drop("the first message is not hello");
+      return false;
+    }
+    if (message.has_store()) Ask(message.store());
+    return true;
+  }
+
+  bool Greet(const proto::WorkerMessage::Hello& hello) {
+    if (hello.protocol_version() != kProtocolVersion || Round(hello.round()) != service_->round_) {
+      Drop(absl::StrCat("it speaks version ", hello.protocol_version(), " of round ",
+                        hello.round()));
+      return false;
+    }
+    greeted_ = true;
+    proto::WorkerReply reply;
+    reply.mutable_welcome()->set_round(service_->round_.value());
+    Send(reply);
+    return true;
+  }
+
+  void Ask(const proto::StoreRequest& encoded) {
+    absl::StatusOr<StoreRequest> request = Decode(encoded);
+    absl::Status status = request.status();
+    if (status.ok() && num_pending >= kMaxPendingPerConnection) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat("more than ", kMaxPendingPerConnection, " requests of one worker are open"));
+    }
+    if (!status.ok()) {
+      proto::WorkerReply reply;
+      Encode(StoreReply{.request_id = encoded.request_id(), .status = status},
+             reply.mutable_store());
+      Send(reply);
+      return;
+    }
+    ++num_pending;
+    service_->Forward(id_, *std::move(request));
+  }
+
+  void WriteNext() {
+    asio::async_write(socket_, asio::buffer(outbox_.front()), Resume([](Connection& c, size_t) {
+                        c.outbox_.pop_front();
+                        if (!c.outbox_.empty()) c.WriteNext();
+                      }));
+  }
+
+  void Drop(const std::string& reason) {
+    log::Write(log::Level::kWarning, "worker_connection_dropped",
+               absl::StrCat("closed a worker's connection: ", reason));
+    service_->connections_.erase(id_);
+  }
+
+  WorkerService* const service_;  // owns this connection
+  const uint64_t id_;
+  stream_protocol::socket socket_;
+  bool greeted_ = false;
+  std::array<uint8_t, 4> length_{};
+  std::string body_;
+  std::deque<std::string> outbox_;
+};
+
+WorkerService::WorkerService(asio::io_context& loop,
+                             std::function<void(const StoreRequest&)> forward)
+    : forward_(std::move(forward)), acceptor_(loop) {}
+
+WorkerService::~WorkerService() { Close(); }
+
+absl::Status WorkerService::Listen(const std::string& socket_path) {
+  asio::error_code error;
+  acceptor_.open(stream_protocol(), error);
+  if (!error) acceptor_.bind(stream_protocol::endpoint(socket_path), error);
+  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (error) {
+    return absl::InternalError(
+        absl::StrCat("cannot make the workers' socket ", socket_path, ": ", error.message()));
+  }
+  Accept();
+  return absl::OkStatus();
+}
+
+void WorkerService::Accept() {
+  acceptor_.async_accept([this](const asio::error_code& error, stream_protocol::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    if (!error && IsOfOurUser(socket.native_handle()) && connections_.size() < kMaxConnections) {
+      const uint64_t id = next_connection_id_++;
+      const auto connection = std::make_shared<Connection>(this, id, std::move(socket));
+      connections_[id] = connection;
+      connection->ReadFrame();
+    }
+    Accept();
+  });
+}
+
+void WorkerService::StartRound(Round round, Instance instance) {
+  round_ = round;
+  instance_ = instance;
+  connections_.clear();
+  pending_.clear();
+}
+
+void WorkerService::Forward(uint64_t connection_id, StoreRequest request) {
+  const uint64_t id = next_request_id_++;
+  pending_[id] = {connection_id, request.request_id};
+  request.request_id = id;
+  request.round = round_;
+  forward_(request);
+}
+
+void WorkerService::OnReply(const StoreReply& reply) {
+  const auto pending = pending_.find(reply.request_id);
+  if (pending == pending_.end()) return;
+  const PendingRequest asked = pending->second;
+  pending_.erase(pending);
+  const auto found = connections_.find(asked.connection_id);
+  if (found == connections_.end()) return;
+  --found->second->num_pending;
+  StoreReply answer = reply;
+  answer.request_id = asked.worker_request_id;
+  proto::WorkerReply message;
+  Encode(answer, message.mutable_store());
+  found->second->Send(message);
+}
+
+void WorkerService::Close() {
+  asio::error_code ignored;
+  acceptor_.close(ignored);
+  connections_.clear();
+  pending_.clear();
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,58 @@
+// The agent's side of the workers' Unix socket (MUSTER_AGENT_SOCKET): the store, the exchange of
+// unique ids, and a worker's goodbye. Messages are WorkerMessage and WorkerReply of
+// proto/agent.proto, framed by their length.
+//
+// Only processes of our own user may connect (SO_PEERCRED); a message that is too long or cannot be
+// read closes its connection. Requests are numbered anew on their way up, so that the workers of a
+// node cannot collide.
+//
+// Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "asio/io_context.hpp"
+#include "asio/local/stream_protocol.hpp"
+#include "proto/base/store_messages.h"
+
+namespace muster::agent {
+
+class WorkerService {
+ public:
+  // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
+  WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward);
+  ~WorkerService();
+
+  // Errors: kInternal with errno in words.
+  absl::Status Listen(const std::string& socket_path);
+  // Only workers of this round are served; connections of earlier ones are closed.
+  void StartRound(Round round, Instance instance);
+  void OnReply(const StoreReply& reply);
+  void Close();
+
+ private:
+  class Connection;
+  struct PendingRequest {
+    uint64_t connection_id = 0;
+    uint64_t worker_request_id = 0;
+  };
+
+  void Accept();
+  void Forward(uint64_t connection_id, StoreRequest request);
+
+  std::function<void(const StoreRequest&)> forward_;
+  asio::local::stream_protocol::acceptor acceptor_;
+  Round round_ = kNoRound;
+  Instance instance_;
+  uint64_t next_connection_id_ = 1;
+  uint64_t next_request_id_ = 1;
+  absl::btree_map<uint64_t, std::shared_ptr<Connection>> connections_;
+  absl::btree_map<uint64_t, PendingRequest> pending_;
+};
+
+}  // namespace muster::agent

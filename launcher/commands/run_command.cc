@@ -1,0 +1,282 @@
+#include "launcher/commands/run_command.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "agent/agent.h"
+#include "agent/process/error_file.h"
+#include "agent/process/port_reservation.h"
+#include "asio/dispatch.hpp"
+#include "asio/executor_work_guard.hpp"
+#include "asio/io_context.hpp"
+#include "asio/posix/stream_descriptor.hpp"
+#include "launcher/exit_summary.h"
+#include "launcher/flags.h"
+#include "launcher/node_setup.h"
+#include "proto/base/exit_codes.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/log.h"
+#include "proto/io/user_secret.h"
+#include "rendezvous/client/grpc_link.h"
+#include "rendezvous/server/rendezvous_server.h"
+
+namespace muster::launcher {
+namespace {
+
+constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
+constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
+
+std::string Lookup(const EnvironmentMap& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+int Refuse(const absl::Status& status) {
+  log::Write(log::Level::kError, "refused", status.message());
+  return ExitCodeOf(status);
+}
+
+Incarnation DrawIncarnation() {
+  std::random_device random;
+  const uint64_t drawn = uint64_t{random()} << 32 | random();
+  return Incarnation(drawn == 0 ? 1 : drawn);
+}
+
+sigset_t SignalsToHandle(const JobSpec& spec, bool under_slurm) {
+  sigset_t set;
+  sigemptyset(&set);
+  std::vector<int> signals = spec.signals_to_handle;
+  if (signals.empty()) signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  if (under_slurm) signals.insert(signals.end(), {SIGUSR1, SIGUSR2, SIGCONT});
+  for (int signal : signals) sigaddset(&set, signal);
+  return set;
+}
+
+void ConfigureLog(const OutputFlags& flags, std::function<void(const std::string&)> sink) {
+  log::Options options;
+  options.sink = std::move(sink);
+  options.format = flags.log_format == "json" ? log::Format::kJson : log::Format::kText;
+  options.level = flags.log_level == "debug"     ? log::Level::kDebug
+                  : flags.log_level == "warning" ? log::Level::kWarning
+                  : flags.log_level == "error"   ? log::Level::kError
+                                                 : log::Level::kInfo;
+  log::Configure(std::move(options));
+}
+
+// One node's run: the loop and everything on it. Destroyed in reverse order.
+class NodeRun {
+ public:
+  NodeRun(NodeSetup setup, const Invocation& invocation, const OutputFlags& output)
+      : setup_(std::move(setup)),
+        invocation_(invocation),
+        output_(output),
+        incarnation_(DrawIncarnation()),
+        work_(loop_.get_executor()),
+        signals_(loop_) {}
+
+  absl::StatusOr<JobOutcome> Run(agent::GuardianHandle guardian) {
+    MUSTER_RETURN_IF_ERROR(ListenToSignals());
+    MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<rendezvous::RendezvousLink> link, MakeLink());
+    agent_ = std::make_unique<agent::Agent>(
+        loop_, setup_.agent, std::move(guardian), std::move(link),
+        [this](JobOutcome outcome) { OnFinished(std::move(outcome)); });
+    RouteLogBetweenWorkersLines();
+    MUSTER_RETURN_IF_ERROR(agent_->Start());
+    loop_.run();
+    ConfigureLog(output_, nullptr);
+    MUSTER_CHECK(outcome_.has_value());
+    return *outcome_;
+  }
+
+ private:
+  // From here on our own lines go through the agent's log pump, so that they tear none of the
+  // workers'.
+  void RouteLogBetweenWorkersLines() {
+    ConfigureLog(output_, [this](const std::string& line) {
+      asio::dispatch(loop_, [this, line] { agent_->PrintLine(line); });
+    });
+  }
+
+  absl::Status ListenToSignals() {
+    sigset_t set =
+        SignalsToHandle(setup_.agent.spec, invocation_.environment.contains("SLURM_JOB_ID"));
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
+    const int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (fd < 0) return absl::InternalError("signalfd failed");
+    signals_.assign(fd);
+    WaitForSignal();
+    return absl::OkStatus();
+  }
+
+  void WaitForSignal() {
+    signals_.async_wait(
+        asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& error) {
+          if (error) return;
+          signalfd_siginfo info{};
+          while (read(signals_.native_handle(), &info, sizeof(info)) == sizeof(info)) {
+            OnSignal(static_cast<int>(info.ssi_signo));
+          }
+          WaitForSignal();
+        });
+  }
+
+  void OnSignal(int signal) {
+    if (agent_ == nullptr) return;
+    agent_->OnSignal(signal);
+    if (agent_->IsLeaving())
+      TellThatTheHostLeaves(signal, absl::StrCat("got ", SignalInWords(signal)));
+  }
+
+  // The embedded server goes with this node: the other nodes must know before it is gone.
+  void TellThatTheHostLeaves(int signal, const std::string& reason) {
+    if (server_ == nullptr || !setup_.endpoint || told_leaving_) return;
+    told_leaving_ = true;
+    server_->HostLeaving(Departure{.signal = signal, .ends_job = true, .reason = reason},
+                         setup_.agent.node.name);
+  }
+
+  // The server is in this process unless another node (or musterd) has the endpoint.
+  absl::StatusOr<std::unique_ptr<rendezvous::RendezvousLink>> MakeLink() {
+    const JobSpec& spec = setup_.agent.spec;
+    rendezvous::RendezvousServerOptions options;
+    options.lease = spec.lease;
+    options.only_run_id = spec.run_id;
+    options.host_name = setup_.agent.node.name;
+    options.announce = [tell = setup_.endpoint.has_value()](const rendezvous::JobKey&,
+                                                            const rendezvous::Announce& note) {
+      // What concerns this node its agent says; the host adds who came and how the round began.
+      const bool is_news = note.event == "node_seen" || note.event == "round_completed";
+      log::Write(tell && is_news ? log::Level::kInfo : log::Level::kDebug, note.event, note.reason,
+                 {{"round", ToString(note.round)}});
+    };
+    if (!setup_.endpoint) {
+      server_ = rendezvous::RendezvousServer::Create(loop_, options);
+      setup_.agent.hosts_server = true;
+      return server_->MakeLocalLink(spec.run_id, incarnation_);
+    }
+    MUSTER_ASSIGN_OR_RETURN(const UserSecret secret, FindSecret());
+    options.tls = spec.tls ? TlsMode::kOn : TlsMode::kOff;
+    options.owners = {OwnerKey{.secret = secret.secret}};
+    if (setup_.may_host) {
+      MUSTER_ASSIGN_OR_RETURN(const bool hosting, TryToHost(options));
+      if (hosting) return server_->MakeLocalLink(spec.run_id, incarnation_);
+    }
+    rendezvous::GrpcLinkOptions link;
+    link.host = setup_.endpoint->host;  // resolved anew at each attempt
+    link.port = setup_.endpoint->port;
+    link.secret = secret;
+    link.tls = options.tls;
+    link.run_id = spec.run_id;
+    link.incarnation = incarnation_;
+    link.node_name = setup_.agent.node.name;
+    link.jitter_seed = incarnation_.value();
+    return std::make_unique<rendezvous::GrpcLink>(loop_, std::move(link));
+  }
+
+  absl::StatusOr<UserSecret> FindSecret() const {
+    return LoadUserSecret({.token = Lookup(invocation_.environment, "MUSTER_TOKEN"),
+                           .token_file = Lookup(invocation_.environment, "MUSTER_TOKEN_FILE"),
+                           .home = Lookup(invocation_.environment, "HOME")});
+  }
+
+  // False if the endpoint's port is taken: then whoever has it is the server.
+  absl::StatusOr<bool> TryToHost(const rendezvous::RendezvousServerOptions& options) {
+    server_ = rendezvous::RendezvousServer::Create(loop_, options);
+    const ResolvedEndpoint& endpoint = *setup_.endpoint;
+    const absl::StatusOr<int> port = server_->Listen(endpoint.address, endpoint.port);
+    if (port.ok()) {
+      setup_.agent.hosts_server = true;
+      log::Write(
+          log::Level::kInfo, "hosting",
+          absl::StrCat("hosting the rendezvous at ", JoinHostPort(endpoint.host, *port),
+                       "; the job ends if this node is lost (musterd elsewhere would outlive it)"));
+      return true;
+    }
+    server_.reset();
+    if (port.status().code() != absl::StatusCode::kAlreadyExists) return port.status();
+    const std::string holder = agent::DescribePortHolder(endpoint.port);
+    if (!holder.empty()) absl::StrAppend(&setup_.agent.server, " (", holder, " has the port)");
+    return false;
+  }
+
+  void OnFinished(JobOutcome outcome) {
+    if (agent_->IsLeaving()) TellThatTheHostLeaves(0, outcome.reason);
+    outcome_ = std::move(outcome);
+    if (server_ == nullptr) {
+      loop_.stop();
+      return;
+    }
+    server_->Shutdown(kFarewell, [this] { loop_.stop(); });
+  }
+
+  // Constant after construction, but for what MakeLink finds out.
+  NodeSetup setup_;
+  const Invocation& invocation_;
+  const OutputFlags& output_;
+  const Incarnation incarnation_;
+
+  // Loop thread only.
+  asio::io_context loop_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  asio::posix::stream_descriptor signals_;
+  std::unique_ptr<rendezvous::RendezvousServer> server_;
+  std::unique_ptr<agent::Agent> agent_;
+  std::optional<JobOutcome> outcome_;
+  bool told_leaving_ = false;
+};
+
+int Conclude(const JobOutcome& outcome, const std::string& program, const std::string& node,
+             const Invocation& invocation) {
+  if (outcome.exit_code == 0) return 0;
+  const std::string summary = FormatExitSummary(outcome, {.program = program, .this_node = node});
+  std::fputs(summary.c_str(), stderr);
+  const std::string error_file = Lookup(invocation.environment, kErrorFile);
+  if (!error_file.empty() && outcome.root_cause) {
+    const absl::Status written = agent::WriteErrorFile(error_file, *outcome.root_cause);
+    if (!written.ok()) log::Write(log::Level::kWarning, "error_file", written.message());
+  }
+  return outcome.exit_code;
+}
+
+}  // namespace
+
+int RunCommand(const Invocation& invocation) {
+  auto parsed = ParseFlags(invocation.args, invocation.environment,
+                           absl::StrCat("standalone-", ToString(DrawIncarnation())));
+  if (!parsed.ok()) return Refuse(parsed.status());
+  if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
+    return std::fputs(print->text.c_str(), stdout) < 0 ? 1 : 0;
+  }
+  const RunFlags& flags = std::get<RunFlags>(*parsed);
+  ConfigureLog(flags.output, nullptr);
+  for (const std::string& warning : flags.warnings) {
+    log::Write(log::Level::kWarning, "flags", warning);
+  }
+  // Before anything that may start a thread; it ends by itself when we do.
+  absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
+  if (!guardian.ok()) return Refuse(guardian.status());
+  absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, invocation);
+  if (!setup.ok()) return Refuse(setup.status());
+  const agent::AgentOptions prepared = setup->agent;
+  const absl::StatusOr<JobOutcome> outcome =
+      NodeRun(*std::move(setup), invocation, flags.output).Run(*std::move(guardian));
+  if (!outcome.ok()) {
+    UndoNodeSetup(prepared);
+    return Refuse(outcome.status());
+  }
+  return Conclude(*outcome, flags.spec.program.name, prepared.node.name, invocation);
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,148 @@
+#include "launcher/endpoint.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/base/mono_time.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::launcher {
+namespace {
+
+// A socket address with its length; AF_INET or AF_INET6.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+std::string ToNumeric(const SocketAddress& address) {
+  char host[NI_MAXHOST];
+  if (getnameinfo(address.get(), address.length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) !=
+      0) {
+    return "";
+  }
+  return host;
+}
+
+// Addresses of `host`, IPv4 first; the reason in words if there is none.
+absl::StatusOr<std::vector<SocketAddress>> Lookup(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &list);
+  if (error != 0) return absl::NotFoundError(gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+  std::vector<SocketAddress> found;
+  for (int family : {AF_INET, AF_INET6}) {
+    for (const addrinfo* a = list; a != nullptr; a = a->ai_next) {
+      if (a->ai_family != family) continue;
+      SocketAddress address;
+      std::memcpy(&address.storage, a->ai_addr, a->ai_addrlen);
+      address.length = a->ai_addrlen;
+      found.push_back(address);
+    }
+  }
+  if (found.empty()) return absl::NotFoundError("no address");
+  return found;
+}
+
+// An address is ours if a socket can be bound to it. Independent of how interfaces are listed, and
+// right for all of 127.0.0.0/8.
+bool IsOwn(const SocketAddress& address) {
+  const int fd = socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const bool own = bind(fd, address.get(), address.length) == 0;
+  close(fd);
+  return own;
+}
+
+absl::StatusOr<SocketAddress> RouteSource(const SocketAddress& to) {
+  SocketAddress target = to;
+  if (target.storage.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&target.storage)->sin_port = htons(9);
+  } else {
+    reinterpret_cast<sockaddr_in6*>(&target.storage)->sin6_port = htons(9);
+  }
+  const int fd = socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::InternalError(std::strerror(errno));
+  SocketAddress source;
+  source.length = sizeof(source.storage);
+  const bool ok =
+      connect(fd, target.get(), target.length) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&source.storage), &source.length) == 0;
+  const int error = errno;
+  close(fd);
+  if (!ok) return absl::InvalidArgumentError(std::strerror(error));
+  return source;
+}
+
+}  // namespace
+
+absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint,
+                                                 absl::Duration patience) {
+  const MonoTime give_up = MonoNow() + patience;
+  absl::StatusOr<std::vector<SocketAddress>> addresses = Lookup(endpoint.host);
+  while (!addresses.ok() && MonoNow() < give_up) {
+    absl::SleepFor(absl::Milliseconds(500));
+    addresses = Lookup(endpoint.host);
+  }
+  if (!addresses.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot resolve the endpoint's host '", endpoint.host, "': ", addresses.status().message(),
+        " (tried for ", absl::FormatDuration(patience),
+        "). Check --rdzv_endpoint / --master_addr, or give an IP address"));
+  }
+  ResolvedEndpoint resolved{
+      .host = endpoint.host, .address = ToNumeric(addresses->front()), .port = endpoint.port};
+  for (const SocketAddress& address : *addresses) {
+    if (!IsOwn(address)) continue;
+    resolved.address = ToNumeric(address);
+    resolved.is_local = true;
+    break;
+  }
+  return resolved;
+}
+
+absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
+                                               const ResolvedEndpoint& endpoint) {
+  if (!local_addr.empty()) {
+    const absl::StatusOr<std::vector<SocketAddress>> addresses = Lookup(local_addr);
+    if (!addresses.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot resolve --local_addr '", local_addr,
+                                                     "': ", addresses.status().message()));
+    }
+    for (const SocketAddress& address : *addresses) {
+      if (IsOwn(address)) return ToNumeric(address);
+    }
+    return absl::InvalidArgumentError(absl::StrCat("--local_addr '", local_addr, "' (",
+                                                   ToNumeric(addresses->front()),
+                                                   ") is no address of this machine"));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<SocketAddress> target, Lookup(endpoint.address));
+  const absl::StatusOr<SocketAddress> source = RouteSource(target.front());
+  if (!source.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no route to the endpoint ", endpoint.host, " (", endpoint.address,
+        "): ", source.status().message(), ". Give this node's address with --local_addr"));
+  }
+  return ToNumeric(*source);
+}
+
+std::string JoinHostPort(const std::string& host, int port) {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
+}
+
+}  // namespace muster::launcher

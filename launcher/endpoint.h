@@ -1,0 +1,38 @@
+// Where the nodes meet, in numbers: name resolution, whether the endpoint is this machine, and the
+// address this node gives to the others. Blocking; used before anything is started.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/spec/job_spec.h"
+
+namespace muster::launcher {
+
+struct ResolvedEndpoint {
+  std::string host;     // as the user gave it
+  std::string address;  // numeric; one of this machine's if any of the name's is
+  int port = 0;
+  bool is_local = false;  // the address belongs to this machine
+};
+
+// Resolves the endpoint's name; while the name is unknown, tries again for `patience` (a headless
+// service's name may appear late). No comparison of host names is made: an address is ours if an
+// interface has it.
+//
+// Errors: kInvalidArgument naming the host and the resolver's reason.
+absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl::Duration patience);
+
+// The numeric address at which others reach this node: `local_addr` if given, else the source
+// address of the route to the endpoint.
+//
+// Errors: kInvalidArgument if `local_addr` does not resolve or belongs to no interface of this
+// machine.
+absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
+                                               const ResolvedEndpoint& endpoint);
+
+// host:port, with IPv6 addresses in brackets.
+std::string JoinHostPort(const std::string& host, int port);
+
+}  // namespace muster::launcher

@@ -1,0 +1,168 @@
+#include "launcher/exit_summary.h"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+
+namespace muster::launcher {
+namespace {
+
+constexpr size_t kWidth = 60;
+
+struct SignalWord {
+  int number;
+  const char* words;
+};
+constexpr std::array<SignalWord, 16> kSignals = {{
+    {SIGHUP, "SIGHUP (terminal hung up)"},
+    {SIGINT, "SIGINT (interrupted)"},
+    {SIGQUIT, "SIGQUIT (quit)"},
+    {SIGILL, "SIGILL (illegal instruction)"},
+    {SIGTRAP, "SIGTRAP (trap)"},
+    {SIGABRT, "SIGABRT (aborted)"},
+    {SIGBUS, "SIGBUS (bus error)"},
+    {SIGFPE, "SIGFPE (arithmetic error)"},
+    {SIGKILL, "SIGKILL (killed)"},
+    {SIGUSR1, "SIGUSR1 (user signal 1)"},
+    {SIGSEGV, "SIGSEGV (segmentation fault)"},
+    {SIGUSR2, "SIGUSR2 (user signal 2)"},
+    {SIGPIPE, "SIGPIPE (broken pipe)"},
+    {SIGALRM, "SIGALRM (alarm)"},
+    {SIGTERM, "SIGTERM (terminated)"},
+    {SIGXCPU, "SIGXCPU (out of CPU time)"},
+}};
+
+void AppendRule(std::string& out, char c) { absl::StrAppend(&out, std::string(kWidth, c), "\n"); }
+
+void AppendField(std::string& out, absl::string_view key, absl::string_view value) {
+  absl::StrAppend(&out, "  ", key, std::string(10 - std::min<size_t>(10, key.size()), ' '), ": ",
+                  value, "\n");
+}
+
+std::vector<std::string> Lines(const std::string& text) {
+  const std::string plain = absl::StrReplaceAll(text, {{"\r\n", "\n"}, {"\r", "\n"}});
+  return absl::StrSplit(absl::StripTrailingAsciiWhitespace(plain), '\n');
+}
+
+// One line beside its key; several below it.
+void AppendText(std::string& out, absl::string_view key, const std::string& text) {
+  const std::vector<std::string> lines = Lines(text);
+  if (lines.size() == 1) return AppendField(out, key, lines.front());
+  AppendField(out, key, "");
+  for (const std::string& line : lines) {
+    absl::StrAppend(&out, line.empty() ? "" : "    ", line, "\n");
+  }
+}
+
+std::string HowItEnded(const WorkerFailure& failure) {
+  if (failure.start_failed) return "could not be started";
+  if (failure.signal != 0) return absl::StrCat("ended by ", SignalInWords(failure.signal));
+  return absl::StrCat("ended with exit code ", ExitCodeOf(failure));
+}
+
+std::string Name(const WorkerFailure& failure) {
+  return absl::StrCat("rank ", ToString(failure.rank), " on ", failure.node_name);
+}
+
+void AppendEnding(std::string& out, const WorkerFailure& failure) {
+  if (failure.start_failed) {
+    AppendField(out, "exitcode", absl::StrCat(ExitCodeOf(failure), " (never started)"));
+    return;
+  }
+  const int code = failure.signal != 0 ? -failure.signal : ExitCodeOf(failure);
+  AppendField(out, "exitcode", absl::StrCat(code, " (pid: ", failure.pid, ")"));
+  if (failure.signal != 0) {
+    AppendField(out, "signal", absl::StrCat(failure.signal, ", ", SignalInWords(failure.signal)));
+  }
+  if (failure.probably_out_of_memory) {
+    AppendField(out, "cause", "probably killed by the kernel's out-of-memory killer");
+  }
+}
+
+void AppendFailure(std::string& out, int index, const WorkerFailure& failure,
+                   const SummaryOptions& options) {
+  absl::StrAppend(&out, "[", index, "]:\n");
+  AppendField(out, "time",
+              absl::FormatTime("%Y-%m-%dT%H:%M:%E3S%Ez", absl::FromUnixMillis(failure.unix_millis),
+                               options.time_zone));
+  AppendField(out, "host", failure.node_name);
+  AppendField(out, "rank",
+              absl::StrCat(ToString(failure.rank), " (local_rank: ", ToString(failure.local_rank),
+                           ", node_rank: ", ToString(failure.node_rank), ")"));
+  AppendEnding(out, failure);
+  AppendField(out, "error_file", failure.error_file.empty() ? "<N/A>" : failure.error_file);
+  if (!failure.message.empty()) {
+    AppendText(out, failure.error_file.empty() ? "message" : "traceback", failure.message);
+  }
+  // What a worker said of its own failure in its error file makes the tail of its output
+  // superfluous.
+  if (failure.error_file.empty() && !failure.last_output.empty()) {
+    AppendText(out, "output", absl::StrCat("(last lines)\n", failure.last_output));
+  }
+}
+
+bool IsSameWorker(const WorkerFailure& a, const WorkerFailure& b) {
+  return a.rank == b.rank && a.node_name == b.node_name && a.pid == b.pid;
+}
+
+void AppendOtherFailures(std::string& out, const JobOutcome& outcome,
+                         const SummaryOptions& options) {
+  int shown = 0;
+  int hidden = 0;
+  for (const WorkerFailure& failure : outcome.failures) {
+    if (IsSameWorker(failure, *outcome.root_cause)) continue;
+    if (shown == options.max_failures) {
+      ++hidden;
+      continue;
+    }
+    if (shown == 0) absl::StrAppend(&out, "Other failures:\n");
+    AppendFailure(out, ++shown, failure, options);
+  }
+  if (hidden > 0) absl::StrAppend(&out, "and ", hidden, " more\n");
+  if (shown + hidden == 0) absl::StrAppend(&out, "Other failures: none\n");
+}
+
+std::string ExitLine(const JobOutcome& outcome) {
+  return absl::StrCat("exit code ", outcome.exit_code,
+                      outcome.reason.empty() ? "" : absl::StrCat(": ", outcome.reason), "\n");
+}
+
+}  // namespace
+
+std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options) {
+  if (outcome.exit_code == 0) return "";
+  if (!outcome.root_cause) {
+    return absl::StrCat(options.program, " did not finish\n", ExitLine(outcome));
+  }
+  const WorkerFailure& root = *outcome.root_cause;
+  std::string out;
+  AppendRule(out, '=');
+  absl::StrAppend(&out, options.program, " FAILED\n");
+  if (root.node_name != options.this_node) {
+    absl::StrAppend(&out, options.this_node, " stopped because ", Name(root), " ", HowItEnded(root),
+                    "\n");
+  }
+  AppendRule(out, '-');
+  absl::StrAppend(&out, "Root Cause (first observed failure):\n");
+  AppendFailure(out, 0, root, options);
+  AppendRule(out, '-');
+  AppendOtherFailures(out, outcome, options);
+  AppendRule(out, '=');
+  absl::StrAppend(&out, ExitLine(outcome));
+  return out;
+}
+
+std::string SignalInWords(int signal) {
+  for (const SignalWord& word : kSignals) {
+    if (word.number == signal) return word.words;
+  }
+  return absl::StrCat("signal ", signal);
+}
+
+}  // namespace muster::launcher

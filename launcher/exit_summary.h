@@ -1,0 +1,31 @@
+// The last words of a job: JobOutcome -> text for stderr. Pure.
+//
+// Laid out like torchrun's, so that eyes and greps keep working ("Root Cause (first observed
+// failure):", "exitcode  : 1 (pid: 4242)"), but the root cause comes first, is the first of all
+// nodes, and nothing is cut off. Source: reference launcher section 2.5.
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/base/membership.h"
+
+namespace muster::launcher {
+
+struct SummaryOptions {
+  std::string program;    // train.py
+  std::string this_node;  // name of the node that prints
+  int max_failures = 8;   // further ones are counted
+  absl::TimeZone time_zone = absl::LocalTimeZone();
+};
+
+// Empty for a job that succeeded. Names the root cause (the first failing worker of all nodes):
+// time with milliseconds, host, rank, exit code or signal in words, error file and message, or the
+// last lines of output; on other nodes it says because of whom they stopped. Without a root cause
+// it is the reason and the exit code. Ends with a newline.
+std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options);
+
+// "SIGKILL (killed)" for 9; "signal 77" for unknown ones.
+std::string SignalInWords(int signal);
+
+}  // namespace muster::launcher

@@ -1,0 +1,168 @@
+#include "launcher/node_setup.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "agent/process/cpu_binding.h"
+#include "agent/process/cpu_topology.h"
+#include "agent/process/device_binding.h"
+#include "agent/process/gpu_inventory.h"
+#include "agent/process/runtime_directory.h"
+#include "launcher/worker_command.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::launcher {
+namespace {
+
+constexpr absl::Duration kResolvePatience = absl::Seconds(20);
+constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
+
+std::optional<std::string> Find(const EnvironmentMap& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  if (found == environment.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string HostName() {
+  char name[256] = "localhost";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string CurrentDirectory() {
+  char path[PATH_MAX];
+  return getcwd(path, sizeof(path)) == nullptr ? "." : path;
+}
+
+FileKind KindOf(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return FileKind::kAbsent;
+  if (S_ISDIR(info.st_mode)) return FileKind::kDirectory;
+  return access(path.c_str(), X_OK) == 0 ? FileKind::kExecutable : FileKind::kFile;
+}
+
+std::vector<std::string> ListDirectory(const std::string& path) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), &closedir);
+  if (directory == nullptr) return names;
+  while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> WorkerCommandLine(const JobSpec& spec,
+                                                           const Invocation& invocation) {
+  return ResolveWorkerCommand(spec.program, {.kind_of = KindOf,
+                                             .list_directory = ListDirectory,
+                                             .current_directory = CurrentDirectory(),
+                                             .invoked_as = invocation.invoked_as,
+                                             .binary_directory = invocation.binary_directory,
+                                             .environment = invocation.environment});
+}
+
+// The NUMA node of the GPU that each worker uses: the one at its local rank among those it sees.
+std::vector<int> NumaNodesOfWorkers(const agent::DeviceRequest& request,
+                                    const agent::DeviceBinding& binding,
+                                    const std::vector<agent::Gpu>& all_gpus) {
+  std::vector<int> nodes;
+  for (int i = 0; i < binding.num_workers; ++i) {
+    const bool is_narrowed =
+        !binding.visible_devices.empty() && !binding.visible_devices[i].empty();
+    const std::vector<agent::Gpu> seen = agent::SelectVisibleGpus(
+        all_gpus, is_narrowed ? binding.visible_devices[i] : request.visible_devices);
+    const size_t own = request.virtual_local_rank ? 0 : i;
+    nodes.push_back(own < seen.size() ? seen[own].numa_node : -1);
+  }
+  return nodes;
+}
+
+absl::Status BindDevices(const JobSpec& spec, const Invocation& invocation,
+                         agent::AgentOptions* options) {
+  agent::DeviceRequest request{.nproc_per_node = spec.nproc_per_node,
+                               .virtual_local_rank = spec.virtual_local_rank,
+                               .visible_devices = Find(invocation.environment, kVisibleDevices),
+                               .num_cpus = agent::CountCpus()};
+  std::vector<agent::Gpu> all_gpus;
+  if (agent::NeedsGpuCount(request) || spec.numa_binding != NumaBinding::kNone) {
+    all_gpus = agent::ListGpus();
+    request.num_gpus =
+        static_cast<int>(agent::SelectVisibleGpus(all_gpus, request.visible_devices).size());
+  }
+  MUSTER_ASSIGN_OR_RETURN(agent::DeviceBinding binding, agent::PlanDevices(request));
+  options->node.local_world_size = binding.num_workers;
+  options->visible_devices = binding.visible_devices;
+  if (spec.numa_binding == NumaBinding::kNone) return absl::OkStatus();
+
+  agent::CpuRequest cpus{.binding = spec.numa_binding, .num_workers = binding.num_workers};
+  if (request.num_gpus > 0) cpus.gpu_numa_nodes = NumaNodesOfWorkers(request, binding, all_gpus);
+  MUSTER_ASSIGN_OR_RETURN(const agent::Topology topology, agent::ReadTopology());
+  MUSTER_ASSIGN_OR_RETURN(options->cpus, agent::AssignCpus(topology, cpus));
+  return absl::OkStatus();
+}
+
+absl::Status FindAddress(const JobSpec& spec, NodeSetup* setup) {
+  NodeDescription& node = setup->agent.node;
+  node.name = HostName();
+  node.role = spec.role;
+  node.node_rank = spec.node_rank;
+  ResolvedEndpoint here{.host = "localhost", .address = "127.0.0.1", .is_local = true};
+  if (!spec.is_single_node() || spec.endpoint.port != 0) {
+    MUSTER_ASSIGN_OR_RETURN(here, ResolveEndpoint(spec.endpoint, kResolvePatience));
+    setup->endpoint = here;
+    setup->may_host = spec.is_host.value_or(here.is_local);
+  }
+  MUSTER_ASSIGN_OR_RETURN(node.address, ChooseLocalAddress(spec.local_addr, here));
+  // Several agents on one machine share its name; their loopback addresses tell them apart.
+  if (!spec.local_addr.empty() && absl::StartsWith(node.address, "127.")) node.name = node.address;
+  return absl::OkStatus();
+}
+
+absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environment,
+                             agent::AgentOptions* options) {
+  const std::string temporary = Find(environment, "TMPDIR").value_or("");
+  MUSTER_ASSIGN_OR_RETURN(
+      options->run_directory,
+      agent::MakeRunDirectory(
+          {.log_dir = spec.logs.log_dir, .run_id = spec.run_id, .temporary_dir = temporary}));
+  options->run_directory_is_temporary = spec.logs.log_dir.empty();
+  MUSTER_ASSIGN_OR_RETURN(options->runtime_directory,
+                          agent::MakeRuntimeDirectory(
+                              {.xdg_runtime_dir = Find(environment, "XDG_RUNTIME_DIR").value_or(""),
+                               .temporary_dir = temporary}));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& invocation) {
+  NodeSetup setup;
+  agent::AgentOptions& options = setup.agent;
+  options.spec = spec;
+  MUSTER_ASSIGN_OR_RETURN(options.worker_command, WorkerCommandLine(spec, invocation));
+  MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, &options));
+  MUSTER_RETURN_IF_ERROR(FindAddress(spec, &setup));
+  for (const auto& [name, value] : invocation.environment) {
+    if (!IsWithheldFromWorkers(name)) options.environment[name] = value;
+  }
+  options.server = setup.endpoint
+                       ? absl::StrCat("the rendezvous at ",
+                                      JoinHostPort(setup.endpoint->host, setup.endpoint->port))
+                       : "this node's own rendezvous";
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
+  return setup;
+}
+
+void UndoNodeSetup(const agent::AgentOptions& options) {
+  agent::RemoveOwnedPath(options.runtime_directory);
+  const std::string& run = options.run_directory;
+  agent::RemoveOwnedPath(options.run_directory_is_temporary ? run.substr(0, run.rfind('/')) : run);
+}
+
+}  // namespace muster::launcher

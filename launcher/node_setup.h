@@ -1,0 +1,29 @@
+// What this node brings to the job: workers, devices, CPUs, address, command and directories. Reads
+// the machine; starts nothing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "agent/agent.h"
+#include "launcher/commands/run_command.h"
+#include "launcher/endpoint.h"
+#include "proto/spec/job_spec.h"
+
+namespace muster::launcher {
+
+struct NodeSetup {
+  agent::AgentOptions agent;
+  std::optional<ResolvedEndpoint> endpoint;  // none: one node alone, no port and no server address
+  bool may_host = false;                     // this node may try to host the server at the endpoint
+};
+
+// Errors: kInvalidArgument / kResourceExhausted for the user, naming the flag and the value.
+absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& invocation);
+
+// Removes what PrepareNode made on disk, for a launch that could not begin.
+void UndoNodeSetup(const agent::AgentOptions& options);
+
+}  // namespace muster::launcher

@@ -1,0 +1,196 @@
+#include "launcher/worker_command.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "launcher/nearest_name.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::launcher {
+namespace {
+
+using Command = std::vector<std::string>;
+
+bool HasSlash(const std::string& path) { return path.find('/') != std::string::npos; }
+
+// exec looks for a name without a slash on PATH; this one is meant to be here.
+std::string WithSlash(const std::string& path) { return HasSlash(path) ? path : "./" + path; }
+
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string NameOf(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+std::string Variable(const ProgramLookup& lookup, const std::string& name) {
+  const auto it = lookup.environment.find(name);
+  return it == lookup.environment.end() ? "" : it->second;
+}
+
+bool IsExecutable(const ProgramLookup& lookup, const std::string& path) {
+  return lookup.kind_of(path) == FileKind::kExecutable;
+}
+
+// The executable `name` on PATH; empty if there is none. An empty entry of PATH is the current
+// directory.
+std::string FindOnPath(const ProgramLookup& lookup, const std::string& name) {
+  const std::string path = Variable(lookup, "PATH");
+  if (path.empty()) return "";
+  for (absl::string_view directory : absl::StrSplit(path, ':')) {
+    const std::string candidate = absl::StrCat(directory.empty() ? "." : directory, "/", name);
+    if (IsExecutable(lookup, candidate)) return candidate;
+  }
+  return "";
+}
+
+// "; did you mean train.py?" from the names beside `path`.
+std::string NearestFile(const ProgramLookup& lookup, const std::string& path) {
+  if (!lookup.list_directory) return "";
+  const std::string nearest = NearestName(NameOf(path), lookup.list_directory(DirectoryOf(path)));
+  if (nearest.empty()) return "";
+  return absl::StrCat("; did you mean ", HasSlash(path) ? DirectoryOf(path) + "/" : "", nearest,
+                      "?");
+}
+
+absl::Status NoSuchFile(const ProgramLookup& lookup, const std::string& path) {
+  const std::string where = absl::StartsWith(path, "/") || lookup.current_directory.empty()
+                                ? ""
+                                : absl::StrCat(" in ", lookup.current_directory);
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no file ", path, where, NearestFile(lookup, path)));
+}
+
+absl::StatusOr<std::string> PythonFromVariable(const ProgramLookup& lookup,
+                                               const std::string& python) {
+  const std::string found = HasSlash(python) ? python : FindOnPath(lookup, python);
+  if (found.empty() || !IsExecutable(lookup, found)) {
+    return absl::InvalidArgumentError(absl::StrCat("PYTHON_EXEC=", python, " is no executable",
+                                                   HasSlash(python) ? "" : " on PATH",
+                                                   "; expected a Python interpreter"));
+  }
+  return found;
+}
+
+absl::StatusOr<std::string> FindPython(const ProgramLookup& lookup) {
+  const std::string chosen = Variable(lookup, "PYTHON_EXEC");
+  if (!chosen.empty()) return PythonFromVariable(lookup, chosen);
+  std::vector<std::string> directories;
+  // A link to us elsewhere, such as /venv/bin/torchrun, speaks for the Python beside it; our own
+  // folder does not.
+  const std::string link =
+      HasSlash(lookup.invoked_as) ? lookup.invoked_as : FindOnPath(lookup, lookup.invoked_as);
+  if (HasSlash(link) && DirectoryOf(link) != lookup.binary_directory) {
+    directories.push_back(DirectoryOf(link));
+  }
+  const std::string venv = Variable(lookup, "VIRTUAL_ENV");
+  if (!venv.empty()) directories.push_back(venv + "/bin");
+  for (const std::string& directory : directories) {
+    for (const char* name : {"/python3", "/python"}) {
+      if (IsExecutable(lookup, directory + name)) return directory + name;
+    }
+  }
+  for (const char* name : {"python3", "python"}) {
+    if (std::string found = FindOnPath(lookup, name); !found.empty()) return found;
+  }
+  return absl::InvalidArgumentError(
+      "there is no python3 on PATH; set PYTHON_EXEC, or use --no_python for a program that is not "
+      "Python's");
+}
+
+absl::StatusOr<Command> WithPython(const ProgramLookup& lookup, Command rest) {
+  MUSTER_ASSIGN_OR_RETURN(std::string python, FindPython(lookup));
+  Command command = {std::move(python), "-u"};
+  command.insert(command.end(), rest.begin(), rest.end());
+  return command;
+}
+
+bool HasPythonSuffix(const std::string& name) {
+  return absl::EndsWith(name, ".py") || absl::EndsWith(name, ".pyc") ||
+         absl::EndsWith(name, ".pyz");
+}
+
+bool HasMain(const ProgramLookup& lookup, const std::string& directory) {
+  const FileKind kind = lookup.kind_of(directory + "/__main__.py");
+  return kind == FileKind::kFile || kind == FileKind::kExecutable;
+}
+
+// A bare name: one of our own programs, or one on PATH. Empty if neither.
+std::string FindProgram(const ProgramLookup& lookup, const std::string& name) {
+  const std::string beside = absl::StrCat(lookup.binary_directory, "/", name);
+  if (!lookup.binary_directory.empty() && IsExecutable(lookup, beside)) return beside;
+  return FindOnPath(lookup, name);
+}
+
+absl::Status NoMain(const std::string& directory) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(directory, " is a folder without a __main__.py, so Python cannot run it"));
+}
+
+absl::StatusOr<Command> ResolvePythonFile(const Program& program, const ProgramLookup& lookup) {
+  const FileKind kind = lookup.kind_of(program.name);
+  if (kind == FileKind::kAbsent) return NoSuchFile(lookup, program.name);
+  if (kind == FileKind::kDirectory && !HasMain(lookup, program.name)) return NoMain(program.name);
+  return WithPython(lookup, {program.name});
+}
+
+absl::StatusOr<Command> ResolveScript(const Program& program, const ProgramLookup& lookup) {
+  const std::string& name = program.name;
+  const FileKind kind = lookup.kind_of(name);
+  const bool is_here = kind == FileKind::kFile || kind == FileKind::kExecutable ||
+                       (kind == FileKind::kDirectory && HasMain(lookup, name));
+  if (!is_here && !HasSlash(name) && !HasPythonSuffix(name)) {
+    if (std::string found = FindProgram(lookup, name); !found.empty()) return Command{found};
+  }
+  if (kind == FileKind::kExecutable && !HasPythonSuffix(name)) return Command{WithSlash(name)};
+  if (kind != FileKind::kAbsent) return ResolvePythonFile(program, lookup);
+  if (HasSlash(name) || HasPythonSuffix(name)) return NoSuchFile(lookup, name);
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no file ", name, " here, and no program ", name,
+                   " beside muster or on PATH", NearestFile(lookup, name)));
+}
+
+absl::StatusOr<Command> ResolveExecutable(const Program& program, const ProgramLookup& lookup) {
+  const std::string& name = program.name;
+  if (!HasSlash(name)) {
+    const std::string found = FindOnPath(lookup, name);
+    if (!found.empty()) return Command{found};
+    return absl::InvalidArgumentError(
+        absl::StrCat("--no_python: there is no program ", name, " on PATH",
+                     lookup.kind_of(name) == FileKind::kAbsent
+                         ? ""
+                         : absl::StrCat("; write ./", name, " for the file in this folder")));
+  }
+  const FileKind kind = lookup.kind_of(name);
+  if (kind == FileKind::kExecutable) return Command{name};
+  if (kind == FileKind::kAbsent) return NoSuchFile(lookup, name);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--no_python: ", name, kind == FileKind::kDirectory ? " is a folder" : " is not executable"));
+}
+
+absl::StatusOr<Command> ResolveStart(const Program& program, const ProgramLookup& lookup) {
+  if (program.run_path) return ResolvePythonFile(program, lookup);
+  switch (program.kind) {
+    case Program::Kind::kModule:
+      return WithPython(lookup, {"-m", program.name});
+    case Program::Kind::kNoPython:
+      return ResolveExecutable(program, lookup);
+    case Program::Kind::kScript:
+      break;
+  }
+  return ResolveScript(program, lookup);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ResolveWorkerCommand(const Program& program,
+                                                              const ProgramLookup& lookup) {
+  MUSTER_ASSIGN_OR_RETURN(Command command, ResolveStart(program, lookup));
+  command.insert(command.end(), program.args.begin(), program.args.end());
+  return command;
+}
+
+}  // namespace muster::launcher

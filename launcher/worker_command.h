@@ -1,0 +1,42 @@
+// The script rule: Program -> argv of a worker (DESIGN section 4). Pure: what it must know of the
+// file system comes in as functions.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/spec/job_spec.h"
+#include "proto/spec/worker_env.h"
+
+namespace muster::launcher {
+
+enum class FileKind { kAbsent, kDirectory, kFile, kExecutable };
+
+// What the rule needs to know of the file system and of ourselves; the shell fills it, tests make
+// it up.
+struct ProgramLookup {
+  // Follows links; a relative path is one below the current directory.
+  std::function<FileKind(const std::string& path)> kind_of;
+  // Names in a directory ("." for the current one), for "did you mean"; may be empty, and so may
+  // its result.
+  std::function<std::vector<std::string>(const std::string& directory)> list_directory;
+  std::string current_directory;  // for messages
+  std::string
+      invoked_as;  // path of the link or binary that we were called by, e.g. /venv/bin/torchrun
+  std::string binary_directory;  // where our own binary lives, links resolved
+  EnvironmentMap environment;    // PATH, PYTHON_EXEC, VIRTUAL_ENV
+};
+
+// The command of every worker. A script: Python with -u, or exec; `.py .pyc .pyz`, a directory with
+// a __main__.py and a file that is not executable are Python's. A bare name that is no file of the
+// current directory is looked for beside our binary, then on PATH. The first element always holds a
+// slash, so that exec needs no PATH.
+//
+// Errors: kInvalidArgument: a script that is not there (with the nearest file name of its
+// directory, if the shell lists it), a directory without __main__.py, no Python to be found.
+absl::StatusOr<std::vector<std::string>> ResolveWorkerCommand(const Program& program,
+                                                              const ProgramLookup& lookup);
+
+}  // namespace muster::launcher

@@ -1,0 +1,31 @@
+// The exit codes of our own programs (DESIGN section 4). A worker's own code, and 128 + n for a
+// signal, come before these.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace muster {
+
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;         // a wrong command line or configuration
+inline constexpr int kExitRefused = 3;       // the secret was refused
+inline constexpr int kExitNodesMissing = 4;  // at the join time-out
+inline constexpr int kExitServerLost = 75;
+
+inline int ExitCodeOfSignal(int signal) { return 128 + signal; }
+
+// For a launch or a report that was refused.
+inline int ExitCodeOf(const absl::Status& refusal) {
+  switch (refusal.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kAlreadyExists:
+      return kExitUsage;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kExitRefused;
+    default:
+      return kExitFailure;
+  }
+}
+
+}  // namespace muster

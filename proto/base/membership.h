@@ -1,0 +1,222 @@
+// The words that agents and the rendezvous say to each other, as plain values. The wire form is
+// proto/rendezvous.proto; translation happens in rendezvous/server/wire.cc alone.
+//
+// The conversation is one of states, not of commands: an agent reports what it is (AgentReport),
+// the server answers what it should be doing (Directive). Each is a complete statement, so one that
+// is lost, repeated or late does no harm: the next one says it all again.
+//
+// Pure values.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/base/ids.h"
+
+namespace muster {
+
+// What every node of a job must agree on. The first node to join defines it; a node that differs is
+// refused with the name of the setting. Made from JobSpec, where the defaults are.
+struct RendezvousSettings {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
+  // The members are numbered by --node_rank and none may be missing (torchrun's static back end).
+  bool is_static = false;
+  absl::Duration join_timeout;
+  absl::Duration last_call_timeout;
+  // How long an ended job stays known, so that every agent can learn how it ended.
+  absl::Duration close_timeout;
+  // Grace between the first signal and SIGKILL; bounds how long a round may take to stop.
+  absl::Duration shutdown_timeout;
+  friend bool operator==(const RendezvousSettings&, const RendezvousSettings&) = default;
+};
+
+// Membership leases (DESIGN: leases and fencing). Monotonic clocks; an agent counts from the send,
+// the server from the receipt plus the margin, so that the agent's belief ends first.
+struct LeaseSettings {
+  absl::Duration duration = absl::Seconds(6);
+  absl::Duration renew_interval = absl::Seconds(2);
+  absl::Duration margin = absl::Milliseconds(300);
+  friend bool operator==(const LeaseSettings&, const LeaseSettings&) = default;
+};
+
+// One node as it asks to enter a round.
+struct NodeDescription {
+  std::string name;     // host name, for people and for the order of ranks
+  std::string address;  // numeric address at which the other nodes reach this one's workers
+  int local_world_size = 1;
+  std::string role = "default";
+  std::optional<int> node_rank;   // --node_rank; an order hint unless the job is static
+  int store_port = 0;             // reserved: MASTER_PORT if this node becomes node 0
+  std::vector<int> worker_ports;  // reserved, one per local worker; [local_world_size]
+  friend bool operator==(const NodeDescription&, const NodeDescription&) = default;
+};
+
+// How one worker ended when it should not have.
+struct WorkerFailure {
+  Rank rank;
+  LocalRank local_rank;
+  NodeRank node_rank;
+  std::string node_name;
+  int pid = 0;
+  int exit_code = 0;  // meaningless if `signal` is not 0
+  int signal = 0;
+  bool probably_out_of_memory =
+      false;                  // SIGKILL that was not ours while the cgroup's oom_kill counter moved
+  bool start_failed = false;  // the program could not be executed at all
+  std::string message;        // the exception, or what is known
+  std::string error_file;     // path on its node; empty if none was written
+  std::string last_output;    // last lines, at most a few KiB; empty if not captured
+  // Wall clock of the failing node, milliseconds since 1970: for people only.
+  int64_t unix_millis = 0;
+  // How long before the report was sent it happened. The server orders failures of all nodes by it.
+  absl::Duration age;
+  friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
+};
+
+// The exit code a shell would show for this failure: the worker's own, or 128 + signal.
+int ExitCodeOf(const WorkerFailure& failure);
+
+// What an agent is doing.
+enum class AgentPhase {
+  kJoining,    // no workers alive; wants to be in the next round
+  kRunning,    // workers of `round` are starting or running
+  kFailed,     // a worker of `round` failed; the others are being stopped; see `failures`
+  kSucceeded,  // every local worker of `round` ended with 0
+  kStopped,    // workers of `round` were stopped because the job ends; see `failures`
+  kLeaving,    // this node ends by itself (a signal, a broken guardian); workers are gone or being
+               // stopped
+};
+absl::string_view ToString(AgentPhase phase);
+
+// Why a node leaves by its own decision.
+struct Departure {
+  int signal = 0;         // the signal its launcher got; 0 if it was not a signal
+  bool ends_job = false;  // an interrupt by a person ends the job; SIGTERM only takes this node out
+  std::string reason;
+  friend bool operator==(const Departure&, const Departure&) = default;
+};
+
+// The complete state of one agent. Sent at each change and at each lease renewal.
+struct AgentReport {
+  uint64_t sequence = 0;  // grows with each report of this incarnation; older ones are ignored
+  AgentPhase phase = AgentPhase::kJoining;
+  Round round = kNoRound;  // the last round this agent was assigned
+  Instance instance;       // 0 until the server has told it
+  NodeDescription node;
+  RendezvousSettings settings;
+  std::vector<WorkerFailure> failures;  // of `round`
+  std::vector<int> unkillable_pids;     // workers that outlived SIGKILL; the node leaves
+  std::optional<Departure> departure;   // with kLeaving
+  int num_running = 0;                  // live workers, for status lines
+  friend bool operator==(const AgentReport&, const AgentReport&) = default;
+};
+
+// One member as every other member sees it.
+struct Peer {
+  std::string name;
+  std::string address;
+  int local_world_size = 1;
+  std::vector<int> worker_ports;
+  friend bool operator==(const Peer&, const Peer&) = default;
+};
+
+// Assignments list every member only up to this many nodes: the list costs bytes times nodes
+// squared.
+inline constexpr int kMaxPeersInAssignment = 512;
+
+// What a node gets from a completed round.
+struct Assignment {
+  Round round = kNoRound;
+  Instance instance;
+  NodeRank node_rank;
+  int num_nodes = 0;
+  Rank first_rank;
+  int local_world_size = 0;
+  int world_size = 0;
+  int role_first_rank = 0;
+  int role_world_size = 0;
+  int restart_count =
+      0;  // earlier rounds that ran workers; TORCHELASTIC_RESTART_COUNT and attempt_N
+  std::string master_address;
+  int master_port = 0;
+  std::vector<Peer> peers;  // by node rank; empty above kMaxPeersInAssignment
+  std::string reason;       // why the round was complete now
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
+// What the rendezvous is waiting for, for the status line and for time-out messages.
+struct WaitStatus {
+  std::vector<std::string> present;  // names, by order of joining
+  std::vector<std::string> missing;  // names or node ranks that are known to be missing
+  int min_nodes = 0;
+  int max_nodes = 0;
+  absl::Duration left;  // until the deadline that `text` speaks of
+  std::string text;     // "waiting for 2 more of 4 nodes (node ranks 2, 3)"
+  friend bool operator==(const WaitStatus&, const WaitStatus&) = default;
+};
+
+enum class StopCause { kRestart, kMembershipChange, kJobFailed };
+
+// How a job ended, the same for every node.
+struct JobOutcome {
+  int exit_code = 0;
+  std::string reason;                       // one sentence
+  std::optional<WorkerFailure> root_cause;  // the first failing worker of all nodes
+  std::vector<WorkerFailure> failures;      // of the last round, first to last
+  friend bool operator==(const JobOutcome&, const JobOutcome&) = default;
+};
+
+// What an agent should be doing; each is complete and may come again.
+struct Wait {
+  WaitStatus status;
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+struct RunRound {
+  Assignment assignment;
+  friend bool operator==(const RunRound&, const RunRound&) = default;
+};
+// Stop the workers of `round`, then join again (or, with kJobFailed, report kStopped and wait for
+// EndJob).
+struct StopRound {
+  Round round = kNoRound;
+  StopCause cause = StopCause::kRestart;
+  std::string reason;
+  bool peer_lost =
+      false;  // a member is gone: its peers' workers are probably stuck, so the grace is shorter
+  friend bool operator==(const StopRound&, const StopRound&) = default;
+};
+struct EndJob {
+  JobOutcome outcome;
+  friend bool operator==(const EndJob&, const EndJob&) = default;
+};
+// The report was not accepted. kInvalidArgument: wrong settings; kAborted: stale instance or round;
+// kFailedPrecondition: the job has ended; kPermissionDenied: not authenticated.
+struct Refuse {
+  absl::Status status;
+  friend bool operator==(const Refuse&, const Refuse&) = default;
+};
+
+using DirectiveBody = std::variant<Wait, RunRound, StopRound, EndJob, Refuse>;
+
+struct Directive {
+  ServerTerm term;
+  Instance instance;
+  uint64_t revision = 0;         // grows with each directive to this agent; older ones are ignored
+  uint64_t report_sequence = 0;  // the newest report this answers: its send time starts the lease
+  DirectiveBody body;
+  friend bool operator==(const Directive&, const Directive&) = default;
+};
+
+// One line for logs, transcripts and test messages.
+std::string ToString(const AgentReport& report);
+std::string ToString(const DirectiveBody& body);
+std::string ToString(const WorkerFailure& failure);
+
+}  // namespace muster

@@ -1,0 +1,87 @@
+// Requests of workers to the job's store and to the exchange of NCCL unique ids, as plain values.
+// Decoded from proto/store.proto; decided by rendezvous/core/store_core.
+//
+// Pure values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/base/ids.h"
+
+namespace muster {
+
+// Sets `key`; overwrites.
+struct StoreSet {
+  std::string key;
+  std::string value;
+};
+// Answers at once; kNotFound if absent.
+struct StoreGet {
+  std::string key;
+};
+// Answers once every key exists, in the order of `keys`; kDeadlineExceeded names the absent ones
+// (three at most).
+struct StoreWait {
+  std::vector<std::string> keys;
+  absl::Duration timeout;
+};
+// Adds to the decimal integer at `key` (0 if absent) and answers the sum. kInvalidArgument if it is
+// no integer.
+struct StoreAdd {
+  std::string key;
+  int64_t amount = 0;
+};
+// Sets `key` to `desired` if it holds `expected` (an empty `expected` also matches an absent key);
+// answers the value held afterwards.
+struct StoreCompareAndSet {
+  std::string key;
+  std::string expected;
+  std::string desired;
+};
+// Answers "1" if the key existed, else "0".
+struct StoreDelete {
+  std::string key;
+};
+
+// One collective exchange of an opaque NCCL unique id inside a group of workers. Rank 0 of the
+// group passes the id that it has just created; the others wait for it. Each gets it once: an id
+// serves one communicator (reference: NCCL's bootstrap root accepts exactly its ranks, then
+// closes).
+struct UniqueIdExchange {
+  std::string group;
+  uint64_t nonce = 0;  // counts the communicators that this group has made in this round
+  int group_rank = 0;
+  int group_size = 0;
+  std::string unique_id;  // from group rank 0 only
+  absl::Duration timeout;
+};
+
+using StoreOperation = std::variant<StoreSet, StoreGet, StoreWait, StoreAdd, StoreCompareAndSet,
+                                    StoreDelete, UniqueIdExchange>;
+
+struct StoreRequest {
+  uint64_t request_id =
+      0;  // grows with each request of this agent; a repeated one gets the same answer
+  Round round = kNoRound;  // the scope: keys of one round are never seen in another
+  StoreOperation operation;
+};
+
+struct StoreReply {
+  uint64_t request_id = 0;
+  absl::Status status;
+  std::vector<std::string> values;
+  friend bool operator==(const StoreReply&, const StoreReply&) = default;
+};
+
+// Bounds that keep one job from filling the server; beyond them requests are refused
+// (kResourceExhausted).
+inline constexpr size_t kMaxStoreKeyBytes = 4096;
+inline constexpr size_t kMaxStoreValueBytes = size_t{1} << 20;
+inline constexpr size_t kMaxStoreBytesPerJob = size_t{256} << 20;
+
+}  // namespace muster

@@ -1,0 +1,49 @@
+#include "proto/io/credentials.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/identity.h"
+
+namespace muster {
+
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(absl::Span<const OwnerKey> owners,
+                                                               TlsMode tls) {
+  MUSTER_CHECK(!owners.empty());
+  if (tls == TlsMode::kOff) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  for (const OwnerKey& owner : owners) {
+    Identity identity = MakeIdentity(DeriveChannelKey(owner.secret), TlsRole::kServer);
+    absl::StrAppend(&options.pem_root_certs, identity.authority_pem);
+    options.pem_key_cert_pairs.push_back(
+        {std::move(identity.private_key_pem), std::move(identity.certificate_pem)});
+  }
+  return grpc::SslServerCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> MakeClientCredentials(absl::string_view secret,
+                                                                TlsMode tls,
+                                                                grpc::ChannelArguments* arguments) {
+  if (tls == TlsMode::kOff) return grpc::InsecureChannelCredentials();
+  Identity identity = MakeIdentity(DeriveChannelKey(secret), TlsRole::kAgent);
+  arguments->SetSslTargetNameOverride(identity.name);
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = std::move(identity.authority_pem);
+  options.pem_private_key = std::move(identity.private_key_pem);
+  options.pem_cert_chain = std::move(identity.certificate_pem);
+  return grpc::SslCredentials(options);
+}
+
+void QuietGrpc() {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
+}  // namespace muster

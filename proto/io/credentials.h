@@ -1,0 +1,38 @@
+// gRPC credentials, one function each for server and client. Mutual TLS unless it is switched off;
+// without it the challenge (challenge.h) still authenticates each stream, but what is said can be
+// read and changed on the way.
+//
+// Threads: thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "absl/types/span.h"
+#include "proto/io/job_key.h"
+
+namespace grpc {
+class ChannelArguments;
+class ChannelCredentials;
+class ServerCredentials;
+}  // namespace grpc
+
+namespace muster {
+
+enum class TlsMode { kOn, kOff };
+
+// One certificate per owner, chosen by the name that the client asks for (SNI); only clients whose
+// certificate was made of one of the owners' secrets get through. `owners` has one element at
+// least.
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(absl::Span<const OwnerKey> owners,
+                                                               TlsMode tls);
+
+// Sets in `arguments` the name to expect, which stands for the user and not for a host.
+std::shared_ptr<grpc::ChannelCredentials> MakeClientCredentials(absl::string_view secret,
+                                                                TlsMode tls,
+                                                                grpc::ChannelArguments* arguments);
+
+// gRPC writes failed handshakes and binds to stderr itself; we report them in our own words. Has no
+// effect where the user has set GRPC_VERBOSITY. Call before the first other use of gRPC.
+void QuietGrpc();
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+// The secret of a user: what tells this user's nodes from strangers. Nothing has to be set up where
+// home is shared.
+//
+// Threads: thread-safe (files only).
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace muster {
+
+// Shorter secrets are refused: they could be guessed from a recorded proof.
+inline constexpr size_t kMinSecretBytes = 16;
+
+// Where the secret may come from; the first that is not empty counts.
+struct SecretSources {
+  std::string token;       // $MUSTER_TOKEN: the secret itself
+  std::string token_file;  // $MUSTER_TOKEN_FILE or --token_file
+  std::string home;        // $HOME: .config/muster/token below it, made on first use
+};
+
+struct UserSecret {
+  std::string secret;
+  std::string origin;  // "MUSTER_TOKEN" or the path, for messages
+};
+
+// Finds the secret, and makes the file below `home` (0600 in a directory of 0700, 32 random bytes
+// in hexadecimal) if there is none; of several processes that do so at once all get the same
+// secret.
+//
+// Errors: kInvalidArgument: too short, or no source given. kPermissionDenied: the file belongs to
+// somebody else, or others may
+//         read it; the message has the command to run. kNotFound: `token_file` does not exist.
+//         kUnavailable: it cannot be read or made.
+absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);
+
+// Reads one token file, with the same checks; never makes one.
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
+
+}  // namespace muster

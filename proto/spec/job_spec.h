@@ -1,0 +1,175 @@
+// What a user asked for: the only home of the configuration of a launch and of its defaults.
+//
+// Made by launcher/flags.cc `ParseFlags` from the command line and PET_* variables; components get
+// small settings made from it (`MakeRendezvousSettings`). Travels to other nodes as
+// proto/job.proto (job_spec_wire.cc translates).
+//
+// Pure values.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/base/membership.h"
+
+namespace muster {
+
+// --nproc_per_node.
+struct ProcessesPerNode {
+  enum class Kind {
+    kCount,    // N
+    kAuto,     // GPUs if there are any, else CPUs
+    kCpu,      // as many as CPUs this process may use
+    kGpu,      // as many as GPUs; an error without one
+    kGpuList,  // the GPUs in `gpus`, one worker each
+  };
+  Kind kind = Kind::kCount;
+  int count = 1;
+  std::vector<std::string> gpus;  // ids or UUIDs
+  friend bool operator==(const ProcessesPerNode&, const ProcessesPerNode&) = default;
+};
+
+enum class RendezvousBackend {
+  kStatic,  // node ranks are given
+  kC10d,    // ours, under the name torchrun's users know
+  kMuster,
+  kEtcd,  // `endpoint` lists etcd hosts; not in this version
+};
+// As on the command line: "static", "c10d", "muster", "etcd".
+std::string ToString(RendezvousBackend backend);
+
+// Ports of an endpoint that names none, as in torchrun.
+inline constexpr int kDefaultRendezvousPort = 29400;
+inline constexpr int kDefaultStaticPort = 29500;
+
+// host:port. An empty host means that none was given; port 0 means that any will do (one node
+// only).
+struct Endpoint {
+  std::string host;
+  int port = 0;
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+// "node1:29400"; an IPv6 literal is bracketed: "[::1]:29400".
+std::string ToString(const Endpoint& endpoint);
+
+// True for what can be looked up: letters, digits, `.`, `-` and `_`, or an IPv6 literal without
+// brackets, with or without a zone.
+bool IsHost(const std::string& text);
+
+// How the workers' program is started (DESIGN section 4, script rule).
+struct Program {
+  enum class Kind {
+    kScript,   // the script rule decides between Python and exec
+    kModule,   // -m
+    kNoPython  // --no_python: exec by PATH
+  };
+  Kind kind = Kind::kScript;
+  std::string name;
+  std::vector<std::string> args;  // never touched
+  bool run_path = false;          // --run_path: accepted; the script is a file run by Python
+  friend bool operator==(const Program&, const Program&) = default;
+};
+
+// A node that starts more workers than this has mistyped --nproc_per_node.
+inline constexpr int kMaxProcessesPerNode = 4096;
+
+// Which of a worker's streams something applies to; torchrun's codes.
+enum class StreamSet { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
+inline bool HasStdout(StreamSet s) { return (static_cast<int>(s) & 1) != 0; }
+inline bool HasStderr(StreamSet s) { return (static_cast<int>(s) & 2) != 0; }
+
+// `--redirects` and `--tee`: one value for all local ranks, or a map (absent ranks: none).
+struct StreamSelection {
+  StreamSet all = StreamSet::kNone;
+  std::map<int, StreamSet> by_local_rank;
+  StreamSet For(int local_rank) const;
+  bool Any() const;
+  friend bool operator==(const StreamSelection&, const StreamSelection&) = default;
+};
+
+enum class ConsoleMode { kAll, kRank0, kNone };
+enum class NumaBinding { kNone, kNode, kSocket, kExclusive, kCoreComplex };
+
+struct LogSpec {
+  std::string log_dir;  // empty: a fresh directory below the temporary one
+  StreamSelection redirects;
+  StreamSelection tee;
+  std::vector<int> local_ranks_filter;  // empty: all; else only these reach the console
+  std::vector<std::string> duplicate_stdout_filters;
+  std::vector<std::string> duplicate_stderr_filters;
+  ConsoleMode console = ConsoleMode::kAll;
+  bool fold = false;                 // identical lines of several ranks appear once, with a count
+  std::string line_prefix_template;  // empty: [host:rank]; else ${role_name} ${local_rank} ${rank}
+                                     // are replaced
+  friend bool operator==(const LogSpec&, const LogSpec&) = default;
+};
+
+struct PortRange {
+  int first = 0;  // 0: the kernel chooses
+  int last = 0;
+  friend bool operator==(const PortRange&, const PortRange&) = default;
+};
+
+struct JobSpec {
+  // Who.
+  std::string run_id = "none";
+  std::string role = "default";
+  int min_nodes = 1;
+  int max_nodes = 1;
+  ProcessesPerNode nproc_per_node;
+
+  // Where they meet.
+  RendezvousBackend backend = RendezvousBackend::kStatic;
+  Endpoint endpoint;  // from --rdzv_endpoint, or --master_addr and --master_port
+  std::optional<int> node_rank;
+  std::string local_addr;  // the address this node gives to the others; empty: chosen
+  // `--master_port` of a job on one node: the very port its workers see as MASTER_PORT. 0: reserved
+  // by us.
+  int worker_master_port = 0;
+  std::string worker_master_addr;  // likewise `--master_addr`
+  PortRange worker_ports;
+  std::optional<bool> is_host;  // --rdzv_conf is_host: host the server here (true) or never (false)
+  bool tls = true;
+  absl::Duration join_timeout = absl::Seconds(600);
+  absl::Duration last_call_timeout = absl::Seconds(30);
+  absl::Duration close_timeout = absl::Seconds(30);
+  absl::Duration read_timeout = absl::Seconds(60);    // of store operations
+  absl::Duration orphan_timeout = absl::Minutes(10);  // how long workers run on without a server
+  LeaseSettings lease;
+
+  // What happens when something ends.
+  int max_restarts = 0;
+  absl::Duration shutdown_timeout = absl::Seconds(30);
+  std::vector<int> signals_to_handle;  // signal numbers; empty: SIGTERM SIGINT SIGHUP SIGQUIT
+  double monitor_interval_s = 0.1;     // accepted for compatibility; exits are seen at once
+
+  // What runs.
+  Program program;
+  bool virtual_local_rank = false;
+  NumaBinding numa_binding = NumaBinding::kNone;
+  LogSpec logs;
+
+  // Checks every field and every combination. The message starts with the flag and its value,
+  // "--max_restarts=-1: ", and says what was expected.
+  //
+  // Errors: kInvalidArgument.
+  absl::Status Validate() const;
+
+  bool is_single_node() const { return max_nodes == 1; }
+  friend bool operator==(const JobSpec&, const JobSpec&) = default;
+};
+
+RendezvousSettings MakeRendezvousSettings(const JobSpec& spec);
+
+// Encoded as proto/job.proto. `DecodeJobSpec(EncodeJobSpec(x)) == x`.
+std::string EncodeJobSpec(const JobSpec& spec);
+// Errors: kInvalidArgument if the bytes are no JobSpec or the spec does not validate.
+absl::StatusOr<JobSpec> DecodeJobSpec(const std::string& bytes);
+
+}  // namespace muster

@@ -1,0 +1,73 @@
+// The environment of one worker: the only home of the contract between agent and training program.
+//
+// Written by agent/core from an Assignment; read by `Runtime::FromEnvironment` of worker_runtime.
+// Source: reference launcher section 2.1 (torchrun's variables), DESIGN section 4 (MUSTER_*,
+// TF_CONFIG).
+//
+// Pure values.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/base/ids.h"
+
+namespace muster {
+
+// Environment variables by name, sorted.
+using EnvironmentMap = std::map<std::string, std::string>;
+
+struct WorkerEnv {
+  Rank rank;
+  LocalRank local_rank;
+  int world_size = 1;
+  int local_world_size = 1;
+  NodeRank node_rank;
+  int num_nodes = 1;
+  std::string role_name = "default";
+  int role_rank = 0;
+  int role_world_size = 1;
+  std::string master_addr;
+  int master_port = 0;
+  int restart_count = 0;
+  int max_restarts = 0;
+  std::string run_id;
+  std::string error_file;
+  bool virtual_local_rank = false;  // LOCAL_RANK=0 for every worker, one visible device
+  // CUDA_VISIBLE_DEVICES of this worker. Empty: as inherited; a decoded one is what the worker
+  // sees, whoever set it.
+  std::string visible_devices;
+  std::string tf_config;  // JSON; empty: not set (too many workers for one variable)
+
+  // Of the runtime.
+  Instance instance;
+  Round round;
+  std::string agent_socket;  // Unix socket of the agent; empty: the program runs alone
+  friend bool operator==(const WorkerEnv&, const WorkerEnv&) = default;
+};
+
+// The variables to set over `inherited`: torchrun's set, MUSTER_*, TF_CONFIG. Variables with an
+// inherited value that wins (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING) are absent from the
+// result then. The caller drops what IsWithheldFromWorkers names from `inherited` itself.
+EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
+
+// The inverse, for the runtime. Without MUSTER_* and RANK the program is one rank of one; without
+// MUSTER_* alone it was started by torchrun or by hand, and `agent_socket` stays empty.
+//
+// Errors: kInvalidArgument naming the variable, if one is missing, no number, or out of range.
+absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment);
+
+// TF_CONFIG for one worker: every worker's host:port by rank (IPv6 hosts bracketed), and its own
+// index. Empty without addresses, and when the JSON would not fit into one environment variable
+// (128 KiB on Linux).
+std::string MakeTfConfig(const std::vector<std::string>& worker_addresses, Rank rank);
+
+// Names that must not reach a worker: the secret, and what an outer job said of its own workers
+// (a MUSTER_* variable of a job inside a job). Other MUSTER_* variables are the user's own
+// settings.
+bool IsWithheldFromWorkers(const std::string& name);
+
+}  // namespace muster

@@ -1,0 +1,104 @@
+#include "rendezvous/client/connect_failure.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+
+namespace muster::rendezvous {
+namespace {
+
+// Of grpc::StatusCode, which has the numbers of absl::StatusCode.
+absl::StatusCode CodeOf(int code) { return static_cast<absl::StatusCode>(code); }
+
+bool ContainsAny(const std::string& text, absl::Span<const absl::string_view> parts) {
+  const std::string lower = absl::AsciiStrToLower(text);
+  return std::any_of(parts.begin(), parts.end(), [&lower](absl::string_view part) {
+    return absl::StrContains(lower, absl::AsciiStrToLower(part));
+  });
+}
+
+ConnectFailure NotMuster(const ConnectAttempt& attempt, absl::string_view what) {
+  ConnectFailure failure;
+  failure.kind = FailureKind::kNotMuster;
+  failure.detail = absl::StrCat(
+      "what listens on ", attempt.endpoint, " (", attempt.address, ") ", what,
+      ": another program has the port, or --tls differs (here: ", attempt.tls ? "on" : "off", ")");
+  failure.fatal = absl::InvalidArgumentError(failure.detail);
+  return failure;
+}
+
+ConnectFailure Secret(const ConnectAttempt& attempt) {
+  const absl::Status status = DifferentSecret(attempt);
+  return {FailureKind::kSecret, std::string(status.message()), status};
+}
+
+ConnectFailure ExplainUnavailable(const ConnectAttempt& attempt, const std::string& message) {
+  if (ContainsAny(message, {"certificate verify failed", "CERTIFICATE_VERIFY_FAILED", "Peer name",
+                            "bad certificate", "unknown ca"})) {
+    return Secret(attempt);
+  }
+  if (ContainsAny(message, {"wrong version number", "unknown protocol", "http request",
+                            "packet length too long", "unsupported protocol", "ALPN"})) {
+    return NotMuster(attempt, "does not speak TLS");
+  }
+  if (ContainsAny(message, {"http1.x server", "Failed parsing HTTP/2",
+                            "Unexpected EOF reading settings", "Trying to connect an http1"})) {
+    return NotMuster(attempt, "does not speak gRPC");
+  }
+  ConnectFailure failure;
+  if (attempt.was_accepted) {
+    failure.detail = absl::StrCat("the connection to ", attempt.endpoint, " was lost");
+  } else if (ContainsAny(message, {"Connection refused"})) {
+    failure.detail = absl::StrCat("connection refused by ", attempt.endpoint, " (", attempt.address,
+                                  "): nothing listens there yet");
+  } else if (ContainsAny(message, {"Socket closed", "Connection reset"})) {
+    // Also what a server that is just ending does, or a proxy whose server has not started: not
+    // fatal.
+    failure.detail =
+        absl::StrCat(attempt.endpoint, " (", attempt.address,
+                     ") closes the connection: the server is ending, or --tls differs (here: ",
+                     attempt.tls ? "on" : "off", "), or another program has the port");
+  } else {
+    failure.detail =
+        absl::StrCat("cannot connect to ", attempt.endpoint, " (", attempt.address, "): ", message);
+  }
+  return failure;
+}
+
+}  // namespace
+
+absl::Status DifferentSecret(const ConnectAttempt& attempt) {
+  return absl::PermissionDeniedError(
+      absl::StrCat(attempt.node_name, "'s secret (", attempt.secret_origin,
+                   ") differs from that of the server at ", attempt.endpoint,
+                   ": copy ~/.config/muster/token from there, or set MUSTER_TOKEN_FILE on both to "
+                   "one shared file"));
+}
+
+ConnectFailure ExplainFailure(const ConnectAttempt& attempt, int code, const std::string& message) {
+  switch (CodeOf(code)) {
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return Secret(attempt);
+    case absl::StatusCode::kUnimplemented:
+      return NotMuster(attempt, "is a gRPC server, but not the rendezvous of Muster");
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition: {
+      const std::string detail = absl::StrCat("the server at ", attempt.endpoint, " refused ",
+                                              attempt.node_name, ": ", message);
+      return {FailureKind::kRefused, detail, absl::InvalidArgumentError(detail)};
+    }
+    case absl::StatusCode::kUnavailable:
+      return ExplainUnavailable(attempt, message);
+    default:
+      return {FailureKind::kRetry,
+              absl::StrCat("the stream to ", attempt.endpoint, " ended",
+                           message.empty() ? "" : absl::StrCat(": ", message)),
+              absl::OkStatus()};
+  }
+}
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,368 @@
+#include "rendezvous/client/grpc_link.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/job_key.h"
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/client/attend_stream.h"
+#include "rendezvous/client/wire.h"
+
+namespace muster::rendezvous {
+namespace {
+
+// One refusal may be a server that is just starting or ending.
+constexpr int kMaxSecretRefusals = 3;
+constexpr int kMaxStrangers = 5;
+
+std::string Endpoint(const std::string& host, int port) {
+  if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+int TriesBeforeGivingUp(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::kSecret:
+      return kMaxSecretRefusals;
+    case FailureKind::kNotMuster:
+      return kMaxStrangers;
+    default:
+      return 1;
+  }
+}
+
+ConnectFailure AsFailure(const absl::Status& status) {
+  ConnectFailure failure{FailureKind::kRetry, std::string(status.message()), absl::OkStatus()};
+  if (absl::IsPermissionDenied(status)) failure.kind = FailureKind::kSecret;
+  if (absl::IsInvalidArgument(status)) failure.kind = FailureKind::kNotMuster;
+  if (failure.kind != FailureKind::kRetry) failure.fatal = status;
+  return failure;
+}
+
+}  // namespace
+
+GrpcLink::GrpcLink(asio::io_context& loop, GrpcLinkOptions options)
+    : loop_(loop),
+      options_(std::move(options)),
+      job_key_(DeriveJobKey(options_.secret.secret, options_.run_id)),
+      mailbox_(loop),
+      timer_(loop),
+      resolver_(loop),
+      jitter_state_(options_.jitter_seed) {}
+
+GrpcLink::~GrpcLink() { mailbox_.Close(); }
+
+void GrpcLink::Open(LinkListener listener) {
+  MUSTER_CHECK(phase_ == Phase::kIdle);
+  listener_ = std::move(listener);
+  mailbox_.Post([this] {
+    if (phase_ == Phase::kIdle) ResolveOnLoop();
+  });
+}
+
+void GrpcLink::SendReport(const AgentReport& report) {
+  newest_report_ = report;
+  has_unsent_report_ = true;
+  PumpOnLoop();
+}
+
+void GrpcLink::SendStoreRequest(const StoreRequest& request) {
+  const bool is_full = unanswered_.size() >= kMaxStoreRequestsInFlight;
+  if (phase_ == Phase::kUp && !is_full) {
+    unanswered_.insert(request.request_id);
+    unsent_requests_.push_back(request);
+    PumpOnLoop();
+    return;
+  }
+  StoreReply reply{.request_id = request.request_id};
+  reply.status = is_full ? absl::ResourceExhaustedError(absl::StrCat(
+                               kMaxStoreRequestsInFlight,
+                               " store requests of this node wait for an answer already"))
+                         : absl::UnavailableError(absl::StrCat(
+                               "there is no connection to the rendezvous: ", last_detail_));
+  mailbox_.Post([this, reply] {
+    if (listener_.on_store_reply) listener_.on_store_reply(reply);
+  });
+}
+
+void GrpcLink::Close(absl::Duration linger, std::function<void()> on_closed) {
+  on_closed_ = std::move(on_closed);
+  listener_ = {};
+  if (phase_ != Phase::kUp) {
+    stream_.reset();
+    FinishCloseOnLoop();
+    return;
+  }
+  phase_ = Phase::kClosing;
+  ArmTimerOnLoop(linger, [this] {
+    stream_.reset();
+    FinishCloseOnLoop();
+  });
+  PumpOnLoop();
+}
+
+void GrpcLink::FinishCloseOnLoop() {
+  phase_ = Phase::kClosed;
+  timer_.cancel();
+  resolver_.cancel();
+  mailbox_.Post([this] {
+    // Moved out, since the callee may destroy this link.
+    const auto on_closed = std::move(on_closed_);
+    if (on_closed) on_closed();
+  });
+}
+
+void GrpcLink::ArmTimerOnLoop(absl::Duration delay, std::function<void()> task) {
+  timer_.expires_after(absl::ToChronoNanoseconds(delay));
+  timer_.async_wait(
+      [mailbox = mailbox_, id = ++timer_id_, this, task](const asio::error_code& error) {
+        if (error) return;
+        mailbox.Post([this, id, task] {
+          if (id == timer_id_) task();
+        });
+      });
+}
+
+void GrpcLink::ResolveOnLoop() {
+  phase_ = Phase::kResolving;
+  addresses_.clear();
+  asio::error_code error;
+  const asio::ip::address literal = asio::ip::make_address(options_.host, error);
+  if (!error) {
+    addresses_.emplace_back(literal, static_cast<uint16_t>(options_.port));
+    TryNextAddressOnLoop();
+    return;
+  }
+  ArmTimerOnLoop(options_.attempt_timeout,
+                 [this] { OnResolvedOnLoop("no answer from the name service", {}); });
+  resolver_.async_resolve(
+      options_.host, absl::StrCat(options_.port), asio::ip::tcp::resolver::numeric_service,
+      [this, mailbox = mailbox_](const asio::error_code& failed,
+                                 asio::ip::tcp::resolver::results_type found) {
+        std::vector<asio::ip::tcp::endpoint> addresses;
+        for (const auto& entry : found) addresses.insert(addresses.begin(), entry.endpoint());
+        mailbox.Post([this, why = failed ? failed.message() : std::string(), addresses] {
+          if (phase_ == Phase::kResolving) OnResolvedOnLoop(why, addresses);
+        });
+      });
+}
+
+void GrpcLink::OnResolvedOnLoop(const std::string& why_not,
+                                std::vector<asio::ip::tcp::endpoint> addresses) {
+  addresses_ = std::move(addresses);
+  if (!addresses_.empty()) {
+    TryNextAddressOnLoop();
+    return;
+  }
+  FailedOnLoop({FailureKind::kRetry, absl::StrCat("cannot resolve ", options_.host, ": ", why_not),
+                absl::OkStatus()});
+}
+
+void GrpcLink::TryNextAddressOnLoop() {
+  if (addresses_.empty()) {
+    BackOffOnLoop();
+    return;
+  }
+  const asio::ip::tcp::endpoint address = addresses_.back();
+  addresses_.pop_back();
+  StartAttemptOnLoop(address);
+}
+
+void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
+  phase_ = Phase::kGreeting;
+  broken_off_.reset();
+  about_ = {.endpoint = Endpoint(options_.host, options_.port),
+            .address = Endpoint(address.address().to_string(), address.port()),
+            .node_name = options_.node_name,
+            .secret_origin = options_.secret.origin,
+            .tls = options_.tls == TlsMode::kOn};
+  transcript_ = {.protocol_version = kProtocolVersion,
+                 .run_id = options_.run_id,
+                 .incarnation = options_.incarnation,
+                 .role = proto::ROLE_AGENT,
+                 .agent_nonce = RandomBytes(kNonceBytes)};
+  stream_ = std::make_unique<AttendStream>(
+      loop_, address, options_.secret.secret, options_.tls,
+      AttendEvents{.on_message = [this](const proto::FromServer& m) { OnMessageOnLoop(m); },
+                   .on_written = [this] { PumpOnLoop(); },
+                   .on_end = [this](int code, const std::string& m) { OnEndOnLoop(code, m); }});
+  proto::FromAgent message;
+  proto::Hello* hello = message.mutable_hello();
+  hello->set_protocol_version(kProtocolVersion);
+  hello->set_run_id(options_.run_id);
+  hello->set_incarnation(options_.incarnation.value());
+  hello->set_nonce(transcript_.agent_nonce);
+  hello->set_role(proto::ROLE_AGENT);
+  hello->set_key_name(ChannelName(DeriveChannelKey(options_.secret.secret)));
+  hello->set_node_name(options_.node_name);
+  stream_->Write(message);
+  ArmTimerOnLoop(options_.attempt_timeout, [this] {
+    BreakOffOnLoop(absl::UnavailableError(
+        absl::StrCat("no answer from ", about_.endpoint, " (", about_.address, ") within ",
+                     absl::FormatDuration(options_.attempt_timeout))));
+  });
+}
+
+void GrpcLink::OnMessageOnLoop(const proto::FromServer& message) {
+  absl::Status status = TakeMessageOnLoop(message);
+  if (!status.ok()) BreakOffOnLoop(std::move(status));
+  PumpOnLoop();
+  if (stream_ != nullptr) stream_->ReadNext();
+}
+
+absl::Status GrpcLink::TakeMessageOnLoop(const proto::FromServer& message) {
+  switch (message.message_case()) {
+    case proto::FromServer::kChallenge:
+      if (phase_ == Phase::kGreeting) return OnChallengeOnLoop(message);
+      break;
+    case proto::FromServer::kAccepted:
+      if (phase_ == Phase::kProving) return OnAcceptedOnLoop(message);
+      break;
+    case proto::FromServer::kDirective:
+      if (phase_ == Phase::kUp) return OnDirectiveOnLoop(message);
+      if (phase_ == Phase::kClosing) return absl::OkStatus();
+      break;
+    case proto::FromServer::kStore:
+      if (phase_ == Phase::kUp) return OnStoreReplyOnLoop(message);
+      if (phase_ == Phase::kClosing) return absl::OkStatus();
+      break;
+    case proto::FromServer::MESSAGE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the server at ", about_.endpoint,
+                   " sent an unexpected message: install the same Muster on both"));
+}
+
+absl::Status GrpcLink::OnChallengeOnLoop(const proto::FromServer& message) {
+  transcript_.server_nonce = message.challenge().nonce();
+  if (transcript_.server_nonce.size() != kNonceBytes ||
+      !IsSameProof(ProveAsServer(job_key_, transcript_), message.challenge().proof())) {
+    return DifferentSecret(about_);
+  }
+  proto::FromAgent reply;
+  reply.mutable_proof()->set_proof(ProveAsAgent(job_key_, transcript_));
+  phase_ = Phase::kProving;
+  pending_proof_ = std::make_unique<proto::FromAgent>(std::move(reply));
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::OnAcceptedOnLoop(const proto::FromServer& message) {
+  const ServerTerm term(message.accepted().term());
+  if (term < newest_term_) {
+    return absl::UnavailableError(absl::StrCat("the server at ", about_.endpoint, " is of term ",
+                                               ToString(term), ", older than term ",
+                                               ToString(newest_term_), " heard before"));
+  }
+  newest_term_ = term;
+  phase_ = Phase::kUp;
+  about_.was_accepted = true;
+  refusals_ = 0;
+  ++timer_id_;
+  has_unsent_report_ = newest_report_.has_value();
+  TellStateOnLoop(true, absl::StrCat("attending ", about_.endpoint), absl::OkStatus());
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::OnDirectiveOnLoop(const proto::FromServer& message) {
+  MUSTER_ASSIGN_OR_RETURN(Directive directive, Decode(message.directive()));
+  if (directive.term < newest_term_) return absl::OkStatus();
+  newest_term_ = directive.term;
+  backoff_step_ = 0;
+  if (listener_.on_directive) listener_.on_directive(std::move(directive));
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::OnStoreReplyOnLoop(const proto::FromServer& message) {
+  MUSTER_ASSIGN_OR_RETURN(StoreReply reply, Decode(message.store()));
+  if (unanswered_.erase(reply.request_id) == 0) return absl::OkStatus();
+  if (listener_.on_store_reply) listener_.on_store_reply(std::move(reply));
+  return absl::OkStatus();
+}
+
+void GrpcLink::PumpOnLoop() {
+  if (stream_ == nullptr || stream_->is_writing()) return;
+  if (pending_proof_ != nullptr) {
+    stream_->Write(*std::exchange(pending_proof_, nullptr));
+    return;
+  }
+  if (phase_ != Phase::kUp && phase_ != Phase::kClosing) return;
+  proto::FromAgent message;
+  if (has_unsent_report_) {
+    has_unsent_report_ = false;
+    Encode(FencedReport{options_.incarnation, newest_term_, *newest_report_},
+           message.mutable_report());
+    stream_->Write(message);
+  } else if (!unsent_requests_.empty()) {
+    Encode(unsent_requests_.front(), message.mutable_store());
+    unsent_requests_.pop_front();
+    stream_->Write(message);
+  } else if (phase_ == Phase::kClosing && !std::exchange(is_half_closed_, true)) {
+    stream_->HalfClose();
+  }
+}
+
+void GrpcLink::BreakOffOnLoop(absl::Status reason) {
+  if (!broken_off_.has_value()) broken_off_ = std::move(reason);
+  if (stream_ != nullptr) stream_->Cancel();
+}
+
+void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
+  stream_.reset();
+  pending_proof_.reset();
+  if (phase_ == Phase::kClosing) {
+    FinishCloseOnLoop();
+    return;
+  }
+  FailedOnLoop(broken_off_.has_value() ? AsFailure(*broken_off_)
+                                       : ExplainFailure(about_, code, message));
+}
+
+void GrpcLink::FailedOnLoop(const ConnectFailure& failure) {
+  ++timer_id_;
+  phase_ = Phase::kBackingOff;
+  // Of several addresses one may answer and another refuse the connection, so only success resets
+  // the count.
+  if (failure.kind != FailureKind::kRetry) ++refusals_;
+  const bool gives_up =
+      failure.kind != FailureKind::kRetry && refusals_ >= TriesBeforeGivingUp(failure.kind);
+  if (gives_up) phase_ = Phase::kGivenUp;
+  last_detail_ = failure.detail;
+  FailStoreRequestsOnLoop();
+  if (!gives_up) TryNextAddressOnLoop();
+  TellStateOnLoop(false, failure.detail, gives_up ? failure.fatal : absl::OkStatus());
+}
+
+void GrpcLink::BackOffOnLoop() {
+  phase_ = Phase::kBackingOff;
+  ArmTimerOnLoop(ComputeBackoff(options_.backoff, backoff_step_++, NextJitter()),
+                 [this] { ResolveOnLoop(); });
+}
+
+void GrpcLink::FailStoreRequestsOnLoop() {
+  unsent_requests_.clear();
+  for (const uint64_t id : std::exchange(unanswered_, {})) {
+    if (!listener_.on_store_reply) return;
+    listener_.on_store_reply({.request_id = id,
+                              .status = absl::UnavailableError(
+                                  absl::StrCat("the rendezvous was lost: ", last_detail_))});
+  }
+}
+
+void GrpcLink::TellStateOnLoop(bool up, const std::string& detail, const absl::Status& fatal) {
+  const std::string told = absl::StrCat(up, detail, fatal.ToString());
+  if (std::exchange(last_told_, told) == told) return;
+  if (listener_.on_state) listener_.on_state(up, detail, fatal);
+}
+
+double GrpcLink::NextJitter() {
+  // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+  uint64_t z = (jitter_state_ += 0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+}
+
+}  // namespace muster::rendezvous

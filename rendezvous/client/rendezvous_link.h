@@ -1,0 +1,41 @@
+// The agent's way to the rendezvous: reports and store requests up, directives and replies down.
+//
+// Two kinds: GrpcLink (rendezvous/client/grpc_link.h) over one bidirectional stream, and the
+// server's own LocalLink (rendezvous/server/rendezvous_server.h) for the agent in the same process.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "proto/base/membership.h"
+#include "proto/base/store_messages.h"
+
+namespace muster::rendezvous {
+
+// Called on the loop thread, never from inside a call of the link.
+struct LinkListener {
+  std::function<void(Directive)> on_directive;
+  std::function<void(StoreReply)> on_store_reply;
+  // `detail` says to whom, or why not, for people. `fatal` is set when trying again cannot help:
+  // kPermissionDenied (another secret, not our job), kInvalidArgument; the link has then given up.
+  std::function<void(bool up, std::string detail, absl::Status fatal)> on_state;
+};
+
+// Loop thread only.
+class RendezvousLink {
+ public:
+  virtual ~RendezvousLink() = default;
+  // Begins to connect, and connects again with back-off whenever the connection is lost, until
+  // Close.
+  virtual void Open(LinkListener listener) = 0;
+  // Sends the newest report; while there is no connection only the newest is kept.
+  virtual void SendReport(const AgentReport& report) = 0;
+  // Answered by on_store_reply exactly once: with kUnavailable if the connection is lost before the
+  // answer came.
+  virtual void SendStoreRequest(const StoreRequest& request) = 0;
+  // Tries for `linger` to send what is queued, then closes; on_closed follows. No other callback
+  // comes after.
+  virtual void Close(absl::Duration linger, std::function<void()> on_closed) = 0;
+};
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,77 @@
+#include "rendezvous/core/directive_choice.h"
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/wording.h"
+
+namespace muster::rendezvous {
+namespace {
+
+// A node whose workers may be alive although the round goes on without it, or has ended.
+bool IsBehind(const NodeState& node) {
+  return node.report.phase != AgentPhase::kJoining || node.report.round < node.told;
+}
+
+StopRound StopLeftover(const JobState& state, const NodeState& node) {
+  const bool was_told = node.report.phase == AgentPhase::kJoining;
+  const bool ends = state.phase == JobPhase::kEnding;
+  return {.round = was_told ? node.told : node.report.round,
+          .cause = ends ? StopCause::kJobFailed : StopCause::kMembershipChange,
+          .reason = absl::StrCat("the job went on without ", node.report.node.name,
+                                 ", which was not heard of in time"),
+          .peer_lost = true};
+}
+
+DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {
+  if (node.report.phase == AgentPhase::kSucceeded) {
+    return WaitFor(state, absl::StrCat("finished; waiting for the others (", state.succeeded.size(),
+                                       " of ", state.members.size(), " nodes have finished)"));
+  }
+  RunRound run{.assignment = state.assignments.at(node.incarnation)};
+  if (node.report.round < state.round) run.assignment.peers = state.peers;
+  return run;
+}
+
+Wait WaitWhileRunning(const JobState& state, const NodeState& node) {
+  if (!state.succeeded.empty())
+    return WaitFor(state, "the job is finishing; no node joins any more");
+  const int max_nodes = state.settings->max_nodes;
+  return WaitFor(state, max_nodes == 1 ? absl::StrCat("the only place is taken; ",
+                                                      node.report.node.name, " is a spare")
+                                       : absl::StrCat("all ", max_nodes, " places are taken; ",
+                                                      node.report.node.name, " is a spare"));
+}
+
+}  // namespace
+
+Wait WaitFor(const JobState& state, std::string text) {
+  Wait wait;
+  if (state.settings) {
+    wait.status.min_nodes = state.settings->min_nodes;
+    wait.status.max_nodes = state.settings->max_nodes;
+  }
+  wait.status.left = absl::InfiniteDuration();
+  wait.status.text = std::move(text);
+  return wait;
+}
+
+DirectiveBody DecideDirective(const JobState& state, const NodeState& node, MonoTime now) {
+  if (state.phase == JobPhase::kEnded) return EndJob{*state.outcome};
+  if (state.in_round.contains(node.incarnation)) {
+    if (state.phase == JobPhase::kRunning) return RunOrFinish(state, node);
+    return *state.stop;
+  }
+  const bool waits_for_end =
+      state.phase == JobPhase::kEnding && IsLiveMember(state, node.incarnation);
+  if (IsBehind(node) && !waits_for_end) return StopLeftover(state, node);
+  switch (state.phase) {
+    case JobPhase::kForming:
+      return Wait{DecideRound(state, now).status};
+    case JobPhase::kRunning:
+      return WaitWhileRunning(state, node);
+    default:
+      return WaitFor(state, absl::StrCat("the job is ending: ", state.outcome->reason));
+  }
+}
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,77 @@
+#include "rendezvous/core/job_outcome.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
+#include "rendezvous/core/wording.h"
+
+namespace muster::rendezvous {
+namespace {
+
+void RecordFailure(JobState& state, WorkerFailure failure, MonoTime at) {
+  auto known = std::find_if(state.failures.begin(), state.failures.end(),
+                            [&](const auto& f) { return f.failure.rank == failure.rank; });
+  if (known != state.failures.end()) {
+    known->at = Min(known->at, at);
+  } else {
+    state.failures.push_back({at, std::move(failure)});
+  }
+}
+
+// For an agent that says "failed" and nothing else.
+WorkerFailure UnexplainedFailure(const NodeState& member, const Assignment& assignment) {
+  return {.rank = assignment.first_rank,
+          .node_rank = assignment.node_rank,
+          .node_name = member.report.node.name,
+          .exit_code = kExitFailure,
+          .message = "the agent gave no details"};
+}
+
+}  // namespace
+
+void RecordFailures(JobState& state, const NodeState& member, MonoTime now) {
+  const Assignment& assignment = state.assignments.at(member.incarnation);
+  const int first = assignment.first_rank.value();
+  for (const WorkerFailure& failure : member.report.failures) {
+    const int rank = failure.rank.value();
+    if (rank < first || rank >= first + assignment.local_world_size) continue;
+    RecordFailure(state, failure, now - failure.age);
+  }
+  if (member.report.phase == AgentPhase::kFailed && member.report.failures.empty()) {
+    RecordFailure(state, UnexplainedFailure(member, assignment), now);
+  }
+  std::sort(state.failures.begin(), state.failures.end(), [](const auto& a, const auto& b) {
+    return a.at != b.at ? a.at < b.at : a.failure.rank < b.failure.rank;
+  });
+  if (state.failures.size() > kMaxFailuresKept) state.failures.resize(kMaxFailuresKept);
+}
+
+std::vector<WorkerFailure> FailuresOf(const JobState& state) {
+  std::vector<WorkerFailure> failures;
+  for (const auto& timed : state.failures) failures.push_back(timed.failure);
+  return failures;
+}
+
+JobOutcome OutcomeOfFailures(const JobState& state) {
+  const WorkerFailure& root_cause = state.failures.front().failure;
+  std::string reason = InWords(root_cause);
+  const int budget = state.settings->max_restarts;
+  if (budget > 0) {
+    absl::StrAppend(
+        &reason, "; ",
+        budget == 1 ? "the one restart is" : absl::StrCat("all ", budget, " restarts are"),
+        " used");
+  }
+  return {.exit_code = ExitCodeOf(root_cause),
+          .reason = std::move(reason),
+          .root_cause = root_cause,
+          .failures = FailuresOf(state)};
+}
+
+JobOutcome OutcomeOfDeparture(const Departure& departure, std::string reason) {
+  return {.exit_code = departure.signal != 0 ? ExitCodeOfSignal(departure.signal) : kExitFailure,
+          .reason = std::move(reason)};
+}
+
+}  // namespace muster::rendezvous

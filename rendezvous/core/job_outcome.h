@@ -1,0 +1,29 @@
+// How a job ends: the exit code and the one sentence that every node shows.
+//
+// Threads: pure.
+#pragma once
+
+#include <string>
+
+#include "rendezvous/core/round_state.h"
+
+namespace muster::rendezvous {
+
+// Failures kept and told to every node; the earliest ones are, because the root cause is among
+// them.
+inline constexpr size_t kMaxFailuresKept = 64;
+
+// Adds what `member` reports about its workers to state.failures, each rank once, sorted by
+// instant: now minus the age in the report. Ranks that are not the member's are ignored.
+void RecordFailures(JobState& state, const NodeState& member, MonoTime now);
+
+// The outcome of state.failures, of which there is at least one. Root cause: the first failure.
+JobOutcome OutcomeOfFailures(const JobState& state);
+
+// A node, or the host of this server, that ends the job by leaving.
+JobOutcome OutcomeOfDeparture(const Departure& departure, std::string reason);
+
+// The failures so far, for an outcome with another cause.
+std::vector<WorkerFailure> FailuresOf(const JobState& state);
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,337 @@
+#include "rendezvous/core/rendezvous_core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/exit_codes.h"
+#include "proto/base/status_macros.h"
+#include "rendezvous/core/admission.h"
+#include "rendezvous/core/directive_choice.h"
+#include "rendezvous/core/job_outcome.h"
+#include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/wording.h"
+
+namespace muster::rendezvous {
+namespace {
+
+bool IsFarewell(const AgentReport& report) {
+  if (report.phase == AgentPhase::kLeaving) return true;
+  return report.phase == AgentPhase::kJoining && !report.unkillable_pids.empty();
+}
+
+std::string FarewellReason(const AgentReport& report) {
+  if (!report.unkillable_pids.empty()) {
+    return absl::StrCat("could not end pid ", absl::StrJoin(report.unkillable_pids, ", "), " on ",
+                        report.node.name);
+  }
+  if (report.departure && !report.departure->reason.empty()) return report.departure->reason;
+  return absl::StrCat(report.node.name, " left");
+}
+
+}  // namespace
+
+RendezvousCore::RendezvousCore(CoreOptions options) : options_(std::move(options)) {}
+
+std::vector<Effect> RendezvousCore::Step(const Event& event, MonoTime now) {
+  Turn turn{.now = now};
+  const auto* report = std::get_if<AgentReported>(&event);
+  ExpireLeases(report == nullptr ? std::nullopt : std::optional(report->from), turn);
+  std::visit([&](const auto& e) { On(e, turn); }, event);
+  Advance(turn);
+  const auto reporter = report == nullptr ? state_.nodes.end() : state_.nodes.find(report->from);
+  if (turn.tell_all) {
+    for (auto& [unused, node] : state_.nodes) {
+      if (node.connected) Tell(node, turn);
+    }
+  } else if (reporter != state_.nodes.end()) {
+    Tell(reporter->second, turn);
+  }
+  return std::move(turn.effects);
+}
+
+MonoTime RendezvousCore::NextDeadline() const {
+  MonoTime next = MonoTime::InfiniteFuture();
+  if (!state_.leases.empty()) next = state_.leases.begin()->first;
+  switch (state_.phase) {
+    case JobPhase::kForming:
+      if (!state_.settings) return next;
+      return Min(next, DecideRound(state_, state_.forming_since).next_deadline);
+    case JobPhase::kRunning:
+      return next;
+    case JobPhase::kEnding:
+      return Min(next, state_.ending_deadline);
+    case JobPhase::kEnded:
+      if (state_.retired) return MonoTime::InfiniteFuture();
+      return Min(next, state_.ended_at + state_.settings->close_timeout);
+  }
+  return next;
+}
+
+std::string RendezvousCore::CheckInvariants() const { return rendezvous::CheckInvariants(state_); }
+
+// --- Reports
+
+void RendezvousCore::On(const AgentReported& event, Turn& turn) {
+  const AgentReport& report = event.report;
+  if (std::optional<DirectiveBody> body = AnswerWithoutChange(event, turn.now)) {
+    Send(event.from, report.sequence, *std::move(body), turn);
+    return;
+  }
+  const auto known = state_.nodes.find(event.from);
+  if (known != state_.nodes.end() && report.sequence <= known->second.report.sequence) return;
+  if (IsFarewell(report)) {
+    OnFarewell(event.from, report, turn);
+    return;
+  }
+  ApplyPhase(Remember(event.from, report, turn), turn);
+}
+
+std::optional<DirectiveBody> RendezvousCore::AnswerWithoutChange(const AgentReported& event,
+                                                                 MonoTime now) const {
+  const AgentReport& report = event.report;
+  const bool is_known = state_.nodes.contains(event.from);
+  const auto former = state_.former.find(event.from);
+  const bool is_former = former != state_.former.end();
+  const bool is_late = is_former && !is_known && report.sequence <= former->second.sequence;
+  if (!is_known && (is_late || IsFarewell(report))) {
+    return AnswerFarewell(report);
+  }
+  if (is_known && IsFarewell(report)) return std::nullopt;
+  if (!is_known && state_.phase == JobPhase::kEnded) {
+    if (is_former || report.instance == options_.instance) return EndJob{*state_.outcome};
+    return Refuse{absl::FailedPreconditionError(absl::StrCat(
+        "the job has ended (", state_.outcome->reason, "); its run id can be used again in ",
+        InWords(state_.ended_at + state_.settings->close_timeout - now)))};
+  }
+  const absl::Status admission = CheckAdmission(state_, event.from, report, now);
+  if (absl::IsUnavailable(admission)) return WaitFor(state_, std::string(admission.message()));
+  if (!admission.ok()) return Refuse{admission};
+  return std::nullopt;
+}
+
+void RendezvousCore::OnFarewell(Incarnation from, const AgentReport& report, Turn& turn) {
+  NodeState& node = state_.nodes.at(from);
+  node.report.sequence = report.sequence;
+  if (state_.phase == JobPhase::kEnded) {
+    Send(from, report.sequence, EndJob{*state_.outcome}, turn);
+    Forget(from);
+    return;
+  }
+  const Departure departure = report.departure.value_or(Departure{});
+  Lose(from, FarewellReason(report), departure, turn);
+  Send(from, report.sequence, AnswerFarewell(report), turn);
+}
+
+DirectiveBody RendezvousCore::AnswerFarewell(const AgentReport& report) const {
+  if (state_.outcome) return EndJob{*state_.outcome};
+  if (report.unkillable_pids.empty()) {
+    return WaitFor(state_, absl::StrCat(report.node.name, " has left the job"));
+  }
+  return Refuse{absl::FailedPreconditionError(
+      absl::StrCat(FarewellReason(report), "; this node cannot take part in another round"))};
+}
+
+NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report, Turn& turn) {
+  if (!state_.settings) {
+    state_.settings = report.settings;
+    state_.settings_from = report.node.name;
+    state_.forming_since = turn.now;
+  }
+  auto [place, is_new] = state_.nodes.try_emplace(from);
+  NodeState& node = place->second;
+  if (is_new) {
+    node.incarnation = from;
+    node.first_seen = turn.now;
+    node.join_order = state_.next_join_order++;
+    if (const auto former = state_.former.find(from); former != state_.former.end()) {
+      node.told = former->second.told;
+      state_.former.erase(former);
+    }
+    if (report.settings.is_static) state_.claims[*report.node.node_rank] = from;
+    Note("node_seen",
+         absl::StrCat("node ", report.node.name, " (", report.node.address, ") is here"), turn);
+  } else {
+    state_.leases.erase({node.lease_expires, from});
+  }
+  const std::optional<int> node_rank = is_new ? report.node.node_rank : node.report.node.node_rank;
+  node.report = report;
+  node.report.node.node_rank = node_rank;
+  node.connected = true;
+  node.lease_expires = turn.now + options_.lease.duration + options_.lease.margin;
+  state_.leases.insert({node.lease_expires, from});
+  return node;
+}
+
+void RendezvousCore::ApplyPhase(NodeState& node, Turn& turn) {
+  if (node.report.phase == AgentPhase::kJoining) {
+    ApplyJoining(node, turn);
+    return;
+  }
+  state_.joined.erase(node.join_order);
+  if (IsLiveMember(state_, node.incarnation) && node.report.round == state_.round) {
+    ApplyMemberPhase(node, turn);
+  }
+}
+
+void RendezvousCore::ApplyJoining(NodeState& node, Turn& turn) {
+  if (node.report.round < node.told) return;  // it has not heard of its round yet
+  node.left = node.told;
+  state_.joined[node.join_order] = node.incarnation;
+  const std::string& name = node.report.node.name;
+  if (state_.in_round.erase(node.incarnation) > 0) {
+    if (state_.phase != JobPhase::kRunning) return;
+    ++state_.membership_changes;
+    EndRound(StopCause::kMembershipChange, absl::StrCat(name, " joined again by itself"), true,
+             turn);
+    return;
+  }
+  const bool has_place = static_cast<int>(state_.members.size()) < state_.settings->max_nodes;
+  if (state_.phase == JobPhase::kRunning && has_place && state_.succeeded.empty() &&
+      !state_.settings->is_static) {
+    ++state_.membership_changes;
+    EndRound(StopCause::kMembershipChange, absl::StrCat(name, " joined"), false, turn);
+  }
+}
+
+void RendezvousCore::ApplyMemberPhase(const NodeState& node, Turn& turn) {
+  const Incarnation from = node.incarnation;
+  const AgentPhase phase = node.report.phase;
+  if (phase == AgentPhase::kFailed || !node.report.failures.empty()) {
+    RecordFailures(state_, node, turn.now);
+    if (state_.phase == JobPhase::kRunning && !state_.failures.empty()) {
+      RestartOrEnd(InWords(state_.failures.front().failure), false, OutcomeOfFailures(state_),
+                   turn);
+    }
+  }
+  const bool is_done = phase == AgentPhase::kStopped || phase == AgentPhase::kSucceeded;
+  if (phase == AgentPhase::kSucceeded) state_.succeeded.insert(from);
+  if (state_.phase == JobPhase::kEnding && is_done) state_.in_round.erase(from);
+  if (state_.phase != JobPhase::kRunning || phase != AgentPhase::kStopped) return;
+  ++state_.membership_changes;
+  EndRound(StopCause::kMembershipChange, absl::StrCat(node.report.node.name, " stopped by itself"),
+           true, turn);
+}
+
+void RendezvousCore::On(const AgentDisconnected& event, Turn&) {
+  const auto found = state_.nodes.find(event.from);
+  if (found == state_.nodes.end()) return;
+  found->second.connected = false;
+  if (state_.phase == JobPhase::kEnded && found->second.told_end) Forget(event.from);
+}
+
+void RendezvousCore::On(const HostLeaving& event, Turn& turn) {
+  if (state_.phase == JobPhase::kEnded || !state_.settings) return;
+  // There is no time to hear how the members stop: the server goes with its host.
+  if (!state_.outcome) {
+    state_.outcome = OutcomeOfDeparture(
+        event.departure, absl::StrCat(event.host_name, ", the host of the rendezvous, left: ",
+                                      event.departure.reason));
+  }
+  End(turn);
+}
+
+// --- Losses
+
+void RendezvousCore::ExpireLeases(std::optional<Incarnation> except, Turn& turn) {
+  const absl::Duration lease = options_.lease.duration + options_.lease.margin;
+  std::vector<Incarnation> expired;
+  for (const auto& [expires, node] : state_.leases) {
+    if (expires > turn.now) break;
+    if (node != except) expired.push_back(node);
+  }
+  for (const Incarnation node : expired) {
+    const NodeState& state = state_.nodes.at(node);
+    const absl::Duration silence = turn.now - state.lease_expires + lease;
+    const std::string reason = absl::StrCat("lost ", state.report.node.name,
+                                            " (no sign of life for ", InWords(silence), ")");
+    if (state_.phase == JobPhase::kEnded) {
+      Forget(node);
+    } else {
+      Lose(node, reason, std::nullopt, turn);
+    }
+  }
+}
+
+void RendezvousCore::Lose(Incarnation node, const std::string& reason,
+                          const std::optional<Departure>& departure, Turn& turn) {
+  const bool is_missed = state_.phase == JobPhase::kRunning && IsLiveMember(state_, node) &&
+                         !state_.succeeded.contains(node);
+  const bool is_static = state_.settings->is_static;
+  Note(departure ? "node_left" : "node_lost", reason, turn);
+  Forget(node);
+  if (state_.phase == JobPhase::kEnding) return;
+  const bool ends_job = departure && (departure->ends_job || is_static);
+  if (ends_job) {
+    BeginEnding(OutcomeOfDeparture(*departure, reason), true, turn);
+  } else if (state_.nodes.empty()) {
+    JobOutcome outcome = OutcomeOfDeparture(departure.value_or(Departure{}), reason);
+    BeginEnding(std::move(outcome), true, turn);
+  } else if (is_missed && is_static) {
+    RestartOrEnd(reason, true,
+                 {.exit_code = kExitFailure, .reason = reason, .failures = FailuresOf(state_)},
+                 turn);
+  } else if (is_missed) {
+    ++state_.membership_changes;
+    EndRound(StopCause::kMembershipChange, reason, true, turn);
+  }
+}
+
+void RendezvousCore::Forget(Incarnation node) {
+  const auto found = state_.nodes.find(node);
+  const NodeState& gone = found->second;
+  if (state_.assignments.contains(node)) state_.lost[node] = gone.report.node.name;
+  state_.in_round.erase(node);
+  state_.joined.erase(gone.join_order);
+  state_.leases.erase({gone.lease_expires, node});
+  if (state_.settings->is_static) state_.claims.erase(*gone.report.node.node_rank);
+  if (state_.former.size() == kMaxFormerNodes) state_.former.erase(state_.former.begin());
+  state_.former[node] = {.sequence = gone.report.sequence, .told = gone.told};
+  state_.nodes.erase(found);
+}
+
+// --- Effects
+
+void RendezvousCore::Enter(JobPhase phase, Turn& turn) {
+  MUSTER_CHECK(IsAllowed(state_.phase, phase));
+  state_.phase = phase;
+  turn.tell_all = true;
+}
+
+void RendezvousCore::Note(std::string event, std::string reason, Turn& turn) const {
+  turn.effects.push_back(Announce{std::move(event), std::move(reason), state_.round});
+}
+
+void RendezvousCore::Send(Incarnation to, uint64_t report_sequence, DirectiveBody body,
+                          Turn& turn) const {
+  Directive directive{.term = options_.term,
+                      .instance = options_.instance,
+                      .report_sequence = report_sequence,
+                      .body = std::move(body)};
+  turn.effects.push_back(SendDirective{to, std::move(directive)});
+}
+
+void RendezvousCore::Tell(NodeState& node, Turn& turn) const {
+  Send(node.incarnation, node.report.sequence, DecideDirective(state_, node, turn.now), turn);
+  if (state_.phase == JobPhase::kEnded) node.told_end = true;
+}
+
+// --- Transcripts
+
+namespace {
+
+struct EffectPrinter {
+  std::string operator()(const SendDirective& e) const {
+    return absl::StrCat("send ", ToString(e.to), " ", muster::ToString(e.directive.body));
+  }
+  std::string operator()(const Announce& e) const {
+    return absl::StrCat("announce ", e.event, " round=", ToString(e.round), " \"", e.reason, "\"");
+  }
+  std::string operator()(const Retire&) const { return "retire"; }
+};
+
+}  // namespace
+
+std::string ToString(const Effect& effect) { return std::visit(EffectPrinter{}, effect); }
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,131 @@
+// Decides who is in the round of one job. Pure: same state, event and time give the same effects.
+//
+// The walk of one value: JoinRequest arrives as AgentReported -> DecideRound (round_decision.h)
+// says that the round is complete -> AssignRanks (rank_assignment.h) numbers the nodes -> Effect
+// SendDirective{RunRound}.
+//
+// Threads: compatible; one caller at a time (RendezvousServer calls it on its loop thread).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/base/membership.h"
+#include "proto/base/mono_time.h"
+#include "rendezvous/core/round_state.h"
+
+namespace muster::rendezvous {
+
+// Something that happened to the job.
+struct AgentReported {
+  Incarnation from;
+  AgentReport report;
+};
+// The agent's stream broke. Its lease runs on; it may come back with the same incarnation.
+struct AgentDisconnected {
+  Incarnation from;
+};
+// The process that hosts this server leaves (a signal, its job's end). Everyone is told.
+struct HostLeaving {
+  Departure departure;
+  std::string host_name;
+};
+struct Tick {};
+using Event = std::variant<AgentReported, AgentDisconnected, HostLeaving, Tick>;
+
+// What the shell must do. Sending twice is harmless: directives are complete statements.
+struct SendDirective {
+  Incarnation to;
+  Directive directive;
+  friend bool operator==(const SendDirective&, const SendDirective&) = default;
+};
+// One line for the log, once per change. `event` is the log's event name.
+struct Announce {
+  std::string event;
+  std::string reason;
+  Round round;
+  friend bool operator==(const Announce&, const Announce&) = default;
+};
+// Every agent knows the end, or has had close_timeout to learn it: the instance may be forgotten.
+struct Retire {
+  friend bool operator==(const Retire&, const Retire&) = default;
+};
+using Effect = std::variant<SendDirective, Announce, Retire>;
+std::string ToString(const Effect& effect);
+
+struct CoreOptions {
+  ServerTerm term;
+  Instance instance;
+  LeaseSettings lease;
+};
+
+class RendezvousCore {
+ public:
+  explicit RendezvousCore(CoreOptions options);
+
+  // Applies `event` at `now` and returns what the shell must do, in this order. `now` must not go
+  // back. Every AgentReported is answered by one SendDirective at least. The first report defines
+  // the settings. `revision` of directives is left 0: JobTable numbers those of all its jobs on
+  // their way out.
+  std::vector<Effect> Step(const Event& event, MonoTime now);
+
+  // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
+  MonoTime NextDeadline() const;
+
+  // For the status page and for tests. Valid until the next Step.
+  const JobState& state() const { return state_; }
+
+  // R1..R9 (round_state.h); empty if all hold, else the first broken one in words.
+  std::string CheckInvariants() const;
+
+ private:
+  // One Step on its way: what it sends, and whether every connected agent hears of it.
+  struct Turn {
+    MonoTime now;
+    std::vector<Effect> effects;
+    bool tell_all = false;
+  };
+
+  void On(const AgentReported& event, Turn& turn);
+  void On(const AgentDisconnected& event, Turn& turn);
+  void On(const HostLeaving& event, Turn& turn);
+  void On(const Tick&, Turn&) {}
+
+  // The answer to a report that changes nothing; none if the report counts.
+  std::optional<DirectiveBody> AnswerWithoutChange(const AgentReported& event, MonoTime now) const;
+  void OnFarewell(Incarnation from, const AgentReport& report, Turn& turn);
+  DirectiveBody AnswerFarewell(const AgentReport& report) const;
+  NodeState& Remember(Incarnation from, const AgentReport& report, Turn& turn);
+  void ApplyPhase(NodeState& node, Turn& turn);
+  void ApplyJoining(NodeState& node, Turn& turn);
+  void ApplyMemberPhase(const NodeState& node, Turn& turn);
+
+  void ExpireLeases(std::optional<Incarnation> except, Turn& turn);
+  // Removes a node that is gone, and decides what follows for its round. `departure` is empty for a
+  // lost one.
+  void Lose(Incarnation node, const std::string& reason, const std::optional<Departure>& departure,
+            Turn& turn);
+  void Forget(Incarnation node);
+
+  // What follows from state and time alone, whatever the event was.
+  void Advance(Turn& turn);
+  void CompleteRound(const std::string& reason, Turn& turn);
+  // A restart if the budget has one left, else the end of the job with `outcome`.
+  void RestartOrEnd(const std::string& reason, bool peer_lost, JobOutcome outcome, Turn& turn);
+  void EndRound(StopCause cause, std::string reason, bool peer_lost, Turn& turn);
+  void BeginEnding(JobOutcome outcome, bool peer_lost, Turn& turn);
+  void End(Turn& turn);
+
+  void Enter(JobPhase phase, Turn& turn);
+  void Note(std::string event, std::string reason, Turn& turn) const;
+  void Send(Incarnation to, uint64_t report_sequence, DirectiveBody body, Turn& turn) const;
+  void Tell(NodeState& node, Turn& turn) const;
+
+  // Constant after construction.
+  CoreOptions options_;
+  // Loop thread only.
+  JobState state_;
+};
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,197 @@
+#include "rendezvous/core/round_decision.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "rendezvous/core/wording.h"
+
+namespace muster::rendezvous {
+namespace {
+
+const std::string& NameOf(const JobState& state, Incarnation node) {
+  return state.nodes.at(node).report.node.name;
+}
+
+int NumJoined(const JobState& state) { return static_cast<int>(state.joined.size()); }
+
+int NumSurvivorsJoined(const JobState& state) {
+  return static_cast<int>(
+      std::count_if(state.members.begin(), state.members.end(), [&](Incarnation member) {
+        const auto found = state.nodes.find(member);
+        return found != state.nodes.end() && state.joined.contains(found->second.join_order);
+      }));
+}
+
+// At most kMaxMissingNamed names, and how many there are in all.
+struct Missing {
+  std::vector<std::string> names;
+  int count = 0;
+  bool are_ranks = false;
+};
+
+Missing MissingRanks(const JobState& state) {
+  Missing missing{.count = state.settings->max_nodes - NumJoined(state), .are_ranks = true};
+  auto claim = state.claims.begin();
+  for (int rank = 0; rank < state.settings->max_nodes; ++rank) {
+    if (static_cast<int>(missing.names.size()) == std::min(missing.count, kMaxMissingNamed)) break;
+    while (claim != state.claims.end() && claim->first < rank) ++claim;
+    const bool joined = claim != state.claims.end() && claim->first == rank &&
+                        state.joined.contains(state.nodes.at(claim->second).join_order);
+    if (!joined) missing.names.push_back(absl::StrCat(rank));
+  }
+  return missing;
+}
+
+Missing FindMissing(const JobState& state) {
+  if (state.settings->is_static) return MissingRanks(state);
+  Missing missing{.count = std::max(0, state.settings->min_nodes - NumJoined(state))};
+  const auto add = [&](const std::string& name) {
+    if (static_cast<int>(missing.names.size()) < std::min(kMaxMissingNamed, missing.count)) {
+      missing.names.push_back(name);
+    }
+  };
+  for (const Incarnation node : state.in_round) add(NameOf(state, node));
+  for (const auto& [node, name] : state.lost) {
+    if (!state.nodes.contains(node)) add(name);
+  }
+  return missing;
+}
+
+std::string MissingInWords(const Missing& missing) {
+  if (missing.names.empty()) return absl::StrCat(missing.count, " more ", Nodes(missing.count));
+  const std::string names = NamesInWords(missing.names, missing.count);
+  if (!missing.are_ranks) return names;
+  return absl::StrCat(missing.count == 1 ? "node rank " : "node ranks ", names);
+}
+
+std::string WantedInWords(const RendezvousSettings& settings) {
+  if (settings.min_nodes == settings.max_nodes) {
+    return absl::StrCat(settings.max_nodes, " ", Nodes(settings.max_nodes));
+  }
+  return absl::StrCat(settings.min_nodes, " to ", settings.max_nodes, " nodes");
+}
+
+std::string TimeoutReason(const JobState& state, MonoTime now) {
+  std::vector<std::string> present;
+  for (const auto& [unused, node] : state.joined) {
+    if (static_cast<int>(present.size()) == kMaxPresentNamed) break;
+    const std::string age = InWords(now - state.nodes.at(node).first_seen);
+    present.push_back(
+        absl::StrCat(NameOf(state, node), present.empty() ? " (joined " : " (", age, " ago)"));
+  }
+  const int num_joined = NumJoined(state);
+  const RendezvousSettings& settings = *state.settings;
+  const bool is_fixed = settings.min_nodes == settings.max_nodes;
+  std::string text =
+      absl::StrCat(num_joined, " of ", is_fixed ? "" : "at least ", settings.min_nodes, " ",
+                   Nodes(settings.min_nodes), " joined within ", InWords(settings.join_timeout));
+  if (num_joined > 0) absl::StrAppend(&text, ": ", NamesInWords(present, num_joined));
+  absl::StrAppend(&text, "; missing: ", MissingInWords(FindMissing(state)));
+  for (const auto& [unused, name] : state.lost) {
+    if (settings.is_static) absl::StrAppend(&text, " (", name, " was lost)");
+    if (settings.is_static) break;
+  }
+  return absl::StrCat(text, ". Start the missing nodes or raise --rdzv_conf=join_timeout");
+}
+
+RoundDecision WaitUntil(const JobState& state, MonoTime deadline, std::string text, MonoTime now) {
+  RoundDecision decision{.reason = std::move(text), .next_deadline = deadline};
+  WaitStatus& status = decision.status;
+  for (const auto& [unused, node] : state.joined) {
+    if (static_cast<int>(status.present.size()) == kMaxPresentNamed) break;
+    status.present.push_back(NameOf(state, node));
+  }
+  status.missing = FindMissing(state).names;
+  status.min_nodes = state.settings->min_nodes;
+  status.max_nodes = state.settings->max_nodes;
+  status.left = deadline.is_infinite() ? absl::InfiniteDuration() : deadline - now;
+  status.text = decision.reason;
+  return decision;
+}
+
+RoundDecision Complete(std::string reason) {
+  return {.verdict = RoundVerdict::kComplete, .reason = std::move(reason)};
+}
+
+std::string StoppingText(const JobState& state) {
+  std::vector<std::string> names;
+  for (const Incarnation node : state.in_round) {
+    if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
+    names.push_back(NameOf(state, node));
+  }
+  const int count = static_cast<int>(state.in_round.size());
+  return absl::StrCat("waiting for ", NamesInWords(names, count), " to stop ",
+                      count == 1 ? "its" : "their", " workers (", state.forming_reason, ")");
+}
+
+std::string MissingText(const JobState& state) {
+  const RendezvousSettings& settings = *state.settings;
+  const Missing missing = FindMissing(state);
+  std::string text = absl::StrCat("waiting for ", missing.count, " more of ",
+                                  WantedInWords(settings), missing.names.empty() ? "" : " (");
+  if (missing.names.empty()) return text;
+  return absl::StrCat(text, missing.are_ranks ? "" : "in the place of ", MissingInWords(missing),
+                      ")");
+}
+
+// The verdict once nobody is stopping and at least min_nodes have joined.
+RoundDecision DecideWithEnough(const JobState& state, MonoTime now) {
+  const RendezvousSettings& settings = *state.settings;
+  const int joined = NumJoined(state);
+  std::string reason;
+  if (joined >= settings.max_nodes) {
+    reason = absl::StrCat("all ", settings.max_nodes, " ", Nodes(settings.max_nodes), " joined");
+  } else if (state.round != kNoRound && NumSurvivorsJoined(state) >= settings.min_nodes) {
+    reason = absl::StrCat(joined, " of ", WantedInWords(settings), " joined again");
+  } else {
+    const MonoTime last_call_ends =
+        state.last_call_since.value_or(now) + settings.last_call_timeout;
+    const MonoTime starts = std::max(last_call_ends, state.not_before);
+    if (now < starts) {
+      return WaitUntil(state, starts,
+                       absl::StrCat(joined, " of ", WantedInWords(settings),
+                                    " joined; last call ends in ", InWords(starts - now)),
+                       now);
+    }
+    reason = absl::StrCat("last call elapsed with ", joined, " of ", WantedInWords(settings));
+  }
+  if (now < state.not_before) {
+    return WaitUntil(
+        state, state.not_before,
+        absl::StrCat("the next round starts in ", InWords(state.not_before - now), ", because ",
+                     state.quick_ends, " rounds in a row ended within ten seconds"),
+        now);
+  }
+  return Complete(std::move(reason));
+}
+
+}  // namespace
+
+RoundDecision DecideRound(const JobState& state, MonoTime now) {
+  const RendezvousSettings& settings = *state.settings;
+  const bool are_stopping = !state.in_round.empty();
+  const int needed = settings.is_static ? settings.max_nodes : settings.min_nodes;
+  if (!are_stopping && NumJoined(state) >= needed) return DecideWithEnough(state, now);
+  absl::Duration timeout = settings.join_timeout;
+  if (are_stopping) timeout = std::max(timeout, settings.shutdown_timeout + kStopSlack);
+  const MonoTime deadline = state.forming_since + timeout;
+  if (now >= deadline) {
+    return {.verdict = RoundVerdict::kTimedOut, .reason = TimeoutReason(state, now)};
+  }
+  return WaitUntil(state, deadline, are_stopping ? StoppingText(state) : MissingText(state), now);
+}
+
+std::vector<Incarnation> ChooseMembers(const JobState& state) {
+  std::vector<Incarnation> chosen;
+  const size_t max_nodes = static_cast<size_t>(state.settings->max_nodes);
+  for (const bool survivors : {true, false}) {
+    for (const auto& [unused, node] : state.joined) {
+      if (chosen.size() == max_nodes) return chosen;
+      if (state.assignments.contains(node) == survivors) chosen.push_back(node);
+    }
+  }
+  return chosen;
+}
+
+}  // namespace muster::rendezvous

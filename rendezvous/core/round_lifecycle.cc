@@ -1,0 +1,139 @@
+// How rounds complete and end, and how the job ends: the part of RendezvousCore that follows from
+// state and time.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/backoff.h"
+#include "proto/base/exit_codes.h"
+#include "rendezvous/core/job_outcome.h"
+#include "rendezvous/core/rank_assignment.h"
+#include "rendezvous/core/rendezvous_core.h"
+#include "rendezvous/core/round_decision.h"
+
+namespace muster::rendezvous {
+namespace {
+
+constexpr absl::Duration kQuick = absl::Seconds(10);
+constexpr BackoffOptions kRestartBackoff{
+    .initial = absl::Milliseconds(250), .factor = 2.0, .max = absl::Seconds(15)};
+constexpr double kNoJitter = 1.0;
+
+absl::Duration PauseAfter(int quick_ends) {
+  if (quick_ends < 2) return absl::ZeroDuration();
+  return ComputeBackoff(kRestartBackoff, quick_ends - 2, kNoJitter);
+}
+
+}  // namespace
+
+void RendezvousCore::Advance(Turn& turn) {
+  if (state_.phase == JobPhase::kForming && state_.settings) {
+    const bool is_enough = static_cast<int>(state_.joined.size()) >= state_.settings->min_nodes;
+    if (!is_enough) state_.last_call_since.reset();
+    if (is_enough && !state_.last_call_since) state_.last_call_since = turn.now;
+    const RoundDecision decision = DecideRound(state_, turn.now);
+    if (decision.verdict == RoundVerdict::kComplete) CompleteRound(decision.reason, turn);
+    if (decision.verdict == RoundVerdict::kTimedOut) {
+      BeginEnding({.exit_code = kExitNodesMissing, .reason = decision.reason}, false, turn);
+    }
+  }
+  if (state_.phase == JobPhase::kRunning && state_.succeeded.size() == state_.members.size()) {
+    state_.outcome = JobOutcome{.exit_code = 0, .reason = "every worker ended with exit code 0"};
+    End(turn);
+  }
+  if (state_.phase == JobPhase::kEnding) {
+    if (state_.outcome->root_cause) state_.outcome = OutcomeOfFailures(state_);
+    if (state_.in_round.empty() || turn.now >= state_.ending_deadline) End(turn);
+  }
+  if (state_.phase == JobPhase::kEnded && !state_.retired) {
+    const bool had_time = turn.now >= state_.ended_at + state_.settings->close_timeout;
+    state_.retired = state_.nodes.empty() || had_time;
+    if (state_.retired) turn.effects.push_back(Retire{});
+  }
+}
+
+void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
+  std::vector<const NodeState*> nodes;
+  for (const Incarnation node : ChooseMembers(state_)) nodes.push_back(&state_.nodes.at(node));
+  state_.members = OrderNodes(state_.members, nodes, state_.settings->is_static);
+  nodes.clear();
+  for (const Incarnation node : state_.members) nodes.push_back(&state_.nodes.at(node));
+  state_.round = state_.round.Next();
+  ++state_.rounds_completed;
+  std::vector<Assignment> assignments = AssignRanks(nodes, state_.round, options_.instance);
+  state_.assignments.clear();
+  state_.peers = assignments.front().peers;
+  for (size_t i = 0; i < assignments.size(); ++i) {
+    NodeState& node = state_.nodes.at(state_.members[i]);
+    node.told_before = std::exchange(node.told, state_.round);
+    state_.joined.erase(node.join_order);
+    assignments[i].restart_count = static_cast<int>(state_.round.value());
+    assignments[i].reason = reason;
+    assignments[i].peers.clear();
+    state_.assignments[node.incarnation] = std::move(assignments[i]);
+  }
+  state_.in_round = {state_.members.begin(), state_.members.end()};
+  state_.lost.clear();
+  state_.succeeded.clear();
+  state_.failures.clear();
+  state_.stop.reset();
+  state_.running_since = turn.now;
+  Enter(JobPhase::kRunning, turn);
+  const int num_nodes = static_cast<int>(state_.members.size());
+  Note("round_completed",
+       absl::StrCat("round ", ToString(state_.round), " starts: ", num_nodes,
+                    num_nodes == 1 ? " node, " : " nodes, ",
+                    state_.assignments.begin()->second.world_size, " workers (", reason, ")"),
+       turn);
+}
+
+void RendezvousCore::RestartOrEnd(const std::string& reason, bool peer_lost, JobOutcome outcome,
+                                  Turn& turn) {
+  const int budget = state_.settings->max_restarts;
+  if (state_.restarts_used == budget) {
+    BeginEnding(std::move(outcome), peer_lost, turn);
+    return;
+  }
+  ++state_.restarts_used;
+  EndRound(StopCause::kRestart,
+           absl::StrCat("restart ", state_.restarts_used, " of ", budget, ": ", reason), peer_lost,
+           turn);
+}
+
+void RendezvousCore::EndRound(StopCause cause, std::string reason, bool peer_lost, Turn& turn) {
+  const bool is_growth = cause == StopCause::kMembershipChange && !peer_lost;
+  if (turn.now - state_.running_since >= kQuick) {
+    state_.quick_ends = 0;
+  } else if (!is_growth) {
+    ++state_.quick_ends;
+  }
+  state_.not_before = turn.now + PauseAfter(state_.quick_ends);
+  state_.forming_since = turn.now;
+  state_.last_call_since.reset();
+  state_.forming_reason = reason;
+  state_.stop = StopRound{state_.round, cause, reason, peer_lost};
+  Enter(JobPhase::kForming, turn);
+  Note("round_stopped", std::move(reason), turn);
+}
+
+void RendezvousCore::BeginEnding(JobOutcome outcome, bool peer_lost, Turn& turn) {
+  state_.outcome = std::move(outcome);
+  state_.stop = StopRound{state_.round, StopCause::kJobFailed, state_.outcome->reason, peer_lost};
+  for (const Incarnation node : state_.succeeded) state_.in_round.erase(node);
+  if (state_.in_round.empty()) {
+    End(turn);
+    return;
+  }
+  state_.ending_deadline = turn.now + state_.settings->shutdown_timeout + kStopSlack;
+  Enter(JobPhase::kEnding, turn);
+  Note("job_ending", state_.outcome->reason, turn);
+}
+
+void RendezvousCore::End(Turn& turn) {
+  state_.in_round.clear();
+  state_.ended_at = turn.now;
+  Enter(JobPhase::kEnded, turn);
+  Note("job_ended",
+       absl::StrCat("exit code ", state_.outcome->exit_code, ": ", state_.outcome->reason), turn);
+}
+
+}  // namespace muster::rendezvous

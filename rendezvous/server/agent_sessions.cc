@@ -1,0 +1,255 @@
+#include "rendezvous/server/agent_sessions.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/client/wire.h"
+#include "rendezvous/server/outbox.h"
+
+namespace muster::rendezvous {
+
+// One stream. It asks its owner by a posted task to remove it, and so never destroys itself while
+// it runs.
+class AgentSessions::Session final : public Attendee {
+ public:
+  Session(AgentSessions& owner, StreamId id, std::string address, TlsPeer peer)
+      : owner_(owner),
+        id_(id),
+        address_(std::move(address)),
+        handshake_(owner.options_.owners, owner.options_.host_name, std::move(peer)),
+        timer_(owner.loop_) {
+    timer_.expires_after(absl::ToChronoNanoseconds(owner.options_.handshake_timeout));
+    timer_.async_wait([mailbox = owner.mailbox_, &owner, id](const asio::error_code& error) {
+      if (error) return;
+      mailbox.Post([&owner, id] { owner.OnHandshakeTimeout(id); });
+    });
+  }
+  ~Session() override {
+    if (handshake_.is_admitted()) owner_.jobs_.Detach(handshake_.agent(), this);
+  }
+
+  void OnMessage(const proto::FromAgent& message) {
+    if (ending_.has_value()) return;
+    absl::Status status = Take(message);
+    if (!status.ok()) {
+      End(std::move(status));
+      return;
+    }
+    Pump();
+    owner_.service_->ReadNext(id_);
+  }
+
+  void OnHandshakeTimeout() {
+    if (!handshake_.is_admitted()) End(absl::DeadlineExceededError("the handshake took too long"));
+  }
+
+  void OnWritten() {
+    is_writing_ = false;
+    Pump();
+  }
+
+  void Deliver(const Directive& directive) override {
+    told_end_ = std::holds_alternative<EndJob>(directive.body);
+    outbox_.Push(directive);
+    Pump();
+  }
+  void Deliver(const StoreReply& reply) override {
+    if (!outbox_.Push(reply)) {
+      End(absl::ResourceExhaustedError("the agent does not read its store replies"));
+    }
+    Pump();
+  }
+  void Replaced() override {
+    End(absl::AbortedError("another stream of this agent has taken over"));
+  }
+
+  // See AgentSessions::Drain.
+  void Drain() {
+    drains_ = true;
+    if (!told_end_) End(absl::UnavailableError("the server is ending"));
+  }
+
+ private:
+  absl::Status Take(const proto::FromAgent& message) {
+    switch (message.message_case()) {
+      case proto::FromAgent::kHello:
+        return TakeHello(message.hello());
+      case proto::FromAgent::kProof:
+        return TakeProof(message.proof());
+      case proto::FromAgent::kReport:
+        return TakeReport(message.report());
+      case proto::FromAgent::kStore:
+        return TakeStoreRequest(message.store());
+      case proto::FromAgent::MESSAGE_NOT_SET:
+        break;
+    }
+    return absl::InvalidArgumentError("a message that this version does not know");
+  }
+
+  absl::Status TakeHello(const proto::Hello& hello) {
+    greeting_ = std::make_unique<proto::FromServer>();
+    return handshake_.OnHello(hello, RandomBytes(kNonceBytes), greeting_->mutable_challenge());
+  }
+
+  absl::Status TakeProof(const proto::Proof& proof) {
+    MUSTER_RETURN_IF_ERROR(handshake_.OnProof(proof));
+    timer_.cancel();
+    greeting_ = std::make_unique<proto::FromServer>();
+    greeting_->mutable_accepted()->set_term(owner_.options_.term.value());
+    greeting_->mutable_accepted()->set_server_host(owner_.options_.host_name);
+    owner_.jobs_.Attach(handshake_.agent(), this);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeReport(const proto::Report& message) {
+    MUSTER_RETURN_IF_ERROR(CheckAdmitted());
+    MUSTER_ASSIGN_OR_RETURN(FencedReport fenced, Decode(message));
+    if (fenced.from != handshake_.agent().agent) {
+      return absl::InvalidArgumentError("a report of another incarnation than the hello's");
+    }
+    if (fenced.term > owner_.options_.term) {
+      return absl::AbortedError(absl::StrCat(
+          "this server is of term ", ToString(owner_.options_.term), ", older than the term ",
+          ToString(fenced.term), " that the agent has heard of"));
+    }
+    owner_.jobs_.OnReport(handshake_.agent(), fenced.report);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeStoreRequest(const proto::StoreRequest& message) {
+    MUSTER_RETURN_IF_ERROR(CheckAdmitted());
+    absl::StatusOr<StoreRequest> request = Decode(message);
+    if (request.ok()) {
+      owner_.jobs_.OnStoreRequest(handshake_.agent(), *request);
+    } else {
+      Deliver(StoreReply{.request_id = message.request_id(), .status = request.status()});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckAdmitted() const {
+    return handshake_.is_admitted()
+               ? absl::OkStatus()
+               : absl::UnauthenticatedError("the stream has not proven the secret");
+  }
+
+  void End(absl::Status status) {
+    if (ending_.has_value()) return;
+    ending_ = std::move(status);
+    if (!handshake_.is_admitted() && !drains_ && owner_.options_.on_refused) {
+      owner_.options_.on_refused(address_, *ending_);
+    }
+    Pump();
+  }
+
+  // Writes what comes next, or ends the stream after what was being written.
+  void Pump() {
+    if (is_writing_ || is_finished_) return;
+    if (std::optional<proto::FromServer> message = NextMessage(); message.has_value()) {
+      is_writing_ = true;
+      owner_.service_->Write(id_, *message);
+    } else if (ending_.has_value()) {
+      is_finished_ = true;
+      owner_.service_->Finish(id_, *ending_);
+      owner_.mailbox_.Post([&owner = owner_, id = id_] { owner.Remove(id); });
+    }
+  }
+
+  std::optional<proto::FromServer> NextMessage() {
+    if (greeting_ != nullptr && !ending_.has_value()) return *std::exchange(greeting_, nullptr);
+    if (ending_.has_value() && !drains_) return std::nullopt;
+    std::optional<Outbox::Message> next = outbox_.Pop();
+    if (!next.has_value()) return std::nullopt;
+    proto::FromServer message;
+    if (const auto* directive = std::get_if<Directive>(&*next)) {
+      Encode(*directive, message.mutable_directive());
+    } else {
+      Encode(std::get<StoreReply>(*next), message.mutable_store());
+    }
+    return message;
+  }
+
+  AgentSessions& owner_;
+  const StreamId id_;
+  const std::string address_;
+  ServerHandshake handshake_;
+  std::unique_ptr<proto::FromServer> greeting_;  // the handshake's next message
+  Outbox outbox_;
+  bool is_writing_ = false;
+  bool is_finished_ = false;
+  bool told_end_ = false;
+  bool drains_ = false;
+  std::optional<absl::Status> ending_;
+  asio::steady_timer timer_;  // of the handshake
+};
+
+AgentSessions::AgentSessions(asio::io_context& loop, JobLoop& jobs, SessionOptions options)
+    : loop_(loop), mailbox_(loop), jobs_(jobs), options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<AgentSessions>> AgentSessions::Listen(
+    asio::io_context& loop, JobLoop& jobs, const asio::ip::tcp::endpoint& address,
+    SessionOptions options) {
+  std::unique_ptr<AgentSessions> self(new AgentSessions(loop, jobs, std::move(options)));
+  AgentSessions* const s = self.get();
+  MUSTER_ASSIGN_OR_RETURN(
+      s->service_,
+      RendezvousService::Start(
+          loop, address, s->options_.owners, s->options_.tls,
+          {.on_open = [s](StreamId id, std::string from,
+                          TlsPeer peer) { s->OnOpen(id, from, std::move(peer)); },
+           .on_message = [s](StreamId id, const proto::FromAgent& m) { s->OnMessage(id, m); },
+           .on_written = [s](StreamId id) { s->OnWritten(id); },
+           .on_end = [s](StreamId id) { s->Remove(id); }}));
+  return self;
+}
+
+AgentSessions::~AgentSessions() { mailbox_.Close(); }
+
+void AgentSessions::OnOpen(StreamId id, const std::string& address, TlsPeer peer) {
+  if (is_draining_ || sessions_.size() >= options_.max_streams) {
+    service_->Finish(id, is_draining_
+                             ? absl::UnavailableError("the server is ending")
+                             : absl::ResourceExhaustedError("the server has too many streams"));
+    return;
+  }
+  sessions_.emplace(id, std::make_unique<Session>(*this, id, address, std::move(peer)));
+  service_->ReadNext(id);
+}
+
+void AgentSessions::OnMessage(StreamId id, const proto::FromAgent& message) {
+  if (Session* session = Find(id); session != nullptr) session->OnMessage(message);
+}
+
+void AgentSessions::OnWritten(StreamId id) {
+  if (Session* session = Find(id); session != nullptr) session->OnWritten();
+}
+
+void AgentSessions::OnHandshakeTimeout(StreamId id) {
+  if (Session* session = Find(id); session != nullptr) session->OnHandshakeTimeout();
+}
+
+void AgentSessions::Remove(StreamId id) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  // Out of the map first: its end may have effects on other sessions.
+  const std::unique_ptr<Session> ended = std::move(it->second);
+  sessions_.erase(it);
+  if (sessions_.empty() && on_drained_) mailbox_.Post(std::exchange(on_drained_, nullptr));
+}
+
+AgentSessions::Session* AgentSessions::Find(StreamId id) {
+  const auto it = sessions_.find(id);
+  return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+void AgentSessions::Drain(std::function<void()> on_drained) {
+  is_draining_ = true;
+  on_drained_ = std::move(on_drained);
+  for (const auto& [id, session] : sessions_) session->Drain();
+  if (sessions_.empty()) mailbox_.Post(std::exchange(on_drained_, nullptr));
+}
+
+}  // namespace muster::rendezvous

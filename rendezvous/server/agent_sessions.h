@@ -1,0 +1,69 @@
+// The agents that attend over gRPC: each stream's handshake, what it sends and what waits for it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/statusor.h"
+#include "asio/io_context.hpp"
+#include "asio/ip/tcp.hpp"
+#include "asio/steady_timer.hpp"
+#include "rendezvous/server/job_loop.h"
+#include "rendezvous/server/rendezvous_service.h"
+
+namespace muster::rendezvous {
+
+struct SessionOptions {
+  ServerTerm term;
+  std::vector<OwnerKey> owners;
+  TlsMode tls = TlsMode::kOn;
+  std::string host_name;  // where agents find the secret, for messages
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  size_t max_streams = 20000;
+  // A stream that was turned away: who and why.
+  std::function<void(const std::string& peer_address, const absl::Status& why)> on_refused;
+};
+
+// Loop thread only.
+class AgentSessions {
+ public:
+  // Errors: those of RendezvousService::Start. `loop` and `jobs` must outlive this.
+  static absl::StatusOr<std::unique_ptr<AgentSessions>> Listen(
+      asio::io_context& loop, JobLoop& jobs, const asio::ip::tcp::endpoint& address,
+      SessionOptions options);
+  ~AgentSessions();
+
+  int port() const { return service_->port(); }
+  size_t num_streams() const { return sessions_.size(); }
+
+  // Ends every stream: at once after what waits for it has been written; where the last word was
+  // the job's end, by the agent itself. `on_drained` follows when the last has gone; whoever cannot
+  // wait longer destroys this.
+  void Drain(std::function<void()> on_drained);
+
+ private:
+  class Session;
+
+  AgentSessions(asio::io_context& loop, JobLoop& jobs, SessionOptions options);
+  void OnOpen(StreamId id, const std::string& address, TlsPeer peer);
+  void OnMessage(StreamId id, const proto::FromAgent& message);
+  void OnWritten(StreamId id);
+  void OnHandshakeTimeout(StreamId id);
+  void Remove(StreamId id);
+  Session* Find(StreamId id);
+
+  asio::io_context& loop_;
+  const LoopMailbox mailbox_;
+  JobLoop& jobs_;
+  const SessionOptions options_;
+  std::function<void()> on_drained_;
+  bool is_draining_ = false;
+  std::unique_ptr<RendezvousService> service_;
+  // Ends before the service, which it writes to.
+  absl::btree_map<StreamId, std::unique_ptr<Session>> sessions_;
+};
+
+}  // namespace muster::rendezvous

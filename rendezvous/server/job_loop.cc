@@ -1,0 +1,77 @@
+#include "rendezvous/server/job_loop.h"
+
+#include <utility>
+
+#include "absl/time/time.h"
+
+namespace muster::rendezvous {
+namespace {
+
+// While there are jobs the loop wakes this often, to tell a stall from having had nothing to do.
+constexpr absl::Duration kStallWatch = absl::Milliseconds(500);
+
+}  // namespace
+
+JobLoop::JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce)
+    : mailbox_(loop), table_(std::move(options)), announce_(std::move(announce)), timer_(loop) {}
+
+void JobLoop::Attach(const AgentKey& key, Attendee* attendee) {
+  Attendee* const before = std::exchange(attendees_[key], attendee);
+  if (before != nullptr && before != attendee) before->Replaced();
+}
+
+void JobLoop::Detach(const AgentKey& key, Attendee* attendee) {
+  const auto it = attendees_.find(key);
+  if (it == attendees_.end() || it->second != attendee) return;
+  attendees_.erase(it);
+  Perform(table_.OnDisconnect(key.job, key.agent, Now()));
+}
+
+void JobLoop::OnReport(const AgentKey& key, const AgentReport& report) {
+  Perform(table_.OnReport(key.job, key.agent, report, Now()));
+}
+
+void JobLoop::OnStoreRequest(const AgentKey& key, const StoreRequest& request) {
+  Perform(table_.OnStoreRequest(key.job, key.agent, request, Now()));
+}
+
+void JobLoop::OnHostLeaving(const Departure& departure, const std::string& host_name) {
+  Perform(table_.OnHostLeaving(departure, host_name, Now()));
+}
+
+void JobLoop::Perform(const std::vector<JobTable::JobEffect>& effects) {
+  for (const JobTable::JobEffect& item : effects) {
+    if (const auto* send = std::get_if<SendDirective>(&item.effect)) {
+      Deliver({item.job, send->to}, send->directive);
+    } else if (const auto* reply = std::get_if<SendStoreReply>(&item.effect)) {
+      Deliver({item.job, reply->to}, reply->reply);
+    } else if (announce_) {
+      announce_(item.job, std::get<Announce>(item.effect));
+    }
+  }
+  ArmTimerOnLoop();
+}
+
+template <typename Message>
+void JobLoop::Deliver(const AgentKey& key, const Message& message) {
+  const auto it = attendees_.find(key);
+  if (it != attendees_.end()) it->second->Deliver(message);
+}
+
+void JobLoop::ArmTimerOnLoop() {
+  MonoTime due = clock_.ToReal(table_.NextDeadline());
+  if (table_.size() > 0) due = Min(due, MonoNow() + kStallWatch);
+  clock_.Expect(due);
+  if (due.is_infinite()) {
+    timer_.cancel();
+    return;
+  }
+  timer_.expires_at(
+      std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(due.since_zero())));
+  timer_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
+    if (error) return;
+    mailbox.Post([this] { Perform(table_.Tick(Now())); });
+  });
+}
+
+}  // namespace muster::rendezvous

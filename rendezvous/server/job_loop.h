@@ -1,0 +1,71 @@
+// The job table on an event loop: its timer, its clock, and who attends. Without gRPC; the agent in
+// the same process attends through a LocalLink (local_link.h), others through AgentSessions
+// (agent_sessions.h).
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/container/btree_map.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+#include "proto/io/loop_mailbox.h"
+#include "rendezvous/core/job_table.h"
+#include "rendezvous/server/stall_clock.h"
+
+namespace muster::rendezvous {
+
+// The way back to one agent. Deliver may only queue.
+class Attendee {
+ public:
+  virtual ~Attendee() = default;
+  virtual void Deliver(const Directive& directive) = 0;
+  virtual void Deliver(const StoreReply& reply) = 0;
+  // A newer way to the same agent has taken this one's place.
+  virtual void Replaced() = 0;
+};
+
+struct AgentKey {
+  JobKey job;
+  Incarnation agent;
+  friend auto operator<=>(const AgentKey&, const AgentKey&) = default;
+  friend bool operator==(const AgentKey&, const AgentKey&) = default;
+};
+
+using AnnounceSink = std::function<void(const JobKey&, const Announce&)>;
+
+// Loop thread only.
+class JobLoop {
+ public:
+  // `loop` must outlive this.
+  JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce);
+  ~JobLoop() { mailbox_.Close(); }
+  JobLoop(const JobLoop&) = delete;
+  JobLoop& operator=(const JobLoop&) = delete;
+
+  // `attendee` must live until Detach or Replaced.
+  void Attach(const AgentKey& key, Attendee* attendee);
+  // Does nothing if another has taken its place.
+  void Detach(const AgentKey& key, Attendee* attendee);
+  void OnReport(const AgentKey& key, const AgentReport& report);
+  void OnStoreRequest(const AgentKey& key, const StoreRequest& request);
+  void OnHostLeaving(const Departure& departure, const std::string& host_name);
+
+  const JobTable& table() const { return table_; }
+
+ private:
+  MonoTime Now() { return clock_.Now(MonoNow()); }
+  void Perform(const std::vector<JobTable::JobEffect>& effects);
+  template <typename Message>
+  void Deliver(const AgentKey& key, const Message& message);
+  void ArmTimerOnLoop();
+
+  const LoopMailbox mailbox_;
+  JobTable table_;
+  const AnnounceSink announce_;
+  StallClock clock_;
+  absl::btree_map<AgentKey, Attendee*> attendees_;
+  asio::steady_timer timer_;
+};
+
+}  // namespace muster::rendezvous

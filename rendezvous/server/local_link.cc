@@ -1,0 +1,71 @@
+#include "rendezvous/server/local_link.h"
+
+#include <utility>
+
+namespace muster::rendezvous {
+
+LocalLink::LocalLink(asio::io_context& loop, std::weak_ptr<JobLoop> jobs, AgentKey key)
+    : mailbox_(loop), jobs_(std::move(jobs)), key_(std::move(key)) {}
+
+LocalLink::~LocalLink() {
+  mailbox_.Close();
+  Detach();
+}
+
+void LocalLink::Open(LinkListener listener) {
+  listener_ = std::move(listener);
+  is_open_ = true;
+  if (const auto jobs = jobs_.lock()) jobs->Attach(key_, this);
+  mailbox_.Post([this] {
+    if (listener_.on_state)
+      listener_.on_state(true, "attending the server of this process", absl::OkStatus());
+  });
+}
+
+void LocalLink::SendReport(const AgentReport& report) {
+  mailbox_.Post([this, report] {
+    const auto jobs = jobs_.lock();
+    if (is_open_ && jobs != nullptr) jobs->OnReport(key_, report);
+  });
+}
+
+void LocalLink::SendStoreRequest(const StoreRequest& request) {
+  mailbox_.Post([this, request] {
+    const auto jobs = jobs_.lock();
+    if (is_open_ && jobs != nullptr) {
+      jobs->OnStoreRequest(key_, request);
+    } else if (listener_.on_store_reply) {
+      listener_.on_store_reply(
+          {.request_id = request.request_id,
+           .status = absl::UnavailableError("the server of this process has ended")});
+    }
+  });
+}
+
+void LocalLink::Close(absl::Duration /*linger*/, std::function<void()> on_closed) {
+  // Behind what was sent before, which is thereby taken first.
+  mailbox_.Post([this, on_closed = std::move(on_closed)] {
+    Detach();
+    listener_ = {};
+    if (on_closed) on_closed();
+  });
+}
+
+void LocalLink::Deliver(const Directive& directive) {
+  mailbox_.Post([this, directive] {
+    if (listener_.on_directive) listener_.on_directive(directive);
+  });
+}
+
+void LocalLink::Deliver(const StoreReply& reply) {
+  mailbox_.Post([this, reply] {
+    if (listener_.on_store_reply) listener_.on_store_reply(reply);
+  });
+}
+
+void LocalLink::Detach() {
+  if (!std::exchange(is_open_, false)) return;
+  if (const auto jobs = jobs_.lock()) jobs->Detach(key_, this);
+}
+
+}  // namespace muster::rendezvous

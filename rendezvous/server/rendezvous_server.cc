@@ -1,0 +1,114 @@
+#include "rendezvous/server/rendezvous_server.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "asio/ip/tcp.hpp"
+#include "proto/base/status_macros.h"
+#include "proto/io/log.h"
+#include "rendezvous/server/agent_sessions.h"
+#include "rendezvous/server/local_link.h"
+
+namespace muster::rendezvous {
+namespace {
+
+void LogAnnouncement(const JobKey& job, const Announce& announce) {
+  log::Write(log::Level::kInfo, announce.event, announce.reason,
+             {{"run", job.run_id}, {"round", ToString(announce.round)}});
+}
+
+void LogRefusal(const std::string& peer_address, const absl::Status& why) {
+  log::Write(log::Level::kWarning, "agent_refused",
+             absl::StrCat("refused an agent at ", peer_address, ": ", why.message()),
+             {{"peer", peer_address}});
+}
+
+absl::StatusOr<asio::ip::tcp::endpoint> Resolve(asio::io_context& loop, const std::string& name,
+                                                int port) {
+  asio::ip::tcp::resolver resolver(loop);
+  asio::error_code error;
+  const auto found = resolver.resolve(
+      name, absl::StrCat(port),
+      asio::ip::tcp::resolver::passive | asio::ip::tcp::resolver::numeric_service, error);
+  if (error || found.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot listen on ", name, ": ", error.message()));
+  }
+  for (const auto& entry : found) {
+    if (entry.endpoint().address().is_v4()) return entry.endpoint();
+  }
+  return found.begin()->endpoint();
+}
+
+}  // namespace
+
+RendezvousServer::RendezvousServer(asio::io_context& loop, RendezvousServerOptions options)
+    : loop_(loop),
+      mailbox_(loop),
+      options_(std::move(options)),
+      jobs_(std::make_shared<JobLoop>(
+          loop,
+          JobTableOptions{
+              .term = options_.term, .lease = options_.lease, .only_run_id = options_.only_run_id},
+          options_.announce ? options_.announce : LogAnnouncement)),
+      shutdown_timer_(loop) {}
+
+std::unique_ptr<RendezvousServer> RendezvousServer::Create(asio::io_context& loop,
+                                                           RendezvousServerOptions options) {
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(loop, std::move(options)));
+}
+
+RendezvousServer::~RendezvousServer() { mailbox_.Close(); }
+
+absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int port) {
+  if (sessions_ != nullptr) return absl::FailedPreconditionError("the server listens already");
+  if (options_.owners.empty()) return absl::FailedPreconditionError("the server has no secret");
+  MUSTER_ASSIGN_OR_RETURN(const asio::ip::tcp::endpoint endpoint, Resolve(loop_, address, port));
+  MUSTER_ASSIGN_OR_RETURN(sessions_,
+                          AgentSessions::Listen(loop_, *jobs_, endpoint,
+                                                {.term = options_.term,
+                                                 .owners = options_.owners,
+                                                 .tls = options_.tls,
+                                                 .host_name = options_.host_name,
+                                                 .handshake_timeout = options_.handshake_timeout,
+                                                 .on_refused = LogRefusal}));
+  return sessions_->port();
+}
+
+std::unique_ptr<RendezvousLink> RendezvousServer::MakeLocalLink(const std::string& run_id,
+                                                                Incarnation incarnation) {
+  const std::string owner = options_.owners.empty() ? std::string() : options_.owners.front().owner;
+  return std::make_unique<LocalLink>(loop_, jobs_, AgentKey{{owner, run_id}, incarnation});
+}
+
+void RendezvousServer::HostLeaving(const Departure& departure, const std::string& host_name) {
+  jobs_->OnHostLeaving(departure, host_name);
+}
+
+void RendezvousServer::Shutdown(absl::Duration deadline, std::function<void()> on_closed) {
+  on_closed_ = std::move(on_closed);
+  if (sessions_ == nullptr) {
+    mailbox_.Post([this] { FinishShutdownOnLoop(); });
+    return;
+  }
+  shutdown_timer_.expires_after(absl::ToChronoNanoseconds(deadline));
+  shutdown_timer_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
+    if (error) return;
+    mailbox.Post([this] { FinishShutdownOnLoop(); });
+  });
+  sessions_->Drain([this] { FinishShutdownOnLoop(); });
+}
+
+void RendezvousServer::FinishShutdownOnLoop() {
+  shutdown_timer_.cancel();
+  sessions_.reset();
+  // Moved out, since the callee may destroy this server.
+  const auto on_closed = std::exchange(on_closed_, nullptr);
+  if (on_closed) on_closed();
+}
+
+size_t RendezvousServer::num_streams() const {
+  return sessions_ == nullptr ? 0 : sessions_->num_streams();
+}
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,89 @@
+// The rendezvous as a whole, for `musterd` and for the embedded server of `muster run`: the jobs,
+// the ways in, the end.
+//
+//   RendezvousServer -- JobLoop (job_loop.h): JobTable, timer, who attends
+//                    -- AgentSessions (agent_sessions.h), after Listen: handshakes, queues --
+//                    RendezvousService: gRPC
+//                    -- LocalLink (local_link.h) for the agent of this process
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+#include "proto/io/credentials.h"
+#include "proto/io/loop_mailbox.h"
+#include "rendezvous/client/rendezvous_link.h"
+#include "rendezvous/server/job_loop.h"
+
+namespace muster::rendezvous {
+
+class AgentSessions;
+
+struct RendezvousServerOptions {
+  ServerTerm term{1};
+  LeaseSettings lease;
+  std::string only_run_id;       // not empty: an embedded server of this one job
+  std::vector<OwnerKey> owners;  // one at least before Listen; an embedded server's is named ""
+  TlsMode tls = TlsMode::kOn;
+  std::string host_name;  // of this machine, for messages
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  AnnounceSink announce;  // empty: the log
+};
+
+// Loop thread only. Until Listen there is no gRPC, no port and no thread. The loop must be kept
+// running (a work guard).
+class RendezvousServer {
+ public:
+  // `loop` must outlive the server.
+  static std::unique_ptr<RendezvousServer> Create(asio::io_context& loop,
+                                                  RendezvousServerOptions options);
+  // Breaks off what is open.
+  ~RendezvousServer();
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
+
+  // Listens on exactly `address`, a numeric address or a name that is resolved here (its first IPv4
+  // address, else its first), and returns the port; 0 takes a free one. All addresses only if asked
+  // for: "0.0.0.0" or "::". Once.
+  //
+  // Errors: kAlreadyExists: another process listens there. kInvalidArgument: the name cannot be
+  // resolved, or is not an address
+  //         of this machine. kPermissionDenied: a port below 1024. kFailedPrecondition: it listens
+  //         already, or has no owner. kUnavailable: anything else.
+  absl::StatusOr<int> Listen(const std::string& address, int port);
+
+  // The way for the agent of this process, whose owner is the first. The link may outlive the
+  // server, not the loop.
+  std::unique_ptr<RendezvousLink> MakeLocalLink(const std::string& run_id, Incarnation incarnation);
+
+  // The process that hosts this server leaves: every agent of every job is told.
+  void HostLeaving(const Departure& departure, const std::string& host_name);
+
+  // Takes no new streams and ends those that are open: after the last directive has been written,
+  // and where that was EndJob by the agent's own closing. `on_closed` follows when all have gone,
+  // or at `deadline`, and is the moment to destroy the server.
+  void Shutdown(absl::Duration deadline, std::function<void()> on_closed);
+
+  const JobTable& table() const { return jobs_->table(); }
+  size_t num_streams() const;
+
+ private:
+  RendezvousServer(asio::io_context& loop, RendezvousServerOptions options);
+  void FinishShutdownOnLoop();
+
+  asio::io_context& loop_;
+  const LoopMailbox mailbox_;
+  const RendezvousServerOptions options_;
+  // Shared with local links by weak pointers only. Outlives the sessions, which detach from it.
+  std::shared_ptr<JobLoop> jobs_;
+  std::unique_ptr<AgentSessions> sessions_;
+  asio::steady_timer shutdown_timer_;
+  std::function<void()> on_closed_;
+};
+
+}  // namespace muster::rendezvous

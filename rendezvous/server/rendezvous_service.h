@@ -1,0 +1,89 @@
+// The gRPC side of the server: a listening port and its streams. Its other end is
+// rendezvous/client/attend_stream.h.
+//
+// gRPC's threads only translate and post; every decision is the loop's. A stream that breaks ends
+// itself, so ending the server never waits for the loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/statusor.h"
+#include "asio/io_context.hpp"
+#include "asio/ip/tcp.hpp"
+#include "proto/base/ids.h"
+#include "proto/io/credentials.h"
+#include "proto/io/loop_mailbox.h"
+#include "rendezvous/server/handshake.h"
+
+namespace grpc {
+class Server;
+}
+
+namespace muster::proto {
+class FromAgent;
+class FromServer;
+}  // namespace muster::proto
+
+namespace muster::rendezvous {
+
+using StreamId = Id<struct StreamIdTag, uint64_t>;
+
+// Called on the loop thread.
+struct ServiceEvents {
+  std::function<void(StreamId, std::string peer_address, TlsPeer)>
+      on_open;  // reads begin with ReadNext
+  std::function<void(StreamId, const proto::FromAgent&)>
+      on_message;  // the next comes after ReadNext
+  std::function<void(StreamId)> on_written;
+  std::function<void(StreamId)> on_end;  // the last of this stream, unless Finish came first
+};
+
+// Loop thread only.
+class RendezvousService {
+ public:
+  // Listens on exactly this address; port 0 takes a free one.
+  //
+  // Errors: kAlreadyExists: another process listens there. kInvalidArgument: not an address of this
+  // machine.
+  //         kPermissionDenied: a port below 1024. kUnavailable: anything else.
+  static absl::StatusOr<std::unique_ptr<RendezvousService>> Start(
+      asio::io_context& loop, const asio::ip::tcp::endpoint& address,
+      const std::vector<OwnerKey>& owners, TlsMode tls, ServiceEvents events);
+  // Breaks off what is open; no event follows.
+  ~RendezvousService();
+  RendezvousService(const RendezvousService&) = delete;
+  RendezvousService& operator=(const RendezvousService&) = delete;
+
+  int port() const { return port_; }
+  void ReadNext(StreamId id);
+  // One at a time: the next after on_written.
+  void Write(StreamId id, const proto::FromServer& message);
+  // Ends the stream with `status`; what is being written may be lost unless on_written has come.
+  void Finish(StreamId id, const absl::Status& status);
+
+ private:
+  class Stream;
+  class Acceptor;
+
+  RendezvousService(asio::io_context& loop, TlsMode tls, ServiceEvents events);
+  void OnOpenOnLoop(StreamId id, std::shared_ptr<Stream> stream);
+  void OnMessageOnLoop(StreamId id, const proto::FromAgent& message);
+  void OnWrittenOnLoop(StreamId id);
+  void OnEndOnLoop(StreamId id);
+
+  const LoopMailbox mailbox_;
+  const TlsMode tls_;
+  const ServiceEvents events_;
+  int port_ = 0;
+  // A stream is shared by gRPC, until it is done with it, and by this map, until the loop has
+  // dropped it.
+  absl::btree_map<StreamId, std::shared_ptr<Stream>> streams_;
+  std::unique_ptr<Acceptor> acceptor_;  // the server calls it: outlives it
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Start and restart times of `muster run` beside torchrun on the same machine (DESIGN section 7, rows 1 and 2).
+
+Both launchers start the same tiny worker (exec_probe.cc), alternating, and the medians are compared:
+  start    launcher's exec to the exec of the last worker
+  restart  SIGKILL of one worker to the exec of the last replacement
+  memory   resident memory of the launcher, and of the launcher with its guardian, while the workers run
+"""
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+DEADLINE_S = 60
+
+
+class Job:
+    """One run of a launcher with probes as workers."""
+
+    def __init__(self, launcher, probe, workers):
+        self.workers = workers
+        self.directory = tempfile.mkdtemp(prefix="launch_bench.")
+        os.mkfifo(self.directory + "/release")
+        environment = dict(os.environ, PROBE_DIRECTORY=self.directory)
+        self.output = open(self.directory + "/output", "wb")
+        options = [f"--nproc_per_node={workers}", "--standalone", "--max_restarts=1", "--no_python", probe]
+        self.begin_ns = time.monotonic_ns()
+        self.process = subprocess.Popen(launcher + options, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=self.output, stderr=self.output)
+
+    def notes(self, attempt):
+        """(time in ns, pid) of every worker of `attempt`, once all have begun."""
+        paths = [f"{self.directory}/{attempt}.{rank}" for rank in range(self.workers)]
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(os.path.exists(path) for path in paths):
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise RuntimeError(f"attempt {attempt} did not start:\n" + self.text())
+            time.sleep(0.002)
+        return [tuple(int(word) for word in open(path).read().split()) for path in paths]
+
+    def text(self):
+        return open(self.directory + "/output", errors="replace").read()
+
+    def memory_kib(self):
+        """Resident KiB of the launcher, and of it with those of its children that are no workers."""
+        pid = self.process.pid
+        launcher = resident_kib(pid)
+        children = open(f"/proc/{pid}/task/{pid}/children").read().split()
+        others = [child for child in children if "exec_probe" not in open(f"/proc/{child}/comm").read()]
+        return launcher, launcher + sum(resident_kib(child) for child in others)
+
+    def finish(self):
+        """Releases the workers, and expects a good end."""
+        release = os.open(self.directory + "/release", os.O_RDWR)
+        try:
+            if self.process.wait(DEADLINE_S) != 0:
+                raise RuntimeError(f"exit code {self.process.returncode}:\n" + self.text())
+        finally:
+            os.close(release)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.output.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def resident_kib(pid):
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    return 0
+
+
+def measure(launcher, probe, workers):
+    job = Job(launcher, probe, workers)
+    try:
+        first = job.notes(0)
+        launcher_kib, total_kib = job.memory_kib()
+        killed_ns = time.monotonic_ns()
+        os.kill(first[0][1], signal.SIGKILL)
+        second = job.notes(1)
+        job.finish()
+        return {
+            "start_ms": (max(ns for ns, _ in first) - job.begin_ns) / 1e6,
+            "restart_ms": (max(ns for ns, _ in second) - killed_ns) / 1e6,
+            "launcher_mib": launcher_kib / 1024,
+            "with_guardian_mib": total_kib / 1024,
+        }
+    finally:
+        job.close()
+
+
+def torchrun(python):
+    """The command of torchrun and PyTorch's version; (None, "") if it is not installed."""
+    found = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+    if found.returncode != 0:
+        return None, ""
+    # PyTorch 1.13 under Python 3.11 fails on its own default "0" of redirects and tee; a map works everywhere. Its
+    # poll is 5 s by default, in newer versions 0.1 s.
+    options = ["--redirects=0:1", "--tee=0:1", "--monitor_interval=0.1"]
+    return [python, "-m", "torch.distributed.run"] + options, found.stdout.strip()
+
+
+def run(arguments):
+    peer, peer_version = torchrun(arguments.python)
+    launchers = {"muster": [arguments.muster, "run"]}
+    repeats = {"muster": arguments.repeat}
+    if peer:
+        launchers["torchrun"] = peer
+        repeats["torchrun"] = min(arguments.repeat, arguments.peer_repeat)
+    samples = {name: [] for name in launchers}
+    for turn in range(arguments.repeat):
+        for name, launcher in launchers.items():
+            if turn < repeats[name]:
+                samples[name].append(measure(launcher, arguments.probe, arguments.workers))
+    medians = {name: {key: statistics.median(s[key] for s in list_) for key in list_[0]}
+               for name, list_ in samples.items()}
+    return {
+        "workers": arguments.workers, "cpus": os.cpu_count(), "kernel": platform.release(),
+        "torch": peer_version, "runs": {name: len(list_) for name, list_ in samples.items()},
+        "median": medians, "samples": samples,
+    }
+
+
+ROWS = [("start_ms", "launcher start to last worker's exec", "ms", 50),
+        ("restart_ms", "worker death to last replacement's exec", "ms", 20),
+        ("launcher_mib", "launcher resident", "MiB", 30),
+        ("with_guardian_mib", "launcher and guardian resident", "MiB", None)]
+
+
+def print_table(result):
+    ours, peer = result["median"]["muster"], result["median"].get("torchrun")
+    runs = ", ".join(f"{count} of {name}" for name, count in result["runs"].items())
+    print(f"{result['workers']} workers, {result['cpus']} CPUs, medians of {runs}"
+          + (f" (PyTorch {result['torch']})" if peer else "; torchrun is not installed"))
+    print(f"{'':42}{'muster':>12}{'torchrun':>12}{'ratio':>8}{'to reach':>10}")
+    for key, text, unit, goal in ROWS:
+        theirs = f"{peer[key]:.1f}" if peer else "-"
+        ratio = f"{peer[key] / ours[key]:.0f}x" if peer and ours[key] else "-"
+        print(f"{text + ', ' + unit:42}{ours[key]:12.1f}{theirs:>12}{ratio:>8}{'' if goal is None else f'<= {goal}':>10}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--muster", required=True, help="the program to measure")
+    parser.add_argument("--probe", required=True, help="the built exec_probe")
+    parser.add_argument("--python", default="/usr/bin/python3", help="the Python whose torchrun is the peer")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=15)
+    parser.add_argument("--peer_repeat", type=int, default=5, help="torchrun takes seconds")
+    parser.add_argument("--json", help="where to write all samples")
+    arguments = parser.parse_args()
+    result = run(arguments)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(result, file, indent=2)
+    print_table(result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

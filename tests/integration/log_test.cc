@@ -1,0 +1,186 @@
+// Log folder, redirects, tee, filters, console.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/job_under_test.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+constexpr char kSpeaks[] = "echo out of $LOCAL_RANK\necho err of $LOCAL_RANK >&2";
+
+class Logs : public JobTest {
+ protected:
+  std::string logs() const { return directory() + "/logs"; }
+  SubprocessResult RunWith(const Arguments& options, const std::string& commands,
+                           int expected = 0) {
+    const SubprocessResult result = Run(Arguments{"run", "--rdzv_id=j7", "--log_dir=" + logs()} +
+                                        options + Arguments{ShellScript("train.sh", commands)});
+    EXPECT_THAT(result, ExitsWith(expected));
+    return result;
+  }
+  // Text of the file attempt_0/`rest`, in the one folder of the run.
+  std::string Log(const std::string& rest) const {
+    for (const std::string& file : FilesBelow(logs())) {
+      if (absl::EndsWith(file, "/attempt_0/" + rest)) return ReadFile(logs() + "/" + file);
+    }
+    return "(no such file)";
+  }
+};
+
+TEST_F(Logs, RedirectedStreamsGoToTheFilesOfTheirRankAlone) {
+  const SubprocessResult result = RunWith({"--nproc_per_node=2", "-r", "3"}, kSpeaks);
+  EXPECT_EQ(Log("1/stdout.log"), "out of 1\n");
+  EXPECT_EQ(Log("1/stderr.log"), "err of 1\n");
+  EXPECT_THAT(result.out + result.err, AllOf(Not(HasSubstr("out of")), Not(HasSubstr("err of"))));
+}
+
+TEST_F(Logs, TheFolderOfARunBeginsWithItsId) {
+  RunWith({"-r", "3"}, kSpeaks);
+  EXPECT_THAT(FilesBelow(logs()), Each(MatchesRegex("j7_[^/]+/attempt_0/0/.*")));
+}
+
+TEST_F(Logs, TwoRunsNeverShareAFolder) {
+  RunWith({"-r", "3"}, kSpeaks);
+  const size_t files = FilesBelow(logs()).size();
+  RunWith({"-r", "3"}, kSpeaks);
+  EXPECT_EQ(FilesBelow(logs()).size(), 2 * files);
+}
+
+TEST_F(Logs, TeeWritesToFileAndConsole) {
+  const SubprocessResult result = RunWith({"--nproc_per_node=2", "-t", "3"}, kSpeaks);
+  EXPECT_EQ(Log("1/stdout.log"), "out of 1\n");
+  EXPECT_THAT(result.out, ContainsRegex("1\\]:? *out of 1\n"));
+  EXPECT_THAT(result.err, ContainsRegex("1\\]:? *err of 1\n"));
+}
+
+TEST_F(Logs, TeeOfTheOnlyWorkerWritesToFileAndConsole) {
+  EXPECT_THAT(RunWith({"-t", "1"}, kSpeaks).out, HasSubstr("out of 0"));
+  EXPECT_EQ(Log("0/stdout.log"), "out of 0\n");
+}
+
+TEST_F(Logs, AMapReachesLocalRanksBeyondNine) {
+  const SubprocessResult result = RunWith({"--nproc_per_node=12", "-r", "0:1,11:2"}, kSpeaks);
+  EXPECT_EQ(Log("0/stdout.log"), "out of 0\n");
+  EXPECT_EQ(Log("11/stderr.log"), "err of 11\n");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("out of 11"), Not(HasSubstr("out of 0"))));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("err of 0"), Not(HasSubstr("err of 11"))));
+}
+
+TEST_F(Logs, TheErrorFileOfAWorkerStaysAndItsMessageIsInTheSummary) {
+  const std::string error =
+      R"({"message": {"message": "ValueError: bad shape", "extraInfo": {"py_callstack": "here", "timestamp": "1"}}})";
+  const SubprocessResult result = RunWith(
+      {"-r", "3"}, absl::StrCat("echo '", error, "' > $TORCHELASTIC_ERROR_FILE\nexit 6"), 6);
+  EXPECT_EQ(Log("0/error.json"), error + "\n");
+  EXPECT_THAT(result.err, HasSubstr("ValueError: bad shape"));
+}
+
+TEST_F(Logs, AnErrorFileThatIsNoJsonKeepsRankAndExitCodeInTheSummary) {
+  const SubprocessResult result =
+      RunWith({}, "echo '{\"message' > $TORCHELASTIC_ERROR_FILE\nexit 6", 6);
+  EXPECT_THAT(result.err, AllOf(ContainsRegex("rank[^0-9]*0"), HasSubstr("6")));
+}
+
+TEST_F(Logs, TheLocalRanksFilterKeepsOthersOffTheConsole) {
+  const SubprocessResult result =
+      RunWith({"--nproc_per_node=3", "--local_ranks_filter=1"}, kSpeaks);
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("out of 1"), Not(HasSubstr("out of 0")), Not(HasSubstr("out of 2"))));
+}
+
+TEST_F(Logs, ADuplicateFilterCopiesItsLinesToAFileOfTheirOwn) {
+  RunWith({"--nproc_per_node=2", "-t", "3", "--duplicate_stdout_filters=loss"},
+          "echo loss of $RANK\necho something else");
+  const std::vector<std::string> files = FilesBelow(logs());
+  const auto copy = std::find_if(files.begin(), files.end(), [](const std::string& file) {
+    return absl::StrContains(file, "attempt_0") && absl::StrContains(file, "filtered_stdout");
+  });
+  ASSERT_NE(copy, files.end()) << ::testing::PrintToString(files);
+  EXPECT_THAT(ReadFile(logs() + "/" + *copy), AllOf(HasSubstr("loss of 0"), HasSubstr("loss of 1"),
+                                                    Not(HasSubstr("something else"))));
+}
+
+TEST_F(Logs, TheConsoleShowsOnlyRankZeroIfAsked) {
+  const SubprocessResult result = RunWith({"--nproc_per_node=2", "--console=rank0"}, kSpeaks);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("out of 0"), Not(HasSubstr("out of 1"))));
+}
+
+TEST_F(Logs, TheConsoleStaysEmptyIfAsked) {
+  const SubprocessResult result = RunWith({"--nproc_per_node=2", "--console=none"}, kSpeaks);
+  EXPECT_THAT(result.out + result.err, AllOf(Not(HasSubstr("out of")), Not(HasSubstr("err of"))));
+}
+
+TEST_F(Logs, LinesOfManyWritersAreNeverTorn) {
+  const std::string script =
+      PythonScript("train.py",
+                   "import os, sys\n"
+                   "for i in range(2000):\n"
+                   "    sys.stdout.write('line %d' % i); sys.stdout.write(' of rank ' + "
+                   "os.environ['RANK'] + '\\n')\n");
+  const SubprocessResult result = Run({"run", "--nproc_per_node=4", script});
+  EXPECT_THAT(result, ExitsWith(0));
+  const std::vector<std::string> lines = absl::StrSplit(result.out, '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines.size(), 8000u);
+  EXPECT_THAT(lines, Each(MatchesRegex("\\[[^]]+\\]:? *line [0-9]+ of rank [0-3]")));
+}
+
+TEST_F(Logs, AByteThatIsNoUtf8LosesNothing) {
+  const SubprocessResult result =
+      RunWith({"--nproc_per_node=2", "-t", "1"}, "printf 'a\\377b\\n'\necho after");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("a\377b"), HasSubstr("after")));
+  EXPECT_EQ(Log("1/stdout.log"), "a\377b\nafter\n");
+}
+
+TEST_F(Logs, AFolderThatIsAFileIsRefusedBeforeAnythingStarts) {
+  WriteFile(logs(), "a file");
+  const SubprocessResult result = RunWith({"-r", "3"}, "touch $OUT/started", 2);
+  EXPECT_THAT(result.err, HasSubstr(logs()));
+  EXPECT_FALSE(FileExists(Out("started")));
+}
+
+// A file system of 64 KiB at a path, while this object lives.
+class SmallFileSystem {
+ public:
+  explicit SmallFileSystem(const std::string& path) : path_(path) {
+    mounted_ =
+        mkdir(path.c_str(), 0755) == 0 && mount("tmpfs", path.c_str(), "tmpfs", 0, "size=64k") == 0;
+  }
+  ~SmallFileSystem() {
+    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+
+ private:
+  std::string path_;
+  bool mounted_ = false;
+};
+
+TEST_F(Logs, AFullFolderStopsTheFilesButNotTheJob) {
+  const SmallFileSystem full(logs());
+  if (!full.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
+  const SubprocessResult result =
+      RunWith({"--nproc_per_node=2", "-t", "3"},
+              "i=0\nwhile [ $i -lt 4000 ]; do\n"
+              "  echo line $i with enough words to fill the folder\n  i=$((i+1))\ndone");
+  EXPECT_THAT(result.err, ContainsRegex("No space left|full"));
+  EXPECT_THAT(result.out, HasSubstr("line 3999")) << "the console goes on";
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,101 @@
+// Several nodes that must not, or cannot, come together: each is told why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/several_nodes.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+class Refusal : public SeveralNodes {
+ protected:
+  std::string script() const { return ShellScript("train.sh", "touch $OUT/started"); }
+  void TearDown() override {
+    EXPECT_FALSE(FileExists(Out("started"))) << "no worker may start";
+    SeveralNodes::TearDown();
+  }
+};
+
+TEST_F(Refusal, MeetsANodeRankThatIsTakenAndTheJobWaitsOn) {
+  Subprocess first = StartStatic(0, 2, {script()});
+  ASSERT_TRUE(SaysThatItWaits(first));
+  const SubprocessResult result = StartStatic(0, 2, {script()}).Wait();
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, ContainsRegex("node.rank"));
+  EXPECT_FALSE(first.Wait(absl::ZeroDuration()).ended);
+  first.Signal(SIGTERM);
+  EXPECT_THAT(first.Wait(), ExitsWith(143));
+}
+
+TEST_F(Refusal, NamesTheNodesThatAreMissingAtTheTimeOut) {
+  std::vector<Subprocess> agents;
+  for (int node : {0, 1})
+    agents.push_back(StartStatic(node, 3, {"--rdzv_conf=join_timeout=2", script()}));
+  for (const SubprocessResult& result : WaitForAll(agents)) {
+    EXPECT_THAT(result, ExitsWith(4));
+    EXPECT_THAT(result.err, ContainsRegex("node.rank[s]?[ =:]*2"));
+  }
+}
+
+TEST_F(Refusal, TellsAnElasticJobHowManyNodesAreMissing) {
+  const SubprocessResult result =
+      StartElastic(1, "2:4", {"--rdzv_conf=join_timeout=2", script()}).Wait();
+  EXPECT_THAT(result, ExitsWith(4));
+  EXPECT_THAT(result.err, ContainsRegex("1 (more )?of|1 of (at least )?2")) << ToString(result);
+}
+
+TEST_F(Refusal, MeetsAStrangerWithAnotherSecretAndTellsThePersonWhatToDo) {
+  Subprocess first = StartElastic(1, "2", {script()}, {{"MUSTER_TOKEN", std::string(64, 'a')}});
+  ASSERT_TRUE(SaysThatItWaits(first));
+  const SubprocessResult stranger =
+      StartElastic(2, "2", {script()}, {{"MUSTER_TOKEN", std::string(64, 'b')}}).Wait();
+  EXPECT_THAT(stranger, ExitsWith(3));
+  EXPECT_THAT(stranger.err, ContainsRegex("MUSTER_TOKEN|muster/token"));
+  first.Signal(SIGTERM);
+  EXPECT_THAT(first.Wait(), ExitsWith(143));
+}
+
+TEST_F(Refusal, MeetsANodeWithAnotherHomeAndThusAnotherSecret) {
+  const TemporaryDirectory other_home;
+  Subprocess first = StartElastic(1, "2", {script()});
+  ASSERT_TRUE(SaysThatItWaits(first));
+  EXPECT_THAT(StartElastic(2, "2", {script()}, {{"HOME", other_home.path()}}).Wait(), ExitsWith(3));
+  first.Signal(SIGTERM);
+  EXPECT_THAT(first.Wait(), ExitsWith(143));
+}
+
+TEST_F(Refusal, MeetsANodeThatDisagreesOnTheRestarts) {
+  Subprocess first = StartElastic(1, "2", {"--max_restarts=1", script()});
+  ASSERT_TRUE(SaysThatItWaits(first));
+  const SubprocessResult result = StartElastic(2, "2", {"--max_restarts=2", script()}).Wait();
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, ContainsRegex("max.restarts"));
+  first.Signal(SIGTERM);
+  EXPECT_THAT(first.Wait(), ExitsWith(143));
+}
+
+TEST_F(Refusal, NamesTheHolderOfAPortThatSomethingElseUses) {
+  const LoopbackPort taken(PortUse::kListening);
+  const SubprocessResult result = Run(
+      {"run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=taken", "--rdzv_conf=join_timeout=3",
+       absl::StrCat("--rdzv_endpoint=127.0.0.1:", taken.number()), script()});
+  EXPECT_TRUE(result.ended && result.exit_code > 0) << ToString(result);
+  EXPECT_THAT(result.err, HasSubstr(std::to_string(getpid()))) << "the pid of the holder";
+}
+
+TEST_F(Refusal, MeetsAnEndpointThatDoesNotResolve) {
+  const SubprocessResult result =
+      Run({"run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=nowhere",
+           "--rdzv_endpoint=no-such-host.invalid:29400", script()});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, HasSubstr("no-such-host.invalid"));
+}
+
+}  // namespace
+}  // namespace muster::testing

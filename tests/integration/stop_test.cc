@@ -1,0 +1,165 @@
+// Interrupts, the stop ladder, and what is left afterwards: nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/job_under_test.h"
+#include "tests/support/process_table.h"
+
+namespace muster::testing {
+namespace {
+
+// Notes the signals it gets and ends `$1` signals later (0: never).
+constexpr char kTakesNote[] = R"(
+import os, signal, sys
+left = int(sys.argv[1])
+def note(number, frame):
+    global left
+    open(os.environ['OUT'] + '/signals' + os.environ['RANK'], 'a').write(signal.Signals(number).name + '\n')
+    left -= 1
+    if left == 0: sys.exit(0)
+for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1): signal.signal(s, note)
+open(os.environ['OUT'] + '/ready' + os.environ['RANK'], 'w').close()
+while True: signal.pause()
+)";
+
+class Stop : public JobTest {
+ protected:
+  // Starts two workers and waits until both have their handlers.
+  Subprocess StartTakingNote(const std::string& end_after, const Arguments& options = {},
+                             const Environment& changes = {}) {
+    const std::string script = PythonScript("train.py", kTakesNote);
+    Subprocess job = Start(
+        Arguments{"run", "--nproc_per_node=2"} + options + Arguments{script, end_after}, changes);
+    EXPECT_TRUE(WaitForOut("ready0") && WaitForOut("ready1"));
+    return job;
+  }
+  void ExpectSignals(const std::string& signals) {
+    EXPECT_EQ(ReadOut("signals0"), signals);
+    EXPECT_EQ(ReadOut("signals1"), signals);
+  }
+};
+
+TEST_F(Stop, PassesAnInterruptOnAndWaitsForTheWorkers) {
+  Subprocess job = StartTakingNote("1");
+  job.Signal(SIGINT);
+  EXPECT_THAT(job.Wait(), ExitsWith(130));
+  ExpectSignals("SIGINT\n");
+}
+
+TEST_F(Stop, PassesSigtermOnAndEndsWith143) {
+  Subprocess job = StartTakingNote("1");
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+  ExpectSignals("SIGTERM\n");
+}
+
+TEST_F(Stop, EndsAtOnceOnASecondInterrupt) {
+  Subprocess job = StartTakingNote("0", {"--shutdown_timeout=600"});
+  job.Signal(SIGINT);
+  ASSERT_TRUE(WaitForOut("signals0") && WaitForOut("signals1"));
+  job.Signal(SIGINT);
+  EXPECT_THAT(job.Wait(), ExitsWith(130));
+}
+
+TEST_F(Stop, KillsAWorkerThatOutlivesItsGrace) {
+  Subprocess job = StartTakingNote("0", {"--shutdown_timeout=1"});
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+}
+
+TEST_F(Stop, KillsAPeerOfAFailedWorkerThatIgnoresSigterm) {
+  const std::string script =
+      ShellScript("train.sh",
+                  "[ $RANK = 0 ] && { while [ ! -e $OUT/ready ]; do sleep 0.05; done; exit 5; }\n"
+                  "trap '' TERM\ntouch $OUT/ready\nwhile :; do sleep 0.05; done");
+  EXPECT_THAT(Run({"run", "--nproc_per_node=2", "--shutdown_timeout=1", script}), ExitsWith(5));
+}
+
+TEST_F(Stop, PassesUserSignalsOnUnderSlurmAndStopsNothing) {
+  Subprocess job = StartTakingNote("2", {}, {{"SLURM_JOB_ID", "1"}});
+  job.Signal(SIGUSR1);
+  ASSERT_TRUE(WaitForOut("signals0") && WaitForOut("signals1"));
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+  ExpectSignals("SIGUSR1\nSIGTERM\n");
+}
+
+// Leaves grandchildren in sessions of their own that ignore SIGTERM; the worker itself goes on as
+// `$1` says.
+constexpr char kForksDaemons[] = R"(
+for i in 1 2; do
+  setsid sh -c "trap '' TERM INT HUP; touch $OUT/grandchild$RANK.$i; while :; do sleep 1; done" > /dev/null 2>&1 &
+done
+while [ ! -e $OUT/grandchild$RANK.1 ] || [ ! -e $OUT/grandchild$RANK.2 ]; do sleep 0.02; done
+echo $MUSTER_AGENT_SOCKET > $OUT/socket
+touch $OUT/ready$RANK
+case $1 in
+  ends) exit 0 ;;
+  fails) exit 4 ;;
+  stays) exec sleep 1000 ;;
+esac)";
+
+class Leftovers : public JobTest {
+ protected:
+  Subprocess StartDaemons(const std::string& mode) {
+    return Start({"run", "--nproc_per_node=2", "--shutdown_timeout=1",
+                  ShellScript("train.sh", kForksDaemons), mode});
+  }
+  void WaitForWorkers() { ASSERT_TRUE(WaitForOut("ready0") && WaitForOut("ready1")); }
+  pid_t GuardianOf(const Subprocess& job) {
+    for (pid_t child : ChildrenOf(job.pid())) {
+      if (NameOf(child) == "muster-guardian") return child;
+    }
+    ADD_FAILURE() << "no child named muster-guardian among:\n" << Describe(ChildrenOf(job.pid()));
+    return -1;
+  }
+  void ExpectNothingIsLeft() {
+    EXPECT_TRUE(NothingIsLeft()) << Describe(ProcessesWith(mark()));
+    std::string socket = ReadOut("socket");
+    if (socket.size() < 2) return;
+    socket.pop_back();
+    EXPECT_TRUE(WaitUntil([&] { return !FileExists(socket); })) << socket;
+  }
+};
+
+TEST_F(Leftovers, AreNoneAfterSuccess) {
+  EXPECT_THAT(StartDaemons("ends").Wait(), ExitsWith(0));
+  ExpectNothingIsLeft();
+}
+
+TEST_F(Leftovers, AreNoneAfterAFailure) {
+  EXPECT_THAT(StartDaemons("fails").Wait(), ExitsWith(4));
+  ExpectNothingIsLeft();
+}
+
+TEST_F(Leftovers, AreNoneAfterAnInterrupt) {
+  Subprocess job = StartDaemons("stays");
+  WaitForWorkers();
+  job.Signal(SIGINT);
+  EXPECT_THAT(job.Wait(), ExitsWith(130));
+  ExpectNothingIsLeft();
+}
+
+TEST_F(Leftovers, AreNoneAfterTheAgentWasKilled) {
+  Subprocess job = StartDaemons("stays");
+  WaitForWorkers();
+  job.Signal(SIGKILL);
+  EXPECT_EQ(job.Wait().signal, SIGKILL);
+  ExpectNothingIsLeft();
+}
+
+TEST_F(Leftovers, AreNoneAfterTheGuardianWasKilled) {
+  Subprocess job = StartDaemons("stays");
+  WaitForWorkers();
+  const pid_t guardian = GuardianOf(job);
+  ASSERT_GT(guardian, 0);
+  kill(guardian, SIGKILL);
+  const SubprocessResult result = job.Wait();
+  EXPECT_TRUE(result.ended && result.exit_code > 0) << ToString(result);
+  ExpectNothingIsLeft();
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,95 @@
+#include "tests/support/job_under_test.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/process_table.h"
+
+namespace muster::testing {
+namespace {
+
+// Not MUSTER_…: an agent withholds such names from its workers.
+constexpr char kMarkName[] = "JOB_UNDER_TEST";
+
+}  // namespace
+
+std::string MusterBinary() { return MUSTER_BINARY_DIRECTORY "/muster"; }
+std::string MusterdBinary() { return MUSTER_BINARY_DIRECTORY "/musterd"; }
+
+Arguments operator+(Arguments first, const Arguments& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+JobTest::JobTest() {
+  std::filesystem::create_directories(directory_.File("home"));
+  std::filesystem::create_directories(directory_.File("tmp"));
+  std::filesystem::create_directories(out());
+  environment_ = {{"PATH", "/usr/local/bin:/usr/bin:/bin"},
+                  {"HOME", directory_.File("home")},
+                  {"TMPDIR", directory_.File("tmp")},
+                  {"OUT", out()},
+                  {kMarkName, directory_.path()}};
+  for (const char* name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
+    if (const char* value = getenv(name)) environment_[name] = value;
+  }
+}
+
+void JobTest::SetUp() {
+  ASSERT_EQ(access(MusterBinary().c_str(), X_OK), 0)
+      << MusterBinary() << " is not there: build the target muster";
+}
+
+void JobTest::TearDown() {
+  EXPECT_TRUE(NothingIsLeft()) << "left behind:\n" << Describe(ProcessesWith(mark()));
+  for (pid_t pid : ProcessesWith(mark())) kill(pid, SIGKILL);
+}
+
+std::string JobTest::ShellScript(const std::string& name, const std::string& commands) const {
+  return WriteScript(directory_.File(name), "#!/bin/sh\n" + commands + "\n");
+}
+
+std::string JobTest::PythonScript(const std::string& name, const std::string& text) const {
+  WriteFile(directory_.File(name), text);
+  return directory_.File(name);
+}
+
+SubprocessOptions JobTest::OptionsFor(const Arguments& arguments,
+                                      const Environment& changes) const {
+  SubprocessOptions options;
+  options.argv = Arguments{MusterBinary()} + arguments;
+  options.environment = environment_;
+  for (const auto& [name, value] : changes) options.environment[name] = value;
+  options.working_directory = directory();
+  return options;
+}
+
+Subprocess JobTest::Start(const Arguments& arguments, const Environment& changes) const {
+  return Subprocess(OptionsFor(arguments, changes));
+}
+
+Subprocess JobTest::StartProgram(const Arguments& argv, const Environment& changes) const {
+  SubprocessOptions options = OptionsFor({}, changes);
+  options.argv = argv;
+  return Subprocess(options);
+}
+
+SubprocessResult JobTest::Run(const Arguments& arguments, const Environment& changes) const {
+  return Start(arguments, changes).Wait();
+}
+
+bool JobTest::WaitForOut(const std::string& name) const {
+  return WaitUntil([&] { return FileExists(Out(name)); });
+}
+
+std::string JobTest::mark() const { return absl::StrCat(kMarkName, "=", directory_.path()); }
+
+bool JobTest::NothingIsLeft() const {
+  return WaitUntil([&] { return ProcessesWith(mark()).empty(); }, absl::Seconds(10));
+}
+
+}  // namespace muster::testing

@@ -1,0 +1,32 @@
+// A TCP port of a loopback address that no other process is given while this object lives, so that
+// tests beside each other never meet.
+#pragma once
+
+#include <string>
+
+namespace muster::testing {
+
+enum class PortUse {
+  // Bound with SO_REUSEADDR but not listening: a server that sets SO_REUSEADDR too (gRPC does) can
+  // take it.
+  kHeld,
+  // Taken by this process, which listens and never answers: any other server fails to bind it.
+  kListening,
+};
+
+class LoopbackPort {
+ public:
+  // `address` is numeric, e.g. "127.0.0.2" or "::1".
+  explicit LoopbackPort(PortUse use = PortUse::kHeld, const std::string& address = "127.0.0.1");
+  ~LoopbackPort();
+  LoopbackPort(const LoopbackPort&) = delete;
+  LoopbackPort& operator=(const LoopbackPort&) = delete;
+
+  int number() const { return number_; }
+
+ private:
+  int fd_ = -1;
+  int number_ = 0;
+};
+
+}  // namespace muster::testing

@@ -1,0 +1,433 @@
+// AgentCore: what one node does about directives, exits and signals. Each test is one sentence of
+// its behaviour.
+#include "agent/core/agent_core.h"
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr absl::Duration kGrace = absl::Seconds(30);
+
+// Drives a core through its life; remembers the effects of the last step.
+class AgentCoreTest : public ::testing::Test {
+ protected:
+  AgentCoreTest() : core_(Options()) {}
+
+  static AgentCoreOptions Options() {
+    AgentCoreOptions options;
+    options.node = {.name = "node1", .address = "10.0.0.1", .local_world_size = 2};
+    options.settings = {.min_nodes = 1,
+                        .max_nodes = 2,
+                        .max_restarts = 3,
+                        .join_timeout = absl::Seconds(600),
+                        .last_call_timeout = absl::Seconds(30),
+                        .close_timeout = absl::Seconds(30),
+                        .shutdown_timeout = kGrace};
+    options.orphan_timeout = absl::Minutes(10);
+    options.read_timeout = absl::Seconds(60);
+    options.server = "the rendezvous at node1:29400";
+    return options;
+  }
+
+  std::vector<Effect>& Do(const Event& event, absl::Duration later = absl::ZeroDuration()) {
+    now_ = now_ + later;
+    effects_ = core_.Step(event, now_);
+    EXPECT_EQ(core_.CheckInvariants(), "");
+    return effects_;
+  }
+
+  std::vector<Effect>& Direct(DirectiveBody body, absl::Duration later = absl::ZeroDuration()) {
+    return Do(DirectiveArrived{Directive{.term = ServerTerm(1),
+                                         .instance = Instance(7),
+                                         .revision = ++revision_,
+                                         .body = std::move(body)}},
+              later);
+  }
+
+  static Assignment Place(int64_t round) {
+    return {.round = Round(round),
+            .instance = Instance(7),
+            .num_nodes = 2,
+            .local_world_size = 2,
+            .world_size = 4,
+            .restart_count = static_cast<int>(round)};
+  }
+
+  void Join() {
+    Do(LinkChanged{.up = true, .detail = "connected"});
+    Do(Started{});
+    Do(PortsReserved{.store_port = 1, .worker_ports = {2, 3}});
+  }
+
+  void Run() {
+    Join();
+    Direct(RunRound{Place(0)});
+  }
+
+  std::vector<Effect>& Exit(int local_rank, int exit_code, int signal = 0, int64_t round = 0) {
+    WorkerExited event{.round = Round(round), .local_rank = LocalRank(local_rank)};
+    if (exit_code != 0 || signal != 0) {
+      event.failure = WorkerFailure{.rank = Rank(local_rank),
+                                    .local_rank = LocalRank(local_rank),
+                                    .node_name = "node1",
+                                    .exit_code = exit_code,
+                                    .signal = signal};
+    }
+    return Do(event);
+  }
+
+  void SucceedEverywhere() {
+    Exit(0, 0);
+    Exit(1, 0);
+    Do(DescendantsGone{});
+  }
+
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const Effect& effect : effects_) {
+      if (const T* e = std::get_if<T>(&effect)) found.push_back(*e);
+    }
+    return found;
+  }
+
+  AgentReport LastReport() const {
+    const auto reports = All<SendReport>();
+    return reports.empty() ? AgentReport{} : reports.back().report;
+  }
+
+  MonoTime now_ = MonoTime::At(absl::Seconds(100));
+  AgentCore core_;
+  std::vector<Effect> effects_;
+  uint64_t revision_ = 0;
+};
+
+TEST_F(AgentCoreTest, ReservesPortsBeforeItAsksForAPlace) {
+  Do(Started{});
+  EXPECT_THAT(All<ReservePorts>(), SizeIs(1));
+  EXPECT_THAT(All<SendReport>(), IsEmpty());
+  Do(PortsReserved{.store_port = 5, .worker_ports = {6, 7}});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kJoining);
+  EXPECT_EQ(LastReport().node.store_port, 5);
+  EXPECT_EQ(LastReport().node.worker_ports, (std::vector<int>{6, 7}));
+}
+
+TEST_F(AgentCoreTest, EndsWithTwoWhenThePortThatTheUserAskedForIsTaken) {
+  Do(Started{});
+  Do(PortsFailed{absl::InvalidArgumentError("port 29500 is in use by pid 4242 (python3)")});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 2);
+  EXPECT_EQ(All<Finish>()[0].outcome.reason, "port 29500 is in use by pid 4242 (python3)");
+}
+
+TEST_F(AgentCoreTest, StartsWorkersWhenTheRoundIsComplete) {
+  Run();
+  ASSERT_THAT(All<StartWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<StartWorkers>()[0].assignment.world_size, 4);
+  EXPECT_EQ(core_.phase(), Phase::kRunning);
+}
+
+TEST_F(AgentCoreTest, IgnoresARepeatedOrOlderDirective) {
+  Run();
+  EXPECT_THAT(Direct(RunRound{Place(0)}), IsEmpty());
+  revision_ = 0;
+  EXPECT_THAT(Direct(StopRound{.round = Round(0), .cause = StopCause::kRestart}), IsEmpty());
+}
+
+TEST_F(AgentCoreTest, IgnoresAStopOfAnotherRound) {
+  Run();
+  EXPECT_THAT(Direct(StopRound{.round = Round(4), .cause = StopCause::kRestart}), IsEmpty());
+  EXPECT_EQ(core_.phase(), Phase::kRunning);
+}
+
+TEST_F(AgentCoreTest, RenewsItsLease) {
+  Run();
+  EXPECT_EQ(core_.NextDeadline(), now_ + absl::Seconds(2));
+  Do(Tick{}, absl::Seconds(2));
+  EXPECT_EQ(LastReport().phase, AgentPhase::kRunning);
+  EXPECT_EQ(LastReport().num_running, 2);
+}
+
+TEST_F(AgentCoreTest, ReportsAFailureAtOnceAndStopsTheOthersWithSigterm) {
+  Run();
+  Exit(1, 5);
+  EXPECT_EQ(LastReport().phase, AgentPhase::kFailed);
+  ASSERT_THAT(LastReport().failures, SizeIs(1));
+  EXPECT_EQ(LastReport().failures[0].exit_code, 5);
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGTERM);
+}
+
+TEST_F(AgentCoreTest, TellsTheAgeOfAFailureAtEachReport) {
+  Run();
+  Exit(1, 5);
+  Do(Tick{}, absl::Seconds(3));
+  ASSERT_THAT(LastReport().failures, SizeIs(1));
+  EXPECT_EQ(LastReport().failures[0].age, absl::Seconds(3));
+}
+
+TEST_F(AgentCoreTest, DoesNotCountTheEndOfAWorkerThatItSignalled) {
+  Run();
+  Exit(1, 5);
+  Exit(0, 0, SIGTERM);
+  Do(DescendantsGone{});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kStopped);
+  EXPECT_THAT(LastReport().failures, SizeIs(1));
+}
+
+TEST_F(AgentCoreTest, CountsACrashEvenWhileStopping) {
+  Run();
+  Exit(1, 5);
+  Exit(0, 0, SIGSEGV);
+  Do(DescendantsGone{});
+  EXPECT_THAT(LastReport().failures, SizeIs(2));
+}
+
+TEST_F(AgentCoreTest, KillsAfterTheGrace) {
+  Run();
+  Exit(1, 5);
+  EXPECT_THAT(Do(Tick{}, absl::Seconds(2)), ::testing::Not(IsEmpty()));  // a renewal
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  Do(Tick{}, kGrace - absl::Seconds(2));
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGKILL);
+}
+
+TEST_F(AgentCoreTest, NamesAnUnkillableWorkerAndDoesNotWaitForIt) {
+  Run();
+  Do(WorkerSpawned{.round = Round(0), .local_rank = LocalRank(0), .pid = 4242});
+  Exit(1, 5);
+  Do(Tick{}, kGrace);
+  Do(Tick{}, absl::Seconds(10));
+  ASSERT_THAT(All<Announce>(), SizeIs(1));
+  EXPECT_THAT(All<Announce>()[0].text, HasSubstr("pid 4242"));
+  EXPECT_THAT(All<SweepDescendants>(), SizeIs(1));
+  Do(DescendantsGone{});
+  EXPECT_EQ(LastReport().unkillable_pids, (std::vector<int>{4242}));
+}
+
+TEST_F(AgentCoreTest, LeavesTheJobRatherThanRestartBesideAnUnkillableWorker) {
+  Run();
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kRestart, .reason = "restart 1 of 3"});
+  Exit(1, 0, SIGTERM);
+  Do(Tick{}, kGrace);
+  Do(Tick{}, absl::Seconds(10));
+  Do(DescendantsGone{});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 1);
+}
+
+TEST_F(AgentCoreTest, SweepsWhatWorkersLeftBehindAlsoAfterSuccess) {
+  Run();
+  Exit(0, 0);
+  EXPECT_THAT(All<SweepDescendants>(), IsEmpty());
+  Exit(1, 0);
+  ASSERT_THAT(All<SweepDescendants>(), SizeIs(1));
+  EXPECT_EQ(All<SweepDescendants>()[0].signal, SIGTERM);
+  Do(Tick{}, absl::Seconds(5));
+  ASSERT_THAT(All<SweepDescendants>(), SizeIs(1));
+  EXPECT_EQ(All<SweepDescendants>()[0].signal, SIGKILL);
+}
+
+TEST_F(AgentCoreTest, ReportsSuccessAndWaitsForTheOthers) {
+  Run();
+  SucceedEverywhere();
+  EXPECT_EQ(LastReport().phase, AgentPhase::kSucceeded);
+  EXPECT_EQ(core_.phase(), Phase::kWaiting);
+  Direct(EndJob{{.exit_code = 0, .reason = "done"}});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 0);
+}
+
+TEST_F(AgentCoreTest, JoinsAgainWithFreshPortsAfterARestart) {
+  Run();
+  Exit(1, 5);
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kRestart, .reason = "restart 1 of 3"});
+  Exit(0, 0, SIGTERM);
+  Do(DescendantsGone{});
+  EXPECT_THAT(All<ReservePorts>(), SizeIs(1));
+  Do(PortsReserved{.store_port = 9, .worker_ports = {10, 11}});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kJoining);
+  EXPECT_EQ(LastReport().round, Round(0));
+  EXPECT_EQ(LastReport().node.store_port, 9);
+  EXPECT_THAT(LastReport().failures, IsEmpty());
+  Direct(RunRound{Place(1)});
+  EXPECT_THAT(All<StartWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentCoreTest, RestartsThoughItsOwnWorkersHadSucceeded) {
+  Run();
+  SucceedEverywhere();
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kRestart, .reason = "restart 1 of 3"});
+  EXPECT_THAT(All<ReservePorts>(), SizeIs(1));
+}
+
+TEST_F(AgentCoreTest, GivesWorkersOfALostPeerLessTime) {
+  Run();
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kMembershipChange, .peer_lost = true});
+  Do(Tick{}, absl::Seconds(5));
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGKILL);
+}
+
+TEST_F(AgentCoreTest, ForwardsTheVerySignalItGot) {
+  Run();
+  Do(SignalReceived{SIGINT});
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGINT);
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  ASSERT_TRUE(LastReport().departure.has_value());
+  EXPECT_TRUE(LastReport().departure->ends_job);
+}
+
+TEST_F(AgentCoreTest, PassesASchedulersWarningOnAndStopsNothing) {
+  Run();
+  for (int signal : {SIGUSR1, SIGUSR2, SIGCONT}) {
+    Do(SignalReceived{signal});
+    ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+    EXPECT_EQ(All<SignalWorkers>()[0].signal, signal);
+  }
+  EXPECT_EQ(core_.phase(), Phase::kRunning);
+  EXPECT_FALSE(core_.is_leaving());
+}
+
+TEST_F(AgentCoreTest, SigtermTakesOnlyThisNodeOutOfAnElasticJob) {
+  Run();
+  Do(SignalReceived{SIGTERM});
+  ASSERT_TRUE(LastReport().departure.has_value());
+  EXPECT_FALSE(LastReport().departure->ends_job);
+}
+
+TEST_F(AgentCoreTest, ASecondInterruptKillsAtOnceAndDoesNotRestartTheGrace) {
+  Run();
+  Do(SignalReceived{SIGINT});
+  Do(SignalReceived{SIGINT}, absl::Seconds(1));
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGKILL);
+  Do(SignalReceived{SIGINT}, absl::Seconds(1));
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+}
+
+TEST_F(AgentCoreTest, EndsWith128PlusTheSignal) {
+  Run();
+  Do(SignalReceived{SIGINT});
+  Exit(0, 0, SIGINT);
+  Exit(1, 0, SIGINT);
+  Do(DescendantsGone{});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 130);
+}
+
+TEST_F(AgentCoreTest, ASignalWhileJoiningEndsAtOnce) {
+  Join();
+  Do(SignalReceived{SIGTERM});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 143);
+}
+
+TEST_F(AgentCoreTest, AWorkerThatCouldNotBeStartedIsAFailure) {
+  Run();
+  WorkerExited event{.round = Round(0), .local_rank = LocalRank(0)};
+  event.failure = WorkerFailure{.start_failed = true, .message = "no such file: trian.py"};
+  Do(event);
+  EXPECT_THAT(All<Announce>()[0].text, HasSubstr("trian.py"));
+  EXPECT_EQ(LastReport().phase, AgentPhase::kFailed);
+}
+
+TEST_F(AgentCoreTest, RefusalsEndWithTheExitCodeOfTheirKind) {
+  Join();
+  Direct(Refuse{absl::InvalidArgumentError("--max_restarts differs")});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 2);
+}
+
+TEST_F(AgentCoreTest, AnotherSecretEndsWithThree) {
+  Join();
+  Do(LinkChanged{.up = false, .detail = "x", .fatal = absl::PermissionDeniedError("secret")});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 3);
+}
+
+TEST_F(AgentCoreTest, WithoutAnyAnswerItGivesUpAtTheJoinTimeoutWithFour) {
+  Do(Started{});
+  Do(PortsReserved{.store_port = 1, .worker_ports = {2, 3}});
+  Do(LinkChanged{.up = false, .detail = "connection refused"});
+  EXPECT_EQ(core_.NextDeadline(), now_ + absl::Seconds(600));
+  Do(Tick{}, absl::Seconds(600));
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 4);
+  EXPECT_THAT(All<Finish>()[0].outcome.reason, HasSubstr("connection refused"));
+}
+
+TEST_F(AgentCoreTest, RunsOnWithoutAServerForTheOrphanTimeoutThenEndsWith75) {
+  Run();
+  Do(LinkChanged{.up = false, .detail = "connection reset"});
+  Do(Tick{}, absl::Minutes(9));
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  Do(Tick{}, absl::Minutes(1));
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+  Exit(0, 0, SIGTERM);
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 75);
+}
+
+TEST_F(AgentCoreTest, SaysItsWholeStateAgainAfterAReconnect) {
+  Run();
+  Do(LinkChanged{.up = false, .detail = "connection reset"});
+  Do(LinkChanged{.up = true, .detail = "connected"});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kRunning);
+  EXPECT_EQ(LastReport().round, Round(0));
+  EXPECT_EQ(LastReport().instance, Instance(7));
+}
+
+TEST_F(AgentCoreTest, EndsWhenTheGuardianIsGone) {
+  Run();
+  Do(GuardianLost{"guardian (pid 17) was killed"});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_THAT(All<Finish>()[0].outcome.reason, HasSubstr("pid 17"));
+}
+
+TEST_F(AgentCoreTest, StopsRunningWorkersWhenTheJobEnds) {
+  Run();
+  Direct(EndJob{{.exit_code = 9, .reason = "rank 3 on node2 exited with code 9"}});
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+  Exit(0, 0, SIGTERM);
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 9);
+}
+
+TEST_F(AgentCoreTest, DoesNotMissTheRendezvousOnceTheJobHasEnded) {
+  Run();
+  Direct(EndJob{{.exit_code = 9, .reason = "rank 3 on node2 exited with code 9"}});
+  EXPECT_THAT(Do(LinkChanged{.up = false, .detail = "connection reset"}), IsEmpty());
+}
+
+TEST(AgentPhases, TableNamesEveryPhaseButTheLastAsASource) {
+  const std::string table = PhaseTable();
+  for (Phase phase : {Phase::kIdle, Phase::kReserving, Phase::kJoining, Phase::kRunning,
+                      Phase::kWaiting, Phase::kStopping, Phase::kReporting}) {
+    EXPECT_THAT(table, HasSubstr(std::string(ToString(phase)) + " -> "));
+  }
+  EXPECT_THAT(table, ::testing::Not(HasSubstr("done -> ")));
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,465 @@
+#include "agent/process/log_pump.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/io/log.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+
+struct Channel {
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+Channel MakePipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) std::abort();
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// What can be read without waiting.
+std::string TakeAvailable(int fd) {
+  ::fcntl(fd, F_SETFL, O_NONBLOCK);
+  std::string all;
+  char buffer[65536];
+  for (ssize_t got; (got = ::read(fd, buffer, sizeof(buffer))) > 0;) all.append(buffer, got);
+  return all;
+}
+
+void Put(const UniqueFd& fd, absl::string_view bytes) {
+  ASSERT_EQ(::write(fd.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+}
+
+std::vector<PumpedWorker> Workers(int count) {
+  std::vector<PumpedWorker> workers;
+  for (int i = 0; i < count; ++i) workers.push_back({LocalRank(i), Rank(10 + i)});
+  return workers;
+}
+
+// A pump whose consoles are two files, with a run directory of its own.
+class LogPumpTest : public ::testing::Test {
+ protected:
+  LogPumpTest() {
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
+    std::string pattern = ::testing::TempDir() + "/log_pump_XXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+    stdout_.reset(::open(Path("console_stdout").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    stderr_.reset(::open(Path("console_stderr").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    log::Configure({.sink = [this](const std::string& line) { logged_.push_back(line); }});
+  }
+  ~LogPumpTest() override {
+    log::Configure({.sink = [](const std::string&) {}});
+    pump_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  LogPumpOptions Options(LogSpec logs) {
+    return {.logs = std::move(logs),
+            .run_directory = directory_,
+            .host = "h",
+            .role = "default",
+            .console_stdout = stdout_.get(),
+            .console_stderr = stderr_.get(),
+            .flush_after = absl::Milliseconds(1)};
+  }
+  void Start(LogSpec logs, int num_workers = 2) {
+    StartWith(Options(std::move(logs)), num_workers);
+  }
+  void StartWith(LogPumpOptions options, int num_workers) {
+    pump_ = std::make_unique<LogPump>(loop_, std::move(options));
+    absl::StatusOr<std::vector<WorkerStreams>> streams =
+        pump_->OpenAttempt(0, Workers(num_workers));
+    ASSERT_TRUE(streams.ok()) << streams.status();
+    streams_ = *std::move(streams);
+  }
+  // All workers end, and the loop runs until everything that they printed has been dealt with.
+  void Finish() {
+    streams_.clear();
+    Settle();
+  }
+  void Settle() {
+    loop_.restart();
+    loop_.run_for(std::chrono::seconds(20));
+  }
+  // Until `done`, at most 20 s.
+  template <typename Done>
+  void RunUntil(Done done) {
+    loop_.restart();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!done() && std::chrono::steady_clock::now() < deadline)
+      loop_.run_one_for(std::chrono::milliseconds(100));
+  }
+
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string Log(const std::string& name) const { return ReadAll(Path("attempt_0/" + name)); }
+  std::string Stdout() const { return ReadAll(Path("console_stdout")); }
+  std::string Stderr() const { return ReadAll(Path("console_stderr")); }
+
+  std::string directory_;
+  UniqueFd stdout_;
+  UniqueFd stderr_;
+  std::vector<std::string> logged_;
+  asio::io_context loop_;
+  std::unique_ptr<LogPump> pump_;
+  std::vector<WorkerStreams> streams_;
+};
+
+LogSpec Tee() { return {.tee = {.all = StreamSet::kBoth}}; }
+LogSpec Redirect() { return {.redirects = {.all = StreamSet::kBoth}}; }
+
+TEST_F(LogPumpTest, PrintsLinesOfSeveralWorkersWithHostAndRank) {
+  Start({});
+  Put(streams_[0].stdout_fd, "hello\n");
+  Put(streams_[1].stderr_fd, "warning\n");
+  Finish();
+  EXPECT_EQ(Stdout(), "[h:10] hello\n");
+  EXPECT_EQ(Stderr(), "[h:11] warning\n");
+}
+
+TEST_F(LogPumpTest, LetsAnOnlyWorkerInheritTheTerminal) {
+  Start({}, 1);
+  EXPECT_EQ(streams_[0].stdout_fd.get(), -1);
+  EXPECT_EQ(streams_[0].stderr_fd.get(), -1);
+}
+
+TEST_F(LogPumpTest, MakesADirectoryForEachWorkerAndNamesItsErrorFile) {
+  Start({}, 12);
+  EXPECT_TRUE(std::filesystem::is_directory(Path("attempt_0/11")));
+  EXPECT_EQ(streams_[11].error_file, Path("attempt_0/11/error.json"));
+}
+
+TEST_F(LogPumpTest, WritesRedirectedStreamsToFilesOnly) {
+  Start(Redirect());
+  Put(streams_[1].stdout_fd, "out");
+  Put(streams_[1].stderr_fd, "err\n");
+  Finish();
+  EXPECT_EQ(Log("1/stdout.log"), "out");
+  EXPECT_EQ(Log("1/stderr.log"), "err\n");
+  EXPECT_EQ(Stdout(), "");
+}
+
+TEST_F(LogPumpTest, WritesTeedStreamsToFileUnchangedAndToTheConsole) {
+  Start(Tee());
+  const std::string bytes("a\r\nb\xff\xfe\0c\n", 9);
+  Put(streams_[0].stdout_fd, bytes);
+  Finish();
+  EXPECT_EQ(Log("0/stdout.log"), bytes);
+  EXPECT_EQ(Stdout(), std::string("[h:10] a\n[h:10] b\xff\xfe\0c\n", 22));
+}
+
+TEST_F(LogPumpTest, AppendsToWhatAnEarlierAttemptWrote) {
+  Start(Tee());
+  Put(streams_[0].stdout_fd, "first\n");
+  streams_.clear();
+  streams_ = *pump_->OpenAttempt(0, Workers(2));
+  Put(streams_[0].stdout_fd, "second\n");
+  Finish();
+  EXPECT_EQ(Log("0/stdout.log"), "first\nsecond\n");
+}
+
+TEST_F(LogPumpTest, UsesATemplateAsThePrefix) {
+  LogSpec logs;
+  logs.line_prefix_template = "[${role_name}${local_rank}]:";
+  Start(logs);
+  Put(streams_[1].stdout_fd, "x\n");
+  Finish();
+  EXPECT_EQ(Stdout(), "[default1]:x\n");
+}
+
+TEST_F(LogPumpTest, NeverTearsLinesOfManyWorkers) {
+  constexpr int kLines = 2000;
+  Start(Tee(), 4);
+  for (int i = 0; i < kLines; ++i) {
+    for (const WorkerStreams& streams : streams_) {
+      Put(streams.stdout_fd, absl::StrCat("line ", i));
+      Put(streams.stdout_fd, " ends here\n");
+    }
+    if (i % 100 == 0) loop_.poll();
+  }
+  Finish();
+  std::vector<int> next(4, 0);
+  for (absl::string_view line : absl::StrSplit(Stdout(), '\n', absl::SkipEmpty())) {
+    const int worker = line[4] - '0';
+    ASSERT_EQ(line, absl::StrCat("[h:1", worker, "] line ", next[worker]++, " ends here"));
+  }
+  EXPECT_THAT(next, ElementsAre(kLines, kLines, kLines, kLines));
+}
+
+TEST_F(LogPumpTest, ShowsAnUnfinishedLineAfterAWhile) {
+  Start({});
+  Put(streams_[0].stdout_fd, "Name: ");
+  RunUntil([&] { return !Stdout().empty(); });
+  EXPECT_EQ(Stdout(), "[h:10] Name: ");
+  Put(streams_[0].stdout_fd, "Ada\n");
+  Finish();
+  EXPECT_EQ(Stdout(), "[h:10] Name: Ada\n");
+}
+
+TEST_F(LogPumpTest, EndsTheLastLineOfAStreamThatStopsInTheMiddle) {
+  Start({});
+  Put(streams_[0].stdout_fd, "no newline");
+  Finish();
+  EXPECT_EQ(Stdout(), "[h:10] no newline\n");
+}
+
+TEST_F(LogPumpTest, PrintsOurOwnLineInARowOfItsOwn) {
+  LogPumpOptions options = Options({});
+  options.console_stderr = options.console_stdout;
+  StartWith(options, 2);
+  Put(streams_[0].stdout_fd, "unfinished");
+  RunUntil([&] { return !Stdout().empty(); });
+  pump_->PrintLine("muster: hello");
+  EXPECT_EQ(Stdout(), "[h:10] unfinished\nmuster: hello\n");
+}
+
+TEST_F(LogPumpTest, FoldsEqualLinesWithACount) {
+  LogSpec logs;
+  logs.fold = true;
+  LogPumpOptions options = Options(logs);
+  options.flush_after = absl::Seconds(100);
+  StartWith(options, 3);
+  for (const WorkerStreams& streams : streams_) Put(streams.stdout_fd, "loading\n");
+  Put(streams_[1].stdout_fd, "only me\n");
+  RunUntil([&] { return !Stdout().empty(); });
+  EXPECT_EQ(Stdout(), "[h:10-12 ×3] loading\n");
+  pump_->CloseAttempt();
+  EXPECT_EQ(Stdout(), "[h:10-12 ×3] loading\n[h:11] only me\n");
+}
+
+TEST_F(LogPumpTest, CopiesMatchingLinesOfAllRanksToOneFile) {
+  LogSpec logs;
+  logs.duplicate_stdout_filters = {"loss"};
+  Start(logs);
+  Put(streams_[0].stdout_fd, "loss 3\nother\n");
+  Put(streams_[1].stdout_fd, "the loss 4\n");
+  Put(streams_[1].stderr_fd, "loss on stderr\n");
+  Finish();
+  EXPECT_THAT(
+      std::vector<std::string>(absl::StrSplit(Log("filtered_stdout.log"), '\n', absl::SkipEmpty())),
+      UnorderedElementsAre("[h:10] loss 3", "[h:11] the loss 4"));
+  EXPECT_FALSE(std::filesystem::exists(Path("attempt_0/filtered_stderr.log")));
+}
+
+TEST_F(LogPumpTest, FiltersWholeLinesThatWereShownInPieces) {
+  LogSpec logs;
+  logs.duplicate_stdout_filters = {"lo", "step 7 loss"};
+  Start(logs);
+  Put(streams_[0].stdout_fd, "step 7 l");
+  RunUntil([&] { return !Stdout().empty(); });
+  Put(streams_[0].stdout_fd, "oss\n");
+  Finish();
+  EXPECT_EQ(Log("filtered_stdout.log"), "[h:10] step 7 loss\n");
+}
+
+TEST_F(LogPumpTest, KeepsTheLastOutputOfAWorkerWhoseLinesAreNotShown) {
+  LogSpec logs;
+  logs.console = ConsoleMode::kNone;
+  Start(logs);
+  Put(streams_[1].stdout_fd, "step 1\n");
+  pump_->DrainNow(LocalRank(1));
+  Put(streams_[1].stderr_fd, "Traceback\nValueError\n");
+  pump_->DrainNow(LocalRank(1));
+  EXPECT_EQ(pump_->LastOutput(LocalRank(1)), "step 1\nTraceback\nValueError");
+  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "");
+  Finish();
+  EXPECT_EQ(Stdout() + Stderr(), "");
+}
+
+TEST_F(LogPumpTest, ReadsTheLastOutputOfThisAttemptFromRedirectedFiles) {
+  Start(Redirect());
+  Put(streams_[0].stderr_fd, "old failure\n");
+  streams_ = *pump_->OpenAttempt(0, Workers(2));
+  Put(streams_[0].stdout_fd, "step 1");
+  Put(streams_[0].stderr_fd, "new failure\n");
+  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "step 1\nnew failure");
+}
+
+TEST_F(LogPumpTest, BoundsTheLastOutput) {
+  Start(Redirect());
+  for (int i = 0; i < 1000; ++i) Put(streams_[0].stderr_fd, absl::StrCat("line ", i, "\n"));
+  const std::string last = pump_->LastOutput(LocalRank(0), 100);
+  EXPECT_LE(last.size(), 100u);
+  EXPECT_THAT(last, AllOf(StartsWith("line "), EndsWith("line 998\nline 999")));
+}
+
+TEST_F(LogPumpTest, ClosesAnAttemptWhoseStreamsADescendantKeepsOpen) {
+  Start({});
+  Put(streams_[0].stdout_fd, "last words\n");
+  pump_->CloseAttempt();
+  EXPECT_EQ(Stdout(), "[h:10] last words\n");
+  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "last words");
+  EXPECT_EQ(::write(streams_[0].stdout_fd.get(), "x", 1), -1);
+}
+
+TEST_F(LogPumpTest, GoesOnWithTheConsoleWhenAFileMayNotGrow) {
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const Channel console = MakePipe();
+  LogPumpOptions options = Options(Tee());
+  options.console_stdout = console.write_end.get();
+  StartWith(options, 2);
+  const rlimit small{4, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  Put(streams_[0].stdout_fd, "first line\n");
+  loop_.poll();
+  Put(streams_[0].stdout_fd, "second line\n");
+  Finish();
+  pump_->CloseAttempt();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(TakeAvailable(console.read_end.get()), "[h:10] first line\n[h:10] second line\n");
+  EXPECT_EQ(Log("0/stdout.log"), "firs");
+  EXPECT_THAT(logged_, ElementsAre(AllOf(HasSubstr(Path("attempt_0/0/stdout.log")),
+                                         HasSubstr("File too large")),
+                                   HasSubstr("lacks 19 bytes")));
+}
+
+TEST_F(LogPumpTest, KeepsFilesGoingWhenTheConsoleHasGone) {
+  Channel console = MakePipe();
+  LogPumpOptions options = Options(Tee());
+  options.console_stdout = console.write_end.get();
+  StartWith(options, 2);
+  console.read_end.reset();
+  Put(streams_[0].stdout_fd, "a\n");
+  loop_.poll();
+  Put(streams_[0].stdout_fd, "b\n");
+  Finish();
+  EXPECT_EQ(Log("0/stdout.log"), "a\nb\n");
+  EXPECT_THAT(logged_, ElementsAre(AllOf(HasSubstr("standard output"), HasSubstr("Broken pipe"))));
+}
+
+// The console is a pipe that nobody reads until the worker has printed far more than it holds.
+TEST_F(LogPumpTest, NeitherBlocksNorLosesLinesWhenTheConsoleDoesNotRead) {
+  const Channel console = MakePipe();
+  LogPumpOptions options = Options({});
+  options.console_stdout = console.write_end.get();
+  StartWith(options, 2);
+  ::fcntl(streams_[0].stdout_fd.get(), F_SETFL, O_NONBLOCK);
+  const std::string line = std::string(999, 'x') + "\n";
+  int printed = 0;
+  for (bool stuck = false; !stuck;) {
+    stuck = true;
+    while (::write(streams_[0].stdout_fd.get(), line.data(), line.size()) ==
+           static_cast<ssize_t>(line.size())) {
+      ++printed;
+      stuck = false;
+    }
+    loop_.restart();
+    loop_.poll();
+  }
+  EXPECT_LT(printed, 5000);  // the worker is held up, memory is bounded
+  EXPECT_FALSE(pump_->FlushConsole(absl::ZeroDuration()));
+  streams_.clear();
+  std::string seen;
+  RunUntil([&] {
+    seen += TakeAvailable(console.read_end.get());
+    return seen.size() >= printed * (line.size() + 7);
+  });
+  EXPECT_EQ(seen.size(), printed * (line.size() + 7));
+  EXPECT_EQ(::fcntl(console.write_end.get(), F_GETFL) & O_NONBLOCK, 0);
+}
+
+TEST_F(LogPumpTest, DoesNotBlockOnASocketConsole) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  LogPumpOptions options = Options({});
+  options.console_stdout = writer.get();
+  StartWith(options, 2);
+  const std::string line = std::string(999, 'x') + "\n";
+  for (int i = 0; i < 2000; i += 50) {
+    for (int j = 0; j < 50; ++j) Put(streams_[0].stdout_fd, line);
+    pump_->DrainNow(LocalRank(0));
+  }
+  EXPECT_FALSE(pump_->FlushConsole(absl::ZeroDuration()));
+  streams_.clear();
+  std::string seen;
+  RunUntil([&] {
+    seen += TakeAvailable(reader.get());
+    return seen.size() >= 2000 * (line.size() + 7);
+  });
+  EXPECT_EQ(seen.size(), 2000 * (line.size() + 7));
+  EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK, 0);
+}
+
+TEST_F(LogPumpTest, SaysWhetherAnythingWasWritten) {
+  Start(Tee());
+  EXPECT_FALSE(pump_->HasWrittenFiles());
+  Put(streams_[0].stdout_fd, "x\n");
+  Finish();
+  EXPECT_TRUE(pump_->HasWrittenFiles());
+  ASSERT_TRUE(pump_->OpenAttempt(1, Workers(2)).ok());
+  EXPECT_TRUE(pump_->HasWrittenFiles());
+}
+
+TEST_F(LogPumpTest, CountsAnErrorFileAsWritten) {
+  Start({});
+  std::ofstream(streams_[0].error_file) << "{}";
+  EXPECT_TRUE(pump_->HasWrittenFiles());
+}
+
+TEST_F(LogPumpTest, NamesAPathThatIsInTheWay) {
+  std::ofstream(Path("attempt_0")) << "a file";
+  LogPump pump(loop_, Options({}));
+  const absl::Status status = pump.OpenAttempt(0, Workers(1)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(Path("attempt_0")), HasSubstr("Not a directory")));
+}
+
+TEST_F(LogPumpTest, SaysThatDescriptorsAreUsedUp) {
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit small{24, before.rlim_max};
+  LogPump pump(loop_, Options({}));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  const absl::Status status = pump.OpenAttempt(0, Workers(16)).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(LogPumpTest, LeavesLateCompletionsBehindWhenItIsDestroyed) {
+  Start({});
+  Put(streams_[0].stdout_fd, "x\n");
+  Put(streams_[1].stdout_fd, "y");
+  loop_.poll_one();
+  pump_.reset();
+  Settle();
+  EXPECT_THAT(logged_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,99 @@
+#include "agent/process/log_routing.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using Way = StreamRoute::Way;
+
+constexpr ConsoleStream kOut = ConsoleStream::kStdout;
+const std::vector<PumpedWorker> kOne = {{LocalRank(0), Rank(0)}};
+const std::vector<PumpedWorker> kTwo = {{LocalRank(0), Rank(4)}, {LocalRank(1), Rank(5)}};
+
+const StreamRoute kInherited{.way = Way::kInherit, .to_console = true};
+const StreamRoute kConsole{.to_console = true};
+const StreamRoute kFile{.way = Way::kFile, .to_file = true};
+const StreamRoute kBoth{.to_file = true, .to_console = true};
+const StreamRoute kDropped{};
+
+StreamSelection All(StreamSet set) { return {.all = set}; }
+
+TEST(DecideRoutes, LetsAnOnlyWorkerInheritTheTerminal) {
+  EXPECT_THAT(DecideRoutes({}, kOut, kOne), ElementsAre(kInherited));
+}
+
+TEST(DecideRoutes, PipesTheOutputOfSeveralWorkersToTheConsole) {
+  EXPECT_THAT(DecideRoutes({}, kOut, kTwo), ElementsAre(kConsole, kConsole));
+}
+
+TEST(DecideRoutes, GivesARedirectedStreamItsFileAlone) {
+  EXPECT_THAT(DecideRoutes({.redirects = All(StreamSet::kBoth)}, kOut, kTwo),
+              ElementsAre(kFile, kFile));
+}
+
+TEST(DecideRoutes, RedirectsOnlyTheStreamThatWasNamed) {
+  EXPECT_THAT(DecideRoutes({.redirects = All(StreamSet::kStderr)}, kOut, kTwo),
+              ElementsAre(kConsole, kConsole));
+  EXPECT_THAT(DecideRoutes({.redirects = All(StreamSet::kStderr)}, ConsoleStream::kStderr, kTwo),
+              ElementsAre(kFile, kFile));
+}
+
+TEST(DecideRoutes, SendsATeedStreamToFileAndConsole) {
+  LogSpec logs;
+  logs.tee.by_local_rank = {{1, StreamSet::kBoth}};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kTwo), ElementsAre(kConsole, kBoth));
+}
+
+TEST(DecideRoutes, LetsTeeWinOverRedirects) {
+  EXPECT_THAT(
+      DecideRoutes({.redirects = All(StreamSet::kBoth), .tee = All(StreamSet::kBoth)}, kOut, kOne),
+      ElementsAre(kBoth));
+}
+
+TEST(DecideRoutes, KeepsUnlistedLocalRanksFromTheConsole) {
+  EXPECT_THAT(DecideRoutes({.local_ranks_filter = {1}}, kOut, kTwo),
+              ElementsAre(kDropped, kConsole));
+}
+
+TEST(DecideRoutes, WritesATeedStreamOfAnUnlistedRankToItsFileOnly) {
+  EXPECT_THAT(DecideRoutes({.tee = All(StreamSet::kBoth), .local_ranks_filter = {1}}, kOut, kTwo),
+              ElementsAre(kFile, kBoth));
+}
+
+TEST(DecideRoutes, MeansTheGlobalRankByConsoleRank0) {
+  const LogSpec logs{.console = ConsoleMode::kRank0};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kTwo), ElementsAre(kDropped, kDropped));
+  EXPECT_THAT(DecideRoutes(logs, kOut, kOne), ElementsAre(kInherited));
+}
+
+TEST(DecideRoutes, DropsTheOutputOfAnOnlyWorkerWithoutAConsole) {
+  EXPECT_THAT(DecideRoutes({.console = ConsoleMode::kNone}, kOut, kOne), ElementsAre(kDropped));
+}
+
+TEST(DecideRoutes, FiltersTeedStreamsOnlyIfAnyIsTeed) {
+  LogSpec logs;
+  logs.tee.by_local_rank = {{1, StreamSet::kStdout}};
+  logs.duplicate_stdout_filters = {"loss"};
+  const StreamRoute filtered{.to_file = true, .to_console = true, .to_filtered = true};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kTwo), ElementsAre(kConsole, filtered));
+}
+
+TEST(DecideRoutes, FiltersEveryStreamIfNoneIsTeed) {
+  LogSpec logs;
+  logs.redirects.by_local_rank = {{0, StreamSet::kStdout}};
+  logs.duplicate_stdout_filters = {"loss"};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kTwo),
+              ElementsAre(StreamRoute{.to_file = true, .to_filtered = true},
+                          StreamRoute{.to_console = true, .to_filtered = true}));
+}
+
+TEST(DecideRoutes, ReadsTheStreamOfAnOnlyWorkerThatIsFiltered) {
+  EXPECT_THAT(DecideRoutes({.duplicate_stdout_filters = {"loss"}}, kOut, kOne),
+              ElementsAre(StreamRoute{.to_console = true, .to_filtered = true}));
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,198 @@
+// WorkerService: what a worker gets for its messages on the agent's Unix socket. A real socket, one
+// loop, no agent.
+#include "agent/worker_service.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "asio/io_context.hpp"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/agent.pb.h"
+#include "proto/io/store_wire.h"
+
+namespace muster::agent {
+namespace {
+
+// A worker's end of the socket, blocking, driven between turns of the loop.
+class Client {
+ public:
+  explicit Client(const std::string& path) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{.sun_family = AF_UNIX};
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  ~Client() { close(fd_); }
+
+  void SendBytes(const std::string& bytes) {
+    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  void Send(const proto::WorkerMessage& message) {
+    const std::string body = message.SerializeAsString();
+    std::string frame(4, '\0');
+    for (int i = 0; i < 4; ++i) frame[i] = static_cast<char>(body.size() >> (8 * i));
+    SendBytes(frame + body);
+  }
+  void Greet(int64_t round) {
+    proto::WorkerMessage message;
+    message.mutable_hello()->set_protocol_version(1);
+    message.mutable_hello()->set_round(round);
+    Send(message);
+  }
+
+  // What has arrived; nullopt once the agent has closed.
+  std::optional<proto::WorkerReply> Receive() {
+    std::string header = Read(4);
+    if (header.size() < 4) return std::nullopt;
+    size_t size = 0;
+    for (int i = 3; i >= 0; --i) size = size << 8 | static_cast<uint8_t>(header[i]);
+    proto::WorkerReply reply;
+    EXPECT_TRUE(reply.ParseFromString(Read(size)));
+    return reply;
+  }
+
+ private:
+  std::string Read(size_t size) {
+    std::string bytes(size, '\0');
+    const ssize_t got = size == 0 ? 0 : recv(fd_, bytes.data(), size, MSG_WAITALL);
+    bytes.resize(got < 0 ? 0 : got);
+    return bytes;
+  }
+  int fd_;
+};
+
+class WorkerServiceTest : public ::testing::Test {
+ protected:
+  WorkerServiceTest()
+      : directory_(std::filesystem::temp_directory_path() / ("wst-" + std::to_string(getpid()))),
+        service_(loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); }) {
+    std::filesystem::create_directory(directory_);
+    EXPECT_TRUE(service_.Listen(Path()).ok());
+    service_.StartRound(Round(3), Instance(1));
+  }
+  ~WorkerServiceTest() override { std::filesystem::remove_all(directory_); }
+
+  std::string Path() const { return directory_ / "agent.sock"; }
+  void Turn() { loop_.restart(), loop_.run_for(std::chrono::milliseconds(20)); }
+
+  proto::WorkerMessage Get(uint64_t request_id, const std::string& key) {
+    proto::WorkerMessage message;
+    Encode(StoreRequest{.request_id = request_id, .operation = StoreGet{key}},
+           message.mutable_store());
+    return message;
+  }
+
+  std::filesystem::path directory_;
+  asio::io_context loop_;
+  std::vector<StoreRequest> forwarded_;
+  WorkerService service_;
+};
+
+TEST_F(WorkerServiceTest, WelcomesAWorkerOfItsRound) {
+  Client worker(Path());
+  worker.Greet(3);
+  Turn();
+  const auto reply = worker.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->welcome().round(), 3);
+}
+
+TEST_F(WorkerServiceTest, TurnsAwayAWorkerOfAnotherRound) {
+  Client worker(Path());
+  worker.Greet(2);
+  Turn();
+  EXPECT_FALSE(worker.Receive().has_value());
+}
+
+TEST_F(WorkerServiceTest, TurnsAwayWhoeverDoesNotGreetFirst) {
+  Client worker(Path());
+  worker.Send(Get(1, "key"));
+  Turn();
+  EXPECT_FALSE(worker.Receive().has_value());
+  EXPECT_TRUE(forwarded_.empty());
+}
+
+TEST_F(WorkerServiceTest, ClosesOnAFrameThatIsTooLongOrNoMessage) {
+  Client huge(Path());
+  huge.SendBytes("\xff\xff\xff\xff");
+  Client garbage(Path());
+  garbage.SendBytes(std::string("\x02\0\0\0\xff\xff", 6));
+  Turn();
+  EXPECT_FALSE(huge.Receive().has_value());
+  EXPECT_FALSE(garbage.Receive().has_value());
+}
+
+TEST_F(WorkerServiceTest, ForwardsRequestsOfTwoWorkersUnderNumbersOfItsOwn) {
+  Client a(Path());
+  Client b(Path());
+  a.Greet(3);
+  b.Greet(3);
+  Turn();
+  a.Send(Get(1, "from a"));
+  b.Send(Get(1, "from b"));
+  Turn();
+  ASSERT_EQ(forwarded_.size(), 2u);
+  EXPECT_NE(forwarded_[0].request_id, forwarded_[1].request_id);
+  EXPECT_EQ(forwarded_[0].round, Round(3));
+}
+
+TEST_F(WorkerServiceTest, GivesEachWorkerTheAnswerToItsOwnRequest) {
+  Client a(Path());
+  Client b(Path());
+  a.Greet(3);
+  b.Greet(3);
+  Turn();
+  (void)a.Receive();
+  (void)b.Receive();
+  a.Send(Get(7, "from a"));
+  Turn();
+  b.Send(Get(9, "from b"));
+  Turn();
+  ASSERT_EQ(forwarded_.size(), 2u);
+  service_.OnReply({.request_id = forwarded_[1].request_id, .values = {"for b"}});
+  service_.OnReply({.request_id = forwarded_[0].request_id, .values = {"for a"}});
+  Turn();
+  const auto for_a = a.Receive();
+  const auto for_b = b.Receive();
+  ASSERT_TRUE(for_a && for_b);
+  EXPECT_EQ(for_a->store().request_id(), 7u);
+  EXPECT_EQ(for_a->store().values(0), "for a");
+  EXPECT_EQ(for_b->store().request_id(), 9u);
+  EXPECT_EQ(for_b->store().values(0), "for b");
+}
+
+TEST_F(WorkerServiceTest, AnswersABadRequestItself) {
+  Client worker(Path());
+  worker.Greet(3);
+  Turn();
+  (void)worker.Receive();
+  proto::WorkerMessage empty;
+  empty.mutable_store()->set_request_id(5);
+  worker.Send(empty);
+  Turn();
+  const auto reply = worker.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->store().request_id(), 5u);
+  EXPECT_NE(reply->store().code(), 0);
+  EXPECT_TRUE(forwarded_.empty());
+}
+
+TEST_F(WorkerServiceTest, DropsWorkersOfTheRoundBefore) {
+  Client worker(Path());
+  worker.Greet(3);
+  Turn();
+  (void)worker.Receive();
+  service_.StartRound(Round(4), Instance(1));
+  Turn();
+  EXPECT_FALSE(worker.Receive().has_value());
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,146 @@
+#include "launcher/exit_summary.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+WorkerFailure Rank5() {
+  return {.rank = Rank(5),
+          .local_rank = LocalRank(1),
+          .node_rank = NodeRank(1),
+          .node_name = "node2",
+          .pid = 4242,
+          .exit_code = 7,
+          .unix_millis = 1767225600123};  // 2026-01-01T00:00:00.123Z
+}
+
+JobOutcome Failed(const WorkerFailure& root) {
+  return {.exit_code = ExitCodeOf(root),
+          .reason = "rank 5 on node2 failed and no restarts are left",
+          .root_cause = root,
+          .failures = {root}};
+}
+
+SummaryOptions OnNode(const std::string& node) {
+  return {.program = "train.py", .this_node = node, .time_zone = absl::UTCTimeZone()};
+}
+
+TEST(FormatExitSummary, IsEmptyForSuccess) {
+  EXPECT_EQ(FormatExitSummary(JobOutcome{}, OnNode("node1")), "");
+}
+
+TEST(FormatExitSummary, NamesTheRootCauseInTorchrunsLayout) {
+  WorkerFailure root = Rank5();
+  root.error_file = "/logs/error.json";
+  root.message = "ValueError: boom";
+  EXPECT_EQ(FormatExitSummary(Failed(root), OnNode("node2")),
+            R"(============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01T00:00:00.123+00:00
+  host      : node2
+  rank      : 5 (local_rank: 1, node_rank: 1)
+  exitcode  : 7 (pid: 4242)
+  error_file: /logs/error.json
+  traceback : ValueError: boom
+------------------------------------------------------------
+Other failures: none
+============================================================
+exit code 7: rank 5 on node2 failed and no restarts are left
+)");
+}
+
+TEST(FormatExitSummary, SaysBecauseOfWhomAnotherNodeStopped) {
+  EXPECT_THAT(FormatExitSummary(Failed(Rank5()), OnNode("node1")),
+              HasSubstr("\nnode1 stopped because rank 5 on node2 ended with exit code 7\n"));
+  EXPECT_THAT(FormatExitSummary(Failed(Rank5()), OnNode("node2")),
+              Not(HasSubstr("stopped because")));
+}
+
+TEST(FormatExitSummary, PutsSignalsInWords) {
+  WorkerFailure root = Rank5();
+  root.signal = SIGKILL;
+  const std::string text = FormatExitSummary(Failed(root), OnNode("node2"));
+  EXPECT_THAT(text, HasSubstr("  exitcode  : -9 (pid: 4242)\n  signal    : 9, SIGKILL (killed)\n"));
+  EXPECT_THAT(text, Not(HasSubstr("out-of-memory")));
+  EXPECT_THAT(text, HasSubstr("exit code 137: "));
+}
+
+TEST(FormatExitSummary, SaysWhenMemoryProbablyRanOut) {
+  WorkerFailure root = Rank5();
+  root.signal = SIGKILL;
+  root.probably_out_of_memory = true;
+  EXPECT_THAT(FormatExitSummary(Failed(root), OnNode("node2")),
+              HasSubstr("probably killed by the kernel's out-of-memory killer"));
+}
+
+TEST(FormatExitSummary, ShowsAllOfATracebackHoweverLong) {
+  WorkerFailure root = Rank5();
+  root.error_file = "/e";
+  root.message = "Traceback:\n  File \"t.py\"\n\nValueError: " + std::string(500, 'x') + "\n";
+  EXPECT_THAT(FormatExitSummary(Failed(root), OnNode("node2")),
+              HasSubstr("  traceback : \n    Traceback:\n      File \"t.py\"\n\n    ValueError: " +
+                        std::string(500, 'x') + "\n"));
+}
+
+TEST(FormatExitSummary, ShowsTheLastOutputWhenThereIsNoErrorFile) {
+  WorkerFailure root = Rank5();
+  root.last_output = "step 1\r\nCUDA error\n";
+  EXPECT_THAT(
+      FormatExitSummary(Failed(root), OnNode("node2")),
+      HasSubstr(
+          "  error_file: <N/A>\n  output    : \n    (last lines)\n    step 1\n    CUDA error\n"));
+}
+
+TEST(FormatExitSummary, SaysThatAProgramNeverStarted) {
+  WorkerFailure root = Rank5();
+  root.start_failed = true;
+  root.exit_code = 127;
+  root.message = "exec /x: No such file or directory";
+  const std::string text = FormatExitSummary(Failed(root), OnNode("node1"));
+  EXPECT_THAT(text, HasSubstr("  exitcode  : 127 (never started)\n"));
+  EXPECT_THAT(text, HasSubstr("  message   : exec /x: No such file or directory\n"));
+  EXPECT_THAT(text, HasSubstr("rank 5 on node2 could not be started"));
+}
+
+TEST(FormatExitSummary, ListsOtherFailuresAndCountsTheRest) {
+  JobOutcome outcome = Failed(Rank5());
+  for (int i = 0; i < 5; ++i) {
+    WorkerFailure other = Rank5();
+    other.rank = Rank(10 + i);
+    other.pid = 100 + i;
+    outcome.failures.push_back(other);
+  }
+  SummaryOptions options = OnNode("node2");
+  options.max_failures = 2;
+  const std::string text = FormatExitSummary(outcome, options);
+  EXPECT_THAT(text, HasSubstr("Other failures:\n[1]:\n"));
+  EXPECT_THAT(text, HasSubstr("rank      : 11 "));
+  EXPECT_THAT(text, Not(HasSubstr("rank      : 12 ")));
+  EXPECT_THAT(text, HasSubstr("\nand 3 more\n"));
+}
+
+TEST(FormatExitSummary, GivesReasonAndCodeWhenNoWorkerIsToBlame) {
+  EXPECT_EQ(FormatExitSummary({.exit_code = 4, .reason = "waited 600s for node ranks 2, 3"},
+                              OnNode("node1")),
+            "train.py did not finish\nexit code 4: waited 600s for node ranks 2, 3\n");
+}
+
+TEST(SignalInWords, KnowsCommonSignals) {
+  EXPECT_EQ(SignalInWords(9), "SIGKILL (killed)");
+  EXPECT_EQ(SignalInWords(SIGSEGV), "SIGSEGV (segmentation fault)");
+  EXPECT_EQ(SignalInWords(77), "signal 77");
+}
+
+}  // namespace
+}  // namespace muster::launcher

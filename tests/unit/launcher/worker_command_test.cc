@@ -1,0 +1,188 @@
+#include "launcher/worker_command.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Command = std::vector<std::string>;
+
+// A file system of names, made for one test.
+class FakeFiles {
+ public:
+  FakeFiles& File(const std::string& path) { return Add(path, FileKind::kFile); }
+  FakeFiles& Executable(const std::string& path) { return Add(path, FileKind::kExecutable); }
+  FakeFiles& Directory(const std::string& path) { return Add(path, FileKind::kDirectory); }
+  FakeFiles& Variable(const std::string& name, const std::string& value) {
+    environment_[name] = value;
+    return *this;
+  }
+  FakeFiles& InvokedAs(const std::string& path) {
+    invoked_as_ = path;
+    return *this;
+  }
+
+  absl::StatusOr<Command> Resolve(const Program& program) const {
+    ProgramLookup lookup;
+    lookup.kind_of = [this](const std::string& path) {
+      const auto it = kinds_.find(path.rfind("./", 0) == 0 ? path.substr(2) : path);
+      return it == kinds_.end() ? FileKind::kAbsent : it->second;
+    };
+    lookup.list_directory = [this](const std::string& directory) {
+      std::vector<std::string> names;
+      for (const auto& [path, kind] : kinds_) {
+        const size_t slash = path.rfind('/');
+        const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
+        if (parent == directory) names.push_back(path.substr(slash + 1));
+      }
+      return names;
+    };
+    lookup.current_directory = "/home/me";
+    lookup.invoked_as = invoked_as_;
+    lookup.binary_directory = "/opt/muster/bin";
+    lookup.environment = environment_;
+    return ResolveWorkerCommand(program, lookup);
+  }
+
+  Command Of(const Program& program) const {
+    absl::StatusOr<Command> command = Resolve(program);
+    EXPECT_TRUE(command.ok()) << command.status();
+    return command.ok() ? *command : Command{};
+  }
+  Command Of(const std::string& script) const { return Of(Program{.name = script}); }
+  std::string Message(const Program& program) const {
+    const absl::Status status = Resolve(program).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+
+ private:
+  FakeFiles& Add(const std::string& path, FileKind kind) {
+    kinds_[path] = kind;
+    return *this;
+  }
+  std::map<std::string, FileKind> kinds_ = {{"/usr/bin/python3", FileKind::kExecutable}};
+  std::string invoked_as_ = "/opt/muster/bin/muster";
+  EnvironmentMap environment_ = {{"PATH", "/usr/local/bin:/usr/bin"}};
+};
+
+constexpr auto kModule = Program::Kind::kModule;
+constexpr auto kNoPython = Program::Kind::kNoPython;
+
+TEST(ResolveWorkerCommand, RunsPythonFilesUnbuffered) {
+  const FakeFiles files =
+      FakeFiles().File("train.py").Executable("run.py").File("a.pyc").File("b.pyz");
+  EXPECT_THAT(files.Of(Program{.name = "train.py", .args = {"--lr", "$$", ""}}),
+              ElementsAre("/usr/bin/python3", "-u", "train.py", "--lr", "$$", ""));
+  EXPECT_THAT(files.Of("run.py"), ElementsAre("/usr/bin/python3", "-u", "run.py"));
+  EXPECT_THAT(files.Of("a.pyc"), ElementsAre("/usr/bin/python3", "-u", "a.pyc"));
+  EXPECT_THAT(files.Of("b.pyz"), ElementsAre("/usr/bin/python3", "-u", "b.pyz"));
+}
+
+TEST(ResolveWorkerCommand, RunsModulesAndFilesThatAreNotExecutableWithPython) {
+  EXPECT_THAT(FakeFiles().Of(Program{.kind = kModule, .name = "pkg.train", .args = {"x"}}),
+              ElementsAre("/usr/bin/python3", "-u", "-m", "pkg.train", "x"));
+  EXPECT_THAT(FakeFiles().File("script").Of("script"),
+              ElementsAre("/usr/bin/python3", "-u", "script"));
+}
+
+TEST(ResolveWorkerCommand, RunsFoldersThatHaveAMain) {
+  const FakeFiles files =
+      FakeFiles().Directory("app").File("app/__main__.py").Directory("./data").Directory("d/e");
+  EXPECT_THAT(files.Of("app"), ElementsAre("/usr/bin/python3", "-u", "app"));
+  EXPECT_THAT(files.Message({.name = "d/e"}), HasSubstr("d/e is a folder without a __main__.py"));
+}
+
+TEST(ResolveWorkerCommand, ExecutesWhatIsExecutable) {
+  EXPECT_THAT(FakeFiles().Executable("bin/train").Of("bin/train"), ElementsAre("bin/train"));
+}
+
+TEST(ResolveWorkerCommand, PrefersAFileOfTheCurrentFolderToPath) {
+  EXPECT_THAT(FakeFiles().Executable("true").Executable("/usr/bin/true").Of("true"),
+              ElementsAre("./true"));
+}
+
+TEST(ResolveWorkerCommand, LooksForABareNameBesideTheBinaryAndThenOnPath) {
+  FakeFiles files;
+  files.Executable("/usr/bin/muster-train").Executable("/usr/bin/nvidia-smi");
+  EXPECT_THAT(files.Of("nvidia-smi"), ElementsAre("/usr/bin/nvidia-smi"));
+  EXPECT_THAT(files.Of("muster-train"), ElementsAre("/usr/bin/muster-train"));
+  files.Executable("/opt/muster/bin/muster-train");
+  EXPECT_THAT(files.Of("muster-train"), ElementsAre("/opt/muster/bin/muster-train"));
+}
+
+TEST(ResolveWorkerCommand, PassesOverAFolderThatHappensToHaveTheNameOfAProgram) {
+  EXPECT_THAT(FakeFiles().Directory("pytest").Executable("/usr/bin/pytest").Of("pytest"),
+              ElementsAre("/usr/bin/pytest"));
+}
+
+TEST(ResolveWorkerCommand, NamesTheNearestFileOfAMissingScript) {
+  const FakeFiles files = FakeFiles().File("train.py").File("src/main.py");
+  EXPECT_EQ(files.Message({.name = "trian.py"}),
+            "there is no file trian.py in /home/me; did you mean train.py?");
+  EXPECT_EQ(files.Message({.name = "src/mian.py"}),
+            "there is no file src/mian.py in /home/me; did you mean src/main.py?");
+  EXPECT_EQ(files.Message({.name = "/abs/x.py"}), "there is no file /abs/x.py");
+}
+
+TEST(ResolveWorkerCommand, SaysWhereABareNameWasLookedFor) {
+  EXPECT_EQ(FakeFiles().Message({.name = "frobnicate"}),
+            "there is no file frobnicate here, and no program frobnicate beside muster or on PATH");
+}
+
+TEST(ResolveWorkerCommand, FindsNoPythonProgramsOnPathOnly) {
+  const FakeFiles files =
+      FakeFiles().Executable("train").Executable("/usr/bin/echo").File("data/x");
+  EXPECT_THAT(files.Of(Program{.kind = kNoPython, .name = "echo", .args = {"-n"}}),
+              ElementsAre("/usr/bin/echo", "-n"));
+  EXPECT_THAT(files.Of(Program{.kind = kNoPython, .name = "./train"}), ElementsAre("./train"));
+  EXPECT_THAT(files.Message({.kind = kNoPython, .name = "train"}), HasSubstr("write ./train"));
+  EXPECT_THAT(files.Message({.kind = kNoPython, .name = "data/x"}), HasSubstr("is not executable"));
+}
+
+TEST(ResolveWorkerCommand, RunsAPathScriptWithPythonEvenIfItIsExecutable) {
+  EXPECT_THAT(FakeFiles().Executable("run").Of(Program{.name = "run", .run_path = true}),
+              ElementsAre("/usr/bin/python3", "-u", "run"));
+}
+
+TEST(ResolveWorkerCommand, PrefersPythonExec) {
+  FakeFiles files;
+  files.File("t.py").Executable("/conda/python").Variable("PYTHON_EXEC", "/conda/python");
+  files.Variable("VIRTUAL_ENV", "/venv").Executable("/venv/bin/python3");
+  EXPECT_EQ(files.Of("t.py").front(), "/conda/python");
+  EXPECT_EQ(FakeFiles().File("t.py").Variable("PYTHON_EXEC", "python3").Of("t.py").front(),
+            "/usr/bin/python3");
+}
+
+TEST(ResolveWorkerCommand, RefusesAPythonExecThatIsNotThere) {
+  EXPECT_THAT(
+      FakeFiles().File("t.py").Variable("PYTHON_EXEC", "/no/python").Message({.name = "t.py"}),
+      HasSubstr("PYTHON_EXEC=/no/python is no executable"));
+}
+
+TEST(ResolveWorkerCommand, TakesThePythonBesideALinkToUs) {
+  FakeFiles files;
+  files.File("t.py").Executable("/env/bin/torchrun").Executable("/env/bin/python");
+  files.Variable("VIRTUAL_ENV", "/venv").Executable("/venv/bin/python3");
+  EXPECT_EQ(files.InvokedAs("/env/bin/torchrun").Of("t.py").front(), "/env/bin/python");
+}
+
+TEST(ResolveWorkerCommand, PrefersTheVirtualEnvironmentToThePythonBesideOurBinary) {
+  FakeFiles files;
+  files.File("t.py").Executable("/opt/muster/bin/python3");
+  files.Variable("VIRTUAL_ENV", "/venv").Executable("/venv/bin/python3");
+  EXPECT_EQ(files.Of("t.py").front(), "/venv/bin/python3");
+}
+
+TEST(ResolveWorkerCommand, ExplainsAMissingPython) {
+  EXPECT_THAT(FakeFiles().File("t.py").Variable("PATH", "/none").Message({.name = "t.py"}),
+              HasSubstr("there is no python3 on PATH; set PYTHON_EXEC"));
+}
+
+}  // namespace
+}  // namespace muster::launcher

@@ -1,0 +1,197 @@
+// The include edges of the tree: who may know whom. A missing CMake edge is a link error, but
+// headers alone would slip through.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tests/support/files.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using Strings = std::vector<std::string>;
+
+struct Room {
+  std::string prefix;   // of the paths of its files
+  Strings may_include;  // prefixes of paths
+  bool pure = false;    // no thread, clock, socket, file, log or random number
+};
+
+// The first room whose prefix fits a file is its room.
+const std::vector<Room>& Rooms() {
+  static const std::vector<Room> rooms = {
+      {"proto/base/mutex.h", {"proto/base/"}},  // the one mutex, for shells
+      {"proto/base/", {"proto/base/"}, true},
+      {"proto/spec/", {"proto/base/", "proto/spec/", "proto/job.pb.h"}, true},
+      {"proto/io/", {"proto/"}},
+      {"rendezvous/core/", {"proto/base/", "rendezvous/core/"}, true},
+      {"rendezvous/client/", {"proto/", "rendezvous/client/"}},
+      {"rendezvous/server/", {"proto/", "rendezvous/"}},
+      {"agent/core/", {"proto/base/", "proto/spec/", "agent/core/"}, true},
+      {"agent/process/", {"proto/", "agent/core/", "agent/process/"}},
+      {"agent/", {"proto/", "agent/", "rendezvous/client/"}},
+      {"launcher/commands/", {"proto/", "rendezvous/", "agent/", "launcher/"}},
+      {"launcher/endpoint.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
+      {"launcher/main.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
+      {"launcher/node_setup.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
+      {"launcher/", {"proto/base/", "proto/spec/", "launcher/"}, true},
+      {"worker_runtime/plan/", {"proto/base/", "worker_runtime/plan/"}, true},
+      {"worker_runtime/",
+       {"proto/base/", "proto/spec/", "proto/io/store_wire.h", "proto/agent.pb.h",
+        "proto/store.pb.h", "worker_runtime/"}},
+  };
+  return rooms;
+}
+
+// What makes a file impure. Our own headers are judged by the edges above.
+const Strings kImpure = {"thread",
+                         "mutex",
+                         "condition_variable",
+                         "future",
+                         "fstream",
+                         "iostream",
+                         "filesystem",
+                         "random",
+                         "unistd.h",
+                         "fcntl.h",
+                         "sys/socket.h",
+                         "sys/stat.h",
+                         "sys/epoll.h",
+                         "asio",
+                         "grpc",
+                         "spdlog",
+                         "absl/random",
+                         "absl/time/clock.h",
+                         "absl/synchronization",
+                         "unordered_map",
+                         "unordered_set",
+                         "absl/container/flat_hash",
+                         "absl/container/node_hash"};
+
+Strings IncludesOf(const std::string& text) {
+  Strings includes;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (!absl::ConsumePrefix(&line, "#include")) continue;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.size() > 2) includes.emplace_back(line.substr(1, line.find_first_of(">\"", 1) - 1));
+  }
+  return includes;
+}
+
+bool StartsWithAny(const std::string& text, const Strings& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return absl::StartsWith(text, prefix); });
+}
+
+bool IsOurs(const std::string& include) {
+  return StartsWithAny(
+      include, {"proto/", "rendezvous/", "agent/", "launcher/", "worker_runtime/", "tests/"});
+}
+
+// Generated messages are seen only where they are translated into plain values, and by the shells
+// of the stream.
+bool MayTranslateMessages(const std::string& path) {
+  const Strings endings = {"wire.cc",          "_service.cc",       "_client.cc",  "_link.cc",
+                           "attend_stream.cc", "agent_sessions.cc", "handshake.cc"};
+  if (absl::StartsWith(path, "proto/spec/")) return absl::EndsWith(path, ".cc");
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](const std::string& ending) { return absl::EndsWith(path, ending); });
+}
+
+// One line per include that the file must not have.
+Strings Violations(const std::string& path, const std::string& text) {
+  const auto room = std::find_if(Rooms().begin(), Rooms().end(),
+                                 [&](const Room& r) { return absl::StartsWith(path, r.prefix); });
+  if (room == Rooms().end()) return {absl::StrCat(path, " is in no room")};
+  Strings found;
+  for (const std::string& include : IncludesOf(text)) {
+    const auto say = [&](absl::string_view why) {
+      found.push_back(absl::StrCat(path, ": ", include, ": ", why));
+    };
+    if (IsOurs(include) && !StartsWithAny(include, room->may_include)) say("no such edge");
+    if (room->pure && StartsWithAny(include, kImpure)) say("not in a pure room");
+    if (absl::EndsWith(include, ".pb.h") && !MayTranslateMessages(path))
+      say("only where messages are translated");
+    if (absl::StartsWith(include, "spdlog") && path != "proto/io/log.cc" &&
+        path != "proto/io/log.h") {
+      say("logging has one home, proto/io/log.h");
+    }
+    if (StartsWithAny(include, {"gtest/", "gmock/"})) say("only in tests");
+  }
+  return found;
+}
+
+bool IsSource(const std::string& path) {
+  return absl::EndsWith(path, ".h") || absl::EndsWith(path, ".cc") || absl::EndsWith(path, ".cu");
+}
+
+// Sources below the production folders, as paths from the root of the repository.
+Strings ProductionSources() {
+  Strings sources;
+  for (const char* folder : {"proto", "rendezvous", "agent", "launcher", "worker_runtime"}) {
+    for (const std::string& file : FilesBelow(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/", folder))) {
+      if (IsSource(file)) sources.push_back(absl::StrCat(folder, "/", file));
+    }
+  }
+  return sources;
+}
+
+TEST(IncludeEdges, OfTheTreeAreTheAllowedOnes) {
+  const Strings sources = ProductionSources();
+  ASSERT_FALSE(sources.empty());
+  Strings violations;
+  for (const std::string& path : sources) {
+    for (std::string& line :
+         Violations(path, ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/", path)))) {
+      violations.push_back(std::move(line));
+    }
+  }
+  EXPECT_THAT(violations, IsEmpty());
+}
+
+TEST(IncludeEdges, ReportACoreThatKnowsAShell) {
+  EXPECT_THAT(Violations("rendezvous/core/round_state.h", "#include \"proto/io/log.h\"\n"),
+              ElementsAre(HasSubstr("no such edge")));
+}
+
+TEST(IncludeEdges, ReportARendezvousThatKnowsTheAgentAndAnyoneWhoKnowsTheLauncher) {
+  EXPECT_THAT(Violations("rendezvous/server/x.cc", "#include \"agent/agent.h\"\n"), SizeIs(1));
+  EXPECT_THAT(Violations("agent/agent.cc", "#include \"launcher/flags.h\"\n"), SizeIs(1));
+}
+
+TEST(IncludeEdges, ReportAThreadOrAClockInAPureRoom) {
+  EXPECT_THAT(Violations("agent/core/agent_core.cc",
+                         "#include <thread>\n"
+                         "#include \"absl/time/clock.h\"\n"),
+              SizeIs(2));
+}
+
+TEST(IncludeEdges, ReportMessagesOutsideOfTheirTranslation) {
+  EXPECT_THAT(
+      Violations("rendezvous/server/rendezvous_server.cc", "#include \"proto/rendezvous.pb.h\"\n"),
+      ElementsAre(HasSubstr("translated")));
+  EXPECT_THAT(Violations("rendezvous/client/wire.cc", "#include \"proto/rendezvous.pb.h\"\n"),
+              IsEmpty());
+}
+
+TEST(IncludeEdges, ReportTestCodeInProduction) {
+  EXPECT_THAT(Violations("agent/agent.cc",
+                         "#include \"tests/support/files.h\"\n#include <gtest/gtest.h>\n"),
+              SizeIs(2));
+}
+
+}  // namespace
+}  // namespace muster::testing

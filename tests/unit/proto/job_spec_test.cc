@@ -1,0 +1,300 @@
+#include "proto/spec/job_spec.h"
+
+#include <csignal>
+#include <functional>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/job.pb.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+JobSpec OneNode() {
+  JobSpec spec;
+  spec.program.name = "train.py";
+  return spec;
+}
+
+JobSpec FourNodes() {
+  JobSpec spec = OneNode();
+  spec.backend = RendezvousBackend::kC10d;
+  spec.min_nodes = spec.max_nodes = 4;
+  spec.endpoint = {.host = "node1", .port = 29400};
+  return spec;
+}
+
+// The message with which `spec` is refused after `change`.
+std::string Refusal(JobSpec spec, const std::function<void(JobSpec&)>& change) {
+  change(spec);
+  const absl::Status status = spec.Validate();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(JobSpecValidate, AcceptsDefaultsWithAProgram) {
+  EXPECT_EQ(OneNode().Validate(), absl::OkStatus());
+  EXPECT_EQ(FourNodes().Validate(), absl::OkStatus());
+}
+
+TEST(JobSpecValidate, RefusesAnEmptyProgram) {
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.program.name = ""; }), HasSubstr("no script"));
+}
+
+TEST(JobSpecValidate, RefusesNodeCountsThatAreEmptyOrTurnedAround) {
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.min_nodes = 0; }),
+              StartsWith("--nnodes=0:4: "));
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.min_nodes = 5; }),
+              StartsWith("--nnodes=5:4: "));
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.max_nodes = 1 << 30; }),
+              StartsWith("--nnodes="));
+}
+
+TEST(JobSpecValidate, RefusesSeveralNodesThatCannotFindEachOther) {
+  EXPECT_EQ(
+      Refusal(FourNodes(), [](JobSpec& s) { s.endpoint = {}; }),
+      "--nnodes=4: needs --rdzv_endpoint=HOST[:PORT] (or --master_addr) so that the nodes can "
+      "find each other");
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.endpoint.port = 0; }),
+              StartsWith("--rdzv_endpoint=node1:0: "));
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.endpoint.host = "no de"; }),
+              StartsWith("--rdzv_endpoint=no de: "));
+}
+
+TEST(JobSpecValidate, RefusesANodeRankOutsideTheJob) {
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.node_rank = 4; }),
+              StartsWith("--node_rank=4: expected 0 to 3"));
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.node_rank = -1; }),
+              StartsWith("--node_rank=-1: "));
+}
+
+TEST(JobSpecValidate, RefusesStaticJobsWithARangeOrWithoutNodeRank) {
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.backend = RendezvousBackend::kStatic; }),
+              HasSubstr("--node_rank"));
+  EXPECT_THAT(Refusal(FourNodes(),
+                      [](JobSpec& s) {
+                        s.backend = RendezvousBackend::kStatic;
+                        s.node_rank = 0;
+                        s.min_nodes = 2;
+                      }),
+              StartsWith("--nnodes=2:4: a range needs"));
+}
+
+TEST(JobSpecValidate, RefusesEtcdByName) {
+  EXPECT_THAT(Refusal(FourNodes(), [](JobSpec& s) { s.backend = RendezvousBackend::kEtcd; }),
+              StartsWith("--rdzv_backend=etcd: not in this version"));
+}
+
+TEST(JobSpecValidate, RefusesWorkerCountsOutOfRange) {
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.nproc_per_node.count = 0; }),
+              StartsWith("--nproc_per_node=0: "));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.nproc_per_node.count = 4097; }),
+              StartsWith("--nproc_per_node=4097: expected 1 to 4096"));
+}
+
+TEST(JobSpecValidate, RefusesAGpuNamedTwice) {
+  EXPECT_THAT(
+      Refusal(
+          OneNode(),
+          [](JobSpec& s) {
+            s.nproc_per_node = {.kind = ProcessesPerNode::Kind::kGpuList, .gpus = {"1", "3", "1"}};
+          }),
+      HasSubstr("GPU 1 is named twice"));
+}
+
+TEST(JobSpecValidate, RefusesRunIdsThatAreEmptyLongOrUnprintable) {
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.run_id = ""; }), StartsWith("--rdzv_id="));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.run_id = std::string(257, 'x'); }),
+              HasSubstr("257 bytes"));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.run_id = "a\nb"; }),
+              StartsWith("--rdzv_id=a\\nb: "));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.run_id = "../up"; }), HasSubstr("'/'"));
+  JobSpec longest = OneNode();
+  longest.run_id = std::string(256, 'x');
+  EXPECT_EQ(longest.Validate(), absl::OkStatus());
+}
+
+TEST(JobSpecValidate, RefusesTimesThatAreNegativeOrEndless) {
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.join_timeout = absl::ZeroDuration(); }),
+              StartsWith("--rdzv_conf join_timeout=0: "));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.read_timeout = absl::InfiniteDuration(); }),
+              StartsWith("--rdzv_conf read_timeout=inf: "));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.shutdown_timeout = absl::Seconds(-1); }),
+              StartsWith("--shutdown_timeout=-1s: "));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.monitor_interval_s = 0; }),
+              StartsWith("--monitor_interval=0: "));
+}
+
+TEST(JobSpecValidate, RefusesALeaseThatEndsBeforeItsRenewal) {
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.lease.duration = absl::Seconds(2); }),
+              StartsWith("--rdzv_conf lease=2s: must be longer than renew_interval=2s"));
+}
+
+TEST(JobSpecValidate, AllowsNoGraceAndNoLastCall) {
+  JobSpec spec = OneNode();
+  spec.shutdown_timeout = spec.last_call_timeout = absl::ZeroDuration();
+  EXPECT_EQ(spec.Validate(), absl::OkStatus());
+}
+
+TEST(JobSpecValidate, RefusesNegativeRestartsAndSignalsNobodyCanHandle) {
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.max_restarts = -1; }),
+              StartsWith("--max_restarts=-1: "));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.signals_to_handle = {SIGKILL}; }),
+              StartsWith("--signals_to_handle=9: "));
+}
+
+TEST(JobSpecValidate, RefusesPortRangesThatAreTooSmall) {
+  EXPECT_THAT(Refusal(OneNode(),
+                      [](JobSpec& s) {
+                        s.nproc_per_node.count = 4;
+                        s.worker_ports = {.first = 30000, .last = 30003};
+                      }),
+              StartsWith("--worker_ports=30000-30003: has 4 ports; 5 are needed"));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.worker_ports = {.first = 9, .last = 5}; }),
+              StartsWith("--worker_ports=9-5: expected A-B"));
+}
+
+TEST(JobSpecValidate, RefusesEmptyFilters) {
+  EXPECT_THAT(Refusal(OneNode(),
+                      [](JobSpec& s) {
+                        s.logs.duplicate_stderr_filters = {"a", ""};
+                      }),
+              StartsWith("--duplicate_stderr_filters="));
+}
+
+TEST(IsHost, AcceptsNamesAddressesAndLiteralsWithZones) {
+  for (const char* host : {"node-1.rack_2", "10.0.0.1", "::1", "fe80::1%eth0"}) {
+    EXPECT_TRUE(IsHost(host)) << host;
+  }
+  for (const char* text : {"", "a b", "http://x", "a:b", "[::1]", "x;y"}) {
+    EXPECT_FALSE(IsHost(text)) << text;
+  }
+}
+
+TEST(EndpointToString, BracketsIpv6Literals) {
+  EXPECT_EQ(ToString(Endpoint{"node1", 29400}), "node1:29400");
+  EXPECT_EQ(ToString(Endpoint{"::1", 29400}), "[::1]:29400");
+}
+
+TEST(StreamSelection, FallsBackToTheValueForAllRanks) {
+  StreamSelection selection;
+  EXPECT_FALSE(selection.Any());
+  selection.by_local_rank[11] = StreamSet::kBoth;
+  EXPECT_TRUE(selection.Any());
+  EXPECT_EQ(selection.For(11), StreamSet::kBoth);
+  EXPECT_EQ(selection.For(1), StreamSet::kNone);
+}
+
+TEST(MakeRendezvousSettings, TakesWhatAllNodesMustAgreeOn) {
+  JobSpec spec = FourNodes();
+  spec.max_restarts = 3;
+  spec.join_timeout = absl::Seconds(7);
+  const RendezvousSettings settings = MakeRendezvousSettings(spec);
+  EXPECT_EQ(settings.min_nodes, 4);
+  EXPECT_EQ(settings.max_restarts, 3);
+  EXPECT_EQ(settings.join_timeout, absl::Seconds(7));
+  EXPECT_FALSE(settings.is_static);
+}
+
+// A valid spec with every field drawn at random.
+JobSpec Generated(std::mt19937& random) {
+  const auto below = [&](int n) { return static_cast<int>(random() % n); };
+  const auto millis = [&](int low) { return absl::Milliseconds(low + below(1000000)); };
+  const auto text = [&] {
+    std::string bytes(1 + below(8), 'x');
+    for (char& c : bytes) c = static_cast<char>(1 + below(255));
+    return bytes;
+  };
+  const auto selection = [&] {
+    StreamSelection s;
+    s.all = static_cast<StreamSet>(below(4));
+    for (int i = below(4); i > 0; --i)
+      s.by_local_rank[below(64)] = static_cast<StreamSet>(below(4));
+    return s;
+  };
+  JobSpec spec;
+  spec.run_id = "job " + std::to_string(below(100));
+  spec.role = "r" + std::to_string(below(100));
+  spec.max_nodes = 1 + below(9);
+  spec.backend = static_cast<RendezvousBackend>(below(3));
+  const bool is_static = spec.backend == RendezvousBackend::kStatic;
+  spec.min_nodes = is_static ? spec.max_nodes : 1 + below(spec.max_nodes);
+  if (is_static || below(2) == 0) spec.node_rank = below(spec.max_nodes);
+  spec.nproc_per_node.kind = static_cast<ProcessesPerNode::Kind>(below(5));
+  spec.nproc_per_node.count = 1 + below(8);
+  if (spec.nproc_per_node.kind == ProcessesPerNode::Kind::kGpuList) {
+    spec.nproc_per_node.gpus = {"1", "GPU-7"};
+  }
+  spec.endpoint = {.host = "node" + std::to_string(below(9)), .port = 1 + below(65535)};
+  spec.local_addr = below(2) == 0 ? "" : "fe80::1%eth0";
+  spec.worker_master_port = below(65536);
+  spec.worker_master_addr = below(2) == 0 ? "" : "localhost";
+  if (below(2) == 0) spec.worker_ports = {.first = 30000, .last = 30100};
+  if (below(2) == 0) spec.is_host = below(2) == 0;
+  spec.tls = below(2) == 0;
+  spec.join_timeout = millis(1);
+  spec.last_call_timeout = millis(0);
+  spec.close_timeout = millis(0);
+  spec.read_timeout = millis(1);
+  spec.orphan_timeout = millis(1);
+  spec.lease = {.duration = millis(3000),
+                .renew_interval = absl::Milliseconds(1 + below(2000)),
+                .margin = absl::Milliseconds(below(900))};
+  spec.max_restarts = below(9);
+  spec.shutdown_timeout = millis(0);
+  if (below(2) == 0) spec.signals_to_handle = {SIGTERM, SIGUSR1};
+  spec.monitor_interval_s = 0.01 + below(100);
+  spec.program = {.kind = static_cast<Program::Kind>(below(3)),
+                  .name = text(),
+                  .args = {text(), "", text()},
+                  .run_path = below(2) == 0};
+  spec.virtual_local_rank = below(2) == 0;
+  spec.numa_binding = static_cast<NumaBinding>(below(5));
+  spec.logs = {.log_dir = text(),
+               .redirects = selection(),
+               .tee = selection(),
+               .local_ranks_filter = {below(8), 11},
+               .duplicate_stdout_filters = {text()},
+               .duplicate_stderr_filters = {text(), text()},
+               .console = static_cast<ConsoleMode>(below(3)),
+               .fold = below(2) == 0,
+               .line_prefix_template = text()};
+  return spec;
+}
+
+TEST(JobSpecEncoding, GivesBackEverySpec) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 500; ++i) {
+    const JobSpec spec = Generated(random);
+    ASSERT_EQ(spec.Validate(), absl::OkStatus());
+    const absl::StatusOr<JobSpec> decoded = DecodeJobSpec(EncodeJobSpec(spec));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    ASSERT_TRUE(*decoded == spec) << "spec " << i;
+  }
+}
+
+TEST(JobSpecEncoding, RefusesBytesThatAreNoSpec) {
+  EXPECT_EQ(DecodeJobSpec("\xff\xff\xff").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(JobSpecEncoding, RefusesASpecThatDoesNotValidate) {
+  JobSpec spec = OneNode();
+  spec.max_restarts = -5;
+  EXPECT_THAT(std::string(DecodeJobSpec(EncodeJobSpec(spec)).status().message()),
+              StartsWith("--max_restarts=-5: "));
+}
+
+TEST(JobSpecEncoding, RefusesAChoiceOfANewerVersion) {
+  proto::JobSpec message;
+  ASSERT_TRUE(message.ParseFromString(EncodeJobSpec(OneNode())));
+  message.set_backend(static_cast<proto::JobSpec::Backend>(9));
+  EXPECT_THAT(std::string(DecodeJobSpec(message.SerializeAsString()).status().message()),
+              HasSubstr("one version of muster on all nodes"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,122 @@
+#include "proto/io/user_secret.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace muster {
+namespace {
+
+class UserSecretTest : public testing::Test {
+ protected:
+  UserSecretTest() {
+    std::string path = testing::TempDir() + "/secretXXXXXX";
+    home_ = mkdtemp(path.data());
+  }
+  ~UserSecretTest() override { std::filesystem::remove_all(home_); }
+
+  std::string token_path() const { return home_ + "/.config/muster/token"; }
+  std::string WriteToken(const std::string& text, mode_t mode) const {
+    const std::string path = home_ + "/given";
+    std::ofstream(path) << text;
+    chmod(path.c_str(), mode);
+    return path;
+  }
+  mode_t ModeOf(const std::string& path) const {
+    struct stat info;
+    return stat(path.c_str(), &info) == 0 ? info.st_mode & 07777 : 0;
+  }
+
+  std::string home_;
+};
+
+TEST_F(UserSecretTest, IsMadeOnFirstUseAndKept) {
+  const auto first = LoadUserSecret({.home = home_});
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->origin, token_path());
+  EXPECT_EQ(LoadUserSecret({.home = home_})->secret, first->secret);
+}
+
+TEST_F(UserSecretTest, IsReadableByItsOwnerOnly) {
+  ASSERT_TRUE(LoadUserSecret({.home = home_}).ok());
+  EXPECT_EQ(ModeOf(token_path()), 0600u);
+  EXPECT_EQ(ModeOf(home_ + "/.config/muster"), 0700u);
+}
+
+TEST_F(UserSecretTest, IsTheSameForAllWhoStartTogether) {
+  std::vector<std::string> secrets(8);
+  std::vector<std::thread> threads;
+  for (std::string& secret : secrets) {
+    threads.emplace_back([&] { secret = LoadUserSecret({.home = home_}).value().secret; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::set<std::string>(secrets.begin(), secrets.end()).size(), 1u);
+}
+
+TEST_F(UserSecretTest, LeavesNoTemporaryFile) {
+  ASSERT_TRUE(LoadUserSecret({.home = home_}).ok());
+  const std::filesystem::directory_iterator files(home_ + "/.config/muster");
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+TEST_F(UserSecretTest, ComesFromTheEnvironmentBeforeAnyFile) {
+  const auto secret =
+      LoadUserSecret({.token = "sixteen bytes ok", .token_file = "/nowhere", .home = home_});
+  ASSERT_TRUE(secret.ok()) << secret.status();
+  EXPECT_EQ(secret->secret, "sixteen bytes ok");
+  EXPECT_FALSE(std::filesystem::exists(token_path()));
+}
+
+TEST_F(UserSecretTest, IsTheSameFromTheFileAndFromItsContentInTheEnvironment) {
+  const std::string path = WriteToken("0123456789abcdef\n", 0600);
+  EXPECT_EQ(LoadUserSecret({.token_file = path})->secret,
+            LoadUserSecret({.token = "0123456789abcdef"})->secret);
+}
+
+TEST_F(UserSecretTest, IsRefusedWithTheCommandToRunWhenOthersMayReadIt) {
+  const std::string path = WriteToken("0123456789abcdef\n", 0644);
+  const auto secret = LoadUserSecret({.token_file = path});
+  EXPECT_EQ(secret.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_NE(secret.status().message().find("chmod 600 " + path), absl::string_view::npos)
+      << secret.status();
+}
+
+TEST_F(UserSecretTest, IsRefusedWhenItBelongsToSomebodyElse) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const std::string path = WriteToken("0123456789abcdef\n", 0600);
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_EQ(LoadUserSecret({.token_file = path}).status().code(),
+            absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(UserSecretTest, IsRefusedWhenItIsShort) {
+  EXPECT_EQ(LoadUserSecret({.token = "short"}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(LoadUserSecret({.token_file = WriteToken("\n", 0600)}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(UserSecretTest, IsNotMadeUpForAGivenFile) {
+  EXPECT_EQ(LoadUserSecret({.token_file = home_ + "/absent"}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(UserSecretTest, IsRefusedWhenTheFileIsADirectoryOrAPipe) {
+  EXPECT_FALSE(LoadUserSecret({.token_file = home_}).ok());
+  const std::string pipe = home_ + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(LoadUserSecret({.token_file = pipe}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(UserSecretTest, NeedsAHome) {
+  EXPECT_EQ(LoadUserSecret({}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace muster

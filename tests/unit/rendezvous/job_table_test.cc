@@ -1,0 +1,190 @@
+#include "rendezvous/core/job_table.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/rendezvous/core_builders.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using testing::HasSubstr;
+
+class JobTableTest : public testing::Test {
+ protected:
+  explicit JobTableTest(JobTableOptions options = {.term = ServerTerm(1)}) : table_(options) {}
+  void TearDown() override { EXPECT_EQ(table_.CheckInvariants(), ""); }
+
+  // The directive to the agent that reports.
+  Directive Report(const JobKey& job, uint64_t from, AgentPhase phase, Round round = kNoRound,
+                   Instance instance = Instance(), int nodes = 1) {
+    AgentReport report{.sequence = ++sequence_,
+                       .phase = phase,
+                       .round = round,
+                       .instance = instance,
+                       .node = Describe("node" + std::to_string(from)),
+                       .settings = Settings(nodes, nodes)};
+    Directive newest;
+    for (const auto& effect : table_.OnReport(job, Incarnation(from), report, now_)) {
+      const auto* send = std::get_if<SendDirective>(&effect.effect);
+      if (send == nullptr || send->to != Incarnation(from)) continue;
+      EXPECT_EQ(effect.job, job);
+      EXPECT_GT(send->directive.revision, newest.revision);
+      newest = send->directive;
+    }
+    return newest;
+  }
+  static absl::Status Refusal(const Directive& directive) {
+    const auto* refuse = std::get_if<Refuse>(&directive.body);
+    return refuse == nullptr ? absl::OkStatus() : refuse->status;
+  }
+  // A one-node job that has succeeded, and whose agent has been told.
+  Directive RunToTheEnd(const JobKey& job, uint64_t agent) {
+    Report(job, agent, AgentPhase::kJoining);
+    return Report(job, agent, AgentPhase::kSucceeded, Round(0));
+  }
+
+  JobTable table_;
+  MonoTime now_ = At(100);
+  uint64_t sequence_ = 0;
+};
+
+class EmbeddedJobTableTest : public JobTableTest {
+ protected:
+  EmbeddedJobTableTest() : JobTableTest({.term = ServerTerm(1), .only_run_id = "a"}) {}
+};
+
+const JobKey kA{"", "a"};
+const JobKey kB{"", "b"};
+
+TEST_F(JobTableTest, KeepsJobsApart) {
+  Report(kA, 1, AgentPhase::kJoining);
+  Report(kB, 2, AgentPhase::kJoining);
+  EXPECT_EQ(table_.size(), 2u);
+  EXPECT_EQ(table_.FindState(kA)->nodes.size(), 1u);
+}
+
+TEST_F(JobTableTest, KeepsJobsOfTwoUsersApart) {
+  Report({"alice", "x"}, 1, AgentPhase::kJoining);
+  Report({"bob", "x"}, 2, AgentPhase::kJoining);
+  EXPECT_EQ(table_.size(), 2u);
+}
+
+TEST_F(JobTableTest, GivesEachJobItsOwnInstance) {
+  const Instance first = Report(kA, 1, AgentPhase::kJoining).instance;
+  const Instance second = Report(kB, 2, AgentPhase::kJoining).instance;
+  EXPECT_NE(first, second);
+}
+
+TEST_F(JobTableTest, RefusesTheDefaultRunId) {
+  const absl::Status refusal = Refusal(Report({"", "none"}, 1, AgentPhase::kJoining));
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refusal.message()), HasSubstr("--rdzv_id=NAME"));
+}
+
+TEST_F(EmbeddedJobTableTest, RefusesAnotherRunIdNamingBoth) {
+  const absl::Status refusal = Refusal(Report(kB, 1, AgentPhase::kJoining));
+  EXPECT_EQ(refusal, absl::InvalidArgumentError("this server serves job 'a', not 'b'; another job "
+                                                "uses the same endpoint"));
+  EXPECT_EQ(table_.size(), 0u);
+}
+
+TEST_F(JobTableTest, RefusesAnotherInstanceThanTheCurrentNamingBoth) {
+  Report(kA, 1, AgentPhase::kJoining);
+  const absl::Status refusal = Refusal(Report(kA, 2, AgentPhase::kRunning, Round(0), Instance(77)));
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(refusal.message()), HasSubstr("instance 77 of job 'a' is over"));
+  EXPECT_THAT(std::string(refusal.message()), HasSubstr("the current one is 1"));
+}
+
+TEST_F(JobTableTest, RefusesToBeginAJobByAnythingButAJoin) {
+  EXPECT_EQ(Refusal(Report(kA, 1, AgentPhase::kRunning, Round(3), Instance(9))).code(),
+            absl::StatusCode::kAborted);
+  EXPECT_EQ(table_.size(), 0u);
+}
+
+TEST_F(JobTableTest, RefusesMoreJobsThanItMayHave) {
+  table_ = JobTable({.term = ServerTerm(1), .max_jobs = 1});
+  Report(kA, 1, AgentPhase::kJoining);
+  EXPECT_EQ(Refusal(Report(kB, 2, AgentPhase::kJoining)).code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(JobTableTest, StartsANewInstanceAtOnceWhenEveryAgentOfTheEndedOneIsTold) {
+  const Instance first = RunToTheEnd(kA, 1).instance;
+  const Directive directive = Report(kA, 2, AgentPhase::kJoining);
+  EXPECT_TRUE(std::holds_alternative<RunRound>(directive.body));
+  EXPECT_GT(directive.instance, first);
+}
+
+TEST_F(JobTableTest, BeginsAnewForAJoinThatComesAsTheLeaseOfTheLastNodeEnds) {
+  const Instance first = Report(kA, 1, AgentPhase::kJoining, kNoRound, Instance(), 2).instance;
+  now_ = now_ + absl::Seconds(7);
+  const Directive directive = Report(kA, 2, AgentPhase::kJoining, kNoRound, Instance(), 2);
+  EXPECT_TRUE(std::holds_alternative<Wait>(directive.body));
+  EXPECT_GT(directive.instance, first);
+}
+
+TEST_F(JobTableTest, TellsALatecomerHowItsInstanceEnded) {
+  const Instance first = RunToTheEnd(kA, 1).instance;
+  table_.OnDisconnect(kA, Incarnation(1), now_);
+  EXPECT_EQ(table_.size(), 0u);
+  const Directive directive = Report(kA, 9, AgentPhase::kRunning, Round(0), first);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
+  EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 0);
+}
+
+TEST_F(JobTableTest, ForgetsHowAnInstanceEndedAfterTheCloseTimeout) {
+  const Instance first = RunToTheEnd(kA, 1).instance;
+  table_.OnDisconnect(kA, Incarnation(1), now_);
+  now_ = now_ + absl::Seconds(20);
+  EXPECT_EQ(Refusal(Report(kA, 9, AgentPhase::kRunning, Round(0), first)).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(JobTableTest, ForgetsARetiredJobByATickAtItsDeadline) {
+  RunToTheEnd(kA, 1);
+  now_ = At(120);
+  while (table_.NextDeadline() <= now_) table_.Tick(table_.NextDeadline());
+  EXPECT_EQ(table_.size(), 0u);
+  EXPECT_TRUE(table_.NextDeadline().is_infinite());
+}
+
+TEST_F(JobTableTest, NumbersDirectivesSoThatANewInstanceIsNeverOlder) {
+  const uint64_t before = RunToTheEnd(kA, 1).revision;
+  EXPECT_GT(Report(kA, 2, AgentPhase::kJoining).revision, before);
+}
+
+TEST_F(JobTableTest, ServesTheStoreOfTheRoundToItsMembersOnly) {
+  Report(kA, 1, AgentPhase::kJoining);
+  const StoreRequest request{1, Round(0), StoreSet{"k", "v"}};
+  const auto replies = table_.OnStoreRequest(kA, Incarnation(1), request, now_);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_TRUE(std::get<SendStoreReply>(replies[0].effect).reply.status.ok());
+  const auto refused = table_.OnStoreRequest(kA, Incarnation(2), request, now_);
+  EXPECT_EQ(std::get<SendStoreReply>(refused[0].effect).reply.status.code(),
+            absl::StatusCode::kAborted);
+}
+
+TEST_F(JobTableTest, AnswersStoreWaitsAtTheirDeadline) {
+  Report(kA, 1, AgentPhase::kJoining);
+  table_.OnStoreRequest(kA, Incarnation(1), {1, Round(0), StoreWait{{"k"}, absl::Seconds(2)}},
+                        now_);
+  EXPECT_EQ(table_.NextDeadline(), now_ + absl::Seconds(2));
+  const auto effects = table_.Tick(now_ + absl::Seconds(2));
+  ASSERT_FALSE(effects.empty());
+  EXPECT_EQ(std::get<SendStoreReply>(effects[0].effect).reply.status.code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(JobTableTest, TellsEveryJobThatTheHostLeaves) {
+  Report(kA, 1, AgentPhase::kJoining, kNoRound, Instance(), 2);
+  Report(kB, 2, AgentPhase::kJoining, kNoRound, Instance(), 2);
+  table_.OnHostLeaving({.signal = SIGTERM, .reason = "told to end"}, "node9", now_);
+  EXPECT_EQ(table_.FindState(kA)->phase, JobPhase::kEnded);
+  EXPECT_EQ(table_.FindState(kB)->phase, JobPhase::kEnded);
+}
+
+}  // namespace
+}  // namespace muster::rendezvous

@@ -1,0 +1,587 @@
+#include "rendezvous/core/rendezvous_core.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/rendezvous/core_builders.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Every test ends by asking that no invariant was broken on its way.
+class RendezvousCoreTest : public testing::Test {
+ protected:
+  CoreUnderTest& Job(RendezvousSettings settings) {
+    job_.emplace(settings);
+    return *job_;
+  }
+  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
+  std::optional<CoreUnderTest> job_;
+};
+
+// --- Answers
+
+TEST_F(RendezvousCoreTest, AnswersEveryReportWithTheNewestSequence) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Join(1);
+  job.Join(1);
+  ASSERT_NE(job.DirectiveTo(1), nullptr);
+  EXPECT_EQ(job.DirectiveTo(1)->report_sequence, 2u);
+  EXPECT_EQ(job.DirectiveTo(1)->instance, Instance(5));
+  EXPECT_NE(job.Told<Wait>(1), nullptr);
+}
+
+TEST_F(RendezvousCoreTest, IgnoresALateReportButAnswersIt) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  AgentReport late = job.Report(1);
+  late.sequence = 1;
+  late.phase = AgentPhase::kFailed;
+  job.Step(AgentReported{Incarnation(1), late});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  ASSERT_NE(job.Told<RunRound>(1), nullptr);
+  EXPECT_EQ(job.DirectiveTo(1)->report_sequence, 2u);
+}
+
+TEST_F(RendezvousCoreTest, TellsEveryMemberInTheStepThatCompletesTheRound) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Join(1);
+  job.Join(2);
+  ASSERT_NE(job.Told<RunRound>(1), nullptr);
+  ASSERT_NE(job.Told<RunRound>(2), nullptr);
+  EXPECT_EQ(job.Told<RunRound>(1)->assignment.round, Round(0));
+  EXPECT_EQ(job.Told<RunRound>(2)->assignment.peers.size(), 2u);
+}
+
+TEST_F(RendezvousCoreTest, LeavesPeersOutForAMemberThatAlreadyRunsTheRound) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.SendPhase(1, AgentPhase::kRunning);
+  ASSERT_NE(job.Told<RunRound>(1), nullptr);
+  EXPECT_TRUE(job.Told<RunRound>(1)->assignment.peers.empty());
+}
+
+TEST_F(RendezvousCoreTest, RefusesARoundThatTheJobHasNotHad) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Report(1).round = Round(7);
+  job.Send(1);
+  ASSERT_NE(job.Told<Refuse>(1), nullptr);
+  EXPECT_EQ(job.Told<Refuse>(1)->status.code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(job.state().nodes.empty());
+}
+
+// --- Settings and node ranks
+
+TEST_F(RendezvousCoreTest, RefusesOtherSettingsNamingBothValuesAndNodes) {
+  CoreUnderTest& job = Job(Settings(2, 2, 3));
+  job.Join(1);
+  job.Report(2).settings.max_restarts = 0;
+  job.Join(2);
+  ASSERT_NE(job.Told<Refuse>(2), nullptr);
+  EXPECT_EQ(job.Told<Refuse>(2)->status,
+            absl::InvalidArgumentError(
+                "--max_restarts is 3 on node1 but 0 on node2; every node of a job must be started "
+                "with the same value"));
+  EXPECT_EQ(job.state().nodes.size(), 1u);
+}
+
+TEST_F(RendezvousCoreTest, RefusesAnotherNumberOfNodes) {
+  CoreUnderTest& job = Job(Settings(2, 4));
+  job.Join(1);
+  job.Report(2).settings.min_nodes = 4;
+  job.Join(2);
+  ASSERT_NE(job.Told<Refuse>(2), nullptr);
+  EXPECT_THAT(std::string(job.Told<Refuse>(2)->status.message()),
+              HasSubstr("--nnodes is 2:4 on node1 but 4 on node2"));
+}
+
+TEST_F(RendezvousCoreTest, RefusesImpossibleValues) {
+  CoreUnderTest& job = Job(Settings(2, 1));
+  job.Join(1);
+  ASSERT_NE(job.Told<Refuse>(1), nullptr);
+  job.Report(2).settings = Settings(1, 1);
+  job.Report(2).node.local_world_size = 0;
+  job.Join(2);
+  ASSERT_NE(job.Told<Refuse>(2), nullptr);
+  EXPECT_FALSE(job.state().settings.has_value());
+}
+
+TEST_F(RendezvousCoreTest, RefusesANodeRankThatALiveNodeHolds) {
+  CoreUnderTest& job = Job(StaticSettings(2));
+  job.Join(1);
+  job.Report(2).node.node_rank = 0;
+  job.Join(2);
+  ASSERT_NE(job.Told<Refuse>(2), nullptr);
+  EXPECT_THAT(std::string(job.Told<Refuse>(2)->status.message()),
+              HasSubstr("--node_rank is 0 on node2, but node1 already has that rank"));
+}
+
+TEST_F(RendezvousCoreTest, RefusesANodeRankOutOfRange) {
+  CoreUnderTest& job = Job(StaticSettings(2));
+  job.Report(1).node.node_rank = 2;
+  job.Join(1);
+  ASSERT_NE(job.Told<Refuse>(1), nullptr);
+  EXPECT_THAT(std::string(job.Told<Refuse>(1)->status.message()), HasSubstr("expected 0 to 1"));
+}
+
+TEST_F(RendezvousCoreTest, LetsTheSuccessorOfADisconnectedNodeWaitForItsLeaseToEnd) {
+  CoreUnderTest& job = Job(StaticSettings(3));
+  job.Join(1);
+  job.Join(2);
+  job.Step(AgentDisconnected{Incarnation(1)});
+  job.Report(9).node.node_rank = 0;
+  job.Join(9);
+  ASSERT_NE(job.Told<Wait>(9), nullptr);
+  EXPECT_THAT(job.Told<Wait>(9)->status.text, HasSubstr("node1 holds it but lost its connection"));
+  job.Advance(6.4, {2});
+  job.Join(9);
+  EXPECT_EQ(job.state().claims.at(0), Incarnation(9));
+}
+
+// --- Joining
+
+TEST_F(RendezvousCoreTest, CompletesAfterTheLastCallByATickAtItsDeadline) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.Join(1);
+  EXPECT_EQ(job.state().phase, JobPhase::kForming);
+  job.Advance(30, {1});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+}
+
+TEST_F(RendezvousCoreTest, TellsASpareThatAllPlacesAreTaken) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  job.Join(2);
+  ASSERT_NE(job.Told<Wait>(2), nullptr);
+  EXPECT_EQ(job.Told<Wait>(2)->status.text, "the only place is taken; node2 is a spare");
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+}
+
+TEST_F(RendezvousCoreTest, MakesRoomForALateJoiner) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.Join(1);
+  job.Advance(30, {1});
+  job.SendPhase(1, AgentPhase::kRunning);
+  job.Join(2);
+  ASSERT_NE(job.Told<StopRound>(1), nullptr);
+  EXPECT_EQ(job.Told<StopRound>(1)->cause, StopCause::kMembershipChange);
+  EXPECT_EQ(job.Told<StopRound>(1)->reason, "node2 joined");
+  EXPECT_FALSE(job.Told<StopRound>(1)->peer_lost);
+  job.Join(1);
+  EXPECT_EQ(job.state().round, Round(1));
+  EXPECT_EQ(job.state().members.size(), 2u);
+  EXPECT_EQ(job.state().restarts_used, 0);
+}
+
+TEST_F(RendezvousCoreTest, TakesNobodyInOnceMembersBeginToSucceed) {
+  CoreUnderTest& job = Job(Settings(2, 3));
+  job.Join(1);
+  job.Join(2);
+  job.Advance(30, {1, 2});
+  job.SendPhase(1, AgentPhase::kSucceeded);
+  job.Join(3);
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  ASSERT_NE(job.Told<Wait>(3), nullptr);
+  EXPECT_THAT(job.Told<Wait>(3)->status.text, HasSubstr("the job is finishing"));
+}
+
+TEST_F(RendezvousCoreTest, EndsWithExitCodeFourAtTheJoinTimeout) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Join(1);
+  job.Advance(600, {1});
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(1)->outcome.exit_code, 4);
+  EXPECT_THAT(job.Told<EndJob>(1)->outcome.reason, HasSubstr("1 of 2 nodes joined within 600s"));
+}
+
+// --- Failures
+
+TEST_F(RendezvousCoreTest, RestartsEveryMemberWhileTheBudgetLasts) {
+  CoreUnderTest& job = Job(Settings(2, 2, 3));
+  job.RunWith(2);
+  job.Fail(2, 1, 9);
+  ASSERT_NE(job.Told<StopRound>(1), nullptr);
+  ASSERT_NE(job.Told<StopRound>(2), nullptr);
+  EXPECT_EQ(job.Told<StopRound>(1)->cause, StopCause::kRestart);
+  EXPECT_EQ(job.Told<StopRound>(1)->reason,
+            "restart 1 of 3: rank 3 (local rank 1) on node2 exited with code 9");
+  EXPECT_EQ(job.state().restarts_used, 1);
+}
+
+TEST_F(RendezvousCoreTest, TellsAMemberThatHasStoppedWhomTheNextRoundWaitsFor) {
+  CoreUnderTest& job = Job(Settings(2, 2, 1));
+  job.RunWith(2);
+  job.Fail(2);
+  job.Join(2);
+  ASSERT_NE(job.Told<Wait>(2), nullptr);
+  EXPECT_THAT(job.Told<Wait>(2)->status.text, HasSubstr("waiting for node1 to stop its workers"));
+}
+
+TEST_F(RendezvousCoreTest, CountsEarlierRoundsSoThatAttemptsNeverRepeat) {
+  CoreUnderTest& job = Job(Settings(2, 2, 1));
+  job.RunWith(2);
+  job.Fail(2);
+  job.Join(2);
+  job.Join(1);
+  ASSERT_NE(job.Told<RunRound>(1), nullptr);
+  EXPECT_EQ(job.Told<RunRound>(1)->assignment.round, Round(1));
+  EXPECT_EQ(job.Told<RunRound>(1)->assignment.restart_count, 1);
+}
+
+// Invariant I8: a failing round charges the budget once.
+TEST_F(RendezvousCoreTest, ChargesTheBudgetOncePerRound) {
+  CoreUnderTest& job = Job(Settings(2, 2, 3));
+  job.RunWith(2);
+  job.Fail(1);
+  job.Fail(2);
+  job.Fail(2);
+  EXPECT_EQ(job.state().restarts_used, 1);
+}
+
+TEST_F(RendezvousCoreTest, TakesAFailureFromAReportOfAStoppedMember) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  job.Report(1).failures = {{.rank = Rank(0), .node_name = "node1", .exit_code = 3}};
+  job.SendPhase(1, AgentPhase::kStopped);
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(1)->outcome.exit_code, 3);
+}
+
+TEST_F(RendezvousCoreTest, StopsTheOthersBeforeItEndsAJobWithoutBudget) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Fail(1, 0, 7);
+  ASSERT_NE(job.Told<StopRound>(2), nullptr);
+  EXPECT_EQ(job.Told<StopRound>(2)->cause, StopCause::kJobFailed);
+  job.SendPhase(1, AgentPhase::kStopped);
+  EXPECT_EQ(job.state().phase, JobPhase::kEnding);
+  job.SendPhase(2, AgentPhase::kStopped);
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  ASSERT_NE(job.Told<EndJob>(2), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.exit_code, 7);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.reason,
+            "rank 0 (local rank 0) on node1 exited with code 7");
+}
+
+TEST_F(RendezvousCoreTest, FindsTheRootCauseByTheInstantOfFailureNotOfItsReport) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Fail(1, 0, 7);
+  job.now = job.now + absl::Seconds(1);
+  job.Fail(2, 1, 9, absl::Seconds(3));
+  job.SendPhase(1, AgentPhase::kStopped);
+  job.SendPhase(2, AgentPhase::kStopped);
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  const JobOutcome& outcome = job.Told<EndJob>(1)->outcome;
+  EXPECT_EQ(outcome.exit_code, 9);
+  EXPECT_EQ(outcome.root_cause->node_name, "node2");
+  ASSERT_EQ(outcome.failures.size(), 2u);
+  EXPECT_EQ(outcome.failures[1].node_name, "node1");
+}
+
+TEST_F(RendezvousCoreTest, EndsAJobWhoseMemberDoesNotStopInTime) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Fail(1);
+  job.SendPhase(1, AgentPhase::kStopped);
+  job.Advance(44, {1, 2});
+  EXPECT_EQ(job.state().phase, JobPhase::kEnding);
+  job.Advance(1, {1, 2});
+  EXPECT_EQ(job.state().phase, JobPhase::kEnded);
+}
+
+TEST_F(RendezvousCoreTest, IgnoresFailuresOfRanksThatAreNotTheMembers) {
+  CoreUnderTest& job = Job(Settings(2, 2, 1));
+  job.RunWith(2);
+  job.Report(1).failures = {{.rank = Rank(3), .exit_code = 1}};
+  job.SendPhase(1, AgentPhase::kRunning);
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  EXPECT_TRUE(job.state().failures.empty());
+}
+
+TEST_F(RendezvousCoreTest, HoldsBackOnlyAfterTheSecondQuickFailure) {
+  CoreUnderTest& job = Job(Settings(1, 1, 5));
+  std::vector<absl::Duration> pauses;
+  for (int i = 0; i < 4; ++i) {
+    job.Join(1);
+    job.Advance(absl::ToDoubleSeconds(absl::Seconds(2)), {1});
+    job.SendPhase(1, AgentPhase::kRunning);
+    job.Fail(1);
+    pauses.push_back(job.state().not_before - job.now);
+  }
+  EXPECT_THAT(pauses, ElementsAre(absl::ZeroDuration(), absl::Milliseconds(250),
+                                  absl::Milliseconds(500), absl::Seconds(1)));
+}
+
+TEST_F(RendezvousCoreTest, ForgetsQuickFailuresAfterARoundThatRanLonger) {
+  CoreUnderTest& job = Job(Settings(1, 1, 5));
+  job.RunWith(1);
+  job.Fail(1);
+  job.Join(1);
+  job.SendPhase(1, AgentPhase::kRunning);
+  job.Report(1).failures.clear();
+  job.Advance(11, {1});
+  job.Fail(1);
+  EXPECT_EQ(job.state().quick_ends, 0);
+}
+
+// --- Success
+
+TEST_F(RendezvousCoreTest, EndsWithZeroWhenEveryMemberSucceeded) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Join(3);
+  job.SendPhase(1, AgentPhase::kSucceeded);
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  job.SendPhase(2, AgentPhase::kSucceeded);
+  for (const int n : {1, 2, 3}) {
+    ASSERT_NE(job.Told<EndJob>(n), nullptr);
+    EXPECT_EQ(job.Told<EndJob>(n)->outcome.exit_code, 0);
+  }
+}
+
+TEST_F(RendezvousCoreTest, CountsAMemberThatSucceededAndThenDiedAsDone) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.SendPhase(1, AgentPhase::kSucceeded);
+  job.Advance(8, {2});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  job.SendPhase(2, AgentPhase::kSucceeded);
+  EXPECT_EQ(job.state().phase, JobPhase::kEnded);
+  EXPECT_EQ(job.state().outcome->exit_code, 0);
+}
+
+// --- Losses
+
+TEST_F(RendezvousCoreTest, FormsTheNextRoundAtOnceWithoutALostMember) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Advance(6.4, {1});
+  ASSERT_NE(job.Told<StopRound>(1), nullptr);
+  EXPECT_TRUE(job.Told<StopRound>(1)->peer_lost);
+  EXPECT_EQ(job.Told<StopRound>(1)->reason, "lost node2 (no sign of life for 6.4s)");
+  EXPECT_EQ(job.state().restarts_used, 0);
+  job.Join(1);
+  ASSERT_NE(job.Told<RunRound>(1), nullptr);
+  EXPECT_EQ(job.Told<RunRound>(1)->assignment.num_nodes, 1);
+}
+
+TEST_F(RendezvousCoreTest, DoesNothingAtADisconnectUntilTheLeaseEnds) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Step(AgentDisconnected{Incarnation(2)});
+  job.Advance(6.2, {1});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+}
+
+TEST_F(RendezvousCoreTest, NamesTheLostNodeWhenNoReplacementComesInTime) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Advance(7, {1});
+  job.Join(1);
+  job.Advance(601, {1});
+  ASSERT_TRUE(job.state().outcome.has_value());
+  EXPECT_EQ(job.state().outcome->exit_code, 4);
+  EXPECT_THAT(job.state().outcome->reason, HasSubstr("missing: node2."));
+}
+
+TEST_F(RendezvousCoreTest, GivesAReplacementThePlaceOfTheLostNode) {
+  CoreUnderTest& job = Job(Settings(3, 3));
+  job.RunWith(3);
+  job.Advance(7, {2, 3});
+  job.Join(2);
+  job.Join(3);
+  job.Join(9);
+  EXPECT_THAT(job.state().members, ElementsAre(Incarnation(9), Incarnation(2), Incarnation(3)));
+}
+
+TEST_F(RendezvousCoreTest, TellsALostNodeThatComesBackToStopItsOldRound) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Advance(7, {1});
+  job.Join(1);
+  job.Report(2).round = Round(0);
+  job.Send(2);
+  ASSERT_NE(job.Told<StopRound>(2), nullptr);
+  EXPECT_EQ(job.Told<StopRound>(2)->round, Round(0));
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+}
+
+TEST_F(RendezvousCoreTest, ChargesTheBudgetOfAStaticJobForALostNode) {
+  CoreUnderTest& job = Job(StaticSettings(2, 1));
+  job.RunWith(2);
+  job.Advance(7, {1});
+  EXPECT_EQ(job.state().restarts_used, 1);
+  ASSERT_NE(job.Told<StopRound>(1), nullptr);
+  EXPECT_THAT(job.Told<StopRound>(1)->reason, HasSubstr("restart 1 of 1: lost node2"));
+}
+
+TEST_F(RendezvousCoreTest, EndsAStaticJobWithoutBudgetForALostNode) {
+  CoreUnderTest& job = Job(StaticSettings(2));
+  job.RunWith(2);
+  job.Advance(7, {1});
+  job.SendPhase(1, AgentPhase::kStopped);
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(1)->outcome.exit_code, 1);
+  EXPECT_THAT(job.Told<EndJob>(1)->outcome.reason, HasSubstr("lost node2 (no sign of life for"));
+}
+
+// Invariant R8.
+TEST_F(RendezvousCoreTest, CountsAMemberThatNeverHeardOfItsRoundAsInItUntilItSaysOtherwise) {
+  CoreUnderTest& job = Job(Settings(2, 2, 1));
+  job.Join(1);
+  job.Join(2);
+  job.SendPhase(1, AgentPhase::kRunning);
+  job.Fail(1);
+  job.Join(1);
+  job.Report(2).round = kNoRound;
+  job.Send(2);
+  ASSERT_NE(job.Told<StopRound>(2), nullptr);
+  EXPECT_EQ(job.state().round, Round(0));
+  job.Report(2).round = Round(0);
+  job.Send(2);
+  EXPECT_EQ(job.state().round, Round(1));
+}
+
+TEST_F(RendezvousCoreTest, ReformsWhenAMemberJoinsAgainByItself) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Join(2);
+  ASSERT_NE(job.Told<StopRound>(1), nullptr);
+  EXPECT_EQ(job.Told<StopRound>(1)->cause, StopCause::kMembershipChange);
+  EXPECT_EQ(job.state().membership_changes, 1);
+}
+
+// --- Departures
+
+TEST_F(RendezvousCoreTest, EndsTheJobForAllWhenAPersonInterruptsANode) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Leave(1, {.signal = SIGINT, .ends_job = true, .reason = "node1 was interrupted by SIGINT"});
+  ASSERT_NE(job.Told<StopRound>(2), nullptr);
+  EXPECT_EQ(job.Told<StopRound>(2)->cause, StopCause::kJobFailed);
+  job.SendPhase(2, AgentPhase::kStopped);
+  ASSERT_NE(job.Told<EndJob>(2), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.exit_code, 130);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.reason, "node1 was interrupted by SIGINT");
+}
+
+TEST_F(RendezvousCoreTest, GoesOnAtOnceWithoutANodeThatLeavesBySigterm) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Leave(2, {.signal = SIGTERM, .reason = "node2 was told to end by SIGTERM"});
+  EXPECT_NE(job.Told<Wait>(2), nullptr);
+  ASSERT_NE(job.Told<StopRound>(1), nullptr);
+  EXPECT_TRUE(job.Told<StopRound>(1)->peer_lost);
+  job.Join(1);
+  EXPECT_EQ(job.state().round, Round(1));
+}
+
+TEST_F(RendezvousCoreTest, EndsAStaticJobWhenANodeLeaves) {
+  CoreUnderTest& job = Job(StaticSettings(2, 3));
+  job.RunWith(2);
+  job.Leave(2, {.signal = SIGTERM, .reason = "node2 was told to end by SIGTERM"});
+  job.SendPhase(1, AgentPhase::kStopped);
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(1)->outcome.exit_code, 143);
+}
+
+TEST_F(RendezvousCoreTest, IgnoresALateJoinOfANodeThatHasLeft) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Join(1);
+  AgentReport late = job.Report(1);
+  job.Join(1);
+  job.Join(3);
+  job.Leave(1, {.reason = "node1 left"});
+  job.Step(AgentReported{Incarnation(1), late});
+  EXPECT_FALSE(job.state().nodes.contains(Incarnation(1)));
+  EXPECT_NE(job.DirectiveTo(1), nullptr);
+}
+
+TEST_F(RendezvousCoreTest, IgnoresTheInterruptOfANodeThatWasNeverAdmitted) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Join(1);
+  job.Leave(8, {.signal = SIGINT, .ends_job = true, .reason = "node8 was interrupted"});
+  EXPECT_EQ(job.state().phase, JobPhase::kForming);
+}
+
+TEST_F(RendezvousCoreTest, EndsTheJobForAllWhenTheHostOfTheServerLeaves) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  job.Step(HostLeaving{{.signal = SIGTERM, .reason = "told to end by SIGTERM"}, "node9"});
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(1)->outcome.exit_code, 143);
+  EXPECT_THAT(job.Told<EndJob>(1)->outcome.reason, HasSubstr("node9, the host"));
+}
+
+TEST_F(RendezvousCoreTest, DoesNotWaitForMembersToStopWhenItsHostLeavesAnEndingJob) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Fail(2);
+  ASSERT_EQ(job.state().phase, JobPhase::kEnding);
+  job.Step(HostLeaving{{.signal = SIGTERM, .reason = "told to end by SIGTERM"}, "node9"});
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_NE(job.Told<EndJob>(1)->outcome.exit_code, 143);
+}
+
+TEST_F(RendezvousCoreTest, TakesANodeWithAnUnkillableProcessOutAndNamesThePid) {
+  CoreUnderTest& job = Job(Settings(1, 2, 3));
+  job.RunWith(2);
+  job.Fail(2);
+  job.Report(2).unkillable_pids = {41, 42};
+  job.Join(2);
+  ASSERT_NE(job.Told<Refuse>(2), nullptr);
+  EXPECT_THAT(std::string(job.Told<Refuse>(2)->status.message()),
+              HasSubstr("could not end pid 41, 42 on node2"));
+  job.Join(1);
+  EXPECT_THAT(job.state().members, ElementsAre(Incarnation(1)));
+}
+
+// --- The end
+
+TEST_F(RendezvousCoreTest, RetiresOnceEveryAgentIsToldAndGone) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.SendPhase(1, AgentPhase::kSucceeded);
+  job.SendPhase(2, AgentPhase::kSucceeded);
+  job.Step(AgentDisconnected{Incarnation(1)});
+  EXPECT_FALSE(job.IsRetired());
+  job.Step(AgentDisconnected{Incarnation(2)});
+  EXPECT_TRUE(job.IsRetired());
+  EXPECT_TRUE(job.NextDeadline().is_infinite());
+}
+
+TEST_F(RendezvousCoreTest, RetiresAfterTheCloseTimeoutAtTheLatest) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  job.SendPhase(1, AgentPhase::kSucceeded);
+  job.Advance(19, {1});
+  EXPECT_FALSE(job.IsRetired());
+  job.Advance(1, {1});
+  EXPECT_TRUE(job.IsRetired());
+}
+
+TEST_F(RendezvousCoreTest, RefusesANewNodeOfAJobThatHasEnded) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  job.SendPhase(1, AgentPhase::kSucceeded);
+  job.Join(2);
+  ASSERT_NE(job.Told<Refuse>(2), nullptr);
+  EXPECT_EQ(job.Told<Refuse>(2)->status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(job.Told<Refuse>(2)->status.message()), HasSubstr("again in 20s"));
+}
+
+TEST_F(RendezvousCoreTest, EndsAJobThatAllItsNodesHaveLeft) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Join(1);
+  job.Leave(1, {.signal = SIGTERM, .reason = "node1 was told to end by SIGTERM"});
+  EXPECT_EQ(job.state().phase, JobPhase::kEnded);
+  EXPECT_TRUE(job.IsRetired());
+}
+
+}  // namespace
+}  // namespace muster::rendezvous

@@ -1,0 +1,46 @@
+// Ranks over TCP meet the contract of Communicator. Each has an I/O thread and connections of its
+// own, as a process would.
+#include "tests/unit/worker_runtime/communicator_contract_data.h"
+#include "tests/unit/worker_runtime/communicator_contract_failures.h"
+#include "worker_runtime/comm/gloo/gloo_communicator.h"
+#include "worker_runtime/comm/memory_store.h"
+
+namespace muster::comm {
+namespace {
+
+std::unique_ptr<Communicator> Join(Membership membership, std::shared_ptr<Store> store) {
+  auto device = OpenGlooDevice("127.0.0.1", "lo");
+  EXPECT_THAT(device, IsOk());
+  auto communicator =
+      GlooCommunicator::Make(std::move(membership), *device, std::move(store), "test");
+  EXPECT_THAT(communicator, IsOk());
+  return communicator.ok() ? *std::move(communicator) : nullptr;
+}
+
+std::vector<ContractBackend::Join> MakeGloo(int size, const CommunicatorOptions& options) {
+  auto store = std::make_shared<MemoryStore>();
+  std::vector<ContractBackend::Join> joins;
+  for (int rank = 0; rank < size; ++rank) {
+    joins.push_back([=] {
+      return Join({.group = "world", .rank = rank, .size = size, .options = options}, store);
+    });
+  }
+  return joins;
+}
+
+INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorContract,
+                         ::testing::Values(ContractBackend{"gloo", MakeGloo}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(GlooBootstrap, NamesTheRankThatNeverCame) {
+  auto device = OpenGlooDevice("127.0.0.1", "lo");
+  ASSERT_THAT(device, IsOk());
+  const Membership membership{
+      .group = "dp", .rank = 0, .size = 2, .options = {.connect_timeout = absl::Milliseconds(200)}};
+  EXPECT_THAT(GlooCommunicator::Make(membership, *device, std::make_shared<MemoryStore>(), "test"),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("rank 1 of 2 did not come to group dp")));
+}
+
+}  // namespace
+}  // namespace muster::comm

@@ -1,0 +1,220 @@
+// The contract's second half: what happens when ranks are late, wrong or gone. See
+// communicator_contract.h.
+#pragma once
+
+#include "tests/unit/worker_runtime/communicator_contract.h"
+
+namespace muster::comm {
+
+inline constexpr absl::Duration kSoon = absl::Seconds(1);
+inline constexpr absl::Duration kSeconds = absl::Seconds(5);
+
+TEST_P(CommunicatorContract, AnAbsentRankIsNamedAtTheDeadline) {
+  OnRanks(4, [](Communicator& c) {
+    ASSERT_THAT(c.Barrier().Wait(), IsOk());
+    TypedArray array = Filled(DType::kF32, 1 << 20, c.rank());
+    if (c.rank() == 2) return;
+    const Work work = c.AllReduce(array.buffer(), {.timeout = absl::Milliseconds(300)});
+    EXPECT_THAT(work.Wait(),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         HasSubstr("rank 2 of 4 did not reach all_reduce #1 (group world, 4 MiB "
+                                   "f32) within 300ms")));
+  });
+}
+
+TEST_P(CommunicatorContract, EveryAbsentRankIsNamedForEveryCollective) {
+  using Call = std::function<Work(Communicator&, TypedArray&, TypedArray&)>;
+  const CallOptions soon{.timeout = absl::Milliseconds(200)};
+  const std::vector<std::pair<std::string, Call>> calls = {
+      {"broadcast", [&](auto& c, auto& a, auto&) { return c.Broadcast(a.buffer(), 0, soon); }},
+      {"all_gather",
+       [&](auto& c, auto& a, auto& b) { return c.AllGather(a.block(0, 30), b.buffer(), soon); }},
+      {"reduce_scatter",
+       [&](auto& c, auto& a, auto& b) {
+         return c.ReduceScatter(b.buffer(), a.block(0, 30), {.timeout = soon.timeout});
+       }},
+      {"all_to_all",
+       [&](auto& c, auto& a, auto& b) { return c.AllToAll(a.buffer(), b.buffer(), soon); }},
+      {"barrier", [&](auto& c, auto&, auto&) { return c.Barrier(soon); }},
+  };
+  for (const auto& [name, call] : calls) {
+    OnRanks(3, [&](Communicator& c) {
+      if (c.rank() == 1) return;
+      TypedArray a(DType::kF32, 90), b(DType::kF32, 90);
+      EXPECT_THAT(call(c, a, b).Wait(),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded,
+                           HasSubstr("rank 1 of 3 did not reach " + name + " #0")));
+    });
+  }
+}
+
+TEST_P(CommunicatorContract, AMissingPeerOfASendOrReceiveIsNamed) {
+  OnRanks(3, [](Communicator& c) {
+    TypedArray array(DType::kF32, 1000);
+    const CallOptions soon{.timeout = absl::Milliseconds(200)};
+    if (c.rank() == 0) {
+      EXPECT_THAT(c.Recv(array.buffer(), 1, soon).Wait(),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded,
+                           HasSubstr("rank 1 of 3 did not reach recv #0 from rank 1")));
+    }
+  });
+  OnRanks(3, [](Communicator& c) {
+    TypedArray array(DType::kF32, 1000);
+    if (c.rank() == 0) {
+      EXPECT_THAT(c.Send(array.buffer(), 2, {.timeout = absl::Milliseconds(200)}).Wait(),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2 of 3")));
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, AShortWaitLeavesTheOperationInFlight) {
+  std::atomic<bool> waited = false;
+  OnRanks(2, [&](Communicator& c) {
+    TypedArray array = Filled(DType::kF32, 100, c.rank());
+    if (c.rank() == 1) {
+      while (!waited) std::this_thread::yield();
+    }
+    const Work work = c.AllReduce(array.buffer());
+    if (c.rank() == 0) {
+      EXPECT_THAT(work.Wait(MonoNow() + absl::Milliseconds(50)),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded,
+                           HasSubstr("all_reduce #0 (group world, 400 bytes f32) on rank 0 has not "
+                                     "finished yet")));
+      waited = true;
+    }
+    EXPECT_THAT(work.Wait(), IsOk());
+    EXPECT_EQ(Difference(array, [](int64_t i) { return Reduced(ReduceOp::kSum, 2, i); }), "");
+  });
+}
+
+TEST_P(CommunicatorContract, TheCommunicatorsTimeoutHoldsWhereACallNamesNone) {
+  OnRanks(2, {.timeout = absl::Milliseconds(200)}, [](Communicator& c) {
+    if (c.rank() == 0) {
+      EXPECT_THAT(c.Barrier().Wait(), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                               HasSubstr("rank 1 of 2 did not reach barrier #0")));
+    }
+  });
+}
+
+TEST_P(CommunicatorContract, AbortReachesEveryWaiterWithinASecond) {
+  std::atomic<int> num_waiting = 0;
+  OnRanks(4, [&](Communicator& c) {
+    TypedArray array = Filled(DType::kF32, 1 << 18, c.rank());
+    TypedArray message(DType::kF32, 10);
+    if (c.rank() == 3) {
+      while (num_waiting < 3) std::this_thread::yield();
+      c.Abort("the user pressed stop");
+      return;
+    }
+    const std::vector<Work> work = {c.AllReduce(array.buffer()), c.Barrier(),
+                                    c.Recv(message.buffer(), 3)};
+    ++num_waiting;
+    for (const Work& each : work) {
+      EXPECT_THAT(each.Wait(),
+                  StatusIs(absl::StatusCode::kAborted,
+                           HasSubstr("rank 3 of 4 aborted group world: the user pressed stop")));
+    }
+    const Stopwatch later;
+    EXPECT_THAT(c.Barrier().Wait(), StatusIs(absl::StatusCode::kAborted));
+    EXPECT_LT(later.elapsed(), kSoon);
+  });
+}
+
+TEST_P(CommunicatorContract, ARankThatCallsAnotherSizeIsNamedToAll) {
+  const Stopwatch all;
+  OnRanks(4, [](Communicator& c) {
+    ASSERT_THAT(c.Barrier().Wait(), IsOk());
+    TypedArray array = Filled(DType::kF32, c.rank() == 2 ? 2048 : 1024, c.rank());
+    EXPECT_THAT(c.AllReduce(array.buffer()).Wait(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("disagree on operation #1"),
+                               HasSubstr("rank 2 called all_reduce(sum, 8 KiB f32)"),
+                               HasSubstr("called all_reduce(sum, 4 KiB f32)"))));
+  });
+  EXPECT_LT(all.elapsed(), kSeconds);
+}
+
+TEST_P(CommunicatorContract, RanksThatCallOtherOperationsOrTypesAreNamed) {
+  OnRanks(2, [](Communicator& c) {
+    TypedArray array(DType::kF32, 64);
+    const Work work = c.rank() == 0 ? c.AllReduce(array.buffer()) : c.Broadcast(array.buffer(), 1);
+    EXPECT_THAT(work.Wait(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("rank 0 called all_reduce(sum, 256 bytes f32)"),
+                               HasSubstr("rank 1 called broadcast(root 1, "))));
+  });
+  OnRanks(3, [](Communicator& c) {
+    TypedArray array(c.rank() == 1 ? DType::kI32 : DType::kF32, 64);
+    EXPECT_THAT(c.AllReduce(array.buffer()).Wait(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("256 bytes f32"), HasSubstr("256 bytes i32"))));
+  });
+}
+
+TEST_P(CommunicatorContract, AReceiveOfAnotherSizeThanTheSendFailsBoth) {
+  OnRanks(2, [](Communicator& c) {
+    TypedArray array(DType::kF32, c.rank() == 0 ? 50 : 100);
+    const Work work = c.rank() == 0 ? c.Send(array.buffer(), 1) : c.Recv(array.buffer(), 0);
+    EXPECT_THAT(work.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      AllOf(HasSubstr("rank 0 of group world sends 200 bytes f32"),
+                                            HasSubstr("rank 1 receives 400 bytes f32"))));
+  });
+}
+
+TEST_P(CommunicatorContract, AWrongCallIsRefusedAtOnceAndHarmsNobody) {
+  OnRanks(2, [](Communicator& c) {
+    TypedArray a(DType::kF32, 10), b(DType::kF32, 10);
+    if (c.rank() == 0) {
+      EXPECT_THAT(c.AllGather(a.buffer(), b.buffer()).Wait(),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr("output has 10 elements, but 20 are needed")));
+      EXPECT_THAT(c.Broadcast(a.buffer(), 2).Wait(),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("root 2")));
+      EXPECT_THAT(c.Send(a.buffer(), 0).Wait(), StatusIs(absl::StatusCode::kInvalidArgument));
+      EXPECT_THAT(c.AllReduce({nullptr, 4, DType::kF32}).Wait(),
+                  StatusIs(absl::StatusCode::kInvalidArgument));
+      const ConstBuffer root = a.buffer();
+      EXPECT_THAT(c.AllReduceSubtrees({&root, 1}, b.buffer(), {.leaves_per_rank = 3}).Wait(),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 subtrees")));
+    }
+    EXPECT_THAT(c.AllReduce(a.buffer()).Wait(), IsOk());
+  });
+}
+
+TEST_P(CommunicatorContract, ARankThatEndsIsNamedToThoseWhoWaitForIt) {
+  const Stopwatch all;
+  std::atomic<int> num_calling = 0;
+  OnRanksOwning(4, [&](std::unique_ptr<Communicator> c) {
+    EXPECT_THAT(c->Barrier().Wait(), IsOk());
+    if (c->rank() == 1) {
+      while (num_calling < 3) std::this_thread::yield();
+      c.reset();
+      return;
+    }
+    TypedArray array = Filled(DType::kF32, 1 << 18, c->rank());
+    const Work work = c->AllReduce(array.buffer());
+    ++num_calling;
+    EXPECT_THAT(work.Wait(),
+                StatusIs(absl::StatusCode::kUnavailable,
+                         HasSubstr("rank 1 of 4 died or closed its communicator before "
+                                   "the end of all_reduce #1")));
+  });
+  EXPECT_LT(all.elapsed(), kSeconds);
+}
+
+TEST_P(CommunicatorContract, AFailureInOneGroupLeavesAnotherAlone) {
+  OnRanks(4, [](Communicator& world) {
+    auto half = world.Split(world.rank() / 2, 0);
+    ASSERT_THAT(half, IsOk());
+    if (world.rank() == 0) (*half)->Abort("only this half");
+    const absl::Status status = (*half)->Barrier().Wait();
+    if (world.rank() < 2) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted));
+    } else {
+      EXPECT_THAT(status, IsOk());
+    }
+    EXPECT_THAT(world.Barrier().Wait(), IsOk());
+  });
+}
+
+}  // namespace muster::comm

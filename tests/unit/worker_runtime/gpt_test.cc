@@ -1,0 +1,223 @@
+#include <gtest/gtest.h>
+
+#include "muster/gpt.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/finite_difference.h"
+#include "worker_runtime/kernels/adamw.h"
+
+namespace muster {
+namespace {
+
+using ::muster::testing::ExpectSlopes;
+using ::muster::testing::IsOk;
+using ::muster::testing::RandomTokens;
+using ::muster::testing::RelativeError;
+using ::muster::testing::SameBits;
+using ::muster::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr GptConfig kTiny = {.layers = 2, .heads = 2, .width = 12, .context = 7, .vocabulary = 13};
+
+TEST(GptConfig, NamesHeadsThatDoNotDivideTheWidthAndWhatWouldFit) {
+  GptConfig config;
+  config.heads = 7;
+  EXPECT_THAT(config.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("384 is not a multiple of 7; try heads 6 or width 385")));
+  config.heads = 1000;
+  EXPECT_THAT(config.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("try heads 384")));
+}
+
+TEST(GptConfig, RefusesSizesBelowOneAndAbsurdOnes) {
+  for (int64_t GptConfig::*size : {&GptConfig::layers, &GptConfig::heads, &GptConfig::width,
+                                   &GptConfig::context, &GptConfig::vocabulary}) {
+    for (const int64_t bad : {int64_t{0}, int64_t{-3}, int64_t{1} << 40}) {
+      GptConfig config;
+      config.*size = bad;
+      EXPECT_THAT(config.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              HasSubstr(absl::StrCat("not ", bad))));
+    }
+  }
+}
+
+TEST(Gpt, CountsItsParametersAsDeclared) {
+  for (const GptConfig& config : {kTiny, GptConfig{}}) {
+    ParameterStore store;
+    ASSERT_THAT(Gpt::Create(config, store), IsOk());
+    EXPECT_EQ(config.num_parameters(), store.num_elements());
+  }
+  const GptConfig gpt2 = {
+      .layers = 12, .heads = 12, .width = 768, .context = 1024, .vocabulary = 50257};
+  EXPECT_EQ(gpt2.num_parameters(), 124439808);
+}
+
+TEST(Gpt, DeclaresOneUnitPerBlock) {
+  ParameterStore store;
+  ASSERT_THAT(Gpt::Create(kTiny, store), IsOk());
+  EXPECT_EQ(store.unit_names(), (std::vector<std::string>{"embedding", "h.0", "h.1", "head"}));
+  EXPECT_EQ(store.Find("h.1.mlp.c_fc.weight")->unit(), 2);
+  EXPECT_TRUE(store.Find("h.1.mlp.c_fc.weight")->spec().weight_decay);
+  EXPECT_FALSE(store.Find("h.1.mlp.c_fc.bias")->spec().weight_decay);
+}
+
+TEST(Gpt, StartsNearTheLossOfAGuess) {
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kTiny, store);
+  store.BindToOwnBuffers();
+  store.Initialize(1);
+  TensorPool pool;
+  Tape tape(pool, Tape::Mode::kInference);
+  const auto tokens = RandomTokens(15, kTiny.vocabulary);
+  const absl::Span<const int32_t> all(tokens);
+  const Loss loss = gpt->ComputeLoss(tape, {all.first(14), 2, 7}, all.subspan(1, 14));
+  EXPECT_NEAR(loss.mean(), std::log(13.0), 0.05);
+}
+
+struct DoubleGpt {
+  ParameterStore store{DType::kF64};
+  std::unique_ptr<Gpt> gpt = *Gpt::Create(kTiny, store);
+  TensorPool pool;
+  std::vector<int32_t> tokens = RandomTokens(15, kTiny.vocabulary);
+
+  DoubleGpt() {
+    store.BindToOwnBuffers();
+    store.Initialize(1);
+    // Larger than at the start, so that every path carries a gradient worth measuring.
+    for (double& value : store.flat_values().span<double>()) value = 5 * value + 0.05;
+  }
+  Loss Forward(Tape& tape) {
+    const absl::Span<const int32_t> all(tokens);
+    return gpt->ComputeLoss(tape, {all.first(14), 2, 7}, all.subspan(1, 14));
+  }
+};
+
+TEST(Gpt, GradientsOfTheWholeModelEqualFiniteDifferences) {
+  DoubleGpt model;
+  Tape tape(model.pool);
+  tape.Backward(model.Forward(tape).output);
+  const auto value = [&] {
+    Tape inference(model.pool, Tape::Mode::kInference);
+    return model.Forward(inference).sum;
+  };
+  for (const auto& parameter : model.store.parameters()) {
+    ExpectSlopes(parameter->value().span<double>(), parameter->gradient().span<double>(), value,
+                 2e-6, parameter->name(), /*stride=*/parameter->num_elements() / 20 + 1);
+  }
+}
+
+TEST(Gpt, GradientsInFloatEqualThoseInDouble) {
+  DoubleGpt wide;
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kTiny, store);
+  store.BindToOwnBuffers();
+  const auto wide_values = wide.store.flat_values().span<double>();
+  std::copy(wide_values.begin(), wide_values.end(), store.flat_values().data<float>());
+  Tape wide_tape(wide.pool);
+  const Loss wide_loss = wide.Forward(wide_tape);
+  wide_tape.Backward(wide_loss.output);
+  Tape tape(wide.pool);
+  const absl::Span<const int32_t> all(wide.tokens);
+  const Loss loss = gpt->ComputeLoss(tape, {all.first(14), 2, 7}, all.subspan(1, 14));
+  tape.Backward(loss.output);
+  EXPECT_NEAR(loss.sum / wide_loss.sum, 1, 1e-6);
+  EXPECT_LT(RelativeError(store.flat_gradients().span<float>(),
+                          wide.store.flat_gradients().span<double>()),
+            1e-5);
+}
+
+TEST(Gpt, OverfitsAShortTextInSomeTensOfSteps) {
+  ParameterStore store;
+  const GptConfig config = {.layers = 2, .heads = 2, .width = 32, .context = 32, .vocabulary = 128};
+  const auto gpt = *Gpt::Create(config, store);
+  store.BindToOwnBuffers();
+  store.Initialize(1);
+  const std::string text = "the quick brown fox jumps over it";
+  const std::vector<int32_t> ids(text.begin(), text.end());
+  const absl::Span<const int32_t> all(ids);
+  std::vector<float> first_moment(store.num_elements()), second_moment(store.num_elements());
+  TensorPool pool;
+  Tape tape(pool);
+  double loss = 0;
+  for (int step = 1; step <= 60; ++step) {
+    store.ForgetGradients();
+    const Loss now = gpt->ComputeLoss(tape, {all.first(32), 1, 32}, all.subspan(1, 32));
+    tape.Backward(now.output);
+    loss = now.mean();
+    kernels::AdamW<float>().update(
+        {.learning_rate = 1e-2,
+         .weight_decay = 0,
+         .gradient_scale = 1.0 / now.num_tokens,
+         .step = step},
+        store.flat_gradients().data<float>(),
+        {store.flat_values().data<float>(), first_moment.data(), second_moment.data()},
+        store.num_elements());
+  }
+  EXPECT_LT(loss, 0.1);
+
+  // Having learned it by heart, it recites it.
+  const auto recited = Generate(*gpt, pool, all.first(8), {.num_tokens = 20, .temperature = 0});
+  ASSERT_THAT(recited, IsOk());
+  EXPECT_EQ(std::string(recited->begin(), recited->end()), text.substr(8, 20));
+}
+
+class Generation : public ::testing::Test {
+ protected:
+  Generation() {
+    store_.BindToOwnBuffers();
+    store_.Initialize(1);
+    for (float& value : store_.flat_values().span<float>()) value *= 10;
+  }
+  // The likeliest next token by a whole forward pass over `text`.
+  int32_t Next(absl::Span<const int32_t> text) {
+    Tape tape(pool_, Tape::Mode::kInference);
+    const int64_t n = text.size();
+    const auto logits =
+        gpt_->Forward(tape, {text, 1, n}).value.span<float>().last(kTiny.vocabulary);
+    return std::max_element(logits.begin(), logits.end()) - logits.begin();
+  }
+
+  ParameterStore store_;
+  std::unique_ptr<Gpt> gpt_ = *Gpt::Create(kTiny, store_);
+  TensorPool pool_;
+};
+
+TEST_F(Generation, TokenByTokenEqualsWholeForwardPasses) {
+  std::vector<int32_t> text = {1, 5, 2};
+  const auto sample = Generate(*gpt_, pool_, text, {.num_tokens = 4, .temperature = 0});
+  ASSERT_THAT(sample, IsOk());
+  for (const int32_t token : *sample) {
+    EXPECT_EQ(token, Next(text));
+    text.push_back(token);
+  }
+}
+
+TEST_F(Generation, GoesOnPastTheContextAndTakesLongPrompts) {
+  const auto prompt = RandomTokens(40, kTiny.vocabulary);
+  const auto sample = Generate(*gpt_, pool_, prompt, {.num_tokens = 30});
+  ASSERT_THAT(sample, IsOk());
+  EXPECT_EQ(sample->size(), 30u);
+}
+
+TEST_F(Generation, DependsOnTheSeedAlone) {
+  const std::vector<int32_t> prompt = {1};
+  const GenerateOptions options = {.num_tokens = 30, .temperature = 2, .seed = 4};
+  GenerateOptions other = options;
+  other.seed = 5;
+  EXPECT_EQ(*Generate(*gpt_, pool_, prompt, options), *Generate(*gpt_, pool_, prompt, options));
+  EXPECT_NE(*Generate(*gpt_, pool_, prompt, options), *Generate(*gpt_, pool_, prompt, other));
+}
+
+TEST_F(Generation, RefusesWhatItCannotDo) {
+  const std::vector<int32_t> none, strange = {99}, fine = {1};
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(Generate(*gpt_, pool_, none, {}), StatusIs(kInvalid, HasSubstr("prompt")));
+  EXPECT_THAT(Generate(*gpt_, pool_, strange, {}), StatusIs(kInvalid, HasSubstr("token 99")));
+  EXPECT_THAT(Generate(*gpt_, pool_, fine, {.temperature = -1}),
+              StatusIs(kInvalid, HasSubstr("-1")));
+  EXPECT_THAT(Generate(*gpt_, pool_, fine, {.num_tokens = -2}),
+              StatusIs(kInvalid, HasSubstr("-2")));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,239 @@
+// Kernels that work row by row: layer norm, bias, embedding, cross-entropy.
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker_runtime/numbers.h"
+#include "worker_runtime/kernels/bias.h"
+#include "worker_runtime/kernels/cross_entropy.h"
+#include "worker_runtime/kernels/embedding.h"
+#include "worker_runtime/kernels/layer_norm.h"
+
+namespace muster::kernels {
+namespace {
+
+using ::muster::testing::OddSizes;
+using ::muster::testing::RandomNumbers;
+using ::muster::testing::RelativeError;
+using ::muster::testing::SameBits;
+using ::muster::testing::SupportedIsas;
+
+template <typename T>
+struct LayerNormRun {
+  std::vector<T> y, mean, rstd, dx, dgamma, dbeta;
+};
+
+template <typename T>
+LayerNormRun<T> RunLayerNorm(const LayerNormKernels<T>& kernels, RowShape shape,
+                             int64_t first_row = 0) {
+  const int64_t n = (first_row + shape.rows) * shape.width;
+  const auto all_x = RandomNumbers<T>(n, "x");
+  const auto all_dy = RandomNumbers<T>(n, "dy");
+  const auto gamma = RandomNumbers<T>(shape.width, "gamma");
+  const auto beta = RandomNumbers<T>(shape.width, "beta");
+  const T* x = all_x.data() + first_row * shape.width;
+  const T* dy = all_dy.data() + first_row * shape.width;
+  const size_t size = shape.rows * shape.width;
+  LayerNormRun<T> run{std::vector<T>(size),        std::vector<T>(shape.rows),
+                      std::vector<T>(shape.rows),  std::vector<T>(size),
+                      std::vector<T>(shape.width), std::vector<T>(shape.width)};
+  const typename LayerNormKernels<T>::Saved saved = {run.mean.data(), run.rstd.data()};
+  kernels.forward(shape, x, {gamma.data(), beta.data(), 1e-5}, run.y.data(), saved);
+  kernels.input_gradient(shape, x, dy, gamma.data(), saved, nullptr, run.dx.data());
+  kernels.weight_gradient(shape, x, dy, saved, {run.dgamma.data(), run.dbeta.data(), false});
+  return run;
+}
+
+TEST(LayerNorm, FloatEqualsDoubleForOddShapes) {
+  for (const int64_t rows : OddSizes()) {
+    for (const int64_t width : OddSizes()) {
+      const auto narrow = RunLayerNorm(LayerNorm<float>(), {rows, width});
+      const auto wide = RunLayerNorm(LayerNorm<double>(), {rows, width});
+      const std::string where = absl::StrCat(rows, " x ", width);
+      EXPECT_LT(RelativeError(narrow.y, wide.y), 2e-6) << where;
+      // Sums over rows grow their error with the square root of their number.
+      EXPECT_LT(RelativeError(narrow.dgamma, wide.dgamma), 1e-5) << where;
+      EXPECT_LT(RelativeError(narrow.dbeta, wide.dbeta), 1e-5) << where;
+      // One or three numbers may lie so close that rstd is large and the gradient cancels.
+      if (width > 3) {
+        EXPECT_LT(RelativeError(narrow.dx, wide.dx), 4e-6) << where;
+      }
+    }
+  }
+}
+
+TEST(LayerNorm, ARowHasTheSameBitsAloneAndAmongOthers) {
+  const auto together = RunLayerNorm(LayerNorm<float>(), {5, 67});
+  const auto alone = RunLayerNorm(LayerNorm<float>(), {1, 67}, 3);
+  EXPECT_TRUE(SameBits(absl::MakeConstSpan(together.y).subspan(3 * 67, 67), alone.y));
+  EXPECT_TRUE(SameBits(absl::MakeConstSpan(together.dx).subspan(3 * 67, 67), alone.dx));
+}
+
+TEST(LayerNorm, HasTheSameBitsUnderEveryInstructionSet) {
+  const auto expected = RunLayerNorm(MakeLayerNorm<Isa::kBaseline, float>(), {37, 83});
+  for (const Isa isa : SupportedIsas()) {
+    const auto kernels = ForIsa(isa, [](auto set) { return MakeLayerNorm<set(), float>(); });
+    const auto actual = RunLayerNorm(kernels, {37, 83});
+    EXPECT_TRUE(SameBits(actual.y, expected.y)) << ToString(isa);
+    EXPECT_TRUE(SameBits(actual.dx, expected.dx)) << ToString(isa);
+    EXPECT_TRUE(SameBits(actual.dgamma, expected.dgamma)) << ToString(isa);
+  }
+}
+
+TEST(LayerNorm, AddsTheGradientThatArrivedBefore) {
+  const RowShape shape = {3, 21};
+  const auto run = RunLayerNorm(LayerNorm<double>(), shape);
+  const auto x = RandomNumbers<double>(63, "x");
+  const auto dy = RandomNumbers<double>(63, "dy");
+  const auto gamma = RandomNumbers<double>(21, "gamma");
+  auto dx = RandomNumbers<double>(63, "addend");
+  std::vector<double> expected = dx;
+  for (size_t i = 0; i < dx.size(); ++i) expected[i] += run.dx[i];
+  auto mean = run.mean;
+  auto rstd = run.rstd;
+  LayerNorm<double>().input_gradient(shape, x.data(), dy.data(), gamma.data(),
+                                     {mean.data(), rstd.data()}, dx.data(), dx.data());
+  EXPECT_LT(RelativeError(dx, expected), 1e-14);
+}
+
+TEST(LayerNorm, AccumulatesWeightGradients) {
+  const RowShape shape = {40, 21};
+  const auto run = RunLayerNorm(LayerNorm<double>(), shape);
+  const auto x = RandomNumbers<double>(40 * 21, "x");
+  const auto dy = RandomNumbers<double>(40 * 21, "dy");
+  auto mean = run.mean;
+  auto rstd = run.rstd;
+  auto dgamma = run.dgamma;
+  auto dbeta = run.dbeta;
+  LayerNorm<double>().weight_gradient(shape, x.data(), dy.data(), {mean.data(), rstd.data()},
+                                      {dgamma.data(), dbeta.data(), true});
+  for (int i = 0; i < 21; ++i) {
+    EXPECT_NEAR(dgamma[i], 2 * run.dgamma[i], 1e-12);
+    EXPECT_NEAR(dbeta[i], 2 * run.dbeta[i], 1e-12);
+  }
+}
+
+TEST(Bias, FillsRowsWithBiasAndResidual) {
+  const auto bias = RandomNumbers<float>(19, "bias");
+  const auto residual = RandomNumbers<float>(3 * 19, "residual");
+  std::vector<float> y(3 * 19), plain(3 * 19);
+  Bias<float>().fill({3, 19}, bias.data(), residual.data(), y.data());
+  Bias<float>().fill({3, 19}, bias.data(), nullptr, plain.data());
+  for (int i = 0; i < 3 * 19; ++i) {
+    EXPECT_EQ(y[i], residual[i] + bias[i % 19]);
+    EXPECT_EQ(plain[i], bias[i % 19]);
+  }
+}
+
+TEST(Bias, GradientIsTheSumOfRowsForOddShapes) {
+  for (const int64_t rows : OddSizes()) {
+    for (const int64_t width : OddSizes()) {
+      const auto dy = RandomNumbers<float>(rows * width, "dy");
+      std::vector<float> dbias(width, 5.0f);
+      std::vector<double> expected(width);
+      for (int64_t i = 0; i < rows * width; ++i) expected[i % width] += dy[i];
+      Bias<float>().gradient({rows, width}, dy.data(), dbias.data(), false);
+      EXPECT_LT(RelativeError(dbias, expected), 1e-5) << rows << " x " << width;
+      Bias<float>().gradient({rows, width}, dy.data(), dbias.data(), true);
+      for (double& e : expected) e *= 2;
+      EXPECT_LT(RelativeError(dbias, expected), 1e-5) << rows << " x " << width;
+    }
+  }
+}
+
+TEST(Embedding, AddsTokenAndPositionRows) {
+  const EmbeddingShape shape = {.batch = 2, .sequence = 3, .width = 5, .first_position = 1};
+  const std::vector<int32_t> tokens = {0, 2, 2, 1, 0, 3};
+  const auto table = RandomNumbers<float>(4 * 5, "table");
+  const auto positions = RandomNumbers<float>(4 * 5, "positions");
+  std::vector<float> y(6 * 5);
+  Embedding<float>().forward(shape, tokens.data(), table.data(), positions.data(), y.data());
+  for (int row = 0; row < 6; ++row) {
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(y[row * 5 + i], table[tokens[row] * 5 + i] + positions[(1 + row % 3) * 5 + i]);
+    }
+  }
+}
+
+TEST(Embedding, GradientsAddEachRowToItsTokenAndItsPosition) {
+  const EmbeddingShape shape = {.batch = 2, .sequence = 3, .width = 5};
+  const std::vector<int32_t> tokens = {0, 2, 2, 1, 0, 3};
+  const auto dy = RandomNumbers<double>(6 * 5, "dy");
+  std::vector<double> dtoken(4 * 5), dposition(3 * 5), token(4 * 5), position(3 * 5);
+  Embedding<double>().token_gradient(shape, tokens.data(), dy.data(), dtoken.data());
+  Embedding<double>().position_gradient(shape, dy.data(), dposition.data());
+  for (int i = 0; i < 6 * 5; ++i) {
+    token[tokens[i / 5] * 5 + i % 5] += dy[i];
+    position[i / 5 % 3 * 5 + i % 5] += dy[i];
+  }
+  EXPECT_TRUE(SameBits(dtoken, token));
+  EXPECT_TRUE(SameBits(dposition, position));
+}
+
+template <typename T>
+std::pair<CrossEntropySum, std::vector<T>> RunCrossEntropy(const CrossEntropyKernels<T>& kernels,
+                                                           int64_t rows, int64_t width) {
+  const auto logits = RandomNumbers<T>(rows * width, "logits", 4);
+  auto targets = ::muster::testing::RandomTokens(rows, width);
+  if (rows > 2) targets[1] = kIgnoredTarget;
+  std::vector<T> dlogits(rows * width);
+  const auto sum = kernels.run({rows, width}, logits.data(), targets.data(), dlogits.data());
+  return {sum, dlogits};
+}
+
+TEST(CrossEntropy, EqualsItsDefinition) {
+  const std::vector<double> logits = {1, 2, 3, -1, 0.5, 0};
+  const std::vector<int32_t> targets = {2, 0};
+  std::vector<double> dlogits(6);
+  const auto sum =
+      CrossEntropy<double>().run({2, 3}, logits.data(), targets.data(), dlogits.data());
+  double expected = 0;
+  for (int row = 0; row < 2; ++row) {
+    double total = 0;
+    for (int i = 0; i < 3; ++i) total += std::exp(logits[row * 3 + i]);
+    expected += std::log(total) - logits[row * 3 + targets[row]];
+    for (int i = 0; i < 3; ++i) {
+      const double p = std::exp(logits[row * 3 + i]) / total;
+      EXPECT_NEAR(dlogits[row * 3 + i], p - (i == targets[row]), 1e-15);
+    }
+  }
+  EXPECT_NEAR(sum.loss, expected, 1e-14);
+  EXPECT_EQ(sum.num_tokens, 2);
+}
+
+TEST(CrossEntropy, LeavesOutIgnoredTargets) {
+  const auto [sum, dlogits] = RunCrossEntropy(CrossEntropy<float>(), 3, 17);
+  EXPECT_EQ(sum.num_tokens, 2);
+  for (int i = 17; i < 34; ++i) EXPECT_EQ(dlogits[i], 0);
+}
+
+TEST(CrossEntropy, FloatEqualsDoubleForOddShapes) {
+  for (const int64_t rows : OddSizes()) {
+    for (const int64_t width : OddSizes()) {
+      const auto [narrow, dnarrow] = RunCrossEntropy(CrossEntropy<float>(), rows, width);
+      const auto [wide, dwide] = RunCrossEntropy(CrossEntropy<double>(), rows, width);
+      EXPECT_NEAR(narrow.loss, wide.loss, 2e-6 * (1 + wide.loss)) << rows << " x " << width;
+      EXPECT_LT(RelativeError(dnarrow, dwide), 1e-6 + (width == 1)) << rows << " x " << width;
+    }
+  }
+}
+
+TEST(CrossEntropy, SurvivesHugeLogits) {
+  const std::vector<float> logits = {3e4f, -3e4f, 0};
+  const int32_t target = 1;
+  std::vector<float> dlogits(3);
+  const auto sum = CrossEntropy<float>().run({1, 3}, logits.data(), &target, dlogits.data());
+  EXPECT_EQ(sum.loss, 6e4);
+  EXPECT_EQ(dlogits, (std::vector<float>{1, -1, 0}));
+}
+
+TEST(CrossEntropy, HasTheSameBitsUnderEveryInstructionSet) {
+  const auto expected = RunCrossEntropy(MakeCrossEntropy<Isa::kBaseline, float>(), 5, 83);
+  for (const Isa isa : SupportedIsas()) {
+    const auto actual = RunCrossEntropy(
+        ForIsa(isa, [](auto set) { return MakeCrossEntropy<set(), float>(); }), 5, 83);
+    EXPECT_EQ(actual.first.loss, expected.first.loss) << ToString(isa);
+    EXPECT_TRUE(SameBits(actual.second, expected.second)) << ToString(isa);
+  }
+}
+
+}  // namespace
+}  // namespace muster::kernels

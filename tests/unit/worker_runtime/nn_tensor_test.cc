@@ -1,0 +1,117 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "muster/tensor.h"
+
+namespace muster {
+namespace {
+
+TEST(Shape, CountsElementsAndPrintsItself) {
+  const Shape shape = {4, 256, 3};
+  EXPECT_EQ(shape.num_elements(), 4 * 256 * 3);
+  EXPECT_EQ(shape.ToString(), "[4, 256, 3]");
+  EXPECT_NE(shape, (Shape{4, 256, 3, 1}));
+  EXPECT_EQ(Shape{}.num_elements(), 1);
+}
+
+TEST(TensorPool, AlignsElements) {
+  TensorPool pool;
+  for (const int64_t n : {1, 17, 1000}) {
+    const Tensor tensor = pool.Allocate(DType::kF32, {n});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.raw_data()) % TensorPool::kAlignment, 0u);
+    EXPECT_EQ(tensor.num_bytes(), n * 4u);
+  }
+}
+
+TEST(TensorPool, GivesMemoryOutAgainAfterTheLastHandle) {
+  TensorPool pool;
+  Tensor first = pool.Allocate(DType::kF32, {100});
+  void* memory = first.raw_data();
+  Tensor second = first;
+  first = Tensor();
+  EXPECT_NE(pool.Allocate(DType::kF32, {100}).raw_data(), memory);
+  second = Tensor();
+  EXPECT_EQ(pool.Allocate(DType::kF64, {50}).raw_data(), memory);
+  EXPECT_EQ(pool.usage().system_allocations, 2);
+}
+
+TEST(TensorPool, CountsWhatIsInUse) {
+  TensorPool pool;
+  {
+    const Tensor a = pool.Allocate(DType::kF32, {16});
+    const Tensor b = pool.Allocate(DType::kF32, {32});
+    EXPECT_EQ(pool.usage().bytes_in_use, 192u);
+  }
+  EXPECT_EQ(pool.usage().bytes_in_use, 0u);
+  EXPECT_EQ(pool.usage().bytes_in_use_peak, 192u);
+  EXPECT_EQ(pool.usage().bytes_reserved, 192u);
+  pool.Trim();
+  pool.ResetPeak();
+  EXPECT_EQ(pool.usage().bytes_reserved, 0u);
+  EXPECT_EQ(pool.usage().bytes_in_use_peak, 0u);
+}
+
+TEST(TensorPool, MayGoBeforeItsTensors) {
+  auto pool = std::make_unique<TensorPool>();
+  Tensor tensor = pool->Allocate(DType::kF32, {4});
+  pool = nullptr;
+  tensor.data<float>()[3] = 1;
+  EXPECT_EQ(tensor.span<float>()[3], 1);
+}
+
+TEST(TensorPool, ServesSeveralThreads) {
+  TensorPool pool;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool, t] {
+      for (int i = 0; i < 1000; ++i) {
+        const Tensor tensor = pool.Allocate(DType::kI32, {1 + i % 3 * 20});
+        *tensor.data<int32_t>() = t;
+        const Tensor copy = tensor;
+        EXPECT_EQ(*copy.data<int32_t>(), t);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(pool.usage().bytes_in_use, 0u);
+}
+
+TEST(Tensor, SharesElementsWithItsCopiesAndViews) {
+  TensorPool pool;
+  const Tensor tensor = pool.Allocate(DType::kF32, {2, 3});
+  EXPECT_TRUE(tensor.IsSoleOwner());
+  const Tensor row = tensor.Slice(3, {3});
+  EXPECT_FALSE(tensor.IsSoleOwner());
+  row.data<float>()[0] = 7;
+  EXPECT_EQ(tensor.data<float>()[3], 7);
+  EXPECT_EQ(tensor.Reshaped({6}).data<float>()[3], 7);
+}
+
+TEST(Tensor, BorrowsMemoryWithoutOwningIt) {
+  std::vector<double> numbers = {1, 2};
+  const Tensor tensor = Tensor::Borrow(numbers.data(), DType::kF64, {2});
+  EXPECT_EQ(tensor.data<double>()[1], 2);
+  EXPECT_FALSE(tensor.IsSoleOwner());
+}
+
+TEST(Tensor, SurvivesAssignmentToItself) {
+  TensorPool pool;
+  Tensor tensor = pool.Allocate(DType::kU8, {1});
+  Tensor& same = tensor;
+  tensor = same;
+  tensor = std::move(same);
+  EXPECT_FALSE(tensor.empty());
+  EXPECT_TRUE(tensor.IsSoleOwner());
+}
+
+TEST(TensorDeathTest, RefusesTheWrongType) {
+  TensorPool pool;
+  const Tensor tensor = pool.Allocate(DType::kF32, {1});
+  EXPECT_DEATH(tensor.data<double>(), "MUSTER_CHECK");
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,177 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "muster/gpt.h"
+#include "tests/unit/worker_runtime/numbers.h"
+
+namespace muster {
+namespace {
+
+using ::muster::testing::RandomTokens;
+using ::muster::testing::SameBits;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr GptConfig kTiny = {.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 11};
+
+// A bound tiny GPT with a batch.
+struct TinyGpt {
+  ParameterStore store;
+  std::unique_ptr<Gpt> gpt = *Gpt::Create(kTiny, store);
+  TensorPool pool;
+  std::vector<int32_t> tokens = RandomTokens(2 * 8 + 1, kTiny.vocabulary);
+
+  TinyGpt() {
+    store.BindToOwnBuffers();
+    store.Initialize(1);
+  }
+  Loss Forward(Tape& tape) {
+    const absl::Span<const int32_t> all(tokens);
+    return gpt->ComputeLoss(tape, {all.first(16), 2, 8}, all.subspan(1, 16));
+  }
+  std::vector<float> Gradients() {
+    const auto span = store.flat_gradients().span<float>();
+    return {span.begin(), span.end()};
+  }
+};
+
+TEST(Tape, HasTheSameGradientsInputsFirstAsInOneGo) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  tape.Backward(tiny.Forward(tape).output);
+  const auto together = tiny.Gradients();
+  tiny.store.ForgetGradients();
+  for (float& g : tiny.store.flat_gradients().span<float>()) g = NAN;
+  tape.BackwardInputs(tiny.Forward(tape).output);
+  EXPECT_TRUE(std::isnan(tiny.Gradients()[0]));
+  tape.BackwardWeights();
+  EXPECT_TRUE(SameBits(tiny.Gradients(), together));
+}
+
+TEST(Tape, HasTheSameBitsRunAfterRun) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  const Loss first = tiny.Forward(tape);
+  tape.Backward(first.output);
+  const auto gradients = tiny.Gradients();
+  tiny.store.ForgetGradients();
+  const Loss second = tiny.Forward(tape);
+  tape.Backward(second.output);
+  EXPECT_EQ(first.sum, second.sum);
+  EXPECT_TRUE(SameBits(tiny.Gradients(), gradients));
+}
+
+TEST(Tape, AddsTheGradientsOfSeveralMicroBatches) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  tape.Backward(tiny.Forward(tape).output);
+  const auto once = tiny.Gradients();
+  tape.Backward(tiny.Forward(tape).output);
+  const auto twice = tiny.Gradients();
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_NEAR(twice[i], 2 * once[i], 1e-5);
+}
+
+TEST(Tape, AnnouncesEachGradientOnceAfterItsLastUse) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  const auto expected = [&] {
+    tape.Backward(tiny.Forward(tape).output);
+    return tiny.Gradients();
+  }();
+  tiny.store.ForgetGradients();
+  std::vector<std::string> names;
+  tape.OnGradientReady([&](Parameter& parameter) {
+    names.push_back(parameter.name());
+    const auto final = parameter.gradient().span<float>();
+    const size_t first = final.data() - tiny.store.flat_gradients().data<float>();
+    EXPECT_TRUE(SameBits(final, absl::MakeConstSpan(expected).subspan(first, final.size())))
+        << parameter.name();
+  });
+  tape.Backward(tiny.Forward(tape).output);
+  ASSERT_EQ(names.size(), tiny.store.parameters().size());
+  EXPECT_EQ(names[0], "ln_f.weight");  // before the tied table, which the embedding uses again
+  EXPECT_EQ(names[names.size() - 2], "wte.weight");
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
+}
+
+TEST(Tape, AnnouncesNothingBeforeWeightGradientsRun) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  int announced = 0;
+  tape.OnGradientReady([&](Parameter&) { ++announced; });
+  tape.BackwardInputs(tiny.Forward(tape).output);
+  EXPECT_EQ(announced, 0);
+  tape.BackwardWeights();
+  EXPECT_EQ(announced, static_cast<int>(tiny.store.parameters().size()));
+}
+
+TEST(Tape, CutIntoStagesGivesTheGradientsOfTheWhole) {
+  TinyGpt tiny;
+  Tape whole(tiny.pool);
+  whole.Backward(tiny.Forward(whole).output);
+  const auto expected = tiny.Gradients();
+  tiny.store.ForgetGradients();
+
+  const absl::Span<const int32_t> all(tiny.tokens);
+  Tape first(tiny.pool);
+  Activation sent = tiny.gpt->embedding().Forward(first, {all.first(16), 2, 8});
+  sent = tiny.gpt->blocks()[0]->Forward(first, sent);
+  Tape second(tiny.pool);
+  const Activation received = second.Watch(sent.value);
+  const Activation x = tiny.gpt->blocks()[1]->Forward(second, received);
+  const Loss loss = CrossEntropy(second, tiny.gpt->Head(second, x), all.subspan(1, 16));
+  second.Backward(loss.output);
+  first.Backward(sent, second.TakeGradient(received));
+  EXPECT_TRUE(SameBits(tiny.Gradients(), expected));
+}
+
+TEST(Tape, DropsWhatItKeptOnceReplayed) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  {
+    const Loss loss = tiny.Forward(tape);
+    EXPECT_GT(tape.num_records(), 0);
+    tape.Backward(loss.output);
+  }
+  EXPECT_EQ(tape.num_records(), 0);
+  EXPECT_EQ(tiny.pool.usage().bytes_in_use, 0u);
+}
+
+TEST(Tape, ClearDropsAForwardPassThatIsNotReplayed) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  tiny.Forward(tape);
+  tape.Clear();
+  EXPECT_EQ(tiny.pool.usage().bytes_in_use, 0u);
+  int announced = 0;
+  tape.OnGradientReady([&](Parameter&) { ++announced; });
+  tape.Backward(tiny.Forward(tape).output);
+  EXPECT_EQ(announced, static_cast<int>(tiny.store.parameters().size()));
+}
+
+TEST(Tape, RecordsNothingForInference) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool, Tape::Mode::kInference);
+  const Loss loss = tiny.Forward(tape);
+  EXPECT_EQ(tape.num_records(), 0);
+  EXPECT_FALSE(loss.output.needs_gradient());
+  Tape training(tiny.pool);
+  EXPECT_EQ(loss.sum, tiny.Forward(training).sum);
+}
+
+TEST(Tape, TakesNoMemoryFromTheSystemInASteadyStep) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  const auto step = [&] { tape.Backward(tiny.Forward(tape).output); };
+  step();
+  const int64_t before = tiny.pool.usage().system_allocations;
+  for (int i = 0; i < 3; ++i) step();
+  EXPECT_EQ(tiny.pool.usage().system_allocations, before);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,231 @@
+#include "worker_runtime/agent_client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/agent.pb.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/store_wire.h"
+
+namespace muster {
+namespace {
+
+constexpr int kProtocolVersion = 1;
+constexpr size_t kMaxFrameBytes = size_t{80}
+                                  << 20;  // the values of a reply, and what surrounds them
+constexpr size_t kMaxPending = 1024;
+// The server judges the time-out of a wait; its answer needs a moment to arrive.
+constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+constexpr absl::Duration kLongestWait = absl::Hours(24);
+
+absl::Status SocketError(absl::string_view what, const std::string& path) {
+  return absl::UnavailableError(
+      absl::StrCat("cannot ", what, " the agent at ", path, ": ", std::strerror(errno),
+                   "; has the job ended, or is the socket of an earlier one "
+                   "still in MUSTER_AGENT_SOCKET?"));
+}
+
+int PollTimeout(MonoTime deadline) {
+  const absl::Duration left = std::clamp(deadline - MonoNow(), absl::ZeroDuration(), kLongestWait);
+  return static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))));
+}
+
+bool ReadFully(int fd, char* data, size_t size) {
+  while (size > 0) {
+    const ssize_t got = recv(fd, data, size, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    data += got;
+    size -= got;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AgentClient>> AgentClient::Connect(const AgentAddress& address,
+                                                                  MonoTime deadline) {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  if (address.socket_path.size() >= sizeof(to.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("MUSTER_AGENT_SOCKET=", address.socket_path,
+                                                   " is too long for a Unix socket"));
+  }
+  std::memcpy(to.sun_path, address.socket_path.data(), address.socket_path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return SocketError("open a socket to", address.socket_path);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) {
+    const absl::Status status = SocketError("reach", address.socket_path);
+    close(fd);
+    return status;
+  }
+  std::unique_ptr<AgentClient> client(new AgentClient(fd, address));
+  MUSTER_RETURN_IF_ERROR(client->Greet(deadline));
+  return client;
+}
+
+AgentClient::AgentClient(int fd, AgentAddress address)
+    : fd_(fd), address_(std::move(address)), reader_([this] { ReadReplies(); }) {}
+
+AgentClient::~AgentClient() {
+  shutdown(fd_, SHUT_RDWR);  // ends the reader's read
+  reader_.join();
+  close(fd_);
+}
+
+absl::Status AgentClient::Greet(MonoTime deadline) {
+  proto::WorkerMessage message;
+  proto::WorkerMessage::Hello* hello = message.mutable_hello();
+  hello->set_protocol_version(kProtocolVersion);
+  hello->set_instance(address_.instance.value());
+  hello->set_round(address_.round.value());
+  hello->set_local_rank(address_.local_rank.value());
+  hello->set_pid(getpid());
+  MUSTER_RETURN_IF_ERROR(SendMessage(message, deadline));
+  base::MutexLock lock(mu_);
+  while (!welcome_ && lost_.ok() && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
+  if (welcome_) return absl::OkStatus();
+  if (!lost_.ok()) {
+    return absl::UnavailableError(absl::StrCat(
+        "the agent at ", address_.socket_path, " refused this worker: another round than ",
+        ToString(address_.round), " may have begun, or it is of another version of muster"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("the agent at ", address_.socket_path, " did not answer"));
+}
+
+absl::Status AgentClient::SendMessage(const proto::WorkerMessage& message, MonoTime deadline) {
+  std::string frame(4, '\0');
+  message.AppendToString(&frame);
+  const size_t body = frame.size() - 4;
+  for (int i = 0; i < 4; ++i) frame[i] = static_cast<char>(body >> (8 * i));
+  base::MutexLock lock(write_mu_);
+  size_t sent = 0;
+  while (sent < frame.size()) {
+    const ssize_t wrote =
+        send(fd_, frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (wrote >= 0) {
+      sent += wrote;
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK)
+      return SocketError("write to", address_.socket_path);
+    pollfd writable{.fd = fd_, .events = POLLOUT, .revents = 0};
+    if (poll(&writable, 1, PollTimeout(deadline)) == 0) {
+      shutdown(fd_, SHUT_RDWR);  // part of a frame may be out; nothing can follow it
+      return absl::DeadlineExceededError(
+          absl::StrCat("the agent at ", address_.socket_path, " reads nothing"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoreReply> AgentClient::Ask(StoreOperation operation, MonoTime deadline) {
+  StoreRequest request{.round = address_.round, .operation = std::move(operation)};
+  {
+    base::MutexLock lock(mu_);
+    if (!lost_.ok()) return lost_;
+    if (pending_.size() >= kMaxPending) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("more than ", kMaxPending, " requests to the store are open"));
+    }
+    request.request_id = next_request_id_++;
+    pending_[request.request_id];
+  }
+  proto::WorkerMessage message;
+  Encode(request, message.mutable_store());
+  const absl::Status sent = SendMessage(message, deadline);
+  base::MutexLock lock(mu_);
+  const MonoTime latest = deadline + kAnswerTime;
+  while (sent.ok() && !pending_[request.request_id].done && lost_.ok() && MonoNow() < latest) {
+    changed_.WaitUntil(mu_, latest);
+  }
+  Pending pending = std::move(pending_[request.request_id]);
+  pending_.erase(request.request_id);
+  if (!sent.ok()) return sent;
+  if (pending.done) return pending.reply;
+  if (!lost_.ok()) return lost_;
+  return absl::DeadlineExceededError(
+      "the store did not answer in time; is the rendezvous server up?");
+}
+
+absl::Status AgentClient::Set(const std::string& key, const std::string& value, MonoTime deadline) {
+  MUSTER_ASSIGN_OR_RETURN(const StoreReply reply, Ask(StoreSet{key, value}, deadline));
+  return reply.status;
+}
+
+absl::StatusOr<std::string> AgentClient::Wait(const std::string& key, MonoTime deadline) {
+  const absl::Duration timeout =
+      std::clamp(deadline - MonoNow(), absl::ZeroDuration(), kLongestWait);
+  MUSTER_ASSIGN_OR_RETURN(StoreReply reply,
+                          Ask(StoreWait{.keys = {key}, .timeout = timeout}, deadline));
+  MUSTER_RETURN_IF_ERROR(reply.status);
+  if (reply.values.size() != 1) {
+    return absl::InternalError(absl::StrCat("the store answered a wait for one key with ",
+                                            reply.values.size(), " values"));
+  }
+  return std::move(reply.values.front());
+}
+
+absl::Status AgentClient::SendGoodbye(int64_t step, MonoTime deadline) {
+  proto::WorkerMessage message;
+  message.mutable_goodbye()->set_step(step);
+  return SendMessage(message, deadline);
+}
+
+void AgentClient::ReadReplies() {
+  while (true) {
+    std::array<uint8_t, 4> length{};
+    if (!ReadFully(fd_, reinterpret_cast<char*>(length.data()), length.size())) {
+      return OnLost(absl::UnavailableError(
+          absl::StrCat("the agent at ", address_.socket_path, " has closed the connection")));
+    }
+    size_t size = 0;
+    for (int i = 3; i >= 0; --i) size = size << 8 | length[i];
+    std::string body;
+    if (size <= kMaxFrameBytes) body.resize(size);
+    proto::WorkerReply reply;
+    if (size > kMaxFrameBytes || !ReadFully(fd_, body.data(), size) ||
+        !reply.ParseFromString(body)) {
+      return OnLost(absl::UnavailableError(
+          absl::StrCat("the agent at ", address_.socket_path, " sent what is no reply")));
+    }
+    OnReply(reply);
+  }
+}
+
+void AgentClient::OnReply(const proto::WorkerReply& reply) {
+  base::MutexLock lock(mu_);
+  if (reply.has_welcome()) welcome_ = true;
+  if (reply.has_store()) {
+    absl::StatusOr<StoreReply> decoded = Decode(reply.store());
+    const auto asked = pending_.find(reply.store().request_id());
+    if (asked != pending_.end()) {
+      asked->second.done = true;
+      if (decoded.ok()) {
+        asked->second.reply = *std::move(decoded);
+      } else {
+        asked->second.reply.status = decoded.status();
+      }
+    }
+  }
+  changed_.NotifyAll();
+}
+
+void AgentClient::OnLost(absl::Status why) {
+  base::MutexLock lock(mu_);
+  lost_ = std::move(why);
+  changed_.NotifyAll();
+}
+
+}  // namespace muster

@@ -1,0 +1,83 @@
+// A worker's end of its agent's Unix socket (MUSTER_AGENT_SOCKET). The agent's end:
+// agent/worker_service.h.
+//
+// Messages are WorkerMessage and WorkerReply of proto/agent.proto, framed by their length in four
+// bytes, little endian. A thread of its own reads replies, so that requests of several threads may
+// be open at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/store.h"
+#include "proto/base/ids.h"
+#include "proto/base/mutex.h"
+#include "proto/base/store_messages.h"
+#include "worker_runtime/comm/condition.h"
+
+namespace muster {
+
+namespace proto {
+class WorkerMessage;
+class WorkerReply;
+}  // namespace proto
+
+struct AgentAddress {
+  std::string socket_path;
+  Instance instance;
+  Round round;
+  LocalRank local_rank;
+};
+
+// Threads: safe.
+class AgentClient final : public Store {
+ public:
+  // Greets the agent and waits for its welcome.
+  //
+  // Errors: kUnavailable: there is no agent, or it refused us (another round has begun, another
+  // version);
+  //         kDeadlineExceeded.
+  static absl::StatusOr<std::unique_ptr<AgentClient>> Connect(const AgentAddress& address,
+                                                              MonoTime deadline);
+  ~AgentClient() override;
+
+  absl::Status Set(const std::string& key, const std::string& value, MonoTime deadline) override;
+  absl::StatusOr<std::string> Wait(const std::string& key, MonoTime deadline) override;
+  absl::Status SendGoodbye(int64_t step, MonoTime deadline);
+
+ private:
+  struct Pending {
+    bool done = false;
+    StoreReply reply;
+  };
+
+  AgentClient(int fd, AgentAddress address);
+  absl::Status Greet(MonoTime deadline);
+  absl::Status SendMessage(const proto::WorkerMessage& message, MonoTime deadline);
+  absl::StatusOr<StoreReply> Ask(StoreOperation operation, MonoTime deadline);
+
+  void ReadReplies();
+  void OnReply(const proto::WorkerReply& reply);
+  void OnLost(absl::Status why);
+
+  // Constant after construction.
+  const int fd_;
+  const AgentAddress address_;
+
+  base::Mutex write_mu_;  // held while one frame is written
+
+  base::Mutex mu_;
+  comm::Condition changed_;
+  bool welcome_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);  // why the agent is gone; ok while it is there
+  uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 1;
+  absl::btree_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mu_);
+  std::thread reader_;  // last: it uses everything above
+};
+
+}  // namespace muster

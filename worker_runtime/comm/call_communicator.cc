@@ -1,0 +1,259 @@
+#include "worker_runtime/comm/call_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "muster/sum_tree.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::comm {
+namespace {
+
+// Keeps sizes of buffers and what is computed from them inside 64 bits.
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+
+std::string SizeMismatch(absl::string_view what, int64_t has, int64_t needs) {
+  return absl::StrCat(what, " has ", has, " elements, but ", needs, " are needed");
+}
+
+std::string TypeMismatch(DType input, DType output) {
+  return absl::StrCat("input is ", muster::ToString(input), " and output ",
+                      muster::ToString(output));
+}
+
+bool IsBad(const void* data, int64_t count) {
+  return count < 0 || count > kMaxElements || (data == nullptr && count > 0);
+}
+
+// What is wrong with a call that has one block of output for each of `input_blocks` of input or the
+// reverse; empty: nothing.
+std::string CheckBlocks(ConstBuffer whole, absl::string_view whole_name, ConstBuffer block,
+                        absl::string_view block_name, int size) {
+  if (IsBad(whole.data, whole.count)) return absl::StrCat(whole_name, " is no buffer");
+  if (IsBad(block.data, block.count)) return absl::StrCat(block_name, " is no buffer");
+  if (whole.dtype != block.dtype) return TypeMismatch(whole.dtype, block.dtype);
+  if (whole.count != block.count * size) {
+    return absl::StrCat(SizeMismatch(whole_name, whole.count, block.count * size), ": ", size,
+                        " ranks times the ", block.count, " of ", block_name);
+  }
+  return "";
+}
+
+}  // namespace
+
+void Call::MarkStarted() const {
+  if (ring != nullptr) ring->SetState(ticket, OperationState::kStarted);
+}
+
+void Call::Finish(absl::Status status) const {
+  if (ring != nullptr) {
+    ring->SetState(ticket, status.ok() ? OperationState::kDone : OperationState::kFailed);
+  }
+  completion->Finish(std::move(status));
+}
+
+CallCommunicator::CallCommunicator(Membership membership) : membership_(std::move(membership)) {
+  if (membership_.ring != nullptr) ring_group_ = membership_.ring->AddGroup(membership_.group);
+}
+
+Work CallCommunicator::Refuse(const Operation& operation, absl::string_view why) const {
+  auto completion = std::make_shared<Completion>([] { return std::string(); });
+  completion->Finish(absl::InvalidArgumentError(absl::StrCat(
+      ToString(operation.kind), " on rank ", rank(), " of group ", group(), ": ", why)));
+  return Work(std::move(completion));
+}
+
+int64_t CallCommunicator::NextSequence(const Operation& operation) {
+  const OperationKind counter =
+      operation.is_collective() ? OperationKind::kBarrier : operation.kind;
+  return next_sequence_[{counter, operation.is_collective() ? -1 : operation.peer}]++;
+}
+
+Work CallCommunicator::Issue(Operation operation, std::vector<const void*> inputs, void* output,
+                             std::optional<absl::Duration> timeout) {
+  Call call;
+  call.inputs = std::move(inputs);
+  call.output = output;
+  call.timeout = timeout.value_or(membership_.options.timeout);
+  call.deadline = MonoNow() + call.timeout;
+
+  base::MutexLock lock(issue_mu_);
+  operation.sequence = NextSequence(operation);
+  call.operation = operation;
+  call.completion = std::make_shared<Completion>([operation, group = group(), rank = rank()] {
+    return absl::StrCat(Describe(operation, group), " on rank ", rank);
+  });
+  if (operation.is_collective()) {
+    base::MutexLock issued_lock(issued_mu_);
+    issued_[operation.sequence] = operation;
+    num_issued_ = operation.sequence + 1;
+    if (issued_.size() > kRememberedCalls) issued_.erase(issued_.begin());
+  }
+  if (membership_.ring != nullptr) {
+    call.ring = membership_.ring;
+    call.ticket = membership_.ring->Record(ring_group_, operation);
+  }
+  Work work(call.completion);
+  Start(std::move(call));
+  return work;
+}
+
+int64_t CallCommunicator::num_issued() {
+  base::MutexLock lock(issued_mu_);
+  return num_issued_;
+}
+
+std::optional<Operation> CallCommunicator::IssuedAt(int64_t sequence) {
+  base::MutexLock lock(issued_mu_);
+  const auto found = issued_.find(sequence);
+  if (found == issued_.end()) return std::nullopt;
+  return found->second;
+}
+
+Work CallCommunicator::AllReduce(Buffer buffer, ReduceOptions options) {
+  Operation op{.kind = OperationKind::kAllReduce, .reduce = options.op, .order = options.order};
+  const ConstBuffer input = buffer;
+  return Reduce(op, {&input, 1}, buffer, 1, options.timeout);
+}
+
+Work CallCommunicator::ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options) {
+  Operation op{.kind = OperationKind::kReduceScatter, .reduce = options.op, .order = options.order};
+  return Reduce(op, {&input, 1}, output, size(), options.timeout);
+}
+
+Work CallCommunicator::AllReduceSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
+                                         SubtreeOptions options) {
+  Operation op{.kind = OperationKind::kAllReduce,
+               .order = SumOrder::kOrdered,
+               .leaves_per_rank = options.leaves_per_rank};
+  return Reduce(op, roots, output, 1, options.timeout);
+}
+
+Work CallCommunicator::ReduceScatterSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
+                                             SubtreeOptions options) {
+  Operation op{.kind = OperationKind::kReduceScatter,
+               .order = SumOrder::kOrdered,
+               .leaves_per_rank = options.leaves_per_rank};
+  return Reduce(op, roots, output, size(), options.timeout);
+}
+
+Work CallCommunicator::Reduce(Operation op, absl::Span<const ConstBuffer> inputs, Buffer output,
+                              int64_t blocks, std::optional<absl::Duration> timeout) {
+  constexpr int64_t kMaxLeaves = int64_t{1} << 32;
+  if (op.leaves_per_rank < 1 || op.leaves_per_rank > kMaxLeaves) {
+    return Refuse(op, absl::StrCat("leaves_per_rank is ", op.leaves_per_rank));
+  }
+  const LeafRange own{rank() * op.leaves_per_rank, (rank() + 1) * op.leaves_per_rank};
+  const size_t num_roots = CoverWithSubtrees(own, size() * op.leaves_per_rank).size();
+  if (inputs.size() != num_roots) {
+    return Refuse(op, absl::StrCat(inputs.size(), " roots were passed, but leaves ", own.begin,
+                                   " to ", own.end - 1, " of ", size() * op.leaves_per_rank,
+                                   " are covered by ", num_roots, " subtrees"));
+  }
+  std::vector<const void*> pointers;
+  for (const ConstBuffer& input : inputs) {
+    if (std::string why = CheckBlocks(input, "input", output, "output", static_cast<int>(blocks));
+        !why.empty()) {
+      return Refuse(op, why);
+    }
+    pointers.push_back(input.data);
+  }
+  op.dtype = output.dtype;
+  op.count = output.count;
+  return Issue(op, std::move(pointers), output.data, timeout);
+}
+
+Work CallCommunicator::AllGather(ConstBuffer input, Buffer output, CallOptions options) {
+  Operation op{.kind = OperationKind::kAllGather, .dtype = input.dtype, .count = input.count};
+  const std::string why = CheckBlocks(output, "output", input, "input", size());
+  if (!why.empty()) return Refuse(op, why);
+  return Issue(op, {input.data}, output.data, options.timeout);
+}
+
+Work CallCommunicator::Broadcast(Buffer buffer, int root, CallOptions options) {
+  Operation op{.kind = OperationKind::kBroadcast,
+               .dtype = buffer.dtype,
+               .peer = root,
+               .count = buffer.count};
+  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "it has no buffer");
+  if (root < 0 || root >= size()) {
+    return Refuse(op, absl::StrCat("root ", root, " is none of its ", size(), " ranks"));
+  }
+  return Issue(op, {buffer.data}, buffer.data, options.timeout);
+}
+
+Work CallCommunicator::AllToAll(ConstBuffer input, Buffer output, CallOptions options) {
+  Operation op{
+      .kind = OperationKind::kAllToAll, .dtype = input.dtype, .count = input.count / size()};
+  if (IsBad(input.data, input.count) || IsBad(output.data, output.count)) {
+    return Refuse(op, "input or output is no buffer");
+  }
+  if (input.dtype != output.dtype) return Refuse(op, TypeMismatch(input.dtype, output.dtype));
+  if (output.count != input.count) {
+    return Refuse(op, SizeMismatch("output", output.count, input.count));
+  }
+  if (input.count % size() != 0) {
+    return Refuse(
+        op, absl::StrCat(input.count, " elements cannot be cut into ", size(), " equal blocks"));
+  }
+  return Issue(op, {input.data}, output.data, options.timeout);
+}
+
+Work CallCommunicator::Barrier(CallOptions options) {
+  return Issue(Operation{.kind = OperationKind::kBarrier}, {}, nullptr, options.timeout);
+}
+
+Work CallCommunicator::Send(ConstBuffer buffer, int to, CallOptions options) {
+  Operation op{
+      .kind = OperationKind::kSend, .dtype = buffer.dtype, .peer = to, .count = buffer.count};
+  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "it has no buffer");
+  if (to < 0 || to >= size() || to == rank()) {
+    return Refuse(op, absl::StrCat("rank ", to, " is none of its ", size() - 1, " peers"));
+  }
+  return Issue(op, {buffer.data}, nullptr, options.timeout);
+}
+
+Work CallCommunicator::Recv(Buffer buffer, int from, CallOptions options) {
+  Operation op{
+      .kind = OperationKind::kRecv, .dtype = buffer.dtype, .peer = from, .count = buffer.count};
+  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "it has no buffer");
+  if (from < 0 || from >= size() || from == rank()) {
+    return Refuse(op, absl::StrCat("rank ", from, " is none of its ", size() - 1, " peers"));
+  }
+  return Issue(op, {}, buffer.data, options.timeout);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> CallCommunicator::Split(std::optional<int> color,
+                                                                      int key, std::string name) {
+  if (color.has_value() && *color < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("split of group ", group(), " on rank ", rank(), ": colour ", *color,
+                     " is negative; pass no colour to stay out of every group"));
+  }
+  int64_t split = 0;
+  {
+    base::MutexLock lock(issued_mu_);
+    split = num_splits_++;
+  }
+  const std::array<int64_t, 2> mine = {color.value_or(-1), key};
+  std::vector<int64_t> all(2 * size());
+  MUSTER_RETURN_IF_ERROR(AllGather(ConstBufferOf(mine), BufferOf(all), {}).Wait());
+  if (!color.has_value()) return nullptr;
+
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (all[2 * r] == *color) members.push_back(r);
+  }
+  std::stable_sort(members.begin(), members.end(),
+                   [&all](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
+  Membership child = membership_;
+  child.group = name.empty() ? absl::StrCat(group(), ".", *color) : std::move(name);
+  child.size = static_cast<int>(members.size());
+  child.rank =
+      static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  return MakeChild(std::move(child), members, absl::StrCat("split", split, ".", *color));
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,114 @@
+// What all backends share: checks a call, gives it its sequence number, writes it to the ring, and
+// hands it on as a value.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "muster/communicator.h"
+#include "proto/base/mutex.h"
+#include "worker_runtime/comm/completion.h"
+#include "worker_runtime/comm/operation.h"
+#include "worker_runtime/comm/operation_ring.h"
+
+namespace muster::comm {
+
+// Who a communicator is.
+struct Membership {
+  std::string group = "world";
+  int rank = 0;
+  int size = 1;
+  CommunicatorOptions options;
+  // Shared with the runtime and other communicators, any of which may be the last to write; null:
+  // no record.
+  std::shared_ptr<OperationRing> ring;
+};
+
+// One checked call. Its buffers hold operation.count elements per block.
+struct Call {
+  Operation operation;
+  std::vector<const void*> inputs;  // roots of an ordered sum; one or none otherwise
+  void* output = nullptr;
+  MonoTime deadline;
+  absl::Duration timeout;
+  std::shared_ptr<Completion> completion;
+  std::shared_ptr<OperationRing> ring;
+  OperationRing::Ticket ticket = OperationRing::kNoTicket;
+
+  void MarkStarted() const;
+  // Ends the call: its waiters wake. The buffers are not touched afterwards.
+  void Finish(absl::Status status) const;
+};
+
+// Threads: safe.
+class CallCommunicator : public Communicator {
+ public:
+  int rank() const final { return membership_.rank; }
+  int size() const final { return membership_.size; }
+  const std::string& group() const final { return membership_.group; }
+
+  Work AllReduce(Buffer buffer, ReduceOptions options) final;
+  Work ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options) final;
+  Work AllReduceSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
+                         SubtreeOptions options) final;
+  Work ReduceScatterSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
+                             SubtreeOptions options) final;
+  Work AllGather(ConstBuffer input, Buffer output, CallOptions options) final;
+  Work Broadcast(Buffer buffer, int root, CallOptions options) final;
+  Work AllToAll(ConstBuffer input, Buffer output, CallOptions options) final;
+  Work Barrier(CallOptions options) final;
+  Work Send(ConstBuffer buffer, int to, CallOptions options) final;
+  Work Recv(Buffer buffer, int from, CallOptions options) final;
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(std::optional<int> color, int key,
+                                                      std::string name) final;
+
+ protected:
+  explicit CallCommunicator(Membership membership);
+
+  const Membership& membership() const { return membership_; }
+
+  // Runs `call`, now or later, and then Finishes it. Called in the order of sequence numbers.
+  virtual void Start(Call call) = 0;
+  // Makes the communicator of a group split from this one. `members` are ranks here, in their new
+  // order; `path` names the group uniquely among those that come from this communicator.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership membership,
+                                                                  const std::vector<int>& members,
+                                                                  const std::string& path) = 0;
+
+  // Collectives that were issued here: how many, and one of the last kRememberedCalls.
+  static constexpr int64_t kRememberedCalls = 256;
+  int64_t num_issued();
+  std::optional<Operation> IssuedAt(int64_t sequence);
+
+ private:
+  Work Issue(Operation operation, std::vector<const void*> inputs, void* output,
+             std::optional<absl::Duration> timeout);
+  Work Refuse(const Operation& operation, absl::string_view why) const;
+  Work Reduce(Operation operation, absl::Span<const ConstBuffer> inputs, Buffer output,
+              int64_t blocks, std::optional<absl::Duration> timeout);
+  int64_t NextSequence(const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(issue_mu_);
+
+  // Constant after construction.
+  const Membership membership_;
+  uint32_t ring_group_ = 0;
+
+  // Held while a call is given its number and handed to the backend, so that numbers are the order
+  // of starting.
+  base::Mutex issue_mu_;
+  // By kind (collectives as one) and peer.
+  std::map<std::pair<OperationKind, int>, int64_t> next_sequence_ ABSL_GUARDED_BY(issue_mu_);
+
+  // Taken under issue_mu_; apart from it because control threads read while a call is being
+  // started.
+  base::Mutex issued_mu_;
+  absl::btree_map<int64_t, Operation> issued_ ABSL_GUARDED_BY(issued_mu_);
+  int64_t num_issued_ ABSL_GUARDED_BY(issued_mu_) = 0;
+  int64_t num_splits_ ABSL_GUARDED_BY(issued_mu_) = 0;
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,53 @@
+#include "worker_runtime/comm/communicator_registry.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/comm/gloo/gloo_communicator.h"
+#include "worker_runtime/comm/gloo/interface_choice.h"
+#include "worker_runtime/comm/loopback/loopback_communicator.h"
+#include "worker_runtime/comm/nccl/nccl_backend.h"
+
+namespace muster::comm {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeLoopback(const BackendRequest& request) {
+  if (request.membership.size == 1) {
+    return std::move(MakeLoopbackCommunicators(request.membership).front());
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "backend loopback joins threads of one process, but group ", request.membership.group,
+      " has ", request.membership.size, " processes; use gloo or nccl"));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeGloo(BackendRequest request) {
+  std::shared_ptr<GlooDevice> device;
+  if (request.membership.size > 1) {
+    MUSTER_ASSIGN_OR_RETURN(const InterfaceAddress chosen,
+                            ChooseInterface({.interface_names = request.gloo_interfaces,
+                                             .master_addr = request.master_addr,
+                                             .several_nodes = request.several_nodes},
+                                            ListInterfaceAddresses()));
+    MUSTER_ASSIGN_OR_RETURN(device, OpenGlooDevice(chosen.address, chosen.interface));
+  }
+  return GlooCommunicator::Make(std::move(request.membership), std::move(device),
+                                std::move(request.store), request.prefix);
+}
+
+}  // namespace
+
+std::vector<std::string> BackendNames() { return {"loopback", "gloo", "nccl"}; }
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& backend,
+                                                               BackendRequest request) {
+  if (backend == "loopback") return MakeLoopback(request);
+  if (backend == "gloo") return MakeGloo(std::move(request));
+  if (backend == "nccl") return MakeNcclCommunicator(std::move(request));
+  return absl::InvalidArgumentError(absl::StrCat("there is no communicator backend \"", backend,
+                                                 "\"; there are ",
+                                                 absl::StrJoin(BackendNames(), ", ")));
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,36 @@
+// The end of one operation: set once by its backend, waited for through Work.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "proto/base/mono_time.h"
+#include "proto/base/mutex.h"
+#include "worker_runtime/comm/condition.h"
+
+namespace muster::comm {
+
+// Threads: safe.
+class Completion {
+ public:
+  // `description` makes the message of a waiter that gives up.
+  explicit Completion(std::function<std::string()> description)
+      : description_(std::move(description)) {}
+
+  // Later calls change nothing.
+  void Finish(absl::Status status);
+  absl::Status Wait(MonoTime deadline);
+  bool IsDone();
+
+ private:
+  const std::function<std::string()> description_;
+
+  base::Mutex mu_;
+  Condition changed_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,44 @@
+// The first failure of a communicator, which is its end.
+#pragma once
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "proto/base/mono_time.h"
+#include "proto/base/mutex.h"
+#include "worker_runtime/comm/condition.h"
+
+namespace muster::comm {
+
+// Threads: safe.
+class FailureCell {
+ public:
+  // True if `failure` is the first.
+  bool Set(absl::Status failure) {
+    base::MutexLock lock(mu_);
+    if (!failure_.ok()) return false;
+    failure_ = std::move(failure);
+    changed_.NotifyAll();
+    return true;
+  }
+
+  // Ok while there is none.
+  absl::Status Get() {
+    base::MutexLock lock(mu_);
+    return failure_;
+  }
+
+  // As Get, but waits for a failure until `deadline`.
+  absl::Status WaitFor(MonoTime deadline) {
+    base::MutexLock lock(mu_);
+    while (failure_.ok() && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
+    return failure_;
+  }
+
+ private:
+  base::Mutex mu_;
+  Condition changed_;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster::comm

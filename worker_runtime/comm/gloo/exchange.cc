@@ -1,0 +1,104 @@
+#include "worker_runtime/comm/gloo/exchange.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::comm {
+
+uint64_t SlotOf(SlotClass slot_class, const Operation& operation, uint32_t index) {
+  MUSTER_CHECK(index >> Exchange::kIndexBits == 0);
+  const uint64_t sequence = static_cast<uint64_t>(operation.sequence);
+  const uint64_t prefix = static_cast<uint64_t>(slot_class) << 60;
+  switch (slot_class) {
+    case SlotClass::kControl:
+      return prefix;
+    case SlotClass::kHeader:
+    case SlotClass::kTransferHeader:
+      return prefix | (sequence & 0xffffffff);
+    case SlotClass::kData:
+      return prefix | (sequence & 0xff) << 52 | uint64_t{Fingerprint(operation)} << 20 | index;
+    case SlotClass::kTransfer:
+      // Sender and receiver have agreed on the size by then; their operations differ in kind and
+      // peer.
+      return prefix | (sequence & 0xffffffff) << 20 | index;
+  }
+  return 0;
+}
+
+absl::Status Exchange::Note(absl::Status status, int peer) {
+  if (absl::IsUnavailable(status)) lost_peer_ = peer;
+  return status;
+}
+
+absl::Status Exchange::Send(int peer, uint32_t index, const void* data, size_t bytes) {
+  absl::StatusOr<Transfer> transfer =
+      mesh_.Send(peer, SlotOf(SlotClass::kData, operation_, index), data, bytes);
+  MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
+  sends_.push_back(*std::move(transfer));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Transfer> Exchange::Receive(int peer, uint32_t index, void* data, size_t bytes) {
+  absl::StatusOr<Transfer> transfer =
+      mesh_.Receive(peer, SlotOf(SlotClass::kData, operation_, index), data, bytes);
+  MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
+  return transfer;
+}
+
+absl::Status Exchange::Send(SlotClass slot_class, int peer, const void* data, size_t bytes) {
+  absl::StatusOr<Transfer> transfer =
+      mesh_.Send(peer, SlotOf(slot_class, operation_, 0), data, bytes);
+  MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
+  sends_.push_back(*std::move(transfer));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Transfer> Exchange::Receive(SlotClass slot_class, int peer, void* data,
+                                           size_t bytes) {
+  absl::StatusOr<Transfer> transfer =
+      mesh_.Receive(peer, SlotOf(slot_class, operation_, 0), data, bytes);
+  MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
+  return transfer;
+}
+
+uint8_t* Exchange::Scratch(size_t bytes) { return scratch_.emplace_back(new uint8_t[bytes]).get(); }
+
+absl::Status Exchange::ShowOperation(int right, int left) {
+  uint8_t* ours = Scratch(kOperationWireBytes);
+  uint8_t* theirs = Scratch(kOperationWireBytes);
+  Encode(operation_, ours);
+  MUSTER_ASSIGN_OR_RETURN(neighbour_,
+                          Receive(SlotClass::kHeader, left, theirs, kOperationWireBytes));
+  neighbours_operation_ = theirs;
+  return Send(SlotClass::kHeader, right, ours, kOperationWireBytes);
+}
+
+absl::Status Exchange::CheckNeighbour() {
+  if (neighbours_operation_ == nullptr) return absl::OkStatus();
+  const uint8_t* bytes = std::exchange(neighbours_operation_, nullptr);
+  MUSTER_RETURN_IF_ERROR(Note(mesh_.Wait(neighbour_, point_), neighbour_.peer()));
+  MUSTER_ASSIGN_OR_RETURN(const Operation theirs, DecodeOperation(bytes));
+  if (theirs == operation_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("rank ", neighbour_.peer(), " called ",
+                                                 Signature(theirs), ", but this one ",
+                                                 Signature(operation_)));
+}
+
+absl::Status Exchange::Wait(Transfer& transfer) {
+  MUSTER_RETURN_IF_ERROR(CheckNeighbour());
+  return Note(mesh_.Wait(transfer, point_), transfer.peer());
+}
+
+absl::Status Exchange::WaitForSends() { return WaitForSends(0); }
+
+absl::Status Exchange::WaitForSends(size_t in_flight) {
+  while (num_waited_ + in_flight < sends_.size()) {
+    MUSTER_RETURN_IF_ERROR(Wait(sends_[num_waited_]));
+    ++num_waited_;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::comm

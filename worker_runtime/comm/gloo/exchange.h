@@ -1,0 +1,81 @@
+// The messages of one operation: what its algorithm sends, receives and waits for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker_runtime/comm/gloo/gloo_mesh.h"
+#include "worker_runtime/comm/operation.h"
+
+namespace muster::comm {
+
+// Which messages may meet. Data is kept apart by operation, so that ranks that call different
+// operations never write into each other's buffers; what is always of one size is kept apart by
+// sequence alone.
+enum class SlotClass : uint8_t {
+  kControl = 1,
+  kHeader = 2,
+  kData = 3,
+  kTransferHeader = 4,
+  kTransfer = 5
+};
+
+uint64_t SlotOf(SlotClass slot_class, const Operation& operation, uint32_t index);
+
+// Threads: one.
+class Exchange {
+ public:
+  // `index` of a message: below 2^kIndexBits, different for each that two ranks exchange in one
+  // operation.
+  static constexpr int kIndexBits = 20;
+
+  // All of them must outlive the exchange.
+  Exchange(GlooMesh& mesh, WaitPoint& point, const Operation& operation)
+      : mesh_(mesh), point_(point), operation_(operation) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // The memory must stay until WaitForSends, or the end of the exchange; Scratch and the call's own
+  // buffers do.
+  absl::Status Send(int peer, uint32_t index, const void* data, size_t bytes);
+  absl::StatusOr<Transfer> Receive(int peer, uint32_t index, void* data, size_t bytes);
+  absl::Status Wait(Transfer& transfer);
+  absl::Status WaitForSends();
+  // Waits until at most `in_flight` of the sends, the latest, are not done.
+  absl::Status WaitForSends(size_t in_flight);
+
+  // Memory that lives as long as the exchange. Not cleared.
+  uint8_t* Scratch(size_t bytes);
+
+  // Sends our operation to the right neighbour and expects the left one's. It is looked at when
+  // something is first waited for, so that it costs no round of its own: data of operations that
+  // differ cannot meet.
+  absl::Status ShowOperation(int right, int left);
+  // Errors: kInvalidArgument if the left neighbour calls something else.
+  absl::Status CheckNeighbour();
+
+  // The same for messages of a class of their own.
+  absl::Status Send(SlotClass slot_class, int peer, const void* data, size_t bytes);
+  absl::StatusOr<Transfer> Receive(SlotClass slot_class, int peer, void* data, size_t bytes);
+
+  // The rank whose connection broke; -1: none has.
+  int lost_peer() const { return lost_peer_; }
+
+ private:
+  absl::Status Note(absl::Status status, int peer);
+
+  GlooMesh& mesh_;
+  WaitPoint& point_;
+  const Operation& operation_;
+  std::vector<std::unique_ptr<uint8_t[]>> scratch_;  // before the transfers: they end first
+  std::vector<Transfer> sends_;
+  size_t num_waited_ = 0;
+  Transfer neighbour_;
+  const uint8_t* neighbours_operation_ = nullptr;  // null: none expected, or already looked at
+  int lost_peer_ = -1;
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,237 @@
+#include "worker_runtime/comm/gloo/gloo_communicator.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/comm/diagnosis.h"
+#include "worker_runtime/comm/gloo/gloo_collectives.h"
+#include "worker_runtime/comm/loopback/loopback_communicator.h"
+
+namespace muster::comm {
+namespace {
+
+// How long peers have to say where they are.
+constexpr absl::Duration kAnswerTime = absl::Seconds(1);
+// A peer that closes its data connections has told why, over another one.
+constexpr absl::Duration kReasonTime = absl::Milliseconds(700);
+constexpr absl::Duration kFlushTime = absl::Milliseconds(500);
+
+// What a rank that has not come was doing, in words.
+std::string Details(const std::map<int, Position>& answers, const std::vector<int>& absent) {
+  if (absent.size() != 1) return "";
+  const auto answer = answers.find(absent.front());
+  if (answer == answers.end()) return "it does not answer either";
+  if (!answer->second.operation.has_value()) return "it is alive and has called nothing yet";
+  return absl::StrCat("it is alive, and its last call was ", Name(*answer->second.operation));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Make(
+    Membership membership, std::shared_ptr<GlooDevice> device, std::shared_ptr<Store> store,
+    const std::string& prefix) {
+  if (membership.size == 1) return std::move(MakeLoopbackCommunicators(membership).front());
+  MeshOptions options{.rank = membership.rank,
+                      .size = membership.size,
+                      .group = membership.group,
+                      .prefix = absl::StrCat(prefix, "/data"),
+                      .deadline = MonoNow() + membership.options.connect_timeout};
+  Meshes meshes;
+  MUSTER_ASSIGN_OR_RETURN(meshes.data, GlooMesh::Connect(device, *store, options));
+  options.prefix = absl::StrCat(prefix, "/control");
+  MUSTER_ASSIGN_OR_RETURN(meshes.control, GlooMesh::Connect(device, *store, options));
+  return std::unique_ptr<Communicator>(
+      new GlooCommunicator(std::move(membership), std::move(meshes), std::move(store), prefix));
+}
+
+GlooCommunicator::GlooCommunicator(Membership membership, Meshes meshes,
+                                   std::shared_ptr<Store> store, std::string prefix)
+    : CallCommunicator(std::move(membership)),
+      store_(std::move(store)),
+      prefix_(std::move(prefix)),
+      meshes_(std::move(meshes)) {
+  control_ = std::make_unique<ControlChannel>(
+      *meshes_.control,
+      ControlSettings{
+          .rank = rank(),
+          .size = size(),
+          .position = [this](int64_t sequence) { return PositionAt(sequence); },
+          .on_failure =
+              [this](absl::Status failure) { Fail(std::move(failure), TellPeers::kNo); }});
+}
+
+GlooCommunicator::~GlooCommunicator() {
+  const bool had_failed = !failure_.Get().ok();
+  Fail(absl::AbortedError(absl::StrCat("rank ", rank(), " of ", size(), " closed group ", group())),
+       TellPeers::kNo);
+  std::map<std::pair<OperationKind, int>, std::unique_ptr<Lane>> lanes;
+  {
+    base::MutexLock lock(lanes_mu_);
+    lanes.swap(lanes_);
+  }
+  for (const auto& [key, lane] : lanes) lane->wait_point().Interrupt();
+  lanes.clear();
+  if (had_failed) control_->Flush(MonoNow() + kFlushTime);
+  control_.reset();
+}
+
+void GlooCommunicator::Abort(absl::string_view reason) {
+  Fail(absl::AbortedError(
+           absl::StrCat("rank ", rank(), " of ", size(), " aborted group ", group(), ": ", reason)),
+       TellPeers::kYes);
+}
+
+void GlooCommunicator::Fail(absl::Status failure, TellPeers tell) {
+  if (!failure_.Set(failure)) return;
+  if (tell == TellPeers::kYes) control_->Tell(failure);
+  {
+    base::MutexLock lock(lanes_mu_);
+    failed_ = true;
+    for (const auto& [key, lane] : lanes_) lane->wait_point().Interrupt();
+  }
+  meshes_.data->Close();
+}
+
+Position GlooCommunicator::PositionAt(int64_t sequence) {
+  const int64_t issued = num_issued();
+  if (sequence < issued) return {.reached = true, .operation = IssuedAt(sequence)};
+  return {.reached = false, .operation = IssuedAt(issued - 1)};
+}
+
+Lane& GlooCommunicator::LaneOf(const Operation& op) {
+  const std::pair<OperationKind, int> key =
+      op.is_collective() ? std::pair(OperationKind::kBarrier, -1) : std::pair(op.kind, op.peer);
+  base::MutexLock lock(lanes_mu_);
+  std::unique_ptr<Lane>& lane = lanes_[key];
+  if (lane == nullptr) {
+    lane = std::make_unique<Lane>([this](Lane& self, const Call& call) { Run(self, call); });
+    if (failed_) lane->wait_point().Interrupt();
+  }
+  return *lane;
+}
+
+void GlooCommunicator::Start(Call call) {
+  if (const absl::Status failure = failure_.Get(); !failure.ok()) return call.Finish(failure);
+  if (LaneOf(call.operation).Push(call)) return;
+  Fail(absl::ResourceExhaustedError(
+           absl::StrCat("rank ", rank(), " of group ", group(), " has ", Lane::kMaxQueued,
+                        " operations waiting; wait for some before calling more")),
+       TellPeers::kYes);
+  call.Finish(failure_.Get());
+}
+
+void GlooCommunicator::Run(Lane& lane, const Call& call) {
+  if (const absl::Status failure = failure_.Get(); !failure.ok()) return call.Finish(failure);
+  call.MarkStarted();
+  DeadlineWatch& watch = *meshes_.data->device()->watch;
+  const DeadlineWatch::Entry expiry =
+      watch.Add(call.deadline, [&lane] { lane.wait_point().Interrupt(); });
+  std::optional<Exchange> exchange;
+  exchange.emplace(*meshes_.data, lane.wait_point(), call.operation);
+  const absl::Status status = RunOnLane(*exchange, call);
+  watch.Remove(expiry);
+  if (!status.ok()) {
+    Explain(call, status, exchange->lost_peer());
+    // What is still in flight touches no memory once its connection is closed.
+    meshes_.data->Close();
+    exchange.reset();
+    return call.Finish(failure_.Get());
+  }
+  exchange.reset();
+  // The deadline may have passed at the last moment; that is not to hit the next operation.
+  lane.wait_point().Reset();
+  if (!failure_.Get().ok()) lane.wait_point().Interrupt();
+  call.Finish(absl::OkStatus());
+}
+
+absl::Status GlooCommunicator::RunOnLane(Exchange& exchange, const Call& call) {
+  if (call.operation.is_collective()) return RunCollectiveOnLane(exchange, call);
+  return call.operation.kind == OperationKind::kSend ? RunSend(exchange, call)
+                                                     : RunRecv(exchange, call);
+}
+
+// Each rank shows its call to its right neighbour: where ranks disagree, at least one pair of
+// neighbours does.
+absl::Status GlooCommunicator::RunCollectiveOnLane(Exchange& exchange, const Call& call) {
+  const CollectiveContext context{exchange, rank(), size()};
+  MUSTER_RETURN_IF_ERROR(exchange.ShowOperation(context.right(), context.left()));
+  MUSTER_RETURN_IF_ERROR(RunCollective(context, call));
+  MUSTER_RETURN_IF_ERROR(exchange.CheckNeighbour());
+  return exchange.WaitForSends();
+}
+
+absl::Status GlooCommunicator::RunSend(Exchange& exchange, const Call& call) {
+  const Operation& op = call.operation;
+  uint8_t* header = exchange.Scratch(kOperationWireBytes);
+  Encode(op, header);
+  MUSTER_RETURN_IF_ERROR(
+      exchange.Send(SlotClass::kTransferHeader, op.peer, header, kOperationWireBytes));
+  MUSTER_RETURN_IF_ERROR(exchange.Send(SlotClass::kTransfer, op.peer, call.inputs[0], op.bytes()));
+  return exchange.WaitForSends();
+}
+
+absl::Status GlooCommunicator::RunRecv(Exchange& exchange, const Call& call) {
+  const Operation& op = call.operation;
+  uint8_t* bytes = exchange.Scratch(kOperationWireBytes);
+  MUSTER_ASSIGN_OR_RETURN(Transfer header, exchange.Receive(SlotClass::kTransferHeader, op.peer,
+                                                            bytes, kOperationWireBytes));
+  MUSTER_RETURN_IF_ERROR(exchange.Wait(header));
+  MUSTER_ASSIGN_OR_RETURN(const Operation send, DecodeOperation(bytes));
+  if (send.count != op.count || send.dtype != op.dtype) {
+    return TransferMismatchError(group(), send, op.peer, op);
+  }
+  MUSTER_ASSIGN_OR_RETURN(Transfer data,
+                          exchange.Receive(SlotClass::kTransfer, op.peer, call.output, op.bytes()));
+  return exchange.Wait(data);
+}
+
+void GlooCommunicator::Explain(const Call& call, const absl::Status& status, int lost_peer) {
+  const Operation& op = call.operation;
+  if (!failure_.Get().ok()) return;
+  if (absl::IsUnavailable(status)) {
+    if (!failure_.WaitFor(MonoNow() + kReasonTime).ok()) return;
+    return Fail(GoneError(op, group(), lost_peer, size(), status.message()), TellPeers::kYes);
+  }
+  if (op.is_collective()) return Fail(Diagnose(call, status), TellPeers::kYes);
+  if (absl::IsInvalidArgument(status)) return Fail(status, TellPeers::kYes);
+  Fail(AbsentError(op, group(), {op.peer}, size(), call.timeout, ""), TellPeers::kYes);
+}
+
+absl::Status GlooCommunicator::Diagnose(const Call& call, const absl::Status& status) {
+  const Operation& op = call.operation;
+  const std::map<int, Position> answers = control_->Ask(op.sequence, MonoNow() + kAnswerTime);
+  std::map<int, Operation> calls = {{rank(), op}};
+  std::vector<int> absent;
+  bool differ = false;
+  for (int peer = 0; peer < size(); ++peer) {
+    const auto answer = answers.find(peer);
+    if (peer == rank()) continue;
+    if (answer == answers.end() || !answer->second.reached) {
+      absent.push_back(peer);
+    } else if (answer->second.operation.has_value()) {
+      calls[peer] = *answer->second.operation;
+      differ = differ || calls[peer] != op;
+    }
+  }
+  if (differ) return MismatchError(group(), calls);
+  if (absl::IsInvalidArgument(status)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank(), ", ", Describe(op, group()), ": ", status.message()));
+  }
+  if (!absent.empty()) {
+    return AbsentError(op, group(), absent, size(), call.timeout, Details(answers, absent));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(Describe(op, group()), " did not finish within ",
+                   absl::FormatDuration(call.timeout), " although all ", size(),
+                   " ranks have called it; give it more time, or look for a slow link"));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::MakeChild(Membership child,
+                                                                          const std::vector<int>&,
+                                                                          const std::string& path) {
+  return Make(std::move(child), meshes_.data->device(), store_, absl::StrCat(prefix_, "/", path));
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,68 @@
+// What one call of a communicator asks for: what all ranks must agree on, and how messages name it.
+//
+// Pure values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "muster/communicator.h"
+
+namespace muster::comm {
+
+enum class OperationKind : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kRecv,
+};
+
+absl::string_view ToString(OperationKind kind);
+absl::string_view ToString(ReduceOp op);
+
+struct Operation {
+  OperationKind kind = OperationKind::kBarrier;
+  DType dtype = DType::kU8;
+  ReduceOp reduce = ReduceOp::kSum;
+  SumOrder order = SumOrder::kFast;
+  int32_t peer = -1;            // the root, or the other rank of a send or receive
+  int64_t count = 0;            // elements of one block
+  int64_t leaves_per_rank = 1;  // of ordered sums
+  int64_t sequence = 0;         // collectives of the group, or sends (receives) between two ranks
+  friend bool operator==(const Operation&, const Operation&) = default;
+
+  bool is_collective() const {
+    return kind != OperationKind::kSend && kind != OperationKind::kRecv;
+  }
+  bool is_reduction() const {
+    return kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
+  }
+  // Of one block.
+  int64_t bytes() const { return count * static_cast<int64_t>(SizeOf(dtype)); }
+};
+
+// "all_reduce #17", "send #3 to rank 2".
+std::string Name(const Operation& operation);
+// "all_reduce(sum, 4 MiB f32)": without the sequence, exact enough to tell two calls apart.
+std::string Signature(const Operation& operation);
+// "all_reduce #17 (group dp, 4 MiB f32)".
+std::string Describe(const Operation& operation, absl::string_view group);
+// "4 MiB", "1000003 bytes": exact.
+std::string FormatBytes(int64_t bytes);
+
+// A fixed-size form for the wire between ranks of one machine type.
+inline constexpr size_t kOperationWireBytes = 32;
+void Encode(const Operation& operation, uint8_t* out);
+// Errors: kInvalidArgument: a value that no rank of this version sends.
+absl::StatusOr<Operation> DecodeOperation(const uint8_t* in);
+
+// Differs (very likely) when the operations do; for keeping their messages apart.
+uint32_t Fingerprint(const Operation& operation);
+
+}  // namespace muster::comm

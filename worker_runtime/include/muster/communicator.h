@@ -1,0 +1,187 @@
+// Operations that the ranks of a group call together.
+//
+//   std::vector<float> gradients = ...;
+//   Work work = communicator.AllReduce(BufferOf(gradients));
+//   ...                                       // compute something else
+//   MUSTER_RETURN_IF_ERROR(work.Wait());      // now every rank holds the sum
+//
+// Every rank of a group calls the same operations in the same order; the n-th call is sequence
+// number n. A rank that calls something else, or with another size or type, makes the operation
+// fail on all of them with a sentence that names it. The first failure is the end of the
+// communicator: operations in flight and later ones return it.
+//
+// Costs are given per rank for n ranks and S bytes, S being what one rank holds of the full tensor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "muster/dtype.h"
+#include "muster/work.h"
+
+namespace muster {
+
+// Elements in memory, with their type, so that a byte count cannot be wrong. Not owned.
+struct Buffer {
+  void* data = nullptr;
+  int64_t count = 0;
+  DType dtype = DType::kU8;
+};
+struct ConstBuffer {
+  ConstBuffer() = default;
+  ConstBuffer(const void* elements, int64_t element_count, DType type)
+      : data(elements), count(element_count), dtype(type) {}
+  ConstBuffer(const Buffer& buffer)  // NOLINT: a buffer may be read
+      : data(buffer.data), count(buffer.count), dtype(buffer.dtype) {}
+
+  const void* data = nullptr;
+  int64_t count = 0;
+  DType dtype = DType::kU8;
+};
+
+// `elements` is a contiguous container (std::vector, absl::Span), which must outlive the operation.
+template <typename Container>
+Buffer BufferOf(Container& elements) {
+  using T = std::remove_reference_t<decltype(*elements.data())>;
+  return {elements.data(), static_cast<int64_t>(elements.size()), DTypeOf<T>()};
+}
+template <typename Container>
+ConstBuffer ConstBufferOf(const Container& elements) {
+  using T = std::remove_cv_t<std::remove_reference_t<decltype(*elements.data())>>;
+  return {elements.data(), static_cast<int64_t>(elements.size()), DTypeOf<T>()};
+}
+
+enum class ReduceOp { kSum, kMax, kMin };
+
+enum class SumOrder {
+  // Whatever is fastest; every rank still gets the same bits.
+  kFast,
+  // One binary tree over the ranks, split at the largest power of two below n, in fp32 (fp64 for
+  // f64). The bits
+  // depend on the contributions alone: not on the backend, the size or the timing. See also the
+  // *Subtrees calls.
+  kOrdered,
+};
+
+struct CallOptions {
+  // From the call until the operation must have finished; nothing: the communicator's.
+  std::optional<absl::Duration> timeout;
+};
+
+struct ReduceOptions {
+  ReduceOp op = ReduceOp::kSum;
+  SumOrder order = SumOrder::kFast;
+  std::optional<absl::Duration> timeout;
+};
+
+struct SubtreeOptions {
+  // Each rank stands for this many leaves of the tree: rank r for [r * leaves_per_rank, (r + 1) *
+  // leaves_per_rank).
+  int64_t leaves_per_rank = 1;
+  std::optional<absl::Duration> timeout;
+};
+
+struct CommunicatorOptions {
+  absl::Duration timeout = absl::Minutes(10);         // of an operation that names none
+  absl::Duration connect_timeout = absl::Minutes(2);  // until all ranks have come together
+};
+
+// One rank's end of a group.
+//
+// Sums of bf16 and f16 are taken in fp32 and rounded once; integers wrap around.
+// Errors of every operation: see Work::Wait. A call that is wrong in itself (a negative count,
+// sizes that do not fit together, a rank out of range) returns kInvalidArgument, takes no sequence
+// number and harms nobody. Send and Recv are counted apart, per peer and direction: they match in
+// the order of their calls and hold up neither each other nor collectives.
+//
+// The destructor ends what is in flight with kAborted and takes about a second at most.
+// Threads: safe; calls of several threads need an order of their own that is the same on every
+// rank.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const std::string& group() const = 0;
+
+  // Every rank's `buffer` becomes the reduction of all of them.
+  //
+  // Cost: ring: 2(n-1) steps, 2(n-1)/n * S bytes sent. Small buffers: recursive doubling, about
+  // log2(n) steps of S bytes
+  //       (of fp32 for bf16 and f16). bf16, f16 and ordered sums: 2(n-1) messages, the same bytes
+  //       as the ring.
+  virtual Work AllReduce(Buffer buffer, ReduceOptions options = {}) = 0;
+
+  // `output` becomes block rank() of the reduction of every rank's `input`.
+  //
+  // Shapes: input [size * count], output [count]; output may be block rank() of input itself, and
+  // overlap it no other
+  //         way.
+  // Cost:   (n-1)/n * S bytes sent, S the input's; n-1 messages or steps.
+  virtual Work ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options = {}) = 0;
+
+  // Ordered sums over leaves (micro-batches) that do not follow the ranks one to one. The tree is
+  // over size() * leaves_per_rank leaves; a rank passes the roots of the complete subtrees that
+  // cover its range, left to right (CoverWithSubtrees in muster/sum_tree.h says which), each
+  // already summed by it. One rank that adds the same leaves by the same tree gets the same bits.
+  //
+  // Shapes: roots[i] [count] of f32 or f64; output [count] (all-reduce), or roots[i] [size * count]
+  // (reduce-scatter).
+  //         output may be one of the roots (all-reduce), or block rank() of one.
+  // Cost:   as AllReduce and ReduceScatter, the reducing half times the number of roots.
+  virtual Work AllReduceSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
+                                 SubtreeOptions options = {}) = 0;
+  virtual Work ReduceScatterSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
+                                     SubtreeOptions options = {}) = 0;
+
+  // `output` becomes every rank's `input`, in the order of ranks.
+  //
+  // Shapes: input [count], output [size * count]; input may be block rank() of output.
+  // Cost:   ring: n-1 steps, (n-1)/n * S bytes sent, S the output's.
+  virtual Work AllGather(ConstBuffer input, Buffer output, CallOptions options = {}) = 0;
+
+  // Every rank's `buffer` becomes that of rank `root`.
+  //
+  // Cost: small: binomial tree, log2(n) steps; large: a pipelined chain, S bytes sent by all but
+  // the last.
+  virtual Work Broadcast(Buffer buffer, int root, CallOptions options = {}) = 0;
+
+  // Block r of rank s's `input` becomes block s of rank r's `output`.
+  //
+  // Shapes: input and output [size * count], not overlapping.
+  // Cost:   n-1 messages, (n-1)/n * S bytes sent.
+  virtual Work AllToAll(ConstBuffer input, Buffer output, CallOptions options = {}) = 0;
+
+  // Cost: log2(n) steps without data.
+  virtual Work Barrier(CallOptions options = {}) = 0;
+
+  // One buffer from one rank to another. A send is done when its buffer may be used again, which
+  // may be before or after the peer has received.
+  //
+  // Cost: S bytes, one message and a small one before it.
+  virtual Work Send(ConstBuffer buffer, int to, CallOptions options = {}) = 0;
+  virtual Work Recv(Buffer buffer, int from, CallOptions options = {}) = 0;
+
+  // Ends the communicator on every rank: all waiters get kAborted with `reason` within a second.
+  virtual void Abort(absl::string_view reason) = 0;
+
+  // Called by every rank of the group, between the same two operations: ranks of one `color` make a
+  // new communicator, ordered by `key` and then by rank here. Null for a rank without a colour.
+  // Waits; `name` (the same on all ranks of a colour) is for messages, by default
+  // "<group>.<color>".
+  //
+  // Errors: as an operation's; kInvalidArgument: a negative colour.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(std::optional<int> color, int key,
+                                                              std::string name = "") = 0;
+};
+
+}  // namespace muster

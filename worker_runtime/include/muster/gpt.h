@@ -1,0 +1,104 @@
+// GPT-2: pre-norm blocks, learned positions, head tied to the token table.
+//
+//   ParameterStore store;
+//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Gpt> gpt, Gpt::Create({.layers = 6, .heads = 6, .width
+//   = 384}, store)); store.BindToOwnBuffers(); store.Initialize(seed); Tape tape(pool); Loss loss =
+//   gpt->ComputeLoss(tape, batch, targets); tape.Backward(loss.output);
+//
+// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "muster/layers.h"
+#include "muster/parameter.h"
+#include "muster/tape.h"
+
+namespace muster {
+
+struct GptConfig {
+  int64_t layers = 6;
+  int64_t heads = 6;
+  int64_t width = 384;
+  int64_t context = 256;
+  int64_t vocabulary = 256;  // bytes
+
+  // kInvalidArgument with the value, what was expected and a hint.
+  absl::Status Validate() const;
+  // Without declaring anything.
+  int64_t num_parameters() const;
+};
+
+// x + attention(norm(x)), then x + mlp(norm(x)).
+class GptBlock final : public Layer {
+ public:
+  GptBlock(const Scope& scope, const GptConfig& config);
+  Activation Forward(Tape& tape, const Activation& x) const override;
+  // For text that grows token by token; see CausalAttention::ForwardCached.
+  Activation ForwardCached(Tape& tape, const Activation& x, KeyValueCache& cache) const;
+
+ private:
+  Activation Mlp(Tape& tape, const Activation& x) const;
+
+  const int64_t context_;
+  LayerNorm norm1_;
+  Linear qkv_;
+  CausalAttention attention_;
+  Linear projection_;
+  LayerNorm norm2_;
+  Linear widen_;
+  Gelu gelu_;
+  Linear narrow_;
+};
+
+// The whole model, and its pieces for those who cut it (pipeline stages, units that are gathered
+// apart).
+//
+// Threads: as layers.
+class Gpt {
+ public:
+  // Declares the parameters in `store`, which must outlive the model: the embedding, each block,
+  // and the final norm are units. Errors: GptConfig::Validate's.
+  static absl::StatusOr<std::unique_ptr<Gpt>> Create(const GptConfig& config,
+                                                     ParameterStore& store);
+
+  const GptConfig& config() const { return config_; }
+
+  // Ids in [0, vocabulary) (ValidateTokens), sequence <= context. Logits [batch, sequence,
+  // vocabulary].
+  Activation Forward(Tape& tape, const TokenBatch& batch) const;
+  // `targets` [batch * sequence], -1 to leave a position out.
+  Loss ComputeLoss(Tape& tape, const TokenBatch& batch, absl::Span<const int32_t> targets) const;
+
+  const Embedding& embedding() const { return embedding_; }
+  absl::Span<const std::unique_ptr<GptBlock>> blocks() const { return blocks_; }
+  Activation Head(Tape& tape, const Activation& x) const;  // final norm and logits
+
+ private:
+  Gpt(const GptConfig& config, ParameterStore& store);
+
+  const GptConfig config_;
+  const Embedding embedding_;
+  std::vector<std::unique_ptr<GptBlock>> blocks_;
+  std::unique_ptr<LayerNorm> final_norm_;  // declared after the blocks
+};
+
+struct GenerateOptions {
+  int64_t num_tokens = 200;
+  double temperature = 0.8;  // 0: always the likeliest token
+  uint64_t seed = 0;
+};
+
+// Continues `prompt`, which must not be empty, and returns the new tokens. Past the context the
+// oldest half is forgotten. Errors: kInvalidArgument: an empty prompt, an id outside the
+// vocabulary, a negative temperature or count.
+absl::StatusOr<std::vector<int32_t>> Generate(const Gpt& model, TensorPool& pool,
+                                              absl::Span<const int32_t> prompt,
+                                              const GenerateOptions& options);
+
+}  // namespace muster

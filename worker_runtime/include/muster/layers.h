@@ -1,0 +1,155 @@
+// The layers of a transformer, on a tape.
+//
+// A layer declares its parameters when it is made and computes when it is called; it holds no
+// activations, so one model serves several tapes. Arrays are [rows, width] or [batch, sequence,
+// width]; layers that work on rows take any of them. Types follow the parameters: float for
+// training, double for checks.
+//
+// Errors: shapes that do not fit end the process (they are mistakes in the model); numbers that
+// come from data are checked
+//         where they enter (Gpt::Create, ValidateTokens).
+// Threads: Forward is const and may run in several threads with a tape each.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "muster/parameter.h"
+#include "muster/tape.h"
+#include "muster/tensor.h"
+
+namespace muster {
+
+// Token ids, [batch, sequence], row by row. Not owned: the ids must live until the tape has been
+// replayed or cleared.
+struct TokenBatch {
+  absl::Span<const int32_t> tokens;
+  int64_t batch = 0;
+  int64_t sequence = 0;
+};
+
+// kInvalidArgument naming the first id outside [0, vocabulary), or if the sizes do not fit. With
+// `allow_ignored` -1 passes.
+absl::Status ValidateTokens(const TokenBatch& batch, int64_t vocabulary,
+                            bool allow_ignored = false);
+
+// A map from activation to activation, for models that are lists of layers.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual Activation Forward(Tape& tape, const Activation& x) const = 0;
+};
+
+// y = x W^T + b
+class Linear final : public Layer {
+ public:
+  struct Options {
+    int64_t inputs = 0;
+    int64_t outputs = 0;
+    double deviation = 0.02;  // of the initial weights
+  };
+  // Declares "weight" [outputs, inputs] and "bias" [outputs].
+  Linear(const Scope& scope, Options options);
+
+  Activation Forward(Tape& tape, const Activation& x) const override;
+  // residual + x W^T + b, without a pass of its own for either sum.
+  Activation ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const;
+
+ private:
+  Parameter& weight_;  // of the store, which outlives the model
+  Parameter& bias_;
+};
+
+// Normalises over the last dimension, then scales and shifts. Declares "weight" and "bias" [width].
+class LayerNorm final : public Layer {
+ public:
+  LayerNorm(const Scope& scope, int64_t width, double epsilon = 1e-5);
+  Activation Forward(Tape& tape, const Activation& x) const override;
+
+ private:
+  Parameter& weight_;
+  Parameter& bias_;
+  const double epsilon_;
+};
+
+// Token table plus position table: [batch, sequence] ids to [batch, sequence, width].
+class Embedding {
+ public:
+  struct Options {
+    int64_t vocabulary = 0;
+    int64_t context = 0;
+    int64_t width = 0;
+    double deviation = 0.02;
+  };
+  // Declares "wte.weight" [vocabulary, width] and "wpe.weight" [context, width].
+  Embedding(const Scope& scope, Options options);
+
+  // batch.sequence + first_position must not exceed the context.
+  Activation Forward(Tape& tape, const TokenBatch& batch, int64_t first_position = 0) const;
+
+  Parameter& token_table() const { return tokens_; }
+
+ private:
+  Parameter& tokens_;
+  Parameter& positions_;
+};
+
+// Keys and values of the text so far, so that each further token costs one row instead of the whole
+// text.
+class KeyValueCache {
+ public:
+  KeyValueCache() = default;
+  int64_t length() const { return length_; }
+
+ private:
+  friend class CausalAttention;
+  Tensor rows_;  // [context, 3 * width], the rows of qkv; a query is of no use after its turn
+  int64_t length_ = 0;
+};
+
+// Softmax attention of each position to itself and those before it. No parameters.
+class CausalAttention final : public Layer {
+ public:
+  // `heads` must divide the width.
+  explicit CausalAttention(int64_t heads) : heads_(heads) {}
+
+  // x [batch, sequence, 3 * width] (queries, keys, values) to [batch, sequence, width].
+  Activation Forward(Tape& tape, const Activation& qkv) const override;
+
+  // Inference: one sequence, whose new rows see the cached ones, which they then join.
+  // qkv [1, rows, 3 * width]; at most `context` rows in all.
+  Tensor ForwardCached(Tape& tape, const Tensor& qkv, KeyValueCache& cache, int64_t context) const;
+
+ private:
+  const int64_t heads_;
+};
+
+// GPT-2's tanh form.
+class Gelu final : public Layer {
+ public:
+  Activation Forward(Tape& tape, const Activation& x) const override;
+};
+
+// a + b
+Activation Add(Tape& tape, const Activation& a, const Activation& b);
+
+// x T^T with a table that another layer declared and uses too: [.., width] to [.., vocabulary].
+Activation TiedHead(Tape& tape, const Activation& x, Parameter& table);
+
+// Summed, not averaged, so that ranks and micro-batches can be weighed by their tokens.
+struct Loss {
+  double sum = 0;
+  int64_t num_tokens = 0;  // targets that counted
+  Activation output;       // for Tape::Backward; its gradient is that of `sum`
+
+  double mean() const { return num_tokens == 0 ? 0 : sum / static_cast<double>(num_tokens); }
+};
+
+// Softmax cross-entropy of each row; targets of -1 are left out. The gradient is computed along
+// with the loss, over the logits' memory if nobody else holds it: move them in.
+//
+// Shapes: logits [.., vocabulary]; targets one per row, each -1 or in [0, vocabulary).
+Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targets);
+
+}  // namespace muster

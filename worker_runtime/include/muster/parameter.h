@@ -1,0 +1,161 @@
+// What a model learns: declared first, given memory later.
+//
+//   ParameterStore store;                       // float; ParameterStore store(DType::kF64) for
+//   checks auto model = Gpt::Create(config, store);    // layers declare their parameters
+//   store.BindToOwnBuffers();                   // or an engine binds each to its place in its flat
+//   buffers store.Initialize(/*seed=*/1);
+//
+// Declaring takes no memory for elements, so a plan can be made for a model that would not fit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "muster/tensor.h"
+
+namespace muster {
+
+struct Initializer {
+  enum class Kind { kConstant, kNormal };
+  Kind kind = Kind::kConstant;
+  double value = 0;  // the constant, or the standard deviation around 0
+
+  static Initializer Constant(double value) { return {Kind::kConstant, value}; }
+  static Initializer Normal(double deviation) { return {Kind::kNormal, deviation}; }
+};
+
+struct ParameterSpec {
+  std::string name;  // unique in its store, "h.0.attn.c_attn.weight"
+  Shape shape;
+  Initializer initializer;
+  bool weight_decay = false;  // matrices and tables yes; biases and norms no
+};
+
+// One named array of the model, with its gradient. A layer that shares a parameter with another
+// (the tied head) holds a reference to the same one.
+//
+// Threads: thread-compatible.
+class Parameter {
+ public:
+  // Constant after declaration.
+  const std::string& name() const { return spec_.name; }
+  const ParameterSpec& spec() const { return spec_; }
+  const Shape& shape() const { return spec_.shape; }
+  int64_t num_elements() const { return spec_.shape.num_elements(); }
+  DType dtype() const { return dtype_; }
+  int index() const { return index_; }  // in the order of declaration
+  int unit() const { return unit_; }    // see ParameterStore::BeginUnit
+
+  // Memory of dtype() and shape(), which stays valid while the parameter is used. The gradient may
+  // be bound later, or not at all for inference.
+  void BindValue(Tensor value);
+  void BindGradient(Tensor gradient);
+
+  const Tensor& value() const { return value_; }
+  const Tensor& gradient() const { return gradient_; }
+
+  // For kernels of weight gradients: where to write, and whether to add to what is there. The first
+  // writer after ForgetGradient() overwrites, which saves clearing the gradient and reading it
+  // back.
+  struct GradientTarget {
+    Tensor gradient;
+    bool accumulate = false;
+  };
+  GradientTarget BeginGradient();
+
+  // As BeginGradient for writers that touch only some elements: clears the gradient if nobody has
+  // written it.
+  Tensor BeginSparseGradient();
+
+  // The gradient counts as zero again, whatever its memory holds.
+  void ForgetGradient() { has_gradient_ = false; }
+  // Whether something was written since then; if not, the memory is meaningless (see
+  // ParameterStore::ZeroUnwritten).
+  bool has_gradient() const { return has_gradient_; }
+
+ private:
+  friend class ParameterStore;
+  Parameter(ParameterSpec spec, DType dtype, int index, int unit);
+
+  const ParameterSpec spec_;
+  const DType dtype_;
+  const int index_;
+  const int unit_;
+  Tensor value_;
+  Tensor gradient_;
+  bool has_gradient_ = false;
+};
+
+// The parameters of a model in the order of declaration, which is the order of the forward pass.
+//
+// Threads: thread-compatible.
+class ParameterStore {
+ public:
+  explicit ParameterStore(DType dtype = DType::kF32) : dtype_(dtype) {}
+  ParameterStore(const ParameterStore&) = delete;
+  ParameterStore& operator=(const ParameterStore&) = delete;
+
+  // The reference stays valid as long as the store. A name used twice ends the process: it is a
+  // mistake in the model.
+  Parameter& Declare(ParameterSpec spec);
+
+  // Parameters declared from here on belong together: they are gathered, reduced and offloaded as
+  // one (an embedding, a block). Returns the unit's number; without any call everything is unit 0.
+  int BeginUnit(absl::string_view name);
+  const std::vector<std::string>& unit_names() const { return unit_names_; }
+
+  DType dtype() const { return dtype_; }
+  absl::Span<const std::unique_ptr<Parameter>> parameters() const { return parameters_; }
+  // Null if there is none.
+  Parameter* Find(absl::string_view name) const;
+  int64_t num_elements() const;
+
+  // One flat buffer of values and one of gradients, parameters side by side in order of
+  // declaration. For programs without an engine, and tests.
+  void BindToOwnBuffers();
+  const Tensor& flat_values() const { return flat_values_; }
+  const Tensor& flat_gradients() const { return flat_gradients_; }
+
+  // Fills every bound value. Each element depends on (seed, parameter name, element index) alone.
+  void Initialize(uint64_t seed);
+
+  void ForgetGradients();
+  // Clears the gradients that nothing was written to, so that all memory is meaningful.
+  void ZeroUnwritten();
+
+ private:
+  const DType dtype_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::string> unit_names_;
+  TensorPool pool_;
+  Tensor flat_values_;
+  Tensor flat_gradients_;
+};
+
+// Writes elements [first, first + out.num_elements()) of the initial value of a parameter, for
+// owners of a shard. Threads: pure.
+void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first, Tensor out);
+
+// A prefix for names: Scope(store) / "h" / 0 / "ln_1" declares "h.0.ln_1.weight".
+class Scope {
+ public:
+  explicit Scope(ParameterStore& store) : store_(&store) {}
+
+  Scope operator/(absl::string_view name) const;
+  Scope operator/(int number) const;
+
+  // Declares `spec` with its name below this prefix.
+  Parameter& Declare(ParameterSpec spec) const;
+  ParameterStore& store() const { return *store_; }
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  ParameterStore* store_;  // outlives every scope: the caller's
+  std::string prefix_;
+};
+
+}  // namespace muster

@@ -1,0 +1,81 @@
+// A training program's way into its job: who it is, the store of its round, and communicators with
+// the other ranks.
+//
+//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::FromEnvironment());
+//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> world,
+//   runtime->MakeCommunicator("world"));
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/communicator.h"
+#include "muster/store.h"
+
+namespace muster {
+
+namespace comm {
+class OperationRing;
+}  // namespace comm
+
+// Communicators may outlive it, but make no new connections (Split) then.
+//
+// Threads: safe.
+class Runtime {
+ public:
+  // Under `muster run`: one of the job's workers, connected to its agent. Without any launcher: one
+  // rank of one.
+  //
+  // Errors: kInvalidArgument: a variable is missing or malformed; kFailedPrecondition: started by
+  // torchrun or by hand with
+  //         more than one rank; kUnavailable, kDeadlineExceeded: the agent does not answer.
+  static absl::StatusOr<std::unique_ptr<Runtime>> FromEnvironment();
+  // The same from variables by name.
+  static absl::StatusOr<std::unique_ptr<Runtime>> FromEnvironment(
+      const std::map<std::string, std::string>& environment);
+  ~Runtime();
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  int local_size() const;
+  int num_nodes() const;
+  // Rounds before this one that ran workers; attempt of the job, from 0.
+  int restart_count() const;
+  const std::string& run_id() const;
+
+  // A communicator of all ranks. Every rank calls it with the same arguments, in the same order for
+  // each group name; it waits for the others, at most options.connect_timeout.
+  //
+  // `backend` is "gloo", "nccl" or "loopback" (one rank only); empty: gloo.
+  // Errors: kInvalidArgument: no such backend; the network interface named in the environment is
+  // none. kUnimplemented:
+  //         this build lacks the backend. kDeadlineExceeded, kUnavailable: names the ranks that did
+  //         not come.
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& group,
+                                                                 const std::string& backend = "",
+                                                                 CommunicatorOptions options = {});
+
+  // Of this round of the job; of this process where it is alone.
+  Store& store();
+
+  // What this process's communicators did last.
+  const comm::OperationRing& operations() const;
+
+  // Tells the agent that the program ends by intention after `step` steps. Call it last.
+  //
+  // Errors: kUnavailable, kDeadlineExceeded: the agent is gone.
+  absl::Status Finish(int64_t step);
+
+ private:
+  struct State;
+  explicit Runtime(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster

@@ -1,0 +1,193 @@
+// The record of a forward pass, and its replay backwards.
+//
+//   Tape tape(pool);
+//   Loss loss = model.Loss(tape, batch);
+//   tape.Backward(loss.output);                        // all gradients
+//   // or, for pipelines that fill bubbles with weight gradients:
+//   tape.BackwardInputs(loss.output); ... tape.BackwardWeights();
+//
+// Every operation pushes one record with two separate functions: the gradient of its inputs and the
+// gradient of its weights. Both see the same upstream gradient, so they may run at different times
+// with the same result, to the bit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "muster/parameter.h"
+#include "muster/tensor.h"
+
+namespace muster {
+
+// A value on its way through the model, and the place on the tape where its gradient is collected.
+struct Activation {
+  static constexpr int kNoGradient = -1;
+
+  Tensor value;
+  int slot = kNoGradient;
+
+  bool needs_gradient() const { return slot != kNoGradient; }
+};
+
+class Tape;
+
+namespace internal {
+
+// A function object in memory of a pool: no step after the first takes memory from the system for
+// it.
+class PooledFunction {
+ public:
+  PooledFunction() = default;
+  ~PooledFunction() { Reset(); }
+  PooledFunction(PooledFunction&& other) noexcept { *this = std::move(other); }
+  PooledFunction& operator=(PooledFunction&& other) noexcept;
+
+  template <typename F>
+  PooledFunction(TensorPool& pool, F function);
+
+  explicit operator bool() const { return call_ != nullptr; }
+  void operator()(Tape& tape, const Tensor& dy) { call_(memory_.raw_data(), tape, dy); }
+  void Reset();
+
+ private:
+  Tensor memory_;
+  void (*call_)(void*, Tape&, const Tensor&) = nullptr;
+  void (*destroy_)(void*) = nullptr;
+};
+
+}  // namespace internal
+
+// Marks an operation without inputs that need a gradient, or without weights.
+struct NoGradientFunction {
+  void operator()(Tape&, const Tensor&) const {}
+};
+
+// Threads: thread-compatible. Two tapes of one model may be recorded in turn (micro-batches of a
+// pipeline), but weight gradients of one parameter must not be written at the same time.
+class Tape {
+ public:
+  enum class Mode { kTrain, kInference };  // kInference records nothing
+
+  // `pool` outlives the tape.
+  explicit Tape(TensorPool& pool, Mode mode = Mode::kTrain);
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  TensorPool& pool() { return pool_; }
+  bool recording() const { return mode_ == Mode::kTrain; }
+
+  // --- for operations
+  // -----------------------------------------------------------------------------------------------
+
+  // Records the operation that made `output` and returns it as an activation.
+  //
+  // input_gradient(tape, dy) hands on the gradients of the operation's inputs (AddGradient,
+  // BeginGradient); weight_gradient(tape, dy) adds to the gradients of `weights`. `dy` has the
+  // shape of `output` and must not be written to. Both may be called at most once, in this order.
+  template <typename InputGradient, typename WeightGradient>
+  Activation Record(Tensor output, absl::Span<Parameter* const> weights,
+                    InputGradient input_gradient, WeightGradient weight_gradient);
+
+  // Adds `gradient` to what the activation of `slot` has received. It is shared, not copied, and
+  // may be handed to several. Does nothing for kNoGradient.
+  void AddGradient(int slot, const Tensor& gradient);
+
+  // For kernels that compute `out = addend + contribution` in one pass. `addend` is what has
+  // arrived before: empty, or `out` itself, or another tensor that must stay as it is. `slot` must
+  // not be kNoGradient.
+  struct InputTarget {
+    Tensor out;
+    Tensor addend;
+  };
+  InputTarget BeginGradient(int slot, DType dtype, Shape shape);
+
+  // --- for models and engines
+  // ---------------------------------------------------------------------------------------
+
+  // A value that is no operation's output but whose gradient is wanted: what a pipeline stage
+  // receives.
+  Activation Watch(Tensor value);
+  // After Backward or BackwardInputs, and before the next forward pass: the gradient of a watched
+  // activation; empty if none arrived.
+  Tensor TakeGradient(const Activation& watched);
+
+  // Replays the tape from its end: for every record its input gradient, then its weight gradient.
+  // `output` receives `gradient`, or, if it is one number (a loss), `scale`. Afterwards the tape is
+  // empty.
+  void Backward(const Activation& output, double scale = 1);
+  void Backward(const Activation& output, Tensor gradient);
+
+  // The same in two halves: input gradients now, weight gradients later. Between them the tape
+  // keeps what the second needs.
+  void BackwardInputs(const Activation& output, double scale = 1);
+  void BackwardInputs(const Activation& output, Tensor gradient);
+  void BackwardWeights();
+
+  // Called when the last record that uses a parameter has written its weight gradient; parameters
+  // come in the reverse order of their first use. Runs inside Backward or BackwardWeights, which
+  // waits for it, so it should only hand the work on.
+  void OnGradientReady(std::function<void(Parameter&)> callback) { ready_ = std::move(callback); }
+
+  // Drops all records.
+  void Clear();
+  int num_records() const { return static_cast<int>(records_.size()); }
+
+ private:
+  static constexpr int kMaxWeights = 4;
+
+  struct RecordedOperation {
+    internal::PooledFunction input_gradient;
+    internal::PooledFunction weight_gradient;
+    Tensor dy;
+    int output_slot = Activation::kNoGradient;
+    int num_weights = 0;
+    Parameter* weights[kMaxWeights] = {};  // of the model, which outlives the tape
+  };
+
+  RecordedOperation& NewRecord(absl::Span<Parameter* const> weights);
+  int NewSlot();
+  Tensor Seed(const Activation& output, double scale);
+  void ReplayInput(RecordedOperation& record);
+  void ReplayWeight(RecordedOperation& record);
+
+  // Constant after construction.
+  TensorPool& pool_;
+  const Mode mode_;
+
+  std::function<void(Parameter&)> ready_;
+  std::vector<RecordedOperation> records_;
+  std::vector<Tensor> gradients_;  // by slot
+  std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
+  bool replayed_ = false;          // to its end: the next forward pass starts afresh
+};
+
+template <typename F>
+internal::PooledFunction::PooledFunction(TensorPool& pool, F function)
+    : memory_(pool.Allocate(DType::kU8, {static_cast<int64_t>(sizeof(F))})) {
+  static_assert(alignof(F) <= TensorPool::kAlignment);
+  new (memory_.raw_data()) F(std::move(function));
+  call_ = [](void* object, Tape& tape, const Tensor& dy) { (*static_cast<F*>(object))(tape, dy); };
+  destroy_ = [](void* object) { static_cast<F*>(object)->~F(); };
+}
+
+template <typename InputGradient, typename WeightGradient>
+Activation Tape::Record(Tensor output, absl::Span<Parameter* const> weights,
+                        InputGradient input_gradient, WeightGradient weight_gradient) {
+  if (!recording()) return {.value = std::move(output)};
+  RecordedOperation& record = NewRecord(weights);
+  record.output_slot = NewSlot();
+  if constexpr (!std::is_same_v<InputGradient, NoGradientFunction>) {
+    record.input_gradient = {pool_, std::move(input_gradient)};
+  }
+  if constexpr (!std::is_same_v<WeightGradient, NoGradientFunction>) {
+    record.weight_gradient = {pool_, std::move(weight_gradient)};
+  }
+  return {.value = std::move(output), .slot = record.output_slot};
+}
+
+}  // namespace muster

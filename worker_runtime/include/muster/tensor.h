@@ -1,0 +1,164 @@
+// Dense arrays, and the pool their memory comes from.
+//
+//   TensorPool pool;
+//   Tensor x = pool.Allocate(DType::kF32, {4, 256, 384});
+//   absl::Span<float> numbers = x.span<float>();
+//
+// A Tensor is a handle: copying it shares the elements, and the last handle gives the memory back
+// to the pool. Nothing is ever copied, converted or computed behind the caller's back.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include "absl/types/span.h"
+#include "muster/dtype.h"
+
+namespace muster {
+
+// Sizes of the dimensions, outermost first; at most four.
+class Shape {
+ public:
+  static constexpr int kMaxRank = 4;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> sizes);  // NOLINT: written as {rows, columns}
+
+  int rank() const { return rank_; }
+  int64_t operator[](int dimension) const { return sizes_[dimension]; }
+  int64_t num_elements() const;
+  std::string ToString() const;  // "[4, 256, 384]"
+
+  friend bool operator==(const Shape& a, const Shape& b) {
+    return a.rank_ == b.rank_ && a.sizes_ == b.sizes_;
+  }
+  friend bool operator!=(const Shape& a, const Shape& b) { return !(a == b); }
+
+ private:
+  std::array<int64_t, kMaxRank> sizes_ = {};
+  int rank_ = 0;
+};
+
+namespace internal {
+struct Block;  // memory of a pool, counted by its handles
+void AddOwner(Block* block);
+void DropOwner(Block* block);  // the last owner returns it to its pool
+bool IsSoleOwner(const Block* block);
+}  // namespace internal
+
+// A dense row-major array: owning memory of a pool together with other handles, or borrowing memory
+// that the caller keeps alive. Assigning and copying handles costs a counter. A const Tensor is a
+// handle that stays; its elements may change.
+//
+// Threads: as shared_ptr: different handles may be used and dropped in different threads; elements
+// are unguarded.
+class Tensor {
+ public:
+  Tensor() = default;  // empty: no elements, no type
+  ~Tensor();
+  Tensor(const Tensor& other);
+  Tensor(Tensor&& other) noexcept;
+  Tensor& operator=(const Tensor& other);
+  Tensor& operator=(Tensor&& other) noexcept;
+
+  // `data` must outlive every handle made from this one.
+  static Tensor Borrow(void* data, DType dtype, Shape shape);
+
+  bool empty() const { return data_ == nullptr; }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  int64_t num_elements() const { return shape_.num_elements(); }
+  size_t num_bytes() const { return num_elements() * SizeOf(dtype_); }
+
+  // T must be the C++ type of dtype().
+  template <typename T>
+  T* data() const;
+  template <typename T>
+  absl::Span<T> span() const {
+    return {data<T>(), static_cast<size_t>(num_elements())};
+  }
+  void* raw_data() const { return data_; }
+
+  // The same elements under another shape of as many elements.
+  Tensor Reshaped(Shape shape) const;
+  // `shape.num_elements()` elements from element `first` on, as a shape of their own.
+  Tensor Slice(int64_t first, Shape shape) const;
+
+  // Whether no other handle shares the memory, so that it may be overwritten. False for borrowed
+  // memory.
+  bool IsSoleOwner() const { return block_ != nullptr && internal::IsSoleOwner(block_); }
+
+ private:
+  friend class TensorPool;
+  void CheckType(DType wanted) const;
+
+  void* data_ = nullptr;
+  internal::Block* block_ = nullptr;  // null: borrowed
+  Shape shape_;
+  DType dtype_ = DType::kF32;
+};
+
+// Memory for tensors, kept for reuse: a block that comes back waits for a request of its size. A
+// training step asks for the same sizes in the same order every time, so after the first step no
+// memory is taken from the system.
+//
+// Handles may outlive the pool; their memory is then freed with the last of them.
+// Threads: thread-safe.
+class TensorPool {
+ public:
+  struct Usage {
+    size_t bytes_in_use = 0;
+    size_t bytes_in_use_peak = 0;
+    size_t bytes_reserved = 0;       // in use or waiting for reuse
+    int64_t system_allocations = 0;  // requests that the system had to serve, ever
+  };
+
+  static constexpr size_t kAlignment = 64;
+
+  TensorPool();
+  ~TensorPool();
+  TensorPool(const TensorPool&) = delete;
+  TensorPool& operator=(const TensorPool&) = delete;
+
+  // Uninitialised elements, aligned to kAlignment. Ends the process when the system has no memory
+  // left.
+  Tensor Allocate(DType dtype, Shape shape);
+
+  // Frees the blocks that wait for reuse.
+  void Trim();
+  void ResetPeak();
+  Usage usage() const;
+
+ private:
+  friend class Tape;
+  struct State;
+  friend struct internal::Block;
+  friend void internal::DropOwner(internal::Block* block);
+
+  // Owned together with the blocks that are out; the last of them deletes it.
+  State* state_;
+};
+
+namespace internal {
+// As DTypeOf; bf16 by its bits.
+template <typename T>
+constexpr DType ElementType() {
+  if constexpr (std::is_same_v<T, uint16_t>) {
+    return DType::kBf16;
+  } else {
+    return DTypeOf<T>();
+  }
+}
+}  // namespace internal
+
+template <typename T>
+T* Tensor::data() const {
+  CheckType(internal::ElementType<T>());
+  return static_cast<T*>(data_);
+}
+
+}  // namespace muster

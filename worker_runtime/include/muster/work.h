@@ -1,0 +1,49 @@
+// The handle of one operation in flight.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "proto/base/mono_time.h"
+
+namespace muster {
+
+namespace comm {
+class Completion;
+}  // namespace comm
+
+// What every operation of a Communicator returns. Copies stand for the same operation; dropping all
+// of them does not cancel it. The operation's buffers belong to it until Wait returns something
+// else than "not finished yet", or IsDone returns true.
+//
+// Threads: safe.
+class Work {
+ public:
+  // Work that was done at once, without error.
+  Work() = default;
+  // Made by backends.
+  explicit Work(std::shared_ptr<comm::Completion> completion)
+      : completion_(std::move(completion)) {}
+
+  // Waits until the operation has finished, at most until `deadline`. The operation's own deadline
+  // ends the wait in any case, so that the default cannot hang.
+  //
+  // Errors: each names the rank, the operation, its sequence number and its group.
+  //   kDeadlineExceeded: the operation's own deadline passed (the message names who is missing; the
+  //   communicator
+  //                      has failed), or `deadline` did (the operation is still in flight).
+  //   kAborted:          somebody called Abort, or closed the communicator.
+  //   kInvalidArgument:  the call itself was wrong, or the ranks called different operations.
+  //   kUnavailable:      a rank has died or cannot be reached.
+  //   kResourceExhausted: too many operations are waiting to be run.
+  absl::Status Wait(MonoTime deadline = MonoTime::InfiniteFuture()) const;
+
+  // True once Wait would return without waiting.
+  bool IsDone() const;
+
+ private:
+  std::shared_ptr<comm::Completion> completion_;
+};
+
+}  // namespace muster

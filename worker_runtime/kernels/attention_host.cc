@@ -1,0 +1,202 @@
+#include "worker_runtime/kernels/attention.h"
+
+#include "worker_runtime/kernels/matmul.h"
+#include "worker_runtime/kernels/softmax_row.h"
+
+namespace muster::kernels {
+namespace {
+
+// One head of one sequence inside the interleaved arrays.
+template <typename T>
+struct Head {
+  const T* q;
+  const T* k;
+  const T* v;
+  int64_t stride;  // of q, k and v
+  int64_t out_stride;
+  int64_t width;
+  T score_scale;
+};
+
+struct QueryBlock {
+  int64_t first;
+  int64_t rows;
+  int64_t keys() const { return first + rows; }
+};
+
+QueryBlock BlockAt(int64_t first, int64_t sequence) {
+  const int64_t left = sequence - first;
+  return {.first = first, .rows = left < kQueryBlock ? left : kQueryBlock};
+}
+
+template <typename T>
+Head<T> HeadAt(AttentionShape shape, const T* qkv, int64_t b, int64_t h) {
+  const int64_t width = shape.heads * shape.head_width;
+  const T* q = qkv + b * shape.sequence * 3 * width + h * shape.head_width;
+  return {.q = q,
+          .k = q + width,
+          .v = q + 2 * width,
+          .stride = 3 * width,
+          .out_stride = width,
+          .width = shape.head_width,
+          .score_scale = T{1} / ScalarSqrt(static_cast<T>(shape.head_width))};
+}
+
+// scores [rows, keys]; the keys after a row's own are computed and then ignored.
+template <typename T>
+void Scores(const Head<T>& head, QueryBlock block, T* scores) {
+  Matmul({.m = block.rows, .n = block.keys(), .k = head.width}, head.score_scale,
+         {.data = head.q + block.first * head.stride, .stride = head.stride},
+         {.data = head.k, .stride = head.stride, .transpose = Transpose::kYes},
+         MatmulResult<T>{.data = scores, .stride = block.keys()});
+}
+
+template <typename T>
+void Clear(T* from, T* to) {
+  for (; from < to; ++from) *from = T{0};
+}
+
+template <typename T>
+void ScaleRow(T factor, T* x, int64_t n) {
+  const auto f = Pack<T>::Broadcast(factor);
+  ForEachPack<T>(n, [=](int64_t i, auto load, auto store) { store(f * load(x + i), x + i); });
+}
+
+template <typename T>
+void ForwardBlock(const Head<T>& head, QueryBlock block, T* out,
+                  typename AttentionKernels<T>::Saved saved, T* scores) {
+  Scores(head, block, scores);
+  for (int64_t row = 0; row < block.rows; ++row) {
+    T* s = scores + row * block.keys();
+    const int64_t visible = block.first + row + 1;
+    const T max = RowMax(s, visible);
+    const T sum = ExpAndSum<true>(s, max, s, visible);
+    Clear(s + visible, s + block.keys());
+    saved.row_max[block.first + row] = max;
+    saved.row_scale[block.first + row] = T{1} / sum;
+  }
+  T* block_out = out + block.first * head.out_stride;
+  Matmul({.m = block.rows, .n = head.width, .k = block.keys()}, T{1},
+         {.data = scores, .stride = block.keys()}, {.data = head.v, .stride = head.stride},
+         MatmulResult<T>{.data = block_out, .stride = head.out_stride});
+  for (int64_t row = 0; row < block.rows; ++row) {
+    ScaleRow(saved.row_scale[block.first + row], block_out + row * head.out_stride, head.width);
+  }
+}
+
+template <typename T>
+void Forward(AttentionShape shape, const T* qkv, T* out, typename AttentionKernels<T>::Saved saved,
+             T* scratch) {
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const Head<T> head = HeadAt(shape, qkv, b, h);
+      T* head_out = out + (b * shape.sequence * shape.heads + h) * shape.head_width;
+      for (int64_t first = shape.first_query; first < shape.sequence; first += kQueryBlock) {
+        ForwardBlock(head, BlockAt(first, shape.sequence), head_out, saved, scratch);
+      }
+      saved.row_max += shape.sequence;
+      saved.row_scale += shape.sequence;
+    }
+  }
+}
+
+template <typename T>
+T Dot(const T* a, const T* b, int64_t n) {
+  auto sum = Pack<T>::Zero();
+  ForEachPack<T>(n, [&](int64_t i, auto load, auto) { sum = Fma(load(a + i), load(b + i), sum); });
+  return Sum(sum);
+}
+
+// scores -> P, dp -> dS of the visible keys; zero for the others.
+//   dS = P * (dP - rowsum(dO * O)) / sqrt(head_width)
+template <typename T>
+void SoftmaxBackwardRow(T max, T row_scale, T correction, T* scores, T* dp, int64_t visible) {
+  const auto shift = Pack<T>::Broadcast(max);
+  const auto scale = Pack<T>::Broadcast(row_scale);
+  const auto minus = Pack<T>::Broadcast(correction);
+  ForEachPack<T>(visible, [=](int64_t i, auto load, auto store) {
+    const Pack<T> p = scale * Exp(load(scores + i) - shift);
+    store(p, scores + i);
+    store(p * (load(dp + i) - minus), dp + i);
+  });
+}
+
+template <typename T>
+struct HeadGradients {
+  const T* out;
+  const T* dout;
+  T* dq;
+  T* dk;
+  T* dv;
+};
+
+template <typename T>
+void BackwardBlock(const Head<T>& head, QueryBlock block, typename AttentionKernels<T>::Saved saved,
+                   HeadGradients<T> to, T beta, T* scratch) {
+  const int64_t keys = block.keys();
+  T* scores = scratch;
+  T* dp = scratch + block.rows * keys;
+  const T* dout = to.dout + block.first * head.out_stride;
+  const T* out = to.out + block.first * head.out_stride;
+  Scores(head, block, scores);
+  Matmul({.m = block.rows, .n = keys, .k = head.width}, T{1},
+         {.data = dout, .stride = head.out_stride},
+         {.data = head.v, .stride = head.stride, .transpose = Transpose::kYes},
+         MatmulResult<T>{.data = dp, .stride = keys});
+  for (int64_t row = 0; row < block.rows; ++row) {
+    const int64_t visible = block.first + row + 1;
+    const int64_t at = row * head.out_stride;
+    SoftmaxBackwardRow(saved.row_max[block.first + row], saved.row_scale[block.first + row],
+                       Dot(dout + at, out + at, head.width), scores + row * keys, dp + row * keys,
+                       visible);
+    Clear(scores + row * keys + visible, scores + (row + 1) * keys);
+    Clear(dp + row * keys + visible, dp + (row + 1) * keys);
+  }
+  const MatmulShape onto_keys = {.m = keys, .n = head.width, .k = block.rows};
+  Matmul(onto_keys, T{1}, {.data = scores, .stride = keys, .transpose = Transpose::kYes},
+         {.data = dout, .stride = head.out_stride},
+         MatmulResult<T>{.data = to.dv, .stride = head.stride, .beta = beta});
+  Matmul(onto_keys, head.score_scale, {.data = dp, .stride = keys, .transpose = Transpose::kYes},
+         {.data = head.q + block.first * head.stride, .stride = head.stride},
+         MatmulResult<T>{.data = to.dk, .stride = head.stride, .beta = beta});
+  Matmul({.m = block.rows, .n = head.width, .k = keys}, head.score_scale,
+         {.data = dp, .stride = keys}, {.data = head.k, .stride = head.stride},
+         MatmulResult<T>{.data = to.dq + block.first * head.stride, .stride = head.stride});
+}
+
+template <typename T>
+void Backward(AttentionShape shape, const T* qkv, typename AttentionKernels<T>::Saved saved,
+              typename AttentionKernels<T>::Upstream upstream, T* dqkv, T* scratch) {
+  const int64_t width = shape.heads * shape.head_width;
+  const int64_t last_block = (shape.sequence - 1) / kQueryBlock * kQueryBlock;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const Head<T> head = HeadAt(shape, qkv, b, h);
+      const int64_t out_offset = b * shape.sequence * width + h * shape.head_width;
+      T* dq = dqkv + b * shape.sequence * 3 * width + h * shape.head_width;
+      const HeadGradients<T> to = {.out = upstream.out + out_offset,
+                                   .dout = upstream.dout + out_offset,
+                                   .dq = dq,
+                                   .dk = dq + width,
+                                   .dv = dq + 2 * width};
+      // The last block sees every key, so it writes all of dk and dv and the others add to them.
+      for (int64_t first = last_block; first >= 0; first -= kQueryBlock) {
+        BackwardBlock(head, BlockAt(first, shape.sequence), saved, to,
+                      first == last_block ? T{0} : T{1}, scratch);
+      }
+      saved.row_max += shape.sequence;
+      saved.row_scale += shape.sequence;
+    }
+  }
+}
+
+}  // namespace
+
+template <Isa isa, typename T>
+AttentionKernels<T> MakeAttention() {
+  return {.forward = &Forward<T>, .backward = &Backward<T>};
+}
+template AttentionKernels<float> MakeAttention<kIsa, float>();
+template AttentionKernels<double> MakeAttention<kIsa, double>();
+
+}  // namespace muster::kernels

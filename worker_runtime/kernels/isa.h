@@ -1,0 +1,41 @@
+// Which instruction set the CPU kernels use, chosen at run time.
+//
+// Every `<op>_host.cc` is compiled once per instruction set (worker_runtime/CMakeLists.txt) and
+// exports one table of functions per element type. All variants compute in the same 512-bit packs
+// (pack.h), so they return the same bits; only products (matmul.h) may differ between machines.
+#pragma once
+
+#include <type_traits>
+
+#include "absl/strings/string_view.h"
+
+namespace muster::kernels {
+
+enum class Isa { kBaseline, kAvx2, kAvx512 };
+
+// The widest set that this processor and kernel offer.
+// Threads: thread-safe.
+Isa BestIsa();
+
+// "baseline", "avx2" or "avx512".
+absl::string_view ToString(Isa isa);
+
+// Whether this processor can run kernels of `isa`.
+bool IsSupported(Isa isa);
+
+// Calls `make(std::integral_constant<Isa, ...>)` for `isa`; every table accessor is written with
+// it.
+template <typename Make>
+auto ForIsa(Isa isa, Make make) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return make(std::integral_constant<Isa, Isa::kAvx512>());
+    case Isa::kAvx2:
+      return make(std::integral_constant<Isa, Isa::kAvx2>());
+    case Isa::kBaseline:
+      break;
+  }
+  return make(std::integral_constant<Isa, Isa::kBaseline>());
+}
+
+}  // namespace muster::kernels

@@ -1,0 +1,67 @@
+#include "worker_runtime/kernels/embedding.h"
+
+#include "absl/strings/str_cat.h"
+#include "muster/layers.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/kernels/cross_entropy.h"
+#include "worker_runtime/nn/float_dispatch.h"
+
+namespace muster {
+
+absl::Status ValidateTokens(const TokenBatch& batch, int64_t vocabulary, bool allow_ignored) {
+  if (batch.batch < 1 || batch.sequence < 1 ||
+      static_cast<int64_t>(batch.tokens.size()) != batch.batch * batch.sequence) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.batch, " x ",
+                                                   batch.sequence, " tokens cannot hold ",
+                                                   batch.tokens.size(), " of them"));
+  }
+  for (size_t i = 0; i < batch.tokens.size(); ++i) {
+    const int32_t token = batch.tokens[i];
+    if (token >= 0 && token < vocabulary) continue;
+    if (allow_ignored && token == kernels::kIgnoredTarget) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", token, " at position ", i % batch.sequence, " of sequence ",
+                     i / batch.sequence, " is outside the vocabulary of ", vocabulary,
+                     "; was the data made with another tokenizer?"));
+  }
+  return absl::OkStatus();
+}
+
+Embedding::Embedding(const Scope& scope, Options options)
+    : tokens_((scope / "wte")
+                  .Declare({.name = "weight",
+                            .shape = {options.vocabulary, options.width},
+                            .initializer = Initializer::Normal(options.deviation),
+                            .weight_decay = true})),
+      positions_((scope / "wpe")
+                     .Declare({.name = "weight",
+                               .shape = {options.context, options.width},
+                               .initializer = Initializer::Normal(options.deviation),
+                               .weight_decay = true})) {}
+
+Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first_position) const {
+  MUSTER_CHECK(first_position + batch.sequence <= positions_.shape()[0]);
+  const kernels::EmbeddingShape shape = {.batch = batch.batch,
+                                         .sequence = batch.sequence,
+                                         .width = tokens_.shape()[1],
+                                         .first_position = first_position};
+  Tensor y = tape.pool().Allocate(tokens_.dtype(), {shape.batch, shape.sequence, shape.width});
+  WithFloat(y.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::Embedding<T>().forward(shape, batch.tokens.data(), tokens_.value().data<T>(),
+                                    positions_.value().data<T>(), y.data<T>());
+  });
+  const auto weight_gradient = [shape, &table = tokens_, &positions = positions_,
+                                ids = batch.tokens](Tape&, const Tensor& dy) {
+    const Tensor to_table = table.BeginSparseGradient();
+    const Tensor to_positions = positions.BeginSparseGradient();
+    WithFloat(dy.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::Embedding<T>().token_gradient(shape, ids.data(), dy.data<T>(), to_table.data<T>());
+      kernels::Embedding<T>().position_gradient(shape, dy.data<T>(), to_positions.data<T>());
+    });
+  };
+  return tape.Record(y, {&tokens_, &positions_}, NoGradientFunction(), weight_gradient);
+}
+
+}  // namespace muster

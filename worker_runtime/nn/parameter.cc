@@ -1,0 +1,123 @@
+#include "muster/parameter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "muster/rng.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/nn/float_dispatch.h"
+
+namespace muster {
+
+Parameter::Parameter(ParameterSpec spec, DType dtype, int index, int unit)
+    : spec_(std::move(spec)), dtype_(dtype), index_(index), unit_(unit) {}
+
+void Parameter::BindValue(Tensor value) {
+  MUSTER_CHECK(value.shape() == shape() && value.dtype() == dtype_);
+  value_ = std::move(value);
+}
+
+void Parameter::BindGradient(Tensor gradient) {
+  MUSTER_CHECK(gradient.shape() == shape() && gradient.dtype() == dtype_);
+  gradient_ = std::move(gradient);
+  has_gradient_ = false;
+}
+
+Parameter::GradientTarget Parameter::BeginGradient() {
+  MUSTER_CHECK(!gradient_.empty());
+  return {.gradient = gradient_, .accumulate = std::exchange(has_gradient_, true)};
+}
+
+Tensor Parameter::BeginSparseGradient() {
+  const GradientTarget target = BeginGradient();
+  if (!target.accumulate) std::memset(gradient_.raw_data(), 0, gradient_.num_bytes());
+  return gradient_;
+}
+
+Parameter& ParameterStore::Declare(ParameterSpec spec) {
+  MUSTER_CHECK(Find(spec.name) == nullptr);
+  const int index = static_cast<int>(parameters_.size());
+  const int unit = std::max(0, static_cast<int>(unit_names_.size()) - 1);
+  parameters_.push_back(
+      std::unique_ptr<Parameter>(new Parameter(std::move(spec), dtype_, index, unit)));
+  return *parameters_.back();
+}
+
+int ParameterStore::BeginUnit(absl::string_view name) {
+  unit_names_.emplace_back(name);
+  return static_cast<int>(unit_names_.size()) - 1;
+}
+
+Parameter* ParameterStore::Find(absl::string_view name) const {
+  for (const auto& parameter : parameters_) {
+    if (parameter->name() == name) return parameter.get();
+  }
+  return nullptr;
+}
+
+int64_t ParameterStore::num_elements() const {
+  int64_t total = 0;
+  for (const auto& parameter : parameters_) total += parameter->num_elements();
+  return total;
+}
+
+void ParameterStore::BindToOwnBuffers() {
+  flat_values_ = pool_.Allocate(dtype_, {num_elements()});
+  flat_gradients_ = pool_.Allocate(dtype_, {num_elements()});
+  int64_t first = 0;
+  for (const auto& parameter : parameters_) {
+    parameter->BindValue(flat_values_.Slice(first, parameter->shape()));
+    parameter->BindGradient(flat_gradients_.Slice(first, parameter->shape()));
+    first += parameter->num_elements();
+  }
+}
+
+void ParameterStore::Initialize(uint64_t seed) {
+  for (const auto& parameter : parameters_) {
+    if (parameter->value().empty()) continue;
+    InitializeElements(parameter->spec(), seed, 0,
+                       parameter->value().Reshaped({parameter->num_elements()}));
+  }
+}
+
+void ParameterStore::ForgetGradients() {
+  for (const auto& parameter : parameters_) parameter->ForgetGradient();
+}
+
+void ParameterStore::ZeroUnwritten() {
+  for (const auto& parameter : parameters_) {
+    if (!parameter->gradient().empty() && !parameter->has_gradient()) {
+      parameter->BeginSparseGradient();
+    }
+  }
+}
+
+void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first, Tensor out) {
+  const Initializer init = spec.initializer;
+  const Rng rng(seed, absl::StrCat("initial value of ", spec.name));
+  WithFloat(out.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    T* to = out.data<T>();
+    for (int64_t i = 0; i < out.num_elements(); ++i) {
+      const bool normal = init.kind == Initializer::Kind::kNormal;
+      to[i] = static_cast<T>(normal ? init.value * rng.Normal(0, first + i) : init.value);
+    }
+  });
+}
+
+Scope Scope::operator/(absl::string_view name) const {
+  Scope inner = *this;
+  inner.prefix_ = prefix_.empty() ? std::string(name) : absl::StrCat(prefix_, ".", name);
+  return inner;
+}
+
+Scope Scope::operator/(int number) const { return *this / absl::StrCat(number); }
+
+Parameter& Scope::Declare(ParameterSpec spec) const {
+  spec.name = (*this / spec.name).prefix_;
+  return store_->Declare(std::move(spec));
+}
+
+}  // namespace muster

@@ -1,0 +1,201 @@
+#include "muster/tensor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/mutex.h"
+#include "proto/base/status_macros.h"
+
+namespace muster {
+
+Shape::Shape(std::initializer_list<int64_t> sizes) : rank_(static_cast<int>(sizes.size())) {
+  MUSTER_CHECK(sizes.size() <= kMaxRank);
+  std::copy(sizes.begin(), sizes.end(), sizes_.begin());
+}
+
+int64_t Shape::num_elements() const {
+  int64_t product = 1;
+  for (int i = 0; i < rank_; ++i) product *= sizes_[i];
+  return product;
+}
+
+std::string Shape::ToString() const {
+  return absl::StrCat("[", absl::StrJoin(sizes_.begin(), sizes_.begin() + rank_, ", "), "]");
+}
+
+namespace internal {
+
+// Stands in front of the elements, one alignment long.
+struct alignas(TensorPool::kAlignment) Block {
+  TensorPool::State* pool;  // lives at least until this block has come back
+  size_t bytes;             // of the elements, rounded up
+  std::atomic<int64_t> owners;
+
+  void* elements() { return this + 1; }
+};
+
+}  // namespace internal
+
+using internal::Block;
+
+struct TensorPool::State {
+  base::Mutex mu;
+  absl::btree_map<size_t, std::vector<Block*>> waiting ABSL_GUARDED_BY(mu);
+  Usage usage ABSL_GUARDED_BY(mu);
+  int64_t blocks_out ABSL_GUARDED_BY(mu) = 0;
+  bool closed ABSL_GUARDED_BY(mu) = false;
+
+  Block* Take(size_t bytes);
+  // Whether the pool is closed and this was its last block.
+  bool GiveBack(Block* block);
+  void FreeWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+};
+
+Block* TensorPool::State::Take(size_t bytes) {
+  base::MutexLock lock(mu);
+  std::vector<Block*>& same_size = waiting[bytes];
+  Block* block = nullptr;
+  if (same_size.empty()) {
+    void* memory = std::aligned_alloc(kAlignment, sizeof(Block) + bytes);
+    MUSTER_CHECK(memory != nullptr);
+    block = new (memory) Block{.pool = this, .bytes = bytes, .owners = 0};
+    usage.bytes_reserved += bytes;
+    ++usage.system_allocations;
+  } else {
+    block = same_size.back();
+    same_size.pop_back();
+  }
+  ++blocks_out;
+  usage.bytes_in_use += bytes;
+  usage.bytes_in_use_peak = std::max(usage.bytes_in_use_peak, usage.bytes_in_use);
+  return block;
+}
+
+bool TensorPool::State::GiveBack(Block* block) {
+  base::MutexLock lock(mu);
+  usage.bytes_in_use -= block->bytes;
+  waiting[block->bytes].push_back(block);
+  --blocks_out;
+  if (closed) FreeWaiting();
+  return closed && blocks_out == 0;
+}
+
+void TensorPool::State::FreeWaiting() {
+  for (auto& [bytes, blocks] : waiting) {
+    for (Block* block : blocks) {
+      usage.bytes_reserved -= bytes;
+      std::free(block);
+    }
+    blocks.clear();
+  }
+}
+
+namespace internal {
+
+void AddOwner(Block* block) { block->owners.fetch_add(1, std::memory_order_relaxed); }
+
+void DropOwner(Block* block) {
+  if (block->owners.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  TensorPool::State* pool = block->pool;
+  if (pool->GiveBack(block)) delete pool;
+}
+
+bool IsSoleOwner(const Block* block) { return block->owners.load(std::memory_order_acquire) == 1; }
+
+}  // namespace internal
+
+TensorPool::TensorPool() : state_(new State) {}
+
+TensorPool::~TensorPool() {
+  bool last = false;
+  {
+    base::MutexLock lock(state_->mu);
+    state_->closed = true;
+    state_->FreeWaiting();
+    last = state_->blocks_out == 0;
+  }
+  if (last) delete state_;
+}
+
+Tensor TensorPool::Allocate(DType dtype, Shape shape) {
+  Tensor tensor;
+  tensor.dtype_ = dtype;
+  tensor.shape_ = shape;
+  const size_t bytes = std::max<size_t>(tensor.num_bytes(), 1);
+  tensor.block_ = state_->Take((bytes + kAlignment - 1) / kAlignment * kAlignment);
+  tensor.data_ = tensor.block_->elements();
+  internal::AddOwner(tensor.block_);
+  return tensor;
+}
+
+void TensorPool::Trim() {
+  base::MutexLock lock(state_->mu);
+  state_->FreeWaiting();
+}
+
+void TensorPool::ResetPeak() {
+  base::MutexLock lock(state_->mu);
+  state_->usage.bytes_in_use_peak = state_->usage.bytes_in_use;
+}
+
+TensorPool::Usage TensorPool::usage() const {
+  base::MutexLock lock(state_->mu);
+  return state_->usage;
+}
+
+Tensor::~Tensor() {
+  if (block_ != nullptr) internal::DropOwner(block_);
+}
+
+Tensor::Tensor(const Tensor& other)
+    : data_(other.data_), block_(other.block_), shape_(other.shape_), dtype_(other.dtype_) {
+  if (block_ != nullptr) internal::AddOwner(block_);
+}
+
+Tensor::Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+
+Tensor& Tensor::operator=(const Tensor& other) {
+  Tensor copy(other);
+  return *this = std::move(copy);
+}
+
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  if (this == &other) return *this;
+  if (block_ != nullptr) internal::DropOwner(block_);
+  data_ = std::exchange(other.data_, nullptr);
+  block_ = std::exchange(other.block_, nullptr);
+  shape_ = std::exchange(other.shape_, Shape());
+  dtype_ = other.dtype_;
+  return *this;
+}
+
+Tensor Tensor::Borrow(void* data, DType dtype, Shape shape) {
+  Tensor tensor;
+  tensor.data_ = data;
+  tensor.dtype_ = dtype;
+  tensor.shape_ = shape;
+  return tensor;
+}
+
+Tensor Tensor::Reshaped(Shape shape) const {
+  MUSTER_CHECK(shape.num_elements() == num_elements());
+  return Slice(0, shape);
+}
+
+Tensor Tensor::Slice(int64_t first, Shape shape) const {
+  MUSTER_CHECK(first >= 0 && first + shape.num_elements() <= num_elements());
+  Tensor part = *this;
+  part.data_ = static_cast<char*>(data_) + first * SizeOf(dtype_);
+  part.shape_ = shape;
+  return part;
+}
+
+void Tensor::CheckType(DType wanted) const { MUSTER_CHECK(wanted == dtype_ && !empty()); }
+
+}  // namespace muster

@@ -1,0 +1,116 @@
+#include "muster/runtime.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "proto/base/mutex.h"
+#include "proto/base/status_macros.h"
+#include "proto/spec/worker_env.h"
+#include "worker_runtime/agent_client.h"
+#include "worker_runtime/comm/communicator_registry.h"
+#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/operation_ring.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kAgentTime = absl::Seconds(30);
+
+EnvironmentMap ReadEnvironment() {
+  EnvironmentMap out;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const absl::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == absl::string_view::npos) continue;
+    out[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+  }
+  return out;
+}
+
+}  // namespace
+
+struct Runtime::State {
+  // Constant after construction.
+  WorkerEnv env;
+  std::string gloo_interfaces;
+  std::shared_ptr<Store> store;        // communicators hold it too
+  std::shared_ptr<AgentClient> agent;  // the store, where there is an agent
+  std::shared_ptr<comm::OperationRing> operations = std::make_shared<comm::OperationRing>();
+
+  base::Mutex mu;
+  std::map<std::string, int> num_communicators ABSL_GUARDED_BY(mu);  // by group
+};
+
+Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Runtime::~Runtime() = default;
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment() {
+  return FromEnvironment(ReadEnvironment());
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment(
+    const std::map<std::string, std::string>& environment) {
+  auto state = std::make_unique<State>();
+  MUSTER_ASSIGN_OR_RETURN(state->env, DecodeWorkerEnv(environment));
+  const WorkerEnv& env = state->env;
+  if (const auto found = environment.find("GLOO_SOCKET_IFNAME"); found != environment.end()) {
+    state->gloo_interfaces = found->second;
+  }
+  if (!env.agent_socket.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(state->agent, AgentClient::Connect({.socket_path = env.agent_socket,
+                                                                .instance = env.instance,
+                                                                .round = env.round,
+                                                                .local_rank = env.local_rank},
+                                                               MonoNow() + kAgentTime));
+    state->store = state->agent;
+  } else if (env.world_size > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "RANK=", ToString(env.rank), " and WORLD_SIZE=", env.world_size,
+        " are set, but MUSTER_AGENT_SOCKET is not: the program was started by torchrun "
+        "or by hand; start it with muster run"));
+  } else {
+    state->store = std::make_shared<comm::MemoryStore>();
+  }
+  return std::unique_ptr<Runtime>(new Runtime(std::move(state)));
+}
+
+int Runtime::rank() const { return state_->env.rank.value(); }
+int Runtime::size() const { return state_->env.world_size; }
+int Runtime::local_rank() const { return state_->env.local_rank.value(); }
+int Runtime::local_size() const { return state_->env.local_world_size; }
+int Runtime::num_nodes() const { return state_->env.num_nodes; }
+int Runtime::restart_count() const { return state_->env.restart_count; }
+const std::string& Runtime::run_id() const { return state_->env.run_id; }
+Store& Runtime::store() { return *state_->store; }
+const comm::OperationRing& Runtime::operations() const { return *state_->operations; }
+
+absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
+    const std::string& group, const std::string& backend, CommunicatorOptions options) {
+  int count = 0;
+  {
+    base::MutexLock lock(state_->mu);
+    count = state_->num_communicators[group]++;
+  }
+  comm::BackendRequest request;
+  request.membership = {.group = group,
+                        .rank = rank(),
+                        .size = size(),
+                        .options = options,
+                        .ring = state_->operations};
+  request.store = state_->store;
+  request.prefix = absl::StrCat("comm/", group, "/", count);
+  request.master_addr = state_->env.master_addr;
+  request.several_nodes = num_nodes() > 1;
+  request.gloo_interfaces = state_->gloo_interfaces;
+  return comm::MakeCommunicator(backend.empty() ? "gloo" : backend, std::move(request));
+}
+
+absl::Status Runtime::Finish(int64_t step) {
+  if (state_->agent == nullptr) return absl::OkStatus();
+  return state_->agent->SendGoodbye(step, MonoNow() + kAgentTime);
+}
+
+}  // namespace muster
