@@ -11,41 +11,8 @@ namespace muster {
 namespace {
 
 constexpr double kDeviation = 0.02;
-// Sizes above are surely mistakes, and their products would not fit 64 bits.
-constexpr int64_t kLargestSize = int64_t{1} << 24;
-
-absl::Status CheckSize(absl::string_view name, int64_t value) {
-  if (value >= 1 && value <= kLargestSize) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " must be between 1 and ", kLargestSize, ", not ", value));
-}
-
-int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
-  while (n % bound != 0) --bound;
-  return bound;
-}
 
 }  // namespace
-
-absl::Status GptConfig::Validate() const {
-  MUSTER_RETURN_IF_ERROR(CheckSize("layers", layers));
-  MUSTER_RETURN_IF_ERROR(CheckSize("heads", heads));
-  MUSTER_RETURN_IF_ERROR(CheckSize("width", width));
-  MUSTER_RETURN_IF_ERROR(CheckSize("context", context));
-  MUSTER_RETURN_IF_ERROR(CheckSize("vocabulary", vocabulary));
-  if (heads > width || width % heads != 0) {
-    const int64_t fitting = LargestDivisorUpTo(width, heads < width ? heads : width);
-    return absl::InvalidArgumentError(
-        absl::StrCat("heads must divide the width: ", width, " is not a multiple of ", heads,
-                     "; try heads ", fitting, " or width ", (width + heads - 1) / heads * heads));
-  }
-  return absl::OkStatus();
-}
-
-int64_t GptConfig::num_parameters() const {
-  const int64_t block = 12 * width * width + 13 * width;
-  return (vocabulary + context) * width + layers * block + 2 * width;
-}
 
 GptBlock::GptBlock(const Scope& scope, const GptConfig& config)
     : context_(config.context),

@@ -15,24 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "muster/gpt_config.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
 #include "muster/tape.h"
 
 namespace muster {
-
-struct GptConfig {
-  int64_t layers = 6;
-  int64_t heads = 6;
-  int64_t width = 384;
-  int64_t context = 256;
-  int64_t vocabulary = 256;  // bytes
-
-  // kInvalidArgument with the value, what was expected and a hint.
-  absl::Status Validate() const;
-  // Without declaring anything.
-  int64_t num_parameters() const;
-};
 
 // x + attention(norm(x)), then x + mlp(norm(x)).
 class GptBlock final : public Layer {

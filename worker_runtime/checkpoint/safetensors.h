@@ -1,0 +1,66 @@
+// Named arrays in one file, in the format of Hugging Face's safetensors.
+//
+// Source: huggingface/safetensors, README "Format" (reference/runtime.md 1.19): a header length of
+// eight bytes little endian (at most 100 MB), a JSON object padded with spaces, then the arrays
+// side by side without holes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "muster/communicator.h"
+#include "muster/dtype.h"
+
+namespace muster::checkpoint {
+
+struct NamedArray {
+  std::string name;
+  std::vector<int64_t> shape;
+  ConstBuffer elements;  // count = product of shape
+};
+
+// Writes `path` anew and syncs it to the disk.
+//
+// Errors: kInvalidArgument: a name used twice, or "__metadata__"; kResourceExhausted: no space
+//         left (says how much is needed); kPermissionDenied, kNotFound, kUnavailable.
+absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
+                              const std::map<std::string, std::string>& metadata);
+
+struct ArrayInfo {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  int64_t offset = 0;  // of the file
+  int64_t bytes = 0;
+};
+
+// Threads: thread-compatible.
+class SafetensorsFile {
+ public:
+  // Reads and checks the header. Errors: kNotFound, kPermissionDenied; kInvalidArgument: not such a
+  // file, or damaged (names the file and what is wrong: overlap, hole, cut off, unknown dtype, …).
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
+  ~SafetensorsFile();
+
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::map<std::string, ArrayInfo>& arrays() const { return arrays_; }
+
+  // Errors: kNotFound: no such array; kInvalidArgument: another dtype or count.
+  absl::Status Read(const std::string& name, Buffer out) const;
+
+ private:
+  SafetensorsFile() = default;
+  std::string path_;
+  int fd_ = -1;
+  std::map<std::string, std::string> metadata_;
+  std::map<std::string, ArrayInfo> arrays_;
+};
+
+}  // namespace muster::checkpoint

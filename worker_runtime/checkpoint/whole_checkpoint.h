@@ -1,0 +1,52 @@
+// A checkpoint that one process writes and reads: the whole training state.
+//
+//   DIR/step_00000100/model.safetensors       parameters by name
+//                     optimizer.safetensors   first_moment.<name>, second_moment.<name>
+//                     training.json           format, step, plan and caller's metadata
+//
+// Written as DIR/.step_00000100.<random>, synced, then renamed: a directory without a leading dot
+// is complete. A checkpoint of the same step is replaced.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker_runtime/checkpoint/safetensors.h"
+
+namespace muster::checkpoint {
+
+struct TrainingState {
+  int64_t step = 0;
+  std::map<std::string, std::string> plan;      // what it was trained with; for people
+  std::map<std::string, std::string> metadata;  // the caller's
+};
+
+// Creates `directory` if needed. Returns the path of the checkpoint.
+//
+// Errors: as WriteSafetensors; kInvalidArgument: `directory` is a file. On an error what was
+//         written of this checkpoint is removed, and earlier ones are as they were.
+absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
+                                                 const TrainingState& state,
+                                                 absl::Span<const NamedArray> parameters,
+                                                 absl::Span<const NamedArray> moments);
+
+// The checkpoint that a user means by `directory`: itself if it is one, else the one in it with
+// the highest step.
+//
+// Errors: kNotFound: neither (says what was looked for).
+absl::StatusOr<std::string> FindWholeCheckpoint(const std::string& directory);
+
+struct WholeCheckpoint {
+  TrainingState state;
+  SafetensorsFile model;
+  SafetensorsFile optimizer;
+};
+// Errors: SafetensorsFile::Open's; kInvalidArgument: training.json is damaged or of a newer format.
+absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,121 @@
+// Tokens to train on: files, which window of them a row of a batch is, and a reader that is ahead
+// of the training.
+//
+//   MUSTER_ASSIGN_OR_RETURN(auto tokens, OpenTokens({"a.txt", "b.txt"}));
+//   BatchReader reader(*tokens, {.seed = 1, .rank = 0, .size = 2, .batch = 4, .sequence = 256});
+//   MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader.Next());
+//
+// What micro-batch g of step s holds depends on (seed, s, g) alone, so it does not matter how many
+// ranks share the work, nor whether the job was restarted in between (DESIGN.md "Bits").
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "muster/layers.h"
+
+namespace muster {
+
+// A long row of token ids.
+//
+// Threads: safe.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+
+  virtual int64_t num_tokens() const = 0;
+  virtual int64_t vocabulary() const = 0;  // ids are in [0, vocabulary)
+  // For messages: "3 files, 1.2 MB of text".
+  virtual std::string Describe() const = 0;
+
+  // Copies tokens [first, first + out.size()) to `out`; the range must lie in [0, num_tokens).
+  //
+  // Errors: kInvalidArgument: an id outside the vocabulary (names file and position); kUnavailable:
+  //         the file can no longer be read.
+  virtual absl::Status Read(int64_t first, absl::Span<int32_t> out) const = 0;
+};
+
+// The files one after the other, each either text, taken as bytes (vocabulary 256), or GPT-2 tokens
+// in llm.c's format (vocabulary 50257), told apart by their first bytes. Directories are not read.
+//
+// Errors, all naming the file: kNotFound, kPermissionDenied, kInvalidArgument: empty, a directory,
+//         a token file whose header contradicts its length or has an unknown version, or text and
+//         token files mixed.
+// Source: karpathy/llm.c, dataloader.h (header of 256 int32: magic 20240520, version 1, count)
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(absl::Span<const std::string> paths);
+
+struct BatchOptions {
+  uint64_t seed = 1;
+  int rank = 0;
+  int size = 1;
+  int64_t accumulation = 1;  // micro-batches per rank and step
+  int64_t batch = 4;         // rows per micro-batch
+  int64_t sequence = 256;    // tokens per row
+  int64_t first_step = 0;    // where a resumed job goes on
+};
+
+// Rows of tokens, and for each token the one that follows it.
+struct Batch {
+  int64_t step = 0;
+  int64_t micro_batch = 0;  // among those of all ranks
+  std::vector<int32_t> inputs;   // [batch * sequence]
+  std::vector<int32_t> targets;  // [batch * sequence]
+  int64_t batch = 0;
+  int64_t sequence = 0;
+
+  TokenBatch tokens() const { return {.tokens = inputs, .batch = batch, .sequence = sequence}; }
+};
+
+// The first token of row `row` of micro-batch `micro_batch` of step `step`, uniform in
+// [0, num_tokens - sequence). Threads: pure.
+int64_t DrawWindow(const BatchOptions& options, int64_t num_tokens, int64_t step,
+                   int64_t micro_batch, int64_t row);
+
+// Fills one batch at once. Errors: TokenSource::Read's.
+absl::Status FillBatch(const TokenSource& source, const BatchOptions& options, int64_t step,
+                       int64_t micro_batch, Batch& out);
+
+// This rank's batches in order, read ahead by a thread of its own: micro-batches
+// [rank * accumulation, (rank + 1) * accumulation) of first_step, then those of the next step.
+//
+// Threads: thread-compatible.
+class BatchReader {
+ public:
+  // `source` outlives the reader. Errors: kInvalidArgument: a count below 1, or fewer than
+  // sequence + 1 tokens (names both numbers).
+  static absl::StatusOr<std::unique_ptr<BatchReader>> Create(const TokenSource& source,
+                                                             const BatchOptions& options);
+  ~BatchReader();
+
+  // Valid until the next call. Errors: FillBatch's; then every later call returns it too.
+  absl::StatusOr<const Batch*> Next();
+
+ private:
+  struct State;
+  explicit BatchReader(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Which examples of a data set a rank takes in an epoch: to the element what
+// torch.utils.data.DistributedSampler gives, for programs that come from there.
+//
+// Threads: pure. Source: pytorch, torch/utils/data/distributed.py; reference/runtime.md 1.18.
+struct DistributedSamplerOptions {
+  int64_t num_examples = 0;
+  int rank = 0;
+  int size = 1;
+  bool shuffle = true;
+  uint64_t seed = 0;
+  bool drop_last = false;
+};
+// Errors: kInvalidArgument: size < 1, rank outside [0, size), a negative count, or more than
+//         2^32 / 20 examples when shuffling (torch draws otherwise there).
+absl::StatusOr<std::vector<int64_t>> DistributedSample(const DistributedSamplerOptions& options,
+                                                       int64_t epoch);
+
+}  // namespace muster

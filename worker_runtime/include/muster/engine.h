@@ -1,0 +1,125 @@
+// Trains the parameters of a store on the micro-batches of all ranks.
+//
+//   MUSTER_ASSIGN_OR_RETURN(auto engine, Engine::Create(*world, store, plan));
+//   for (int64_t step = 0; step < steps; ++step) {
+//     MUSTER_ASSIGN_OR_RETURN(StepResult result, engine->Step([&](Tape& tape, int64_t) {
+//       const Batch& batch = ...;
+//       return gpt->ComputeLoss(tape, batch.tokens(), batch.targets);
+//     }));
+//   }
+//
+// One engine executes every plan; what differs between ddp and its relatives is the plan's
+// placements. A step: for each micro-batch forward and backward; in the last backward pass each
+// bucket of gradients is reduced as soon as it is complete; then clipping by the global norm and
+// AdamW. Gradients are weighed by tokens: the step's loss is the sum over all tokens of all ranks
+// divided by their number, whatever their spread.
+//
+// All ranks call Create, Step, Save and Load in the same order. The first failure on any rank ends
+// the communicator and so reaches every rank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "muster/communicator.h"
+#include "muster/layers.h"
+#include "muster/parameter.h"
+#include "muster/plan.h"
+#include "muster/tape.h"
+
+namespace muster {
+
+// Where the time of a step went, on this rank.
+struct StepTimes {
+  absl::Duration forward;   // with the caller's loading of batches
+  absl::Duration backward;  // with starting reductions
+  absl::Duration wait;      // for reductions, after the backward pass: what was not hidden
+  absl::Duration update;    // norm and AdamW
+  absl::Duration total;
+  // For how long at least one reduction was under way; 1 - wait / communication was hidden.
+  absl::Duration communication;
+};
+
+struct StepResult {
+  int64_t step = 0;          // updates made so far, this one included
+  double loss = 0;           // per token, over all ranks and micro-batches
+  int64_t num_tokens = 0;    // targets that counted, over all ranks and micro-batches
+  double gradient_norm = 0;  // of the mean gradient, before clipping
+  double learning_rate = 0;
+  StepTimes times;
+};
+
+// Bytes on this rank.
+struct EngineMemory {
+  int64_t parameters = 0;
+  int64_t gradients = 0;  // with the partial sums of ordered mode
+  int64_t optimizer = 0;
+  int64_t activations_peak = 0;  // of the tape, so far
+  int64_t total() const { return parameters + gradients + optimizer + activations_peak; }
+};
+
+// Threads: thread-compatible; the communicator's threads do the reducing.
+class Engine {
+ public:
+  // Gives the parameters of `store` their memory and initial values (plan.seed), and compares plan
+  // and parameters across the ranks. `world` and `store` outlive the engine, and the store's dtype
+  // is the one trained in.
+  //
+  // Errors: kInvalidArgument: the plan is wrong in itself, or differs between ranks (names the rank
+  //         and the first field that differs); kUnimplemented: a placement or residency that this
+  //         version has not; the communicator's.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
+                                                        Plan plan);
+  ~Engine();
+
+  // Computes the loss of this rank's micro-batch `index` (0 .. plan.accumulation - 1) on `tape`.
+  // What it reads (tokens) must stay until it is called again, or until Step returns.
+  using Forward = absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape, int64_t index)>;
+
+  // One update of the parameters. On an error they may be used no further, except for
+  // kFailedPrecondition, which leaves them and the optimizer as they were.
+  //
+  // Errors: what `forward` returned, on its own rank, and kAborted with its text on the others;
+  //         kFailedPrecondition: the loss or the gradient is not finite (names the first
+  //         parameter, and the rank whose loss it was); the communicator's.
+  absl::StatusOr<StepResult> Step(Forward forward);
+
+  int64_t step() const;  // updates made so far
+  const Plan& plan() const;
+  EngineMemory memory() const;
+  // Of activations; for work between steps (generating text) that shall not take memory of its own.
+  TensorPool& pool();
+
+  // SHA-256 over names and values of the parameters, 64 hex digits. Equal on all ranks.
+  std::string ParameterHash() const;
+  // Of the plan and the table of parameters; what Create compared.
+  const std::string& PlanHash() const;
+
+  // Writes a whole checkpoint as the subdirectory step_<n> of `directory` (rank 0 does; all wait):
+  // parameters, optimizer, step, plan, and `metadata` of the caller. See checkpoint/.
+  //
+  // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; on all
+  //         ranks alike. Nothing that was there before is harmed.
+  absl::Status Save(const std::string& directory, const std::map<std::string, std::string>& metadata);
+
+  // Continues from the newest complete checkpoint in `directory`, or from `directory` if it is one
+  // (rank 0 reads; the others receive). Any number of ranks may load what any number saved.
+  // Returns the caller's metadata.
+  //
+  // Errors: kNotFound: there is none; kInvalidArgument: it is of another model (names the first
+  //         parameter that differs) or damaged.
+  absl::StatusOr<std::map<std::string, std::string>> Load(const std::string& directory);
+
+ private:
+  struct State;
+  explicit Engine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster

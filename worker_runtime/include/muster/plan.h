@@ -1,0 +1,108 @@
+// What a training job does with its parameters, gradients and optimizer state, as data.
+//
+//   MUSTER_ASSIGN_OR_RETURN(Plan plan, PlanPreset("ddp"));
+//   plan.accumulation = 4;
+//   plan.learning_rate = {.peak = 3e-4, .warmup_steps = 100, .total_steps = 10'000};
+//
+// Every data-parallel strategy is one state machine with a placement and a residency for each of
+// three states; the names people know (ddp, and later zero and fsdp) are presets of it. All ranks
+// must have equal plans: the engine compares them before the first step.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster {
+
+// Who holds a state: every rank all of it, or each rank its shard.
+enum class Placement : uint8_t { kReplicate, kShard };
+// Where a state rests between its uses.
+enum class Residency : uint8_t { kDevice, kCpu, kNvme };
+
+absl::string_view ToString(Placement placement);
+absl::string_view ToString(Residency residency);
+
+struct StatePlan {
+  Placement placement = Placement::kReplicate;
+  Residency residency = Residency::kDevice;
+  friend bool operator==(const StatePlan&, const StatePlan&) = default;
+};
+
+// How gradients of ranks and micro-batches are added (DESIGN.md "Bits").
+enum class SumMode : uint8_t {
+  kFast,     // as is quickest: each rank adds its micro-batches, the ranks add in a ring
+  kOrdered,  // one fixed tree over all micro-batches: the same bits however the ranks cut them
+};
+absl::string_view ToString(SumMode mode);
+
+// The learning rate of each update. It rises from 0 over the warm-up, then falls from `peak` to
+// `floor` until `total_steps` and stays there.
+struct LearningRateSchedule {
+  enum class Kind : uint8_t { kConstant, kLinear, kCosine };
+  Kind kind = Kind::kConstant;
+  double peak = 3e-4;
+  double floor = 0;
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;  // where the fall ends; needed by kLinear and kCosine
+  friend bool operator==(const LearningRateSchedule&, const LearningRateSchedule&) = default;
+};
+absl::string_view ToString(LearningRateSchedule::Kind kind);
+
+// Of update number `step`, counted from 0. Update t < warmup_steps uses peak * (t + 1) / warmup.
+double LearningRate(const LearningRateSchedule& schedule, int64_t step);
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;  // of parameters declared with weight_decay: matrices and tables
+  friend bool operator==(const AdamWOptions&, const AdamWOptions&) = default;
+};
+
+struct Plan {
+  std::string preset = "ddp";
+  StatePlan parameters;
+  StatePlan gradients;
+  StatePlan optimizer;
+  // Whether parameters gathered for the forward pass are dropped after it and gathered again for
+  // the backward pass. Of sharded parameters only.
+  bool gather_again = false;
+
+  SumMode mode = SumMode::kFast;
+  int64_t accumulation = 1;  // micro-batches per rank and step
+  // Gradients are reduced in buckets of at most this size, last parameter first. The first bucket
+  // is small, so that its reduction starts early.
+  int64_t bucket_bytes_max = 25 << 20;
+  int64_t first_bucket_bytes_max = 1 << 20;
+  bool overlap = true;  // reduce while the backward pass still runs
+
+  AdamWOptions adamw;
+  LearningRateSchedule learning_rate;
+  double gradient_norm_max = 1;  // of the whole gradient; 0: not clipped
+  uint64_t seed = 1;             // of initial values
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+
+  // kInvalidArgument naming the field, its value and what was expected.
+  absl::Status Validate() const;
+};
+
+// Errors: kInvalidArgument: no such name (with the nearest one); kUnimplemented: a name of a
+// preset that this version does not have yet.
+absl::StatusOr<Plan> PlanPreset(absl::string_view name);
+std::vector<std::string> PlanPresetNames();
+
+// Every field as text, in one order, numbers exact: equal lists mean equal plans. What the engine
+// hashes and compares, and what `muster plan` prints first.
+using PlanText = std::vector<std::pair<std::string, std::string>>;
+PlanText Describe(const Plan& plan);
+
+}  // namespace muster
