@@ -44,6 +44,7 @@ std::string CheckBlocks(ConstBuffer whole, absl::string_view whole_name, ConstBu
 }  // namespace
 
 void Call::MarkStarted() const {
+  completion->MarkStarted();
   if (ring != nullptr) ring->SetState(ticket, OperationState::kStarted);
 }
 

@@ -6,10 +6,16 @@
 namespace muster {
 namespace comm {
 
+void Completion::MarkStarted() {
+  base::MutexLock lock(mu_);
+  if (!done_ && started_at_.is_infinite()) started_at_ = MonoNow();
+}
+
 void Completion::Finish(absl::Status status) {
   base::MutexLock lock(mu_);
   if (done_) return;
   done_ = true;
+  finished_at_ = MonoNow();
   status_ = std::move(status);
   changed_.NotifyAll();
 }
@@ -26,6 +32,16 @@ bool Completion::IsDone() {
   return done_;
 }
 
+MonoTime Completion::started_at() {
+  base::MutexLock lock(mu_);
+  return started_at_;
+}
+
+MonoTime Completion::finished_at() {
+  base::MutexLock lock(mu_);
+  return finished_at_;
+}
+
 }  // namespace comm
 
 absl::Status Work::Wait(MonoTime deadline) const {
@@ -33,5 +49,13 @@ absl::Status Work::Wait(MonoTime deadline) const {
 }
 
 bool Work::IsDone() const { return completion_ == nullptr || completion_->IsDone(); }
+
+MonoTime Work::StartedAt() const {
+  return completion_ == nullptr ? MonoTime() : completion_->started_at();
+}
+
+MonoTime Work::FinishedAt() const {
+  return completion_ == nullptr ? MonoTime() : completion_->finished_at();
+}
 
 }  // namespace muster

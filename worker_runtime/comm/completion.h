@@ -19,10 +19,15 @@ class Completion {
   explicit Completion(std::function<std::string()> description)
       : description_(std::move(description)) {}
 
-  // Later calls change nothing.
+  // Later calls of the same change nothing.
+  void MarkStarted();
   void Finish(absl::Status status);
   absl::Status Wait(MonoTime deadline);
   bool IsDone();
+
+  // InfiniteFuture until then.
+  MonoTime started_at();
+  MonoTime finished_at();
 
  private:
   const std::function<std::string()> description_;
@@ -30,6 +35,8 @@ class Completion {
   base::Mutex mu_;
   Condition changed_;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
+  MonoTime started_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();
+  MonoTime finished_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 

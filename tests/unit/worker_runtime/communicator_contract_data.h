@@ -329,6 +329,36 @@ TEST_P(CommunicatorContract, FastSumsHaveTheSameBitsOnEveryRank) {
   }
 }
 
+TEST_P(CommunicatorContract, AnOperationStartsAndFinishesBetweenItsCallAndTheEndOfItsWait) {
+  OnRanks(2, [](Communicator& c) {
+    TypedArray array = Filled(DType::kF32, 1000, c.rank());
+    const MonoTime called = MonoNow();
+    const Work work = c.AllReduce(array.buffer());
+    ASSERT_THAT(work.Wait(), IsOk());
+    const MonoTime waited = MonoNow();
+    EXPECT_GE(work.StartedAt(), called);
+    EXPECT_GE(work.FinishedAt(), work.StartedAt());
+    EXPECT_LE(work.FinishedAt(), waited);
+    EXPECT_EQ(Work().FinishedAt(), MonoTime()) << "work that was done at once";
+  });
+}
+
+TEST_P(CommunicatorContract, AnOperationInFlightHasNotFinished) {
+  std::atomic<bool> looked = false;
+  OnRanks(2, [&](Communicator& c) {
+    TypedArray array = Filled(DType::kF32, 10, c.rank());
+    if (c.rank() == 1) {
+      while (!looked) std::this_thread::yield();
+    }
+    const Work work = c.AllReduce(array.buffer());
+    if (c.rank() == 0) {
+      EXPECT_TRUE(work.FinishedAt().is_infinite());
+      looked = true;
+    }
+    EXPECT_THAT(work.Wait(), IsOk());
+  });
+}
+
 TEST_P(CommunicatorContract, SumsOfBf16AreRoundedOnce) {
   // 1 + 3 * 2^-8: each addition alone would round to 1, the sum in fp32 rounds to 1 + 2^-7 * 2.
   for (const int64_t count : {9, 70001}) {

@@ -42,6 +42,13 @@ class Work {
   // True once Wait would return without waiting.
   bool IsDone() const;
 
+  // When its backend took it up (its turn had come; with loopback: the last rank had come) and when
+  // it had finished, well or not; InfiniteFuture until then. Work that was done at once has
+  // MonoTime(), which is before every other instant. An operation that failed before its turn has
+  // finished and never started.
+  MonoTime StartedAt() const;
+  MonoTime FinishedAt() const;
+
  private:
   std::shared_ptr<comm::Completion> completion_;
 };

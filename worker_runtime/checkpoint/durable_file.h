@@ -1,0 +1,58 @@
+// Files that are there in full or not at all, also after `kill -9` or a loss of power.
+//
+// Errors of every function here: kNotFound: a directory of the path is missing; kPermissionDenied;
+// kInvalidArgument: the path cannot be one of a file; kResourceExhausted: no space, quota or a
+// file size limit; kUnavailable: anything else the operating system says (EIO, EMFILE, ...).
+// Threads: safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace muster::checkpoint {
+
+// Owns a file descriptor; -1 is none.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor() { (void)Close(); }
+
+  int get() const { return fd_; }
+  // 0, or the errno of close(): some network file systems tell of a lack of space only here.
+  int Close();
+
+ private:
+  int fd_ = -1;
+};
+
+// The status for `error` (an errno): "<what>: <text of the error>".
+absl::Status FileError(int error, absl::string_view what);
+
+// Writes `pieces` one after the other as `path`: under a hidden name beside it, synced, then
+// renamed. On an error `path` is as it was and nothing else is left.
+absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces);
+
+// As mkdir -p, and syncs what it made.
+absl::Status CreateDirectories(const std::string& path);
+
+// Makes renames and new names in `path` lasting.
+absl::Status SyncDirectory(const std::string& path);
+
+// "." for a path without a slash.
+std::string ParentOf(absl::string_view path);
+
+// 16 hex digits that no other process draws.
+std::string RandomSuffix();
+
+}  // namespace muster::checkpoint

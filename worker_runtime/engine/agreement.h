@@ -1,0 +1,30 @@
+// Whether all ranks are about to do the same.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "muster/communicator.h"
+
+namespace muster::engine {
+
+// Compares `text`, lines of "key=value", over the ranks; every rank calls it. Costs 40 bytes per
+// rank when they agree.
+//
+// Errors: kInvalidArgument on every rank, with the same words: names the first rank that differs
+//         from rank 0, and the first line; the communicator's.
+absl::Status CheckAgreement(Communicator& world, absl::string_view text);
+
+// The first line in which two texts differ, for people: "learning_rate.peak is 0.001 on rank 0 and
+// 0.003 on rank 1". Threads: pure.
+std::string DescribeDifference(absl::string_view text_of_0, absl::string_view text_of_rank,
+                               int rank);
+
+// What rank 0 found out, on every rank: its status if that is an error, else its text.
+//
+// Errors: rank 0's, the communicator's.
+absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result);
+
+}  // namespace muster::engine

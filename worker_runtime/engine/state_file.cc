@@ -1,0 +1,90 @@
+#include "worker_runtime/engine/state_file.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::engine {
+namespace {
+
+constexpr char kFirstMoment[] = "first_moment.";
+constexpr char kSecondMoment[] = "second_moment.";
+
+std::vector<int64_t> Sizes(const Shape& shape) {
+  std::vector<int64_t> sizes;
+  for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
+  return sizes;
+}
+
+std::string Describe(DType dtype, const std::vector<int64_t>& shape) {
+  return absl::StrCat(ToString(dtype), " [", absl::StrJoin(shape, ", "), "]");
+}
+
+Buffer BufferOfTensor(const Tensor& tensor) {
+  return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
+}
+
+void Append(const ParameterStore& store, const FlatState& state, const Tensor& flat,
+            absl::string_view prefix, std::vector<checkpoint::NamedArray>& out) {
+  for (const auto& parameter : store.parameters()) {
+    out.push_back({.name = absl::StrCat(prefix, parameter->name()),
+                   .shape = Sizes(parameter->shape()),
+                   .elements = BufferOfTensor(state.Of(*parameter, flat))});
+  }
+}
+
+}  // namespace
+
+std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store,
+                                                    const FlatState& state) {
+  std::vector<checkpoint::NamedArray> arrays;
+  Append(store, state, state.values(), "", arrays);
+  return arrays;
+}
+
+std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
+                                                 const FlatState& state) {
+  std::vector<checkpoint::NamedArray> arrays;
+  Append(store, state, state.first_moments(), kFirstMoment, arrays);
+  Append(store, state, state.second_moments(), kSecondMoment, arrays);
+  return arrays;
+}
+
+absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::SafetensorsFile& file,
+                            const std::string& path) {
+  const auto refuse = [&](const auto&... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is a checkpoint of another model: ", what...));
+  };
+  for (const auto& parameter : store.parameters()) {
+    const std::string wanted = Describe(parameter->dtype(), Sizes(parameter->shape()));
+    const auto found = file.arrays().find(parameter->name());
+    if (found == file.arrays().end()) return refuse("it has no ", parameter->name());
+    const std::string there = Describe(found->second.dtype, found->second.shape);
+    if (there != wanted) {
+      return refuse(parameter->name(), " is ", there, " there and ", wanted, " here");
+    }
+  }
+  for (const auto& [name, info] : file.arrays()) {
+    if (store.Find(name) == nullptr) return refuse("it has ", name, ", this model has not");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
+                       const ParameterStore& store, FlatState& state) {
+  MUSTER_RETURN_IF_ERROR(CheckSameModel(store, from.model, path));
+  for (const auto& parameter : store.parameters()) {
+    const auto read = [&](const checkpoint::SafetensorsFile& file, absl::string_view prefix,
+                          const Tensor& flat) {
+      return file.Read(absl::StrCat(prefix, parameter->name()),
+                       BufferOfTensor(state.Of(*parameter, flat)));
+    };
+    MUSTER_RETURN_IF_ERROR(read(from.model, "", state.values()));
+    MUSTER_RETURN_IF_ERROR(read(from.optimizer, kFirstMoment, state.first_moments()));
+    MUSTER_RETURN_IF_ERROR(read(from.optimizer, kSecondMoment, state.second_moments()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::engine

@@ -1,0 +1,32 @@
+// The engine's state as arrays of a checkpoint, by parameter.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/parameter.h"
+#include "worker_runtime/checkpoint/whole_checkpoint.h"
+#include "worker_runtime/engine/flat_state.h"
+
+namespace muster::engine {
+
+// Arrays that refer to the memory of `state`.
+std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store,
+                                                    const FlatState& state);
+std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
+                                                 const FlatState& state);
+
+// Whether `file` holds the parameters of `store`, no more and no fewer, in their shapes and type.
+//
+// Errors: kInvalidArgument: names the first that differs.
+absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::SafetensorsFile& file,
+                            const std::string& path);
+
+// Fills the flat buffers. Errors: CheckSameModel's; SafetensorsFile::Read's.
+absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
+                       const ParameterStore& store, FlatState& state);
+
+}  // namespace muster::engine

@@ -1,0 +1,50 @@
+// The command line options that muster-train and `muster plan` share.
+//
+//   CLI::App app;
+//   plan::PlanOptionsParser parser(app);
+//   app.parse(...);                                            // may throw CLI::ParseError
+//   MUSTER_ASSIGN_OR_RETURN(plan::PlanOptions options, parser.Finish());
+//
+// Every option is spelled with underscores or with dashes; a repeated option's last value wins.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "muster/dtype.h"
+#include "muster/gpt_config.h"
+#include "muster/plan.h"
+
+namespace CLI {
+class App;
+}
+
+namespace muster::plan {
+
+struct PlanOptions {
+  Plan plan;
+  GptConfig model;
+  int64_t batch_size = 4;  // sequences per rank and micro-batch
+  int64_t steps = 200;
+  DType dtype = DType::kF32;
+};
+
+// Adds the options to `app`, which outlives the parser; reads them after app.parse.
+class PlanOptionsParser {
+ public:
+  explicit PlanOptionsParser(CLI::App& app);
+  ~PlanOptionsParser();
+
+  // Errors: kInvalidArgument naming the flag, the value and what was expected; kUnimplemented: a
+  //         value or flag of a later version.
+  absl::StatusOr<PlanOptions> Finish() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace muster::plan
