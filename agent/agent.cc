@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/core/worker_environment.h"
+#include "agent/process/board_file.h"
 #include "agent/process/error_file.h"
 #include "agent/process/runtime_directory.h"
 #include "proto/base/status_macros.h"
@@ -175,6 +176,7 @@ void Agent::Perform(const StartWorkers& effect) {
   if (streams.ok()) {
     for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
   }
+  context.boards = CreateBoards(assignment_);
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
   for (size_t i = 0; i < envs.size(); ++i) {
     if (streams.ok()) {
@@ -186,6 +188,28 @@ void Agent::Perform(const StartWorkers& effect) {
         .local_rank = envs[i].local_rank, .rank = envs[i].rank, .round = assignment_.round};
     OnSpawnFailed(id, streams.status());
   }
+}
+
+// The boards of the round before go: its workers have ended, and whoever wanted to read them has. A
+// worker without a board runs all the same, but marks into memory of its own.
+std::vector<std::string> Agent::CreateBoards(const Assignment& assignment) {
+  for (const std::string& path : boards_) {
+    if (!path.empty()) RemoveOwnedPath(path);
+  }
+  boards_.clear();
+  for (int i = 0; i < assignment.local_world_size; ++i) {
+    const std::string path = BoardPath(options_.runtime_directory, assignment.round, LocalRank(i));
+    const absl::Status status = CreateBoard(path);
+    if (!status.ok()) {
+      log::Write(log::Level::kWarning, "no_progress_board", std::string(status.message()),
+                 {{"run", options_.spec.run_id},
+                  {"round", ToString(assignment.round)},
+                  {"node", options_.node.name},
+                  {"local_rank", absl::StrCat(i)}});
+    }
+    boards_.push_back(status.ok() ? path : "");
+  }
+  return boards_;
 }
 
 void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {

@@ -92,6 +92,7 @@ class Agent {
   void OnExited(const WorkerExit& exit);
   void OnGuardianLost(const std::string& reason);
   WorkerFailure DescribeFailure(const RunningWorker& worker);
+  std::vector<std::string> CreateBoards(const Assignment& assignment);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
 
   // Constant after construction.
@@ -115,6 +116,7 @@ class Agent {
   absl::btree_map<uint64_t, RunningWorker> workers_;
   uint64_t next_worker_id_ = 1;
   Assignment assignment_;
+  std::vector<std::string> boards_;  // files of this round's workers, by local rank; empty: none
   GuardianClient guardian_;
 };
 

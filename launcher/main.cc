@@ -4,11 +4,30 @@
 #include <climits>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "launcher/commands/plan_command.h"
 #include "launcher/commands/run_command.h"
 
 namespace {
+
+using muster::launcher::Invocation;
+using muster::launcher::PlanCommand;
+using muster::launcher::RunCommand;
+
+struct Subcommand {
+  const char* name;
+  const char* help;
+  int (*run)(const Invocation& invocation);  // returns the exit code
+};
+
+// The first is what no subcommand means.
+constexpr Subcommand kSubcommands[] = {
+    {"run", "start and watch the workers of this node; its options follow", RunCommand},
+    {"plan", "print what a training job would do and take, without running it",
+     [](const Invocation& invocation) { return PlanCommand(invocation.args); }},
+};
 
 constexpr char kVersion[] = "muster 0.1.0\n";
 constexpr char kHelp[] =
@@ -18,8 +37,8 @@ constexpr char kHelp[] =
     "torchrun's\n"
     "options and environment. A first argument that is no subcommand means `run`.\n"
     "\n"
-    "subcommands:\n"
-    "  run        start and watch the workers of this node; its options follow\n"
+    "subcommands:\n";
+constexpr char kHelpEnd[] =
     "\n"
     "musterd is the rendezvous for many jobs; without it the first node hosts one.\n"
     "\n";
@@ -43,22 +62,41 @@ muster::EnvironmentMap ReadEnvironment() {
   return environment;
 }
 
+void PrintHelp() {
+  std::fputs(kHelp, stdout);
+  for (const Subcommand& subcommand : kSubcommands) {
+    std::printf("  %-9s  %s\n", subcommand.name, subcommand.help);
+  }
+  std::fputs(kHelpEnd, stdout);
+}
+
+// The one that `args` begin with, which it is taken out of.
+const Subcommand& TakeSubcommand(std::vector<std::string>& args) {
+  for (const Subcommand& subcommand : kSubcommands) {
+    if (args.empty() || args[0] != subcommand.name) continue;
+    args.erase(args.begin());
+    return subcommand;
+  }
+  return kSubcommands[0];
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string name = argc > 0 ? std::string(argv[0]) : "muster";
   const bool is_torchrun = name.substr(name.rfind('/') + 1) == "torchrun";
+  const Subcommand* subcommand = &kSubcommands[0];
   if (!is_torchrun && !args.empty()) {
     if (args[0] == "--version") return std::fputs(kVersion, stdout) < 0;
     if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-      std::fputs(kHelp, stdout);
+      PrintHelp();
       args = {"--help"};
     }
-    if (args[0] == "run") args.erase(args.begin());
+    subcommand = &TakeSubcommand(args);
   }
-  return muster::launcher::RunCommand({.invoked_as = name,
-                                       .binary_directory = BinaryDirectory(),
-                                       .args = std::move(args),
-                                       .environment = ReadEnvironment()});
+  return subcommand->run({.invoked_as = name,
+                          .binary_directory = BinaryDirectory(),
+                          .args = std::move(args),
+                          .environment = ReadEnvironment()});
 }

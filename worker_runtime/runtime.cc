@@ -36,9 +36,10 @@ struct Runtime::State {
   // Constant after construction.
   WorkerEnv env;
   std::string gloo_interfaces;
-  std::shared_ptr<Store> store;        // communicators hold it too
-  std::shared_ptr<AgentClient> agent;  // the store, where there is an agent
-  std::shared_ptr<comm::OperationRing> operations = std::make_shared<comm::OperationRing>();
+  std::string nccl_interfaces;
+  std::shared_ptr<Store> store;                     // communicators hold it too
+  std::shared_ptr<AgentClient> agent;               // the store, where there is an agent
+  std::shared_ptr<comm::OperationRing> operations;  // communicators write it too
 
   base::Mutex mu;
   std::map<std::string, int> num_communicators ABSL_GUARDED_BY(mu);  // by group
@@ -56,8 +57,16 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment(
   auto state = std::make_unique<State>();
   MUSTER_ASSIGN_OR_RETURN(state->env, DecodeWorkerEnv(environment));
   const WorkerEnv& env = state->env;
-  if (const auto found = environment.find("GLOO_SOCKET_IFNAME"); found != environment.end()) {
-    state->gloo_interfaces = found->second;
+  const auto text_of = [&environment](const std::string& name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
+  };
+  state->gloo_interfaces = text_of("GLOO_SOCKET_IFNAME");
+  state->nccl_interfaces = text_of("NCCL_SOCKET_IFNAME");
+  if (env.board.empty()) {
+    state->operations = std::make_shared<comm::OperationRing>();
+  } else {
+    MUSTER_ASSIGN_OR_RETURN(state->operations, comm::OperationRing::OpenBoard(env.board));
   }
   if (!env.agent_socket.empty()) {
     MUSTER_ASSIGN_OR_RETURN(state->agent, AgentClient::Connect({.socket_path = env.agent_socket,
@@ -86,6 +95,9 @@ int Runtime::restart_count() const { return state_->env.restart_count; }
 const std::string& Runtime::run_id() const { return state_->env.run_id; }
 Store& Runtime::store() { return *state_->store; }
 const comm::OperationRing& Runtime::operations() const { return *state_->operations; }
+void Runtime::SetProgress(int64_t step, Phase phase) {
+  state_->operations->MarkProgress(step, phase);
+}
 
 absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
     const std::string& group, const std::string& backend, CommunicatorOptions options) {
@@ -105,6 +117,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
   request.master_addr = state_->env.master_addr;
   request.several_nodes = num_nodes() > 1;
   request.gloo_interfaces = state_->gloo_interfaces;
+  request.nccl_interfaces = state_->nccl_interfaces;
+  request.local_rank = local_rank();
   return comm::MakeCommunicator(backend.empty() ? "gloo" : backend, std::move(request));
 }
 

@@ -53,6 +53,7 @@ std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
     env.role_rank = assignment.role_first_rank + i;
     env.error_file = At(context.error_files, i);
     env.visible_devices = At(context.visible_devices, i);
+    env.board = At(context.boards, i);
     env.tf_config = MakeTfConfig(addresses, env.rank);
   }
   return envs;

@@ -19,6 +19,7 @@ struct WorkerEnvContext {
   int max_restarts = 0;
   std::vector<std::string> error_files;      // [local_world_size]; empty: none
   std::vector<std::string> visible_devices;  // [local_world_size]; empty: inherited
+  std::vector<std::string> boards;           // [local_world_size]; empty: none
   bool virtual_local_rank = false;
   std::string agent_socket;
   // What a job on one node asked its workers to see (JobSpec::worker_master_*); empty and 0: as

@@ -20,6 +20,7 @@ constexpr char kLocalRank[] = "MUSTER_LOCAL_RANK";
 constexpr char kInstance[] = "MUSTER_INSTANCE";
 constexpr char kRound[] = "MUSTER_ROUND";
 constexpr char kAgentSocket[] = "MUSTER_AGENT_SOCKET";
+constexpr char kBoard[] = "MUSTER_BOARD";
 
 // Leaves room for the name and for what the kernel adds below its 128 KiB.
 constexpr size_t kMaxTfConfigBytes = 100 * 1024;
@@ -113,6 +114,7 @@ absl::Status DecodeRuntime(const EnvironmentMap& environment, WorkerEnv& env) {
   env.round = Round(round);
   env.virtual_local_rank = Find(environment, kVirtualLocalRank) != nullptr;
   ReadOptionalText(environment, kAgentSocket, env.agent_socket);
+  ReadOptionalText(environment, kBoard, env.board);
   return absl::OkStatus();
 }
 
@@ -134,6 +136,7 @@ void EncodeRuntime(const WorkerEnv& env, EnvironmentMap& out) {
   out[kLocalRank] = ToString(env.local_rank);
   if (env.virtual_local_rank) out[kVirtualLocalRank] = "1";
   if (!env.agent_socket.empty()) out[kAgentSocket] = env.agent_socket;
+  if (!env.board.empty()) out[kBoard] = env.board;
 }
 
 }  // namespace
@@ -194,8 +197,8 @@ std::string MakeTfConfig(const std::vector<std::string>& worker_addresses, Rank 
 
 bool IsWithheldFromWorkers(const std::string& name) {
   static constexpr std::array<absl::string_view, 8> kWithheld = {
-      "MUSTER_TOKEN", "MUSTER_TOKEN_FILE", "MUSTER_BOARD",    kInstance,
-      kRound,         kLocalRank,          kVirtualLocalRank, kAgentSocket};
+      "MUSTER_TOKEN", "MUSTER_TOKEN_FILE", kBoard,      kInstance, kRound,
+      kLocalRank,     kVirtualLocalRank,   kAgentSocket};
   return std::find(kWithheld.begin(), kWithheld.end(), name) != kWithheld.end();
 }
 

@@ -46,6 +46,7 @@ struct WorkerEnv {
   Instance instance;
   Round round;
   std::string agent_socket;  // Unix socket of the agent; empty: the program runs alone
+  std::string board;         // file of the progress board; empty: none
   friend bool operator==(const WorkerEnv&, const WorkerEnv&) = default;
 };
 

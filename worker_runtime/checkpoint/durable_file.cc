@@ -46,10 +46,9 @@ absl::Status CheckSizeLimit(const std::string& path, int64_t bytes) {
       static_cast<uint64_t>(bytes) <= limit.rlim_cur) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cannot write ", path, ": it needs ", bytes,
-                   " bytes, and files of this process may have ", limit.rlim_cur,
-                   " at most (RLIMIT_FSIZE). Raise the limit with `ulimit -f unlimited`"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "cannot write ", path, ": it needs ", bytes, " bytes, and files of this process may have ",
+      limit.rlim_cur, " at most (RLIMIT_FSIZE). Raise the limit with `ulimit -f unlimited`"));
 }
 
 absl::Status CheckReplaceable(const std::string& path) {
@@ -165,8 +164,9 @@ absl::Status CreateDirectories(const std::string& path) {
   const bool exists = stat(path.c_str(), &info) == 0;
   if (exists && S_ISDIR(info.st_mode)) return absl::OkStatus();
   if (exists || error == ENOTDIR) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot make the directory ", path, ": ", exists ? "it" : "a part of its path", " is a file"));
+    return absl::InvalidArgumentError(absl::StrCat("cannot make the directory ", path, ": ",
+                                                   exists ? "it" : "a part of its path",
+                                                   " is a file"));
   }
   return FileError(error, absl::StrCat("cannot make the directory ", path));
 }

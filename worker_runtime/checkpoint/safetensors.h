@@ -25,10 +25,14 @@ struct NamedArray {
   ConstBuffer elements;  // count = product of shape
 };
 
-// Writes `path` anew and syncs it to the disk.
+// Writes `path` anew and syncs it to the disk: under a hidden name beside it, then renamed. On an
+// error `path` is as it was before, and nothing else is left.
 //
-// Errors: kInvalidArgument: a name used twice, or "__metadata__"; kResourceExhausted: no space
-//         left (says how much is needed); kPermissionDenied, kNotFound, kUnavailable.
+// Errors: kInvalidArgument: a name used twice, "__metadata__" or not UTF-8, a shape that is not
+//         `elements.count`, or `path` is a directory or device; kResourceExhausted: no space left
+//         or over the file size limit (says how much is needed); kNotFound: no such directory;
+//         kPermissionDenied; kUnavailable: other errors of the file system.
+// Threads: safe; of two writers of one path the last to end wins.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
                               const std::map<std::string, std::string>& metadata);
 
@@ -45,6 +49,8 @@ class SafetensorsFile {
   // Reads and checks the header. Errors: kNotFound, kPermissionDenied; kInvalidArgument: not such a
   // file, or damaged (names the file and what is wrong: overlap, hole, cut off, unknown dtype, …).
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+  // Takes over `fd`, which was opened for reading; `path` is for messages.
+  static absl::StatusOr<SafetensorsFile> FromDescriptor(int fd, const std::string& path);
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
   ~SafetensorsFile();
@@ -52,7 +58,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::map<std::string, ArrayInfo>& arrays() const { return arrays_; }
 
-  // Errors: kNotFound: no such array; kInvalidArgument: another dtype or count.
+  // Errors: kNotFound: no such array; kInvalidArgument: another dtype or count, or the file was cut
+  //         off since Open; kUnavailable: the file system.
   absl::Status Read(const std::string& name, Buffer out) const;
 
  private:

@@ -5,7 +5,10 @@
 //                     training.json           format, step, plan and caller's metadata
 //
 // Written as DIR/.step_00000100.<random>, synced, then renamed: a directory without a leading dot
-// is complete. A checkpoint of the same step is replaced.
+// is complete. A checkpoint of the same step is replaced in one step (renameat2); where the file
+// system cannot, the old one is .step_00000100.replaced.<random> for a moment, and found there if
+// the writer is killed in it. Hidden directories of killed writers are removed by the first save a
+// day later: a younger one may belong to a writer on another node.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +31,10 @@ struct TrainingState {
 
 // Creates `directory` if needed. Returns the path of the checkpoint.
 //
-// Errors: as WriteSafetensors; kInvalidArgument: `directory` is a file. On an error what was
-//         written of this checkpoint is removed, and earlier ones are as they were.
+// Errors: as WriteSafetensors; kInvalidArgument: `directory` is a file, the step is negative, or
+//         what has the checkpoint's name is none. On an error what was written of this checkpoint
+//         is removed, and earlier ones are as they were.
+// Threads: safe, also between processes; of two writers of one step the last to end wins.
 absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const TrainingState& state,
                                                  absl::Span<const NamedArray> parameters,
@@ -46,7 +51,8 @@ struct WholeCheckpoint {
   SafetensorsFile model;
   SafetensorsFile optimizer;
 };
-// Errors: SafetensorsFile::Open's; kInvalidArgument: training.json is damaged or of a newer format.
+// Errors: SafetensorsFile::Open's; kInvalidArgument: training.json is damaged or of a newer format,
+//         or the files are of different steps.
 absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path);
 
 }  // namespace muster::checkpoint

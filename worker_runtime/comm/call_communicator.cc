@@ -56,7 +56,9 @@ void Call::Finish(absl::Status status) const {
 }
 
 CallCommunicator::CallCommunicator(Membership membership) : membership_(std::move(membership)) {
-  if (membership_.ring != nullptr) ring_group_ = membership_.ring->AddGroup(membership_.group);
+  if (membership_.ring != nullptr) {
+    ring_group_ = membership_.ring->AddGroup(membership_.group, membership_.rank, membership_.size);
+  }
 }
 
 Work CallCommunicator::Refuse(const Operation& operation, absl::string_view why) const {
@@ -78,7 +80,8 @@ Work CallCommunicator::Issue(Operation operation, std::vector<const void*> input
   call.inputs = std::move(inputs);
   call.output = output;
   call.timeout = timeout.value_or(membership_.options.timeout);
-  call.deadline = MonoNow() + call.timeout;
+  const MonoTime now = MonoNow();
+  call.deadline = now + call.timeout;
 
   base::MutexLock lock(issue_mu_);
   operation.sequence = NextSequence(operation);
@@ -87,6 +90,7 @@ Work CallCommunicator::Issue(Operation operation, std::vector<const void*> input
     return absl::StrCat(Describe(operation, group), " on rank ", rank);
   });
   if (operation.is_collective()) {
+    chain_ = ChainHash(chain_, operation);
     base::MutexLock issued_lock(issued_mu_);
     issued_[operation.sequence] = operation;
     num_issued_ = operation.sequence + 1;
@@ -94,7 +98,7 @@ Work CallCommunicator::Issue(Operation operation, std::vector<const void*> input
   }
   if (membership_.ring != nullptr) {
     call.ring = membership_.ring;
-    call.ticket = membership_.ring->Record(ring_group_, operation);
+    call.ticket = membership_.ring->Record(ring_group_, operation, chain_, now);
   }
   Work work(call.completion);
   Start(std::move(call));

@@ -95,13 +95,14 @@ class CallCommunicator : public Communicator {
 
   // Constant after construction.
   const Membership membership_;
-  uint32_t ring_group_ = 0;
+  uint16_t ring_group_ = kUnlistedGroup;
 
   // Held while a call is given its number and handed to the backend, so that numbers are the order
   // of starting.
   base::Mutex issue_mu_;
   // By kind (collectives as one) and peer.
   std::map<std::pair<OperationKind, int>, int64_t> next_sequence_ ABSL_GUARDED_BY(issue_mu_);
+  uint64_t chain_ ABSL_GUARDED_BY(issue_mu_) = 0;
 
   // Taken under issue_mu_; apart from it because control threads read while a call is being
   // started.

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/gloo/gloo_communicator.h"
-#include "worker_runtime/comm/gloo/interface_choice.h"
+#include "worker_runtime/comm/interface_choice.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"
 
@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeGloo(BackendRequest request) {
   std::shared_ptr<GlooDevice> device;
   if (request.membership.size > 1) {
     MUSTER_ASSIGN_OR_RETURN(const InterfaceAddress chosen,
-                            ChooseInterface({.interface_names = request.gloo_interfaces,
+                            ChooseInterface({.gloo_interfaces = request.gloo_interfaces,
+                                             .nccl_interfaces = request.nccl_interfaces,
                                              .master_addr = request.master_addr,
                                              .several_nodes = request.several_nodes},
                                             ListInterfaceAddresses()));

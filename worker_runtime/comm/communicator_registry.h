@@ -19,6 +19,8 @@ struct BackendRequest {
   std::string master_addr;
   bool several_nodes = false;
   std::string gloo_interfaces;  // GLOO_SOCKET_IFNAME
+  std::string nccl_interfaces;  // NCCL_SOCKET_IFNAME; NCCL reads it from the environment itself
+  int local_rank = 0;           // among the ranks of this machine
 };
 
 // "loopback", "gloo", "nccl".

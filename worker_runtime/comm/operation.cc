@@ -8,10 +8,6 @@
 namespace muster::comm {
 namespace {
 
-constexpr std::array<absl::string_view, 8> kKindNames = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast",
-    "all_to_all", "barrier",        "send",       "recv"};
-
 template <typename T>
 void Put(uint8_t*& out, T value) {
   std::memcpy(out, &value, sizeof(value));
@@ -42,8 +38,6 @@ std::string SizeText(const Operation& op) {
 }
 
 }  // namespace
-
-absl::string_view ToString(OperationKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
 
 absl::string_view ToString(ReduceOp op) {
   constexpr std::array<absl::string_view, 3> kNames = {"sum", "max", "min"};
@@ -124,6 +118,22 @@ uint32_t Fingerprint(const Operation& op) {
   Encode(op, bytes.data());
   uint32_t hash = 2166136261u;  // FNV-1a
   for (const uint8_t byte : bytes) hash = (hash ^ byte) * 16777619u;
+  return hash;
+}
+
+uint64_t ChainHash(uint64_t previous, const Operation& op) {
+  std::array<uint8_t, kOperationWireBytes> bytes;
+  Encode(op, bytes.data());
+  uint64_t hash = previous;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, &bytes[at], sizeof(word));
+    // The finalizer of splitmix64: every bit of a word changes about half of the hash's.
+    hash = hash * 0x9e3779b97f4a7c15 + word;
+    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9;
+    hash = (hash ^ hash >> 27) * 0x94d049bb133111eb;
+    hash ^= hash >> 31;
+  }
   return hash;
 }
 

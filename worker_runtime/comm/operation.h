@@ -9,21 +9,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/communicator.h"
+#include "proto/base/progress_board.h"
 
 namespace muster::comm {
 
-enum class OperationKind : uint8_t {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kBroadcast,
-  kAllToAll,
-  kBarrier,
-  kSend,
-  kRecv,
-};
-
-absl::string_view ToString(OperationKind kind);
 absl::string_view ToString(ReduceOp op);
 
 struct Operation {
@@ -64,5 +53,10 @@ absl::StatusOr<Operation> DecodeOperation(const uint8_t* in);
 
 // Differs (very likely) when the operations do; for keeping their messages apart.
 uint32_t Fingerprint(const Operation& operation);
+
+// The hash of a group's collectives up to and with `operation`, from the one before it (0 at
+// first). Over all fields, which every rank agrees on: two ranks with one hash have (very likely)
+// called the same things in the same order.
+uint64_t ChainHash(uint64_t previous, const Operation& operation);
 
 }  // namespace muster::comm

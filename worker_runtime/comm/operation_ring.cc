@@ -1,64 +1,127 @@
 #include "worker_runtime/comm/operation_ring.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
 
 namespace muster::comm {
+namespace {
 
-uint32_t OperationRing::AddGroup(absl::string_view name) {
-  const uint32_t group =
-      std::min(num_groups_.fetch_add(1), static_cast<uint32_t>(kOperationRingGroups - 1));
-  const size_t length = std::min(name.size(), static_cast<size_t>(kGroupNameBytes - 1));
-  for (size_t i = 0; i < length; ++i) group_names_[group][i] = name[i];
-  group_names_[group][length] = '\0';
-  return group;
-}
+int64_t Nanoseconds(MonoTime time) { return absl::ToInt64Nanoseconds(time.since_zero()); }
 
-std::string OperationRing::GroupName(uint32_t group) const {
-  std::string name;
-  for (const std::atomic<char>& c : group_names_[group % kOperationRingGroups]) {
-    if (c == '\0') break;
-    name.push_back(c);
+// Up to four letters; the first is the lowest byte.
+uint32_t PackText(absl::string_view text) {
+  uint32_t packed = 0;
+  for (size_t i = 0; i < std::min<size_t>(text.size(), 4); ++i) {
+    packed |= static_cast<uint32_t>(static_cast<uint8_t>(text[i])) << (8 * i);
   }
-  return name;
+  return packed;
 }
 
-OperationRing::Ticket OperationRing::Record(uint32_t group, const Operation& operation) {
-  const Ticket ticket = next_.fetch_add(1, std::memory_order_relaxed);
-  Entry& entry = entries_[ticket % kOperationRingEntries];
+absl::Status CannotUse(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat("cannot ", what,
+                                             " the progress board: ", std::strerror(errno),
+                                             "; has the job that made it ended?"));
+}
+
+absl::Status NamingBoard(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("MUSTER_BOARD=", path, ": ", status.message()));
+}
+
+absl::StatusOr<ProgressBoard*> MapBoard(int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return CannotUse("look at");
+  // A shorter file would end the program with SIGBUS at the first mark beyond its end.
+  if (info.st_size != static_cast<off_t>(kBoardBytes)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the progress board has ", info.st_size, " bytes instead of ", kBoardBytes,
+                     ": are muster and the program of one version?"));
+  }
+  void* memory = mmap(nullptr, kBoardBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return CannotUse("map");
+  const auto board = AsBoard({static_cast<const std::byte*>(memory), kBoardBytes});
+  if (board.ok()) return static_cast<ProgressBoard*>(memory);
+  munmap(memory, kBoardBytes);
+  return board.status();
+}
+
+}  // namespace
+
+OperationRing::OperationRing()
+    : private_board_(std::make_unique<ProgressBoard>()), board_(private_board_.get()) {
+  board_->header = NewBoardHeader();
+  board_->pid = getpid();
+}
+
+OperationRing::OperationRing(ProgressBoard* mapped) : board_(mapped) { board_->pid = getpid(); }
+
+OperationRing::~OperationRing() {
+  if (private_board_ == nullptr) munmap(board_, kBoardBytes);
+}
+
+absl::StatusOr<std::unique_ptr<OperationRing>> OperationRing::OpenBoard(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return NamingBoard(path, CannotUse("open"));
+  const absl::StatusOr<ProgressBoard*> board = MapBoard(fd);
+  close(fd);
+  if (!board.ok()) return NamingBoard(path, board.status());
+  return std::unique_ptr<OperationRing>(new OperationRing(*board));
+}
+
+void OperationRing::MarkProgress(int64_t step, Phase phase) {
+  const uint64_t count = step < 0 ? 0 : static_cast<uint64_t>(step) + 1;
+  board_->marked_ns.store(Nanoseconds(MonoNow()), std::memory_order_relaxed);
+  board_->progress.store(count << 8 | static_cast<uint64_t>(phase), std::memory_order_release);
+}
+
+uint16_t OperationRing::AddGroup(absl::string_view name, int rank, int size) {
+  const uint32_t index = board_->num_groups.fetch_add(1, std::memory_order_acq_rel);
+  if (index >= kBoardGroups) return kUnlistedGroup;
+  BoardGroup& group = board_->groups[index];
+  group.rank.store(rank, std::memory_order_relaxed);
+  group.size.store(size, std::memory_order_relaxed);
+  const size_t length = std::min<size_t>(name.size(), kBoardGroupNameBytes - 1);
+  for (size_t i = 0; i < length; ++i) group.name[i].store(name[i], std::memory_order_relaxed);
+  group.is_written.store(1, std::memory_order_release);
+  return static_cast<uint16_t>(index);
+}
+
+OperationRing::Ticket OperationRing::Record(uint16_t group, const Operation& op, uint64_t chain,
+                                            MonoTime now) {
+  const Ticket ticket = board_->num_operations.fetch_add(1, std::memory_order_acq_rel);
+  BoardOperation& entry = board_->operations[ticket % kBoardOperations];
   entry.stamp.store(2 * ticket + 1, std::memory_order_release);
-  entry.what.store(uint64_t{group} << 32 | static_cast<uint64_t>(operation.kind) << 8 |
-                       static_cast<uint64_t>(operation.dtype),
+  entry.what.store(uint64_t{group} << 48 | static_cast<uint64_t>(op.kind) << 32 |
+                       PackText(muster::ToString(op.dtype)),
                    std::memory_order_release);
   entry.state.store(ticket << 8, std::memory_order_release);
-  entry.sequence.store(operation.sequence, std::memory_order_release);
-  entry.bytes.store(operation.bytes(), std::memory_order_release);
+  entry.sequence.store(op.sequence, std::memory_order_release);
+  entry.bytes.store(op.bytes(), std::memory_order_release);
+  entry.peer.store(op.peer, std::memory_order_release);
+  entry.chain.store(chain, std::memory_order_release);
+  entry.issued_ns.store(Nanoseconds(now), std::memory_order_release);
   entry.stamp.store(2 * ticket + 2, std::memory_order_release);
+  if (op.is_collective() && group < kBoardGroups) {
+    board_->groups[group].num_issued.store(op.sequence + 1, std::memory_order_release);
+  }
   return ticket;
 }
 
 void OperationRing::SetState(Ticket ticket, OperationState state) {
   if (ticket == kNoTicket) return;
-  std::atomic<uint64_t>& word = entries_[ticket % kOperationRingEntries].state;
+  std::atomic<uint64_t>& word = board_->operations[ticket % kBoardOperations].state;
   uint64_t seen = word.load(std::memory_order_relaxed);
   while (seen >> 8 == ticket &&
          !word.compare_exchange_weak(seen, ticket << 8 | static_cast<uint64_t>(state),
                                      std::memory_order_release, std::memory_order_relaxed)) {
   }
-}
-
-std::optional<OperationRecord> OperationRing::Read(Ticket ticket) const {
-  const Entry& entry = entries_[ticket % kOperationRingEntries];
-  if (entry.stamp.load(std::memory_order_acquire) != 2 * ticket + 2) return std::nullopt;
-  const uint64_t what = entry.what.load(std::memory_order_acquire);
-  OperationRecord record;
-  record.group = static_cast<uint32_t>(what >> 32);
-  record.kind = static_cast<OperationKind>(what >> 8 & 0xff);
-  record.dtype = static_cast<DType>(what & 0xff);
-  record.state = static_cast<OperationState>(entry.state.load(std::memory_order_acquire) & 0xff);
-  record.sequence = entry.sequence.load(std::memory_order_acquire);
-  record.bytes = entry.bytes.load(std::memory_order_acquire);
-  if (entry.stamp.load(std::memory_order_acquire) != 2 * ticket + 2) return std::nullopt;
-  return record;
 }
 
 }  // namespace muster::comm

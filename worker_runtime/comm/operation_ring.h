@@ -1,74 +1,60 @@
-// The record of recent operations of one process: what its communicators were asked to do and how
-// far they came.
-//
-// A plain block of lock-free atomics without pointers, so that it can lie in memory shared with the
-// agent (the progress board), who reads it while the worker runs, hangs or is dead. Writing takes
-// no lock and no system call.
-//
-// Threads: safe. Readers may see an entry being replaced; they are told so.
-// Cost:    a record is one fetch_add and eight stores, a change of state one compare-and-swap.
+// The writer of the progress board (proto/base/progress_board.h): what the communicators of one
+// process were asked to do and how far they came, and where its program is.
 #pragma once
 
-#include <array>
-#include <atomic>
-#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/base/progress_board.h"
 #include "worker_runtime/comm/operation.h"
 
 namespace muster::comm {
 
-enum class OperationState : uint8_t { kIssued, kStarted, kDone, kFailed };
-
-inline constexpr int kOperationRingEntries = 4096;
-inline constexpr int kOperationRingGroups = 64;
-inline constexpr int kGroupNameBytes = 48;
-
-struct OperationRecord {
-  uint32_t group = 0;  // index into the table of groups
-  OperationKind kind = OperationKind::kBarrier;
-  DType dtype = DType::kU8;
-  OperationState state = OperationState::kIssued;
-  int64_t sequence = 0;
-  int64_t bytes = 0;  // of one block
-};
-
+// Threads: safe. Marking and recording take no lock and make no system call.
+// Cost:    a record is one fetch_add and nine stores, a change of state one compare-and-swap.
 class OperationRing {
  public:
   // Names one record; changes of state to a record that has been replaced since are dropped.
   using Ticket = uint64_t;
   static constexpr Ticket kNoTicket = ~Ticket{0};
 
-  // The group's index. Names are cut to kGroupNameBytes - 1; groups beyond the table share its last
-  // entry.
-  uint32_t AddGroup(absl::string_view name);
-  std::string GroupName(uint32_t group) const;
+  // A board in private memory: for a program without an agent.
+  OperationRing();
+  // The board that the agent has made at `path` for this process.
+  //
+  // Errors: kUnavailable: it cannot be opened or mapped; kInvalidArgument, kFailedPrecondition: it
+  //         is no board, or one of another version or size. Each names MUSTER_BOARD and the path.
+  static absl::StatusOr<std::unique_ptr<OperationRing>> OpenBoard(const std::string& path);
+  ~OperationRing();
+  OperationRing(const OperationRing&) = delete;
+  OperationRing& operator=(const OperationRing&) = delete;
 
-  Ticket Record(uint32_t group, const Operation& operation);
+  // What the program does, and of which step. A negative step: none yet.
+  void MarkProgress(int64_t step, Phase phase);
+
+  // The group's index. Names are cut to kBoardGroupNameBytes - 1; groups beyond the table are
+  // kUnlistedGroup.
+  uint16_t AddGroup(absl::string_view name, int rank, int size);
+  // `chain` is the group's hash up to and with this operation, see BoardOperation.
+  Ticket Record(uint16_t group, const Operation& operation, uint64_t chain, MonoTime now);
   void SetState(Ticket ticket, OperationState state);
 
-  // How many records were ever made; the last kOperationRingEntries of them can be read.
-  uint64_t num_records() const { return next_.load(std::memory_order_acquire); }
+  // How many records were ever made; the last kBoardOperations of them can be read.
+  uint64_t num_records() const { return board_->num_operations.load(std::memory_order_acquire); }
   // Nothing if it has been replaced, or is being written right now.
-  std::optional<OperationRecord> Read(Ticket ticket) const;
+  std::optional<BoardSnapshot::Record> Read(Ticket ticket) const {
+    return ReadRecord(*board_, ticket);
+  }
+  BoardSnapshot Snapshot() const { return DecodeBoard(*board_); }
 
  private:
-  struct Entry {
-    // 2 * ticket + 1 while being written, 2 * ticket + 2 when whole.
-    std::atomic<uint64_t> stamp{0};
-    std::atomic<uint64_t> what{0};   // group << 32 | kind << 8 | dtype
-    std::atomic<uint64_t> state{0};  // ticket << 8 | state
-    std::atomic<int64_t> sequence{0};
-    std::atomic<int64_t> bytes{0};
-  };
-  static_assert(std::atomic<uint64_t>::is_always_lock_free);
+  explicit OperationRing(ProgressBoard* mapped);
 
-  std::atomic<uint64_t> next_{0};
-  std::atomic<uint32_t> num_groups_{0};
-  std::array<std::array<std::atomic<char>, kGroupNameBytes>, kOperationRingGroups> group_names_{};
-  std::array<Entry, kOperationRingEntries> entries_{};
+  const std::unique_ptr<ProgressBoard> private_board_;  // null where it is mapped
+  ProgressBoard* const board_;                          // that, or the mapping, unmapped at the end
 };
 
 }  // namespace muster::comm

@@ -204,10 +204,10 @@ absl::StatusOr<StepResult> Engine::State::Update(engine::LossSum total) {
   MUSTER_RETURN_IF_ERROR(CheckLoss(total));
   const double norm = engine::GradientNorm(sum.Result(flat), norm_partials) / total.num_tokens;
   if (!std::isfinite(norm)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "step ", step + 1, ": the gradient is not finite, first in ",
-        engine::FirstNotFinite(store, flat, sum.Result(flat)),
-        "; the parameters are as they were; try a lower learning rate"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step + 1, ": the gradient is not finite, first in ",
+                     engine::FirstNotFinite(store, flat, sum.Result(flat)),
+                     "; the parameters are as they were; try a lower learning rate"));
   }
   const double learning_rate = LearningRate(plan.learning_rate, step);
   ++step;

@@ -85,8 +85,8 @@ Work GradientSum::Reduce(FlatState& state, const plan::Bucket& bucket) {
   for (int slot : sums_.root_slots) {
     roots.push_back(BufferOfTensor(Part(state.gradients()[slot], first, count)));
   }
-  return world_.AllReduceSubtrees(
-      roots, output, {.leaves_per_rank = static_cast<int64_t>(sums_.leaves.size())});
+  return world_.AllReduceSubtrees(roots, output,
+                                  {.leaves_per_rank = static_cast<int64_t>(sums_.leaves.size())});
 }
 
 const Tensor& GradientSum::Result(const FlatState& state) const {

@@ -8,9 +8,9 @@ std::vector<Bucket> PlanBuckets(absl::Span<const ParameterInfo> parameters,
   for (int i = static_cast<int>(parameters.size()); i-- > 0;) {
     const int64_t first_element = layout.offsets[i];
     const int64_t bytes_max = buckets.size() == 1 ? options.first_bytes_max : options.bytes_max;
-    const bool fits = !buckets.empty() && (buckets.back().end_element - first_element) *
-                                                  options.bytes_per_element <=
-                                              bytes_max;
+    const bool fits =
+        !buckets.empty() &&
+        (buckets.back().end_element - first_element) * options.bytes_per_element <= bytes_max;
     if (!fits) {
       const int64_t end_element =
           buckets.empty() ? layout.num_elements : buckets.back().first_element;

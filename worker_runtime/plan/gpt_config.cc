@@ -9,11 +9,25 @@ namespace {
 
 // Sizes above are surely mistakes, and their products would not fit 64 bits.
 constexpr int64_t kLargestSize = int64_t{1} << 24;
+constexpr int64_t kMostLayers = int64_t{1} << 16;
+constexpr double kMostParameters = 1e13;
 
-absl::Status CheckSize(absl::string_view name, int64_t value) {
-  if (value >= 1 && value <= kLargestSize) return absl::OkStatus();
+absl::Status CheckSize(absl::string_view name, int64_t value, int64_t most = kLargestSize) {
+  if (value >= 1 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " must be between 1 and ", kLargestSize, ", not ", value));
+      absl::StrCat(name, " must be between 1 and ", most, ", not ", value));
+}
+
+// In double, which cannot overflow.
+absl::Status CheckTotal(const GptConfig& config) {
+  const double width = static_cast<double>(config.width);
+  const double total = static_cast<double>(config.vocabulary + config.context) * width +
+                       static_cast<double>(config.layers) * 12 * width * width;
+  if (total <= kMostParameters) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("width must be smaller, not ", config.width, ", or layers fewer, not ",
+                   config.layers, ": that makes about ", total, " parameters, and at most ",
+                   kMostParameters, " can be planned"));
 }
 
 int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
@@ -24,7 +38,7 @@ int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
 }  // namespace
 
 absl::Status GptConfig::Validate() const {
-  MUSTER_RETURN_IF_ERROR(CheckSize("layers", layers));
+  MUSTER_RETURN_IF_ERROR(CheckSize("layers", layers, kMostLayers));
   MUSTER_RETURN_IF_ERROR(CheckSize("heads", heads));
   MUSTER_RETURN_IF_ERROR(CheckSize("width", width));
   MUSTER_RETURN_IF_ERROR(CheckSize("context", context));
@@ -35,7 +49,7 @@ absl::Status GptConfig::Validate() const {
         absl::StrCat("heads must divide the width: ", width, " is not a multiple of ", heads,
                      "; try heads ", fitting, " or width ", (width + heads - 1) / heads * heads));
   }
-  return absl::OkStatus();
+  return CheckTotal(*this);
 }
 
 int64_t GptConfig::num_parameters() const {

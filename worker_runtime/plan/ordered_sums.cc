@@ -1,6 +1,7 @@
 #include "worker_runtime/plan/ordered_sums.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "muster/sum_tree.h"
@@ -61,6 +62,14 @@ class Planner {
   OrderedSums sums_;
 };
 
+// While the right half is added up, the left one waits in one slot.
+int64_t SlotsOfSubtree(int64_t num_leaves) {
+  if (num_leaves == 1) return 1;
+  const int64_t left = SumTreeSplit(num_leaves);
+  const int64_t left_slots = std::bit_width(static_cast<uint64_t>(left));  // a power of two
+  return std::max(left_slots, 1 + SlotsOfSubtree(num_leaves - left));
+}
+
 }  // namespace
 
 OrderedSums PlanOrderedSums(int64_t rank, int64_t size, int64_t accumulation) {
@@ -71,7 +80,14 @@ OrderedSums PlanOrderedSums(int64_t rank, int64_t size, int64_t accumulation) {
 }
 
 int64_t OrderedPartialSums(int64_t rank, int64_t size, int64_t accumulation) {
-  return PlanOrderedSums(rank, size, accumulation).num_slots - 1;
+  MUSTER_CHECK(0 <= rank && rank < size && accumulation >= 1);
+  const std::vector<LeafRange> roots = CoverWithSubtrees(
+      {.begin = rank * accumulation, .end = (rank + 1) * accumulation}, size * accumulation);
+  int64_t slots = 0;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    slots = std::max(slots, static_cast<int64_t>(i) + SlotsOfSubtree(roots[i].end - roots[i].begin));
+  }
+  return slots - 1;
 }
 
 }  // namespace muster::plan

@@ -33,7 +33,7 @@ struct OrderedLeaf {
 };
 
 struct OrderedSums {
-  int num_slots = 0;                // at most ceil(log2(accumulation)) + 1 for aligned ranges
+  int num_slots = 0;
   std::vector<OrderedLeaf> leaves;  // [accumulation], left to right
   // Where the roots of CoverWithSubtrees of the rank's range are in the end, left to right.
   std::vector<int> root_slots;
@@ -42,7 +42,8 @@ struct OrderedSums {
 // What rank `rank` of `size` does; 0 <= rank < size, accumulation >= 1 (checked).
 OrderedSums PlanOrderedSums(int64_t rank, int64_t size, int64_t accumulation);
 
-// Gradient buffers that ordered mode takes beside the one that every mode has: num_slots - 1.
+// Gradient buffers that ordered mode takes beside the one that every mode has: num_slots - 1, about
+// log2(accumulation), without making the plan.
 int64_t OrderedPartialSums(int64_t rank, int64_t size, int64_t accumulation);
 
 }  // namespace muster::plan

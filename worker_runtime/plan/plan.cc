@@ -80,11 +80,7 @@ absl::Status CheckPlacements(const Plan& plan) {
 absl::Status CheckBuckets(const Plan& plan) {
   MUSTER_RETURN_IF_ERROR(
       CheckInteger("bucket_bytes_max", plan.bucket_bytes_max, 1, kMostBucketBytes));
-  if (plan.first_bucket_bytes_max >= 1 && plan.first_bucket_bytes_max <= plan.bucket_bytes_max) {
-    return absl::OkStatus();
-  }
-  return Bad("first_bucket_bytes_max", absl::StrCat(plan.first_bucket_bytes_max),
-             absl::StrCat("between 1 and bucket_bytes_max, which is ", plan.bucket_bytes_max));
+  return CheckInteger("first_bucket_bytes_max", plan.first_bucket_bytes_max, 1, kMostBucketBytes);
 }
 
 absl::Status CheckAdamW(const AdamWOptions& adamw) {

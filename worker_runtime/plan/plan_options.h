@@ -2,10 +2,11 @@
 //
 //   CLI::App app;
 //   plan::PlanOptionsParser parser(app);
-//   app.parse(...);                                            // may throw CLI::ParseError
+//   MUSTER_RETURN_IF_ERROR(plan::ParseArguments(app, args));   // arguments.h
 //   MUSTER_ASSIGN_OR_RETURN(plan::PlanOptions options, parser.Finish());
 //
 // Every option is spelled with underscores or with dashes; a repeated option's last value wins.
+// What a value may be is said in one place, GptConfig::Validate and Plan::Validate.
 //
 // Threads: pure.
 #pragma once
@@ -38,9 +39,11 @@ class PlanOptionsParser {
   explicit PlanOptionsParser(CLI::App& app);
   ~PlanOptionsParser();
 
+  // The values, once `app` has parsed; sizes that were not given are those of `model`.
+  //
   // Errors: kInvalidArgument naming the flag, the value and what was expected; kUnimplemented: a
   //         value or flag of a later version.
-  absl::StatusOr<PlanOptions> Finish() const;
+  absl::StatusOr<PlanOptions> Finish(const GptConfig& model = GptConfig()) const;
 
  private:
   struct State;

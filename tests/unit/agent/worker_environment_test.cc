@@ -48,7 +48,10 @@ TEST(MakeWorkerEnvs, CountsRanksFromTheFirstOfTheNode) {
 
 TEST(MakeWorkerEnvs, GivesEachWorkerItsOwnFileAndDevices) {
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(
-      SecondOfTwoNodes(), {.error_files = {"/0", "/1"}, .visible_devices = {"2", "5"}});
+      SecondOfTwoNodes(),
+      {.error_files = {"/0", "/1"}, .visible_devices = {"2", "5"}, .boards = {"/b0", "/b1"}});
+  EXPECT_EQ(envs[0].board, "/b0");
+  EXPECT_EQ(envs[1].board, "/b1");
   EXPECT_EQ(envs[0].error_file, "/0");
   EXPECT_EQ(envs[1].error_file, "/1");
   EXPECT_EQ(envs[1].visible_devices, "5");

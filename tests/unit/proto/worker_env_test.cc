@@ -33,6 +33,7 @@ WorkerEnv Rank5() {
   env.instance = Instance(6);
   env.round = Round(2);
   env.agent_socket = "/run/agent.sock";
+  env.board = "/run/board-2-1";
   return env;
 }
 
@@ -61,6 +62,7 @@ TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
       {"MUSTER_ROUND", "2"},
       {"MUSTER_LOCAL_RANK", "1"},
       {"MUSTER_AGENT_SOCKET", "/run/agent.sock"},
+      {"MUSTER_BOARD", "/run/board-2-1"},
   };
   EXPECT_EQ(EncodeWorkerEnv(Rank5(), {}), expected);
 }

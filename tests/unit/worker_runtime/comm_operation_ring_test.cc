@@ -6,10 +6,19 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/files.h"
+#include "tests/support/status_matchers.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
 
 namespace muster::comm {
 namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr MonoTime kNow{};
 
 Operation AllReduceAt(int64_t sequence) {
   return {
@@ -17,67 +26,96 @@ Operation AllReduceAt(int64_t sequence) {
 }
 
 TEST(OperationRing, AnOperationIsReadAsItWasWritten) {
-  auto ring = std::make_unique<OperationRing>();
-  const uint32_t group = ring->AddGroup("dp");
-  const auto ticket = ring->Record(group, AllReduceAt(17));
-  ring->SetState(ticket, OperationState::kDone);
-  const auto record = ring->Read(ticket);
+  OperationRing ring;
+  const uint16_t group = ring.AddGroup("dp", 1, 4);
+  const auto ticket = ring.Record(group, AllReduceAt(17), 99, MonoTime::At(absl::Seconds(3)));
+  ring.SetState(ticket, OperationState::kDone);
+  const auto record = ring.Read(ticket);
   ASSERT_TRUE(record.has_value());
-  EXPECT_EQ(ring->GroupName(record->group), "dp");
   EXPECT_EQ(record->kind, OperationKind::kAllReduce);
-  EXPECT_EQ(record->dtype, DType::kF32);
+  EXPECT_EQ(record->dtype, "f32");
   EXPECT_EQ(record->state, OperationState::kDone);
   EXPECT_EQ(record->sequence, 17);
   EXPECT_EQ(record->bytes, 32);
+  EXPECT_EQ(record->peer, -1);
+  EXPECT_EQ(record->chain, 99u);
+  EXPECT_EQ(record->issued_at, MonoTime::At(absl::Seconds(3)));
+  const BoardSnapshot snapshot = ring.Snapshot();
+  ASSERT_EQ(snapshot.groups.size(), 1u);
+  EXPECT_EQ(snapshot.groups[0].name, "dp");
+  EXPECT_EQ(snapshot.groups[0].rank, 1);
+  EXPECT_EQ(snapshot.groups[0].size, 4);
+  EXPECT_EQ(snapshot.groups[0].num_issued, 18);
+  EXPECT_EQ(Describe(snapshot, *record), "all_reduce #17 (group dp, 32 bytes f32), done");
 }
 
 TEST(OperationRing, KeepsTheLastRecordsAndSaysThatOlderAreGone) {
-  auto ring = std::make_unique<OperationRing>();
-  for (int64_t s = 0; s < kOperationRingEntries + 10; ++s) ring->Record(0, AllReduceAt(s));
-  EXPECT_FALSE(ring->Read(9).has_value());
-  ASSERT_TRUE(ring->Read(10).has_value());
-  EXPECT_EQ(ring->Read(10)->sequence, 10);
-  EXPECT_FALSE(ring->Read(kOperationRingEntries + 10).has_value());
+  OperationRing ring;
+  for (int64_t s = 0; s < kBoardOperations + 10; ++s) ring.Record(0, AllReduceAt(s), 0, kNow);
+  EXPECT_FALSE(ring.Read(9).has_value());
+  ASSERT_TRUE(ring.Read(10).has_value());
+  EXPECT_EQ(ring.Read(10)->sequence, 10);
+  EXPECT_FALSE(ring.Read(kBoardOperations + 10).has_value());
 }
 
 TEST(OperationRing, ALateChangeOfStateDoesNotTouchTheRecordThatCameAfter) {
-  auto ring = std::make_unique<OperationRing>();
-  const auto old = ring->Record(0, AllReduceAt(0));
-  for (int64_t s = 1; s <= kOperationRingEntries; ++s) ring->Record(0, AllReduceAt(s));
-  ring->SetState(old, OperationState::kFailed);
-  EXPECT_EQ(ring->Read(old + kOperationRingEntries)->state, OperationState::kIssued);
+  OperationRing ring;
+  const auto old = ring.Record(0, AllReduceAt(0), 0, kNow);
+  for (int64_t s = 1; s <= kBoardOperations; ++s) ring.Record(0, AllReduceAt(s), 0, kNow);
+  ring.SetState(old, OperationState::kFailed);
+  EXPECT_EQ(ring.Read(old + kBoardOperations)->state, OperationState::kIssued);
 }
 
-TEST(OperationRing, LongNamesAreCutAndTooManyGroupsShareAnEntry) {
-  auto ring = std::make_unique<OperationRing>();
-  const uint32_t group = ring->AddGroup(std::string(200, 'x'));
-  EXPECT_EQ(ring->GroupName(group), std::string(kGroupNameBytes - 1, 'x'));
-  for (int i = 0; i < 100; ++i) EXPECT_LT(ring->AddGroup("g"), kOperationRingGroups);
+TEST(OperationRing, LongNamesAreCutAndGroupsBeyondTheTableAreUnlisted) {
+  OperationRing ring;
+  EXPECT_EQ(ring.AddGroup(std::string(200, 'x'), 0, 1), 0);
+  for (int i = 1; i < kBoardGroups; ++i) EXPECT_EQ(ring.AddGroup("g", 0, 1), i);
+  EXPECT_EQ(ring.AddGroup("one too many", 0, 1), kUnlistedGroup);
+  const auto ticket = ring.Record(kUnlistedGroup, AllReduceAt(0), 0, kNow);
+  const BoardSnapshot snapshot = ring.Snapshot();
+  ASSERT_EQ(snapshot.groups.size(), static_cast<size_t>(kBoardGroups));
+  EXPECT_EQ(snapshot.groups[0].name, std::string(kBoardGroupNameBytes - 1, 'x'));
+  EXPECT_THAT(Describe(snapshot, *ring.Read(ticket)), HasSubstr("group unlisted"));
+}
+
+TEST(OperationRing, StepAndPhaseAreReadTogether) {
+  OperationRing ring;
+  EXPECT_FALSE(ring.Snapshot().step.has_value());
+  ring.MarkProgress(-1, Phase::kLoad);
+  EXPECT_FALSE(ring.Snapshot().step.has_value());
+  EXPECT_EQ(ring.Snapshot().phase, Phase::kLoad);
+  const MonoTime before = MonoNow();
+  ring.MarkProgress(int64_t{1} << 40, Phase::kBackward);
+  EXPECT_EQ(ring.Snapshot().step, int64_t{1} << 40);
+  EXPECT_EQ(ring.Snapshot().phase, Phase::kBackward);
+  EXPECT_GE(ring.Snapshot().marked_at, before);
 }
 
 TEST(OperationRing, ConcurrentWritersAndAReaderNeverSeeATornRecord) {
-  auto ring = std::make_unique<OperationRing>();
+  OperationRing ring;
   std::vector<std::thread> writers;
   for (int w = 0; w < 3; ++w) {
     writers.emplace_back([&ring] {
       for (int64_t s = 0; s < 20000; ++s) {
         Operation op = AllReduceAt(s);
         op.count = s;
-        ring->SetState(ring->Record(0, op), OperationState::kDone);
+        ring.SetState(ring.Record(0, op, 7 * s, kNow), OperationState::kDone);
       }
     });
   }
-  int num_read = 0;
-  while (ring->num_records() < 60000) {
-    const uint64_t next = ring->num_records();
+  const auto expect_whole = [](const BoardSnapshot::Record& record) {
+    EXPECT_EQ(record.bytes, record.sequence * 4);
+    EXPECT_EQ(record.chain, static_cast<uint64_t>(record.sequence) * 7);
+  };
+  while (ring.num_records() < 60000) {
+    const uint64_t next = ring.num_records();
     if (next == 0) continue;
-    const auto record = ring->Read(next - 1);
-    if (!record.has_value()) continue;
-    ++num_read;
-    EXPECT_EQ(record->bytes, record->sequence * 4);
+    if (const auto record = ring.Read(next - 1)) expect_whole(*record);
   }
   for (std::thread& writer : writers) writer.join();
-  EXPECT_GE(num_read, 0);
+  const BoardSnapshot snapshot = ring.Snapshot();
+  EXPECT_EQ(snapshot.operations.size(), static_cast<size_t>(kBoardOperations));
+  for (const auto& record : snapshot.operations) expect_whole(record);
 }
 
 TEST(OperationRing, EveryOperationOfACommunicatorIsRecorded) {
@@ -93,7 +131,64 @@ TEST(OperationRing, EveryOperationOfACommunicatorIsRecorded) {
   EXPECT_EQ(ring->Read(0)->bytes, 16);
   EXPECT_EQ(ring->Read(1)->state, OperationState::kDone);
   EXPECT_EQ(ring->Read(2)->state, OperationState::kFailed);
-  EXPECT_EQ(ring->GroupName(ring->Read(2)->group), "solo");
+  EXPECT_EQ(ring->Snapshot().groups[ring->Read(2)->group].name, "solo");
+}
+
+TEST(OperationRing, RecordsTransfersAndTheOperationInsideASplit) {
+  auto ring = std::make_shared<OperationRing>();
+  auto ranks = MakeLoopbackCommunicators({.group = "pp", .size = 2, .ring = ring});
+  std::vector<float> data(4);
+  const Work send = ranks[0]->Send(ConstBufferOf(data), 1);
+  ASSERT_THAT(ranks[1]->Recv(BufferOf(data), 0).Wait(), IsOk());
+  ASSERT_THAT(send.Wait(), IsOk());
+  EXPECT_EQ(ring->Read(0)->kind, OperationKind::kSend);
+  EXPECT_EQ(ring->Read(0)->peer, 1);
+  EXPECT_EQ(ring->Read(1)->kind, OperationKind::kRecv);
+  std::thread other([&] { EXPECT_THAT(ranks[1]->Split(0, 0), IsOk()); });
+  EXPECT_THAT(ranks[0]->Split(0, 0, "half"), IsOk());
+  other.join();
+  EXPECT_EQ(ring->Read(2)->kind, OperationKind::kAllGather);
+  EXPECT_EQ(ring->num_records(), 4u);
+}
+
+// The chain hashes of rank `rank` after calls of the given sizes.
+std::vector<uint64_t> ChainsOf(const std::vector<int64_t>& counts) {
+  auto ring = std::make_shared<OperationRing>();
+  auto ranks = MakeLoopbackCommunicators({.size = 1, .ring = ring});
+  std::vector<uint64_t> chains;
+  for (const int64_t count : counts) {
+    std::vector<float> data(count);
+    EXPECT_THAT(ranks[0]->AllReduce(BufferOf(data)).Wait(), IsOk());
+    chains.push_back(ring->Read(ring->num_records() - 1)->chain);
+  }
+  return chains;
+}
+
+TEST(ChainHash, IsTheSameUntilTwoRanksCallSomethingElseAndNeverAgain) {
+  const auto a = ChainsOf({1, 2, 3, 4}), b = ChainsOf({1, 2, 5, 4});
+  EXPECT_EQ(a, ChainsOf({1, 2, 3, 4}));
+  EXPECT_EQ(a[0], b[0]);
+  EXPECT_EQ(a[1], b[1]);
+  EXPECT_NE(a[2], b[2]);
+  EXPECT_NE(a[3], b[3]);
+}
+
+TEST(ChainHash, DependsOnEveryField) {
+  const Operation op = AllReduceAt(3);
+  const auto differs = [&](auto change) {
+    Operation other = op;
+    change(other);
+    return ChainHash(1, other) != ChainHash(1, op);
+  };
+  EXPECT_NE(ChainHash(2, op), ChainHash(1, op));
+  EXPECT_TRUE(differs([](Operation& o) { o.kind = OperationKind::kBroadcast; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.dtype = DType::kBf16; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.reduce = ReduceOp::kMax; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.order = SumOrder::kOrdered; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.peer = 0; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.count = 9; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.leaves_per_rank = 2; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.sequence = 4; }));
 }
 
 }  // namespace

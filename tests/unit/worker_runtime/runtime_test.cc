@@ -14,9 +14,11 @@
 #include "proto/agent.pb.h"
 #include "proto/io/store_wire.h"
 #include "proto/spec/worker_env.h"
+#include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/agent_client.h"
 #include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/operation_ring.h"
 
 namespace muster {
 namespace {
@@ -144,6 +146,39 @@ TEST(Runtime, IsOneRankOfOneWithoutALauncher) {
   EXPECT_THAT((*world)->AllReduce(BufferOf(data)).Wait(), IsOk());
   EXPECT_THAT(data, ::testing::ElementsAre(1, 2, 3));
   EXPECT_THAT((*runtime)->Finish(10), IsOk());
+}
+
+TEST(Runtime, MarksProgressAndOperationsOnTheBoardOfItsAgent) {
+  const FakeAgent agent(Round(2));
+  const testing::TemporaryDirectory directory;
+  BoardHeader header = NewBoardHeader();
+  std::string bytes(kBoardBytes, '\0');
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  testing::WriteFile(directory.File("board"), bytes);
+  EnvironmentMap environment = WorkerEnvironment(agent, 0, 1);
+  environment["MUSTER_BOARD"] = directory.File("board");
+  auto runtime = Runtime::FromEnvironment(environment);
+  ASSERT_THAT(runtime, IsOk());
+  (*runtime)->SetProgress(5, Phase::kBackward);
+  auto world = (*runtime)->MakeCommunicator("world");
+  ASSERT_THAT(world, IsOk());
+  ASSERT_THAT((*world)->Barrier().Wait(), IsOk());
+
+  auto reader = comm::OperationRing::OpenBoard(directory.File("board"));
+  ASSERT_THAT(reader, IsOk());
+  const BoardSnapshot snapshot = (*reader)->Snapshot();
+  EXPECT_EQ(snapshot.step, 5);
+  EXPECT_EQ(snapshot.phase, Phase::kBackward);
+  ASSERT_EQ(snapshot.operations.size(), 1u);
+  EXPECT_EQ(Describe(snapshot, snapshot.operations[0]), "barrier #0 (group world), done");
+}
+
+TEST(Runtime, NamesABoardThatIsNone) {
+  const FakeAgent agent(Round(2));
+  EnvironmentMap environment = WorkerEnvironment(agent, 0, 1);
+  environment["MUSTER_BOARD"] = "/dev/null";
+  EXPECT_THAT(Runtime::FromEnvironment(environment),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("MUSTER_BOARD=/dev/null")));
 }
 
 TEST(Runtime, SaysWhatToDoWhenTorchrunStartedIt) {

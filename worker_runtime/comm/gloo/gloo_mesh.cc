@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/diagnosis.h"
-#include "worker_runtime/comm/gloo/interface_choice.h"
+#include "worker_runtime/comm/interface_choice.h"
 
 namespace muster::comm {
 namespace {

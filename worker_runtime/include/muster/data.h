@@ -2,8 +2,8 @@
 // of the training.
 //
 //   MUSTER_ASSIGN_OR_RETURN(auto tokens, OpenTokens({"a.txt", "b.txt"}));
-//   BatchReader reader(*tokens, {.seed = 1, .rank = 0, .size = 2, .batch = 4, .sequence = 256});
-//   MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader.Next());
+//   MUSTER_ASSIGN_OR_RETURN(auto reader, BatchReader::Create(*tokens, {.size = 2, .batch = 4}));
+//   MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader->Next());
 //
 // What micro-batch g of step s holds depends on (seed, s, g) alone, so it does not matter how many
 // ranks share the work, nor whether the job was restarted in between (DESIGN.md "Bits").
@@ -36,16 +36,20 @@ class TokenSource {
   // Copies tokens [first, first + out.size()) to `out`; the range must lie in [0, num_tokens).
   //
   // Errors: kInvalidArgument: an id outside the vocabulary (names file and position); kUnavailable:
-  //         the file can no longer be read.
+  //         the file can no longer be read, or not that far. What was copied until then is in
+  //         `out`.
   virtual absl::Status Read(int64_t first, absl::Span<int32_t> out) const = 0;
 };
 
 // The files one after the other, each either text, taken as bytes (vocabulary 256), or GPT-2 tokens
 // in llm.c's format (vocabulary 50257), told apart by their first bytes. Directories are not read.
+// A file may be named several times, and counts as often. Ids are checked when they are read. A
+// few files stay open, the others are opened for each read; all keep the length they had here.
 //
-// Errors, all naming the file: kNotFound, kPermissionDenied, kInvalidArgument: empty, a directory,
-//         a token file whose header contradicts its length or has an unknown version, or text and
-//         token files mixed.
+// Errors: all name the file. kNotFound; kPermissionDenied; kInvalidArgument: no file, an empty one,
+//         a directory, pipe or device, a token file whose header contradicts its length or has an
+//         unknown version, another file of llm.c's, or text and token files mixed; kUnavailable:
+//         the disk fails, or no descriptor is left.
 // Source: karpathy/llm.c, dataloader.h (header of 256 int32: magic 20240520, version 1, count)
 absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(absl::Span<const std::string> paths);
 
@@ -53,8 +57,8 @@ struct BatchOptions {
   uint64_t seed = 1;
   int rank = 0;
   int size = 1;
-  int64_t accumulation = 1;  // micro-batches per rank and step
-  int64_t batch = 4;         // rows per micro-batch
+  int64_t accumulation = 1;  // micro-batches per rank and step; at most 2^32 over all ranks
+  int64_t batch = 4;         // rows per micro-batch; at most 2^28 tokens
   int64_t sequence = 256;    // tokens per row
   int64_t first_step = 0;    // where a resumed job goes on
 };
@@ -62,7 +66,7 @@ struct BatchOptions {
 // Rows of tokens, and for each token the one that follows it.
 struct Batch {
   int64_t step = 0;
-  int64_t micro_batch = 0;  // among those of all ranks
+  int64_t micro_batch = 0;       // among those of all ranks
   std::vector<int32_t> inputs;   // [batch * sequence]
   std::vector<int32_t> targets;  // [batch * sequence]
   int64_t batch = 0;
@@ -72,11 +76,12 @@ struct Batch {
 };
 
 // The first token of row `row` of micro-batch `micro_batch` of step `step`, uniform in
-// [0, num_tokens - sequence). Threads: pure.
+// [0, num_tokens - sequence), which must not be empty. Of the options only the seed and the
+// sequence matter. Threads: pure.
 int64_t DrawWindow(const BatchOptions& options, int64_t num_tokens, int64_t step,
                    int64_t micro_batch, int64_t row);
 
-// Fills one batch at once. Errors: TokenSource::Read's.
+// Fills one batch at once. Errors: TokenSource::Read's and BatchReader::Create's.
 absl::Status FillBatch(const TokenSource& source, const BatchOptions& options, int64_t step,
                        int64_t micro_batch, Batch& out);
 
@@ -86,13 +91,16 @@ absl::Status FillBatch(const TokenSource& source, const BatchOptions& options, i
 // Threads: thread-compatible.
 class BatchReader {
  public:
-  // `source` outlives the reader. Errors: kInvalidArgument: a count below 1, or fewer than
-  // sequence + 1 tokens (names both numbers).
+  // `source` outlives the reader. Errors: kInvalidArgument: a count below 1 or beyond its limit, a
+  // rank outside [0, size), or fewer than sequence + 1 tokens (names both numbers);
+  // kResourceExhausted: no thread can be started.
   static absl::StatusOr<std::unique_ptr<BatchReader>> Create(const TokenSource& source,
                                                              const BatchOptions& options);
+  // Waits for the batch that is being read.
   ~BatchReader();
 
-  // Valid until the next call. Errors: FillBatch's; then every later call returns it too.
+  // Valid until the next call. Errors: FillBatch's, after all batches that were read before it;
+  // then every later call returns it too. Waits for the disk without a deadline.
   absl::StatusOr<const Batch*> Next();
 
  private:
@@ -113,8 +121,9 @@ struct DistributedSamplerOptions {
   uint64_t seed = 0;
   bool drop_last = false;
 };
-// Errors: kInvalidArgument: size < 1, rank outside [0, size), a negative count, or more than
-//         2^32 / 20 examples when shuffling (torch draws otherwise there).
+// Errors: kInvalidArgument: size < 1, rank outside [0, size), a negative count, 2^32 / 20 examples
+//         or more when shuffling (torch draws otherwise there) or for this rank, or a seed + epoch
+//         beyond 2^64 - 1 (torch refuses it too).
 absl::StatusOr<std::vector<int64_t>> DistributedSample(const DistributedSamplerOptions& options,
                                                        int64_t epoch);
 

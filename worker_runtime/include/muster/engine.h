@@ -102,7 +102,7 @@ class Engine {
   const std::string& PlanHash() const;
 
   // Writes a whole checkpoint as the subdirectory step_<n> of `directory` (rank 0 does; all wait):
-  // parameters, optimizer, step, plan, and `metadata` of the caller. See checkpoint/.
+  // parameters, optimizer, step, plan, and `metadata` of the caller (UTF-8). See checkpoint/.
   //
   // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; on all
   //         ranks alike. Nothing that was there before is harmed.

@@ -40,9 +40,7 @@ TEST(PlanFlatLayout, AlignsEveryParameterAndTheWhole) {
   EXPECT_EQ(layout.num_elements, kFlatAlignment);
 }
 
-TEST(PlanFlatLayout, TakesNothingForNoParameters) {
-  EXPECT_EQ(PlanFlatLayout({}).num_elements, 0);
-}
+TEST(PlanFlatLayout, TakesNothingForNoParameters) { EXPECT_EQ(PlanFlatLayout({}).num_elements, 0); }
 
 TEST(PlanBuckets, PutsTheLastParametersIntoTheFirstBucket) {
   const auto buckets =
@@ -51,14 +49,11 @@ TEST(PlanBuckets, PutsTheLastParametersIntoTheFirstBucket) {
 }
 
 TEST(PlanBuckets, GivesALargeParameterABucketOfItsOwn) {
-  const auto buckets =
-      BucketsOf({1024, 4096, 1024}, {.bytes_max = 8192, .first_bytes_max = 8192});
+  const auto buckets = BucketsOf({1024, 4096, 1024}, {.bytes_max = 8192, .first_bytes_max = 8192});
   EXPECT_THAT(FirstParameters(buckets), ElementsAre(2, 1, 0));
 }
 
-TEST(PlanBuckets, MakesNoBucketForNoParameters) {
-  EXPECT_THAT(BucketsOf({}, {}), SizeIs(0));
-}
+TEST(PlanBuckets, MakesNoBucketForNoParameters) { EXPECT_THAT(BucketsOf({}, {}), SizeIs(0)); }
 
 // One check for many draws: every element in exactly one bucket, and no bucket of several
 // parameters above its bound.

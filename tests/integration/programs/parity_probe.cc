@@ -1,0 +1,94 @@
+// Trains a GPT for some steps and leaves all that another framework needs to do the same:
+//
+//   parity_probe DIR TEXT STEPS MICRO_BATCHES
+//
+//   DIR/step_00000000/model.safetensors  the initial values
+//   DIR/batches.bin                      int32: inputs, then targets, of every micro-batch in order
+//   DIR/losses.txt                       one loss per step, exact
+//
+// MICRO_BATCHES are those of a step, over all ranks. Its reader: parity_torch.py.
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "muster/data.h"
+#include "muster/engine.h"
+#include "muster/gpt.h"
+#include "muster/runtime.h"
+#include "proto/base/status_macros.h"
+
+namespace muster {
+namespace {
+
+constexpr GptConfig kConfig = {.layers = 2, .heads = 4, .width = 64, .context = 32};
+constexpr int64_t kRows = 3;
+
+struct Arguments {
+  std::string directory;
+  std::string text;
+  int64_t steps = 0;
+  int64_t micro_batches = 0;
+};
+
+absl::Status WriteBatches(const TokenSource& source, const BatchOptions& options,
+                          const Arguments& arguments) {
+  std::ofstream file(arguments.directory + "/batches.bin", std::ios::binary);
+  Batch batch;
+  for (int64_t step = 0; step < arguments.steps; ++step) {
+    for (int64_t index = 0; index < arguments.micro_batches; ++index) {
+      MUSTER_RETURN_IF_ERROR(FillBatch(source, options, step, index, batch));
+      for (const auto* ids : {&batch.inputs, &batch.targets}) {
+        file.write(reinterpret_cast<const char*>(ids->data()), ids->size() * sizeof(int32_t));
+      }
+    }
+  }
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError("cannot write batches.bin");
+}
+
+absl::Status Run(const Arguments& arguments) {
+  MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
+  MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
+  MUSTER_ASSIGN_OR_RETURN(const auto source, OpenTokens({arguments.text}));
+  ParameterStore store;
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store));
+  Plan plan;
+  plan.accumulation = arguments.micro_batches / world->size();
+  plan.learning_rate = {.peak = 1e-3};
+  MUSTER_ASSIGN_OR_RETURN(const auto engine, Engine::Create(*world, store, plan));
+  MUSTER_RETURN_IF_ERROR(engine->Save(arguments.directory, {}));
+  const BatchOptions options = {.rank = world->rank(),
+                                .size = world->size(),
+                                .accumulation = plan.accumulation,
+                                .batch = kRows,
+                                .sequence = kConfig.context};
+  MUSTER_ASSIGN_OR_RETURN(const auto reader, BatchReader::Create(*source, options));
+  std::string losses;
+  for (int64_t step = 0; step < arguments.steps; ++step) {
+    MUSTER_ASSIGN_OR_RETURN(const StepResult result,
+                            engine->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+                              MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader->Next());
+                              return gpt->ComputeLoss(tape, batch->tokens(), batch->targets);
+                            }));
+    absl::StrAppendFormat(&losses, "%.17g\n", result.loss);
+  }
+  if (world->rank() == 0) {
+    MUSTER_RETURN_IF_ERROR(WriteBatches(*source, options, arguments));
+    std::ofstream(arguments.directory + "/losses.txt") << losses;
+  }
+  return runtime->Finish(engine->step());
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  const absl::Status status =
+      muster::Run({argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4])});
+  if (!status.ok()) std::fprintf(stderr, "parity_probe: %s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}

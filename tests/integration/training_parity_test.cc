@@ -1,0 +1,74 @@
+// The same weights and batches through this runtime and through PyTorch. Skipped where PyTorch is
+// not installed (`deploy/dev deps --peers`).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/job_under_test.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::SizeIs;
+
+constexpr char kPython[] = "/usr/bin/python3";
+constexpr absl::Duration kPatience = absl::Seconds(100);
+constexpr int kSteps = 10;
+constexpr int kMicroBatches = 4;
+
+std::vector<double> Numbers(const std::string& text) {
+  std::vector<double> numbers;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    double number = 0;
+    if (absl::SimpleAtod(line, &number)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+class TrainingParity : public JobTest, public ::testing::WithParamInterface<int> {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    Subprocess import = StartProgram({kPython, "-c", "import torch, numpy"});
+    if (import.Wait(kPatience).exit_code != 0) GTEST_SKIP() << kPython << " cannot import torch";
+  }
+};
+
+TEST_P(TrainingParity, HasTheLossesOfPyTorchForTenSteps) {
+  const std::string directory = Out("parity");
+  std::filesystem::create_directory(directory);
+  const std::string text = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md");
+  const SubprocessResult ours =
+      Start({"run", absl::StrCat("--nproc_per_node=", GetParam()), MUSTER_PARITY_PROBE, directory,
+             text, absl::StrCat(kSteps), absl::StrCat(kMicroBatches)},
+            {{"GLOO_SOCKET_IFNAME", "lo"}})
+          .Wait(kPatience);
+  ASSERT_THAT(ours, ExitsWith(0));
+  const SubprocessResult theirs =
+      StartProgram(
+          {kPython,
+           absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/parity_torch.py"),
+           directory, absl::StrCat(kSteps), absl::StrCat(kMicroBatches)})
+          .Wait(kPatience);
+  ASSERT_THAT(theirs, ExitsWith(0));
+  const std::vector<double> losses = Numbers(ReadFile(directory + "/losses.txt"));
+  const std::vector<double> torch_losses = Numbers(theirs.out);
+  ASSERT_THAT(losses, SizeIs(kSteps));
+  ASSERT_THAT(torch_losses, SizeIs(kSteps));
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(losses[step] / torch_losses[step], 1, 1e-5) << "step " << step;
+  }
+  EXPECT_LT(losses.back(), losses.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, TrainingParity, ::testing::Values(1, 2, 4));
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,93 @@
+#include "launcher/commands/plan_command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::muster::testing::IsOkAndHolds;
+using ::muster::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Args = std::vector<std::string>;
+
+void ExpectRefused(const Args& args, const std::string& message) {
+  EXPECT_THAT(PlanCommandText(args),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+std::string HashOf(const Args& args) {
+  const absl::StatusOr<std::string> text = PlanCommandText(args);
+  if (!text.ok()) return text.status().ToString();
+  const size_t begin = text->find("hash ");
+  return text->substr(begin, text->find('\n', begin) - begin);
+}
+
+TEST(PlanCommand, PlansAKnownModelForSoManyRanks) {
+  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=8"}),
+              IsOkAndHolds(AllOf(HasSubstr("a GPT of 12 layers, 12 heads, width 768"),
+                                 HasSubstr("124,439,808"), HasSubstr("for 8 ranks"))));
+}
+
+TEST(PlanCommand, TakesTheSizesOfAKnownModelBesideThoseThatAreGiven) {
+  EXPECT_THAT(PlanCommandText({"--model", "gpt2-124m", "--layers=3", "--vocabulary=300"}),
+              IsOkAndHolds(HasSubstr(
+                  "3 layers, 12 heads, width 768, context 1024, vocabulary 300, in f32")));
+}
+
+TEST(PlanCommand, PrintsTheHashThatTellsPlansApart) {
+  EXPECT_THAT(PlanCommandText({}), IsOkAndHolds(ContainsRegex("hash +[0-9a-f]{64}\n")));
+  EXPECT_EQ(HashOf({"--lr=0.1"}), HashOf({"--lr", "1e-1", "--batch-size=9", "--world_size=3"}));
+  EXPECT_NE(HashOf({"--lr=0.1"}), HashOf({"--lr=0.2"}));
+  EXPECT_NE(HashOf({"--layers=3"}), HashOf({"--layers=4"}));
+  EXPECT_NE(HashOf({"--dtype=f32"}), HashOf({"--dtype=f64"}));
+}
+
+TEST(PlanCommand, ShowsItsOptionsWithTheOnesOfTraining) {
+  for (const char* flag : {"--help", "-h"}) {
+    EXPECT_THAT(PlanCommandText({flag}),
+                IsOkAndHolds(AllOf(HasSubstr("usage: muster plan"), HasSubstr("--world_size=N"),
+                                   HasSubstr("--accumulation=N"), HasSubstr("gpt2-1558m"))));
+  }
+}
+
+TEST(PlanCommand, RefusesBadInputWithTheFlagAndWhatWasExpected) {
+  ExpectRefused({"--world_size=0"}, "--world_size=0: expected a whole number between 1 and");
+  ExpectRefused({"--world-size=many"}, "--world_size=many: expected a whole number");
+  ExpectRefused({"--model=gpt2-124"}, "--model=gpt2-124: 'gpt2-124' is no model");
+  ExpectRefused({"--model=gpt2-124"}, "did you mean gpt2-124m?");
+  ExpectRefused({"--vocabulary=x"}, "--vocabulary=x: expected a whole number");
+  ExpectRefused({"--vocabulary=0"}, "vocabulary must be between 1 and");
+  ExpectRefused({"--model=gpt2-124m", "--width=100"}, "--heads must divide the width");
+  ExpectRefused({"--wordl_size=2"}, "unknown option --wordl_size=2; did you mean --world_size?");
+  ExpectRefused({"train.py"}, "'train.py' belongs to no option");
+}
+
+TEST(PlanCommand, RefusesNumbersWhoseProductsCannotBeCounted) {
+  const Args largest = {"--world_size=1048576", "--accumulation=1048576", "--batch_size=1048576",
+                        "--heads=1",            "--layers=1",             "--width=1",
+                        "--context=16777216"};
+  ExpectRefused(largest, "a step would have");
+  ExpectRefused({"--batch_size=1048576", "--context=16777216", "--width=16380", "--heads=1"},
+                "bytes of activations");
+}
+
+TEST(PlanCommand, IsOneLinePerErrorHoweverStrangeTheInput) {
+  for (const char* arg : {"--model=\n", "--plan=a\nb", "--vocabulary=\n1", "--layers=1\n2"}) {
+    const absl::StatusOr<std::string> text = PlanCommandText({arg});
+    EXPECT_THAT(text, StatusIs(absl::StatusCode::kInvalidArgument, Not(HasSubstr("\n"))));
+  }
+}
+
+}  // namespace
+}  // namespace muster::launcher

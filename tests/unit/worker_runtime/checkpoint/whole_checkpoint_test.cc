@@ -1,0 +1,358 @@
+// Whole checkpoints: saved, found, replaced, damaged.
+#include "worker_runtime/checkpoint/whole_checkpoint.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/files.h"
+#include "tests/support/status_matchers.h"
+#include "worker_runtime/checkpoint/publish.h"
+#include "worker_runtime/checkpoint/training_json.h"
+
+namespace muster::checkpoint {
+namespace {
+
+using ::muster::testing::FileExists;
+using ::muster::testing::FilesBelow;
+using ::muster::testing::IsOk;
+using ::muster::testing::IsOkAndHolds;
+using ::muster::testing::ReadFile;
+using ::muster::testing::StatusIs;
+using ::muster::testing::TemporaryDirectory;
+using ::muster::testing::WriteFile;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+namespace fs = std::filesystem;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kNotFound = absl::StatusCode::kNotFound;
+
+// Saves parameters and moments that are all `value`.
+absl::StatusOr<std::string> Save(const std::string& directory, int64_t step, float value = 1.0f) {
+  const std::vector<float> values(6, value);
+  return WriteWholeCheckpoint(directory,
+                              {step, {{"kind", "ddp"}}, {{"value", std::to_string(value)}}},
+                              {NamedArray{"w", {2, 3}, ConstBufferOf(values)}},
+                              {NamedArray{"first_moment.w", {2, 3}, ConstBufferOf(values)},
+                               NamedArray{"second_moment.w", {2, 3}, ConstBufferOf(values)}});
+}
+
+float ValueIn(const std::string& checkpoint) {
+  const auto whole = OpenWholeCheckpoint(checkpoint);
+  std::vector<float> values(6);
+  EXPECT_THAT(whole, IsOk());
+  if (!whole.ok()) return -1;
+  EXPECT_THAT(whole->model.Read("w", BufferOf(values)), IsOk());
+  return values[0];
+}
+
+TEST(WriteWholeCheckpoint, IsReadBackInFull) {
+  const TemporaryDirectory directory;
+  const std::string home = directory.File("runs/first");
+
+  const auto path = Save(home, 100, 2.5f);
+
+  ASSERT_THAT(path, IsOkAndHolds(home + "/step_00000100"));
+  const auto whole = OpenWholeCheckpoint(*path);
+  ASSERT_THAT(whole, IsOk());
+  EXPECT_EQ(whole->state.step, 100);
+  EXPECT_THAT(whole->state.plan, ElementsAre(std::pair("kind", "ddp")));
+  EXPECT_THAT(whole->state.metadata, ElementsAre(std::pair("value", "2.500000")));
+  EXPECT_EQ(whole->optimizer.arrays().size(), 2u);
+  EXPECT_EQ(ValueIn(*path), 2.5f);
+}
+
+TEST(WriteWholeCheckpoint, LeavesTheThreeFilesAndNoOther) {
+  const TemporaryDirectory directory;
+
+  ASSERT_THAT(Save(directory.path(), 7), IsOk());
+  ASSERT_THAT(Save(directory.path(), 7), IsOk());
+
+  EXPECT_THAT(FilesBelow(directory.path()),
+              ElementsAre("step_00000007/model.safetensors", "step_00000007/optimizer.safetensors",
+                          "step_00000007/training.json"));
+}
+
+TEST(WriteWholeCheckpoint, WritesTheSameBytesForTheSameState) {
+  const TemporaryDirectory a;
+  const TemporaryDirectory b;
+  ASSERT_THAT(Save(a.path(), 7), IsOk());
+  ASSERT_THAT(Save(b.path(), 7), IsOk());
+
+  for (const std::string& file : FilesBelow(a.path())) {
+    EXPECT_EQ(ReadFile(a.File(file)), ReadFile(b.File(file))) << file;
+  }
+}
+
+TEST(WriteWholeCheckpoint, ReplacesOneOfTheSameStep) {
+  const TemporaryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 7, 1.0f), IsOk());
+
+  const auto path = Save(directory.path(), 7, 2.0f);
+
+  ASSERT_THAT(path, IsOk());
+  EXPECT_EQ(ValueIn(*path), 2.0f);
+}
+
+TEST(WriteWholeCheckpoint, ReplacesALinkAndNotWhatItPointsTo) {
+  const TemporaryDirectory directory;
+  const TemporaryDirectory elsewhere;
+  ASSERT_THAT(Save(elsewhere.path(), 7, 1.0f), IsOk());
+  fs::create_symlink(elsewhere.File("step_00000007"), directory.File("step_00000007"));
+
+  const auto path = Save(directory.path(), 7, 2.0f);
+
+  ASSERT_THAT(path, IsOk());
+  EXPECT_EQ(ValueIn(*path), 2.0f);
+  EXPECT_EQ(ValueIn(elsewhere.File("step_00000007")), 1.0f);
+}
+
+TEST(WriteWholeCheckpoint, TouchesNothingOfAnotherNature) {
+  const TemporaryDirectory directory;
+  fs::create_directory(directory.File("step_00000007"));
+  WriteFile(directory.File("step_00000007/thesis.tex"), "all of it");
+  WriteFile(directory.File("step_00000008"), "a file");
+
+  EXPECT_THAT(Save(directory.path(), 7), StatusIs(kInvalid, HasSubstr("is no checkpoint")));
+  EXPECT_THAT(Save(directory.path(), 8), StatusIs(kInvalid, HasSubstr("step_00000008")));
+
+  EXPECT_THAT(FilesBelow(directory.path()),
+              ElementsAre("step_00000007/thesis.tex", "step_00000008"));
+}
+
+TEST(WriteWholeCheckpoint, RefusesAFileAsItsDirectory) {
+  const TemporaryDirectory directory;
+  WriteFile(directory.File("file"), "");
+
+  EXPECT_THAT(Save(directory.File("file"), 1), StatusIs(kInvalid, HasSubstr("it is a file")));
+  EXPECT_THAT(Save(directory.File("file/below"), 1),
+              StatusIs(kInvalid, HasSubstr("a part of its path is a file")));
+  EXPECT_THAT(Save("", 1), StatusIs(kInvalid));
+}
+
+TEST(WriteWholeCheckpoint, RefusesANegativeStepAndTextThatIsNotUtf8) {
+  const TemporaryDirectory directory;
+
+  EXPECT_THAT(Save(directory.path(), -1), StatusIs(kInvalid, HasSubstr("-1")));
+  EXPECT_THAT(
+      WriteWholeCheckpoint(directory.path(), {.step = 1, .metadata = {{"k", "\xff"}}}, {}, {}),
+      StatusIs(kInvalid, HasSubstr("UTF-8")));
+  EXPECT_THAT(FilesBelow(directory.path()), IsEmpty());
+}
+
+TEST(WriteWholeCheckpoint, LeavesNothingOfACheckpointThatItCannotFinish) {
+  const TemporaryDirectory directory;
+  const std::vector<float> values(1);
+
+  const auto path = WriteWholeCheckpoint(directory.path(), {.step = 1},
+                                         {NamedArray{"w", {1}, ConstBufferOf(values)}},
+                                         {NamedArray{"w", {2}, ConstBufferOf(values)}});
+
+  EXPECT_THAT(path, StatusIs(kInvalid, HasSubstr("optimizer.safetensors")));
+  EXPECT_TRUE(fs::is_empty(directory.path()));
+}
+
+// Makes `path` look as if nothing had been written into it for `hours`.
+void Age(const std::string& path, int hours) {
+  const struct timespec times[2] = {{time(nullptr) - hours * 3600, 0},
+                                    {time(nullptr) - hours * 3600, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+TEST(WriteWholeCheckpoint, RemovesWhatAKilledWriterLeftADayAgo) {
+  const TemporaryDirectory directory;
+  for (const char* name :
+       {".step_00000003.00000000000000aa", ".step_00000003.00000000000000bb", ".cache"}) {
+    fs::create_directory(directory.File(name));
+    WriteFile(directory.File(std::string(name) + "/model.safetensors"), "half");
+  }
+  Age(directory.File(".step_00000003.00000000000000aa"), 25);
+  Age(directory.File(".cache"), 25);
+
+  ASSERT_THAT(Save(directory.path(), 4), IsOk());
+
+  EXPECT_FALSE(FileExists(directory.File(".step_00000003.00000000000000aa")));
+  EXPECT_TRUE(FileExists(directory.File(".step_00000003.00000000000000bb")));  // perhaps alive
+  EXPECT_TRUE(FileExists(directory.File(".cache")));                           // not ours
+}
+
+TEST(WriteWholeCheckpoint, KeepsTheOnlyCopyOfAStepThatAKilledWriterPutAside) {
+  const TemporaryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 3, 3.0f), IsOk());
+  const std::string aside = directory.File(".step_00000003.replaced.00000000000000aa");
+  fs::rename(directory.File("step_00000003"), aside);
+  Age(aside, 25);
+
+  ASSERT_THAT(Save(directory.path(), 4), IsOk());
+  EXPECT_TRUE(FileExists(aside));
+
+  ASSERT_THAT(Save(directory.path(), 3), IsOk());
+  EXPECT_FALSE(FileExists(aside));
+}
+
+TEST(FindWholeCheckpoint, TakesTheHighestStepByNumber) {
+  const TemporaryDirectory directory;
+  for (int64_t step : {99'999'999, 100'000'000, 5})
+    ASSERT_THAT(Save(directory.path(), step), IsOk());
+
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()),
+              IsOkAndHolds(directory.File("step_100000000")));
+}
+
+TEST(FindWholeCheckpoint, TakesTheDirectoryItselfIfItIsOne) {
+  const TemporaryDirectory directory;
+  const auto path = Save(directory.path(), 5);
+  ASSERT_THAT(path, IsOk());
+
+  EXPECT_THAT(FindWholeCheckpoint(*path), IsOkAndHolds(*path));
+}
+
+TEST(FindWholeCheckpoint, PassesOverWhatIsNotComplete) {
+  const TemporaryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 5), IsOk());
+  ASSERT_THAT(Save(directory.path(), 6), IsOk());
+  fs::remove(directory.File("step_00000006/optimizer.safetensors"));
+  fs::create_directory(directory.File("step_00000007"));
+  for (const char* name :
+       {"step_", "step_9x", "step_99999999999999999999", ".step_00000009.ab", "step_-9"}) {
+    fs::copy(directory.File("step_00000005"), directory.File(name));
+  }
+
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()), IsOkAndHolds(directory.File("step_00000005")));
+}
+
+TEST(FindWholeCheckpoint, FallsBackToOneThatAKilledWriterPutAside) {
+  const TemporaryDirectory directory;
+  const std::string aside = directory.File(".step_00000006.replaced.00000000000000aa");
+  ASSERT_THAT(Save(directory.path(), 5), IsOk());
+  ASSERT_THAT(Save(directory.path(), 6), IsOk());
+  fs::rename(directory.File("step_00000006"), aside);
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()), IsOkAndHolds(aside));
+
+  ASSERT_THAT(Save(directory.path(), 6), IsOk());
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()), IsOkAndHolds(directory.File("step_00000006")));
+}
+
+TEST(FindWholeCheckpoint, SaysWhatItLookedFor) {
+  const TemporaryDirectory directory;
+
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()),
+              StatusIs(kNotFound, AllOf(HasSubstr(directory.path()), HasSubstr("training.json"),
+                                        HasSubstr("step_<number>"))));
+  EXPECT_THAT(FindWholeCheckpoint(directory.File("none")), StatusIs(kNotFound, HasSubstr("none")));
+}
+
+TEST(OpenWholeCheckpoint, NamesTheFileThatIsDamaged) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"training.json", "model.safetensors", "optimizer.safetensors"}) {
+    const auto path = Save(directory.path(), 5);
+    ASSERT_THAT(path, IsOk());
+    const std::string file = *path + "/" + name;
+    const std::string bytes = ReadFile(file);
+    WriteFile(file, bytes.substr(0, bytes.size() / 2));
+
+    EXPECT_THAT(OpenWholeCheckpoint(*path), StatusIs(kInvalid, HasSubstr(file)));
+  }
+}
+
+TEST(OpenWholeCheckpoint, RefusesFilesOfDifferentSteps) {
+  const TemporaryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 5), IsOk());
+  const auto path = Save(directory.path(), 6);
+  ASSERT_THAT(path, IsOk());
+  fs::copy(directory.File("step_00000005/optimizer.safetensors"), *path + "/optimizer.safetensors",
+           fs::copy_options::overwrite_existing);
+
+  EXPECT_THAT(
+      OpenWholeCheckpoint(*path),
+      StatusIs(
+          kInvalid,
+          HasSubstr("optimizer.safetensors is of step 5, but training.json beside it of step 6")));
+}
+
+TEST(OpenWholeCheckpoint, SaysThatThereIsNone) {
+  EXPECT_THAT(OpenWholeCheckpoint("/nowhere"), StatusIs(kNotFound, HasSubstr("/nowhere")));
+}
+
+TEST(PublishDirectory, PutsTheOldOneAsideWhereNamesCannotBeExchanged) {
+  const TemporaryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 5, 1.0f), IsOk());
+  ASSERT_THAT(Save(directory.File("new"), 5, 2.0f), IsOk());
+  fs::rename(directory.File("new/step_00000005"), directory.File(".written"));
+  fs::remove(directory.File("new"));
+
+  ASSERT_THAT(PublishDirectory(directory.File(".written"), directory.File("step_00000005"),
+                               Replacing::kAside),
+              IsOk());
+
+  EXPECT_EQ(ValueIn(directory.File("step_00000005")), 2.0f);
+  EXPECT_EQ(FilesBelow(directory.path()).size(), 3u);
+}
+
+TEST(PublishDirectory, LeavesWhatItCannotPublish) {
+  const TemporaryDirectory directory;
+  fs::create_directory(directory.File("written"));
+  WriteFile(directory.File("place"), "a file");
+
+  EXPECT_THAT(PublishDirectory(directory.File("written"), directory.File("place")),
+              StatusIs(kInvalid));
+
+  EXPECT_TRUE(FileExists(directory.File("written")));
+  EXPECT_EQ(ReadFile(directory.File("place")), "a file");
+}
+
+TEST(ParseTrainingState, ReadsWhatFormatTrainingStateWrites) {
+  const TrainingState state = {12, {{"kind", "ddp"}}, {{"caller's \"key\"", "line\nbreak"}}};
+  const auto text = FormatTrainingState(state);
+  ASSERT_THAT(text, IsOk());
+
+  const auto read = ParseTrainingState(*text);
+
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->step, 12);
+  EXPECT_EQ(read->plan, state.plan);
+  EXPECT_EQ(read->metadata, state.metadata);
+}
+
+std::string TrainingText(const std::string& version, const std::string& rest) {
+  return R"({"format":"muster.whole_checkpoint","version":)" + version + "," + rest + "}";
+}
+
+TEST(ParseTrainingState, AsksForANewerProgramForANewerFormat) {
+  EXPECT_THAT(ParseTrainingState(TrainingText("2", R"("something":"new")")),
+              StatusIs(kInvalid, AllOf(HasSubstr("version 2"), HasSubstr("use a newer Muster"))));
+}
+
+TEST(ParseTrainingState, RefusesWhatIsNotItsOwn) {
+  const std::string maps = R"("plan":{},"metadata":{})";
+  EXPECT_THAT(ParseTrainingState(""), StatusIs(kInvalid, HasSubstr("no JSON object")));
+  EXPECT_THAT(ParseTrainingState("[1]"), StatusIs(kInvalid, HasSubstr("no JSON object")));
+  EXPECT_THAT(ParseTrainingState("{}"), StatusIs(kInvalid, HasSubstr("muster.whole_checkpoint")));
+  EXPECT_THAT(ParseTrainingState(TrainingText("\"1\"", maps)), StatusIs(kInvalid));
+  EXPECT_THAT(ParseTrainingState(TrainingText("1", maps)), StatusIs(kInvalid, HasSubstr("step")));
+  EXPECT_THAT(ParseTrainingState(TrainingText("1", maps + R"(,"step":-1)")),
+              StatusIs(kInvalid, HasSubstr("step")));
+  EXPECT_THAT(ParseTrainingState(TrainingText("1", maps + R"(,"step":18446744073709551615)")),
+              StatusIs(kInvalid));
+  EXPECT_THAT(ParseTrainingState(TrainingText("1", maps + R"(,"step":1,"step":2)")),
+              StatusIs(kInvalid, HasSubstr("twice")));
+  EXPECT_THAT(ParseTrainingState(TrainingText("1", R"("step":1,"plan":{})")),
+              StatusIs(kInvalid, HasSubstr("\"metadata\"")));
+  EXPECT_THAT(ParseTrainingState(TrainingText("1", R"("step":1,"plan":{"k":1},"metadata":{})")),
+              StatusIs(kInvalid, HasSubstr("\"k\" in \"plan\" is no string")));
+  EXPECT_THAT(ParseTrainingState(std::string(1 << 20, '[')), StatusIs(kInvalid));
+}
+
+}  // namespace
+}  // namespace muster::checkpoint

@@ -1,0 +1,53 @@
+#include "worker_runtime/engine/agreement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+
+namespace muster::engine {
+namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::OnRanks;
+using ::muster::testing::StatusIs;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+TEST(CheckAgreement, IsContentWhenAllTextsAreEqual) {
+  const auto statuses = OnRanks<absl::Status>(
+      4, [](Communicator& world) { return CheckAgreement(world, "a=1\nb=2\n"); });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+TEST(CheckAgreement, NamesTheFirstRankAndLineThatDiffer) {
+  const auto statuses = OnRanks<absl::Status>(4, [](Communicator& world) {
+    return CheckAgreement(world, world.rank() >= 2 ? "a=1\nb=33\nc=4\n" : "a=1\nb=2\nc=3\n");
+  });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("b is 2 on rank 0 and b is 33 on rank 2"))));
+}
+
+TEST(DescribeDifference, SaysWhenOneTextEndsBeforeTheOther) {
+  EXPECT_EQ(DescribeDifference("a=1\n", "a=1\nw [2, 3] f32\n", 5),
+            "nothing follows on rank 0 and the next parameter is w [2, 3] f32 on rank 5");
+}
+
+TEST(FromRankZero, CarriesTextAndErrorsToEveryRank) {
+  const auto texts = OnRanks<std::string>(3, [](Communicator& world) {
+    return FromRankZero(world, world.rank() == 0 ? "found" : "").value();
+  });
+  EXPECT_THAT(texts, Each("found"));
+  const auto statuses = OnRanks<absl::Status>(3, [](Communicator& world) {
+    absl::StatusOr<std::string> result = std::string();
+    if (world.rank() == 0) result = absl::NotFoundError("no checkpoint in D");
+    return FromRankZero(world, result).status();
+  });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kNotFound, HasSubstr("D"))));
+}
+
+}  // namespace
+}  // namespace muster::engine

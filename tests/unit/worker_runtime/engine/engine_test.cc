@@ -1,0 +1,360 @@
+// What the engine promises about numbers: DESIGN.md "Bits", reference runtime 1.1 and 1.14.
+#include "muster/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/support/files.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "worker_runtime/checkpoint/safetensors.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Le;
+
+Plan SmallPlan(SumMode mode, int64_t accumulation) {
+  Plan plan;
+  plan.mode = mode;
+  plan.accumulation = accumulation;
+  plan.learning_rate = {.peak = 3e-3};
+  return plan;
+}
+
+struct Outcome {
+  absl::Status status;
+  std::vector<double> losses;
+  std::string hash;
+};
+
+Outcome TrainRank(Communicator& world, const Plan& plan, int steps) {
+  Outcome outcome;
+  auto training = SmallTraining::Create(world, plan);
+  if (!training.ok()) return {training.status()};
+  const auto losses = (*training)->Steps(steps);
+  if (!losses.ok()) return {losses.status()};
+  return {absl::OkStatus(), *losses, (*training)->engine().ParameterHash()};
+}
+
+// All ranks end alike; returns what they share.
+Outcome Train(int size, const Plan& plan, int steps) {
+  const auto outcomes =
+      OnRanks<Outcome>(size, [&](Communicator& world) { return TrainRank(world, plan, steps); });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.status, IsOk());
+    EXPECT_EQ(outcome.hash, outcomes[0].hash);
+    EXPECT_EQ(outcome.losses, outcomes[0].losses);
+  }
+  return outcomes[0];
+}
+
+double LargestRelativeDifference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  }
+  return largest;
+}
+
+TEST(Engine, LearnsAndReportsALossThatFalls) {
+  const Outcome outcome = Train(2, SmallPlan(SumMode::kFast, 1), 60);
+  EXPECT_NEAR(outcome.losses.front(), std::log(kSmallGpt.vocabulary), 0.3);
+  EXPECT_LT(outcome.losses.back(), 1.0);
+}
+
+TEST(Engine, GivesTheSameBitsInOrderedModeHoweverTheRanksCutTheStep) {
+  const Outcome one = Train(1, SmallPlan(SumMode::kOrdered, 4), 12);
+  const Outcome two = Train(2, SmallPlan(SumMode::kOrdered, 2), 12);
+  const Outcome four = Train(4, SmallPlan(SumMode::kOrdered, 1), 12);
+  EXPECT_EQ(two.hash, one.hash);
+  EXPECT_EQ(four.hash, one.hash);
+  EXPECT_EQ(two.losses, one.losses);
+  EXPECT_EQ(four.losses, one.losses);
+}
+
+TEST(Engine, GivesTheSameBitsInOrderedModeForNumbersThatAreNoPowersOfTwo) {
+  const Outcome one = Train(1, SmallPlan(SumMode::kOrdered, 6), 6);
+  EXPECT_EQ(Train(2, SmallPlan(SumMode::kOrdered, 3), 6).hash, one.hash);
+  EXPECT_EQ(Train(3, SmallPlan(SumMode::kOrdered, 2), 6).hash, one.hash);
+  EXPECT_EQ(Train(6, SmallPlan(SumMode::kOrdered, 1), 6).hash, one.hash);
+}
+
+// Ranks that fall behind at random, before and within backward passes, change the timing of every
+// reduction but no bit.
+TEST(Engine, GivesTheSameBitsInOrderedModeForTwentyBucketSettingsUnderRandomDelays) {
+  const std::string expected = Train(1, SmallPlan(SumMode::kOrdered, 4), 4).hash;
+  const Rng rng(5, "engine_test buckets");
+  for (int draw = 0; draw < 20; ++draw) {
+    Plan plan = SmallPlan(SumMode::kOrdered, 2);
+    plan.bucket_bytes_max = 256 + rng.Below(60'000, draw, 0);
+    plan.first_bucket_bytes_max = 256 + rng.Below(20'000, draw, 1);
+    plan.overlap = draw % 5 != 0;
+    const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
+      auto training = SmallTraining::Create(world, plan);
+      if (!training.ok()) return training.status().ToString();
+      uint64_t delays = 2;
+      const auto delay = [&] {
+        const uint64_t micros = rng.Below(700, draw, 10 * delays++ + world.rank());
+        std::this_thread::sleep_for(std::chrono::microseconds(micros));
+      };
+      (*training)->before_forward = [&](int64_t) {
+        delay();
+        return absl::OkStatus();
+      };
+      (*training)->within_backward = delay;
+      const auto losses = (*training)->Steps(4);
+      return losses.ok() ? (*training)->engine().ParameterHash() : losses.status().ToString();
+    });
+    EXPECT_THAT(hashes, Each(expected)) << "bucket_bytes_max " << plan.bucket_bytes_max
+                                        << ", first " << plan.first_bucket_bytes_max;
+  }
+}
+
+TEST(Engine, StaysWithinOneHundredThousandthOfOneProcessInFastMode) {
+  const Outcome one = Train(1, SmallPlan(SumMode::kFast, 4), 100);
+  EXPECT_LE(
+      LargestRelativeDifference(Train(2, SmallPlan(SumMode::kFast, 2), 100).losses, one.losses),
+      1e-5);
+  EXPECT_LE(
+      LargestRelativeDifference(Train(4, SmallPlan(SumMode::kFast, 1), 100).losses, one.losses),
+      1e-5);
+}
+
+// The micro-batches have different numbers of tokens; a mean of means would differ.
+TEST(Engine, WeighsMicroBatchesByTheirTokens) {
+  const auto results = OnRanks<double>(2, [](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 2));
+    return (*training)->Step()->loss;
+  });
+  ParameterStore store;
+  auto gpt = Gpt::Create(kSmallGpt, store);
+  store.BindToOwnBuffers();
+  store.Initialize(Plan().seed);
+  TensorPool pool;
+  double sum = 0;
+  int64_t num_tokens = 0;
+  for (int64_t index = 0; index < 4; ++index) {
+    Tape tape(pool);
+    const SmallBatch batch(0, index);
+    const Loss loss = (*gpt)->ComputeLoss(tape, batch.tokens(), batch.targets);
+    sum += loss.sum;
+    num_tokens += loss.num_tokens;
+    tape.Clear();
+  }
+  EXPECT_THAT(results, Each(::testing::DoubleNear(sum / num_tokens, 1e-6)));
+}
+
+TEST(Engine, ClipsTheWholeGradientToItsBound) {
+  // With a first step of AdamW only the direction counts, so compare what a huge and a tiny bound
+  // leave in the second moments: the clipped gradient's squares.
+  Plan plan = SmallPlan(SumMode::kFast, 1);
+  plan.gradient_norm_max = 1e-3;
+  const auto sums = OnRanks<double>(1, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, plan);
+    const auto result = (*training)->Step();
+    EXPECT_GT(result->gradient_norm, 0.1);
+    TemporaryDirectory directory;
+    EXPECT_THAT((*training)->engine().Save(directory.path(), {}), IsOk());
+    const auto saved =
+        checkpoint::SafetensorsFile::Open(directory.File("step_00000001/optimizer.safetensors"));
+    double sum = 0;
+    for (const auto& [name, info] : saved->arrays()) {
+      if (name.rfind("second_moment.", 0) != 0) continue;
+      std::vector<float> moments(info.bytes / sizeof(float));
+      EXPECT_THAT(saved->Read(name, BufferOf(moments)), IsOk());
+      for (float moment : moments) sum += moment;
+    }
+    return sum;
+  });
+  // v = (1 - beta2) g^2 after one step, so the sum is (1 - beta2) |g|^2.
+  EXPECT_NEAR(std::sqrt(sums[0] / (1 - plan.adamw.beta2)), 1e-3, 1e-6);
+}
+
+TEST(Engine, FollowsTheLearningRateSchedule) {
+  Plan plan = SmallPlan(SumMode::kFast, 1);
+  plan.learning_rate = {.kind = LearningRateSchedule::Kind::kLinear,
+                        .peak = 1e-2,
+                        .floor = 0,
+                        .warmup_steps = 2,
+                        .total_steps = 10};
+  OnRanks<int>(1, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, plan);
+    for (int64_t step = 0; step < 5; ++step) {
+      EXPECT_EQ((*training)->Step()->learning_rate, LearningRate(plan.learning_rate, step));
+    }
+    return 0;
+  });
+}
+
+// --- failures -----------------------------------------------------------------------------------
+
+TEST(Engine, NamesTheRankAndTheSettingThatDiffer) {
+  const auto statuses = OnRanks<absl::Status>(3, [](Communicator& world) {
+    Plan plan = SmallPlan(SumMode::kFast, 1);
+    if (world.rank() == 2) plan.learning_rate.peak = 0.25;
+    return SmallTraining::Create(world, plan).status();
+  });
+  EXPECT_THAT(statuses,
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            AllOf(HasSubstr("0.25 on rank 2"), HasSubstr("0.003 on rank 0")))));
+}
+
+TEST(Engine, NamesTheParameterThatDiffersBetweenRanks) {
+  const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
+    ParameterStore store;
+    GptConfig config = kSmallGpt;
+    if (world.rank() == 1) config.width = 16;
+    const auto gpt = Gpt::Create(config, store);
+    return Engine::Create(world, store, Plan()).status();
+  });
+  EXPECT_THAT(
+      statuses,
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr("wte.weight [24, 32]"), HasSubstr("wte.weight [24, 16]")))));
+}
+
+TEST(Engine, RefusesPlacementsThatThisVersionCannotExecute) {
+  Plan plan;
+  plan.preset = "custom";
+  plan.optimizer.placement = Placement::kShard;
+  const auto statuses = OnRanks<absl::Status>(
+      1, [&](Communicator& world) { return SmallTraining::Create(world, plan).status(); });
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnimplemented,
+                                    AllOf(HasSubstr("optimizer"), HasSubstr("ddp"))));
+}
+
+TEST(Engine, TellsEveryRankOfAnErrorInOneForwardPass) {
+  const auto statuses = OnRanks<absl::Status>(3, [](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 2));
+    (*training)->before_forward = [&](int64_t index) {
+      return world.rank() == 1 && index == 1 ? absl::UnavailableError("cannot read b.txt")
+                                             : absl::OkStatus();
+    };
+    return (*training)->Steps(3).status();
+  });
+  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, HasSubstr("b.txt")));
+  for (int rank : {0, 2}) {
+    EXPECT_THAT(statuses[rank], StatusIs(absl::StatusCode::kAborted,
+                                         AllOf(HasSubstr("rank 1"), HasSubstr("b.txt"))));
+  }
+}
+
+// Poisons one parameter's value on one rank, as a broken memory would.
+TEST(Engine, NamesTheRankWhoseLossIsNotFiniteAndLeavesTheParameters) {
+  const auto hashes = OnRanks<std::string>(2, [](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    EXPECT_THAT((*training)->Steps(1), IsOk());
+    float* bias = (*training)->store().Find("ln_f.bias")->value().data<float>();
+    const float before = bias[0];
+    if (world.rank() == 1) bias[0] = std::numeric_limits<float>::infinity();
+    EXPECT_THAT((*training)->Steps(1), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                AllOf(HasSubstr("step 2"), HasSubstr("rank 1"))));
+    bias[0] = before;
+    EXPECT_EQ((*training)->engine().step(), 1);
+    return (*training)->engine().ParameterHash();
+  });
+  EXPECT_EQ(hashes[0], hashes[1]);
+  EXPECT_EQ(hashes[0], Train(2, SmallPlan(SumMode::kFast, 1), 1).hash);
+}
+
+TEST(Engine, TreatsParametersThatNoOperationUsesAsUntouched) {
+  const auto values = OnRanks<std::vector<float>>(2, [](Communicator& world) {
+    ParameterStore store;
+    auto gpt = Gpt::Create(kSmallGpt, store);
+    Parameter& unused =
+        store.Declare({.name = "unused", .shape = {5}, .initializer = Initializer::Constant(0.5)});
+    auto engine = Engine::Create(world, store, SmallPlan(SumMode::kOrdered, 2));
+    EXPECT_THAT(engine, IsOk());
+    for (int step = 0; step < 3; ++step) {
+      std::unique_ptr<SmallBatch> batch;
+      EXPECT_THAT((*engine)->Step([&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
+        batch = std::make_unique<SmallBatch>(step, 2 * world.rank() + index);
+        return (*gpt)->ComputeLoss(tape, batch->tokens(), batch->targets);
+      }),
+                  IsOk());
+    }
+    const auto span = unused.value().span<float>();
+    return std::vector<float>(span.begin(), span.end());
+  });
+  EXPECT_THAT(values, Each(Each(0.5f)));
+}
+
+// --- checkpoints --------------------------------------------------------------------------------
+
+TEST(Engine, ContinuesFromACheckpointAsIfItHadNeverStopped) {
+  const Plan plan = SmallPlan(SumMode::kOrdered, 2);
+  const Outcome whole = Train(2, plan, 8);
+  TemporaryDirectory directory;
+  OnRanks<int>(2, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, plan);
+    EXPECT_THAT((*training)->Steps(5), IsOk());
+    EXPECT_THAT((*training)->engine().Save(directory.path(), {{"note", "of the caller"}}), IsOk());
+    return 0;
+  });
+  // Another number of ranks, the same micro-batches.
+  const auto hashes = OnRanks<std::string>(4, [&](Communicator& world) {
+    Plan other = SmallPlan(SumMode::kOrdered, 1);
+    other.seed = 99;
+    auto training = SmallTraining::Create(world, other);
+    const auto metadata = (*training)->engine().Load(directory.path());
+    EXPECT_THAT(metadata, IsOk());
+    EXPECT_TRUE(metadata->contains("note"));
+    EXPECT_EQ((*training)->engine().step(), 5);
+    EXPECT_THAT((*training)->Steps(3), IsOk());
+    return (*training)->engine().ParameterHash();
+  });
+  EXPECT_THAT(hashes, Each(whole.hash));
+}
+
+TEST(Engine, RefusesTheCheckpointOfAnotherModelOnEveryRank) {
+  TemporaryDirectory directory;
+  OnRanks<int>(1, [&](Communicator& world) {
+    ParameterStore store;
+    GptConfig config = kSmallGpt;
+    config.layers = 3;
+    auto gpt = Gpt::Create(config, store);
+    EXPECT_THAT((*Engine::Create(world, store, Plan()))->Save(directory.path(), {}), IsOk());
+    return 0;
+  });
+  const auto statuses = OnRanks<absl::Status>(2, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, Plan());
+    return (*training)->engine().Load(directory.path()).status();
+  });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("h.2."))));
+}
+
+TEST(Engine, SaysOnEveryRankThatThereIsNoCheckpoint) {
+  TemporaryDirectory directory;
+  const auto statuses = OnRanks<absl::Status>(2, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, Plan());
+    return (*training)->engine().Load(directory.File("nothing")).status();
+  });
+  EXPECT_THAT(statuses, Each(HasStatusCode(absl::StatusCode::kNotFound)));
+}
+
+TEST(Engine, CountsItsMemory) {
+  OnRanks<int>(1, [](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    EXPECT_THAT((*training)->Steps(1), IsOk());
+    const EngineMemory memory = (*training)->engine().memory();
+    const int64_t elements = kSmallGpt.num_parameters();
+    EXPECT_GE(memory.parameters, 4 * elements);
+    EXPECT_THAT(memory.parameters, Le(4 * elements * 105 / 100 + 4 * 1024));
+    EXPECT_EQ(memory.gradients, memory.parameters);
+    EXPECT_EQ(memory.optimizer, 2 * memory.parameters);
+    EXPECT_GT(memory.activations_peak, 0);
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,123 @@
+// A small model trained by the ranks of a loopback group, each a thread: for tests of the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/engine.h"
+#include "muster/gpt.h"
+#include "muster/rng.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/comm/loopback/loopback_communicator.h"
+
+namespace muster::testing {
+
+inline constexpr GptConfig kSmallGpt = {
+    .layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 24};
+inline constexpr int64_t kRows = 2;
+
+// Micro-batch `index` of `step`: sequences that can be learned, of which some targets do not count,
+// so that micro-batches have different numbers of tokens.
+struct SmallBatch {
+  std::vector<int32_t> inputs;
+  std::vector<int32_t> targets;
+
+  SmallBatch(int64_t step, int64_t index) {
+    const Rng rng(11, "training_ranks");
+    for (int64_t row = 0; row < kRows; ++row) {
+      int32_t token = rng.Below(kSmallGpt.vocabulary, step, index * kRows + row);
+      for (int64_t i = 0; i < kSmallGpt.context; ++i) {
+        inputs.push_back(token);
+        token = (token * 5 + 3) % kSmallGpt.vocabulary;
+        targets.push_back(i < index % 5 ? -1 : token);
+      }
+    }
+  }
+  TokenBatch tokens() const {
+    return {.tokens = inputs, .batch = kRows, .sequence = kSmallGpt.context};
+  }
+};
+
+// One rank's model, engine and steps.
+class SmallTraining {
+ public:
+  static absl::StatusOr<std::unique_ptr<SmallTraining>> Create(Communicator& world, Plan plan,
+                                                               DType dtype = DType::kF32) {
+    auto training = std::unique_ptr<SmallTraining>(new SmallTraining(world, dtype));
+    MUSTER_ASSIGN_OR_RETURN(training->gpt_, Gpt::Create(kSmallGpt, training->store_));
+    MUSTER_ASSIGN_OR_RETURN(training->engine_,
+                            Engine::Create(world, training->store_, std::move(plan)));
+    return training;
+  }
+
+  // For a rank's own delays and mistakes: called before each forward pass, and within each backward
+  // pass.
+  std::function<absl::Status(int64_t index)> before_forward = [](int64_t) {
+    return absl::OkStatus();
+  };
+  std::function<void()> within_backward = [] {};
+
+  absl::StatusOr<StepResult> Step() {
+    const int64_t accumulation = engine_->plan().accumulation;
+    std::unique_ptr<SmallBatch> batch;
+    return engine_->Step([&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
+      MUSTER_RETURN_IF_ERROR(before_forward(index));
+      batch = std::make_unique<SmallBatch>(engine_->step(), world_.rank() * accumulation + index);
+      Activation x = gpt_->embedding().Forward(tape, batch->tokens());
+      for (const auto& block : gpt_->blocks()) {
+        x = block->Forward(tape, x);
+        const int slot = x.slot;
+        x = tape.Record(
+            x.value, {},
+            [this, slot](Tape& replay, const Tensor& dy) {
+              within_backward();
+              replay.AddGradient(slot, dy);
+            },
+            NoGradientFunction());
+      }
+      return CrossEntropy(tape, gpt_->Head(tape, x), batch->targets);
+    });
+  }
+
+  // The loss of each of the next `steps` steps.
+  absl::StatusOr<std::vector<double>> Steps(int steps) {
+    std::vector<double> losses;
+    for (int i = 0; i < steps; ++i) {
+      MUSTER_ASSIGN_OR_RETURN(const StepResult result, Step());
+      losses.push_back(result.loss);
+    }
+    return losses;
+  }
+
+  Engine& engine() { return *engine_; }
+  ParameterStore& store() { return store_; }
+
+ private:
+  SmallTraining(Communicator& world, DType dtype) : world_(world), store_(dtype) {}
+
+  Communicator& world_;
+  ParameterStore store_;
+  std::unique_ptr<Gpt> gpt_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// Runs `body` as every rank of a group; returns by rank.
+template <typename Result>
+std::vector<Result> OnRanks(int size, const std::function<Result(Communicator& world)>& body) {
+  auto communicators = comm::MakeLoopbackCommunicators({.size = size});
+  std::vector<Result> results(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] { results[rank] = body(*communicators[rank]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+}  // namespace muster::testing

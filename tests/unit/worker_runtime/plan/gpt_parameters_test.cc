@@ -1,0 +1,78 @@
+#include "worker_runtime/plan/gpt_parameters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "muster/gpt.h"
+#include "tests/support/status_matchers.h"
+
+namespace muster::plan {
+namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
+using ::testing::HasSubstr;
+
+std::vector<ParameterInfo> Declared(const GptConfig& config) {
+  ParameterStore store;
+  EXPECT_THAT(Gpt::Create(config, store), IsOk());
+  std::vector<ParameterInfo> declared;
+  for (const auto& parameter : store.parameters()) {
+    std::vector<int64_t> shape;
+    for (int i = 0; i < parameter->shape().rank(); ++i) shape.push_back(parameter->shape()[i]);
+    declared.push_back({.name = parameter->name(),
+                        .shape = shape,
+                        .unit = parameter->unit(),
+                        .weight_decay = parameter->spec().weight_decay});
+  }
+  return declared;
+}
+
+TEST(GptParameters, AreWhatTheModelDeclares) {
+  for (const GptConfig& config :
+       {GptConfig{}, GptConfig{.layers = 1, .heads = 1, .width = 3, .context = 5, .vocabulary = 2},
+        GptConfig{.layers = 12, .heads = 4, .width = 8, .context = 7, .vocabulary = 11}}) {
+    EXPECT_TRUE(GptParameters(config) == Declared(config));
+  }
+}
+
+TEST(GptParameters, AreAsManyAsTheModelSays) {
+  for (const std::string& name : NamedGpts()) {
+    const absl::StatusOr<GptConfig> config = NamedGpt(name);
+    ASSERT_THAT(config, IsOk());
+    int64_t total = 0;
+    for (const ParameterInfo& parameter : GptParameters(*config)) {
+      total += parameter.num_elements();
+    }
+    EXPECT_EQ(total, config->num_parameters());
+  }
+}
+
+TEST(NamedGpt, HasTheSizesOfGpt2) {
+  const auto count = [](absl::string_view name) { return NamedGpt(name)->num_parameters(); };
+  EXPECT_EQ(count("gpt2-124m"), 124'439'808);
+  EXPECT_EQ(count("gpt2-350m"), 354'823'168);
+  EXPECT_EQ(count("gpt2-774m"), 774'030'080);
+  EXPECT_EQ(count("gpt2-1558m"), 1'557'611'200);
+}
+
+TEST(NamedGpt, NamesTheNearestOfAnUnknownName) {
+  EXPECT_THAT(NamedGpt("gpt2-128m"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean gpt2-124m?")));
+}
+
+TEST(GptFlopsPerToken, CountMultipliedParametersAndAttention) {
+  const GptConfig config = {.layers = 2, .heads = 1, .width = 4, .context = 8, .vocabulary = 16};
+  const double parameters = 16 * 4 + 2 * (12 * 16 + 13 * 4) + 2 * 4;
+  EXPECT_EQ(GptFlopsPerToken(config), 6 * parameters + 12 * 2 * 4 * 8);
+}
+
+TEST(GptConfig, RefusesAModelWhoseParametersCannotBeCounted) {
+  const GptConfig config = {.layers = 60'000, .heads = 1, .width = 1 << 24};
+  EXPECT_THAT(config.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("width must be smaller, not 16777216, or layers fewer")));
+}
+
+}  // namespace
+}  // namespace muster::plan

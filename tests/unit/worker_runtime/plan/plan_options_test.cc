@@ -1,0 +1,191 @@
+#include "worker_runtime/plan/plan_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+#include "worker_runtime/plan/arguments.h"
+
+namespace muster::plan {
+namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
+using ::testing::HasSubstr;
+
+using Args = std::vector<std::string>;
+using Kind = LearningRateSchedule::Kind;
+
+absl::StatusOr<PlanOptions> Parse(const Args& args, const GptConfig& model = GptConfig()) {
+  CLI::App app;
+  app.set_help_flag("");
+  const PlanOptionsParser parser(app);
+  const absl::Status status = ParseArguments(app, args);
+  if (!status.ok()) return status;
+  return parser.Finish(model);
+}
+
+void ExpectRefused(const Args& args, const std::string& message) {
+  EXPECT_THAT(Parse(args), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)))
+      << args.front();
+}
+
+TEST(PlanOptions, AreTheDefaultsIfNothingIsSaid) {
+  const absl::StatusOr<PlanOptions> options = Parse({});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->plan, Plan());
+  EXPECT_EQ(options->model, GptConfig());
+  EXPECT_EQ(options->batch_size, 4);
+  EXPECT_EQ(options->steps, 200);
+  EXPECT_EQ(options->dtype, DType::kF32);
+}
+
+TEST(PlanOptions, EachReachItsField) {
+  const absl::StatusOr<PlanOptions> options = Parse(
+      {"--plan=no_shard", "--mode=ordered", "--layers=2", "--heads=4", "--width=64",
+       "--context=32", "--batch-size=8", "--accumulation=3", "--steps=90", "--lr=0.01",
+       "--min_lr=0.001", "--warmup_steps=7", "--schedule=cosine", "--weight_decay=0.2",
+       "--beta1=0.8", "--beta2=0.99", "--grad_clip=0.5", "--seed=42", "--bucket_mb=0.5",
+       "--dtype=f64", "--device=cpu"});
+  ASSERT_THAT(options, IsOk());
+  Plan plan;
+  plan.mode = SumMode::kOrdered;
+  plan.accumulation = 3;
+  plan.bucket_bytes_max = 1 << 19;
+  plan.first_bucket_bytes_max = 1 << 19;
+  plan.adamw = {.beta1 = 0.8, .beta2 = 0.99, .weight_decay = 0.2};
+  plan.learning_rate = {.kind = Kind::kCosine,
+                        .peak = 0.01,
+                        .floor = 0.001,
+                        .warmup_steps = 7,
+                        .total_steps = 90};
+  plan.gradient_norm_max = 0.5;
+  plan.seed = 42;
+  EXPECT_EQ(Describe(options->plan), Describe(plan));
+  EXPECT_EQ(options->model,
+            (GptConfig{.layers = 2, .heads = 4, .width = 64, .context = 32, .vocabulary = 256}));
+  EXPECT_EQ(options->batch_size, 8);
+  EXPECT_EQ(options->steps, 90);
+  EXPECT_EQ(options->dtype, DType::kF64);
+}
+
+TEST(PlanOptions, AreSpelledWithDashesOrUnderscoresAndEqualsOrSpace) {
+  for (const Args& args : {Args{"--warmup_steps=5"}, Args{"--warmup-steps=5"},
+                           Args{"--warmup_steps", "5"}, Args{"--warmup-steps", "5"}}) {
+    const absl::StatusOr<PlanOptions> options = Parse(args);
+    ASSERT_THAT(options, IsOk());
+    EXPECT_EQ(options->plan.learning_rate.warmup_steps, 5);
+  }
+}
+
+TEST(PlanOptions, TakeTheLastOfSeveralValues) {
+  const absl::StatusOr<PlanOptions> options = Parse({"--layers=2", "--layers", "3"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->model.layers, 3);
+}
+
+TEST(PlanOptions, KeepWhatWasSaidBesideThePlanWhateverTheOrder) {
+  const absl::StatusOr<PlanOptions> options = Parse({"--accumulation=3", "--plan=ddp"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->plan.accumulation, 3);
+}
+
+TEST(PlanOptions, StartFromTheCallersModel) {
+  const absl::StatusOr<PlanOptions> options =
+      Parse({"--layers=3"}, {.heads = 2, .width = 10, .vocabulary = 99});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->model, (GptConfig{.layers = 3, .heads = 2, .width = 10, .vocabulary = 99}));
+}
+
+TEST(PlanOptions, LeaveAConstantPlanTheSameForMoreSteps) {
+  const absl::StatusOr<PlanOptions> few = Parse({"--steps=10"});
+  const absl::StatusOr<PlanOptions> many = Parse({"--steps=1000"});
+  ASSERT_THAT(few, IsOk());
+  ASSERT_THAT(many, IsOk());
+  EXPECT_EQ(few->plan, many->plan);
+}
+
+TEST(PlanOptions, TakeTheUsualNamesOfTypes) {
+  for (const char* name : {"f32", "fp32", "float32"}) {
+    const absl::StatusOr<PlanOptions> options = Parse({absl::StrCat("--dtype=", name)});
+    ASSERT_THAT(options, IsOk());
+    EXPECT_EQ(options->dtype, DType::kF32);
+  }
+}
+
+TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
+  ExpectRefused({"--layers=six"}, "--layers=six: expected a whole number");
+  ExpectRefused({"--layers=99999999999999999999"}, "expected a whole number");
+  ExpectRefused({"--layers= 6"}, "expected a whole number");
+  ExpectRefused({"--lr=fast"}, "--lr=fast: expected a number");
+  ExpectRefused({"--lr=nan"}, "--lr=nan: expected a number");
+  ExpectRefused({"--beta1=inf"}, "--beta1=inf: expected a number");
+  ExpectRefused({"--mode=slow"}, "--mode=slow: expected fast or ordered");
+  ExpectRefused({"--schedule=step"}, "--schedule=step: expected constant, linear or cosine");
+  ExpectRefused({"--dtype=int8"}, "--dtype=int8: expected f32 or f64");
+  ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu");
+  ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");
+  ExpectRefused({"--plan=dpp"}, "--plan=dpp: 'dpp' is no plan; expected ddp; did you mean ddp?");
+}
+
+TEST(PlanOptions, RefuseValuesOutOfRangeByTheFlag) {
+  ExpectRefused({"--layers=0"}, "--layers must be between 1 and");
+  ExpectRefused({"--heads=7"}, "--heads must divide the width: 384 is not a multiple of 7");
+  ExpectRefused({"--batch-size=0"}, "--batch_size=0: expected between 1 and");
+  ExpectRefused({"--accumulation=0"}, "--accumulation must be between 1 and");
+  ExpectRefused({"--steps=-1"}, "--steps=-1: expected between 0 and");
+  ExpectRefused({"--lr", "-1"}, "--lr must be between 0 and 1e+06, not -1");
+  ExpectRefused({"--warmup_steps=-1"}, "--warmup_steps must be between");
+  ExpectRefused({"--beta2=1"}, "--beta2 must be at least 0 and below 1, not 1");
+  ExpectRefused({"--weight_decay=-1"}, "--weight_decay must be a finite number, 0 or more, not -1");
+  ExpectRefused({"--grad_clip=-2"}, "--grad_clip must be a finite number, 0 or more, not -2");
+  for (const char* size : {"0", "-1", "1e300", "1e-9"}) {
+    ExpectRefused({"--bucket_mb", size},
+                  absl::StrCat("--bucket_mb=", size, ": expected a size in MiB above 0"));
+  }
+}
+
+TEST(PlanOptions, RefuseAScheduleThatHasNoStepsToFall) {
+  ExpectRefused({"--schedule=linear", "--steps=5", "--warmup_steps=5"},
+                "--steps must be more than the 5 steps of warm-up");
+}
+
+TEST(PlanOptions, RefuseALowestRateThatIsNeverReached) {
+  ExpectRefused({"--min_lr=1e-5"}, "--min_lr=1e-05: a constant learning rate does not fall");
+  ExpectRefused({"--min_lr=1", "--schedule=linear"}, "--min_lr must be between 0 and the peak");
+}
+
+TEST(PlanOptions, SayWhatIsOfALaterVersionByName) {
+  for (const char* arg : {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--plan=zero-1",
+                          "--deepspeed=ds.json", "--accelerate=a.yaml", "--ilab=i.yaml",
+                          "--mesh=dp2"}) {
+    EXPECT_THAT(Parse({arg}),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(absl::StrCat(arg, ": "))));
+  }
+}
+
+TEST(ParseArguments, NamesTheNearestSpellingOfAnUnknownOption) {
+  ExpectRefused({"--layer=3"}, "unknown option --layer=3; did you mean --layers?");
+  ExpectRefused({"--batch-sise", "3"}, "unknown option --batch-sise; did you mean --batch-size?");
+  ExpectRefused({"-l"}, "unknown option -l");
+}
+
+TEST(ParseArguments, RefusesAnOptionWithoutItsValue) {
+  ExpectRefused({"--layers"}, "--layers needs a value");
+  ExpectRefused({"--layers=", "3"}, "--layers= needs a value");
+  ExpectRefused({"--layers", "--heads=3"},
+                "--layers needs a value, but is followed by the option --heads");
+}
+
+TEST(ParseArguments, RefusesWhatBelongsToNoOption) {
+  ExpectRefused({"train.txt"}, "'train.txt' belongs to no option");
+  ExpectRefused({"--layers=2", "3"}, "'3' belongs to no option");
+}
+
+}  // namespace
+}  // namespace muster::plan

@@ -1,0 +1,109 @@
+#include "worker_runtime/plan/plan_page.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_replace.h"
+#include "tests/support/status_matchers.h"
+
+namespace muster::plan {
+namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+PlanPageInput TwoRanks() {
+  PlanPageInput input = {.world_size = 2, .hash = "c0ffee"};
+  input.options.batch_size = 3;
+  input.options.plan.accumulation = 5;
+  return input;
+}
+
+// With runs of spaces as one.
+std::string PageOf(const PlanPageInput& input) {
+  absl::StatusOr<std::string> page = FormatPlanPage(input);
+  EXPECT_THAT(page, IsOk());
+  std::string text = std::move(page).value_or("");
+  while (absl::StrReplaceAll({{"  ", " "}}, &text) > 0) {
+  }
+  return text;
+}
+
+TEST(FormatPlanPage, BeginsWithTheModel) {
+  EXPECT_EQ(PageOf(TwoRanks()).find("model: a GPT of 6 layers, 6 heads, width 384, context 256, "
+                                    "vocabulary 256, in f32\n parameters 10,843,392\n"),
+            0);
+}
+
+TEST(FormatPlanPage, ShowsEveryFieldOfThePlanAndItsHash) {
+  const PlanPageInput input = TwoRanks();
+  const std::string page = PageOf(input);
+  EXPECT_THAT(page, HasSubstr("plan, for 2 ranks:\n preset ddp\n"));
+  for (const auto& [key, value] : Describe(input.options.plan)) {
+    EXPECT_THAT(page, HasSubstr("\n " + key + " " + value + "\n"));
+  }
+  EXPECT_THAT(page, HasSubstr("\n hash c0ffee\n"));
+}
+
+TEST(FormatPlanPage, CountsTheTokensOfAStep) {
+  EXPECT_THAT(PageOf(TwoRanks()), HasSubstr("\n tokens 7,680\n"));  // 2 * 5 * 3 * 256
+}
+
+TEST(FormatPlanPage, ShowsMemoryByStateWithTheTotal) {
+  PlanPageInput input = TwoRanks();
+  input.options.model = {.layers = 1, .heads = 1, .width = 1, .context = 1, .vocabulary = 1};
+  input.options.batch_size = 1;
+  const std::string page = PageOf(input);
+  EXPECT_THAT(page, HasSubstr("\n parameters 4 KiB 4,096 bytes\n gradients 4 KiB 4,096 bytes\n "
+                              "optimizer 8 KiB 8,192 bytes\n activations, at their peak "));
+  EXPECT_THAT(page, Not(HasSubstr("partial sums")));
+}
+
+TEST(FormatPlanPage, ShowsPartialSumsInOrderedModeOnly) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan.mode = SumMode::kOrdered;
+  input.options.plan.accumulation = 2;
+  input.options.model = {.layers = 1, .heads = 1, .width = 1, .context = 1, .vocabulary = 1};
+  EXPECT_THAT(PageOf(input), HasSubstr("\n partial sums (ordered mode) 4 KiB 4,096 bytes\n"));
+}
+
+TEST(FormatPlanPage, ListsBucketsInTheOrderOfTheirReduction) {
+  const std::string page = PageOf(TwoRanks());
+  EXPECT_THAT(page, HasSubstr("buckets of gradients, in the order of their reduction: "));
+  EXPECT_THAT(page, Not(HasSubstr("more; the last")));
+}
+
+TEST(FormatPlanPage, CutsALongListOfBucketsShort) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan.bucket_bytes_max = 1;
+  // One bucket per parameter: 2 + 6 * 12 + 2.
+  input.options.plan.first_bucket_bytes_max = 1;
+  EXPECT_THAT(PageOf(input), HasSubstr("reduction: 76\n"));
+  EXPECT_THAT(PageOf(input), HasSubstr("and 44 more; the last 384 KiB\n"));
+}
+
+TEST(FormatPlanPage, ShowsTheBytesThatARankSends) {
+  PlanPageInput input = TwoRanks();
+  input.options.model = {.layers = 1, .heads = 1, .width = 1, .context = 1, .vocabulary = 1};
+  EXPECT_THAT(PageOf(input), HasSubstr("sent per rank and step:\n gradients 4 KiB 4,096 bytes\n "
+                                       "loss and tokens 16 B 16 bytes\n total 4.02 KiB "
+                                       "4,112 bytes\n"));
+  input.world_size = 1;
+  EXPECT_THAT(PageOf(input), HasSubstr("\n total 0 B 0 bytes\n"));
+}
+
+TEST(FormatPlanPage, RefusesMoreTokensThanItCanCount) {
+  PlanPageInput input = TwoRanks();
+  input.world_size = 1 << 20;
+  input.options.plan.accumulation = 1 << 20;
+  input.options.batch_size = 1 << 20;
+  EXPECT_THAT(FormatPlanPage(input),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a step would have")));
+}
+
+}  // namespace
+}  // namespace muster::plan

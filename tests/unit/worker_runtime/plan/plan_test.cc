@@ -1,0 +1,187 @@
+#include "muster/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "tests/support/status_matchers.h"
+
+namespace muster {
+namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
+using ::testing::HasSubstr;
+
+using Kind = LearningRateSchedule::Kind;
+using Change = std::function<void(Plan&)>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const double kNaN = std::nan("");
+
+Plan PlanWith(const Change& change) {
+  Plan plan;
+  change(plan);
+  return plan;
+}
+
+std::map<std::string, std::string> MapOf(const Plan& plan) {
+  const PlanText text = Describe(plan);
+  return {text.begin(), text.end()};
+}
+
+void ExpectRefused(const Change& change, const std::string& message) {
+  EXPECT_THAT(PlanWith(change).Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+TEST(PlanValidate, AcceptsTheDefaults) { EXPECT_THAT(Plan().Validate(), IsOk()); }
+
+TEST(PlanValidate, RefusesNumbersThatAreNoneByTheirField) {
+  for (const double bad : {kNaN, kInfinity, -kInfinity}) {
+    ExpectRefused([&](Plan& p) { p.adamw.beta1 = bad; }, "adamw.beta1 must be");
+    ExpectRefused([&](Plan& p) { p.adamw.beta2 = bad; }, "adamw.beta2 must be");
+    ExpectRefused([&](Plan& p) { p.adamw.epsilon = bad; }, "adamw.epsilon must be");
+    ExpectRefused([&](Plan& p) { p.adamw.weight_decay = bad; }, "adamw.weight_decay must be");
+    ExpectRefused([&](Plan& p) { p.learning_rate.peak = bad; }, "learning_rate.peak must be");
+    ExpectRefused([&](Plan& p) { p.learning_rate.floor = bad; }, "learning_rate.floor must be");
+    ExpectRefused([&](Plan& p) { p.gradient_norm_max = bad; }, "gradient_norm_max must be");
+  }
+}
+
+TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
+  ExpectRefused([](Plan& p) { p.accumulation = 0; },
+                "accumulation must be between 1 and 1048576, not 0");
+  ExpectRefused([](Plan& p) { p.bucket_bytes_max = 0; }, "bucket_bytes_max must be between 1 and");
+  ExpectRefused([](Plan& p) { p.first_bucket_bytes_max = -1; }, "first_bucket_bytes_max must be");
+  ExpectRefused([](Plan& p) { p.adamw.beta1 = 1; }, "at least 0 and below 1, not 1");
+  ExpectRefused([](Plan& p) { p.adamw.beta2 = -0.5; }, "at least 0 and below 1, not -0.5");
+  ExpectRefused([](Plan& p) { p.adamw.epsilon = 0; }, "a finite number above 0, not 0");
+  ExpectRefused([](Plan& p) { p.adamw.weight_decay = -1; }, "0 or more, not -1");
+  ExpectRefused([](Plan& p) { p.learning_rate.peak = -1; }, "learning_rate.peak must be between 0");
+  ExpectRefused([](Plan& p) { p.learning_rate.warmup_steps = -1; }, "warmup_steps must be between");
+  ExpectRefused([](Plan& p) { p.learning_rate.total_steps = -1; }, "total_steps must be between");
+  ExpectRefused([](Plan& p) { p.gradient_norm_max = -0.1; }, "0 or more, not -0.1");
+}
+
+TEST(PlanValidate, RefusesALearningRateFloorAboveThePeak) {
+  ExpectRefused([](Plan& p) { p.learning_rate = {.peak = 0.1, .floor = 0.2}; },
+                "learning_rate.floor must be between 0 and the peak, which is 0.1, not 0.2");
+}
+
+TEST(PlanValidate, WantsToKnowWhereAFallingLearningRateEnds) {
+  ExpectRefused([](Plan& p) { p.learning_rate = {.kind = Kind::kCosine, .warmup_steps = 10}; },
+                "total_steps must be more than the 10 steps of warm-up, since a cosine schedule "
+                "falls after them, not 0");
+  EXPECT_THAT(PlanWith([](Plan& p) {
+                p.learning_rate = {.kind = Kind::kLinear, .warmup_steps = 10, .total_steps = 11};
+              }).Validate(),
+              IsOk());
+}
+
+TEST(PlanValidate, RefusesOptimizerStateThatOutlivesTheShardItUpdates) {
+  ExpectRefused([](Plan& p) { p.gradients.placement = Placement::kShard; },
+                "optimizer.placement must be shard where the gradients are sharded");
+  ExpectRefused([](Plan& p) { p.parameters.placement = Placement::kShard; },
+                "optimizer.placement must be shard where the parameters are sharded");
+}
+
+TEST(PlanValidate, RefusesToGatherAgainWhatIsNotSharded) {
+  ExpectRefused([](Plan& p) { p.gather_again = true; }, "gather_again must be false");
+}
+
+TEST(PlanValidate, AcceptsEveryRowOfTheTableOfStrategies) {
+  // Source: reference/runtime.md 1.0: parameters, gradients, optimizer, gather again.
+  struct Row {
+    Placement parameters, gradients, optimizer;
+    bool gather_again;
+  };
+  const Placement replicate = Placement::kReplicate, shard = Placement::kShard;
+  for (const Row& row : {Row{replicate, replicate, replicate, false},
+                         {replicate, replicate, shard, false},
+                         {replicate, shard, shard, false},
+                         {shard, shard, shard, false},
+                         {shard, shard, shard, true}}) {
+    EXPECT_THAT(PlanWith([&](Plan& p) {
+                  p.parameters.placement = row.parameters;
+                  p.gradients.placement = row.gradients;
+                  p.optimizer.placement = row.optimizer;
+                  p.gather_again = row.gather_again;
+                }).Validate(),
+                IsOk());
+  }
+}
+
+TEST(PlanValidate, RefusesAPresetNameThatWouldNotStayOnItsLine) {
+  ExpectRefused([](Plan& p) { p.preset = "a\nb=c"; }, "preset must be a name");
+  ExpectRefused([](Plan& p) { p.preset = ""; }, "preset must be a name");
+}
+
+TEST(Describe, TellsPlansApartThatDifferInAnyField) {
+  const std::vector<Change> changes = {
+      [](Plan&) {},
+      [](Plan& p) { p.preset = "mine"; },
+      [](Plan& p) { p.parameters.placement = Placement::kShard; },
+      [](Plan& p) { p.parameters.residency = Residency::kCpu; },
+      [](Plan& p) { p.gradients.placement = Placement::kShard; },
+      [](Plan& p) { p.gradients.residency = Residency::kNvme; },
+      [](Plan& p) { p.optimizer.placement = Placement::kShard; },
+      [](Plan& p) { p.optimizer.residency = Residency::kCpu; },
+      [](Plan& p) { p.gather_again = true; },
+      [](Plan& p) { p.mode = SumMode::kOrdered; },
+      [](Plan& p) { p.accumulation = 2; },
+      [](Plan& p) { p.bucket_bytes_max += 1; },
+      [](Plan& p) { p.first_bucket_bytes_max += 1; },
+      [](Plan& p) { p.overlap = false; },
+      [](Plan& p) { p.adamw.beta1 = std::nextafter(p.adamw.beta1, 1); },
+      [](Plan& p) { p.adamw.beta2 = std::nextafter(p.adamw.beta2, 1); },
+      [](Plan& p) { p.adamw.epsilon = std::nextafter(p.adamw.epsilon, 1); },
+      [](Plan& p) { p.adamw.weight_decay = std::nextafter(p.adamw.weight_decay, 1); },
+      [](Plan& p) { p.learning_rate.kind = Kind::kCosine; },
+      [](Plan& p) { p.learning_rate.peak = std::nextafter(p.learning_rate.peak, 1); },
+      [](Plan& p) { p.learning_rate.floor = std::numeric_limits<double>::denorm_min(); },
+      [](Plan& p) { p.learning_rate.warmup_steps = 1; },
+      [](Plan& p) { p.learning_rate.total_steps = 1; },
+      [](Plan& p) { p.gradient_norm_max = std::nextafter(1, 2); },
+      [](Plan& p) { p.seed = std::numeric_limits<uint64_t>::max(); },
+  };
+  std::set<PlanText> texts;
+  for (const Change& change : changes) texts.insert(Describe(PlanWith(change)));
+  EXPECT_EQ(texts.size(), changes.size());
+}
+
+TEST(Describe, WritesNumbersThatReadBackAsTheSame) {
+  for (const double rate : {0.1, 3e-4, 1.0 / 3, 6.02e23, 1e-320}) {
+    const auto text = MapOf(PlanWith([&](Plan& p) { p.learning_rate.peak = rate; }));
+    EXPECT_EQ(std::strtod(text.at("learning_rate.peak").c_str(), nullptr), rate);
+  }
+}
+
+TEST(Describe, WritesNumbersInTheirShortestForm) {
+  const auto text = MapOf(Plan());
+  EXPECT_EQ(text.at("adamw.beta2"), "0.95");
+  EXPECT_EQ(text.at("adamw.epsilon"), "1e-08");
+  EXPECT_EQ(text.at("learning_rate.peak"), "3e-04");
+  EXPECT_EQ(text.at("gradient_norm_max"), "1");
+  EXPECT_EQ(text.at("overlap"), "true");
+  EXPECT_EQ(text.at("bucket_bytes_max"), "26214400");
+}
+
+TEST(Describe, IsTheSameForEqualPlans) {
+  const Plan negative_zero = PlanWith([](Plan& p) { p.learning_rate.floor = -0.0; });
+  ASSERT_EQ(negative_zero, Plan());
+  EXPECT_EQ(Describe(negative_zero), Describe(Plan()));
+}
+
+TEST(Describe, NamesEveryFieldOnce) {
+  EXPECT_EQ(MapOf(Plan()).size(), Describe(Plan()).size());
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,107 @@
+#include "worker_runtime/checkpoint/training_json.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kFormat[] = "muster.whole_checkpoint";
+constexpr int64_t kVersion = 1;
+
+// nlohmann_json keeps the last of two values of one key; a file that has two is not ours.
+class DuplicateKeys {
+ public:
+  bool See(Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys_.pop_back();
+    if (event == Json::parse_event_t::key) {
+      found_ = found_ || !keys_.back().insert(parsed.get<std::string>()).second;
+    }
+    return true;
+  }
+  bool found() const { return found_; }
+
+ private:
+  std::vector<std::set<std::string>> keys_;
+  bool found_ = false;
+};
+
+absl::StatusOr<std::map<std::string, std::string>> TextsAt(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat("it has no object \"", key, "\""));
+  }
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, value] : found->items()) {
+    if (!value.is_string()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", name, "\" in \"", key, "\" is no string"));
+    }
+    texts[name] = value.get<std::string>();
+  }
+  return texts;
+}
+
+absl::Status CheckVersion(const Json& json) {
+  const auto format = json.find("format");
+  const auto version = json.find("version");
+  if (format == json.end() || *format != kFormat || version == json.end() ||
+      !version->is_number_integer()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it does not say \"format\": \"", kFormat, "\" with a version"));
+  }
+  if (version->is_number_unsigned() && *version == kVersion) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("it is of format version ", version->dump(),
+                                                 ", and this program reads version ", kVersion,
+                                                 ": use a newer Muster"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FormatTrainingState(const TrainingState& state) {
+  if (state.step < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the step ", state.step, " is negative"));
+  }
+  const nlohmann::ordered_json json = {{"format", kFormat},
+                                       {"version", kVersion},
+                                       {"step", state.step},
+                                       {"plan", state.plan},
+                                       {"metadata", state.metadata}};
+  try {
+    return json.dump(2) + "\n";
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan or the metadata is not UTF-8: ", error.what()));
+  }
+}
+
+absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
+  DuplicateKeys duplicates;
+  const Json json = Json::parse(
+      text.begin(), text.end(),
+      [&](int, Json::parse_event_t event, Json& parsed) { return duplicates.See(event, parsed); },
+      /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  if (duplicates.found()) return absl::InvalidArgumentError("it has a key twice");
+  MUSTER_RETURN_IF_ERROR(CheckVersion(json));
+
+  TrainingState state;
+  const auto step = json.find("step");
+  if (step == json.end() || !step->is_number_unsigned() || step->get<uint64_t>() > INT64_MAX) {
+    return absl::InvalidArgumentError("\"step\" is no whole number from 0 on");
+  }
+  state.step = step->get<int64_t>();
+  MUSTER_ASSIGN_OR_RETURN(state.plan, TextsAt(json, "plan"));
+  MUSTER_ASSIGN_OR_RETURN(state.metadata, TextsAt(json, "metadata"));
+  return state;
+}
+
+}  // namespace muster::checkpoint

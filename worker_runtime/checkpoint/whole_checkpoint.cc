@@ -1,0 +1,228 @@
+#include "worker_runtime/checkpoint/whole_checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/checkpoint/durable_file.h"
+#include "worker_runtime/checkpoint/publish.h"
+#include "worker_runtime/checkpoint/training_json.h"
+
+namespace muster::checkpoint {
+namespace {
+
+constexpr char kModel[] = "model.safetensors";
+constexpr char kOptimizer[] = "optimizer.safetensors";
+constexpr char kTraining[] = "training.json";
+constexpr char kStepKey[] = "step";  // of the metadata of both safetensors files
+
+constexpr int64_t kTrainingBytesMax = 16 << 20;
+constexpr int64_t kLeftoverSeconds = 24 * 60 * 60;
+
+struct Candidate {
+  int64_t step = 0;
+  bool in_place = false;  // not one that a killed writer had put aside
+  std::string path;
+};
+
+std::string NameOf(int64_t step) { return absl::StrFormat("step_%08d", step); }
+
+bool IsFile(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+bool IsCheckpoint(const std::string& path) {
+  return IsFile(absl::StrCat(path, "/", kTraining)) && IsFile(absl::StrCat(path, "/", kModel)) &&
+         IsFile(absl::StrCat(path, "/", kOptimizer));
+}
+
+// "step_00000100", or ".step_00000100.replaced.<random>", which PublishDirectory may leave.
+std::optional<Candidate> ParseName(absl::string_view name) {
+  Candidate candidate;
+  candidate.in_place = !absl::ConsumePrefix(&name, ".");
+  if (!absl::ConsumePrefix(&name, "step_")) return std::nullopt;
+  const size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+  const absl::string_view rest = name.substr(digits);
+  const bool fits = candidate.in_place ? rest.empty() : absl::StartsWith(rest, kReplaced);
+  if (!fits || !absl::SimpleAtoi(name.substr(0, digits), &candidate.step)) return std::nullopt;
+  return candidate;
+}
+
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) return FileError(error.value(), absl::StrCat("cannot list ", directory));
+  return names;
+}
+
+bool IsOldLeftover(const std::string& directory, const std::string& name) {
+  if (!absl::StartsWith(name, ".step_")) return false;
+  // The only copy of a step, perhaps.
+  if (const auto aside = ParseName(name);
+      aside && !IsCheckpoint(absl::StrCat(directory, "/", NameOf(aside->step)))) {
+    return false;
+  }
+  struct stat info = {};
+  const std::string path = absl::StrCat(directory, "/", name);
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+         time(nullptr) - info.st_mtime > kLeftoverSeconds;
+}
+
+// Of writers that were killed. Nobody writes one checkpoint for a day; a younger one may be that
+// of another process, perhaps on another node.
+void RemoveOldLeftovers(const std::string& directory) {
+  const auto names = NamesIn(directory);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    std::error_code ignored;  // the checkpoint itself is in place
+    if (IsOldLeftover(directory, name)) {
+      std::filesystem::remove_all(absl::StrCat(directory, "/", name), ignored);
+    }
+  }
+}
+
+absl::Status CheckPlace(const std::string& place) {
+  struct stat info = {};
+  if (lstat(place.c_str(), &info) != 0 || IsCheckpoint(place)) return absl::OkStatus();
+  std::error_code error;
+  const bool empty = S_ISDIR(info.st_mode) && std::filesystem::is_empty(place, error);
+  // Another writer may have taken it away meanwhile.
+  if (empty || error == std::errc::no_such_file_or_directory) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot save a checkpoint as ", place,
+                   ": what is there is no checkpoint. Move it away, or save elsewhere"));
+}
+
+absl::Status WriteFiles(const std::string& directory, const TrainingState& state,
+                        const std::string& training, absl::Span<const NamedArray> parameters,
+                        absl::Span<const NamedArray> moments) {
+  const std::map<std::string, std::string> metadata = {{kStepKey, absl::StrCat(state.step)}};
+  MUSTER_RETURN_IF_ERROR(
+      WriteSafetensors(absl::StrCat(directory, "/", kModel), parameters, metadata));
+  MUSTER_RETURN_IF_ERROR(
+      WriteSafetensors(absl::StrCat(directory, "/", kOptimizer), moments, metadata));
+  return WriteDurably(absl::StrCat(directory, "/", kTraining), {training});
+}
+
+absl::StatusOr<int> OpenIn(const FileDescriptor& directory, const std::string& path,
+                           const char* name) {
+  const int fd = openat(directory.get(), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return FileError(errno, absl::StrCat("cannot open ", path, "/", name));
+  return fd;
+}
+
+absl::StatusOr<SafetensorsFile> OpenArrays(const FileDescriptor& directory, const std::string& path,
+                                           const char* name, int64_t step) {
+  MUSTER_ASSIGN_OR_RETURN(int fd, OpenIn(directory, path, name));
+  const std::string file_path = absl::StrCat(path, "/", name);
+  MUSTER_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::FromDescriptor(fd, file_path));
+  const auto found = file.metadata().find(kStepKey);
+  if (found != file.metadata().end() && found->second == absl::StrCat(step)) return file;
+  return absl::InvalidArgumentError(absl::StrCat(
+      file_path, " is of step ", found == file.metadata().end() ? "?" : found->second, ", but ",
+      kTraining, " beside it of step ", step, ": these files do not belong together"));
+}
+
+absl::StatusOr<std::string> ReadText(int fd, const std::string& path) {
+  FileDescriptor file(fd);
+  std::string text;
+  char block[4096];
+  for (;;) {
+    const ssize_t got = read(file.get(), block, sizeof(block));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError(errno, absl::StrCat("cannot read ", path));
+    if (got == 0) return text;
+    text.append(block, static_cast<size_t>(got));
+    if (static_cast<int64_t>(text.size()) > kTrainingBytesMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is damaged: it has over ", kTrainingBytesMax, " bytes"));
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
+                                                 const TrainingState& state,
+                                                 absl::Span<const NamedArray> parameters,
+                                                 absl::Span<const NamedArray> moments) {
+  if (directory.empty()) {
+    return absl::InvalidArgumentError("the directory to save a checkpoint in has an empty name");
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::string training, FormatTrainingState(state));
+  MUSTER_RETURN_IF_ERROR(CreateDirectories(directory));
+  const std::string place = absl::StrCat(directory, "/", NameOf(state.step));
+  MUSTER_RETURN_IF_ERROR(CheckPlace(place));
+  const std::string hidden = absl::StrCat(directory, "/.", NameOf(state.step), ".", RandomSuffix());
+  if (mkdir(hidden.c_str(), 0777) != 0) {
+    return FileError(errno, absl::StrCat("cannot save a checkpoint in ", directory));
+  }
+  absl::Status status = WriteFiles(hidden, state, training, parameters, moments);
+  if (status.ok()) status = PublishDirectory(hidden, place);
+  if (!status.ok()) {
+    std::error_code ignored;  // the first error is the one to tell
+    std::filesystem::remove_all(hidden, ignored);
+    return status;
+  }
+  RemoveOldLeftovers(directory);
+  return place;
+}
+
+absl::StatusOr<std::string> FindWholeCheckpoint(const std::string& directory) {
+  if (IsCheckpoint(directory)) return directory;
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory));
+  std::optional<Candidate> best;
+  for (const std::string& name : names) {
+    std::optional<Candidate> candidate = ParseName(name);
+    if (!candidate) continue;
+    if (best &&
+        std::pair(candidate->step, candidate->in_place) < std::pair(best->step, best->in_place)) {
+      continue;
+    }
+    candidate->path = absl::StrCat(directory, "/", name);
+    if (IsCheckpoint(candidate->path)) best = std::move(candidate);
+  }
+  if (best) return best->path;
+  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory, ": neither ",
+                                          kTraining, ", ", kModel, " and ", kOptimizer,
+                                          " themselves nor a directory step_<number> with them"));
+}
+
+absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path) {
+  // All files through one descriptor: a checkpoint that is replaced meanwhile is read as one.
+  FileDescriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() < 0) return FileError(errno, absl::StrCat("cannot open ", path));
+  const std::string training_path = absl::StrCat(path, "/", kTraining);
+  MUSTER_ASSIGN_OR_RETURN(int fd, OpenIn(directory, path, kTraining));
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadText(fd, training_path));
+  absl::StatusOr<TrainingState> state = ParseTrainingState(text);
+  if (!state.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(training_path, " is damaged: ", state.status().message()));
+  }
+  MUSTER_ASSIGN_OR_RETURN(SafetensorsFile model, OpenArrays(directory, path, kModel, state->step));
+  MUSTER_ASSIGN_OR_RETURN(SafetensorsFile optimizer,
+                          OpenArrays(directory, path, kOptimizer, state->step));
+  return WholeCheckpoint{*std::move(state), std::move(model), std::move(optimizer)};
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,233 @@
+#include "worker_runtime/data/token_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::data {
+namespace {
+
+constexpr int64_t kHeaderBytes = 256 * 4;
+constexpr uint32_t kGpt2Magic = 20240520;
+constexpr uint32_t kGpt2Version = 1;
+
+// What else llm.c writes; it would pass for text otherwise.
+struct OtherFormat {
+  uint32_t magic;
+  const char* contents;
+};
+constexpr OtherFormat kOtherFormats[] = {{20240801, "Llama 3 tokens"},
+                                         {20240326, "a model"},
+                                         {20240327, "a model's debug state"},
+                                         {20240328, "a tokenizer"},
+                                         {20240522, "multiple-choice examples"}};
+
+int64_t BytesPerToken(TokenFormat format) { return format == TokenFormat::kText ? 1 : 2; }
+int64_t OffsetOf(TokenFormat format, int64_t token) {
+  return format == TokenFormat::kText ? token : kHeaderBytes + 2 * token;
+}
+
+uint32_t LittleEndian(const uint8_t* bytes) {
+  return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<uint32_t>(bytes[3]) << 24;
+}
+
+absl::Status CannotOpen(const std::string& path, int error) {
+  const std::string message =
+      absl::StrCat("cannot open data file ", path, ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    case ELOOP:
+    case ENAMETOOLONG:
+      return absl::InvalidArgumentError(message);
+    case EMFILE:
+    case ENFILE:
+      return absl::UnavailableError(absl::StrCat(message, "; see ulimit -n"));
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+struct OpenedFile {
+  FileDescriptor descriptor;
+  int64_t size = 0;
+};
+
+absl::StatusOr<OpenedFile> OpenRegular(const std::string& path) {
+  int fd;
+  do {
+    // Without O_NONBLOCK a pipe would be waited for; it changes nothing for files.
+    fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) return CannotOpen(path, errno);
+  FileDescriptor file(fd);
+  struct stat status = {};
+  if (fstat(fd, &status) != 0) return CannotOpen(path, errno);
+  if (S_ISDIR(status.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data file ", path, " is a directory; name the files in it"));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data file ", path, " is a pipe or a device; only a regular file can be read anywhere"));
+  }
+  return OpenedFile{std::move(file), status.st_size};
+}
+
+absl::Status ReadBytes(int fd, const std::string& path, int64_t offset, absl::Span<uint8_t> out) {
+  while (!out.empty()) {
+    const ssize_t count = pread(fd, out.data(), out.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      return absl::UnavailableError(absl::StrCat("cannot read data file ", path, " at byte ",
+                                                 offset, ": ", std::strerror(errno)));
+    }
+    if (count == 0) {
+      return absl::UnavailableError(absl::StrCat(
+          "data file ", path, " has no byte ", offset, ", but had it when it was opened; a file",
+          " must not be cut or replaced while it is trained on"));
+    }
+    offset += count;
+    out.remove_prefix(count);
+  }
+  return absl::OkStatus();
+}
+
+// The number of tokens in a file of `size` bytes that begins with `header`.
+absl::StatusOr<int64_t> CheckGpt2Header(const std::string& path, absl::Span<const uint8_t> header,
+                                        int64_t size) {
+  const auto refuse = [&](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat("data file ", path, why...));
+  };
+  if (size < kHeaderBytes) {
+    return refuse(" begins like a file of GPT-2 tokens but has ", size,
+                  " bytes, less than the header's ", kHeaderBytes, "; it may be cut off");
+  }
+  const uint32_t version = LittleEndian(&header[4]);
+  if (version != kGpt2Version) {
+    return refuse(" is a token file of version ", version, "; only version ", kGpt2Version,
+                  " (GPT-2) can be read");
+  }
+  const int64_t body = size - kHeaderBytes;
+  const int32_t count = static_cast<int32_t>(LittleEndian(&header[8]));
+  if (body % 2 != 0) {
+    return refuse(" has ", body, " bytes of GPT-2 tokens, an odd number, but each takes two; it",
+                  " may be cut off");
+  }
+  if (body / 2 != count) {
+    return refuse(" announces ", count, " GPT-2 tokens but holds ", body / 2,
+                  "; it may be cut off");
+  }
+  if (count == 0) return refuse(" holds no tokens");
+  return count;
+}
+
+}  // namespace
+
+int64_t VocabularyOf(TokenFormat format) { return format == TokenFormat::kText ? 256 : 50257; }
+
+const char* NameOf(TokenFormat format) {
+  return format == TokenFormat::kText ? "text" : "GPT-2 tokens";
+}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path) {
+  if (path.empty()) return absl::InvalidArgumentError("the name of a data file is empty");
+  MUSTER_ASSIGN_OR_RETURN(OpenedFile opened, OpenRegular(path));
+  if (opened.size == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("data file ", path, " is empty"));
+  }
+  TokenFile file;
+  file.path_ = path;
+  file.file_ = std::move(opened.descriptor);
+  MUSTER_RETURN_IF_ERROR(file.Recognise(opened.size));
+  return file;
+}
+
+absl::Status TokenFile::Recognise(int64_t size) {
+  std::array<uint8_t, 12> header = {};
+  MUSTER_RETURN_IF_ERROR(ReadBytes(
+      file_.get(), path_, 0, absl::MakeSpan(header).first(std::min<int64_t>(size, header.size()))));
+  const uint32_t magic = LittleEndian(header.data());
+  for (const OtherFormat& other : kOtherFormats) {
+    if (magic != other.magic) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("data file ", path_, " holds ", other.contents, " (llm.c's magic number ",
+                     magic, "); text or GPT-2 tokens (", kGpt2Magic, ") can be read"));
+  }
+  if (__builtin_bswap32(magic) == kGpt2Magic) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data file ", path_, " holds GPT-2 tokens with the high byte first; low byte first is",
+        " expected"));
+  }
+  num_tokens_ = size;
+  if (magic != kGpt2Magic) return absl::OkStatus();
+  format_ = TokenFormat::kGpt2;
+  MUSTER_ASSIGN_OR_RETURN(num_tokens_, CheckGpt2Header(path_, header, size));
+  return absl::OkStatus();
+}
+
+absl::Status TokenFile::Read(int64_t first, absl::Span<int32_t> out) const {
+  if (file_.is_open()) return ReadFrom(file_, first, out);
+  const absl::StatusOr<OpenedFile> opened = OpenRegular(path_);
+  if (!opened.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat(opened.status().message(), " (it could be opened before)"));
+  }
+  return ReadFrom(opened->descriptor, first, out);
+}
+
+absl::Status TokenFile::ReadFrom(const FileDescriptor& file, int64_t first,
+                                 absl::Span<int32_t> out) const {
+  const int64_t width = BytesPerToken(format_);
+  std::array<uint8_t, 16384> buffer;
+  while (!out.empty()) {
+    const size_t count = std::min<size_t>(out.size(), buffer.size() / width);
+    const auto bytes = absl::MakeSpan(buffer).first(count * width);
+    MUSTER_RETURN_IF_ERROR(ReadBytes(file.get(), path_, OffsetOf(format_, first), bytes));
+    MUSTER_RETURN_IF_ERROR(Decode(bytes, first, out.first(count)));
+    first += count;
+    out.remove_prefix(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenFile::Decode(absl::Span<const uint8_t> bytes, int64_t first,
+                               absl::Span<int32_t> out) const {
+  if (format_ == TokenFormat::kText) {
+    std::copy(bytes.begin(), bytes.end(), out.begin());
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = bytes[2 * i] | bytes[2 * i + 1] << 8;
+    if (out[i] >= VocabularyOf(format_)) {
+      return absl::InvalidArgumentError(absl::StrCat("data file ", path_, ": token ", first + i,
+                                                     " is ", out[i], ", but GPT-2 ids end at ",
+                                                     VocabularyOf(format_) - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::data

@@ -1,0 +1,162 @@
+#include "worker_runtime/plan/plan_page.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/plan/bucket_plan.h"
+#include "worker_runtime/plan/gpt_parameters.h"
+#include "worker_runtime/plan/memory_plan.h"
+#include "worker_runtime/plan/wire_plan.h"
+
+namespace muster::plan {
+namespace {
+
+constexpr size_t kBucketsPerLine = 8;
+constexpr double kMostTokens = 1e15;
+
+// 10745088 as 10,745,088.
+std::string Grouped(int64_t number) {
+  std::string digits = absl::StrCat(number);
+  for (int64_t place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3) {
+    digits.insert(place, ",");
+  }
+  return digits;
+}
+
+// Three digits and a unit.
+std::string Rounded(double number, double base, const std::vector<const char*>& units) {
+  size_t unit = 0;
+  while (number >= 999.5 && unit + 1 < units.size()) {
+    number /= base;
+    ++unit;
+  }
+  return absl::StrFormat("%.3g %s", number, units[unit]);
+}
+
+std::string Bytes(int64_t bytes) {
+  return Rounded(static_cast<double>(bytes), 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"});
+}
+
+std::string Flops(double flops) {
+  return Rounded(flops, 1000, {"FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"});
+}
+
+void Heading(std::string& page, absl::string_view text) { absl::StrAppend(&page, "\n", text, "\n"); }
+
+void Line(std::string& page, absl::string_view name, absl::string_view value) {
+  absl::StrAppendFormat(&page, "  %-28s %s\n", name, value);
+}
+
+void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
+  absl::StrAppendFormat(&page, "  %-28s %10s   %s bytes\n", name, Bytes(bytes), Grouped(bytes));
+}
+
+void AppendModel(const PlanOptions& options, std::string& page) {
+  const GptConfig& model = options.model;
+  absl::StrAppend(&page, "model: a GPT of ", model.layers, " layers, ", model.heads,
+                  " heads, width ", model.width, ", context ", model.context, ", vocabulary ",
+                  model.vocabulary, ", in ", ToString(options.dtype), "\n");
+  Line(page, "parameters", Grouped(model.num_parameters()));
+  Line(page, "work per token", Flops(GptFlopsPerToken(model)));
+}
+
+void AppendPlan(const PlanPageInput& input, std::string& page) {
+  Heading(page, absl::StrCat("plan, for ", Grouped(input.world_size),
+                             input.world_size == 1 ? " rank:" : " ranks:"));
+  for (const auto& [key, value] : Describe(input.options.plan)) Line(page, key, value);
+  Line(page, "hash", input.hash);
+}
+
+absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
+  const PlanOptions& options = input.options;
+  const double tokens = static_cast<double>(input.world_size) *
+                        static_cast<double>(options.plan.accumulation) *
+                        static_cast<double>(options.batch_size) *
+                        static_cast<double>(options.model.context);
+  if (tokens > kMostTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step would have ", tokens, " tokens (", input.world_size, " ranks, ",
+                     options.plan.accumulation, " micro-batches each, ", options.batch_size,
+                     " sequences each, ", options.model.context, " tokens each); at most ",
+                     kMostTokens, " can be planned"));
+  }
+  Heading(page, "step:");
+  Line(page, "micro-batches per rank", Grouped(options.plan.accumulation));
+  Line(page, "sequences per micro-batch", Grouped(options.batch_size));
+  Line(page, "tokens", Grouped(static_cast<int64_t>(tokens)));
+  Line(page, "work per rank",
+       Flops(GptFlopsPerToken(options.model) * tokens / static_cast<double>(input.world_size)));
+  Line(page, "steps", Grouped(options.steps));
+  return absl::OkStatus();
+}
+
+absl::Status AppendMemory(const PlanPageInput& input, std::string& page) {
+  const PlanOptions& options = input.options;
+  MUSTER_ASSIGN_OR_RETURN(const MemoryPlan memory,
+                          PlanMemory(options.plan, options.model,
+                                     {.world_size = input.world_size,
+                                      .batch_size = options.batch_size,
+                                      .dtype = options.dtype}));
+  Heading(page, "memory per rank:");
+  ByteLine(page, "parameters", memory.parameters);
+  ByteLine(page, "gradients", memory.gradients);
+  if (options.plan.mode == SumMode::kOrdered) {
+    ByteLine(page, "partial sums (ordered mode)", memory.partial_sums);
+  }
+  ByteLine(page, "optimizer", memory.optimizer);
+  ByteLine(page, "activations, at their peak", memory.activations);
+  ByteLine(page, "total", memory.total());
+  return absl::OkStatus();
+}
+
+void AppendBuckets(const std::vector<Bucket>& buckets, int64_t element_bytes, std::string& page) {
+  Heading(page, absl::StrCat("buckets of gradients, in the order of their reduction: ",
+                             Grouped(static_cast<int64_t>(buckets.size()))));
+  // Blocks are alike, so the first lines tell the rest.
+  const size_t shown = std::min(buckets.size(), 4 * kBucketsPerLine);
+  for (size_t i = 0; i < shown; ++i) {
+    const bool ends_line = (i + 1) % kBucketsPerLine == 0 || i + 1 == shown;
+    absl::StrAppend(&page, i % kBucketsPerLine == 0 ? "  " : ", ",
+                    Bytes(buckets[i].num_elements() * element_bytes), ends_line ? "\n" : "");
+  }
+  if (shown < buckets.size()) {
+    absl::StrAppend(&page, "  ... and ", Grouped(static_cast<int64_t>(buckets.size() - shown)),
+                    " more; the last ", Bytes(buckets.back().num_elements() * element_bytes), "\n");
+  }
+}
+
+void AppendWire(const PlanPageInput& input, int64_t gradient_bytes, std::string& page) {
+  const WirePlan wire = PlanWire(
+      input.options.plan, {.world_size = input.world_size, .gradient_bytes = gradient_bytes});
+  Heading(page, "sent per rank and step:");
+  ByteLine(page, "gradients", wire.gradients);
+  ByteLine(page, "loss and tokens", wire.loss);
+  ByteLine(page, "total", wire.total());
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
+  const PlanOptions& options = input.options;
+  std::string page;
+  AppendModel(options, page);
+  AppendPlan(input, page);
+  MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
+  MUSTER_RETURN_IF_ERROR(AppendMemory(input, page));
+  const std::vector<ParameterInfo> parameters = GptParameters(options.model);
+  const FlatLayout layout = PlanFlatLayout(parameters);
+  const auto element_bytes = static_cast<int64_t>(SizeOf(options.dtype));
+  AppendBuckets(PlanBuckets(parameters, layout,
+                            {.bytes_per_element = element_bytes,
+                             .bytes_max = options.plan.bucket_bytes_max,
+                             .first_bytes_max = options.plan.first_bucket_bytes_max}),
+                element_bytes, page);
+  AppendWire(input, layout.num_elements * element_bytes, page);
+  return page;
+}
+
+}  // namespace muster::plan

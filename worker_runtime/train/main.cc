@@ -1,0 +1,51 @@
+// muster-train: parse, build, train. The way of a job through it: Trainer (trainer.h).
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "muster/runtime.h"
+#include "worker_runtime/train/failure_notice.h"
+#include "worker_runtime/train/stop_signal.h"
+#include "worker_runtime/train/train_options.h"
+#include "worker_runtime/train/trainer.h"
+
+namespace muster::train {
+namespace {
+
+// Says why, and returns the exit code of a failure before the first step.
+int Refuse(Runtime* runtime, const absl::Status& failure) {
+  SayFailure(runtime, failure);
+  return ExitCodeOfSetup(failure);
+}
+
+int Main(const std::vector<std::string>& args) {
+  absl::StatusOr<TrainCommand> command = ParseTrainCommand(args);
+  if (command.ok() && !command->help.empty()) {
+    std::fputs(command->help.c_str(), stdout);
+    return 0;
+  }
+  // Made even for a wrong command line: the job's store is where the ranks agree who says so.
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::FromEnvironment();
+  if (!command.ok()) return Refuse(runtime.ok() ? runtime->get() : nullptr, command.status());
+  if (!runtime.ok()) return Refuse(nullptr, runtime.status());
+
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+      Trainer::Create(**runtime, std::move(command->options));
+  if (!trainer.ok()) return Refuse(runtime->get(), trainer.status());
+  const absl::StatusOr<int> stop_signal = (*trainer)->Run();
+  if (!stop_signal.ok()) {
+    SayFailure(runtime->get(), stop_signal.status());
+    return 1;
+  }
+  if (*stop_signal != 0) EndBySignal(*stop_signal);
+  return 0;
+}
+
+}  // namespace
+}  // namespace muster::train
+
+int main(int argc, char** argv) {
+  return muster::train::Main(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+}

@@ -1,0 +1,45 @@
+// The command line of muster-train.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/plan/plan_options.h"
+
+namespace muster::train {
+
+struct TrainOptions {
+  plan::PlanOptions plan;
+
+  std::vector<std::string> data;  // empty: DefaultTexts()
+  std::string backend = "gloo";
+
+  std::string save;        // directory of checkpoints; empty: none are written
+  int64_t save_every = 0;  // steps; 0: only at the end
+  // A checkpoint, or a directory of them; empty: none. Where it equals `save` it may be empty yet,
+  // so that one command line serves the first start and every restart.
+  std::string resume;
+
+  int64_t sample_tokens = 300;        // written by the model at the end; 0: none
+  std::optional<std::string> prompt;  // which the sample continues
+  int64_t log_every = 0;              // steps per line; 0: ProgressLine chooses
+  bool quiet = false;
+  bool hash = false;
+};
+
+struct TrainCommand {
+  TrainOptions options;
+  std::string help;  // not empty: to be printed, and nothing else done
+};
+
+// `args` without the program's name.
+//
+// Errors: kInvalidArgument naming the flag, the value and what was expected; PlanOptionsParser's.
+absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args);
+
+}  // namespace muster::train

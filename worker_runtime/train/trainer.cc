@@ -1,0 +1,282 @@
+#include "worker_runtime/train/trainer.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "proto/base/mono_time.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/agreement.h"
+#include "worker_runtime/kernels/isa.h"
+#include "worker_runtime/train/default_texts.h"
+#include "worker_runtime/train/memory_check.h"
+#include "worker_runtime/train/process_facts.h"
+#include "worker_runtime/train/progress_line.h"
+#include "worker_runtime/train/sample_text.h"
+#include "worker_runtime/train/save_directory.h"
+#include "worker_runtime/train/stop_signal.h"
+
+namespace muster::train {
+namespace {
+
+// GPT-2's end-of-text token, after which a text begins.
+constexpr int32_t kGpt2TextStart = 50256;
+
+// What the sample continues.
+std::vector<int32_t> PromptOf(const TrainOptions& options, int64_t vocabulary) {
+  if (vocabulary > kByteVocabulary) return {kGpt2TextStart};
+  std::vector<int32_t> prompt;
+  for (const unsigned char byte : options.prompt.value_or("\n")) prompt.push_back(byte);
+  return prompt;
+}
+
+absl::Status CheckPrompt(const TrainOptions& options, int64_t vocabulary) {
+  if (!options.prompt.has_value()) return absl::OkStatus();
+  if (options.prompt->empty()) {
+    return absl::InvalidArgumentError("--prompt is empty; give at least one character");
+  }
+  if (vocabulary <= kByteVocabulary) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--prompt is text, but the data are GPT-2 token ids, and there is no tokenizer here; leave "
+      "it out");
+}
+
+}  // namespace
+
+// --- setting up ---------------------------------------------------------------------------------
+
+Trainer::Trainer(Runtime& runtime, TrainOptions options)
+    : runtime_(runtime),
+      options_(std::move(options)),
+      config_(options_.plan.model),
+      console_(runtime.rank() == 0 && !options_.quiet) {}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Runtime& runtime, TrainOptions options) {
+  std::unique_ptr<Trainer> trainer = absl::WrapUnique(new Trainer(runtime, std::move(options)));
+  MUSTER_RETURN_IF_ERROR(trainer->CheckAlone());
+  MUSTER_RETURN_IF_ERROR(trainer->Meet());
+  return trainer;
+}
+
+BatchOptions Trainer::DataOptions() const {
+  return {.seed = options_.plan.plan.seed,
+          .rank = runtime_.rank(),
+          .size = runtime_.size(),
+          .accumulation = options_.plan.plan.accumulation,
+          .batch = options_.plan.batch_size,
+          .sequence = config_.context,
+          .first_step = engine_ == nullptr ? 0 : engine_->step()};
+}
+
+absl::Status Trainer::CheckAlone() {
+  if (options_.data.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(options_.data, DefaultTexts());
+  }
+  MUSTER_ASSIGN_OR_RETURN(tokens_, OpenTokens(options_.data));
+  config_.vocabulary = tokens_->vocabulary();
+  MUSTER_RETURN_IF_ERROR(config_.Validate());
+  MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
+  MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
+  MUSTER_RETURN_IF_ERROR(CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(),
+                                          MachineBytes()));
+  return BatchReader::Create(*tokens_, DataOptions()).status();
+}
+
+absl::Status Trainer::Meet() {
+  MUSTER_ASSIGN_OR_RETURN(world_, runtime_.MakeCommunicator("world", options_.backend));
+  absl::Status built = BuildTogether();
+  if (!built.ok()) {
+    world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", built.message()));
+    return built;
+  }
+  PrintStart();
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::BuildTogether() {
+  MUSTER_RETURN_IF_ERROR(CheckOptionsAgree());
+  store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
+  MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
+  MUSTER_ASSIGN_OR_RETURN(engine_, Engine::Create(*world_, *store_, options_.plan.plan));
+  if (!options_.resume.empty()) MUSTER_RETURN_IF_ERROR(Resume());
+  MUSTER_ASSIGN_OR_RETURN(reader_, BatchReader::Create(*tokens_, DataOptions()));
+  if (options_.save.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> prepared = std::string();
+  if (runtime_.rank() == 0) {
+    if (absl::Status status = PrepareSaveDirectory(options_.save); !status.ok()) prepared = status;
+  }
+  return engine::FromRankZero(*world_, std::move(prepared)).status();
+}
+
+// Plan and parameters are the engine's to compare; the rest decides what the ranks do next.
+absl::Status Trainer::CheckOptionsAgree() {
+  return engine::CheckAgreement(
+      *world_, absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=",
+                            options_.plan.batch_size, "\n--heads=", config_.heads,
+                            "\nnumber of tokens in --data=", tokens_->num_tokens(),
+                            "\n--save=", options_.save, "\n--save_every=", options_.save_every,
+                            "\n--resume=", options_.resume, "\n"));
+}
+
+absl::Status Trainer::Resume() {
+  runtime_.SetProgress(-1, Phase::kLoad);
+  absl::StatusOr<std::map<std::string, std::string>> metadata = engine_->Load(options_.resume);
+  if (absl::IsNotFound(metadata.status()) && options_.resume == options_.save) {
+    resumed_ = absl::StrCat(options_.resume, " holds no checkpoint yet: training begins");
+    return absl::OkStatus();
+  }
+  MUSTER_RETURN_IF_ERROR(metadata.status());
+  MUSTER_RETURN_IF_ERROR(CheckResumedModel(*metadata));
+  saved_step_ = options_.resume == options_.save ? engine_->step() : -1;
+  resumed_ = absl::StrCat(options_.resume, ", after step ", engine_->step());
+  return absl::OkStatus();
+}
+
+// Parameters of the same shapes may be cut into heads in several ways.
+absl::Status Trainer::CheckResumedModel(const std::map<std::string, std::string>& metadata) const {
+  const auto found = metadata.find("heads");
+  if (found == metadata.end() || found->second == absl::StrCat(config_.heads)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(options_.resume,
+                                                 " is a checkpoint of another model: heads is ",
+                                                 found->second, " there and ", config_.heads,
+                                                 " here"));
+}
+
+void Trainer::PrintStart() const {
+  console_.Print(
+      DescribeStart({.model = config_,
+                     .plan = options_.plan.plan,
+                     .dtype = options_.plan.dtype,
+                     .size = runtime_.size(),
+                     .batch_size = options_.plan.batch_size,
+                     .data = tokens_->Describe(),
+                     .kernels = std::string(kernels::ToString(kernels::BestIsa())),
+                     .backend = options_.backend,
+                     .resumed = resumed_}));
+  if (engine_->step() >= options_.plan.steps) {
+    console_.Print(absl::StrCat("\nnothing to train: ", engine_->step(), " of --steps=",
+                                options_.plan.steps, " steps are done already\n"));
+  } else {
+    console_.Print("\n");
+  }
+}
+
+// --- training -----------------------------------------------------------------------------------
+
+absl::StatusOr<int> Trainer::Run() {
+  MUSTER_ASSIGN_OR_RETURN(const int stop_signal, TrainAllSteps());
+  if (stop_signal != 0) {
+    PrintStop(stop_signal);
+    return stop_signal;
+  }
+  MUSTER_RETURN_IF_ERROR(PrintSample());
+  if (options_.hash && runtime_.rank() == 0) {
+    Console(true).Print(absl::StrCat("hash=", engine_->ParameterHash(), "\n"));
+  }
+  MUSTER_RETURN_IF_ERROR(runtime_.Finish(engine_->step()));
+  return 0;
+}
+
+absl::StatusOr<int> Trainer::TrainAllSteps() {
+  const StopSignal signal;
+  StopVote vote(*world_);
+  const MonoTime start = MonoNow();
+  ProgressLine progress({.first_step = engine_->step(),
+                         .total_steps = options_.plan.steps,
+                         .log_every = options_.log_every},
+                        start);
+  int stop = 0;
+  while (stop == 0 && engine_->step() < options_.plan.steps) {
+    vote.Begin(signal.received());
+    MUSTER_ASSIGN_OR_RETURN(
+        const StepResult result,
+        engine_->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+          runtime_.SetProgress(engine_->step(), Phase::kForward);
+          MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader_->Next());
+          Loss loss = model_->ComputeLoss(tape, batch->tokens(), batch->targets);
+          runtime_.SetProgress(engine_->step(), Phase::kBackward);
+          return loss;
+        }));
+    totals_.Add(result);
+    history_.Add(result.step, result.loss);
+    if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
+    MUSTER_ASSIGN_OR_RETURN(stop, vote.End());
+    if (IsSaveDue(stop)) MUSTER_RETURN_IF_ERROR(Save());
+  }
+  const MonoTime end = MonoNow();
+  if (stop == 0) PrintEnd(end - start);
+  return stop;
+}
+
+bool Trainer::IsSaveDue(int stop_signal) const {
+  if (options_.save.empty()) return false;
+  const int64_t step = engine_->step();
+  return stop_signal != 0 || step >= options_.plan.steps ||
+         (options_.save_every > 0 && step % options_.save_every == 0);
+}
+
+absl::Status Trainer::Save() {
+  runtime_.SetProgress(engine_->step(), Phase::kSave);
+  MUSTER_RETURN_IF_ERROR(
+      engine_->Save(options_.save, {{"program", "muster-train"},
+                                    {"layers", absl::StrCat(config_.layers)},
+                                    {"heads", absl::StrCat(config_.heads)},
+                                    {"width", absl::StrCat(config_.width)},
+                                    {"context", absl::StrCat(config_.context)},
+                                    {"vocabulary", absl::StrCat(config_.vocabulary)},
+                                    {"batch_size", absl::StrCat(options_.plan.batch_size)},
+                                    {"data", tokens_->Describe()}}));
+  saved_step_ = engine_->step();
+  console_.Print(absl::StrCat("saved after step ", saved_step_, " in ", options_.save, "\n"));
+  return absl::OkStatus();
+}
+
+// --- what came of it ----------------------------------------------------------------------------
+
+void Trainer::PrintStop(int stop_signal) const {
+  console_.Print(absl::StrCat(
+      SignalName(stop_signal), " ends the training after step ", engine_->step(), " of ",
+      options_.plan.steps, "; ",
+      options_.save.empty()
+          ? std::string("nothing is saved, since there was no --save")
+          : absl::StrCat("it goes on from there with --resume=", options_.save),
+      "\n"));
+}
+
+void Trainer::PrintEnd(absl::Duration elapsed) const {
+  if (!console_.speaks() || totals_.num_steps() == 0) return;
+  if (totals_.num_steps() >= 10) {
+    const std::string curve =
+        DrawLossCurve(history_.points(), {.unicode = TerminalIsUtf8()});
+    console_.Print(absl::StrCat("\n", curve, "\n"));
+  }
+  console_.Print(DescribeEnd({.totals = totals_,
+                              .elapsed = elapsed,
+                              .memory = engine_->memory(),
+                              .resident_bytes = OwnResidentBytes(),
+                              .size = runtime_.size()}));
+}
+
+absl::Status Trainer::PrintSample() {
+  if (!console_.speaks() || options_.sample_tokens == 0) return absl::OkStatus();
+  const std::vector<int32_t> prompt = PromptOf(options_, config_.vocabulary);
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                          Generate(*model_, engine_->pool(), prompt,
+                                   {.num_tokens = options_.sample_tokens,
+                                    .seed = options_.plan.plan.seed}));
+  std::string text = PrintableIds(tokens);
+  if (config_.vocabulary <= kByteVocabulary) {
+    std::vector<int32_t> whole = options_.prompt.has_value() ? prompt : std::vector<int32_t>();
+    whole.insert(whole.end(), tokens.begin(), tokens.end());
+    text = PrintableText(whole);
+  }
+  console_.Print(absl::StrCat("\nthe model writes\n", Indented(text, "  │ "), "\n"));
+  return absl::OkStatus();
+}
+
+}  // namespace muster::train

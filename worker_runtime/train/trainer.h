@@ -1,0 +1,79 @@
+// The program muster-train: everything between its options and its exit code.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/data.h"
+#include "muster/engine.h"
+#include "muster/gpt.h"
+#include "muster/runtime.h"
+#include "worker_runtime/train/console.h"
+#include "worker_runtime/train/loss_curve.h"
+#include "worker_runtime/train/stop_vote.h"
+#include "worker_runtime/train/train_options.h"
+#include "worker_runtime/train/training_report.h"
+
+namespace muster::train {
+
+// Threads: thread-compatible.
+class Trainer {
+ public:
+  // Checks what this rank can check alone, then meets the others, builds model and engine, and
+  // loads the checkpoint to go on from. `runtime` outlives it.
+  //
+  // Errors: for ExitCodeOfSetup. A rank that fails after the ranks have met takes the others with
+  //         it, so that nobody waits for it.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(Runtime& runtime, TrainOptions options);
+
+  // Trains, saves, and says what came of it. Returns the signal by which the process shall end, 0
+  // if the training is complete; the same on all ranks.
+  //
+  // Errors: Engine::Step's and Engine::Save's.
+  absl::StatusOr<int> Run();
+
+ private:
+  Trainer(Runtime& runtime, TrainOptions options);
+
+  // Of Create.
+  absl::Status CheckAlone();
+  absl::Status Meet();
+  absl::Status BuildTogether();
+  absl::Status CheckOptionsAgree();
+  absl::Status Resume();
+  absl::Status CheckResumedModel(const std::map<std::string, std::string>& metadata) const;
+  BatchOptions DataOptions() const;
+  void PrintStart() const;
+
+  // Of Run.
+  absl::StatusOr<int> TrainAllSteps();
+  absl::Status Save();
+  bool IsSaveDue(int stop_signal) const;
+  void PrintStop(int stop_signal) const;
+  void PrintEnd(absl::Duration elapsed) const;
+  absl::Status PrintSample();
+
+  // Constant after construction.
+  Runtime& runtime_;
+  TrainOptions options_;
+  GptConfig config_;
+  const Console console_;
+  std::string resumed_;  // where from, for people
+
+  // Each uses those above it.
+  std::unique_ptr<TokenSource> tokens_;
+  std::unique_ptr<Communicator> world_;
+  std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<BatchReader> reader_;
+
+  int64_t saved_step_ = -1;
+  TrainingTotals totals_;
+  LossHistory history_;
+};
+
+}  // namespace muster::train

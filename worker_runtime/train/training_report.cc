@@ -1,0 +1,131 @@
+#include "worker_runtime/train/training_report.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "worker_runtime/train/figures.h"
+
+namespace muster::train {
+namespace {
+
+std::string Line(absl::string_view name, absl::string_view text) {
+  return absl::StrFormat("  %-9s%s\n", name, text);
+}
+
+std::string DescribeModel(const StartFacts& facts) {
+  const GptConfig& model = facts.model;
+  return absl::StrCat("GPT, ", Counted(model.layers, "layer"), ", ", Counted(model.heads, "head"),
+                      ", width ", model.width, ", context ", model.context, ", vocabulary ",
+                      model.vocabulary, ": ", ShortCount(model.num_parameters()), " parameters in ",
+                      ToString(facts.dtype));
+}
+
+std::string DescribePlan(const StartFacts& facts) {
+  const int64_t tokens_per_step =
+      facts.size * facts.plan.accumulation * facts.batch_size * facts.model.context;
+  std::vector<std::string> factors = {Counted(facts.size, "rank")};
+  if (facts.plan.accumulation > 1) {
+    factors.push_back(absl::StrCat(facts.plan.accumulation, " micro-batches"));
+  }
+  factors.push_back(Counted(facts.batch_size, "row"));
+  factors.push_back(absl::StrCat(facts.model.context, " tokens"));
+  return absl::StrCat(facts.plan.preset, ", ", ToString(facts.plan.mode), " sums, ",
+                      absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step");
+}
+
+// "forward 41% (12.1 ms), …": the parts of a mean step.
+std::string DescribeTimes(const TrainingTotals& totals) {
+  const StepTimes& times = totals.times();
+  const auto part = [&](absl::string_view name, absl::Duration time) {
+    return absl::StrCat(name, " ", ShortDuration(time / totals.num_steps()), " (",
+                        Percent(absl::ToDoubleSeconds(time), absl::ToDoubleSeconds(times.total)),
+                        ")");
+  };
+  return absl::StrJoin({part("forward", times.forward), part("backward", times.backward),
+                        part("waiting", times.wait), part("update", times.update)},
+                       ", ");
+}
+
+std::string DescribeCommunication(const EndFacts& facts) {
+  const StepTimes& times = facts.totals.times();
+  const double busy = absl::ToDoubleSeconds(times.communication);
+  const double hidden = std::max(0.0, busy - absl::ToDoubleSeconds(times.wait));
+  std::string text =
+      absl::StrCat(ShortDuration(times.communication / facts.totals.num_steps()), " per step, ",
+                   Percent(hidden, busy), " of it hidden behind the backward pass");
+  if (facts.wire_bytes_per_step > 0) {
+    absl::StrAppend(&text, ", ", ShortBytes(facts.wire_bytes_per_step), " sent per step");
+  }
+  return text;
+}
+
+std::string DescribeMemory(const EndFacts& facts) {
+  const EngineMemory& memory = facts.memory;
+  std::string text = absl::StrCat(
+      "parameters ", ShortBytes(memory.parameters), ", gradients ", ShortBytes(memory.gradients),
+      ", optimizer ", ShortBytes(memory.optimizer), ", activations ",
+      ShortBytes(memory.activations_peak), "; together ", ShortBytes(memory.total()));
+  if (facts.resident_bytes > 0) {
+    absl::StrAppend(&text, ", whole process ", ShortBytes(facts.resident_bytes));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string DescribeStart(const StartFacts& facts) {
+  std::string text = absl::StrCat(Line("model", DescribeModel(facts)), Line("data", facts.data),
+                                  Line("plan", DescribePlan(facts)),
+                                  Line("runs on", absl::StrCat(facts.kernels, " kernels, ",
+                                                               facts.backend, " communicator")));
+  if (!facts.resumed.empty()) absl::StrAppend(&text, Line("resumed", facts.resumed));
+  return text;
+}
+
+void TrainingTotals::Add(const StepResult& result) {
+  ++num_steps_;
+  num_tokens_ += result.num_tokens;
+  loss_sum_ += result.loss * static_cast<double>(result.num_tokens);
+  times_.forward += result.times.forward;
+  times_.backward += result.times.backward;
+  times_.wait += result.times.wait;
+  times_.update += result.times.update;
+  times_.total += result.times.total;
+  times_.communication += result.times.communication;
+}
+
+double TrainingTotals::mean_loss() const {
+  return num_tokens_ == 0 ? 0 : loss_sum_ / static_cast<double>(num_tokens_);
+}
+
+std::string DescribeEnd(const EndFacts& facts) {
+  const TrainingTotals& totals = facts.totals;
+  if (totals.num_steps() == 0) return "";
+  const double seconds = absl::ToDoubleSeconds(facts.elapsed);
+  const double speed = seconds > 0 ? static_cast<double>(totals.num_tokens()) / seconds : 0;
+  std::string text =
+      Line("trained", absl::StrCat(Counted(totals.num_steps(), "step"), ", ",
+                                   ShortCount(totals.num_tokens()), " tokens in ",
+                                   ClockTime(facts.elapsed), ": ", ShortCount(speed), " tok/s"));
+  absl::StrAppend(&text, Line("step", DescribeTimes(totals)));
+  if (facts.size > 1) absl::StrAppend(&text, Line("reduce", DescribeCommunication(facts)));
+  absl::StrAppend(&text, Line("memory", DescribeMemory(facts)));
+  return text;
+}
+
+int64_t ResidentBytes(absl::string_view proc_status) {
+  for (absl::string_view line : absl::StrSplit(proc_status, '\n')) {
+    if (!absl::ConsumePrefix(&line, "VmRSS:") || !absl::ConsumeSuffix(&line, "kB")) continue;
+    int64_t kibibytes = 0;
+    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(line), &kibibytes)) return kibibytes * 1024;
+  }
+  return 0;
+}
+
+}  // namespace muster::train

@@ -1,0 +1,66 @@
+// What muster-train says before and after training: what is trained on what, and what it cost.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "muster/dtype.h"
+#include "muster/engine.h"
+#include "muster/gpt_config.h"
+#include "muster/plan.h"
+
+namespace muster::train {
+
+struct StartFacts {
+  GptConfig model;
+  Plan plan;
+  DType dtype = DType::kF32;
+  int size = 1;  // ranks
+  int64_t batch_size = 1;
+  std::string data;     // TokenSource::Describe()
+  std::string kernels;  // instruction set
+  std::string backend;
+  std::string resumed;  // the checkpoint; empty: none
+};
+
+// A few lines, each ending with \n.
+std::string DescribeStart(const StartFacts& facts);
+
+// Of all steps of this process.
+class TrainingTotals {
+ public:
+  void Add(const StepResult& result);
+
+  int64_t num_steps() const { return num_steps_; }
+  int64_t num_tokens() const { return num_tokens_; }
+  double mean_loss() const;  // per token
+  const StepTimes& times() const { return times_; }
+
+ private:
+  int64_t num_steps_ = 0;
+  int64_t num_tokens_ = 0;
+  double loss_sum_ = 0;
+  StepTimes times_;
+};
+
+struct EndFacts {
+  TrainingTotals totals;
+  absl::Duration elapsed;  // from the start of the first step to the end of the last
+  EngineMemory memory;
+  int64_t resident_bytes = 0;       // of this process; 0: not known
+  int64_t wire_bytes_per_step = 0;  // sent by this rank; 0: not known
+  int size = 1;
+};
+
+// A few lines, each ending with \n; empty without a step. Times and memory are those of this rank.
+std::string DescribeEnd(const EndFacts& facts);
+
+// The resident set in the text of /proc/self/status; 0 if there is none.
+int64_t ResidentBytes(absl::string_view proc_status);
+
+}  // namespace muster::train
