@@ -65,30 +65,30 @@ void AddOptions(CLI::App& app, Given& given) {
   AddText(app, "vocabulary", "N", given.vocabulary, "different tokens (256: bytes)");
 }
 
-absl::Status Bad(absl::string_view flag, absl::string_view value, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", why));
-}
-
 absl::StatusOr<GptConfig> ReadModel(const Given& given) {
   GptConfig model;
   if (!given.model.empty()) {
     const absl::StatusOr<GptConfig> named = plan::NamedGpt(given.model);
-    if (!named.ok()) return Bad("model", given.model, named.status().message());
+    MUSTER_RETURN_IF_ERROR(plan::AtOption("model", given.model, named.status()));
     model = *named;
   }
-  if (given.vocabulary.empty()) return model;
-  const absl::Status status = plan::ReadInteger(given.vocabulary, model.vocabulary);
-  if (!status.ok()) return Bad("vocabulary", given.vocabulary, status.message());
+  if (!given.vocabulary.empty()) {
+    MUSTER_RETURN_IF_ERROR(plan::AtOption(
+        "vocabulary", given.vocabulary, plan::ReadInteger(given.vocabulary, model.vocabulary)));
+  }
   return model;
 }
 
 absl::StatusOr<int64_t> ReadWorldSize(const Given& given) {
   int64_t world_size = 1;
   if (given.world_size.empty()) return world_size;
-  const absl::Status status = plan::ReadInteger(given.world_size, world_size);
-  if (status.ok() && world_size >= 1 && world_size <= kMostRanks) return world_size;
-  return Bad("world_size", given.world_size,
-             absl::StrCat("expected a whole number between 1 and ", kMostRanks));
+  absl::Status status = plan::ReadInteger(given.world_size, world_size);
+  if (!status.ok() || world_size < 1 || world_size > kMostRanks) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("expected a whole number between 1 and ", kMostRanks));
+  }
+  MUSTER_RETURN_IF_ERROR(plan::AtOption("world_size", given.world_size, status));
+  return world_size;
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 #include "worker_runtime/plan/arguments.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -50,10 +51,11 @@ absl::Status CheckValues(CLI::App& app, const std::vector<std::string>& args) {
 absl::Status ExplainRest(CLI::App& app, const std::string& first) {
   if (!absl::StartsWith(first, "-")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", first, "' belongs to no option; values follow the name of theirs"));
+        absl::StrCat("'", absl::Utf8SafeCHexEscape(first), "' belongs to no option; values follow the name of theirs"));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown option ", first, DidYouMean(NameOf(first), AllSpellings(app))));
+      absl::StrCat("unknown option ", absl::Utf8SafeCHexEscape(first),
+                   DidYouMean(NameOf(first), AllSpellings(app))));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
@@ -23,6 +24,12 @@ bool HasSpace(absl::string_view text) {
 }
 
 }  // namespace
+
+absl::Status AtOption(absl::string_view name, absl::string_view value, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--", name, "=", absl::Utf8SafeCHexEscape(value),
+                                                  ": ", status.message()));
+}
 
 absl::Status ReadInteger(absl::string_view text, int64_t& out) {
   if (!HasSpace(text) && absl::SimpleAtoi(text, &out)) return absl::OkStatus();

@@ -14,6 +14,9 @@
 
 namespace muster::plan {
 
+// `status`, if it is an error, with the option in front: "--lr=fast: expected a number".
+absl::Status AtOption(absl::string_view name, absl::string_view value, const absl::Status& status);
+
 absl::Status ReadInteger(absl::string_view text, int64_t& out);
 absl::Status ReadSeed(absl::string_view text, uint64_t& out);
 absl::Status ReadNumber(absl::string_view text, double& out);

@@ -55,7 +55,7 @@ absl::Status CheckPresetName(const std::string& name) {
   bool printable = !name.empty();
   for (const char c : name) printable = printable && absl::ascii_isgraph(c);
   if (printable) return absl::OkStatus();
-  return Bad("preset", absl::StrCat("'", absl::CHexEscape(name), "'"),
+  return Bad("preset", absl::StrCat("'", absl::Utf8SafeCHexEscape(name), "'"),
              "a name of letters, digits and signs without spaces");
 }
 

@@ -209,11 +209,7 @@ absl::StatusOr<PlanOptions> PlanOptionsParser::Finish(const GptConfig& model) co
     if (state_->options[i]->count() == 0) continue;
     const Row& row = state_->rows[i];
     const std::string text = state_->options[i]->results().back();
-    const absl::Status status = row.read(text, options);
-    if (!status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("--", row.name, "=", text, ": ", status.message()));
-    }
+    MUSTER_RETURN_IF_ERROR(AtOption(row.name, text, row.read(text, options)));
   }
   LearningRateSchedule& schedule = options.plan.learning_rate;
   if (schedule.kind != LearningRateSchedule::Kind::kConstant) {

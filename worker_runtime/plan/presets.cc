@@ -55,7 +55,7 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
     std::vector<std::string> known;
     for (const PresetName& preset : kNames) known.push_back(preset.name);
     return absl::InvalidArgumentError(
-        absl::StrCat("'", absl::CHexEscape(name), "' is no plan; expected ", Offered(),
+        absl::StrCat("'", absl::Utf8SafeCHexEscape(name), "' is no plan; expected ", Offered(),
                      plan::DidYouMean(absl::AsciiStrToLower(name), known)));
   }
   if (found->preset == nullptr) {

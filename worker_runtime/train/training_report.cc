@@ -40,16 +40,19 @@ std::string DescribePlan(const StartFacts& facts) {
 }
 
 // "forward 41% (12.1 ms), …": the parts of a mean step.
-std::string DescribeTimes(const TrainingTotals& totals) {
+std::string DescribeTimes(const EndFacts& facts) {
+  const TrainingTotals& totals = facts.totals;
   const StepTimes& times = totals.times();
   const auto part = [&](absl::string_view name, absl::Duration time) {
     return absl::StrCat(name, " ", ShortDuration(time / totals.num_steps()), " (",
                         Percent(absl::ToDoubleSeconds(time), absl::ToDoubleSeconds(times.total)),
                         ")");
   };
-  return absl::StrJoin({part("forward", times.forward), part("backward", times.backward),
-                        part("waiting", times.wait), part("update", times.update)},
-                       ", ");
+  std::vector<std::string> parts = {part("forward", times.forward),
+                                    part("backward", times.backward)};
+  if (facts.size > 1) parts.push_back(part("waiting", times.wait));
+  parts.push_back(part("update", times.update));
+  return absl::StrJoin(parts, ", ");
 }
 
 std::string DescribeCommunication(const EndFacts& facts) {
@@ -113,7 +116,7 @@ std::string DescribeEnd(const EndFacts& facts) {
       Line("trained", absl::StrCat(Counted(totals.num_steps(), "step"), ", ",
                                    ShortCount(totals.num_tokens()), " tokens in ",
                                    ClockTime(facts.elapsed), ": ", ShortCount(speed), " tok/s"));
-  absl::StrAppend(&text, Line("step", DescribeTimes(totals)));
+  absl::StrAppend(&text, Line("step", DescribeTimes(facts)));
   if (facts.size > 1) absl::StrAppend(&text, Line("reduce", DescribeCommunication(facts)));
   absl::StrAppend(&text, Line("memory", DescribeMemory(facts)));
   return text;

@@ -5,26 +5,16 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/diagnosis.h"
+#include "worker_runtime/comm/gloo/collective_diagnosis.h"
 #include "worker_runtime/comm/gloo/gloo_collectives.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
 
 namespace muster::comm {
 namespace {
 
-// How long peers have to say where they are.
-constexpr absl::Duration kAnswerTime = absl::Seconds(1);
 // A peer that closes its data connections has told why, over another one.
 constexpr absl::Duration kReasonTime = absl::Milliseconds(700);
 constexpr absl::Duration kFlushTime = absl::Milliseconds(500);
-
-// What a rank that has not come was doing, in words.
-std::string Details(const std::map<int, Position>& answers, const std::vector<int>& absent) {
-  if (absent.size() != 1) return "";
-  const auto answer = answers.find(absent.front());
-  if (answer == answers.end()) return "it does not answer either";
-  if (!answer->second.operation.has_value()) return "it is alive and has called nothing yet";
-  return absl::StrCat("it is alive, and its last call was ", Name(*answer->second.operation));
-}
 
 }  // namespace
 
@@ -56,7 +46,12 @@ GlooCommunicator::GlooCommunicator(Membership membership, Meshes meshes,
       ControlSettings{
           .rank = rank(),
           .size = size(),
-          .position = [this](int64_t sequence) { return PositionAt(sequence); },
+          .position =
+              [this](int64_t sequence) {
+                const int64_t issued = num_issued();
+                if (sequence < issued) return Position{true, IssuedAt(sequence)};
+                return Position{false, IssuedAt(issued - 1)};
+              },
           .on_failure =
               [this](absl::Status failure) { Fail(std::move(failure), TellPeers::kNo); }});
 }
@@ -91,12 +86,6 @@ void GlooCommunicator::Fail(absl::Status failure, TellPeers tell) {
     for (const auto& [key, lane] : lanes_) lane->wait_point().Interrupt();
   }
   meshes_.data->Close();
-}
-
-Position GlooCommunicator::PositionAt(int64_t sequence) {
-  const int64_t issued = num_issued();
-  if (sequence < issued) return {.reached = true, .operation = IssuedAt(sequence)};
-  return {.reached = false, .operation = IssuedAt(issued - 1)};
 }
 
 Lane& GlooCommunicator::LaneOf(const Operation& op) {
@@ -193,39 +182,18 @@ void GlooCommunicator::Explain(const Call& call, const absl::Status& status, int
     if (!failure_.WaitFor(MonoNow() + kReasonTime).ok()) return;
     return Fail(GoneError(op, group(), lost_peer, size(), status.message()), TellPeers::kYes);
   }
-  if (op.is_collective()) return Fail(Diagnose(call, status), TellPeers::kYes);
+  if (op.is_collective()) {
+    return Fail(DiagnoseCollective(*control_,
+                                   {.operation = op,
+                                    .group = group(),
+                                    .rank = rank(),
+                                    .size = size(),
+                                    .timeout = call.timeout},
+                                   status),
+                TellPeers::kYes);
+  }
   if (absl::IsInvalidArgument(status)) return Fail(status, TellPeers::kYes);
   Fail(AbsentError(op, group(), {op.peer}, size(), call.timeout, ""), TellPeers::kYes);
-}
-
-absl::Status GlooCommunicator::Diagnose(const Call& call, const absl::Status& status) {
-  const Operation& op = call.operation;
-  const std::map<int, Position> answers = control_->Ask(op.sequence, MonoNow() + kAnswerTime);
-  std::map<int, Operation> calls = {{rank(), op}};
-  std::vector<int> absent;
-  bool differ = false;
-  for (int peer = 0; peer < size(); ++peer) {
-    const auto answer = answers.find(peer);
-    if (peer == rank()) continue;
-    if (answer == answers.end() || !answer->second.reached) {
-      absent.push_back(peer);
-    } else if (answer->second.operation.has_value()) {
-      calls[peer] = *answer->second.operation;
-      differ = differ || calls[peer] != op;
-    }
-  }
-  if (differ) return MismatchError(group(), calls);
-  if (absl::IsInvalidArgument(status)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank(), ", ", Describe(op, group()), ": ", status.message()));
-  }
-  if (!absent.empty()) {
-    return AbsentError(op, group(), absent, size(), call.timeout, Details(answers, absent));
-  }
-  return absl::DeadlineExceededError(
-      absl::StrCat(Describe(op, group()), " did not finish within ",
-                   absl::FormatDuration(call.timeout), " although all ", size(),
-                   " ranks have called it; give it more time, or look for a slow link"));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::MakeChild(Membership child,

@@ -64,11 +64,9 @@ class GlooCommunicator final : public CallCommunicator {
   absl::Status RunRecv(Exchange& exchange, const Call& call);
   // Finds out why `call` ended with `status`, and fails the communicator with it.
   void Explain(const Call& call, const absl::Status& status, int lost_peer);
-  absl::Status Diagnose(const Call& call, const absl::Status& status);
 
   Lane& LaneOf(const Operation& operation);
   void Fail(absl::Status failure, TellPeers tell);
-  Position PositionAt(int64_t sequence);
 
   const std::shared_ptr<Store> store_;
   const std::string prefix_;

@@ -35,7 +35,7 @@ std::string PageOf(const PlanPageInput& input) {
 
 TEST(FormatPlanPage, BeginsWithTheModel) {
   EXPECT_EQ(PageOf(TwoRanks()).find("model: a GPT of 6 layers, 6 heads, width 384, context 256, "
-                                    "vocabulary 256, in f32\n parameters 10,843,392\n"),
+                                    "vocabulary 256, in f32\n parameters 10,844,160\n"),
             0);
 }
 

@@ -1,0 +1,57 @@
+// The training program that the README shows does what it says there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/job_under_test.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class ReadmeProgram : public JobTest {
+ protected:
+  const std::string text_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md");
+};
+
+// The number after "step 100  loss ".
+double LossAfter(const std::string& out, const std::string& step) {
+  const size_t at = out.find(step);
+  return at == std::string::npos ? -1 : std::stod(out.substr(at + step.size()));
+}
+
+TEST_F(ReadmeProgram, IsShorterThanSixtyLines) {
+  const std::string readme = ReadFile(text_);
+  const size_t begin = readme.find("```cpp\n");
+  ASSERT_NE(begin, std::string::npos);
+  const size_t end = readme.find("\n```", begin);
+  EXPECT_LT(std::count(readme.begin() + begin, readme.begin() + end, '\n'), 60);
+}
+
+TEST_F(ReadmeProgram, TrainsOnTwoRanksToAFallingLossAndLeavesACheckpoint) {
+  const SubprocessResult result =
+      Start({"run", "--nproc_per_node=2", MUSTER_README_PROGRAM, text_}).Wait(absl::Seconds(100));
+  EXPECT_THAT(result, ExitsWith(0));
+  const double early = LossAfter(result.out, "step  20  loss ");
+  const double late = LossAfter(result.out, "step 100  loss ");
+  EXPECT_GT(early, late + 0.2) << result.out;
+  EXPECT_GT(late, 0) << result.out;
+  EXPECT_THAT(ReadFile(directory() + "/checkpoint/step_00000100/model.safetensors"),
+              Not(IsEmpty()));
+}
+
+TEST_F(ReadmeProgram, SaysWhichFileIsMissing) {
+  const SubprocessResult result =
+      Run({"run", "--nproc_per_node=2", MUSTER_README_PROGRAM, Out("nothing.txt")});
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err, HasSubstr("nothing.txt"));
+}
+
+}  // namespace
+}  // namespace muster::testing
