@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -40,16 +41,16 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-// Our own options as they were given; empty if not.
+// Our own options as they were given.
 struct Given {
-  std::string world_size;
-  std::string model;
-  std::string vocabulary;
+  std::optional<std::string> world_size;
+  std::optional<std::string> model;
+  std::optional<std::string> vocabulary;
   bool help = false;
 };
 
-void AddText(CLI::App& app, const char* name, const char* value_name, std::string& out,
-             const std::string& help) {
+void AddText(CLI::App& app, const char* name, const char* value_name,
+             std::optional<std::string>& out, const std::string& help) {
   app.add_option(plan::Spellings(name), out, help)
       ->type_name(value_name)
       ->group("Job")
@@ -67,27 +68,27 @@ void AddOptions(CLI::App& app, Given& given) {
 
 absl::StatusOr<GptConfig> ReadModel(const Given& given) {
   GptConfig model;
-  if (!given.model.empty()) {
-    const absl::StatusOr<GptConfig> named = plan::NamedGpt(given.model);
-    MUSTER_RETURN_IF_ERROR(plan::AtOption("model", given.model, named.status()));
+  if (given.model) {
+    const absl::StatusOr<GptConfig> named = plan::NamedGpt(*given.model);
+    MUSTER_RETURN_IF_ERROR(plan::AtOption("model", *given.model, named.status()));
     model = *named;
   }
-  if (!given.vocabulary.empty()) {
-    MUSTER_RETURN_IF_ERROR(plan::AtOption(
-        "vocabulary", given.vocabulary, plan::ReadInteger(given.vocabulary, model.vocabulary)));
+  if (given.vocabulary) {
+    MUSTER_RETURN_IF_ERROR(plan::AtOption("vocabulary", given.vocabulary,
+                                          plan::ReadInteger(given.vocabulary, model.vocabulary)));
   }
   return model;
 }
 
 absl::StatusOr<int64_t> ReadWorldSize(const Given& given) {
   int64_t world_size = 1;
-  if (given.world_size.empty()) return world_size;
-  absl::Status status = plan::ReadInteger(given.world_size, world_size);
+  if (!given.world_size) return world_size;
+  absl::Status status = plan::ReadInteger(*given.world_size, world_size);
   if (!status.ok() || world_size < 1 || world_size > kMostRanks) {
     status = absl::InvalidArgumentError(
         absl::StrCat("expected a whole number between 1 and ", kMostRanks));
   }
-  MUSTER_RETURN_IF_ERROR(plan::AtOption("world_size", given.world_size, status));
+  MUSTER_RETURN_IF_ERROR(plan::AtOption("world_size", *given.world_size, status));
   return world_size;
 }
 
@@ -107,9 +108,8 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   MUSTER_ASSIGN_OR_RETURN(const plan::PlanOptions options, parser.Finish(model));
   const std::string text =
       plan::CanonicalText(options.plan, plan::GptParameters(options.model), options.dtype);
-  return plan::FormatPlanPage({.options = options,
-                               .world_size = world_size,
-                               .hash = Sha256().Add(text).Finish()});
+  return plan::FormatPlanPage(
+      {.options = options, .world_size = world_size, .hash = Sha256().Add(text).Finish()});
 }
 
 int PlanCommand(const std::vector<std::string>& args) {

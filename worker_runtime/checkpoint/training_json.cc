@@ -16,22 +16,31 @@ using Json = nlohmann::json;
 constexpr char kFormat[] = "muster.whole_checkpoint";
 constexpr int64_t kVersion = 1;
 
-// nlohmann_json keeps the last of two values of one key; a file that has two is not ours.
-class DuplicateKeys {
+// Looks at the text while it is parsed: nlohmann_json keeps the last of two values of one key, and
+// builds any depth of lists. A file with either is not ours.
+class Watch {
  public:
-  bool See(Json::parse_event_t event, const Json& parsed) {
+  // Of the parser; false drops the value.
+  bool See(int depth, Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) keys_.emplace_back();
     if (event == Json::parse_event_t::object_end) keys_.pop_back();
     if (event == Json::parse_event_t::key) {
-      found_ = found_ || !keys_.back().insert(parsed.get<std::string>()).second;
+      has_key_twice_ |= !keys_.back().insert(parsed.get<std::string>()).second;
     }
-    return true;
+    is_deep_ |= depth > kDepthMax;
+    return depth <= kDepthMax;
   }
-  bool found() const { return found_; }
+  absl::Status Verdict() const {
+    if (has_key_twice_) return absl::InvalidArgumentError("it has a key twice");
+    if (is_deep_) return absl::InvalidArgumentError("it has lists or objects in one another");
+    return absl::OkStatus();
+  }
 
  private:
+  static constexpr int kDepthMax = 2;  // of the texts in "plan" and "metadata"
   std::vector<std::set<std::string>> keys_;
-  bool found_ = false;
+  bool has_key_twice_ = false;
+  bool is_deep_ = false;
 };
 
 absl::StatusOr<std::map<std::string, std::string>> TextsAt(const Json& json, const char* key) {
@@ -84,13 +93,15 @@ absl::StatusOr<std::string> FormatTrainingState(const TrainingState& state) {
 }
 
 absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
-  DuplicateKeys duplicates;
+  Watch watch;
   const Json json = Json::parse(
       text.begin(), text.end(),
-      [&](int, Json::parse_event_t event, Json& parsed) { return duplicates.See(event, parsed); },
+      [&](int depth, Json::parse_event_t event, Json& parsed) {
+        return watch.See(depth, event, parsed);
+      },
       /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("it is no JSON object");
-  if (duplicates.found()) return absl::InvalidArgumentError("it has a key twice");
+  MUSTER_RETURN_IF_ERROR(watch.Verdict());
   MUSTER_RETURN_IF_ERROR(CheckVersion(json));
 
   TrainingState state;

@@ -38,7 +38,8 @@ absl::Status CheckValues(CLI::App& app, const std::vector<std::string>& args) {
       return absl::InvalidArgumentError(absl::StrCat(name, "= needs a value"));
     }
     if (args[i] != name) continue;
-    if (i + 1 == args.size()) return absl::InvalidArgumentError(absl::StrCat(name, " needs a value"));
+    if (i + 1 == args.size())
+      return absl::InvalidArgumentError(absl::StrCat(name, " needs a value"));
     if (FindOption(app, args[i + 1]) != nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
           name, " needs a value, but is followed by the option ", NameOf(args[i + 1])));
@@ -51,11 +52,11 @@ absl::Status CheckValues(CLI::App& app, const std::vector<std::string>& args) {
 absl::Status ExplainRest(CLI::App& app, const std::string& first) {
   if (!absl::StartsWith(first, "-")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", absl::Utf8SafeCHexEscape(first), "' belongs to no option; values follow the name of theirs"));
+        absl::StrCat("'", absl::Utf8SafeCHexEscape(first),
+                     "' belongs to no option; values follow the name of theirs"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown option ", absl::Utf8SafeCHexEscape(first),
-                   DidYouMean(NameOf(first), AllSpellings(app))));
+  return absl::InvalidArgumentError(absl::StrCat("unknown option ", absl::Utf8SafeCHexEscape(first),
+                                                 DidYouMean(NameOf(first), AllSpellings(app))));
 }
 
 }  // namespace

@@ -16,13 +16,13 @@ constexpr int64_t kRecordBytesOfRest = 768;
 
 // Bytes of the arrays of a micro-batch.
 struct Arrays {
-  int64_t narrow;      // [rows, width]
-  int64_t wide;        // [rows, 4 * width]
-  int64_t qkv;         // [rows, 3 * width]
-  int64_t norm;        // mean and deviation of each row
-  int64_t softmax;     // largest score and sum of each row and head
-  int64_t scores;      // scratch of attention
-  int64_t logits;      // [rows, vocabulary]
+  int64_t narrow;   // [rows, width]
+  int64_t wide;     // [rows, 4 * width]
+  int64_t qkv;      // [rows, 3 * width]
+  int64_t norm;     // mean and deviation of each row
+  int64_t softmax;  // largest score and sum of each row and head
+  int64_t scores;   // scratch of attention
+  int64_t logits;   // [rows, vocabulary]
 };
 
 Arrays ArraysOf(const GptConfig& config, const MicroBatch& micro_batch) {

@@ -80,8 +80,8 @@ std::vector<ParameterInfo> GptParameters(const GptConfig& config) {
 double GptFlopsPerToken(const GptConfig& config) {
   const double multiplied =
       static_cast<double>(config.num_parameters() - config.context * config.width);
-  const double attention = static_cast<double>(config.layers) *
-                           static_cast<double>(config.width) * static_cast<double>(config.context);
+  const double attention = static_cast<double>(config.layers) * static_cast<double>(config.width) *
+                           static_cast<double>(config.context);
   return 6 * multiplied + 12 * attention;
 }
 
@@ -95,10 +95,9 @@ absl::StatusOr<GptConfig> NamedGpt(absl::string_view name) {
   for (const NamedConfig& named : kNamed) {
     if (name == named.name) return named.config;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", absl::Utf8SafeCHexEscape(name), "' is no model; expected ",
-                   absl::StrJoin(NamedGpts(), ", "),
-                   DidYouMean(absl::AsciiStrToLower(name), NamedGpts())));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", absl::Utf8SafeCHexEscape(name), "' is no model; expected ",
+      absl::StrJoin(NamedGpts(), ", "), DidYouMean(absl::AsciiStrToLower(name), NamedGpts())));
 }
 
 }  // namespace muster::plan

@@ -26,9 +26,7 @@ struct MemoryPlan {
   int64_t partial_sums = 0;  // of ordered mode, beside them (ordered_sums.h)
   int64_t optimizer = 0;     // both moments
   int64_t activations = 0;   // at their peak
-  int64_t total() const {
-    return parameters + gradients + partial_sums + optimizer + activations;
-  }
+  int64_t total() const { return parameters + gradients + partial_sums + optimizer + activations; }
 };
 
 // `plan` and `model` are valid, world_size and batch_size at least 1.

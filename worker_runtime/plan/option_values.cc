@@ -73,10 +73,10 @@ absl::Status ReadDType(absl::string_view text, DType& out) {
     DType dtype;
   };
   constexpr Spelling kSpellings[] = {
-      {"f32", DType::kF32},      {"fp32", DType::kF32},     {"float32", DType::kF32},
-      {"f64", DType::kF64},      {"fp64", DType::kF64},     {"float64", DType::kF64},
-      {"bf16", DType::kBf16},    {"bfloat16", DType::kBf16}, {"f16", DType::kF16},
-      {"fp16", DType::kF16},     {"float16", DType::kF16},
+      {"f32", DType::kF32},   {"fp32", DType::kF32},      {"float32", DType::kF32},
+      {"f64", DType::kF64},   {"fp64", DType::kF64},      {"float64", DType::kF64},
+      {"bf16", DType::kBf16}, {"bfloat16", DType::kBf16}, {"f16", DType::kF16},
+      {"fp16", DType::kF16},  {"float16", DType::kF16},
   };
   for (const Spelling& spelling : kSpellings) {
     if (text != spelling.text) continue;

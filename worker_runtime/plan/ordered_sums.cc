@@ -85,7 +85,8 @@ int64_t OrderedPartialSums(int64_t rank, int64_t size, int64_t accumulation) {
       {.begin = rank * accumulation, .end = (rank + 1) * accumulation}, size * accumulation);
   int64_t slots = 0;
   for (size_t i = 0; i < roots.size(); ++i) {
-    slots = std::max(slots, static_cast<int64_t>(i) + SlotsOfSubtree(roots[i].end - roots[i].begin));
+    slots =
+        std::max(slots, static_cast<int64_t>(i) + SlotsOfSubtree(roots[i].end - roots[i].begin));
   }
   return slots - 1;
 }

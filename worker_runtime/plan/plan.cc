@@ -1,28 +1,23 @@
 #include "muster/plan.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/exact_text.h"
 
 namespace muster {
 namespace {
+
+using plan::ExactText;
 
 // Bounds above which a number is surely a mistake and products might not fit 64 bits.
 constexpr int64_t kMostSteps = int64_t{1} << 48;
 constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
 constexpr int64_t kMostBucketBytes = int64_t{1} << 40;
 constexpr double kHighestLearningRate = 1e6;
-
-// The shortest text that reads back as the same number.
-std::string ExactText(double value) {
-  char text[32];
-  value += 0.0;  // -0 is 0
-  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
-}
 
 absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view expected) {
   return absl::InvalidArgumentError(
@@ -112,58 +107,7 @@ absl::Status CheckSchedule(const LearningRateSchedule& schedule) {
   return absl::OkStatus();
 }
 
-void DescribeState(absl::string_view name, const StatePlan& state, PlanText& text) {
-  text.emplace_back(absl::StrCat(name, ".placement"), ToString(state.placement));
-  text.emplace_back(absl::StrCat(name, ".residency"), ToString(state.residency));
-}
-
-std::string Text(bool value) { return value ? "true" : "false"; }
-
 }  // namespace
-
-absl::string_view ToString(Placement placement) {
-  switch (placement) {
-    case Placement::kReplicate:
-      return "replicate";
-    case Placement::kShard:
-      return "shard";
-  }
-  return "?";
-}
-
-absl::string_view ToString(Residency residency) {
-  switch (residency) {
-    case Residency::kDevice:
-      return "device";
-    case Residency::kCpu:
-      return "cpu";
-    case Residency::kNvme:
-      return "nvme";
-  }
-  return "?";
-}
-
-absl::string_view ToString(SumMode mode) {
-  switch (mode) {
-    case SumMode::kFast:
-      return "fast";
-    case SumMode::kOrdered:
-      return "ordered";
-  }
-  return "?";
-}
-
-absl::string_view ToString(LearningRateSchedule::Kind kind) {
-  switch (kind) {
-    case LearningRateSchedule::Kind::kConstant:
-      return "constant";
-    case LearningRateSchedule::Kind::kLinear:
-      return "linear";
-    case LearningRateSchedule::Kind::kCosine:
-      return "cosine";
-  }
-  return "?";
-}
 
 absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckPresetName(preset));
@@ -173,32 +117,6 @@ absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckAdamW(adamw));
   MUSTER_RETURN_IF_ERROR(CheckSchedule(learning_rate));
   return CheckNotNegative("gradient_norm_max", gradient_norm_max);
-}
-
-PlanText Describe(const Plan& plan) {
-  PlanText text;
-  text.emplace_back("preset", plan.preset);
-  DescribeState("parameters", plan.parameters, text);
-  DescribeState("gradients", plan.gradients, text);
-  DescribeState("optimizer", plan.optimizer, text);
-  text.emplace_back("gather_again", Text(plan.gather_again));
-  text.emplace_back("mode", ToString(plan.mode));
-  text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
-  text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));
-  text.emplace_back("first_bucket_bytes_max", absl::StrCat(plan.first_bucket_bytes_max));
-  text.emplace_back("overlap", Text(plan.overlap));
-  text.emplace_back("adamw.beta1", ExactText(plan.adamw.beta1));
-  text.emplace_back("adamw.beta2", ExactText(plan.adamw.beta2));
-  text.emplace_back("adamw.epsilon", ExactText(plan.adamw.epsilon));
-  text.emplace_back("adamw.weight_decay", ExactText(plan.adamw.weight_decay));
-  text.emplace_back("learning_rate.kind", ToString(plan.learning_rate.kind));
-  text.emplace_back("learning_rate.peak", ExactText(plan.learning_rate.peak));
-  text.emplace_back("learning_rate.floor", ExactText(plan.learning_rate.floor));
-  text.emplace_back("learning_rate.warmup_steps", absl::StrCat(plan.learning_rate.warmup_steps));
-  text.emplace_back("learning_rate.total_steps", absl::StrCat(plan.learning_rate.total_steps));
-  text.emplace_back("gradient_norm_max", ExactText(plan.gradient_norm_max));
-  text.emplace_back("seed", absl::StrCat(plan.seed));
-  return text;
 }
 
 }  // namespace muster

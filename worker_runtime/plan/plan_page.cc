@@ -45,7 +45,9 @@ std::string Flops(double flops) {
   return Rounded(flops, 1000, {"FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"});
 }
 
-void Heading(std::string& page, absl::string_view text) { absl::StrAppend(&page, "\n", text, "\n"); }
+void Heading(std::string& page, absl::string_view text) {
+  absl::StrAppend(&page, "\n", text, "\n");
+}
 
 void Line(std::string& page, absl::string_view name, absl::string_view value) {
   absl::StrAppendFormat(&page, "  %-28s %s\n", name, value);
@@ -73,16 +75,14 @@ void AppendPlan(const PlanPageInput& input, std::string& page) {
 
 absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
   const PlanOptions& options = input.options;
-  const double tokens = static_cast<double>(input.world_size) *
-                        static_cast<double>(options.plan.accumulation) *
-                        static_cast<double>(options.batch_size) *
-                        static_cast<double>(options.model.context);
+  const double tokens =
+      static_cast<double>(input.world_size) * static_cast<double>(options.plan.accumulation) *
+      static_cast<double>(options.batch_size) * static_cast<double>(options.model.context);
   if (tokens > kMostTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step would have ", tokens, " tokens (", input.world_size, " ranks, ",
-                     options.plan.accumulation, " micro-batches each, ", options.batch_size,
-                     " sequences each, ", options.model.context, " tokens each); at most ",
-                     kMostTokens, " can be planned"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a step would have ", tokens, " tokens (", input.world_size, " ranks, ",
+        options.plan.accumulation, " micro-batches each, ", options.batch_size, " sequences each, ",
+        options.model.context, " tokens each); at most ", kMostTokens, " can be planned"));
   }
   Heading(page, "step:");
   Line(page, "micro-batches per rank", Grouped(options.plan.accumulation));
@@ -96,11 +96,10 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
 
 absl::Status AppendMemory(const PlanPageInput& input, std::string& page) {
   const PlanOptions& options = input.options;
-  MUSTER_ASSIGN_OR_RETURN(const MemoryPlan memory,
-                          PlanMemory(options.plan, options.model,
-                                     {.world_size = input.world_size,
-                                      .batch_size = options.batch_size,
-                                      .dtype = options.dtype}));
+  MUSTER_ASSIGN_OR_RETURN(const MemoryPlan memory, PlanMemory(options.plan, options.model,
+                                                              {.world_size = input.world_size,
+                                                               .batch_size = options.batch_size,
+                                                               .dtype = options.dtype}));
   Heading(page, "memory per rank:");
   ByteLine(page, "parameters", memory.parameters);
   ByteLine(page, "gradients", memory.gradients);

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "muster/store.h"
 #include "proto/base/mono_time.h"
@@ -12,6 +13,9 @@ namespace {
 
 constexpr char kKey[] = "muster_train/failure";
 constexpr absl::Duration kStoreTime = absl::Seconds(2);
+// A silent rank ends after rank 0, so that the launcher takes the rank with the sentence for the
+// one that failed first.
+constexpr absl::Duration kHeadStart = absl::Milliseconds(300);
 
 void Print(const absl::Status& failure) {
   std::fflush(stdout);
@@ -43,7 +47,11 @@ void SayFailure(Runtime* runtime, const absl::Status& failure) {
   if (absl::StatusOr<std::string> found = runtime->store().Wait(kKey, deadline); found.ok()) {
     said = *std::move(found);
   }
-  if (MustSay(failure, said)) Print(failure);
+  if (MustSay(failure, said)) {
+    Print(failure);
+  } else {
+    absl::SleepFor(kHeadStart);
+  }
 }
 
 int ExitCodeOfSetup(const absl::Status& failure) {

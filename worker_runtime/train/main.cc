@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,10 +32,9 @@ int Main(const std::vector<std::string>& args) {
   if (!command.ok()) return Refuse(runtime.ok() ? runtime->get() : nullptr, command.status());
   if (!runtime.ok()) return Refuse(nullptr, runtime.status());
 
-  absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-      Trainer::Create(**runtime, std::move(command->options));
-  if (!trainer.ok()) return Refuse(runtime->get(), trainer.status());
-  const absl::StatusOr<int> stop_signal = (*trainer)->Run();
+  Trainer trainer(**runtime, std::move(command->options));
+  if (absl::Status status = trainer.SetUp(); !status.ok()) return Refuse(runtime->get(), status);
+  const absl::StatusOr<int> stop_signal = trainer.Run();
   if (!stop_signal.ok()) {
     SayFailure(runtime->get(), stop_signal.status());
     return 1;

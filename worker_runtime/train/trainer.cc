@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
@@ -54,11 +53,13 @@ Trainer::Trainer(Runtime& runtime, TrainOptions options)
       config_(options_.plan.model),
       console_(runtime.rank() == 0 && !options_.quiet) {}
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Runtime& runtime, TrainOptions options) {
-  std::unique_ptr<Trainer> trainer = absl::WrapUnique(new Trainer(runtime, std::move(options)));
-  MUSTER_RETURN_IF_ERROR(trainer->CheckAlone());
-  MUSTER_RETURN_IF_ERROR(trainer->Meet());
-  return trainer;
+absl::Status Trainer::SetUp() {
+  MUSTER_RETURN_IF_ERROR(CheckAlone());
+  MUSTER_ASSIGN_OR_RETURN(world_, runtime_.MakeCommunicator("world", options_.backend));
+  MUSTER_RETURN_IF_ERROR(BuildTogether());
+  MUSTER_RETURN_IF_ERROR(StartReading());
+  PrintStart();
+  return absl::OkStatus();
 }
 
 BatchOptions Trainer::DataOptions() const {
@@ -85,25 +86,29 @@ absl::Status Trainer::CheckAlone() {
   return BatchReader::Create(*tokens_, DataOptions()).status();
 }
 
-absl::Status Trainer::Meet() {
-  MUSTER_ASSIGN_OR_RETURN(world_, runtime_.MakeCommunicator("world", options_.backend));
-  absl::Status built = BuildTogether();
-  if (!built.ok()) {
-    world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", built.message()));
-    return built;
-  }
-  PrintStart();
-  return absl::OkStatus();
-}
-
+// Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.
 absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckOptionsAgree());
+  if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
   MUSTER_ASSIGN_OR_RETURN(engine_, Engine::Create(*world_, *store_, options_.plan.plan));
-  if (!options_.resume.empty()) MUSTER_RETURN_IF_ERROR(Resume());
-  MUSTER_ASSIGN_OR_RETURN(reader_, BatchReader::Create(*tokens_, DataOptions()));
-  if (options_.save.empty()) return absl::OkStatus();
+  return options_.resume.empty() ? absl::OkStatus() : Resume();
+}
+
+// The one step after the meeting that may fail on a rank alone: it takes the others with it.
+absl::Status Trainer::StartReading() {
+  absl::StatusOr<std::unique_ptr<BatchReader>> reader =
+      BatchReader::Create(*tokens_, DataOptions());
+  if (!reader.ok()) {
+    world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", reader.status().message()));
+    return reader.status();
+  }
+  reader_ = *std::move(reader);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::CheckSaveDirectory() {
   absl::StatusOr<std::string> prepared = std::string();
   if (runtime_.rank() == 0) {
     if (absl::Status status = PrepareSaveDirectory(options_.save); !status.ok()) prepared = status;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -22,28 +23,30 @@ namespace muster::train {
 // Threads: thread-compatible.
 class Trainer {
  public:
-  // Checks what this rank can check alone, then meets the others, builds model and engine, and
-  // loads the checkpoint to go on from. `runtime` outlives it.
-  //
-  // Errors: for ExitCodeOfSetup. A rank that fails after the ranks have met takes the others with
-  //         it, so that nobody waits for it.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Create(Runtime& runtime, TrainOptions options);
+  // `runtime` outlives it.
+  Trainer(Runtime& runtime, TrainOptions options);
 
-  // Trains, saves, and says what came of it. Returns the signal by which the process shall end, 0
-  // if the training is complete; the same on all ranks.
+  // Checks what this rank can check alone, then meets the others, builds model and engine, and
+  // loads the checkpoint to go on from. After an error the trainer should live until the ranks have
+  // said why they end: its communicator's end would be the peers' failure.
+  //
+  // Errors: for ExitCodeOfSetup.
+  absl::Status SetUp();
+
+  // Trains, saves, and says what came of it; after SetUp. Returns the signal by which the process
+  // shall end, 0 if the training is complete; the same on all ranks.
   //
   // Errors: Engine::Step's and Engine::Save's.
   absl::StatusOr<int> Run();
 
  private:
-  Trainer(Runtime& runtime, TrainOptions options);
-
-  // Of Create.
+  // Of SetUp.
   absl::Status CheckAlone();
-  absl::Status Meet();
   absl::Status BuildTogether();
   absl::Status CheckOptionsAgree();
   absl::Status Resume();
+  absl::Status CheckSaveDirectory();
+  absl::Status StartReading();
   absl::Status CheckResumedModel(const std::map<std::string, std::string>& metadata) const;
   BatchOptions DataOptions() const;
   void PrintStart() const;

@@ -66,6 +66,7 @@ TEST(PlanCommand, RefusesBadInputWithTheFlagAndWhatWasExpected) {
   ExpectRefused({"--world-size=many"}, "--world_size=many: expected a whole number");
   ExpectRefused({"--model=gpt2-124"}, "--model=gpt2-124: 'gpt2-124' is no model");
   ExpectRefused({"--model=gpt2-124"}, "did you mean gpt2-124m?");
+  ExpectRefused({"--model", ""}, "--model=: '' is no model");
   ExpectRefused({"--vocabulary=x"}, "--vocabulary=x: expected a whole number");
   ExpectRefused({"--vocabulary=0"}, "vocabulary must be between 1 and");
   ExpectRefused({"--model=gpt2-124m", "--width=100"}, "--heads must divide the width");
@@ -74,8 +75,9 @@ TEST(PlanCommand, RefusesBadInputWithTheFlagAndWhatWasExpected) {
 }
 
 TEST(PlanCommand, RefusesNumbersWhoseProductsCannotBeCounted) {
-  const Args largest = {"--world_size=1048576", "--accumulation=1048576", "--batch_size=1048576",
-                        "--heads=1",            "--layers=1",             "--width=1",
+  const Args largest = {"--world_size=1048576", "--accumulation=1048576",
+                        "--batch_size=1048576", "--heads=1",
+                        "--layers=1",           "--width=1",
                         "--context=16777216"};
   ExpectRefused(largest, "a step would have");
   ExpectRefused({"--batch_size=1048576", "--context=16777216", "--width=16380", "--heads=1"},

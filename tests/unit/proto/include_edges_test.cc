@@ -42,15 +42,16 @@ const std::vector<Room>& Rooms() {
       {"agent/core/", {"proto/base/", "proto/spec/", "agent/core/"}, true},
       {"agent/process/", {"proto/", "agent/core/", "agent/process/"}},
       {"agent/", {"proto/", "agent/", "rendezvous/client/"}},
-      {"launcher/commands/", {"proto/", "rendezvous/", "agent/", "launcher/"}},
+      {"launcher/commands/",
+       {"proto/", "rendezvous/", "agent/", "launcher/", "worker_runtime/plan/"}},
       {"launcher/endpoint.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/main.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/node_setup.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/", {"proto/base/", "proto/spec/", "launcher/"}, true},
       {"worker_runtime/plan/", {"proto/base/", "worker_runtime/plan/"}, true},
       {"worker_runtime/",
-       {"proto/base/", "proto/spec/", "proto/io/store_wire.h", "proto/agent.pb.h",
-        "proto/store.pb.h", "worker_runtime/"}},
+       {"proto/base/", "proto/spec/", "proto/io/sha256.h", "proto/io/store_wire.h",
+        "proto/agent.pb.h", "proto/store.pb.h", "worker_runtime/"}},
   };
   return rooms;
 }

@@ -40,6 +40,8 @@ struct ContractBackend {
   // One function per rank; each is called on that rank's thread and returns its communicator.
   using Join = std::function<std::unique_ptr<Communicator>()>;
   std::function<std::vector<Join>(int size, const CommunicatorOptions& options)> make;
+  int max_size = 5;            // tests of larger groups are skipped
+  std::string limit_reason{};  // why
 };
 
 inline constexpr DType kAllTypes[] = {DType::kF64, DType::kF32, DType::kBf16, DType::kF16,
@@ -147,6 +149,7 @@ class CommunicatorContract : public ::testing::TestWithParam<ContractBackend> {
 
   // Runs `program` on every rank of a new group; communicators end when all programs have.
   void OnRanks(int size, const CommunicatorOptions& options, const Program& program) {
+    if (size > GetParam().max_size) GTEST_SKIP() << GetParam().limit_reason;
     std::vector<ContractBackend::Join> joins = GetParam().make(size, options);
     std::barrier<> all_done(size);
     std::vector<std::thread> threads;
@@ -168,6 +171,7 @@ class CommunicatorContract : public ::testing::TestWithParam<ContractBackend> {
   // Also lets each rank's program end its communicator.
   using OwningProgram = std::function<void(std::unique_ptr<Communicator>)>;
   void OnRanksOwning(int size, const OwningProgram& program) {
+    if (size > GetParam().max_size) GTEST_SKIP() << GetParam().limit_reason;
     std::vector<ContractBackend::Join> joins = GetParam().make(size, {});
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {

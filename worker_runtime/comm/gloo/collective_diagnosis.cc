@@ -53,8 +53,8 @@ absl::Status DiagnoseCollective(ControlChannel& control, const StuckCollective& 
   const Findings findings = AskAll(control, stuck);
   if (findings.differ) return MismatchError(stuck.group, findings.calls);
   if (absl::IsInvalidArgument(status)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", stuck.rank, ", ", Describe(op, stuck.group), ": ", status.message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", stuck.rank, ", ", Describe(op, stuck.group), ": ", status.message()));
   }
   if (!findings.absent.empty()) {
     return AbsentError(op, stuck.group, findings.absent, stuck.size, stuck.timeout,

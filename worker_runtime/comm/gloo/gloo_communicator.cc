@@ -42,18 +42,19 @@ GlooCommunicator::GlooCommunicator(Membership membership, Meshes meshes,
       prefix_(std::move(prefix)),
       meshes_(std::move(meshes)) {
   control_ = std::make_unique<ControlChannel>(
-      *meshes_.control,
-      ControlSettings{
-          .rank = rank(),
-          .size = size(),
-          .position =
-              [this](int64_t sequence) {
-                const int64_t issued = num_issued();
-                if (sequence < issued) return Position{true, IssuedAt(sequence)};
-                return Position{false, IssuedAt(issued - 1)};
-              },
-          .on_failure =
-              [this](absl::Status failure) { Fail(std::move(failure), TellPeers::kNo); }});
+      *meshes_.control, ControlSettings{.rank = rank(),
+                                        .size = size(),
+                                        .position =
+                                            [this](int64_t sequence) {
+                                              const int64_t issued = num_issued();
+                                              if (sequence < issued)
+                                                return Position{true, IssuedAt(sequence)};
+                                              return Position{false, IssuedAt(issued - 1)};
+                                            },
+                                        .on_failure =
+                                            [this](absl::Status failure) {
+                                              Fail(std::move(failure), TellPeers::kNo);
+                                            }});
 }
 
 GlooCommunicator::~GlooCommunicator() {

@@ -11,7 +11,12 @@ namespace muster::comm {
 
 struct BackendRequest;
 
-// Errors: kUnimplemented: this build has no NCCL.
+// Waits for the other ranks. The store and the prefix serve for any number of ranks, one included.
+//
+// Errors: kUnimplemented: this build has no NCCL. kUnavailable: this machine has no NVIDIA GPU, no
+//         driver, or no NCCL library, or a rank cannot be reached: in words, with what to do.
+//         kInvalidArgument: NCCL_SOCKET_IFNAME fits no interface; more ranks than GPUs.
+//         kDeadlineExceeded: names the ranks that did not come.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(BackendRequest request);
 
 }  // namespace muster::comm

@@ -96,7 +96,9 @@ struct CommunicatorOptions {
 
 // One rank's end of a group.
 //
-// Sums of bf16 and f16 are taken in fp32 and rounded once; integers wrap around.
+// Sums of bf16 and f16 are taken in fp32 and rounded once (backend nccl: at each hop, unless
+// ordered); integers wrap around. Buffers lie in host memory; with nccl also, and better, in the
+// memory of the rank's GPU, and what fills them must have finished before the call.
 // Errors of every operation: see Work::Wait. A call that is wrong in itself (a negative count,
 // sizes that do not fit together, a rank out of range) returns kInvalidArgument, takes no sequence
 // number and harms nobody. Send and Recv are counted apart, per peer and direction: they match in

@@ -95,9 +95,13 @@ struct Plan {
   absl::Status Validate() const;
 };
 
+// By one of the names that people know it by ("ddp" is "no_shard" and "zero-0" too); - and _ and
+// upper and lower case are alike.
+//
 // Errors: kInvalidArgument: no such name (with the nearest one); kUnimplemented: a name of a
 // preset that this version does not have yet.
 absl::StatusOr<Plan> PlanPreset(absl::string_view name);
+// Those of this version, each under one name.
 std::vector<std::string> PlanPresetNames();
 
 // Every field as text, in one order, numbers exact: equal lists mean equal plans. What the engine

@@ -54,10 +54,10 @@ class Runtime {
   // each group name; it waits for the others, at most options.connect_timeout.
   //
   // `backend` is "gloo", "nccl" or "loopback" (one rank only); empty: gloo.
-  // Errors: kInvalidArgument: no such backend; the network interface named in the environment is
-  // none. kUnimplemented:
-  //         this build lacks the backend. kDeadlineExceeded, kUnavailable: names the ranks that did
-  //         not come.
+  // Errors: kInvalidArgument: no such backend; the network interface named in the environment
+  //         (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) is none or cannot be used; more ranks than
+  //         GPUs. kUnimplemented: this build lacks the backend. kDeadlineExceeded, kUnavailable:
+  //         names the ranks that did not come, or what this machine lacks.
   absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& group,
                                                                  const std::string& backend = "",
                                                                  CommunicatorOptions options = {});

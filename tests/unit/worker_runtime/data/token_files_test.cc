@@ -119,20 +119,22 @@ TEST_F(TokenFiles, SayHowManyAndHowMuch) {
             "1 file, 1.5 thousand GPT-2 tokens");
 }
 
-TEST_F(TokenFiles, InTheThousandsTakeFewDescriptors) {
+TEST_F(TokenFiles, InTheHundredsTakeFewDescriptors) {
   std::vector<std::string> paths;
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 300; ++i) {
     paths.push_back(Write(absl::StrCat(i), std::string(1, static_cast<char>(i % 251))));
   }
   rlimit before = {};
   getrlimit(RLIMIT_NOFILE, &before);
   rlimit few = before;
-  few.rlim_cur = 200;
+  few.rlim_cur = 100;
   setrlimit(RLIMIT_NOFILE, &few);
   const auto source = Open(paths);
-  const std::vector<int32_t> tokens = Read(*source, 0, 1000);
+  const std::vector<int32_t> tokens =
+      source == nullptr ? std::vector<int32_t>() : Read(*source, 0, 300);
   setrlimit(RLIMIT_NOFILE, &before);
-  for (int i = 0; i < 1000; ++i) ASSERT_EQ(tokens[i], i % 251) << i;
+  ASSERT_EQ(tokens.size(), 300u);
+  for (int i = 0; i < 300; ++i) ASSERT_EQ(tokens[i], i % 251) << i;
 }
 
 TEST_F(TokenFiles, AreReadByManyThreadsAtOnce) {
@@ -256,9 +258,9 @@ TEST_F(TokenFiles, ThatAreEmptyAreRefused) {
                                         AllOf(HasSubstr(path), HasSubstr("is empty"))));
 }
 
-TEST_F(TokenFiles, ThatEndInTheHeaderAreRefusedAtEveryLength) {
+TEST_F(TokenFiles, ThatEndInTheHeaderAreRefused) {
   const std::string header = HeaderBytes({.count = 1});
-  for (size_t length = 4; length < header.size(); ++length) {
+  for (const size_t length : {4, 5, 8, 11, 12, 13, 512, 1022, 1023}) {
     ASSERT_THAT(OpeningOf(Write("a.bin", header.substr(0, length))),
                 StatusIs(StatusCode::kInvalidArgument, HasSubstr("less than the header's 1024")))
         << length;

@@ -27,8 +27,8 @@ int64_t MeasuredPeak(const Case& c) {
   const std::vector<int32_t> tokens(c.micro_batch.batch * c.micro_batch.sequence, 1);
   TensorPool pool;
   Tape tape(pool);
-  const Loss loss = (*gpt)->ComputeLoss(
-      tape, {tokens, c.micro_batch.batch, c.micro_batch.sequence}, tokens);
+  const Loss loss =
+      (*gpt)->ComputeLoss(tape, {tokens, c.micro_batch.batch, c.micro_batch.sequence}, tokens);
   tape.Backward(loss.output);
   return static_cast<int64_t>(pool.usage().bytes_in_use_peak);
 }
@@ -68,11 +68,8 @@ TEST(EstimateGptActivationBytes, IsNeverBelowTheExactNumberByMuch) {
 }
 
 TEST(EstimateGptActivationBytes, DoesNotOverflow) {
-  const GptConfig config = {.layers = 1 << 16,
-                            .heads = 1,
-                            .width = 1 << 20,
-                            .context = 1 << 24,
-                            .vocabulary = 1 << 24};
+  const GptConfig config = {
+      .layers = 1 << 16, .heads = 1, .width = 1 << 20, .context = 1 << 24, .vocabulary = 1 << 24};
   EXPECT_GT(EstimateGptActivationBytes(config, {.batch = 1 << 20, .sequence = 1 << 24}), 1e24);
 }
 

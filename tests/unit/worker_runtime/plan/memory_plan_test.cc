@@ -91,9 +91,9 @@ TEST(PlanWire, IsTheSameInOrderedModeForPowersOfTwo) {
 
 TEST(PlanWire, CountsEveryRootInOrderedMode) {
   // Of 6 leaves a rank has 3: (0+1), 2 | 3, (4+5).
-  EXPECT_EQ(PlanWire(PlanOf(SumMode::kOrdered, 3), {.world_size = 2, .gradient_bytes = 1000})
-                .gradients,
-            3 * 500);
+  EXPECT_EQ(
+      PlanWire(PlanOf(SumMode::kOrdered, 3), {.world_size = 2, .gradient_bytes = 1000}).gradients,
+      3 * 500);
 }
 
 }  // namespace

@@ -46,12 +46,13 @@ TEST(PlanOptions, AreTheDefaultsIfNothingIsSaid) {
 }
 
 TEST(PlanOptions, EachReachItsField) {
-  const absl::StatusOr<PlanOptions> options = Parse(
-      {"--plan=no_shard", "--mode=ordered", "--layers=2", "--heads=4", "--width=64",
-       "--context=32", "--batch-size=8", "--accumulation=3", "--steps=90", "--lr=0.01",
-       "--min_lr=0.001", "--warmup_steps=7", "--schedule=cosine", "--weight_decay=0.2",
-       "--beta1=0.8", "--beta2=0.99", "--grad_clip=0.5", "--seed=42", "--bucket_mb=0.5",
-       "--dtype=f64", "--device=cpu"});
+  const absl::StatusOr<PlanOptions> options =
+      Parse({"--plan=no_shard",   "--mode=ordered",     "--layers=2",      "--heads=4",
+             "--width=64",        "--context=32",       "--batch-size=8",  "--accumulation=3",
+             "--steps=90",        "--lr=0.01",          "--min_lr=0.001",  "--warmup_steps=7",
+             "--schedule=cosine", "--weight_decay=0.2", "--beta1=0.8",     "--beta2=0.99",
+             "--grad_clip=0.5",   "--seed=42",          "--bucket_mb=0.5", "--dtype=f64",
+             "--device=cpu"});
   ASSERT_THAT(options, IsOk());
   Plan plan;
   plan.mode = SumMode::kOrdered;
@@ -59,11 +60,8 @@ TEST(PlanOptions, EachReachItsField) {
   plan.bucket_bytes_max = 1 << 19;
   plan.first_bucket_bytes_max = 1 << 19;
   plan.adamw = {.beta1 = 0.8, .beta2 = 0.99, .weight_decay = 0.2};
-  plan.learning_rate = {.kind = Kind::kCosine,
-                        .peak = 0.01,
-                        .floor = 0.001,
-                        .warmup_steps = 7,
-                        .total_steps = 90};
+  plan.learning_rate = {
+      .kind = Kind::kCosine, .peak = 0.01, .floor = 0.001, .warmup_steps = 7, .total_steps = 90};
   plan.gradient_norm_max = 0.5;
   plan.seed = 42;
   EXPECT_EQ(Describe(options->plan), Describe(plan));
@@ -161,9 +159,9 @@ TEST(PlanOptions, RefuseALowestRateThatIsNeverReached) {
 }
 
 TEST(PlanOptions, SayWhatIsOfALaterVersionByName) {
-  for (const char* arg : {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--plan=zero-1",
-                          "--deepspeed=ds.json", "--accelerate=a.yaml", "--ilab=i.yaml",
-                          "--mesh=dp2"}) {
+  for (const char* arg :
+       {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--plan=zero-1", "--deepspeed=ds.json",
+        "--accelerate=a.yaml", "--ilab=i.yaml", "--mesh=dp2"}) {
     EXPECT_THAT(Parse({arg}),
                 StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(absl::StrCat(arg, ": "))));
   }

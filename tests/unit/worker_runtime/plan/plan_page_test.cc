@@ -34,8 +34,9 @@ std::string PageOf(const PlanPageInput& input) {
 }
 
 TEST(FormatPlanPage, BeginsWithTheModel) {
-  EXPECT_EQ(PageOf(TwoRanks()).find("model: a GPT of 6 layers, 6 heads, width 384, context 256, "
-                                    "vocabulary 256, in f32\n parameters 10,844,160\n"),
+  EXPECT_EQ(PageOf(TwoRanks())
+                .find("model: a GPT of 6 layers, 6 heads, width 384, context 256, "
+                      "vocabulary 256, in f32\n parameters 10,844,160\n"),
             0);
 }
 

@@ -179,9 +179,7 @@ TEST(Describe, IsTheSameForEqualPlans) {
   EXPECT_EQ(Describe(negative_zero), Describe(Plan()));
 }
 
-TEST(Describe, NamesEveryFieldOnce) {
-  EXPECT_EQ(MapOf(Plan()).size(), Describe(Plan()).size());
-}
+TEST(Describe, NamesEveryFieldOnce) { EXPECT_EQ(MapOf(Plan()).size(), Describe(Plan()).size()); }
 
 }  // namespace
 }  // namespace muster

@@ -26,7 +26,8 @@ TEST(PlanPreset, IsReplicatedThroughoutForDdp) {
 TEST(PlanPreset, IsTheSamePlanUnderEachOfItsNames) {
   const absl::StatusOr<Plan> ddp = PlanPreset("ddp");
   ASSERT_THAT(ddp, IsOk());
-  for (const char* name : {"DDP", "no_shard", "NO_SHARD", "no-shard", "zero-0", "zero0", "zero_0"}) {
+  for (const char* name :
+       {"DDP", "no_shard", "NO_SHARD", "no-shard", "zero-0", "zero0", "zero_0"}) {
     EXPECT_THAT(PlanPreset(name), IsOkAndHolds(*ddp)) << name;
   }
 }

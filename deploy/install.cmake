@@ -1,0 +1,104 @@
+# What `cmake --install BUILD --prefix P` puts into P:
+#   bin/      muster, musterd, muster-train
+#   include/  muster/*.h, and the few proto/base/*.h that they include
+#   lib/      libmuster.a, and cmake/muster/ for find_package(muster), whose target is muster::muster
+#
+# The archive holds every library of ours that muster::muster needs, so that users see one, and nothing of the flags
+# that this tree is built with.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# muster_collect(target): adds our libraries below `target` to the global property MUSTER_PARTS, and those of others to
+# MUSTER_NEEDS.
+function(muster_collect target)
+  get_target_property(aliased ${target} ALIASED_TARGET)
+  if(aliased)
+    set(target ${aliased})
+  endif()
+  get_property(parts GLOBAL PROPERTY MUSTER_PARTS)
+  if(target IN_LIST parts)
+    return()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY MUSTER_PARTS ${target})
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    get_target_property(links ${target} INTERFACE_LINK_LIBRARIES)
+  else()
+    get_target_property(links ${target} LINK_LIBRARIES)
+  endif()
+  foreach(link ${links})
+    if(link MATCHES "^::@" OR link STREQUAL "muster_flags" OR NOT link)
+      continue()  # the mark of another directory; what only this tree is built with; none
+    endif()
+    if(TARGET ${link})
+      get_target_property(imported ${link} IMPORTED)
+      if(NOT imported)
+        muster_collect(${link})
+        continue()
+      endif()
+    endif()
+    set_property(GLOBAL APPEND PROPERTY MUSTER_NEEDS ${link})
+  endforeach()
+endfunction()
+
+foreach(target muster_runtime muster_runtime_engine muster_runtime_data)
+  muster_collect(${target})
+endforeach()
+get_property(parts GLOBAL PROPERTY MUSTER_PARTS)
+get_property(needs GLOBAL PROPERTY MUSTER_NEEDS)
+list(REMOVE_DUPLICATES needs)
+# Headers alone, and none that a public header includes.
+list(FILTER needs EXCLUDE REGEX "^(nlohmann_json|CLI11)::")
+
+set(objects)
+foreach(part ${parts})
+  get_target_property(type ${part} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY")
+    get_target_property(sources ${part} SOURCES)
+    list(FILTER sources INCLUDE REGEX "^\\$<TARGET_OBJECTS:")
+    list(APPEND objects $<TARGET_OBJECTS:${part}> ${sources})
+  endif()
+endforeach()
+add_library(muster_archive STATIC ${objects})
+set_target_properties(muster_archive PROPERTIES OUTPUT_NAME muster LINKER_LANGUAGE CXX)
+
+# For muster-config.cmake: packages and plain libraries to look for, and what to link.
+set(packages)
+set(libraries)
+set(links)
+foreach(need ${needs})
+  if(need MATCHES "^([A-Za-z]+)::")
+    list(APPEND packages ${CMAKE_MATCH_1})
+    list(APPEND links ${need})
+  elseif(need MATCHES "^/.*/lib([^/]+)\\.(so|a)")
+    list(APPEND libraries ${CMAKE_MATCH_1})
+  else()
+    list(APPEND links ${need})
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES packages)
+list(TRANSFORM packages REPLACE "^protobuf$" "Protobuf")
+list(TRANSFORM packages REPLACE "^CUDA$" "CUDAToolkit")
+
+# Written as lists of words.
+list(JOIN packages " " muster_packages)
+list(JOIN libraries " " muster_libraries)
+list(JOIN links " " muster_links)
+configure_package_config_file(
+  ${CMAKE_CURRENT_LIST_DIR}/muster-config.cmake.in ${CMAKE_BINARY_DIR}/package/muster-config.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/muster
+  PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/muster-config-version.cmake COMPATIBILITY SameMinorVersion)
+
+install(TARGETS muster musterd RUNTIME)
+if(TARGET muster-train)
+  install(TARGETS muster-train RUNTIME)
+endif()
+install(TARGETS muster_archive ARCHIVE)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/worker_runtime/include/muster TYPE INCLUDE FILES_MATCHING PATTERN "*.h")
+# tests/integration/package_test.cc compiles every public header against the installed ones.
+install(FILES ${CMAKE_SOURCE_DIR}/proto/base/mono_time.h ${CMAKE_SOURCE_DIR}/proto/base/progress_board.h
+              ${CMAKE_SOURCE_DIR}/proto/base/status_macros.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/proto/base)
+install(FILES ${CMAKE_BINARY_DIR}/package/muster-config.cmake ${CMAKE_BINARY_DIR}/package/muster-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/muster)

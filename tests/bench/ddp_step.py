@@ -1,0 +1,55 @@
+"""The peer of ddp_step.cc: the same step of the same GPT under PyTorch's DistributedDataParallel on Gloo.
+
+    muster run --nproc_per_node=2 ddp_step.py [steps]
+"""
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from step_bench import BATCH, CONTEXT, VOCABULARY, Gpt
+
+
+def main():
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(Gpt(), gradient_as_bucket_view=True)
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    fused = {"fused": True} if torch.__version__ >= "2.5" else {"foreach": True}
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, **fused)
+    torch.manual_seed(2 + rank)
+    text = torch.randint(0, VOCABULARY, (BATCH * CONTEXT + 1,))
+    tokens, targets = text[:-1].view(BATCH, CONTEXT), text[1:].view(BATCH, CONTEXT)
+    if rank == 0:
+        blas = [line.strip(" -") for line in torch.__config__.show().split("\n") if "BLAS_INFO" in line or "CPU capability" in line]
+        isa = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else "?"
+        info = blas[-1].split("BLAS_INFO=")[-1].split(",")[0] if blas else "?"
+        print("torch %s blas %s isa %s mkldnn %s" % (torch.__version__, info, isa,
+              torch.backends.mkldnn.is_available()), flush=True)
+    for step in range(1, steps + 1):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(tokens, targets)
+        forward = time.perf_counter()
+        loss.backward()
+        backward = time.perf_counter()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        end = time.perf_counter()
+        if rank == 0:
+            print("step %d loss %.6f forward %.1f backward %.1f update %.1f total %.1f ms"
+                  % (step, loss.item(), 1e3 * (forward - start), 1e3 * (backward - forward),
+                     1e3 * (end - backward), 1e3 * (end - start)), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+// The nccl backend meets the contract of Communicator: one rank in this process, and two ranks on
+// one GPU, each a process with a NCCL_HOSTID of its own, since NCCL refuses two ranks on one device
+// otherwise (reference/runtime.md A.2). Functional only: nothing here says anything about speed.
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tests/support/files.h"
+#include "tests/support/subprocess.h"
+#include "tests/unit/worker_runtime/communicator_contract_data.h"
+#include "tests/unit/worker_runtime/communicator_contract_failures.h"
+#include "worker_runtime/comm/communicator_registry.h"
+#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/nccl/nccl_library.h"
+
+namespace muster::comm {
+namespace {
+
+using ::muster::testing::Subprocess;
+using ::muster::testing::SubprocessResult;
+using ::muster::testing::TemporaryDirectory;
+
+constexpr char kRankVariable[] = "MUSTER_TEST_NCCL_RANK";
+constexpr char kStoreVariable[] = "MUSTER_TEST_NCCL_STORE";
+
+// Empty if there is a GPU.
+std::string WhyNoGpu() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  return count == 0 ? "no device" : "";
+}
+
+// A store of files, for ranks that are processes.
+class FileStore final : public Store {
+ public:
+  explicit FileStore(std::string directory) : directory_(std::move(directory)) {}
+
+  absl::Status Set(const std::string& key, const std::string& value, MonoTime) override {
+    testing::WriteFile(PathOf(key) + ".new", value);
+    std::filesystem::rename(PathOf(key) + ".new", PathOf(key));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Wait(const std::string& key, MonoTime deadline) override {
+    const bool found =
+        testing::WaitUntil([&] { return testing::FileExists(PathOf(key)); }, deadline - MonoNow());
+    if (!found) return absl::DeadlineExceededError(absl::StrCat("nobody has set ", key));
+    return testing::ReadFile(PathOf(key));
+  }
+
+ private:
+  std::string PathOf(const std::string& key) const {
+    return absl::StrCat(directory_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
+  }
+
+  const std::string directory_;
+};
+
+std::vector<ContractBackend::Join> MakeNccl(int size, const CommunicatorOptions& options) {
+  EXPECT_EQ(size, 1) << "the threads of one process cannot share a GPU";
+  return {[options] {
+    auto communicator =
+        MakeCommunicator("nccl", {.membership = {.group = "world", .options = options},
+                                  .store = std::make_shared<MemoryStore>(),
+                                  .prefix = "test"});
+    EXPECT_THAT(communicator, IsOk());
+    return communicator.ok() ? *std::move(communicator) : nullptr;
+  }};
+}
+
+// Instantiated without a GPU too, so that the skipped tests are listed by name.
+ContractBackend Nccl() {
+  const std::string no_gpu = WhyNoGpu();
+  if (!no_gpu.empty()) {
+    return {.name = "nccl", .make = MakeNccl, .max_size = 0, .limit_reason = "no GPU: " + no_gpu};
+  }
+  return {.name = "nccl",
+          .make = MakeNccl,
+          .max_size = 1,
+          .limit_reason = "NCCL takes one rank of a process and GPU; see NcclPair"};
+}
+INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorContract, ::testing::Values(Nccl()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(NcclLibrary, OpensAndHasTheVersionThatWeNeed) {
+  const auto library = NcclLibrary::Open();
+  if (!library.ok()) GTEST_SKIP() << library.status().message();
+  EXPECT_GE((*library)->version, 21400);
+}
+
+// --- One of two ranks, in a process of its own
+
+std::unique_ptr<Communicator> JoinPair(absl::string_view prefix,
+                                       const CommunicatorOptions& options = {}) {
+  const int rank = std::atoi(std::getenv(kRankVariable));
+  auto communicator =
+      MakeCommunicator("nccl", {.membership = {.rank = rank, .size = 2, .options = options},
+                                .store = std::make_shared<FileStore>(std::getenv(kStoreVariable)),
+                                .prefix = std::string(prefix),
+                                .master_addr = "127.0.0.1",
+                                .nccl_interfaces = "lo"});
+  EXPECT_THAT(communicator, IsOk());
+  return communicator.ok() ? *std::move(communicator) : nullptr;
+}
+
+void CheckReductions(Communicator& c) {
+  for (const DType dtype : kAllTypes) {
+    for (const SumOrder order : {SumOrder::kFast, SumOrder::kOrdered}) {
+      for (const int64_t count : {1, 7, 20011}) {
+        TypedArray sum = Filled(dtype, count, c.rank());
+        ASSERT_THAT(c.AllReduce(sum.buffer(), {.order = order}).Wait(), IsOk());
+        EXPECT_EQ(Difference(sum, [](int64_t i) { return Reduced(ReduceOp::kSum, 2, i); }), "");
+        TypedArray whole = Filled(dtype, 2 * count, c.rank()), block(dtype, count);
+        ASSERT_THAT(c.ReduceScatter(whole.buffer(), block.buffer(), {.order = order}).Wait(),
+                    IsOk());
+        EXPECT_EQ(
+            Difference(block,
+                       [&](int64_t i) { return Reduced(ReduceOp::kSum, 2, c.rank() * count + i); }),
+            "");
+      }
+    }
+  }
+}
+
+void CheckMoves(Communicator& c) {
+  constexpr int64_t kCount = 5003;
+  TypedArray own = Filled(DType::kF32, kCount, c.rank()), both(DType::kF32, 2 * kCount);
+  ASSERT_THAT(c.AllGather(own.buffer(), both.buffer()).Wait(), IsOk());
+  const auto gathered = [](int64_t i) { return ValueAt(static_cast<int>(i / kCount), i % kCount); };
+  EXPECT_EQ(Difference(both, gathered), "");
+  TypedArray root = Filled(DType::kF32, kCount, c.rank());
+  ASSERT_THAT(c.Broadcast(root.buffer(), 1).Wait(), IsOk());
+  EXPECT_EQ(Difference(root, [](int64_t i) { return ValueAt(1, i); }), "");
+  TypedArray parts = Filled(DType::kF32, 2 * kCount, c.rank()), mine(DType::kF32, 2 * kCount);
+  ASSERT_THAT(c.AllToAll(parts.buffer(), mine.buffer()).Wait(), IsOk());
+  const auto exchanged = [&](int64_t i) {
+    return ValueAt(static_cast<int>(i / kCount), c.rank() * kCount + i % kCount);
+  };
+  EXPECT_EQ(Difference(mine, exchanged), "");
+  // Both receive before they send.
+  TypedArray got(DType::kF32, kCount);
+  const Work recv = c.Recv(got.buffer(), 1 - c.rank());
+  const Work send = c.Send(own.buffer(), 1 - c.rank());
+  ASSERT_THAT(recv.Wait(), IsOk());
+  ASSERT_THAT(send.Wait(), IsOk());
+  EXPECT_EQ(Difference(got, [&](int64_t i) { return ValueAt(1 - c.rank(), i); }), "");
+}
+
+void CheckDeviceBuffers(Communicator& c) {
+  constexpr int64_t kCount = 20011;
+  TypedArray host = Filled(DType::kF32, kCount, c.rank());
+  const size_t bytes = kCount * sizeof(float);
+  for (const SumOrder order : {SumOrder::kFast, SumOrder::kOrdered}) {
+    void* device = nullptr;
+    ASSERT_EQ(cudaMalloc(&device, bytes), cudaSuccess);
+    ASSERT_EQ(cudaMemcpy(device, host.buffer().data, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    ASSERT_THAT(c.AllReduce({device, kCount, DType::kF32}, {.order = order}).Wait(), IsOk());
+    TypedArray sum(DType::kF32, kCount);
+    ASSERT_EQ(cudaMemcpy(sum.buffer().data, device, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(Difference(sum, [](int64_t i) { return Reduced(ReduceOp::kSum, 2, i); }), "");
+    cudaFree(device);
+  }
+}
+
+void CheckSplit(Communicator& c) {
+  auto both = c.Split(0, -c.rank(), "turned");
+  ASSERT_THAT(both, IsOk());
+  EXPECT_EQ((*both)->rank(), 1 - c.rank());
+  EXPECT_THAT((*both)->Barrier().Wait(), IsOk());
+}
+
+void CheckAbsentRankIsNamed() {
+  auto c = JoinPair("absent");
+  ASSERT_NE(c, nullptr);
+  ASSERT_THAT(c->Barrier().Wait(), IsOk());
+  TypedArray array = Filled(DType::kF32, 1 << 16, c->rank());
+  if (c->rank() == 0) {
+    EXPECT_THAT(c->AllReduce(array.buffer(), {.timeout = absl::Milliseconds(500)}).Wait(),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         HasSubstr("rank 1 of 2 did not reach all_reduce #1")));
+  } else {
+    // Ends with what rank 0 found out.
+    EXPECT_THAT(c->Recv(array.buffer(), 0, {.timeout = absl::Seconds(20)}).Wait(),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 did not")));
+  }
+}
+
+void CheckAbortReachesTheOther() {
+  auto c = JoinPair("abort");
+  ASSERT_NE(c, nullptr);
+  ASSERT_THAT(c->Barrier().Wait(), IsOk());
+  if (c->rank() == 1) return c->Abort("the user pressed stop");
+  EXPECT_THAT(c->Barrier().Wait(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("the user pressed stop")));
+}
+
+void CheckMismatchIsNamed() {
+  auto c = JoinPair("mismatch");
+  ASSERT_NE(c, nullptr);
+  TypedArray array(DType::kF32, 1 << 20);
+  const Work work = c->rank() == 0 ? c->AllReduce(array.buffer()) : c->Barrier();
+  const absl::Status status = work.Wait();
+  // NCCL may end one of the two; whoever waits is told.
+  EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+}
+
+TEST(NcclPairRank, RunsAllChecks) {
+  if (std::getenv(kRankVariable) == nullptr) GTEST_SKIP() << "started by NcclPair";
+  {
+    auto c = JoinPair("pair");
+    ASSERT_NE(c, nullptr);
+    CheckReductions(*c);
+    CheckMoves(*c);
+    CheckDeviceBuffers(*c);
+    CheckSplit(*c);
+  }
+  CheckAbsentRankIsNamed();
+  CheckAbortReachesTheOther();
+  CheckMismatchIsNamed();
+}
+
+TEST(NcclPair, OfTwoProcessesOnOneGpuMeetsTheContract) {
+  if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  const TemporaryDirectory directory;
+  std::vector<Subprocess> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    const char* libraries = std::getenv("LD_LIBRARY_PATH");
+    ranks.emplace_back(testing::SubprocessOptions{
+        .argv = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                 "--gtest_filter=NcclPairRank.*"},
+        .environment = {{kRankVariable, std::to_string(rank)},
+                        {kStoreVariable, directory.path()},
+                        {"NCCL_HOSTID", "muster-test-host-" + std::to_string(rank)},
+                        {"NCCL_SOCKET_IFNAME", "lo"},
+                        {"NCCL_IB_DISABLE", "1"},
+                        {"NCCL_MAX_CTAS", "2"},
+                        {"NCCL_DEBUG", "WARN"},
+                        {"LD_LIBRARY_PATH", libraries == nullptr ? "" : libraries}}});
+  }
+  for (Subprocess& rank : ranks) {
+    const SubprocessResult result = rank.Wait(absl::Minutes(3));
+    EXPECT_EQ(result.exit_code, 0) << testing::ToString(result);
+  }
+}
+
+}  // namespace
+}  // namespace muster::comm

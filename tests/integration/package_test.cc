@@ -1,0 +1,104 @@
+// What `cmake --install` puts into a directory is enough for a project of somebody else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "tests/support/job_under_test.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+
+constexpr absl::Duration kBuildPatience = absl::Seconds(100);
+
+constexpr char kProject[] = R"(
+cmake_minimum_required(VERSION 3.25)
+project(app CXX)
+find_package(muster REQUIRED)
+add_executable(app app.cc headers.cc)
+target_link_libraries(app muster::muster)
+)";
+
+class Package : public JobTest {
+ protected:
+  // Runs a program of the build, whose PATH is this test's own.
+  SubprocessResult RunTool(const std::vector<std::string>& argv) const {
+    const char* path = std::getenv("PATH");
+    return StartProgram(argv, {{"PATH", path == nullptr ? "/usr/bin:/bin" : path}})
+        .Wait(kBuildPatience);
+  }
+  void Install() const {
+    ASSERT_THAT(RunTool({MUSTER_CMAKE, "--install", MUSTER_BUILD_DIRECTORY, "--prefix", prefix_}),
+                ExitsWith(0));
+  }
+  void BuildProject(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> configure = {MUSTER_CMAKE,
+                                          "-S",
+                                          directory(),
+                                          "-B",
+                                          build_,
+                                          "-GNinja",
+                                          absl::StrCat("-DCMAKE_PREFIX_PATH=", prefix_),
+                                          absl::StrCat("-DCMAKE_CXX_COMPILER=", MUSTER_CXX)};
+    configure.insert(configure.end(), more.begin(), more.end());
+    ASSERT_THAT(RunTool(configure), ExitsWith(0));
+    ASSERT_THAT(RunTool({MUSTER_CMAKE, "--build", build_}), ExitsWith(0));
+  }
+
+  const std::string prefix_ = directory() + "/prefix";
+  const std::string build_ = directory() + "/build";
+  const std::string readme_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md");
+};
+
+std::string ProgramIn(const std::string& readme) {
+  const size_t fence = readme.find("```cpp\n");
+  if (fence == std::string::npos) return "";
+  const size_t begin = fence + 7;
+  return readme.substr(begin, readme.find("\n```", begin) - begin) + "\n";
+}
+
+// Includes every public header, and has what this tree's own flags would refuse.
+std::string IncludesOf(const std::string& include_directory) {
+  std::string text;
+  for (const std::string& file : FilesBelow(include_directory)) {
+    if (absl::StartsWith(file, "muster/")) absl::StrAppend(&text, "#include \"", file, "\"\n");
+  }
+  return text + "void Unused() { int nothing; }\n";
+}
+
+TEST_F(Package, HasProgramsHeadersLibraryAndConfiguration) {
+  Install();
+
+  EXPECT_THAT(FilesBelow(prefix_),
+              IsSupersetOf({"bin/muster", "bin/muster-train", "bin/musterd",
+                            "include/muster/engine.h", "include/proto/base/status_macros.h",
+                            "lib/cmake/muster/muster-config.cmake", "lib/libmuster.a"}));
+}
+
+TEST_F(Package, LetsAProjectOfFiveLinesBuildAndRunTheProgramOfTheReadme) {
+  Install();
+  WriteFile(directory() + "/CMakeLists.txt", kProject);
+  WriteFile(directory() + "/app.cc", ProgramIn(ReadFile(readme_)));
+  WriteFile(directory() + "/headers.cc", IncludesOf(prefix_ + "/include"));
+  BuildProject({"-DCMAKE_CXX_FLAGS=-Wall"});
+
+  const SubprocessResult result = StartProgram({build_ + "/app", readme_}).Wait(kBuildPatience);
+
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("step 100  loss "));
+  EXPECT_THAT(ReadFile(directory() + "/checkpoint/step_00000100/model.safetensors"),
+              Not(IsEmpty()));
+}
+
+}  // namespace
+}  // namespace muster::testing

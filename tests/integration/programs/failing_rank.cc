@@ -1,0 +1,74 @@
+// Rank 1 of a job fails in one of several ways while the others call collectives:
+//
+//   failing_rank dies|absent|size|type|slow
+//
+// The others print what they were told, with how long that took, and end with 1. They ignore
+// SIGTERM, so that the agent, which stops the job as soon as rank 1 is gone, does not silence them.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "muster/communicator.h"
+#include "muster/runtime.h"
+#include "proto/base/mono_time.h"
+#include "proto/base/status_macros.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kCount = 1 << 16;
+
+// Waits for the end that others bring.
+[[noreturn]] void SleepForever() {
+  for (;;) pause();
+}
+
+absl::Status RunWell(Communicator& world) {
+  std::vector<float> ones(kCount, 1);
+  for (int i = 0; i < 1'000'000; ++i) {
+    MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(ones)).Wait());
+  }
+  return absl::OkStatus();
+}
+
+// After a few calls like everybody's.
+absl::Status RunBadly(Communicator& world, const std::string& how) {
+  std::vector<float> ones(kCount, 1);
+  for (int i = 0; i < 10; ++i) {
+    MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(ones)).Wait());
+  }
+  if (how == "dies") std::raise(SIGKILL);
+  if (how == "slow") SleepForever();
+  if (how == "type") {
+    std::vector<double> other(kCount, 1);
+    return world.AllReduce(BufferOf(other)).Wait();
+  }
+  std::vector<float> other(kCount + 1, 1);
+  return world.AllReduce(BufferOf(other)).Wait();
+}
+
+absl::Status Run(const std::string& how) {
+  std::signal(SIGTERM, SIG_IGN);
+  MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
+  const bool fails = runtime->rank() == 1;
+  if (fails && how == "absent") SleepForever();
+  MUSTER_ASSIGN_OR_RETURN(
+      const auto world,
+      runtime->MakeCommunicator(
+          "world", "", {.timeout = absl::Seconds(3), .connect_timeout = absl::Seconds(3)}));
+  return fails ? RunBadly(*world, how) : RunWell(*world);
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const absl::Status status = muster::Run(argv[1]);
+  std::fprintf(stderr, "told: %s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,99 @@
+#include "worker_runtime/train/train_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
+
+namespace muster::train {
+namespace {
+
+using ::muster::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Optional;
+
+TrainOptions Parsed(const std::vector<std::string>& args) {
+  const absl::StatusOr<TrainCommand> command = ParseTrainCommand(args);
+  EXPECT_TRUE(command.ok()) << command.status();
+  return command.ok() ? command->options : TrainOptions();
+}
+
+TEST(ParseTrainCommand, NeedsNoOption) {
+  const TrainOptions options = Parsed({});
+  EXPECT_THAT(options.data, IsEmpty());
+  EXPECT_EQ(options.backend, "gloo");
+  EXPECT_THAT(options.save, IsEmpty());
+  EXPECT_FALSE(options.hash);
+}
+
+TEST(ParseTrainCommand, TakesSeveralFilesBehindOneOption) {
+  EXPECT_THAT(Parsed({"--data", "a.txt", "b.txt", "--hash"}).data, ElementsAre("a.txt", "b.txt"));
+}
+
+TEST(ParseTrainCommand, AddsTheFilesOfARepeatedOption) {
+  EXPECT_THAT(Parsed({"--data=a.txt", "--data", "b.txt"}).data, ElementsAre("a.txt", "b.txt"));
+}
+
+TEST(ParseTrainCommand, TakesBothSpellings) {
+  EXPECT_EQ(Parsed({"--save=d", "--save_every=5"}).save_every, 5);
+  EXPECT_EQ(Parsed({"--save", "d", "--save-every", "5"}).save_every, 5);
+}
+
+TEST(ParseTrainCommand, TakesTheOptionsOfThePlan) {
+  const TrainOptions options = Parsed({"--layers=2", "--batch-size=7", "--steps", "12"});
+  EXPECT_EQ(options.plan.model.layers, 2);
+  EXPECT_EQ(options.plan.batch_size, 7);
+  EXPECT_EQ(options.plan.steps, 12);
+}
+
+TEST(ParseTrainCommand, KeepsAPromptAsItIs) {
+  EXPECT_THAT(Parsed({"--prompt", " a\n"}).prompt, Optional(std::string(" a\n")));
+  EXPECT_EQ(Parsed({}).prompt, std::nullopt);
+}
+
+TEST(ParseTrainCommand, AllowsNoSample) {
+  EXPECT_EQ(Parsed({"--sample_tokens=0"}).sample_tokens, 0);
+}
+
+TEST(ParseTrainCommand, GivesHelpThatNamesEveryKindOfOptionAndTheExitCodes) {
+  const absl::StatusOr<TrainCommand> command = ParseTrainCommand({"--help"});
+  ASSERT_TRUE(command.ok());
+  EXPECT_THAT(command->help, AllOf(HasSubstr("--data=FILE"), HasSubstr("--layers=N"),
+                                   HasSubstr("--plan="), HasSubstr("Exit codes:")));
+  EXPECT_THAT(command->help, Not(HasSubstr("\n\n\n")));
+}
+
+struct WrongLine {
+  std::vector<std::string> args;
+  std::vector<const char*> said;
+};
+
+class Refused : public ::testing::TestWithParam<WrongLine> {};
+
+TEST_P(Refused, InOneSentenceThatNamesTheFlag) {
+  const absl::StatusOr<TrainCommand> command = ParseTrainCommand(GetParam().args);
+  ASSERT_THAT(command.status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  for (const char* part : GetParam().said) {
+    EXPECT_THAT(std::string(command.status().message()), HasSubstr(part));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    ParseTrainCommand, Refused,
+    ::testing::Values(WrongLine{{"--dat", "x"}, {"--dat", "--data"}},
+                      WrongLine{{"--save="}, {"--save"}}, WrongLine{{"--save"}, {"--save"}},
+                      WrongLine{{"--save", "--hash"}, {"--save", "--hash"}},
+                      WrongLine{{"--save=d", "--save_every=0"}, {"--save_every", "0"}},
+                      WrongLine{{"--save=d", "--save_every=often"}, {"--save_every", "often"}},
+                      WrongLine{{"--save_every=5"}, {"--save_every", "--save="}},
+                      WrongLine{{"--sample_tokens=-1"}, {"--sample_tokens", "-1"}},
+                      WrongLine{{"--log_every=x"}, {"--log_every", "x"}},
+                      WrongLine{{"--batch_size=0"}, {"batch_size", "0"}},
+                      WrongLine{{"book.txt"}, {"book.txt"}}));
+
+}  // namespace
+}  // namespace muster::train

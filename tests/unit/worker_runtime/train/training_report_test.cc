@@ -1,0 +1,106 @@
+#include "worker_runtime/train/training_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+StartFacts Facts() {
+  return {.model = {.layers = 4, .heads = 8, .width = 256, .context = 128, .vocabulary = 256},
+          .size = 2,
+          .batch_size = 8,
+          .data = "14 files, 237.3 kB of text",
+          .kernels = "avx512",
+          .backend = "gloo"};
+}
+
+TEST(DescribeStart, NamesModelDataPlanAndWhatItRunsOn) {
+  EXPECT_EQ(DescribeStart(Facts()),
+            "  model    GPT, 4 layers, 8 heads, width 256, context 128, vocabulary 256: 3.26M "
+            "parameters in f32\n"
+            "  data     14 files, 237.3 kB of text\n"
+            "  plan     ddp, fast sums, 2 ranks x 8 rows x 128 tokens = 2048 tokens per step\n"
+            "  runs on  avx512 kernels, gloo communicator\n");
+}
+
+TEST(DescribeStart, NamesMicroBatchesWhereThereAreSeveral) {
+  StartFacts facts = Facts();
+  facts.plan.accumulation = 4;
+  facts.plan.mode = SumMode::kOrdered;
+  EXPECT_THAT(DescribeStart(facts),
+              HasSubstr("ordered sums, 2 ranks x 4 micro-batches x 8 rows x 128 tokens = 8192 "));
+}
+
+TEST(DescribeStart, NamesTheCheckpointThatTrainingGoesOnFrom) {
+  StartFacts facts = Facts();
+  facts.resumed = "runs/a, after step 100";
+  EXPECT_THAT(DescribeStart(facts), HasSubstr("  resumed  runs/a, after step 100\n"));
+}
+
+StepResult Step(double loss, int64_t num_tokens) {
+  return {.loss = loss,
+          .num_tokens = num_tokens,
+          .times = {.forward = absl::Milliseconds(20),
+                    .backward = absl::Milliseconds(60),
+                    .wait = absl::Milliseconds(10),
+                    .update = absl::Milliseconds(10),
+                    .total = absl::Milliseconds(100),
+                    .communication = absl::Milliseconds(40)}};
+}
+
+EndFacts End(int size) {
+  EndFacts facts = {.elapsed = absl::Seconds(0.2),
+                    .memory = {.parameters = 4'000'000,
+                               .gradients = 4'000'000,
+                               .optimizer = 8'000'000,
+                               .activations_peak = 21'000'000},
+                    .resident_bytes = 50'000'000,
+                    .size = size};
+  facts.totals.Add(Step(4, 1000));
+  facts.totals.Add(Step(2, 3000));
+  return facts;
+}
+
+TEST(TrainingTotals, WeighTheMeanLossByTokens) {
+  EXPECT_DOUBLE_EQ(End(1).totals.mean_loss(), 2.5);
+}
+
+TEST(DescribeEnd, SaysWhereTimeAndMemoryWent) {
+  EXPECT_EQ(DescribeEnd(End(2)),
+            "  trained  2 steps, 4.00k tokens in 0:00: 20.0k tok/s\n"
+            "  step     forward 20.0 ms (20%), backward 60.0 ms (60%), waiting 10.0 ms (10%), "
+            "update 10.0 ms (10%)\n"
+            "  reduce   40.0 ms per step, 75% of it hidden behind the backward pass\n"
+            "  memory   parameters 4.00 MB, gradients 4.00 MB, optimizer 8.00 MB, activations "
+            "21.0 MB; together 37.0 MB, whole process 50.0 MB\n");
+}
+
+TEST(DescribeEnd, SaysNothingOfReductionsOnOneRank) {
+  EXPECT_THAT(DescribeEnd(End(1)), AllOf(Not(HasSubstr("reduce")), Not(HasSubstr("waiting"))));
+}
+
+TEST(DescribeEnd, NamesBytesOnTheWireWhereTheyAreKnown) {
+  EndFacts facts = End(2);
+  facts.wire_bytes_per_step = 13'100'000;
+  EXPECT_THAT(DescribeEnd(facts), HasSubstr(", 13.1 MB sent per step\n"));
+}
+
+TEST(DescribeEnd, IsEmptyWhenNothingWasTrained) { EXPECT_EQ(DescribeEnd({}), ""); }
+
+TEST(ResidentBytes, ReadsTheKernelsText) {
+  EXPECT_EQ(ResidentBytes("Name:\tx\nVmHWM:\t   9 kB\nVmRSS:\t   27844 kB\nThreads: 3\n"),
+            27844 * 1024);
+}
+
+TEST(ResidentBytes, AreNotKnownFromAnythingElse) {
+  EXPECT_EQ(ResidentBytes(""), 0);
+  EXPECT_EQ(ResidentBytes("VmRSS:\tmany kB\n"), 0);
+}
+
+}  // namespace
+}  // namespace muster::train

@@ -1,0 +1,239 @@
+#include "worker_runtime/comm/nccl/nccl_communicator.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/comm/communicator_registry.h"
+#include "worker_runtime/comm/diagnosis.h"
+#include "worker_runtime/comm/interface_choice.h"
+#include "worker_runtime/comm/nccl/nccl_backend.h"
+
+namespace muster::comm {
+namespace {
+
+// A peer that is gone closes its NCCL connections too; over the control mesh it has said why.
+constexpr absl::Duration kReasonTime = absl::Milliseconds(700);
+constexpr absl::Duration kFlushTime = absl::Milliseconds(500);
+
+absl::Status ForRank(const Membership& membership, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("backend nccl on rank ", membership.rank, " of group ",
+                                   membership.group, ": ", status.message()));
+}
+
+absl::StatusOr<NcclContext> MakeContext(const BackendRequest& request) {
+  NcclContext context{.store = request.store};
+  MUSTER_ASSIGN_OR_RETURN(context.device, ChooseDevice(request.local_rank));
+  MUSTER_ASSIGN_OR_RETURN(context.library, NcclLibrary::Open());
+  const std::vector<InterfaceAddress> addresses = ListInterfaceAddresses();
+  MUSTER_RETURN_IF_ERROR(CheckNcclInterfaces(request.nccl_interfaces, addresses));
+  if (request.membership.size == 1) return context;
+  MUSTER_ASSIGN_OR_RETURN(const InterfaceAddress chosen,
+                          ChooseInterface({.gloo_interfaces = request.gloo_interfaces,
+                                           .nccl_interfaces = request.nccl_interfaces,
+                                           .master_addr = request.master_addr,
+                                           .several_nodes = request.several_nodes},
+                                          addresses));
+  MUSTER_ASSIGN_OR_RETURN(context.control, OpenGlooDevice(chosen.address, chosen.interface));
+  return context;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(BackendRequest request) {
+  absl::StatusOr<NcclContext> context = MakeContext(request);
+  if (!context.ok()) return ForRank(request.membership, context.status());
+  return NcclCommunicator::Make(std::move(request.membership), *std::move(context), request.prefix);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(Membership membership,
+                                                                     NcclContext context,
+                                                                     const std::string& prefix) {
+  std::unique_ptr<GlooMesh> mesh;
+  if (membership.size > 1) {
+    MUSTER_ASSIGN_OR_RETURN(
+        mesh, GlooMesh::Connect(context.control, *context.store,
+                                {.rank = membership.rank,
+                                 .size = membership.size,
+                                 .group = membership.group,
+                                 .prefix = absl::StrCat(prefix, "/control"),
+                                 .deadline = MonoNow() + membership.options.connect_timeout}));
+  }
+  std::unique_ptr<NcclCommunicator> communicator(
+      new NcclCommunicator(std::move(membership), std::move(context), prefix, std::move(mesh)));
+  const absl::Status connected = communicator->ConnectCollectives();
+  if (!connected.ok()) return ForRank(communicator->membership(), connected);
+  return communicator;
+}
+
+NcclCommunicator::NcclCommunicator(Membership membership, NcclContext context, std::string prefix,
+                                   std::unique_ptr<GlooMesh> control_mesh)
+    : CallCommunicator(std::move(membership)),
+      context_(std::move(context)),
+      prefix_(std::move(prefix)),
+      control_mesh_(std::move(control_mesh)) {
+  if (control_mesh_ == nullptr) return;
+  control_ = std::make_unique<ControlChannel>(
+      *control_mesh_, ControlSettings{.rank = rank(),
+                                      .size = size(),
+                                      .position =
+                                          [this](int64_t sequence) {
+                                            const int64_t issued = num_issued();
+                                            if (sequence < issued)
+                                              return Position{true, IssuedAt(sequence)};
+                                            return Position{false, IssuedAt(issued - 1)};
+                                          },
+                                      .on_failure =
+                                          [this](absl::Status failure) {
+                                            Fail(std::move(failure), TellPeers::kNo);
+                                          }});
+}
+
+absl::Status NcclCommunicator::ConnectCollectives() {
+  const DeviceGuard guard(context_.device);
+  MUSTER_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Make());
+  NcclLaneOptions options = CollectiveLane();
+  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<NcclRanks> ranks,
+                          options.connect(MonoNow() + membership().options.connect_timeout));
+  base::MutexLock lock(lanes_mu_);
+  lanes_[{OperationKind::kBarrier, -1}] =
+      std::make_unique<NcclLane>(std::move(options), std::move(stream), std::move(ranks));
+  return absl::OkStatus();
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  const bool had_failed = !failure_.Get().ok();
+  std::map<std::pair<OperationKind, int>, std::unique_ptr<NcclLane>> lanes;
+  {
+    base::MutexLock lock(lanes_mu_);
+    lanes.swap(lanes_);
+  }
+  failure_.Set(
+      absl::AbortedError(absl::StrCat("rank ", rank(), " of ", size(), " closed group ", group())));
+  for (const auto& [key, lane] : lanes) lane->BeginClose();
+  lanes.clear();
+  if (had_failed && control_ != nullptr) control_->Flush(MonoNow() + kFlushTime);
+  control_.reset();
+}
+
+void NcclCommunicator::Abort(absl::string_view reason) {
+  Fail(absl::AbortedError(
+           absl::StrCat("rank ", rank(), " of ", size(), " aborted group ", group(), ": ", reason)),
+       TellPeers::kYes);
+}
+
+void NcclCommunicator::Fail(absl::Status failure, TellPeers tell) {
+  if (!failure_.Set(failure)) return;
+  if (tell == TellPeers::kYes && control_ != nullptr) control_->Tell(failure);
+  base::MutexLock lock(lanes_mu_);
+  for (const auto& [key, lane] : lanes_) lane->Wake();
+}
+
+NcclLaneOptions NcclCommunicator::CollectiveLane() {
+  return {.device = context_.device,
+          .rank = rank(),
+          .size = size(),
+          .connect =
+              [this](MonoTime deadline) {
+                return NcclRanks::Connect(context_.library, *context_.store,
+                                          {.rank = rank(),
+                                           .size = size(),
+                                           .group = group(),
+                                           .prefix = absl::StrCat(prefix_, "/nccl"),
+                                           .deadline = deadline,
+                                           .failure = [this] { return failure_.Get(); }});
+              },
+          .failure = [this] { return failure_.Get(); },
+          .on_trouble = [this](const Call& call, const absl::Status& why) { OnTrouble(call, why); },
+          .on_suspicion = [this](const Call& call) { OnSuspicion(call); }};
+}
+
+// Two ranks, the sender first.
+NcclLaneOptions NcclCommunicator::TransferLane(const Operation& op) {
+  NcclLaneOptions options = CollectiveLane();
+  const bool sends = op.kind == OperationKind::kSend;
+  options.rank = sends ? 0 : 1;
+  options.size = 2;
+  options.peer = sends ? 1 : 0;
+  const int from = sends ? rank() : op.peer, to = sends ? op.peer : rank();
+  options.connect = [this, sends,
+                     key = absl::StrCat(prefix_, "/from", from, "to", to)](MonoTime deadline) {
+    return NcclRanks::Connect(context_.library, *context_.store,
+                              {.rank = sends ? 0 : 1,
+                               .size = 2,
+                               .group = group(),
+                               .prefix = key,
+                               .deadline = deadline,
+                               .failure = [this] { return failure_.Get(); }});
+  };
+  return options;
+}
+
+absl::StatusOr<NcclLane*> NcclCommunicator::LaneOf(const Operation& op) {
+  const std::pair<OperationKind, int> key =
+      op.is_collective() ? std::pair(OperationKind::kBarrier, -1) : std::pair(op.kind, op.peer);
+  base::MutexLock lock(lanes_mu_);
+  std::unique_ptr<NcclLane>& lane = lanes_[key];
+  if (lane == nullptr) {
+    const DeviceGuard guard(context_.device);
+    MUSTER_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Make());
+    lane = std::make_unique<NcclLane>(TransferLane(op), std::move(stream), nullptr);
+  }
+  return lane.get();
+}
+
+void NcclCommunicator::Start(Call call) {
+  if (const absl::Status failure = failure_.Get(); !failure.ok()) return call.Finish(failure);
+  const absl::StatusOr<NcclLane*> lane = LaneOf(call.operation);
+  if (lane.ok() && (*lane)->Push(call)) return;
+  Fail(lane.ok() ? absl::ResourceExhaustedError(absl::StrCat(
+                       "rank ", rank(), " of group ", group(), " has ", NcclLane::kMaxQueued,
+                       " operations waiting; wait for some before calling more"))
+                 : lane.status(),
+       TellPeers::kYes);
+  call.Finish(failure_.Get());
+}
+
+StuckCollective NcclCommunicator::Stuck(const Call& call) const {
+  return {.operation = call.operation,
+          .group = group(),
+          .rank = rank(),
+          .size = size(),
+          .timeout = call.timeout};
+}
+
+void NcclCommunicator::OnSuspicion(const Call& call) {
+  if (control_ == nullptr || !call.operation.is_collective()) return;
+  if (auto mismatch = FindMismatch(*control_, Stuck(call))) {
+    Fail(*std::move(mismatch), TellPeers::kYes);
+  }
+}
+
+void NcclCommunicator::OnTrouble(const Call& call, const absl::Status& why) {
+  const Operation& op = call.operation;
+  if (!failure_.Get().ok()) return;
+  if (!absl::IsDeadlineExceeded(why)) {
+    if (control_ != nullptr && !failure_.WaitFor(MonoNow() + kReasonTime).ok()) return;
+    return Fail(absl::Status(why.code(), absl::StrCat(Describe(op, group()), " on rank ", rank(),
+                                                      ": ", why.message())),
+                TellPeers::kYes);
+  }
+  if (control_ != nullptr && op.is_collective()) {
+    return Fail(DiagnoseCollective(*control_, Stuck(call), why), TellPeers::kYes);
+  }
+  if (!op.is_collective()) {
+    return Fail(AbsentError(op, group(), {op.peer}, size(), call.timeout, ""), TellPeers::kYes);
+  }
+  Fail(absl::DeadlineExceededError(absl::StrCat(Describe(op, group()), " did not finish within ",
+                                                absl::FormatDuration(call.timeout))),
+       TellPeers::kYes);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::MakeChild(Membership child,
+                                                                          const std::vector<int>&,
+                                                                          const std::string& path) {
+  return Make(std::move(child), context_, absl::StrCat(prefix_, "/", path));
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,86 @@
+// The nccl backend: data over NCCL, and what NCCL cannot do over a control mesh of the gloo backend
+// (who is absent, who called something else, an abort that reaches everybody).
+//
+// Included in this folder alone: it brings in the CUDA headers.
+//
+// Collectives run on one lane, a thread with a stream and an NCCL communicator of its own. Sends
+// and receives run on a lane per peer and direction, connected at the first of them, since NCCL
+// holds up everything behind a receive that waits.
+//
+// A group made by Split gets a fresh id rather than ncclCommSplit: it then shares nothing with its
+// parent, so that an abort of one leaves the other alone, and ranks without a colour take no part.
+//
+// Differs from the contract: fast sums of bf16 and f16 are rounded at each hop, as NCCL does. Two
+// ranks that call something else are named after a second instead of at once, and NCCL may have
+// written into the buffers by then.
+//
+// Device buffers: what fills them must have finished before the call (synchronise the stream).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker_runtime/comm/call_communicator.h"
+#include "worker_runtime/comm/failure_cell.h"
+#include "worker_runtime/comm/gloo/collective_diagnosis.h"
+#include "worker_runtime/comm/gloo/control_channel.h"
+#include "worker_runtime/comm/gloo/gloo_mesh.h"
+#include "worker_runtime/comm/nccl/nccl_lane.h"
+
+namespace muster::comm {
+
+// What the communicators of one process share.
+struct NcclContext {
+  std::shared_ptr<const NcclLibrary> library;
+  int device = 0;
+  std::shared_ptr<GlooDevice> control;  // null for one rank
+  std::shared_ptr<Store> store;
+};
+
+class NcclCommunicator final : public CallCommunicator {
+ public:
+  static absl::StatusOr<std::unique_ptr<Communicator>> Make(Membership membership,
+                                                            NcclContext context,
+                                                            const std::string& prefix);
+  ~NcclCommunicator() override;
+
+  void Abort(absl::string_view reason) override;
+
+ private:
+  enum class TellPeers { kYes, kNo };
+
+  NcclCommunicator(Membership membership, NcclContext context, std::string prefix,
+                   std::unique_ptr<GlooMesh> control_mesh);
+
+  void Start(Call call) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership child,
+                                                          const std::vector<int>& members,
+                                                          const std::string& path) override;
+
+  absl::Status ConnectCollectives();
+  NcclLaneOptions CollectiveLane();
+  NcclLaneOptions TransferLane(const Operation& operation);
+  absl::StatusOr<NcclLane*> LaneOf(const Operation& operation);
+  void OnTrouble(const Call& call, const absl::Status& why);
+  void OnSuspicion(const Call& call);
+  StuckCollective Stuck(const Call& call) const;
+  void Fail(absl::Status failure, TellPeers tell);
+
+  // Constant after construction.
+  const NcclContext context_;
+  const std::string prefix_;
+  const std::unique_ptr<GlooMesh> control_mesh_;  // null for one rank
+
+  FailureCell failure_;
+  std::unique_ptr<ControlChannel> control_;
+
+  base::Mutex lanes_mu_;
+  // By kind (collectives as barrier) and peer.
+  std::map<std::pair<OperationKind, int>, std::unique_ptr<NcclLane>> lanes_
+      ABSL_GUARDED_BY(lanes_mu_);
+};
+
+}  // namespace muster::comm

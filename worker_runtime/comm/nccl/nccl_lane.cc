@@ -1,0 +1,185 @@
+#include "worker_runtime/comm/nccl/nccl_lane.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::comm {
+namespace {
+
+// CUDA and NCCL offer nothing to wait for together with new calls.
+constexpr absl::Duration kPollInterval = absl::Microseconds(20);
+constexpr absl::Duration kFlushTime = absl::Milliseconds(700);
+
+}  // namespace
+
+NcclLane::NcclLane(NcclLaneOptions options, DeviceStream stream, std::unique_ptr<NcclRanks> ranks)
+    : options_(std::move(options)),
+      stream_(std::move(stream)),
+      ranks_(std::move(ranks)),
+      thread_([this] { Run(); }) {}
+
+NcclLane::~NcclLane() {
+  BeginClose();
+  thread_.join();
+}
+
+void NcclLane::BeginClose() {
+  base::MutexLock lock(mu_);
+  closed_ = true;
+  changed_.NotifyAll();
+}
+
+bool NcclLane::Push(Call& call) {
+  base::MutexLock lock(mu_);
+  if (queue_.size() >= kMaxQueued) return false;
+  queue_.push_back(std::move(call));
+  changed_.NotifyAll();
+  return true;
+}
+
+void NcclLane::Wake() {
+  base::MutexLock lock(mu_);
+  woken_ = true;
+  changed_.NotifyAll();
+}
+
+bool NcclLane::WaitForWork() {
+  base::MutexLock lock(mu_);
+  if (!running_.empty() && !closed_ && !woken_) {
+    const bool can_start = !queue_.empty() && !is_posting_ && running_.size() < kMaxRunning;
+    if (!can_start) changed_.WaitUntil(mu_, MonoNow() + kPollInterval);
+  }
+  while (running_.empty() && queue_.empty() && !closed_ && !woken_) {
+    changed_.WaitUntil(mu_, MonoTime::InfiniteFuture());
+  }
+  woken_ = false;
+  return !closed_;
+}
+
+void NcclLane::Run() {
+  const DeviceGuard guard(options_.device);
+  while (WaitForWork()) {
+    if (const absl::Status failure = options_.failure(); !failure.ok()) {
+      if (ranks_ != nullptr) ranks_->Abort();
+      EndAll(failure);
+      continue;
+    }
+    if (const absl::Status status = Advance(); !status.ok()) {
+      options_.on_trouble(running_.front().run->call(), status);
+    }
+    Watch();
+  }
+  if (ranks_ != nullptr && !running_.empty()) ranks_->Abort();
+  EndAll(options_.failure());
+  if (ranks_ != nullptr) ranks_->Close(MonoNow() + kFlushTime);
+  // Here, where the device is the current one.
+  ranks_.reset();
+  stream_.reset();
+}
+
+// An error is of the oldest operation that runs.
+absl::Status NcclLane::Advance() {
+  if (is_posting_) {
+    MUSTER_ASSIGN_OR_RETURN(const bool is_ready, ranks_->IsReady());
+    if (is_ready) {
+      is_posting_ = false;
+      NcclRun& run = *running_.back().run;
+      if (const absl::Status status = run.AfterPost(); !status.ok()) {
+        options_.on_trouble(run.call(), status);
+        return absl::OkStatus();
+      }
+    }
+  }
+  if (!is_posting_ && running_.size() < kMaxRunning && !StartNext()) return absl::OkStatus();
+  if (running_.empty() || (is_posting_ && running_.size() == 1)) return absl::OkStatus();
+  MUSTER_RETURN_IF_ERROR(FinishFront());
+  if (running_.empty() || is_posting_) return absl::OkStatus();
+  return ranks_->IsReady().status();
+}
+
+std::optional<Call> NcclLane::TakeQueued() {
+  base::MutexLock lock(mu_);
+  if (queue_.empty()) return std::nullopt;
+  Call call = std::move(queue_.front());
+  queue_.pop_front();
+  return call;
+}
+
+bool NcclLane::StartNext() {
+  std::optional<Call> call = TakeQueued();
+  if (!call.has_value()) return true;
+  if (ranks_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<NcclRanks>> ranks = options_.connect(call->deadline);
+    if (!ranks.ok()) {
+      options_.on_trouble(*call, ranks.status());
+      call->Finish(options_.failure());
+      return false;
+    }
+    ranks_ = *std::move(ranks);
+  }
+  call->MarkStarted();
+  const NcclPlace place{.ranks = *ranks_,
+                        .stream = *stream_,
+                        .rank = options_.rank,
+                        .size = options_.size,
+                        .peer = options_.peer};
+  running_.push_back(
+      {.run = std::make_unique<NcclRun>(*std::move(call), place), .since = MonoNow()});
+  is_posting_ = true;
+  NcclRun& run = *running_.back().run;
+  const absl::Status status = run.Post();
+  if (!status.ok()) options_.on_trouble(run.call(), status);
+  return status.ok();
+}
+
+absl::Status NcclLane::FinishFront() {
+  while (running_.size() > (is_posting_ ? 1 : 0)) {
+    NcclRun& run = *running_.front().run;
+    MUSTER_ASSIGN_OR_RETURN(const bool is_done, run.IsDone());
+    if (!is_done) return absl::OkStatus();
+    MUSTER_ASSIGN_OR_RETURN(const bool is_finished, run.Proceed());
+    if (!is_finished) return absl::OkStatus();
+    const Running finished = std::move(running_.front());
+    running_.pop_front();
+    finished.run->call().Finish(absl::OkStatus());
+  }
+  return absl::OkStatus();
+}
+
+void NcclLane::Watch() {
+  const MonoTime now = MonoNow();
+  for (Running& each : running_) {
+    const Call& call = each.run->call();
+    if (call.deadline <= now) {
+      return options_.on_trouble(call, absl::DeadlineExceededError("its deadline passed"));
+    }
+  }
+  std::optional<Call> late;
+  {
+    base::MutexLock lock(mu_);
+    for (const Call& call : queue_) {
+      if (call.deadline <= now) late = call;
+    }
+  }
+  if (late.has_value()) {
+    return options_.on_trouble(*late, absl::DeadlineExceededError("its deadline passed"));
+  }
+  if (running_.empty()) return;
+  Running& oldest = running_.front();
+  if (oldest.is_suspected || now < oldest.since + kSuspiciousTime) return;
+  oldest.is_suspected = true;
+  options_.on_suspicion(oldest.run->call());
+}
+
+// The ranks are aborted: no kernel touches a buffer any more, so that waiters may be told.
+void NcclLane::EndAll(const absl::Status& failure) {
+  std::deque<Running> running;
+  running.swap(running_);
+  is_posting_ = false;
+  for (const Running& each : running) each.run->call().Finish(failure);
+  while (std::optional<Call> call = TakeQueued()) call->Finish(failure);
+}
+
+}  // namespace muster::comm

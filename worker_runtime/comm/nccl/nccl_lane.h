@@ -1,0 +1,91 @@
+// A thread that runs operations of one NCCL communicator, and its NCCL communicator: nobody else
+// touches it, so that an abort cannot meet a call.
+//
+// Included in this folder alone: it brings in the CUDA headers.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "proto/base/mutex.h"
+#include "worker_runtime/comm/call_communicator.h"
+#include "worker_runtime/comm/condition.h"
+#include "worker_runtime/comm/nccl/nccl_run.h"
+
+namespace muster::comm {
+
+struct NcclLaneOptions {
+  int device = 0;
+  int rank = 0;
+  int size = 1;
+  int peer = 0;  // of sends and receives
+  // Connects; called once, on the lane's thread or before it starts.
+  std::function<absl::StatusOr<std::unique_ptr<NcclRanks>>(MonoTime deadline)> connect;
+  // Of the whole communicator; ok while there is none.
+  std::function<absl::Status()> failure;
+  // `call` is late: its deadline has passed (kDeadlineExceeded) or something has failed. Sets a
+  // failure. On the lane's thread.
+  std::function<void(const Call& call, const absl::Status& why)> on_trouble;
+  // `call` takes longer than kSuspiciousTime; called once for it. On the lane's thread.
+  std::function<void(const Call& call)> on_suspicion;
+};
+
+// Threads: safe.
+class NcclLane {
+ public:
+  static constexpr size_t kMaxQueued = size_t{1} << 16;
+  // Beyond it, launches could wait for the device, and this thread could not watch deadlines.
+  static constexpr size_t kMaxRunning = 128;
+  static constexpr absl::Duration kSuspiciousTime = absl::Seconds(1);
+
+  NcclLane(NcclLaneOptions options, DeviceStream stream, std::unique_ptr<NcclRanks> ranks);
+  // Ends what is left with the communicator's failure, which there is by now if anything is left.
+  ~NcclLane();
+
+  // False if the queue is full; the call is untouched then.
+  bool Push(Call& call);
+  // There is a failure.
+  void Wake();
+  // The destructor's first half, so that several lanes end at the same time.
+  void BeginClose();
+
+ private:
+  struct Running {
+    std::unique_ptr<NcclRun> run;
+    MonoTime since;
+    bool is_suspected = false;
+  };
+
+  void Run();
+  // Waits for something to do; false: the lane ends.
+  bool WaitForWork();
+  absl::Status Advance();
+  // False: there is a failure now.
+  bool StartNext();
+  absl::Status FinishFront();
+  void Watch();
+  void EndAll(const absl::Status& failure);
+  std::optional<Call> TakeQueued();
+
+  const NcclLaneOptions options_;
+
+  base::Mutex mu_;
+  Condition changed_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Call> queue_ ABSL_GUARDED_BY(mu_);
+
+  // The lane's thread only.
+  std::optional<DeviceStream> stream_;
+  std::unique_ptr<NcclRanks>
+      ranks_;                    // null before the first call of a late lane, and after a failure
+  std::deque<Running> running_;  // in the order of the stream
+  bool is_posting_ = false;      // NCCL has not enqueued the last of them yet
+
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace muster::comm

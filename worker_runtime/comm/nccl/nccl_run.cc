@@ -1,0 +1,278 @@
+#include "worker_runtime/comm/nccl/nccl_run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/base/status_macros.h"
+#include "worker_runtime/comm/reduce_kernels.h"
+
+namespace muster::comm {
+namespace {
+
+ncclDataType_t ToNccl(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kBf16:
+      return ncclBfloat16;
+    case DType::kF16:
+      return ncclFloat16;
+    case DType::kI64:
+      return ncclInt64;
+    case DType::kI32:
+      return ncclInt32;
+    case DType::kU8:
+      return ncclUint8;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t ToNccl(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return ncclSum;
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kMin:
+      return ncclMin;
+  }
+  return ncclSum;
+}
+
+// Blocks of `count` elements that the input and the output of one rank have.
+struct BlockCounts {
+  int64_t input = 1;
+  int64_t output = 1;
+};
+
+BlockCounts CountBlocks(OperationKind kind, int size) {
+  switch (kind) {
+    case OperationKind::kReduceScatter:
+      return {.input = size};
+    case OperationKind::kAllGather:
+      return {.output = size};
+    case OperationKind::kAllToAll:
+      return {.input = size, .output = size};
+    case OperationKind::kSend:
+      return {.output = 0};
+    case OperationKind::kRecv:
+      return {.input = 0};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+NcclRun::~NcclRun() {
+  place_.stream.GiveBack(blocks_);
+  if (event_ != nullptr) place_.stream.GiveBackEvent(event_);
+}
+
+absl::StatusOr<void*> NcclRun::Scratch(size_t bytes, bool on_host) {
+  MUSTER_ASSIGN_OR_RETURN(const DeviceStream::Block block, place_.stream.Take(bytes, on_host));
+  blocks_.push_back(block);
+  return block.data;
+}
+
+// Pageable memory goes through pinned memory first: CUDA would wait for the stream otherwise.
+absl::Status NcclRun::CopyIn(void* device, const void* from, size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  if (!IsDeviceMemory(from)) {
+    MUSTER_ASSIGN_OR_RETURN(void* const pinned, Scratch(bytes, /*on_host=*/true));
+    std::memcpy(pinned, from, bytes);
+    from = pinned;
+  }
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      cudaMemcpyAsync(device, from, bytes, cudaMemcpyDefault, place_.stream.get()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const void*> NcclRun::Input(const void* data, size_t bytes) {
+  if (bytes == 0 || IsDeviceMemory(data)) return data;
+  MUSTER_ASSIGN_OR_RETURN(void* const device, Scratch(bytes, /*on_host=*/false));
+  MUSTER_RETURN_IF_ERROR(CopyIn(device, data, bytes));
+  return device;
+}
+
+absl::StatusOr<void*> NcclRun::Output(void* data, size_t bytes) {
+  if (bytes == 0 || IsDeviceMemory(data)) return data;
+  MUSTER_ASSIGN_OR_RETURN(void* const device, Scratch(bytes, /*on_host=*/false));
+  MUSTER_ASSIGN_OR_RETURN(void* const pinned, Scratch(bytes, /*on_host=*/true));
+  host_output_ = {.host = data, .device = device, .pinned = pinned, .bytes = bytes};
+  return device;
+}
+
+absl::Status NcclRun::Check(ncclResult_t result) const {
+  return place_.ranks.library().ToStatus(result, Name(call_.operation), place_.ranks.get());
+}
+
+absl::Status NcclRun::Post() {
+  const Operation& op = call_.operation;
+  is_ordered_ = op.is_reduction() && op.order == SumOrder::kOrdered;
+  return is_ordered_ ? PostOrdered() : PostPlain();
+}
+
+absl::Status NcclRun::PostPlain() {
+  const Operation& op = call_.operation;
+  const NcclLibrary& nccl = place_.ranks.library();
+  const ncclComm_t comm = place_.ranks.get();
+  const cudaStream_t stream = place_.stream.get();
+  if (op.kind == OperationKind::kBarrier) {
+    // NCCL has none: a byte that everybody adds to.
+    MUSTER_ASSIGN_OR_RETURN(void* const byte, Scratch(1, /*on_host=*/false));
+    return Check(nccl.all_reduce(byte, byte, 1, ncclUint8, ncclSum, comm, stream));
+  }
+  const BlockCounts blocks = CountBlocks(op.kind, place_.size);
+  const size_t bytes = op.bytes();
+  const void* input = nullptr;
+  void* output = nullptr;
+  if (blocks.input > 0) {
+    MUSTER_ASSIGN_OR_RETURN(input, Input(call_.inputs[0], bytes * blocks.input));
+  }
+  if (blocks.output > 0) {
+    MUSTER_ASSIGN_OR_RETURN(output, Output(call_.output, bytes * blocks.output));
+  }
+  const ncclDataType_t type = ToNccl(op.dtype);
+  switch (op.kind) {
+    case OperationKind::kAllReduce:
+      return Check(nccl.all_reduce(input, output, op.count, type, ToNccl(op.reduce), comm, stream));
+    case OperationKind::kReduceScatter:
+      return Check(
+          nccl.reduce_scatter(input, output, op.count, type, ToNccl(op.reduce), comm, stream));
+    case OperationKind::kAllGather:
+      return Check(nccl.all_gather(input, output, op.count, type, comm, stream));
+    case OperationKind::kBroadcast:
+      return Check(nccl.broadcast(input, output, op.count, type, op.peer, comm, stream));
+    case OperationKind::kAllToAll:
+      return PostAllToAll(static_cast<const uint8_t*>(input), static_cast<uint8_t*>(output));
+    case OperationKind::kSend:
+      return Check(nccl.send(input, op.count, type, place_.peer, comm, stream));
+    case OperationKind::kRecv:
+      return Check(nccl.recv(output, op.count, type, place_.peer, comm, stream));
+    case OperationKind::kBarrier:
+      break;
+  }
+  return absl::InternalError("an operation that NCCL does not know");
+}
+
+// ncclAlltoAll came with 2.28; this is what it does.
+absl::Status NcclRun::PostAllToAll(const uint8_t* input, uint8_t* output) {
+  const Operation& op = call_.operation;
+  const NcclLibrary& nccl = place_.ranks.library();
+  MUSTER_RETURN_IF_ERROR(Check(nccl.group_start()));
+  absl::Status first;
+  for (int peer = 0; peer < place_.size; ++peer) {
+    const size_t at = peer * op.bytes();
+    first.Update(Check(nccl.send(input + at, op.count, ToNccl(op.dtype), peer, place_.ranks.get(),
+                                 place_.stream.get())));
+    first.Update(Check(nccl.recv(output + at, op.count, ToNccl(op.dtype), peer, place_.ranks.get(),
+                                 place_.stream.get())));
+  }
+  first.Update(Check(nccl.group_end()));
+  return first;
+}
+
+int64_t NcclRun::WholeElements() const {
+  const Operation& op = call_.operation;
+  return op.kind == OperationKind::kReduceScatter ? op.count * place_.size : op.count;
+}
+
+absl::Status NcclRun::PostOrdered() {
+  const Operation& op = call_.operation;
+  for (int rank = 0; rank < place_.size; ++rank) {
+    const int64_t own = NumContributionsBefore(rank + 1, place_.size, op.leaves_per_rank) -
+                        NumContributionsBefore(rank, place_.size, op.leaves_per_rank);
+    slots_per_rank_ = std::max(slots_per_rank_, own);
+  }
+  const size_t whole_bytes = WholeElements() * SizeOf(op.dtype);
+  if (whole_bytes == 0) return absl::OkStatus();
+  const size_t rank_bytes = slots_per_rank_ * whole_bytes;
+  MUSTER_ASSIGN_OR_RETURN(void* const own, Scratch(rank_bytes, /*on_host=*/false));
+  for (size_t i = 0; i < call_.inputs.size(); ++i) {
+    MUSTER_RETURN_IF_ERROR(
+        CopyIn(static_cast<uint8_t*>(own) + i * whole_bytes, call_.inputs[i], whole_bytes));
+  }
+  MUSTER_ASSIGN_OR_RETURN(void* const all, Scratch(rank_bytes * place_.size, /*on_host=*/false));
+  MUSTER_ASSIGN_OR_RETURN(gathered_pinned_, Scratch(rank_bytes * place_.size, /*on_host=*/true));
+  gathered_ = all;
+  return Check(place_.ranks.library().all_gather(own, all, slots_per_rank_ * WholeElements(),
+                                                 ToNccl(op.dtype), place_.ranks.get(),
+                                                 place_.stream.get()));
+}
+
+absl::Status NcclRun::RecordEvent() {
+  if (event_ == nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(event_, place_.stream.TakeEvent());
+  }
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaEventRecord(event_, place_.stream.get()));
+  return absl::OkStatus();
+}
+
+absl::Status NcclRun::AfterPost() {
+  if (gathered_ != nullptr) {
+    const size_t bytes =
+        place_.size * slots_per_rank_ * WholeElements() * SizeOf(call_.operation.dtype);
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(gathered_pinned_, gathered_, bytes,
+                                                cudaMemcpyDeviceToHost, place_.stream.get()));
+  } else if (host_output_.bytes > 0) {
+    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host_output_.pinned, host_output_.device,
+                                                host_output_.bytes, cudaMemcpyDeviceToHost,
+                                                place_.stream.get()));
+  }
+  return RecordEvent();
+}
+
+absl::StatusOr<bool> NcclRun::IsDone() const {
+  const cudaError_t state = cudaEventQuery(event_);
+  if (state == cudaErrorNotReady) return false;
+  MUSTER_RETURN_IF_ERROR(CudaStatus(state, "cudaEventQuery"));
+  return true;
+}
+
+absl::StatusOr<bool> NcclRun::Proceed() {
+  if (gathered_ != nullptr && !is_added_) {
+    is_added_ = true;
+    return AddInOrder();
+  }
+  if (host_output_.bytes > 0) {
+    std::memcpy(host_output_.host, host_output_.pinned, host_output_.bytes);
+  }
+  return true;
+}
+
+// The contributions lie in gathered_pinned_; the result goes to the output. False: it is on its way
+// to the device.
+absl::StatusOr<bool> NcclRun::AddInOrder() {
+  const Operation& op = call_.operation;
+  const DType wide = AccumulationType(op.dtype);
+  const int64_t first = op.kind == OperationKind::kReduceScatter ? place_.rank * op.count : 0;
+  const std::vector<LeafRange> ranges = OrderedContributions(place_.size, op.leaves_per_rank);
+  std::vector<uint8_t> widened(ranges.size() * op.count * SizeOf(wide));
+  std::vector<void*> roots;
+  for (int rank = 0; rank < place_.size; ++rank) {
+    const int64_t begin = NumContributionsBefore(rank, place_.size, op.leaves_per_rank);
+    const int64_t end = NumContributionsBefore(rank + 1, place_.size, op.leaves_per_rank);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t slot = rank * slots_per_rank_ + (i - begin);
+      void* const root = At(widened.data(), wide, i * op.count);
+      Widen(op.dtype, root, At(gathered_pinned_, op.dtype, slot * WholeElements() + first),
+            op.count);
+      roots.push_back(root);
+    }
+  }
+  CombineByTree(wide, op.reduce, ranges, roots, op.count);
+  Narrow(op.dtype, gathered_pinned_, roots[0], op.count);
+  if (!IsDeviceMemory(call_.output)) {
+    std::memcpy(call_.output, gathered_pinned_, op.bytes());
+    return true;
+  }
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(call_.output, gathered_pinned_, op.bytes(),
+                                              cudaMemcpyHostToDevice, place_.stream.get()));
+  MUSTER_RETURN_IF_ERROR(RecordEvent());
+  return false;
+}
+
+}  // namespace muster::comm

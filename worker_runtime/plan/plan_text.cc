@@ -1,0 +1,89 @@
+#include "absl/strings/str_cat.h"
+#include "muster/plan.h"
+#include "worker_runtime/plan/exact_text.h"
+
+namespace muster {
+namespace {
+
+using plan::ExactText;
+
+void DescribeState(absl::string_view name, const StatePlan& state, PlanText& text) {
+  text.emplace_back(absl::StrCat(name, ".placement"), ToString(state.placement));
+  text.emplace_back(absl::StrCat(name, ".residency"), ToString(state.residency));
+}
+
+std::string Text(bool value) { return value ? "true" : "false"; }
+
+}  // namespace
+
+absl::string_view ToString(Placement placement) {
+  switch (placement) {
+    case Placement::kReplicate:
+      return "replicate";
+    case Placement::kShard:
+      return "shard";
+  }
+  return "?";
+}
+
+absl::string_view ToString(Residency residency) {
+  switch (residency) {
+    case Residency::kDevice:
+      return "device";
+    case Residency::kCpu:
+      return "cpu";
+    case Residency::kNvme:
+      return "nvme";
+  }
+  return "?";
+}
+
+absl::string_view ToString(SumMode mode) {
+  switch (mode) {
+    case SumMode::kFast:
+      return "fast";
+    case SumMode::kOrdered:
+      return "ordered";
+  }
+  return "?";
+}
+
+absl::string_view ToString(LearningRateSchedule::Kind kind) {
+  switch (kind) {
+    case LearningRateSchedule::Kind::kConstant:
+      return "constant";
+    case LearningRateSchedule::Kind::kLinear:
+      return "linear";
+    case LearningRateSchedule::Kind::kCosine:
+      return "cosine";
+  }
+  return "?";
+}
+
+PlanText Describe(const Plan& plan) {
+  PlanText text;
+  text.emplace_back("preset", plan.preset);
+  DescribeState("parameters", plan.parameters, text);
+  DescribeState("gradients", plan.gradients, text);
+  DescribeState("optimizer", plan.optimizer, text);
+  text.emplace_back("gather_again", Text(plan.gather_again));
+  text.emplace_back("mode", ToString(plan.mode));
+  text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
+  text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));
+  text.emplace_back("first_bucket_bytes_max", absl::StrCat(plan.first_bucket_bytes_max));
+  text.emplace_back("overlap", Text(plan.overlap));
+  text.emplace_back("adamw.beta1", ExactText(plan.adamw.beta1));
+  text.emplace_back("adamw.beta2", ExactText(plan.adamw.beta2));
+  text.emplace_back("adamw.epsilon", ExactText(plan.adamw.epsilon));
+  text.emplace_back("adamw.weight_decay", ExactText(plan.adamw.weight_decay));
+  text.emplace_back("learning_rate.kind", ToString(plan.learning_rate.kind));
+  text.emplace_back("learning_rate.peak", ExactText(plan.learning_rate.peak));
+  text.emplace_back("learning_rate.floor", ExactText(plan.learning_rate.floor));
+  text.emplace_back("learning_rate.warmup_steps", absl::StrCat(plan.learning_rate.warmup_steps));
+  text.emplace_back("learning_rate.total_steps", absl::StrCat(plan.learning_rate.total_steps));
+  text.emplace_back("gradient_norm_max", ExactText(plan.gradient_norm_max));
+  text.emplace_back("seed", absl::StrCat(plan.seed));
+  return text;
+}
+
+}  // namespace muster
