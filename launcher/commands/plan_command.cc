@@ -74,8 +74,8 @@ absl::StatusOr<GptConfig> ReadModel(const Given& given) {
     model = *named;
   }
   if (given.vocabulary) {
-    MUSTER_RETURN_IF_ERROR(plan::AtOption("vocabulary", given.vocabulary,
-                                          plan::ReadInteger(given.vocabulary, model.vocabulary)));
+    MUSTER_RETURN_IF_ERROR(plan::AtOption("vocabulary", *given.vocabulary,
+                                          plan::ReadInteger(*given.vocabulary, model.vocabulary)));
   }
   return model;
 }

@@ -29,8 +29,8 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-const Arguments kTinyModel = {"--layers=1",     "--heads=2",      "--width=16",     "--context=16",
-                              "--batch_size=2", "--plan=ddp",     "--seed=7",       "--lr=1e-2",
+const Arguments kTinyModel = {"--layers=1",     "--heads=2",       "--width=16", "--context=16",
+                              "--batch_size=2", "--plan=ddp",      "--seed=7",   "--lr=1e-2",
                               "--log_every=1",  "--bucket_mb=0.01"};
 
 std::vector<std::string> LinesWith(const std::string& text, const std::string& part) {
@@ -215,19 +215,16 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Options, BadTraining,
-    ::testing::Values(BadInput{"HeadsDoNotDivideTheWidth", {"--heads=3"}, {"heads", "16", "3"}},
-                      BadInput{"BatchIsZero", {"--batch_size=0"}, {"batch.size", "0"}},
-                      BadInput{"OptionIsMisspelt", {"--stepz=3"}, {"--stepz", "--steps"}},
-                      BadInput{"PlanIsUnknown", {"--plan=zeus"}, {"zeus"}},
-                      BadInput{"ModelIsLargerThanTheMachine",
-                               {"--width=65536", "--layers=100"},
-                               {"parameters"}},
-                      BadInput{"BackendIsUnknown", {"--backend=pigeon"}, {"pigeon", "gloo"}},
-                      BadInput{"PromptIsEmpty", {"--prompt", ""}, {"--prompt"}},
-                      BadInput{"SavePlaceIsAFile", {"--save", "{OUT}/short"}, {"/short"}},
-                      BadInput{"ResumedCheckpointIsMissing",
-                               {"--resume", "{OUT}/directory"},
-                               {"/directory"}}),
+    ::testing::Values(
+        BadInput{"HeadsDoNotDivideTheWidth", {"--heads=3"}, {"heads", "16", "3"}},
+        BadInput{"BatchIsZero", {"--batch_size=0"}, {"batch.size", "0"}},
+        BadInput{"OptionIsMisspelt", {"--stepz=3"}, {"--stepz", "--steps"}},
+        BadInput{"PlanIsUnknown", {"--plan=zeus"}, {"zeus"}},
+        BadInput{"ModelIsLargerThanTheMachine", {"--width=65536", "--layers=100"}, {"parameters"}},
+        BadInput{"BackendIsUnknown", {"--backend=pigeon"}, {"pigeon", "gloo"}},
+        BadInput{"PromptIsEmpty", {"--prompt", ""}, {"--prompt"}},
+        BadInput{"SavePlaceIsAFile", {"--save", "{OUT}/short"}, {"/short"}},
+        BadInput{"ResumedCheckpointIsMissing", {"--resume", "{OUT}/directory"}, {"/directory"}}),
     NameOfCase);
 
 TEST_F(Training, RefusesACheckpointOfAnotherModelAndNamesTheDifference) {
@@ -279,8 +276,7 @@ class SmallFileSystem {
 TEST_F(Training, EndsWhereThereIsNoSpaceToSaveAndKeepsTheCheckpointBefore) {
   const SmallFileSystem full(Out("saved"));
   if (!full.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
-  const SubprocessResult result =
-      Train(2, {"--steps=9", "--save", Out("saved"), "--save_every=1"});
+  const SubprocessResult result = Train(2, {"--steps=9", "--save", Out("saved"), "--save_every=1"});
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, ContainsRegex("muster-train: .*(space|full)"));
   EXPECT_THAT(result.out, HasSubstr("saved after step 1 "));

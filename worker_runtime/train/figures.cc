@@ -43,9 +43,7 @@ std::string WithUnit(double value, const std::array<const char*, 5>& units) {
 
 std::string ShortCount(double count) { return WithUnit(count, {"", "k", "M", "G", "T"}); }
 
-std::string ShortBytes(double bytes) {
-  return WithUnit(bytes, {" B", " kB", " MB", " GB", " TB"});
-}
+std::string ShortBytes(double bytes) { return WithUnit(bytes, {" B", " kB", " MB", " GB", " TB"}); }
 
 std::string ShortDuration(absl::Duration duration) {
   const double micros = std::max(0.0, absl::ToDoubleMicroseconds(duration));

@@ -249,8 +249,9 @@ std::string DrawLossCurve(absl::Span<const LossPoint> points, const LossCurveOpt
 }
 
 bool IsUtf8Locale(absl::string_view lc_all, absl::string_view lc_ctype, absl::string_view lang) {
-  const std::string locale =
-      absl::AsciiStrToLower(!lc_all.empty() ? lc_all : !lc_ctype.empty() ? lc_ctype : lang);
+  const std::string locale = absl::AsciiStrToLower(!lc_all.empty()     ? lc_all
+                                                   : !lc_ctype.empty() ? lc_ctype
+                                                                       : lang);
   return absl::StrContains(locale, "utf-8") || absl::StrContains(locale, "utf8");
 }
 

@@ -55,10 +55,11 @@ std::string ProgressLine::Format(const StepResult& result, absl::Duration elapse
   const double speed = seconds > 0 ? static_cast<double>(num_tokens_) / seconds : 0;
   const absl::Duration per_step = elapsed / num_steps_;
   const int64_t steps_left = std::max<int64_t>(0, options_.total_steps - result.step);
-  return absl::StrFormat("step %*d/%s  loss %.4f  norm %5.2f  lr %.1e  %5s tok/s  %7s/step  left %s",
-                         static_cast<int>(total.size()), result.step, total, loss,
-                         result.gradient_norm, result.learning_rate, ShortCount(speed),
-                         ShortDuration(per_step), ClockTime(per_step * steps_left));
+  return absl::StrFormat(
+      "step %*d/%s  loss %.4f  norm %5.2f  lr %.1e  %5s tok/s  %7s/step  left %s",
+      static_cast<int>(total.size()), result.step, total, loss, result.gradient_norm,
+      result.learning_rate, ShortCount(speed), ShortDuration(per_step),
+      ClockTime(per_step * steps_left));
 }
 
 }  // namespace muster::train

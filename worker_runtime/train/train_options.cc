@@ -103,8 +103,8 @@ absl::Status ReadGiven(const CLI::App& app, const Given& given, TrainOptions& op
   MUSTER_RETURN_IF_ERROR(ReadCount("log_every", given.log_every, 1, options.log_every));
   if (app.get_option("--prompt")->count() > 0) options.prompt = given.prompt;
   if (options.save_every > 0 && options.save.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--save_every=", options.save_every, " needs --save=DIR, which says where to save"));
+    return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
+                                                   " needs --save=DIR, which says where to save"));
   }
   return absl::OkStatus();
 }

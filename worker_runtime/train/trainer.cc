@@ -81,8 +81,8 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_RETURN_IF_ERROR(config_.Validate());
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
-  MUSTER_RETURN_IF_ERROR(CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(),
-                                          MachineBytes()));
+  MUSTER_RETURN_IF_ERROR(
+      CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
   return BatchReader::Create(*tokens_, DataOptions()).status();
 }
 
@@ -119,11 +119,11 @@ absl::Status Trainer::CheckSaveDirectory() {
 // Plan and parameters are the engine's to compare; the rest decides what the ranks do next.
 absl::Status Trainer::CheckOptionsAgree() {
   return engine::CheckAgreement(
-      *world_, absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=",
-                            options_.plan.batch_size, "\n--heads=", config_.heads,
-                            "\nnumber of tokens in --data=", tokens_->num_tokens(),
-                            "\n--save=", options_.save, "\n--save_every=", options_.save_every,
-                            "\n--resume=", options_.resume, "\n"));
+      *world_,
+      absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
+                   "\n--heads=", config_.heads, "\nnumber of tokens in --data=",
+                   tokens_->num_tokens(), "\n--save=", options_.save,
+                   "\n--save_every=", options_.save_every, "\n--resume=", options_.resume, "\n"));
 }
 
 absl::Status Trainer::Resume() {
@@ -146,26 +146,24 @@ absl::Status Trainer::CheckResumedModel(const std::map<std::string, std::string>
   if (found == metadata.end() || found->second == absl::StrCat(config_.heads)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(options_.resume,
-                                                 " is a checkpoint of another model: heads is ",
-                                                 found->second, " there and ", config_.heads,
-                                                 " here"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(options_.resume, " is a checkpoint of another model: heads is ", found->second,
+                   " there and ", config_.heads, " here"));
 }
 
 void Trainer::PrintStart() const {
-  console_.Print(
-      DescribeStart({.model = config_,
-                     .plan = options_.plan.plan,
-                     .dtype = options_.plan.dtype,
-                     .size = runtime_.size(),
-                     .batch_size = options_.plan.batch_size,
-                     .data = tokens_->Describe(),
-                     .kernels = std::string(kernels::ToString(kernels::BestIsa())),
-                     .backend = options_.backend,
-                     .resumed = resumed_}));
+  console_.Print(DescribeStart({.model = config_,
+                                .plan = options_.plan.plan,
+                                .dtype = options_.plan.dtype,
+                                .size = runtime_.size(),
+                                .batch_size = options_.plan.batch_size,
+                                .data = tokens_->Describe(),
+                                .kernels = std::string(kernels::ToString(kernels::BestIsa())),
+                                .backend = options_.backend,
+                                .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {
-    console_.Print(absl::StrCat("\nnothing to train: ", engine_->step(), " of --steps=",
-                                options_.plan.steps, " steps are done already\n"));
+    console_.Print(absl::StrCat("\nnothing to train: ", engine_->step(),
+                                " of --steps=", options_.plan.steps, " steps are done already\n"));
   } else {
     console_.Print("\n");
   }
@@ -199,8 +197,7 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
   while (stop == 0 && engine_->step() < options_.plan.steps) {
     vote.Begin(signal.received());
     MUSTER_ASSIGN_OR_RETURN(
-        const StepResult result,
-        engine_->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+        const StepResult result, engine_->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
           runtime_.SetProgress(engine_->step(), Phase::kForward);
           MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader_->Next());
           Loss loss = model_->ComputeLoss(tape, batch->tokens(), batch->targets);
@@ -247,17 +244,15 @@ void Trainer::PrintStop(int stop_signal) const {
   console_.Print(absl::StrCat(
       SignalName(stop_signal), " ends the training after step ", engine_->step(), " of ",
       options_.plan.steps, "; ",
-      options_.save.empty()
-          ? std::string("nothing is saved, since there was no --save")
-          : absl::StrCat("it goes on from there with --resume=", options_.save),
+      options_.save.empty() ? std::string("nothing is saved, since there was no --save")
+                            : absl::StrCat("it goes on from there with --resume=", options_.save),
       "\n"));
 }
 
 void Trainer::PrintEnd(absl::Duration elapsed) const {
   if (!console_.speaks() || totals_.num_steps() == 0) return;
   if (totals_.num_steps() >= 10) {
-    const std::string curve =
-        DrawLossCurve(history_.points(), {.unicode = TerminalIsUtf8()});
+    const std::string curve = DrawLossCurve(history_.points(), {.unicode = TerminalIsUtf8()});
     console_.Print(absl::StrCat("\n", curve, "\n"));
   }
   console_.Print(DescribeEnd({.totals = totals_,
@@ -270,17 +265,18 @@ void Trainer::PrintEnd(absl::Duration elapsed) const {
 absl::Status Trainer::PrintSample() {
   if (!console_.speaks() || options_.sample_tokens == 0) return absl::OkStatus();
   const std::vector<int32_t> prompt = PromptOf(options_, config_.vocabulary);
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                          Generate(*model_, engine_->pool(), prompt,
-                                   {.num_tokens = options_.sample_tokens,
-                                    .seed = options_.plan.plan.seed}));
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::vector<int32_t> tokens,
+      Generate(*model_, engine_->pool(), prompt,
+               {.num_tokens = options_.sample_tokens, .seed = options_.plan.plan.seed}));
   std::string text = PrintableIds(tokens);
   if (config_.vocabulary <= kByteVocabulary) {
     std::vector<int32_t> whole = options_.prompt.has_value() ? prompt : std::vector<int32_t>();
     whole.insert(whole.end(), tokens.begin(), tokens.end());
     text = PrintableText(whole);
   }
-  console_.Print(absl::StrCat("\nthe model writes\n", Indented(text, "  │ "), "\n"));
+  console_.Print(absl::StrCat("\nthe model writes\n",
+                              Indented(text, TerminalIsUtf8() ? "  │ " : "  | "), "\n"));
   return absl::OkStatus();
 }
 

@@ -83,10 +83,10 @@ std::string DescribeMemory(const EndFacts& facts) {
 }  // namespace
 
 std::string DescribeStart(const StartFacts& facts) {
-  std::string text = absl::StrCat(Line("model", DescribeModel(facts)), Line("data", facts.data),
-                                  Line("plan", DescribePlan(facts)),
-                                  Line("runs on", absl::StrCat(facts.kernels, " kernels, ",
-                                                               facts.backend, " communicator")));
+  std::string text = absl::StrCat(
+      Line("model", DescribeModel(facts)), Line("data", facts.data),
+      Line("plan", DescribePlan(facts)),
+      Line("runs on", absl::StrCat(facts.kernels, " kernels, ", facts.backend, " communicator")));
   if (!facts.resumed.empty()) absl::StrAppend(&text, Line("resumed", facts.resumed));
   return text;
 }

@@ -46,8 +46,7 @@ TEST(DrawLossCurve, DrawsAFallingLineFromTheTopLeftToTheBottomRight) {
 }
 
 TEST(DrawLossCurve, IsBrailleWhereTheTerminalCanShowIt) {
-  const std::string drawing =
-      DrawLossCurve(StraightLine(1, 100, 5, 1), {.columns = 20, .rows = 5});
+  const std::string drawing = DrawLossCurve(StraightLine(1, 100, 5, 1), {.columns = 20, .rows = 5});
   EXPECT_THAT(drawing, HasSubstr("\u2809"));
   EXPECT_THAT(drawing, HasSubstr("┤"));
 }

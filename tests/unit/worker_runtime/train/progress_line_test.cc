@@ -47,7 +47,8 @@ TEST(ProgressLine, SaysLossNormRateSpeedAndTimeLeft) {
   ProgressLine progress({.total_steps = 200, .log_every = 40}, At(0));
   progress.Add(Result(1, 5), At(1));
   std::optional<std::string> line;
-  for (int step = 2; step <= 40; ++step) line = progress.Add(Result(step, 2.43126), At(step * 0.25));
+  for (int step = 2; step <= 40; ++step)
+    line = progress.Add(Result(step, 2.43126), At(step * 0.25));
   // 39 steps of 1000 tokens in 9 seconds; 160 steps are left.
   EXPECT_THAT(line, Optional(std::string("step  40/200  loss 2.4313  norm  0.71  lr 3.0e-04  "
                                          "4.33k tok/s   231 ms/step  left 0:37")));
@@ -71,11 +72,9 @@ TEST(ProgressLine, CountsTheStepsOfTheJobThatIsResumed) {
 }
 
 TEST(ProgressLine, ComesEarlierWhereStepsTakeLong) {
-  EXPECT_THAT(StepsWithLine({.total_steps = 8,
-                             .log_every = 100,
-                             .longest_silence = absl::Seconds(10)},
-                            5),
-              ElementsAre(1, 3, 5, 7, 8));
+  EXPECT_THAT(
+      StepsWithLine({.total_steps = 8, .log_every = 100, .longest_silence = absl::Seconds(10)}, 5),
+      ElementsAre(1, 3, 5, 7, 8));
 }
 
 TEST(ProgressLine, HasNoTimeLeftAfterTheLastStep) {

@@ -66,9 +66,7 @@ EndFacts End(int size) {
   return facts;
 }
 
-TEST(TrainingTotals, WeighTheMeanLossByTokens) {
-  EXPECT_DOUBLE_EQ(End(1).totals.mean_loss(), 2.5);
-}
+TEST(TrainingTotals, WeighTheMeanLossByTokens) { EXPECT_DOUBLE_EQ(End(1).totals.mean_loss(), 2.5); }
 
 TEST(DescribeEnd, SaysWhereTimeAndMemoryWent) {
   EXPECT_EQ(DescribeEnd(End(2)),
