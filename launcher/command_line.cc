@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "launcher/flag_values.h"
-#include "launcher/nearest_name.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::launcher {

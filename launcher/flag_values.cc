@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "launcher/nearest_name.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::launcher {

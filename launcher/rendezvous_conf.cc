@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "launcher/flag_values.h"
-#include "launcher/nearest_name.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::launcher {

@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "launcher/nearest_name.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::launcher {

@@ -58,7 +58,7 @@ std::vector<plan::Bucket> BucketsOf(const std::vector<plan::ParameterInfo>& para
   return plan::PlanBuckets(parameters, layout,
                            {.bytes_per_element = static_cast<int64_t>(SizeOf(dtype)),
                             .bytes_max = plan.bucket_bytes_max,
-                            .first_bytes_max = plan.first_bucket_bytes_max});
+                            .first_bytes = plan.first_bucket_bytes});
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/plan/nearest_name.h"
 
 namespace muster::plan {
 namespace {

@@ -24,10 +24,11 @@ struct Bucket {
 struct BucketOptions {
   int64_t bytes_per_element = 4;
   int64_t bytes_max = 25 << 20;
-  int64_t first_bytes_max = 1 << 20;
+  int64_t first_bytes = 1 << 20;
 };
 
-// Last parameter first, because gradients become ready in reverse order of the forward pass.
+// Last parameter first, because gradients become ready in reverse order of the forward pass. The
+// first bucket is closed as soon as it has `first_bytes`, so that its reduction starts early.
 //
 // Shapes:  buckets cover every element of the layout once; each ends where the one before begins.
 // Errors:  none; a parameter larger than the bound gets a bucket of its own.

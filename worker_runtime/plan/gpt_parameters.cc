@@ -6,7 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "worker_runtime/plan/nearest_name.h"
+#include "proto/base/nearest_name.h"
 
 namespace muster::plan {
 namespace {

@@ -41,8 +41,7 @@ absl::Status ReadSteps(Text text, Out out) {
 
 absl::Status ReadBucket(Text text, Out out) {
   MUSTER_RETURN_IF_ERROR(ReadMebibytes(text, out.plan.bucket_bytes_max));
-  out.plan.first_bucket_bytes_max =
-      std::min(Plan().first_bucket_bytes_max, out.plan.bucket_bytes_max);
+  out.plan.first_bucket_bytes = std::min(Plan().first_bucket_bytes, out.plan.bucket_bytes_max);
   return absl::OkStatus();
 }
 

@@ -75,7 +75,7 @@ absl::Status CheckPlacements(const Plan& plan) {
 absl::Status CheckBuckets(const Plan& plan) {
   MUSTER_RETURN_IF_ERROR(
       CheckInteger("bucket_bytes_max", plan.bucket_bytes_max, 1, kMostBucketBytes));
-  return CheckInteger("first_bucket_bytes_max", plan.first_bucket_bytes_max, 1, kMostBucketBytes);
+  return CheckInteger("first_bucket_bytes", plan.first_bucket_bytes, 1, kMostBucketBytes);
 }
 
 absl::Status CheckAdamW(const AdamWOptions& adamw) {

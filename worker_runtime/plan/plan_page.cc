@@ -152,7 +152,7 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendBuckets(PlanBuckets(parameters, layout,
                             {.bytes_per_element = element_bytes,
                              .bytes_max = options.plan.bucket_bytes_max,
-                             .first_bytes_max = options.plan.first_bucket_bytes_max}),
+                             .first_bytes = options.plan.first_bucket_bytes}),
                 element_bytes, page);
   AppendWire(input, layout.num_elements * element_bytes, page);
   return page;

@@ -70,7 +70,7 @@ PlanText Describe(const Plan& plan) {
   text.emplace_back("mode", ToString(plan.mode));
   text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
   text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));
-  text.emplace_back("first_bucket_bytes_max", absl::StrCat(plan.first_bucket_bytes_max));
+  text.emplace_back("first_bucket_bytes", absl::StrCat(plan.first_bucket_bytes));
   text.emplace_back("overlap", Text(plan.overlap));
   text.emplace_back("adamw.beta1", ExactText(plan.adamw.beta1));
   text.emplace_back("adamw.beta2", ExactText(plan.adamw.beta2));

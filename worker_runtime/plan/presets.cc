@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "muster/plan.h"
-#include "worker_runtime/plan/nearest_name.h"
+#include "proto/base/nearest_name.h"
 
 namespace muster {
 namespace {
@@ -56,7 +56,7 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
     for (const PresetName& preset : kNames) known.push_back(preset.name);
     return absl::InvalidArgumentError(
         absl::StrCat("'", absl::Utf8SafeCHexEscape(name), "' is no plan; expected ", Offered(),
-                     plan::DidYouMean(absl::AsciiStrToLower(name), known)));
+                     DidYouMean(absl::AsciiStrToLower(name), known)));
   }
   if (found->preset == nullptr) {
     return absl::UnimplementedError(absl::StrCat(

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/nearest_name.h"
+#include "proto/base/nearest_name.h"
 
 namespace muster::launcher {
 namespace {

@@ -78,10 +78,10 @@ struct Plan {
 
   SumMode mode = SumMode::kFast;
   int64_t accumulation = 1;  // micro-batches per rank and step
-  // Gradients are reduced in buckets of at most this size, last parameter first. The first bucket
-  // is small, so that its reduction starts early.
+  // Gradients are reduced in buckets of at most `bucket_bytes_max`, last parameter first. The first
+  // bucket is closed once it has `first_bucket_bytes`, so that its reduction starts early.
   int64_t bucket_bytes_max = 25 << 20;
-  int64_t first_bucket_bytes_max = 1 << 20;
+  int64_t first_bucket_bytes = 1 << 20;
   bool overlap = true;  // reduce while the backward pass still runs
 
   AdamWOptions adamw;

@@ -96,7 +96,7 @@ TEST(Engine, GivesTheSameBitsInOrderedModeForTwentyBucketSettingsUnderRandomDela
   for (int draw = 0; draw < 20; ++draw) {
     Plan plan = SmallPlan(SumMode::kOrdered, 2);
     plan.bucket_bytes_max = 256 + rng.Below(60'000, draw, 0);
-    plan.first_bucket_bytes_max = 256 + rng.Below(20'000, draw, 1);
+    plan.first_bucket_bytes = 256 + rng.Below(20'000, draw, 1);
     plan.overlap = draw % 5 != 0;
     const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
       auto training = SmallTraining::Create(world, plan);
@@ -114,8 +114,8 @@ TEST(Engine, GivesTheSameBitsInOrderedModeForTwentyBucketSettingsUnderRandomDela
       const auto losses = (*training)->Steps(4);
       return losses.ok() ? (*training)->engine().ParameterHash() : losses.status().ToString();
     });
-    EXPECT_THAT(hashes, Each(expected)) << "bucket_bytes_max " << plan.bucket_bytes_max
-                                        << ", first " << plan.first_bucket_bytes_max;
+    EXPECT_THAT(hashes, Each(expected))
+        << "bucket_bytes_max " << plan.bucket_bytes_max << ", first " << plan.first_bucket_bytes;
   }
 }
 

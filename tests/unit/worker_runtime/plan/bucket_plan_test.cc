@@ -44,13 +44,19 @@ TEST(PlanFlatLayout, TakesNothingForNoParameters) { EXPECT_EQ(PlanFlatLayout({})
 
 TEST(PlanBuckets, PutsTheLastParametersIntoTheFirstBucket) {
   const auto buckets =
-      BucketsOf({1024, 1024, 1024, 1024}, {.bytes_max = 8192, .first_bytes_max = 4096});
+      BucketsOf({1024, 1024, 1024, 1024}, {.bytes_max = 8192, .first_bytes = 4096});
   EXPECT_THAT(FirstParameters(buckets), ElementsAre(3, 1, 0));
 }
 
 TEST(PlanBuckets, GivesALargeParameterABucketOfItsOwn) {
-  const auto buckets = BucketsOf({1024, 4096, 1024}, {.bytes_max = 8192, .first_bytes_max = 8192});
+  const auto buckets = BucketsOf({1024, 4096, 1024}, {.bytes_max = 8192, .first_bytes = 8192});
   EXPECT_THAT(FirstParameters(buckets), ElementsAre(2, 1, 0));
+}
+
+// A small last parameter alone would be a message that is not worth its start.
+TEST(PlanBuckets, FillsTheFirstBucketUntilItHasItsSize) {
+  const auto buckets = BucketsOf({1024, 1024, 4}, {.bytes_max = 1 << 20, .first_bytes = 5000});
+  EXPECT_THAT(FirstParameters(buckets), ElementsAre(1, 0));
 }
 
 TEST(PlanBuckets, MakesNoBucketForNoParameters) { EXPECT_THAT(BucketsOf({}, {}), SizeIs(0)); }
@@ -64,7 +70,7 @@ TEST(PlanBuckets, CoversEveryElementOnceWithinTheBounds) {
     for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = 1 + rng.Below(5000, draw, i + 1);
     const BucketOptions options = {
         .bytes_max = static_cast<int64_t>(64 + rng.Below(40'000, draw, 100)),
-        .first_bytes_max = static_cast<int64_t>(64 + rng.Below(20'000, draw, 101))};
+        .first_bytes = static_cast<int64_t>(64 + rng.Below(20'000, draw, 101))};
     const std::vector<ParameterInfo> parameters = Parameters(sizes);
     const FlatLayout layout = PlanFlatLayout(parameters);
     int64_t end = layout.num_elements;
@@ -77,7 +83,7 @@ TEST(PlanBuckets, CoversEveryElementOnceWithinTheBounds) {
       ASSERT_EQ(bucket.first_element, layout.offsets[bucket.first_parameter]);
       ASSERT_LT(bucket.first_element, bucket.end_element);
       if (bucket.end_parameter - bucket.first_parameter > 1) {
-        ASSERT_LE(bucket.num_elements() * 4, b == 0 ? options.first_bytes_max : options.bytes_max);
+        ASSERT_LE(bucket.num_elements() * 4, options.bytes_max);
       }
       end = bucket.first_element;
       end_parameter = bucket.first_parameter;

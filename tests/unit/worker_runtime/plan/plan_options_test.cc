@@ -58,7 +58,7 @@ TEST(PlanOptions, EachReachItsField) {
   plan.mode = SumMode::kOrdered;
   plan.accumulation = 3;
   plan.bucket_bytes_max = 1 << 19;
-  plan.first_bucket_bytes_max = 1 << 19;
+  plan.first_bucket_bytes = 1 << 19;
   plan.adamw = {.beta1 = 0.8, .beta2 = 0.99, .weight_decay = 0.2};
   plan.learning_rate = {
       .kind = Kind::kCosine, .peak = 0.01, .floor = 0.001, .warmup_steps = 7, .total_steps = 90};

@@ -82,7 +82,7 @@ TEST(FormatPlanPage, CutsALongListOfBucketsShort) {
   PlanPageInput input = TwoRanks();
   input.options.plan.bucket_bytes_max = 1;
   // One bucket per parameter: 2 + 6 * 12 + 2.
-  input.options.plan.first_bucket_bytes_max = 1;
+  input.options.plan.first_bucket_bytes = 1;
   EXPECT_THAT(PageOf(input), HasSubstr("reduction: 76\n"));
   EXPECT_THAT(PageOf(input), HasSubstr("and 44 more; the last 384 KiB\n"));
 }

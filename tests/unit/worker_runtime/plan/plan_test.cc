@@ -59,7 +59,7 @@ TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
   ExpectRefused([](Plan& p) { p.accumulation = 0; },
                 "accumulation must be between 1 and 1048576, not 0");
   ExpectRefused([](Plan& p) { p.bucket_bytes_max = 0; }, "bucket_bytes_max must be between 1 and");
-  ExpectRefused([](Plan& p) { p.first_bucket_bytes_max = -1; }, "first_bucket_bytes_max must be");
+  ExpectRefused([](Plan& p) { p.first_bucket_bytes = -1; }, "first_bucket_bytes must be");
   ExpectRefused([](Plan& p) { p.adamw.beta1 = 1; }, "at least 0 and below 1, not 1");
   ExpectRefused([](Plan& p) { p.adamw.beta2 = -0.5; }, "at least 0 and below 1, not -0.5");
   ExpectRefused([](Plan& p) { p.adamw.epsilon = 0; }, "a finite number above 0, not 0");
@@ -137,7 +137,7 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.mode = SumMode::kOrdered; },
       [](Plan& p) { p.accumulation = 2; },
       [](Plan& p) { p.bucket_bytes_max += 1; },
-      [](Plan& p) { p.first_bucket_bytes_max += 1; },
+      [](Plan& p) { p.first_bucket_bytes += 1; },
       [](Plan& p) { p.overlap = false; },
       [](Plan& p) { p.adamw.beta1 = std::nextafter(p.adamw.beta1, 1); },
       [](Plan& p) { p.adamw.beta2 = std::nextafter(p.adamw.beta2, 1); },

@@ -1,4 +1,6 @@
-// The "did you mean" of error messages. Pure.
+// The "did you mean" of error messages.
+//
+// Threads: pure.
 #pragma once
 
 #include <string>
@@ -6,13 +8,13 @@
 
 #include "absl/strings/string_view.h"
 
-namespace muster::launcher {
+namespace muster {
 
-// The name that `given` was probably meant to be: one that starts with it (nothing is abbreviated,
-// but people try), else the one at the smallest edit distance. Empty if none is near.
+// The name of `known` that `given` was probably meant to be: the one at the smallest edit distance,
+// else one that starts with it. Empty if none is near.
 std::string NearestName(absl::string_view given, const std::vector<std::string>& known);
 
 // "; did you mean NAME?" of the nearest name, or "".
 std::string DidYouMean(absl::string_view given, const std::vector<std::string>& known);
 
-}  // namespace muster::launcher
+}  // namespace muster

@@ -1,11 +1,11 @@
-#include "worker_runtime/plan/nearest_name.h"
+#include "proto/base/nearest_name.h"
 
 #include <algorithm>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace muster::plan {
+namespace muster {
 namespace {
 
 constexpr size_t kMinPrefixBytes = 3;
@@ -51,4 +51,4 @@ std::string DidYouMean(absl::string_view given, const std::vector<std::string>& 
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
 }
 
-}  // namespace muster::plan
+}  // namespace muster
