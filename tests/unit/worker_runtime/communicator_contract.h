@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -43,6 +44,8 @@ struct ContractBackend {
   int max_size = 5;            // tests of larger groups are skipped
   std::string limit_reason{};  // why
 };
+// For GoogleTest.
+inline void PrintTo(const ContractBackend& backend, std::ostream* out) { *out << backend.name; }
 
 inline constexpr DType kAllTypes[] = {DType::kF64, DType::kF32, DType::kBf16, DType::kF16,
                                       DType::kI64, DType::kI32, DType::kU8};
