@@ -54,9 +54,9 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
   if (found == kNames.end()) {
     std::vector<std::string> known;
     for (const PresetName& preset : kNames) known.push_back(preset.name);
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", absl::Utf8SafeCHexEscape(name), "' is no plan; expected ", Offered(),
-                     DidYouMean(absl::AsciiStrToLower(name), known)));
+    return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCHexEscape(name),
+                                                   "' is no plan; expected ", Offered(),
+                                                   DidYouMean(absl::AsciiStrToLower(name), known)));
   }
   if (found->preset == nullptr) {
     return absl::UnimplementedError(absl::StrCat(

@@ -106,7 +106,8 @@ class Engine {
   //
   // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; on all
   //         ranks alike. Nothing that was there before is harmed.
-  absl::Status Save(const std::string& directory, const std::map<std::string, std::string>& metadata);
+  absl::Status Save(const std::string& directory,
+                    const std::map<std::string, std::string>& metadata);
 
   // Continues from the newest complete checkpoint in `directory`, or from `directory` if it is one
   // (rank 0 reads; the others receive). Any number of ranks may load what any number saved.
