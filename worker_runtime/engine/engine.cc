@@ -78,6 +78,7 @@ struct Engine::State {
   absl::StatusOr<StepResult> Update(engine::LossSum total);
   void ApplyAdamW(double learning_rate, double gradient_scale);
   absl::Status CheckLoss(engine::LossSum total);
+  absl::Status NormError() const;
   absl::StatusOr<std::string> ReadCheckpoint(const std::string& directory);
 
   // Constant after construction.
@@ -200,15 +201,19 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
                    " is not finite; the parameters are as they were; try a lower learning rate"));
 }
 
+absl::Status Engine::State::NormError() const {
+  const std::string parameter = engine::FirstNotFinite(store, flat, sum.Result(flat));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "step ", step + 1, ": ",
+      parameter.empty() ? "the gradient is too large for its norm to be a number"
+                        : absl::StrCat("the gradient is not finite, first in ", parameter),
+      "; the parameters are as they were; try a lower learning rate"));
+}
+
 absl::StatusOr<StepResult> Engine::State::Update(engine::LossSum total) {
   MUSTER_RETURN_IF_ERROR(CheckLoss(total));
   const double norm = engine::GradientNorm(sum.Result(flat), norm_partials) / total.num_tokens;
-  if (!std::isfinite(norm)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("step ", step + 1, ": the gradient is not finite, first in ",
-                     engine::FirstNotFinite(store, flat, sum.Result(flat)),
-                     "; the parameters are as they were; try a lower learning rate"));
-  }
+  if (!std::isfinite(norm)) return NormError();
   const double learning_rate = LearningRate(plan.learning_rate, step);
   ++step;
   ApplyAdamW(learning_rate, engine::ClipFactor(norm, plan.gradient_norm_max) / total.num_tokens);

@@ -10,6 +10,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/kernels/isa.h"
+#include "worker_runtime/plan/wire_plan.h"
 #include "worker_runtime/train/default_texts.h"
 #include "worker_runtime/train/memory_check.h"
 #include "worker_runtime/train/process_facts.h"
@@ -259,7 +260,14 @@ void Trainer::PrintEnd(absl::Duration elapsed) const {
                               .elapsed = elapsed,
                               .memory = engine_->memory(),
                               .resident_bytes = OwnResidentBytes(),
-                              .size = runtime_.size()}));
+                              .size = runtime_.size(),
+                              .wire_bytes_per_step = BytesSentPerStep()}));
+}
+
+int64_t Trainer::BytesSentPerStep() const {
+  return plan::PlanWire(engine_->plan(), {.world_size = runtime_.size(),
+                                          .gradient_bytes = engine_->memory().parameters})
+      .total();
 }
 
 absl::Status Trainer::PrintSample() {

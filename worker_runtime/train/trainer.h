@@ -57,6 +57,7 @@ class Trainer {
   bool IsSaveDue(int stop_signal) const;
   void PrintStop(int stop_signal) const;
   void PrintEnd(absl::Duration elapsed) const;
+  int64_t BytesSentPerStep() const;
   absl::Status PrintSample();
 
   // Constant after construction.

@@ -266,6 +266,24 @@ TEST(Engine, NamesTheRankWhoseLossIsNotFiniteAndLeavesTheParameters) {
   EXPECT_EQ(hashes[0], Train(2, SmallPlan(SumMode::kFast, 1), 1).hash);
 }
 
+// A loss that is finite, and a gradient that is not: a square root at zero, say.
+TEST(Engine, NamesTheParameterWhoseGradientIsNotFinite) {
+  const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    float* gradient = (*training)->store().Find("h.1.ln_2.bias")->gradient().data<float>();
+    if (world.rank() == 1) {
+      // Called before each block's backward pass: before that of block 0, block 1 has written its
+      // gradients; the model is one bucket, which is not under way yet.
+      (*training)->within_backward = [gradient] {
+        gradient[3] = std::numeric_limits<float>::quiet_NaN();
+      };
+    }
+    return (*training)->Steps(1).status();
+  });
+  EXPECT_THAT(statuses,
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("h.1.ln_2.bias"))));
+}
+
 TEST(Engine, TreatsParametersThatNoOperationUsesAsUntouched) {
   const auto values = OnRanks<std::vector<float>>(2, [](Communicator& world) {
     ParameterStore store;
