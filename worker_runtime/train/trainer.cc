@@ -260,8 +260,8 @@ void Trainer::PrintEnd(absl::Duration elapsed) const {
                               .elapsed = elapsed,
                               .memory = engine_->memory(),
                               .resident_bytes = OwnResidentBytes(),
-                              .size = runtime_.size(),
-                              .wire_bytes_per_step = BytesSentPerStep()}));
+                              .wire_bytes_per_step = BytesSentPerStep(),
+                              .size = runtime_.size()}));
 }
 
 int64_t Trainer::BytesSentPerStep() const {
