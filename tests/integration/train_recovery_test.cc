@@ -1,0 +1,104 @@
+// Training that loses a worker goes on from its last checkpoint, and training across nodes is the
+// training of one node: both to the bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/integration/several_nodes.h"
+#include "tests/support/process_table.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class TrainRecovery : public SeveralNodes {
+ protected:
+  Arguments Training(const Arguments& more) const {
+    return Arguments{"--data",         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md"),
+                     "--layers=1",     "--heads=2",
+                     "--width=16",     "--context=16",
+                     "--mode=ordered", "--sample_tokens=0",
+                     "--hash"} +
+           more;
+  }
+
+  // What stands between `name` and the end of its line; the last time that it was printed.
+  static std::string After(const std::string& name, const std::string& out) {
+    const size_t at = out.rfind(name);
+    if (at == std::string::npos) return "";
+    const size_t begin = at + name.size();
+    return out.substr(begin, out.find_first_of("/ \n", begin) - begin);
+  }
+
+  std::string UndisturbedHash(const std::string& steps) const {
+    const SubprocessResult result = Run(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN} +
+                                        Training({"--steps=" + steps, "--quiet"}));
+    EXPECT_THAT(result, ExitsWith(0));
+    return After("hash=", result.out);
+  }
+
+  // A program that trains without an end in the job's first attempt, and for twenty steps beyond
+  // the last checkpoint in the next one.
+  std::string EndlessAtFirst() const {
+    return ShellScript(
+        "train",
+        absl::StrCat("steps=100000000\n"
+                     "if [ \"$TORCHELASTIC_RESTART_COUNT\" != 0 ]; then\n"
+                     "  last=$(ls -d \"$OUT\"/saved/step_* | sort | tail -n 1)\n"
+                     "  steps=$(expr \"${last##*_}\" + 20)\n"
+                     "fi\n"
+                     "exec ",
+                     MUSTER_TRAIN, " --steps=$steps --save \"$OUT/saved\" --resume \"$OUT/saved\" ",
+                     "--save_every=5 ", absl::StrJoin(Training({}), " "), "\n"));
+  }
+
+  pid_t WorkerOfRankOne() const {
+    const std::string rank = absl::StrCat(std::string(1, '\0'), "RANK=1", std::string(1, '\0'));
+    for (const pid_t pid : ProcessesWith(mark())) {
+      if (NameOf(pid) == "muster-train" &&
+          absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), rank)) {
+        return pid;
+      }
+    }
+    return -1;
+  }
+};
+
+TEST_F(TrainRecovery, AfterAKillEndsWithTheParametersOfATrainingWithoutOne) {
+  Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=1", EndlessAtFirst()});
+  ASSERT_TRUE(job.WaitForOutput("saved after step 10 "));
+  const pid_t victim = WorkerOfRankOne();
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  const SubprocessResult result = job.Wait();
+  ASSERT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr(", after step "));  // the second attempt resumed
+  const std::string hash = After("hash=", result.out);
+  EXPECT_THAT(hash, SizeIs(64));
+  EXPECT_EQ(hash, UndisturbedHash(After("saved after step ", result.out)));
+}
+
+TEST_F(TrainRecovery, AcrossTwoNodesIsTheTrainingOfOneNode) {
+  const Arguments script = Arguments{MUSTER_TRAIN} + Training({"--steps=20"});
+  std::vector<Subprocess> agents;
+  for (int node : {0, 1}) agents.push_back(StartStatic(node, 2, script));
+  std::string out;
+  for (const SubprocessResult& result : WaitForAll(agents)) {
+    EXPECT_THAT(result, ExitsWith(0));
+    out += result.out;
+  }
+  const std::string hash = After("hash=", out);
+  EXPECT_THAT(hash, SizeIs(64)) << out;
+  EXPECT_EQ(hash, UndisturbedHash("20"));
+}
+
+}  // namespace
+}  // namespace muster::testing
