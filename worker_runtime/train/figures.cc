@@ -67,7 +67,7 @@ std::string ClockTime(absl::Duration duration) {
 std::string Percent(double part, double whole) {
   if (!(whole > 0)) return "-";
   const double percent = 100 * part / whole;
-  return absl::StrFormat(percent < 9.95 ? "%.1f%%" : "%.0f%%", percent);
+  return percent < 9.95 ? absl::StrFormat("%.1f%%", percent) : absl::StrFormat("%.0f%%", percent);
 }
 
 std::string Counted(int64_t count, const std::string& noun) {
