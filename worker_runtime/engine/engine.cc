@@ -73,6 +73,9 @@ struct Engine::State {
         flat(store, plan::PlanFlatLayout(parameters), sum.num_slots()),
         reducer(BucketsOf(parameters, flat.layout(), plan, store.dtype())) {}
 
+  void Mark(Phase phase) const {
+    if (on_phase) on_phase(step, phase);
+  }
   absl::Status RunMicroBatch(Forward forward, int64_t index, StepTimes& times);
   void RunBackward(const Loss& loss, bool is_last);
   absl::StatusOr<StepResult> Update(engine::LossSum total);
@@ -95,6 +98,7 @@ struct Engine::State {
   std::vector<double> norm_partials;
   int64_t step = 0;
   bool own_loss_finite = true;
+  std::function<void(int64_t step, Phase phase)> on_phase;
 };
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -133,11 +137,14 @@ absl::StatusOr<StepResult> Engine::Step(Forward forward) {
     }
   }
   const MonoTime computed = MonoNow();
+  state.Mark(Phase::kReduce);
   MUSTER_RETURN_IF_ERROR(state.reducer.Wait());
   MUSTER_ASSIGN_OR_RETURN(const engine::LossSum total, state.sum.WaitForLoss());
   const MonoTime reduced = MonoNow();
+  state.Mark(Phase::kUpdate);
   MUSTER_ASSIGN_OR_RETURN(StepResult result, state.Update(total));
   const MonoTime end = MonoNow();
+  state.Mark(Phase::kIdle);
   times.wait = reduced - computed;
   times.update = end - reduced;
   times.total = end - begin;
@@ -150,12 +157,14 @@ absl::Status Engine::State::RunMicroBatch(Forward forward, int64_t index, StepTi
   const bool is_last = index + 1 == plan.accumulation;
   sum.BeginMicroBatch(flat, index);
   const MonoTime begin = MonoNow();
+  Mark(Phase::kForward);
   absl::StatusOr<Loss> loss = forward(tape, index);
   if (!loss.ok()) {
     tape.Clear();
     return loss.status();
   }
   const MonoTime forwarded = MonoNow();
+  Mark(Phase::kBackward);
   own_loss_finite = own_loss_finite && std::isfinite(loss->sum);
   sum.AddLoss(index, {.loss = loss->sum, .num_tokens = static_cast<double>(loss->num_tokens)});
   RunBackward(*loss, is_last);
@@ -247,6 +256,9 @@ void Engine::State::ApplyAdamW(double learning_rate, double gradient_scale) {
 
 // --- what it holds ------------------------------------------------------------------------------
 
+void Engine::OnPhase(std::function<void(int64_t step, Phase phase)> listener) {
+  state_->on_phase = std::move(listener);
+}
 int64_t Engine::step() const { return state_->step; }
 const Plan& Engine::plan() const { return state_->plan; }
 TensorPool& Engine::pool() { return state_->pool; }
@@ -275,6 +287,7 @@ std::string Engine::ParameterHash() const {
 absl::Status Engine::Save(const std::string& directory,
                           const std::map<std::string, std::string>& metadata) {
   State& state = *state_;
+  state.Mark(Phase::kSave);
   absl::StatusOr<std::string> written = std::string();
   if (state.world.rank() == 0) {
     checkpoint::TrainingState saved = {.step = state.step, .metadata = metadata};
@@ -283,7 +296,9 @@ absl::Status Engine::Save(const std::string& directory,
                                                engine::ParameterArrays(state.store, state.flat),
                                                engine::MomentArrays(state.store, state.flat));
   }
-  return engine::FromRankZero(state.world, std::move(written)).status();
+  const absl::Status saved = engine::FromRankZero(state.world, std::move(written)).status();
+  state.Mark(Phase::kIdle);
+  return saved;
 }
 
 // Step and metadata as JSON, for the other ranks.
@@ -298,6 +313,7 @@ absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& dir
 
 absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::string& directory) {
   State& state = *state_;
+  state.Mark(Phase::kLoad);
   absl::StatusOr<std::string> read = std::string();
   if (state.world.rank() == 0) read = state.ReadCheckpoint(directory);
   MUSTER_ASSIGN_OR_RETURN(const std::string head, engine::FromRankZero(state.world, read));
@@ -308,6 +324,7 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
   }
   const nlohmann::json fields = nlohmann::json::parse(head);
   state.step = fields["step"].get<int64_t>();
+  state.Mark(Phase::kIdle);
   return fields["metadata"].get<std::map<std::string, std::string>>();
 }
 

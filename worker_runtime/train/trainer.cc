@@ -128,7 +128,6 @@ absl::Status Trainer::CheckOptionsAgree() {
 }
 
 absl::Status Trainer::Resume() {
-  runtime_.SetProgress(-1, Phase::kLoad);
   absl::StatusOr<std::map<std::string, std::string>> metadata = engine_->Load(options_.resume);
   if (absl::IsNotFound(metadata.status()) && options_.resume == options_.save) {
     resumed_ = absl::StrCat(options_.resume, " holds no checkpoint yet: training begins");
@@ -197,14 +196,11 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
   int stop = 0;
   while (stop == 0 && engine_->step() < options_.plan.steps) {
     vote.Begin(signal.received());
-    MUSTER_ASSIGN_OR_RETURN(
-        const StepResult result, engine_->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
-          runtime_.SetProgress(engine_->step(), Phase::kForward);
-          MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader_->Next());
-          Loss loss = model_->ComputeLoss(tape, batch->tokens(), batch->targets);
-          runtime_.SetProgress(engine_->step(), Phase::kBackward);
-          return loss;
-        }));
+    MUSTER_ASSIGN_OR_RETURN(const StepResult result,
+                            engine_->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+                              MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader_->Next());
+                              return model_->ComputeLoss(tape, batch->tokens(), batch->targets);
+                            }));
     totals_.Add(result);
     history_.Add(result.step, result.loss);
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
@@ -224,7 +220,6 @@ bool Trainer::IsSaveDue(int stop_signal) const {
 }
 
 absl::Status Trainer::Save() {
-  runtime_.SetProgress(engine_->step(), Phase::kSave);
   MUSTER_RETURN_IF_ERROR(
       engine_->Save(options_.save, {{"program", "muster-train"},
                                     {"layers", absl::StrCat(config_.layers)},

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,6 +33,7 @@
 #include "muster/parameter.h"
 #include "muster/plan.h"
 #include "muster/tape.h"
+#include "proto/base/progress_board.h"
 
 namespace muster {
 
@@ -89,6 +91,12 @@ class Engine {
   //         kFailedPrecondition: the loss or the gradient is not finite (names the first
   //         parameter, and the rank whose loss it was); the communicator's.
   absl::StatusOr<StepResult> Step(Forward forward);
+
+  // Tells `listener` of each phase as it begins, with the updates made so far; for a progress
+  // board:
+  //   engine->OnPhase([&](int64_t step, Phase phase) { runtime->SetProgress(step, phase); });
+  // Called on the thread of Step, Save and Load, which wait for it.
+  void OnPhase(std::function<void(int64_t step, Phase phase)> listener);
 
   int64_t step() const;  // updates made so far
   const Plan& plan() const;

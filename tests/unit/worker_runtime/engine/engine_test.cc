@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
@@ -19,6 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Le;
 
@@ -191,6 +193,20 @@ TEST(Engine, FollowsTheLearningRateSchedule) {
     for (int64_t step = 0; step < 5; ++step) {
       EXPECT_EQ((*training)->Step()->learning_rate, LearningRate(plan.learning_rate, step));
     }
+    return 0;
+  });
+}
+
+TEST(Engine, SaysWhichPhaseBegins) {
+  OnRanks<int>(1, [](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 2));
+    std::vector<std::string> phases;
+    (*training)->engine().OnPhase([&](int64_t step, Phase phase) {
+      phases.push_back(absl::StrCat(step, " ", ToString(phase)));
+    });
+    EXPECT_THAT((*training)->Steps(1), IsOk());
+    EXPECT_THAT(phases, ElementsAre("0 forward", "0 backward", "0 forward", "0 backward",
+                                    "0 reduce", "0 update", "1 idle"));
     return 0;
   });
 }
