@@ -19,7 +19,11 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(1)
-    model = DistributedDataParallel(Gpt(), gradient_as_bucket_view=True)
+    gpt = Gpt()
+    for module in gpt.modules():  # Gloo cannot broadcast buffers of bool, and these are constants
+        if "mask" in module._buffers:
+            module.mask = module._buffers.pop("mask")
+    model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
