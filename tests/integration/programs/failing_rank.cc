@@ -1,6 +1,6 @@
 // Rank 1 of a job fails in one of several ways while the others call collectives:
 //
-//   failing_rank dies|absent|size|type|slow
+//   failing_rank dies|midway|absent|size|type|slow
 //
 // The others print what they were told, with how long that took, and end with 1. They ignore
 // SIGTERM, so that the agent, which stops the job as soon as rank 1 is gone, does not silence them.
@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -27,11 +28,29 @@ constexpr int64_t kCount = 1 << 16;
   for (;;) pause();
 }
 
+// Long enough to be killed in.
+constexpr int64_t kLongCount = int64_t{1} << 25;
+
 absl::Status RunWell(Communicator& world) {
   std::vector<float> ones(kCount, 1);
   for (int i = 0; i < 1'000'000; ++i) {
     MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(ones)).Wait());
   }
+  return absl::OkStatus();
+}
+
+// Rank 1 is ended while the others send to it, and do nothing else by which they could notice.
+absl::Status SendToTheDying(Communicator& world) {
+  std::vector<float> many(kLongCount, 1);
+  if (world.rank() != 1) return world.Send(ConstBufferOf(many), 1).Wait();
+  many.assign(kLongCount, 0);
+  std::vector<float> others(kLongCount);
+  const Work from_0 = world.Recv(BufferOf(many), 0);
+  const Work from_2 = world.Recv(BufferOf(others), 2);
+  // Written by the receive; a volatile read is enough to see it come.
+  const volatile float& arrived = many[kLongCount / 8];
+  while (arrived == 0) std::this_thread::yield();
+  std::raise(SIGKILL);
   return absl::OkStatus();
 }
 
@@ -58,8 +77,10 @@ absl::Status Run(const std::string& how) {
   if (fails && how == "absent") SleepForever();
   MUSTER_ASSIGN_OR_RETURN(
       const auto world,
-      runtime->MakeCommunicator(
-          "world", "", {.timeout = absl::Seconds(3), .connect_timeout = absl::Seconds(3)}));
+      runtime->MakeCommunicator("world", "",
+                                {.timeout = absl::Seconds(how == "midway" ? 600 : 3),
+                                 .connect_timeout = absl::Seconds(3)}));
+  if (how == "midway") return SendToTheDying(*world);
   return fails ? RunBadly(*world, how) : RunWell(*world);
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,11 @@ constexpr auto kNoTimeout = std::chrono::hours(24 * 365);
 
 // Gloo multiplies the time-out of a pair by five while it connects.
 constexpr int kConnectTimeoutFactor = 5;
+
+// How long a wait goes on before it looks whether its peer is still there.
+constexpr absl::Duration kPeerCheck = absl::Milliseconds(250);
+// Of the receives that are never answered, above those of SlotOf.
+constexpr uint64_t kSentinelSlot = ~uint64_t{0};
 
 // Gloo writes to connections that a peer may have closed; the signal for that is to end nobody.
 // Gloo's own thread inherits the mask of the one that opens the device.
@@ -76,8 +82,18 @@ std::string KeyOf(const MeshOptions& options, int rank) {
 
 // Pairs refer to the device by raw pointer; the context, which owns them, holds it.
 struct GlooMesh::Links {
+  // A receive that no peer answers. When its connection breaks, Gloo fails all receives that wait
+  // on it, so this one tells, without any traffic, whether the peer is there.
+  struct Sentinel {
+    uint8_t byte = 0;
+    std::unique_ptr<gloo::transport::UnboundBuffer> receive;
+  };
+
   std::shared_ptr<gloo::transport::Context> context;
   std::vector<int> peers;
+
+  base::Mutex sentinels_mu;
+  std::map<int, Sentinel> sentinels ABSL_GUARDED_BY(sentinels_mu);  // by peer
 };
 
 Transfer::Transfer() = default;
@@ -86,8 +102,15 @@ Transfer::Transfer(Transfer&&) noexcept = default;
 Transfer& Transfer::operator=(Transfer&&) noexcept = default;
 
 void WaitPoint::Interrupt() {
+  {
+    base::MutexLock lock(mu_);
+    interrupted_ = true;
+  }
+  Nudge();
+}
+
+void WaitPoint::Nudge() {
   base::MutexLock lock(mu_);
-  interrupted_ = true;
   if (waited_for_ == nullptr) return;
   waited_for_->abortWaitRecv();
   waited_for_->abortWaitSend();
@@ -188,7 +211,31 @@ absl::Status GlooMesh::ConnectToPeers(Store& store) {
   for (size_t i = 0; i < links_->peers.size(); ++i) {
     MUSTER_RETURN_IF_ERROR(ConnectTo(links_->peers[i], addresses[i]));
   }
+  return WatchPeers();
+}
+
+absl::Status GlooMesh::WatchPeers() {
+  base::MutexLock lock(links_->sentinels_mu);
+  for (const int peer : links_->peers) {
+    Links::Sentinel& sentinel = links_->sentinels[peer];
+    MUSTER_RETURN_IF_ERROR(Guard([&] {
+      sentinel.receive = links_->context->createUnboundBuffer(&sentinel.byte, 1);
+      sentinel.receive->recv(peer, kSentinelSlot);
+    }));
+  }
   return absl::OkStatus();
+}
+
+// Looks without waiting: a wait that was aborted beforehand returns at once, or throws what has
+// befallen its connection.
+absl::Status GlooMesh::CheckPeer(int peer) {
+  base::MutexLock lock(links_->sentinels_mu);
+  const auto found = links_->sentinels.find(peer);
+  if (found == links_->sentinels.end()) return absl::OkStatus();
+  return Guard([&] {
+    found->second.receive->abortWaitRecv();
+    found->second.receive->waitRecv(kNoTimeout);
+  });
 }
 
 absl::Status GlooMesh::ConnectTo(int peer, const std::string& addresses) {
@@ -247,10 +294,21 @@ absl::Status GlooMesh::Wait(Transfer& transfer, WaitPoint& point) {
     if (point.interrupted_) return absl::AbortedError("the wait was interrupted");
     point.waited_for_ = buffer;
   }
+  // What any peer may send is not watched for: the ranks that live on tell of one that is gone.
+  const MonoTime no_check = MonoTime::InfiniteFuture();
+  absl::Status status;
   bool done = false;
-  absl::Status status = Guard([&] {
-    done = transfer.sends_ ? buffer->waitSend(kNoTimeout) : buffer->waitRecv(kNoTimeout);
-  });
+  for (bool interrupted = false; status.ok() && !done && !interrupted;) {
+    const MonoTime check_at = transfer.peer_ < 0 ? no_check : MonoNow() + kPeerCheck;
+    const DeadlineWatch::Entry check = device_->watch->Add(check_at, [&point] { point.Nudge(); });
+    status = Guard([&] {
+      done = transfer.sends_ ? buffer->waitSend(kNoTimeout) : buffer->waitRecv(kNoTimeout);
+    });
+    device_->watch->Remove(check);
+    if (status.ok() && !done) status = CheckPeer(transfer.peer_);
+    base::MutexLock lock(point.mu_);
+    interrupted = point.interrupted_;
+  }
   base::MutexLock lock(point.mu_);
   point.waited_for_ = nullptr;
   if (status.ok() && !done) status = absl::AbortedError("the wait was interrupted");

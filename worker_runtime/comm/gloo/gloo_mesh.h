@@ -50,6 +50,9 @@ class WaitPoint {
  private:
   friend class GlooMesh;
 
+  // Ends the wait that is under way, for its thread to look around.
+  void Nudge();
+
   base::Mutex mu_;
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
   gloo::transport::UnboundBuffer* waited_for_ ABSL_GUARDED_BY(mu_) = nullptr;
@@ -107,6 +110,9 @@ class GlooMesh {
 
   // Waits until the transfer is done.
   //
+  // A peer's end is noticed within kPeerCheck even where Gloo does not tell: it forgets the message
+  // that it was in the middle of writing or reading when a connection broke.
+  //
   // Errors: kAborted: `point` was interrupted; kUnavailable: the peer has closed the connection.
   absl::Status Wait(Transfer& transfer, WaitPoint& point);
 
@@ -123,6 +129,8 @@ class GlooMesh {
   absl::Status Publish(Store& store);
   absl::Status ConnectToPeers(Store& store);
   absl::Status ConnectTo(int peer, const std::string& addresses);
+  absl::Status WatchPeers();
+  absl::Status CheckPeer(int peer);
 
   const std::shared_ptr<GlooDevice> device_;
   const MeshOptions options_;
