@@ -29,7 +29,7 @@ constexpr int64_t kCount = 1 << 16;
 }
 
 // Long enough to be killed in.
-constexpr int64_t kLongCount = int64_t{1} << 25;
+constexpr int64_t kLongCount = int64_t{1} << 26;  // 256 MiB
 
 absl::Status RunWell(Communicator& world) {
   std::vector<float> ones(kCount, 1);
@@ -39,16 +39,18 @@ absl::Status RunWell(Communicator& world) {
   return absl::OkStatus();
 }
 
-// Rank 1 is ended while the others send to it, and do nothing else by which they could notice.
+// Rank 1 is ended at the beginning of a long message of rank 0, and before it asks for that of
+// rank 2. Both do nothing else by which they could notice.
 absl::Status SendToTheDying(Communicator& world) {
-  std::vector<float> many(kLongCount, 1);
-  if (world.rank() != 1) return world.Send(ConstBufferOf(many), 1).Wait();
-  many.assign(kLongCount, 0);
-  std::vector<float> others(kLongCount);
-  const Work from_0 = world.Recv(BufferOf(many), 0);
-  const Work from_2 = world.Recv(BufferOf(others), 2);
+  if (world.rank() == 2) {
+    const std::vector<float> few(kCount, 1);
+    return world.Send(ConstBufferOf(few), 1).Wait();
+  }
+  std::vector<float> many(kLongCount, world.rank() == 0 ? 1 : 0);
+  if (world.rank() == 0) return world.Send(ConstBufferOf(many), 1).Wait();
+  const Work receive = world.Recv(BufferOf(many), 0);
   // Written by the receive; a volatile read is enough to see it come.
-  const volatile float& arrived = many[kLongCount / 8];
+  const volatile float& arrived = many[0];
   while (arrived == 0) std::this_thread::yield();
   std::raise(SIGKILL);
   return absl::OkStatus();
