@@ -96,11 +96,14 @@ absl::StatusOr<StepResult> Engine::Step(Forward forward) {
   }
   const MonoTime computed = MonoNow();
   state.Mark(Phase::kReduce);
-  MUSTER_RETURN_IF_ERROR(state.reducer.Wait());
-  MUSTER_ASSIGN_OR_RETURN(const engine::LossSum total, state.sum.WaitForLoss());
+  // Both are waited for even if one fails: they use memory of the engine until they have ended.
+  const absl::Status gradients = state.reducer.Wait();
+  const absl::StatusOr<engine::LossSum> total = state.sum.WaitForLoss();
+  MUSTER_RETURN_IF_ERROR(gradients);
+  MUSTER_RETURN_IF_ERROR(total.status());
   const MonoTime reduced = MonoNow();
   state.Mark(Phase::kUpdate);
-  MUSTER_ASSIGN_OR_RETURN(StepResult result, state.Update(total));
+  MUSTER_ASSIGN_OR_RETURN(StepResult result, state.Update(*total));
   const MonoTime end = MonoNow();
   state.Mark(Phase::kIdle);
   times.wait = reduced - computed;

@@ -19,6 +19,10 @@ class StopVote {
  public:
   // `world` outlives it.
   explicit StopVote(Communicator& world) : world_(world) {}
+  // Waits for a vote that was begun and not ended, which is when the step between failed.
+  ~StopVote() { work_.Wait().IgnoreError(); }
+  StopVote(const StopVote&) = delete;
+  StopVote& operator=(const StopVote&) = delete;
 
   // Every rank calls both once per step. Cost: one all-reduce of 4 bytes.
   void Begin(int own_signal);
