@@ -1,8 +1,6 @@
 // Log folder, redirects, tee, filters, console.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/small_file_system.h"
 
 namespace muster::testing {
 namespace {
@@ -154,26 +153,9 @@ TEST_F(Logs, AFolderThatIsAFileIsRefusedBeforeAnythingStarts) {
   EXPECT_FALSE(FileExists(Out("started")));
 }
 
-// A file system of 64 KiB at a path, while this object lives.
-class SmallFileSystem {
- public:
-  explicit SmallFileSystem(const std::string& path) : path_(path) {
-    mounted_ =
-        mkdir(path.c_str(), 0755) == 0 && mount("tmpfs", path.c_str(), "tmpfs", 0, "size=64k") == 0;
-  }
-  ~SmallFileSystem() {
-    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-
- private:
-  std::string path_;
-  bool mounted_ = false;
-};
-
 TEST_F(Logs, AFullFolderStopsTheFilesButNotTheJob) {
-  const SmallFileSystem full(logs());
-  if (!full.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
+  const SmallFileSystem full(logs(), "64k");
+  if (!full.mounted()) GTEST_SKIP() << full.why_not();
   const SubprocessResult result =
       RunWith({"--nproc_per_node=2", "-t", "3"},
               "i=0\nwhile [ $i -lt 4000 ]; do\n"

@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/process_table.h"
+#include "tests/support/small_file_system.h"
 
 namespace muster::testing {
 namespace {
@@ -115,7 +116,8 @@ TEST_F(Training, NeedsNoLauncherForOneRank) {
 }
 
 TEST_F(Training, WithoutDataTakesTheTextsOfTheMachine) {
-  if (!std::filesystem::is_directory("/usr/share/common-licenses")) GTEST_SKIP();
+  if (!std::filesystem::is_directory("/usr/share/common-licenses"))
+    GTEST_SKIP() << "this machine has no /usr/share/common-licenses";
   SubprocessOptions options = OptionsFor({});
   options.argv = Arguments{MUSTER_TRAIN} + kTinyModel + Arguments{"--steps=1", "--sample_tokens=0"};
   const SubprocessResult result = Subprocess(options).Wait();
@@ -256,26 +258,9 @@ TEST_F(Training, RefusesAFileThatMayNotBeRead) {
   EXPECT_THAT(result.err, HasSubstr(text));
 }
 
-// A file system with room for one small checkpoint, while this object lives.
-class SmallFileSystem {
- public:
-  explicit SmallFileSystem(const std::string& path) : path_(path) {
-    mounted_ = mkdir(path.c_str(), 0755) == 0 &&
-               mount("tmpfs", path.c_str(), "tmpfs", 0, "size=200k") == 0;
-  }
-  ~SmallFileSystem() {
-    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-
- private:
-  std::string path_;
-  bool mounted_ = false;
-};
-
 TEST_F(Training, EndsWhereThereIsNoSpaceToSaveAndKeepsTheCheckpointBefore) {
-  const SmallFileSystem full(Out("saved"));
-  if (!full.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
+  const SmallFileSystem full(Out("saved"), "200k");
+  if (!full.mounted()) GTEST_SKIP() << full.why_not();
   const SubprocessResult result = Train(2, {"--steps=9", "--save", Out("saved"), "--save_every=1"});
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, ContainsRegex("muster-train: .*(space|full)"));

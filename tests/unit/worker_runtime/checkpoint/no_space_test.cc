@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "tests/support/files.h"
+#include "tests/support/small_file_system.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/checkpoint/durable_file.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
@@ -25,6 +25,7 @@ namespace {
 using ::muster::testing::FilesBelow;
 using ::muster::testing::IsOk;
 using ::muster::testing::IsOkAndHolds;
+using ::muster::testing::SmallFileSystem;
 using ::muster::testing::StatusIs;
 using ::muster::testing::TemporaryDirectory;
 using ::testing::AllOf;
@@ -34,30 +35,14 @@ using ::testing::MatchesRegex;
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
-// A file system of one megabyte, for the life of this object.
-class SmallDisk {
- public:
-  SmallDisk() : mounted_(mount("muster-test", path().c_str(), "tmpfs", 0, "size=1m") == 0) {
-    if (!mounted_) std::printf("mount of a tmpfs: %s\n", std::strerror(errno));
-  }
-  ~SmallDisk() {
-    if (mounted_) umount2(path().c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-  const std::string& path() const { return directory_.path(); }
-
- private:
-  TemporaryDirectory directory_;
-  bool mounted_;
-};
-
 NamedArray Floats(const std::string& name, const std::vector<float>& values) {
   return {name, {static_cast<int64_t>(values.size())}, ConstBufferOf(values)};
 }
 
 TEST(FullDisk, IsToldWithTheBytesThatAreNeededAndLeavesNothingOfTheNewCheckpoint) {
-  const SmallDisk disk;
-  if (!disk.mounted()) GTEST_SKIP() << "no tmpfs may be mounted here";
+  const TemporaryDirectory directory;
+  const SmallFileSystem disk(directory.path(), "1m");
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   const std::vector<float> small(100, 1.0f);
   const std::vector<float> large(1 << 19, 2.0f);
   const auto first = WriteWholeCheckpoint(disk.path(), {.step = 1}, {Floats("w", small)}, {});
@@ -77,8 +62,9 @@ TEST(FullDisk, IsToldWithTheBytesThatAreNeededAndLeavesNothingOfTheNewCheckpoint
 }
 
 TEST(FullDisk, LeavesTheCheckpointThatWouldHaveBeenReplaced) {
-  const SmallDisk disk;
-  if (!disk.mounted()) GTEST_SKIP() << "no tmpfs may be mounted here";
+  const TemporaryDirectory directory;
+  const SmallFileSystem disk(directory.path(), "1m");
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
   const std::vector<float> half(1 << 17, 1.0f);  // half a megabyte: there is no room for two
   ASSERT_THAT(WriteWholeCheckpoint(disk.path(), {.step = 1, .metadata = {{"try", "first"}}},
                                    {Floats("w", half)}, {}),
