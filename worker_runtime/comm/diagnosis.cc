@@ -64,4 +64,13 @@ absl::Status GoneError(const Operation& operation, absl::string_view group, int 
                    Describe(operation, group), why.empty() ? "" : ": ", why));
 }
 
+absl::Status AbortError(int rank, int size, absl::string_view group, absl::string_view reason) {
+  return absl::AbortedError(
+      absl::StrCat(NameRanks({rank}, size), " aborted group ", group, ": ", reason));
+}
+
+absl::Status ClosedError(int rank, int size, absl::string_view group) {
+  return absl::AbortedError(absl::StrCat(NameRanks({rank}, size), " closed group ", group));
+}
+
 }  // namespace muster::comm

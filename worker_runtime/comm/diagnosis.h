@@ -35,4 +35,8 @@ absl::Status TransferMismatchError(absl::string_view group, const Operation& sen
 absl::Status GoneError(const Operation& operation, absl::string_view group, int gone, int size,
                        absl::string_view why);
 
+// kAborted: `rank` called Abort; it closed its communicator.
+absl::Status AbortError(int rank, int size, absl::string_view group, absl::string_view reason);
+absl::Status ClosedError(int rank, int size, absl::string_view group);
+
 }  // namespace muster::comm

@@ -15,6 +15,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/condition.h"
@@ -22,6 +23,11 @@
 #include "worker_runtime/comm/operation.h"
 
 namespace muster::comm {
+
+// A peer that closes its data connections has told why over the control channel. How long a rank
+// waits for that before it makes its own sentence, and how long one that ends goes on telling.
+inline constexpr absl::Duration kControlReasonTime = absl::Milliseconds(700);
+inline constexpr absl::Duration kControlFlushTime = absl::Milliseconds(500);
 
 // Where a rank is, seen from a collective's sequence number.
 struct Position {

@@ -10,14 +10,6 @@
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
 
 namespace muster::comm {
-namespace {
-
-// A peer that closes its data connections has told why, over another one.
-constexpr absl::Duration kReasonTime = absl::Milliseconds(700);
-constexpr absl::Duration kFlushTime = absl::Milliseconds(500);
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Make(
     Membership membership, std::shared_ptr<GlooDevice> device, std::shared_ptr<Store> store,
     const std::string& prefix) {
@@ -59,8 +51,7 @@ GlooCommunicator::GlooCommunicator(Membership membership, Meshes meshes,
 
 GlooCommunicator::~GlooCommunicator() {
   const bool had_failed = !failure_.Get().ok();
-  Fail(absl::AbortedError(absl::StrCat("rank ", rank(), " of ", size(), " closed group ", group())),
-       TellPeers::kNo);
+  Fail(ClosedError(rank(), size(), group()), TellPeers::kNo);
   std::map<std::pair<OperationKind, int>, std::unique_ptr<Lane>> lanes;
   {
     base::MutexLock lock(lanes_mu_);
@@ -68,14 +59,12 @@ GlooCommunicator::~GlooCommunicator() {
   }
   for (const auto& [key, lane] : lanes) lane->wait_point().Interrupt();
   lanes.clear();
-  if (had_failed) control_->Flush(MonoNow() + kFlushTime);
+  if (had_failed) control_->Flush(MonoNow() + kControlFlushTime);
   control_.reset();
 }
 
 void GlooCommunicator::Abort(absl::string_view reason) {
-  Fail(absl::AbortedError(
-           absl::StrCat("rank ", rank(), " of ", size(), " aborted group ", group(), ": ", reason)),
-       TellPeers::kYes);
+  Fail(AbortError(rank(), size(), group(), reason), TellPeers::kYes);
 }
 
 void GlooCommunicator::Fail(absl::Status failure, TellPeers tell) {
@@ -180,7 +169,7 @@ void GlooCommunicator::Explain(const Call& call, const absl::Status& status, int
   const Operation& op = call.operation;
   if (!failure_.Get().ok()) return;
   if (absl::IsUnavailable(status)) {
-    if (!failure_.WaitFor(MonoNow() + kReasonTime).ok()) return;
+    if (!failure_.WaitFor(MonoNow() + kControlReasonTime).ok()) return;
     return Fail(GoneError(op, group(), lost_peer, size(), status.message()), TellPeers::kYes);
   }
   if (op.is_collective()) {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "worker_runtime/comm/diagnosis.h"
 #include "worker_runtime/comm/loopback/loopback_group.h"
 
 namespace muster::comm {
@@ -15,8 +15,7 @@ class LoopbackCommunicator final : public CallCommunicator {
   ~LoopbackCommunicator() override { group_->Leave(rank()); }
 
   void Abort(absl::string_view reason) override {
-    group_->Fail(absl::AbortedError(
-        absl::StrCat("rank ", rank(), " of ", size(), " aborted group ", group(), ": ", reason)));
+    group_->Fail(AbortError(rank(), size(), group(), reason));
   }
 
  private:

@@ -12,10 +12,6 @@
 namespace muster::comm {
 namespace {
 
-// A peer that is gone closes its NCCL connections too; over the control mesh it has said why.
-constexpr absl::Duration kReasonTime = absl::Milliseconds(700);
-constexpr absl::Duration kFlushTime = absl::Milliseconds(500);
-
 absl::Status ForRank(const Membership& membership, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("backend nccl on rank ", membership.rank, " of group ",
@@ -109,18 +105,15 @@ NcclCommunicator::~NcclCommunicator() {
     base::MutexLock lock(lanes_mu_);
     lanes.swap(lanes_);
   }
-  failure_.Set(
-      absl::AbortedError(absl::StrCat("rank ", rank(), " of ", size(), " closed group ", group())));
+  failure_.Set(ClosedError(rank(), size(), group()));
   for (const auto& [key, lane] : lanes) lane->BeginClose();
   lanes.clear();
-  if (had_failed && control_ != nullptr) control_->Flush(MonoNow() + kFlushTime);
+  if (had_failed && control_ != nullptr) control_->Flush(MonoNow() + kControlFlushTime);
   control_.reset();
 }
 
 void NcclCommunicator::Abort(absl::string_view reason) {
-  Fail(absl::AbortedError(
-           absl::StrCat("rank ", rank(), " of ", size(), " aborted group ", group(), ": ", reason)),
-       TellPeers::kYes);
+  Fail(AbortError(rank(), size(), group(), reason), TellPeers::kYes);
 }
 
 void NcclCommunicator::Fail(absl::Status failure, TellPeers tell) {
@@ -214,7 +207,7 @@ void NcclCommunicator::OnTrouble(const Call& call, const absl::Status& why) {
   const Operation& op = call.operation;
   if (!failure_.Get().ok()) return;
   if (!absl::IsDeadlineExceeded(why)) {
-    if (control_ != nullptr && !failure_.WaitFor(MonoNow() + kReasonTime).ok()) return;
+    if (control_ != nullptr && !failure_.WaitFor(MonoNow() + kControlReasonTime).ok()) return;
     return Fail(absl::Status(why.code(), absl::StrCat(Describe(op, group()), " on rank ", rank(),
                                                       ": ", why.message())),
                 TellPeers::kYes);
