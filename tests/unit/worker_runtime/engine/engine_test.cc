@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/io/sha256.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 #include "worker_runtime/checkpoint/safetensors.h"
+#include "worker_runtime/plan/canonical_text.h"
+#include "worker_runtime/plan/gpt_parameters.h"
 
 namespace muster::testing {
 namespace {
@@ -195,6 +198,16 @@ TEST(Engine, FollowsTheLearningRateSchedule) {
     }
     return 0;
   });
+}
+
+// By the words of launcher/commands/plan_command.cc, which has no model, only its sizes.
+TEST(Engine, HasThePlanHashThatMusterPlanPrints) {
+  const Plan plan = SmallPlan(SumMode::kOrdered, 2);
+  const std::string text = plan::CanonicalText(plan, plan::GptParameters(kSmallGpt), DType::kF32);
+  const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
+    return (*SmallTraining::Create(world, plan))->engine().PlanHash();
+  });
+  EXPECT_THAT(hashes, Each(Sha256().Add(text).Finish()));
 }
 
 TEST(Engine, SaysWhichPhaseBegins) {
