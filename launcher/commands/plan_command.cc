@@ -1,7 +1,6 @@
 #include "launcher/commands/plan_command.h"
 
 #include <cstdio>
-#include <memory>
 #include <optional>
 
 #include "CLI/CLI.hpp"
@@ -23,23 +22,10 @@ namespace {
 
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 
-class HelpFormatter : public CLI::Formatter {
- public:
-  HelpFormatter() { column_width(34); }
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return "usage: muster plan [options]\n"
-           "Prints what muster-train would do with the same options on so many ranks, and what it "
-           "takes.\n"
-           "Options are spelled with _ or -.\n";
-  }
-  std::string make_option_name(const CLI::Option* option, bool) const override {
-    const bool has_short_name = !option->get_snames().empty();
-    return absl::StrCat(has_short_name ? "-h, --" : "    --", option->get_lnames().front());
-  }
-  std::string make_option_opts(const CLI::Option* option) const override {
-    return option->get_expected_max() == 0 ? "" : "=" + option->get_type_name();
-  }
-};
+constexpr char kUsage[] =
+    "usage: muster plan [options]\n"
+    "Prints what muster-train would do with the same options on so many ranks, and what it takes.\n"
+    "Options are spelled with _ or -.\n";
 
 // Our own options as they were given.
 struct Given {
@@ -96,7 +82,7 @@ absl::StatusOr<int64_t> ReadWorldSize(const Given& given) {
 
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args) {
   CLI::App app;
-  app.formatter(std::make_shared<HelpFormatter>());
+  plan::SetHelpText(app, {.usage = kUsage});
   Given given;
   AddOptions(app, given);
   const plan::PlanOptionsParser parser(app);

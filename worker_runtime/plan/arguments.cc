@@ -1,5 +1,6 @@
 #include "worker_runtime/plan/arguments.h"
 
+#include <memory>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -12,6 +13,25 @@
 
 namespace muster::plan {
 namespace {
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  explicit HelpFormatter(HelpText text) : text_(std::move(text)) { column_width(34); }
+  std::string make_usage(const CLI::App*, std::string) const override { return text_.usage; }
+  std::string make_footer(const CLI::App*) const override { return text_.footer; }
+  std::string make_option_name(const CLI::Option* option, bool) const override {
+    const std::string name = "--" + option->get_lnames().front();
+    return option->get_snames().empty()
+               ? "    " + name
+               : absl::StrCat("-", option->get_snames().front(), ", ", name);
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_expected_max() == 0 ? "" : "=" + option->get_type_name();
+  }
+
+ private:
+  const HelpText text_;
+};
 
 std::string NameOf(const std::string& arg) { return arg.substr(0, arg.find('=')); }
 
@@ -66,6 +86,10 @@ std::string Spellings(absl::string_view name) {
   const std::string underscored = absl::StrReplaceAll(name, {{"-", "_"}});
   return dashed == underscored ? absl::StrCat("--", dashed)
                                : absl::StrCat("--", underscored, ",--", dashed);
+}
+
+void SetHelpText(CLI::App& app, HelpText text) {
+  app.formatter(std::make_shared<HelpFormatter>(std::move(text)));
 }
 
 absl::Status ParseArguments(CLI::App& app, const std::vector<std::string>& args) {

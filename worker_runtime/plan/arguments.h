@@ -21,6 +21,14 @@ namespace muster::plan {
 // The names that CLI11 shall know option `name` by: "--batch_size,--batch-size" of "batch_size".
 std::string Spellings(absl::string_view name);
 
+// What --help prints around the options.
+struct HelpText {
+  std::string usage;   // lines before them
+  std::string footer;  // lines after them
+};
+// Gives `app` this project's layout of help: "--name=VALUE   what it does".
+void SetHelpText(CLI::App& app, HelpText text);
+
 // Parses `args` (without the program's name). `app` has no help flag of CLI11's own
 // (app.set_help_flag("")), since that would throw; an ordinary flag --help does instead.
 //

@@ -1,7 +1,5 @@
 #include "worker_runtime/train/train_options.h"
 
-#include <memory>
-
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -24,22 +22,6 @@ constexpr char kFooter[] =
     "SIGTERM and SIGINT end training after the step under way; with --save it is saved first. A\n"
     "second signal ends the program at once.\n"
     "Exit codes: 0; 1 a failure while training; 2 usage, configuration or data; 128+n signal n.\n";
-
-class HelpFormatter : public CLI::Formatter {
- public:
-  HelpFormatter() { column_width(34); }
-  std::string make_usage(const CLI::App*, std::string) const override { return kUsage; }
-  std::string make_footer(const CLI::App*) const override { return kFooter; }
-  std::string make_option_name(const CLI::Option* option, bool) const override {
-    const std::string name = "--" + option->get_lnames().front();
-    return option->get_snames().empty()
-               ? "    " + name
-               : absl::StrCat("-", option->get_snames().front(), ", ", name);
-  }
-  std::string make_option_opts(const CLI::Option* option) const override {
-    return option->get_expected_max() == 0 ? "" : "=" + option->get_type_name();
-  }
-};
 
 // Texts as they were given; numbers are read afterwards, with sentences of our own.
 struct Given {
@@ -113,7 +95,7 @@ absl::Status ReadGiven(const CLI::App& app, const Given& given, TrainOptions& op
 
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args) {
   CLI::App app;
-  app.formatter(std::make_shared<HelpFormatter>());
+  plan::SetHelpText(app, {.usage = kUsage, .footer = kFooter});
   TrainCommand command;
   Given given;
   AddOptions(app, command.options, given);
