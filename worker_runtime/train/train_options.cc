@@ -6,6 +6,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/arguments.h"
 #include "worker_runtime/plan/option_values.h"
+#include "worker_runtime/train/default_texts.h"
 
 namespace muster::train {
 namespace {
@@ -49,7 +50,7 @@ void AddOptions(CLI::App& app, TrainOptions& options, Given& given) {
   app.set_help_flag("");  // CLI11's own throws
   app.add_flag("-h,--help", given.help, "print this");
   app.add_option("--data", options.data,
-                 "texts, or token files (default: the texts in /usr/share/common-licenses)")
+                 absl::StrCat("texts, or token files (default: the texts in ", kDefaultTexts, ")"))
       ->type_name("FILE ...")
       ->expected(1, 1 << 20)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -59,7 +60,8 @@ void AddOptions(CLI::App& app, TrainOptions& options, Given& given) {
           "go on from the newest checkpoint there; may be empty yet if it is also --save");
   AddText(app, "backend", "NAME", options.backend, "communicator: gloo (default) or nccl");
   AddText(app, "sample_tokens", "N", given.sample_tokens,
-          "tokens to write when training is done (default 300, 0: none)");
+          absl::StrCat("tokens to write when training is done (default ", options.sample_tokens,
+                       ", 0: none)"));
   AddText(app, "prompt", "TEXT", given.prompt, "text that the sample continues");
   AddText(app, "log_every", "N", given.log_every, "steps per line (default: 20 to 40 lines)");
   app.add_flag("--quiet", options.quiet, "print nothing but failures, and the hash if asked for");
