@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "muster/communicator.h"
+#include "muster/buffer.h"
 #include "muster/dtype.h"
 
 namespace muster::checkpoint {

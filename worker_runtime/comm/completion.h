@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 
 namespace muster::comm {
 
@@ -33,7 +33,7 @@ class Completion {
   const std::function<std::string()> description_;
 
   base::Mutex mu_;
-  Condition changed_;
+  base::Condition changed_;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   MonoTime started_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();
   MonoTime finished_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();

@@ -8,7 +8,7 @@
 #include "absl/functional/any_invocable.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 
 namespace muster::comm {
 
@@ -39,7 +39,7 @@ class DeadlineWatch {
   MonoTime Earliest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   base::Mutex mu_;
-  Condition changed_;
+  base::Condition changed_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   Entry next_entry_ ABSL_GUARDED_BY(mu_) = 1;
   Entry running_ ABSL_GUARDED_BY(mu_) = 0;

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 
 namespace muster::comm {
 
@@ -37,7 +37,7 @@ class FailureCell {
 
  private:
   base::Mutex mu_;
-  Condition changed_;
+  base::Condition changed_;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -6,7 +6,7 @@
 #include "absl/container/btree_map.h"
 #include "muster/store.h"
 #include "proto/base/mutex.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 
 namespace muster::comm {
 
@@ -18,7 +18,7 @@ class MemoryStore final : public Store {
 
  private:
   base::Mutex mu_;
-  Condition changed_;
+  base::Condition changed_;
   absl::btree_map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -9,7 +9,7 @@
 #include "muster/data.h"
 #include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 #include "worker_runtime/data/batch_draw.h"
 
 namespace muster {
@@ -39,7 +39,7 @@ struct BatchReader::State {
   std::array<Batch, kSlots> slots;
 
   base::Mutex mu;
-  comm::Condition changed;
+  base::Condition changed;
   int64_t filled ABSL_GUARDED_BY(mu) = 0;    // batches that were read
   int64_t given ABSL_GUARDED_BY(mu) = 0;     // batches that Next has returned
   int64_t released ABSL_GUARDED_BY(mu) = 0;  // those that are no longer in use

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 #include "worker_runtime/comm/gloo/gloo_mesh.h"
 #include "worker_runtime/comm/operation.h"
 
@@ -76,7 +76,7 @@ class ControlChannel {
   WaitPoint receiving_;
 
   base::Mutex mu_;
-  Condition answered_;
+  base::Condition answered_;
   absl::btree_map<int64_t, std::map<int, Position>> answers_ ABSL_GUARDED_BY(mu_);  // by sequence
   std::vector<std::unique_ptr<Outgoing>> outgoing_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;  // last: it uses everything above

@@ -7,7 +7,7 @@
 
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 #include "worker_runtime/comm/gloo/gloo_mesh.h"
 
 namespace muster::comm {
@@ -34,7 +34,7 @@ class Lane {
   WaitPoint wait_point_;
 
   base::Mutex mu_;
-  Condition changed_;
+  base::Condition changed_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Call> queue_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;  // last: it uses everything above

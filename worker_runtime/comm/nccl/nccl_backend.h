@@ -5,11 +5,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "muster/communicator.h"
+#include "worker_runtime/comm/backend.h"
 
 namespace muster::comm {
-
-struct BackendRequest;
 
 // Waits for the other ranks. The store and the prefix serve for any number of ranks, one included.
 //

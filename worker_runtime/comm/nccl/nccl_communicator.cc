@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/comm/communicator_registry.h"
+#include "worker_runtime/comm/backend.h"
 #include "worker_runtime/comm/diagnosis.h"
 #include "worker_runtime/comm/interface_choice.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"

@@ -12,7 +12,7 @@
 
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 #include "worker_runtime/comm/nccl/nccl_run.h"
 
 namespace muster::comm {
@@ -73,7 +73,7 @@ class NcclLane {
   const NcclLaneOptions options_;
 
   base::Mutex mu_;
-  Condition changed_;
+  base::Condition changed_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Call> queue_ ABSL_GUARDED_BY(mu_);

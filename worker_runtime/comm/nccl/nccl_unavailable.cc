@@ -1,4 +1,4 @@
-#include "worker_runtime/comm/communicator_registry.h"
+// The nccl back end of a build without NCCL: it says so when it is asked for.
 #include "worker_runtime/comm/nccl/nccl_backend.h"
 
 namespace muster::comm {

@@ -1,7 +1,7 @@
 // Ranks over TCP meet the contract of Communicator. Each has an I/O thread and connections of its
 // own, as a process would.
-#include "tests/unit/worker_runtime/communicator_contract_data.h"
-#include "tests/unit/worker_runtime/communicator_contract_failures.h"
+#include "tests/unit/worker_runtime/comm/communicator_contract_data.h"
+#include "tests/unit/worker_runtime/comm/communicator_contract_failures.h"
 #include "worker_runtime/comm/gloo/gloo_communicator.h"
 #include "worker_runtime/comm/memory_store.h"
 

@@ -1,7 +1,7 @@
 // The contract's first half: what operations compute. See communicator_contract.h.
 #pragma once
 
-#include "tests/unit/worker_runtime/communicator_contract.h"
+#include "tests/unit/worker_runtime/comm/communicator_contract.h"
 
 namespace muster::comm {
 

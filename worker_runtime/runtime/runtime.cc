@@ -9,7 +9,7 @@
 #include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
 #include "proto/spec/worker_env.h"
-#include "worker_runtime/agent_client.h"
+#include "worker_runtime/runtime/agent_client.h"
 #include "worker_runtime/comm/communicator_registry.h"
 #include "worker_runtime/comm/memory_store.h"
 #include "worker_runtime/comm/operation_ring.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/layers.h"
-#include "tests/unit/worker_runtime/finite_difference.h"
+#include "tests/unit/worker_runtime/nn/finite_difference.h"
 
 namespace muster {
 namespace {

@@ -18,7 +18,7 @@
 #include "proto/base/ids.h"
 #include "proto/base/mutex.h"
 #include "proto/base/store_messages.h"
-#include "worker_runtime/comm/condition.h"
+#include "proto/base/condition.h"
 
 namespace muster {
 
@@ -72,7 +72,7 @@ class AgentClient final : public Store {
   base::Mutex write_mu_;  // held while one frame is written
 
   base::Mutex mu_;
-  comm::Condition changed_;
+  base::Condition changed_;
   bool welcome_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mu_);  // why the agent is gone; ok while it is there
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 1;

@@ -1,4 +1,4 @@
-// A condition variable over base::Mutex with deadlines on the monotonic clock.
+// A condition variable over Mutex with deadlines on the monotonic clock.
 #pragma once
 
 #include <condition_variable>
@@ -9,12 +9,12 @@
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
 
-namespace muster::comm {
+namespace muster::base {
 
 class Condition {
  public:
   // Waits until notified, spuriously woken, or `deadline`; the caller checks its predicate again.
-  void WaitUntil(base::Mutex& mu, MonoTime deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  void WaitUntil(Mutex& mu, MonoTime deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::unique_lock<std::mutex> lock(mu.native(), std::adopt_lock);
     const absl::Duration left = deadline - MonoNow();
     // A far deadline would overflow the clock's type.
@@ -31,4 +31,4 @@ class Condition {
   std::condition_variable changed_;
 };
 
-}  // namespace muster::comm
+}  // namespace muster::base

@@ -1,4 +1,4 @@
-#include "worker_runtime/agent_client.h"
+#include "worker_runtime/runtime/agent_client.h"
 
 #include <errno.h>
 #include <poll.h>

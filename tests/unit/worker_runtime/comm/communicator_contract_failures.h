@@ -2,7 +2,7 @@
 // communicator_contract.h.
 #pragma once
 
-#include "tests/unit/worker_runtime/communicator_contract.h"
+#include "tests/unit/worker_runtime/comm/communicator_contract.h"
 
 namespace muster::comm {
 

@@ -2,7 +2,7 @@
 
 #include "muster/gpt.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/worker_runtime/finite_difference.h"
+#include "tests/unit/worker_runtime/nn/finite_difference.h"
 #include "worker_runtime/kernels/adamw.h"
 
 namespace muster {
