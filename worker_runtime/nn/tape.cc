@@ -32,7 +32,7 @@ Tape::Tape(TensorPool& pool, Mode mode) : pool_(pool), mode_(mode) {}
 
 Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
   MUSTER_CHECK(weights.size() <= kMaxWeights);
-  if (replayed_) Clear();
+  BeginForward();
   RecordedOperation& record = records_.emplace_back();
   for (Parameter* weight : weights) {
     record.weights[record.num_weights++] = weight;
@@ -43,8 +43,14 @@ Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
   return record;
 }
 
+void Tape::BeginForward() {
+  MUSTER_CHECK(stage_ != Stage::kWeightsAreDue);  // they would be lost
+  if (stage_ == Stage::kReplayed) Clear();
+  stage_ = Stage::kForward;
+}
+
 int Tape::NewSlot() {
-  if (replayed_) Clear();
+  BeginForward();
   gradients_.emplace_back();
   return static_cast<int>(gradients_.size()) - 1;
 }
@@ -121,14 +127,18 @@ void Tape::Backward(const Activation& output, double scale) {
 }
 
 void Tape::Backward(const Activation& output, Tensor gradient) {
-  MUSTER_CHECK(output.needs_gradient());
-  AddGradient(output.slot, gradient);
-  gradient = Tensor();
+  BeginBackward(output, std::move(gradient));
   for (; !records_.empty(); records_.pop_back()) {
     ReplayInput(records_.back());
     ReplayWeight(records_.back());
   }
-  replayed_ = true;
+  stage_ = Stage::kReplayed;
+}
+
+void Tape::BeginBackward(const Activation& output, Tensor gradient) {
+  MUSTER_CHECK(output.needs_gradient());
+  MUSTER_CHECK(stage_ == Stage::kForward);  // every forward pass is replayed once
+  AddGradient(output.slot, gradient);
 }
 
 void Tape::BackwardInputs(const Activation& output, double scale) {
@@ -136,22 +146,22 @@ void Tape::BackwardInputs(const Activation& output, double scale) {
 }
 
 void Tape::BackwardInputs(const Activation& output, Tensor gradient) {
-  MUSTER_CHECK(output.needs_gradient());
-  AddGradient(output.slot, gradient);
-  gradient = Tensor();
+  BeginBackward(output, std::move(gradient));
   for (size_t i = records_.size(); i-- > 0;) ReplayInput(records_[i]);
+  stage_ = Stage::kWeightsAreDue;
 }
 
 void Tape::BackwardWeights() {
+  MUSTER_CHECK(stage_ == Stage::kWeightsAreDue);
   for (; !records_.empty(); records_.pop_back()) ReplayWeight(records_.back());
-  replayed_ = true;
+  stage_ = Stage::kReplayed;
 }
 
 void Tape::Clear() {
   records_.clear();
   gradients_.clear();
   uses_left_.assign(uses_left_.size(), 0);
-  replayed_ = false;
+  stage_ = Stage::kEmpty;
 }
 
 }  // namespace muster

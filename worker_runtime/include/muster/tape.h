@@ -67,6 +67,10 @@ struct NoGradientFunction {
   void operator()(Tape&, const Tensor&) const {}
 };
 
+// A tape holds one micro-batch from its forward pass until its weight gradients are written;
+// several in flight take several tapes. What would lose a gradient ends the process: a forward or a
+// backward pass while weight gradients are due, and a second backward pass of one forward pass.
+//
 // Threads: thread-compatible. Two tapes of one model may be recorded in turn (micro-batches of a
 // pipeline), but weight gradients of one parameter must not be written at the same time.
 class Tape {
@@ -149,6 +153,11 @@ class Tape {
     Parameter* weights[kMaxWeights] = {};  // of the model, which outlives the tape
   };
 
+  enum class Stage { kEmpty, kForward, kWeightsAreDue, kReplayed };
+
+  // Of a forward pass; the first one after a replay starts afresh.
+  void BeginForward();
+  void BeginBackward(const Activation& output, Tensor gradient);
   RecordedOperation& NewRecord(absl::Span<Parameter* const> weights);
   int NewSlot();
   Tensor Seed(const Activation& output, double scale);
@@ -163,7 +172,7 @@ class Tape {
   std::vector<RecordedOperation> records_;
   std::vector<Tensor> gradients_;  // by slot
   std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
-  bool replayed_ = false;          // to its end: the next forward pass starts afresh
+  Stage stage_ = Stage::kEmpty;
 };
 
 template <typename F>

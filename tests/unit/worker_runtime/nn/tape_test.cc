@@ -153,6 +153,40 @@ TEST(Tape, ClearDropsAForwardPassThatIsNotReplayed) {
   EXPECT_EQ(announced, static_cast<int>(tiny.store.parameters().size()));
 }
 
+// Each of these would lose a gradient without a word.
+TEST(TapeDeathTest, RefusesASecondMicroBatchBetweenTheHalvesOfTheFirst) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  const Loss first = tiny.Forward(tape);
+  tape.BackwardInputs(first.output);
+  EXPECT_DEATH(tiny.Forward(tape), "kWeightsAreDue");
+  EXPECT_DEATH(tape.Backward(first.output), "kForward");
+}
+
+TEST(TapeDeathTest, RefusesToReplayAForwardPassTwice) {
+  TinyGpt tiny;
+  Tape tape(tiny.pool);
+  const Loss loss = tiny.Forward(tape);
+  tape.Backward(loss.output);
+  EXPECT_DEATH(tape.Backward(loss.output), "kForward");
+  EXPECT_DEATH(tape.BackwardWeights(), "kWeightsAreDue");
+}
+
+TEST(Tape, KeepsMicroBatchesApartOnTapesOfTheirOwn) {
+  TinyGpt tiny;
+  Tape one(tiny.pool);
+  Tape other(tiny.pool);
+  one.Backward(tiny.Forward(one).output);
+  one.Backward(tiny.Forward(one).output);
+  const auto expected = tiny.Gradients();
+  tiny.store.ForgetGradients();
+  one.BackwardInputs(tiny.Forward(one).output);
+  other.BackwardInputs(tiny.Forward(other).output);
+  one.BackwardWeights();
+  other.BackwardWeights();
+  EXPECT_TRUE(SameBits(tiny.Gradients(), expected));
+}
+
 TEST(Tape, RecordsNothingForInference) {
   TinyGpt tiny;
   Tape tape(tiny.pool, Tape::Mode::kInference);
