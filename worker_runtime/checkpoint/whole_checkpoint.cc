@@ -142,6 +142,32 @@ absl::StatusOr<SafetensorsFile> OpenArrays(const FileDescriptor& directory, cons
       kTraining, " beside it of step ", step, ": these files do not belong together"));
 }
 
+// What a directory without a complete checkpoint holds: kNotFound only for nothing.
+absl::Status NoCheckpointError(const std::string& directory,
+                               const std::vector<std::string>& names) {
+  std::string incomplete;
+  std::string other;
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, ".")) continue;  // what a killed writer left
+    std::string& found = ParseName(name) ? incomplete : other;
+    if (found.empty() || name < found) found = name;
+  }
+  if (!incomplete.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no complete checkpoint in ", directory, ": ", incomplete,
+                     " lacks one of ", kTraining, ", ", kModel, " and ", kOptimizer,
+                     "; bring back what is missing, or move it away to begin anew"));
+  }
+  if (!other.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no checkpoint in ", directory, ", but it is not empty: it holds ",
+                     other, "; give the directory of a checkpoint, or an empty one"));
+  }
+  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory, ": neither ",
+                                          kTraining, ", ", kModel, " and ", kOptimizer,
+                                          " themselves nor a directory step_<number> with them"));
+}
+
 absl::StatusOr<std::string> ReadText(int fd, const std::string& path) {
   FileDescriptor file(fd);
   std::string text;
@@ -202,9 +228,7 @@ absl::StatusOr<std::string> FindWholeCheckpoint(const std::string& directory) {
     if (IsCheckpoint(candidate->path)) best = std::move(candidate);
   }
   if (best) return best->path;
-  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory, ": neither ",
-                                          kTraining, ", ", kModel, " and ", kOptimizer,
-                                          " themselves nor a directory step_<number> with them"));
+  return NoCheckpointError(directory, names);
 }
 
 absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path) {

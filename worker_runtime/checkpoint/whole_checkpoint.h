@@ -43,7 +43,9 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
 // The checkpoint that a user means by `directory`: itself if it is one, else the one in it with
 // the highest step.
 //
-// Errors: kNotFound: neither (says what was looked for).
+// Errors: kNotFound: the directory is empty or absent (says what was looked for); what a killed
+//         writer left hidden does not count. kInvalidArgument: it holds something, but no complete
+//         checkpoint (names what); others: the file system's.
 absl::StatusOr<std::string> FindWholeCheckpoint(const std::string& directory);
 
 struct WholeCheckpoint {

@@ -40,6 +40,19 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(Communicator& world, absl::
   return texts;
 }
 
+// The first rank whose hash is not that of rank 0; 0 if all are alike.
+absl::StatusOr<int> FirstThatDiffers(Communicator& world, const std::string& hash) {
+  const std::vector<uint8_t> own(hash.begin(), hash.end());
+  std::vector<uint8_t> all(kHashDigits * world.size());
+  MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(own), BufferOf(all)).Wait());
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (!std::equal(all.begin(), all.begin() + kHashDigits, all.begin() + rank * kHashDigits)) {
+      return rank;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string DescribeDifference(absl::string_view text_of_0, absl::string_view text_of_rank,
@@ -52,21 +65,20 @@ std::string DescribeDifference(absl::string_view text_of_0, absl::string_view te
 }
 
 absl::Status CheckAgreement(Communicator& world, absl::string_view text) {
-  const std::string hash = Sha256().Add(text).Finish();
-  const std::vector<uint8_t> own(hash.begin(), hash.end());
-  std::vector<uint8_t> all(kHashDigits * world.size());
-  MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(own), BufferOf(all)).Wait());
-  for (int rank = 1; rank < world.size(); ++rank) {
-    if (std::equal(all.begin(), all.begin() + kHashDigits, all.begin() + rank * kHashDigits)) {
-      continue;
-    }
-    // All ranks come here with the same `rank`.
-    MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(world, text));
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ranks were started with different settings: ",
-                     DescribeDifference(texts[0], texts[rank], rank)));
-  }
-  return absl::OkStatus();
+  MUSTER_ASSIGN_OR_RETURN(const int rank, FirstThatDiffers(world, Sha256().Add(text).Finish()));
+  if (rank == 0) return absl::OkStatus();
+  // All ranks come here with the same `rank`.
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(world, text));
+  return absl::InvalidArgumentError(absl::StrCat("the ranks were started with different settings: ",
+                                                 DescribeDifference(texts[0], texts[rank], rank)));
+}
+
+absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::string_view when) {
+  MUSTER_ASSIGN_OR_RETURN(const int rank, FirstThatDiffers(world, hash));
+  if (rank == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "the parameters of rank ", rank, " differ from those of rank 0 ", when,
+      "; memory or network of one of them corrupts data, and training would go on differently"));
 }
 
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result) {

@@ -17,6 +17,12 @@ namespace muster::engine {
 //         from rank 0, and the first line; the communicator's.
 absl::Status CheckAgreement(Communicator& world, absl::string_view text);
 
+// Compares `hash`, 64 digits, of what every rank holds; every rank calls it.
+//
+// Errors: kDataLoss on every rank, with the same words: names the first rank that differs from rank
+//         0, and `when`; the communicator's.
+absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::string_view when);
+
 // The first line in which two texts differ, for people: "learning_rate.peak is 0.001 on rank 0 and
 // 0.003 on rank 1". Threads: pure.
 std::string DescribeDifference(absl::string_view text_of_0, absl::string_view text_of_rank,

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
@@ -29,10 +30,15 @@ absl::Status Engine::Save(const std::string& directory,
 // Step and metadata as JSON, for the other ranks.
 absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& directory) {
   MUSTER_ASSIGN_OR_RETURN(const std::string path, checkpoint::FindWholeCheckpoint(directory));
-  MUSTER_ASSIGN_OR_RETURN(const checkpoint::WholeCheckpoint from,
-                          checkpoint::OpenWholeCheckpoint(path));
-  MUSTER_RETURN_IF_ERROR(engine::ReadState(from, path, store, flat));
-  const nlohmann::json head = {{"step", from.state.step}, {"metadata", from.state.metadata}};
+  const absl::StatusOr<checkpoint::WholeCheckpoint> opened = checkpoint::OpenWholeCheckpoint(path);
+  // It was there a moment ago: this is not the absence that a first start may find.
+  if (absl::IsNotFound(opened.status())) {
+    return absl::UnavailableError(opened.status().message());
+  }
+  MUSTER_RETURN_IF_ERROR(opened.status());
+  MUSTER_RETURN_IF_ERROR(engine::ReadState(*opened, path, store, flat));
+  const checkpoint::TrainingState& saved = opened->state;
+  const nlohmann::json head = {{"step", saved.step}, {"metadata", saved.metadata}};
   return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -47,6 +53,9 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
     const Buffer buffer = {flat.raw_data(), flat.num_elements(), flat.dtype()};
     MUSTER_RETURN_IF_ERROR(state.world.Broadcast(buffer, 0).Wait());
   }
+  MUSTER_RETURN_IF_ERROR(
+      engine::CheckSameState(state.world, ParameterHash(),
+                             absl::StrCat("after the checkpoint in ", directory, " was loaded")));
   const nlohmann::json fields = nlohmann::json::parse(head);
   state.step = fields["step"].get<int64_t>();
   state.Mark(Phase::kIdle);

@@ -50,7 +50,7 @@ std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
   return arrays;
 }
 
-absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::SafetensorsFile& file,
+absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::WholeCheckpoint& from,
                             const std::string& path) {
   const auto refuse = [&](const auto&... what) {
     return absl::InvalidArgumentError(
@@ -58,14 +58,16 @@ absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::Safet
   };
   for (const auto& parameter : store.parameters()) {
     const std::string wanted = Describe(parameter->dtype(), Sizes(parameter->shape()));
-    const auto found = file.arrays().find(parameter->name());
-    if (found == file.arrays().end()) return refuse("it has no ", parameter->name());
-    const std::string there = Describe(found->second.dtype, found->second.shape);
-    if (there != wanted) {
-      return refuse(parameter->name(), " is ", there, " there and ", wanted, " here");
+    for (const absl::string_view prefix : {"", kFirstMoment, kSecondMoment}) {
+      const auto& arrays = prefix.empty() ? from.model.arrays() : from.optimizer.arrays();
+      const std::string name = absl::StrCat(prefix, parameter->name());
+      const auto found = arrays.find(name);
+      if (found == arrays.end()) return refuse("it has no ", name);
+      const std::string there = Describe(found->second.dtype, found->second.shape);
+      if (there != wanted) return refuse(name, " is ", there, " there and ", wanted, " here");
     }
   }
-  for (const auto& [name, info] : file.arrays()) {
+  for (const auto& [name, info] : from.model.arrays()) {
     if (store.Find(name) == nullptr) return refuse("it has ", name, ", this model has not");
   }
   return absl::OkStatus();
@@ -73,7 +75,7 @@ absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::Safet
 
 absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
                        const ParameterStore& store, FlatState& state) {
-  MUSTER_RETURN_IF_ERROR(CheckSameModel(store, from.model, path));
+  MUSTER_RETURN_IF_ERROR(CheckSameModel(store, from, path));
   for (const auto& parameter : store.parameters()) {
     const auto read = [&](const checkpoint::SafetensorsFile& file, absl::string_view prefix,
                           const Tensor& flat) {

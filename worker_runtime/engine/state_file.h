@@ -19,13 +19,15 @@ std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store,
 std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
                                                  const FlatState& state);
 
-// Whether `file` holds the parameters of `store`, no more and no fewer, in their shapes and type.
+// Whether `from` holds the parameters of `store`, no more and no fewer, and both moments of each,
+// in their shapes and type.
 //
 // Errors: kInvalidArgument: names the first that differs.
-absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::SafetensorsFile& file,
+absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::WholeCheckpoint& from,
                             const std::string& path);
 
-// Fills the flat buffers. Errors: CheckSameModel's; SafetensorsFile::Read's.
+// Fills the flat buffers. Errors: CheckSameModel's, which leave them as they were;
+// SafetensorsFile::Read's.
 absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
                        const ParameterStore& store, FlatState& state);
 

@@ -121,8 +121,11 @@ class Engine {
   // (rank 0 reads; the others receive). Any number of ranks may load what any number saved.
   // Returns the caller's metadata.
   //
-  // Errors: kNotFound: there is none; kInvalidArgument: it is of another model (names the first
-  //         parameter that differs) or damaged.
+  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no
+  // complete
+  //         checkpoint, or of another model (names the first array that is missing or differs), or
+  //         damaged. These leave everything as it was. kDataLoss: a rank holds other parameters
+  //         afterwards; the file system's and the communicator's.
   absl::StatusOr<std::map<std::string, std::string>> Load(const std::string& directory);
 
  private:

@@ -253,6 +253,28 @@ TEST(FindWholeCheckpoint, SaysWhatItLookedFor) {
   EXPECT_THAT(FindWholeCheckpoint(directory.File("none")), StatusIs(kNotFound, HasSubstr("none")));
 }
 
+// A training that may begin where there is no checkpoint yet must not begin over one that is
+// broken.
+TEST(FindWholeCheckpoint, DoesNotTakeWhatIsIncompleteForNothing) {
+  const MemoryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 6), IsOk());
+  fs::remove(directory.File("step_00000006/optimizer.safetensors"));
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()),
+              StatusIs(kInvalid, AllOf(HasSubstr("step_00000006"), HasSubstr("lacks"))));
+}
+
+TEST(FindWholeCheckpoint, DoesNotTakeADirectoryOfOtherFilesForAnEmptyOne) {
+  const MemoryDirectory directory;
+  WriteFile(directory.File("notes.txt"), "mine");
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()), StatusIs(kInvalid, HasSubstr("notes.txt")));
+}
+
+TEST(FindWholeCheckpoint, TakesWhatAKilledWriterLeftForNothing) {
+  const MemoryDirectory directory;
+  fs::create_directory(directory.File(".step_00000006.00000000000000aa"));
+  EXPECT_THAT(FindWholeCheckpoint(directory.path()), StatusIs(kNotFound, HasSubstr("there is no")));
+}
+
 TEST(OpenWholeCheckpoint, NamesTheFileThatIsDamaged) {
   const MemoryDirectory directory;
   for (const char* name : {"training.json", "model.safetensors", "optimizer.safetensors"}) {

@@ -31,6 +31,20 @@ TEST(CheckAgreement, NamesTheFirstRankAndLineThatDiffer) {
                                       HasSubstr("b is 2 on rank 0 and b is 33 on rank 2"))));
 }
 
+TEST(CheckSameState, NamesTheRankThatHoldsSomethingElse) {
+  const std::string same(64, 'a');
+  const std::string other(64, 'b');
+  EXPECT_THAT(
+      OnRanks<absl::Status>(
+          3, [&](Communicator& world) { return CheckSameState(world, same, "after loading"); }),
+      Each(IsOk()));
+  const auto statuses = OnRanks<absl::Status>(3, [&](Communicator& world) {
+    return CheckSameState(world, world.rank() == 2 ? other : same, "after loading");
+  });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kDataLoss,
+                                      HasSubstr("rank 2 differ from those of rank 0 after"))));
+}
+
 TEST(DescribeDifference, SaysWhenOneTextEndsBeforeTheOther) {
   EXPECT_EQ(DescribeDifference("a=1\n", "a=1\nw [2, 3] f32\n", 5),
             "nothing follows on rank 0 and the next parameter is w [2, 3] f32 on rank 5");

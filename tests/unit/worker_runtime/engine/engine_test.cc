@@ -70,6 +70,23 @@ double LargestRelativeDifference(const std::vector<double>& a, const std::vector
   return largest;
 }
 
+// Writes the safetensors file anew without one of its arrays.
+void RemoveArray(const std::string& path, const std::string& name) {
+  const auto file = checkpoint::SafetensorsFile::Open(path);
+  ASSERT_THAT(file, IsOk());
+  ASSERT_TRUE(file->arrays().contains(name));
+  std::vector<std::vector<float>> contents;
+  std::vector<checkpoint::NamedArray> arrays;
+  contents.reserve(file->arrays().size());  // the arrays point into it
+  for (const auto& [key, info] : file->arrays()) {
+    if (key == name) continue;
+    std::vector<float>& elements = contents.emplace_back(info.bytes / sizeof(float));
+    ASSERT_THAT(file->Read(key, BufferOf(elements)), IsOk());
+    arrays.push_back({key, info.shape, ConstBufferOf(elements)});
+  }
+  ASSERT_THAT(checkpoint::WriteSafetensors(path, arrays, file->metadata()), IsOk());
+}
+
 TEST(Engine, LearnsAndReportsALossThatFalls) {
   const Outcome outcome = Train(2, SmallPlan(SumMode::kFast, 1), 60);
   EXPECT_NEAR(outcome.losses.front(), std::log(kSmallGpt.vocabulary), 0.3);
@@ -134,11 +151,12 @@ TEST(Engine, StaysWithinOneHundredThousandthOfOneProcessInFastMode) {
       1e-5);
 }
 
-// The micro-batches have different numbers of tokens; a mean of means would differ.
+// The micro-batches have different numbers of tokens; a mean of means would differ, in the loss and
+// in the gradient.
 TEST(Engine, WeighsMicroBatchesByTheirTokens) {
-  const auto results = OnRanks<double>(2, [](Communicator& world) {
+  const auto results = OnRanks<StepResult>(2, [](Communicator& world) {
     auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 2));
-    return (*training)->Step()->loss;
+    return *(*training)->Step();
   });
   ParameterStore store;
   auto gpt = Gpt::Create(kSmallGpt, store);
@@ -153,9 +171,14 @@ TEST(Engine, WeighsMicroBatchesByTheirTokens) {
     const Loss loss = (*gpt)->ComputeLoss(tape, batch.tokens(), batch.targets);
     sum += loss.sum;
     num_tokens += loss.num_tokens;
-    tape.Clear();
+    tape.Backward(loss.output);
   }
-  EXPECT_THAT(results, Each(::testing::DoubleNear(sum / num_tokens, 1e-6)));
+  double squares = 0;
+  for (const float g : store.flat_gradients().span<float>()) squares += double{g} * g;
+  for (const StepResult& result : results) {
+    EXPECT_NEAR(result.loss, sum / num_tokens, 1e-6);
+    EXPECT_NEAR(result.gradient_norm * num_tokens, std::sqrt(squares), 1e-5 * std::sqrt(squares));
+  }
 }
 
 TEST(Engine, ClipsTheWholeGradientToItsBound) {
@@ -377,6 +400,30 @@ TEST(Engine, RefusesTheCheckpointOfAnotherModelOnEveryRank) {
     return (*training)->engine().Load(directory.path()).status();
   });
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("h.2."))));
+}
+
+// What is missing is found before anything is touched; and it is no absence of a checkpoint, over
+// which a program would begin anew.
+TEST(Engine, RefusesACheckpointThatLacksAnOptimizerArrayAndStaysAsItWas) {
+  TemporaryDirectory directory;
+  OnRanks<int>(1, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    EXPECT_THAT((*training)->Steps(2), IsOk());
+    EXPECT_THAT((*training)->engine().Save(directory.path(), {}), IsOk());
+    return 0;
+  });
+  const std::string path = directory.File("step_00000002/optimizer.safetensors");
+  RemoveArray(path, "second_moment.h.1.ln_2.bias");
+  OnRanks<int>(2, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    const std::string before = (*training)->engine().ParameterHash();
+    EXPECT_THAT(
+        (*training)->engine().Load(directory.path()),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("second_moment.h.1.ln_2.bias")));
+    EXPECT_EQ((*training)->engine().ParameterHash(), before);
+    EXPECT_EQ((*training)->engine().step(), 0);
+    return 0;
+  });
 }
 
 TEST(Engine, SaysOnEveryRankThatThereIsNoCheckpoint) {
