@@ -77,8 +77,12 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       oom_watch_(OomWatch::Open()),
       pump_(loop, MakePumpOptions(options_)),
       link_(std::move(link)),
-      worker_service_(loop,
-                      [this](const StoreRequest& request) { link_->SendStoreRequest(request); }),
+      worker_service_(
+          loop, [this](const StoreRequest& request) { link_->SendStoreRequest(request); },
+          [this](LocalRank worker) {
+            left_silently_.insert(worker);
+            WarnOfSilentEnd(worker);
+          }),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 Agent::~Agent() = default;
@@ -154,6 +158,8 @@ void Agent::Perform(const ReservePorts&) {
 void Agent::Perform(const StartWorkers& effect) {
   assignment_ = effect.assignment;
   worker_service_.StartRound(assignment_.round, assignment_.instance);
+  left_silently_.clear();
+  ended_with_zero_.clear();
   log::Write(log::Level::kDebug, "round_started", assignment_.reason,
              {{"run", options_.spec.run_id},
               {"round", ToString(assignment_.round)},
@@ -331,7 +337,23 @@ void Agent::OnExited(const WorkerExit& exit) {
       oom_kills_ = kills;
     }
   }
+  if (!event.failure) {
+    ended_with_zero_.insert(worker.local_rank);
+    WarnOfSilentEnd(worker.local_rank);
+  }
   Feed(std::move(event));
+}
+
+// The end of the process and that of its connection are heard of in either order.
+void Agent::WarnOfSilentEnd(LocalRank worker) {
+  if (!left_silently_.contains(worker) || !ended_with_zero_.contains(worker)) return;
+  log::Write(log::Level::kWarning, "exit_without_goodbye",
+             absl::StrCat("rank ", assignment_.first_rank.value() + worker.value(), " (local rank ",
+                          worker.value(), ") exited with code 0 before its program had finished ",
+                          "(it did not call Runtime::Finish); the other ranks may wait for it"),
+             {{"run", options_.spec.run_id},
+              {"round", ToString(assignment_.round)},
+              {"node", options_.node.name}});
 }
 
 WorkerFailure Agent::DescribeFailure(const RunningWorker& worker) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "agent/core/agent_core.h"
 #include "agent/process/guardian.h"
 #include "agent/process/log_pump.h"
@@ -26,7 +27,7 @@
 #include "asio/steady_timer.hpp"
 #include "proto/spec/job_spec.h"
 #include "proto/spec/worker_env.h"
-#include "rendezvous/client/rendezvous_link.h"
+#include "rendezvous/link/rendezvous_link.h"
 
 namespace muster::agent {
 
@@ -38,8 +39,8 @@ struct AgentOptions {
   std::vector<std::string> visible_devices;  // by local rank; empty: untouched
   std::vector<std::vector<int>> cpus;        // by local rank; empty: not bound
   std::string run_directory;                 // of logs and error files
-  bool run_directory_is_temporary =
-      false;                      // with its parent: removed at the end if nothing was written
+  // With its parent: removed at the end if nothing was written.
+  bool run_directory_is_temporary = false;
   std::string runtime_directory;  // 0700, for the workers' socket
   std::string server;             // for messages
   bool hosts_server = false;
@@ -91,6 +92,7 @@ class Agent {
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
   void OnGuardianLost(const std::string& reason);
+  void WarnOfSilentEnd(LocalRank worker);
   WorkerFailure DescribeFailure(const RunningWorker& worker);
   std::vector<std::string> CreateBoards(const Assignment& assignment);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
@@ -115,6 +117,9 @@ class Agent {
   WorkerService worker_service_;
   absl::btree_map<uint64_t, RunningWorker> workers_;
   uint64_t next_worker_id_ = 1;
+  // Of this round: workers that closed their connection without a goodbye, and that exited with 0.
+  absl::btree_set<LocalRank> left_silently_;
+  absl::btree_set<LocalRank> ended_with_zero_;
   Assignment assignment_;
   std::vector<std::string> boards_;  // files of this round's workers, by local rank; empty: none
   GuardianClient guardian_;

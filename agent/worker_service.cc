@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -21,10 +22,12 @@
 namespace muster::agent {
 namespace {
 
-constexpr size_t kMaxFrameBytes = size_t{4} << 20;
+// What fits into one message to the rendezvous (kMaxMessageBytes of rendezvous/link/wire.h).
+constexpr size_t kMaxFrameBytes = size_t{3} << 20;
 constexpr size_t kMaxConnections = 4096;
 constexpr size_t kMaxPendingPerConnection = 1024;
 constexpr int kProtocolVersion = 1;
+constexpr std::chrono::milliseconds kAcceptAgain(100);
 using asio::local::stream_protocol;
 
 std::string Frame(const google::protobuf::MessageLite& message) {
@@ -52,11 +55,12 @@ class WorkerService::Connection {
       if (error == asio::error::operation_aborted) return;  // the service may be gone
       const auto found = service->connections_.find(id);
       if (found == service->connections_.end()) return;
+      const std::shared_ptr<Connection> keep = found->second;
       if (error) {
         service->connections_.erase(found);
+        if (keep->greeted_ && !keep->said_goodbye_) service->on_silent_leave_(keep->local_rank_);
         return;
       }
-      const std::shared_ptr<Connection> keep = found->second;
       next(*keep, bytes);
     };
   }
@@ -77,6 +81,11 @@ class WorkerService::Connection {
 
   void Send(const proto::WorkerReply& reply) {
     outbox_.push_back(Frame(reply));
+    unread_bytes_ += outbox_.back().size();
+    if (unread_bytes_ > kUnreadBytesMax) {
+      Drop(absl::StrCat("it has left ", unread_bytes_, " bytes of answers unread"));
+      return;
+    }
     if (outbox_.size() == 1) WriteNext();
   }
 
@@ -87,29 +96,39 @@ class WorkerService::Connection {
     asio::async_read(socket_, asio::buffer(body_), Resume([](Connection& c, size_t) {
                        proto::WorkerMessage message;
                        if (!message.ParseFromString(c.body_))
-                         return c.Drop("a frame is no message");
-                       if (c.Handle(message)) c.ReadFrame();
+                         return c.Drop("what it sent cannot be decoded");
+                       if (c.Handle(message)) c.ReadUnlessUnread();
                      }));
+  }
+
+  // The next request is read only once the worker has taken the answers to the earlier ones, so
+  // that it cannot fill this process; WriteNext resumes.
+  void ReadUnlessUnread() {
+    is_paused_ = unread_bytes_ > kUnreadBytesPause;
+    if (!is_paused_) ReadFrame();
   }
 
   // False if the connection is to be read no more.
   bool Handle(const proto::WorkerMessage& message) {
     if (message.has_hello()) return Greet(message.hello());
     if (!greeted_) {
-      Drop("the first message is not hello");
+      Drop("its first message was not a greeting");
       return false;
     }
+    if (message.has_goodbye()) said_goodbye_ = true;
     if (message.has_store()) Ask(message.store());
-    return true;
+    return service_->connections_.contains(id_);
   }
 
   bool Greet(const proto::WorkerMessage::Hello& hello) {
     if (hello.protocol_version() != kProtocolVersion || Round(hello.round()) != service_->round_) {
-      Drop(absl::StrCat("it speaks version ", hello.protocol_version(), " of round ",
-                        hello.round()));
+      Drop(absl::StrCat("it speaks protocol version ", hello.protocol_version(),
+                        " and is of round ", hello.round(), "; expected version ", kProtocolVersion,
+                        " and round ", service_->round_.value()));
       return false;
     }
     greeted_ = true;
+    local_rank_ = LocalRank(hello.local_rank());
     proto::WorkerReply reply;
     reply.mutable_welcome()->set_round(service_->round_.value());
     Send(reply);
@@ -120,8 +139,8 @@ class WorkerService::Connection {
     absl::StatusOr<StoreRequest> request = Decode(encoded);
     absl::Status status = request.status();
     if (status.ok() && num_pending >= kMaxPendingPerConnection) {
-      status = absl::ResourceExhaustedError(
-          absl::StrCat("more than ", kMaxPendingPerConnection, " requests of one worker are open"));
+      status = absl::ResourceExhaustedError(absl::StrCat(
+          "this worker has ", kMaxPendingPerConnection, " unanswered requests already"));
     }
     if (!status.ok()) {
       proto::WorkerReply reply;
@@ -136,8 +155,10 @@ class WorkerService::Connection {
 
   void WriteNext() {
     asio::async_write(socket_, asio::buffer(outbox_.front()), Resume([](Connection& c, size_t) {
+                        c.unread_bytes_ -= c.outbox_.front().size();
                         c.outbox_.pop_front();
                         if (!c.outbox_.empty()) c.WriteNext();
+                        if (c.is_paused_) c.ReadUnlessUnread();
                       }));
   }
 
@@ -151,14 +172,22 @@ class WorkerService::Connection {
   const uint64_t id_;
   stream_protocol::socket socket_;
   bool greeted_ = false;
+  bool said_goodbye_ = false;
+  bool is_paused_ = false;  // nothing is being read: too much is unread at the other end
+  LocalRank local_rank_;
+  size_t unread_bytes_ = 0;  // in outbox_
   std::array<uint8_t, 4> length_{};
   std::string body_;
   std::deque<std::string> outbox_;
 };
 
 WorkerService::WorkerService(asio::io_context& loop,
-                             std::function<void(const StoreRequest&)> forward)
-    : forward_(std::move(forward)), acceptor_(loop) {}
+                             std::function<void(const StoreRequest&)> forward,
+                             std::function<void(LocalRank)> on_silent_leave)
+    : forward_(std::move(forward)),
+      on_silent_leave_(std::move(on_silent_leave)),
+      acceptor_(loop),
+      accept_again_(loop) {}
 
 WorkerService::~WorkerService() { Close(); }
 
@@ -178,7 +207,16 @@ absl::Status WorkerService::Listen(const std::string& socket_path) {
 void WorkerService::Accept() {
   acceptor_.async_accept([this](const asio::error_code& error, stream_protocol::socket socket) {
     if (error == asio::error::operation_aborted) return;
-    if (!error && IsOfOurUser(socket.native_handle()) && connections_.size() < kMaxConnections) {
+    if (error) {
+      // Out of descriptors, as a rule: the connection stays in the kernel's queue, so trying again
+      // at once would only spin.
+      accept_again_.expires_after(kAcceptAgain);
+      accept_again_.async_wait([this](const asio::error_code& aborted) {
+        if (!aborted) Accept();
+      });
+      return;
+    }
+    if (IsOfOurUser(socket.native_handle()) && connections_.size() < kMaxConnections) {
       const uint64_t id = next_connection_id_++;
       const auto connection = std::make_shared<Connection>(this, id, std::move(socket));
       connections_[id] = connection;
@@ -221,6 +259,7 @@ void WorkerService::OnReply(const StoreReply& reply) {
 void WorkerService::Close() {
   asio::error_code ignored;
   acceptor_.close(ignored);
+  accept_again_.cancel();
   connections_.clear();
   pending_.clear();
 }

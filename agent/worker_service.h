@@ -3,8 +3,11 @@
 // proto/agent.proto, framed by their length.
 //
 // Only processes of our own user may connect (SO_PEERCRED); a message that is too long or cannot be
-// read closes its connection. Requests are numbered anew on their way up, so that the workers of a
-// node cannot collide.
+// decoded closes its connection. Requests are numbered anew on their way up, so that the workers of
+// a node cannot collide.
+//
+// A worker that asks and does not read gets no more of its requests served once kUnreadBytesPause
+// wait for it, and is dropped at kUnreadBytesMax (answers to what it asked before still come in).
 //
 // Loop thread only.
 #pragma once
@@ -18,14 +21,21 @@
 #include "absl/status/status.h"
 #include "asio/io_context.hpp"
 #include "asio/local/stream_protocol.hpp"
+#include "asio/steady_timer.hpp"
 #include "proto/base/store_messages.h"
 
 namespace muster::agent {
 
+inline constexpr size_t kUnreadBytesPause = size_t{1} << 20;
+inline constexpr size_t kUnreadBytesMax = 2 * kMaxStoreReplyBytes;
+
 class WorkerService {
  public:
   // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
-  WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward);
+  // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
+  // but not by the intention of its program.
+  WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
+                std::function<void(LocalRank)> on_silent_leave);
   ~WorkerService();
 
   // Errors: kInternal with errno in words.
@@ -46,7 +56,9 @@ class WorkerService {
   void Forward(uint64_t connection_id, StoreRequest request);
 
   std::function<void(const StoreRequest&)> forward_;
+  std::function<void(LocalRank)> on_silent_leave_;
   asio::local::stream_protocol::acceptor acceptor_;
+  asio::steady_timer accept_again_;
   Round round_ = kNoRound;
   Instance instance_;
   uint64_t next_connection_id_ = 1;

@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::launcher {
 namespace {
@@ -61,11 +61,8 @@ absl::StatusOr<std::vector<SocketAddress>> Lookup(const std::string& host) {
 // An address is ours if a socket can be bound to it. Independent of how interfaces are listed, and
 // right for all of 127.0.0.0/8.
 bool IsOwn(const SocketAddress& address) {
-  const int fd = socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool own = bind(fd, address.get(), address.length) == 0;
-  close(fd);
-  return own;
+  const UniqueFd fd(socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd && bind(fd.get(), address.get(), address.length) == 0;
 }
 
 absl::StatusOr<SocketAddress> RouteSource(const SocketAddress& to) {
@@ -75,16 +72,14 @@ absl::StatusOr<SocketAddress> RouteSource(const SocketAddress& to) {
   } else {
     reinterpret_cast<sockaddr_in6*>(&target.storage)->sin6_port = htons(9);
   }
-  const int fd = socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::InternalError(std::strerror(errno));
+  const UniqueFd fd(socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd) return absl::InternalError(std::strerror(errno));
   SocketAddress source;
   source.length = sizeof(source.storage);
-  const bool ok =
-      connect(fd, target.get(), target.length) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&source.storage), &source.length) == 0;
-  const int error = errno;
-  close(fd);
-  if (!ok) return absl::InvalidArgumentError(std::strerror(error));
+  if (connect(fd.get(), target.get(), target.length) != 0 ||
+      getsockname(fd.get(), reinterpret_cast<sockaddr*>(&source.storage), &source.length) != 0) {
+    return absl::InvalidArgumentError(std::strerror(errno));
+  }
   return source;
 }
 

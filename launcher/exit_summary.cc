@@ -1,42 +1,18 @@
 #include "launcher/exit_summary.h"
 
 #include <algorithm>
-#include <array>
-#include <csignal>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "proto/base/process_end.h"
 
 namespace muster::launcher {
 namespace {
 
 constexpr size_t kWidth = 60;
-
-struct SignalWord {
-  int number;
-  const char* words;
-};
-constexpr std::array<SignalWord, 16> kSignals = {{
-    {SIGHUP, "SIGHUP (terminal hung up)"},
-    {SIGINT, "SIGINT (interrupted)"},
-    {SIGQUIT, "SIGQUIT (quit)"},
-    {SIGILL, "SIGILL (illegal instruction)"},
-    {SIGTRAP, "SIGTRAP (trap)"},
-    {SIGABRT, "SIGABRT (aborted)"},
-    {SIGBUS, "SIGBUS (bus error)"},
-    {SIGFPE, "SIGFPE (arithmetic error)"},
-    {SIGKILL, "SIGKILL (killed)"},
-    {SIGUSR1, "SIGUSR1 (user signal 1)"},
-    {SIGSEGV, "SIGSEGV (segmentation fault)"},
-    {SIGUSR2, "SIGUSR2 (user signal 2)"},
-    {SIGPIPE, "SIGPIPE (broken pipe)"},
-    {SIGALRM, "SIGALRM (alarm)"},
-    {SIGTERM, "SIGTERM (terminated)"},
-    {SIGXCPU, "SIGXCPU (out of CPU time)"},
-}};
 
 void AppendRule(std::string& out, char c) { absl::StrAppend(&out, std::string(kWidth, c), "\n"); }
 
@@ -58,12 +34,6 @@ void AppendText(std::string& out, absl::string_view key, const std::string& text
   for (const std::string& line : lines) {
     absl::StrAppend(&out, line.empty() ? "" : "    ", line, "\n");
   }
-}
-
-std::string HowItEnded(const WorkerFailure& failure) {
-  if (failure.start_failed) return "could not be started";
-  if (failure.signal != 0) return absl::StrCat("ended by ", SignalInWords(failure.signal));
-  return absl::StrCat("ended with exit code ", ExitCodeOf(failure));
 }
 
 std::string Name(const WorkerFailure& failure) {
@@ -156,13 +126,6 @@ std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& o
   AppendRule(out, '=');
   absl::StrAppend(&out, ExitLine(outcome));
   return out;
-}
-
-std::string SignalInWords(int signal) {
-  for (const SignalWord& word : kSignals) {
-    if (word.number == signal) return word.words;
-  }
-  return absl::StrCat("signal ", signal);
 }
 
 }  // namespace muster::launcher

@@ -25,7 +25,4 @@ struct SummaryOptions {
 // it is the reason and the exit code. Ends with a newline.
 std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options);
 
-// "SIGKILL (killed)" for 9; "signal 77" for unknown ones.
-std::string SignalInWords(int signal);
-
 }  // namespace muster::launcher

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "agent/core/signal_name.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::agent {
@@ -24,15 +24,6 @@ bool IsCrash(int signal) {
 // Schedulers warn with these before they end a job; they are the workers' business and stop
 // nothing.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
-
-std::string HowItEnded(const WorkerFailure& f) {
-  if (f.start_failed) return absl::StrCat("could not be started: ", f.message);
-  if (f.probably_out_of_memory) {
-    return "was killed, probably by the kernel's out-of-memory killer (SIGKILL)";
-  }
-  if (f.signal != 0) return absl::StrCat("was ended by ", SignalName(f.signal));
-  return absl::StrCat("exited with code ", f.exit_code);
-}
 
 int ExitCodeOf(const Departure& departure) {
   return departure.signal != 0 ? ExitCodeOfSignal(departure.signal) : kExitFailure;
@@ -225,9 +216,9 @@ void AgentCore::On(const Tick&, MonoTime now, Effects& out) {
 
 void AgentCore::Obey(const Wait& wait, MonoTime, Effects& out) {
   if (phase_ != Phase::kJoining && phase_ != Phase::kWaiting && phase_ != Phase::kReporting) return;
-  if (wait.status.text == shown_status_) return;
-  shown_status_ = wait.status.text;
-  out.push_back(ShowStatus{wait.status.text});
+  if (wait.text == shown_status_) return;
+  shown_status_ = wait.text;
+  out.push_back(ShowStatus{wait.text});
 }
 
 void AgentCore::Obey(const RunRound& run, MonoTime now, Effects& out) {
@@ -511,8 +502,7 @@ AgentReport AgentCore::MakeReport(MonoTime now) {
                      .node = node_,
                      .settings = options_.settings,
                      .unkillable_pids = unkillable_pids_,
-                     .departure = departure_,
-                     .num_running = NumAlive()};
+                     .departure = departure_};
   for (const TimedFailure& f : failures_) {
     report.failures.push_back(f.failure);
     report.failures.back().age = now - f.at;

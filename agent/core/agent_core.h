@@ -104,7 +104,7 @@ struct AgentCoreOptions {
   RendezvousSettings settings;
   LeaseSettings lease;
   absl::Duration orphan_timeout;
-  absl::Duration read_timeout;  // how long the farewell report is tried
+  absl::Duration read_timeout;  // see JobSpec
   absl::Duration lost_peer_grace = absl::Seconds(5);
   absl::Duration unkillable_timeout = absl::Seconds(10);
   std::string server;         // "the rendezvous at node1:29400", for messages

@@ -1,7 +1,7 @@
 // Effects as lines of a transcript.
 #include "absl/strings/str_cat.h"
 #include "agent/core/agent_core.h"
-#include "agent/core/signal_name.h"
+#include "proto/base/process_end.h"
 
 namespace muster::agent {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "agent/process/unique_fd.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 namespace {

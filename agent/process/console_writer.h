@@ -14,10 +14,10 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "agent/process/unique_fd.h"
 #include "asio/io_context.hpp"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 

@@ -1,8 +1,10 @@
 // Decides which CPUs each local worker may use: --numa_binding=node|socket|exclusive|core-complex.
 //
-// Pure; cpu_topology.h reads the machine. Source: reference launcher 2.7; differs from torchrun:
-// works without GPUs and without numactl, and takes the worker's real GPU instead of the one whose
-// index is the local rank.
+// Pure; cpu_topology.h reads the machine.
+//
+// Source: PyTorch, torch/distributed/run.py (--numa-binding); differs in that it works without GPUs
+//         and without numactl, and takes the worker's real GPU instead of the one whose index is
+//         the local rank.
 #pragma once
 
 #include <vector>
@@ -34,17 +36,15 @@ struct CpuRequest {
 
 // The CPUs of each worker, ascending; an empty list binds nothing. Shapes: result[num_workers].
 //
-// node:         all CPUs of the worker's NUMA node: that of its GPU; if it is not known, local
-// ranks are spread
-//               evenly, neighbours together.
-// socket:       all CPUs of the socket of that node.
-// exclusive:    the node's physical cores shared out evenly among its workers, none to two of them.
-// core-complex: one level 3 cache of the node, largest first, a different one for each worker as
-// long as they last.
+//   node          all CPUs of the worker's NUMA node: that of its GPU; if it is not known, local
+//                 ranks are spread evenly, neighbours together
+//   socket        all CPUs of the socket of that node
+//   exclusive     the node's physical cores shared out evenly among its workers, none to two
+//   core-complex  one level 3 cache of the node, largest first, a different one for each worker as
+//                 long as they last
 //
 // Errors: kInvalidArgument if there are more workers than cores for `exclusive`, or a GPU's node
-// has no CPU that
-//         this process may use.
+//         has no CPU that this process may use.
 absl::StatusOr<std::vector<std::vector<int>>> AssignCpus(const Topology& topology,
                                                          const CpuRequest& request);
 

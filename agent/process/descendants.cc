@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/process/pidfd.h"
-#include "agent/process/unique_fd.h"
 #include "proto/base/mono_time.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 namespace {

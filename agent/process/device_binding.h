@@ -3,7 +3,7 @@
 // CUDA_VISIBLE_DEVICES lists indices or UUIDs; CUDA stops reading it at the first entry that names
 // no device, so that
 // "" and "-1" hide every GPU. Pure; gpu_inventory.h finds the GPUs.
-// Source: reference launcher 1.2 (--nproc_per_node, --virtual-local-rank); DESIGN section 4, GPUs.
+// Source: PyTorch, torch/distributed/run.py (--nproc_per_node, --virtual-local-rank).
 #pragma once
 
 #include <optional>

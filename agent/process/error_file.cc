@@ -12,8 +12,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "agent/process/unique_fd.h"
 #include "nlohmann/json.hpp"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 namespace {
@@ -93,7 +93,7 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view bytes) {
       error = errno;
     }
   }
-  if (error == 0 && ::close(fd.release()) != 0) error = errno;
+  if (const int close_error = fd.Close(); error == 0) error = close_error;
   if (error == 0 && std::rename(fresh.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return absl::OkStatus();
   ::unlink(fresh.c_str());

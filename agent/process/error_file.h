@@ -2,7 +2,7 @@
 // TORCHELASTIC_ERROR_FILE), and what this launcher says to the one that started it.
 //
 // The file is written by a program we know nothing about: nothing in it is trusted.
-// Source: reference launcher 2.5.
+// Source: PyTorch, torch/distributed/elastic/multiprocessing/errors (TORCHELASTIC_ERROR_FILE).
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "agent/process/unique_fd.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 

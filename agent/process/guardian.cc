@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -147,9 +146,8 @@ class Guardian {
 
   void Reap() {
     int status;
-    rusage usage;
     pid_t pid;
-    while ((pid = ::wait4(-1, &status, WNOHANG, &usage)) > 0) {
+    while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       // Dead, so its exec result is complete; it goes out before the exit.
       if (const auto it = workers_.find(pid); it != workers_.end()) ReadExecResult(it);
       const auto it = workers_.find(pid);
@@ -157,7 +155,6 @@ class Guardian {
       WorkerExit exit{it->second.worker_id};
       if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
       if (WIFEXITED(status)) exit.exit_code = WEXITSTATUS(status);
-      exit.max_resident_kib = usage.ru_maxrss;
       workers_.erase(it);
       Say(exit);
     }

@@ -1,4 +1,5 @@
-// The guardian: a single-threaded process between the agent and its workers (DESIGN: the guardian).
+// The guardian: a single-threaded process between the agent and its workers (agent/README.md,
+// "The guardian").
 //
 // Forked before any thread or gRPC starts; own session, child subreaper. It forks every worker on
 // request (worker_process.h), with the parent-death signal bound to itself, hands out pidfds,
@@ -21,9 +22,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/process/descendants.h"
-#include "agent/process/unique_fd.h"
 #include "agent/process/worker_process.h"
 #include "asio/io_context.hpp"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 

@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/process/log_routing.h"
-#include "agent/process/unique_fd.h"
 #include "asio/io_context.hpp"
 #include "proto/base/ids.h"
+#include "proto/io/unique_fd.h"
 #include "proto/spec/job_spec.h"
 
 namespace muster::agent {

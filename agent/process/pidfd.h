@@ -8,7 +8,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "agent/process/unique_fd.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 

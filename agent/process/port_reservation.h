@@ -1,4 +1,4 @@
-// Holds TCP ports for workers until they bind them (DESIGN: ports).
+// Holds TCP ports for workers until they bind them (agent/README.md, "Ports").
 //
 // A reserved port is bound, never listened on, and has SO_REUSEADDR set once it is ours: then
 // another program that sets SO_REUSEADDR too (PyTorch's TCPStore, libuv, Gloo) can bind and listen
@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "agent/process/unique_fd.h"
+#include "proto/io/unique_fd.h"
 #include "proto/spec/job_spec.h"
 
 namespace muster::agent {

@@ -18,8 +18,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "agent/process/unique_fd.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 namespace {

@@ -41,7 +41,8 @@ struct RunDirectoryOptions {
 //
 // Errors: kInvalidArgument: something on the way is no directory, or the path cannot exist;
 // kPermissionDenied: not writable; kResourceExhausted: full. Each names --log_dir, the path, and
-// errno in words. Source: reference launcher 2.6 (torchrun's layout).
+// errno in words.
+// Source: PyTorch, torch/distributed/elastic/multiprocessing/api.py, DefaultLogsSpecs (the layout).
 absl::StatusOr<std::string> MakeRunDirectory(const RunDirectoryOptions& options);
 
 // Removes a file, a socket, a link (not what it points to), or a directory with all that is in it.

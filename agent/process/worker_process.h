@@ -12,17 +12,18 @@
 #include <variant>
 #include <vector>
 
-#include "agent/process/unique_fd.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 
 // One worker to be started.
 struct WorkerCommand {
   uint64_t worker_id = 0;  // the caller's choice; unique among all workers of this agent
-  std::vector<std::string>
-      argv;  // argv[0] is looked up in `environment`'s PATH unless it has a slash
+  // argv[0] is looked up in `environment`'s PATH unless it has a slash.
+  std::vector<std::string> argv;
   std::vector<std::string> environment;  // NAME=value, complete
-  std::string working_directory;  // empty: the guardian's, which is the agent's when it forked it
+  // Empty: the guardian's, which is the agent's when it forked it.
+  std::string working_directory;
   // Descriptors for 0, 1 and 2; -1 inherits the agent's. The caller keeps ownership and may close
   // them after Spawn.
   int stdin_fd = -1;
@@ -36,7 +37,6 @@ struct WorkerExit {
   uint64_t worker_id = 0;
   int exit_code = 0;
   int signal = 0;
-  int64_t max_resident_kib = 0;
 };
 
 // What muster itself was given and gives back to every worker, so that e.g. a job under nohup has

@@ -24,6 +24,7 @@
 #include "launcher/flags.h"
 #include "launcher/node_setup.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 #include "proto/io/user_secret.h"

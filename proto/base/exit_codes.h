@@ -1,4 +1,4 @@
-// The exit codes of our own programs (DESIGN section 4). A worker's own code, and 128 + n for a
+// The exit codes of our own programs (README.md, "What to expect"). A worker's own code, and 128 + n for a
 // signal, come before these.
 #pragma once
 

@@ -49,7 +49,7 @@ namespace {
 
 struct BodyPrinter {
   std::string operator()(const Wait& wait) const {
-    return absl::StrCat("wait \"", wait.status.text, "\"");
+    return absl::StrCat("wait \"", wait.text, "\"");
   }
   std::string operator()(const RunRound& run) const {
     const Assignment& a = run.assignment;

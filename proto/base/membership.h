@@ -1,5 +1,5 @@
 // The words that agents and the rendezvous say to each other, as plain values. The wire form is
-// proto/rendezvous.proto; translation happens in rendezvous/server/wire.cc alone.
+// proto/rendezvous.proto; translation happens in rendezvous/link/wire.cc alone.
 //
 // The conversation is one of states, not of commands: an agent reports what it is (AgentReport),
 // the server answers what it should be doing (Directive). Each is a complete statement, so one that
@@ -114,7 +114,6 @@ struct AgentReport {
   std::vector<WorkerFailure> failures;  // of `round`
   std::vector<int> unkillable_pids;     // workers that outlived SIGKILL; the node leaves
   std::optional<Departure> departure;   // with kLeaving
-  int num_running = 0;                  // live workers, for status lines
   friend bool operator==(const AgentReport&, const AgentReport&) = default;
 };
 
@@ -151,17 +150,6 @@ struct Assignment {
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 
-// What the rendezvous is waiting for, for the status line and for time-out messages.
-struct WaitStatus {
-  std::vector<std::string> present;  // names, by order of joining
-  std::vector<std::string> missing;  // names or node ranks that are known to be missing
-  int min_nodes = 0;
-  int max_nodes = 0;
-  absl::Duration left;  // until the deadline that `text` speaks of
-  std::string text;     // "waiting for 2 more of 4 nodes (node ranks 2, 3)"
-  friend bool operator==(const WaitStatus&, const WaitStatus&) = default;
-};
-
 enum class StopCause { kRestart, kMembershipChange, kJobFailed };
 
 // How a job ended, the same for every node.
@@ -175,7 +163,7 @@ struct JobOutcome {
 
 // What an agent should be doing; each is complete and may come again.
 struct Wait {
-  WaitStatus status;
+  std::string text;  // "waiting for 2 more of 4 nodes (node ranks 2 and 3)", for the status line
   friend bool operator==(const Wait&, const Wait&) = default;
 };
 struct RunRound {

@@ -9,7 +9,6 @@
 // are not.
 //
 // Threads: writers and readers of any thread or process; see OperationRing and ReadBoard.
-// Source:  DESIGN "Progress board".
 #pragma once
 
 #include <array>

@@ -50,8 +50,7 @@ struct StoreDelete {
 
 // One collective exchange of an opaque NCCL unique id inside a group of workers. Rank 0 of the
 // group passes the id that it has just created; the others wait for it. Each gets it once: an id
-// serves one communicator (reference: NCCL's bootstrap root accepts exactly its ranks, then
-// closes).
+// serves one communicator (NCCL's bootstrap root accepts exactly its ranks, then closes).
 struct UniqueIdExchange {
   std::string group;
   uint64_t nonce = 0;  // counts the communicators that this group has made in this round
@@ -65,8 +64,8 @@ using StoreOperation = std::variant<StoreSet, StoreGet, StoreWait, StoreAdd, Sto
                                     StoreDelete, UniqueIdExchange>;
 
 struct StoreRequest {
-  uint64_t request_id =
-      0;  // grows with each request of this agent; a repeated one gets the same answer
+  // Grows with each request of this agent; a repeated one gets the same answer.
+  uint64_t request_id = 0;
   Round round = kNoRound;  // the scope: keys of one round are never seen in another
   StoreOperation operation;
 };
@@ -83,5 +82,7 @@ struct StoreReply {
 inline constexpr size_t kMaxStoreKeyBytes = 4096;
 inline constexpr size_t kMaxStoreValueBytes = size_t{1} << 20;
 inline constexpr size_t kMaxStoreBytesPerJob = size_t{256} << 20;
+// The values of one reply together: ask for fewer keys at a time.
+inline constexpr size_t kMaxStoreReplyBytes = size_t{16} << 20;
 
 }  // namespace muster

@@ -9,7 +9,6 @@ namespace {
 // NCCL's is 128 bytes; others may be longer.
 constexpr size_t kMaxUniqueIdBytes = 4096;
 constexpr size_t kMaxMessageBytes = size_t{64} << 10;
-constexpr size_t kMaxValuesBytes = size_t{64} << 20;
 
 struct OperationEncoder {
   proto::StoreRequest* out;
@@ -94,7 +93,7 @@ StoreOperation DecodeOperation(const proto::StoreRequest& in, WireCheck& check) 
     case proto::StoreRequest::OPERATION_NOT_SET:
       break;
   }
-  check.Require(false, "operation", "is none that this version knows");
+  check.Require(false, "operation", "is not known to this version of muster");
   return StoreGet{};
 }
 
@@ -136,7 +135,7 @@ absl::StatusOr<StoreReply> Decode(const proto::StoreReply& in) {
       out.values.push_back(check.Text("values", value, kMaxStoreValueBytes));
       bytes += value.size();
     }
-    check.Require(bytes <= kMaxValuesBytes, "values", "are too large together");
+    check.Require(bytes <= kMaxStoreReplyBytes, "values", "are too large together");
   }
   if (!check.status().ok()) return check.status();
   return out;

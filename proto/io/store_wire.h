@@ -1,5 +1,5 @@
 // The wire form of store requests and replies, both ways. Used by the rendezvous stream
-// (rendezvous/client/wire.cc) and by the agent's Unix socket (agent/worker_service.cc); without
+// (rendezvous/link/wire.cc) and by the agent's Unix socket (agent/worker_service.cc); without
 // gRPC, so that workers can link it.
 //
 // Threads: pure.
@@ -21,8 +21,7 @@ void Encode(const StoreRequest& request, proto::StoreRequest* out);
 void Encode(const StoreReply& reply, proto::StoreReply* out);
 
 // Errors: kInvalidArgument: no operation, a key, value or list over its bound, a negative size or
-// time. The request id is the
-//         message's own: answer to it.
+//         time. The request id is the message's own: answer to it.
 absl::StatusOr<StoreRequest> Decode(const proto::StoreRequest& in);
 absl::StatusOr<StoreReply> Decode(const proto::StoreReply& in);
 

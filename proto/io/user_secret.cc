@@ -13,25 +13,12 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster {
 namespace {
 
 constexpr size_t kMaxSecretFileBytes = 4096;
-
-class File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int error) {
   return absl::UnavailableError(
@@ -71,15 +58,15 @@ absl::Status MakeDirectory(const std::string& path) {
 }
 
 absl::Status WriteNewFile(const std::string& path, absl::string_view text) {
-  File file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (file.fd() < 0) return ErrnoStatus("create", path, errno);
+  UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return ErrnoStatus("create", path, errno);
   while (!text.empty()) {
-    const ssize_t n = write(file.fd(), text.data(), text.size());
+    const ssize_t n = write(file.get(), text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus("write", path, errno);
     text.remove_prefix(static_cast<size_t>(n));
   }
-  return fsync(file.fd()) == 0 ? absl::OkStatus() : ErrnoStatus("write", path, errno);
+  return fsync(file.get()) == 0 ? absl::OkStatus() : ErrnoStatus("write", path, errno);
 }
 
 // The content is complete before the name exists, and the first to take the name wins.
@@ -117,14 +104,14 @@ absl::StatusOr<UserSecret> LoadFromHome(const std::string& home) {
 
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
   // O_NONBLOCK: a FIFO of that name must not make us wait.
-  File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.fd() < 0 && errno == ENOENT) {
+  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file && errno == ENOENT) {
     return absl::NotFoundError(absl::StrCat("there is no token file ", path));
   }
-  if (file.fd() < 0) return ErrnoStatus("read the token file", path, errno);
-  MUSTER_RETURN_IF_ERROR(CheckOwnerAndMode(file.fd(), path));
+  if (!file) return ErrnoStatus("read the token file", path, errno);
+  MUSTER_RETURN_IF_ERROR(CheckOwnerAndMode(file.get(), path));
   std::string text(kMaxSecretFileBytes + 1, '\0');
-  const ssize_t n = pread(file.fd(), text.data(), text.size(), 0);
+  const ssize_t n = pread(file.get(), text.data(), text.size(), 0);
   if (n < 0) return ErrnoStatus("read the token file", path, errno);
   if (static_cast<size_t>(n) > kMaxSecretFileBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the token file ", path, " is longer than ",

@@ -1,8 +1,7 @@
 // What a user asked for: the only home of the configuration of a launch and of its defaults.
 //
 // Made by launcher/flags.cc `ParseFlags` from the command line and PET_* variables; components get
-// small settings made from it (`MakeRendezvousSettings`). Travels to other nodes as
-// proto/job.proto (job_spec_wire.cc translates).
+// small settings made from it (`MakeRendezvousSettings`).
 //
 // Pure values.
 #pragma once
@@ -139,7 +138,8 @@ struct JobSpec {
   absl::Duration join_timeout = absl::Seconds(600);
   absl::Duration last_call_timeout = absl::Seconds(30);
   absl::Duration close_timeout = absl::Seconds(30);
-  absl::Duration read_timeout = absl::Seconds(60);    // of store operations
+  // How long a node whose workers have ended waits for the word of a server that is out of reach.
+  absl::Duration read_timeout = absl::Seconds(60);
   absl::Duration orphan_timeout = absl::Minutes(10);  // how long workers run on without a server
   LeaseSettings lease;
 
@@ -166,10 +166,5 @@ struct JobSpec {
 };
 
 RendezvousSettings MakeRendezvousSettings(const JobSpec& spec);
-
-// Encoded as proto/job.proto. `DecodeJobSpec(EncodeJobSpec(x)) == x`.
-std::string EncodeJobSpec(const JobSpec& spec);
-// Errors: kInvalidArgument if the bytes are no JobSpec or the spec does not validate.
-absl::StatusOr<JobSpec> DecodeJobSpec(const std::string& bytes);
 
 }  // namespace muster

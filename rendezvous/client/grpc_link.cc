@@ -8,7 +8,7 @@
 #include "proto/io/job_key.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
 namespace {

@@ -1,8 +1,9 @@
 // RendezvousLink over one gRPC stream; its other end is rendezvous/server/rendezvous_service.h.
 //
-// A life of the link: resolve the name -> one attempt per address (attend_stream.h) -> hello,
-// challenge, proof, accepted -> up
-// -> lost -> back-off -> resolve again. Every wait has a deadline.
+// A life of the link:
+//   resolve the name -> one attempt per address (attend_stream.h): hello, challenge, proof, accepted
+//     -> up -> lost -> back-off -> resolve again
+// Every wait has a deadline.
 #pragma once
 
 #include <deque>
@@ -23,7 +24,7 @@
 #include "proto/io/loop_mailbox.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/connect_failure.h"
-#include "rendezvous/client/rendezvous_link.h"
+#include "rendezvous/link/rendezvous_link.h"
 
 namespace muster::proto {
 class FromAgent;

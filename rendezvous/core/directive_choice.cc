@@ -24,8 +24,8 @@ StopRound StopLeftover(const JobState& state, const NodeState& node) {
 
 DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {
   if (node.report.phase == AgentPhase::kSucceeded) {
-    return WaitFor(state, absl::StrCat("finished; waiting for the others (", state.succeeded.size(),
-                                       " of ", state.members.size(), " nodes have finished)"));
+    return Wait{absl::StrCat("finished; waiting for the others (", state.succeeded.size(), " of ",
+                             state.members.size(), " nodes have finished)")};
   }
   RunRound run{.assignment = state.assignments.at(node.incarnation)};
   if (node.report.round < state.round) run.assignment.peers = state.peers;
@@ -33,27 +33,14 @@ DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {
 }
 
 Wait WaitWhileRunning(const JobState& state, const NodeState& node) {
-  if (!state.succeeded.empty())
-    return WaitFor(state, "the job is finishing; no node joins any more");
+  if (!state.succeeded.empty()) return Wait{"the job is finishing; no node joins any more"};
   const int max_nodes = state.settings->max_nodes;
-  return WaitFor(state, max_nodes == 1 ? absl::StrCat("the only place is taken; ",
-                                                      node.report.node.name, " is a spare")
-                                       : absl::StrCat("all ", max_nodes, " places are taken; ",
-                                                      node.report.node.name, " is a spare"));
+  const std::string places = max_nodes == 1 ? std::string("the only place is taken")
+                                            : absl::StrCat("all ", max_nodes, " places are taken");
+  return Wait{absl::StrCat(places, "; ", node.report.node.name, " is a spare")};
 }
 
 }  // namespace
-
-Wait WaitFor(const JobState& state, std::string text) {
-  Wait wait;
-  if (state.settings) {
-    wait.status.min_nodes = state.settings->min_nodes;
-    wait.status.max_nodes = state.settings->max_nodes;
-  }
-  wait.status.left = absl::InfiniteDuration();
-  wait.status.text = std::move(text);
-  return wait;
-}
 
 DirectiveBody DecideDirective(const JobState& state, const NodeState& node, MonoTime now) {
   if (state.phase == JobPhase::kEnded) return EndJob{*state.outcome};
@@ -66,11 +53,11 @@ DirectiveBody DecideDirective(const JobState& state, const NodeState& node, Mono
   if (IsBehind(node) && !waits_for_end) return StopLeftover(state, node);
   switch (state.phase) {
     case JobPhase::kForming:
-      return Wait{DecideRound(state, now).status};
+      return Wait{DecideRound(state, now).reason};
     case JobPhase::kRunning:
       return WaitWhileRunning(state, node);
     default:
-      return WaitFor(state, absl::StrCat("the job is ending: ", state.outcome->reason));
+      return Wait{absl::StrCat("the job is ending: ", state.outcome->reason)};
   }
 }
 

@@ -105,7 +105,7 @@ std::optional<DirectiveBody> RendezvousCore::AnswerWithoutChange(const AgentRepo
         InWords(state_.ended_at + state_.settings->close_timeout - now)))};
   }
   const absl::Status admission = CheckAdmission(state_, event.from, report, now);
-  if (absl::IsUnavailable(admission)) return WaitFor(state_, std::string(admission.message()));
+  if (absl::IsUnavailable(admission)) return Wait{std::string(admission.message())};
   if (!admission.ok()) return Refuse{admission};
   return std::nullopt;
 }
@@ -126,7 +126,7 @@ void RendezvousCore::OnFarewell(Incarnation from, const AgentReport& report, Tur
 DirectiveBody RendezvousCore::AnswerFarewell(const AgentReport& report) const {
   if (state_.outcome) return EndJob{*state_.outcome};
   if (report.unkillable_pids.empty()) {
-    return WaitFor(state_, absl::StrCat(report.node.name, " has left the job"));
+    return Wait{absl::StrCat(report.node.name, " has left the job")};
   }
   return Refuse{absl::FailedPreconditionError(
       absl::StrCat(FarewellReason(report), "; this node cannot take part in another round"))};

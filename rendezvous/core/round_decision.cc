@@ -95,19 +95,8 @@ std::string TimeoutReason(const JobState& state, MonoTime now) {
   return absl::StrCat(text, ". Start the missing nodes or raise --rdzv_conf=join_timeout");
 }
 
-RoundDecision WaitUntil(const JobState& state, MonoTime deadline, std::string text, MonoTime now) {
-  RoundDecision decision{.reason = std::move(text), .next_deadline = deadline};
-  WaitStatus& status = decision.status;
-  for (const auto& [unused, node] : state.joined) {
-    if (static_cast<int>(status.present.size()) == kMaxPresentNamed) break;
-    status.present.push_back(NameOf(state, node));
-  }
-  status.missing = FindMissing(state).names;
-  status.min_nodes = state.settings->min_nodes;
-  status.max_nodes = state.settings->max_nodes;
-  status.left = deadline.is_infinite() ? absl::InfiniteDuration() : deadline - now;
-  status.text = decision.reason;
-  return decision;
+RoundDecision WaitUntil(MonoTime deadline, std::string text) {
+  return {.reason = std::move(text), .next_deadline = deadline};
 }
 
 RoundDecision Complete(std::string reason) {
@@ -149,19 +138,16 @@ RoundDecision DecideWithEnough(const JobState& state, MonoTime now) {
         state.last_call_since.value_or(now) + settings.last_call_timeout;
     const MonoTime starts = std::max(last_call_ends, state.not_before);
     if (now < starts) {
-      return WaitUntil(state, starts,
-                       absl::StrCat(joined, " of ", WantedInWords(settings),
-                                    " joined; last call ends in ", InWords(starts - now)),
-                       now);
+      return WaitUntil(starts, absl::StrCat(joined, " of ", WantedInWords(settings),
+                                            " joined; last call ends in ", InWords(starts - now)));
     }
     reason = absl::StrCat("last call elapsed with ", joined, " of ", WantedInWords(settings));
   }
   if (now < state.not_before) {
     return WaitUntil(
-        state, state.not_before,
+        state.not_before,
         absl::StrCat("the next round starts in ", InWords(state.not_before - now), ", because ",
-                     state.quick_ends, " rounds in a row ended within ten seconds"),
-        now);
+                     state.quick_ends, " rounds in a row ended within ten seconds"));
   }
   return Complete(std::move(reason));
 }
@@ -179,7 +165,7 @@ RoundDecision DecideRound(const JobState& state, MonoTime now) {
   if (now >= deadline) {
     return {.verdict = RoundVerdict::kTimedOut, .reason = TimeoutReason(state, now)};
   }
-  return WaitUntil(state, deadline, are_stopping ? StoppingText(state) : MissingText(state), now);
+  return WaitUntil(deadline, are_stopping ? StoppingText(state) : MissingText(state));
 }
 
 std::vector<Incarnation> ChooseMembers(const JobState& state) {

@@ -16,7 +16,6 @@ struct RoundDecision {
   std::string reason;  // goes to the log, the status page and the status line of waiting agents
   // When a later tick could change the verdict; InfiniteFuture() if only an event can.
   MonoTime next_deadline = MonoTime::InfiniteFuture();
-  WaitStatus status;  // for kWait; `text` is `reason`
 };
 
 // Names listed in statuses and messages; the rest is counted ("and 5 more"), because a line that

@@ -17,6 +17,12 @@ bool IsRead(const StoreOperation& operation) {
          std::holds_alternative<StoreWait>(operation);
 }
 
+size_t BytesOf(const std::vector<std::string>& texts) {
+  size_t bytes = 0;
+  for (const std::string& text : texts) bytes += text.size();
+  return bytes;
+}
+
 absl::Status CheckKey(const std::string& key) {
   if (key.empty()) return absl::InvalidArgumentError("a store key is empty");
   if (key.size() <= kMaxStoreKeyBytes) return absl::OkStatus();
@@ -51,6 +57,10 @@ absl::Status CheckExchange(const UniqueIdExchange& op) {
 
 }  // namespace
 
+size_t StoreCore::Pending::bytes() const {
+  return BytesOf(keys) + (group ? group->group.size() : 0);
+}
+
 std::vector<SendStoreReply> StoreCore::StartRound(Round round, MonoTime) {
   Replies out;
   for (const auto& [unused, pending] : pending_) {
@@ -60,6 +70,7 @@ std::vector<SendStoreReply> StoreCore::StartRound(Round round, MonoTime) {
            out);
   }
   pending_.clear();
+  pending_bytes_ = 0;
   waiters_.clear();
   deadlines_.clear();
   pending_requests_.clear();
@@ -146,9 +157,7 @@ void StoreCore::Apply(Incarnation from, uint64_t id, const StoreWait& op, MonoTi
                       Replies& out) {
   const std::string* absent = FindAbsent(op.keys);
   if (absent == nullptr) {
-    Values values;
-    for (const std::string& key : op.keys) values.push_back(values_.at(key));
-    Answer(from, id, std::move(values), out);
+    Answer(from, id, Collect(op.keys), out);
     return;
   }
   for (const std::string& key : op.keys) {
@@ -309,6 +318,7 @@ void StoreCore::WakeWaiters(const std::string& key, Replies& out) {
   const auto found = waiters_.find(key);
   if (found == waiters_.end()) return;
   const absl::btree_set<uint64_t> woken = found->second;
+  size_t answered = 0;
   for (const uint64_t id : woken) {
     Pending pending = Unpark(id);
     if (const std::string* absent = FindAbsent(pending.keys)) {
@@ -316,10 +326,28 @@ void StoreCore::WakeWaiters(const std::string& key, Replies& out) {
       Park(std::move(pending), out);
       continue;
     }
-    Values values;
-    for (const std::string& wanted : pending.keys) values.push_back(values_.at(wanted));
+    absl::StatusOr<Values> values = Collect(pending.keys);
+    if (values.ok()) answered += BytesOf(*values);
+    if (answered > kMaxAnswerBytesPerStep) {
+      values = absl::ResourceExhaustedError(
+          absl::StrCat("store key '", key, "' answers waits with more than ",
+                       kMaxAnswerBytesPerStep, " bytes at once; let fewer ranks wait for it"));
+    }
     Answer(pending.from, pending.request_id, std::move(values), out);
   }
+}
+
+absl::StatusOr<StoreCore::Values> StoreCore::Collect(const std::vector<std::string>& keys) const {
+  size_t bytes = 0;
+  for (const std::string& key : keys) bytes += values_.at(key).size();
+  if (bytes > kMaxStoreReplyBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the values of these ", keys.size(), " keys have ", bytes, " bytes together; one answer ",
+        "holds ", kMaxStoreReplyBytes, " at most: wait for fewer keys at a time"));
+  }
+  Values values;
+  for (const std::string& key : keys) values.push_back(values_.at(key));
+  return values;
 }
 
 const std::string* StoreCore::FindAbsent(const std::vector<std::string>& keys) const {
@@ -331,6 +359,15 @@ const std::string* StoreCore::FindAbsent(const std::vector<std::string>& keys) c
 // --- Requests that wait
 
 void StoreCore::Park(Pending pending, Replies& out) {
+  const size_t bytes = pending.bytes();
+  if (pending_bytes_ + bytes > kMaxPendingBytes) {
+    Answer(pending.from, pending.request_id,
+           absl::ResourceExhaustedError(
+               absl::StrCat("the requests of this job that wait at the store name keys of ",
+                            pending_bytes_, " bytes already; the limit is ", kMaxPendingBytes)),
+           out);
+    return;
+  }
   if (pending_.size() == kMaxPendingRequests) {
     Answer(pending.from, pending.request_id,
            absl::ResourceExhaustedError(absl::StrCat(
@@ -338,6 +375,7 @@ void StoreCore::Park(Pending pending, Replies& out) {
            out);
     return;
   }
+  pending_bytes_ += bytes;
   const uint64_t id = next_pending_++;
   if (pending.group) {
     exchanges_.at(*pending.group).waiting[pending.group_rank] = id;
@@ -352,6 +390,7 @@ void StoreCore::Park(Pending pending, Replies& out) {
 StoreCore::Pending StoreCore::Unpark(uint64_t id) {
   const auto found = pending_.find(id);
   Pending pending = std::move(found->second);
+  pending_bytes_ -= pending.bytes();
   pending_.erase(found);
   deadlines_.erase({pending.deadline, id});
   pending_requests_.erase({pending.from, pending.request_id});
@@ -395,7 +434,7 @@ void StoreCore::AnswerAndRemember(Incarnation to, uint64_t id, absl::StatusOr<Va
                                   Replies& out) {
   Answer(to, id, std::move(result), out);
   const auto size = [](const StoreReply& reply) {
-    return reply.values.empty() ? size_t{0} : reply.values.front().size();
+    return BytesOf(reply.values) + reply.status.message().size();
   };
   Remembered& remembered = remembered_[to];
   const StoreReply& reply = out.back().reply;
@@ -416,6 +455,11 @@ std::string StoreCore::CheckInvariants() const {
   size_t bytes = 0;
   for (const auto& [key, value] : values_) bytes += key.size() + value.size();
   if (bytes != bytes_ || bytes_ > kMaxStoreBytesPerJob) return absl::StrCat("S2: ", bytes_);
+  size_t pending_bytes = 0;
+  for (const auto& [unused, pending] : pending_) pending_bytes += pending.bytes();
+  if (pending_bytes != pending_bytes_ || pending_bytes_ > kMaxPendingBytes) {
+    return absl::StrCat("S2: ", pending_bytes_, " bytes pending");
+  }
   for (const auto& [key, exchange] : exchanges_) {
     if (static_cast<int>(exchange.taken.size()) == exchange.group_size &&
         !exchange.unique_id.empty()) {

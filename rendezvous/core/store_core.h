@@ -28,10 +28,14 @@ struct SendStoreReply {
 // Answers to changes are remembered, so that a repeated request changes nothing twice; those of
 // reads are not, because reading again does no harm.
 inline constexpr size_t kMaxRememberedReplies = 256;
-inline constexpr size_t kMaxRememberedBytes = size_t{1} << 20;  // per agent
+inline constexpr size_t kMaxRememberedBytes = size_t{64} << 10;  // per agent
 // Requests of all workers of a job that wait at one time, and unique-id exchanges in one round.
 inline constexpr size_t kMaxPendingRequests = size_t{1} << 18;
-inline constexpr size_t kMaxExchanges = size_t{1} << 16;
+inline constexpr size_t kMaxPendingBytes = size_t{64} << 20;  // of the keys that they name
+// The answers that one event may cause, as when a key appears that every node waits for. Waits
+// beyond it are refused, because each answer is a copy until its node has read it.
+inline constexpr size_t kMaxAnswerBytesPerStep = size_t{256} << 20;
+inline constexpr size_t kMaxExchanges = size_t{1} << 14;
 
 class StoreCore {
  public:
@@ -56,8 +60,8 @@ class StoreCore {
 
   MonoTime NextDeadline() const;
 
-  // S1: no pending wait whose keys all exist. S2: bytes_ is the sum of keys and values and within
-  // the limit. S3: no unique id is held for a group whose every member has it. S4: every pending
+  // S1: no pending wait whose keys all exist. S2: bytes_ and pending_bytes_ are what is held, and
+  // within their limits. S3: no unique id is held for a group whose every member has it. S4: every pending
   // request is found by its deadline, and by the key or the group it waits for. Empty if all hold.
   std::string CheckInvariants() const;
 
@@ -80,6 +84,7 @@ class StoreCore {
     std::string waits_for;          // the first of `keys` that is absent
     std::optional<GroupKey> group;  // of a UniqueIdExchange
     int group_rank = 0;
+    size_t bytes() const;  // of the names in it
   };
   struct Exchange {
     int group_size = 0;
@@ -107,6 +112,10 @@ class StoreCore {
   absl::Status Put(const std::string& key, std::string value, Replies& out);
   void WakeWaiters(const std::string& key, Replies& out);
   const std::string* FindAbsent(const std::vector<std::string>& keys) const;
+  // The values of keys that all exist.
+  //
+  // Errors: kResourceExhausted: more than one reply may hold.
+  absl::StatusOr<Values> Collect(const std::vector<std::string>& keys) const;
   absl::StatusOr<Exchange*> FindExchange(const UniqueIdExchange& op);
   // Gives the id to one rank; drops it when every rank has it.
   void Hand(Exchange& exchange, int group_rank, Incarnation to, uint64_t id, Replies& out);
@@ -126,6 +135,7 @@ class StoreCore {
 
   uint64_t next_pending_ = 0;
   absl::btree_map<uint64_t, Pending> pending_;
+  size_t pending_bytes_ = 0;                                         // of the keys that they name
   absl::btree_map<std::string, absl::btree_set<uint64_t>> waiters_;  // by Pending::waits_for
   absl::btree_set<std::pair<MonoTime, uint64_t>> deadlines_;
   absl::btree_set<std::pair<Incarnation, uint64_t>> pending_requests_;  // (agent, request id)

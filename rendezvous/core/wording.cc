@@ -1,25 +1,13 @@
 #include "rendezvous/core/wording.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/process_end.h"
 
 namespace muster::rendezvous {
-namespace {
-
-std::string HowItEnded(const WorkerFailure& failure) {
-  if (failure.start_failed) return absl::StrCat("could not be started: ", failure.message);
-  if (failure.probably_out_of_memory)
-    return "was killed, probably because memory ran out (SIGKILL)";
-  if (failure.signal != 0) return absl::StrCat("was ended by ", SignalInWords(failure.signal));
-  return absl::StrCat("exited with code ", failure.exit_code);
-}
-
-}  // namespace
-
 absl::string_view Nodes(int count) { return count == 1 ? "node" : "nodes"; }
 
 std::string NamesInWords(absl::Span<const std::string> names, int count) {
@@ -34,11 +22,6 @@ std::string InWords(absl::Duration duration) {
   if (seconds < 1) return absl::StrFormat("%.0fms", seconds * 1e3);
   if (seconds < 10) return absl::StrFormat("%gs", std::round(seconds * 10) / 10);
   return absl::StrFormat("%.0fs", seconds);
-}
-
-std::string SignalInWords(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
 }
 
 std::string InWords(const WorkerFailure& failure) {

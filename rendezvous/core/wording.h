@@ -21,9 +21,6 @@ std::string NamesInWords(absl::Span<const std::string> names, int count);
 // Rounded to what a person reads: "250ms", "6.3s", "12s", "10m0s" as "600s".
 std::string InWords(absl::Duration duration);
 
-// "SIGINT".
-std::string SignalInWords(int signal);
-
 // "rank 5 (local rank 1) on node2 exited with code 1".
 std::string InWords(const WorkerFailure& failure);
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "proto/rendezvous.pb.h"
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 #include "rendezvous/server/outbox.h"
 
 namespace muster::rendezvous {
@@ -86,7 +86,9 @@ class AgentSessions::Session final : public Attendee {
       case proto::FromAgent::MESSAGE_NOT_SET:
         break;
     }
-    return absl::InvalidArgumentError("a message that this version does not know");
+    return absl::InvalidArgumentError(
+        "a message of a kind that this version of muster does not know; install the same muster on "
+        "every node");
   }
 
   absl::Status TakeHello(const proto::Hello& hello) {

@@ -5,7 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/rendezvous.pb.h"
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
 namespace {

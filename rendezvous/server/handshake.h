@@ -31,9 +31,9 @@ class ServerHandshake {
   // `owners` must outlive this.
   ServerHandshake(const std::vector<OwnerKey>& owners, std::string host_name, TlsPeer peer);
 
-  // Errors: kFailedPrecondition: another version, or out of turn. kInvalidArgument: malformed.
-  // kUnauthenticated: no owner's
-  //         secret, or not the one that TLS has shown.
+  // Errors: kFailedPrecondition: another version, or out of turn.
+  //         kInvalidArgument: malformed.
+  //         kUnauthenticated: no owner's secret, or not the one that TLS has shown.
   absl::Status OnHello(const proto::Hello& hello, const std::string& nonce,
                        proto::Challenge* challenge);
 

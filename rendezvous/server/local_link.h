@@ -6,7 +6,7 @@
 
 #include "asio/io_context.hpp"
 #include "proto/io/loop_mailbox.h"
-#include "rendezvous/client/rendezvous_link.h"
+#include "rendezvous/link/rendezvous_link.h"
 #include "rendezvous/server/job_loop.h"
 
 namespace muster::rendezvous {

@@ -2,8 +2,8 @@
 // the ways in, the end.
 //
 //   RendezvousServer -- JobLoop (job_loop.h): JobTable, timer, who attends
-//                    -- AgentSessions (agent_sessions.h), after Listen: handshakes, queues --
-//                    RendezvousService: gRPC
+//                    -- AgentSessions (agent_sessions.h), after Listen: handshakes, queues
+//                         -- RendezvousService (rendezvous_service.h): gRPC
 //                    -- LocalLink (local_link.h) for the agent of this process
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "asio/steady_timer.hpp"
 #include "proto/io/credentials.h"
 #include "proto/io/loop_mailbox.h"
-#include "rendezvous/client/rendezvous_link.h"
+#include "rendezvous/link/rendezvous_link.h"
 #include "rendezvous/server/job_loop.h"
 
 namespace muster::rendezvous {
@@ -51,10 +51,11 @@ class RendezvousServer {
   // address, else its first), and returns the port; 0 takes a free one. All addresses only if asked
   // for: "0.0.0.0" or "::". Once.
   //
-  // Errors: kAlreadyExists: another process listens there. kInvalidArgument: the name cannot be
-  // resolved, or is not an address
-  //         of this machine. kPermissionDenied: a port below 1024. kFailedPrecondition: it listens
-  //         already, or has no owner. kUnavailable: anything else.
+  // Errors: kAlreadyExists: another process listens there.
+  //         kInvalidArgument: the name cannot be resolved, or is no address of this machine.
+  //         kPermissionDenied: a port below 1024.
+  //         kFailedPrecondition: it listens already, or has no owner.
+  //         kUnavailable: anything else.
   absl::StatusOr<int> Listen(const std::string& address, int port);
 
   // The way for the agent of this process, whose owner is the first. The link may outlive the

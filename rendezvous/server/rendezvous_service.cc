@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/mutex.h"
 #include "proto/rendezvous.grpc.pb.h"
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
 namespace {

@@ -34,12 +34,13 @@ using StreamId = Id<struct StreamIdTag, uint64_t>;
 
 // Called on the loop thread.
 struct ServiceEvents {
-  std::function<void(StreamId, std::string peer_address, TlsPeer)>
-      on_open;  // reads begin with ReadNext
-  std::function<void(StreamId, const proto::FromAgent&)>
-      on_message;  // the next comes after ReadNext
+  // Reads begin with ReadNext.
+  std::function<void(StreamId, std::string peer_address, TlsPeer)> on_open;
+  // The next comes after ReadNext.
+  std::function<void(StreamId, const proto::FromAgent&)> on_message;
   std::function<void(StreamId)> on_written;
-  std::function<void(StreamId)> on_end;  // the last of this stream, unless Finish came first
+  // The last event of this stream, unless Finish came first.
+  std::function<void(StreamId)> on_end;
 };
 
 // Loop thread only.
@@ -47,9 +48,10 @@ class RendezvousService {
  public:
   // Listens on exactly this address; port 0 takes a free one.
   //
-  // Errors: kAlreadyExists: another process listens there. kInvalidArgument: not an address of this
-  // machine.
-  //         kPermissionDenied: a port below 1024. kUnavailable: anything else.
+  // Errors: kAlreadyExists: another process listens there.
+  //         kInvalidArgument: not an address of this machine.
+  //         kPermissionDenied: a port below 1024.
+  //         kUnavailable: anything else.
   static absl::StatusOr<std::unique_ptr<RendezvousService>> Start(
       asio::io_context& loop, const asio::ip::tcp::endpoint& address,
       const std::vector<OwnerKey>& owners, TlsMode tls, ServiceEvents events);

@@ -1,5 +1,5 @@
 // The server's clock without its own stalls: a server that was stopped or starved has not listened
-// meanwhile, so that time counts against no lease (DESIGN: the server may die).
+// meanwhile, so that time counts against no lease.
 //
 // Threads: compatible; pure.
 #pragma once

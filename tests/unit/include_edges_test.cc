@@ -41,7 +41,7 @@ Strings Public(const Strings& names, Strings others) {
 
 // The same for a back end of communicators, or what they share.
 Strings Backend(Strings others) {
-  others.insert(others.end(), {"proto/base/", "worker_runtime/comm/*"});
+  others.insert(others.end(), {"proto/base/", "proto/io/unique_fd.h", "worker_runtime/comm/*"});
   return Public({"buffer", "communicator", "dtype", "store", "sum_tree", "work"},
                 std::move(others));
 }
@@ -53,14 +53,15 @@ const std::vector<Room>& Rooms() {
       {"proto/base/mutex.h", {"proto/base/"}},
       {"proto/base/condition.h", {"proto/base/"}},
       {"proto/base/", {"proto/base/"}, true},
-      {"proto/spec/", {"proto/base/", "proto/spec/", "proto/job.pb.h"}, true},
+      {"proto/spec/", {"proto/base/", "proto/spec/"}, true},
       {"proto/io/", {"proto/"}},
       {"rendezvous/core/", {"proto/base/", "rendezvous/core/"}, true},
-      {"rendezvous/client/", {"proto/", "rendezvous/client/"}},
+      {"rendezvous/link/", {"proto/", "rendezvous/link/"}},
+      {"rendezvous/client/", {"proto/", "rendezvous/link/", "rendezvous/client/"}},
       {"rendezvous/server/", {"proto/", "rendezvous/"}},
       {"agent/core/", {"proto/base/", "proto/spec/", "agent/core/"}, true},
       {"agent/process/", {"proto/", "agent/core/", "agent/process/"}},
-      {"agent/", {"proto/", "agent/", "rendezvous/client/"}},
+      {"agent/", {"proto/", "agent/", "rendezvous/link/"}},
       {"launcher/commands/",
        {"proto/", "rendezvous/", "agent/", "launcher/", "worker_runtime/plan/"}},
       {"launcher/endpoint.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
@@ -87,17 +88,19 @@ const std::vector<Room>& Rooms() {
        Backend({"worker_runtime/comm/nccl/", "worker_runtime/comm/gloo/"})},
       {"worker_runtime/comm/", Backend({})},
       {"worker_runtime/checkpoint/",
-       Public({"buffer", "dtype"}, {"proto/base/", "worker_runtime/checkpoint/"})},
+       Public({"buffer", "dtype"},
+              {"proto/base/", "proto/io/unique_fd.h", "worker_runtime/checkpoint/"})},
       {"worker_runtime/data/",
-       {"proto/base/", "worker_runtime/include/muster/", "worker_runtime/data/"}},
+       {"proto/base/", "proto/io/unique_fd.h", "worker_runtime/include/muster/",
+        "worker_runtime/data/"}},
       {"worker_runtime/engine/",
        {"proto/base/", "proto/io/sha256.h", "worker_runtime/include/muster/",
         "worker_runtime/plan/", "worker_runtime/kernels/", "worker_runtime/nn/",
         "worker_runtime/checkpoint/", "worker_runtime/engine/"}},
       {"worker_runtime/runtime/",
-       {"proto/base/", "proto/spec/", "proto/io/store_wire.h", "proto/agent.pb.h",
-        "proto/store.pb.h", "worker_runtime/include/muster/", "worker_runtime/comm/",
-        "worker_runtime/runtime/"}},
+       {"proto/base/", "proto/spec/", "proto/io/store_wire.h", "proto/io/unique_fd.h",
+        "proto/agent.pb.h", "proto/store.pb.h", "worker_runtime/include/muster/",
+        "worker_runtime/comm/", "worker_runtime/runtime/"}},
       {"worker_runtime/train/",
        {"proto/base/", "worker_runtime/include/muster/", "worker_runtime/plan/",
         "worker_runtime/engine/agreement.h", "worker_runtime/kernels/isa.h",
@@ -171,7 +174,6 @@ bool IsOurs(const std::string& include) {
 bool MayTranslateMessages(const std::string& path) {
   const Strings endings = {"wire.cc",          "_service.cc",       "_client.cc",  "_link.cc",
                            "attend_stream.cc", "agent_sessions.cc", "handshake.cc"};
-  if (absl::StartsWith(path, "proto/spec/")) return absl::EndsWith(path, ".cc");
   return std::any_of(endings.begin(), endings.end(),
                      [&](const std::string& ending) { return absl::EndsWith(path, ending); });
 }
@@ -265,7 +267,7 @@ TEST(IncludeEdges, ReportMessagesOutsideOfTheirTranslation) {
   EXPECT_THAT(
       Violations("rendezvous/server/rendezvous_server.cc", "#include \"proto/rendezvous.pb.h\"\n"),
       ElementsAre(HasSubstr("translated")));
-  EXPECT_THAT(Violations("rendezvous/client/wire.cc", "#include \"proto/rendezvous.pb.h\"\n"),
+  EXPECT_THAT(Violations("rendezvous/link/wire.cc", "#include \"proto/rendezvous.pb.h\"\n"),
               IsEmpty());
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -91,7 +92,7 @@ int Sync(int fd) {
 }
 
 // 0 or an errno.
-int WriteAndSync(FileDescriptor file, absl::Span<const absl::string_view> pieces, int64_t bytes) {
+int WriteAndSync(UniqueFd file, absl::Span<const absl::string_view> pieces, int64_t bytes) {
   int error = Reserve(file.get(), bytes);
   for (size_t i = 0; error == 0 && i < pieces.size(); ++i) error = WriteAll(file.get(), pieces[i]);
   if (error == 0) error = Sync(file.get());
@@ -100,12 +101,6 @@ int WriteAndSync(FileDescriptor file, absl::Span<const absl::string_view> pieces
 }
 
 }  // namespace
-
-int FileDescriptor::Close() {
-  const int fd = std::exchange(fd_, -1);
-  // After EINTR Linux has closed it all the same.
-  return fd < 0 || close(fd) == 0 || errno == EINTR ? 0 : errno;
-}
 
 absl::Status FileError(int error, absl::string_view what) {
   const std::string message = absl::StrCat(what, ": ", std::strerror(error));
@@ -140,7 +135,7 @@ absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string
   const std::string parent = ParentOf(path);
   const std::string name = path.substr(path.rfind('/') + 1);
   const std::string hidden = absl::StrCat(parent, "/.", name, ".", RandomSuffix());
-  FileDescriptor file(open(hidden.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  UniqueFd file(open(hidden.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return WriteError(errno, path, bytes);
   int error = WriteAndSync(std::move(file), pieces, bytes);
   if (error == 0 && rename(hidden.c_str(), path.c_str()) != 0) error = errno;
@@ -172,7 +167,7 @@ absl::Status CreateDirectories(const std::string& path) {
 }
 
 absl::Status SyncDirectory(const std::string& path) {
-  FileDescriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const int error = directory.get() < 0 ? errno : Sync(directory.get());
   return error == 0 ? absl::OkStatus()
                     : FileError(error, absl::StrCat("cannot sync the directory ", path));

@@ -8,33 +8,12 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace muster::checkpoint {
-
-// Owns a file descriptor; -1 is none.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor() { (void)Close(); }
-
-  int get() const { return fd_; }
-  // 0, or the errno of close(): some network file systems tell of a lack of space only here.
-  int Close();
-
- private:
-  int fd_ = -1;
-};
 
 // The status for `error` (an errno): "<what>: <text of the error>".
 absl::Status FileError(int error, absl::string_view what);

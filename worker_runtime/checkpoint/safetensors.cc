@@ -91,30 +91,12 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::FromDescriptor(int fd, const std::string& path) {
   SafetensorsFile file;
-  file.fd_ = fd;
+  file.fd_.reset(fd);
   file.path_ = path;
   MUSTER_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadHeader(fd, path));
   file.metadata_ = std::move(header.metadata);
   file.arrays_ = std::move(header.arrays);
   return file;
-}
-
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      metadata_(std::move(other.metadata_)),
-      arrays_(std::move(other.arrays_)) {}
-
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(metadata_, other.metadata_);
-  std::swap(arrays_, other.arrays_);
-  return *this;
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (fd_ >= 0) close(fd_);
 }
 
 absl::Status SafetensorsFile::Read(const std::string& name, Buffer out) const {
@@ -130,7 +112,7 @@ absl::Status SafetensorsFile::Read(const std::string& name, Buffer out) const {
         "\"", name, "\" of ", path_, " has ", count, " elements of ", ToString(info.dtype),
         ", but ", out.count, " of ", ToString(out.dtype), " were asked for"));
   }
-  return ReadAt(fd_, info.offset, static_cast<char*>(out.data), info.bytes, path_);
+  return ReadAt(fd_.get(), info.offset, static_cast<char*>(out.data), info.bytes, path_);
 }
 
 }  // namespace muster::checkpoint

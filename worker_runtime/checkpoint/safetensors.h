@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "muster/buffer.h"
 #include "muster/dtype.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::checkpoint {
 
@@ -51,9 +52,6 @@ class SafetensorsFile {
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
   // Takes over `fd`, which was opened for reading; `path` is for messages.
   static absl::StatusOr<SafetensorsFile> FromDescriptor(int fd, const std::string& path);
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
-  ~SafetensorsFile();
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::map<std::string, ArrayInfo>& arrays() const { return arrays_; }
@@ -65,7 +63,7 @@ class SafetensorsFile {
  private:
   SafetensorsFile() = default;
   std::string path_;
-  int fd_ = -1;
+  UniqueFd fd_;
   std::map<std::string, std::string> metadata_;
   std::map<std::string, ArrayInfo> arrays_;
 };

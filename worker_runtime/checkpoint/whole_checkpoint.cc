@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/unique_fd.h"
 #include "worker_runtime/checkpoint/durable_file.h"
 #include "worker_runtime/checkpoint/publish.h"
 #include "worker_runtime/checkpoint/training_json.h"
@@ -123,14 +124,13 @@ absl::Status WriteFiles(const std::string& directory, const TrainingState& state
   return WriteDurably(absl::StrCat(directory, "/", kTraining), {training});
 }
 
-absl::StatusOr<int> OpenIn(const FileDescriptor& directory, const std::string& path,
-                           const char* name) {
+absl::StatusOr<int> OpenIn(const UniqueFd& directory, const std::string& path, const char* name) {
   const int fd = openat(directory.get(), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return FileError(errno, absl::StrCat("cannot open ", path, "/", name));
   return fd;
 }
 
-absl::StatusOr<SafetensorsFile> OpenArrays(const FileDescriptor& directory, const std::string& path,
+absl::StatusOr<SafetensorsFile> OpenArrays(const UniqueFd& directory, const std::string& path,
                                            const char* name, int64_t step) {
   MUSTER_ASSIGN_OR_RETURN(int fd, OpenIn(directory, path, name));
   const std::string file_path = absl::StrCat(path, "/", name);
@@ -169,7 +169,7 @@ absl::Status NoCheckpointError(const std::string& directory,
 }
 
 absl::StatusOr<std::string> ReadText(int fd, const std::string& path) {
-  FileDescriptor file(fd);
+  UniqueFd file(fd);
   std::string text;
   char block[4096];
   for (;;) {
@@ -233,7 +233,7 @@ absl::StatusOr<std::string> FindWholeCheckpoint(const std::string& directory) {
 
 absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path) {
   // All files through one descriptor: a checkpoint that is replaced meanwhile is read as one.
-  FileDescriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() < 0) return FileError(errno, absl::StrCat("cannot open ", path));
   const std::string training_path = absl::StrCat(path, "/", kTraining);
   MUSTER_ASSIGN_OR_RETURN(int fd, OpenIn(directory, path, kTraining));

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "proto/io/unique_fd.h"
 #include "worker_runtime/comm/interface_pattern.h"
 
 namespace muster::comm {
@@ -70,13 +71,12 @@ absl::StatusOr<std::string> SourceAddressTowards(const std::string& host) {
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
   for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
-    const int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
+    const UniqueFd fd(socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd) continue;
     sockaddr_storage from{};
     socklen_t length = sizeof(from);
-    const bool routed = connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
-                        getsockname(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0;
-    close(fd);
+    const bool routed = connect(fd.get(), to->ai_addr, to->ai_addrlen) == 0 &&
+                        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&from), &length) == 0;
     if (routed) return NumericText(reinterpret_cast<const sockaddr*>(&from));
   }
   return absl::InvalidArgumentError(

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::comm {
 namespace {
@@ -67,10 +68,9 @@ OperationRing::~OperationRing() {
 }
 
 absl::StatusOr<std::unique_ptr<OperationRing>> OperationRing::OpenBoard(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return NamingBoard(path, CannotUse("open"));
-  const absl::StatusOr<ProgressBoard*> board = MapBoard(fd);
-  close(fd);
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd) return NamingBoard(path, CannotUse("open"));
+  const absl::StatusOr<ProgressBoard*> board = MapBoard(fd.get());
   if (!board.ok()) return NamingBoard(path, board.status());
   return std::unique_ptr<OperationRing>(new OperationRing(*board));
 }

@@ -62,7 +62,7 @@ absl::Status CannotOpen(const std::string& path, int error) {
 }
 
 struct OpenedFile {
-  FileDescriptor descriptor;
+  UniqueFd descriptor;
   int64_t size = 0;
 };
 
@@ -73,7 +73,7 @@ absl::StatusOr<OpenedFile> OpenRegular(const std::string& path) {
     fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) return CannotOpen(path, errno);
-  FileDescriptor file(fd);
+  UniqueFd file(fd);
   struct stat status = {};
   if (fstat(fd, &status) != 0) return CannotOpen(path, errno);
   if (S_ISDIR(status.st_mode)) {
@@ -143,15 +143,6 @@ const char* NameOf(TokenFormat format) {
   return format == TokenFormat::kText ? "text" : "GPT-2 tokens";
 }
 
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError("the name of a data file is empty");
   MUSTER_ASSIGN_OR_RETURN(OpenedFile opened, OpenRegular(path));
@@ -189,7 +180,7 @@ absl::Status TokenFile::Recognise(int64_t size) {
 }
 
 absl::Status TokenFile::Read(int64_t first, absl::Span<int32_t> out) const {
-  if (file_.is_open()) return ReadFrom(file_, first, out);
+  if (file_) return ReadFrom(file_, first, out);
   const absl::StatusOr<OpenedFile> opened = OpenRegular(path_);
   if (!opened.ok()) {
     return absl::UnavailableError(
@@ -198,7 +189,7 @@ absl::Status TokenFile::Read(int64_t first, absl::Span<int32_t> out) const {
   return ReadFrom(opened->descriptor, first, out);
 }
 
-absl::Status TokenFile::ReadFrom(const FileDescriptor& file, int64_t first,
+absl::Status TokenFile::ReadFrom(const UniqueFd& file, int64_t first,
                                  absl::Span<int32_t> out) const {
   const int64_t width = BytesPerToken(format_);
   std::array<uint8_t, 16384> buffer;

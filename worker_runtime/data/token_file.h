@@ -8,11 +8,11 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::data {
 
@@ -25,22 +25,6 @@ enum class TokenFormat {
 int64_t VocabularyOf(TokenFormat format);
 // "text", "GPT-2 tokens".
 const char* NameOf(TokenFormat format);
-
-// An open file, closed by the destructor.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor();
-
-  bool is_open() const { return fd_ >= 0; }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 // Threads: Read is safe.
 class TokenFile {
@@ -55,7 +39,7 @@ class TokenFile {
   int64_t num_tokens() const { return num_tokens_; }
 
   // Gives the descriptor back; from then on each Read opens the file for itself.
-  void CloseBetweenReads() { file_ = FileDescriptor(); }
+  void CloseBetweenReads() { file_ = UniqueFd(); }
 
   // Copies tokens [first, first + out.size()), which must lie in [0, num_tokens).
   //
@@ -64,7 +48,7 @@ class TokenFile {
 
  private:
   absl::Status Recognise(int64_t size);
-  absl::Status ReadFrom(const FileDescriptor& file, int64_t first, absl::Span<int32_t> out) const;
+  absl::Status ReadFrom(const UniqueFd& file, int64_t first, absl::Span<int32_t> out) const;
   // `bytes` are those of tokens [first, first + out.size()).
   absl::Status Decode(absl::Span<const uint8_t> bytes, int64_t first,
                       absl::Span<int32_t> out) const;
@@ -73,7 +57,7 @@ class TokenFile {
   std::string path_;
   TokenFormat format_ = TokenFormat::kText;
   int64_t num_tokens_ = 0;
-  FileDescriptor file_;
+  UniqueFd file_;
 };
 
 }  // namespace muster::data

@@ -20,8 +20,8 @@ namespace muster {
 namespace {
 
 constexpr int kProtocolVersion = 1;
-constexpr size_t kMaxFrameBytes = size_t{80}
-                                  << 20;  // the values of a reply, and what surrounds them
+// The values of a reply, and what surrounds them.
+constexpr size_t kMaxFrameBytes = kMaxStoreReplyBytes + (size_t{1} << 20);
 constexpr size_t kMaxPending = 1024;
 // The server judges the time-out of a wait; its answer needs a moment to arrive.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
@@ -61,25 +61,22 @@ absl::StatusOr<std::unique_ptr<AgentClient>> AgentClient::Connect(const AgentAdd
                                                    " is too long for a Unix socket"));
   }
   std::memcpy(to.sun_path, address.socket_path.data(), address.socket_path.size());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return SocketError("open a socket to", address.socket_path);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) {
-    const absl::Status status = SocketError("reach", address.socket_path);
-    close(fd);
-    return status;
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return SocketError("open a socket to", address.socket_path);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) {
+    return SocketError("reach", address.socket_path);
   }
-  std::unique_ptr<AgentClient> client(new AgentClient(fd, address));
+  std::unique_ptr<AgentClient> client(new AgentClient(std::move(fd), address));
   MUSTER_RETURN_IF_ERROR(client->Greet(deadline));
   return client;
 }
 
-AgentClient::AgentClient(int fd, AgentAddress address)
-    : fd_(fd), address_(std::move(address)), reader_([this] { ReadReplies(); }) {}
+AgentClient::AgentClient(UniqueFd fd, AgentAddress address)
+    : fd_(std::move(fd)), address_(std::move(address)), reader_([this] { ReadReplies(); }) {}
 
 AgentClient::~AgentClient() {
-  shutdown(fd_, SHUT_RDWR);  // ends the reader's read
+  shutdown(fd_.get(), SHUT_RDWR);  // ends the reader's read
   reader_.join();
-  close(fd_);
 }
 
 absl::Status AgentClient::Greet(MonoTime deadline) {
@@ -112,7 +109,7 @@ absl::Status AgentClient::SendMessage(const proto::WorkerMessage& message, MonoT
   size_t sent = 0;
   while (sent < frame.size()) {
     const ssize_t wrote =
-        send(fd_, frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        send(fd_.get(), frame.data() + sent, frame.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (wrote >= 0) {
       sent += wrote;
       continue;
@@ -120,9 +117,9 @@ absl::Status AgentClient::SendMessage(const proto::WorkerMessage& message, MonoT
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK)
       return SocketError("write to", address_.socket_path);
-    pollfd writable{.fd = fd_, .events = POLLOUT, .revents = 0};
+    pollfd writable{.fd = fd_.get(), .events = POLLOUT, .revents = 0};
     if (poll(&writable, 1, PollTimeout(deadline)) == 0) {
-      shutdown(fd_, SHUT_RDWR);  // part of a frame may be out; nothing can follow it
+      shutdown(fd_.get(), SHUT_RDWR);  // part of a frame may be out; nothing can follow it
       return absl::DeadlineExceededError(
           absl::StrCat("the agent at ", address_.socket_path, " reads nothing"));
     }
@@ -186,7 +183,7 @@ absl::Status AgentClient::SendGoodbye(int64_t step, MonoTime deadline) {
 void AgentClient::ReadReplies() {
   while (true) {
     std::array<uint8_t, 4> length{};
-    if (!ReadFully(fd_, reinterpret_cast<char*>(length.data()), length.size())) {
+    if (!ReadFully(fd_.get(), reinterpret_cast<char*>(length.data()), length.size())) {
       return OnLost(absl::UnavailableError(
           absl::StrCat("the agent at ", address_.socket_path, " has closed the connection")));
     }
@@ -195,7 +192,7 @@ void AgentClient::ReadReplies() {
     std::string body;
     if (size <= kMaxFrameBytes) body.resize(size);
     proto::WorkerReply reply;
-    if (size > kMaxFrameBytes || !ReadFully(fd_, body.data(), size) ||
+    if (size > kMaxFrameBytes || !ReadFully(fd_.get(), body.data(), size) ||
         !reply.ParseFromString(body)) {
       return OnLost(absl::UnavailableError(
           absl::StrCat("the agent at ", address_.socket_path, " sent what is no reply")));

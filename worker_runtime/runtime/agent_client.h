@@ -15,10 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/store.h"
+#include "proto/base/condition.h"
 #include "proto/base/ids.h"
 #include "proto/base/mutex.h"
 #include "proto/base/store_messages.h"
-#include "proto/base/condition.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster {
 
@@ -56,7 +57,7 @@ class AgentClient final : public Store {
     StoreReply reply;
   };
 
-  AgentClient(int fd, AgentAddress address);
+  AgentClient(UniqueFd fd, AgentAddress address);
   absl::Status Greet(MonoTime deadline);
   absl::Status SendMessage(const proto::WorkerMessage& message, MonoTime deadline);
   absl::StatusOr<StoreReply> Ask(StoreOperation operation, MonoTime deadline);
@@ -66,7 +67,7 @@ class AgentClient final : public Store {
   void OnLost(absl::Status why);
 
   // Constant after construction.
-  const int fd_;
+  const UniqueFd fd_;
   const AgentAddress address_;
 
   base::Mutex write_mu_;  // held while one frame is written

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "agent/process/unique_fd.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 namespace {

@@ -199,7 +199,6 @@ TEST_F(Guardian, ReportsHowAWorkerEnded) {
   EXPECT_EQ(agent_.exits[1].exit_code, 42);
   EXPECT_EQ(agent_.exits[1].signal, 0);
   EXPECT_EQ(agent_.exits[2].signal, SIGSEGV);
-  EXPECT_GT(agent_.exits[1].max_resident_kib, 0);
 }
 
 TEST_F(Guardian, TellsOfTheStartBeforeTheEnd) {

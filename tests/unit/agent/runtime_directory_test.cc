@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/process/unique_fd.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 namespace {

@@ -3,12 +3,15 @@
 #include "agent/worker_service.h"
 
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "asio/io_context.hpp"
@@ -27,6 +30,8 @@ class Client {
     sockaddr_un address{.sun_family = AF_UNIX};
     path.copy(address.sun_path, sizeof(address.sun_path) - 1);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const timeval patience{.tv_sec = 30};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
   ~Client() { close(fd_); }
 
@@ -40,8 +45,9 @@ class Client {
     for (int i = 0; i < 4; ++i) frame[i] = static_cast<char>(body.size() >> (8 * i));
     SendBytes(frame + body);
   }
-  void Greet(int64_t round) {
+  void Greet(int64_t round, int local_rank = 0) {
     proto::WorkerMessage message;
+    message.mutable_hello()->set_local_rank(local_rank);
     message.mutable_hello()->set_protocol_version(1);
     message.mutable_hello()->set_round(round);
     Send(message);
@@ -58,6 +64,15 @@ class Client {
     return reply;
   }
 
+  // Reads on, whatever it is, until the agent's end is closed; false if it is not.
+  bool IsClosedBehindWhatArrived() {
+    while (true) {
+      char bytes[4096];
+      const ssize_t got = recv(fd_, bytes, sizeof(bytes), 0);
+      if (got <= 0) return got == 0 || errno == ECONNRESET;
+    }
+  }
+
  private:
   std::string Read(size_t size) {
     std::string bytes(size, '\0');
@@ -72,7 +87,9 @@ class WorkerServiceTest : public ::testing::Test {
  protected:
   WorkerServiceTest()
       : directory_(std::filesystem::temp_directory_path() / ("wst-" + std::to_string(getpid()))),
-        service_(loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); }) {
+        service_(
+            loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); },
+            [this](LocalRank worker) { left_silently_.push_back(worker); }) {
     std::filesystem::create_directory(directory_);
     EXPECT_TRUE(service_.Listen(Path()).ok());
     service_.StartRound(Round(3), Instance(1));
@@ -89,9 +106,17 @@ class WorkerServiceTest : public ::testing::Test {
     return message;
   }
 
+  void AnswerAll(const std::string& value) {
+    while (num_answered_ < forwarded_.size()) {
+      service_.OnReply({.request_id = forwarded_[num_answered_++].request_id, .values = {value}});
+    }
+  }
+
   std::filesystem::path directory_;
   asio::io_context loop_;
   std::vector<StoreRequest> forwarded_;
+  size_t num_answered_ = 0;
+  std::vector<LocalRank> left_silently_;
   WorkerService service_;
 };
 
@@ -182,6 +207,63 @@ TEST_F(WorkerServiceTest, AnswersABadRequestItself) {
   EXPECT_EQ(reply->store().request_id(), 5u);
   EXPECT_NE(reply->store().code(), 0);
   EXPECT_TRUE(forwarded_.empty());
+}
+
+TEST_F(WorkerServiceTest, TellsOfAWorkerThatLeavesWithoutAGoodbye) {
+  {
+    Client polite(Path());
+    polite.Greet(3, 1);
+    proto::WorkerMessage goodbye;
+    goodbye.mutable_goodbye()->set_step(10);
+    polite.Send(goodbye);
+    Client silent(Path());
+    silent.Greet(3, 2);
+    Turn();
+    EXPECT_THAT(left_silently_, testing::IsEmpty());
+  }
+  Turn();
+  EXPECT_THAT(left_silently_, testing::ElementsAre(LocalRank(2)));
+}
+
+TEST_F(WorkerServiceTest, ReadsNoMoreOfAWorkerThatDoesNotReadItsAnswers) {
+  Client worker(Path());
+  worker.Greet(3);
+  Turn();
+  const std::string value(kMaxStoreValueBytes, 'v');
+  for (uint64_t id = 1; id <= 4; ++id) {
+    worker.Send(Get(id, "key"));
+    Turn();
+    AnswerAll(value);
+  }
+  ASSERT_LT(forwarded_.size(), 4u) << "requests were taken while answers lay unread";
+  (void)worker.Receive();  // the welcome
+  for (uint64_t id = 1; id <= 4; ++id) {
+    std::optional<proto::WorkerReply> reply;
+    std::thread reader([&] { reply = worker.Receive(); });
+    for (int turn = 0; turn < 20; ++turn) {
+      Turn();
+      AnswerAll(value);
+    }
+    reader.join();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_EQ(reply->store().request_id(), id);
+  }
+}
+
+TEST_F(WorkerServiceTest, DropsAWorkerThatLeavesTooMuchUnread) {
+  Client worker(Path());
+  worker.Greet(3);
+  Turn();
+  constexpr uint64_t kMany = kUnreadBytesMax / kMaxStoreValueBytes + 2;
+  for (uint64_t id = 1; id <= kMany; ++id) worker.Send(Get(id, "key"));
+  Turn();
+  ASSERT_EQ(forwarded_.size(), kMany) << "nothing is unread yet, so all are taken";
+  for (const StoreRequest& request : forwarded_) {
+    service_.OnReply(
+        {.request_id = request.request_id, .values = {std::string(kMaxStoreValueBytes, 'v')}});
+  }
+  Turn();
+  EXPECT_TRUE(worker.IsClosedBehindWhatArrived());
 }
 
 TEST_F(WorkerServiceTest, DropsWorkersOfTheRoundBefore) {

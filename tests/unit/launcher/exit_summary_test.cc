@@ -136,11 +136,5 @@ TEST(FormatExitSummary, GivesReasonAndCodeWhenNoWorkerIsToBlame) {
             "train.py did not finish\nexit code 4: waited 600s for node ranks 2, 3\n");
 }
 
-TEST(SignalInWords, KnowsCommonSignals) {
-  EXPECT_EQ(SignalInWords(9), "SIGKILL (killed)");
-  EXPECT_EQ(SignalInWords(SIGSEGV), "SIGSEGV (segmentation fault)");
-  EXPECT_EQ(SignalInWords(77), "signal 77");
-}
-
 }  // namespace
 }  // namespace muster::launcher

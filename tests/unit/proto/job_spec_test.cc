@@ -2,11 +2,9 @@
 
 #include <csignal>
 #include <functional>
-#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/job.pb.h"
 
 namespace muster {
 namespace {
@@ -198,102 +196,6 @@ TEST(MakeRendezvousSettings, TakesWhatAllNodesMustAgreeOn) {
   EXPECT_EQ(settings.max_restarts, 3);
   EXPECT_EQ(settings.join_timeout, absl::Seconds(7));
   EXPECT_FALSE(settings.is_static);
-}
-
-// A valid spec with every field drawn at random.
-JobSpec Generated(std::mt19937& random) {
-  const auto below = [&](int n) { return static_cast<int>(random() % n); };
-  const auto millis = [&](int low) { return absl::Milliseconds(low + below(1000000)); };
-  const auto text = [&] {
-    std::string bytes(1 + below(8), 'x');
-    for (char& c : bytes) c = static_cast<char>(1 + below(255));
-    return bytes;
-  };
-  const auto selection = [&] {
-    StreamSelection s;
-    s.all = static_cast<StreamSet>(below(4));
-    for (int i = below(4); i > 0; --i)
-      s.by_local_rank[below(64)] = static_cast<StreamSet>(below(4));
-    return s;
-  };
-  JobSpec spec;
-  spec.run_id = "job " + std::to_string(below(100));
-  spec.role = "r" + std::to_string(below(100));
-  spec.max_nodes = 1 + below(9);
-  spec.backend = static_cast<RendezvousBackend>(below(3));
-  const bool is_static = spec.backend == RendezvousBackend::kStatic;
-  spec.min_nodes = is_static ? spec.max_nodes : 1 + below(spec.max_nodes);
-  if (is_static || below(2) == 0) spec.node_rank = below(spec.max_nodes);
-  spec.nproc_per_node.kind = static_cast<ProcessesPerNode::Kind>(below(5));
-  spec.nproc_per_node.count = 1 + below(8);
-  if (spec.nproc_per_node.kind == ProcessesPerNode::Kind::kGpuList) {
-    spec.nproc_per_node.gpus = {"1", "GPU-7"};
-  }
-  spec.endpoint = {.host = "node" + std::to_string(below(9)), .port = 1 + below(65535)};
-  spec.local_addr = below(2) == 0 ? "" : "fe80::1%eth0";
-  spec.worker_master_port = below(65536);
-  spec.worker_master_addr = below(2) == 0 ? "" : "localhost";
-  if (below(2) == 0) spec.worker_ports = {.first = 30000, .last = 30100};
-  if (below(2) == 0) spec.is_host = below(2) == 0;
-  spec.tls = below(2) == 0;
-  spec.join_timeout = millis(1);
-  spec.last_call_timeout = millis(0);
-  spec.close_timeout = millis(0);
-  spec.read_timeout = millis(1);
-  spec.orphan_timeout = millis(1);
-  spec.lease = {.duration = millis(3000),
-                .renew_interval = absl::Milliseconds(1 + below(2000)),
-                .margin = absl::Milliseconds(below(900))};
-  spec.max_restarts = below(9);
-  spec.shutdown_timeout = millis(0);
-  if (below(2) == 0) spec.signals_to_handle = {SIGTERM, SIGUSR1};
-  spec.monitor_interval_s = 0.01 + below(100);
-  spec.program = {.kind = static_cast<Program::Kind>(below(3)),
-                  .name = text(),
-                  .args = {text(), "", text()},
-                  .run_path = below(2) == 0};
-  spec.virtual_local_rank = below(2) == 0;
-  spec.numa_binding = static_cast<NumaBinding>(below(5));
-  spec.logs = {.log_dir = text(),
-               .redirects = selection(),
-               .tee = selection(),
-               .local_ranks_filter = {below(8), 11},
-               .duplicate_stdout_filters = {text()},
-               .duplicate_stderr_filters = {text(), text()},
-               .console = static_cast<ConsoleMode>(below(3)),
-               .fold = below(2) == 0,
-               .line_prefix_template = text()};
-  return spec;
-}
-
-TEST(JobSpecEncoding, GivesBackEverySpec) {
-  std::mt19937 random(7);
-  for (int i = 0; i < 500; ++i) {
-    const JobSpec spec = Generated(random);
-    ASSERT_EQ(spec.Validate(), absl::OkStatus());
-    const absl::StatusOr<JobSpec> decoded = DecodeJobSpec(EncodeJobSpec(spec));
-    ASSERT_TRUE(decoded.ok()) << decoded.status();
-    ASSERT_TRUE(*decoded == spec) << "spec " << i;
-  }
-}
-
-TEST(JobSpecEncoding, RefusesBytesThatAreNoSpec) {
-  EXPECT_EQ(DecodeJobSpec("\xff\xff\xff").status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST(JobSpecEncoding, RefusesASpecThatDoesNotValidate) {
-  JobSpec spec = OneNode();
-  spec.max_restarts = -5;
-  EXPECT_THAT(std::string(DecodeJobSpec(EncodeJobSpec(spec)).status().message()),
-              StartsWith("--max_restarts=-5: "));
-}
-
-TEST(JobSpecEncoding, RefusesAChoiceOfANewerVersion) {
-  proto::JobSpec message;
-  ASSERT_TRUE(message.ParseFromString(EncodeJobSpec(OneNode())));
-  message.set_backend(static_cast<proto::JobSpec::Backend>(9));
-  EXPECT_THAT(std::string(DecodeJobSpec(message.SerializeAsString()).status().message()),
-              HasSubstr("one version of muster on all nodes"));
 }
 
 }  // namespace

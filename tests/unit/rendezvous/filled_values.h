@@ -4,7 +4,7 @@
 #pragma once
 
 #include "proto/base/membership.h"
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
 
@@ -49,9 +49,8 @@ inline FencedReport FilledReport() {
                     FilledSettings(),
                     {FilledFailure()},
                     {11, 12},
-                    Departure{15, true, "asked to"},
-                    6};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j] = value;
+                    Departure{15, true, "asked to"}};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = value;
   return {Incarnation(0x1234), ServerTerm(2), value};
 }
 
@@ -71,12 +70,6 @@ inline Assignment FilledAssignment() {
                    {{"node1", "10.0.0.1", 2, {41, 42}}},
                    "last call"};
   [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
-  return value;
-}
-
-inline WaitStatus FilledWaitStatus() {
-  WaitStatus value{{"node1"}, {"node2"}, 2, 3, absl::Seconds(4), "waiting"};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f] = value;
   return value;
 }
 

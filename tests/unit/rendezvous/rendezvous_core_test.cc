@@ -136,7 +136,7 @@ TEST_F(RendezvousCoreTest, LetsTheSuccessorOfADisconnectedNodeWaitForItsLeaseToE
   job.Report(9).node.node_rank = 0;
   job.Join(9);
   ASSERT_NE(job.Told<Wait>(9), nullptr);
-  EXPECT_THAT(job.Told<Wait>(9)->status.text, HasSubstr("node1 holds it but lost its connection"));
+  EXPECT_THAT(job.Told<Wait>(9)->text, HasSubstr("node1 holds it but lost its connection"));
   job.Advance(6.4, {2});
   job.Join(9);
   EXPECT_EQ(job.state().claims.at(0), Incarnation(9));
@@ -157,7 +157,7 @@ TEST_F(RendezvousCoreTest, TellsASpareThatAllPlacesAreTaken) {
   job.RunWith(1);
   job.Join(2);
   ASSERT_NE(job.Told<Wait>(2), nullptr);
-  EXPECT_EQ(job.Told<Wait>(2)->status.text, "the only place is taken; node2 is a spare");
+  EXPECT_EQ(job.Told<Wait>(2)->text, "the only place is taken; node2 is a spare");
   EXPECT_EQ(job.state().phase, JobPhase::kRunning);
 }
 
@@ -186,7 +186,7 @@ TEST_F(RendezvousCoreTest, TakesNobodyInOnceMembersBeginToSucceed) {
   job.Join(3);
   EXPECT_EQ(job.state().phase, JobPhase::kRunning);
   ASSERT_NE(job.Told<Wait>(3), nullptr);
-  EXPECT_THAT(job.Told<Wait>(3)->status.text, HasSubstr("the job is finishing"));
+  EXPECT_THAT(job.Told<Wait>(3)->text, HasSubstr("the job is finishing"));
 }
 
 TEST_F(RendezvousCoreTest, EndsWithExitCodeFourAtTheJoinTimeout) {
@@ -218,7 +218,7 @@ TEST_F(RendezvousCoreTest, TellsAMemberThatHasStoppedWhomTheNextRoundWaitsFor) {
   job.Fail(2);
   job.Join(2);
   ASSERT_NE(job.Told<Wait>(2), nullptr);
-  EXPECT_THAT(job.Told<Wait>(2)->status.text, HasSubstr("waiting for node1 to stop its workers"));
+  EXPECT_THAT(job.Told<Wait>(2)->text, HasSubstr("waiting for node1 to stop its workers"));
 }
 
 TEST_F(RendezvousCoreTest, CountsEarlierRoundsSoThatAttemptsNeverRepeat) {

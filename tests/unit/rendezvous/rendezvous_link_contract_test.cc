@@ -78,7 +78,6 @@ TEST_P(RendezvousLinkContract, SendsWhatIsQueuedBeforeItCloses) {
   leaving.phase = AgentPhase::kRunning;
   leaving.round = heard_.assignment()->round;
   leaving.instance = heard_.assignment()->instance;
-  leaving.num_running = 1;
   link_->SendReport(leaving);
   link_->Close(absl::Seconds(5), [this] { heard_.closed = true; });
   ASSERT_TRUE(RunUntil([this] { return heard_.closed; }));

@@ -11,7 +11,7 @@
 #include "asio/write.hpp"
 #include "proto/io/challenge.h"
 #include "proto/rendezvous.grpc.pb.h"
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 #include "tests/unit/rendezvous/loop_world.h"
 
 namespace muster::rendezvous {

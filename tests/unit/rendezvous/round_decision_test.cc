@@ -75,7 +75,7 @@ TEST(DecideRound, WaitsForLastCallWhenOnlyMinNodesJoined) {
   const RoundDecision decision = round.DecideAt(34.9);
   EXPECT_EQ(decision.verdict, RoundVerdict::kWait);
   EXPECT_EQ(decision.next_deadline, At(35));
-  EXPECT_EQ(decision.status.text, "2 of 2 to 3 nodes joined; last call ends in 100ms");
+  EXPECT_EQ(decision.reason, "2 of 2 to 3 nodes joined; last call ends in 100ms");
 }
 
 // Source: torch elastic's join operation, "last call".
@@ -90,21 +90,18 @@ TEST(DecideRound, WaitsBelowMinNodesAndSaysHowManyAreMissing) {
   const RoundDecision decision = RoundBuilder(Settings(4, 4)).Joined(1).Joined(2).DecideAt(100);
   EXPECT_EQ(decision.verdict, RoundVerdict::kWait);
   EXPECT_EQ(decision.next_deadline, At(600));
-  EXPECT_EQ(decision.status.text, "waiting for 2 more of 4 nodes");
-  EXPECT_EQ(decision.status.left, absl::Seconds(500));
-  EXPECT_THAT(decision.status.present, ElementsAre("node1", "node2"));
+  EXPECT_EQ(decision.reason, "waiting for 2 more of 4 nodes");
 }
 
 TEST(DecideRound, NamesTheMissingNodeRanksOfAStaticJob) {
   const RoundDecision decision =
       RoundBuilder(StaticSettings(4)).Joined(1, 0, 1).Joined(2, 0, 3).DecideAt(0);
-  EXPECT_EQ(decision.status.text, "waiting for 2 more of 4 nodes (node ranks 0 and 2)");
-  EXPECT_THAT(decision.status.missing, ElementsAre("0", "2"));
+  EXPECT_EQ(decision.reason, "waiting for 2 more of 4 nodes (node ranks 0 and 2)");
 }
 
 TEST(DecideRound, NamesThreeMissingNodeRanksAndCountsTheRest) {
   const RoundDecision decision = RoundBuilder(StaticSettings(9)).Joined(1, 0, 0).DecideAt(0);
-  EXPECT_EQ(decision.status.text, "waiting for 8 more of 9 nodes (node ranks 1, 2, 3 and 5 more)");
+  EXPECT_EQ(decision.reason, "waiting for 8 more of 9 nodes (node ranks 1, 2, 3 and 5 more)");
 }
 
 TEST(DecideRound, TimesOutNamingTheMissingAndTheAgeOfThosePresent) {
@@ -150,7 +147,7 @@ TEST(DecideRound, NeverCompletesWithoutAMemberThatIsStillStopping) {
   round.Member(1).Joined(1).Joined(3).StillStopping(2);
   const RoundDecision decision = round.DecideAt(500);
   EXPECT_EQ(decision.verdict, RoundVerdict::kWait);
-  EXPECT_THAT(decision.status.text, HasSubstr("waiting for node2 to stop its workers"));
+  EXPECT_THAT(decision.reason, HasSubstr("waiting for node2 to stop its workers"));
 }
 
 TEST(DecideRound, GivesAStoppingMemberItsGraceEvenIfTheJoinTimeoutIsShorter) {

@@ -239,5 +239,51 @@ TEST_F(StoreCoreTest, ForgetsTheWaitsOfAnAgentThatIsGone) {
   EXPECT_EQ(Ask(2, StoreSet{"a", "1"}).size(), 1u);
 }
 
+TEST_F(StoreCoreTest, AnswersAWaitForSeveralOfTheLargestValues) {
+  for (const char* key : {"a", "b", "c", "d"}) {
+    Ask(1, StoreSet{key, std::string(kMaxStoreValueBytes, 'v')});
+  }
+  const StoreReply reply = One(2, StoreWait{{"a", "b", "c", "d"}, absl::Seconds(30)});
+  EXPECT_EQ(reply.status, absl::OkStatus());
+  EXPECT_EQ(reply.values.size(), 4u);
+}
+
+TEST_F(StoreCoreTest, RefusesAWaitThatNamesALargeKeyThousandsOfTimes) {
+  Ask(1, StoreSet{"large", std::string(kMaxStoreValueBytes, 'v')});
+  const StoreWait wait{std::vector<std::string>(4096, "large"), absl::Seconds(30)};
+  const StoreReply reply = One(2, wait);
+  EXPECT_EQ(reply.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("fewer keys at a time"));
+  // The same for one that had to wait.
+  Ask(2, StoreWait{std::vector<std::string>(4096, "later"), absl::Seconds(30)});
+  const auto replies = Ask(1, StoreSet{"later", std::string(kMaxStoreValueBytes, 'v')});
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[0].reply.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(replies[0].reply.values, IsEmpty());
+}
+
+TEST_F(StoreCoreTest, ParksNoMoreThanItsBudgetOfKeys) {
+  const StoreWait wait{std::vector<std::string>(4096, std::string(kMaxStoreKeyBytes, 'k')),
+                       absl::Seconds(30)};
+  constexpr size_t kFit = kMaxPendingBytes / (4096 * kMaxStoreKeyBytes);
+  for (size_t i = 0; i < kFit; ++i) EXPECT_THAT(Ask(1, wait), IsEmpty());
+  EXPECT_EQ(One(1, wait).status.code(), absl::StatusCode::kResourceExhausted);
+  TickAt(31);
+  EXPECT_THAT(Ask(1, wait), IsEmpty()) << "what timed out is given back";
+}
+
+TEST_F(StoreCoreTest, AnswersNoMoreThanItsBudgetWhenALargeKeyAppears) {
+  constexpr size_t kFit = kMaxAnswerBytesPerStep / kMaxStoreValueBytes;
+  for (size_t i = 0; i < kFit + 5; ++i) Ask(i + 1, StoreWait{{"large"}, absl::Seconds(30)});
+  const auto replies = Ask(1, StoreSet{"large", std::string(kMaxStoreValueBytes, 'v')});
+  size_t served = 0, refused = 0;
+  for (const SendStoreReply& reply : replies) {
+    served += reply.reply.values.size();
+    refused += absl::IsResourceExhausted(reply.reply.status) ? 1 : 0;
+  }
+  EXPECT_EQ(served, kFit);
+  EXPECT_EQ(refused, 5u);
+}
+
 }  // namespace
 }  // namespace muster::rendezvous

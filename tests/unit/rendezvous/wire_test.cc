@@ -1,4 +1,4 @@
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 
 #include <google/protobuf/message.h>
 #include <gtest/gtest.h>
@@ -145,7 +145,6 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"term", [](auto& m) { m.set_term(-1); }},
         Damage{"instance", [](auto& m) { m.set_instance(-1); }},
         Damage{"round", [](auto& m) { m.set_round(-2); }},
-        Damage{"num_running", [](auto& m) { m.set_num_running(-1); }},
         Damage{"local_world_size", [](auto& m) { m.mutable_node()->set_local_world_size(-1); }},
         Damage{"local_world_size", [](auto& m) { m.mutable_node()->set_local_world_size(4097); }},
         Damage{"node_rank", [](auto& m) { m.mutable_node()->set_node_rank(-1); }},
@@ -183,7 +182,7 @@ TEST_P(DirectiveOnTheWire, FillsEveryFieldOfTheMessage) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Bodies, DirectiveOnTheWire,
-                         testing::Values(Wait{FilledWaitStatus()}, RunRound{FilledAssignment()},
+                         testing::Values(Wait{"waiting"}, RunRound{FilledAssignment()},
                                          StopRound{Round(2), StopCause::kRestart, "why", true},
                                          StopRound{Round(2), StopCause::kMembershipChange, "why",
                                                    true},

@@ -1,4 +1,4 @@
-#include "rendezvous/client/wire.h"
+#include "rendezvous/link/wire.h"
 
 #include <limits>
 
@@ -8,7 +8,6 @@
 namespace muster::rendezvous {
 namespace {
 
-constexpr int kMaxNames = 1 << 16;
 constexpr int kMaxPort = 65535;
 constexpr int kMaxSignal = 128;
 
@@ -165,7 +164,7 @@ AgentPhase DecodePhase(proto::Phase phase, WireCheck& check) {
     case proto::PHASE_LEAVING:
       return AgentPhase::kLeaving;
     default:
-      check.Require(false, "phase", "is none that this version knows");
+      check.Require(false, "phase", "is not known to this version of muster");
       return AgentPhase::kJoining;
   }
 }
@@ -247,7 +246,7 @@ StopCause DecodeCause(proto::Cause cause, WireCheck& check) {
     case proto::CAUSE_JOB_FAILED:
       return StopCause::kJobFailed;
     default:
-      check.Require(false, "cause", "is none that this version knows");
+      check.Require(false, "cause", "is not known to this version of muster");
       return StopCause::kRestart;
   }
 }
@@ -255,15 +254,7 @@ StopCause DecodeCause(proto::Cause cause, WireCheck& check) {
 struct BodyEncoder {
   proto::Directive* out;
 
-  void operator()(const Wait& body) const {
-    proto::Directive::Wait* to = out->mutable_wait();
-    for (const std::string& name : body.status.present) to->add_present(name);
-    for (const std::string& name : body.status.missing) to->add_missing(name);
-    to->set_min_nodes(body.status.min_nodes);
-    to->set_max_nodes(body.status.max_nodes);
-    to->set_left_us(EncodeDuration(body.status.left));
-    to->set_text(body.status.text);
-  }
+  void operator()(const Wait& body) const { out->mutable_wait()->set_text(body.text); }
   void operator()(const RunRound& body) const { Encode(body.assignment, out->mutable_run_round()); }
   void operator()(const StopRound& body) const {
     proto::Directive::StopRound* to = out->mutable_stop_round();
@@ -287,23 +278,8 @@ struct BodyEncoder {
   }
 };
 
-template <typename Names>
-std::vector<std::string> DecodeNames(const Names& in, WireCheck& check) {
-  std::vector<std::string> out;
-  if (!check.List("names", in.size(), kMaxNames)) return out;
-  for (const std::string& name : in) out.push_back(Text(check, "names", name));
-  return out;
-}
-
 Wait Decode(const proto::Directive::Wait& in, WireCheck& check) {
-  Wait out;
-  out.status.present = DecodeNames(in.present(), check);
-  out.status.missing = DecodeNames(in.missing(), check);
-  out.status.min_nodes = check.Count("wait.min_nodes", in.min_nodes());
-  out.status.max_nodes = check.Count("wait.max_nodes", in.max_nodes());
-  out.status.left = check.Duration("wait.left", in.left_us());
-  out.status.text = Text(check, "wait.text", in.text());
-  return out;
+  return Wait{Text(check, "wait.text", in.text())};
 }
 
 StopRound Decode(const proto::Directive::StopRound& in, WireCheck& check) {
@@ -345,7 +321,7 @@ DirectiveBody DecodeBody(const proto::Directive& in, WireCheck& check) {
     case proto::Directive::BODY_NOT_SET:
       break;
   }
-  check.Require(false, "directive", "is none that this version knows");
+  check.Require(false, "directive", "is not known to this version of muster");
   return Wait{};
 }
 
@@ -371,7 +347,6 @@ void Encode(const FencedReport& in, proto::Report* out) {
     to->set_ends_job(report.departure->ends_job);
     to->set_reason(report.departure->reason);
   }
-  out->set_num_running(report.num_running);
 }
 
 absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
@@ -400,7 +375,6 @@ absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
                   .ends_job = in.departure().ends_job(),
                   .reason = Text(check, "departure.reason", in.departure().reason())};
   }
-  report.num_running = check.Count("num_running", in.num_running());
   if (!check.status().ok()) return check.status();
   return out;
 }

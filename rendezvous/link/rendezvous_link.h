@@ -1,7 +1,7 @@
 // The agent's way to the rendezvous: reports and store requests up, directives and replies down.
 //
 // Two kinds: GrpcLink (rendezvous/client/grpc_link.h) over one bidirectional stream, and the
-// server's own LocalLink (rendezvous/server/rendezvous_server.h) for the agent in the same process.
+// server's own LocalLink (rendezvous/server/local_link.h) for the agent in the same process.
 #pragma once
 
 #include <functional>
