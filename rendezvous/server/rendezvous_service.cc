@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/mutex.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/link/wire.h"
@@ -23,9 +24,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 std::string ToText(const asio::ip::tcp::endpoint& address) {
-  const std::string ip = address.address().to_string();
-  return address.address().is_v6() ? absl::StrCat("[", ip, "]:", address.port())
-                                   : absl::StrCat(ip, ":", address.port());
+  return ToString(Endpoint{.host = address.address().to_string(), .port = address.port()});
 }
 
 // gRPC does not say why it could not bind, so we try first.
