@@ -19,6 +19,7 @@
 #include "agent/process/framed_socket.h"
 #include "agent/process/guardian_wire.h"
 #include "agent/process/runtime_directory.h"
+#include "proto/io/descriptors.h"
 
 namespace muster::agent {
 namespace {
@@ -208,14 +209,6 @@ class Guardian {
   std::vector<std::string> remove_at_end_;
   bool agent_gone_ = false;
 };
-
-void OpenStandardStreams() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // The lowest free number is `fd` itself.
-    [[maybe_unused]] const int opened = ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
-  }
-}
 
 absl::Status FromErrno(absl::string_view what) {
   return absl::InternalError(

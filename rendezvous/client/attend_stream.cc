@@ -35,7 +35,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const asio::ip::tcp::endpoint& addres
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMillis);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxReplyMessageBytes);
   const auto credentials = MakeClientCredentials(secret, tls, &arguments);
   return grpc::CreateCustomChannel(TargetOf(address), credentials, arguments);
 }

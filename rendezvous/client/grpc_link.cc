@@ -4,7 +4,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
 #include "proto/rendezvous.pb.h"
@@ -17,6 +16,11 @@ namespace {
 // One refusal may be a server that is just starting or ending.
 constexpr int kMaxSecretRefusals = 3;
 constexpr int kMaxStrangers = 5;
+
+std::string Endpoint(const std::string& host, int port) {
+  if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
 
 int TriesBeforeGivingUp(FailureKind kind) {
   switch (kind) {
@@ -65,17 +69,21 @@ void GrpcLink::SendReport(const AgentReport& report) {
 }
 
 void GrpcLink::SendStoreRequest(const StoreRequest& request) {
-  const bool is_full = unanswered_.size() >= kMaxStoreRequestsInFlight;
+  const bool is_full =
+      unanswered_.size() >= kMaxStoreRequestsInFlight || unsent_bytes_ >= kMaxUnsentStoreBytes;
   if (phase_ == Phase::kUp && !is_full) {
     unanswered_.insert(request.request_id);
-    unsent_requests_.push_back(request);
+    auto message = std::make_unique<proto::FromAgent>();
+    Encode(request, message->mutable_store());
+    unsent_bytes_ += message->ByteSizeLong();
+    unsent_requests_.push_back(std::move(message));
     PumpOnLoop();
     return;
   }
   StoreReply reply{.request_id = request.request_id};
   reply.status = is_full ? absl::ResourceExhaustedError(absl::StrCat(
-                               kMaxStoreRequestsInFlight,
-                               " store requests of this node wait for an answer already"))
+                               unanswered_.size(), " store requests of this node, ", unsent_bytes_,
+                               " bytes of them not sent yet, wait for an answer already"))
                          : absl::UnavailableError(absl::StrCat(
                                "there is no connection to the rendezvous: ", last_detail_));
   mailbox_.Post([this, reply] {
@@ -169,8 +177,8 @@ void GrpcLink::TryNextAddressOnLoop() {
 void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
   phase_ = Phase::kGreeting;
   broken_off_.reset();
-  about_ = {.endpoint = ToString(Endpoint{options_.host, options_.port}),
-            .address = ToString(Endpoint{address.address().to_string(), address.port()}),
+  about_ = {.endpoint = Endpoint(options_.host, options_.port),
+            .address = Endpoint(address.address().to_string(), address.port()),
             .node_name = options_.node_name,
             .secret_origin = options_.secret.origin,
             .tls = options_.tls == TlsMode::kOn};
@@ -255,6 +263,7 @@ absl::Status GrpcLink::OnAcceptedOnLoop(const proto::FromServer& message) {
   newest_term_ = term;
   phase_ = Phase::kUp;
   about_.was_accepted = true;
+  was_up_ = true;
   refusals_ = 0;
   ++timer_id_;
   has_unsent_report_ = newest_report_.has_value();
@@ -292,9 +301,9 @@ void GrpcLink::PumpOnLoop() {
            message.mutable_report());
     stream_->Write(message);
   } else if (!unsent_requests_.empty()) {
-    Encode(unsent_requests_.front(), message.mutable_store());
+    unsent_bytes_ -= unsent_requests_.front()->ByteSizeLong();
+    stream_->Write(*unsent_requests_.front());
     unsent_requests_.pop_front();
-    stream_->Write(message);
   } else if (phase_ == Phase::kClosing && !std::exchange(is_half_closed_, true)) {
     stream_->HalfClose();
   }
@@ -320,10 +329,12 @@ void GrpcLink::FailedOnLoop(const ConnectFailure& failure) {
   ++timer_id_;
   phase_ = Phase::kBackingOff;
   // Of several addresses one may answer and another refuse the connection, so only success resets
-  // the count.
+  // the count. Once the right server has been there, a stranger on its port (another user's
+  // musterd, a web server) says nothing about it: it may come back, and how long that is waited for
+  // is the agent's orphan time-out.
   if (failure.kind != FailureKind::kRetry) ++refusals_;
-  const bool gives_up =
-      failure.kind != FailureKind::kRetry && refusals_ >= TriesBeforeGivingUp(failure.kind);
+  const bool gives_up = failure.kind != FailureKind::kRetry && !was_up_ &&
+                        refusals_ >= TriesBeforeGivingUp(failure.kind);
   if (gives_up) phase_ = Phase::kGivenUp;
   last_detail_ = failure.detail;
   FailStoreRequestsOnLoop();
@@ -339,6 +350,7 @@ void GrpcLink::BackOffOnLoop() {
 
 void GrpcLink::FailStoreRequestsOnLoop() {
   unsent_requests_.clear();
+  unsent_bytes_ = 0;
   for (const uint64_t id : std::exchange(unanswered_, {})) {
     if (!listener_.on_store_reply) return;
     listener_.on_store_reply({.request_id = id,

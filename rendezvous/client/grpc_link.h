@@ -48,8 +48,9 @@ struct GrpcLinkOptions {
   absl::Duration attempt_timeout = absl::Seconds(10);  // from the first packet to `accepted`
 };
 
-// Requests whose answer has not come yet; more are answered with kResourceExhausted.
+// Requests whose answer has not come yet; more, or more bytes, are answered with kResourceExhausted.
 inline constexpr size_t kMaxStoreRequestsInFlight = 4096;
+inline constexpr size_t kMaxUnsentStoreBytes = size_t{64} << 20;
 
 // Loop thread only. The loop must be kept running (a work guard) until on_closed, or until the link
 // is destroyed: gRPC's threads are no work of the loop. Destroying an open link breaks the stream
@@ -117,6 +118,7 @@ class GrpcLink final : public RendezvousLink {
   uint64_t jitter_state_;
   int backoff_step_ = 0;
   int refusals_ = 0;                        // since the last success
+  bool was_up_ = false;                     // once accepted, nothing is fatal any more
   ConnectAttempt about_;                    // the attempt, for messages
   ChallengeTranscript transcript_;          // of the attempt
   std::optional<absl::Status> broken_off_;  // why we ended the stream ourselves
@@ -129,7 +131,9 @@ class GrpcLink final : public RendezvousLink {
 
   std::optional<AgentReport> newest_report_;
   bool has_unsent_report_ = false;
-  std::deque<StoreRequest> unsent_requests_;
+  // Encoded, since most of their memory is that of keys and values.
+  std::deque<std::unique_ptr<proto::FromAgent>> unsent_requests_;
+  size_t unsent_bytes_ = 0;
   absl::btree_set<uint64_t> unanswered_;
   std::function<void()> on_closed_;
 };

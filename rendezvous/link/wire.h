@@ -20,7 +20,11 @@ class Report;
 namespace muster::rendezvous {
 
 inline constexpr int kProtocolVersion = 1;
+// To the server: one report, or one request to the store. To an agent: one directive, or one reply of
+// the store with its values.
 inline constexpr int kMaxMessageBytes = 4 << 20;
+inline constexpr int kMaxReplyMessageBytes =
+    static_cast<int>(kMaxStoreReplyBytes) + kMaxMessageBytes;
 inline constexpr int kMaxPortsPerNode = 4096;
 inline constexpr int kMaxFailures = 4096;
 inline constexpr size_t kMaxTextBytes = size_t{64} << 10;

@@ -28,6 +28,7 @@ class AgentSessions::Session final : public Attendee {
     });
   }
   ~Session() override {
+    CountUnread(0);
     if (handshake_.is_admitted()) owner_.jobs_.Detach(handshake_.agent(), this);
   }
 
@@ -39,16 +40,20 @@ class AgentSessions::Session final : public Attendee {
       return;
     }
     Pump();
-    owner_.service_->ReadNext(id_);
+    ReadUnlessFull();
   }
 
   void OnHandshakeTimeout() {
-    if (!handshake_.is_admitted()) End(absl::DeadlineExceededError("the handshake took too long"));
+    if (handshake_.is_admitted()) return;
+    End(absl::DeadlineExceededError(
+        absl::StrCat("it did not prove the secret within ",
+                     absl::FormatDuration(owner_.options_.handshake_timeout))));
   }
 
   void OnWritten() {
     is_writing_ = false;
     Pump();
+    if (is_paused_) ReadUnlessFull();
   }
 
   void Deliver(const Directive& directive) override {
@@ -57,8 +62,16 @@ class AgentSessions::Session final : public Attendee {
     Pump();
   }
   void Deliver(const StoreReply& reply) override {
+    if (ending_.has_value()) return;
     if (!outbox_.Push(reply)) {
-      End(absl::ResourceExhaustedError("the agent does not read its store replies"));
+      End(absl::ResourceExhaustedError(
+          absl::StrCat("the agent has left ", outbox_.bytes(), " bytes of store replies unread")));
+    }
+    CountUnread(outbox_.bytes());
+    if (owner_.unread_bytes_of(handshake_.agent().job) > kMaxUnreadBytesPerJob) {
+      End(absl::ResourceExhaustedError(absl::StrCat("the agents of this job leave more than ",
+                                                    kMaxUnreadBytesPerJob,
+                                                    " bytes of store replies unread")));
     }
     Pump();
   }
@@ -138,6 +151,21 @@ class AgentSessions::Session final : public Attendee {
                : absl::UnauthenticatedError("the stream has not proven the secret");
   }
 
+  // An agent that does not read its answers is not asked for more of its requests, so that a
+  // stream's memory has a bound; OnWritten resumes.
+  void ReadUnlessFull() {
+    is_paused_ = !outbox_.has_room();
+    if (!is_paused_) owner_.service_->ReadNext(id_);
+  }
+
+  void CountUnread(size_t bytes) {
+    if (!handshake_.is_admitted() || bytes == counted_bytes_) return;
+    size_t& of_job = owner_.unread_bytes_of(handshake_.agent().job);
+    of_job += bytes - counted_bytes_;  // modulo 2^64, like the difference
+    counted_bytes_ = bytes;
+    if (of_job == 0) owner_.unread_bytes_.erase(handshake_.agent().job);
+  }
+
   void End(absl::Status status) {
     if (ending_.has_value()) return;
     ending_ = std::move(status);
@@ -165,6 +193,7 @@ class AgentSessions::Session final : public Attendee {
     if (ending_.has_value() && !drains_) return std::nullopt;
     std::optional<Outbox::Message> next = outbox_.Pop();
     if (!next.has_value()) return std::nullopt;
+    CountUnread(outbox_.bytes());
     proto::FromServer message;
     if (const auto* directive = std::get_if<Directive>(&*next)) {
       Encode(*directive, message.mutable_directive());
@@ -180,6 +209,8 @@ class AgentSessions::Session final : public Attendee {
   ServerHandshake handshake_;
   std::unique_ptr<proto::FromServer> greeting_;  // the handshake's next message
   Outbox outbox_;
+  size_t counted_bytes_ = 0;  // in AgentSessions::unread_bytes_
+  bool is_paused_ = false;    // nothing is being read
   bool is_writing_ = false;
   bool is_finished_ = false;
   bool told_end_ = false;
@@ -199,12 +230,19 @@ absl::StatusOr<std::unique_ptr<AgentSessions>> AgentSessions::Listen(
   MUSTER_ASSIGN_OR_RETURN(
       s->service_,
       RendezvousService::Start(
-          loop, address, s->options_.owners, s->options_.tls,
+          loop, address, s->options_.owners,
+          {.tls = s->options_.tls,
+           .handshake_timeout = s->options_.handshake_timeout,
+           .max_descriptor = s->options_.max_descriptor},
           {.on_open = [s](StreamId id, std::string from,
                           TlsPeer peer) { s->OnOpen(id, from, std::move(peer)); },
            .on_message = [s](StreamId id, const proto::FromAgent& m) { s->OnMessage(id, m); },
            .on_written = [s](StreamId id) { s->OnWritten(id); },
-           .on_end = [s](StreamId id) { s->Remove(id); }}));
+           .on_end = [s](StreamId id) { s->Remove(id); },
+           .on_wasted =
+               [s](const std::string& peer, const absl::Status& why) {
+                 if (s->options_.on_refused) s->options_.on_refused(peer, why);
+               }}));
   return self;
 }
 

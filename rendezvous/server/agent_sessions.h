@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,11 +22,16 @@ struct SessionOptions {
   std::vector<OwnerKey> owners;
   TlsMode tls = TlsMode::kOn;
   std::string host_name;  // where agents find the secret, for messages
-  absl::Duration handshake_timeout = absl::Seconds(10);
+  absl::Duration handshake_timeout = absl::Seconds(5);
   size_t max_streams = 20000;
-  // A stream that was turned away: who and why.
+  // See ConnectionListener.
+  int max_descriptor = std::numeric_limits<int>::max();
+  // A connection or stream that was turned away: who and why.
   std::function<void(const std::string& peer_address, const absl::Status& why)> on_refused;
 };
+
+// Replies that all agents of one job together may leave unread; the one that goes beyond is given up.
+inline constexpr size_t kMaxUnreadBytesPerJob = size_t{512} << 20;
 
 // Loop thread only.
 class AgentSessions {
@@ -54,6 +60,7 @@ class AgentSessions {
   void OnHandshakeTimeout(StreamId id);
   void Remove(StreamId id);
   Session* Find(StreamId id);
+  size_t& unread_bytes_of(const JobKey& job) { return unread_bytes_[job]; }
 
   asio::io_context& loop_;
   const LoopMailbox mailbox_;
@@ -61,6 +68,8 @@ class AgentSessions {
   const SessionOptions options_;
   std::function<void()> on_drained_;
   bool is_draining_ = false;
+  // Replies of each job that its agents have not read: their memory is every user's.
+  absl::btree_map<JobKey, size_t> unread_bytes_;
   std::unique_ptr<RendezvousService> service_;
   // Ends before the service, which it writes to.
   absl::btree_map<StreamId, std::unique_ptr<Session>> sessions_;

@@ -1,5 +1,9 @@
-// What waits to be written to one agent: the newest directive, and store replies up to a bound. A
-// slow reader so never holds memory without end.
+// What waits to be written to one agent: the newest directive, and store replies up to a bound in
+// bytes. A slow reader so never holds memory without end.
+//
+// Why replies are not simply dropped at the bound: each answers one request of one worker, which
+// would wait for it for ever. So the session first stops reading requests (kPauseBytes), and gives
+// the agent up if answers to what it had asked before still fill the queue (kMaxBytes).
 //
 // Threads: compatible; pure.
 #pragma once
@@ -16,7 +20,10 @@ namespace muster::rendezvous {
 
 class Outbox {
  public:
-  static constexpr size_t kMaxReplies = 4096;
+  static constexpr size_t kPauseBytes = size_t{4} << 20;
+  static constexpr size_t kMaxBytes = 2 * kMaxStoreReplyBytes;
+  // What a reply costs beside its values.
+  static constexpr size_t kReplyBytes = 256;
 
   using Message = std::variant<Directive, StoreReply>;
 
@@ -24,10 +31,11 @@ class Outbox {
   // written.
   void Push(const Directive& directive) { directive_ = directive; }
 
-  // False if the bound is reached: the reader is to be given up, since a lost reply would leave a
-  // worker waiting.
+  // False if the bound is reached; the reply is not taken.
   bool Push(const StoreReply& reply) {
-    if (replies_.size() >= kMaxReplies) return false;
+    const size_t bytes = BytesOf(reply);
+    if (bytes_ + bytes > kMaxBytes) return false;
+    bytes_ += bytes;
     replies_.push_back(reply);
     return true;
   }
@@ -35,16 +43,27 @@ class Outbox {
   std::optional<Message> Pop() {
     if (directive_.has_value()) return std::exchange(directive_, std::nullopt);
     if (replies_.empty()) return std::nullopt;
-    Message reply = std::move(replies_.front());
+    StoreReply reply = std::move(replies_.front());
     replies_.pop_front();
+    bytes_ -= BytesOf(reply);
     return reply;
   }
 
   bool empty() const { return !directive_.has_value() && replies_.empty(); }
+  size_t bytes() const { return bytes_; }  // of the replies
+  // Whether more requests may be read from the agent.
+  bool has_room() const { return bytes_ <= kPauseBytes; }
 
  private:
+  static size_t BytesOf(const StoreReply& reply) {
+    size_t bytes = kReplyBytes + reply.status.message().size();
+    for (const std::string& value : reply.values) bytes += value.size();
+    return bytes;
+  }
+
   std::optional<Directive> directive_;
   std::deque<StoreReply> replies_;
+  size_t bytes_ = 0;
 };
 
 }  // namespace muster::rendezvous

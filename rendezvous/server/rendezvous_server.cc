@@ -2,9 +2,12 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "asio/ip/tcp.hpp"
+#include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/descriptors.h"
 #include "proto/io/log.h"
 #include "rendezvous/server/agent_sessions.h"
 #include "rendezvous/server/local_link.h"
@@ -12,16 +15,39 @@
 namespace muster::rendezvous {
 namespace {
 
+// Fewer would not serve a job of any size.
+constexpr int kMinConnections = 32;
+
+// A server of many jobs says of which job it speaks.
 void LogAnnouncement(const JobKey& job, const Announce& announce) {
-  log::Write(log::Level::kInfo, announce.event, announce.reason,
-             {{"run", job.run_id}, {"round", ToString(announce.round)}});
+  const std::string of = job.owner.empty() ? "" : absl::StrCat(" of ", job.owner);
+  log::Write(log::Level::kInfo, announce.event,
+             absl::StrCat("job ", absl::CHexEscape(job.run_id), of, ": ", announce.reason),
+             {{"run", job.run_id}, {"owner", job.owner}, {"round", ToString(announce.round)}});
 }
 
-void LogRefusal(const std::string& peer_address, const absl::Status& why) {
-  log::Write(log::Level::kWarning, "agent_refused",
-             absl::StrCat("refused an agent at ", peer_address, ": ", why.message()),
-             {{"peer", peer_address}});
-}
+// Says who was turned away, at most once a second: a scan of ports must not fill the log.
+class RefusalLog {
+ public:
+  void operator()(const std::string& peer_address, const absl::Status& why) {
+    if (MonoNow() < silent_until_) {
+      ++num_silent_;
+      return;
+    }
+    const std::string more =
+        num_silent_ == 0 ? ""
+                         : absl::StrCat(" (and ", num_silent_, " more since the last such line)");
+    log::Write(log::Level::kWarning, "agent_refused",
+               absl::StrCat("refused a connection from ", peer_address, ": ", why.message(), more),
+               {{"peer", peer_address}});
+    num_silent_ = 0;
+    silent_until_ = MonoNow() + absl::Seconds(1);
+  }
+
+ private:
+  MonoTime silent_until_;
+  int num_silent_ = 0;
+};
 
 absl::StatusOr<asio::ip::tcp::endpoint> Resolve(asio::io_context& loop, const std::string& name,
                                                 int port) {
@@ -64,6 +90,13 @@ absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int por
   if (sessions_ != nullptr) return absl::FailedPreconditionError("the server listens already");
   if (options_.owners.empty()) return absl::FailedPreconditionError("the server has no secret");
   MUSTER_ASSIGN_OR_RETURN(const asio::ip::tcp::endpoint endpoint, Resolve(loop_, address, port));
+  MUSTER_RETURN_IF_ERROR(CheckCanStartThreads());
+  const int max_descriptor = RaiseDescriptorLimit() - options_.reserved_descriptors;
+  if (max_descriptor < kMinConnections) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot serve: this process may have ", RaiseDescriptorLimit(), " open files, but needs ",
+        options_.reserved_descriptors + kMinConnections, " at least; raise the limit (ulimit -n)"));
+  }
   MUSTER_ASSIGN_OR_RETURN(sessions_,
                           AgentSessions::Listen(loop_, *jobs_, endpoint,
                                                 {.term = options_.term,
@@ -71,7 +104,8 @@ absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int por
                                                  .tls = options_.tls,
                                                  .host_name = options_.host_name,
                                                  .handshake_timeout = options_.handshake_timeout,
-                                                 .on_refused = LogRefusal}));
+                                                 .max_descriptor = max_descriptor,
+                                                 .on_refused = RefusalLog()}));
   return sessions_->port();
 }
 

@@ -31,7 +31,10 @@ struct RendezvousServerOptions {
   std::vector<OwnerKey> owners;  // one at least before Listen; an embedded server's is named ""
   TlsMode tls = TlsMode::kOn;
   std::string host_name;  // of this machine, for messages
-  absl::Duration handshake_timeout = absl::Seconds(10);
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  // Descriptors that connections leave to the rest of the process: the workers of an embedded
+  // server's own node, files, libraries.
+  int reserved_descriptors = 128;
   AnnounceSink announce;  // empty: the log
 };
 
@@ -47,7 +50,7 @@ class RendezvousServer {
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // Listens on exactly `address`, a numeric address or a name that is resolved here (its first IPv4
+  // Raises the process's limit on open files, and listens on exactly `address`, a numeric address or a name that is resolved here (its first IPv4
   // address, else its first), and returns the port; 0 takes a free one. All addresses only if asked
   // for: "0.0.0.0" or "::". Once.
   //
@@ -55,6 +58,7 @@ class RendezvousServer {
   //         kInvalidArgument: the name cannot be resolved, or is no address of this machine.
   //         kPermissionDenied: a port below 1024.
   //         kFailedPrecondition: it listens already, or has no owner.
+  //         kResourceExhausted: not enough threads (ulimit -u) or descriptors (ulimit -n).
   //         kUnavailable: anything else.
   absl::StatusOr<int> Listen(const std::string& address, int port);
 

@@ -6,8 +6,9 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "proto/base/endpoint.h"
+#include "absl/strings/str_replace.h"
 #include "proto/base/mutex.h"
+#include "proto/base/status_macros.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/link/wire.h"
 
@@ -18,37 +19,17 @@ constexpr int kMinPingIntervalMillis = 5000;
 // The agents ping; this only finds those that have gone without a word.
 constexpr int kKeepaliveMillis = 60000;
 constexpr int kKeepaliveTimeoutMillis = 20000;
+// A connection without a stream is of no use here. An agent opens its stream at once.
+constexpr int kIdleConnectionMillis = 10000;
+constexpr absl::Duration kLookInterval = absl::Seconds(1);
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-std::string ToText(const asio::ip::tcp::endpoint& address) {
-  return ToString(Endpoint{.host = address.address().to_string(), .port = address.port()});
-}
-
-// gRPC does not say why it could not bind, so we try first.
-absl::Status CheckCanListen(const asio::ip::tcp::endpoint& address) {
-  asio::io_context unused;
-  asio::ip::tcp::acceptor probe(unused);
-  asio::error_code error;
-  if (!probe.open(address.protocol(), error) &&
-      !probe.set_option(asio::socket_base::reuse_address(true), error)) {
-    probe.bind(address, error);
-  }
-  const std::string what = absl::StrCat("cannot listen on ", ToText(address), ": ");
-  if (!error) return absl::OkStatus();
-  if (error == asio::error::address_in_use) {
-    return absl::AlreadyExistsError(absl::StrCat(what, "another process has this port"));
-  }
-  if (error.value() == EADDRNOTAVAIL) {
-    return absl::InvalidArgumentError(absl::StrCat(what, "this machine has no such address"));
-  }
-  if (error == asio::error::access_denied) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(what, "permission denied; choose a port from 1024 on"));
-  }
-  return absl::UnavailableError(absl::StrCat(what, error.message()));
+// gRPC's name of a peer, "ipv6:%5B::1%5D:4242", as ToText(endpoint) writes it.
+std::string AddressOf(const std::string& peer) {
+  return absl::StrReplaceAll(peer.substr(peer.find(':') + 1), {{"%5B", "["}, {"%5D", "]"}});
 }
 
 }  // namespace
@@ -58,8 +39,8 @@ class RendezvousService::Stream final
  public:
   Stream(StreamId id, LoopMailbox mailbox, RendezvousService* owner,
          grpc::CallbackServerContext* context)
-      : id_(id), mailbox_(std::move(mailbox)), owner_(owner), address_(context->peer()) {
-    peer_.tls = owner->tls_ == TlsMode::kOn;
+      : id_(id), mailbox_(std::move(mailbox)), owner_(owner), address_(AddressOf(context->peer())) {
+    peer_.tls = owner->options_.tls == TlsMode::kOn;
     for (const grpc::string_ref& name :
          context->auth_context()->FindPropertyValues("x509_subject_alternative_name")) {
       peer_.names.emplace_back(name.data(), name.size());
@@ -141,36 +122,88 @@ class RendezvousService::Acceptor final : public proto::Rendezvous::CallbackServ
   std::atomic<uint64_t> next_id_ = 1;
 };
 
-RendezvousService::RendezvousService(asio::io_context& loop, TlsMode tls, ServiceEvents events)
-    : mailbox_(loop), tls_(tls), events_(std::move(events)) {}
+RendezvousService::RendezvousService(asio::io_context& loop, ServiceOptions options,
+                                     ServiceEvents events)
+    : mailbox_(loop), options_(options), events_(std::move(events)), look_timer_(loop) {}
 
 absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
     asio::io_context& loop, const asio::ip::tcp::endpoint& address,
-    const std::vector<OwnerKey>& owners, TlsMode tls, ServiceEvents events) {
-  if (absl::Status status = CheckCanListen(address); !status.ok()) return status;
+    const std::vector<OwnerKey>& owners, ServiceOptions options, ServiceEvents events) {
+  std::unique_ptr<RendezvousService> service(
+      new RendezvousService(loop, options, std::move(events)));
+  RendezvousService* const s = service.get();
+  MUSTER_ASSIGN_OR_RETURN(s->listener_,
+                          ConnectionListener::Listen(loop, address, options.max_descriptor));
   QuietGrpc();
-  std::unique_ptr<RendezvousService> service(new RendezvousService(loop, tls, std::move(events)));
-  service->acceptor_ = std::make_unique<Acceptor>(service.get());
+  s->acceptor_ = std::make_unique<Acceptor>(s);
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMillis);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMillis);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMillis);
+  builder.AddChannelArgument(
+      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(options.handshake_timeout)));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.AddListeningPort(ToText(address), MakeServerCredentials(owners, tls), &service->port_);
-  builder.RegisterService(service->acceptor_.get());
-  service->server_ = builder.BuildAndStart();
-  if (service->server_ == nullptr || service->port_ == 0) {
-    // The port was taken between our try and gRPC's.
-    absl::Status again = CheckCanListen(address);
-    return again.ok() ? absl::UnavailableError(absl::StrCat("cannot listen on ", ToText(address)))
-                      : again;
+  using ConnectionType = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  s->way_in_ = builder.experimental().AddExternalConnectionAcceptor(
+      ConnectionType::FROM_FD, MakeServerCredentials(owners, options.tls));
+  builder.RegisterService(s->acceptor_.get());
+  s->server_ = builder.BuildAndStart();
+  if (s->server_ == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", ToText(address), ": gRPC does not start"));
   }
+  s->listener_->Start({.on_connection =
+                           [s](UniqueFd fd, const std::string& peer) {
+                             s->OnConnectionOnLoop(std::move(fd), peer);
+                           },
+                       .on_turned_away =
+                           [s](const std::string& peer) {
+                             s->events_.on_wasted(
+                                 peer, absl::ResourceExhaustedError(
+                                           "this process has nearly as many connections as it may "
+                                           "have open files (ulimit -n)"));
+                           }});
   return service;
+}
+
+// From here on the descriptor is gRPC's.
+void RendezvousService::OnConnectionOnLoop(UniqueFd connection, const std::string& peer) {
+  greeting_[peer] = MonoNow() + options_.handshake_timeout + kLookInterval;
+  if (!std::exchange(is_looking_, true)) LookForWastedConnectionsOnLoop();
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = connection.release();
+  way_in_->HandleNewConnection(&parameters);
+}
+
+// gRPC does not say when a hand-shake fails; that no stream follows does.
+void RendezvousService::LookForWastedConnectionsOnLoop() {
+  const MonoTime now = MonoNow();
+  for (auto it = greeting_.begin(); it != greeting_.end();) {
+    if (now < it->second) {
+      ++it;
+      continue;
+    }
+    const std::string peer = it->first;
+    it = greeting_.erase(it);
+    events_.on_wasted(
+        peer, absl::UnauthenticatedError(absl::StrCat(
+                  "it opened no stream within ", absl::FormatDuration(options_.handshake_timeout),
+                  options_.tls == TlsMode::kOn
+                      ? ": it does not hold the same secret (TLS), or is no agent"
+                      : ": it is no agent")));
+  }
+  is_looking_ = !greeting_.empty();
+  if (!is_looking_) return;
+  look_timer_.expires_after(absl::ToChronoNanoseconds(kLookInterval));
+  look_timer_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
+    if (!error) mailbox.Post([this] { LookForWastedConnectionsOnLoop(); });
+  });
 }
 
 RendezvousService::~RendezvousService() {
@@ -195,6 +228,7 @@ void RendezvousService::Finish(StreamId id, const absl::Status& status) {
 }
 
 void RendezvousService::OnOpenOnLoop(StreamId id, std::shared_ptr<Stream> stream) {
+  greeting_.erase(stream->address());
   const Stream& opened = *streams_.emplace(id, std::move(stream)).first->second;
   events_.on_open(id, opened.address(), opened.peer());
 }

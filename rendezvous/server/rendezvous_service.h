@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,14 +15,20 @@
 #include "absl/status/statusor.h"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
+#include "asio/steady_timer.hpp"
 #include "proto/base/ids.h"
+#include "proto/base/mono_time.h"
 #include "proto/io/credentials.h"
 #include "proto/io/loop_mailbox.h"
+#include "rendezvous/server/connection_listener.h"
 #include "rendezvous/server/handshake.h"
 
 namespace grpc {
 class Server;
+namespace experimental {
+class ExternalConnectionAcceptor;
 }
+}  // namespace grpc
 
 namespace muster::proto {
 class FromAgent;
@@ -41,6 +48,16 @@ struct ServiceEvents {
   std::function<void(StreamId)> on_written;
   // The last event of this stream, unless Finish came first.
   std::function<void(StreamId)> on_end;
+  // A connection was closed, or will be by gRPC, before a stream was opened on it.
+  std::function<void(const std::string& peer_address, const absl::Status& why)> on_wasted;
+};
+
+struct ServiceOptions {
+  TlsMode tls = TlsMode::kOn;
+  // From the connection to its first stream.
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  // See ConnectionListener.
+  int max_descriptor = std::numeric_limits<int>::max();
 };
 
 // Loop thread only.
@@ -48,19 +65,16 @@ class RendezvousService {
  public:
   // Listens on exactly this address; port 0 takes a free one.
   //
-  // Errors: kAlreadyExists: another process listens there.
-  //         kInvalidArgument: not an address of this machine.
-  //         kPermissionDenied: a port below 1024.
-  //         kUnavailable: anything else.
+  // Errors: those of ConnectionListener::Listen; kUnavailable: gRPC does not start.
   static absl::StatusOr<std::unique_ptr<RendezvousService>> Start(
       asio::io_context& loop, const asio::ip::tcp::endpoint& address,
-      const std::vector<OwnerKey>& owners, TlsMode tls, ServiceEvents events);
+      const std::vector<OwnerKey>& owners, ServiceOptions options, ServiceEvents events);
   // Breaks off what is open; no event follows.
   ~RendezvousService();
   RendezvousService(const RendezvousService&) = delete;
   RendezvousService& operator=(const RendezvousService&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return listener_->port(); }
   void ReadNext(StreamId id);
   // One at a time: the next after on_written.
   void Write(StreamId id, const proto::FromServer& message);
@@ -71,21 +85,28 @@ class RendezvousService {
   class Stream;
   class Acceptor;
 
-  RendezvousService(asio::io_context& loop, TlsMode tls, ServiceEvents events);
+  RendezvousService(asio::io_context& loop, ServiceOptions options, ServiceEvents events);
+  void OnConnectionOnLoop(UniqueFd connection, const std::string& peer);
+  void LookForWastedConnectionsOnLoop();
   void OnOpenOnLoop(StreamId id, std::shared_ptr<Stream> stream);
   void OnMessageOnLoop(StreamId id, const proto::FromAgent& message);
   void OnWrittenOnLoop(StreamId id);
   void OnEndOnLoop(StreamId id);
 
   const LoopMailbox mailbox_;
-  const TlsMode tls_;
+  const ServiceOptions options_;
   const ServiceEvents events_;
-  int port_ = 0;
+  // Connections on which no stream has been opened yet, with the time that they have.
+  absl::btree_map<std::string, MonoTime> greeting_;
+  asio::steady_timer look_timer_;
+  bool is_looking_ = false;
   // A stream is shared by gRPC, until it is done with it, and by this map, until the loop has
   // dropped it.
   absl::btree_map<StreamId, std::shared_ptr<Stream>> streams_;
   std::unique_ptr<Acceptor> acceptor_;  // the server calls it: outlives it
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> way_in_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ConnectionListener> listener_;
 };
 
 }  // namespace muster::rendezvous

@@ -34,13 +34,12 @@ struct TrainOptions {
 
 struct TrainCommand {
   TrainOptions options;
-  std::vector<std::string> warnings;  // accepted, but worth a line
-  std::string help;                   // not empty: to be printed, and nothing else done
+  std::string help;  // not empty: to be printed, and nothing else done
 };
 
 // `args` without the program's name.
 //
-// Errors: kInvalidArgument naming the flag, the value and what was expected; plan::FinishPlanOptions'.
+// Errors: kInvalidArgument naming the flag, the value and what was expected; PlanOptionsParser's.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args);
 
 }  // namespace muster::train

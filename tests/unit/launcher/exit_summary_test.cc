@@ -62,7 +62,7 @@ exit code 7: rank 5 on node2 failed and no restarts are left
 
 TEST(FormatExitSummary, SaysBecauseOfWhomAnotherNodeStopped) {
   EXPECT_THAT(FormatExitSummary(Failed(Rank5()), OnNode("node1")),
-              HasSubstr("\nnode1 stopped because rank 5 on node2 ended with exit code 7\n"));
+              HasSubstr("\nnode1 stopped because rank 5 on node2 exited with code 7\n"));
   EXPECT_THAT(FormatExitSummary(Failed(Rank5()), OnNode("node2")),
               Not(HasSubstr("stopped because")));
 }

@@ -10,8 +10,11 @@
 #include "asio/ip/tcp.hpp"
 #include "asio/write.hpp"
 #include "proto/io/challenge.h"
+#include "proto/io/descriptors.h"
+#include "proto/io/unique_fd.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/link/wire.h"
+#include "rendezvous/server/outbox.h"
 #include "tests/unit/rendezvous/loop_world.h"
 
 namespace muster::rendezvous {
@@ -299,6 +302,111 @@ TEST_F(RendezvousServerTest, TellsItsAgentsBeforeItsHostLeaves) {
   EXPECT_GT(heard.directives.size(), before);
 }
 
+TEST_F(RendezvousServerTest, CarriesSeveralOfTheLargestValuesInOneReply) {
+  const auto server = MakeServer();
+  Heard heard;
+  const auto link = Open(LinkTo(Listen(*server)), heard);
+  link->SendReport(JoiningReport());
+  ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
+  const Round round = heard.assignment()->round;
+  const std::vector<std::string> keys = {"a", "b", "c", "d", "e", "f", "g", "h"};
+  uint64_t id = 0;
+  for (const std::string& key : keys) {
+    link->SendStoreRequest(
+        {++id, round, StoreSet{key, std::string(kMaxStoreValueBytes, key.front())}});
+  }
+  link->SendStoreRequest({++id, round, StoreWait{keys, absl::Seconds(30)}});
+  ASSERT_TRUE(RunUntil([&] { return heard.replies.size() == id; }));
+  EXPECT_EQ(heard.replies.back().status, absl::OkStatus());
+  EXPECT_EQ(heard.replies.back().values.size(), keys.size());
+  EXPECT_EQ(heard.ups, 1) << "the stream held";
+}
+
+// What happens to the workers of a node when a stranger takes the port of a server that is gone.
+TEST_F(RendezvousServerTest, IsWaitedForWhileAStrangerHasItsPort) {
+  auto server = MakeServer();
+  const int port = Listen(*server);
+  Heard heard;
+  const auto link = Open(LinkTo(port), heard);
+  ASSERT_TRUE(RunUntil([&] { return heard.is_up; }));
+  server = nullptr;
+  ASSERT_TRUE(RunUntil([&] { return !heard.is_up; }));
+  {
+    const auto impostor = MakeServer({.owners = {{"", kOtherSecret}}});
+    Listen(*impostor, port);
+    ASSERT_TRUE(RunUntil([&] { return heard.downs.back().find("secret") != std::string::npos; }));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    while (std::chrono::steady_clock::now() < until) loop().run_one_until(until);
+    EXPECT_TRUE(heard.fatal.ok()) << heard.fatal;
+  }
+  server = MakeServer({.term = ServerTerm(2)});
+  Listen(*server, port);
+  EXPECT_TRUE(RunUntil([&] { return heard.ups == 2; })) << testing::PrintToString(heard.downs);
+}
+
+// Connections of somebody who says nothing.
+class Crowd {
+ public:
+  Crowd(asio::io_context& loop, int port, int size) {
+    for (int i = 0; i < size; ++i) {
+      sockets_.emplace_back(loop);
+      sockets_.back().connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(port)});
+      sockets_.back().non_blocking(true);
+    }
+  }
+  int NumClosed() {
+    int closed = 0;
+    for (asio::ip::tcp::socket& socket : sockets_) {
+      char bytes[64];
+      asio::error_code error;
+      while (socket.read_some(asio::buffer(bytes), error) > 0) {
+      }
+      closed += error != asio::error::would_block ? 1 : 0;
+    }
+    return closed;
+  }
+
+ private:
+  std::vector<asio::ip::tcp::socket> sockets_;
+};
+
+class SilentCrowd : public RendezvousServerTest, public testing::WithParamInterface<TlsMode> {};
+
+TEST_P(SilentCrowd, IsClosedWithinTheTimeOfAHandshake) {
+  const auto server = MakeServer({.tls = GetParam(), .handshake_timeout = absl::Milliseconds(300)});
+  const int port = Listen(*server);
+  Crowd crowd(loop(), port, 50);
+  EXPECT_TRUE(RunUntil([&] {
+    loop().run_for(std::chrono::milliseconds(20));
+    return crowd.NumClosed() == 50;
+  })) << crowd.NumClosed();
+}
+
+TEST_P(SilentCrowd, LeavesDescriptorsToTheProcessAndDoesNotShutAgentsOut) {
+  const UniqueFd next(::dup(0));
+  constexpr int kRoom = 60;
+  const auto server =
+      MakeServer({.tls = GetParam(),
+                  .handshake_timeout = absl::Milliseconds(500),
+                  .reserved_descriptors = RaiseDescriptorLimit() - next.get() - kRoom - 200});
+  const int port = Listen(*server);
+  Crowd crowd(loop(), port, 200);  // both ends are in this process
+  EXPECT_TRUE(RunUntil([&] {
+    loop().run_for(std::chrono::milliseconds(20));
+    return crowd.NumClosed() > 0;
+  }));
+  GrpcLinkOptions options = LinkTo(port);
+  options.tls = GetParam();
+  Heard heard;
+  const auto link = Open(options, heard);
+  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << testing::PrintToString(heard.downs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tls, SilentCrowd, testing::Values(TlsMode::kOn, TlsMode::kOff),
+                         [](const auto& info) {
+                           return info.param == TlsMode::kOn ? "On" : "Off";
+                         });
+
 TEST_F(RendezvousServerTest, EndsWithoutHavingListened) {
   auto server = MakeServer();
   bool closed = false;
@@ -371,7 +479,7 @@ class RawPeer : public RendezvousServerTest {
 };
 
 TEST_F(RawPeer, IsTurnedAwayWhenItSaysNothing) {
-  Start({.handshake_timeout = absl::Milliseconds(50)});
+  Start({.handshake_timeout = absl::Seconds(1)});
   EXPECT_EQ(End(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
@@ -433,6 +541,27 @@ TEST_F(RawPeer, IsTurnedAwayByAServerThatIsOlderThanTheNewestItHeard) {
   Encode(FencedReport{Incarnation(1), ServerTerm(4), JoiningReport()}, message.mutable_report());
   stream_->Write(message);
   EXPECT_EQ(End(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(RawPeer, IsGivenUpWhenItLeavesItsRepliesUnread) {
+  Start({});
+  ASSERT_TRUE(Attend());
+  proto::FromAgent report;
+  Encode(FencedReport{Incarnation(1), ServerTerm(0), JoiningReport()}, report.mutable_report());
+  stream_->Write(report);
+  proto::FromServer directive;
+  ASSERT_TRUE(stream_->Read(&directive) && directive.directive().has_run_round());
+  const Round round(directive.directive().run_round().round());
+  uint64_t id = 0;
+  const auto ask = [&](StoreOperation operation) {
+    proto::FromAgent message;
+    Encode(StoreRequest{++id, round, std::move(operation)}, message.mutable_store());
+    stream_->Write(message);
+  };
+  constexpr size_t kMany = 2 * Outbox::kMaxBytes / kMaxStoreValueBytes;
+  for (size_t i = 0; i < kMany; ++i) ask(StoreWait{{"later"}, absl::Seconds(30)});
+  ask(StoreSet{"later", std::string(kMaxStoreValueBytes, 'v')});
+  EXPECT_EQ(End(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(RawPeer, GetsARefusalForAMalformedStoreRequestAndMayGoOn) {

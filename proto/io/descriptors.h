@@ -1,0 +1,22 @@
+// The process's descriptors and threads as a resource: what our programs make sure of before they
+// start gRPC, which ends the process or hangs where it gets none.
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace muster {
+
+// Opens /dev/null in place of a closed 0, 1 or 2, so that no socket of ours gets one of these
+// numbers and a worker's print is not written into it.
+void OpenStandardStreams();
+
+// Raises this process's soft limit on open descriptors to the hard one, and returns it. Processes
+// that were forked before keep theirs.
+int RaiseDescriptorLimit();
+
+// Whether this user may start as many threads as gRPC needs.
+//
+// Errors: kResourceExhausted, naming the limit.
+absl::Status CheckCanStartThreads();
+
+}  // namespace muster

@@ -1,0 +1,108 @@
+#include "rendezvous/server/connection_listener.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::rendezvous {
+namespace {
+
+// A crowd may wait in the kernel until the loop comes to it (the kernel cuts it at its somaxconn).
+constexpr int kBacklog = 65535;
+// So that a crowd of connections does not keep the loop from its agents.
+constexpr int kAcceptedPerTurn = 64;
+constexpr std::chrono::milliseconds kTryAgain(100);
+// Data that a peer does not acknowledge for this long breaks its connection.
+constexpr int kUnacknowledgedMillis = 20000;
+
+absl::Status BindError(const asio::ip::tcp::endpoint& address, const asio::error_code& error) {
+  const std::string what = absl::StrCat("cannot listen on ", ToText(address), ": ");
+  if (error == asio::error::address_in_use) {
+    return absl::AlreadyExistsError(absl::StrCat(what, "another process has this port"));
+  }
+  if (error.value() == EADDRNOTAVAIL) {
+    return absl::InvalidArgumentError(absl::StrCat(what, "this machine has no such address"));
+  }
+  if (error == asio::error::access_denied) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(what, "permission denied; choose a port from 1024 on"));
+  }
+  return absl::UnavailableError(absl::StrCat(what, error.message()));
+}
+
+}  // namespace
+
+std::string ToText(const asio::ip::tcp::endpoint& address) {
+  asio::ip::address ip = address.address();
+  if (ip.is_v6() && ip.to_v6().is_v4_mapped()) {
+    ip = asio::ip::make_address_v4(asio::ip::v4_mapped, ip.to_v6());
+  }
+  return ip.is_v6() ? absl::StrCat("[", ip.to_string(), "]:", address.port())
+                    : absl::StrCat(ip.to_string(), ":", address.port());
+}
+
+absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Listen(
+    asio::io_context& loop, const asio::ip::tcp::endpoint& address, int max_descriptor) {
+  std::unique_ptr<ConnectionListener> self(new ConnectionListener(loop, max_descriptor));
+  asio::ip::tcp::acceptor& acceptor = self->acceptor_;
+  asio::error_code error;
+  acceptor.open(address.protocol(), error);
+  if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) acceptor.bind(address, error);
+  if (!error) acceptor.listen(kBacklog, error);
+  if (!error) acceptor.native_non_blocking(true, error);
+  if (error) return BindError(address, error);
+  self->port_ = acceptor.local_endpoint().port();
+  return self;
+}
+
+void ConnectionListener::Start(ListenerEvents events) {
+  events_ = std::move(events);
+  Await();
+}
+
+void ConnectionListener::Await() {
+  acceptor_.async_wait(asio::socket_base::wait_read,
+                       [this, mailbox = mailbox_](const asio::error_code& error) {
+                         if (error) return;
+                         mailbox.Post([this] { AcceptSome(); });
+                       });
+}
+
+void ConnectionListener::AcceptSome() {
+  for (int i = 0; i < kAcceptedPerTurn; ++i) {
+    asio::ip::tcp::endpoint peer;
+    socklen_t length = static_cast<socklen_t>(peer.capacity());
+    UniqueFd fd(
+        ::accept4(acceptor_.native_handle(), peer.data(), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd && (errno == ECONNABORTED || errno == EINTR)) continue;
+    if (!fd && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (!fd) {
+      // No descriptor or memory: what waits in the kernel stays there, and trying at once would
+      // only spin.
+      again_.expires_after(kTryAgain);
+      again_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
+        if (!error) mailbox.Post([this] { AcceptSome(); });
+      });
+      return;
+    }
+    peer.resize(length);
+    if (fd.get() >= max_descriptor_) {
+      if (events_.on_turned_away) events_.on_turned_away(ToText(peer));
+      continue;
+    }
+    const int on = 1;
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMillis,
+                 sizeof kUnacknowledgedMillis);
+    events_.on_connection(std::move(fd), ToText(peer));
+  }
+  Await();
+}
+
+}  // namespace muster::rendezvous

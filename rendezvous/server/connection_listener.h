@@ -1,0 +1,62 @@
+// The server's listening socket. Connections are accepted here, on the loop, and handed to gRPC
+// while descriptors last: gRPC itself would take every one that comes, until the process has none
+// left for its own work.
+//
+// Since the kernel gives out the lowest free number, a connection whose number reaches
+// `max_descriptor` means that all below are in use; it is closed at once.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "asio/io_context.hpp"
+#include "asio/ip/tcp.hpp"
+#include "asio/steady_timer.hpp"
+#include "proto/io/loop_mailbox.h"
+#include "proto/io/unique_fd.h"
+
+namespace muster::rendezvous {
+
+struct ListenerEvents {
+  std::function<void(UniqueFd connection, std::string peer)> on_connection;
+  // A connection was closed because descriptors run out.
+  std::function<void(std::string peer)> on_turned_away;
+};
+
+// "10.0.0.7:4242", "[fe80::1]:4242": how a peer is named in messages.
+std::string ToText(const asio::ip::tcp::endpoint& address);
+
+// Loop thread only.
+class ConnectionListener {
+ public:
+  // Listens on exactly `address`; port 0 takes a free one.
+  //
+  // Errors: kAlreadyExists: another process listens there.
+  //         kInvalidArgument: not an address of this machine.
+  //         kPermissionDenied: a port below 1024.
+  //         kUnavailable: anything else.
+  static absl::StatusOr<std::unique_ptr<ConnectionListener>> Listen(
+      asio::io_context& loop, const asio::ip::tcp::endpoint& address, int max_descriptor);
+  ~ConnectionListener() { mailbox_.Close(); }
+
+  int port() const { return port_; }
+  // Once. Until then connections wait in the kernel.
+  void Start(ListenerEvents events);
+
+ private:
+  ConnectionListener(asio::io_context& loop, int max_descriptor)
+      : mailbox_(loop), acceptor_(loop), again_(loop), max_descriptor_(max_descriptor) {}
+  void Await();
+  void AcceptSome();
+
+  const LoopMailbox mailbox_;
+  asio::ip::tcp::acceptor acceptor_;
+  asio::steady_timer again_;
+  const int max_descriptor_;
+  int port_ = 0;
+  ListenerEvents events_;
+};
+
+}  // namespace muster::rendezvous
