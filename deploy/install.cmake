@@ -48,7 +48,7 @@ get_property(parts GLOBAL PROPERTY MUSTER_PARTS)
 get_property(needs GLOBAL PROPERTY MUSTER_NEEDS)
 list(REMOVE_DUPLICATES needs)
 # Headers alone, and none that a public header includes.
-list(FILTER needs EXCLUDE REGEX "^(nlohmann_json|CLI11)::")
+list(FILTER needs EXCLUDE REGEX "^nlohmann_json::")
 
 set(objects)
 foreach(part ${parts})

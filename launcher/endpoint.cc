@@ -10,7 +10,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/base/mono_time.h"
@@ -123,7 +122,7 @@ absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
     }
     return absl::InvalidArgumentError(absl::StrCat("--local_addr '", local_addr, "' (",
                                                    ToNumeric(addresses->front()),
-                                                   ") is no address of this machine"));
+                                                   ") is not an address of this machine"));
   }
   MUSTER_ASSIGN_OR_RETURN(const std::vector<SocketAddress> target, Lookup(endpoint.address));
   const absl::StatusOr<SocketAddress> source = RouteSource(target.front());
@@ -133,11 +132,6 @@ absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
         "): ", source.status().message(), ". Give this node's address with --local_addr"));
   }
   return ToNumeric(*source);
-}
-
-std::string JoinHostPort(const std::string& host, int port) {
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
-                                      : absl::StrCat(host, ":", port);
 }
 
 }  // namespace muster::launcher

@@ -32,7 +32,4 @@ absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl:
 absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
                                                const ResolvedEndpoint& endpoint);
 
-// host:port, with IPv6 addresses in brackets.
-std::string JoinHostPort(const std::string& host, int port);
-
 }  // namespace muster::launcher

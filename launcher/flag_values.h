@@ -1,6 +1,5 @@
-// Values of command line options: text -> plain values. Each is read here, whether it came from the
-// command line or from an environment variable; launcher/flags.cc puts the name of the option in
-// front of the message. Ranges of numbers are JobSpec::Validate's.
+// Values that only `muster run` has: text -> plain values. Those that every program has are
+// proto/command_line/values.h's; ranges of numbers are JobSpec::Validate's.
 //
 // Errors:  kInvalidArgument saying what was expected.
 // Threads: pure.
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "proto/spec/job_spec.h"
 
 namespace muster::launcher {
@@ -27,13 +25,6 @@ absl::StatusOr<ProcessesPerNode> ParseProcessesPerNode(const std::string& text);
 
 absl::StatusOr<RendezvousBackend> ParseBackend(const std::string& text);
 
-// "host", "host:port", "[v6]:port", "[v6]", or a bare IPv6 literal. `default_port` if there is
-// none.
-absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text, int default_port);
-
-// A host name or address, without port or brackets.
-absl::StatusOr<std::string> ParseHost(const std::string& text);
-
 // "0".."3", or a map of local ranks "0:1,11:3".
 absl::StatusOr<StreamSelection> ParseStreamSelection(const std::string& text);
 
@@ -46,16 +37,6 @@ absl::StatusOr<std::vector<std::string>> ParseFilters(const std::string& text);
 // "SIGTERM,INT"; with or without SIG. Only signals that a process can be asked to stop by, or to
 // pass on.
 absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text);
-
-// Seconds ("30", "0.5"), or with a unit: "500ms", "30s", "10m", "1h". To the microsecond.
-absl::StatusOr<absl::Duration> ParseDuration(const std::string& text);
-
-absl::StatusOr<int> ParseInteger(const std::string& text);
-absl::StatusOr<double> ParseNumber(const std::string& text);
-absl::StatusOr<std::string> ParseText(const std::string& text);
-
-// 0 1 true false yes no on off, in any case.
-absl::StatusOr<bool> ParseBool(const std::string& text);
 
 // "A-B".
 absl::StatusOr<PortRange> ParsePortRange(const std::string& text);

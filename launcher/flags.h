@@ -1,8 +1,10 @@
-// Command line and PET_* environment -> JobSpec. The complete grammar of torchrun (reference
-// launcher 1) and the names of DESIGN section 4. Pure: arguments and environment come in as values.
+// Command line and PET_* environment -> JobSpec. Pure: arguments and environment come in as values.
 //
-// The way of one value: command_line.h splits the arguments, flag_values.h reads the text, flags.cc
-// puts it into the JobSpec, JobSpec::Validate checks ranges and combinations.
+// The way of one value: proto/command_line splits the arguments, the rows of run_options.cc read
+// them, flags.cc puts together what several options decide, JobSpec::Validate checks ranges and
+// combinations. Differences from torchrun: README.md, "Differences from torchrun".
+//
+// Source: torch 2.15, torch/distributed/run.py.
 #pragma once
 
 #include <string>
@@ -10,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/base/environment.h"
 #include "proto/spec/job_spec.h"
-#include "proto/spec/worker_env.h"
 
 namespace muster::launcher {
 
@@ -24,20 +26,20 @@ struct PrintAndExit {
 struct OutputFlags {
   std::string log_format = "text";  // or json
   std::string log_level = "info";   // debug, info, warning, error
-  std::string event_log_file;       // reserved; empty
 };
 
 struct RunFlags {
   JobSpec spec;
   OutputFlags output;
-  std::vector<std::string>
-      warnings;  // accepted, but worth a line (e.g. an option that --standalone overrules)
+  // Accepted, but worth a line (e.g. an option that --standalone overrules).
+  std::vector<std::string> warnings;
 };
 
 // `args` without the program's name and without a leading `run`. Options end at the first
-// positional; nothing is abbreviated. Precedence: command line, then PET_<NAME>, then default; an
-// empty variable counts as unset. `fresh_run_id` is the random id that --standalone gives to the
-// job (empty: it stays the default).
+// argument that is none. Precedence: command line, then PET_<NAME>, then default; an empty variable
+// counts as unset. `fresh_run_id` is the random id of a job on one node that needs none
+// (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
+// default.
 //
 // The spec is validated. Its endpoint is empty when a job on one node needs none; with several
 // nodes it always has host and port. A static job always has a node rank.

@@ -9,6 +9,7 @@
 
 #include "launcher/commands/plan_command.h"
 #include "launcher/commands/run_command.h"
+#include "proto/base/environment.h"
 
 namespace {
 
@@ -25,17 +26,14 @@ struct Subcommand {
 // The first is what no subcommand means.
 constexpr Subcommand kSubcommands[] = {
     {"run", "start and watch the workers of this node; its options follow", RunCommand},
-    {"plan", "print what a training job would do and take, without running it",
-     [](const Invocation& invocation) { return PlanCommand(invocation.args); }},
+    {"plan", "print what a training job would do and need, without running it", PlanCommand},
 };
 
-constexpr char kVersion[] = "muster 0.1.0\n";
 constexpr char kHelp[] =
     "usage: muster [run] [options] script [script arguments]\n"
     "\n"
-    "Starts the workers of a training job on this node and meets the job's other nodes; takes "
-    "torchrun's\n"
-    "options and environment. A first argument that is no subcommand means `run`.\n"
+    "Starts the workers of a training job on this node and joins the job's other nodes; takes the\n"
+    "options and environment of torchrun. Without a subcommand it is `run`.\n"
     "\n"
     "subcommands:\n";
 constexpr char kHelpEnd[] =
@@ -49,17 +47,6 @@ std::string BinaryDirectory() {
   if (length <= 0) return "";
   const std::string binary(path, length);
   return binary.substr(0, binary.rfind('/'));
-}
-
-muster::EnvironmentMap ReadEnvironment() {
-  muster::EnvironmentMap environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text(*entry);
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos)
-      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return environment;
 }
 
 void PrintHelp() {
@@ -88,7 +75,6 @@ int main(int argc, char** argv) {
   const bool is_torchrun = name.substr(name.rfind('/') + 1) == "torchrun";
   const Subcommand* subcommand = &kSubcommands[0];
   if (!is_torchrun && !args.empty()) {
-    if (args[0] == "--version") return std::fputs(kVersion, stdout) < 0;
     if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
       PrintHelp();
       args = {"--help"};
@@ -98,5 +84,5 @@ int main(int argc, char** argv) {
   return subcommand->run({.invoked_as = name,
                           .binary_directory = BinaryDirectory(),
                           .args = std::move(args),
-                          .environment = ReadEnvironment()});
+                          .environment = muster::EnvironmentOf(environ)});
 }

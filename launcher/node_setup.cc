@@ -25,10 +25,10 @@ namespace {
 constexpr absl::Duration kResolvePatience = absl::Seconds(20);
 constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 
+// Set and empty is something else than not set: it hides all devices.
 std::optional<std::string> Find(const EnvironmentMap& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  if (found == environment.end()) return std::nullopt;
-  return found->second;
+  const std::string* value = FindVariable(environment, name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(*value);
 }
 
 std::string HostName() {
@@ -126,7 +126,7 @@ absl::Status FindAddress(const JobSpec& spec, NodeSetup* setup) {
 
 absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environment,
                              agent::AgentOptions* options) {
-  const std::string temporary = Find(environment, "TMPDIR").value_or("");
+  const std::string temporary = VariableOrEmpty(environment, "TMPDIR");
   MUSTER_ASSIGN_OR_RETURN(
       options->run_directory,
       agent::MakeRunDirectory(
@@ -134,7 +134,7 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
   options->run_directory_is_temporary = spec.logs.log_dir.empty();
   MUSTER_ASSIGN_OR_RETURN(options->runtime_directory,
                           agent::MakeRuntimeDirectory(
-                              {.xdg_runtime_dir = Find(environment, "XDG_RUNTIME_DIR").value_or(""),
+                              {.xdg_runtime_dir = VariableOrEmpty(environment, "XDG_RUNTIME_DIR"),
                                .temporary_dir = temporary}));
   return absl::OkStatus();
 }
@@ -151,10 +151,10 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& inv
   for (const auto& [name, value] : invocation.environment) {
     if (!IsWithheldFromWorkers(name)) options.environment[name] = value;
   }
-  options.server = setup.endpoint
-                       ? absl::StrCat("the rendezvous at ",
-                                      JoinHostPort(setup.endpoint->host, setup.endpoint->port))
-                       : "this node's own rendezvous";
+  options.server = setup.endpoint ? absl::StrCat("the rendezvous at ",
+                                                 ToString(Endpoint{.host = setup.endpoint->host,
+                                                                   .port = setup.endpoint->port}))
+                                  : "this node's own rendezvous";
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
   return setup;
 }

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "agent/agent.h"
-#include "launcher/commands/run_command.h"
 #include "launcher/endpoint.h"
+#include "launcher/invocation.h"
 #include "proto/spec/job_spec.h"
 
 namespace muster::launcher {

@@ -1,7 +1,7 @@
 #include "launcher/rendezvous_conf.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -9,27 +9,79 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "launcher/flag_values.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
+#include "proto/command_line/values.h"
 
 namespace muster::launcher {
 namespace {
 
-using DurationField = std::optional<absl::Duration> RendezvousConf::*;
-constexpr std::array<std::pair<const char*, DurationField>, 8> kDurations = {{
-    {"timeout", &RendezvousConf::timeout},
-    {"join_timeout", &RendezvousConf::join_timeout},
-    {"last_call_timeout", &RendezvousConf::last_call_timeout},
-    {"close_timeout", &RendezvousConf::close_timeout},
-    {"read_timeout", &RendezvousConf::read_timeout},
-    {"orphan_timeout", &RendezvousConf::orphan_timeout},
-    {"lease", &RendezvousConf::lease},
-    {"renew_interval", &RendezvousConf::renew_interval},
-}};
-constexpr std::array<const char*, 3> kWithoutEffect = {"heartbeat_timeout", "keep_alive_interval",
-                                                       "keep_alive_max_attempt"};
-constexpr std::array<const char*, 3> kOthers = {"is_host", "store_type", "rank"};
+using command_line::Into;
+using command_line::ParseBool;
+using command_line::ParseDuration;
+using command_line::ParseInteger;
+using command_line::ParseNumber;
+
+struct Key {
+  std::string name;
+  std::function<absl::Status(const std::string& text)> read;
+  bool is_shown = true;  // in the help: one that has an effect
+};
+
+// A key that torchrun's own back ends have and ours needs not.
+Key WithoutEffect(std::string name, bool is_number, std::string why, RendezvousConf& conf) {
+  return {
+      .name = name,
+      .read =
+          [name, is_number, why, &conf](const std::string& text) {
+            if (is_number) MUSTER_RETURN_IF_ERROR(ParseNumber(text).status());
+            conf.warnings.push_back(absl::StrCat("--rdzv_conf ", name, " has no effect: ", why));
+            return absl::OkStatus();
+          },
+      .is_shown = false};
+}
+
+absl::Status ReadStoreType(const std::string& text, RendezvousConf& conf) {
+  if (text == "file") {
+    conf.warnings.push_back(
+        "--rdzv_conf store_type=file has no effect: the nodes meet over the network");
+    return absl::OkStatus();
+  }
+  if (text == "tcp") return absl::OkStatus();
+  return absl::InvalidArgumentError("expected tcp or file");
+}
+
+// Source: torch 2.15, torch/distributed/elastic/rendezvous/{c10d_rendezvous_backend,
+// dynamic_rendezvous,static_tcp_rendezvous,etcd_rendezvous,etcd_rendezvous_backend}.py.
+std::vector<Key> Keys(RendezvousConf& conf) {
+  constexpr bool kNumber = true;
+  constexpr char kLeases[] = "leases find lost nodes (see lease and renew_interval)";
+  constexpr char kServer[] = "the rendezvous is Muster's own server";
+  constexpr char kNoEtcd[] = "it is a setting of etcd, which is not used";
+  std::vector<Key> keys = {
+      {"join_timeout", Into(ParseDuration, conf.join_timeout)},
+      {"last_call_timeout", Into(ParseDuration, conf.last_call_timeout)},
+      {"close_timeout", Into(ParseDuration, conf.close_timeout)},
+      {"read_timeout", Into(ParseDuration, conf.read_timeout)},
+      {"orphan_timeout", Into(ParseDuration, conf.orphan_timeout)},
+      {"lease", Into(ParseDuration, conf.lease)},
+      {"renew_interval", Into(ParseDuration, conf.renew_interval)},
+      {"is_host", Into(ParseBool, conf.is_host)},
+      {"timeout", Into(ParseDuration, conf.timeout), false},
+      {"rank", Into(ParseInteger, conf.rank), false},
+      {"store_type", [&conf](const std::string& text) { return ReadStoreType(text, conf); }, false},
+      WithoutEffect("use_libuv", !kNumber, kServer, conf),
+  };
+  for (const char* name : {"heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt"}) {
+    keys.push_back(WithoutEffect(name, kNumber, kLeases, conf));
+  }
+  keys.push_back(WithoutEffect("cas_backoff_max_seconds", kNumber, kServer, conf));
+  for (const char* name : {"etcd_prefix", "protocol", "cert", "key", "cacert", "ssl_cert",
+                           "ssl_cert_key", "ca_cert"}) {
+    keys.push_back(WithoutEffect(name, !kNumber, kNoEtcd, conf));
+  }
+  return keys;
+}
 
 std::string Unquote(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
@@ -45,72 +97,48 @@ std::string UnquoteWhole(const std::string& text) {
   return one_pair ? inner : text;
 }
 
-absl::Status UnknownKey(const std::string& key) {
+absl::Status UnknownKey(const std::string& name, const std::vector<Key>& keys) {
   std::vector<std::string> known;
-  for (const auto& [name, field] : kDurations) known.push_back(name);
-  known.insert(known.end(), kWithoutEffect.begin(), kWithoutEffect.end());
-  known.insert(known.end(), kOthers.begin(), kOthers.end());
-  const std::string nearest = DidYouMean(key, known);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown key '", key, "'",
-      nearest.empty() ? absl::StrCat("; known are ", absl::StrJoin(known, ", ")) : nearest));
-}
-
-template <typename Value>
-absl::Status Store(absl::StatusOr<Value> value, std::optional<Value>& out) {
-  if (!value.ok()) return value.status();
-  out = *std::move(value);
-  return absl::OkStatus();
-}
-
-absl::Status StoreType(const std::string& value) {
-  if (value == "tcp") return absl::OkStatus();
+  for (const Key& key : keys) known.push_back(key.name);
+  const std::string nearest = DidYouMean(name, known);
   return absl::InvalidArgumentError(
-      "only tcp (the default) is accepted; a store in a file is not in this version");
-}
-
-absl::Status Apply(const std::string& key, const std::string& value, RendezvousConf& conf) {
-  for (const auto& [name, field] : kDurations) {
-    if (key == name) return Store(ParseDuration(value), conf.*field);
-  }
-  if (std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key) != kWithoutEffect.end()) {
-    conf.without_effect.push_back(key);
-    return ParseNumber(value).status();
-  }
-  if (key == "is_host") return Store(ParseBool(value), conf.is_host);
-  if (key == "rank") return Store(ParseInteger(value), conf.rank);
-  return StoreType(value);
-}
-
-bool IsKnown(const std::string& key) {
-  const auto is_key = [&](const char* name) { return key == name; };
-  return std::any_of(kDurations.begin(), kDurations.end(),
-                     [&](const auto& entry) { return is_key(entry.first); }) ||
-         std::any_of(kWithoutEffect.begin(), kWithoutEffect.end(), is_key) ||
-         std::any_of(kOthers.begin(), kOthers.end(), is_key);
+      absl::StrCat("unknown key '", name, "'",
+                   nearest.empty() ? absl::StrCat("; expected ", RendezvousConfKeys()) : nearest));
 }
 
 }  // namespace
 
 absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text) {
   RendezvousConf conf;
+  const std::vector<Key> keys = Keys(conf);
   const std::string items = UnquoteWhole(text);
   if (absl::StripAsciiWhitespace(items).empty()) return conf;
   for (absl::string_view item : absl::StrSplit(items, ',')) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(item, absl::MaxSplits('=', 1));
-    const std::string key(absl::StripAsciiWhitespace(parts.first));
+    const std::string name(absl::StripAsciiWhitespace(parts.first));
     const std::string value = Unquote(parts.second);
-    if (!key.empty() && !IsKnown(key)) return UnknownKey(key);
-    if (key.empty() || value.empty()) {
+    const auto key = std::find_if(keys.begin(), keys.end(),
+                                  [&](const Key& known) { return known.name == name; });
+    if (!name.empty() && key == keys.end()) return UnknownKey(name, keys);
+    if (name.empty() || value.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", item, "' is no KEY=VALUE, such as join_timeout=600"));
+          absl::StrCat("'", item, "' is not of the form KEY=VALUE, such as join_timeout=600"));
     }
-    if (absl::Status status = Apply(key, value, conf); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(key, "=", value, ": ", status.message()));
+    if (absl::Status status = key->read(value); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, "=", value, ": ", status.message()));
     }
   }
   return conf;
+}
+
+std::string RendezvousConfKeys() {
+  RendezvousConf unused;
+  std::vector<std::string> shown;
+  for (const Key& key : Keys(unused)) {
+    if (key.is_shown) shown.push_back(key.name);
+  }
+  return absl::StrJoin(shown, ", ");
 }
 
 }  // namespace muster::launcher

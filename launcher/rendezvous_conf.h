@@ -1,4 +1,4 @@
-// --rdzv_conf: "k1=v1,k2=v2" -> values. torchrun's keys and ours. Pure.
+// --rdzv_conf: "k1=v1,k2=v2" -> values. torchrun's keys and ours, one row of a table each. Pure.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@ struct RendezvousConf {
   std::optional<absl::Duration> renew_interval;
   std::optional<bool> is_host;
   std::optional<int> rank;
-  // Keys of torchrun whose work is done by leases here.
-  std::vector<std::string> without_effect;
+  // A sentence for each key of torchrun's back ends that has nothing to set here.
+  std::vector<std::string> warnings;
 };
 
 // A value may be quoted, and so may the whole text (PyTorch's own tests do). A key given twice: the
@@ -31,5 +31,8 @@ struct RendezvousConf {
 // Errors: kInvalidArgument naming the item: no value, an unknown key (with the nearest), a value of
 // the wrong kind.
 absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text);
+
+// The keys that have an effect, for the help: "join_timeout, ...".
+std::string RendezvousConfKeys();
 
 }  // namespace muster::launcher

@@ -1,140 +1,296 @@
-// The options of `muster run`. torchrun's are all here (reference launcher 1.2), with their
-// defaults out of JobSpec.
+#include "launcher/run_options.h"
+
+#include <utility>
+#include <vector>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "launcher/command_line.h"
-#include "proto/spec/job_spec.h"
+#include "proto/base/status_macros.h"
+#include "proto/command_line/values.h"
 
 namespace muster::launcher {
 namespace {
+
+using command_line::Into;
+using command_line::Option;
+using command_line::ParseBool;
+using command_line::ParseChoice;
+using command_line::ParseDuration;
+using command_line::ParseInteger;
+using command_line::ParseNumber;
+using command_line::ParseText;
+using Read = std::function<absl::Status(const std::string&)>;
+
+constexpr char kUsage[] =
+    "usage: muster run [options] SCRIPT [arguments of the script]\n"
+    "\n"
+    "Options are spelled with _ or -. Each of torchrun's may come as a variable PET_<NAME> "
+    "instead.\n";
 
 std::string Default(absl::string_view what) { return absl::StrCat(" [", what, "]"); }
 std::string Default(int number) { return Default(absl::StrCat(number)); }
 std::string Default(absl::Duration time) { return Default(absl::FormatDuration(time)); }
 
-std::vector<Option> JobOptions(const JobSpec& spec) {
-  constexpr char kGroup[] = "Job";
-  return {
-      {"nnodes", "N|MIN:MAX", kGroup,
-       absl::StrCat("nodes of the job; a range makes it elastic", Default(spec.max_nodes))},
-      {"nproc_per_node", "N|auto|cpu|gpu|gpu:1,3", kGroup,
-       absl::StrCat("workers on this node; auto: one per GPU, else per CPU",
-                    Default(spec.nproc_per_node.count))},
-      {"standalone", "", kGroup, "a job on this node alone, apart from any other"},
-      {"role", "NAME", kGroup, absl::StrCat("role of the workers", Default(spec.role))},
-      {"node_rank", "N", kGroup, "number of this node; static back end, otherwise a wish"},
+absl::StatusOr<absl::Duration> ParseGrace(const std::string& text) {
+  MUSTER_ASSIGN_OR_RETURN(absl::Duration grace, ParseDuration(text));
+  if (grace < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("expected 0 or more seconds");
+  }
+  return grace;
+}
+
+absl::StatusOr<Endpoint> ParseEndpointWithoutDefault(const std::string& text) {
+  return ParseEndpoint(text, kNoPort);
+}
+
+absl::StatusOr<std::string> ParseHostOrNone(const std::string& text) {
+  return text.empty() ? text : ParseHost(text);
+}
+
+absl::StatusOr<std::string> ParseLogFormat(const std::string& text) {
+  return ParseChoice<std::string>(text, {{"text", "text"}, {"json", "json"}});
+}
+
+absl::StatusOr<std::string> ParseLogLevel(const std::string& text) {
+  return ParseChoice<std::string>(
+      text, {{"debug", text}, {"info", text}, {"warning", text}, {"error", text}});
+}
+
+// torchrun's options for what has no counterpart here: understood, so that job scripts run, and
+// without effect.
+Read Accepted(std::vector<std::string> values, std::string why) {
+  return [values = std::move(values), why = std::move(why)](const std::string& text) {
+    std::vector<std::pair<std::string, bool>> choices;
+    for (const std::string& value : values) choices.emplace_back(value, true);
+    const absl::Status status = ParseChoice<bool>(text, choices).status();
+    if (status.ok()) return status;
+    return absl::InvalidArgumentError(absl::StrCat(status.message(), "; ", why));
   };
 }
 
-std::vector<Option> RendezvousOptions(const JobSpec& spec) {
-  constexpr char kGroup[] = "Rendezvous";
+// flags.cc asks whether a flag is on.
+absl::Status Noted(const std::string&) { return absl::OkStatus(); }
+
+std::string VariableOf(absl::string_view name) {
+  return absl::StrCat("PET_", absl::AsciiStrToUpper(name));
+}
+
+std::vector<Option> JobOptions(RunChoices& to) {
+  JobSpec& spec = to.spec;
   return {
-      {"rdzv_backend", "NAME", kGroup,
-       absl::StrCat("static, c10d or muster", Default(ToString(spec.backend)))},
-      {"rdzv_endpoint", "HOST[:PORT]", kGroup,
-       absl::StrCat("where the nodes meet: one of them, or musterd\n", "[port ",
-                    kDefaultRendezvousPort, "; static: none, give one]")},
-      {"rdzv_id", "ID", kGroup, absl::StrCat("id of the job", Default(spec.run_id))},
-      {"rdzv_conf", "K=V,...", kGroup,
-       "join_timeout, last_call_timeout, close_timeout, read_timeout,\n"
-       "lease, renew_interval, orphan_timeout, is_host"},
-      {"master_addr", "HOST", kGroup, "several nodes: the host of the endpoint; one: MASTER_ADDR"},
-      {"master_port", "PORT", kGroup, "several nodes: the port of the endpoint; one: MASTER_PORT"},
-      {"local_addr", "HOST", kGroup, "address at which the other nodes reach this one [chosen]"},
-      {"worker_ports", "A-B", kGroup, "ports for the workers, for firewalls [any]"},
-      {"tls", "on|off", kGroup, absl::StrCat("encrypt", Default(spec.tls ? "on" : "off"))},
+      {.name = "nnodes",
+       .value_name = "N|MIN:MAX",
+       .help = "nodes of the job; a range makes it elastic" + Default(spec.max_nodes),
+       .read = Into(ParseNodeCount, to.nodes)},
+      {.name = "nproc_per_node",
+       .value_name = "N|auto|cpu|gpu|gpu:1,3",
+       .help = "workers on this node; auto: one per GPU, else per CPU" +
+               Default(spec.nproc_per_node.count),
+       .read = Into(ParseProcessesPerNode, spec.nproc_per_node)},
+      {.name = "standalone",
+       .help = "a job on this node alone, independent of any other",
+       .read = Noted},
+      {.name = "role",
+       .value_name = "NAME",
+       .help = "role of the workers" + Default(spec.role),
+       .read = Into(ParseText, spec.role)},
+      {.name = "node_rank",
+       .value_name = "N",
+       .help = "number of this node: required by the static back end, a preference elsewhere",
+       .read = Into(ParseInteger, spec.node_rank)},
   };
 }
 
-std::vector<Option> FailureOptions(const JobSpec& spec) {
-  constexpr char kGroup[] = "Failures and signals";
+std::vector<Option> RendezvousOptions(RunChoices& to) {
+  JobSpec& spec = to.spec;
   return {
-      {"max_restarts", "N", kGroup,
-       absl::StrCat("restarts of the whole job after failures", Default(spec.max_restarts))},
-      {"shutdown_timeout",
-       "SECONDS",
-       kGroup,
-       absl::StrCat("grace between the first signal and SIGKILL", Default(spec.shutdown_timeout)),
-       {"PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}},
-      {"signals_to_handle", "SIG,...", kGroup,
-       "signals that stop the job [SIGTERM,SIGINT,SIGHUP,SIGQUIT]"},
-      {"monitor_interval", "SECONDS", kGroup, "accepted; a worker's end is seen at once"},
+      {.name = "rdzv_backend",
+       .value_name = "NAME",
+       .help = "static, c10d or muster" + Default(ToString(spec.backend)),
+       .read = Into(ParseBackend, spec.backend)},
+      {.name = "rdzv_endpoint",
+       .value_name = "HOST[:PORT]",
+       .help = absl::StrCat("where the nodes meet: one of them, or musterd [port ",
+                            kDefaultRendezvousPort, "; the static back end has no default]"),
+       .read =
+           [&to](const std::string& text) {
+             return text.empty() ? absl::OkStatus()
+                                 : Into(ParseEndpointWithoutDefault, to.endpoint)(text);
+           }},
+      {.name = "rdzv_id",
+       .value_name = "ID",
+       .help = absl::StrCat("id of the job [", spec.run_id, "; on one node a fresh one]"),
+       .read = Into(ParseText, spec.run_id)},
+      {.name = "rdzv_conf",
+       .value_name = "K=V,...",
+       .help = absl::StrCat("settings of the rendezvous: ", RendezvousConfKeys()),
+       .read = Into(ParseRendezvousConf, to.conf)},
+      {.name = "master_addr",
+       .value_name = "HOST",
+       .help = "several nodes: the host of the endpoint; one node: its MASTER_ADDR",
+       .read = Into(ParseHostOrNone, to.master_addr)},
+      {.name = "master_port",
+       .value_name = "PORT",
+       .help = "several nodes: the port of the endpoint; one node: its MASTER_PORT",
+       .read = Into(ParseInteger, to.master_port)},
+      {.name = "local_addr",
+       .value_name = "HOST",
+       .help = "address at which the other nodes reach this one [chosen]",
+       .read = Into(ParseHostOrNone, spec.local_addr)},
+      {.name = "worker_ports",
+       .value_name = "A-B",
+       .help = "ports for the workers, for firewalls [any]",
+       .read = Into(ParsePortRange, spec.worker_ports)},
+      {.name = "tls",
+       .value_name = "on|off",
+       .help = "encrypt what the nodes say" + Default(spec.tls ? "on" : "off"),
+       .read = Into(ParseBool, spec.tls)},
   };
 }
 
-std::vector<Option> ProgramOptions() {
-  constexpr char kGroup[] = "Program";
+std::vector<Option> FailureOptions(RunChoices& to) {
+  JobSpec& spec = to.spec;
   return {
-      {"module", "", kGroup, "the script is a Python module", {}, 'm'},
-      {"no_python", "", kGroup, "run the script itself, found by PATH"},
-      {"run_path", "", kGroup, "the script is a file for Python; wins over --no_python"},
-      {"virtual_local_rank", "", kGroup, "every worker sees LOCAL_RANK=0 and one GPU"},
-      {"numa_binding", "NAME", kGroup, "node, socket, exclusive or core-complex [none]"},
-      {"start_method", "NAME", kGroup, "accepted as spawn"},
-      {"event_log_handler", "NAME", kGroup, "accepted as null"},
-      {"logs_specs", "NAME", kGroup, "accepted as default"},
-      {"use_env", "", kGroup, "accepted; it is always so"},
+      {.name = "max_restarts",
+       .value_name = "N",
+       .help = "restarts of the whole job after failures" + Default(spec.max_restarts),
+       .read = Into(ParseInteger, spec.max_restarts)},
+      {.name = "shutdown_timeout",
+       .value_name = "SECONDS",
+       .help = "grace between the first signal and SIGKILL" + Default(spec.shutdown_timeout),
+       .read = Into(ParseGrace, spec.shutdown_timeout),
+       .variables = {VariableOf("shutdown_timeout"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}},
+      {.name = "signals_to_handle",
+       .value_name = "SIG,...",
+       .help = "signals that stop the job [SIGTERM,SIGINT,SIGHUP,SIGQUIT]",
+       .read = Into(ParseSignals, spec.signals_to_handle)},
+      {.name = "monitor_interval",
+       .value_name = "SECONDS",
+       .help = "accepted; the end of a worker is seen at once",
+       .read = Into(ParseNumber, spec.monitor_interval_s)},
   };
 }
 
-std::vector<Option> OutputOptions() {
-  constexpr char kGroup[] = "Output";
+std::vector<Option> ProgramOptions(RunChoices& to) {
+  JobSpec& spec = to.spec;
   return {
-      {"log_dir", "DIR", kGroup, "folder for the workers' output [a fresh temporary one]"},
-      {"redirects",
-       "0-3|RANK:0-3,...",
-       kGroup,
-       "to files only: 1 stdout, 2 stderr, 3 both [0]",
-       {},
-       'r'},
-      {"tee", "0-3|RANK:0-3,...", kGroup, "to files and to the console [0]", {}, 't'},
-      {"local_ranks_filter", "RANK,...", kGroup, "local ranks that reach the console [all]"},
-      {"duplicate_stdout_filters", "TEXT,...", kGroup,
-       "copy lines of stdout with one of these to one file"},
-      {"duplicate_stderr_filters", "TEXT,...", kGroup, "likewise stderr"},
-      {"log_line_prefix_template",
-       "TEXT",
-       kGroup,
-       "with ${role_name} ${local_rank} ${rank} [host and rank]",
-       {"PET_LOG_LINE_PREFIX_TEMPLATE", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"}},
-      {"console", "all|rank0|none", kGroup, "ranks whose output appears here [all]"},
-      {"fold", "", kGroup, "print identical lines of several ranks once, with a count"},
-      {"log_format", "text|json", kGroup, "of our own lines [text]"},
-      {"log_level", "LEVEL", kGroup, "debug, info, warning or error [info]"},
-      {"version", "", kGroup, "print the version"},
-      {"help", "", kGroup, "print this text", {}, 'h'},
+      {.name = "module", .help = "the script is a Python module", .read = Noted, .short_name = 'm'},
+      {.name = "no_python", .help = "run the script itself, found on PATH", .read = Noted},
+      {.name = "run_path",
+       .help = "the script is a file for Python; wins over --no_python",
+       .read = Noted},
+      {.name = "virtual_local_rank",
+       .help = "every worker sees LOCAL_RANK=0 and one GPU",
+       .read = Into(ParseBool, spec.virtual_local_rank)},
+      {.name = "numa_binding",
+       .value_name = "NAME",
+       .help = "bind workers to CPUs: node, socket, exclusive or core-complex [none]",
+       .read = Into(ParseNumaBinding, spec.numa_binding)},
+      {.name = "start_method",
+       .value_name = "NAME",
+       .help = "accepted: spawn, fork or forkserver; workers are always programs of their own",
+       .read = Accepted({"spawn", "fork", "forkserver"},
+                        "whichever it is, workers are programs, not Python functions")},
+      {.name = "event_log_handler",
+       .value_name = "NAME",
+       .help = "accepted: null or console; our own lines are the events (--log_format=json)",
+       .read = Accepted({"null", "console", "dynamic_rendezvous"},
+                        "Python plug-ins are not loaded; our own lines are the events, see "
+                        "--log_format=json")},
+      {.name = "logs_specs",
+       .value_name = "NAME",
+       .help = "accepted: default",
+       .read = Accepted({"default"}, "Python plug-ins are not loaded")},
+      {.name = "use_env", .help = "accepted; it is always so", .read = Noted},
+  };
+}
+
+std::vector<Option> OutputOptions(RunChoices& to) {
+  LogSpec& logs = to.spec.logs;
+  return {
+      {.name = "log_dir",
+       .value_name = "DIR",
+       .help = "folder for the workers' output [a fresh temporary one]",
+       .read = Into(ParseText, logs.log_dir)},
+      {.name = "redirects",
+       .value_name = "0-3|RANK:0-3,...",
+       .help = "to files only: 1 stdout, 2 stderr, 3 both [0]",
+       .read = Into(ParseStreamSelection, logs.redirects),
+       .short_name = 'r'},
+      {.name = "tee",
+       .value_name = "0-3|RANK:0-3,...",
+       .help = "to files and to the console [0]",
+       .read = Into(ParseStreamSelection, logs.tee),
+       .short_name = 't'},
+      {.name = "local_ranks_filter",
+       .value_name = "RANK,...",
+       .help = "local ranks whose output reaches the console [all]",
+       .read = Into(ParseLocalRanks, logs.local_ranks_filter)},
+      {.name = "duplicate_stdout_filters",
+       .value_name = "TEXT,...",
+       .help = "copy lines of stdout that hold one of these texts to a file of their own",
+       .read = Into(ParseFilters, logs.duplicate_stdout_filters)},
+      {.name = "duplicate_stderr_filters",
+       .value_name = "TEXT,...",
+       .help = "the same for stderr",
+       .read = Into(ParseFilters, logs.duplicate_stderr_filters)},
+      {.name = "log_line_prefix_template",
+       .value_name = "TEXT",
+       .help = "with ${role_name} ${local_rank} ${rank} ${hostname} [host and rank]",
+       .read = Into(ParseText, logs.line_prefix_template),
+       .variables = {VariableOf("log_line_prefix_template"),
+                     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"}},
+      {.name = "console",
+       .value_name = "all|rank0|none",
+       .help = "ranks whose output appears here [all]",
+       .read = Into(ParseConsoleMode, logs.console)},
+      {.name = "fold",
+       .help = "print identical lines of several ranks once, with a count",
+       .read = Into(ParseBool, logs.fold)},
+      {.name = "log_format",
+       .value_name = "text|json",
+       .help = "of our own lines" + Default(to.output.log_format),
+       .read = Into(ParseLogFormat, to.output.log_format)},
+      {.name = "log_level",
+       .value_name = "LEVEL",
+       .help = "debug, info, warning or error" + Default(to.output.log_level),
+       .read = Into(ParseLogLevel, to.output.log_level)},
   };
 }
 
 // Options that torchrun does not read from the environment, and those that are only ours.
 bool HasNoVariable(const std::string& name) {
   for (const char* known : {"worker_ports", "tls", "numa_binding", "logs_specs", "use_env",
-                            "console", "fold", "log_format", "log_level", "version", "help"}) {
+                            "console", "fold", "log_format", "log_level"}) {
     if (name == known) return true;
   }
   return false;
 }
 
-std::vector<Option> MakeOptions() {
-  const JobSpec spec;
-  std::vector<Option> options;
-  for (const std::vector<Option>& group :
-       {JobOptions(spec), RendezvousOptions(spec), FailureOptions(spec), ProgramOptions(),
-        OutputOptions()}) {
-    options.insert(options.end(), group.begin(), group.end());
-  }
-  for (Option& option : options) {
-    if (!option.environment.empty() || HasNoVariable(option.name)) continue;
-    option.environment = {absl::StrCat("PET_", absl::AsciiStrToUpper(option.name))};
-  }
-  return options;
-}
-
 }  // namespace
 
-const std::vector<Option>& RunOptions() {
-  static const std::vector<Option>& options = *new std::vector<Option>(MakeOptions());
-  return options;
+command_line::Grammar RunGrammar(RunChoices& choices) {
+  command_line::Grammar grammar{.program = "muster run",
+                                .usage = kUsage,
+                                .ends_at_script = true,
+                                .also_called = {"torchrun"}};
+  const std::pair<const char*, std::vector<Option>> groups[] = {
+      {"Job", JobOptions(choices)},
+      {"Rendezvous", RendezvousOptions(choices)},
+      {"Failures and signals", FailureOptions(choices)},
+      {"Program", ProgramOptions(choices)},
+      {"Output", OutputOptions(choices)},
+  };
+  for (const auto& [group, options] : groups) {
+    for (Option option : options) {
+      option.group = group;
+      if (option.variables.empty() && !HasNoVariable(option.name)) {
+        option.variables = {VariableOf(option.name)};
+      }
+      grammar.options.push_back(std::move(option));
+    }
+  }
+  return grammar;
 }
 
 }  // namespace muster::launcher

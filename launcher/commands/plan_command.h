@@ -5,16 +5,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/invocation.h"
 
 namespace muster::launcher {
 
-// The text of `muster plan` with `args` behind it: the page, or the help.
+// The text of `muster plan` with `args` behind it: the page, or the help. `warnings` gets a line
+// for what was accepted but is worth one.
 //
 // Errors:  kInvalidArgument, kUnimplemented: one sentence that names the flag.
 // Threads: pure.
-absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args);
+absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
+                                            std::vector<std::string>* warnings = nullptr);
 
-// Prints it. Returns the exit code: 0, or 2 (DESIGN section 4) with the sentence on stderr.
-int PlanCommand(const std::vector<std::string>& args);
+// Prints it. Returns the exit code (proto/base/exit_codes.h); the sentence goes to stderr.
+int PlanCommand(const Invocation& invocation);
 
 }  // namespace muster::launcher

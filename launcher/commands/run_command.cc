@@ -22,7 +22,9 @@
 #include "asio/posix/stream_descriptor.hpp"
 #include "launcher/exit_summary.h"
 #include "launcher/flags.h"
+#include "launcher/invocation.h"
 #include "launcher/node_setup.h"
+#include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
@@ -36,11 +38,6 @@ namespace {
 
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
 constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
-
-std::string Lookup(const EnvironmentMap& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
 
 int Refuse(const absl::Status& status) {
   log::Write(log::Level::kError, "refused", status.message());
@@ -187,9 +184,10 @@ class NodeRun {
   }
 
   absl::StatusOr<UserSecret> FindSecret() const {
-    return LoadUserSecret({.token = Lookup(invocation_.environment, "MUSTER_TOKEN"),
-                           .token_file = Lookup(invocation_.environment, "MUSTER_TOKEN_FILE"),
-                           .home = Lookup(invocation_.environment, "HOME")});
+    return LoadUserSecret(
+        {.token = VariableOrEmpty(invocation_.environment, "MUSTER_TOKEN"),
+         .token_file = VariableOrEmpty(invocation_.environment, "MUSTER_TOKEN_FILE"),
+         .home = VariableOrEmpty(invocation_.environment, "HOME")});
   }
 
   // False if the endpoint's port is taken: then whoever has it is the server.
@@ -201,7 +199,8 @@ class NodeRun {
       setup_.agent.hosts_server = true;
       log::Write(
           log::Level::kInfo, "hosting",
-          absl::StrCat("hosting the rendezvous at ", JoinHostPort(endpoint.host, *port),
+          absl::StrCat("hosting the rendezvous at ",
+                       ToString(Endpoint{.host = endpoint.host, .port = *port}),
                        "; the job ends if this node is lost (musterd elsewhere would outlive it)"));
       return true;
     }
@@ -243,7 +242,7 @@ int Conclude(const JobOutcome& outcome, const std::string& program, const std::s
   if (outcome.exit_code == 0) return 0;
   const std::string summary = FormatExitSummary(outcome, {.program = program, .this_node = node});
   std::fputs(summary.c_str(), stderr);
-  const std::string error_file = Lookup(invocation.environment, kErrorFile);
+  const std::string error_file = VariableOrEmpty(invocation.environment, kErrorFile);
   if (!error_file.empty() && outcome.root_cause) {
     const absl::Status written = agent::WriteErrorFile(error_file, *outcome.root_cause);
     if (!written.ok()) log::Write(log::Level::kWarning, "error_file", written.message());
@@ -255,7 +254,7 @@ int Conclude(const JobOutcome& outcome, const std::string& program, const std::s
 
 int RunCommand(const Invocation& invocation) {
   auto parsed = ParseFlags(invocation.args, invocation.environment,
-                           absl::StrCat("standalone-", ToString(DrawIncarnation())));
+                           absl::StrCat("local-", ToString(DrawIncarnation())));
   if (!parsed.ok()) return Refuse(parsed.status());
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
     return std::fputs(print->text.c_str(), stdout) < 0 ? 1 : 0;

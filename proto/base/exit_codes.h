@@ -1,5 +1,5 @@
-// The exit codes of our own programs (README.md, "What to expect"). A worker's own code, and 128 + n for a
-// signal, come before these.
+// The exit codes of our own programs (README.md, "What to expect"). A worker's own code, and
+// 128 + n for a signal, come before these.
 #pragma once
 
 #include "absl/status/status.h"

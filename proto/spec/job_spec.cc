@@ -1,7 +1,5 @@
 #include "proto/spec/job_spec.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -16,8 +14,6 @@ namespace {
 
 constexpr int kMaxNodes = 100000;
 constexpr size_t kMaxNameBytes = 256;
-constexpr size_t kMaxHostBytes = 253;
-constexpr int kMaxPort = 65535;
 constexpr int kMaxSignal = 64;
 const absl::Duration kLongest = absl::Hours(24 * 365);
 
@@ -28,11 +24,6 @@ absl::Status Bad(absl::string_view flag, const Value& value, absl::string_view w
 
 bool IsPrintable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isprint(c); });
-}
-
-bool IsIpv6(const std::string& text) {
-  in6_addr address;
-  return inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
 }
 
 absl::Status CheckNames(const JobSpec& spec) {
@@ -100,7 +91,7 @@ absl::Status CheckNodes(const JobSpec& spec) {
 
 absl::Status CheckHost(absl::string_view flag, const std::string& host) {
   if (host.empty() || IsHost(host)) return absl::OkStatus();
-  return Bad(flag, absl::CHexEscape(host), "is no host name and no address");
+  return Bad(flag, absl::CHexEscape(host), "is neither a host name nor an IP address");
 }
 
 absl::Status CheckPort(absl::string_view flag, int port) {
@@ -231,13 +222,6 @@ absl::Status CheckLogs(const LogSpec& logs) {
 
 }  // namespace
 
-std::string ToString(const Endpoint& endpoint) {
-  if (endpoint.host.find(':') == std::string::npos) {
-    return absl::StrCat(endpoint.host, ":", endpoint.port);
-  }
-  return absl::StrCat("[", endpoint.host, "]:", endpoint.port);
-}
-
 std::string ToString(RendezvousBackend backend) {
   switch (backend) {
     case RendezvousBackend::kStatic:
@@ -250,14 +234,6 @@ std::string ToString(RendezvousBackend backend) {
       return "etcd";
   }
   return "?";
-}
-
-bool IsHost(const std::string& text) {
-  if (text.empty() || text.size() > kMaxHostBytes) return false;
-  if (text.find(':') != std::string::npos) return IsPrintable(text) && IsIpv6(text);
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
-  });
 }
 
 StreamSet StreamSelection::For(int local_rank) const {

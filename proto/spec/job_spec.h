@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/membership.h"
 
 namespace muster {
@@ -46,22 +47,7 @@ std::string ToString(RendezvousBackend backend);
 inline constexpr int kDefaultRendezvousPort = 29400;
 inline constexpr int kDefaultStaticPort = 29500;
 
-// host:port. An empty host means that none was given; port 0 means that any will do (one node
-// only).
-struct Endpoint {
-  std::string host;
-  int port = 0;
-  friend bool operator==(const Endpoint&, const Endpoint&) = default;
-};
-
-// "node1:29400"; an IPv6 literal is bracketed: "[::1]:29400".
-std::string ToString(const Endpoint& endpoint);
-
-// True for what can be looked up: letters, digits, `.`, `-` and `_`, or an IPv6 literal without
-// brackets, with or without a zone.
-bool IsHost(const std::string& text);
-
-// How the workers' program is started (DESIGN section 4, script rule).
+// How the workers' program is started (launcher/README.md, "The script rule").
 struct Program {
   enum class Kind {
     kScript,   // the script rule decides between Python and exec

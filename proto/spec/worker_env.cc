@@ -25,14 +25,8 @@ constexpr char kBoard[] = "MUSTER_BOARD";
 // Leaves room for the name and for what the kernel adds below its 128 KiB.
 constexpr size_t kMaxTfConfigBytes = 100 * 1024;
 
-const std::string* Find(const EnvironmentMap& environment, absl::string_view name) {
-  const auto it = environment.find(std::string(name));
-  return it == environment.end() ? nullptr : &it->second;
-}
-
 bool IsSet(const EnvironmentMap& environment, absl::string_view name) {
-  const std::string* value = Find(environment, name);
-  return value != nullptr && !value->empty();
+  return !VariableOrEmpty(environment, name).empty();
 }
 
 absl::Status Missing(absl::string_view name) {
@@ -43,20 +37,20 @@ absl::Status Missing(absl::string_view name) {
 }
 
 absl::Status ReadText(const EnvironmentMap& environment, absl::string_view name, std::string& out) {
-  const std::string* text = Find(environment, name);
+  const std::string* text = FindVariable(environment, name);
   if (text == nullptr) return Missing(name);
   out = *text;
   return absl::OkStatus();
 }
 
 void ReadOptionalText(const EnvironmentMap& environment, absl::string_view name, std::string& out) {
-  if (const std::string* text = Find(environment, name)) out = *text;
+  if (const std::string* text = FindVariable(environment, name)) out = *text;
 }
 
 // Reads a number of `name` in [low, high].
 absl::Status ReadNumber(const EnvironmentMap& environment, absl::string_view name, int64_t low,
                         int64_t high, int64_t& out) {
-  const std::string* text = Find(environment, name);
+  const std::string* text = FindVariable(environment, name);
   if (text == nullptr) return Missing(name);
   if (!absl::SimpleAtoi(*text, &out)) {
     return absl::InvalidArgumentError(absl::StrCat(name, "=", *text, ": expected a whole number"));
@@ -112,7 +106,7 @@ absl::Status DecodeRuntime(const EnvironmentMap& environment, WorkerEnv& env) {
   MUSTER_RETURN_IF_ERROR(ReadNumber(environment, kRound, int64_t{-1}, kMax, round));
   env.instance = Instance(instance);
   env.round = Round(round);
-  env.virtual_local_rank = Find(environment, kVirtualLocalRank) != nullptr;
+  env.virtual_local_rank = FindVariable(environment, kVirtualLocalRank) != nullptr;
   ReadOptionalText(environment, kAgentSocket, env.agent_socket);
   ReadOptionalText(environment, kBoard, env.board);
   return absl::OkStatus();
@@ -165,10 +159,10 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
 
 absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment) {
   WorkerEnv env;
-  const bool by_muster = Find(environment, kLocalRank) != nullptr ||
-                         Find(environment, kAgentSocket) != nullptr ||
-                         Find(environment, kInstance) != nullptr;
-  if (!by_muster && Find(environment, "RANK") == nullptr) return env;
+  const bool by_muster = FindVariable(environment, kLocalRank) != nullptr ||
+                         FindVariable(environment, kAgentSocket) != nullptr ||
+                         FindVariable(environment, kInstance) != nullptr;
+  if (!by_muster && FindVariable(environment, "RANK") == nullptr) return env;
   MUSTER_RETURN_IF_ERROR(DecodePlaces(environment, by_muster, env));
   MUSTER_RETURN_IF_ERROR(ReadText(environment, "MASTER_ADDR", env.master_addr));
   MUSTER_RETURN_IF_ERROR(ReadNumber(environment, "MASTER_PORT", 0, 65535, env.master_port));

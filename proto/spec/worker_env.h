@@ -1,24 +1,21 @@
 // The environment of one worker: the only home of the contract between agent and training program.
 //
 // Written by agent/core from an Assignment; read by `Runtime::FromEnvironment` of worker_runtime.
-// Source: reference launcher section 2.1 (torchrun's variables), DESIGN section 4 (MUSTER_*,
-// TF_CONFIG).
+// Source: torch 2.15, torch/distributed/elastic/agent/server/local_elastic_agent.py (torchrun's
+// variables); TensorFlow's documentation of TF_CONFIG; ours are MUSTER_* (proto/README.md).
 //
 // Pure values.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/base/environment.h"
 #include "proto/base/ids.h"
 
 namespace muster {
-
-// Environment variables by name, sorted.
-using EnvironmentMap = std::map<std::string, std::string>;
 
 struct WorkerEnv {
   Rank rank;

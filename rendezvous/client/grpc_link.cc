@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
 #include "proto/rendezvous.pb.h"
@@ -16,11 +17,6 @@ namespace {
 // One refusal may be a server that is just starting or ending.
 constexpr int kMaxSecretRefusals = 3;
 constexpr int kMaxStrangers = 5;
-
-std::string Endpoint(const std::string& host, int port) {
-  if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
-  return absl::StrCat(host, ":", port);
-}
 
 int TriesBeforeGivingUp(FailureKind kind) {
   switch (kind) {
@@ -177,8 +173,8 @@ void GrpcLink::TryNextAddressOnLoop() {
 void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
   phase_ = Phase::kGreeting;
   broken_off_.reset();
-  about_ = {.endpoint = Endpoint(options_.host, options_.port),
-            .address = Endpoint(address.address().to_string(), address.port()),
+  about_ = {.endpoint = ToString(Endpoint{options_.host, options_.port}),
+            .address = ToString(Endpoint{address.address().to_string(), address.port()}),
             .node_name = options_.node_name,
             .secret_origin = options_.secret.origin,
             .tls = options_.tls == TlsMode::kOn};

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/endpoint.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -42,8 +43,7 @@ std::string ToText(const asio::ip::tcp::endpoint& address) {
   if (ip.is_v6() && ip.to_v6().is_v4_mapped()) {
     ip = asio::ip::make_address_v4(asio::ip::v4_mapped, ip.to_v6());
   }
-  return ip.is_v6() ? absl::StrCat("[", ip.to_string(), "]:", address.port())
-                    : absl::StrCat(ip.to_string(), ":", address.port());
+  return ToString(Endpoint{.host = ip.to_string(), .port = address.port()});
 }
 
 absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Listen(

@@ -3,27 +3,27 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
+#include "proto/base/environment.h"
+#include "proto/base/exit_codes.h"
 #include "rendezvous/server/musterd_options.h"
 #include "rendezvous/server/rendezvous_server.h"
 
 namespace {
 
+using muster::EnvironmentMap;
+using muster::VariableOrEmpty;
 using muster::rendezvous::MusterdOptions;
 using muster::rendezvous::RendezvousServer;
 
 constexpr absl::Duration kShutdownTime = absl::Seconds(2);
-
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::string HostName() {
   char name[256] = {};
@@ -32,15 +32,20 @@ std::string HostName() {
 
 int Fail(const absl::Status& status) {
   std::cerr << "musterd: " << status.message() << std::endl;
-  return absl::IsPermissionDenied(status) ? 3 : 2;
+  return absl::IsPermissionDenied(status) ? muster::kExitRefused : muster::kExitUsage;
 }
 
-int Run(const MusterdOptions& options) {
-  const std::string file =
-      options.token_file.empty() ? Variable("MUSTER_TOKEN_FILE") : options.token_file;
-  const std::string token = options.token_file.empty() ? Variable("MUSTER_TOKEN") : "";
-  const auto owners = muster::rendezvous::LoadOwners(
-      options.token_dir, {.token = token, .token_file = file, .home = Variable("HOME")});
+muster::SecretSources Sources(const MusterdOptions& options, const EnvironmentMap& environment) {
+  const std::string home = VariableOrEmpty(environment, "HOME");
+  if (!options.token_file.empty()) return {.token_file = options.token_file, .home = home};
+  return {.token = VariableOrEmpty(environment, "MUSTER_TOKEN"),
+          .token_file = VariableOrEmpty(environment, "MUSTER_TOKEN_FILE"),
+          .home = home};
+}
+
+int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
+  const auto owners =
+      muster::rendezvous::LoadOwners(options.token_dir, Sources(options, environment));
   if (!owners.ok()) return Fail(owners.status());
 
   asio::io_context loop(1);
@@ -49,7 +54,7 @@ int Run(const MusterdOptions& options) {
   lease.duration = options.lease;
   const auto server = RendezvousServer::Create(
       loop, {.lease = lease, .owners = *owners, .tls = options.tls, .host_name = HostName()});
-  const auto port = server->Listen(options.address, options.port);
+  const auto port = server->Listen(options.listen.host, options.listen.port);
   if (!port.ok()) return Fail(port.status());
   if (!options.port_file.empty()) {
     if (const absl::Status status = muster::rendezvous::WritePortFile(options.port_file, *port);
@@ -57,7 +62,8 @@ int Run(const MusterdOptions& options) {
       return Fail(status);
     }
   }
-  std::cerr << "musterd: listening on " << options.address << ":" << *port << std::endl;
+  std::cerr << "musterd: listening on "
+            << ToString(muster::Endpoint{.host = options.listen.host, .port = *port}) << std::endl;
 
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   signals.async_wait([&](const asio::error_code&, int) {
@@ -70,8 +76,12 @@ int Run(const MusterdOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto command = muster::rendezvous::ParseMusterdCommand(argc, argv);
-  if (!command.run) return command.exit_code;
-  muster::log::Configure({.format = command.options.log_format});
-  return Run(command.options);
+  const EnvironmentMap environment = muster::EnvironmentOf(environ);
+  const auto command = muster::rendezvous::ParseMusterdCommand(
+      std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), environment);
+  if (!command.ok()) return Fail(command.status());
+  for (const std::string& warning : command->warnings) std::cerr << "musterd: " << warning << "\n";
+  if (!command->print.empty()) return std::cout << command->print ? 0 : muster::kExitFailure;
+  muster::log::Configure({.format = command->options.log_format});
+  return Run(command->options, environment);
 }

@@ -1,91 +1,107 @@
 #include "rendezvous/server/musterd_options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/base/membership.h"
 #include "proto/base/status_macros.h"
+#include "proto/command_line/command_line.h"
+#include "proto/command_line/values.h"
 
 namespace muster::rendezvous {
 namespace {
 
-constexpr int kUsageExitCode = 2;
-constexpr double kMinLeaseSeconds = 1;
-constexpr double kMaxLeaseSeconds = 3600;
+using command_line::Into;
+using command_line::ParseName;
 
-MusterdCommand UsageError(const std::string& message) {
-  std::cerr << "musterd: " << message << "\n";
-  return {.exit_code = kUsageExitCode};
+constexpr absl::Duration kMinLease = absl::Seconds(1);
+constexpr absl::Duration kMaxLease = absl::Hours(1);
+
+constexpr char kUsage[] =
+    "usage: musterd [options]\n"
+    "\n"
+    "The rendezvous of Muster, for many jobs. Agents find it by --rdzv_endpoint=HOST:PORT.\n";
+
+absl::StatusOr<Endpoint> ParseListen(const std::string& text) {
+  constexpr int kNone = -1;
+  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(text, kNone);
+  if (endpoint.ok() && endpoint->port != kNone) return endpoint;
+  return absl::InvalidArgumentError("expected HOST:PORT, such as localhost:29400 or [::1]:29400");
+}
+
+absl::StatusOr<TlsMode> ParseTls(const std::string& text) {
+  MUSTER_ASSIGN_OR_RETURN(const bool on, command_line::ParseBool(text));
+  return on ? TlsMode::kOn : TlsMode::kOff;
+}
+
+absl::StatusOr<absl::Duration> ParseLease(const std::string& text) {
+  MUSTER_ASSIGN_OR_RETURN(const absl::Duration lease, command_line::ParseDuration(text));
+  if (kMinLease <= lease && lease <= kMaxLease) return lease;
+  return absl::InvalidArgumentError("expected a time between 1s and 1h");
+}
+
+absl::StatusOr<log::Format> ParseLogFormat(const std::string& text) {
+  return command_line::ParseChoice<log::Format>(
+      text, {{"text", log::Format::kText}, {"json", log::Format::kJson}});
+}
+
+command_line::Grammar MusterdGrammar(MusterdOptions& out) {
+  command_line::Grammar grammar{.program = "musterd", .usage = kUsage};
+  grammar.options = {
+      {.name = "listen",
+       .value_name = "HOST:PORT",
+       .help =
+           absl::StrCat("where to listen; port 0 takes a free one [", ToString(out.listen), "]"),
+       .read = Into(ParseListen, out.listen)},
+      {.name = "port_file",
+       .value_name = "FILE",
+       .help = "write the port to this file once it listens",
+       .read = Into(ParseName, out.port_file)},
+      {.name = "token_file",
+       .value_name = "FILE",
+       .help = "the secret [$MUSTER_TOKEN_FILE, ~/.config/muster/token]",
+       .read = Into(ParseName, out.token_file)},
+      {.name = "token_dir",
+       .value_name = "DIR",
+       .help = "the secrets of several users: one file each, named after the user",
+       .read = Into(ParseName, out.token_dir)},
+      {.name = "tls",
+       .value_name = "on|off",
+       .help = "off: agents still prove the secret, but nothing is encrypted [on]",
+       .read = Into(ParseTls, out.tls)},
+      {.name = "lease",
+       .value_name = "SECONDS",
+       .help = absl::StrCat("how long a node may be silent before it counts as lost [",
+                            absl::FormatDuration(out.lease), "]"),
+       .read = Into(ParseLease, out.lease)},
+      {.name = "log_format",
+       .value_name = "text|json",
+       .help = "of its own lines [text]",
+       .read = Into(ParseLogFormat, out.log_format)},
+  };
+  for (command_line::Option& option : grammar.options) option.group = "Options";
+  return grammar;
 }
 
 }  // namespace
 
-absl::StatusOr<std::pair<std::string, int>> ParseListen(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  std::string host = text.substr(0, colon);
-  int port = -1;
-  const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (is_bracketed) host = host.substr(1, host.size() - 2);
-  const bool is_bare_v6 = !is_bracketed && host.find(':') != std::string::npos;
-  const bool has_stray_bracket = host.find_first_of("[]") != std::string::npos;
-  if (colon == std::string::npos || host.empty() || is_bare_v6 || has_stray_bracket ||
-      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen=", text, ": expected HOST:PORT, such as localhost:29400 or [::1]:29400"));
-  }
-  return std::make_pair(host, port);
-}
-
-MusterdCommand ParseMusterdCommand(int argc, char** argv) {
-  CLI::App app(
-      "The rendezvous of Muster, for many jobs: agents find it by --rdzv_endpoint=HOST:PORT.",
-      "musterd");
-  std::string listen = "localhost:29400", tls = "on", format = "text";
-  double lease_seconds = absl::ToDoubleSeconds(LeaseSettings{}.duration);
+absl::StatusOr<MusterdCommand> ParseMusterdCommand(const std::vector<std::string>& args,
+                                                   const EnvironmentMap& environment) {
   MusterdCommand command;
-  MusterdOptions& options = command.options;
-  app.add_option("--listen", listen, "HOST:PORT to listen on; port 0 takes a free one")
-      ->capture_default_str();
-  app.add_option("--port_file", options.port_file, "write the port to this file once it listens");
-  app.add_option("--token_file", options.token_file,
-                 "the secret (default: $MUSTER_TOKEN_FILE, ~/.config/muster/token)");
-  app.add_option("--token_dir", options.token_dir,
-                 "one secret per user: a file each, named as the user");
-  app.add_option("--tls", tls, "off: agents still prove the secret, but nothing is encrypted")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str();
-  app.add_option("--lease", lease_seconds, "seconds without a word after which a node is lost")
-      ->check(CLI::Range(kMinLeaseSeconds, kMaxLeaseSeconds))
-      ->capture_default_str();
-  app.add_option("--log_format", format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    app.exit(help);
-    return command;
-  } catch (const CLI::ParseError& error) {
-    return UsageError(error.what());
+  const command_line::Grammar grammar = MusterdGrammar(command.options);
+  MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line,
+                          command_line::Split(grammar, args, environment));
+  command.print = std::move(line.print);
+  if (!command.print.empty()) return command;
+  command.warnings = std::move(line.warnings);
+  MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
+  if (!command.options.token_dir.empty() && !command.options.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--token_dir and --token_file cannot both be given: the first is for many users, the "
+        "second for one");
   }
-  if (!options.token_dir.empty() && !options.token_file.empty()) {
-    return UsageError("--token_dir and --token_file exclude each other");
-  }
-  const auto endpoint = ParseListen(listen);
-  if (!endpoint.ok()) return UsageError(std::string(endpoint.status().message()));
-  std::tie(options.address, options.port) = *endpoint;
-  options.tls = tls == "on" ? TlsMode::kOn : TlsMode::kOff;
-  options.lease = absl::Seconds(lease_seconds);
-  options.log_format = format == "json" ? log::Format::kJson : log::Format::kText;
-  command.run = true;
   return command;
 }
 
@@ -110,7 +126,7 @@ absl::StatusOr<std::vector<OwnerKey>> LoadOwners(const std::string& token_dir,
         absl::StrCat("--token_dir=", token_dir, ": ", error.message()));
   if (owners.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--token_dir=", token_dir, " holds no token: put one file per user there"));
+        absl::StrCat("--token_dir=", token_dir, " is empty: put one token file per user there"));
   }
   std::sort(owners.begin(), owners.end(),
             [](const auto& a, const auto& b) { return a.secret < b.secret; });
@@ -118,9 +134,9 @@ absl::StatusOr<std::vector<OwnerKey>> LoadOwners(const std::string& token_dir,
       std::adjacent_find(owners.begin(), owners.end(),
                          [](const auto& a, const auto& b) { return a.secret == b.secret; });
   if (same != owners.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("--token_dir=", token_dir, ": ", same->owner,
-                                                   " and ", (same + 1)->owner,
-                                                   " have the same secret; give each their own"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token_dir=", token_dir, ": ", same->owner, " and ", (same + 1)->owner,
+                     " have the same secret; give each a secret of their own"));
   }
   return owners;
 }

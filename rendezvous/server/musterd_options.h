@@ -6,37 +6,39 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/environment.h"
+#include "proto/base/membership.h"
 #include "proto/io/credentials.h"
 #include "proto/io/log.h"
 #include "proto/io/user_secret.h"
 
 namespace muster::rendezvous {
 
+// Where agents look for it unless they are told (as torchrun does).
+inline constexpr int kDefaultPort = 29400;
+
 struct MusterdOptions {
-  std::string address;
-  int port = 0;
+  Endpoint listen{.host = "localhost", .port = kDefaultPort};  // port 0: a free one
   std::string port_file;
   std::string token_file;
   std::string token_dir;
   TlsMode tls = TlsMode::kOn;
-  absl::Duration lease;
+  absl::Duration lease = LeaseSettings{}.duration;
   log::Format log_format = log::Format::kText;
 };
 
-// What the command line says: options, or that there is nothing to run (help was printed).
 struct MusterdCommand {
-  bool run = false;
-  int exit_code = 0;
   MusterdOptions options;
+  std::vector<std::string> warnings;  // accepted, but worth a line
+  std::string print;                  // not empty: to be printed, and nothing else done
 };
 
-// Prints help and errors itself.
-MusterdCommand ParseMusterdCommand(int argc, char** argv);
-
-// "host:port", "[v6]:port".
+// `args` without the program's name.
 //
-// Errors: kInvalidArgument.
-absl::StatusOr<std::pair<std::string, int>> ParseListen(const std::string& text);
+// Errors: kInvalidArgument naming the flag, the value and what was expected.
+absl::StatusOr<MusterdCommand> ParseMusterdCommand(const std::vector<std::string>& args,
+                                                   const EnvironmentMap& environment);
 
 // One owner per file of `token_dir`, named as the file; else the user's own secret, named "".
 //

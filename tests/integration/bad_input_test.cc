@@ -1,5 +1,5 @@
 // Command lines that cannot be run: exit code 2, one sentence that names what is wrong, and nothing
-// started. Source: reference launcher 1.3, DESIGN sections 4 and 6.
+// started.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ std::vector<BadInput> WrongValues() {
       {"MonitorIntervalIsNoNumber",
        {"--monitor_interval=often", kScript},
        {"monitor.interval", "often"}},
-      {"StartMethodIsNotTheDefault", {"--start_method=fork", kScript}, {"start.method", "fork"}},
+      {"StartMethodIsUnknown", {"--start_method=threads", kScript}, {"start.method", "forkserver"}},
       {"EventLogHandlerIsNotTheDefault", {"--event_log_handler=x", kScript}, {"event.log.handler"}},
       {"LogsSpecsAreGiven", {"--logs_specs=mine", kScript}, {"logs.specs"}},
       {"PetVariableIsWrong",
@@ -106,8 +106,8 @@ std::vector<BadInput> WrongCombinations() {
 
 std::vector<BadInput> WrongWords() {
   return {
-      {"OptionIsMisspelt", {"--nproc_per_nod=2", kScript}, {"nproc_per_nod[^e]", "nproc.per.node"}},
-      {"OptionIsAbbreviated", {"--nproc=2", kScript}, {"--nproc"}},
+      {"OptionIsMisspelt", {"--nproc_per_nide=2", kScript}, {"nproc_per_nide", "nproc.per.node"}},
+      {"OptionIsTheBeginningOfSeveral", {"--rdzv=2", kScript}, {"--rdzv_backend", "in full"}},
       {"OptionIsUnknown", {"--quantum_entanglement", kScript}, {"quantum_entanglement"}},
       {"OptionLacksItsValue", {"--nnodes"}, {"nnodes"}},
       {"ScriptIsNotGiven", {"--nproc_per_node=2"}, {"script|program"}},

@@ -1,5 +1,5 @@
-// The whole environment of a worker against a golden table. Source: reference launcher 2.1, DESIGN
-// section 4.
+// The whole environment of a worker against a golden table. Source: torch 2.15,
+// torch/distributed/elastic/agent/server/local_elastic_agent.py; proto/spec/worker_env.h.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -54,6 +54,7 @@ const std::vector<Room>& Rooms() {
       {"proto/base/condition.h", {"proto/base/"}},
       {"proto/base/", {"proto/base/"}, true},
       {"proto/spec/", {"proto/base/", "proto/spec/"}, true},
+      {"proto/command_line/", {"proto/base/", "proto/command_line/"}, true},
       {"proto/io/", {"proto/"}},
       {"rendezvous/core/", {"proto/base/", "rendezvous/core/"}, true},
       {"rendezvous/link/", {"proto/", "rendezvous/link/"}},
@@ -63,17 +64,21 @@ const std::vector<Room>& Rooms() {
       {"agent/process/", {"proto/", "agent/core/", "agent/process/"}},
       {"agent/", {"proto/", "agent/", "rendezvous/link/"}},
       {"launcher/commands/",
-       {"proto/", "rendezvous/", "agent/", "launcher/", "worker_runtime/plan/"}},
+       {"proto/", "rendezvous/", "agent/", "launcher/", "worker_runtime/options/",
+        "worker_runtime/plan/"}},
       {"launcher/endpoint.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/main.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/node_setup.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
-      {"launcher/", {"proto/base/", "proto/spec/", "launcher/"}, true},
+      {"launcher/", {"proto/base/", "proto/command_line/", "proto/spec/", "launcher/"}, true},
       // The runtime's layers, from the lowest: values, kernels, layers of a model and back ends of
       // communicators, the engine and the way into the job, the ready-made program. What a training
       // program may include is the public API; muster-train is one.
       {"worker_runtime/include/muster/", {"proto/base/", "worker_runtime/include/muster/"}},
       {"worker_runtime/plan/",
        Public({"dtype", "gpt_config", "plan", "sum_tree"}, {"proto/base/", "worker_runtime/plan/"}),
+       true},
+      {"worker_runtime/options/",
+       {"proto/base/", "proto/command_line/", "worker_runtime/options/", "worker_runtime/plan/"},
        true},
       {"worker_runtime/kernels/", {"proto/base/", "worker_runtime/kernels/"}},
       {"worker_runtime/nn/",
@@ -102,9 +107,9 @@ const std::vector<Room>& Rooms() {
         "proto/agent.pb.h", "proto/store.pb.h", "worker_runtime/include/muster/",
         "worker_runtime/comm/", "worker_runtime/runtime/"}},
       {"worker_runtime/train/",
-       {"proto/base/", "worker_runtime/include/muster/", "worker_runtime/plan/",
-        "worker_runtime/engine/agreement.h", "worker_runtime/kernels/isa.h",
-        "worker_runtime/train/"}},
+       {"proto/base/", "proto/command_line/", "worker_runtime/include/muster/",
+        "worker_runtime/options/", "worker_runtime/plan/", "worker_runtime/engine/agreement.h",
+        "worker_runtime/kernels/isa.h", "worker_runtime/train/"}},
   };
   return rooms;
 }

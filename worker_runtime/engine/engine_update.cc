@@ -41,7 +41,7 @@ absl::StatusOr<StepResult> Engine::State::Update(engine::LossSum total) {
   if (!std::isfinite(norm)) return NormError();
   const double learning_rate = LearningRate(plan.learning_rate, step);
   ++step;
-  ApplyAdamW(learning_rate, engine::ClipFactor(norm, plan.gradient_norm_max) / total.num_tokens);
+  ApplyAdamW(learning_rate, engine::ClipFactor(norm, plan.max_gradient_norm) / total.num_tokens);
   return StepResult{.step = step,
                     .loss = total.loss / total.num_tokens,
                     .num_tokens = static_cast<int64_t>(total.num_tokens),

@@ -65,8 +65,8 @@ absl::Status CheckPlacements(const Plan& plan) {
                absl::StrCat("shard where the ", sharded,
                             " are sharded: a rank updates only what it holds"));
   }
-  if (plan.gather_again && !is_sharded(plan.parameters)) {
-    return Bad("gather_again", "true",
+  if (plan.reshard_after_forward && !is_sharded(plan.parameters)) {
+    return Bad("reshard_after_forward", "true",
                "false where the parameters are replicated: there is nothing to gather");
   }
   return absl::OkStatus();
@@ -116,7 +116,7 @@ absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckBuckets(*this));
   MUSTER_RETURN_IF_ERROR(CheckAdamW(adamw));
   MUSTER_RETURN_IF_ERROR(CheckSchedule(learning_rate));
-  return CheckNotNegative("gradient_norm_max", gradient_norm_max);
+  return CheckNotNegative("max_gradient_norm", max_gradient_norm);
 }
 
 }  // namespace muster

@@ -66,7 +66,7 @@ PlanText Describe(const Plan& plan) {
   DescribeState("parameters", plan.parameters, text);
   DescribeState("gradients", plan.gradients, text);
   DescribeState("optimizer", plan.optimizer, text);
-  text.emplace_back("gather_again", Text(plan.gather_again));
+  text.emplace_back("reshard_after_forward", Text(plan.reshard_after_forward));
   text.emplace_back("mode", ToString(plan.mode));
   text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
   text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));
@@ -81,7 +81,7 @@ PlanText Describe(const Plan& plan) {
   text.emplace_back("learning_rate.floor", ExactText(plan.learning_rate.floor));
   text.emplace_back("learning_rate.warmup_steps", absl::StrCat(plan.learning_rate.warmup_steps));
   text.emplace_back("learning_rate.total_steps", absl::StrCat(plan.learning_rate.total_steps));
-  text.emplace_back("gradient_norm_max", ExactText(plan.gradient_norm_max));
+  text.emplace_back("max_gradient_norm", ExactText(plan.max_gradient_norm));
   text.emplace_back("seed", absl::StrCat(plan.seed));
   return text;
 }

@@ -5,30 +5,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "proto/base/environment.h"
 #include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
 #include "proto/spec/worker_env.h"
-#include "worker_runtime/runtime/agent_client.h"
 #include "worker_runtime/comm/communicator_registry.h"
 #include "worker_runtime/comm/memory_store.h"
 #include "worker_runtime/comm/operation_ring.h"
+#include "worker_runtime/runtime/agent_client.h"
 
 namespace muster {
 namespace {
 
 constexpr absl::Duration kAgentTime = absl::Seconds(30);
-
-EnvironmentMap ReadEnvironment() {
-  EnvironmentMap out;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const absl::string_view text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == absl::string_view::npos) continue;
-    out[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -49,7 +38,7 @@ Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Runtime::~Runtime() = default;
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment() {
-  return FromEnvironment(ReadEnvironment());
+  return FromEnvironment(EnvironmentOf(environ));
 }
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment(
@@ -58,8 +47,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment(
   MUSTER_ASSIGN_OR_RETURN(state->env, DecodeWorkerEnv(environment));
   const WorkerEnv& env = state->env;
   const auto text_of = [&environment](const std::string& name) {
-    const auto found = environment.find(name);
-    return found == environment.end() ? "" : found->second;
+    return VariableOrEmpty(environment, name);
   };
   state->gloo_interfaces = text_of("GLOO_SOCKET_IFNAME");
   state->nccl_interfaces = text_of("NCCL_SOCKET_IFNAME");

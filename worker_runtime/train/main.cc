@@ -31,6 +31,11 @@ int Main(const std::vector<std::string>& args) {
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::FromEnvironment();
   if (!command.ok()) return Refuse(runtime.ok() ? runtime->get() : nullptr, command.status());
   if (!runtime.ok()) return Refuse(nullptr, runtime.status());
+  if ((*runtime)->rank() == 0) {
+    for (const std::string& warning : command->warnings) {
+      std::fprintf(stderr, "muster-train: %s\n", warning.c_str());
+    }
+  }
 
   Trainer trainer(**runtime, std::move(command->options));
   if (absl::Status status = trainer.SetUp(); !status.ok()) return Refuse(runtime->get(), status);

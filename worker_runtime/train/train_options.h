@@ -34,12 +34,13 @@ struct TrainOptions {
 
 struct TrainCommand {
   TrainOptions options;
-  std::string help;  // not empty: to be printed, and nothing else done
+  std::vector<std::string> warnings;  // accepted, but worth a line
+  std::string help;                   // not empty: to be printed, and nothing else done
 };
 
 // `args` without the program's name.
 //
-// Errors: kInvalidArgument naming the flag, the value and what was expected; PlanOptionsParser's.
+// Errors: kInvalidArgument naming the flag, the value and what was expected; plan::FinishPlanOptions'.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args);
 
 }  // namespace muster::train

@@ -4,7 +4,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/base/nearest_name.h"
 
 namespace muster::launcher {
 namespace {
@@ -58,26 +57,6 @@ TEST(ParseBackend, ExplainsWhatIsNotThere) {
   EXPECT_THAT(Message(ParseBackend("c1d")), HasSubstr("did you mean c10d?"));
 }
 
-TEST(ParseEndpoint, ReadsHostsWithAndWithoutPort) {
-  EXPECT_EQ(*ParseEndpoint("node1", 29400), (Endpoint{"node1", 29400}));
-  EXPECT_EQ(*ParseEndpoint("node1:1", 29400), (Endpoint{"node1", 1}));
-  EXPECT_EQ(*ParseEndpoint("localhost:0", 29400), (Endpoint{"localhost", 0}));
-  EXPECT_EQ(*ParseEndpoint("[::1]:5", 29400), (Endpoint{"::1", 5}));
-  EXPECT_EQ(*ParseEndpoint("[fe80::1%eth0]", 29400), (Endpoint{"fe80::1%eth0", 29400}));
-  EXPECT_EQ(*ParseEndpoint("::1", 29400), (Endpoint{"::1", 29400}));
-}
-
-TEST(ParseEndpoint, RefusesBadPortsAndHosts) {
-  for (const char* text : {"", ":", "a:", ":1", "a:b", "a:65536", "a:-1", "http://a:1", "[::1",
-                           "[::1]1", "[x]:1", "a b", "a:1:2", "a,b:1"}) {
-    EXPECT_FALSE(ParseEndpoint(text, 29400).ok()) << text;
-  }
-}
-
-TEST(ParseEndpoint, ShowsWhereBracketsBelong) {
-  EXPECT_THAT(Message(ParseEndpoint("::1:29400", 1)), HasSubstr("[::1]:29400"));
-}
-
 TEST(ParseStreamSelection, ReadsOneCodeOrAMapWithAnyLocalRank) {
   EXPECT_EQ(ParseStreamSelection("3")->all, StreamSet::kBoth);
   const StreamSelection map = *ParseStreamSelection("0:1,11:2,123:0");
@@ -114,30 +93,10 @@ TEST(ParseSignals, ReadsNamesWithAndWithoutSig) {
 
 TEST(ParseSignals, RefusesUnknownNamesAndWhatCannotBeHandled) {
   EXPECT_THAT(Message(ParseSignals("SIGTERM,FOO")),
-              HasSubstr("'FOO' is no signal to handle; expected SIGTERM, SIGINT"));
+              HasSubstr("'FOO' is not a signal that can be handled; expected SIGTERM, SIGINT"));
   EXPECT_THAT(Message(ParseSignals("KILL")), HasSubstr("SIGKILL cannot be handled"));
   EXPECT_THAT(Message(ParseSignals("SIGSTOP")), HasSubstr("SIGSTOP cannot be handled"));
   EXPECT_FALSE(ParseSignals("").ok());
-}
-
-TEST(ParseDuration, ReadsSecondsAndUnits) {
-  EXPECT_EQ(*ParseDuration("30"), absl::Seconds(30));
-  EXPECT_EQ(*ParseDuration("0.5"), absl::Milliseconds(500));
-  EXPECT_EQ(*ParseDuration("500ms"), absl::Milliseconds(500));
-  EXPECT_EQ(*ParseDuration("1h10m"), absl::Minutes(70));
-  EXPECT_EQ(*ParseDuration("-1"), absl::Seconds(-1));
-}
-
-TEST(ParseDuration, RefusesWhatHasNoEndOrIsNoTime) {
-  for (const char* text : {"", "inf", "-inf", "nan", "1e400", "soon", "10 minutes"}) {
-    EXPECT_FALSE(ParseDuration(text).ok()) << text;
-  }
-}
-
-TEST(ParseBool, UnderstandsTheUsualWords) {
-  for (const char* yes : {"1", "true", "True", "YES", "on"}) EXPECT_TRUE(*ParseBool(yes)) << yes;
-  for (const char* no : {"0", "false", "No", "off"}) EXPECT_FALSE(*ParseBool(no)) << no;
-  for (const char* bad : {"", "2", "maybe"}) EXPECT_FALSE(ParseBool(bad).ok()) << bad;
 }
 
 TEST(ParsePortRange, ReadsTwoPorts) {
@@ -150,19 +109,6 @@ TEST(ParsePortRange, ReadsTwoPorts) {
 TEST(ParseNumaBinding, ListsTheChoices) {
   EXPECT_EQ(*ParseNumaBinding("core-complex"), NumaBinding::kCoreComplex);
   EXPECT_THAT(Message(ParseNumaBinding("nod")), HasSubstr("node, socket, exclusive, core-complex"));
-}
-
-TEST(NearestName, PrefersTheSmallestEditDistance) {
-  EXPECT_EQ(NearestName("--nod_rank", {"--nnodes", "--node_rank"}), "--node_rank");
-}
-
-TEST(NearestName, CompletesWhatSomebodyAbbreviated) {
-  EXPECT_EQ(NearestName("--nproc", {"--nnodes", "--nproc_per_node"}), "--nproc_per_node");
-}
-
-TEST(NearestName, StaysSilentWhenNothingIsNear) {
-  EXPECT_EQ(NearestName("--learning_rate", {"--nnodes", "--node_rank"}), "");
-  EXPECT_EQ(NearestName("", {"a"}), "");
 }
 
 }  // namespace

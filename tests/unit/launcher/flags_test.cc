@@ -32,6 +32,7 @@ std::string Message(Args args, const EnvironmentMap& environment = {}) {
 
 TEST(ParseFlags, GivesTheDefaultsOfJobSpec) {
   JobSpec expected;
+  expected.run_id = "fresh-id";
   expected.program.name = "train.py";
   expected.node_rank = 0;
   EXPECT_TRUE(Parse({}).spec == expected);
@@ -111,11 +112,12 @@ TEST(ParseFlags, GivesEachBackendItsDefaultPort) {
             (Endpoint{"h", 7}));
 }
 
-// Source: reference launcher 1.3.
+// Source: torch 2.15, torch/distributed/run.py and elastic/rendezvous/static_tcp_rendezvous.py.
 TEST(ParseFlags, RefusesAStaticEndpointWithoutAPort) {
   EXPECT_EQ(Message({"--nnodes=2", "--rdzv_endpoint=h"}),
             "--rdzv_endpoint=h: has no port, and the static back end has no default for it: add "
             "one (h:29500) or give --master_port");
+  EXPECT_THAT(Message({"--rdzv_endpoint=h"}), HasSubstr("has no port"));
 }
 
 TEST(ParseFlags, TakesTheMasterForTheEndpointOfSeveralNodes) {
@@ -150,7 +152,7 @@ TEST(ParseFlags, KeepsTheEndpointOfAOneNodeRendezvous) {
             Endpoint{});
 }
 
-// Source: Kubeflow Trainer, pkg/runtime/framework/plugins/torch (reference launcher 1.1).
+// Source: Kubeflow Trainer, pkg/runtime/framework/plugins/torch.
 TEST(ParseFlags, UnderstandsWhatKubeflowSets) {
   const JobSpec spec = Parse({}, {{"PET_NNODES", "4"},
                                   {"PET_NPROC_PER_NODE", "auto"},
@@ -164,7 +166,7 @@ TEST(ParseFlags, UnderstandsWhatKubeflowSets) {
   EXPECT_EQ(spec.endpoint, (Endpoint{"job-node-0-0.job", 29500}));
 }
 
-// Source: TorchX dist.ddp (reference launcher 1.1).
+// Source: TorchX, components/dist.py.
 TEST(ParseFlags, UnderstandsWhatTorchxWrites) {
   const JobSpec spec =
       Parse({"--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--rdzv_id", "app-1",
@@ -221,7 +223,22 @@ TEST(ParseFlags, RefusesANodeRankOutsideTheJobWithEveryBackend) {
                   StartsWith(std::string("--node_rank=") + rank + ": expected 0 to 1"));
     }
   }
-  EXPECT_THAT(Message({"--node_rank=1"}), StartsWith("--node_rank=1: "));
+}
+
+TEST(ParseFlags, IgnoresTheNodeRankOfAJobOnOneNodeWithAWarning) {
+  const RunFlags flags = Parse({"--node_rank=3"});
+  EXPECT_EQ(flags.spec.node_rank, 0);
+  EXPECT_THAT(flags.warnings, ElementsAre(HasSubstr("--node_rank=3 has no effect")));
+  EXPECT_THAT(Parse({}, {{"PET_NODE_RANK", "2"}}).warnings,
+              ElementsAre(HasSubstr("PET_NODE_RANK=2 has no effect")));
+}
+
+TEST(ParseFlags, GivesAJobOnOneNodeAFreshIdUnlessItHasAPlaceOrAName) {
+  EXPECT_EQ(Parse({}).spec.run_id, "fresh-id");
+  EXPECT_EQ(Parse({"--rdzv_id=mine"}).spec.run_id, "mine");
+  for (const char* place : {"--master_port=5", "--rdzv_endpoint=h:5", "--rdzv_backend=c10d"}) {
+    EXPECT_EQ(Parse({place}).spec.run_id, "none") << place;
+  }
 }
 
 TEST(ParseFlags, PrefersJoinTimeoutToTheOlderTimeout) {
@@ -259,15 +276,20 @@ TEST(ParseFlags, ShowsTheUsageWithoutAScript) {
   EXPECT_THAT(status.message(), HasSubstr("no script was given; usage: muster run"));
 }
 
-TEST(ParseFlags, AcceptsOptionsWithoutCounterpartAtTheirDefaultOnly) {
-  Parse({"--start_method=spawn", "--event_log_handler=null", "--logs_specs=default", "--use-env"});
-  EXPECT_THAT(Message({"--start_method=fork"}), StartsWith("--start_method=fork: only spawn"));
-  EXPECT_THAT(Message({"--event-log-handler=console"}),
-              StartsWith("--event_log_handler=console: only null"));
-  EXPECT_THAT(Message({"--logs_specs=mine"}), StartsWith("--logs_specs=mine: only default"));
+TEST(ParseFlags, AcceptsTheValuesOfOptionsWithoutCounterpart) {
+  for (const char* accepted :
+       {"--start_method=spawn", "--start_method=fork", "--start_method=forkserver",
+        "--event_log_handler=null", "--event-log-handler=console", "--logs_specs=default",
+        "--use-env"}) {
+    EXPECT_THAT(Parse({accepted}).warnings, IsEmpty()) << accepted;
+  }
+  EXPECT_THAT(Message({"--start_method=threads"}),
+              StartsWith("--start_method=threads: expected spawn, fork or forkserver; "));
+  EXPECT_THAT(Message({"--event_log_handler=mine"}), HasSubstr("plug-ins are not loaded"));
+  EXPECT_THAT(Message({"--logs_specs=mine"}), StartsWith("--logs_specs=mine: expected default; "));
 }
 
-// Source: reference launcher 1.3, row by row; what torchrun answers with a traceback or not at all.
+// What torchrun answers with a traceback or not at all.
 TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
   const std::vector<std::pair<std::string, std::string>> rows = {
       {"--nnodes=a:b", "expected N or MIN:MAX"},
@@ -280,20 +302,20 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--redirects=5", "expected 0 (none)"},
       {"--tee=0:9", "expected 0 (none)"},
       {"--shutdown_timeout=-1", "expected 0 or more seconds"},
-      {"--rdzv_conf=timeout", "'timeout' is no KEY=VALUE"},
+      {"--rdzv_conf=timeout", "'timeout' is not of the form KEY=VALUE"},
       {"--rdzv_conf=joint=1", "unknown key 'joint'"},
-      {"--rdzv_backend=foo", "expected one of static, c10d, muster"},
+      {"--rdzv_backend=foo", "expected static, c10d or muster"},
       {"--rdzv_backend=etcd", "not in this version"},
       {"--rdzv_backend=etcd-v2", "gone"},
-      {"--rdzv_endpoint=a:99999", "'99999' is no port"},
+      {"--rdzv_endpoint=a:99999", "'99999' is not a port"},
       {"--rdzv_endpoint=http://a", "expected HOST[:PORT]"},
       {"--master_port=70000", "expected a port"},
-      {"--master_addr=a b", "is no host name"},
-      {"--local_addr=a b", "is no host name"},
-      {"--signals_to_handle=SIGFOO", "'SIGFOO' is no signal"},
+      {"--master_addr=a b", "is neither a host name"},
+      {"--local_addr=a b", "is neither a host name"},
+      {"--signals_to_handle=SIGFOO", "'SIGFOO' is not a signal"},
       {"--monitor_interval=0", "more than 0"},
-      {"--numa_binding=nodes", "expected one of node"},
-      {"--console=some", "expected one of all, rank0, none"},
+      {"--numa_binding=nodes", "expected node, socket"},
+      {"--console=some", "expected all, rank0 or none"},
       {"--worker_ports=5", "expected A-B"},
       {"--tls=maybe", "expected 1 or 0"},
       {"--log_format=xml", "expected text or json"},

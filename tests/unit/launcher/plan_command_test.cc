@@ -55,9 +55,10 @@ TEST(PlanCommand, PrintsTheHashThatTellsPlansApart) {
 
 TEST(PlanCommand, ShowsItsOptionsWithTheOnesOfTraining) {
   for (const char* flag : {"--help", "-h"}) {
-    EXPECT_THAT(PlanCommandText({flag}),
-                IsOkAndHolds(AllOf(HasSubstr("usage: muster plan"), HasSubstr("--world_size=N"),
-                                   HasSubstr("--accumulation=N"), HasSubstr("gpt2-1558m"))));
+    EXPECT_THAT(
+        PlanCommandText({flag}),
+        IsOkAndHolds(AllOf(HasSubstr("usage: muster plan"), HasSubstr("--world_size=N"),
+                           HasSubstr("--gradient_accumulation_steps=N"), HasSubstr("gpt2-1558m"))));
   }
 }
 
@@ -68,8 +69,8 @@ TEST(PlanCommand, RefusesBadInputWithTheFlagAndWhatWasExpected) {
   ExpectRefused({"--model=gpt2-124"}, "did you mean gpt2-124m?");
   ExpectRefused({"--model", ""}, "--model=: '' is no model");
   ExpectRefused({"--vocabulary=x"}, "--vocabulary=x: expected a whole number");
-  ExpectRefused({"--vocabulary=0"}, "vocabulary must be between 1 and");
-  ExpectRefused({"--model=gpt2-124m", "--width=100"}, "--heads must divide the width");
+  ExpectRefused({"--vocabulary=0"}, "--vocabulary must be between 1 and");
+  ExpectRefused({"--model=gpt2-124m", "--width=100"}, "--num_heads must divide the width");
   ExpectRefused({"--wordl_size=2"}, "unknown option --wordl_size=2; did you mean --world_size?");
   ExpectRefused({"train.py"}, "'train.py' belongs to no option");
 }

@@ -36,8 +36,19 @@ TEST(ParseRendezvousConf, ReadsTorchrunsKeysAndOurs) {
 TEST(ParseRendezvousConf, ReportsKeysThatLeasesReplace) {
   EXPECT_THAT(
       ParseRendezvousConf("heartbeat_timeout=5,keep_alive_interval=5,keep_alive_max_attempt=3")
-          ->without_effect,
-      ElementsAre("heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt"));
+          ->warnings,
+      ElementsAre(HasSubstr("heartbeat_timeout has no effect: leases"),
+                  HasSubstr("keep_alive_interval"), HasSubstr("keep_alive_max_attempt")));
+}
+
+TEST(ParseRendezvousConf, AcceptsTheKeysOfTorchrunsOwnBackEnds) {
+  for (const char* item : {"use_libuv=0", "store_type=file", "cas_backoff_max_seconds=1",
+                           "etcd_prefix=/x", "protocol=https", "cacert=/a", "ssl_cert=/b"}) {
+    const absl::StatusOr<RendezvousConf> conf = ParseRendezvousConf(item);
+    ASSERT_TRUE(conf.ok()) << conf.status();
+    EXPECT_THAT(conf->warnings, ElementsAre(HasSubstr("has no effect"))) << item;
+  }
+  EXPECT_TRUE(ParseRendezvousConf("store_type=tcp")->warnings.empty());
 }
 
 TEST(ParseRendezvousConf, TakesQuotesOffValuesAndOffTheWhole) {
@@ -52,19 +63,19 @@ TEST(ParseRendezvousConf, IsEmptyForEmptyText) {
 }
 
 TEST(ParseRendezvousConf, RefusesItemsWithoutValue) {
-  EXPECT_THAT(Message("join_timeout"), StartsWith("'join_timeout' is no KEY=VALUE"));
-  EXPECT_THAT(Message("join_timeout="), StartsWith("'join_timeout=' is no KEY=VALUE"));
-  EXPECT_THAT(Message("rank=1,"), StartsWith("'' is no KEY=VALUE"));
-  EXPECT_THAT(Message("=3"), StartsWith("'=3' is no KEY=VALUE"));
+  EXPECT_THAT(Message("join_timeout"), StartsWith("'join_timeout' is not of the form KEY=VALUE"));
+  EXPECT_THAT(Message("join_timeout="), StartsWith("'join_timeout=' is not of the form KEY=VALUE"));
+  EXPECT_THAT(Message("rank=1,"), StartsWith("'' is not of the form KEY=VALUE"));
+  EXPECT_THAT(Message("=3"), StartsWith("'=3' is not of the form KEY=VALUE"));
 }
 
 TEST(ParseRendezvousConf, NamesTheNearestKeyForAnUnknownOne) {
   EXPECT_EQ(Message("join_timout=3"), "unknown key 'join_timout'; did you mean join_timeout?");
-  EXPECT_THAT(Message("colour=red"), HasSubstr("known are timeout, join_timeout"));
+  EXPECT_THAT(Message("colour=red"), HasSubstr("expected join_timeout, last_call_timeout"));
 }
 
-TEST(ParseRendezvousConf, RefusesAStoreInAFileByName) {
-  EXPECT_THAT(Message("store_type=file"), StartsWith("store_type=file: only tcp"));
+TEST(ParseRendezvousConf, RefusesAnUnknownTypeOfStore) {
+  EXPECT_THAT(Message("store_type=etcd"), StartsWith("store_type=etcd: expected tcp or file"));
 }
 
 TEST(ParseRendezvousConf, NamesTheKeyOfABadValue) {

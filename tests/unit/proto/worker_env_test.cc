@@ -37,7 +37,7 @@ WorkerEnv Rank5() {
   return env;
 }
 
-// Source: reference launcher 2.1. torchrun's names and spellings, byte for byte.
+// Source: torch 2.15, elastic/agent/server/local_elastic_agent.py. torchrun's names and spellings, byte for byte.
 TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
   const EnvironmentMap expected = {
       {"RANK", "5"},

@@ -74,7 +74,7 @@ struct Plan {
   StatePlan optimizer;
   // Whether parameters gathered for the forward pass are dropped after it and gathered again for
   // the backward pass. Of sharded parameters only.
-  bool gather_again = false;
+  bool reshard_after_forward = false;
 
   SumMode mode = SumMode::kFast;
   int64_t accumulation = 1;  // micro-batches per rank and step
@@ -86,7 +86,7 @@ struct Plan {
 
   AdamWOptions adamw;
   LearningRateSchedule learning_rate;
-  double gradient_norm_max = 1;  // of the whole gradient; 0: not clipped
+  double max_gradient_norm = 1;  // of the whole gradient; 0: not clipped
   uint64_t seed = 1;             // of initial values
 
   friend bool operator==(const Plan&, const Plan&) = default;

@@ -185,7 +185,7 @@ TEST(Engine, ClipsTheWholeGradientToItsBound) {
   // With a first step of AdamW only the direction counts, so compare what a huge and a tiny bound
   // leave in the second moments: the clipped gradient's squares.
   Plan plan = SmallPlan(SumMode::kFast, 1);
-  plan.gradient_norm_max = 1e-3;
+  plan.max_gradient_norm = 1e-3;
   const auto sums = OnRanks<double>(1, [&](Communicator& world) {
     auto training = SmallTraining::Create(world, plan);
     const auto result = (*training)->Step();

@@ -51,7 +51,7 @@ TEST(PlanValidate, RefusesNumbersThatAreNoneByTheirField) {
     ExpectRefused([&](Plan& p) { p.adamw.weight_decay = bad; }, "adamw.weight_decay must be");
     ExpectRefused([&](Plan& p) { p.learning_rate.peak = bad; }, "learning_rate.peak must be");
     ExpectRefused([&](Plan& p) { p.learning_rate.floor = bad; }, "learning_rate.floor must be");
-    ExpectRefused([&](Plan& p) { p.gradient_norm_max = bad; }, "gradient_norm_max must be");
+    ExpectRefused([&](Plan& p) { p.max_gradient_norm = bad; }, "max_gradient_norm must be");
   }
 }
 
@@ -67,7 +67,7 @@ TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
   ExpectRefused([](Plan& p) { p.learning_rate.peak = -1; }, "learning_rate.peak must be between 0");
   ExpectRefused([](Plan& p) { p.learning_rate.warmup_steps = -1; }, "warmup_steps must be between");
   ExpectRefused([](Plan& p) { p.learning_rate.total_steps = -1; }, "total_steps must be between");
-  ExpectRefused([](Plan& p) { p.gradient_norm_max = -0.1; }, "0 or more, not -0.1");
+  ExpectRefused([](Plan& p) { p.max_gradient_norm = -0.1; }, "0 or more, not -0.1");
 }
 
 TEST(PlanValidate, RefusesALearningRateFloorAboveThePeak) {
@@ -93,14 +93,15 @@ TEST(PlanValidate, RefusesOptimizerStateThatOutlivesTheShardItUpdates) {
 }
 
 TEST(PlanValidate, RefusesToGatherAgainWhatIsNotSharded) {
-  ExpectRefused([](Plan& p) { p.gather_again = true; }, "gather_again must be false");
+  ExpectRefused([](Plan& p) { p.reshard_after_forward = true; },
+                "reshard_after_forward must be false");
 }
 
 TEST(PlanValidate, AcceptsEveryRowOfTheTableOfStrategies) {
   // Source: reference/runtime.md 1.0: parameters, gradients, optimizer, gather again.
   struct Row {
     Placement parameters, gradients, optimizer;
-    bool gather_again;
+    bool reshard_after_forward;
   };
   const Placement replicate = Placement::kReplicate, shard = Placement::kShard;
   for (const Row& row : {Row{replicate, replicate, replicate, false},
@@ -112,7 +113,7 @@ TEST(PlanValidate, AcceptsEveryRowOfTheTableOfStrategies) {
                   p.parameters.placement = row.parameters;
                   p.gradients.placement = row.gradients;
                   p.optimizer.placement = row.optimizer;
-                  p.gather_again = row.gather_again;
+                  p.reshard_after_forward = row.reshard_after_forward;
                 }).Validate(),
                 IsOk());
   }
@@ -133,7 +134,7 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.gradients.residency = Residency::kNvme; },
       [](Plan& p) { p.optimizer.placement = Placement::kShard; },
       [](Plan& p) { p.optimizer.residency = Residency::kCpu; },
-      [](Plan& p) { p.gather_again = true; },
+      [](Plan& p) { p.reshard_after_forward = true; },
       [](Plan& p) { p.mode = SumMode::kOrdered; },
       [](Plan& p) { p.accumulation = 2; },
       [](Plan& p) { p.bucket_bytes_max += 1; },
@@ -148,7 +149,7 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.learning_rate.floor = std::numeric_limits<double>::denorm_min(); },
       [](Plan& p) { p.learning_rate.warmup_steps = 1; },
       [](Plan& p) { p.learning_rate.total_steps = 1; },
-      [](Plan& p) { p.gradient_norm_max = std::nextafter(1, 2); },
+      [](Plan& p) { p.max_gradient_norm = std::nextafter(1, 2); },
       [](Plan& p) { p.seed = std::numeric_limits<uint64_t>::max(); },
   };
   std::set<PlanText> texts;
@@ -168,7 +169,7 @@ TEST(Describe, WritesNumbersInTheirShortestForm) {
   EXPECT_EQ(text.at("adamw.beta2"), "0.95");
   EXPECT_EQ(text.at("adamw.epsilon"), "1e-08");
   EXPECT_EQ(text.at("learning_rate.peak"), "3e-04");
-  EXPECT_EQ(text.at("gradient_norm_max"), "1");
+  EXPECT_EQ(text.at("max_gradient_norm"), "1");
   EXPECT_EQ(text.at("overlap"), "true");
   EXPECT_EQ(text.at("bucket_bytes_max"), "26214400");
 }

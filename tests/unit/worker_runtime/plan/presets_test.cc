@@ -20,7 +20,7 @@ TEST(PlanPreset, IsReplicatedThroughoutForDdp) {
   for (const StatePlan& state : {plan->parameters, plan->gradients, plan->optimizer}) {
     EXPECT_EQ(state, (StatePlan{Placement::kReplicate, Residency::kDevice}));
   }
-  EXPECT_FALSE(plan->gather_again);
+  EXPECT_FALSE(plan->reshard_after_forward);
 }
 
 TEST(PlanPreset, IsTheSamePlanUnderEachOfItsNames) {

@@ -62,7 +62,7 @@ TEST(ParseTrainCommand, AllowsNoSample) {
 TEST(ParseTrainCommand, GivesHelpThatNamesEveryKindOfOptionAndTheExitCodes) {
   const absl::StatusOr<TrainCommand> command = ParseTrainCommand({"--help"});
   ASSERT_TRUE(command.ok());
-  EXPECT_THAT(command->help, AllOf(HasSubstr("--data=FILE"), HasSubstr("--layers=N"),
+  EXPECT_THAT(command->help, AllOf(HasSubstr("--data=FILE"), HasSubstr("--num_layers=N"),
                                    HasSubstr("--plan="), HasSubstr("Exit codes:")));
   EXPECT_THAT(command->help, Not(HasSubstr("\n\n\n")));
 }
@@ -84,7 +84,7 @@ TEST_P(Refused, InOneSentenceThatNamesTheFlag) {
 
 INSTANTIATE_TEST_SUITE_P(
     ParseTrainCommand, Refused,
-    ::testing::Values(WrongLine{{"--dat", "x"}, {"--dat", "--data"}},
+    ::testing::Values(WrongLine{{"--dta", "x"}, {"--dta", "--data"}},
                       WrongLine{{"--save="}, {"--save"}}, WrongLine{{"--save"}, {"--save"}},
                       WrongLine{{"--save", "--hash"}, {"--save", "--hash"}},
                       WrongLine{{"--save=d", "--save_every=0"}, {"--save_every", "0"}},

@@ -1,0 +1,18 @@
+// How our program was called.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/base/environment.h"
+
+namespace muster::launcher {
+
+struct Invocation {
+  std::string invoked_as;         // path of the binary or link that was called
+  std::string binary_directory;   // where our own binary lives
+  std::vector<std::string> args;  // behind the subcommand
+  EnvironmentMap environment;
+};
+
+}  // namespace muster::launcher

@@ -1,0 +1,37 @@
+// The table of options of `muster run`: all of torchrun's, and ours. A new one is a row in
+// run_options.cc and, unless it fills a field of JobSpec by itself, a line in flags.cc.
+//
+// Threads: pure.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/flag_values.h"
+#include "launcher/flags.h"
+#include "launcher/rendezvous_conf.h"
+#include "proto/base/endpoint.h"
+#include "proto/command_line/command_line.h"
+
+namespace muster::launcher {
+
+// Endpoint::port of an endpoint that was given without one.
+inline constexpr int kNoPort = -1;
+
+// What the options say, each for itself; flags.cc puts it together.
+struct RunChoices {
+  JobSpec spec;  // what one option decides alone
+  OutputFlags output;
+
+  NodeCount nodes;
+  RendezvousConf conf;
+  std::optional<Endpoint> endpoint;
+  std::string master_addr;
+  std::optional<int> master_port;
+};
+
+// The grammar whose rows fill `choices`, which outlives it. Defaults in the help are those of
+// `choices`.
+command_line::Grammar RunGrammar(RunChoices& choices);
+
+}  // namespace muster::launcher
