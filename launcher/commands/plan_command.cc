@@ -11,9 +11,9 @@
 #include "proto/command_line/values.h"
 #include "proto/io/sha256.h"
 #include "worker_runtime/options/plan_flags.h"
-#include "worker_runtime/plan/canonical_text.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/plan_page.h"
+#include "worker_runtime/plan/plan_text.h"
 
 namespace muster::launcher {
 namespace {

@@ -99,7 +99,7 @@ TEST_F(Training, OfTwoRanksLearnsTheTextAndSaysSoOnce) {
   ASSERT_THAT(lines, SizeIs(60)) << "one line per step, from rank 0 alone";
   EXPECT_GT(Loss(lines.front()), 5);
   EXPECT_LT(Loss(lines.back()), 3);
-  EXPECT_THAT(result.out, AllOf(HasSubstr("1 layer, 2 heads, width 16, context 16"),
+  EXPECT_THAT(result.out, AllOf(HasSubstr("1 layer, 2 heads, hidden size 16, context 16"),
                                 HasSubstr("2 ranks x 2 rows x 16 tokens = 64 tokens per step"),
                                 HasSubstr("the model writes"), HasSubstr("tok/s")));
   EXPECT_THAT(result.err, IsEmpty());

@@ -1,6 +1,6 @@
 // Named arrays in one file, in the format of Hugging Face's safetensors.
 //
-// Source: huggingface/safetensors, README "Format" (reference/runtime.md 1.19): a header length of
+// Source: huggingface/safetensors, README "Format": a header length of
 // eight bytes little endian (at most 100 MB), a JSON object padded with spaces, then the arrays
 // side by side without holes.
 #pragma once

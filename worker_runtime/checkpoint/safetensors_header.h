@@ -1,6 +1,6 @@
 // The header of a safetensors file: values to text and back. Touches no file.
 //
-// Source: huggingface/safetensors, README "Format"; reference/runtime.md 1.19. Differs in that
+// Source: huggingface/safetensors, README "Format". Differs in that
 // unknown keys of an array's entry are refused.
 #pragma once
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace muster::comm {
 
@@ -27,10 +28,36 @@ std::vector<InterfaceAddress> ListInterfaceAddresses();
 std::string DescribeChoices(const std::vector<InterfaceAddress>& addresses);
 std::string DescribeChoices();
 
+// Which network interfaces NCCL_SOCKET_IFNAME means.
+//
+//   eth,ib       those whose name begins with eth or ib
+//   =eth0,eth1   eth0 and eth1 alone
+//   ^docker,lo   all but those whose name begins with docker or lo
+//   ^=lo         all but lo
+//
+// Source: NCCL user guide, "Environment variables", NCCL_SOCKET_IFNAME. The marks stand once,
+//         before the list. As in NCCL, an element may end in ":port", which says nothing about
+//         names, empty elements are passed over, and a value of less than two characters sets
+//         nothing.
+struct InterfacePattern {
+  bool excludes = false;  // ^
+  bool is_exact = false;  // =
+  std::vector<std::string> names;
+
+  bool Matches(absl::string_view interface) const;
+};
+
+// Never fails: each text is a pattern, if one that fits nothing. Without names it fits all of them,
+// or none if it excludes.
+InterfacePattern ParseInterfacePattern(absl::string_view text);
+
+// Whether NCCL takes `text` as a setting at all.
+bool IsInterfacePattern(absl::string_view text);
+
 struct InterfaceWish {
   // GLOO_SOCKET_IFNAME: one name, or several with commas; the first is used.
   std::string gloo_interfaces;
-  // NCCL_SOCKET_IFNAME, where there is no such name: see interface_pattern.h. Of those that fit,
+  // NCCL_SOCKET_IFNAME, where there is no such name: see InterfacePattern. Of those that fit,
   // the one from which master_addr is reached, else the first, loopback last.
   std::string nccl_interfaces;
   std::string master_addr;     // else: the address from which this is reached

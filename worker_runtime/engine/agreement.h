@@ -10,7 +10,7 @@
 
 namespace muster::engine {
 
-// Compares `text`, lines of "key=value", over the ranks; every rank calls it. Costs 40 bytes per
+// Compares `text`, lines of "key=value", over the ranks; every rank calls it. Costs 64 bytes per
 // rank when they agree.
 //
 // Errors: kInvalidArgument on every rank, with the same words: names the first rank that differs

@@ -9,7 +9,7 @@
 #include "proto/io/sha256.h"
 #include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/engine/engine_state.h"
-#include "worker_runtime/plan/canonical_text.h"
+#include "worker_runtime/plan/plan_text.h"
 
 namespace muster {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "muster/sum_tree.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
 #include "worker_runtime/nn/float_dispatch.h"
 
@@ -14,7 +15,7 @@ double GradientNorm(const Tensor& flat, std::vector<double>& partials) {
     using T = decltype(zero);
     kernels::SumOfSquares<T>().blocks(flat.data<T>(), flat.num_elements(), partials.data());
   });
-  return std::sqrt(kernels::TreeSum(partials));
+  return std::sqrt(TreeSum(partials));
 }
 
 double ClipFactor(double norm, double norm_max) {

@@ -35,11 +35,9 @@ constexpr int64_t AttentionScratchElements(AttentionShape shape) {
 //          out, dout [batch, sequence, heads, head_width]; row_max, row_scale [batch, heads,
 //          sequence]; scratch [AttentionScratchElements].
 // Bits:    products by Matmul; softmax rows in the lanes of a Pack, in T. dK and dV add the blocks
-// of
-//          queries from the last to the first.
+//          of queries from the last to the first.
 // Cost:    2 + 5 products of sequence x keys x head_width per head, about half of them skipped by
-// the
-//          mask for sequences much longer than kQueryBlock.
+//          the mask for sequences much longer than kQueryBlock.
 // Threads: thread-safe, given a scratch each.
 template <typename T>
 struct AttentionKernels {

@@ -20,8 +20,7 @@ struct CrossEntropySum {
 };
 
 // Shapes:  logits, dlogits [rows, width]; targets [rows], each -1 or in [0, width), which the
-// caller
-//          has checked. dlogits may be logits; null: no gradient is computed.
+//          caller has checked. dlogits may be logits; null: no gradient is computed.
 // Bits:    row-wise in T, each loss to double, then the losses are added in row order in double.
 // Threads: thread-safe.
 template <typename T>

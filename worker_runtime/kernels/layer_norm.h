@@ -14,8 +14,8 @@
 namespace muster::kernels {
 
 // Shapes:  x, y, dy, dx, addend [rows, width]; gamma, beta, dgamma, dbeta [width]; mean, rstd
-// [rows]. Bits:    sums over a row run in the lanes of a Pack, in T; forward and input_gradient of
-// a row
+//          [rows].
+// Bits:    sums over a row run in the lanes of a Pack, in T; forward and input_gradient of a row
 //          depend on that row alone. dgamma and dbeta add the rows in blocks of 32, in row order.
 // Threads: thread-safe.
 template <typename T>

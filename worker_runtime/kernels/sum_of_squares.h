@@ -1,14 +1,13 @@
-// Squares summed over fixed blocks, and the fixed tree over the blocks (DESIGN.md "Bits").
+// Squares summed over fixed blocks (worker_runtime/README.md "Bits").
 //
 // A flat gradient is cut into blocks of kNormBlock elements counted from its first element. Each
-// block gives one partial; TreeSum adds partials in an order that depends on their number alone. So
-// ranks whose shards are whole blocks may compute their partials apart, and the norm has the same
-// bits however the blocks were spread.
+// block gives one partial; TreeSum (muster/sum_tree.h) adds partials in an order that depends on
+// their number alone. So ranks whose shards are whole blocks may compute their partials apart, and
+// the norm has the same bits however the blocks were spread.
 #pragma once
 
 #include <cstdint>
 
-#include "absl/types/span.h"
 #include "worker_runtime/kernels/isa.h"
 
 namespace muster::kernels {
@@ -18,8 +17,7 @@ inline constexpr int64_t kNormBlock = 1024;
 constexpr int64_t NumNormBlocks(int64_t n) { return (n + kNormBlock - 1) / kNormBlock; }
 
 // Bits:    inside a block: squares and lane sums in T (at most 64 additions each), then the lanes
-// in
-//          a fixed tree in double.
+//          in a fixed tree in double.
 // Threads: thread-safe.
 template <typename T>
 struct SumOfSquaresKernels {
@@ -36,10 +34,5 @@ const SumOfSquaresKernels<T>& SumOfSquares() {
       ForIsa(BestIsa(), [](auto isa) { return MakeSumOfSquares<isa(), T>(); });
   return table;
 }
-
-// The sum of `values` as a binary tree split at the largest power of two below the count; 0 if
-// empty.
-// Threads: pure.
-double TreeSum(absl::Span<const double> values);
 
 }  // namespace muster::kernels

@@ -31,12 +31,12 @@ Embedding::Embedding(const Scope& scope, Options options)
     : tokens_((scope / "wte")
                   .Declare({.name = "weight",
                             .shape = {options.vocabulary, options.width},
-                            .initializer = Initializer::Normal(options.deviation),
+                            .initializer = Initializer::Normal(options.initial_std),
                             .weight_decay = true})),
       positions_((scope / "wpe")
                      .Declare({.name = "weight",
                                .shape = {options.context, options.width},
-                               .initializer = Initializer::Normal(options.deviation),
+                               .initializer = Initializer::Normal(options.initial_std),
                                .weight_decay = true})) {}
 
 Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first_position) const {

@@ -62,7 +62,7 @@ class Reader {
   // Logits after the last of `tokens`.
   std::vector<double> Read(absl::Span<const int32_t> tokens) {
     const int64_t rows = tokens.size();
-    const int64_t width = model_.config().width;
+    const int64_t width = model_.config().hidden_size;
     Activation x = model_.embedding().Forward(
         tape_, {.tokens = tokens, .batch = 1, .sequence = rows}, length_);
     for (size_t i = 0; i < caches_.size(); ++i) {

@@ -10,25 +10,27 @@
 namespace muster {
 namespace {
 
-constexpr double kDeviation = 0.02;
+constexpr double kInitialStd = 0.02;
 
 }  // namespace
 
 GptBlock::GptBlock(const Scope& scope, const GptConfig& config)
     : context_(config.context),
-      norm1_(scope / "ln_1", config.width),
-      qkv_(scope / "attn" / "c_attn", {.inputs = config.width, .outputs = 3 * config.width}),
+      norm1_(scope / "ln_1", config.hidden_size),
+      qkv_(scope / "attn" / "c_attn",
+           {.inputs = config.hidden_size, .outputs = 3 * config.hidden_size}),
       attention_(config.heads),
       projection_(scope / "attn" / "c_proj",
-                  {.inputs = config.width,
-                   .outputs = config.width,
-                   .deviation = kDeviation / std::sqrt(2.0 * config.layers)}),
-      norm2_(scope / "ln_2", config.width),
-      widen_(scope / "mlp" / "c_fc", {.inputs = config.width, .outputs = 4 * config.width}),
+                  {.inputs = config.hidden_size,
+                   .outputs = config.hidden_size,
+                   .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)}),
+      norm2_(scope / "ln_2", config.hidden_size),
+      widen_(scope / "mlp" / "c_fc",
+             {.inputs = config.hidden_size, .outputs = 4 * config.hidden_size}),
       narrow_(scope / "mlp" / "c_proj",
-              {.inputs = 4 * config.width,
-               .outputs = config.width,
-               .deviation = kDeviation / std::sqrt(2.0 * config.layers)}) {}
+              {.inputs = 4 * config.hidden_size,
+               .outputs = config.hidden_size,
+               .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)}) {}
 
 Activation GptBlock::Forward(Tape& tape, const Activation& x) const {
   const Activation attended = attention_.Forward(tape, qkv_.Forward(tape, norm1_.Forward(tape, x)));
@@ -50,15 +52,15 @@ Gpt::Gpt(const GptConfig& config, ParameterStore& store)
     : config_(config),
       embedding_((store.BeginUnit("embedding"), Scope(store)), {.vocabulary = config.vocabulary,
                                                                 .context = config.context,
-                                                                .width = config.width,
-                                                                .deviation = kDeviation}) {
+                                                                .width = config.hidden_size,
+                                                                .initial_std = kInitialStd}) {
   for (int layer = 0; layer < config.layers; ++layer) {
     const Scope scope = Scope(store) / "h" / layer;
     store.BeginUnit(scope.prefix());
     blocks_.push_back(std::make_unique<GptBlock>(scope, config));
   }
   store.BeginUnit("head");
-  final_norm_ = std::make_unique<LayerNorm>(Scope(store) / "ln_f", config.width);
+  final_norm_ = std::make_unique<LayerNorm>(Scope(store) / "ln_f", config.hidden_size);
 }
 
 absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const GptConfig& config, ParameterStore& store) {

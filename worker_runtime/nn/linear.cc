@@ -11,7 +11,7 @@ namespace muster {
 Linear::Linear(const Scope& scope, Options options)
     : weight_(scope.Declare({.name = "weight",
                              .shape = {options.outputs, options.inputs},
-                             .initializer = Initializer::Normal(options.deviation),
+                             .initializer = Initializer::Normal(options.initial_std),
                              .weight_decay = true})),
       bias_(scope.Declare({.name = "bias", .shape = {options.outputs}})) {}
 

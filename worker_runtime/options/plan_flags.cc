@@ -9,7 +9,7 @@
 #include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
-#include "worker_runtime/plan/exact_text.h"
+#include "worker_runtime/plan/plan_text.h"
 
 namespace muster::plan {
 namespace {
@@ -124,10 +124,10 @@ std::vector<Option> ModelRows(GptConfig& model) {
        .field = "heads"},
       {.name = "hidden_size",
        .value_name = "N",
-       .help = "width of the residual stream" + Default(model.width),
-       .read = Into(ParseInt64, model.width),
+       .help = "width of the residual stream" + Default(model.hidden_size),
+       .read = Into(ParseInt64, model.hidden_size),
        .other_names = {"width"},
-       .field = "width"},
+       .field = "hidden_size"},
       {.name = "sequence_length",
        .value_name = "N",
        .help = "tokens of a sequence, the longest context" + Default(model.context),

@@ -31,9 +31,9 @@ Arrays ArraysOf(const GptConfig& config, const MicroBatch& micro_batch) {
     const int64_t exact = num_elements * static_cast<int64_t>(SizeOf(micro_batch.dtype));
     return (exact + kAlignment - 1) / kAlignment * kAlignment;
   };
-  return {.narrow = bytes(rows * config.width),
-          .wide = bytes(rows * 4 * config.width),
-          .qkv = bytes(rows * 3 * config.width),
+  return {.narrow = bytes(rows * config.hidden_size),
+          .wide = bytes(rows * 4 * config.hidden_size),
+          .qkv = bytes(rows * 3 * config.hidden_size),
           .norm = bytes(2 * rows),
           .softmax = bytes(2 * rows * config.heads),
           .scores = bytes(2 * kQueryBlock * micro_batch.sequence),
@@ -57,7 +57,7 @@ int64_t GptActivationBytes(const GptConfig& config, const MicroBatch& micro_batc
 double EstimateGptActivationBytes(const GptConfig& config, const MicroBatch& micro_batch) {
   const double rows =
       static_cast<double>(micro_batch.batch) * static_cast<double>(micro_batch.sequence);
-  const double width = static_cast<double>(config.width);
+  const double width = static_cast<double>(config.hidden_size);
   const double blocks = static_cast<double>(config.layers) * (24 * width + 2.0 * config.heads + 4);
   const double scores = 2.0 * kQueryBlock * static_cast<double>(micro_batch.sequence);
   return (rows * (blocks + 8 * width + static_cast<double>(config.vocabulary)) + scores) *

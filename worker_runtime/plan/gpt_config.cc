@@ -1,5 +1,7 @@
 #include "muster/gpt_config.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/base/status_macros.h"
@@ -20,14 +22,14 @@ absl::Status CheckSize(absl::string_view name, int64_t value, int64_t most = kLa
 
 // In double, which cannot overflow.
 absl::Status CheckTotal(const GptConfig& config) {
-  const double width = static_cast<double>(config.width);
+  const double width = static_cast<double>(config.hidden_size);
   const double total = static_cast<double>(config.vocabulary + config.context) * width +
                        static_cast<double>(config.layers) * 12 * width * width;
   if (total <= kMostParameters) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("width must be smaller, not ", config.width, ", or layers fewer, not ",
-                   config.layers, ": that makes about ", total, " parameters, and at most ",
-                   kMostParameters, " can be planned"));
+      absl::StrCat("hidden_size must be smaller, not ", config.hidden_size,
+                   ", or layers fewer, not ", config.layers, ": that makes about ", total,
+                   " parameters, and at most ", kMostParameters, " can be planned"));
 }
 
 int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
@@ -40,21 +42,21 @@ int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
 absl::Status GptConfig::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckSize("layers", layers, kMostLayers));
   MUSTER_RETURN_IF_ERROR(CheckSize("heads", heads));
-  MUSTER_RETURN_IF_ERROR(CheckSize("width", width));
+  MUSTER_RETURN_IF_ERROR(CheckSize("hidden_size", hidden_size));
   MUSTER_RETURN_IF_ERROR(CheckSize("context", context));
   MUSTER_RETURN_IF_ERROR(CheckSize("vocabulary", vocabulary));
-  if (heads > width || width % heads != 0) {
-    const int64_t fitting = LargestDivisorUpTo(width, heads < width ? heads : width);
-    return absl::InvalidArgumentError(
-        absl::StrCat("heads must divide the width: ", width, " is not a multiple of ", heads,
-                     "; try heads ", fitting, " or width ", (width + heads - 1) / heads * heads));
+  if (hidden_size % heads != 0) {
+    const int64_t fitting = LargestDivisorUpTo(hidden_size, std::min(heads, hidden_size));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "heads must divide the hidden size: ", hidden_size, " is not a multiple of ", heads,
+        "; try heads ", fitting, " or hidden size ", (hidden_size + heads - 1) / heads * heads));
   }
   return CheckTotal(*this);
 }
 
 int64_t GptConfig::num_parameters() const {
-  const int64_t block = 12 * width * width + 13 * width;
-  return (vocabulary + context) * width + layers * block + 2 * width;
+  const int64_t block = 12 * hidden_size * hidden_size + 13 * hidden_size;
+  return (vocabulary + context) * hidden_size + layers * block + 2 * hidden_size;
 }
 
 }  // namespace muster

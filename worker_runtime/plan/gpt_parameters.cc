@@ -57,7 +57,7 @@ class Declarations {
 }  // namespace
 
 std::vector<ParameterInfo> GptParameters(const GptConfig& config) {
-  const int64_t width = config.width;
+  const int64_t width = config.hidden_size;
   Declarations model;
   model.BeginUnit();
   model.Table("wte", config.vocabulary, width);
@@ -79,8 +79,9 @@ std::vector<ParameterInfo> GptParameters(const GptConfig& config) {
 
 double GptFlopsPerToken(const GptConfig& config) {
   const double multiplied =
-      static_cast<double>(config.num_parameters() - config.context * config.width);
-  const double attention = static_cast<double>(config.layers) * static_cast<double>(config.width) *
+      static_cast<double>(config.num_parameters() - config.context * config.hidden_size);
+  const double attention = static_cast<double>(config.layers) *
+                           static_cast<double>(config.hidden_size) *
                            static_cast<double>(config.context);
   return 6 * multiplied + 12 * attention;
 }

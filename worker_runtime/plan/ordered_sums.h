@@ -10,7 +10,7 @@
 //                              1 += 2, 0 += 1;  the root is in slot 0
 //
 // Threads: pure.
-// Source:  DESIGN "Bits".
+// Source:  worker_runtime/README.md "Bits".
 #pragma once
 
 #include <cstdint>

@@ -60,8 +60,8 @@ void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
 void AppendModel(const PlanOptions& options, std::string& page) {
   const GptConfig& model = options.model;
   absl::StrAppend(&page, "model: a GPT of ", model.layers, " layers, ", model.heads,
-                  " heads, width ", model.width, ", context ", model.context, ", vocabulary ",
-                  model.vocabulary, ", in ", ToString(options.dtype), "\n");
+                  " heads, hidden size ", model.hidden_size, ", context ", model.context,
+                  ", vocabulary ", model.vocabulary, ", in ", ToString(options.dtype), "\n");
   Line(page, "parameters", Grouped(model.num_parameters()));
   Line(page, "work per token", Flops(GptFlopsPerToken(model)));
 }

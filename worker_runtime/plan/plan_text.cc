@@ -1,6 +1,9 @@
+#include "worker_runtime/plan/plan_text.h"
+
+#include <charconv>
+
 #include "absl/strings/str_cat.h"
-#include "muster/plan.h"
-#include "worker_runtime/plan/exact_text.h"
+#include "absl/strings/str_join.h"
 
 namespace muster {
 namespace {
@@ -87,3 +90,24 @@ PlanText Describe(const Plan& plan) {
 }
 
 }  // namespace muster
+
+namespace muster::plan {
+
+std::string ExactText(double value) {
+  char text[32];
+  value += 0.0;  // -0 becomes 0
+  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
+}
+
+std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> parameters,
+                          DType dtype) {
+  std::string text;
+  for (const auto& [key, value] : Describe(plan)) absl::StrAppend(&text, key, "=", value, "\n");
+  for (const ParameterInfo& parameter : parameters) {
+    absl::StrAppend(&text, parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "] ",
+                    ToString(dtype), "\n");
+  }
+  return text;
+}
+
+}  // namespace muster::plan

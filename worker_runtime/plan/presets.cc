@@ -17,7 +17,8 @@ struct PresetName {
   const char* preset;  // of this version, or nullptr: of a later one
 };
 
-// Source: reference/runtime.md 1.0, the peers' names for the same placements.
+// What the peers call the same placements. Source: DeepSpeed's zero_optimization.stage,
+// torch.distributed.fsdp.ShardingStrategy, MiCS (arXiv:2205.00119).
 constexpr std::array<PresetName, 14> kNames = {{
     {"ddp", "ddp"},
     {"no_shard", "ddp"},

@@ -32,4 +32,11 @@ std::vector<LeafRange> CoverWithSubtrees(LeafRange range, int64_t num_leaves) {
   return out;
 }
 
+double TreeSum(absl::Span<const double> values) {
+  if (values.empty()) return 0;
+  if (values.size() == 1) return values[0];
+  const size_t left = SumTreeSplit(static_cast<int64_t>(values.size()));
+  return TreeSum(values.first(left)) + TreeSum(values.subspan(left));
+}
+
 }  // namespace muster

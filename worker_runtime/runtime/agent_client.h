@@ -41,8 +41,7 @@ class AgentClient final : public Store {
   // Greets the agent and waits for its welcome.
   //
   // Errors: kUnavailable: there is no agent, or it refused us (another round has begun, another
-  // version);
-  //         kDeadlineExceeded.
+  //         version); kDeadlineExceeded.
   static absl::StatusOr<std::unique_ptr<AgentClient>> Connect(const AgentAddress& address,
                                                               MonoTime deadline);
   ~AgentClient() override;

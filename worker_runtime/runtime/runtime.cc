@@ -82,7 +82,6 @@ int Runtime::num_nodes() const { return state_->env.num_nodes; }
 int Runtime::restart_count() const { return state_->env.restart_count; }
 const std::string& Runtime::run_id() const { return state_->env.run_id; }
 Store& Runtime::store() { return *state_->store; }
-const comm::OperationRing& Runtime::operations() const { return *state_->operations; }
 void Runtime::SetProgress(int64_t step, Phase phase) {
   state_->operations->MarkProgress(step, phase);
 }

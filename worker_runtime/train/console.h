@@ -21,4 +21,9 @@ class Console {
   const bool speaks_;
 };
 
+// Whether text in the locale that the first non-empty of LC_ALL, LC_CTYPE and LANG names is UTF-8.
+bool IsUtf8Locale(absl::string_view lc_all, absl::string_view lc_ctype, absl::string_view lang);
+// The same by the locale in the environment.
+bool TerminalIsUtf8();
+
 }  // namespace muster::train

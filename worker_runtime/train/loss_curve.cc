@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -246,13 +244,6 @@ std::string DrawLossCurve(absl::Span<const LossPoint> points, const LossCurveOpt
   const Range steps{static_cast<double>(finite.front().step),
                     static_cast<double>(finite.back().step)};
   return drawing + StepAxis(steps, options, label_width + 3);
-}
-
-bool IsUtf8Locale(absl::string_view lc_all, absl::string_view lc_ctype, absl::string_view lang) {
-  const std::string locale = absl::AsciiStrToLower(!lc_all.empty()     ? lc_all
-                                                   : !lc_ctype.empty() ? lc_ctype
-                                                                       : lang);
-  return absl::StrContains(locale, "utf-8") || absl::StrContains(locale, "utf8");
 }
 
 }  // namespace muster::train

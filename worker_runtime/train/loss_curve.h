@@ -48,7 +48,4 @@ struct LossCurveOptions {
 // each dot stands for the mean of its points.
 std::string DrawLossCurve(absl::Span<const LossPoint> points, const LossCurveOptions& options);
 
-// Whether text in the locale that the first non-empty of LC_ALL, LC_CTYPE and LANG names is UTF-8.
-bool IsUtf8Locale(absl::string_view lc_all, absl::string_view lc_ctype, absl::string_view lang);
-
 }  // namespace muster::train

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "muster/runtime.h"
 #include "worker_runtime/train/failure_notice.h"
-#include "worker_runtime/train/stop_signal.h"
+#include "worker_runtime/train/stop.h"
 #include "worker_runtime/train/train_options.h"
 #include "worker_runtime/train/trainer.h"
 

@@ -7,7 +7,7 @@
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
 #include "worker_runtime/options/plan_flags.h"
-#include "worker_runtime/train/default_texts.h"
+#include "worker_runtime/train/files.h"
 
 namespace muster::train {
 namespace {

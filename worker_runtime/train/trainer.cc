@@ -11,13 +11,11 @@
 #include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/kernels/isa.h"
 #include "worker_runtime/plan/wire_plan.h"
-#include "worker_runtime/train/default_texts.h"
-#include "worker_runtime/train/memory_check.h"
-#include "worker_runtime/train/process_facts.h"
+#include "worker_runtime/train/files.h"
+#include "worker_runtime/train/machine.h"
 #include "worker_runtime/train/progress_line.h"
 #include "worker_runtime/train/sample_text.h"
-#include "worker_runtime/train/save_directory.h"
-#include "worker_runtime/train/stop_signal.h"
+#include "worker_runtime/train/stop.h"
 
 namespace muster::train {
 namespace {
@@ -224,7 +222,7 @@ absl::Status Trainer::Save() {
       engine_->Save(options_.save, {{"program", "muster-train"},
                                     {"layers", absl::StrCat(config_.layers)},
                                     {"heads", absl::StrCat(config_.heads)},
-                                    {"width", absl::StrCat(config_.width)},
+                                    {"width", absl::StrCat(config_.hidden_size)},
                                     {"context", absl::StrCat(config_.context)},
                                     {"vocabulary", absl::StrCat(config_.vocabulary)},
                                     {"batch_size", absl::StrCat(options_.plan.batch_size)},

@@ -14,7 +14,7 @@
 #include "muster/runtime.h"
 #include "worker_runtime/train/console.h"
 #include "worker_runtime/train/loss_curve.h"
-#include "worker_runtime/train/stop_vote.h"
+#include "worker_runtime/train/stop.h"
 #include "worker_runtime/train/train_options.h"
 #include "worker_runtime/train/training_report.h"
 

@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "worker_runtime/train/figures.h"
 
 namespace muster::train {
@@ -21,9 +17,9 @@ std::string Line(absl::string_view name, absl::string_view text) {
 std::string DescribeModel(const StartFacts& facts) {
   const GptConfig& model = facts.model;
   return absl::StrCat("GPT, ", Counted(model.layers, "layer"), ", ", Counted(model.heads, "head"),
-                      ", width ", model.width, ", context ", model.context, ", vocabulary ",
-                      model.vocabulary, ": ", ShortCount(model.num_parameters()), " parameters in ",
-                      ToString(facts.dtype));
+                      ", hidden size ", model.hidden_size, ", context ", model.context,
+                      ", vocabulary ", model.vocabulary, ": ", ShortCount(model.num_parameters()),
+                      " parameters in ", ToString(facts.dtype));
 }
 
 std::string DescribePlan(const StartFacts& facts) {
@@ -120,15 +116,6 @@ std::string DescribeEnd(const EndFacts& facts) {
   if (facts.size > 1) absl::StrAppend(&text, Line("reduce", DescribeCommunication(facts)));
   absl::StrAppend(&text, Line("memory", DescribeMemory(facts)));
   return text;
-}
-
-int64_t ResidentBytes(absl::string_view proc_status) {
-  for (absl::string_view line : absl::StrSplit(proc_status, '\n')) {
-    if (!absl::ConsumePrefix(&line, "VmRSS:") || !absl::ConsumeSuffix(&line, "kB")) continue;
-    int64_t kibibytes = 0;
-    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(line), &kibibytes)) return kibibytes * 1024;
-  }
-  return 0;
 }
 
 }  // namespace muster::train

@@ -60,7 +60,4 @@ struct EndFacts {
 // A few lines, each ending with \n; empty without a step. Times and memory are those of this rank.
 std::string DescribeEnd(const EndFacts& facts);
 
-// The resident set in the text of /proc/self/status; 0 if there is none.
-int64_t ResidentBytes(absl::string_view proc_status);
-
 }  // namespace muster::train

@@ -23,7 +23,7 @@
 namespace muster {
 namespace {
 
-constexpr GptConfig kConfig = {.layers = 2, .heads = 4, .width = 64, .context = 32};
+constexpr GptConfig kConfig = {.layers = 2, .heads = 4, .hidden_size = 64, .context = 32};
 constexpr int64_t kRows = 3;
 
 struct Arguments {

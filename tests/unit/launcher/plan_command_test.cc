@@ -35,14 +35,14 @@ std::string HashOf(const Args& args) {
 
 TEST(PlanCommand, PlansAKnownModelForSoManyRanks) {
   EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=8"}),
-              IsOkAndHolds(AllOf(HasSubstr("a GPT of 12 layers, 12 heads, width 768"),
+              IsOkAndHolds(AllOf(HasSubstr("a GPT of 12 layers, 12 heads, hidden size 768"),
                                  HasSubstr("124,439,808"), HasSubstr("for 8 ranks"))));
 }
 
 TEST(PlanCommand, TakesTheSizesOfAKnownModelBesideThoseThatAreGiven) {
   EXPECT_THAT(PlanCommandText({"--model", "gpt2-124m", "--layers=3", "--vocabulary=300"}),
               IsOkAndHolds(HasSubstr(
-                  "3 layers, 12 heads, width 768, context 1024, vocabulary 300, in f32")));
+                  "3 layers, 12 heads, hidden size 768, context 1024, vocabulary 300, in f32")));
 }
 
 TEST(PlanCommand, PrintsTheHashThatTellsPlansApart) {
@@ -70,7 +70,7 @@ TEST(PlanCommand, RefusesBadInputWithTheFlagAndWhatWasExpected) {
   ExpectRefused({"--model", ""}, "--model=: '' is no model");
   ExpectRefused({"--vocabulary=x"}, "--vocabulary=x: expected a whole number");
   ExpectRefused({"--vocabulary=0"}, "--vocabulary must be between 1 and");
-  ExpectRefused({"--model=gpt2-124m", "--width=100"}, "--num_heads must divide the width");
+  ExpectRefused({"--model=gpt2-124m", "--width=100"}, "--num_heads must divide the hidden size");
   ExpectRefused({"--wordl_size=2"}, "unknown option --wordl_size=2; did you mean --world_size?");
   ExpectRefused({"train.py"}, "'train.py' belongs to no option");
 }

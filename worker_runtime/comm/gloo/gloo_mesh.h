@@ -2,8 +2,8 @@
 // sees Gloo: its exceptions end here.
 //
 // Of Gloo: the device, pairs, unbound buffers with send, receive and abort of a wait. None of its
-// collectives, since they cannot be aborted. Source: DESIGN "Communicators";
-// gloo/transport/{device,pair,unbound_buffer}.h of Debian's 2022 snapshot.
+// collectives, since they cannot be aborted (README.md of this room).
+// Source: gloo/transport/{device,pair,unbound_buffer}.h of Debian's 2022 snapshot.
 #pragma once
 
 #include <cstdint>
@@ -91,8 +91,7 @@ class GlooMesh {
   // Publishes this rank's addresses, waits for the others', and connects to all.
   //
   // Errors: kDeadlineExceeded: names the ranks that did not come; kUnavailable: names the rank that
-  // cannot be reached,
-  //         from which interface, and the choices.
+  //         cannot be reached, from which interface, and the choices.
   // Cost:   one key per rank in the store; n-1 connections per rank.
   static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(std::shared_ptr<GlooDevice> device,
                                                            Store& store, MeshOptions options);

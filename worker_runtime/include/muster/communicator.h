@@ -35,9 +35,8 @@ enum class SumOrder {
   // Whatever is fastest; every rank still gets the same bits.
   kFast,
   // One binary tree over the ranks, split at the largest power of two below n, in fp32 (fp64 for
-  // f64). The bits
-  // depend on the contributions alone: not on the backend, the size or the timing. See also the
-  // *Subtrees calls.
+  // f64). The bits depend on the contributions alone: not on the backend, the size or the timing.
+  // See also the *Subtrees calls.
   kOrdered,
 };
 
@@ -88,16 +87,14 @@ class Communicator {
   // Every rank's `buffer` becomes the reduction of all of them.
   //
   // Cost: ring: 2(n-1) steps, 2(n-1)/n * S bytes sent. Small buffers: recursive doubling, about
-  // log2(n) steps of S bytes
-  //       (of fp32 for bf16 and f16). bf16, f16 and ordered sums: 2(n-1) messages, the same bytes
-  //       as the ring.
+  //       log2(n) steps of S bytes (of fp32 for bf16 and f16). bf16, f16 and ordered sums: 2(n-1)
+  //       messages, the same bytes as the ring.
   virtual Work AllReduce(Buffer buffer, ReduceOptions options = {}) = 0;
 
   // `output` becomes block rank() of the reduction of every rank's `input`.
   //
   // Shapes: input [size * count], output [count]; output may be block rank() of input itself, and
-  // overlap it no other
-  //         way.
+  //         overlap it no other way.
   // Cost:   (n-1)/n * S bytes sent, S the input's; n-1 messages or steps.
   virtual Work ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options = {}) = 0;
 
@@ -107,8 +104,7 @@ class Communicator {
   // already summed by it. One rank that adds the same leaves by the same tree gets the same bits.
   //
   // Shapes: roots[i] [count] of f32 or f64; output [count] (all-reduce), or roots[i] [size * count]
-  // (reduce-scatter).
-  //         output may be one of the roots (all-reduce), or block rank() of one.
+  //         (reduce-scatter). output may be one of the roots (all-reduce), or block rank() of one.
   // Cost:   as AllReduce and ReduceScatter, the reducing half times the number of roots.
   virtual Work AllReduceSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
                                  SubtreeOptions options = {}) = 0;

@@ -6,7 +6,8 @@
 //   MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader->Next());
 //
 // What micro-batch g of step s holds depends on (seed, s, g) alone, so it does not matter how many
-// ranks share the work, nor whether the job was restarted in between (DESIGN.md "Bits").
+// ranks share the work, nor whether the job was restarted in between (worker_runtime/README.md
+// "Bits").
 #pragma once
 
 #include <cstdint>
@@ -112,7 +113,7 @@ class BatchReader {
 // Which examples of a data set a rank takes in an epoch: to the element what
 // torch.utils.data.DistributedSampler gives, for programs that come from there.
 //
-// Threads: pure. Source: pytorch, torch/utils/data/distributed.py; reference/runtime.md 1.18.
+// Threads: pure. Source: pytorch, torch/utils/data/distributed.py.
 struct DistributedSamplerOptions {
   int64_t num_examples = 0;
   int rank = 0;

@@ -8,8 +8,7 @@
 //     }));
 //   }
 //
-// One engine executes every plan; what differs between ddp and its relatives is the plan's
-// placements. A step: for each micro-batch forward and backward; in the last backward pass each
+// A step: for each micro-batch forward and backward; in the last backward pass each
 // bucket of gradients is reduced as soon as it is complete; then clipping by the global norm and
 // AdamW. Gradients are weighed by tokens: the step's loss is the sum over all tokens of all ranks
 // divided by their number, whatever their spread.

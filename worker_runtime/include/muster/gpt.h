@@ -1,9 +1,13 @@
 // GPT-2: pre-norm blocks, learned positions, head tied to the token table.
 //
 //   ParameterStore store;
-//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Gpt> gpt, Gpt::Create({.layers = 6, .heads = 6, .width
-//   = 384}, store)); store.BindToOwnBuffers(); store.Initialize(seed); Tape tape(pool); Loss loss =
-//   gpt->ComputeLoss(tape, batch, targets); tape.Backward(loss.output);
+//   const GptConfig config = {.layers = 6, .heads = 6, .hidden_size = 384};
+//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Gpt> gpt, Gpt::Create(config, store));
+//   store.BindToOwnBuffers();
+//   store.Initialize(seed);
+//   Tape tape(pool);
+//   Loss loss = gpt->ComputeLoss(tape, batch, targets);
+//   tape.Backward(loss.output);
 //
 // Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3
 #pragma once

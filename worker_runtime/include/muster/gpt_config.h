@@ -12,7 +12,7 @@ namespace muster {
 struct GptConfig {
   int64_t layers = 6;
   int64_t heads = 6;
-  int64_t width = 384;
+  int64_t hidden_size = 384;
   int64_t context = 256;
   int64_t vocabulary = 256;  // bytes
 

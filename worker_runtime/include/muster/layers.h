@@ -6,8 +6,7 @@
 // training, double for checks.
 //
 // Errors: shapes that do not fit end the process (they are mistakes in the model); numbers that
-// come from data are checked
-//         where they enter (Gpt::Create, ValidateTokens).
+//         come from data are checked where they enter (Gpt::Create, ValidateTokens).
 // Threads: Forward is const and may run in several threads with a tape each.
 #pragma once
 
@@ -47,7 +46,7 @@ class Linear final : public Layer {
   struct Options {
     int64_t inputs = 0;
     int64_t outputs = 0;
-    double deviation = 0.02;  // of the initial weights
+    double initial_std = 0.02;  // standard deviation of the initial weights
   };
   // Declares "weight" [outputs, inputs] and "bias" [outputs].
   Linear(const Scope& scope, Options options);
@@ -80,7 +79,7 @@ class Embedding {
     int64_t vocabulary = 0;
     int64_t context = 0;
     int64_t width = 0;
-    double deviation = 0.02;
+    double initial_std = 0.02;
   };
   // Declares "wte.weight" [vocabulary, width] and "wpe.weight" [context, width].
   Embedding(const Scope& scope, Options options);

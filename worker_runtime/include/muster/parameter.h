@@ -1,9 +1,9 @@
 // What a model learns: declared first, given memory later.
 //
-//   ParameterStore store;                       // float; ParameterStore store(DType::kF64) for
-//   checks auto model = Gpt::Create(config, store);    // layers declare their parameters
-//   store.BindToOwnBuffers();                   // or an engine binds each to its place in its flat
-//   buffers store.Initialize(/*seed=*/1);
+//   ParameterStore store;  // of floats; ParameterStore(DType::kF64) for checks
+//   auto model = Gpt::Create(config, store);  // layers declare their parameters
+//   store.BindToOwnBuffers();  // or an engine binds each to its place in its flat buffers
+//   store.Initialize(/*seed=*/1);
 //
 // Declaring takes no memory for elements, so a plan can be made for a model that would not fit.
 #pragma once
@@ -25,7 +25,7 @@ struct Initializer {
   double value = 0;  // the constant, or the standard deviation around 0
 
   static Initializer Constant(double value) { return {Kind::kConstant, value}; }
-  static Initializer Normal(double deviation) { return {Kind::kNormal, deviation}; }
+  static Initializer Normal(double std) { return {Kind::kNormal, std}; }
 };
 
 struct ParameterSpec {

@@ -36,7 +36,7 @@ struct StatePlan {
   friend bool operator==(const StatePlan&, const StatePlan&) = default;
 };
 
-// How gradients of ranks and micro-batches are added (DESIGN.md "Bits").
+// How gradients of ranks and micro-batches are added (worker_runtime/README.md "Bits").
 enum class SumMode : uint8_t {
   kFast,     // as is quickest: each rank adds its micro-batches, the ranks add in a ring
   kOrdered,  // one fixed tree over all micro-batches: the same bits however the ranks cut them

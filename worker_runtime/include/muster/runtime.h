@@ -1,9 +1,8 @@
 // A training program's way into its job: who it is, the store of its round, and communicators with
 // the other ranks.
 //
-//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::FromEnvironment());
-//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> world,
-//   runtime->MakeCommunicator("world"));
+//   MUSTER_ASSIGN_OR_RETURN(auto runtime, Runtime::FromEnvironment());
+//   MUSTER_ASSIGN_OR_RETURN(auto world, runtime->MakeCommunicator("world"));
 #pragma once
 
 #include <cstdint>
@@ -18,10 +17,6 @@
 #include "proto/base/progress_board.h"
 
 namespace muster {
-
-namespace comm {
-class OperationRing;
-}  // namespace comm
 
 // Communicators may outlive it, but make no new connections (Split) then.
 //
@@ -72,10 +67,6 @@ class Runtime {
   //
   // Cost: tens of nanoseconds, no lock and no system call.
   void SetProgress(int64_t step, Phase phase);
-
-  // What this process's communicators did last: the board, or private memory where the program runs
-  // alone.
-  const comm::OperationRing& operations() const;
 
   // Tells the agent that the program ends by intention after `step` steps. Call it last.
   //

@@ -6,11 +6,12 @@
 // and exchange only roots, and the bits of the sum do not depend on where the ranks cut it.
 //
 // Threads: pure.
-// Source:  DESIGN "Bits".
 #pragma once
 
 #include <cstdint>
 #include <vector>
+
+#include "absl/types/span.h"
 
 namespace muster {
 
@@ -27,5 +28,8 @@ int64_t SumTreeSplit(int64_t num_leaves);
 // The largest subtrees of the tree over `num_leaves` leaves that lie inside `range`, left to right;
 // together they are `range`.
 std::vector<LeafRange> CoverWithSubtrees(LeafRange range, int64_t num_leaves);
+
+// The sum of `values` by the tree over them; 0 if there are none.
+double TreeSum(absl::Span<const double> values);
 
 }  // namespace muster

@@ -30,12 +30,12 @@ class Work {
   // ends the wait in any case, so that the default cannot hang.
   //
   // Errors: each names the rank, the operation, its sequence number and its group.
-  //   kDeadlineExceeded: the operation's own deadline passed (the message names who is missing; the
-  //   communicator
-  //                      has failed), or `deadline` did (the operation is still in flight).
-  //   kAborted:          somebody called Abort, or closed the communicator.
-  //   kInvalidArgument:  the call itself was wrong, or the ranks called different operations.
-  //   kUnavailable:      a rank has died or cannot be reached.
+  //   kDeadlineExceeded:  the operation's own deadline passed (the message names who is missing;
+  //                       the communicator has failed), or `deadline` did (the operation is still
+  //                       in flight).
+  //   kAborted:           somebody called Abort, or closed the communicator.
+  //   kInvalidArgument:   the call itself was wrong, or the ranks called different operations.
+  //   kUnavailable:       a rank has died or cannot be reached.
   //   kResourceExhausted: too many operations are waiting to be run.
   absl::Status Wait(MonoTime deadline = MonoTime::InfiniteFuture()) const;
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/status_matchers.h"
-#include "worker_runtime/comm/interface_pattern.h"
 
 namespace muster::comm {
 namespace {

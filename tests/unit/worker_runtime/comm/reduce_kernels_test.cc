@@ -76,23 +76,7 @@ TEST(ReduceKernels, IntegersWrapAround) {
   EXPECT_EQ(a, std::numeric_limits<int32_t>::min());
 }
 
-TEST(SumTree, SplitsAtTheLargestPowerOfTwoBelow) {
-  EXPECT_EQ(SumTreeSplit(2), 1);
-  EXPECT_EQ(SumTreeSplit(3), 2);
-  EXPECT_EQ(SumTreeSplit(4), 2);
-  EXPECT_EQ(SumTreeSplit(5), 4);
-  EXPECT_EQ(SumTreeSplit(9), 8);
-}
-
-TEST(SumTree, CoversARangeWithTheLargestSubtrees) {
-  EXPECT_THAT(CoverWithSubtrees({0, 3}, 6), ElementsAre(LeafRange{0, 2}, LeafRange{2, 3}));
-  EXPECT_THAT(CoverWithSubtrees({3, 6}, 6), ElementsAre(LeafRange{3, 4}, LeafRange{4, 6}));
-  EXPECT_THAT(CoverWithSubtrees({4, 8}, 16), ElementsAre(LeafRange{4, 8}));
-  EXPECT_THAT(CoverWithSubtrees({0, 6}, 6), ElementsAre(LeafRange{0, 6}));
-  EXPECT_TRUE(CoverWithSubtrees({2, 2}, 6).empty());
-}
-
-TEST(SumTree, CombinesContributionsByTheTree) {
+TEST(ReduceKernels, CombineContributionsByTheTree) {
   // ((a+b)+(c+d)) + (e+f) with a value that only that order keeps.
   std::vector<float> roots = {1e8f, 1.0f, -1e8f, 3.0f};
   std::vector<void*> pointers;

@@ -15,8 +15,8 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 #include "worker_runtime/checkpoint/safetensors.h"
-#include "worker_runtime/plan/canonical_text.h"
 #include "worker_runtime/plan/gpt_parameters.h"
+#include "worker_runtime/plan/plan_text.h"
 
 namespace muster::testing {
 namespace {
@@ -264,7 +264,7 @@ TEST(Engine, NamesTheParameterThatDiffersBetweenRanks) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
     ParameterStore store;
     GptConfig config = kSmallGpt;
-    if (world.rank() == 1) config.width = 16;
+    if (world.rank() == 1) config.hidden_size = 16;
     const auto gpt = Gpt::Create(config, store);
     return Engine::Create(world, store, Plan()).status();
   });

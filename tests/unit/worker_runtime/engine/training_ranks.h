@@ -19,7 +19,7 @@
 namespace muster::testing {
 
 inline constexpr GptConfig kSmallGpt = {
-    .layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 24};
+    .layers = 2, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24};
 inline constexpr int64_t kRows = 2;
 
 // Micro-batch `index` of `step`: sequences that can be learned, of which some targets do not count,

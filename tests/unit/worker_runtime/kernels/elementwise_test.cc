@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "muster/sum_tree.h"
 #include "tests/unit/worker_runtime/numbers.h"
 #include "worker_runtime/kernels/adamw.h"
 #include "worker_runtime/kernels/cast.h"
@@ -215,13 +216,6 @@ TEST(SumOfSquares, HasTheSameBitsHoweverWholeBlocksAreSpread) {
                                  &apart[b]);
   }
   EXPECT_TRUE(SameBits(together, apart));
-}
-
-TEST(TreeSum, SplitsAtTheLargestPowerOfTwoBelowTheCount) {
-  // (1e16 + 1) + (1 - 1e16) for four, and the fifth is added last.
-  const std::vector<double> values = {1e16, 1, 1, -1e16, 3};
-  EXPECT_EQ(TreeSum(values), ((1e16 + 1) + (1 - 1e16)) + 3);
-  EXPECT_EQ(TreeSum({}), 0);
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ using ::muster::testing::SameBits;
 using ::muster::testing::StatusIs;
 using ::testing::HasSubstr;
 
-constexpr GptConfig kTiny = {.layers = 2, .heads = 2, .width = 12, .context = 7, .vocabulary = 13};
+constexpr GptConfig kTiny = {
+    .layers = 2, .heads = 2, .hidden_size = 12, .context = 7, .vocabulary = 13};
 
 TEST(GptConfig, NamesHeadsThatDoNotDivideTheWidthAndWhatWouldFit) {
   GptConfig config;
@@ -48,7 +49,7 @@ TEST(Gpt, CountsItsParametersAsDeclared) {
     EXPECT_EQ(config.num_parameters(), store.num_elements());
   }
   const GptConfig gpt2 = {
-      .layers = 12, .heads = 12, .width = 768, .context = 1024, .vocabulary = 50257};
+      .layers = 12, .heads = 12, .hidden_size = 768, .context = 1024, .vocabulary = 50257};
   EXPECT_EQ(gpt2.num_parameters(), 124439808);
 }
 
@@ -128,7 +129,8 @@ TEST(Gpt, GradientsInFloatEqualThoseInDouble) {
 
 TEST(Gpt, OverfitsAShortTextInSomeTensOfSteps) {
   ParameterStore store;
-  const GptConfig config = {.layers = 2, .heads = 2, .width = 32, .context = 32, .vocabulary = 128};
+  const GptConfig config = {
+      .layers = 2, .heads = 2, .hidden_size = 32, .context = 32, .vocabulary = 128};
   const auto gpt = *Gpt::Create(config, store);
   store.BindToOwnBuffers();
   store.Initialize(1);

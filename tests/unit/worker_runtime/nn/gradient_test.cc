@@ -18,14 +18,14 @@ class Gradient : public ::testing::Test {
 };
 
 TEST_F(Gradient, OfLinear) {
-  const Linear linear(Scope(store_), {.inputs = 5, .outputs = 7, .deviation = 0.5});
+  const Linear linear(Scope(store_), {.inputs = 5, .outputs = 7, .initial_std = 0.5});
   LayerUnderTest test(store_, {2, 3, 5},
                       [&](Tape& tape, const Activation& x) { return linear.Forward(tape, x); });
   test.ExpectGradientsEqualSlopes();
 }
 
 TEST_F(Gradient, OfLinearOntoAResidual) {
-  const Linear linear(Scope(store_), {.inputs = 5, .outputs = 5, .deviation = 0.5});
+  const Linear linear(Scope(store_), {.inputs = 5, .outputs = 5, .initial_std = 0.5});
   LayerUnderTest test(store_, {2, 3, 5}, [&](Tape& tape, const Activation& x) {
     return linear.ForwardOnto(tape, x, x);
   });

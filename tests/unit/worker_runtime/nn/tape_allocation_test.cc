@@ -25,8 +25,8 @@ namespace {
 
 TEST(Step, AllocatesNothingAfterTheFirst) {
   ParameterStore store;
-  const auto gpt =
-      *Gpt::Create({.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 17}, store);
+  const auto gpt = *Gpt::Create(
+      {.layers = 2, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 17}, store);
   store.BindToOwnBuffers();
   store.Initialize(1);
   TensorPool pool;

@@ -15,7 +15,8 @@ using ::muster::testing::SameBits;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr GptConfig kTiny = {.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 11};
+constexpr GptConfig kTiny = {
+    .layers = 2, .heads = 2, .hidden_size = 16, .context = 8, .vocabulary = 11};
 
 // A bound tiny GPT with a batch.
 struct TinyGpt {

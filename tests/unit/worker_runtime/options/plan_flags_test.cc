@@ -80,8 +80,9 @@ TEST(PlanOptions, EachReachItsField) {
   plan.max_gradient_norm = 0.5;
   plan.seed = 42;
   EXPECT_EQ(Describe(options->plan), Describe(plan));
-  EXPECT_EQ(options->model,
-            (GptConfig{.layers = 2, .heads = 4, .width = 64, .context = 32, .vocabulary = 256}));
+  EXPECT_EQ(
+      options->model,
+      (GptConfig{.layers = 2, .heads = 4, .hidden_size = 64, .context = 32, .vocabulary = 256}));
   EXPECT_EQ(options->batch_size, 8);
   EXPECT_EQ(options->steps, 90);
   EXPECT_EQ(options->dtype, DType::kF64);
@@ -120,9 +121,10 @@ TEST(PlanOptions, KeepWhatWasSaidBesideThePlanWhateverTheOrder) {
 
 TEST(PlanOptions, StartFromTheCallersModel) {
   const absl::StatusOr<PlanOptions> options =
-      Parse({"--layers=3"}, {.heads = 2, .width = 10, .vocabulary = 99});
+      Parse({"--layers=3"}, {.heads = 2, .hidden_size = 10, .vocabulary = 99});
   ASSERT_THAT(options, IsOk());
-  EXPECT_EQ(options->model, (GptConfig{.layers = 3, .heads = 2, .width = 10, .vocabulary = 99}));
+  EXPECT_EQ(options->model,
+            (GptConfig{.layers = 3, .heads = 2, .hidden_size = 10, .vocabulary = 99}));
 }
 
 TEST(PlanOptions, LeaveAConstantPlanTheSameForMoreSteps) {
@@ -158,7 +160,7 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
 
 TEST(PlanOptions, RefuseValuesOutOfRangeByTheFlag) {
   ExpectRefused({"--layers=0"}, "--layers must be between 1 and");
-  ExpectRefused({"--heads=7"}, "--heads must divide the width: 384 is not a multiple of 7");
+  ExpectRefused({"--heads=7"}, "--heads must divide the hidden size: 384 is not a multiple of 7");
   ExpectRefused({"--batch-size=0"}, "--batch_size=0: expected a whole number between 1 and");
   ExpectRefused({"--accumulation=0"}, "--accumulation must be between 1 and");
   ExpectRefused({"--steps=-1"}, "--steps=-1: expected a whole number between 0 and");

@@ -30,8 +30,9 @@ std::vector<ParameterInfo> Declared(const GptConfig& config) {
 
 TEST(GptParameters, AreWhatTheModelDeclares) {
   for (const GptConfig& config :
-       {GptConfig{}, GptConfig{.layers = 1, .heads = 1, .width = 3, .context = 5, .vocabulary = 2},
-        GptConfig{.layers = 12, .heads = 4, .width = 8, .context = 7, .vocabulary = 11}}) {
+       {GptConfig{},
+        GptConfig{.layers = 1, .heads = 1, .hidden_size = 3, .context = 5, .vocabulary = 2},
+        GptConfig{.layers = 12, .heads = 4, .hidden_size = 8, .context = 7, .vocabulary = 11}}) {
     EXPECT_TRUE(GptParameters(config) == Declared(config));
   }
 }
@@ -62,16 +63,17 @@ TEST(NamedGpt, NamesTheNearestOfAnUnknownName) {
 }
 
 TEST(GptFlopsPerToken, CountMultipliedParametersAndAttention) {
-  const GptConfig config = {.layers = 2, .heads = 1, .width = 4, .context = 8, .vocabulary = 16};
+  const GptConfig config = {
+      .layers = 2, .heads = 1, .hidden_size = 4, .context = 8, .vocabulary = 16};
   const double parameters = 16 * 4 + 2 * (12 * 16 + 13 * 4) + 2 * 4;
   EXPECT_EQ(GptFlopsPerToken(config), 6 * parameters + 12 * 2 * 4 * 8);
 }
 
 TEST(GptConfig, RefusesAModelWhoseParametersCannotBeCounted) {
-  const GptConfig config = {.layers = 60'000, .heads = 1, .width = 1 << 24};
+  const GptConfig config = {.layers = 60'000, .heads = 1, .hidden_size = 1 << 24};
   EXPECT_THAT(config.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("width must be smaller, not 16777216, or layers fewer")));
+                       HasSubstr("hidden_size must be smaller, not 16777216, or layers fewer")));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
 using ::testing::HasSubstr;
 
-constexpr GptConfig kModel = {.layers = 2, .heads = 2, .width = 64, .context = 32};
+constexpr GptConfig kModel = {.layers = 2, .heads = 2, .hidden_size = 64, .context = 32};
 
 Plan PlanOf(SumMode mode, int64_t accumulation) {
   Plan plan;
@@ -57,7 +57,7 @@ TEST(PlanMemory, AddsThePartialSumsOfOrderedModeOfTheRankThatHasMost) {
 }
 
 TEST(PlanMemory, RefusesWhatNoMachineHas) {
-  const GptConfig model = {.layers = 60'000, .heads = 1, .width = 1024, .context = 1 << 24};
+  const GptConfig model = {.layers = 60'000, .heads = 1, .hidden_size = 1024, .context = 1 << 24};
   EXPECT_THAT(PlanMemory(Plan(), model, {.batch_size = 1 << 20}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes of activations")));
 }

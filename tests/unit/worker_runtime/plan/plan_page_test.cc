@@ -35,7 +35,7 @@ std::string PageOf(const PlanPageInput& input) {
 
 TEST(FormatPlanPage, BeginsWithTheModel) {
   EXPECT_EQ(PageOf(TwoRanks())
-                .find("model: a GPT of 6 layers, 6 heads, width 384, context 256, "
+                .find("model: a GPT of 6 layers, 6 heads, hidden size 384, context 256, "
                       "vocabulary 256, in f32\n parameters 10,844,160\n"),
             0);
 }
@@ -56,7 +56,7 @@ TEST(FormatPlanPage, CountsTheTokensOfAStep) {
 
 TEST(FormatPlanPage, ShowsMemoryByStateWithTheTotal) {
   PlanPageInput input = TwoRanks();
-  input.options.model = {.layers = 1, .heads = 1, .width = 1, .context = 1, .vocabulary = 1};
+  input.options.model = {.layers = 1, .heads = 1, .hidden_size = 1, .context = 1, .vocabulary = 1};
   input.options.batch_size = 1;
   const std::string page = PageOf(input);
   EXPECT_THAT(page, HasSubstr("\n parameters 4 KiB 4,096 bytes\n gradients 4 KiB 4,096 bytes\n "
@@ -68,7 +68,7 @@ TEST(FormatPlanPage, ShowsPartialSumsInOrderedModeOnly) {
   PlanPageInput input = TwoRanks();
   input.options.plan.mode = SumMode::kOrdered;
   input.options.plan.accumulation = 2;
-  input.options.model = {.layers = 1, .heads = 1, .width = 1, .context = 1, .vocabulary = 1};
+  input.options.model = {.layers = 1, .heads = 1, .hidden_size = 1, .context = 1, .vocabulary = 1};
   EXPECT_THAT(PageOf(input), HasSubstr("\n partial sums (ordered mode) 4 KiB 4,096 bytes\n"));
 }
 
@@ -89,7 +89,7 @@ TEST(FormatPlanPage, CutsALongListOfBucketsShort) {
 
 TEST(FormatPlanPage, ShowsTheBytesThatARankSends) {
   PlanPageInput input = TwoRanks();
-  input.options.model = {.layers = 1, .heads = 1, .width = 1, .context = 1, .vocabulary = 1};
+  input.options.model = {.layers = 1, .heads = 1, .hidden_size = 1, .context = 1, .vocabulary = 1};
   EXPECT_THAT(PageOf(input), HasSubstr("sent per rank and step:\n gradients 4 KiB 4,096 bytes\n "
                                        "loss and tokens 16 B 16 bytes\n total 4.02 KiB "
                                        "4,112 bytes\n"));

@@ -6,8 +6,7 @@
 
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
-#include "worker_runtime/train/default_texts.h"
-#include "worker_runtime/train/save_directory.h"
+#include "worker_runtime/train/files.h"
 
 namespace muster::train {
 namespace {

@@ -8,8 +8,7 @@
 
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
-#include "worker_runtime/train/stop_signal.h"
-#include "worker_runtime/train/stop_vote.h"
+#include "worker_runtime/train/stop.h"
 
 namespace muster::train {
 namespace {

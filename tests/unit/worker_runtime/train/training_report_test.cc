@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 StartFacts Facts() {
-  return {.model = {.layers = 4, .heads = 8, .width = 256, .context = 128, .vocabulary = 256},
+  return {.model = {.layers = 4, .heads = 8, .hidden_size = 256, .context = 128, .vocabulary = 256},
           .size = 2,
           .batch_size = 8,
           .data = "14 files, 237.3 kB of text",
@@ -20,12 +20,13 @@ StartFacts Facts() {
 }
 
 TEST(DescribeStart, NamesModelDataPlanAndWhatItRunsOn) {
-  EXPECT_EQ(DescribeStart(Facts()),
-            "  model    GPT, 4 layers, 8 heads, width 256, context 128, vocabulary 256: 3.26M "
-            "parameters in f32\n"
-            "  data     14 files, 237.3 kB of text\n"
-            "  plan     ddp, fast sums, 2 ranks x 8 rows x 128 tokens = 2048 tokens per step\n"
-            "  runs on  avx512 kernels, gloo communicator\n");
+  EXPECT_EQ(
+      DescribeStart(Facts()),
+      "  model    GPT, 4 layers, 8 heads, hidden size 256, context 128, vocabulary 256: 3.26M "
+      "parameters in f32\n"
+      "  data     14 files, 237.3 kB of text\n"
+      "  plan     ddp, fast sums, 2 ranks x 8 rows x 128 tokens = 2048 tokens per step\n"
+      "  runs on  avx512 kernels, gloo communicator\n");
 }
 
 TEST(DescribeStart, NamesMicroBatchesWhereThereAreSeveral) {
@@ -89,16 +90,6 @@ TEST(DescribeEnd, NamesBytesOnTheWireWhereTheyAreKnown) {
 }
 
 TEST(DescribeEnd, IsEmptyWhenNothingWasTrained) { EXPECT_EQ(DescribeEnd({}), ""); }
-
-TEST(ResidentBytes, ReadsTheKernelsText) {
-  EXPECT_EQ(ResidentBytes("Name:\tx\nVmHWM:\t   9 kB\nVmRSS:\t   27844 kB\nThreads: 3\n"),
-            27844 * 1024);
-}
-
-TEST(ResidentBytes, AreNotKnownFromAnythingElse) {
-  EXPECT_EQ(ResidentBytes(""), 0);
-  EXPECT_EQ(ResidentBytes("VmRSS:\tmany kB\n"), 0);
-}
 
 }  // namespace
 }  // namespace muster::train

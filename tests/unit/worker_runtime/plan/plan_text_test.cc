@@ -1,4 +1,4 @@
-#include "worker_runtime/plan/canonical_text.h"
+#include "worker_runtime/plan/plan_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,8 @@
-#include "worker_runtime/train/save_directory.h"
+#include "worker_runtime/train/files.h"
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -22,6 +23,24 @@ absl::Status Explain(const std::string& directory, const std::error_code& error)
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> DefaultTexts(const std::string& directory) {
+  std::vector<std::string> texts;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code unreadable;
+    if (!entry->is_symlink(unreadable) && entry->is_regular_file(unreadable)) {
+      texts.push_back(entry->path().string());
+    }
+  }
+  if (texts.empty()) {
+    return absl::NotFoundError(absl::StrCat("no --data was given, and there are no texts in ",
+                                            directory, " to train on instead; give --data=FILE"));
+  }
+  std::sort(texts.begin(), texts.end());
+  return texts;
+}
 
 absl::Status PrepareSaveDirectory(const std::string& directory) {
   std::error_code error;

@@ -1,4 +1,4 @@
-#include "worker_runtime/train/stop_signal.h"
+#include "worker_runtime/train/stop.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -58,5 +58,15 @@ void EndBySignal(int signal) {
 }
 
 const char* SignalName(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
+
+void StopVote::Begin(int own_signal) {
+  signal_[0] = own_signal;
+  work_ = world_.AllReduce(BufferOf(signal_), {.op = ReduceOp::kMax});
+}
+
+absl::StatusOr<int> StopVote::End() {
+  MUSTER_RETURN_IF_ERROR(work_.Wait());
+  return signal_[0];
+}
 
 }  // namespace muster::train

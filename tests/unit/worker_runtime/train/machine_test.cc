@@ -1,4 +1,4 @@
-#include "worker_runtime/train/memory_check.h"
+#include "worker_runtime/train/machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,10 +21,10 @@ TEST(CheckFitsMachine, AcceptsAModelWhoseStateFits) {
 
 TEST(CheckFitsMachine, RefusesAModelThatNoActivationWouldFitBeside) {
   const GptConfig gpt2 = {
-      .layers = 48, .heads = 25, .width = 1600, .context = 1024, .vocabulary = 50257};
+      .layers = 48, .heads = 25, .hidden_size = 1600, .context = 1024, .vocabulary = 50257};
   EXPECT_THAT(CheckFitsMachine(gpt2, DType::kF32, 1, 24 * kGigabyte),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("24.9 GB"), HasSubstr("24.0 GB"), HasSubstr("width"))));
+                       AllOf(HasSubstr("24.9 GB"), HasSubstr("24.0 GB"), HasSubstr("hidden size"))));
 }
 
 TEST(CheckFitsMachine, CountsAllRanksOfTheMachine) {
@@ -32,6 +32,16 @@ TEST(CheckFitsMachine, CountsAllRanksOfTheMachine) {
   EXPECT_THAT(CheckFitsMachine(GptConfig(), DType::kF32, 1, bytes_of_one), IsOk());
   EXPECT_THAT(CheckFitsMachine(GptConfig(), DType::kF32, 2, bytes_of_one),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 ranks")));
+}
+
+TEST(ResidentBytes, ReadsTheKernelsText) {
+  EXPECT_EQ(ResidentBytes("Name:\tx\nVmHWM:\t   9 kB\nVmRSS:\t   27844 kB\nThreads: 3\n"),
+            27844 * 1024);
+}
+
+TEST(ResidentBytes, AreNotKnownFromAnythingElse) {
+  EXPECT_EQ(ResidentBytes(""), 0);
+  EXPECT_EQ(ResidentBytes("VmRSS:\tmany kB\n"), 0);
 }
 
 }  // namespace

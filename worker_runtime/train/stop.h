@@ -1,4 +1,8 @@
-// The ranks' agreement on the step after which they stop.
+// How muster-train is asked to stop, and how the ranks agree on the step after which they do.
+//
+// The first SIGTERM or SIGINT is noted, and the training loop asks for it between steps; the second
+// one ends the process as if nobody had asked for it: so a person never waits for a step that does
+// not end, and the launcher's stop ladder has its rung.
 //
 // A signal reaches the ranks at different steps, or one of them alone; but saving and the next step
 // need all of them. So each step begins with one small all-reduce of the signals received, which
@@ -13,6 +17,27 @@
 #include "muster/work.h"
 
 namespace muster::train {
+
+// At most one at a time in a process.
+//
+// Threads: thread-compatible.
+class StopSignal {
+ public:
+  StopSignal();
+  // Both signals end the process again.
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // The first signal that came, or 0.
+  int received() const;
+};
+
+// Ends the process by `signal`, so that the parent sees what it sent.
+[[noreturn]] void EndBySignal(int signal);
+
+// "SIGTERM" or "SIGINT".
+const char* SignalName(int signal);
 
 // Threads: thread-compatible.
 class StopVote {

@@ -1,0 +1,27 @@
+// What the operating system knows of this process and its machine, and whether a model fits it.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "muster/dtype.h"
+#include "muster/gpt_config.h"
+
+namespace muster::train {
+
+// The resident set in the text of /proc/self/status; 0 if there is none. Threads: pure.
+int64_t ResidentBytes(absl::string_view proc_status);
+// Of this process; 0: not known.
+int64_t OwnResidentBytes();
+// Physical memory; the largest number if it is not known.
+int64_t MachineBytes();
+
+// Whether a model can be trained in the memory of this machine at all: counts parameters, gradients and both moments of `local_size` ranks; activations come on top.
+//
+// Errors: kInvalidArgument: more than `machine_bytes` (both numbers, and what to change).
+// Threads: pure.
+absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_size,
+                              int64_t machine_bytes);
+
+}  // namespace muster::train
