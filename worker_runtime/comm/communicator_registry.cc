@@ -7,32 +7,27 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/gloo/gloo_communicator.h"
 #include "worker_runtime/comm/interface_choice.h"
-#include "worker_runtime/comm/loopback/loopback_communicator.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"
+#include "worker_runtime/comm/solo_communicator.h"
 
 namespace muster::comm {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Communicator>> MakeLoopback(const BackendRequest& request) {
-  if (request.membership.size == 1) {
-    return std::move(MakeLoopbackCommunicators(request.membership).front());
-  }
+absl::Status RefuseLoopback(const BackendRequest& request) {
   return absl::InvalidArgumentError(absl::StrCat(
       "backend loopback joins threads of one process, but group ", request.membership.group,
       " has ", request.membership.size, " processes; use gloo or nccl"));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeGloo(BackendRequest request) {
-  std::shared_ptr<GlooDevice> device;
-  if (request.membership.size > 1) {
-    MUSTER_ASSIGN_OR_RETURN(const InterfaceAddress chosen,
-                            ChooseInterface({.gloo_interfaces = request.gloo_interfaces,
-                                             .nccl_interfaces = request.nccl_interfaces,
-                                             .master_addr = request.master_addr,
-                                             .several_nodes = request.several_nodes},
-                                            ListInterfaceAddresses()));
-    MUSTER_ASSIGN_OR_RETURN(device, OpenGlooDevice(chosen.address, chosen.interface));
-  }
+  MUSTER_ASSIGN_OR_RETURN(const InterfaceAddress chosen,
+                          ChooseInterface({.gloo_interfaces = request.gloo_interfaces,
+                                           .nccl_interfaces = request.nccl_interfaces,
+                                           .master_addr = request.master_addr,
+                                           .several_nodes = request.several_nodes},
+                                          ListInterfaceAddresses()));
+  MUSTER_ASSIGN_OR_RETURN(std::shared_ptr<GlooDevice> device,
+                          OpenGlooDevice(chosen.address, chosen.interface));
   return GlooCommunicator::Make(std::move(request.membership), std::move(device),
                                 std::move(request.store), request.prefix);
 }
@@ -43,7 +38,11 @@ std::vector<std::string> BackendNames() { return {"loopback", "gloo", "nccl"}; }
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& backend,
                                                                BackendRequest request) {
-  if (backend == "loopback") return MakeLoopback(request);
+  const bool is_alone = request.membership.size == 1;
+  if (is_alone && (backend == "loopback" || backend == "gloo")) {
+    return MakeSoloCommunicator(std::move(request.membership));
+  }
+  if (backend == "loopback") return RefuseLoopback(request);
   if (backend == "gloo") return MakeGloo(std::move(request));
   if (backend == "nccl") return MakeNcclCommunicator(std::move(request));
   return absl::InvalidArgumentError(absl::StrCat("there is no communicator backend \"", backend,

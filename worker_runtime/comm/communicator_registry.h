@@ -13,8 +13,7 @@ namespace muster::comm {
 // "loopback", "gloo", "nccl".
 std::vector<std::string> BackendNames();
 
-// Waits for the other ranks. A single rank needs no network: it gets loopback where it asked for
-// gloo.
+// Waits for the other ranks. A single rank needs neither network nor store.
 //
 // Errors: kInvalidArgument: no such backend; loopback for several processes; an interface that
 //         does not exist; kUnimplemented: a backend that this build lacks, and how to get it;

@@ -113,6 +113,25 @@ absl::StatusOr<Operation> DecodeOperation(const uint8_t* in) {
   return op;
 }
 
+int64_t BytesOnARing(const Operation& op, int size) {
+  switch (op.kind) {
+    case OperationKind::kAllReduce:
+      return 2 * (op.bytes() - op.bytes() / size);
+    case OperationKind::kReduceScatter:
+    case OperationKind::kAllGather:
+    case OperationKind::kAllToAll:
+      return (size - 1) * op.bytes();
+    case OperationKind::kBroadcast:
+      return op.bytes() - op.bytes() / size;
+    case OperationKind::kSend:
+      return op.bytes();
+    case OperationKind::kRecv:
+    case OperationKind::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
 uint32_t Fingerprint(const Operation& op) {
   std::array<uint8_t, kOperationWireBytes> bytes;
   Encode(op, bytes.data());

@@ -51,6 +51,10 @@ void Encode(const Operation& operation, uint8_t* out);
 // Errors: kInvalidArgument: a value that no rank of this version sends.
 absl::StatusOr<Operation> DecodeOperation(const uint8_t* in);
 
+// What one rank sends for `operation` where data travel along a ring, or straight to their
+// receivers: the bandwidth-optimal number, on average over the ranks.
+int64_t BytesOnARing(const Operation& operation, int size);
+
 // Differs (very likely) when the operations do; for keeping their messages apart.
 uint32_t Fingerprint(const Operation& operation);
 

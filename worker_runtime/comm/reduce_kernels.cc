@@ -176,6 +176,16 @@ int64_t NumContributionsBefore(int rank, int size, int64_t leaves_per_rank) {
   return total;
 }
 
+int64_t MostContributions(int size, int64_t leaves_per_rank) {
+  int64_t most = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const LeafRange own{rank * leaves_per_rank, (rank + 1) * leaves_per_rank};
+    const size_t num_own = CoverWithSubtrees(own, size * leaves_per_rank).size();
+    most = std::max(most, static_cast<int64_t>(num_own));
+  }
+  return most;
+}
+
 void CombineByTree(DType dtype, ReduceOp op, absl::Span<const LeafRange> ranges,
                    absl::Span<void* const> roots, int64_t count) {
   MUSTER_CHECK(ranges.size() == roots.size() && !ranges.empty());

@@ -34,7 +34,9 @@ namespace internal {
 // Stands in front of the elements, one alignment long.
 struct alignas(TensorPool::kAlignment) Block {
   TensorPool::State* pool;  // lives at least until this block has come back
-  size_t bytes;             // of the elements, rounded up
+  size_t capacity;          // bytes behind it
+  size_t bytes = 0;         // of the elements that it serves now, rounded up
+  int64_t returned = 0;     // how many blocks had come back before it did
   std::atomic<int64_t> owners;
 
   void* elements() { return this + 1; }
@@ -44,33 +46,80 @@ struct alignas(TensorPool::kAlignment) Block {
 
 using internal::Block;
 
+namespace {
+
+// A block may be larger than what it serves by one part in this many.
+constexpr size_t kReuseWaste = 8;
+// The pool may hold more than was ever in use at once by one part in this many.
+constexpr size_t kReserveSlack = 2;
+
+}  // namespace
+
 struct TensorPool::State {
   base::Mutex mu;
   absl::btree_map<size_t, std::vector<Block*>> waiting ABSL_GUARDED_BY(mu);
   Usage usage ABSL_GUARDED_BY(mu);
   int64_t blocks_out ABSL_GUARDED_BY(mu) = 0;
   bool closed ABSL_GUARDED_BY(mu) = false;
+  int64_t num_returned ABSL_GUARDED_BY(mu) = 0;
 
   Block* Take(size_t bytes);
   // Whether the pool is closed and this was its last block.
   bool GiveBack(Block* block);
+  // The smallest block that waits and serves `bytes` without much waste, or null.
+  Block* Reuse(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  Block* Reserve(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // False if none waits.
+  bool FreeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void FreeWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
+Block* TensorPool::State::Reuse(size_t bytes) {
+  const auto found = std::find_if(waiting.lower_bound(bytes), waiting.end(),
+                                  [](const auto& blocks) { return !blocks.second.empty(); });
+  if (found == waiting.end() || found->first > bytes + bytes / kReuseWaste) return nullptr;
+  Block* block = found->second.back();
+  found->second.pop_back();
+  return block;
+}
+
+// Batches of ever new sizes would fill the machine with blocks that fit nobody, so what waits
+// longest makes room once the pool holds much more than was ever in use at once. A step whose sizes
+// repeat stays below that and takes nothing from the system.
+Block* TensorPool::State::Reserve(size_t bytes) {
+  const size_t most = std::max(usage.bytes_in_use_peak, usage.bytes_in_use + bytes);
+  const size_t bound = most + most / kReserveSlack;
+  while (usage.bytes_reserved + bytes > bound && FreeOldest()) {
+  }
+  absl::erase_if(waiting, [](const auto& blocks) { return blocks.second.empty(); });
+  void* memory = std::aligned_alloc(kAlignment, sizeof(Block) + bytes);
+  MUSTER_CHECK(memory != nullptr);
+  usage.bytes_reserved += bytes;
+  ++usage.system_allocations;
+  return new (memory) Block{.pool = this, .capacity = bytes, .owners = 0};
+}
+
+bool TensorPool::State::FreeOldest() {
+  std::vector<Block*>* oldest = nullptr;
+  for (auto& [capacity, blocks] : waiting) {
+    if (blocks.empty()) continue;
+    if (oldest == nullptr || blocks.front()->returned < oldest->front()->returned) {
+      oldest = &blocks;
+    }
+  }
+  if (oldest == nullptr) return false;
+  Block* block = oldest->front();
+  oldest->erase(oldest->begin());
+  usage.bytes_reserved -= block->capacity;
+  std::free(block);
+  return true;
+}
+
 Block* TensorPool::State::Take(size_t bytes) {
   base::MutexLock lock(mu);
-  std::vector<Block*>& same_size = waiting[bytes];
-  Block* block = nullptr;
-  if (same_size.empty()) {
-    void* memory = std::aligned_alloc(kAlignment, sizeof(Block) + bytes);
-    MUSTER_CHECK(memory != nullptr);
-    block = new (memory) Block{.pool = this, .bytes = bytes, .owners = 0};
-    usage.bytes_reserved += bytes;
-    ++usage.system_allocations;
-  } else {
-    block = same_size.back();
-    same_size.pop_back();
-  }
+  Block* block = Reuse(bytes);
+  if (block == nullptr) block = Reserve(bytes);
+  block->bytes = bytes;
   ++blocks_out;
   usage.bytes_in_use += bytes;
   usage.bytes_in_use_peak = std::max(usage.bytes_in_use_peak, usage.bytes_in_use);
@@ -80,16 +129,17 @@ Block* TensorPool::State::Take(size_t bytes) {
 bool TensorPool::State::GiveBack(Block* block) {
   base::MutexLock lock(mu);
   usage.bytes_in_use -= block->bytes;
-  waiting[block->bytes].push_back(block);
+  block->returned = num_returned++;
+  waiting[block->capacity].push_back(block);
   --blocks_out;
   if (closed) FreeWaiting();
   return closed && blocks_out == 0;
 }
 
 void TensorPool::State::FreeWaiting() {
-  for (auto& [bytes, blocks] : waiting) {
+  for (auto& [capacity, blocks] : waiting) {
     for (Block* block : blocks) {
-      usage.bytes_reserved -= bytes;
+      usage.bytes_reserved -= capacity;
       std::free(block);
     }
     blocks.clear();

@@ -17,7 +17,8 @@ int64_t OwnResidentBytes();
 // Physical memory; the largest number if it is not known.
 int64_t MachineBytes();
 
-// Whether a model can be trained in the memory of this machine at all: counts parameters, gradients and both moments of `local_size` ranks; activations come on top.
+// Whether a model can be trained in the memory of this machine at all. Counts parameters, gradients
+// and both moments of `local_size` ranks; activations come on top.
 //
 // Errors: kInvalidArgument: more than `machine_bytes` (both numbers, and what to change).
 // Threads: pure.

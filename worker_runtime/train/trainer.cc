@@ -10,7 +10,6 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/kernels/isa.h"
-#include "worker_runtime/plan/wire_plan.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
 #include "worker_runtime/train/progress_line.h"
@@ -193,6 +192,7 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
                         start);
   int stop = 0;
   while (stop == 0 && engine_->step() < options_.plan.steps) {
+    const int64_t sent_before = world_->bytes_sent();
     vote.Begin(signal.received());
     MUSTER_ASSIGN_OR_RETURN(const StepResult result,
                             engine_->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
@@ -203,6 +203,7 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
     history_.Add(result.step, result.loss);
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
     MUSTER_ASSIGN_OR_RETURN(stop, vote.End());
+    bytes_sent_by_steps_ += world_->bytes_sent() - sent_before;
     if (IsSaveDue(stop)) MUSTER_RETURN_IF_ERROR(Save());
   }
   const MonoTime end = MonoNow();
@@ -258,9 +259,7 @@ void Trainer::PrintEnd(absl::Duration elapsed) const {
 }
 
 int64_t Trainer::BytesSentPerStep() const {
-  return plan::PlanWire(engine_->plan(), {.world_size = runtime_.size(),
-                                          .gradient_bytes = engine_->memory().parameters})
-      .total();
+  return totals_.num_steps() == 0 ? 0 : bytes_sent_by_steps_ / totals_.num_steps();
 }
 
 absl::Status Trainer::PrintSample() {

@@ -77,6 +77,7 @@ class Trainer {
 
   int64_t saved_step_ = -1;
   TrainingTotals totals_;
+  int64_t bytes_sent_by_steps_ = 0;  // by this rank
   LossHistory history_;
 };
 

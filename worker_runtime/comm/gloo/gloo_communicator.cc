@@ -7,13 +7,14 @@
 #include "worker_runtime/comm/diagnosis.h"
 #include "worker_runtime/comm/gloo/collective_diagnosis.h"
 #include "worker_runtime/comm/gloo/gloo_collectives.h"
-#include "worker_runtime/comm/loopback/loopback_communicator.h"
+#include "worker_runtime/comm/solo_communicator.h"
 
 namespace muster::comm {
+
 absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Make(
     Membership membership, std::shared_ptr<GlooDevice> device, std::shared_ptr<Store> store,
     const std::string& prefix) {
-  if (membership.size == 1) return std::move(MakeLoopbackCommunicators(membership).front());
+  if (membership.size == 1) return MakeSoloCommunicator(std::move(membership));
   MeshOptions options{.rank = membership.rank,
                       .size = membership.size,
                       .group = membership.group,

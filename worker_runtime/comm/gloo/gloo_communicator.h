@@ -39,6 +39,7 @@ class GlooCommunicator final : public CallCommunicator {
   ~GlooCommunicator() override;
 
   void Abort(absl::string_view reason) override;
+  int64_t bytes_sent() const override { return meshes_.data->bytes_sent(); }
 
  private:
   enum class TellPeers { kYes, kNo };

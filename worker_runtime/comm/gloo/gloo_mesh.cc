@@ -263,6 +263,7 @@ absl::StatusOr<Transfer> GlooMesh::Send(int peer, uint64_t slot, const void* dat
     transfer.buffer_ = links_->context->createUnboundBuffer(const_cast<void*>(data), bytes);
     transfer.buffer_->send(peer, slot);
   }));
+  bytes_sent_ += static_cast<int64_t>(bytes);
   return transfer;
 }
 

@@ -6,6 +6,7 @@
 // Source: gloo/transport/{device,pair,unbound_buffer}.h of Debian's 2022 snapshot.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -118,6 +119,9 @@ class GlooMesh {
   // Closes every connection; what is in flight and what comes later fails with kUnavailable.
   void Close();
 
+  // By Send, so far.
+  int64_t bytes_sent() const { return bytes_sent_; }
+
   const std::shared_ptr<GlooDevice>& device() const { return device_; }
 
  private:
@@ -134,6 +138,7 @@ class GlooMesh {
   const std::shared_ptr<GlooDevice> device_;
   const MeshOptions options_;
   std::unique_ptr<Links> links_;
+  std::atomic<int64_t> bytes_sent_ = 0;
 };
 
 }  // namespace muster::comm

@@ -1,5 +1,6 @@
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
 
+#include <atomic>
 #include <utility>
 
 #include "worker_runtime/comm/diagnosis.h"
@@ -17,9 +18,13 @@ class LoopbackCommunicator final : public CallCommunicator {
   void Abort(absl::string_view reason) override {
     group_->Fail(AbortError(rank(), size(), group(), reason));
   }
+  int64_t bytes_sent() const override { return bytes_sent_; }
 
  private:
-  void Start(Call call) override { group_->Arrive(rank(), std::move(call)); }
+  void Start(Call call) override {
+    bytes_sent_ += BytesOnARing(call.operation, size());
+    group_->Arrive(rank(), std::move(call));
+  }
 
   absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership child,
                                                           const std::vector<int>& members,
@@ -29,6 +34,7 @@ class LoopbackCommunicator final : public CallCommunicator {
   }
 
   const std::shared_ptr<LoopbackGroup> group_;
+  std::atomic<int64_t> bytes_sent_ = 0;
 };
 
 }  // namespace

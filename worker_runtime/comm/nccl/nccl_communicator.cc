@@ -8,6 +8,7 @@
 #include "worker_runtime/comm/diagnosis.h"
 #include "worker_runtime/comm/interface_choice.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"
+#include "worker_runtime/comm/reduce_kernels.h"
 
 namespace muster::comm {
 namespace {
@@ -33,6 +34,13 @@ absl::StatusOr<NcclContext> MakeContext(const BackendRequest& request) {
                                           addresses));
   MUSTER_ASSIGN_OR_RETURN(context.control, OpenGlooDevice(chosen.address, chosen.interface));
   return context;
+}
+
+// An ordered sum gathers whole contributions instead (NcclRun::PostOrdered).
+int64_t BytesToSend(const Operation& op, int size) {
+  if (!op.is_reduction() || op.order == SumOrder::kFast) return BytesOnARing(op, size);
+  const int64_t blocks = op.kind == OperationKind::kReduceScatter ? size : 1;
+  return (size - 1) * blocks * op.bytes() * MostContributions(size, op.leaves_per_rank);
 }
 
 }  // namespace
@@ -178,6 +186,7 @@ absl::StatusOr<NcclLane*> NcclCommunicator::LaneOf(const Operation& op) {
 
 void NcclCommunicator::Start(Call call) {
   if (const absl::Status failure = failure_.Get(); !failure.ok()) return call.Finish(failure);
+  bytes_sent_ += BytesToSend(call.operation, size());
   const absl::StatusOr<NcclLane*> lane = LaneOf(call.operation);
   if (lane.ok() && (*lane)->Push(call)) return;
   Fail(lane.ok() ? absl::ResourceExhaustedError(absl::StrCat(

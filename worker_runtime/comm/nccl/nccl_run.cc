@@ -1,6 +1,5 @@
 #include "worker_runtime/comm/nccl/nccl_run.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "proto/base/status_macros.h"
@@ -182,11 +181,7 @@ int64_t NcclRun::WholeElements() const {
 
 absl::Status NcclRun::PostOrdered() {
   const Operation& op = call_.operation;
-  for (int rank = 0; rank < place_.size; ++rank) {
-    const int64_t own = NumContributionsBefore(rank + 1, place_.size, op.leaves_per_rank) -
-                        NumContributionsBefore(rank, place_.size, op.leaves_per_rank);
-    slots_per_rank_ = std::max(slots_per_rank_, own);
-  }
+  slots_per_rank_ = MostContributions(place_.size, op.leaves_per_rank);
   const size_t whole_bytes = WholeElements() * SizeOf(op.dtype);
   if (whole_bytes == 0) return absl::OkStatus();
   const size_t rank_bytes = slots_per_rank_ * whole_bytes;

@@ -139,6 +139,10 @@ class Communicator {
   virtual Work Send(ConstBuffer buffer, int to, CallOptions options = {}) = 0;
   virtual Work Recv(Buffer buffer, int from, CallOptions options = {}) = 0;
 
+  // Bytes that this rank has sent to others so far: gloo counts them where they leave. loopback,
+  // which sends nothing, and nccl, which does not tell, count what a ring would send.
+  virtual int64_t bytes_sent() const = 0;
+
   // Ends the communicator on every rank: all waiters get kAborted with `reason` within a second.
   virtual void Abort(absl::string_view reason) = 0;
 

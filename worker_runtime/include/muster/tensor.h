@@ -102,9 +102,10 @@ class Tensor {
   DType dtype_ = DType::kF32;
 };
 
-// Memory for tensors, kept for reuse: a block that comes back waits for a request of its size. A
-// training step asks for the same sizes in the same order every time, so after the first step no
-// memory is taken from the system.
+// Memory for tensors, kept for reuse: a block that comes back waits for a request of about its size.
+// A training step asks for the same sizes in the same order every time, so after the first step no
+// memory is taken from the system. Where sizes keep changing, the pool holds at most half as much
+// again as was ever in use at once, and gives the rest back.
 //
 // Handles may outlive the pool; their memory is then freed with the last of them.
 // Threads: thread-safe.

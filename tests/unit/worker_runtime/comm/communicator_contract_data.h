@@ -39,6 +39,24 @@ TEST_P(CommunicatorContract, AllReduceOfMegabytesIsRight) {
   }
 }
 
+TEST_P(CommunicatorContract, CountsTheBytesThatItSends) {
+  constexpr int64_t kElements = 1 << 20;
+  for (const int size : {1, 2, 4}) {
+    OnRanks(size, [&](Communicator& c) {
+      TypedArray array = Filled(DType::kF32, kElements, c.rank());
+      TypedArray whole(DType::kF32, kElements * size);
+      const int64_t before = c.bytes_sent();
+      ASSERT_THAT(c.AllReduce(array.buffer()).Wait(), IsOk());
+      const int64_t reduced = c.bytes_sent();
+      ASSERT_THAT(c.AllGather(array.buffer(), whole.buffer()).Wait(), IsOk());
+      const int64_t gathered = c.bytes_sent();
+      const double bytes = 4.0 * kElements;
+      EXPECT_NEAR(static_cast<double>(reduced - before), 2 * bytes * (size - 1) / size, 1000);
+      EXPECT_NEAR(static_cast<double>(gathered - reduced), bytes * (size - 1), 1000);
+    });
+  }
+}
+
 TEST_P(CommunicatorContract, ReduceScatterGivesEachRankItsBlock) {
   for (const int size : kSizes) {
     OnRanks(size, [size](Communicator& c) {

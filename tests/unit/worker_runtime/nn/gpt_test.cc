@@ -19,19 +19,19 @@ using ::testing::HasSubstr;
 constexpr GptConfig kTiny = {
     .layers = 2, .heads = 2, .hidden_size = 12, .context = 7, .vocabulary = 13};
 
-TEST(GptConfig, NamesHeadsThatDoNotDivideTheWidthAndWhatWouldFit) {
+TEST(GptConfig, NamesHeadsThatDoNotDivideTheHiddenSizeAndWhatWouldFit) {
   GptConfig config;
   config.heads = 7;
   EXPECT_THAT(config.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("384 is not a multiple of 7; try heads 6 or width 385")));
+                       HasSubstr("384 is not a multiple of 7; try heads 6 or hidden size 385")));
   config.heads = 1000;
   EXPECT_THAT(config.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("try heads 384")));
 }
 
 TEST(GptConfig, RefusesSizesBelowOneAndAbsurdOnes) {
-  for (int64_t GptConfig::*size : {&GptConfig::layers, &GptConfig::heads, &GptConfig::width,
+  for (int64_t GptConfig::*size : {&GptConfig::layers, &GptConfig::heads, &GptConfig::hidden_size,
                                    &GptConfig::context, &GptConfig::vocabulary}) {
     for (const int64_t bad : {int64_t{0}, int64_t{-3}, int64_t{1} << 40}) {
       GptConfig config;

@@ -54,6 +54,41 @@ TEST(TensorPool, CountsWhatIsInUse) {
   EXPECT_EQ(pool.usage().bytes_in_use_peak, 0u);
 }
 
+TEST(TensorPool, HoldsLittleMoreThanWasInUseWhateverSizesComeAndGo) {
+  TensorPool pool;
+  for (int64_t batch = 0; batch < 120; ++batch) {
+    const int64_t length = 100 + batch * 7919 % 900;
+    std::vector<Tensor> step;
+    for (int64_t layer = 1; layer <= 8; ++layer) {
+      step.push_back(pool.Allocate(DType::kF32, {length, 16 * layer}));
+    }
+  }
+  const TensorPool::Usage usage = pool.usage();
+  EXPECT_LE(usage.bytes_reserved, usage.bytes_in_use_peak + usage.bytes_in_use_peak / 2);
+}
+
+TEST(TensorPool, TakesNothingFromTheSystemForAStepThatRepeats) {
+  TensorPool pool;
+  int64_t after_first = 0;
+  for (int step = 0; step < 3; ++step) {
+    // A chain: each tensor lives until the next one exists, and sizes go up and down.
+    Tensor before = pool.Allocate(DType::kF32, {1000});
+    for (const int64_t n : {3000, 9000, 2000, 500, 9000, 1000}) {
+      before = pool.Allocate(DType::kF32, {n});
+    }
+    if (step == 0) after_first = pool.usage().system_allocations;
+  }
+  EXPECT_EQ(pool.usage().system_allocations, after_first);
+}
+
+TEST(TensorPool, CountsWhatIsAskedForEvenInALargerBlock) {
+  TensorPool pool;
+  pool.Allocate(DType::kF32, {1040});
+  const Tensor smaller = pool.Allocate(DType::kF32, {1024});
+  EXPECT_EQ(pool.usage().bytes_in_use, 4096u);
+  EXPECT_EQ(pool.usage().bytes_reserved, 4160u);
+}
+
 TEST(TensorPool, MayGoBeforeItsTensors) {
   auto pool = std::make_unique<TensorPool>();
   Tensor tensor = pool->Allocate(DType::kF32, {4});
