@@ -31,6 +31,7 @@ AgentCoreOptions MakeCoreOptions(const AgentOptions& options) {
   core.read_timeout = options.spec.read_timeout;
   core.server = options.server;
   core.hosts_server = options.hosts_server;
+  core.stop_signals = options.spec.signals_to_handle;
   return core;
 }
 
@@ -40,6 +41,8 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   pump.run_directory = options.run_directory;
   pump.host = options.node.name;
   pump.role = options.spec.role;
+  const auto terminal = options.environment.find("TERM");
+  pump.cursor_moves = terminal == options.environment.end() || terminal->second != "dumb";
   return pump;
 }
 
@@ -98,6 +101,16 @@ absl::Status Agent::Start() {
 }
 
 void Agent::OnSignal(int signal) { Feed(SignalReceived{signal}); }
+
+void Agent::OnWindowSize() {
+  pump_.OnWindowSize();
+  for (const auto& [id, worker] : workers_) guardian_.SignalGroup(id, SIGWINCH);
+}
+
+void Agent::ReturnToTerminal() {
+  pump_.ReturnToTerminal();
+  OnWindowSize();
+}
 
 void Agent::PrintLine(const std::string& line) { pump_.PrintLine(line); }
 
@@ -174,6 +187,7 @@ void Agent::Perform(const StartWorkers& effect) {
   WorkerEnvContext context{.run_id = options_.spec.run_id,
                            .role = options_.spec.role,
                            .max_restarts = options_.spec.max_restarts,
+                           .signals_to_handle = HandledSignals(options_.spec),
                            .visible_devices = options_.visible_devices,
                            .virtual_local_rank = options_.spec.virtual_local_rank,
                            .agent_socket = absl::StrCat(options_.runtime_directory, "/agent.sock"),
@@ -230,6 +244,7 @@ void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round roun
   for (const auto& [name, value] : environment) {
     command.environment.push_back(absl::StrCat(name, "=", value));
   }
+  command.stdin_fd = streams.stdin_fd.get();
   command.stdout_fd = streams.stdout_fd.get();
   command.stderr_fd = streams.stderr_fd.get();
   const size_t local_rank = env.local_rank.value();
@@ -245,6 +260,17 @@ void Agent::Perform(const SignalWorkers& effect) {
 }
 
 void Agent::Perform(const SweepDescendants& effect) { guardian_.Sweep(effect.signal); }
+
+void Agent::Perform(const AwaitDescendants&) { guardian_.Sweep(0); }
+
+void Agent::Perform(const NameDescendants&) {
+  DescendantsNamed listed;
+  for (const ProcessInfo& process : ListDescendants(guardian_.pid())) {
+    if (process.state != 'Z')
+      listed.names.push_back(absl::StrCat(CommandOf(process.pid), " (pid ", process.pid, ")"));
+  }
+  Feed(std::move(listed));
+}
 
 void Agent::Perform(const ShowStatus& effect) { status_.Show(effect.text); }
 

@@ -59,6 +59,11 @@ class Agent {
   absl::Status Start();
   // A signal that the launcher got.
   void OnSignal(int signal);
+  // Our terminal has another size; workers that draw on it are told.
+  void OnWindowSize();
+  // Around a stop of this process by Ctrl-Z.
+  void LeaveTerminal() { pump_.LeaveTerminal(); }
+  void ReturnToTerminal();
   // This node ends by its own decision.
   bool IsLeaving() const { return core_.is_leaving(); }
   // Prints one line of ours between the workers' lines.
@@ -81,6 +86,8 @@ class Agent {
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
   void Perform(const SweepDescendants& effect);
+  void Perform(const AwaitDescendants& effect);
+  void Perform(const NameDescendants& effect);
   void Perform(const ShowStatus& effect);
   void Perform(const Announce& effect);
   void Perform(const Finish& effect);

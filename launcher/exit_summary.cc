@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -55,6 +56,16 @@ void AppendEnding(std::string& out, const WorkerFailure& failure) {
   }
 }
 
+// What another interpreter than the one that was meant leads to.
+bool MayBeOfThePython(const WorkerFailure& failure) {
+  for (const std::string* text : {&failure.message, &failure.last_output}) {
+    for (const char* sign : {"ModuleNotFoundError", "ImportError", "No module named"}) {
+      if (absl::StrContains(*text, sign)) return true;
+    }
+  }
+  return failure.start_failed;
+}
+
 void AppendFailure(std::string& out, int index, const WorkerFailure& failure,
                    const SummaryOptions& options) {
   absl::StrAppend(&out, "[", index, "]:\n");
@@ -66,6 +77,10 @@ void AppendFailure(std::string& out, int index, const WorkerFailure& failure,
               absl::StrCat(ToString(failure.rank), " (local_rank: ", ToString(failure.local_rank),
                            ", node_rank: ", ToString(failure.node_rank), ")"));
   AppendEnding(out, failure);
+  if (!options.python.empty() && failure.node_name == options.this_node &&
+      MayBeOfThePython(failure)) {
+    AppendField(out, "python", absl::StrCat(options.python, "; PYTHON_EXEC chooses another"));
+  }
   AppendField(out, "error_file", failure.error_file.empty() ? "<N/A>" : failure.error_file);
   if (!failure.message.empty()) {
     AppendText(out, failure.error_file.empty() ? "message" : "traceback", failure.message);

@@ -15,6 +15,7 @@ namespace muster::launcher {
 struct SummaryOptions {
   std::string program;    // train.py
   std::string this_node;  // name of the node that prints
+  std::string python;     // that this node's workers run in, and why; empty: none
   int max_failures = 8;   // further ones are counted
   absl::TimeZone time_zone = absl::LocalTimeZone();
 };

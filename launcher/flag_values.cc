@@ -194,9 +194,11 @@ absl::StatusOr<NumaBinding> ParseNumaBinding(const std::string& text) {
 }
 
 absl::StatusOr<ConsoleMode> ParseConsoleMode(const std::string& text) {
-  return ParseChoice<ConsoleMode>(
-      text,
-      {{"all", ConsoleMode::kAll}, {"rank0", ConsoleMode::kRank0}, {"none", ConsoleMode::kNone}});
+  return ParseChoice<ConsoleMode>(text, {{"auto", ConsoleMode::kAuto},
+                                         {"raw", ConsoleMode::kRaw},
+                                         {"prefix", ConsoleMode::kPrefix},
+                                         {"rank0", ConsoleMode::kRank0},
+                                         {"none", ConsoleMode::kNone}});
 }
 
 }  // namespace muster::launcher

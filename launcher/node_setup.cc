@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <climits>
-
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -49,6 +49,14 @@ FileKind KindOf(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? FileKind::kExecutable : FileKind::kFile;
 }
 
+std::string HeadOf(const std::string& path) {
+  std::string head(512, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<size_t>(file.gcount()));
+  return head;
+}
+
 std::vector<std::string> ListDirectory(const std::string& path) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), &closedir);
@@ -57,9 +65,9 @@ std::vector<std::string> ListDirectory(const std::string& path) {
   return names;
 }
 
-absl::StatusOr<std::vector<std::string>> WorkerCommandLine(const JobSpec& spec,
-                                                           const Invocation& invocation) {
+absl::StatusOr<WorkerProgram> FindWorkerProgram(const JobSpec& spec, const Invocation& invocation) {
   return ResolveWorkerCommand(spec.program, {.kind_of = KindOf,
+                                             .head_of = HeadOf,
                                              .list_directory = ListDirectory,
                                              .current_directory = CurrentDirectory(),
                                              .invoked_as = invocation.invoked_as,
@@ -145,7 +153,10 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& inv
   NodeSetup setup;
   agent::AgentOptions& options = setup.agent;
   options.spec = spec;
-  MUSTER_ASSIGN_OR_RETURN(options.worker_command, WorkerCommandLine(spec, invocation));
+  MUSTER_ASSIGN_OR_RETURN(WorkerProgram program, FindWorkerProgram(spec, invocation));
+  options.worker_command = program.argv;
+  if (!program.python.empty())
+    setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
   MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, &options));
   MUSTER_RETURN_IF_ERROR(FindAddress(spec, &setup));
   for (const auto& [name, value] : invocation.environment) {

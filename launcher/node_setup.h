@@ -17,7 +17,8 @@ namespace muster::launcher {
 struct NodeSetup {
   agent::AgentOptions agent;
   std::optional<ResolvedEndpoint> endpoint;  // none: one node alone, no port and no server address
-  bool may_host = false;                     // this node may try to host the server at the endpoint
+  std::string python;     // the workers' interpreter and why it is this one; empty: none
+  bool may_host = false;  // this node may try to host the server at the endpoint
 };
 
 // Errors: kInvalidArgument / kResourceExhausted for the user, naming the flag and the value.

@@ -47,6 +47,10 @@ absl::StatusOr<std::string> ParseHostOrNone(const std::string& text) {
   return text.empty() ? text : ParseHost(text);
 }
 
+absl::StatusOr<bool> ParseAuthentication(const std::string& text) {
+  return ParseChoice<bool>(text, {{"secret", true}, {"none", false}});
+}
+
 absl::StatusOr<std::string> ParseLogFormat(const std::string& text) {
   return ParseChoice<std::string>(text, {{"text", "text"}, {"json", "json"}});
 }
@@ -145,6 +149,13 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .value_name = "on|off",
        .help = "encrypt what the nodes say" + Default(spec.tls ? "on" : "off"),
        .read = Into(ParseBool, spec.tls)},
+      {.name = "auth",
+       .value_name = "secret|none",
+       .help =
+           "what the nodes prove to each other: the user's secret, or, in a network that can be "
+           "trusted, nothing, and without encryption [secret]",
+       .read = Into(ParseAuthentication, spec.authentication),
+       .variables = {"MUSTER_AUTH"}},
   };
 }
 
@@ -236,13 +247,15 @@ std::vector<Option> OutputOptions(RunChoices& to) {
        .read = Into(ParseFilters, logs.duplicate_stderr_filters)},
       {.name = "log_line_prefix_template",
        .value_name = "TEXT",
-       .help = "with ${role_name} ${local_rank} ${rank} ${hostname} [host and rank]",
+       .help = "with ${hostname} ${role_name} ${local_rank} ${rank} [--tee, --role: "
+               "[${role_name}${local_rank}]:, else host and rank]",
        .read = Into(ParseText, logs.line_prefix_template),
        .variables = {VariableOf("log_line_prefix_template"),
                      "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"}},
       {.name = "console",
-       .value_name = "all|rank0|none",
-       .help = "ranks whose output appears here [all]",
+       .value_name = "raw|prefix|rank0|none",
+       .help = "output as the workers write it, or with host and rank; or only rank 0's; or none "
+               "[raw; several workers on a terminal: prefix]",
        .read = Into(ParseConsoleMode, logs.console)},
       {.name = "fold",
        .help = "print identical lines of several ranks once, with a count",

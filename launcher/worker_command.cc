@@ -13,6 +13,8 @@ namespace {
 
 using Command = std::vector<std::string>;
 
+WorkerProgram Executed(Command argv) { return {.argv = std::move(argv)}; }
+
 bool HasSlash(const std::string& path) { return path.find('/') != std::string::npos; }
 
 // exec looks for a name without a slash on PATH; this one is meant to be here.
@@ -64,48 +66,75 @@ absl::Status NoSuchFile(const ProgramLookup& lookup, const std::string& path) {
       absl::StrCat("there is no file ", path, where, NearestFile(lookup, path)));
 }
 
-absl::StatusOr<std::string> PythonFromVariable(const ProgramLookup& lookup,
-                                               const std::string& python) {
+struct Python {
+  std::string path;
+  std::string why;  // see WorkerProgram
+};
+
+absl::StatusOr<Python> PythonFromVariable(const ProgramLookup& lookup, const std::string& python) {
   const std::string found = HasSlash(python) ? python : FindOnPath(lookup, python);
   if (found.empty() || !IsExecutable(lookup, found)) {
     return absl::InvalidArgumentError(absl::StrCat("PYTHON_EXEC=", python, " is no executable",
                                                    HasSlash(python) ? "" : " on PATH",
                                                    "; expected a Python interpreter"));
   }
-  return found;
+  return Python{found, "PYTHON_EXEC"};
 }
 
-absl::StatusOr<std::string> FindPython(const ProgramLookup& lookup) {
+absl::StatusOr<Python> FindPython(const ProgramLookup& lookup) {
   const std::string chosen = Variable(lookup, "PYTHON_EXEC");
   if (!chosen.empty()) return PythonFromVariable(lookup, chosen);
-  std::vector<std::string> directories;
+  std::vector<std::pair<std::string, std::string>> directories;  // and why
   // A link to us elsewhere, such as /venv/bin/torchrun, speaks for the Python beside it; our own
   // folder does not.
   const std::string link =
       HasSlash(lookup.invoked_as) ? lookup.invoked_as : FindOnPath(lookup, lookup.invoked_as);
   if (HasSlash(link) && DirectoryOf(link) != lookup.binary_directory) {
-    directories.push_back(DirectoryOf(link));
+    directories.emplace_back(DirectoryOf(link), absl::StrCat("the one beside ", link));
   }
   const std::string venv = Variable(lookup, "VIRTUAL_ENV");
-  if (!venv.empty()) directories.push_back(venv + "/bin");
-  for (const std::string& directory : directories) {
+  if (!venv.empty()) directories.emplace_back(venv + "/bin", "VIRTUAL_ENV");
+  for (const auto& [directory, why] : directories) {
     for (const char* name : {"/python3", "/python"}) {
-      if (IsExecutable(lookup, directory + name)) return directory + name;
+      if (IsExecutable(lookup, directory + name)) return Python{directory + name, why};
     }
   }
   for (const char* name : {"python3", "python"}) {
-    if (std::string found = FindOnPath(lookup, name); !found.empty()) return found;
+    if (std::string found = FindOnPath(lookup, name); !found.empty())
+      return Python{std::move(found), "the first on PATH"};
   }
   return absl::InvalidArgumentError(
       "there is no python3 on PATH; set PYTHON_EXEC, or use --no_python for a program that is not "
       "Python's");
 }
 
-absl::StatusOr<Command> WithPython(const ProgramLookup& lookup, Command rest) {
-  MUSTER_ASSIGN_OR_RETURN(std::string python, FindPython(lookup));
-  Command command = {std::move(python), "-u"};
-  command.insert(command.end(), rest.begin(), rest.end());
-  return command;
+absl::StatusOr<WorkerProgram> WithPython(const ProgramLookup& lookup, const Command& rest) {
+  MUSTER_ASSIGN_OR_RETURN(Python python, FindPython(lookup));
+  WorkerProgram program{.python = std::move(python.path), .python_why = std::move(python.why)};
+  program.argv = {program.python, "-u"};
+  program.argv.insert(program.argv.end(), rest.begin(), rest.end());
+  return program;
+}
+
+// The program that a `#!` line names: of "#!/usr/bin/env -S python3 -u" it is python3.
+std::string InterpreterOf(absl::string_view head) {
+  head.remove_prefix(2);
+  for (absl::string_view word : absl::StrSplit(head.substr(0, head.find('\n')),
+                                               absl::ByAnyChar(" \t\r"), absl::SkipEmpty())) {
+    const std::string name = NameOf(std::string(word));
+    const bool is_of_env =
+        name == "env" || absl::StartsWith(name, "-") || absl::StrContains(name, '=');
+    if (!is_of_env) return name;
+  }
+  return "";
+}
+
+// An executable that is a text of Python's. Without `#!` the kernel could not run it either; a
+// machine program has a NUL among its first bytes.
+bool IsPythonText(const ProgramLookup& lookup, const std::string& path) {
+  const std::string head = lookup.head_of(path);
+  if (absl::StartsWith(head, "#!")) return absl::StartsWith(InterpreterOf(head), "python");
+  return !absl::StrContains(head, '\0') && !head.empty();
 }
 
 bool HasPythonSuffix(const std::string& name) {
@@ -130,22 +159,25 @@ absl::Status NoMain(const std::string& directory) {
       absl::StrCat(directory, " is a folder without a __main__.py, so Python cannot run it"));
 }
 
-absl::StatusOr<Command> ResolvePythonFile(const Program& program, const ProgramLookup& lookup) {
+absl::StatusOr<WorkerProgram> ResolvePythonFile(const Program& program,
+                                                const ProgramLookup& lookup) {
   const FileKind kind = lookup.kind_of(program.name);
   if (kind == FileKind::kAbsent) return NoSuchFile(lookup, program.name);
   if (kind == FileKind::kDirectory && !HasMain(lookup, program.name)) return NoMain(program.name);
   return WithPython(lookup, {program.name});
 }
 
-absl::StatusOr<Command> ResolveScript(const Program& program, const ProgramLookup& lookup) {
+absl::StatusOr<WorkerProgram> ResolveScript(const Program& program, const ProgramLookup& lookup) {
   const std::string& name = program.name;
   const FileKind kind = lookup.kind_of(name);
   const bool is_here = kind == FileKind::kFile || kind == FileKind::kExecutable ||
                        (kind == FileKind::kDirectory && HasMain(lookup, name));
   if (!is_here && !HasSlash(name) && !HasPythonSuffix(name)) {
-    if (std::string found = FindProgram(lookup, name); !found.empty()) return Command{found};
+    // Installed with the interpreter that its first line names.
+    if (std::string found = FindProgram(lookup, name); !found.empty()) return Executed({found});
   }
-  if (kind == FileKind::kExecutable && !HasPythonSuffix(name)) return Command{WithSlash(name)};
+  if (kind == FileKind::kExecutable && !HasPythonSuffix(name) && !IsPythonText(lookup, name))
+    return Executed({WithSlash(name)});
   if (kind != FileKind::kAbsent) return ResolvePythonFile(program, lookup);
   if (HasSlash(name) || HasPythonSuffix(name)) return NoSuchFile(lookup, name);
   return absl::InvalidArgumentError(
@@ -153,11 +185,12 @@ absl::StatusOr<Command> ResolveScript(const Program& program, const ProgramLooku
                    " beside muster or on PATH", NearestFile(lookup, name)));
 }
 
-absl::StatusOr<Command> ResolveExecutable(const Program& program, const ProgramLookup& lookup) {
+absl::StatusOr<WorkerProgram> ResolveExecutable(const Program& program,
+                                                const ProgramLookup& lookup) {
   const std::string& name = program.name;
   if (!HasSlash(name)) {
     const std::string found = FindOnPath(lookup, name);
-    if (!found.empty()) return Command{found};
+    if (!found.empty()) return Executed({found});
     return absl::InvalidArgumentError(
         absl::StrCat("--no_python: there is no program ", name, " on PATH",
                      lookup.kind_of(name) == FileKind::kAbsent
@@ -165,13 +198,13 @@ absl::StatusOr<Command> ResolveExecutable(const Program& program, const ProgramL
                          : absl::StrCat("; write ./", name, " for the file in this folder")));
   }
   const FileKind kind = lookup.kind_of(name);
-  if (kind == FileKind::kExecutable) return Command{name};
+  if (kind == FileKind::kExecutable) return Executed({name});
   if (kind == FileKind::kAbsent) return NoSuchFile(lookup, name);
   return absl::InvalidArgumentError(absl::StrCat(
       "--no_python: ", name, kind == FileKind::kDirectory ? " is a folder" : " is not executable"));
 }
 
-absl::StatusOr<Command> ResolveStart(const Program& program, const ProgramLookup& lookup) {
+absl::StatusOr<WorkerProgram> ResolveStart(const Program& program, const ProgramLookup& lookup) {
   if (program.run_path) return ResolvePythonFile(program, lookup);
   switch (program.kind) {
     case Program::Kind::kModule:
@@ -186,11 +219,11 @@ absl::StatusOr<Command> ResolveStart(const Program& program, const ProgramLookup
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ResolveWorkerCommand(const Program& program,
-                                                              const ProgramLookup& lookup) {
-  MUSTER_ASSIGN_OR_RETURN(Command command, ResolveStart(program, lookup));
-  command.insert(command.end(), program.args.begin(), program.args.end());
-  return command;
+absl::StatusOr<WorkerProgram> ResolveWorkerCommand(const Program& program,
+                                                   const ProgramLookup& lookup) {
+  MUSTER_ASSIGN_OR_RETURN(WorkerProgram resolved, ResolveStart(program, lookup));
+  resolved.argv.insert(resolved.argv.end(), program.args.begin(), program.args.end());
+  return resolved;
 }
 
 }  // namespace muster::launcher

@@ -1,5 +1,5 @@
-// The script rule: Program -> argv of a worker (DESIGN section 4). Pure: what it must know of the
-// file system comes in as functions.
+// The script rule: Program -> argv of a worker. Pure: what it must know of the file system comes in
+// as functions.
 #pragma once
 
 #include <functional>
@@ -19,6 +19,8 @@ enum class FileKind { kAbsent, kDirectory, kFile, kExecutable };
 struct ProgramLookup {
   // Follows links; a relative path is one below the current directory.
   std::function<FileKind(const std::string& path)> kind_of;
+  // The first bytes of a file, a few hundred; empty if it cannot be read.
+  std::function<std::string(const std::string& path)> head_of;
   // Names in a directory ("." for the current one), for "did you mean"; may be empty, and so may
   // its result.
   std::function<std::vector<std::string>(const std::string& directory)> list_directory;
@@ -29,14 +31,21 @@ struct ProgramLookup {
   EnvironmentMap environment;    // PATH, PYTHON_EXEC, VIRTUAL_ENV
 };
 
-// The command of every worker. A script: Python with -u, or exec; `.py .pyc .pyz`, a directory with
-// a __main__.py and a file that is not executable are Python's. A bare name that is no file of the
-// current directory is looked for beside our binary, then on PATH. The first element always holds a
-// slash, so that exec needs no PATH.
+struct WorkerProgram {
+  std::vector<std::string> argv;
+  std::string python;      // the interpreter; empty if the program is executed itself
+  std::string python_why;  // "PYTHON_EXEC", "the first on PATH", …
+};
+
+// The command of every worker. Run by Python, with -u: `.py .pyc .pyz`, a directory with a
+// __main__.py, a file that is not executable, and an executable text that begins with #! and a
+// Python, or with no #! at all. Another executable is executed. A bare name that is no file of the
+// current directory is looked for beside our binary, then on PATH. The first element of argv always
+// holds a slash, so that exec needs no PATH.
 //
 // Errors: kInvalidArgument: a script that is not there (with the nearest file name of its
 // directory, if the shell lists it), a directory without __main__.py, no Python to be found.
-absl::StatusOr<std::vector<std::string>> ResolveWorkerCommand(const Program& program,
-                                                              const ProgramLookup& lookup);
+absl::StatusOr<WorkerProgram> ResolveWorkerCommand(const Program& program,
+                                                   const ProgramLookup& lookup);
 
 }  // namespace muster::launcher

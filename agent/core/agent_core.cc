@@ -148,17 +148,29 @@ void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
     }
     return;
   }
-  if (phase_ == Phase::kStopping && NumAlive() == 0 && rung_ < Rung::kSweeping) {
+  if (phase_ == Phase::kStopping && NumAlive() == 0 && rung_ < Rung::kLingering) {
     BeginSweep(now, out);
   }
 }
 
 void AgentCore::On(const DescendantsGone&, MonoTime now, Effects& out) {
-  if (phase_ == Phase::kStopping && rung_ >= Rung::kSweeping) GroundReached(now, out);
+  if (phase_ == Phase::kStopping && rung_ >= Rung::kLingering) GroundReached(now, out);
+}
+
+void AgentCore::On(const DescendantsNamed& event, MonoTime now, Effects& out) {
+  if (phase_ != Phase::kStopping || rung_ != Rung::kLingering || event.names.empty()) return;
+  leftovers_ = absl::StrJoin(event.names, ", ");
+  out.push_back(Announce{
+      Announce::Level::kInfo, "leftovers",
+      absl::StrCat("the workers succeeded and left running: ", leftovers_, "; waiting up to ",
+                   absl::FormatDuration(absl::Ceil(grace_deadline_ - now, absl::Seconds(1))),
+                   " for their end (--shutdown_timeout)")});
 }
 
 void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
-  if (IsPassedOn(event.signal)) {
+  const std::vector<int>& stop = options_.stop_signals;
+  const bool stops = std::find(stop.begin(), stop.end(), event.signal) != stop.end();
+  if (IsPassedOn(event.signal) && !stops) {
     if (NumAlive() > 0) out.push_back(SignalWorkers{event.signal});
     return;
   }
@@ -257,6 +269,7 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
       return;
     case Phase::kStopping:
       if (after_ == After::kAsk || after_ == After::kWait) after_ = after;
+      EndLingering(now, out);
       return;
     case Phase::kWaiting:
       out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
@@ -293,6 +306,7 @@ void AgentCore::Obey(const Refuse& refuse, MonoTime now, Effects& out) {
       BeginStop(After::kJoin, SIGTERM, options_.settings.shutdown_timeout, now, out);
     } else if (phase_ == Phase::kStopping && after_ != After::kFinish) {
       after_ = After::kJoin;
+      EndLingering(now, out);
     } else if (phase_ == Phase::kJoining || phase_ == Phase::kWaiting ||
                phase_ == Phase::kReporting) {
       JoinAgain(out);
@@ -341,6 +355,15 @@ void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
               " of SIGKILL (a device or file system that does not answer?); not waiting for it")});
       BeginSweep(now, out);
       return;
+    case Rung::kLingering:
+      if (!leftovers_listed_) {
+        leftovers_listed_ = true;
+        rung_deadline_ = grace_deadline_;
+        out.push_back(NameDescendants{});
+        return;
+      }
+      EndLingering(now, out);
+      return;
     case Rung::kSweeping:
       rung_ = Rung::kSweepKilled;
       rung_deadline_ = now + options_.unkillable_timeout;
@@ -358,13 +381,33 @@ void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
 
 void AgentCore::BeginSweep(MonoTime now, Effects& out) {
   const bool in_haste = interrupted_twice_ || now >= grace_deadline_;
+  leftovers_listed_ = false;
+  leftovers_.clear();
+  if (after_ == After::kWait && !in_haste) {
+    rung_ = Rung::kLingering;
+    rung_deadline_ = Min(grace_deadline_, now + options_.leftover_notice);
+    out.push_back(AwaitDescendants{});
+    return;
+  }
   rung_ = in_haste ? Rung::kSweepKilled : Rung::kSweeping;
   rung_deadline_ = in_haste ? now + options_.unkillable_timeout
                             : Min(grace_deadline_, now + options_.lost_peer_grace);
   out.push_back(SweepDescendants{in_haste ? SIGKILL : SIGTERM});
 }
 
+void AgentCore::EndLingering(MonoTime now, Effects& out) {
+  if (rung_ != Rung::kLingering) return;
+  if (!leftovers_.empty()) {
+    out.push_back(Announce{Announce::Level::kWarning, "leftovers_stopped",
+                           absl::StrCat("stopping what the workers left running: ", leftovers_)});
+  }
+  rung_ = Rung::kSweeping;
+  rung_deadline_ = now + options_.lost_peer_grace;
+  out.push_back(SweepDescendants{SIGTERM});
+}
+
 void AgentCore::GroundReached(MonoTime now, Effects& out) {
+  rung_ = Rung::kSweepKilled;
   rung_deadline_ = MonoTime::InfiniteFuture();
   if (!unkillable_pids_.empty() && after_ == After::kJoin) {
     departure_ = Departure{.reason = absl::StrCat(options_.node.name, " could not end pid ",
@@ -414,6 +457,7 @@ void AgentCore::Depart(Departure departure, MonoTime now, Effects& out) {
     case Phase::kStopping:
       if (after_ != After::kFinish) after_ = After::kLeave;
       Report(now, out);
+      EndLingering(now, out);
       return;
     case Phase::kIdle:
       break;
@@ -432,6 +476,7 @@ void AgentCore::EndWith(JobOutcome outcome, MonoTime now, Effects& out) {
   }
   if (phase_ == Phase::kStopping) {
     after_ = After::kFinish;
+    EndLingering(now, out);
     return;
   }
   Conclude(*outcome_, out);

@@ -50,8 +50,12 @@ struct WorkerExited {
   LocalRank local_rank;
   std::optional<WorkerFailure> failure;
 };
-// Answer to SweepDescendants: no process is left below the guardian.
+// Answer to SweepDescendants and AwaitDescendants: no process is left below the guardian.
 struct DescendantsGone {};
+// Answer to NameDescendants: "aws s3 cp (pid 4711)".
+struct DescendantsNamed {
+  std::vector<std::string> names;
+};
 struct SignalReceived {
   int signal = 0;
 };
@@ -59,9 +63,9 @@ struct GuardianLost {
   std::string reason;
 };
 struct Tick {};
-using Event =
-    std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged, WorkerSpawned,
-                 WorkerExited, DescendantsGone, SignalReceived, GuardianLost, Tick>;
+using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
+                           WorkerSpawned, WorkerExited, DescendantsGone, DescendantsNamed,
+                           SignalReceived, GuardianLost, Tick>;
 
 struct SendReport {
   AgentReport report;
@@ -80,6 +84,10 @@ struct SignalWorkers {
 struct SweepDescendants {
   int signal = 0;
 };
+// Signals nobody; answered by DescendantsGone when nothing is left below the guardian.
+struct AwaitDescendants {};
+// Who is below the guardian? Answered by DescendantsNamed.
+struct NameDescendants {};
 // The status line, shown when it changes and while something takes longer than a second.
 struct ShowStatus {
   std::string text;
@@ -96,7 +104,7 @@ struct Finish {
   JobOutcome outcome;
 };
 using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, SweepDescendants,
-                            ShowStatus, Announce, Finish>;
+                            AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
 std::string ToString(const Effect& effect);
 
 struct AgentCoreOptions {
@@ -106,6 +114,10 @@ struct AgentCoreOptions {
   absl::Duration orphan_timeout;
   absl::Duration read_timeout;  // see JobSpec
   absl::Duration lost_peer_grace = absl::Seconds(5);
+  // What ends quicker than this after the workers is not worth a line.
+  absl::Duration leftover_notice = absl::Seconds(1);
+  // A signal here stops the job, although it would be passed on to the workers otherwise.
+  std::vector<int> stop_signals;
   absl::Duration unkillable_timeout = absl::Seconds(10);
   std::string server;         // "the rendezvous at node1:29400", for messages
   bool hosts_server = false;  // this process is the server too: it is never unreachable
@@ -139,8 +151,9 @@ class AgentCore {
     kLeave,   // this node ends by its own decision
     kFinish,  // the job has ended
   };
-  // Rungs of the stop ladder. Workers first, then what they left behind.
-  enum class Rung { kSignalled, kKilled, kSweeping, kSweepKilled };
+  // Rungs of the stop ladder. Workers first, then what they left behind; that may end by itself
+  // (kLingering) if they all succeeded.
+  enum class Rung { kSignalled, kKilled, kLingering, kSweeping, kSweepKilled };
   struct Worker {
     LocalRank local_rank;
     int pid = 0;
@@ -160,6 +173,7 @@ class AgentCore {
   void On(const WorkerSpawned& event, MonoTime now, Effects& out);
   void On(const WorkerExited& event, MonoTime now, Effects& out);
   void On(const DescendantsGone&, MonoTime now, Effects& out);
+  void On(const DescendantsNamed& event, MonoTime now, Effects& out);
   void On(const SignalReceived& event, MonoTime now, Effects& out);
   void On(const GuardianLost& event, MonoTime now, Effects& out);
   void On(const Tick&, MonoTime now, Effects& out);
@@ -175,6 +189,8 @@ class AgentCore {
   void BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now, Effects& out);
   void ClimbLadder(MonoTime now, Effects& out);
   void BeginSweep(MonoTime now, Effects& out);
+  // Another end than success has come up: what was left to end by itself is ended.
+  void EndLingering(MonoTime now, Effects& out);
   void GroundReached(MonoTime now, Effects& out);
   // The node ends by its own decision: stops its workers first, if there are any.
   void Depart(Departure departure, MonoTime now, Effects& out);
@@ -209,6 +225,8 @@ class AgentCore {
   MonoTime rung_deadline_ = MonoTime::InfiniteFuture();
   MonoTime grace_deadline_ = MonoTime::InfiniteFuture();
   bool ladder_started_ = false;        // a signal of ours has reached the workers
+  bool leftovers_listed_ = false;      // since the workers ended
+  std::string leftovers_;              // as listed; empty if none were
   std::optional<JobOutcome> outcome_;  // valid with After::kFinish
   std::optional<Departure> departure_;
   bool interrupted_twice_ = false;

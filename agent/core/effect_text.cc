@@ -18,6 +18,8 @@ struct EffectPrinter {
   std::string operator()(const SweepDescendants& e) const {
     return absl::StrCat("sweep_descendants ", SignalName(e.signal));
   }
+  std::string operator()(const AwaitDescendants&) const { return "await_descendants"; }
+  std::string operator()(const NameDescendants&) const { return "name_descendants"; }
   std::string operator()(const ShowStatus& e) const {
     return absl::StrCat("status \"", e.text, "\"");
   }

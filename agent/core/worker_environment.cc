@@ -1,5 +1,8 @@
 #include "agent/core/worker_environment.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/process_end.h"
 #include "proto/spec/job_spec.h"
 
 namespace muster::agent {
@@ -38,6 +41,9 @@ std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
   common.master_port = context.master_port == 0 ? assignment.master_port : context.master_port;
   common.restart_count = assignment.restart_count;
   common.max_restarts = context.max_restarts;
+  common.signals_to_handle =
+      absl::StrJoin(context.signals_to_handle, ",",
+                    [](std::string* out, int signal) { absl::StrAppend(out, SignalName(signal)); });
   common.run_id = context.run_id;
   common.virtual_local_rank = context.virtual_local_rank;
   common.instance = assignment.instance;

@@ -17,6 +17,7 @@ struct WorkerEnvContext {
   std::string run_id;
   std::string role = "default";
   int max_restarts = 0;
+  std::vector<int> signals_to_handle;        // by the launcher
   std::vector<std::string> error_files;      // [local_world_size]; empty: none
   std::vector<std::string> visible_devices;  // [local_world_size]; empty: inherited
   std::vector<std::string> boards;           // [local_world_size]; empty: none

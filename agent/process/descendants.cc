@@ -13,6 +13,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -161,6 +162,19 @@ std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& e
   append_children(root);
   for (size_t i = 0; i < found.size(); ++i) append_children(found[i].pid);
   return found;
+}
+
+std::string CommandOf(pid_t pid, const std::string& proc) {
+  constexpr size_t kBytesMax = 80;
+  std::string command = ReadSmallFile(absl::StrCat(proc, "/", pid, "/cmdline"));
+  if (command.empty()) command = ReadSmallFile(absl::StrCat(proc, "/", pid, "/comm"));
+  // Arguments end with NUL; nothing of a foreign command line may move our cursor.
+  for (char& c : command) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  absl::StripTrailingAsciiWhitespace(&command);
+  if (command.empty()) return "?";
+  return command.size() > kBytesMax ? absl::StrCat(command.substr(0, kBytesMax), "...") : command;
 }
 
 bool HasChildren() {

@@ -38,6 +38,10 @@ std::optional<ProcessInfo> ParseProcessStat(absl::string_view text);
 std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& except = {},
                                          const std::string& proc = "/proc");
 
+// The command line of a process for people, cut where it gets long; its name if it has none, "?" if
+// it has gone.
+std::string CommandOf(pid_t pid, const std::string& proc = "/proc");
+
 // Whether the calling process has a child, zombies included.
 bool HasChildren();
 

@@ -26,6 +26,7 @@ namespace {
 
 // Nested subreapers hide the end of a process from us, so a sweep looks again without being told.
 constexpr int kSweepLookAgainMs = 20;
+constexpr int kWaitLookAgainMs = 200;  // where nothing was signalled, they may take long
 // Something that SIGKILL does not end is left behind after this; the parent-death signal stays with
 // it.
 constexpr int kKillTimeoutMs = 10'000;
@@ -41,10 +42,9 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 class Guardian {
  public:
-  Guardian(UniqueFd socket, UniqueFd child_signals, InheritedSignals signals)
+  Guardian(UniqueFd socket, UniqueFd child_signals)
       : socket_(std::move(socket)),
         child_signals_(std::move(child_signals)),
-        signals_(signals),
         reader_(socket_.get()),
         writer_(socket_.get()) {}
 
@@ -77,10 +77,15 @@ class Guardian {
     for (const auto& [pid, worker] : workers_) {
       if (worker.exec_result) polled.push_back({worker.exec_result.get(), POLLIN, 0});
     }
-    ::poll(polled.data(), polled.size(), sweep_signal_ ? kSweepLookAgainMs : -1);
+    ::poll(polled.data(), polled.size(), SweepLookAgainMs());
     signalfd_siginfo drained[8];
     while (::read(child_signals_.get(), drained, sizeof drained) > 0) {
     }
+  }
+
+  int SweepLookAgainMs() const {
+    if (!sweep_signal_) return -1;
+    return *sweep_signal_ == 0 ? kWaitLookAgainMs : kSweepLookAgainMs;
   }
 
   void ReadRequests() {
@@ -113,7 +118,7 @@ class Guardian {
       Say(wire::SpawnFailed{command.worker_id, EMFILE, "recvmsg"});
       return;
     }
-    auto result = StartWorker(command, signals_);
+    auto result = StartWorker(command);
     if (const StartError* error = std::get_if<StartError>(&result)) {
       Say(wire::SpawnFailed{command.worker_id, error->error_number, error->step});
       return;
@@ -201,7 +206,6 @@ class Guardian {
 
   const UniqueFd socket_;
   const UniqueFd child_signals_;
-  const InheritedSignals signals_;
   FrameReader reader_;
   FrameWriter writer_;
   Workers workers_;  // not reaped yet
@@ -217,7 +221,7 @@ absl::Status FromErrno(absl::string_view what) {
 
 // Every signal is blocked: the guardian ends when its agent does, not when the terminal or a
 // scheduler signals the job.
-[[noreturn]] void BecomeGuardian(UniqueFd socket, const InheritedSignals& signals) {
+[[noreturn]] void BecomeGuardian(UniqueFd socket) {
   ::setsid();
   ::prctl(PR_SET_NAME, "muster-guardian");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -229,7 +233,7 @@ absl::Status FromErrno(absl::string_view what) {
   sigaddset(&child_signal, SIGCHLD);
   UniqueFd child_signals(::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!own || !child_signals) ::_exit(1);
-  Guardian(std::move(own), std::move(child_signals), signals).Run();
+  Guardian(std::move(own), std::move(child_signals)).Run();
   ::_exit(0);
 }
 
@@ -237,23 +241,22 @@ absl::Status FromErrno(absl::string_view what) {
 
 absl::StatusOr<GuardianHandle> ForkGuardian() {
   OpenStandardStreams();
-  const InheritedSignals signals = CaptureSignals();
   ::signal(SIGCHLD, SIG_DFL);
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return FromErrno("prctl");
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     return FromErrno("socketpair");
   UniqueFd ours(ends[0]), its(ends[1]);
-  sigset_t everything;
+  sigset_t everything, before;
   sigfillset(&everything);
-  ::sigprocmask(SIG_BLOCK, &everything, nullptr);
+  ::sigprocmask(SIG_BLOCK, &everything, &before);
   const pid_t pid = ::fork();
   if (pid == 0) {
     ours.reset();
-    BecomeGuardian(std::move(its), signals);
+    BecomeGuardian(std::move(its));
   }
   const int fork_error = errno;
-  ::sigprocmask(SIG_SETMASK, &signals.mask, nullptr);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
   errno = fork_error;
   if (pid < 0) return FromErrno("fork");
   return GuardianHandle{pid, std::move(ours)};

@@ -10,10 +10,9 @@
 namespace muster::agent {
 
 std::string MakeLinePrefix(absl::string_view line_prefix_template, const PrefixFields& fields) {
-  if (line_prefix_template.empty())
-    return absl::StrCat("[", fields.host, ":", fields.rank.value(), "] ");
   return absl::StrReplaceAll(line_prefix_template,
-                             {{"${role_name}", fields.role},
+                             {{"${hostname}", fields.host},
+                              {"${role_name}", fields.role},
                               {"${rank}", ToString(fields.rank)},
                               {"${local_rank}", ToString(fields.local_rank)}});
 }
@@ -63,7 +62,8 @@ void LineCutter::Append(absl::string_view bytes, Emit emit) {
         static_cast<const char*>(std::memchr(bytes.data(), '\n', bytes.size()));
     absl::string_view line = newline ? bytes.substr(0, newline - bytes.data()) : bytes;
     bytes.remove_prefix(line.size() + (newline ? 1 : 0));
-    for (const void* found; (found = std::memchr(line.data(), '\r', line.size())) != nullptr;) {
+    for (const void* found; cut_at_carriage_return_ &&
+                            (found = std::memchr(line.data(), '\r', line.size())) != nullptr;) {
       const size_t length = static_cast<const char*>(found) - line.data();
       EndLine(line.substr(0, length), '\r', emit);
       line.remove_prefix(length + 1);
@@ -107,27 +107,21 @@ void LineCutter::Finish(Emit emit) {
   if (!unfinished_.empty() || open_) EndLine("", '\n', emit);
 }
 
-int& ConsoleRows::open_on(ConsoleStream stream) {
-  return open_[one_terminal_ ? 0 : static_cast<int>(stream)];
-}
-
 void ConsoleRows::Print(const Source& source, const LinePiece& piece, std::string& out) {
-  int& open = open_on(source.stream);
-  if (piece.begins || open != source.id) {
+  if (piece.begins || open_ != source.id) {
     if (!piece.begins && piece.text.empty())
       return;  // its row was ended by whoever printed meanwhile
-    if (open != kNobody) out.push_back('\n');
+    if (open_ != kNobody) out.push_back('\n');
     absl::StrAppend(&out, source.prefix);
   }
   absl::StrAppend(&out, piece.text);
   if (piece.ends) out.push_back('\n');
-  open = piece.ends ? kNobody : source.id;
+  open_ = piece.ends ? kNobody : source.id;
 }
 
-void ConsoleRows::PrintLine(ConsoleStream stream, absl::string_view line, std::string& out) {
-  int& open = open_on(stream);
-  absl::StrAppend(&out, open == kNobody ? "" : "\n", line, "\n");
-  open = kNobody;
+void ConsoleRows::PrintLine(absl::string_view line, std::string& out) {
+  absl::StrAppend(&out, open_ == kNobody ? "" : "\n", line, "\n");
+  open_ = kNobody;
 }
 
 void OutputTail::Append(ConsoleStream stream, absl::string_view bytes) {

@@ -2,7 +2,7 @@
 // prefixes, the order of lines that are not finished yet, and the last output of a worker.
 //
 // Bytes are passed through unchanged, also if they are not UTF-8. Pure; log_pump.h owns descriptors
-// and timers. Source: reference launcher 2.6 (torchrun's prefix), DESIGN section 4, console.
+// and timers.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace muster::agent {
 enum class ConsoleStream { kStdout = 0, kStderr = 1 };
 
 // An unfinished line longer than this is given out in pieces, so that memory is bounded.
-inline constexpr size_t kLineBytesMax = 64 * 1024;
+inline constexpr size_t kLineBytesMax = 1024 * 1024;
 
 struct PrefixFields {
   std::string host;
@@ -28,8 +28,12 @@ struct PrefixFields {
   LocalRank local_rank;
 };
 
-// `[host:rank] `, or the template with ${role_name}, ${rank} and ${local_rank} replaced and nothing
-// added, as torchrun does with TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
+inline constexpr absl::string_view kHostPrefix = "[${hostname}:${rank}] ";
+// Source: torch/distributed/elastic/multiprocessing/api.py, PyTorch 2.15.
+inline constexpr absl::string_view kTorchrunPrefix = "[${role_name}${local_rank}]:";
+
+// The template with ${hostname}, ${role_name}, ${rank} and ${local_rank} replaced; other text stays,
+// nothing is added, as torchrun does with TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
 std::string MakeLinePrefix(absl::string_view line_prefix_template, const PrefixFields& fields);
 
 // `0-3,5,8-9`. `ranks` ascends.
@@ -49,12 +53,14 @@ struct LinePiece {
   bool ends = true;        // false: the rest is still to come
 };
 
-// Cuts one stream into lines at \n, \r and \r\n. A \r that ends nothing (a progress bar that starts
-// with it) makes no empty line.
+// Cuts one stream into lines: at \n, where every other byte is part of the line; or also at \r and
+// \r\n, where a \r that ends nothing (a progress bar that starts with it) makes no empty line.
 //
 // Threads: compatible.
 class LineCutter {
  public:
+  explicit LineCutter(bool cut_at_carriage_return = true)
+      : cut_at_carriage_return_(cut_at_carriage_return) {}
   using Emit = absl::FunctionRef<void(const LinePiece&)>;
 
   // Gives out the lines that `bytes` completes. The views are valid during the call.
@@ -70,39 +76,33 @@ class LineCutter {
   void EndLine(absl::string_view text, char terminator, Emit emit);
   void Keep(absl::string_view text, Emit emit);
 
+  // Constant after construction.
+  const bool cut_at_carriage_return_;
+  // Of the line that has not ended.
   std::string unfinished_;  // at most kLineBytesMax
   bool open_ = false;       // a piece of the current line has been given out
   bool after_carriage_return_ = false;
 };
 
-// Places pieces of several streams on the console so that no two lines share a row. A line that was
+// Places pieces of several streams on one console so that no two lines share a row. A line that was
 // given out unfinished goes on without a second prefix, unless another stream has printed
 // meanwhile.
 //
 // Threads: compatible.
 class ConsoleRows {
  public:
-  // `one_terminal`: standard output and error are the same file, and so share rows.
-  explicit ConsoleRows(bool one_terminal) : one_terminal_(one_terminal) {}
-
   struct Source {
     int id = 0;  // of the worker's stream
-    ConsoleStream stream = ConsoleStream::kStdout;
     absl::string_view prefix;
   };
-  // Appends to `out` what is to be written to the console stream of `source`.
+  // Appends to `out` what is to be written.
   void Print(const Source& source, const LinePiece& piece, std::string& out);
   // Appends a line that belongs to no worker's stream.
-  void PrintLine(ConsoleStream stream, absl::string_view line, std::string& out);
+  void PrintLine(absl::string_view line, std::string& out);
 
  private:
   static constexpr int kNobody = -1;
-  int& open_on(ConsoleStream stream);
-
-  // Constant after construction.
-  const bool one_terminal_;
-  // Loop thread only. The source whose unfinished line ends each console stream.
-  int open_[2] = {kNobody, kNobody};
+  int open_ = kNobody;  // the source whose unfinished line ends the console
 };
 
 // The last few KiB that one worker has printed, both streams in the order of arrival.

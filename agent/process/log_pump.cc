@@ -1,27 +1,20 @@
 #include "agent/process/log_pump.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/process/log_pump_state.h"
+#include "agent/process/pty.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::agent {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr int kPipeBytes = 256 * 1024;
 constexpr size_t kTailBytes = 4096;  // read of a file
-
-const char* FileName(ConsoleStream stream) {
-  return stream == ConsoleStream::kStdout ? "stdout.log" : "stderr.log";
-}
 
 bool AreOneFile(int a, int b) {
   struct stat info_a, info_b;
@@ -36,16 +29,23 @@ bool HasContent(const std::string& path) {
 
 }  // namespace
 
+LogPump::State::Console::Console(asio::io_context& loop, int fd, const char* name,
+                                 std::function<void()> on_drained)
+    : fd(fd),
+      is_terminal(IsTerminal(fd)),
+      writer(loop, {fd, name, std::move(on_drained)}),
+      layout(MakePlainLayout({})) {}
+
 LogPump::State::State(asio::io_context& event_loop, LogPumpOptions pump_options)
-    : options(std::move(pump_options)),
-      loop(event_loop),
-      consoles{ConsoleWriter(
-                   loop, {options.console_stdout, "standard output", [this] { ResumeReading(); }}),
-               ConsoleWriter(
-                   loop, {options.console_stderr, "standard error", [this] { ResumeReading(); }})},
-      rows(AreOneFile(options.console_stdout, options.console_stderr)),
-      timer(loop),
-      buffer(kReadBytes, '\0') {}
+    : options(std::move(pump_options)), loop(event_loop), timer(loop), buffer(kReadBytes, '\0') {
+  const auto on_drained = [this] { ResumeReading(); };
+  consoles.push_back(
+      std::make_unique<Console>(loop, options.console_stdout, "standard output", on_drained));
+  if (AreOneFile(options.console_stdout, options.console_stderr)) return;
+  consoles.push_back(
+      std::make_unique<Console>(loop, options.console_stderr, "standard error", on_drained));
+  console_index = {0, 1};
+}
 
 LogPump::LogPump(asio::io_context& loop, LogPumpOptions options)
     : state_(std::make_unique<State>(loop, std::move(options))) {}
@@ -61,17 +61,22 @@ absl::StatusOr<std::vector<WorkerStreams>> LogPump::OpenAttempt(
   for (const PumpedWorker& who : workers) {
     auto worker = std::make_unique<State::Worker>();
     worker->who = who;
-    worker->prefix =
-        MakeLinePrefix(state.options.logs.line_prefix_template,
-                       {state.options.host, state.options.role, who.rank, who.local_rank});
     state.workers.push_back(std::move(worker));
   }
   for (const ConsoleStream stream : kConsoleStreams) {
-    const std::vector<StreamRoute> routes = DecideRoutes(state.options.logs, stream, workers);
-    for (size_t i = 0; i < routes.size(); ++i)
-      state.workers[i]->streams[Index(stream)].route = routes[i];
+    const LogSpec& logs = state.options.logs;
+    const ConsoleFacts facts = state.FactsOf(stream);
+    const std::vector<StreamRoute> routes = DecideRoutes(logs, stream, workers, facts);
+    for (size_t i = 0; i < routes.size(); ++i) {
+      const PumpedWorker& who = workers[i];
+      State::WorkerStream& its = state.workers[i]->streams[Index(stream)];
+      its.route = routes[i];
+      its.prefix =
+          MakeLinePrefix(PrefixTemplate(logs, stream, who, facts),
+                         {state.options.host, state.options.role, who.rank, who.local_rank});
+    }
   }
-  state.StartFolding();
+  state.LayOutConsoles();
   absl::Status status = state.OpenFilteredFiles();
   std::vector<WorkerStreams> streams(workers.size());
   for (size_t i = 0; i < workers.size() && status.ok(); ++i) {
@@ -80,84 +85,6 @@ absl::StatusOr<std::vector<WorkerStreams>> LogPump::OpenAttempt(
   if (status.ok()) return streams;
   CloseAttempt();
   return status;
-}
-
-void LogPump::State::StartFolding() {
-  if (!options.logs.fold) return;
-  const auto reaches_console = [](const std::unique_ptr<Worker>& worker) {
-    return worker->streams[0].route.to_console || worker->streams[1].route.to_console;
-  };
-  const int num_ranks =
-      static_cast<int>(std::count_if(workers.begin(), workers.end(), reaches_console));
-  folder.emplace(LineFolder::Options{.window = options.flush_after, .num_ranks = num_ranks});
-}
-
-absl::Status LogPump::State::OpenFilteredFiles() {
-  for (const ConsoleStream stream : kConsoleStreams) {
-    const bool any =
-        std::any_of(workers.begin(), workers.end(), [&](const std::unique_ptr<Worker>& worker) {
-          return worker->streams[Index(stream)].route.to_filtered;
-        });
-    if (!any) continue;
-    absl::StatusOr<OutputFile> file =
-        OutputFile::Open(absl::StrCat(attempt_directory, "/filtered_", FileName(stream)));
-    if (!file.ok()) return file.status();
-    filtered_files[Index(stream)] = *std::move(file);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LogPump::State::OpenWorker(const std::string& directory, Worker& worker,
-                                        WorkerStreams& out) {
-  worker.directory = absl::StrCat(directory, "/", worker.who.local_rank.value());
-  MUSTER_RETURN_IF_ERROR(MakeLogDirectory(worker.directory));
-  out.directory = worker.directory;
-  out.error_file = absl::StrCat(worker.directory, "/error.json");
-  MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStdout, out.stdout_fd));
-  return OpenStream(worker, ConsoleStream::kStderr, out.stderr_fd);
-}
-
-absl::Status LogPump::State::OpenStream(Worker& worker, ConsoleStream stream, UniqueFd& out) {
-  WorkerStream& state = worker.streams[Index(stream)];
-  if (state.route.to_file) {
-    absl::StatusOr<OutputFile> file =
-        OutputFile::Open(absl::StrCat(worker.directory, "/", FileName(stream)));
-    if (!file.ok()) return file.status();
-    state.file = *std::move(file);
-  }
-  switch (state.route.way) {
-    case StreamRoute::Way::kInherit:
-      return absl::OkStatus();
-    case StreamRoute::Way::kFile:
-      out = state.file->TakeDescriptor();
-      return absl::OkStatus();
-    case StreamRoute::Way::kPipe:
-      break;
-  }
-  return OpenPipe(worker, stream, out);
-}
-
-absl::Status LogPump::State::OpenPipe(Worker& worker, ConsoleStream stream, UniqueFd& out) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    return LogPathError("make a pipe for", worker.directory, errno);
-  UniqueFd read_end(ends[0]);
-  out.reset(ends[1]);
-  ::fcntl(read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // as large as the system lets us
-  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
-  const int id = next_pipe_id++;
-  Pipe& pipe = pipes.try_emplace(id, loop, id).first->second;
-  pipe.stream = stream;
-  pipe.worker = &worker;
-  asio::error_code error;
-  pipe.end.assign(read_end.get(), error);
-  if (error) {
-    pipes.erase(id);
-    return LogPathError("watch the pipe of", worker.directory, error.value());
-  }
-  read_end.release();
-  WaitFor(pipe);
-  return absl::OkStatus();
 }
 
 std::vector<int> LogPump::State::PipesOf(std::optional<LocalRank> local_rank) const {
@@ -174,13 +101,10 @@ void LogPump::DrainNow(LocalRank local_rank) {
 
 void LogPump::CloseAttempt() {
   State& state = *state_;
+  state.input.reset();
   for (const int id : state.PipesOf(std::nullopt)) {
     state.Drain(id);
     state.EndStream(id);
-  }
-  if (state.folder) {
-    state.PlaceFolded(state.folder->TakeAll());
-    state.WriteOut();
   }
   if (!state.earlier_attempts_wrote) state.earlier_attempts_wrote = state.HasContentNow();
   for (std::optional<OutputFile>& file : state.filtered_files) {
@@ -220,16 +144,34 @@ std::string LogPump::LastOutput(LocalRank local_rank, size_t max_bytes) {
 }
 
 void LogPump::PrintLine(const std::string& line) {
-  State& state = *state_;
-  if (state.folder) state.PlaceFolded(state.folder->TakeAll());
-  state.rows.PrintLine(ConsoleStream::kStderr, line, state.out[Index(ConsoleStream::kStderr)]);
-  state.WriteOut();
+  state_->console_of(ConsoleStream::kStderr).layout->PrintLine(line, MonoNow());
+  state_->WriteOut();
+}
+
+void LogPump::OnWindowSize() {
+  for (const std::unique_ptr<State::Console>& console : state_->consoles) {
+    if (console->is_terminal) console->layout->Resize(GetWindowSize(console->fd));
+  }
+  for (auto& [id, pipe] : state_->pipes) {
+    if (pipe.is_terminal)
+      SetWindowSize(pipe.end.native_handle(), state_->WorkerWindow(*pipe.worker, pipe.stream));
+  }
+}
+
+void LogPump::LeaveTerminal() {
+  if (state_->input) state_->input->Suspend();
+}
+
+void LogPump::ReturnToTerminal() {
+  if (state_->input) state_->input->Resume();
+  OnWindowSize();
 }
 
 bool LogPump::FlushConsole(absl::Duration at_most) {
   const MonoTime deadline = MonoNow() + at_most;
   bool all = true;
-  for (ConsoleWriter& console : state_->consoles) all = console.Flush(deadline - MonoNow()) && all;
+  for (const std::unique_ptr<State::Console>& console : state_->consoles)
+    all = console->writer.Flush(deadline - MonoNow()) && all;
   return all;
 }
 

@@ -1,9 +1,9 @@
-// Carries what workers print: to files, to the console with a prefix, through filters, and keeps
-// the last lines of each worker for the failure report.
+// Carries what workers print: to files, to the console, through filters, and keeps the last lines of
+// each worker for the failure report; and what is typed at our terminal to the only worker.
 //
-// Where a stream goes is decided by log_routing.h; the format (lines, prefixes, folding) by
-// line_format.h and line_folding.h; both are pure. This class owns pipes, files and timers. Loop
-// thread only.
+// Where a stream goes is decided by log_routing.h; how streams share a console (lines, prefixes,
+// bars) by console_layout.h; both are pure. This class owns pipes, pseudo terminals, files and
+// timers. Loop thread only.
 #pragma once
 
 #include <memory>
@@ -25,15 +25,18 @@ struct LogPumpOptions {
   std::string run_directory;  // <log_dir>/<run_id>_<random>; exists
   std::string host;           // for prefixes
   std::string role;
-  int console_stdout = 1;  // not owned
+  int console_stdin = 0;  // not owned
+  int console_stdout = 1;
   int console_stderr = 2;
-  absl::Duration flush_after =
-      absl::Milliseconds(50);  // of an unfinished line; also how long --fold waits
+  bool cursor_moves = true;                             // of terminals; TERM=dumb has none that do
+  absl::Duration partial_line_wait = absl::Seconds(1);  // see ConsoleOptions
+  absl::Duration fold_window = absl::Milliseconds(50);
 };
 
 // What a worker's standard streams must be. The caller closes the descriptors once the worker has
-// them, or the end of its output is never seen. -1: inherit the agent's.
+// them, or the end of its output is never seen.
 struct WorkerStreams {
+  UniqueFd stdin_fd;  // none: inherit the agent's
   UniqueFd stdout_fd;
   UniqueFd stderr_fd;
   std::string directory;   // attempt_<n>/<local_rank>, exists
@@ -59,8 +62,7 @@ class LogPump {
                                                          const std::vector<PumpedWorker>& workers);
 
   // The last lines of a worker's output, at most `max_bytes` (and 4 KiB), whole lines, also after
-  // CloseAttempt. Not necessarily UTF-8. Empty if its streams were not seen by us. Call DrainNow
-  // first.
+  // CloseAttempt. Not necessarily UTF-8. Call DrainNow first.
   std::string LastOutput(LocalRank local_rank, size_t max_bytes = 2048);
 
   // Reads what the pipes hold now, also of a worker whose exit has just been seen. Does not wait
@@ -68,6 +70,12 @@ class LogPump {
   void DrainNow(LocalRank local_rank);
   // Drains every stream, flushes unfinished lines and closes.
   void CloseAttempt();
+
+  // Our terminal has another size: so have the workers'. They must be sent SIGWINCH.
+  void OnWindowSize();
+  // Around a stop by Ctrl-Z: while the shell has the terminal, it has the shell's modes.
+  void LeaveTerminal();
+  void ReturnToTerminal();
 
   // Prints one line of our own between the workers' lines, on standard error.
   void PrintLine(const std::string& line);

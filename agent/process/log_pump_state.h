@@ -1,9 +1,11 @@
-// What a LogPump owns. Private to log_pump.cc, which opens and closes attempts, and
-// log_pump_streams.cc, which carries bytes from pipes to files and consoles while an attempt runs.
+// What a LogPump owns. Private to log_pump.cc, which opens and closes attempts, log_pump_open.cc,
+// which gives workers their streams, and log_pump_streams.cc, which carries bytes from there to files
+// and consoles while an attempt runs.
 // Loop thread only.
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,11 +14,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "agent/process/console_layout.h"
 #include "agent/process/console_writer.h"
-#include "agent/process/line_folding.h"
 #include "agent/process/line_format.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/output_file.h"
+#include "agent/process/terminal_input.h"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/base/mono_time.h"
@@ -30,17 +33,18 @@ struct LogPump::State {
   // One of the two streams of a worker.
   struct WorkerStream {
     StreamRoute route;
+    std::string prefix;
     std::optional<OutputFile> file;  // with kFile, its descriptor is the worker's alone
   };
 
   struct Worker {
     PumpedWorker who;
     std::string directory;
-    std::string prefix;
     std::array<WorkerStream, 2> streams;
     OutputTail tail;
   };
 
+  // A pipe, or a pseudo terminal, which may carry both streams of its worker.
   struct Pipe {
     Pipe(asio::io_context& loop, int id) : id(id), end(loop) {}
     const int id;
@@ -48,19 +52,41 @@ struct LogPump::State {
     Worker* worker = nullptr;  // workers outlive their pipes: both go in CloseAttempt and
                                // OpenAttempt, pipes first
     asio::posix::stream_descriptor end;
+    bool is_terminal = false;
     bool is_waiting = false;
-    LineCutter cutter;
-    MonoTime unfinished_since;
+    LineCutter filter_cutter;
     std::string filter_line;  // of a line that came in several pieces; at most kLineBytesMax
+  };
+
+  // Where workers' lines and ours meet: standard output, standard error, or one for both if they
+  // are one file.
+  struct Console {
+    Console(asio::io_context& loop, int fd, const char* name, std::function<void()> on_drained);
+    const int fd;
+    const bool is_terminal;
+    ConsoleWriter writer;
+    enum class Kind { kPlain, kTerminal, kPassThrough };
+    Kind kind = Kind::kPlain;
+    ConsoleOptions options;
+    std::unique_ptr<ConsoleLayout> layout;
   };
 
   State(asio::io_context& loop, LogPumpOptions options);
 
+  Console& console_of(ConsoleStream stream) { return *consoles[console_index[Index(stream)]]; }
+  ConsoleFacts FactsOf(ConsoleStream stream);
+  void LayOutConsoles();
+  void LayOut(Console& console, Console::Kind kind, int num_ranks);
+
   absl::Status OpenWorker(const std::string& attempt_directory, Worker& worker, WorkerStreams& out);
-  absl::Status OpenStream(Worker& worker, ConsoleStream stream, UniqueFd& out);
+  absl::Status OpenStream(Worker& worker, ConsoleStream stream, WorkerStreams& out);
   absl::Status OpenPipe(Worker& worker, ConsoleStream stream, UniqueFd& out);
+  bool OpenTerminal(Worker& worker, ConsoleStream stream, UniqueFd& out);
+  bool ShareTerminal(Worker& worker, WorkerStreams& out);
+  void GiveInput(WorkerStreams& out);
+  absl::Status Watch(Worker& worker, ConsoleStream stream, UniqueFd end, bool is_terminal);
+  WindowSize WorkerWindow(const Worker& worker, ConsoleStream stream);
   absl::Status OpenFilteredFiles();
-  void StartFolding();
 
   void WaitFor(Pipe& pipe);
   void OnReadable(int id);
@@ -72,16 +98,11 @@ struct LogPump::State {
   void EndStream(int id);
   void ResumeReading();
 
-  void Place(Pipe& pipe, const LinePiece& piece);
   void Filter(Pipe& pipe, const LinePiece& piece);
-  void PlaceFolded(const std::vector<FoldedLine>& lines);
   void WriteOut();
 
-  void ArmTimer(MonoTime deadline);
+  void ArmTimer();
   void OnTimer();
-  MonoTime FlushDeadline(const Pipe& pipe) const {
-    return pipe.unfinished_since + options.flush_after;
-  }
 
   const Worker* FindWorker(LocalRank local_rank) const;
   std::vector<int> PipesOf(std::optional<LocalRank> local_rank) const;
@@ -91,20 +112,19 @@ struct LogPump::State {
   const LogPumpOptions options;
   asio::io_context& loop;
   // Loop thread only.
-  std::array<ConsoleWriter, 2> consoles;
-  ConsoleRows rows;
-  std::optional<LineFolder> folder;
+  std::vector<std::unique_ptr<Console>> consoles;  // one or two
+  std::array<size_t, 2> console_index{};           // of each stream
   std::vector<std::unique_ptr<Worker>> workers;
   std::array<std::optional<OutputFile>, 2> filtered_files;
   std::string attempt_directory;
   std::map<int, Pipe> pipes;
   int next_pipe_id = 0;
+  std::optional<TerminalInput> input;  // of the only worker; goes before its pipe
   asio::steady_timer timer;
   MonoTime timer_at = MonoTime::InfiniteFuture();
   bool earlier_attempts_wrote = false;
   std::string buffer;                  // for read(2)
-  std::array<std::string, 2> out;      // formatted, not yet written to the consoles
-  std::array<std::string, 2> matched;  // likewise for the filtered files
+  std::array<std::string, 2> matched;  // formatted, not yet written to the filtered files
   const std::shared_ptr<bool> alive =
       std::make_shared<bool>(true);  // late completions look whether it is still there
 };

@@ -1,3 +1,4 @@
+// LogPump: from workers' streams to files and consoles, while an attempt runs.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -13,8 +14,7 @@ namespace muster::agent {
 namespace {
 
 constexpr size_t kTurnBytes =
-    256 * 1024;                    // of one stream, before timers and other streams get their turn
-constexpr int kFoldedSource = -2;  // no stream's id
+    256 * 1024;  // of one stream, before timers and other streams get their turn
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void LogPump::State::OnReadable(int id) {
   Pipe& pipe = found->second;
   pipe.is_waiting = false;
   if (pipe.worker->streams[Index(pipe.stream)].route.to_console &&
-      consoles[Index(pipe.stream)].is_congested()) {
+      console_of(pipe.stream).writer.is_congested()) {
     return;  // ResumeReading goes on
   }
   if (Read(pipe, kTurnBytes)) {
@@ -53,12 +53,13 @@ bool LogPump::State::Read(Pipe& pipe, size_t bytes_max) {
     const ssize_t got =
         ::read(pipe.end.native_handle(), buffer.data(), std::min(bytes_max, buffer.size()));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return errno == EAGAIN;
+    if (got < 0) return errno == EAGAIN;  // EIO: nobody holds a pseudo terminal's other end
     if (got == 0) return false;
     Deliver(pipe, {buffer.data(), static_cast<size_t>(got)});
     bytes_max -= got;
-    if (static_cast<size_t>(got) < buffer.size()) return true;
-    if (consoles[Index(pipe.stream)].is_congested()) return true;
+    // A pipe has given all that it had; a terminal gives one page at a time.
+    if (!pipe.is_terminal && static_cast<size_t>(got) < buffer.size()) return true;
+    if (console_of(pipe.stream).writer.is_congested()) return true;
   }
   return true;
 }
@@ -67,31 +68,13 @@ void LogPump::State::Deliver(Pipe& pipe, absl::string_view bytes) {
   WorkerStream& stream = pipe.worker->streams[Index(pipe.stream)];
   pipe.worker->tail.Append(pipe.stream, bytes);
   if (stream.file) stream.file->Append(bytes);
-  if (!stream.route.to_console && !stream.route.to_filtered) return;
-  bool new_line = !pipe.cutter.has_unfinished();
-  pipe.cutter.Append(bytes, [&](const LinePiece& piece) {
-    new_line = true;
-    Place(pipe, piece);
-  });
-  WriteOut();
-  if (!pipe.cutter.has_unfinished()) return;
-  if (new_line) pipe.unfinished_since = MonoNow();
-  ArmTimer(FlushDeadline(pipe));
-}
-
-void LogPump::State::Place(Pipe& pipe, const LinePiece& piece) {
-  const StreamRoute& route = pipe.worker->streams[Index(pipe.stream)].route;
-  if (route.to_filtered) Filter(pipe, piece);
-  if (!route.to_console) return;
-  if (folder && piece.begins && piece.ends) {
-    const MonoTime now = MonoNow();
-    folder->Add({pipe.stream, pipe.worker->who.rank, piece.text}, now);
-    PlaceFolded(folder->TakeDue(now));
-    ArmTimer(folder->NextDeadline());
-    return;
+  if (stream.route.to_filtered) {
+    pipe.filter_cutter.Append(bytes, [&](const LinePiece& piece) { Filter(pipe, piece); });
   }
-  if (folder) PlaceFolded(folder->TakeAll());
-  rows.Print({pipe.id, pipe.stream, pipe.worker->prefix}, piece, out[Index(pipe.stream)]);
+  if (stream.route.to_console) {
+    console_of(pipe.stream).layout->Append(pipe.id, bytes, MonoNow());
+  }
+  WriteOut();
 }
 
 void LogPump::State::Filter(Pipe& pipe, const LinePiece& piece) {
@@ -106,23 +89,10 @@ void LogPump::State::Filter(Pipe& pipe, const LinePiece& piece) {
     line = pipe.filter_line;
   }
   if (MatchesAnyFilter(line, filters)) {
-    absl::StrAppend(&matched[Index(pipe.stream)], pipe.worker->prefix, line, "\n");
+    const std::string& prefix = pipe.worker->streams[Index(pipe.stream)].prefix;
+    absl::StrAppend(&matched[Index(pipe.stream)], prefix, line, "\n");
   }
   pipe.filter_line.clear();
-}
-
-void LogPump::State::PlaceFolded(const std::vector<FoldedLine>& lines) {
-  for (const FoldedLine& line : lines) {
-    std::string prefix;
-    if (line.ranks.size() == 1) {
-      for (const std::unique_ptr<Worker>& worker : workers) {
-        if (worker->who.rank == line.ranks.front()) prefix = worker->prefix;
-      }
-    } else {
-      prefix = MakeFoldedPrefix(options.host, line.ranks);
-    }
-    rows.Print({kFoldedSource, line.stream, prefix}, {.text = line.text}, out[Index(line.stream)]);
-  }
 }
 
 // Takes each batch out first: a failed write is logged, and our own log line comes back here
@@ -132,15 +102,18 @@ void LogPump::State::WriteOut() {
     const size_t i = Index(stream);
     const std::string matched_now = std::exchange(matched[i], {});
     if (!matched_now.empty() && filtered_files[i]) filtered_files[i]->Append(matched_now);
-    if (out[i].empty()) continue;
-    std::string batch = std::exchange(out[i], {});
-    consoles[i].Write(batch);
-    batch.clear();
-    if (out[i].empty()) out[i].swap(batch);  // keeps its memory for the next batch
   }
+  for (const std::unique_ptr<Console>& console : consoles) {
+    const std::string batch = console->layout->TakeOutput();
+    if (!batch.empty()) console->writer.Write(batch);
+  }
+  ArmTimer();
 }
 
-void LogPump::State::ArmTimer(MonoTime deadline) {
+void LogPump::State::ArmTimer() {
+  MonoTime deadline = MonoTime::InfiniteFuture();
+  for (const std::unique_ptr<Console>& console : consoles)
+    deadline = Min(deadline, console->layout->NextDeadline());
   if (deadline >= timer_at) return;
   timer_at = deadline;
   timer.expires_after(
@@ -152,28 +125,19 @@ void LogPump::State::ArmTimer(MonoTime deadline) {
 
 void LogPump::State::OnTimer() {
   timer_at = MonoTime::InfiniteFuture();
-  const MonoTime now = MonoNow();
-  MonoTime next = MonoTime::InfiniteFuture();
-  if (folder) {
-    PlaceFolded(folder->TakeDue(now));
-    next = folder->NextDeadline();
-  }
-  for (auto& [id, pipe] : pipes) {
-    if (!pipe.cutter.has_unfinished()) continue;
-    if (now >= FlushDeadline(pipe)) {
-      pipe.cutter.Flush([&, &pipe = pipe](const LinePiece& piece) { Place(pipe, piece); });
-    } else {
-      next = Min(next, FlushDeadline(pipe));
-    }
-  }
+  for (const std::unique_ptr<Console>& console : consoles) console->layout->Tick(MonoNow());
   WriteOut();
-  ArmTimer(next);
 }
 
 // Bounded by what the pipe holds at the start, so that a descendant that keeps writing cannot keep
 // us here.
 void LogPump::State::Drain(int id) {
   Pipe& pipe = pipes.at(id);
+  if (pipe.is_terminal) {
+    Read(pipe,
+         kTurnBytes);  // more than one holds; what is on its way there is waited for by read(2)
+    return;
+  }
   int available = 0;
   if (::ioctl(pipe.end.native_handle(), FIONREAD, &available) != 0) return;
   while (available > 0) {
@@ -185,7 +149,10 @@ void LogPump::State::Drain(int id) {
 
 void LogPump::State::EndStream(int id) {
   Pipe& pipe = pipes.at(id);
-  pipe.cutter.Finish([&](const LinePiece& piece) { Place(pipe, piece); });
+  const StreamRoute& route = pipe.worker->streams[Index(pipe.stream)].route;
+  if (route.to_filtered)
+    pipe.filter_cutter.Finish([&](const LinePiece& piece) { Filter(pipe, piece); });
+  if (route.to_console) console_of(pipe.stream).layout->End(id, MonoNow());
   WriteOut();
   pipes.erase(id);
 }

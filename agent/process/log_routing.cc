@@ -18,10 +18,17 @@ bool ReachesConsole(const LogSpec& logs, const PumpedWorker& worker) {
          std::find(listed.begin(), listed.end(), worker.local_rank.value()) != listed.end();
 }
 
+bool HasPrefix(const LogSpec& logs, bool teed, bool shares_terminal) {
+  if (logs.console == ConsoleMode::kRaw) return false;
+  return logs.console == ConsoleMode::kPrefix || teed || shares_terminal || logs.fold ||
+         !logs.line_prefix_template.empty();
+}
+
 }  // namespace
 
 std::vector<StreamRoute> DecideRoutes(const LogSpec& logs, ConsoleStream stream,
-                                      const std::vector<PumpedWorker>& workers) {
+                                      const std::vector<PumpedWorker>& workers,
+                                      const ConsoleFacts& facts) {
   const bool has_filters = stream == ConsoleStream::kStdout
                                ? !logs.duplicate_stdout_filters.empty()
                                : !logs.duplicate_stderr_filters.empty();
@@ -38,12 +45,26 @@ std::vector<StreamRoute> DecideRoutes(const LogSpec& logs, ConsoleStream stream,
     route.to_filtered = has_filters && (teed || !any_teed);
     if (route.to_file && !route.to_console && !route.to_filtered) {
       route.way = StreamRoute::Way::kFile;
-    } else if (workers.size() == 1 && route.to_console && !route.to_file && !route.to_filtered) {
-      route.way = StreamRoute::Way::kInherit;
+    } else if (facts.is_terminal && route.to_console && !route.to_file) {
+      route.way = StreamRoute::Way::kTerminal;
     }
     routes.push_back(route);
   }
+  const auto num_on_console = std::count_if(routes.begin(), routes.end(),
+                                            [](const StreamRoute& r) { return r.to_console; });
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const bool teed = Selects(logs.tee, stream, workers[i].local_rank);
+    routes[i].has_prefix =
+        routes[i].to_console && HasPrefix(logs, teed, facts.is_terminal && num_on_console > 1);
+  }
   return routes;
+}
+
+absl::string_view PrefixTemplate(const LogSpec& logs, ConsoleStream stream,
+                                 const PumpedWorker& worker, const ConsoleFacts& facts) {
+  if (!logs.line_prefix_template.empty()) return logs.line_prefix_template;
+  const bool as_torchrun = facts.has_role || Selects(logs.tee, stream, worker.local_rank);
+  return as_torchrun ? kTorchrunPrefix : kHostPrefix;
 }
 
 }  // namespace muster::agent

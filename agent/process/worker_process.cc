@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -88,13 +89,11 @@ void BindToCpus(const std::vector<int>& cpus, const ChildPlan& plan) {
 
 // Dispositions first: a signal that came meanwhile is delivered when the mask opens, and must find
 // the right one.
-void RestoreSignals(const InheritedSignals& signals) {
-  for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction action {};
-    action.sa_handler = sigismember(&signals.ignored, signal) == 1 ? SIG_IGN : SIG_DFL;
-    ::sigaction(signal, &action, nullptr);
-  }
-  ::sigprocmask(SIG_SETMASK, &signals.mask, nullptr);
+void ResetSignals() {
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 // Goes on along PATH after the errors that execvp(3) goes on after; never falls back to a shell.
@@ -110,8 +109,7 @@ int ExecFirst(const ChildPlan& plan) {
   return result;
 }
 
-[[noreturn]] void RunChild(const WorkerCommand& command, const InheritedSignals& signals,
-                           const ChildPlan& plan) {
+[[noreturn]] void RunChild(const WorkerCommand& command, const ChildPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);  // it died before the line above
   ::setsid();
@@ -121,26 +119,13 @@ int ExecFirst(const ChildPlan& plan) {
   if (!command.working_directory.empty() && ::chdir(command.working_directory.c_str()) != 0) {
     FailChild(plan, Step::kDirectory, errno);
   }
-  RestoreSignals(signals);
+  ResetSignals();
   FailChild(plan, Step::kExec, ExecFirst(plan));
 }
 
 }  // namespace
 
-InheritedSignals CaptureSignals() {
-  InheritedSignals signals;
-  ::sigprocmask(SIG_SETMASK, nullptr, &signals.mask);
-  sigemptyset(&signals.ignored);
-  for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction action;
-    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN)
-      sigaddset(&signals.ignored, signal);
-  }
-  return signals;
-}
-
-std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command,
-                                                    const InheritedSignals& signals) {
+std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return StartError{errno, "pipe"};
   UniqueFd read_end(ends[0]), write_end(ends[1]);
@@ -148,7 +133,7 @@ std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command
                        MakePointers(command.environment), ::getpid(), write_end.get()};
   const pid_t pid = ::fork();
   if (pid < 0) return StartError{errno, "fork"};
-  if (pid == 0) RunChild(command, signals, plan);
+  if (pid == 0) RunChild(command, plan);
   return StartedWorker{pid, OpenPidfd(pid), std::move(read_end)};
 }
 

@@ -4,7 +4,6 @@
 // bound to the thread that forks, and a child of a process with threads could not allocate.
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -39,16 +38,6 @@ struct WorkerExit {
   int signal = 0;
 };
 
-// What muster itself was given and gives back to every worker, so that e.g. a job under nohup has
-// workers that ignore SIGHUP.
-struct InheritedSignals {
-  sigset_t mask;
-  sigset_t ignored;
-};
-
-// The calling thread's mask and the process's ignored signals.
-InheritedSignals CaptureSignals();
-
 struct StartedWorker {
   pid_t pid = -1;
   UniqueFd pidfd;        // empty if there was no descriptor left for it
@@ -62,11 +51,12 @@ struct StartError {
 };
 
 // Forks a worker that leads a session and process group of its own, dies with the caller, has the
-// streams, CPUs and directory of `command`, no other descriptor, and `signals`. Does not wait for
-// it: what goes wrong in the child comes through `exec_result`. The descriptors of `command` are
-// above 2.
-std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command,
-                                                    const InheritedSignals& signals);
+// streams, CPUs and directory of `command`, no other descriptor, no signal blocked and each at its
+// default: what muster was started ignoring (SIGINT in a shell's background, SIGHUP under nohup) is
+// between the caller and muster, and a worker that ignored it could not be stopped by it. Does not
+// wait for it: what goes wrong in the child comes through `exec_result`. The descriptors of
+// `command` are above 2.
+std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command);
 
 struct ExecPending {};
 struct ExecDone {};

@@ -37,6 +37,8 @@ namespace muster::launcher {
 namespace {
 
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
+constexpr char kAuthenticationOff[] =
+    " without authentication (--auth=none): whoever reaches that port can join or stop the job";
 constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 
 int Refuse(const absl::Status& status) {
@@ -50,13 +52,23 @@ Incarnation DrawIncarnation() {
   return Incarnation(drawn == 0 ? 1 : drawn);
 }
 
-sigset_t SignalsToHandle(const JobSpec& spec, bool under_slurm) {
+bool IsIgnored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// A signal that we were started ignoring stays ignored: SIGHUP under nohup, SIGINT in the background
+// of a shell without job control.
+sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
+  std::vector<int> signals = HandledSignals(spec);
+  if (under_slurm) signals.insert(signals.end(), {SIGUSR1, SIGUSR2, SIGCONT});
+  if (isatty(STDIN_FILENO) == 1) signals.push_back(SIGTSTP);
+  signals.push_back(SIGWINCH);
   sigset_t set;
   sigemptyset(&set);
-  std::vector<int> signals = spec.signals_to_handle;
-  if (signals.empty()) signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  if (under_slurm) signals.insert(signals.end(), {SIGUSR1, SIGUSR2, SIGCONT});
-  for (int signal : signals) sigaddset(&set, signal);
+  for (int signal : signals) {
+    if (!IsIgnored(signal)) sigaddset(&set, signal);
+  }
   return set;
 }
 
@@ -106,11 +118,12 @@ class NodeRun {
   }
 
   absl::Status ListenToSignals() {
-    sigset_t set =
-        SignalsToHandle(setup_.agent.spec, invocation_.environment.contains("SLURM_JOB_ID"));
+    const sigset_t set =
+        SignalsToTake(setup_.agent.spec, invocation_.environment.contains("SLURM_JOB_ID"));
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
+    std::signal(SIGTTIN, SIG_IGN);  // see TerminalInput
     const int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (fd < 0) return absl::InternalError("signalfd failed");
     signals_.assign(fd);
@@ -132,9 +145,19 @@ class NodeRun {
 
   void OnSignal(int signal) {
     if (agent_ == nullptr) return;
+    if (signal == SIGWINCH) return agent_->OnWindowSize();
+    if (signal == SIGTSTP) return StopWithTheTerminalGivenBack();
     agent_->OnSignal(signal);
     if (agent_->IsLeaving())
       TellThatTheHostLeaves(signal, absl::StrCat("got ", SignalInWords(signal)));
+  }
+
+  // Ctrl-Z. What follows the stop runs once somebody continues us. Workers run on: they are in
+  // sessions of their own.
+  void StopWithTheTerminalGivenBack() {
+    agent_->LeaveTerminal();
+    kill(getpid(), SIGSTOP);
+    agent_->ReturnToTerminal();
   }
 
   // The embedded server goes with this node: the other nodes must know before it is gone.
@@ -165,11 +188,18 @@ class NodeRun {
       return server_->MakeLocalLink(spec.run_id, incarnation_);
     }
     MUSTER_ASSIGN_OR_RETURN(const UserSecret secret, FindSecret());
-    options.tls = spec.tls ? TlsMode::kOn : TlsMode::kOff;
+    options.tls = spec.tls && spec.authentication ? TlsMode::kOn : TlsMode::kOff;
     options.owners = {OwnerKey{.secret = secret.secret}};
     if (setup_.may_host) {
       MUSTER_ASSIGN_OR_RETURN(const bool hosting, TryToHost(options));
       if (hosting) return server_->MakeLocalLink(spec.run_id, incarnation_);
+    }
+    if (!spec.authentication) {
+      log::Write(log::Level::kInfo, "authentication_off",
+                 absl::StrCat("meeting the other nodes at ",
+                              ToString(Endpoint{.host = setup_.endpoint->host,
+                                                .port = setup_.endpoint->port}),
+                              kAuthenticationOff));
     }
     rendezvous::GrpcLinkOptions link;
     link.host = setup_.endpoint->host;  // resolved anew at each attempt
@@ -184,6 +214,7 @@ class NodeRun {
   }
 
   absl::StatusOr<UserSecret> FindSecret() const {
+    if (!setup_.agent.spec.authentication) return PublicSecret();
     return LoadUserSecret(
         {.token = VariableOrEmpty(invocation_.environment, "MUSTER_TOKEN"),
          .token_file = VariableOrEmpty(invocation_.environment, "MUSTER_TOKEN_FILE"),
@@ -201,6 +232,7 @@ class NodeRun {
           log::Level::kInfo, "hosting",
           absl::StrCat("hosting the rendezvous at ",
                        ToString(Endpoint{.host = endpoint.host, .port = *port}),
+                       setup_.agent.spec.authentication ? "" : kAuthenticationOff,
                        "; the job ends if this node is lost (musterd elsewhere would outlive it)"));
       return true;
     }
@@ -237,10 +269,10 @@ class NodeRun {
   bool told_leaving_ = false;
 };
 
-int Conclude(const JobOutcome& outcome, const std::string& program, const std::string& node,
+int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
              const Invocation& invocation) {
   if (outcome.exit_code == 0) return 0;
-  const std::string summary = FormatExitSummary(outcome, {.program = program, .this_node = node});
+  const std::string summary = FormatExitSummary(outcome, options);
   std::fputs(summary.c_str(), stderr);
   const std::string error_file = VariableOrEmpty(invocation.environment, kErrorFile);
   if (!error_file.empty() && outcome.root_cause) {
@@ -270,13 +302,15 @@ int RunCommand(const Invocation& invocation) {
   absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, invocation);
   if (!setup.ok()) return Refuse(setup.status());
   const agent::AgentOptions prepared = setup->agent;
+  const SummaryOptions summary{
+      .program = flags.spec.program.name, .this_node = prepared.node.name, .python = setup->python};
   const absl::StatusOr<JobOutcome> outcome =
       NodeRun(*std::move(setup), invocation, flags.output).Run(*std::move(guardian));
   if (!outcome.ok()) {
     UndoNodeSetup(prepared);
     return Refuse(outcome.status());
   }
-  return Conclude(*outcome, flags.spec.program.name, prepared.node.name, invocation);
+  return Conclude(*outcome, summary, invocation);
 }
 
 }  // namespace muster::launcher

@@ -35,6 +35,10 @@ struct UserSecret {
 //         kUnavailable: it cannot be read or made.
 absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);
 
+// The secret that everybody knows: authentication is off (--auth=none), and whoever reaches the port
+// is let in.
+UserSecret PublicSecret();
+
 // Reads one token file, with the same checks; never makes one.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 

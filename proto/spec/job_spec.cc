@@ -259,6 +259,11 @@ absl::Status JobSpec::Validate() const {
   return CheckLogs(logs);
 }
 
+std::vector<int> HandledSignals(const JobSpec& spec) {
+  if (!spec.signals_to_handle.empty()) return spec.signals_to_handle;
+  return {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+}
+
 RendezvousSettings MakeRendezvousSettings(const JobSpec& spec) {
   return {.min_nodes = spec.min_nodes,
           .max_nodes = spec.max_nodes,

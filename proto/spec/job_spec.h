@@ -78,7 +78,14 @@ struct StreamSelection {
   friend bool operator==(const StreamSelection&, const StreamSelection&) = default;
 };
 
-enum class ConsoleMode { kAll, kRank0, kNone };
+// --console. Every rank's output appears but with kRank0 and kNone.
+enum class ConsoleMode {
+  kAuto,    // prefixes on a terminal that several workers share, else none
+  kRaw,     // no prefixes, whatever else asks for them
+  kPrefix,  // prefixes, also in a pipe and for the only worker of a node
+  kRank0,   // only the worker that is rank 0 of the job
+  kNone,
+};
 enum class NumaBinding { kNone, kNode, kSocket, kExclusive, kCoreComplex };
 
 struct LogSpec {
@@ -88,10 +95,10 @@ struct LogSpec {
   std::vector<int> local_ranks_filter;  // empty: all; else only these reach the console
   std::vector<std::string> duplicate_stdout_filters;
   std::vector<std::string> duplicate_stderr_filters;
-  ConsoleMode console = ConsoleMode::kAll;
-  bool fold = false;                 // identical lines of several ranks appear once, with a count
-  std::string line_prefix_template;  // empty: [host:rank]; else ${role_name} ${local_rank} ${rank}
-                                     // are replaced
+  ConsoleMode console = ConsoleMode::kAuto;
+  bool fold = false;  // identical lines of several ranks appear once, with a count
+  // With ${hostname} ${role_name} ${local_rank} ${rank}; empty: chosen (agent/process/log_routing.h).
+  std::string line_prefix_template;
   friend bool operator==(const LogSpec&, const LogSpec&) = default;
 };
 
@@ -121,6 +128,8 @@ struct JobSpec {
   PortRange worker_ports;
   std::optional<bool> is_host;  // --rdzv_conf is_host: host the server here (true) or never (false)
   bool tls = true;
+  // --auth: nodes prove the user's secret to each other. Without it nothing is encrypted either.
+  bool authentication = true;
   absl::Duration join_timeout = absl::Seconds(600);
   absl::Duration last_call_timeout = absl::Seconds(30);
   absl::Duration close_timeout = absl::Seconds(30);
@@ -132,7 +141,7 @@ struct JobSpec {
   // What happens when something ends.
   int max_restarts = 0;
   absl::Duration shutdown_timeout = absl::Seconds(30);
-  std::vector<int> signals_to_handle;  // signal numbers; empty: SIGTERM SIGINT SIGHUP SIGQUIT
+  std::vector<int> signals_to_handle;  // signal numbers; empty: see HandledSignals
   double monitor_interval_s = 0.1;     // accepted for compatibility; exits are seen at once
 
   // What runs.
@@ -152,5 +161,8 @@ struct JobSpec {
 };
 
 RendezvousSettings MakeRendezvousSettings(const JobSpec& spec);
+
+// What ends the job when the launcher gets it: `signals_to_handle`, or the default.
+std::vector<int> HandledSignals(const JobSpec& spec);
 
 }  // namespace muster

@@ -89,14 +89,11 @@ TEST_F(Console, IsReadByTheOnlyWorker) {
   EXPECT_EQ(Subprocess(options).Wait().out, options.stdin_text);
 }
 
-TEST_F(Console, ShowsEveryRankWithHostAndRankInFront) {
+TEST_F(Console, ShowsEveryRank) {
   const std::string script = ShellScript("train.sh", "echo I am $RANK");
   const SubprocessResult result = Run({"run", "--nproc_per_node=3", script});
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_THAT(Lines(result.out),
-                Contains(ContainsRegex(absl::StrCat("^\\[.+", rank, "\\]:? *I am ", rank, "$"))))
-        << ToString(result);
-  }
+  EXPECT_THAT(Lines(result.out), UnorderedElementsAre("I am 0", "I am 1", "I am 2"))
+      << ToString(result);
 }
 
 TEST_F(Console, KeepsStandardErrorApart) {

@@ -10,6 +10,10 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
 // Notes the signals it gets and ends `$1` signals later (0: never).
 constexpr char kTakesNote[] = R"(
 import os, signal, sys
@@ -86,6 +90,32 @@ TEST_F(Stop, PassesUserSignalsOnUnderSlurmAndStopsNothing) {
   ExpectSignals("SIGUSR1\nSIGTERM\n");
 }
 
+TEST_F(Stop, EndsAtAUserSignalThatItIsToHandleThoughTheWorkersSucceed) {
+  Subprocess job = StartTakingNote("1", {"--signals_to_handle=SIGTERM,SIGUSR1"});
+  job.Signal(SIGUSR1);
+  EXPECT_THAT(job.Wait(), ExitsWith(128 + SIGUSR1));
+  ExpectSignals("SIGUSR1\n");
+}
+
+TEST_F(Stop, LeavesASignalAloneThatItWasStartedIgnoring) {
+  SubprocessOptions options =
+      OptionsFor({"run", "--nproc_per_node=2", PythonScript("train.py", kTakesNote), "1"});
+  options.ignored_signals = {SIGHUP, SIGINT};
+  Subprocess job(options);
+  ASSERT_TRUE(WaitForOut("ready0") && WaitForOut("ready1"));
+  job.Signal(SIGHUP);
+  job.Signal(SIGINT);
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+  ExpectSignals("SIGTERM\n");
+}
+
+TEST_F(Stop, TellsTheWorkersWhichSignalsEndTheJob) {
+  const std::string script = ShellScript("train.sh", "echo $TORCHELASTIC_SIGNALS_TO_HANDLE");
+  EXPECT_EQ(Run({"run", script}).out, "SIGTERM,SIGINT,SIGHUP,SIGQUIT\n");
+  EXPECT_EQ(Run({"run", "--signals_to_handle=TERM,USR1", script}).out, "SIGTERM,SIGUSR1\n");
+}
+
 // Leaves grandchildren in sessions of their own that ignore SIGTERM; the worker itself goes on as
 // `$1` says.
 constexpr char kForksDaemons[] = R"(
@@ -127,6 +157,21 @@ class Leftovers : public JobTest {
 TEST_F(Leftovers, AreNoneAfterSuccess) {
   EXPECT_THAT(StartDaemons("ends").Wait(), ExitsWith(0));
   ExpectNothingIsLeft();
+}
+
+TEST_F(Leftovers, OfWorkersThatSucceededMayEndByThemselves) {
+  const SubprocessResult result = Run(
+      {"run", ShellScript("train.sh",
+                          "(sleep 2.5; echo uploaded > $OUT/upload) > /dev/null 2>&1 &\nexit 0")});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(ReadOut("upload"), "uploaded\n");
+  EXPECT_THAT(result.err, AllOf(HasSubstr("left running: "), ContainsRegex("\\(pid [0-9]+\\)")));
+}
+
+TEST_F(Leftovers, OfWorkersThatSucceededAreNamedWhenTheyAreStopped) {
+  const SubprocessResult result = StartDaemons("ends").Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("stopping what the workers left running: "));
 }
 
 TEST_F(Leftovers, AreNoneAfterAFailure) {

@@ -35,6 +35,7 @@ const Environment kGolden = {
     {"TORCHELASTIC_MAX_RESTARTS", "2"},
     {"TORCHELASTIC_RUN_ID", "golden"},
     {"TORCHELASTIC_ERROR_FILE", "/.*/attempt_0/1/error\\.json"},
+    {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
     {"OMP_NUM_THREADS", "1"},
     {"TF_CONFIG", "\\{.*\\}"},

@@ -122,7 +122,8 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     StartWorkers(node, start->assignment);
   } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
     SignalWorkers(node, signal->signal);
-  } else if (std::holds_alternative<agent::SweepDescendants>(effect)) {
+  } else if (std::holds_alternative<agent::SweepDescendants>(effect) ||
+             std::holds_alternative<agent::AwaitDescendants>(effect)) {
     schedule_.After(absl::Milliseconds(1), [this, id] { StepAgent(id, agent::DescendantsGone{}); });
   } else if (const auto* finish = std::get_if<agent::Finish>(&effect)) {
     FinishNode(node, finish->outcome);

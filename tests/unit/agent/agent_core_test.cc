@@ -228,16 +228,63 @@ TEST_F(AgentCoreTest, LeavesTheJobRatherThanRestartBesideAnUnkillableWorker) {
   EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 1);
 }
 
-TEST_F(AgentCoreTest, SweepsWhatWorkersLeftBehindAlsoAfterSuccess) {
+TEST_F(AgentCoreTest, LetsWhatSuccessfulWorkersLeftRunningEndByItself) {
   Run();
   Exit(0, 0);
-  EXPECT_THAT(All<SweepDescendants>(), IsEmpty());
+  EXPECT_THAT(All<AwaitDescendants>(), IsEmpty());
   Exit(1, 0);
+  EXPECT_THAT(All<AwaitDescendants>(), SizeIs(1));
+  EXPECT_THAT(All<SweepDescendants>(), IsEmpty());
+  Do(Tick{}, absl::Seconds(1));
+  EXPECT_THAT(All<NameDescendants>(), SizeIs(1));
+  Do(DescendantsNamed{{"aws s3 cp (pid 4711)"}});
+  ASSERT_THAT(All<Announce>(), SizeIs(1));
+  EXPECT_THAT(All<Announce>()[0].text, HasSubstr("left running: aws s3 cp (pid 4711); waiting"));
+  Do(Tick{}, kGrace - absl::Seconds(2));
+  EXPECT_THAT(All<SweepDescendants>(), IsEmpty());
+  Do(DescendantsGone{});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kSucceeded);
+}
+
+TEST_F(AgentCoreTest, EndsWhatSuccessfulWorkersLeftRunningOnceTheGraceIsOver) {
+  Run();
+  Exit(0, 0);
+  Exit(1, 0);
+  Do(Tick{}, absl::Seconds(1));
+  Do(DescendantsNamed{{"aws (pid 4711)"}});
+  Do(Tick{}, kGrace);
   ASSERT_THAT(All<SweepDescendants>(), SizeIs(1));
   EXPECT_EQ(All<SweepDescendants>()[0].signal, SIGTERM);
+  ASSERT_THAT(All<Announce>(), SizeIs(1));
+  EXPECT_THAT(All<Announce>()[0].text, HasSubstr("stopping what"));
   Do(Tick{}, absl::Seconds(5));
   ASSERT_THAT(All<SweepDescendants>(), SizeIs(1));
   EXPECT_EQ(All<SweepDescendants>()[0].signal, SIGKILL);
+}
+
+TEST_F(AgentCoreTest, EndsWhatSuccessfulWorkersLeftRunningAtOnceIfTheRoundStops) {
+  Run();
+  Exit(0, 0);
+  Exit(1, 0);
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kRestart, .reason = "restart 1 of 3"});
+  ASSERT_THAT(All<SweepDescendants>(), SizeIs(1));
+  EXPECT_EQ(All<SweepDescendants>()[0].signal, SIGTERM);
+}
+
+TEST_F(AgentCoreTest, StopsAtAUserSignalThatItWasToldToHandle) {
+  AgentCoreOptions options = Options();
+  options.stop_signals = {SIGUSR1};
+  core_ = AgentCore(options);
+  Run();
+  Do(SignalReceived{SIGUSR2});
+  EXPECT_FALSE(core_.is_leaving());
+  Do(SignalReceived{SIGUSR1});
+  ASSERT_TRUE(core_.is_leaving());
+  Exit(0, 0);
+  Exit(1, 0);
+  Do(DescendantsGone{});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 128 + SIGUSR1);
 }
 
 TEST_F(AgentCoreTest, ReportsSuccessAndWaitsForTheOthers) {

@@ -1,6 +1,7 @@
 #include "agent/process/log_pump.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,8 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "agent/process/pty.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/io/log.h"
@@ -76,6 +79,7 @@ class LogPumpTest : public ::testing::Test {
     std::signal(SIGXFSZ, SIG_IGN);
     std::string pattern = ::testing::TempDir() + "/log_pump_XXXXXX";
     directory_ = ::mkdtemp(pattern.data());
+    stdin_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     stdout_.reset(::open(Path("console_stdout").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     stderr_.reset(::open(Path("console_stderr").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     log::Configure({.sink = [this](const std::string& line) { logged_.push_back(line); }});
@@ -91,9 +95,11 @@ class LogPumpTest : public ::testing::Test {
             .run_directory = directory_,
             .host = "h",
             .role = "default",
+            .console_stdin = stdin_.get(),
             .console_stdout = stdout_.get(),
             .console_stderr = stderr_.get(),
-            .flush_after = absl::Milliseconds(1)};
+            .partial_line_wait = absl::Milliseconds(1),
+            .fold_window = absl::Milliseconds(1)};
   }
   void Start(LogSpec logs, int num_workers = 2) {
     StartWith(Options(std::move(logs)), num_workers);
@@ -129,6 +135,7 @@ class LogPumpTest : public ::testing::Test {
   std::string Stderr() const { return ReadAll(Path("console_stderr")); }
 
   std::string directory_;
+  UniqueFd stdin_;
   UniqueFd stdout_;
   UniqueFd stderr_;
   std::vector<std::string> logged_;
@@ -140,8 +147,19 @@ class LogPumpTest : public ::testing::Test {
 LogSpec Tee() { return {.tee = {.all = StreamSet::kBoth}}; }
 LogSpec Redirect() { return {.redirects = {.all = StreamSet::kBoth}}; }
 
-TEST_F(LogPumpTest, PrintsLinesOfSeveralWorkersWithHostAndRank) {
+LogSpec Prefixed() { return {.console = ConsoleMode::kPrefix}; }
+
+TEST_F(LogPumpTest, WritesWhatTheWorkersWriteIntoAFile) {
   Start({});
+  Put(streams_[0].stdout_fd, "{\"loss\": 3}\n\r10%\r20%\n");
+  Put(streams_[1].stderr_fd, "warning\n");
+  Finish();
+  EXPECT_EQ(Stdout(), "{\"loss\": 3}\n\r10%\r20%\n");
+  EXPECT_EQ(Stderr(), "warning\n");
+}
+
+TEST_F(LogPumpTest, PrintsHostAndRankIfAsked) {
+  Start(Prefixed());
   Put(streams_[0].stdout_fd, "hello\n");
   Put(streams_[1].stderr_fd, "warning\n");
   Finish();
@@ -149,10 +167,13 @@ TEST_F(LogPumpTest, PrintsLinesOfSeveralWorkersWithHostAndRank) {
   EXPECT_EQ(Stderr(), "[h:11] warning\n");
 }
 
-TEST_F(LogPumpTest, LetsAnOnlyWorkerInheritTheTerminal) {
+TEST_F(LogPumpTest, KeepsTheLastOutputOfAnOnlyWorkerToo) {
   Start({}, 1);
-  EXPECT_EQ(streams_[0].stdout_fd.get(), -1);
-  EXPECT_EQ(streams_[0].stderr_fd.get(), -1);
+  Put(streams_[0].stdout_fd, "step 1\n");
+  Put(streams_[0].stderr_fd, "ValueError\n");
+  Finish();
+  EXPECT_EQ(Stdout() + Stderr(), "step 1\nValueError\n");
+  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "step 1\nValueError");
 }
 
 TEST_F(LogPumpTest, MakesADirectoryForEachWorkerAndNamesItsErrorFile) {
@@ -177,7 +198,7 @@ TEST_F(LogPumpTest, WritesTeedStreamsToFileUnchangedAndToTheConsole) {
   Put(streams_[0].stdout_fd, bytes);
   Finish();
   EXPECT_EQ(Log("0/stdout.log"), bytes);
-  EXPECT_EQ(Stdout(), std::string("[h:10] a\n[h:10] b\xff\xfe\0c\n", 22));
+  EXPECT_EQ(Stdout(), std::string("[default0]:a\n[default0]:b\xff\xfe\0c\n", 30));
 }
 
 TEST_F(LogPumpTest, AppendsToWhatAnEarlierAttemptWrote) {
@@ -212,14 +233,14 @@ TEST_F(LogPumpTest, NeverTearsLinesOfManyWorkers) {
   Finish();
   std::vector<int> next(4, 0);
   for (absl::string_view line : absl::StrSplit(Stdout(), '\n', absl::SkipEmpty())) {
-    const int worker = line[4] - '0';
-    ASSERT_EQ(line, absl::StrCat("[h:1", worker, "] line ", next[worker]++, " ends here"));
+    const int worker = line[8] - '0';
+    ASSERT_EQ(line, absl::StrCat("[default", worker, "]:line ", next[worker]++, " ends here"));
   }
   EXPECT_THAT(next, ElementsAre(kLines, kLines, kLines, kLines));
 }
 
 TEST_F(LogPumpTest, ShowsAnUnfinishedLineAfterAWhile) {
-  Start({});
+  Start(Prefixed());
   Put(streams_[0].stdout_fd, "Name: ");
   RunUntil([&] { return !Stdout().empty(); });
   EXPECT_EQ(Stdout(), "[h:10] Name: ");
@@ -229,14 +250,21 @@ TEST_F(LogPumpTest, ShowsAnUnfinishedLineAfterAWhile) {
 }
 
 TEST_F(LogPumpTest, EndsTheLastLineOfAStreamThatStopsInTheMiddle) {
-  Start({});
+  Start(Prefixed());
   Put(streams_[0].stdout_fd, "no newline");
   Finish();
   EXPECT_EQ(Stdout(), "[h:10] no newline\n");
 }
 
+TEST_F(LogPumpTest, AddsNothingToTheLastBytesOfAnOnlyWorker) {
+  Start({}, 1);
+  Put(streams_[0].stdout_fd, "no newline");
+  Finish();
+  EXPECT_EQ(Stdout(), "no newline");
+}
+
 TEST_F(LogPumpTest, PrintsOurOwnLineInARowOfItsOwn) {
-  LogPumpOptions options = Options({});
+  LogPumpOptions options = Options(Prefixed());
   options.console_stderr = options.console_stdout;
   StartWith(options, 2);
   Put(streams_[0].stdout_fd, "unfinished");
@@ -249,7 +277,7 @@ TEST_F(LogPumpTest, FoldsEqualLinesWithACount) {
   LogSpec logs;
   logs.fold = true;
   LogPumpOptions options = Options(logs);
-  options.flush_after = absl::Seconds(100);
+  options.fold_window = absl::Seconds(100);
   StartWith(options, 3);
   for (const WorkerStreams& streams : streams_) Put(streams.stdout_fd, "loading\n");
   Put(streams_[1].stdout_fd, "only me\n");
@@ -282,6 +310,92 @@ TEST_F(LogPumpTest, FiltersWholeLinesThatWereShownInPieces) {
   Put(streams_[0].stdout_fd, "oss\n");
   Finish();
   EXPECT_EQ(Log("filtered_stdout.log"), "[h:10] step 7 loss\n");
+}
+
+// A pump whose console is a terminal.
+class TerminalPumpTest : public LogPumpTest {
+ protected:
+  TerminalPumpTest() : pty_(OpenPty({.columns = 60, .rows = 20})) {
+    if (!pty_) return;
+    termios modes;
+    ::tcgetattr(pty_->worker.get(), &modes);
+    ::cfmakeraw(&modes);
+    ::tcsetattr(pty_->worker.get(), TCSANOW, &modes);
+  }
+  void SetUp() override {
+    if (!pty_) GTEST_SKIP() << "this system has no pseudo terminals";
+  }
+  LogPumpOptions OnTerminal(LogSpec logs) {
+    LogPumpOptions options = Options(std::move(logs));
+    options.console_stdin = options.console_stdout = options.console_stderr = pty_->worker.get();
+    return options;
+  }
+  // Until the screen's bytes have `text`.
+  bool Shows(const std::string& text) {
+    RunUntil([&] {
+      screen_ += TakeAvailable(pty_->ours.get());
+      return absl::StrContains(screen_, text);
+    });
+    return absl::StrContains(screen_, text);
+  }
+  static int ColumnsSeenBy(const UniqueFd& fd) { return GetWindowSize(fd.get()).columns; }
+
+  std::optional<Pty> pty_;
+  std::string screen_;
+};
+
+TEST_F(TerminalPumpTest, GivesEveryWorkerATerminalLessItsPrefix) {
+  StartWith(OnTerminal({}), 2);
+  EXPECT_TRUE(IsTerminal(streams_[1].stdout_fd.get()) && IsTerminal(streams_[1].stderr_fd.get()));
+  EXPECT_EQ(ColumnsSeenBy(streams_[1].stdout_fd), 60 - 7);
+  EXPECT_FALSE(streams_[1].stdin_fd);
+  Put(streams_[1].stdout_fd, "hello\n");
+  EXPECT_TRUE(Shows("[h:11] hello\n")) << screen_;
+}
+
+TEST_F(TerminalPumpTest, ResizesTheWorkersTerminals) {
+  StartWith(OnTerminal({}), 2);
+  SetWindowSize(pty_->ours.get(), {.columns = 100, .rows = 30});
+  pump_->OnWindowSize();
+  EXPECT_EQ(GetWindowSize(streams_[0].stderr_fd.get()), (WindowSize{.columns = 93, .rows = 30}));
+}
+
+TEST_F(TerminalPumpTest, LeavesTheBytesOfAnOnlyWorkerAsTheyAre) {
+  StartWith(OnTerminal({}), 1);
+  EXPECT_EQ(ColumnsSeenBy(streams_[0].stdout_fd), 60);
+  Put(streams_[0].stdout_fd, "\x1b[2J\r10%\n\x1b[A");
+  EXPECT_TRUE(Shows("\x1b[2J\r10%\n\x1b[A")) << screen_;
+}
+
+TEST_F(TerminalPumpTest, HandsKeysToAnOnlyWorkerAndTheModesBackAtTheEnd) {
+  StartWith(OnTerminal({}), 1);
+  termios before, after;
+  ASSERT_EQ(::write(pty_->ours.get(), "42\n", 3), 3);
+  char typed[16] = {};
+  RunUntil([&] {
+    int available = 0;
+    return ::ioctl(streams_[0].stdin_fd.get(), FIONREAD, &available) == 0 && available == 3;
+  });
+  EXPECT_EQ(::read(streams_[0].stdin_fd.get(), typed, sizeof typed), 3);
+  EXPECT_STREQ(typed, "42\n");
+  streams_.clear();
+  ASSERT_EQ(::tcgetattr(pty_->worker.get(), &before), 0);
+  pump_->CloseAttempt();
+  ASSERT_EQ(::tcgetattr(pty_->worker.get(), &after), 0);
+  EXPECT_EQ(after.c_lflag & (ICANON | ECHO), 0u) << "as it was: raw";
+}
+
+TEST_F(TerminalPumpTest, GivesAPipeToATeedStream) {
+  StartWith(OnTerminal(Tee()), 2);
+  EXPECT_FALSE(IsTerminal(streams_[0].stdout_fd.get()));
+}
+
+TEST_F(TerminalPumpTest, SeesTheLastBytesOfAWorkerThatHasEnded) {
+  StartWith(OnTerminal({}), 1);
+  Put(streams_[0].stdout_fd, "last words\n");
+  streams_.clear();
+  pump_->DrainNow(LocalRank(0));
+  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "last words");
 }
 
 TEST_F(LogPumpTest, KeepsTheLastOutputOfAWorkerWhoseLinesAreNotShown) {
@@ -319,7 +433,7 @@ TEST_F(LogPumpTest, ClosesAnAttemptWhoseStreamsADescendantKeepsOpen) {
   Start({});
   Put(streams_[0].stdout_fd, "last words\n");
   pump_->CloseAttempt();
-  EXPECT_EQ(Stdout(), "[h:10] last words\n");
+  EXPECT_EQ(Stdout(), "last words\n");
   EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "last words");
   EXPECT_EQ(::write(streams_[0].stdout_fd.get(), "x", 1), -1);
 }
@@ -339,7 +453,8 @@ TEST_F(LogPumpTest, GoesOnWithTheConsoleWhenAFileMayNotGrow) {
   Finish();
   pump_->CloseAttempt();
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_EQ(TakeAvailable(console.read_end.get()), "[h:10] first line\n[h:10] second line\n");
+  EXPECT_EQ(TakeAvailable(console.read_end.get()),
+            "[default0]:first line\n[default0]:second line\n");
   EXPECT_EQ(Log("0/stdout.log"), "firs");
   EXPECT_THAT(logged_, ElementsAre(AllOf(HasSubstr(Path("attempt_0/0/stdout.log")),
                                          HasSubstr("File too large")),
@@ -385,9 +500,9 @@ TEST_F(LogPumpTest, NeitherBlocksNorLosesLinesWhenTheConsoleDoesNotRead) {
   std::string seen;
   RunUntil([&] {
     seen += TakeAvailable(console.read_end.get());
-    return seen.size() >= printed * (line.size() + 7);
+    return seen.size() >= printed * (line.size());
   });
-  EXPECT_EQ(seen.size(), printed * (line.size() + 7));
+  EXPECT_EQ(seen.size(), printed * (line.size()));
   EXPECT_EQ(::fcntl(console.write_end.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
@@ -409,9 +524,9 @@ TEST_F(LogPumpTest, DoesNotBlockOnASocketConsole) {
   std::string seen;
   RunUntil([&] {
     seen += TakeAvailable(reader.get());
-    return seen.size() >= 2000 * (line.size() + 7);
+    return seen.size() >= 2000 * (line.size());
   });
-  EXPECT_EQ(seen.size(), 2000 * (line.size() + 7));
+  EXPECT_EQ(seen.size(), 2000 * (line.size()));
   EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 

@@ -13,16 +13,51 @@ constexpr ConsoleStream kOut = ConsoleStream::kStdout;
 const std::vector<PumpedWorker> kOne = {{LocalRank(0), Rank(0)}};
 const std::vector<PumpedWorker> kTwo = {{LocalRank(0), Rank(4)}, {LocalRank(1), Rank(5)}};
 
-const StreamRoute kInherited{.way = Way::kInherit, .to_console = true};
 const StreamRoute kConsole{.to_console = true};
+const StreamRoute kPrefixed{.to_console = true, .has_prefix = true};
+const StreamRoute kTerminal{.way = Way::kTerminal, .to_console = true};
+const StreamRoute kShared{.way = Way::kTerminal, .to_console = true, .has_prefix = true};
 const StreamRoute kFile{.way = Way::kFile, .to_file = true};
-const StreamRoute kBoth{.to_file = true, .to_console = true};
+const StreamRoute kBoth{.to_file = true, .to_console = true, .has_prefix = true};
 const StreamRoute kDropped{};
 
 StreamSelection All(StreamSet set) { return {.all = set}; }
 
-TEST(DecideRoutes, LetsAnOnlyWorkerInheritTheTerminal) {
-  EXPECT_THAT(DecideRoutes({}, kOut, kOne), ElementsAre(kInherited));
+constexpr ConsoleFacts kOnTerminal{.is_terminal = true};
+
+TEST(DecideRoutes, ReadsAnOnlyWorkerAsItReadsSeveral) {
+  EXPECT_THAT(DecideRoutes({}, kOut, kOne), ElementsAre(kConsole));
+}
+
+TEST(DecideRoutes, GivesWorkersATerminalWhereWeHaveOne) {
+  EXPECT_THAT(DecideRoutes({}, kOut, kTwo, kOnTerminal), ElementsAre(kShared, kShared));
+}
+
+TEST(DecideRoutes, PutsNoPrefixOnATerminalThatOneWorkerHasToItself) {
+  EXPECT_THAT(DecideRoutes({}, kOut, kOne, kOnTerminal), ElementsAre(kTerminal));
+  EXPECT_THAT(DecideRoutes({.local_ranks_filter = {1}}, kOut, kTwo, kOnTerminal),
+              ElementsAre(kDropped, kTerminal));
+}
+
+TEST(DecideRoutes, PutsAPrefixWhereItIsAskedFor) {
+  for (const LogSpec& logs : {LogSpec{.console = ConsoleMode::kPrefix}, LogSpec{.fold = true},
+                              LogSpec{.line_prefix_template = "${rank}: "}}) {
+    EXPECT_THAT(DecideRoutes(logs, kOut, kOne), ElementsAre(kPrefixed));
+  }
+}
+
+TEST(DecideRoutes, PutsNoPrefixAnywhereInRawMode) {
+  const LogSpec logs{.tee = All(StreamSet::kBoth), .console = ConsoleMode::kRaw, .fold = true};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kOne),
+              ElementsAre(StreamRoute{.to_file = true, .to_console = true}));
+}
+
+TEST(PrefixTemplate, IsTorchrunsForATeedStreamAndAGivenRole) {
+  EXPECT_EQ(PrefixTemplate({}, kOut, kOne[0], {}), kHostPrefix);
+  EXPECT_EQ(PrefixTemplate({.tee = All(StreamSet::kStdout)}, kOut, kOne[0], {}), kTorchrunPrefix);
+  EXPECT_EQ(PrefixTemplate({.tee = All(StreamSet::kStderr)}, kOut, kOne[0], {}), kHostPrefix);
+  EXPECT_EQ(PrefixTemplate({}, kOut, kOne[0], {.has_role = true}), kTorchrunPrefix);
+  EXPECT_EQ(PrefixTemplate({.line_prefix_template = "x"}, kOut, kOne[0], {.has_role = true}), "x");
 }
 
 TEST(DecideRoutes, PipesTheOutputOfSeveralWorkersToTheConsole) {
@@ -66,7 +101,7 @@ TEST(DecideRoutes, WritesATeedStreamOfAnUnlistedRankToItsFileOnly) {
 TEST(DecideRoutes, MeansTheGlobalRankByConsoleRank0) {
   const LogSpec logs{.console = ConsoleMode::kRank0};
   EXPECT_THAT(DecideRoutes(logs, kOut, kTwo), ElementsAre(kDropped, kDropped));
-  EXPECT_THAT(DecideRoutes(logs, kOut, kOne), ElementsAre(kInherited));
+  EXPECT_THAT(DecideRoutes(logs, kOut, kOne), ElementsAre(kConsole));
 }
 
 TEST(DecideRoutes, DropsTheOutputOfAnOnlyWorkerWithoutAConsole) {
@@ -77,7 +112,8 @@ TEST(DecideRoutes, FiltersTeedStreamsOnlyIfAnyIsTeed) {
   LogSpec logs;
   logs.tee.by_local_rank = {{1, StreamSet::kStdout}};
   logs.duplicate_stdout_filters = {"loss"};
-  const StreamRoute filtered{.to_file = true, .to_console = true, .to_filtered = true};
+  const StreamRoute filtered{
+      .to_file = true, .to_console = true, .to_filtered = true, .has_prefix = true};
   EXPECT_THAT(DecideRoutes(logs, kOut, kTwo), ElementsAre(kConsole, filtered));
 }
 

@@ -1,5 +1,7 @@
 #include "agent/core/worker_environment.h"
 
+#include <csignal>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -88,6 +90,13 @@ TEST(MakeWorkerEnvs, MakesEnvironmentsThatTheRuntimeCanRead) {
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_TRUE(*decoded == env);
   }
+}
+
+TEST(MakeWorkerEnvs, TellsWhichSignalsEndTheJobAsTorchrunDoes) {
+  const auto envs = MakeWorkerEnvs(Assignment{.local_world_size = 1, .world_size = 1},
+                                   {.signals_to_handle = {SIGTERM, SIGUSR1}});
+  ASSERT_EQ(envs.size(), 1u);
+  EXPECT_EQ(envs[0].signals_to_handle, "SIGTERM,SIGUSR1");
 }
 
 }  // namespace

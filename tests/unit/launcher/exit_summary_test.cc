@@ -113,6 +113,19 @@ TEST(FormatExitSummary, SaysThatAProgramNeverStarted) {
   EXPECT_THAT(text, HasSubstr("rank 5 on node2 could not be started"));
 }
 
+TEST(FormatExitSummary, NamesThePythonWhereAnotherMayHaveBeenMeant) {
+  WorkerFailure root = Rank5();
+  SummaryOptions options = OnNode("node2");
+  options.python = "/usr/bin/python3 (the first on PATH)";
+  EXPECT_THAT(FormatExitSummary(Failed(root), options), Not(HasSubstr("python")));
+  root.last_output = "ModuleNotFoundError: No module named 'torch'";
+  EXPECT_THAT(FormatExitSummary(Failed(root), options),
+              HasSubstr("python    : /usr/bin/python3 (the first on PATH); PYTHON_EXEC chooses"));
+  options.this_node = "node1";
+  EXPECT_THAT(FormatExitSummary(Failed(root), options), Not(HasSubstr("PYTHON_EXEC")))
+      << "node2 may have another";
+}
+
 TEST(FormatExitSummary, ListsOtherFailuresAndCountsTheRest) {
   JobOutcome outcome = Failed(Rank5());
   for (int i = 0; i < 5; ++i) {

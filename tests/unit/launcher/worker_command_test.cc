@@ -1,5 +1,6 @@
 #include "launcher/worker_command.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -12,11 +13,19 @@ using ::testing::Not;
 
 using Command = std::vector<std::string>;
 
+const std::string kMachineProgram(
+    "\x7f"
+    "ELF\1\0",
+    6);
+
 // A file system of names, made for one test.
 class FakeFiles {
  public:
   FakeFiles& File(const std::string& path) { return Add(path, FileKind::kFile); }
-  FakeFiles& Executable(const std::string& path) { return Add(path, FileKind::kExecutable); }
+  FakeFiles& Executable(const std::string& path, const std::string& head = kMachineProgram) {
+    heads_[path] = head;
+    return Add(path, FileKind::kExecutable);
+  }
   FakeFiles& Directory(const std::string& path) { return Add(path, FileKind::kDirectory); }
   FakeFiles& Variable(const std::string& name, const std::string& value) {
     environment_[name] = value;
@@ -33,6 +42,10 @@ class FakeFiles {
       const auto it = kinds_.find(path.rfind("./", 0) == 0 ? path.substr(2) : path);
       return it == kinds_.end() ? FileKind::kAbsent : it->second;
     };
+    lookup.head_of = [this](const std::string& path) {
+      const auto it = heads_.find(path);
+      return it == heads_.end() ? std::string() : it->second;
+    };
     lookup.list_directory = [this](const std::string& directory) {
       std::vector<std::string> names;
       for (const auto& [path, kind] : kinds_) {
@@ -46,7 +59,10 @@ class FakeFiles {
     lookup.invoked_as = invoked_as_;
     lookup.binary_directory = "/opt/muster/bin";
     lookup.environment = environment_;
-    return ResolveWorkerCommand(program, lookup);
+    absl::StatusOr<WorkerProgram> resolved = ResolveWorkerCommand(program, lookup);
+    if (!resolved.ok()) return resolved.status();
+    python = absl::StrCat(resolved->python, " ", resolved->python_why);
+    return resolved->argv;
   }
 
   Command Of(const Program& program) const {
@@ -61,11 +77,14 @@ class FakeFiles {
     return std::string(status.message());
   }
 
+  mutable std::string python;  // of the last one resolved, and why
+
  private:
   FakeFiles& Add(const std::string& path, FileKind kind) {
     kinds_[path] = kind;
     return *this;
   }
+  std::map<std::string, std::string> heads_;
   std::map<std::string, FileKind> kinds_ = {{"/usr/bin/python3", FileKind::kExecutable}};
   std::string invoked_as_ = "/opt/muster/bin/muster";
   EnvironmentMap environment_ = {{"PATH", "/usr/local/bin:/usr/bin"}};
@@ -100,6 +119,41 @@ TEST(ResolveWorkerCommand, RunsFoldersThatHaveAMain) {
 
 TEST(ResolveWorkerCommand, ExecutesWhatIsExecutable) {
   EXPECT_THAT(FakeFiles().Executable("bin/train").Of("bin/train"), ElementsAre("bin/train"));
+}
+
+TEST(ResolveWorkerCommand, RunsAnExecutableTextOfPythonsUnbuffered) {
+  for (const char* head : {"#!/usr/bin/python3\nimport os", "#!/usr/bin/env python\n",
+                           "#! /usr/bin/env -S python3.11 -O\n",
+                           "#!/usr/bin/env PYTHONPATH=. python3\n", "import torch\n", "#!python"}) {
+    EXPECT_THAT(FakeFiles().Executable("train", head).Of("train"),
+                ElementsAre("/usr/bin/python3", "-u", "train"))
+        << head;
+  }
+  for (const char* head :
+       {"#!/bin/sh\n", "#!/usr/bin/env bash\necho python", "#!/opt/pypy\n", ""}) {
+    EXPECT_THAT(FakeFiles().Executable("train", head).Of("train"), ElementsAre("./train")) << head;
+  }
+}
+
+TEST(ResolveWorkerCommand, LeavesAnInstalledProgramItsOwnInterpreter) {
+  EXPECT_THAT(
+      FakeFiles().Executable("/usr/bin/accelerate", "#!/venv/bin/python\n").Of("accelerate"),
+      ElementsAre("/usr/bin/accelerate"));
+}
+
+TEST(ResolveWorkerCommand, TellsWhichPythonAndWhy) {
+  FakeFiles files;
+  files.File("t.py").Of("t.py");
+  EXPECT_EQ(files.python, "/usr/bin/python3 the first on PATH");
+  files.Executable("/venv/bin/python3").Variable("VIRTUAL_ENV", "/venv").Of("t.py");
+  EXPECT_EQ(files.python, "/venv/bin/python3 VIRTUAL_ENV");
+  files.Executable("/env/bin/torchrun")
+      .Executable("/env/bin/python")
+      .InvokedAs("/env/bin/torchrun");
+  files.Of("t.py");
+  EXPECT_EQ(files.python, "/env/bin/python the one beside /env/bin/torchrun");
+  files.Variable("PYTHON_EXEC", "/env/bin/python").Of("t.py");
+  EXPECT_EQ(files.python, "/env/bin/python PYTHON_EXEC");
 }
 
 TEST(ResolveWorkerCommand, PrefersAFileOfTheCurrentFolderToPath) {

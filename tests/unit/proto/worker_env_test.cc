@@ -30,6 +30,7 @@ WorkerEnv Rank5() {
   env.max_restarts = 3;
   env.run_id = "job7";
   env.error_file = "/logs/attempt_2/1/error.json";
+  env.signals_to_handle = "SIGTERM,SIGINT";
   env.instance = Instance(6);
   env.round = Round(2);
   env.agent_socket = "/run/agent.sock";
@@ -56,6 +57,7 @@ TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
       {"TORCHELASTIC_MAX_RESTARTS", "3"},
       {"TORCHELASTIC_RUN_ID", "job7"},
       {"TORCHELASTIC_ERROR_FILE", "/logs/attempt_2/1/error.json"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
       {"OMP_NUM_THREADS", "1"},
       {"MUSTER_INSTANCE", "6"},
