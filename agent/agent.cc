@@ -238,7 +238,8 @@ void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round roun
                   .rank = env.rank,
                   .round = round,
                   .error_file = streams.error_file};
-  WorkerCommand command{.worker_id = id, .argv = options_.worker_command};
+  WorkerCommand command{.worker_id = id,
+                        .argv = WorkerArguments(options_.worker_command, env.local_rank)};
   EnvironmentMap environment = options_.environment;
   for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
   for (const auto& [name, value] : environment) {

@@ -37,6 +37,13 @@ void AppendText(std::string& out, absl::string_view key, const std::string& text
   }
 }
 
+// The last line that is not blank.
+std::string LastLine(absl::string_view text) {
+  text = absl::StripAsciiWhitespace(text);
+  const size_t end = text.find_last_of("\r\n");
+  return std::string(end == absl::string_view::npos ? text : text.substr(end + 1));
+}
+
 std::string Name(const WorkerFailure& failure) {
   return absl::StrCat("rank ", ToString(failure.rank), " on ", failure.node_name);
 }
@@ -82,6 +89,12 @@ void AppendFailure(std::string& out, int index, const WorkerFailure& failure,
     AppendField(out, "python", absl::StrCat(options.python, "; PYTHON_EXEC chooses another"));
   }
   AppendField(out, "error_file", failure.error_file.empty() ? "<N/A>" : failure.error_file);
+  const bool was_shown = options.was_shown && options.was_shown(failure);
+  const std::string& words = failure.error_file.empty() ? failure.last_output : failure.message;
+  if (was_shown && !failure.start_failed && !words.empty()) {
+    AppendField(out, "output", absl::StrCat("shown above, ending with: ", LastLine(words)));
+    return;
+  }
   if (!failure.message.empty()) {
     AppendText(out, failure.error_file.empty() ? "message" : "traceback", failure.message);
   }

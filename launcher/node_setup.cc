@@ -23,12 +23,14 @@ namespace muster::launcher {
 namespace {
 
 constexpr absl::Duration kResolvePatience = absl::Seconds(20);
-constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 
-// Set and empty is something else than not set: it hides all devices.
-std::optional<std::string> Find(const EnvironmentMap& environment, const std::string& name) {
-  const std::string* value = FindVariable(environment, name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(*value);
+// Set and empty is something else than not set: it hides all devices. HIP's list goes before CUDA's,
+// as it does on ROCm.
+std::optional<std::string> VisibleDevices(const EnvironmentMap& environment) {
+  const std::string hip = VariableOrEmpty(environment, "HIP_VISIBLE_DEVICES");
+  if (!hip.empty()) return hip;
+  const std::string* cuda = FindVariable(environment, "CUDA_VISIBLE_DEVICES");
+  return cuda == nullptr ? std::nullopt : std::optional<std::string>(*cuda);
 }
 
 std::string HostName() {
@@ -95,7 +97,7 @@ absl::Status BindDevices(const JobSpec& spec, const Invocation& invocation,
                          agent::AgentOptions* options) {
   agent::DeviceRequest request{.nproc_per_node = spec.nproc_per_node,
                                .virtual_local_rank = spec.virtual_local_rank,
-                               .visible_devices = Find(invocation.environment, kVisibleDevices),
+                               .visible_devices = VisibleDevices(invocation.environment),
                                .num_cpus = agent::CountCpus()};
   std::vector<agent::Gpu> all_gpus;
   if (agent::NeedsGpuCount(request) || spec.numa_binding != NumaBinding::kNone) {
@@ -147,6 +149,18 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
   return absl::OkStatus();
 }
 
+// One thread per worker unless the user says otherwise, as torchrun has it: safe, and often too few.
+void NoteThreads(const EnvironmentMap& environment, NodeSetup* setup) {
+  const int workers = setup->agent.node.local_world_size;
+  const int share = agent::CountCpus() / workers;
+  if (workers < 2 || share < 2 || !VariableOrEmpty(environment, "OMP_NUM_THREADS").empty()) return;
+  setup->notes.push_back(
+      absl::StrCat("each of the ", workers,
+                   " workers gets OMP_NUM_THREADS=1; the CPUs of this node would "
+                   "give each ",
+                   share));
+}
+
 }  // namespace
 
 absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& invocation) {
@@ -159,13 +173,17 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& inv
     setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
   MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, &options));
   MUSTER_RETURN_IF_ERROR(FindAddress(spec, &setup));
+  // In a worker of another job, TF_CONFIG is that job's and not the user's.
+  const bool is_nested = FindVariable(invocation.environment, "MUSTER_INSTANCE") != nullptr;
   for (const auto& [name, value] : invocation.environment) {
-    if (!IsWithheldFromWorkers(name)) options.environment[name] = value;
+    if (IsWithheldFromWorkers(name) || (is_nested && name == "TF_CONFIG")) continue;
+    options.environment[name] = value;
   }
   options.server = setup.endpoint ? absl::StrCat("the rendezvous at ",
                                                  ToString(Endpoint{.host = setup.endpoint->host,
                                                                    .port = setup.endpoint->port}))
                                   : "this node's own rendezvous";
+  NoteThreads(invocation.environment, &setup);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
   return setup;
 }

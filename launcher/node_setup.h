@@ -17,8 +17,9 @@ namespace muster::launcher {
 struct NodeSetup {
   agent::AgentOptions agent;
   std::optional<ResolvedEndpoint> endpoint;  // none: one node alone, no port and no server address
-  std::string python;     // the workers' interpreter and why it is this one; empty: none
-  bool may_host = false;  // this node may try to host the server at the endpoint
+  std::string python;              // the workers' interpreter and why it is this one; empty: none
+  bool may_host = false;           // this node may try to host the server at the endpoint
+  std::vector<std::string> notes;  // worth a line each, once
 };
 
 // Errors: kInvalidArgument / kResourceExhausted for the user, naming the flag and the value.

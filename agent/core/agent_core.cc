@@ -268,7 +268,12 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
       BeginStop(after, SIGTERM, grace, now, out);
       return;
     case Phase::kStopping:
-      if (after_ == After::kAsk || after_ == After::kWait) after_ = after;
+      if (after_ == After::kAsk || after_ == After::kWait) {
+        if (after == After::kJoin) {
+          out.push_back(Announce{Announce::Level::kInfo, "restarting", stop.reason});
+        }
+        after_ = after;
+      }
       EndLingering(now, out);
       return;
     case Phase::kWaiting:

@@ -1,7 +1,10 @@
 #include "agent/core/worker_environment.h"
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "proto/base/process_end.h"
 #include "proto/spec/job_spec.h"
 
@@ -25,7 +28,45 @@ std::vector<std::string> WorkerAddresses(const Assignment& assignment) {
   return addresses;
 }
 
+constexpr absl::string_view kLocalRank = "local_rank";
+
+bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+
+// Of `text`, which stands behind a `$`: how much of it names the local rank; 0 if it does not.
+size_t LengthOfMacro(absl::string_view text) {
+  if (absl::StartsWith(text, "{local_rank}")) return kLocalRank.size() + 2;
+  const bool is_whole =
+      absl::StartsWith(text, kLocalRank) &&
+      (text.size() == kLocalRank.size() || !IsNameCharacter(text[kLocalRank.size()]));
+  return is_whole ? kLocalRank.size() : 0;
+}
+
+std::string Substitute(absl::string_view argument, const std::string& local_rank) {
+  std::string out;
+  for (size_t i = 0; i < argument.size(); ++i) {
+    out.push_back(argument[i]);
+    if (argument[i] != '$') continue;
+    if (absl::StartsWith(argument.substr(i + 1), "$")) {
+      ++i;
+    } else if (const size_t length = LengthOfMacro(argument.substr(i + 1)); length > 0) {
+      out.pop_back();
+      out.append(local_rank);
+      i += length;
+    }
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<std::string> WorkerArguments(const std::vector<std::string>& command,
+                                         LocalRank local_rank) {
+  std::vector<std::string> arguments = command;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    arguments[i] = Substitute(arguments[i], ToString(local_rank));
+  }
+  return arguments;
+}
 
 std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
                                       const WorkerEnvContext& context) {

@@ -36,4 +36,11 @@ struct WorkerEnvContext {
 std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
                                       const WorkerEnvContext& context);
 
+// `command` (argv) for the worker of `local_rank`: in all but the program's own name, ${local_rank}
+// and $local_rank become the number and $$ becomes $, as torchrun has it; any other $ stays.
+//
+// Source: torch 2.15, torch/distributed/elastic/utils/api.py `macros` (Python's string.Template).
+std::vector<std::string> WorkerArguments(const std::vector<std::string>& command,
+                                         LocalRank local_rank);
+
 }  // namespace muster::agent

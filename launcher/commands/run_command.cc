@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/agent.h"
 #include "agent/process/error_file.h"
+#include "agent/process/log_routing.h"
 #include "agent/process/port_reservation.h"
 #include "asio/dispatch.hpp"
 #include "asio/executor_work_guard.hpp"
@@ -228,12 +229,15 @@ class NodeRun {
     const absl::StatusOr<int> port = server_->Listen(endpoint.address, endpoint.port);
     if (port.ok()) {
       setup_.agent.hosts_server = true;
-      log::Write(
-          log::Level::kInfo, "hosting",
-          absl::StrCat("hosting the rendezvous at ",
-                       ToString(Endpoint{.host = endpoint.host, .port = *port}),
-                       setup_.agent.spec.authentication ? "" : kAuthenticationOff,
-                       "; the job ends if this node is lost (musterd elsewhere would outlive it)"));
+      // A job of one node ends with it anyway.
+      const char* const warning =
+          setup_.agent.spec.is_single_node()
+              ? ""
+              : "; the job ends if this node is lost (musterd elsewhere would outlive it)";
+      log::Write(log::Level::kInfo, "hosting",
+                 absl::StrCat("hosting the rendezvous at ",
+                              ToString(Endpoint{.host = endpoint.host, .port = *port}),
+                              setup_.agent.spec.authentication ? "" : kAuthenticationOff, warning));
       return true;
     }
     server_.reset();
@@ -269,6 +273,15 @@ class NodeRun {
   bool told_leaving_ = false;
 };
 
+// Whether the console of this node has shown what the worker wrote to stderr.
+bool WasShown(const WorkerFailure& failure, const LogSpec& logs) {
+  const agent::StreamRoute route =
+      agent::DecideRoutes(logs, agent::ConsoleStream::kStderr,
+                          {{.local_rank = failure.local_rank, .rank = failure.rank}})
+          .front();
+  return route.to_console;
+}
+
 int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
              const Invocation& invocation) {
   if (outcome.exit_code == 0) return 0;
@@ -301,9 +314,15 @@ int RunCommand(const Invocation& invocation) {
   if (!guardian.ok()) return Refuse(guardian.status());
   absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, invocation);
   if (!setup.ok()) return Refuse(setup.status());
+  for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
   const agent::AgentOptions prepared = setup->agent;
-  const SummaryOptions summary{
-      .program = flags.spec.program.name, .this_node = prepared.node.name, .python = setup->python};
+  const SummaryOptions summary{.program = flags.spec.program.name,
+                               .this_node = prepared.node.name,
+                               .python = setup->python,
+                               .was_shown = [&](const WorkerFailure& failure) {
+                                 return failure.node_name == prepared.node.name &&
+                                        WasShown(failure, flags.spec.logs);
+                               }};
   const absl::StatusOr<JobOutcome> outcome =
       NodeRun(*std::move(setup), invocation, flags.output).Run(*std::move(guardian));
   if (!outcome.ok()) {

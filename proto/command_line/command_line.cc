@@ -44,7 +44,7 @@ class Reader {
       } else if (arg.size() > 1 && arg[0] == '-') {
         MUSTER_RETURN_IF_ERROR(TakeShort(arg));
       } else if (grammar_.ends_at_script) {
-        line_.script.assign(args_.begin() + static_cast<ptrdiff_t>(next_), args_.end());
+        TakeScript();
         break;
       } else {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -73,6 +73,14 @@ class Reader {
   }
 
  private:
+  // As argparse has it, the first `--` ends the options even right behind the script.
+  void TakeScript() {
+    line_.script.assign(args_.begin() + static_cast<ptrdiff_t>(next_), args_.end());
+    if (line_.script.size() > 1 && line_.script[1] == "--") {
+      line_.script.erase(line_.script.begin() + 1);
+    }
+  }
+
   // The option that is spelled so in full; nullptr if none is.
   const Option* FindExactly(const std::string& spelling) const {
     if (!absl::StartsWith(spelling, "--")) return nullptr;

@@ -63,7 +63,8 @@ struct Given {
 
 struct CommandLine {
   std::map<std::string, Given> values;  // by Option::name
-  std::vector<std::string> script;      // the script and its arguments, byte for byte
+  // The script and its arguments, byte for byte, but for a `--` between them.
+  std::vector<std::string> script;
   std::vector<std::string> warnings;
   std::string print;  // not empty: help or the like, to be printed instead of doing anything
 

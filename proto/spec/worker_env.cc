@@ -152,8 +152,12 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   if (env.local_world_size > 1 && !IsSet(inherited, "OMP_NUM_THREADS")) {
     out["OMP_NUM_THREADS"] = "1";
   }
-  if (!env.visible_devices.empty()) out["CUDA_VISIBLE_DEVICES"] = env.visible_devices;
-  if (!env.tf_config.empty()) out["TF_CONFIG"] = env.tf_config;
+  if (!env.visible_devices.empty()) {
+    out["CUDA_VISIBLE_DEVICES"] = env.visible_devices;
+    // On ROCm it goes before CUDA's, so it may not keep the list of all.
+    if (IsSet(inherited, "HIP_VISIBLE_DEVICES")) out["HIP_VISIBLE_DEVICES"] = env.visible_devices;
+  }
+  if (!env.tf_config.empty() && !IsSet(inherited, "TF_CONFIG")) out["TF_CONFIG"] = env.tf_config;
   EncodeRuntime(env, out);
   return out;
 }

@@ -49,8 +49,8 @@ struct WorkerEnv {
 };
 
 // The variables to set over `inherited`: torchrun's set, MUSTER_*, TF_CONFIG. Variables with an
-// inherited value that wins (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING) are absent from the
-// result then. The caller drops what IsWithheldFromWorkers names from `inherited` itself.
+// inherited value that wins (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG) are absent
+// from the result then; HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what IsWithheldFromWorkers names from `inherited` itself.
 EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
 
 // The inverse, for the runtime. Without MUSTER_* and RANK the program is one rank of one; without

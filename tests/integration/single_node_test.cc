@@ -116,12 +116,13 @@ TEST_F(Console, MayBeAFile) {
 
 using Script = JobTest;
 
-TEST_F(Script, GetsItsArgumentsUntouched) {
+// As under torchrun: ${local_rank} and $$ become the number and $.
+TEST_F(Script, GetsItsArgumentsWithTheLocalRankFilledIn) {
   const std::string script = ShellScript("train.sh", "printf '<%s>' \"$@\"");
   const Arguments args = {
       "--nproc_per_node=7", "$$", "${local_rank}", "", "--help", "a  b", "-m", "--", "--r"};
   EXPECT_EQ(Run(Arguments{"run", "--nproc_per_node=1", script} + args).out,
-            "<--nproc_per_node=7><$$><${local_rank}><><--help><a  b><-m><--><--r>");
+            "<--nproc_per_node=7><$><0><><--help><a  b><-m><--><--r>");
 }
 
 TEST_F(Script, WithTheSuffixPyIsRunByUnbufferedPython) {

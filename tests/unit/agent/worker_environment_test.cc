@@ -8,6 +8,7 @@
 namespace muster::agent {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Node 1 of 2; nodes of 1 and of 2 workers.
@@ -97,6 +98,19 @@ TEST(MakeWorkerEnvs, TellsWhichSignalsEndTheJobAsTorchrunDoes) {
                                    {.signals_to_handle = {SIGTERM, SIGUSR1}});
   ASSERT_EQ(envs.size(), 1u);
   EXPECT_EQ(envs[0].signals_to_handle, "SIGTERM,SIGUSR1");
+}
+
+TEST(WorkerArguments, NameTheLocalRankAsTorchrunDoes) {
+  EXPECT_THAT(
+      WorkerArguments({"$local_rank", "--out=${local_rank}.log", "$local_rank/x", "$$", "a$$b"},
+                      LocalRank(11)),
+      ElementsAre("$local_rank", "--out=11.log", "11/x", "$", "a$b"));
+}
+
+TEST(WorkerArguments, KeepEveryOtherDollar) {
+  const std::vector<std::string> command = {
+      "p", "$HOME", "${rank}", "$", "$local_ranks", "${local_rank", "$ {", "5$", "", "$LOCAL_RANK"};
+  EXPECT_EQ(WorkerArguments(command, LocalRank(0)), command);
 }
 
 }  // namespace

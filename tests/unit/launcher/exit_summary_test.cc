@@ -102,6 +102,21 @@ TEST(FormatExitSummary, ShowsTheLastOutputWhenThereIsNoErrorFile) {
           "  error_file: <N/A>\n  output    : \n    (last lines)\n    step 1\n    CUDA error\n"));
 }
 
+TEST(FormatExitSummary, ShowsTheLastLineAloneOfWhatTheConsoleHasShown) {
+  WorkerFailure root = Rank5();
+  root.last_output = "Traceback:\n  File \"t.py\"\nValueError: NaN\n\n";
+  SummaryOptions options = OnNode("node2");
+  options.was_shown = [](const WorkerFailure& failure) { return failure.node_name == "node2"; };
+  const std::string text = FormatExitSummary(Failed(root), options);
+  EXPECT_THAT(text, HasSubstr("  output    : shown above, ending with: ValueError: NaN\n"));
+  EXPECT_THAT(text, Not(HasSubstr("Traceback")));
+  root.error_file = "/e";
+  root.message = "Traceback:\nKeyError: 'x'";
+  EXPECT_THAT(FormatExitSummary(Failed(root), options), HasSubstr("ending with: KeyError: 'x'\n"));
+  root.node_name = "node1";
+  EXPECT_THAT(FormatExitSummary(Failed(root), options), HasSubstr("Traceback"));
+}
+
 TEST(FormatExitSummary, SaysThatAProgramNeverStarted) {
   WorkerFailure root = Rank5();
   root.start_failed = true;

@@ -39,6 +39,20 @@ WorkerEnv Rank5() {
 }
 
 // Source: torch 2.15, elastic/agent/server/local_elastic_agent.py. torchrun's names and spellings, byte for byte.
+TEST(EncodeWorkerEnv, KeepsAUsersTfConfig) {
+  WorkerEnv env;
+  env.tf_config = "{}";
+  EXPECT_EQ(EncodeWorkerEnv(env, {}).at("TF_CONFIG"), "{}");
+  EXPECT_FALSE(EncodeWorkerEnv(env, {{"TF_CONFIG", "mine"}}).contains("TF_CONFIG"));
+}
+
+TEST(EncodeWorkerEnv, NarrowsTheDevicesOfHipWithThoseOfCuda) {
+  WorkerEnv env;
+  env.visible_devices = "3";
+  EXPECT_FALSE(EncodeWorkerEnv(env, {}).contains("HIP_VISIBLE_DEVICES"));
+  EXPECT_EQ(EncodeWorkerEnv(env, {{"HIP_VISIBLE_DEVICES", "2,3"}}).at("HIP_VISIBLE_DEVICES"), "3");
+}
+
 TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
   const EnvironmentMap expected = {
       {"RANK", "5"},

@@ -117,6 +117,13 @@ TEST(Split, StopsAtADoubleDash) {
               ElementsAre("--odd-name.py", "--x"));
 }
 
+TEST(Split, DropsADoubleDashRightAfterTheScriptAlone) {
+  EXPECT_THAT(Taken({"t.py", "--", "--x"}).script, ElementsAre("t.py", "--x"));
+  EXPECT_THAT(Taken({"t.py", "--", "--"}).script, ElementsAre("t.py", "--"));
+  EXPECT_THAT(Taken({"t.py", "-x", "--", "y"}).script, ElementsAre("t.py", "-x", "--", "y"));
+  EXPECT_THAT(Taken({"--", "t.py", "--", "y"}).script, ElementsAre("t.py", "--", "y"));
+}
+
 TEST(Split, KeepsValuesAndScriptArgumentsByteForByte) {
   const Args script = {"t.py", "$$", "${local_rank}", "", "[a,b]", "\x01", "--lr=", "-1", "'q'"};
   EXPECT_EQ(Taken(script).script, script);
