@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // how long the last report is tried
 constexpr int kSweepTimeoutMs = 5000;
-// Workers' stores listen on every address (PyTorch's does), so that is what is held for them.
+// Workers may listen on any address, so that is what is held for them.
 constexpr char kEveryAddress[] = "";
 
 AgentCoreOptions MakeCoreOptions(const AgentOptions& options) {
@@ -146,6 +146,7 @@ void Agent::ArmTimer() {
 void Agent::Perform(const SendReport& effect) { link_->SendReport(effect.report); }
 
 void Agent::Perform(const ReservePorts&) {
+  torch_store_.reset();
   ports_.reset();
   master_port_.reset();
   const JobSpec& spec = options_.spec;
@@ -198,16 +199,35 @@ void Agent::Perform(const StartWorkers& effect) {
   }
   context.boards = CreateBoards(assignment_);
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
+  absl::Status ready = streams.status();
+  if (ready.ok() && assignment_.node_rank == NodeRank(0)) ready = ServeTorchStore(envs.front());
   for (size_t i = 0; i < envs.size(); ++i) {
-    if (streams.ok()) {
+    if (ready.ok()) {
       Spawn(envs[i], (*streams)[i], assignment_.round);
       continue;
     }
     const uint64_t id = next_worker_id_++;
     workers_[id] = {
         .local_rank = envs[i].local_rank, .rank = envs[i].rank, .round = assignment_.round};
-    OnSpawnFailed(id, streams.status());
+    OnSpawnFailed(id, ready);
   }
+}
+
+// Before the first worker looks for it.
+absl::Status Agent::ServeTorchStore(const WorkerEnv& env) {
+  TorchStoreServerOptions options{.host = env.master_addr, .port = env.master_port};
+  options.settings.world_size = assignment_.world_size;
+  options.settings.own = assignment_.node_rank;
+  Rank first(0);
+  for (const Peer& peer : assignment_.peers) {
+    options.settings.nodes.push_back({.name = peer.name,
+                                      .address = peer.address,
+                                      .first_rank = first,
+                                      .local_world_size = peer.local_world_size});
+    first = Rank(first.value() + peer.local_world_size);
+  }
+  MUSTER_ASSIGN_OR_RETURN(torch_store_, TorchStoreServer::Start(std::move(options)));
+  return absl::OkStatus();
 }
 
 // The boards of the round before go: its workers have ended, and whoever wanted to read them has. A
@@ -254,6 +274,7 @@ void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round roun
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
+  if (torch_store_ && core_.phase() == Phase::kStopping) torch_store_->StopTelling();
   for (auto& [id, worker] : workers_) {
     worker.signals.push_back(effect.signal);
     guardian_.SignalGroup(id, effect.signal);
@@ -283,6 +304,7 @@ void Agent::Perform(const Announce& effect) {
 }
 
 void Agent::Perform(const Finish& effect) {
+  torch_store_.reset();
   pump_.CloseAttempt();
   pump_.FlushConsole(kFarewell);
   worker_service_.Close();
@@ -325,6 +347,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd) {
   if (found == workers_.end()) return;
   found->second.pid = pid;
   found->second.pidfd = std::move(pidfd);
+  if (torch_store_) torch_store_->AddWorker(found->second.rank, pid);
   Feed(WorkerSpawned{found->second.round, found->second.local_rank, pid});
 }
 

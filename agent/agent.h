@@ -22,6 +22,7 @@
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
 #include "agent/status_line.h"
+#include "agent/torch_store/torch_store_server.h"
 #include "agent/worker_service.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
@@ -102,6 +103,7 @@ class Agent {
   void WarnOfSilentEnd(LocalRank worker);
   WorkerFailure DescribeFailure(const RunningWorker& worker);
   std::vector<std::string> CreateBoards(const Assignment& assignment);
+  absl::Status ServeTorchStore(const WorkerEnv& env);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
 
   // Constant after construction.
@@ -120,7 +122,8 @@ class Agent {
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;
   std::optional<PortReservation> ports_;
-  std::optional<PortReservation> master_port_;  // --master_port of a job on one node
+  std::optional<PortReservation> master_port_;     // --master_port of a job on one node
+  std::unique_ptr<TorchStoreServer> torch_store_;  // on node 0, while its round lasts
   WorkerService worker_service_;
   absl::btree_map<uint64_t, RunningWorker> workers_;
   uint64_t next_worker_id_ = 1;

@@ -140,7 +140,7 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   EncodePlaces(env, out);
   out["MASTER_ADDR"] = env.master_addr;
   out["MASTER_PORT"] = absl::StrCat(env.master_port);
-  out["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  out["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   out["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(env.restart_count);
   out["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(env.max_restarts);
   out["TORCHELASTIC_RUN_ID"] = env.run_id;

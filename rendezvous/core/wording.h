@@ -1,4 +1,5 @@
-// How counts, names, durations and ends of workers read in the messages of the rendezvous.
+// How counts and ends of workers read in the messages of the rendezvous; names and durations:
+// proto/base/words.h.
 //
 // Threads: pure.
 #pragma once
@@ -6,20 +7,16 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "proto/base/membership.h"
+#include "proto/base/words.h"
 
 namespace muster::rendezvous {
 
 // "node" or "nodes".
 absl::string_view Nodes(int count);
 
-// "a", "a and b", "a, b and c", "a, b, c and 5 more": `names` are the first of `count` in all.
-std::string NamesInWords(absl::Span<const std::string> names, int count);
-
-// Rounded to what a person reads: "250ms", "6.3s", "12s", "10m0s" as "600s".
-std::string InWords(absl::Duration duration);
+using muster::InWords;
+using muster::NamesInWords;
 
 // "rank 5 (local rank 1) on node2 exited with code 1".
 std::string InWords(const WorkerFailure& failure);

@@ -30,7 +30,7 @@ const Environment kGolden = {
     {"ROLE_WORLD_SIZE", "2"},
     {"MASTER_ADDR", "[^ ]+"},
     {"MASTER_PORT", kPort},
-    {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+    {"TORCHELASTIC_USE_AGENT_STORE", "True"},
     {"TORCHELASTIC_RESTART_COUNT", "0"},
     {"TORCHELASTIC_MAX_RESTARTS", "2"},
     {"TORCHELASTIC_RUN_ID", "golden"},

@@ -62,6 +62,10 @@ const std::vector<Room>& Rooms() {
       {"rendezvous/server/", {"proto/", "rendezvous/"}},
       {"agent/core/", {"proto/base/", "proto/spec/", "agent/core/"}, true},
       {"agent/process/", {"proto/", "agent/core/", "agent/process/"}},
+      // PyTorch's store: the thread and what listens on it; else the core.
+      {"agent/torch_store/store_thread.", {"agent/torch_store/store_thread.h"}},
+      {"agent/torch_store/torch_store_server.", {"proto/", "agent/process/", "agent/torch_store/"}},
+      {"agent/torch_store/", {"proto/base/", "agent/torch_store/"}, true},
       {"agent/", {"proto/", "agent/", "rendezvous/link/"}},
       {"launcher/commands/",
        {"proto/", "rendezvous/", "agent/", "launcher/", "worker_runtime/options/",

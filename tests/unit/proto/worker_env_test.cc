@@ -66,7 +66,7 @@ TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
       {"ROLE_WORLD_SIZE", "8"},
       {"MASTER_ADDR", "10.0.0.1"},
       {"MASTER_PORT", "41234"},
-      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_RESTART_COUNT", "2"},
       {"TORCHELASTIC_MAX_RESTARTS", "3"},
       {"TORCHELASTIC_RUN_ID", "job7"},

@@ -1,0 +1,163 @@
+#include "agent/torch_store/attendance.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/words.h"
+
+namespace muster::agent {
+namespace {
+
+std::string Shown(const StoreClient& client) {
+  const bool is_v6 = client.address.find(':') != std::string::npos;
+  return is_v6 ? absl::StrCat("[", client.address, "]:", client.port)
+               : absl::StrCat(client.address, ":", client.port);
+}
+
+constexpr size_t kNodesNamed = 3;
+constexpr size_t kRangesNamed = 8;
+
+std::string Ranks(int count) { return absl::StrCat(count, count == 1 ? " rank" : " ranks"); }
+
+}  // namespace
+
+std::string RanksInWords(const std::vector<Rank>& ranks) {
+  std::vector<std::string> parts;
+  int told = 0;
+  for (size_t i = 0; i < ranks.size() && parts.size() < kRangesNamed;) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end].value() == ranks[end - 1].value() + 1) ++end;
+    if (end - i > 2) {
+      parts.push_back(absl::StrCat(ranks[i].value(), " to ", ranks[end - 1].value()));
+    } else {
+      end = i + 1;
+      parts.push_back(absl::StrCat(ranks[i].value()));
+    }
+    told += static_cast<int>(end - i);
+    i = end;
+  }
+  const int untold = static_cast<int>(ranks.size()) - told;
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      NamesInWords(parts, static_cast<int>(parts.size()) + untold));
+}
+
+void Attendance::Connect(StoreConnection connection, StoreClient client) {
+  Visitor visitor{.client = std::move(client)};
+  const auto known = known_.find(Source(visitor.client.address, visitor.client.port));
+  if (known != known_.end()) visitor.rank = known->second;
+  visitors_.emplace(connection, std::move(visitor));
+}
+
+void Attendance::Arrive(StoreConnection connection) {
+  const auto found = visitors_.find(connection);
+  if (found == visitors_.end()) return;
+  found->second.arrived = true;
+  if (found->second.rank) present_.insert(*found->second.rank);
+}
+
+void Attendance::Identify(const std::string& address, int port, Rank rank) {
+  if (rank.value() < 0 || rank.value() >= world_size_) return;
+  if (known_.size() >= 16 * static_cast<size_t>(world_size_)) known_.clear();
+  known_[Source(address, port)] = rank;
+  for (auto& [connection, visitor] : visitors_) {
+    if (visitor.client.port != port || visitor.client.address != address) continue;
+    visitor.rank = rank;
+    if (visitor.arrived) present_.insert(rank);
+  }
+}
+
+void Attendance::Disconnect(StoreConnection connection) {
+  const auto found = visitors_.find(connection);
+  if (found == visitors_.end()) return;
+  known_.erase(Source(found->second.client.address, found->second.client.port));
+  if (found->second.arrived && !found->second.rank &&
+      left_.size() < static_cast<size_t>(world_size_)) {
+    left_.push_back(std::move(found->second));
+  }
+  visitors_.erase(found);
+}
+
+std::optional<size_t> Attendance::NodeOf(const StoreClient& client) const {
+  std::optional<size_t> node;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const bool is_own = static_cast<int>(i) == own_.value();
+    if (nodes_[i].address != client.address && !(is_own && client.is_local)) continue;
+    if (node) return std::nullopt;  // agents that share a machine
+    node = i;
+  }
+  return node;
+}
+
+std::vector<int> Attendance::Unnamed() const {
+  std::vector<int> counts(nodes_.size() + 1, 0);
+  const auto count = [&](const Visitor& visitor) {
+    if (visitor.arrived && !visitor.rank) ++counts[NodeOf(visitor.client).value_or(nodes_.size())];
+  };
+  for (const auto& [connection, visitor] : visitors_) count(visitor);
+  for (const Visitor& visitor : left_) count(visitor);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    counts[i] = std::min(counts[i], nodes_[i].local_world_size - NumNamed(nodes_[i]));
+  }
+  return counts;
+}
+
+int Attendance::NumNamed(const StoreNode& node) const {
+  const auto end = present_.lower_bound(Rank(node.first_rank.value() + node.local_world_size));
+  return static_cast<int>(std::distance(present_.lower_bound(node.first_rank), end));
+}
+
+int Attendance::NumPresent() const {
+  int count = static_cast<int>(present_.size());
+  for (const int unnamed : Unnamed()) count += unnamed;
+  return std::min(count, world_size_);
+}
+
+std::string Attendance::MissingInWords() const {
+  const int missing = world_size_ - NumPresent();
+  const std::vector<int> unnamed = Unnamed();
+  // Somebody has come of whom not even the node is known: any of the absent could be that one.
+  if (nodes_.empty() || unnamed.back() > 0) return Ranks(missing);
+  std::vector<std::string> parts;
+  int nodes_missing = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const StoreNode& node = nodes_[i];
+    std::vector<Rank> absent;
+    for (Rank rank = node.first_rank;
+         absent.size() + NumNamed(node) < static_cast<size_t>(node.local_world_size);
+         rank = rank.Next()) {
+      if (!present_.contains(rank)) absent.push_back(rank);
+    }
+    const int count = static_cast<int>(absent.size()) - unnamed[i];
+    if (count <= 0 || ++nodes_missing > static_cast<int>(kNodesNamed)) continue;
+    if (unnamed[i] > 0) {
+      parts.push_back(
+          absl::StrCat(count, " of the ", node.local_world_size, " ranks of ", node.name));
+    } else {
+      parts.push_back(RanksInWords(absent));
+      if (nodes_.size() > 1) absl::StrAppend(&parts.back(), " (", node.name, ")");
+    }
+  }
+  if (nodes_missing > static_cast<int>(kNodesNamed)) {
+    const int more = nodes_missing - static_cast<int>(kNodesNamed);
+    parts.push_back(absl::StrCat("ranks of ", more, more == 1 ? " more node" : " more nodes"));
+  }
+  return NamesInWords(parts, static_cast<int>(parts.size()));
+}
+
+std::string Attendance::HostOf(StoreConnection connection) const {
+  const auto found = visitors_.find(connection);
+  return found == visitors_.end() ? "" : found->second.client.address;
+}
+
+std::string Attendance::NameOf(StoreConnection connection) const {
+  const auto found = visitors_.find(connection);
+  if (found == visitors_.end()) return "an unknown client";
+  const Visitor& visitor = found->second;
+  if (visitor.rank) return absl::StrCat("rank ", visitor.rank->value());
+  const std::optional<size_t> node = NodeOf(visitor.client);
+  if (visitor.arrived && node) return absl::StrCat("a rank of ", nodes_[*node].name);
+  return Shown(visitor.client);
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,236 @@
+#include "agent/torch_store/torch_store_core.h"
+
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/base/words.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr char kArrivalKey[] = "init/";  // every rank's store adds 1 to it when it is made
+constexpr absl::Duration kSlicePause = absl::Seconds(5);
+// A client that gave up a wait and closes this soon after has failed for it.
+constexpr absl::Duration kFailsWithin = absl::Seconds(10);
+constexpr absl::Duration kShortWait = absl::Seconds(3);
+constexpr size_t kKeyBytesShown = 120;
+
+std::string Shown(const std::string& key) {
+  const bool cut = key.size() > kKeyBytesShown;
+  return absl::StrCat("'", absl::CHexEscape(key.substr(0, kKeyBytesShown)), cut ? "…" : "", "'");
+}
+
+bool IsArrival(const TorchRequest& request) {
+  return request.command == StoreCommand::kAdd && request.keys[0] == kArrivalKey &&
+         request.numbers[0] > 0;
+}
+
+}  // namespace
+
+TorchStoreCore::TorchStoreCore(TorchStoreSettings settings)
+    : settings_(std::move(settings)),
+      store_(settings_.limits),
+      attendance_(settings_.world_size, settings_.nodes, settings_.own),
+      interval_(settings_.repeat) {}
+
+void TorchStoreCore::Open(StoreConnection connection, StoreClient client) {
+  sessions_.try_emplace(connection);
+  attendance_.Connect(connection, std::move(client));
+}
+
+TorchStoreCore::Effects TorchStoreCore::Receive(StoreConnection connection, absl::string_view bytes,
+                                                MonoTime now) {
+  Effects out;
+  const auto found = sessions_.find(connection);
+  if (found == sessions_.end()) return out;
+  Session& session = found->second;  // Serve may end it
+  session.reader.Append(bytes);
+  absl::StatusOr<std::optional<TorchRequest>> request = session.reader.Next();
+  while (request.ok() && request->has_value()) {
+    Serve(connection, **request, now, out);
+    if (!sessions_.contains(connection)) return out;
+    request = session.reader.Next();
+  }
+  unread_bytes_ = unread_bytes_ - session.unread_bytes + session.reader.buffered_bytes();
+  session.unread_bytes = session.reader.buffered_bytes();
+  if (!request.ok()) {
+    Cut(connection, std::string(request.status().message()), out);
+  } else if (unread_bytes_ > settings_.limits.bytes_max) {
+    Cut(connection, "requests that are not whole yet take too much memory", out);
+  }
+  return out;
+}
+
+void TorchStoreCore::Serve(StoreConnection from, const TorchRequest& request, MonoTime now,
+                           Effects& out) {
+  if (request.command == StoreCommand::kIdentify) {
+    const std::string address = attendance_.HostOf(from);
+    for (size_t i = 0; i + 1 < request.numbers.size(); i += 2) {
+      const int64_t port = request.numbers[i], rank = request.numbers[i + 1];
+      if (port < 1 || port > 65535 || rank < 0 || rank >= settings_.world_size) continue;
+      attendance_.Identify(address, static_cast<int>(port), Rank(static_cast<int>(rank)));
+    }
+    TellIfComplete(now, out);
+    return;
+  }
+  if (IsArrival(request)) {
+    attendance_.Arrive(from);
+    TellIfComplete(now, out);
+  }
+  const bool cancels = request.command == StoreCommand::kCancelWait;
+  const std::vector<TorchReply> replies = store_.Apply(from, request);
+  NoteWait(from, cancels, now);
+  for (const TorchReply& reply : replies) {
+    if (const auto* cut = std::get_if<CutClient>(&reply)) {
+      Cut(cut->client, cut->reason, out);
+      continue;
+    }
+    const auto& send = std::get<SendToClient>(reply);
+    if (send.to != from) NoteWait(send.to, /*cancelled=*/false, now);
+    out.push_back(send);
+  }
+}
+
+// After each request: whether `connection` waits now, and since when.
+void TorchStoreCore::NoteWait(StoreConnection connection, bool cancelled, MonoTime now) {
+  const auto found = sessions_.find(connection);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;
+  const auto wait = store_.waits().find(connection);
+  if (wait == store_.waits().end()) {
+    if (!session.waits) return;
+    waiting_.erase({session.since, connection});
+    session.waits = false;
+    session.cancelled_at = now;
+    if (!cancelled) session.awaited.clear();
+    return;
+  }
+  const StoreWait& held = wait->second;
+  const std::string& key = held.barrier.empty() ? *held.absent.begin() : held.barrier;
+  if (session.waits) return;  // one of several keys has come
+  const bool goes_on = session.awaited == key && now - session.cancelled_at <= kSlicePause;
+  if (!goes_on) session.since = now;
+  session.awaited = key;
+  session.waits = true;
+  waiting_.insert({session.since, connection});
+}
+
+TorchStoreCore::Effects TorchStoreCore::Close(StoreConnection connection, MonoTime now) {
+  Effects out;
+  const auto found = sessions_.find(connection);
+  if (found == sessions_.end()) return out;
+  TellIfGivenUp(connection, found->second, now, out);
+  Cut(connection, "", out);
+  out.pop_back();  // it is closed already
+  return out;
+}
+
+void TorchStoreCore::Cut(StoreConnection connection, std::string reason, Effects& out) {
+  const auto found = sessions_.find(connection);
+  if (found == sessions_.end()) return;
+  if (!reason.empty()) {
+    reason =
+        absl::StrCat("closed the connection of ", attendance_.NameOf(connection), ": ", reason);
+  }
+  unread_bytes_ -= found->second.unread_bytes;
+  if (found->second.waits) waiting_.erase({found->second.since, connection});
+  store_.Forget(connection);
+  attendance_.Disconnect(connection);
+  sessions_.erase(found);
+  out.push_back(CutClient{connection, std::move(reason)});
+}
+
+TorchStoreCore::Effects TorchStoreCore::Identify(const std::string& address, int port, Rank rank,
+                                                 MonoTime now) {
+  Effects out;
+  attendance_.Identify(address, port, rank);
+  TellIfComplete(now, out);
+  return out;
+}
+
+// --- What people are told
+
+MonoTime TorchStoreCore::NoticeDue() const {
+  if (!is_telling_ || waiting_.empty() || attendance_.IsComplete())
+    return MonoTime::InfiniteFuture();
+  const MonoTime due = waiting_.begin()->first + settings_.first_notice;
+  return due < next_notice_ ? next_notice_ : due;
+}
+
+MonoTime TorchStoreCore::NextDeadline() const {
+  const MonoTime due = NoticeDue();
+  return due.is_infinite() || looked_up_ ? due : due - settings_.lookup_lead;
+}
+
+TorchStoreCore::Effects TorchStoreCore::Tick(MonoTime now) {
+  Effects out;
+  const MonoTime due = NoticeDue();
+  if (due.is_infinite()) return out;
+  if (now >= due - settings_.lookup_lead && !looked_up_) {
+    looked_up_ = true;
+    out.push_back(LookUpWorkers{});
+  }
+  if (now < due) return out;
+  const auto& [since, connection] = *waiting_.begin();
+  const int present = attendance_.NumPresent();
+  out.push_back(TellPeople{
+      .text = absl::StrCat(Purpose(sessions_.at(connection).awaited), ": ", present, " of ",
+                           settings_.world_size, present == 1 ? " ranks is" : " ranks are",
+                           " there; waiting for ", attendance_.MissingInWords(), " for ",
+                           InWords(now - since))});
+  if (!has_told_) first_wait_ = since;
+  has_told_ = true;
+  looked_up_ = false;
+  next_notice_ = now + interval_;
+  interval_ = 2 * interval_;
+  return out;
+}
+
+void TorchStoreCore::TellIfComplete(MonoTime now, Effects& out) {
+  if (!has_told_ || !is_telling_ || !attendance_.IsComplete()) return;
+  has_told_ = false;
+  out.push_back(
+      TellPeople{.text = absl::StrCat("all ", settings_.world_size, " ranks are there now, after ",
+                                      InWords(now - first_wait_))});
+}
+
+void TorchStoreCore::TellIfGivenUp(StoreConnection connection, const Session& session, MonoTime now,
+                                   Effects& out) {
+  if (!is_telling_ || has_told_end_ || session.awaited.empty()) return;
+  // PyTorch 1 does not say that it gives up: it only closes.
+  const bool gave_up =
+      session.waits ? session.reader.is_bare() && now - session.since >= settings_.first_notice
+                    : now - session.cancelled_at <= kFailsWithin &&
+                          session.cancelled_at - session.since >= kShortWait;
+  if (!gave_up) return;
+  has_told_end_ = true;
+  const absl::Duration waited = (session.waits ? now : session.cancelled_at) - session.since;
+  std::string text =
+      absl::StrCat(attendance_.NameOf(connection), " gave up after ", InWords(waited), ": ");
+  if (attendance_.IsComplete()) {
+    absl::StrAppend(&text, "nobody set the key ", Shown(session.awaited),
+                    " of PyTorch's store that it waited for");
+  } else {
+    absl::StrAppend(&text, Purpose(session.awaited), " needs ", settings_.world_size,
+                    " ranks, of which ", attendance_.NumPresent(),
+                    " came; missing: ", attendance_.MissingInWords());
+  }
+  out.push_back(TellPeople{.is_warning = true, .text = std::move(text)});
+}
+
+// What a rank does that waits for `key`. Source: README.md, "Keys".
+std::string TorchStoreCore::Purpose(const std::string& key) const {
+  return absl::StrContains(key, "default_pg") ? "init_process_group" : "PyTorch's store";
+}
+
+std::string TorchStoreCore::CheckInvariants() const {
+  size_t unread = 0;
+  for (const auto& [connection, session] : sessions_) unread += session.reader.buffered_bytes();
+  if (unread != unread_bytes_) return absl::StrCat("T4: ", unread_bytes_, " is not ", unread);
+  if (waiting_.size() != store_.waits().size()) return "T4: another number of waits";
+  return store_.CheckInvariants();
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,107 @@
+// The store that the agent of node 0 serves to PyTorch in one round, and what it tells people about
+// who waits for whom. Bytes and times in, bytes and sentences out.
+//
+// Pure: same state, event and time give the same effects. Its shell: torch_store_server.h.
+#pragma once
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "agent/torch_store/attendance.h"
+#include "agent/torch_store/request.h"
+#include "agent/torch_store/torch_store.h"
+#include "proto/base/mono_time.h"
+
+namespace muster::agent {
+
+// Which connections belong to this node's workers is to be looked up, and told by Identify.
+struct LookUpWorkers {
+  friend bool operator==(const LookUpWorkers&, const LookUpWorkers&) = default;
+};
+// One line for the console.
+struct TellPeople {
+  bool is_warning = false;
+  std::string text;
+  friend bool operator==(const TellPeople&, const TellPeople&) = default;
+};
+using TorchStoreEffect = std::variant<SendToClient, CutClient, LookUpWorkers, TellPeople>;
+
+struct TorchStoreSettings {
+  int world_size = 1;
+  std::vector<StoreNode> nodes;  // by node rank; empty in very large rounds
+  NodeRank own;                  // the node that serves
+  TorchStoreLimits limits;
+  // A wait of this age is told while ranks are missing; again after the repeat interval, which
+  // doubles each time.
+  absl::Duration first_notice = absl::Seconds(10);
+  absl::Duration repeat = absl::Seconds(60);
+  absl::Duration lookup_lead = absl::Seconds(2);  // before a notice, whom connections belong to
+};
+
+class TorchStoreCore {
+ public:
+  explicit TorchStoreCore(TorchStoreSettings settings);
+
+  using Effects = std::vector<TorchStoreEffect>;
+  void Open(StoreConnection connection, StoreClient client);
+  // After CutClient for `connection` there is nothing to receive from it any more.
+  Effects Receive(StoreConnection connection, absl::string_view bytes, MonoTime now);
+  Effects Close(StoreConnection connection, MonoTime now);
+  Effects Identify(const std::string& address, int port, Rank rank, MonoTime now);
+  Effects Tick(MonoTime now);
+  // The round is being stopped: that ranks are missing is news no longer.
+  void StopTelling() { is_telling_ = false; }
+
+  // Earliest instant at which Tick would return something; InfiniteFuture() if none.
+  MonoTime NextDeadline() const;
+
+  // TorchStore's, and T4: the bytes that are held unread are within the budget.
+  std::string CheckInvariants() const;
+
+ private:
+  // A wait that is given up and taken up again within kSlicePause is one: PyTorch's barriers wait
+  // in slices.
+  struct Session {
+    RequestReader reader;
+    bool waits = false;
+    MonoTime since;
+    MonoTime cancelled_at;
+    std::string awaited;      // a key that was absent; empty once a wait was answered
+    size_t unread_bytes = 0;  // of `reader`, as counted
+  };
+
+  void Serve(StoreConnection from, const TorchRequest& request, MonoTime now, Effects& out);
+  void NoteWait(StoreConnection connection, bool cancelled, MonoTime now);
+  void Cut(StoreConnection connection, std::string reason, Effects& out);
+  // If everybody has come at last and it was said that they had not.
+  void TellIfComplete(MonoTime now, Effects& out);
+  void TellIfGivenUp(StoreConnection connection, const Session& session, MonoTime now,
+                     Effects& out);
+  MonoTime NoticeDue() const;
+  std::string Purpose(const std::string& key) const;
+
+  // Constant after construction.
+  TorchStoreSettings settings_;
+
+  TorchStore store_;
+  Attendance attendance_;
+  std::map<StoreConnection, Session> sessions_;                    // references stay good
+  absl::btree_set<std::pair<MonoTime, StoreConnection>> waiting_;  // by since
+  size_t unread_bytes_ = 0;
+
+  bool is_telling_ = true;
+  bool looked_up_ = false;  // for the notice that is due next
+  bool has_told_ = false;   // that ranks are missing
+  bool has_told_end_ = false;
+  MonoTime first_wait_;      // that was told of
+  MonoTime next_notice_;     // not before
+  absl::Duration interval_;  // until the notice after the next
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,19 @@
+// How lists of names and durations read in messages.
+//
+// Threads: pure.
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace muster {
+
+// "a", "a and b", "a, b and c", "a, b, c and 5 more": `names` are the first of `count` in all.
+std::string NamesInWords(absl::Span<const std::string> names, int count);
+
+// Rounded to what a person reads: "250ms", "6.3s", "12s", "10m0s" as "600s".
+std::string InWords(absl::Duration duration);
+
+}  // namespace muster

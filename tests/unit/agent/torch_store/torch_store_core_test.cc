@@ -1,0 +1,263 @@
+#include "agent/torch_store/torch_store_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/unit/agent/torch_store/store_bytes.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Effects = TorchStoreCore::Effects;
+
+constexpr char kKey[] = "default_pg/0//cpu//0/rank_3";
+
+// Eight ranks, four on each of two nodes; the store is on node1. Rank r connects as connection r.
+class StoreCore : public ::testing::Test {
+ protected:
+  static TorchStoreSettings Settings() {
+    return {.world_size = 8,
+            .nodes = {{"node1", "10.0.0.1", Rank(0), 4}, {"node2", "10.0.0.2", Rank(4), 4}}};
+  }
+  void Come(int rank) {
+    core_.Open(StoreConnection(rank), {.address = rank < 4 ? "127.0.0.1" : "10.0.0.2",
+                                       .port = 40000 + rank,
+                                       .is_local = rank < 4});
+    Keep(core_.Receive(StoreConnection(rank), Arrival(), now_));
+  }
+  void Send(int rank, const std::string& bytes) {
+    Keep(core_.Receive(StoreConnection(rank), bytes, now_));
+  }
+  void Identify(int rank) {
+    Keep(core_.Identify(rank < 4 ? "127.0.0.1" : "10.0.0.2", 40000 + rank, Rank(rank), now_));
+  }
+  // Goes on until `seconds` after the start, ticking whenever the core asks for it.
+  void Until(double seconds) {
+    const MonoTime end = MonoTime::At(absl::Seconds(seconds));
+    while (core_.NextDeadline() <= end) {
+      now_ = core_.NextDeadline();
+      Keep(core_.Tick(now_));
+    }
+    now_ = end;
+  }
+  void Keep(const Effects& effects) {
+    EXPECT_EQ(core_.CheckInvariants(), "");
+    for (const TorchStoreEffect& effect : effects) {
+      if (const auto* tell = std::get_if<TellPeople>(&effect)) told_.push_back(tell->text);
+      if (std::holds_alternative<LookUpWorkers>(effect)) ++lookups_;
+      if (const auto* cut = std::get_if<CutClient>(&effect)) cuts_.push_back(cut->reason);
+    }
+  }
+  TorchStoreCore core_{Settings()};
+  MonoTime now_ = MonoTime::At(absl::ZeroDuration());
+  std::vector<std::string> told_, cuts_;
+  int lookups_ = 0;
+};
+
+TEST_F(StoreCore, ServesWhatComesInPieces) {
+  core_.Open(StoreConnection(1), {.address = "127.0.0.1", .port = 1, .is_local = true});
+  const std::string bytes = Validate() + SetBytes("k", "v") + Byte(kGetCode) + Text("k");
+  Effects last;
+  for (const char byte : bytes) {
+    last = core_.Receive(StoreConnection(1), std::string(1, byte), now_);
+    EXPECT_EQ(core_.CheckInvariants(), "");
+  }
+  EXPECT_THAT(last, ElementsAre(SendToClient{StoreConnection(1), Text("v")}));
+}
+
+TEST_F(StoreCore, CutsWhoSpeaksAnotherProtocolAndSaysWhatItSaw) {
+  core_.Open(StoreConnection(1), {.address = "10.9.9.9", .port = 5555});
+  Send(1, "GET /metrics HTTP/1.1\r\n");
+  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("10.9.9.9:5555: it does not speak the protocol of "
+                                           "PyTorch's store: \"GET /metrics")));
+  EXPECT_THAT(core_.Receive(StoreConnection(1), "more", now_), IsEmpty());
+}
+
+TEST_F(StoreCore, CutsWhoSendsMoreUnfinishedRequestsThanTheBudgetAllows) {
+  TorchStoreSettings settings = Settings();
+  settings.limits.bytes_max = 1000;
+  core_ = TorchStoreCore(settings);
+  core_.Open(StoreConnection(1), {.address = "10.9.9.9", .port = 5555});
+  Send(1, Validate() + Byte(kSetCode) + Text("k") + Number<uint64_t>(100000));
+  EXPECT_THAT(cuts_, IsEmpty());
+  Send(1, std::string(2000, 'x'));
+  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("too much memory")));
+}
+
+TEST_F(StoreCore, NamesTheRanksThatAreMissing) {
+  for (const int rank : {0, 1, 2, 4, 6, 7}) Come(rank);
+  for (const int rank : {0, 1, 2, 4, 6, 7}) Identify(rank);
+  Send(0, WaitBytes({kKey}));
+  Until(9);
+  EXPECT_THAT(told_, IsEmpty());
+  EXPECT_EQ(lookups_, 1);
+  Until(10);
+  EXPECT_THAT(told_, ElementsAre("init_process_group: 6 of 8 ranks are there; waiting for rank 3 "
+                                 "(node1) and rank 5 (node2) for 10s"));
+}
+
+TEST_F(StoreCore, NamesTheRanksOfANodeFromWhichNobodyHasComeWithoutAnyLookup) {
+  for (const int rank : {0, 1, 2, 3}) Come(rank);
+  Send(0, WaitBytes({kKey}));
+  Until(10);
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("4 of 8 ranks are there; waiting for ranks 4 to 7 "
+                                           "(node2)")));
+}
+
+TEST_F(StoreCore, SaysTheNodeAloneWhereTheRanksAreNotKnown) {
+  for (const int rank : {0, 1, 2, 3, 4, 5}) Come(rank);
+  Send(0, WaitBytes({kKey}));
+  Until(10);
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("waiting for 2 of the 4 ranks of node2")));
+}
+
+TEST_F(StoreCore, BelievesAWitnessOfItsOwnAddressAlone) {
+  for (const int rank : {0, 1, 2, 3, 4, 5}) Come(rank);
+  core_.Open(StoreConnection(90), {.address = "10.0.0.2", .port = 50000});
+  Send(90, EncodeIdentify({{40004, 4}, {40005, 5}}));
+  core_.Open(StoreConnection(91), {.address = "10.6.6.6", .port = 50000});
+  Send(91, EncodeIdentify({{40004, 6}, {-1, 3}, {40005, 1000}, {40005, -4}}));
+  Send(0, WaitBytes({kKey}));
+  Until(10);
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("waiting for ranks 6 and 7 (node2)")));
+}
+
+TEST_F(StoreCore, RepeatsTheNoticeMoreAndMoreSeldom) {
+  Come(0);
+  Send(0, WaitBytes({kKey}));
+  Until(600);
+  EXPECT_EQ(told_.size(), 4) << "after 10, 70, 190 and 430 s";
+}
+
+TEST_F(StoreCore, SaysSoWhenTheMissingHaveCome) {
+  for (int rank = 0; rank < 7; ++rank) Come(rank);
+  Send(0, WaitBytes({kKey}));
+  Until(15);
+  told_.clear();
+  Come(7);
+  EXPECT_THAT(told_, ElementsAre("all 8 ranks are there now, after 15s"));
+  Until(1000);
+  EXPECT_EQ(told_.size(), 1);
+}
+
+TEST_F(StoreCore, SaysNothingWhileEveryRankIsThere) {
+  for (int rank = 0; rank < 8; ++rank) Come(rank);
+  Send(0, WaitBytes({"a key of the user's own"}));
+  EXPECT_TRUE(core_.NextDeadline().is_infinite());
+}
+
+TEST_F(StoreCore, SaysNothingOfMissingRanksWhileNobodyWaits) {
+  Come(0);
+  Until(1000);
+  EXPECT_THAT(told_, IsEmpty());
+}
+
+TEST_F(StoreCore, CountsARankThatHasEnded) {
+  for (int rank = 0; rank < 8; ++rank) {
+    Come(rank);
+    if (rank == 3) Identify(3);
+  }
+  Keep(core_.Close(StoreConnection(3), now_));
+  Keep(core_.Close(StoreConnection(5), now_));
+  Send(0, WaitBytes({kKey}));
+  Until(100);
+  EXPECT_THAT(told_, IsEmpty());
+}
+
+TEST_F(StoreCore, SaysWhoGaveUpAndWhoNeverCame) {
+  for (const int rank : {0, 1, 2, 3, 4, 5, 6}) Come(rank);
+  for (const int rank : {0, 4, 5, 6}) Identify(rank);
+  Send(0, WaitBytes({kKey}));
+  Until(300);
+  told_.clear();
+  Send(0, Byte(kCancelWaitCode));
+  Keep(core_.Close(StoreConnection(0), now_));
+  EXPECT_THAT(told_, ElementsAre("rank 0 gave up after 300s: init_process_group needs 8 ranks, of "
+                                 "which 7 came; missing: rank 7 (node2)"));
+}
+
+TEST_F(StoreCore, TakesAWaitInSlicesForOne) {
+  Come(0);
+  for (int slice = 0; slice < 4; ++slice) {
+    Send(0, WaitBytes({kKey}));
+    Until(10 * (slice + 1));
+    Send(0, Byte(kCancelWaitCode) + AddBytes("counter", 0));
+  }
+  Keep(core_.Close(StoreConnection(0), now_));
+  EXPECT_THAT(told_.back(), HasSubstr("gave up after 40s"));
+}
+
+TEST_F(StoreCore, NamesTheKeyThatNobodySetIfEverybodyHadCome) {
+  for (int rank = 0; rank < 8; ++rank) Come(rank);
+  Identify(2);
+  Send(2, WaitBytes({"uid/\x01"}));
+  Until(30);
+  Send(2, Byte(kCancelWaitCode));
+  Keep(core_.Close(StoreConnection(2), now_));
+  EXPECT_THAT(told_, ElementsAre("rank 2 gave up after 30s: nobody set the key 'uid/\\x01' of "
+                                 "PyTorch's store that it waited for"));
+}
+
+TEST_F(StoreCore, DoesNotCallItGivingUpWhenAClientOnlyLooksForAMoment) {
+  Come(0);
+  Send(0, WaitBytes({kKey}));
+  Until(1);
+  Send(0, Byte(kCancelWaitCode));
+  Keep(core_.Close(StoreConnection(0), now_));
+  EXPECT_THAT(told_, IsEmpty());
+}
+
+TEST_F(StoreCore, IsQuietOnceTheRoundIsBeingStopped) {
+  Come(0);
+  Send(0, WaitBytes({kKey}));
+  core_.StopTelling();
+  Until(100);
+  Send(0, Byte(kCancelWaitCode));
+  Keep(core_.Close(StoreConnection(0), now_));
+  EXPECT_THAT(told_, IsEmpty());
+}
+
+TEST_F(StoreCore, SurvivesAnyBytesFromAnyone) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 5000; ++i) {
+    const StoreConnection from(random() % 6);
+    switch (random() % 8) {
+      case 0:
+        core_.Open(StoreConnection(1000 + i), {.address = "10.0.0.2", .port = i});
+        core_.Receive(StoreConnection(1000 + i), Validate(), now_);
+        break;
+      case 1:
+        core_.Close(from, now_);
+        core_.Open(from, {.address = "10.0.0.1", .port = 7});
+        core_.Receive(from, Validate(), now_);
+        break;
+      case 2:
+        now_ = now_ + absl::Seconds(random() % 20);
+        core_.Tick(now_);
+        break;
+      default: {
+        std::string bytes(random() % 40, '\0');
+        for (char& byte : bytes) byte = static_cast<char>(random() % 4 ? random() % 3 : random());
+        core_.Receive(from, bytes, now_);
+      }
+    }
+    ASSERT_EQ(core_.CheckInvariants(), "") << i;
+  }
+}
+
+TEST(RanksInWords, RunsOfThreeAndMoreAreRanges) {
+  EXPECT_EQ(RanksInWords({Rank(3)}), "rank 3");
+  EXPECT_EQ(RanksInWords({Rank(3), Rank(5)}), "ranks 3 and 5");
+  EXPECT_EQ(RanksInWords({Rank(0), Rank(1), Rank(3), Rank(4), Rank(5)}), "ranks 0, 1 and 3 to 5");
+  std::vector<Rank> odd;
+  for (int i = 0; i < 20; ++i) odd.push_back(Rank(2 * i));
+  EXPECT_EQ(RanksInWords(odd), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more");
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,126 @@
+// The store over real sockets of this machine. Its commands: torch_store_test.cc.
+#include "agent/torch_store/torch_store_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "asio/buffer.hpp"
+#include "asio/ip/tcp.hpp"
+#include "asio/read.hpp"
+#include "asio/write.hpp"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/agent/torch_store/store_bytes.h"
+
+namespace muster::agent {
+namespace {
+
+using asio::ip::tcp;
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr int kPatienceSeconds = 30;
+
+std::unique_ptr<TorchStoreServer> Serve(const std::string& host, int port = 0) {
+  auto server = TorchStoreServer::Start({.host = host, .port = port});
+  EXPECT_THAT(server, IsOk());
+  return server.ok() ? *std::move(server) : nullptr;
+}
+
+class Client {
+ public:
+  Client(const std::string& address, int port) : socket_(loop_) {
+    asio::error_code error;
+    socket_.connect(tcp::endpoint(asio::ip::make_address(address), port), error);
+    is_connected_ = !error;
+    const timeval patience{.tv_sec = kPatienceSeconds};
+    if (is_connected_) {
+      ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    }
+  }
+  bool is_connected() const { return is_connected_; }
+  void Send(const std::string& bytes) { asio::write(socket_, asio::buffer(bytes)); }
+  // Empty if the connection ends first.
+  std::string Read(size_t size) {
+    std::string bytes(size, '\0');
+    asio::error_code error;
+    asio::read(socket_, asio::buffer(bytes), error);
+    return error ? "" : bytes;
+  }
+  bool IsCut() {
+    char byte;
+    return ::recv(socket_.native_handle(), &byte, 1, 0) <= 0 && errno != EAGAIN;
+  }
+
+ private:
+  asio::io_context loop_;
+  tcp::socket socket_;
+  bool is_connected_ = false;
+};
+
+TEST(TorchStoreServer, AnswersOneClientWhenAnotherSetsWhatItWaitsFor) {
+  const auto server = Serve("127.0.0.1");
+  Client waiting("127.0.0.1", server->port()), setting("127.0.0.1", server->port());
+  waiting.Send(Validate() + WaitBytes({"k"}));
+  setting.Send(Validate() + SetBytes("k", "v"));
+  EXPECT_EQ(waiting.Read(1), Byte(0));
+  waiting.Send(Byte(kGetCode) + Text("k"));
+  EXPECT_EQ(waiting.Read(9), Text("v"));
+}
+
+TEST(TorchStoreServer, CarriesLargeValuesBothWays) {
+  const auto server = Serve("127.0.0.1");
+  Client client("127.0.0.1", server->port());
+  const std::string value(6 << 20, 'x');
+  client.Send(Validate() + SetBytes("k", value) + Byte(kGetCode) + Text("k"));
+  EXPECT_EQ(client.Read(8 + value.size()), Text(value));
+}
+
+TEST(TorchStoreServer, ListensOnItsAddressAndLoopbackAlone) {
+  const auto server = Serve("127.0.0.2");
+  EXPECT_TRUE(Client("127.0.0.2", server->port()).is_connected());
+  EXPECT_TRUE(Client("127.0.0.1", server->port()).is_connected());
+  EXPECT_FALSE(Client("127.0.0.3", server->port()).is_connected());
+}
+
+TEST(TorchStoreServer, ListensEverywhereIfTheAddressIsNotOfThisMachine) {
+  const auto server = Serve("192.0.2.1");  // of a network for documentation
+  EXPECT_TRUE(Client("127.0.0.3", server->port()).is_connected());
+}
+
+TEST(TorchStoreServer, CutsWhoSpeaksAnotherProtocolAndServesTheOthers) {
+  const auto server = Serve("127.0.0.1");
+  Client other("127.0.0.1", server->port()), client("127.0.0.1", server->port());
+  other.Send("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(other.IsCut());
+  client.Send(Validate() + AddBytes("n", 3));
+  EXPECT_EQ(client.Read(8), Number<int64_t>(3));
+}
+
+TEST(TorchStoreServer, LeavesNothingOfARoundInTheNextOnTheSamePort) {
+  auto server = Serve("127.0.0.1");
+  const int port = server->port();
+  Client old("127.0.0.1", port);
+  old.Send(Validate() + AddBytes("n", 3));
+  EXPECT_EQ(old.Read(8), Number<int64_t>(3));
+  server.reset();
+  EXPECT_TRUE(old.IsCut());
+
+  server = Serve("127.0.0.1", port);
+  Client next("127.0.0.1", port);
+  next.Send(Validate() + AddBytes("n", 1));
+  EXPECT_EQ(next.Read(8), Number<int64_t>(1));
+}
+
+TEST(TorchStoreServer, SaysThatThePortIsTaken) {
+  const auto first = Serve("127.0.0.1");
+  EXPECT_THAT(TorchStoreServer::Start({.host = "127.0.0.1", .port = first->port()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("cannot serve PyTorch's store on 127.0.0.1 port")));
+}
+
+}  // namespace
+}  // namespace muster::agent
