@@ -90,7 +90,8 @@ const std::vector<Room>& Rooms() {
         "worker_runtime/nn/"}},
       {"worker_runtime/comm/communicator_registry.", Backend({"worker_runtime/comm/"})},
       {"worker_runtime/comm/gloo/",
-       Backend({"worker_runtime/comm/gloo/", "worker_runtime/comm/loopback/"})},
+       Backend({"worker_runtime/comm/gloo/", "worker_runtime/comm/shm/"})},
+      {"worker_runtime/comm/shm/", Backend({"worker_runtime/comm/shm/"})},
       {"worker_runtime/comm/loopback/", Backend({"worker_runtime/comm/loopback/"})},
       // NCCL's ranks tell each other of failures over Gloo's connections.
       {"worker_runtime/comm/nccl/",

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
 #include "worker_runtime/comm/gloo/exchange.h"
 
 namespace muster::comm {
@@ -12,9 +14,10 @@ namespace {
 
 enum class MessageKind : uint8_t { kFailure, kQuestion, kAnswer };
 
-// Questions are asked once or twice in a communicator's life; a peer that floods us loses its
-// answers.
+// Questions are asked once or twice in a communicator's life; what floods us is dropped. Each rank's
+// question and the answers to it may pass here.
 constexpr size_t kOutgoingPerPeerMax = 64;
+constexpr size_t kOutgoingPerRankMax = 4;
 
 const uint64_t kSlot = SlotOf(SlotClass::kControl, Operation{}, 0);
 
@@ -23,12 +26,15 @@ const uint64_t kSlot = SlotOf(SlotClass::kControl, Operation{}, 0);
 struct ControlChannel::Message {
   MessageKind kind = MessageKind::kFailure;
   absl::StatusCode code = absl::StatusCode::kOk;
-  int32_t from = 0;
+  int32_t from = 0;   // the peer that sends it
+  int32_t asker = 0;  // of a question or an answer to it
+  int32_t answerer = 0;
+  int64_t question = 0;  // the asker's count
   int64_t sequence = 0;
   Position position;
   std::string text;  // of a failure, cut to what fits
 
-  static constexpr size_t kTextAt = 56;
+  static constexpr size_t kTextAt = 72;
 
   Bytes Encode() const {
     Bytes out{};
@@ -39,8 +45,11 @@ struct ControlChannel::Message {
     std::memcpy(&out[4], &from, sizeof(from));
     std::memcpy(&out[8], &sequence, sizeof(sequence));
     if (position.operation.has_value()) muster::comm::Encode(*position.operation, &out[16]);
+    std::memcpy(&out[48], &asker, sizeof(asker));
+    std::memcpy(&out[52], &answerer, sizeof(answerer));
+    std::memcpy(&out[56], &question, sizeof(question));
     const uint32_t length = std::min(text.size(), kMessageBytes - kTextAt);
-    std::memcpy(&out[48], &length, sizeof(length));
+    std::memcpy(&out[64], &length, sizeof(length));
     std::memcpy(&out[kTextAt], text.data(), length);
     return out;
   }
@@ -57,16 +66,52 @@ struct ControlChannel::Message {
         message.position.operation = *operation;
       }
     }
+    std::memcpy(&message.asker, &in[48], sizeof(message.asker));
+    std::memcpy(&message.answerer, &in[52], sizeof(message.answerer));
+    std::memcpy(&message.question, &in[56], sizeof(message.question));
     uint32_t length = 0;
-    std::memcpy(&length, &in[48], sizeof(length));
+    std::memcpy(&length, &in[64], sizeof(length));
     length = std::min<uint32_t>(length, kMessageBytes - kTextAt);
     message.text.assign(reinterpret_cast<const char*>(&in[kTextAt]), length);
     return message;
   }
 };
 
+std::vector<int> ControlPeers(int rank, int size) {
+  std::vector<int> peers;
+  for (int distance = 1; distance < size; distance *= 2) {
+    peers.push_back((rank + distance) % size);
+    peers.push_back((rank + size - distance) % size);
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectControl(std::shared_ptr<GlooDevice> device,
+                                                         std::shared_ptr<Store> store,
+                                                         const MeshOptions& options) {
+  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<GlooMesh> mesh,
+                          GlooMesh::Create(device, std::move(store), options));
+  WaitPoint connecting;
+  const DeadlineWatch::Entry entry =
+      device->watch->Add(options.deadline, [&connecting] { connecting.Interrupt(); });
+  const absl::Status status = mesh->Reach(ControlPeers(options.rank, options.size), connecting);
+  device->watch->Remove(entry);
+  if (absl::IsAborted(status)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank ", options.rank, " of group ", options.group,
+                     " could not connect with all of its peers until its connect_timeout"));
+  }
+  MUSTER_RETURN_IF_ERROR(status);
+  return mesh;
+}
+
 ControlChannel::ControlChannel(GlooMesh& mesh, ControlSettings settings)
-    : mesh_(mesh), settings_(std::move(settings)), thread_([this] { Run(); }) {}
+    : mesh_(mesh),
+      settings_(std::move(settings)),
+      peers_(ControlPeers(settings_.rank, settings_.size)),
+      thread_([this] { Run(); }) {}
 
 ControlChannel::~ControlChannel() {
   receiving_.Interrupt();
@@ -76,9 +121,12 @@ ControlChannel::~ControlChannel() {
 void ControlChannel::Run() {
   while (true) {
     Bytes bytes;
-    absl::StatusOr<Transfer> receive = mesh_.ReceiveFromAny(kSlot, bytes.data(), bytes.size());
+    absl::StatusOr<TcpTransfer> receive =
+        mesh_.ReceiveFromAny(peers_, kSlot, bytes.data(), bytes.size());
     if (!receive.ok() || !mesh_.Wait(*receive, receiving_).ok()) return;
-    Handle(Message::Decode(bytes));
+    const Message message = Message::Decode(bytes);
+    const bool is_known = std::binary_search(peers_.begin(), peers_.end(), message.from);
+    if (is_known) Handle(message);
   }
 }
 
@@ -86,34 +134,56 @@ void ControlChannel::Handle(const Message& message) {
   switch (message.kind) {
     case MessageKind::kFailure:
       if (message.code != absl::StatusCode::kOk) {
-        settings_.on_failure(absl::Status(message.code, message.text));
+        const absl::Status failure(message.code, message.text);
+        // First: whoever hears of it here may end the communicator.
+        Tell(failure);
+        settings_.on_failure(failure);
       }
       return;
     case MessageKind::kQuestion:
-      if (message.from < 0 || message.from >= settings_.size || message.from == settings_.rank) {
-        return;
-      }
-      Send(message.from, {.kind = MessageKind::kAnswer,
-                          .from = settings_.rank,
-                          .sequence = message.sequence,
-                          .position = settings_.position(message.sequence)});
-      return;
-    case MessageKind::kAnswer: {
-      base::MutexLock lock(mu_);
-      const auto asked = answers_.find(message.sequence);
-      if (asked != answers_.end()) asked->second[message.from] = message.position;
-      answered_.NotifyAll();
-      return;
-    }
+      return HandleQuestion(message);
+    case MessageKind::kAnswer:
+      return HandleAnswer(message);
   }
 }
 
-void ControlChannel::Send(int peer, const Message& message) {
+void ControlChannel::HandleQuestion(const Message& message) {
+  if (message.asker == settings_.rank) return;
+  const size_t most_routes = kOutgoingPerRankMax * settings_.size;
+  if (routes_.size() >= most_routes) return;
+  const bool is_new =
+      routes_.emplace(Question(message.asker, message.question), message.from).second;
+  if (!is_new) return;
+  Message answer = message;
+  answer.kind = MessageKind::kAnswer;
+  answer.answerer = settings_.rank;
+  answer.position = settings_.position(message.sequence);
+  Send(message.from, std::move(answer));
+  for (const int peer : peers_) {
+    if (peer != message.from && peer != message.asker) Send(peer, message);
+  }
+}
+
+void ControlChannel::HandleAnswer(const Message& message) {
+  if (message.asker != settings_.rank) {
+    const auto route = routes_.find(Question(message.asker, message.question));
+    if (route != routes_.end()) Send(route->second, message);
+    return;
+  }
   base::MutexLock lock(mu_);
-  if (outgoing_.size() >= kOutgoingPerPeerMax * settings_.size) return;
+  const auto asked = answers_.find(message.question);
+  if (asked != answers_.end()) asked->second[message.answerer] = message.position;
+  answered_.NotifyAll();
+}
+
+void ControlChannel::Send(int peer, Message message) {
+  message.from = settings_.rank;
+  base::MutexLock lock(mu_);
+  const size_t most = kOutgoingPerPeerMax * peers_.size() + kOutgoingPerRankMax * settings_.size;
+  if (outgoing_.size() >= most) return;
   auto outgoing = std::make_unique<Outgoing>();
   outgoing->bytes = message.Encode();
-  absl::StatusOr<Transfer> transfer =
+  absl::StatusOr<TcpTransfer> transfer =
       mesh_.Send(peer, kSlot, outgoing->bytes.data(), outgoing->bytes.size());
   if (!transfer.ok()) return;  // the peer is gone; it needs no telling
   outgoing->transfer = *std::move(transfer);
@@ -121,31 +191,34 @@ void ControlChannel::Send(int peer, const Message& message) {
 }
 
 void ControlChannel::Tell(const absl::Status& failure) {
-  for (int peer = 0; peer < settings_.size; ++peer) {
-    if (peer == settings_.rank) continue;
+  if (has_told_.exchange(true)) return;
+  for (const int peer : peers_) {
     Send(peer, {.kind = MessageKind::kFailure,
                 .code = failure.code(),
-                .from = settings_.rank,
                 .text = std::string(failure.message())});
   }
 }
 
 std::map<int, Position> ControlChannel::Ask(int64_t sequence, MonoTime deadline) {
+  int64_t question = 0;
   {
     base::MutexLock lock(mu_);
-    answers_[sequence].clear();
+    question = num_asked_++;
+    answers_[question].clear();
   }
-  for (int peer = 0; peer < settings_.size; ++peer) {
-    if (peer == settings_.rank) continue;
-    Send(peer, {.kind = MessageKind::kQuestion, .from = settings_.rank, .sequence = sequence});
+  for (const int peer : peers_) {
+    Send(peer, {.kind = MessageKind::kQuestion,
+                .asker = settings_.rank,
+                .question = question,
+                .sequence = sequence});
   }
   base::MutexLock lock(mu_);
-  const size_t num_peers = settings_.size - 1;
-  while (answers_[sequence].size() < num_peers && MonoNow() < deadline) {
+  const size_t num_others = settings_.size - 1;
+  while (answers_[question].size() < num_others && MonoNow() < deadline) {
     answered_.WaitUntil(mu_, deadline);
   }
-  std::map<int, Position> out = std::move(answers_[sequence]);
-  answers_.erase(sequence);
+  std::map<int, Position> out = std::move(answers_[question]);
+  answers_.erase(question);
   return out;
 }
 

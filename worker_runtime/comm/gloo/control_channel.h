@@ -1,24 +1,31 @@
 // How ranks tell each other of failures, and ask each other where they are. Nothing of it is sent
 // while all goes well.
 //
+// A rank is connected with those a power of two away in either direction (ControlPeers), about
+// 2 log2(n) of them. What it hears first of a failure or a question it passes on to all of them, so
+// news reach everybody in log2(n) hops, around ranks that are gone; answers go back along the way
+// that their question came.
+//
 // One thread receives from all peers; it answers questions also while the communicator's other
 // threads are stuck.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "proto/base/condition.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
-#include "proto/base/condition.h"
 #include "worker_runtime/comm/gloo/gloo_mesh.h"
 #include "worker_runtime/comm/operation.h"
 
@@ -36,23 +43,35 @@ struct Position {
       operation;  // that one, or its last if it has not; nothing: none, or forgotten
 };
 
+// Whom `rank` is connected with, in ascending order.
+std::vector<int> ControlPeers(int rank, int size);
+
+// The mesh of a control channel, connected.
+//
+// Errors: kDeadlineExceeded: options.deadline passed; GlooMesh::Reach's.
+absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectControl(std::shared_ptr<GlooDevice> device,
+                                                         std::shared_ptr<Store> store,
+                                                         const MeshOptions& options);
+
 struct ControlSettings {
   int rank = 0;
   int size = 1;
   std::function<Position(int64_t sequence)> position;  // of this rank; any thread
-  std::function<void(absl::Status)> on_failure;        // a peer's failure; the channel's thread
+  // A peer's failure, which the channel has told on; the channel's thread.
+  std::function<void(absl::Status)> on_failure;
 };
 
 // Threads: safe.
 class ControlChannel {
  public:
-  // `mesh` must outlive it.
+  // `mesh` is ConnectControl's and must outlive it.
   ControlChannel(GlooMesh& mesh, ControlSettings settings);
   ~ControlChannel();
 
-  // Sends `failure` to every peer that can be reached, without waiting for it.
+  // Sends `failure` towards every rank, without waiting for it. The first failure alone travels,
+  // whether it was told here or heard.
   void Tell(const absl::Status& failure);
-  // What the peers say of themselves until `deadline`, by rank; those that did not answer are
+  // What the others say of themselves until `deadline`, by rank; those that did not answer are
   // absent.
   std::map<int, Position> Ask(int64_t sequence, MonoTime deadline);
   // Lets what was told leave, until `deadline`.
@@ -63,21 +82,31 @@ class ControlChannel {
   using Bytes = std::array<uint8_t, kMessageBytes>;
   struct Outgoing {
     Bytes bytes;
-    Transfer transfer;
+    TcpTransfer transfer;
   };
   struct Message;
 
+  // Of one question: who asked, and which of theirs it is.
+  using Question = std::pair<int, int64_t>;
+
   void Run();
   void Handle(const Message& message);
-  void Send(int peer, const Message& message);
+  void HandleQuestion(const Message& message);
+  void HandleAnswer(const Message& message);
+  void Send(int peer, Message message);
 
   GlooMesh& mesh_;
   const ControlSettings settings_;
+  const std::vector<int> peers_;
   WaitPoint receiving_;
+  std::atomic<bool> has_told_ = false;
 
   base::Mutex mu_;
   base::Condition answered_;
-  absl::btree_map<int64_t, std::map<int, Position>> answers_ ABSL_GUARDED_BY(mu_);  // by sequence
+  int64_t num_asked_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::btree_map<int64_t, std::map<int, Position>> answers_ ABSL_GUARDED_BY(mu_);  // by question
+  // The peer that each question came from first; the channel's thread only.
+  absl::btree_map<Question, int> routes_;
   std::vector<std::unique_ptr<Outgoing>> outgoing_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;  // last: it uses everything above
 };

@@ -7,6 +7,16 @@
 
 namespace muster::comm {
 
+namespace {
+
+Stream StreamOf(SlotClass slot_class) {
+  const bool is_transfer =
+      slot_class == SlotClass::kTransfer || slot_class == SlotClass::kTransferHeader;
+  return is_transfer ? Stream::kTransfers : Stream::kCollectives;
+}
+
+}  // namespace
+
 uint64_t SlotOf(SlotClass slot_class, const Operation& operation, uint32_t index) {
   MUSTER_CHECK(index >> Exchange::kIndexBits == 0);
   const uint64_t sequence = static_cast<uint64_t>(operation.sequence);
@@ -32,33 +42,36 @@ absl::Status Exchange::Note(absl::Status status, int peer) {
   return status;
 }
 
+absl::Status Exchange::Reach(absl::Span<const int> peers) { return links_.Reach(peers, point_); }
+
 absl::Status Exchange::Send(int peer, uint32_t index, const void* data, size_t bytes) {
+  return Start(peer, SlotClass::kData, index, data, bytes);
+}
+
+absl::Status Exchange::Send(SlotClass slot_class, int peer, const void* data, size_t bytes) {
+  return Start(peer, slot_class, 0, data, bytes);
+}
+
+absl::Status Exchange::Start(int peer, SlotClass slot_class, uint32_t index, const void* data,
+                             size_t bytes) {
   absl::StatusOr<Transfer> transfer =
-      mesh_.Send(peer, SlotOf(SlotClass::kData, operation_, index), data, bytes);
+      links_.Send(peer, StreamOf(slot_class), SlotOf(slot_class, operation_, index), data, bytes);
   MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
   sends_.push_back(*std::move(transfer));
   return absl::OkStatus();
 }
 
 absl::StatusOr<Transfer> Exchange::Receive(int peer, uint32_t index, void* data, size_t bytes) {
-  absl::StatusOr<Transfer> transfer =
-      mesh_.Receive(peer, SlotOf(SlotClass::kData, operation_, index), data, bytes);
+  absl::StatusOr<Transfer> transfer = links_.Receive(
+      peer, Stream::kCollectives, SlotOf(SlotClass::kData, operation_, index), data, bytes);
   MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
   return transfer;
-}
-
-absl::Status Exchange::Send(SlotClass slot_class, int peer, const void* data, size_t bytes) {
-  absl::StatusOr<Transfer> transfer =
-      mesh_.Send(peer, SlotOf(slot_class, operation_, 0), data, bytes);
-  MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
-  sends_.push_back(*std::move(transfer));
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Transfer> Exchange::Receive(SlotClass slot_class, int peer, void* data,
                                            size_t bytes) {
   absl::StatusOr<Transfer> transfer =
-      mesh_.Receive(peer, SlotOf(slot_class, operation_, 0), data, bytes);
+      links_.Receive(peer, StreamOf(slot_class), SlotOf(slot_class, operation_, 0), data, bytes);
   MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
   return transfer;
 }
@@ -78,7 +91,7 @@ absl::Status Exchange::ShowOperation(int right, int left) {
 absl::Status Exchange::CheckNeighbour() {
   if (neighbours_operation_ == nullptr) return absl::OkStatus();
   const uint8_t* bytes = std::exchange(neighbours_operation_, nullptr);
-  MUSTER_RETURN_IF_ERROR(Note(mesh_.Wait(neighbour_, point_), neighbour_.peer()));
+  MUSTER_RETURN_IF_ERROR(Note(links_.Wait(neighbour_, point_), neighbour_.peer()));
   MUSTER_ASSIGN_OR_RETURN(const Operation theirs, DecodeOperation(bytes));
   if (theirs == operation_) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("rank ", neighbour_.peer(), " called ",
@@ -88,7 +101,7 @@ absl::Status Exchange::CheckNeighbour() {
 
 absl::Status Exchange::Wait(Transfer& transfer) {
   MUSTER_RETURN_IF_ERROR(CheckNeighbour());
-  return Note(mesh_.Wait(transfer, point_), transfer.peer());
+  return Note(links_.Wait(transfer, point_), transfer.peer());
 }
 
 absl::Status Exchange::WaitForSends() { return WaitForSends(0); }

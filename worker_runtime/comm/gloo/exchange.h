@@ -7,7 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker_runtime/comm/gloo/gloo_mesh.h"
+#include "absl/types/span.h"
+#include "worker_runtime/comm/gloo/links.h"
 #include "worker_runtime/comm/operation.h"
 
 namespace muster::comm {
@@ -33,10 +34,13 @@ class Exchange {
   static constexpr int kIndexBits = 20;
 
   // All of them must outlive the exchange.
-  Exchange(GlooMesh& mesh, WaitPoint& point, const Operation& operation)
-      : mesh_(mesh), point_(point), operation_(operation) {}
+  Exchange(Links& links, WaitPoint& point, const Operation& operation)
+      : links_(links), point_(point), operation_(operation) {}
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
+
+  // Before the first message to or from any of `peers`: all of the operation's.
+  absl::Status Reach(absl::Span<const int> peers);
 
   // The memory must stay until WaitForSends, or the end of the exchange; Scratch and the call's own
   // buffers do.
@@ -66,8 +70,10 @@ class Exchange {
 
  private:
   absl::Status Note(absl::Status status, int peer);
+  absl::Status Start(int peer, SlotClass slot_class, uint32_t index, const void* data,
+                     size_t bytes);
 
-  GlooMesh& mesh_;
+  Links& links_;
   WaitPoint& point_;
   const Operation& operation_;
   std::vector<std::unique_ptr<uint8_t[]>> scratch_;  // before the transfers: they end first

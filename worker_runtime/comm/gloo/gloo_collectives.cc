@@ -1,6 +1,8 @@
 #include "worker_runtime/comm/gloo/gloo_collectives.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/reduce_kernels.h"
@@ -13,11 +15,18 @@ bool CanSumOnTheRing(const Operation& op) {
   return AccumulationType(op.dtype) == op.dtype && op.order == SumOrder::kFast;
 }
 
+// Latency counts for more than bytes.
+bool IsSmallAllReduce(const Operation& op) {
+  return op.order == SumOrder::kFast && op.bytes() <= kSmallBytes;
+}
+bool IsRingReduceScatter(const Operation& op) {
+  return CanSumOnTheRing(op) && op.bytes() > kSmallBytes;
+}
+bool IsTreeBroadcast(const Operation& op) { return op.bytes() <= kChunkBytes / 2; }
+
 absl::Status AllReduce(const CollectiveContext& context, const Call& call) {
   const Operation& op = call.operation;
-  if (op.order == SumOrder::kFast && op.bytes() <= kSmallBytes) {
-    return RecursiveDoubling(context, call);
-  }
+  if (IsSmallAllReduce(op)) return RecursiveDoubling(context, call);
   const Blocks blocks{op.count, context.size};
   void* own = At(call.output, op.dtype, blocks.begin(context.rank));
   if (CanSumOnTheRing(op)) {
@@ -31,7 +40,7 @@ absl::Status AllReduce(const CollectiveContext& context, const Call& call) {
 absl::Status ReduceScatter(const CollectiveContext& context, const Call& call) {
   const Operation& op = call.operation;
   const Blocks blocks{op.count * context.size, context.size};
-  if (CanSumOnTheRing(op) && op.bytes() > kSmallBytes) {
+  if (IsRingReduceScatter(op)) {
     return RingReduceScatter(context, op, blocks, call.inputs[0], call.output);
   }
   return DirectReduceScatter(context, call, blocks, call.output);
@@ -44,7 +53,43 @@ absl::Status AllGather(const CollectiveContext& context, const Call& call) {
   return RingAllGather(context, op.dtype, {op.count * context.size, context.size}, call.output);
 }
 
+std::vector<int> Others(int rank, int size) {
+  std::vector<int> out;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank) out.push_back(peer);
+  }
+  return out;
+}
+
+// Without the neighbours on the ring.
+std::vector<int> FarPeersOf(const Operation& op, int rank, int size) {
+  switch (op.kind) {
+    case OperationKind::kAllReduce:
+      if (IsSmallAllReduce(op)) return DoublingPeers(rank, size);
+      return CanSumOnTheRing(op) ? std::vector<int>() : Others(rank, size);
+    case OperationKind::kReduceScatter:
+      return IsRingReduceScatter(op) ? std::vector<int>() : Others(rank, size);
+    case OperationKind::kBroadcast:
+      return IsTreeBroadcast(op) ? TreePeers(rank, size, op.peer) : std::vector<int>();
+    case OperationKind::kAllToAll:
+      return Others(rank, size);
+    case OperationKind::kBarrier:
+      return DisseminationPeers(rank, size);
+    default:
+      return {};
+  }
+}
+
 }  // namespace
+
+std::vector<int> PeersOf(const Operation& op, int rank, int size) {
+  std::vector<int> peers = FarPeersOf(op, rank, size);
+  peers.push_back((rank + 1) % size);
+  peers.push_back((rank + size - 1) % size);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
 
 absl::Status RunCollective(const CollectiveContext& context, const Call& call) {
   switch (call.operation.kind) {
@@ -55,8 +100,8 @@ absl::Status RunCollective(const CollectiveContext& context, const Call& call) {
     case OperationKind::kAllGather:
       return AllGather(context, call);
     case OperationKind::kBroadcast:
-      return call.operation.bytes() <= kChunkBytes / 2 ? TreeBroadcast(context, call)
-                                                       : ChainBroadcast(context, call);
+      return IsTreeBroadcast(call.operation) ? TreeBroadcast(context, call)
+                                             : ChainBroadcast(context, call);
     case OperationKind::kAllToAll:
       return DirectAllToAll(context, call);
     case OperationKind::kBarrier:

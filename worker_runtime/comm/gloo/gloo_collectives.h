@@ -5,6 +5,8 @@
 // what is awaited.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "worker_runtime/comm/call_communicator.h"
 #include "worker_runtime/comm/gloo/exchange.h"
@@ -36,6 +38,10 @@ inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
 // Up to here latency counts for more than bytes.
 inline constexpr int64_t kSmallBytes = int64_t{16} << 10;
 
+// The ranks with which `rank` exchanges messages in `operation`, its neighbours on the ring included.
+// Threads: pure.
+std::vector<int> PeersOf(const Operation& operation, int rank, int size);
+
 // Runs `call`'s operation. Does not return before its messages have been sent, unless it fails.
 //
 // Errors: kAborted: interrupted; kUnavailable: exchange.lost_peer() is gone.
@@ -64,8 +70,12 @@ absl::Status DirectAllToAll(const CollectiveContext& context, const Call& call);
 // All-reduce by recursive doubling; ranks beyond the largest power of two hand theirs to a partner
 // first.
 absl::Status RecursiveDoubling(const CollectiveContext& context, const Call& call);
+// The partners of a rank: at distances that are powers of two, and across the largest one.
+std::vector<int> DoublingPeers(int rank, int size);
 absl::Status TreeBroadcast(const CollectiveContext& context, const Call& call);
+std::vector<int> TreePeers(int rank, int size, int root);
 absl::Status ChainBroadcast(const CollectiveContext& context, const Call& call);
 absl::Status DisseminationBarrier(const CollectiveContext& context);
+std::vector<int> DisseminationPeers(int rank, int size);
 
 }  // namespace muster::comm

@@ -1,5 +1,6 @@
 #include "worker_runtime/comm/gloo/gloo_communicator.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -7,47 +8,63 @@
 #include "worker_runtime/comm/diagnosis.h"
 #include "worker_runtime/comm/gloo/collective_diagnosis.h"
 #include "worker_runtime/comm/gloo/gloo_collectives.h"
+#include "worker_runtime/comm/gloo/meeting.h"
 #include "worker_runtime/comm/solo_communicator.h"
 
 namespace muster::comm {
+namespace {
+
+absl::Duration QuestionDelay(int rank) { return absl::Milliseconds(std::min(rank, 300)); }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Make(
     Membership membership, std::shared_ptr<GlooDevice> device, std::shared_ptr<Store> store,
     const std::string& prefix) {
   if (membership.size == 1) return MakeSoloCommunicator(std::move(membership));
-  MeshOptions options{.rank = membership.rank,
-                      .size = membership.size,
-                      .group = membership.group,
-                      .prefix = absl::StrCat(prefix, "/data"),
-                      .deadline = MonoNow() + membership.options.connect_timeout};
-  Meshes meshes;
-  MUSTER_ASSIGN_OR_RETURN(meshes.data, GlooMesh::Connect(device, *store, options));
-  options.prefix = absl::StrCat(prefix, "/control");
-  MUSTER_ASSIGN_OR_RETURN(meshes.control, GlooMesh::Connect(device, *store, options));
+  const MeshOptions options{.rank = membership.rank,
+                            .size = membership.size,
+                            .group = membership.group,
+                            .prefix = prefix,
+                            .deadline = MonoNow() + membership.options.connect_timeout};
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::vector<int> ranks_here,
+      Meet(*store, {.rank = options.rank,
+                    .size = options.size,
+                    .group = options.group,
+                    .prefix = prefix,
+                    .machine = membership.options.shared_memory ? ThisMachine() : "",
+                    .deadline = options.deadline}));
+  MUSTER_ASSIGN_OR_RETURN(SharedMembers shared, ShareMemory(*store, options, ranks_here));
+  MeshOptions data = options, control = options;
+  data.prefix += "/data";
+  control.prefix += "/control";
+  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<GlooMesh> mesh, GlooMesh::Create(device, store, data));
+  Parts parts{.links = std::make_unique<Links>(std::move(mesh), std::move(shared)),
+              .store = store,
+              .prefix = prefix};
+  MUSTER_ASSIGN_OR_RETURN(parts.control_mesh,
+                          ConnectControl(std::move(device), std::move(store), control));
   return std::unique_ptr<Communicator>(
-      new GlooCommunicator(std::move(membership), std::move(meshes), std::move(store), prefix));
+      new GlooCommunicator(std::move(membership), std::move(parts)));
 }
 
-GlooCommunicator::GlooCommunicator(Membership membership, Meshes meshes,
-                                   std::shared_ptr<Store> store, std::string prefix)
-    : CallCommunicator(std::move(membership)),
-      store_(std::move(store)),
-      prefix_(std::move(prefix)),
-      meshes_(std::move(meshes)) {
+GlooCommunicator::GlooCommunicator(Membership membership, Parts parts)
+    : CallCommunicator(std::move(membership)), parts_(std::move(parts)) {
   control_ = std::make_unique<ControlChannel>(
-      *meshes_.control, ControlSettings{.rank = rank(),
-                                        .size = size(),
-                                        .position =
-                                            [this](int64_t sequence) {
-                                              const int64_t issued = num_issued();
-                                              if (sequence < issued)
-                                                return Position{true, IssuedAt(sequence)};
-                                              return Position{false, IssuedAt(issued - 1)};
-                                            },
-                                        .on_failure =
-                                            [this](absl::Status failure) {
-                                              Fail(std::move(failure), TellPeers::kNo);
-                                            }});
+      *parts_.control_mesh, ControlSettings{.rank = rank(),
+                                            .size = size(),
+                                            .position =
+                                                [this](int64_t sequence) {
+                                                  const int64_t issued = num_issued();
+                                                  if (sequence < issued)
+                                                    return Position{true, IssuedAt(sequence)};
+                                                  return Position{false, IssuedAt(issued - 1)};
+                                                },
+                                            .on_failure =
+                                                [this](absl::Status failure) {
+                                                  Fail(std::move(failure), TellPeers::kNo);
+                                                }});
 }
 
 GlooCommunicator::~GlooCommunicator() {
@@ -76,7 +93,7 @@ void GlooCommunicator::Fail(absl::Status failure, TellPeers tell) {
     failed_ = true;
     for (const auto& [key, lane] : lanes_) lane->wait_point().Interrupt();
   }
-  meshes_.data->Close();
+  parts_.links->Close();
 }
 
 Lane& GlooCommunicator::LaneOf(const Operation& op) {
@@ -104,17 +121,17 @@ void GlooCommunicator::Start(Call call) {
 void GlooCommunicator::Run(Lane& lane, const Call& call) {
   if (const absl::Status failure = failure_.Get(); !failure.ok()) return call.Finish(failure);
   call.MarkStarted();
-  DeadlineWatch& watch = *meshes_.data->device()->watch;
+  DeadlineWatch& watch = *parts_.links->device()->watch;
   const DeadlineWatch::Entry expiry =
       watch.Add(call.deadline, [&lane] { lane.wait_point().Interrupt(); });
   std::optional<Exchange> exchange;
-  exchange.emplace(*meshes_.data, lane.wait_point(), call.operation);
+  exchange.emplace(*parts_.links, lane.wait_point(), call.operation);
   const absl::Status status = RunOnLane(*exchange, call);
   watch.Remove(expiry);
   if (!status.ok()) {
     Explain(call, status, exchange->lost_peer());
     // What is still in flight touches no memory once its connection is closed.
-    meshes_.data->Close();
+    parts_.links->Close();
     exchange.reset();
     return call.Finish(failure_.Get());
   }
@@ -135,6 +152,7 @@ absl::Status GlooCommunicator::RunOnLane(Exchange& exchange, const Call& call) {
 // neighbours does.
 absl::Status GlooCommunicator::RunCollectiveOnLane(Exchange& exchange, const Call& call) {
   const CollectiveContext context{exchange, rank(), size()};
+  MUSTER_RETURN_IF_ERROR(exchange.Reach(PeersOf(call.operation, rank(), size())));
   MUSTER_RETURN_IF_ERROR(exchange.ShowOperation(context.right(), context.left()));
   MUSTER_RETURN_IF_ERROR(RunCollective(context, call));
   MUSTER_RETURN_IF_ERROR(exchange.CheckNeighbour());
@@ -143,6 +161,7 @@ absl::Status GlooCommunicator::RunCollectiveOnLane(Exchange& exchange, const Cal
 
 absl::Status GlooCommunicator::RunSend(Exchange& exchange, const Call& call) {
   const Operation& op = call.operation;
+  MUSTER_RETURN_IF_ERROR(exchange.Reach({op.peer}));
   uint8_t* header = exchange.Scratch(kOperationWireBytes);
   Encode(op, header);
   MUSTER_RETURN_IF_ERROR(
@@ -153,6 +172,7 @@ absl::Status GlooCommunicator::RunSend(Exchange& exchange, const Call& call) {
 
 absl::Status GlooCommunicator::RunRecv(Exchange& exchange, const Call& call) {
   const Operation& op = call.operation;
+  MUSTER_RETURN_IF_ERROR(exchange.Reach({op.peer}));
   uint8_t* bytes = exchange.Scratch(kOperationWireBytes);
   MUSTER_ASSIGN_OR_RETURN(Transfer header, exchange.Receive(SlotClass::kTransferHeader, op.peer,
                                                             bytes, kOperationWireBytes));
@@ -171,9 +191,13 @@ void GlooCommunicator::Explain(const Call& call, const absl::Status& status, int
   if (!failure_.Get().ok()) return;
   if (absl::IsUnavailable(status)) {
     if (!failure_.WaitFor(MonoNow() + kControlReasonTime).ok()) return;
+    if (lost_peer < 0)
+      return Fail(status, TellPeers::kYes);  // it says itself who could not be reached
     return Fail(GoneError(op, group(), lost_peer, size(), status.message()), TellPeers::kYes);
   }
   if (op.is_collective()) {
+    // A deadline passes on all ranks at once; one of them is to ask, not all of them.
+    if (!failure_.WaitFor(MonoNow() + QuestionDelay(rank())).ok()) return;
     return Fail(DiagnoseCollective(*control_,
                                    {.operation = op,
                                     .group = group(),
@@ -190,7 +214,8 @@ void GlooCommunicator::Explain(const Call& call, const absl::Status& status, int
 absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::MakeChild(Membership child,
                                                                           const std::vector<int>&,
                                                                           const std::string& path) {
-  return Make(std::move(child), meshes_.data->device(), store_, absl::StrCat(prefix_, "/", path));
+  return Make(std::move(child), parts_.links->device(), parts_.store,
+              absl::StrCat(parts_.prefix, "/", path));
 }
 
 }  // namespace muster::comm

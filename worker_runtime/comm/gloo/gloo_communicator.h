@@ -1,12 +1,13 @@
-// Ranks of several processes or nodes over TCP: Gloo's connections, our own collectives.
+// Ranks of several processes: through shared memory within a machine, over Gloo's connections
+// between machines, with our own collectives over both.
 //
 // Threads of a communicator: one for collectives; one per peer and direction for sends and
 // receives, made when first used; one that listens to what peers tell (ControlChannel). Gloo's I/O
 // thread and the watch for deadlines are shared by the communicators of a process.
 //
-// Two connections per peer: a message that its receiver has given up holds up all others on its
-// connection, so what ranks tell each other of failures travels apart from data. Data connections
-// close with the first failure.
+// A message that its receiver has given up holds up all others on its connection, so what ranks tell
+// each other of failures travels apart from data (ControlChannel). A rank is connected for data with
+// those that an operation has needed so far. Data connections close with the first failure.
 #pragma once
 
 #include <map>
@@ -22,6 +23,7 @@
 #include "worker_runtime/comm/gloo/exchange.h"
 #include "worker_runtime/comm/gloo/gloo_mesh.h"
 #include "worker_runtime/comm/gloo/lane.h"
+#include "worker_runtime/comm/gloo/links.h"
 
 namespace muster::comm {
 
@@ -31,7 +33,7 @@ class GlooCommunicator final : public CallCommunicator {
   // store is the same on all ranks and used once. A group of one rank needs no device (null) and no
   // store.
   //
-  // Errors: those of GlooMesh::Connect.
+  // Errors: those of Meet and ConnectControl.
   static absl::StatusOr<std::unique_ptr<Communicator>> Make(Membership membership,
                                                             std::shared_ptr<GlooDevice> device,
                                                             std::shared_ptr<Store> store,
@@ -39,18 +41,20 @@ class GlooCommunicator final : public CallCommunicator {
   ~GlooCommunicator() override;
 
   void Abort(absl::string_view reason) override;
-  int64_t bytes_sent() const override { return meshes_.data->bytes_sent(); }
+  int64_t bytes_sent() const override { return parts_.links->bytes_sent(); }
 
  private:
   enum class TellPeers { kYes, kNo };
 
-  struct Meshes {
-    std::unique_ptr<GlooMesh> data;
-    std::unique_ptr<GlooMesh> control;
+  // What a communicator is made from.
+  struct Parts {
+    std::unique_ptr<Links> links;
+    std::unique_ptr<GlooMesh> control_mesh;
+    std::shared_ptr<Store> store;
+    std::string prefix;
   };
 
-  GlooCommunicator(Membership membership, Meshes meshes, std::shared_ptr<Store> store,
-                   std::string prefix);
+  GlooCommunicator(Membership membership, Parts parts);
 
   void Start(Call call) override;
   absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership child,
@@ -69,9 +73,7 @@ class GlooCommunicator final : public CallCommunicator {
   Lane& LaneOf(const Operation& operation);
   void Fail(absl::Status failure, TellPeers tell);
 
-  const std::shared_ptr<Store> store_;
-  const std::string prefix_;
-  const Meshes meshes_;
+  const Parts parts_;
   FailureCell failure_;
   std::unique_ptr<ControlChannel> control_;  // last to be set, first to end
 

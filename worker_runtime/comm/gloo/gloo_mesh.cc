@@ -8,15 +8,15 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/condition.h"
+#include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/comm/diagnosis.h"
 #include "worker_runtime/comm/interface_choice.h"
 
 namespace muster::comm {
@@ -26,7 +26,9 @@ namespace {
 constexpr auto kNoTimeout = std::chrono::hours(24 * 365);
 
 // Gloo multiplies the time-out of a pair by five while it connects.
-constexpr int kConnectTimeoutFactor = 5;
+constexpr auto kNoConnectTimeout = std::chrono::hours(24);
+// For writing an address.
+constexpr absl::Duration kStoreTime = absl::Seconds(30);
 
 // How long a wait goes on before it looks whether its peer is still there.
 constexpr absl::Duration kPeerCheck = absl::Milliseconds(250);
@@ -74,14 +76,16 @@ absl::Status Guard(Act act) {
   }
 }
 
-std::string KeyOf(const MeshOptions& options, int rank) {
-  return absl::StrCat(options.prefix, "/", rank);
+// Of the address at which `from` awaits `to`.
+std::string KeyOf(const MeshOptions& options, int from, int to) {
+  return absl::StrCat(options.prefix, "/", from, "/", to);
 }
 
 }  // namespace
 
 // Pairs refer to the device by raw pointer; the context, which owns them, holds it.
 struct GlooMesh::Links {
+  enum class State : uint8_t { kNone, kConnecting, kConnected, kFailed };
   // A receive that no peer answers. When its connection breaks, Gloo fails all receives that wait
   // on it, so this one tells, without any traffic, whether the peer is there.
   struct Sentinel {
@@ -90,36 +94,20 @@ struct GlooMesh::Links {
   };
 
   std::shared_ptr<gloo::transport::Context> context;
-  std::vector<int> peers;
+
+  base::Mutex mu;
+  base::Condition changed;
+  std::map<int, State> states ABSL_GUARDED_BY(mu);  // by peer; absent: kNone
+  bool is_closed ABSL_GUARDED_BY(mu) = false;
 
   base::Mutex sentinels_mu;
   std::map<int, Sentinel> sentinels ABSL_GUARDED_BY(sentinels_mu);  // by peer
 };
 
-Transfer::Transfer() = default;
-Transfer::~Transfer() = default;
-Transfer::Transfer(Transfer&&) noexcept = default;
-Transfer& Transfer::operator=(Transfer&&) noexcept = default;
-
-void WaitPoint::Interrupt() {
-  {
-    base::MutexLock lock(mu_);
-    interrupted_ = true;
-  }
-  Nudge();
-}
-
-void WaitPoint::Nudge() {
-  base::MutexLock lock(mu_);
-  if (waited_for_ == nullptr) return;
-  waited_for_->abortWaitRecv();
-  waited_for_->abortWaitSend();
-}
-
-void WaitPoint::Reset() {
-  base::MutexLock lock(mu_);
-  interrupted_ = false;
-}
+TcpTransfer::TcpTransfer() = default;
+TcpTransfer::~TcpTransfer() = default;
+TcpTransfer::TcpTransfer(TcpTransfer&&) noexcept = default;
+TcpTransfer& TcpTransfer::operator=(TcpTransfer&&) noexcept = default;
 
 absl::StatusOr<std::shared_ptr<GlooDevice>> OpenGlooDevice(const std::string& address,
                                                            const std::string& interface) {
@@ -140,90 +128,142 @@ absl::StatusOr<std::shared_ptr<GlooDevice>> OpenGlooDevice(const std::string& ad
   return out;
 }
 
-GlooMesh::GlooMesh(std::shared_ptr<GlooDevice> device, MeshOptions options)
-    : device_(std::move(device)), options_(std::move(options)), links_(std::make_unique<Links>()) {
-  for (int rank = 0; rank < options_.size; ++rank) {
-    if (rank != options_.rank) links_->peers.push_back(rank);
-  }
-}
+GlooMesh::GlooMesh(std::shared_ptr<GlooDevice> device, std::shared_ptr<Store> store,
+                   MeshOptions options)
+    : device_(std::move(device)),
+      store_(std::move(store)),
+      options_(std::move(options)),
+      links_(std::make_unique<Links>()) {}
 
 GlooMesh::~GlooMesh() { Close(); }
 
+absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Create(std::shared_ptr<GlooDevice> device,
+                                                           std::shared_ptr<Store> store,
+                                                           MeshOptions options) {
+  std::unique_ptr<GlooMesh> mesh(
+      new GlooMesh(std::move(device), std::move(store), std::move(options)));
+  MUSTER_RETURN_IF_ERROR(Guard([&] {
+    mesh->links_->context =
+        mesh->device_->device->createContext(mesh->options_.rank, mesh->options_.size);
+    // Ours end sooner: Close ends a connecting that takes too long.
+    mesh->links_->context->setTimeout(kNoConnectTimeout);
+  }));
+  return mesh;
+}
+
 void GlooMesh::Close() {
-  if (links_->context == nullptr) return;
-  for (const int peer : links_->peers) {
+  std::vector<int> peers;
+  {
+    base::MutexLock lock(links_->mu);
+    links_->is_closed = true;
+    for (const auto& [peer, state] : links_->states) peers.push_back(peer);
+    links_->changed.NotifyAll();
+  }
+  for (const int peer : peers) {
     Guard([&] {
       if (auto& pair = links_->context->getPair(peer); pair != nullptr) pair->close();
     }).IgnoreError();
   }
 }
 
-absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(std::shared_ptr<GlooDevice> device,
-                                                            Store& store, MeshOptions options) {
-  std::unique_ptr<GlooMesh> mesh(new GlooMesh(std::move(device), std::move(options)));
-  MUSTER_RETURN_IF_ERROR(mesh->CreatePairs());
-  MUSTER_RETURN_IF_ERROR(mesh->Publish(store));
-  MUSTER_RETURN_IF_ERROR(mesh->ConnectToPeers(store));
-  return mesh;
+int GlooMesh::num_connections() const {
+  base::MutexLock lock(links_->mu);
+  int num_connected = 0;
+  for (const auto& [peer, state] : links_->states) {
+    num_connected += state == Links::State::kConnected ? 1 : 0;
+  }
+  return num_connected;
 }
 
-absl::Status GlooMesh::CreatePairs() {
-  return Guard([&] {
-    links_->context = device_->device->createContext(options_.rank, options_.size);
-    const int64_t left_ms = absl::ToInt64Milliseconds(options_.deadline - MonoNow());
-    links_->context->setTimeout(
-        std::chrono::milliseconds(std::max<int64_t>(1, left_ms / kConnectTimeoutFactor)));
-    for (const int peer : links_->peers) links_->context->createPair(peer);
-  });
+std::vector<int> GlooMesh::Claim(absl::Span<const int> peers) {
+  std::vector<int> out;
+  base::MutexLock lock(links_->mu);
+  for (const int peer : peers) {
+    Links::State& state = links_->states[peer];
+    if (state != Links::State::kNone) continue;
+    state = Links::State::kConnecting;
+    out.push_back(peer);
+  }
+  return out;
 }
 
-// One address per peer, in order of ranks, all of one size.
-absl::Status GlooMesh::Publish(Store& store) {
-  std::string addresses;
-  const absl::Status status = Guard([&] {
-    for (const int peer : links_->peers) {
-      const std::vector<char> bytes = links_->context->getPair(peer)->address().bytes();
-      addresses.append(bytes.data(), bytes.size());
-    }
-  });
+// All addresses are written before any is waited for, so that no two ranks wait for each other. Of
+// each pair the side with the lower address then waits for the other's call, and only it: no circle
+// of ranks can come about.
+absl::Status GlooMesh::Reach(absl::Span<const int> peers, WaitPoint& point) {
+  const std::vector<int> own = Claim(peers);
+  absl::Status status;
+  for (const int peer : own) {
+    if (status.ok()) status = Publish(peer);
+  }
+  for (const int peer : own) {
+    if (status.ok()) status = ConnectTo(peer, point);
+    base::MutexLock lock(links_->mu);
+    links_->states[peer] = status.ok() ? Links::State::kConnected : Links::State::kFailed;
+    links_->changed.NotifyAll();
+  }
   MUSTER_RETURN_IF_ERROR(status);
-  return store.Set(KeyOf(options_, options_.rank), addresses, options_.deadline);
+  return AwaitOthersConnecting(peers, point);
 }
 
-absl::Status GlooMesh::ConnectToPeers(Store& store) {
-  std::vector<int> absent;
-  std::vector<std::string> addresses;
-  for (const int peer : links_->peers) {
-    absl::StatusOr<std::string> value = store.Wait(KeyOf(options_, peer), options_.deadline);
-    if (absl::IsDeadlineExceeded(value.status())) {
-      absent.push_back(peer);
-    } else if (!value.ok()) {
-      return value.status();
-    } else {
-      addresses.push_back(*std::move(value));
+absl::Status GlooMesh::AwaitOthersConnecting(absl::Span<const int> peers, WaitPoint& point) {
+  base::MutexLock lock(links_->mu);
+  for (const int peer : peers) {
+    while (links_->states[peer] == Links::State::kConnecting) {
+      if (point.is_interrupted()) return absl::AbortedError("the wait was interrupted");
+      links_->changed.WaitUntil(links_->mu, MonoNow() + kPeerCheck);
     }
-  }
-  if (!absent.empty()) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(NameRanks(absent, options_.size), " did not come to group ", options_.group,
-                     "; rank ", options_.rank, " waited until its connect_timeout"));
-  }
-  for (size_t i = 0; i < links_->peers.size(); ++i) {
-    MUSTER_RETURN_IF_ERROR(ConnectTo(links_->peers[i], addresses[i]));
-  }
-  return WatchPeers();
-}
-
-absl::Status GlooMesh::WatchPeers() {
-  base::MutexLock lock(links_->sentinels_mu);
-  for (const int peer : links_->peers) {
-    Links::Sentinel& sentinel = links_->sentinels[peer];
-    MUSTER_RETURN_IF_ERROR(Guard([&] {
-      sentinel.receive = links_->context->createUnboundBuffer(&sentinel.byte, 1);
-      sentinel.receive->recv(peer, kSentinelSlot);
-    }));
+    if (links_->states[peer] == Links::State::kFailed || links_->is_closed) {
+      return absl::UnavailableError(absl::StrCat("there is no connection with rank ", peer));
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status GlooMesh::Publish(int peer) {
+  std::string address;
+  MUSTER_RETURN_IF_ERROR(Guard([&] {
+    const std::vector<char> bytes = links_->context->createPair(peer)->address().bytes();
+    address.assign(bytes.data(), bytes.size());
+  }));
+  return store_->Set(KeyOf(options_, options_.rank, peer), address, MonoNow() + kStoreTime);
+}
+
+absl::StatusOr<std::string> GlooMesh::AwaitAddress(int peer, WaitPoint& point) {
+  while (true) {
+    if (point.is_interrupted()) return absl::AbortedError("the wait was interrupted");
+    absl::StatusOr<std::string> address =
+        store_->Wait(KeyOf(options_, peer, options_.rank), MonoNow() + kPeerCheck);
+    if (!absl::IsDeadlineExceeded(address.status())) return address;
+  }
+}
+
+absl::Status GlooMesh::ConnectTo(int peer, WaitPoint& point) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string address, AwaitAddress(peer, point));
+  gloo::transport::Pair& pair = *links_->context->getPair(peer);
+  if (!point.Begin([&pair] { Guard([&pair] { pair.close(); }).IgnoreError(); })) {
+    return absl::AbortedError("the wait was interrupted");
+  }
+  absl::Status status =
+      Guard([&] { pair.connect(std::vector<char>(address.begin(), address.end())); });
+  point.End();
+  if (point.is_interrupted()) return absl::AbortedError("the wait was interrupted");
+  if (status.ok()) status = WatchPeer(peer);
+  if (status.ok()) return status;
+  return absl::UnavailableError(absl::StrCat(
+      "rank ", options_.rank, " of group ", options_.group, " cannot connect with rank ", peer,
+      " from ", device_->interface, " (", device_->address, "): ", status.message(),
+      "; if the nodes share another network, name its interface in GLOO_SOCKET_IFNAME: ",
+      DescribeChoices()));
+}
+
+absl::Status GlooMesh::WatchPeer(int peer) {
+  base::MutexLock lock(links_->sentinels_mu);
+  Links::Sentinel& sentinel = links_->sentinels[peer];
+  return Guard([&] {
+    sentinel.receive = links_->context->createUnboundBuffer(&sentinel.byte, 1);
+    sentinel.receive->recv(peer, kSentinelSlot);
+  });
 }
 
 // Looks without waiting: a wait that was aborted beforehand returns at once, or throws what has
@@ -238,23 +278,9 @@ absl::Status GlooMesh::CheckPeer(int peer) {
   });
 }
 
-absl::Status GlooMesh::ConnectTo(int peer, const std::string& addresses) {
-  const size_t each = addresses.size() / links_->peers.size();
-  const size_t index = options_.rank < peer ? options_.rank : options_.rank - 1;
-  const std::string address = addresses.substr(index * each, each);
-  const absl::Status status = Guard([&] {
-    links_->context->getPair(peer)->connect(std::vector<char>(address.begin(), address.end()));
-  });
-  if (status.ok()) return status;
-  return absl::UnavailableError(absl::StrCat(
-      "rank ", options_.rank, " of group ", options_.group, " cannot connect with rank ", peer,
-      " from ", device_->interface, " (", device_->address, "): ", status.message(),
-      "; if the nodes share another network, name its interface in GLOO_SOCKET_IFNAME: ",
-      DescribeChoices()));
-}
-
-absl::StatusOr<Transfer> GlooMesh::Send(int peer, uint64_t slot, const void* data, size_t bytes) {
-  Transfer transfer;
+absl::StatusOr<TcpTransfer> GlooMesh::Send(int peer, uint64_t slot, const void* data,
+                                           size_t bytes) {
+  TcpTransfer transfer;
   if (bytes == 0) return transfer;
   transfer.sends_ = true;
   transfer.peer_ = peer;
@@ -267,8 +293,8 @@ absl::StatusOr<Transfer> GlooMesh::Send(int peer, uint64_t slot, const void* dat
   return transfer;
 }
 
-absl::StatusOr<Transfer> GlooMesh::Receive(int peer, uint64_t slot, void* data, size_t bytes) {
-  Transfer transfer;
+absl::StatusOr<TcpTransfer> GlooMesh::Receive(int peer, uint64_t slot, void* data, size_t bytes) {
+  TcpTransfer transfer;
   if (bytes == 0) return transfer;
   transfer.peer_ = peer;
   MUSTER_RETURN_IF_ERROR(Guard([&] {
@@ -278,28 +304,29 @@ absl::StatusOr<Transfer> GlooMesh::Receive(int peer, uint64_t slot, void* data, 
   return transfer;
 }
 
-absl::StatusOr<Transfer> GlooMesh::ReceiveFromAny(uint64_t slot, void* data, size_t bytes) {
-  Transfer transfer;
+absl::StatusOr<TcpTransfer> GlooMesh::ReceiveFromAny(const std::vector<int>& peers, uint64_t slot,
+                                                     void* data, size_t bytes) {
+  TcpTransfer transfer;
   MUSTER_RETURN_IF_ERROR(Guard([&] {
     transfer.buffer_ = links_->context->createUnboundBuffer(data, bytes);
-    transfer.buffer_->recv(links_->peers, slot);
+    transfer.buffer_->recv(peers, slot);
   }));
   return transfer;
 }
 
-absl::Status GlooMesh::Wait(Transfer& transfer, WaitPoint& point) {
+absl::Status GlooMesh::Wait(TcpTransfer& transfer, WaitPoint& point) {
   if (transfer.buffer_ == nullptr) return absl::OkStatus();
   gloo::transport::UnboundBuffer* buffer = transfer.buffer_.get();
-  {
-    base::MutexLock lock(point.mu_);
-    if (point.interrupted_) return absl::AbortedError("the wait was interrupted");
-    point.waited_for_ = buffer;
-  }
+  const auto wake = [buffer] {
+    buffer->abortWaitRecv();
+    buffer->abortWaitSend();
+  };
+  if (!point.Begin(wake)) return absl::AbortedError("the wait was interrupted");
   // What any peer may send is not watched for: the ranks that live on tell of one that is gone.
   const MonoTime no_check = MonoTime::InfiniteFuture();
   absl::Status status;
   bool done = false;
-  for (bool interrupted = false; status.ok() && !done && !interrupted;) {
+  while (status.ok() && !done && !point.is_interrupted()) {
     const MonoTime check_at = transfer.peer_ < 0 ? no_check : MonoNow() + kPeerCheck;
     const DeadlineWatch::Entry check = device_->watch->Add(check_at, [&point] { point.Nudge(); });
     status = Guard([&] {
@@ -307,11 +334,8 @@ absl::Status GlooMesh::Wait(Transfer& transfer, WaitPoint& point) {
     });
     device_->watch->Remove(check);
     if (status.ok() && !done) status = CheckPeer(transfer.peer_);
-    base::MutexLock lock(point.mu_);
-    interrupted = point.interrupted_;
   }
-  base::MutexLock lock(point.mu_);
-  point.waited_for_ = nullptr;
+  point.End();
   if (status.ok() && !done) status = absl::AbortedError("the wait was interrupted");
   if (status.ok()) transfer.buffer_.reset();
   return status;

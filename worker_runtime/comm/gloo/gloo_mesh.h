@@ -1,8 +1,8 @@
-// The connections of one rank to all others of a group, over Gloo's TCP device. The only file that
-// sees Gloo: its exceptions end here.
+// The connections of one rank to others of a group, over Gloo's TCP device. The only file that sees
+// Gloo: its exceptions end here.
 //
 // Of Gloo: the device, pairs, unbound buffers with send, receive and abort of a wait. None of its
-// collectives, since they cannot be aborted (README.md of this room).
+// collectives, since they cannot be aborted (worker_runtime/README.md "Communicators").
 // Source: gloo/transport/{device,pair,unbound_buffer}.h of Debian's 2022 snapshot.
 #pragma once
 
@@ -14,10 +14,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "muster/store.h"
 #include "proto/base/mono_time.h"
-#include "proto/base/mutex.h"
 #include "worker_runtime/comm/deadline_watch.h"
+#include "worker_runtime/comm/wait_point.h"
 
 namespace gloo::transport {
 class Device;
@@ -39,36 +40,14 @@ struct GlooDevice {
 absl::StatusOr<std::shared_ptr<GlooDevice>> OpenGlooDevice(const std::string& address,
                                                            const std::string& interface);
 
-// Where one thread waits on a mesh, so that another can end its waits.
-//
-// Threads: safe.
-class WaitPoint {
- public:
-  // Ends the wait that is under way and every later one, until Reset.
-  void Interrupt();
-  void Reset();
-
- private:
-  friend class GlooMesh;
-
-  // Ends the wait that is under way, for its thread to look around.
-  void Nudge();
-
-  base::Mutex mu_;
-  bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
-  gloo::transport::UnboundBuffer* waited_for_ ABSL_GUARDED_BY(mu_) = nullptr;
-};
-
 // One message in flight. Destroyed before it was waited for, it leaves the mesh unusable, but
 // touches its memory no more.
-class Transfer {
+class TcpTransfer {
  public:
-  Transfer();  // nothing in flight: waiting for it is done
-  ~Transfer();
-  Transfer(Transfer&&) noexcept;
-  Transfer& operator=(Transfer&&) noexcept;
-
-  int peer() const { return peer_; }
+  TcpTransfer();  // nothing in flight: waiting for it is done
+  ~TcpTransfer();
+  TcpTransfer(TcpTransfer&&) noexcept;
+  TcpTransfer& operator=(TcpTransfer&&) noexcept;
 
  private:
   friend class GlooMesh;
@@ -86,27 +65,35 @@ struct MeshOptions {
   MonoTime deadline;   // for coming together
 };
 
-// Threads: safe; a Transfer belongs to one thread at a time.
+// Threads: safe; a TcpTransfer belongs to one thread at a time.
 class GlooMesh {
  public:
-  // Publishes this rank's addresses, waits for the others', and connects to all.
+  // A mesh without connections.
   //
-  // Errors: kDeadlineExceeded: names the ranks that did not come; kUnavailable: names the rank that
-  //         cannot be reached, from which interface, and the choices.
-  // Cost:   one key per rank in the store; n-1 connections per rank.
-  static absl::StatusOr<std::unique_ptr<GlooMesh>> Connect(std::shared_ptr<GlooDevice> device,
-                                                           Store& store, MeshOptions options);
+  // Errors: kUnavailable: Gloo has no context to give.
+  static absl::StatusOr<std::unique_ptr<GlooMesh>> Create(std::shared_ptr<GlooDevice> device,
+                                                          std::shared_ptr<Store> store,
+                                                          MeshOptions options);
   ~GlooMesh();
 
-  // Starts to send `bytes` to (receive from) `peer`. Messages meet by `slot`; both sides must name
-  // the same size. At 0 bytes nothing is sent. The memory is in use until Wait has returned or the
-  // transfer is destroyed.
+  // Connects with those of `peers` that are not connected yet. Each of them does the same with this
+  // rank; who comes first waits until `point` is interrupted.
+  //
+  // Errors: kAborted: `point` was interrupted; kUnavailable: names the rank that cannot be reached,
+  //         from which interface, and the choices; the store's.
+  // Cost:   per peer two keys in the store and one connection.
+  absl::Status Reach(absl::Span<const int> peers, WaitPoint& point);
+
+  // Starts to send `bytes` to (receive from) `peer`, which was reached. Messages meet by `slot`; both
+  // sides must name the same size. At 0 bytes nothing is sent. The memory is in use until Wait has
+  // returned or the transfer is destroyed.
   //
   // Errors: kUnavailable: the connection is closed.
-  absl::StatusOr<Transfer> Send(int peer, uint64_t slot, const void* data, size_t bytes);
-  absl::StatusOr<Transfer> Receive(int peer, uint64_t slot, void* data, size_t bytes);
-  // From whichever other rank sends first.
-  absl::StatusOr<Transfer> ReceiveFromAny(uint64_t slot, void* data, size_t bytes);
+  absl::StatusOr<TcpTransfer> Send(int peer, uint64_t slot, const void* data, size_t bytes);
+  absl::StatusOr<TcpTransfer> Receive(int peer, uint64_t slot, void* data, size_t bytes);
+  // From whichever of `peers`, all of them reached, sends first.
+  absl::StatusOr<TcpTransfer> ReceiveFromAny(const std::vector<int>& peers, uint64_t slot,
+                                             void* data, size_t bytes);
 
   // Waits until the transfer is done.
   //
@@ -114,28 +101,32 @@ class GlooMesh {
   // that it was in the middle of writing or reading when a connection broke.
   //
   // Errors: kAborted: `point` was interrupted; kUnavailable: the peer has closed the connection.
-  absl::Status Wait(Transfer& transfer, WaitPoint& point);
+  absl::Status Wait(TcpTransfer& transfer, WaitPoint& point);
 
   // Closes every connection; what is in flight and what comes later fails with kUnavailable.
   void Close();
 
   // By Send, so far.
   int64_t bytes_sent() const { return bytes_sent_; }
+  int num_connections() const;
 
   const std::shared_ptr<GlooDevice>& device() const { return device_; }
 
  private:
   struct Links;
 
-  GlooMesh(std::shared_ptr<GlooDevice> device, MeshOptions options);
-  absl::Status CreatePairs();
-  absl::Status Publish(Store& store);
-  absl::Status ConnectToPeers(Store& store);
-  absl::Status ConnectTo(int peer, const std::string& addresses);
-  absl::Status WatchPeers();
+  GlooMesh(std::shared_ptr<GlooDevice> device, std::shared_ptr<Store> store, MeshOptions options);
+  // Those of `peers` that nobody has begun to connect with; from now on this thread has.
+  std::vector<int> Claim(absl::Span<const int> peers);
+  absl::Status Publish(int peer);
+  absl::StatusOr<std::string> AwaitAddress(int peer, WaitPoint& point);
+  absl::Status ConnectTo(int peer, WaitPoint& point);
+  absl::Status AwaitOthersConnecting(absl::Span<const int> peers, WaitPoint& point);
+  absl::Status WatchPeer(int peer);
   absl::Status CheckPeer(int peer);
 
   const std::shared_ptr<GlooDevice> device_;
+  const std::shared_ptr<Store> store_;
   const MeshOptions options_;
   std::unique_ptr<Links> links_;
   std::atomic<int64_t> bytes_sent_ = 0;

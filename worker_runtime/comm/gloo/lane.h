@@ -5,10 +5,10 @@
 #include <functional>
 #include <thread>
 
+#include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
-#include "proto/base/condition.h"
-#include "worker_runtime/comm/gloo/gloo_mesh.h"
+#include "worker_runtime/comm/wait_point.h"
 
 namespace muster::comm {
 

@@ -1,3 +1,4 @@
+// Collectives of about log2(n) steps.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -79,6 +80,16 @@ absl::Status RecursiveDoubling(const CollectiveContext& context, const Call& cal
   return DoublingReduction(context, call.operation).Run(call.inputs[0], call.output);
 }
 
+std::vector<int> DoublingPeers(int rank, int size) {
+  const int num_paired = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
+  std::vector<int> peers;
+  if ((rank ^ num_paired) < size) peers.push_back(rank ^ num_paired);
+  for (int distance = 1; distance < num_paired && rank < num_paired; distance *= 2) {
+    peers.push_back(rank ^ distance);
+  }
+  return peers;
+}
+
 absl::Status TreeBroadcast(const CollectiveContext& context, const Call& call) {
   const Operation& op = call.operation;
   const int place = (context.rank - op.peer + context.size) % context.size;  // the root is at 0
@@ -96,6 +107,19 @@ absl::Status TreeBroadcast(const CollectiveContext& context, const Call& call) {
     MUSTER_RETURN_IF_ERROR(context.exchange.Send(rank_at(place + bit), 0, call.output, op.bytes()));
   }
   return context.exchange.WaitForSends();
+}
+
+std::vector<int> TreePeers(int rank, int size, int root) {
+  const int place = (rank - root + size) % size;
+  int bit =
+      place == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) : place & -place;
+  std::vector<int> places;
+  if (place != 0) places.push_back(place - bit);
+  for (bit /= 2; bit > 0; bit /= 2) {
+    if (place + bit < size) places.push_back(place + bit);
+  }
+  for (int& each : places) each = (each + root) % size;
+  return places;
 }
 
 absl::Status ChainBroadcast(const CollectiveContext& context, const Call& call) {
@@ -121,6 +145,15 @@ absl::Status ChainBroadcast(const CollectiveContext& context, const Call& call) 
                                                  data + begin(c), begin(c + 1) - begin(c)));
   }
   return context.exchange.WaitForSends();
+}
+
+std::vector<int> DisseminationPeers(int rank, int size) {
+  std::vector<int> peers;
+  for (int distance = 1; distance < size; distance *= 2) {
+    peers.push_back((rank + distance) % size);
+    peers.push_back((rank + size - distance) % size);
+  }
+  return peers;
 }
 
 absl::Status DisseminationBarrier(const CollectiveContext& context) {

@@ -6,6 +6,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/backend.h"
 #include "worker_runtime/comm/diagnosis.h"
+#include "worker_runtime/comm/gloo/meeting.h"
 #include "worker_runtime/comm/interface_choice.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"
 #include "worker_runtime/comm/reduce_kernels.h"
@@ -56,13 +57,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(Membership 
                                                                      const std::string& prefix) {
   std::unique_ptr<GlooMesh> mesh;
   if (membership.size > 1) {
-    MUSTER_ASSIGN_OR_RETURN(
-        mesh, GlooMesh::Connect(context.control, *context.store,
-                                {.rank = membership.rank,
-                                 .size = membership.size,
-                                 .group = membership.group,
-                                 .prefix = absl::StrCat(prefix, "/control"),
-                                 .deadline = MonoNow() + membership.options.connect_timeout}));
+    const MeshOptions options{.rank = membership.rank,
+                              .size = membership.size,
+                              .group = membership.group,
+                              .prefix = absl::StrCat(prefix, "/control"),
+                              .deadline = MonoNow() + membership.options.connect_timeout};
+    MUSTER_RETURN_IF_ERROR(Meet(*context.store, {.rank = options.rank,
+                                                 .size = options.size,
+                                                 .group = options.group,
+                                                 .prefix = options.prefix,
+                                                 .deadline = options.deadline})
+                               .status());
+    MUSTER_ASSIGN_OR_RETURN(mesh, ConnectControl(context.control, context.store, options));
   }
   std::unique_ptr<NcclCommunicator> communicator(
       new NcclCommunicator(std::move(membership), std::move(context), prefix, std::move(mesh)));

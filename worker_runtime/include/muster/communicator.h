@@ -61,6 +61,8 @@ struct SubtreeOptions {
 struct CommunicatorOptions {
   absl::Duration timeout = absl::Minutes(10);         // of an operation that names none
   absl::Duration connect_timeout = absl::Minutes(2);  // until all ranks have come together
+  // gloo: ranks of one machine exchange data through memory that both map.
+  bool shared_memory = true;
 };
 
 // One rank's end of a group.

@@ -1,8 +1,8 @@
-// Ranks over TCP meet the contract of Communicator. Each has an I/O thread and connections of its
-// own, as a process would.
+// Ranks over shared memory, and over TCP, meet the contract of Communicator. Each has an I/O thread,
+// a segment and connections of its own, as a process would.
+#include "worker_runtime/comm/gloo/gloo_communicator.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_data.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_failures.h"
-#include "worker_runtime/comm/gloo/gloo_communicator.h"
 #include "worker_runtime/comm/memory_store.h"
 
 namespace muster::comm {
@@ -17,7 +17,9 @@ std::unique_ptr<Communicator> Join(Membership membership, std::shared_ptr<Store>
   return communicator.ok() ? *std::move(communicator) : nullptr;
 }
 
-std::vector<ContractBackend::Join> MakeGloo(int size, const CommunicatorOptions& options) {
+std::vector<ContractBackend::Join> MakeGloo(int size, CommunicatorOptions options,
+                                            bool shared_memory) {
+  options.shared_memory = shared_memory;
   auto store = std::make_shared<MemoryStore>();
   std::vector<ContractBackend::Join> joins;
   for (int rank = 0; rank < size; ++rank) {
@@ -28,8 +30,30 @@ std::vector<ContractBackend::Join> MakeGloo(int size, const CommunicatorOptions&
   return joins;
 }
 
+std::vector<ContractBackend::Join> MakeByMemory(int size, const CommunicatorOptions& options) {
+  return MakeGloo(size, options, /*shared_memory=*/true);
+}
+std::vector<ContractBackend::Join> MakeByTcp(int size, const CommunicatorOptions& options) {
+  return MakeGloo(size, options, /*shared_memory=*/false);
+}
+// Rank 0 alone on a machine.
+std::vector<ContractBackend::Join> MakeMixed(int size, const CommunicatorOptions& options) {
+  std::vector<ContractBackend::Join> joins(size);
+  auto store = std::make_shared<MemoryStore>();
+  for (int rank = 0; rank < size; ++rank) {
+    CommunicatorOptions own = options;
+    own.shared_memory = rank != 0;
+    joins[rank] = [=] {
+      return Join({.group = "world", .rank = rank, .size = size, .options = own}, store);
+    };
+  }
+  return joins;
+}
+
 INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorContract,
-                         ::testing::Values(ContractBackend{"gloo", MakeGloo}),
+                         ::testing::Values(ContractBackend{"memory", MakeByMemory},
+                                           ContractBackend{"tcp", MakeByTcp},
+                                           ContractBackend{"mixed", MakeMixed}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(GlooBootstrap, NamesTheRankThatNeverCame) {
