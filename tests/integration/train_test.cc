@@ -197,7 +197,10 @@ TEST_P(BadTraining, EndsOnAllRanksWithOneSentence) {
   const SubprocessResult result = Train(2, Arguments{"--steps=2"} + arguments);
   EXPECT_THAT(result, ExitsWith(2));
   // Of the workers; the launcher's summary shows it again, indented.
-  const std::vector<std::string> said = LinesWith(result.err, "] muster-train: ");
+  std::vector<std::string> said;
+  for (const std::string& line : LinesWith(result.err, "muster-train: ")) {
+    if (absl::StartsWith(line, "muster-train: ")) said.push_back(line);
+  }
   ASSERT_THAT(said, SizeIs(1)) << ToString(result);
   for (const char* part : GetParam().said) EXPECT_THAT(said[0], ContainsRegex(part));
 }
