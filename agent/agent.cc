@@ -1,6 +1,7 @@
 #include "agent/agent.h"
 
 #include <csignal>
+#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -10,6 +11,7 @@
 #include "agent/core/worker_environment.h"
 #include "agent/process/board_file.h"
 #include "agent/process/error_file.h"
+#include "agent/process/pidfd.h"
 #include "agent/process/runtime_directory.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
@@ -73,6 +75,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
     : loop_(loop),
       options_(std::move(options)),
       on_finished_(std::move(on_finished)),
+      mailbox_(loop),
       core_(MakeCoreOptions(options_)),
       timer_(loop),
       status_(loop,
@@ -88,7 +91,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           }),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
-Agent::~Agent() = default;
+Agent::~Agent() { mailbox_.Close(); }
 
 absl::Status Agent::Start() {
   guardian_.RemoveAtEnd(options_.runtime_directory);
@@ -137,7 +140,9 @@ void Agent::ArmTimer() {
   if (deadline.is_infinite()) return;
   timer_.expires_after(absl::ToChronoNanoseconds(deadline - MonoNow()));
   timer_.async_wait([this](const asio::error_code& error) {
-    if (!error) Feed(Tick{});
+    if (error) return;
+    guardian_.Wake();  // while it is stopped, workers' ends are not heard of
+    Feed(Tick{});
   });
 }
 
@@ -278,6 +283,11 @@ void Agent::Perform(const SignalWorkers& effect) {
   for (auto& [id, worker] : workers_) {
     worker.signals.push_back(effect.signal);
     guardian_.SignalGroup(id, effect.signal);
+    // The last rung does not depend on the guardian. The pidfd makes sure that the pid, and with it
+    // the group, is still the worker's.
+    if (effect.signal == SIGKILL && worker.pidfd && SendSignal(worker.pidfd, SIGKILL)) {
+      ::kill(-worker.pid, SIGKILL);
+    }
   }
 }
 
@@ -303,17 +313,42 @@ void Agent::Perform(const Announce& effect) {
               {"node", options_.node.name}});
 }
 
+// Nothing here blocks: this loop may serve the rendezvous of other nodes, which must hear of the end
+// meanwhile.
 void Agent::Perform(const Finish& effect) {
   torch_store_.reset();
+  outcome_ = effect.outcome;
   pump_.CloseAttempt();
-  pump_.FlushConsole(kFarewell);
   worker_service_.Close();
+  guardian_.BeginShutdown(kFarewell, [this](bool ended) {
+    if (ended) {
+      OnGuardianEnded();
+    } else {
+      EndDescendantsAside([this] { OnGuardianEnded(); });
+    }
+  });
+  link_->Close(kFarewell, [this] {
+    link_is_closed_ = true;
+    FinishIfAllIsClosed();
+  });
+}
+
+void Agent::OnGuardianEnded() {
+  guardian_has_ended_ = true;
+  RemoveOwnedPath(options_.runtime_directory);
   if (options_.run_directory_is_temporary && !pump_.HasWrittenFiles()) {
     RemoveOwnedPath(options_.run_directory.substr(0, options_.run_directory.rfind('/')));
   }
-  guardian_.Shutdown(kFarewell);
-  link_->Close(kFarewell, [this, outcome = effect.outcome] { on_finished_(outcome); });
+  FinishIfAllIsClosed();
 }
+
+void Agent::FinishIfAllIsClosed() {
+  if (!guardian_has_ended_ || !link_is_closed_) return;
+  const auto on_finished = std::exchange(on_finished_, nullptr);
+  if (on_finished) on_finished(*outcome_);
+}
+
+void Agent::FlushOutput() { pump_.FlushConsole(kFarewell); }
 
 // --- The rendezvous
 
@@ -424,10 +459,19 @@ WorkerFailure Agent::DescribeFailure(const RunningWorker& worker) {
 
 void Agent::OnGuardianLost(const std::string& reason) {
   workers_.clear();
-  KillOwnDescendants(kSweepTimeoutMs);
-  pump_.CloseAttempt();
-  RemoveOwnedPath(options_.runtime_directory);
-  Feed(GuardianLost{reason});
+  EndDescendantsAside([this, reason] {
+    pump_.CloseAttempt();
+    RemoveOwnedPath(options_.runtime_directory);
+    Feed(GuardianLost{reason});
+  });
+}
+
+void Agent::EndDescendantsAside(std::function<void()> then) {
+  // The thread touches nothing of this object, which may go before it.
+  std::thread([mailbox = mailbox_, then = std::move(then)]() mutable {
+    KillOwnDescendants(kSweepTimeoutMs);
+    mailbox.Post(std::move(then));
+  }).detach();
 }
 
 }  // namespace muster::agent

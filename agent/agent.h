@@ -26,6 +26,7 @@
 #include "agent/worker_service.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "proto/io/loop_mailbox.h"
 #include "proto/spec/job_spec.h"
 #include "proto/spec/worker_env.h"
 #include "rendezvous/link/rendezvous_link.h"
@@ -43,7 +44,9 @@ struct AgentOptions {
   // With its parent: removed at the end if nothing was written.
   bool run_directory_is_temporary = false;
   std::string runtime_directory;  // 0700, for the workers' socket
-  std::string server;             // for messages
+  // Shared by the copies of these options: see leftovers.h. The job's end unlocks it.
+  std::shared_ptr<UniqueFd> runtime_lock;
+  std::string server;  // for messages
   bool hosts_server = false;
 };
 
@@ -67,6 +70,9 @@ class Agent {
   void ReturnToTerminal();
   // This node ends by its own decision.
   bool IsLeaving() const { return core_.is_leaving(); }
+  // Writes what consoles and log files have not taken yet, for a few seconds at most. Blocks: for
+  // the end of the program, when the loop has ended.
+  void FlushOutput();
   // Prints one line of ours between the workers' lines.
   void PrintLine(const std::string& line);
 
@@ -100,6 +106,11 @@ class Agent {
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
   void OnGuardianLost(const std::string& reason);
+  // Ends every process below this one on a thread of its own, which takes up to kSweepTimeoutMs, and
+  // then runs `then` on the loop.
+  void EndDescendantsAside(std::function<void()> then);
+  void OnGuardianEnded();
+  void FinishIfAllIsClosed();
   void WarnOfSilentEnd(LocalRank worker);
   WorkerFailure DescribeFailure(const RunningWorker& worker);
   std::vector<std::string> CreateBoards(const Assignment& assignment);
@@ -112,6 +123,7 @@ class Agent {
   std::function<void(JobOutcome)> on_finished_;
 
   // Loop thread only. Destroyed in reverse: the guardian goes first and takes the workers with it.
+  const LoopMailbox mailbox_;
   AgentCore core_;
   std::deque<Event> events_;
   bool stepping_ = false;
@@ -130,6 +142,9 @@ class Agent {
   // Of this round: workers that closed their connection without a goodbye, and that exited with 0.
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;
+  std::optional<JobOutcome> outcome_;  // from Finish on
+  bool guardian_has_ended_ = false;
+  bool link_is_closed_ = false;
   Assignment assignment_;
   std::vector<std::string> boards_;  // files of this round's workers, by local rank; empty: none
   GuardianClient guardian_;

@@ -15,9 +15,11 @@
 #include "agent/process/cpu_topology.h"
 #include "agent/process/device_binding.h"
 #include "agent/process/gpu_inventory.h"
+#include "agent/process/leftovers.h"
 #include "agent/process/runtime_directory.h"
 #include "launcher/worker_command.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/log.h"
 
 namespace muster::launcher {
 namespace {
@@ -128,6 +130,10 @@ absl::Status FindAddress(const JobSpec& spec, NodeSetup* setup) {
     setup->endpoint = here;
     setup->may_host = spec.is_host.value_or(here.is_local);
   }
+  if (!setup->endpoint && spec.local_addr.empty()) {
+    node.address = here.address;  // nobody else needs it, not even a route to it
+    return absl::OkStatus();
+  }
   MUSTER_ASSIGN_OR_RETURN(node.address, ChooseLocalAddress(spec.local_addr, here));
   // Several agents on one machine share its name; their loopback addresses tell them apart.
   if (!spec.local_addr.empty() && absl::StartsWith(node.address, "127.")) node.name = node.address;
@@ -142,10 +148,17 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
       agent::MakeRunDirectory(
           {.log_dir = spec.logs.log_dir, .run_id = spec.run_id, .temporary_dir = temporary}));
   options->run_directory_is_temporary = spec.logs.log_dir.empty();
-  MUSTER_ASSIGN_OR_RETURN(options->runtime_directory,
-                          agent::MakeRuntimeDirectory(
-                              {.xdg_runtime_dir = VariableOrEmpty(environment, "XDG_RUNTIME_DIR"),
-                               .temporary_dir = temporary}));
+  const agent::RuntimeDirectoryOptions places = {
+      .xdg_runtime_dir = VariableOrEmpty(environment, "XDG_RUNTIME_DIR"),
+      .temporary_dir = temporary};
+  for (const std::string& ended : agent::EndLeftovers(agent::RuntimeDirectoryPrefixes(places))) {
+    log::Write(log::Level::kWarning, "leftovers",
+               absl::StrCat("ended what a job of yours had left running here whose agent and ",
+                            "guardian were killed: ", ended));
+  }
+  MUSTER_ASSIGN_OR_RETURN(options->runtime_directory, agent::MakeRuntimeDirectory(places));
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd lock, agent::LockRuntimeDirectory(options->runtime_directory));
+  options->runtime_lock = std::make_shared<UniqueFd>(std::move(lock));
   return absl::OkStatus();
 }
 

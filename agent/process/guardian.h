@@ -76,6 +76,14 @@ class GuardianClient {
   void RemoveAtEnd(const std::string& path);
   pid_t pid() const;
 
+  // Lets a guardian that somebody has stopped (SIGSTOP) go on. Every request does.
+  void Wake();
+
+  // The orderly end without blocking: `on_ended(true)` follows when the guardian has ended, and
+  // `on_ended(false)` when it still has not after `timeout`: it is ended by force then, and with it
+  // its workers, but not what is below them (KillOwnDescendants). No other callback comes any more.
+  void BeginShutdown(absl::Duration timeout, std::function<void(bool ended)> on_ended);
+
   // The orderly end: closes the socket and waits for the guardian to have killed, removed and
   // ended. Blocks; no callback comes any more. False if it is still there after `timeout`
   // (something below it cannot be killed).

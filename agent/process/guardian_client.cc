@@ -1,5 +1,7 @@
+// GuardianClient (guardian.h): the agent's end. It never blocks, but in Shutdown.
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@
 #include "agent/process/pidfd.h"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/post.hpp"
+#include "asio/steady_timer.hpp"
 #include "proto/base/mono_time.h"
 
 namespace muster::agent {
@@ -143,8 +146,11 @@ struct GuardianClient::State {
   State(asio::io_context& io, GuardianHandle handle, GuardianListener its_listener)
       : loop(io),
         pid(handle.pid),
+        pidfd(OpenPidfd(handle.pid)),
         fd(handle.socket.get()),
         socket(io),
+        end(io),
+        end_timer(io),
         listener(std::move(its_listener)),
         reader(fd),
         writer(fd) {
@@ -170,6 +176,7 @@ struct GuardianClient::State {
     if (!self->open) return;
     self->writer.Push(wire::Encode(request), std::move(descriptors));
     FlushQueue(self);
+    if (self->pidfd) SendSignal(self->pidfd, SIGCONT);
   }
 
   static void FlushQueue(const std::shared_ptr<State>& self) {
@@ -238,8 +245,11 @@ struct GuardianClient::State {
 
   asio::io_context& loop;
   const pid_t pid;
+  const UniqueFd pidfd;  // empty if there was no descriptor left
   const int fd;
   asio::posix::stream_descriptor socket;
+  asio::posix::stream_descriptor end;  // a pidfd of the guardian, while its end is waited for
+  asio::steady_timer end_timer;
   const GuardianListener listener;
   FrameReader reader;
   FrameWriter writer;
@@ -299,6 +309,40 @@ void GuardianClient::RemoveAtEnd(const std::string& path) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   State::Send(state_, wire::RemoveAtEnd{error ? path : absolute.string()});
+}
+
+void GuardianClient::Wake() {
+  if (state_->open && state_->pidfd) SendSignal(state_->pidfd, SIGCONT);
+}
+
+void GuardianClient::BeginShutdown(absl::Duration timeout,
+                                   std::function<void(bool ended)> on_ended) {
+  if (state_->open) state_->writer.Flush().IgnoreError();
+  state_->Close();
+  UniqueFd pidfd = OpenPidfd(state_->pid);
+  // Reaped already: the guardian was lost before.
+  if (!pidfd) {
+    asio::post(state_->loop, [on_ended] { on_ended(true); });
+    return;
+  }
+  SendSignal(pidfd, SIGCONT);
+  const auto finish = [state = state_, on_ended](bool ended) {
+    if (!ended) SendSignal(state->pidfd, SIGKILL);
+    asio::error_code ignored;
+    state->end.close(ignored);
+    state->end_timer.cancel();
+    ::waitpid(state->pid, nullptr, WNOHANG);
+    on_ended(ended);
+  };
+  state_->end.assign(pidfd.release());
+  state_->end.async_wait(asio::posix::stream_descriptor::wait_read,
+                         [finish](const asio::error_code& error) {
+                           if (!error) finish(true);
+                         });
+  state_->end_timer.expires_after(absl::ToChronoNanoseconds(timeout));
+  state_->end_timer.async_wait([finish](const asio::error_code& error) {
+    if (!error) finish(false);
+  });
 }
 
 bool GuardianClient::Shutdown(absl::Duration timeout) {

@@ -22,10 +22,15 @@ bool AreOneFile(int a, int b) {
          info_a.st_ino == info_b.st_ino;
 }
 
+// What the loop can spare of a lease's seconds for a file system that is slow.
+constexpr absl::Duration kFlushTime = absl::Milliseconds(200);
+
 bool HasContent(const std::string& path) {
   struct stat info;
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
 }
+
+bool HasContent(const OutputFile& file) { return file.has_appended() || HasContent(file.path()); }
 
 }  // namespace
 
@@ -106,6 +111,7 @@ void LogPump::CloseAttempt() {
     state.Drain(id);
     state.EndStream(id);
   }
+  state.files->Flush(kFlushTime);
   if (!state.earlier_attempts_wrote) state.earlier_attempts_wrote = state.HasContentNow();
   for (std::optional<OutputFile>& file : state.filtered_files) {
     if (file) file->Close();
@@ -169,7 +175,7 @@ void LogPump::ReturnToTerminal() {
 
 bool LogPump::FlushConsole(absl::Duration at_most) {
   const MonoTime deadline = MonoNow() + at_most;
-  bool all = true;
+  bool all = state_->files->Flush(at_most);
   for (const std::unique_ptr<State::Console>& console : state_->consoles)
     all = console->writer.Flush(deadline - MonoNow()) && all;
   return all;
@@ -179,11 +185,11 @@ bool LogPump::State::HasContentNow() const {
   for (const std::unique_ptr<Worker>& worker : workers) {
     if (HasContent(worker->directory + "/error.json")) return true;
     for (const WorkerStream& stream : worker->streams) {
-      if (stream.file && HasContent(stream.file->path())) return true;
+      if (stream.file && HasContent(*stream.file)) return true;
     }
   }
   return std::any_of(filtered_files.begin(), filtered_files.end(),
-                     [](const auto& file) { return file && HasContent(file->path()); });
+                     [](const auto& file) { return file && HasContent(*file); });
 }
 
 bool LogPump::HasWrittenFiles() const {

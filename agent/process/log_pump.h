@@ -79,7 +79,7 @@ class LogPump {
 
   // Prints one line of our own between the workers' lines, on standard error.
   void PrintLine(const std::string& line);
-  // Writes what a slow console has not taken yet, waiting at most `at_most`; false if something is
+  // Writes what a slow console or file system has not taken yet, waiting at most `at_most`; false if something is
   // left. For the end of the program: until then the loop does it.
   bool FlushConsole(absl::Duration at_most);
   // True if any worker has written to a log or error file, so that the directory must stay.

@@ -83,7 +83,7 @@ absl::Status LogPump::State::OpenFilteredFiles() {
         });
     if (!any) continue;
     absl::StatusOr<OutputFile> file =
-        OutputFile::Open(absl::StrCat(attempt_directory, "/filtered_", FileName(stream)));
+        OutputFile::Open(absl::StrCat(attempt_directory, "/filtered_", FileName(stream)), files);
     if (!file.ok()) return file.status();
     filtered_files[Index(stream)] = *std::move(file);
   }
@@ -107,7 +107,7 @@ absl::Status LogPump::State::OpenStream(Worker& worker, ConsoleStream stream, Wo
   UniqueFd& fd = stream == ConsoleStream::kStdout ? out.stdout_fd : out.stderr_fd;
   if (state.route.to_file) {
     absl::StatusOr<OutputFile> file =
-        OutputFile::Open(absl::StrCat(worker.directory, "/", FileName(stream)));
+        OutputFile::Open(absl::StrCat(worker.directory, "/", FileName(stream)), files);
     if (!file.ok()) return file.status();
     state.file = *std::move(file);
   }

@@ -115,6 +115,7 @@ struct LogPump::State {
   std::vector<std::unique_ptr<Console>> consoles;  // one or two
   std::array<size_t, 2> console_index{};           // of each stream
   std::vector<std::unique_ptr<Worker>> workers;
+  const std::shared_ptr<FileWriter> files = std::make_shared<FileWriter>();
   std::array<std::optional<OutputFile>, 2> filtered_files;
   std::string attempt_directory;
   std::map<int, Pipe> pipes;

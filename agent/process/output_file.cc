@@ -27,47 +27,34 @@ absl::Status LogPathError(absl::string_view what, const std::string& path, int e
 absl::Status MakeLogDirectory(const std::string& path) {
   if (::mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
   const int error = errno;
+  // Somebody has cleaned up above it (tmpwatch, a person): that must not end a job that restarts.
+  const size_t slash = path.rfind('/');
+  if (error == ENOENT && slash != std::string::npos && slash > 0) {
+    const absl::Status parent = MakeLogDirectory(path.substr(0, slash));
+    return parent.ok() ? MakeLogDirectory(path) : parent;
+  }
   struct stat info;
   if (error == EEXIST && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
     return absl::OkStatus();
   return LogPathError("make the log directory", path, error == EEXIST ? ENOTDIR : error);
 }
 
-absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path) {
+absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path,
+                                            std::shared_ptr<FileWriter> writer) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666));
   struct stat info;
   if (!fd || ::fstat(fd.get(), &info) != 0) return LogPathError("open the log file", path, errno);
-  return OutputFile(path, std::move(fd), info.st_size);
-}
-
-void OutputFile::Append(absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = ::write(fd_.get(), bytes.data(), bytes.size());
-    if (put >= 0) {
-      bytes.remove_prefix(put);
-      continue;
-    }
-    if (errno == EINTR) continue;
-    const int error = errno;
-    const bool first = lost_bytes_ == 0;
-    lost_bytes_ += static_cast<int64_t>(bytes.size());
-    if (first) {
-      log::Write(log::Level::kWarning, "log_file_failed",
-                 absl::StrCat("cannot write ", path_, ": ", std::strerror(error),
-                              "; worker output is being lost there, the job goes on"),
-                 {{"path", path_}, {"errno", std::strerror(error)}});
-    }
-    return;
-  }
+  return OutputFile(path, std::move(fd), info.st_size, std::move(writer));
 }
 
 void OutputFile::Close() {
-  if (lost_bytes_ > 0) {
+  if (file_ == nullptr) return;
+  if (const int64_t lost = lost_bytes(); lost > 0) {
     log::Write(log::Level::kWarning, "log_file_incomplete",
-               absl::StrCat(path_, " lacks ", lost_bytes_, " bytes that could not be written"),
-               {{"path", path_}, {"lost_bytes", absl::StrCat(lost_bytes_)}});
+               absl::StrCat(path_, " lacks ", lost, " bytes that could not be written"),
+               {{"path", path_}, {"lost_bytes", absl::StrCat(lost)}});
   }
-  fd_.reset();
+  file_.reset();  // closed behind what is still queued
 }
 
 std::string ReadFileTail(const std::string& path, off_t start_offset, size_t bytes_max) {

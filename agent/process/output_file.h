@@ -4,11 +4,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "agent/process/file_writer.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::agent {
@@ -28,30 +30,40 @@ absl::Status MakeLogDirectory(const std::string& path);
 // Threads: compatible.
 class OutputFile {
  public:
+  // `writer` appends; it must not be null, and outlives the file by its share in it.
+  //
   // Errors: as LogPathError.
-  static absl::StatusOr<OutputFile> Open(const std::string& path);
+  static absl::StatusOr<OutputFile> Open(const std::string& path,
+                                         std::shared_ptr<FileWriter> writer);
 
-  // A failed write is warned of once, and its bytes are counted as lost; later writes are still
-  // tried.
-  void Append(absl::string_view bytes);
-  // Says how much was lost, if anything was, and closes.
+  // Never blocks: see FileWriter.
+  void Append(absl::string_view bytes) {
+    has_appended_ = has_appended_ || !bytes.empty();
+    writer_->Append(file_, bytes);
+  }
+  bool has_appended() const { return has_appended_; }
+  // Says how much has been lost, if anything has, and closes behind what is still queued.
   void Close();
 
   const std::string& path() const { return path_; }
   // Of the file when it was opened: what an earlier attempt has written.
   off_t start_offset() const { return start_offset_; }
-  int64_t lost_bytes() const { return lost_bytes_; }
-  // The descriptor itself, for a worker that writes without us.
-  UniqueFd TakeDescriptor() { return std::move(fd_); }
+  int64_t lost_bytes() const { return file_ == nullptr ? 0 : file_->lost_bytes.load(); }
+  // The descriptor itself, for a worker that writes without us. Nothing may be appended then.
+  UniqueFd TakeDescriptor() { return std::move(file_->fd); }
 
  private:
-  OutputFile(std::string path, UniqueFd fd, off_t start_offset)
-      : path_(std::move(path)), fd_(std::move(fd)), start_offset_(start_offset) {}
+  OutputFile(std::string path, UniqueFd fd, off_t start_offset, std::shared_ptr<FileWriter> writer)
+      : path_(path),
+        file_(std::make_shared<AppendedFile>(path, std::move(fd))),
+        start_offset_(start_offset),
+        writer_(std::move(writer)) {}
 
   std::string path_;
-  UniqueFd fd_;
+  std::shared_ptr<AppendedFile> file_;
   off_t start_offset_ = 0;
-  int64_t lost_bytes_ = 0;
+  bool has_appended_ = false;
+  std::shared_ptr<FileWriter> writer_;
 };
 
 // The last `bytes_max` bytes of the file behind `start_offset`, whole lines if there are several;

@@ -33,10 +33,6 @@ std::string OrTmp(const std::string& directory) { return directory.empty() ? "/t
 
 absl::StatusCode CodeForErrno(int error_number) {
   switch (error_number) {
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return absl::StatusCode::kPermissionDenied;
     case ENOSPC:
     case EDQUOT:
     case EMLINK:
@@ -169,6 +165,18 @@ absl::Status CheckPrivateDirectory(const std::string& path) {
         absl::StrFormat("%s is open to others (mode %04o)", path, info.st_mode & 07777));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> RuntimeDirectoryPrefixes(const RuntimeDirectoryOptions& options) {
+  std::vector<std::string> prefixes;
+  if (absl::StartsWith(options.xdg_runtime_dir, "/")) {
+    prefixes.push_back(absl::StrCat(absl::StripSuffix(options.xdg_runtime_dir, "/"), "/muster/"));
+  }
+  for (const std::string& place : {OrTmp(options.temporary_dir), options.last_resort}) {
+    const std::string prefix = absl::StrCat(absl::StripSuffix(place, "/"), "/muster-");
+    if (prefixes.empty() || prefixes.back() != prefix) prefixes.push_back(prefix);
+  }
+  return prefixes;
 }
 
 absl::StatusOr<std::string> MakeRuntimeDirectory(const RuntimeDirectoryOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,9 @@ struct RuntimeDirectoryOptions {
 // Errors: kInvalidArgument with each place that was tried and what was wrong with it.
 absl::StatusOr<std::string> MakeRuntimeDirectory(const RuntimeDirectoryOptions& options);
 
+// The places where MakeRuntimeDirectory makes directories, as prefixes of their paths.
+std::vector<std::string> RuntimeDirectoryPrefixes(const RuntimeDirectoryOptions& options);
+
 // That `path` is a directory, no link, owned by this user and closed to others.
 //
 // Errors: kFailedPrecondition saying which of these it is not.
@@ -39,9 +43,9 @@ struct RunDirectoryOptions {
 // Makes <log_dir>/<run_id>_<random> and the parents it needs. Characters of the run id other than
 // letters, digits, dot, underscore and minus become underscores; a long one is cut.
 //
-// Errors: kInvalidArgument: something on the way is no directory, or the path cannot exist;
-// kPermissionDenied: not writable; kResourceExhausted: full. Each names --log_dir, the path, and
-// errno in words.
+// Errors: kInvalidArgument: something on the way is no directory, or the path cannot exist or be
+//         written (not kPermissionDenied, which a launch takes for a refused secret);
+//         kResourceExhausted: full. Each names --log_dir, the path, and errno in words.
 // Source: PyTorch, torch/distributed/elastic/multiprocessing/api.py, DefaultLogsSpecs (the layout).
 absl::StatusOr<std::string> MakeRunDirectory(const RunDirectoryOptions& options);
 

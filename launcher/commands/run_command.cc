@@ -29,6 +29,7 @@
 #include "proto/base/exit_codes.h"
 #include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/descriptors.h"
 #include "proto/io/log.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
@@ -37,6 +38,8 @@
 namespace muster::launcher {
 namespace {
 
+// Pipes, files, ports and a pidfd.
+constexpr int kDescriptorsPerWorker = 16;
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
 constexpr char kAuthenticationOff[] =
     " without authentication (--auth=none): whoever reaches that port can join or stop the job";
@@ -105,6 +108,7 @@ class NodeRun {
     MUSTER_RETURN_IF_ERROR(agent_->Start());
     loop_.run();
     ConfigureLog(output_, nullptr);
+    agent_->FlushOutput();
     MUSTER_CHECK(outcome_.has_value());
     return *outcome_;
   }
@@ -175,6 +179,7 @@ class NodeRun {
     rendezvous::RendezvousServerOptions options;
     options.lease = spec.lease;
     options.only_run_id = spec.run_id;
+    options.reserved_descriptors += kDescriptorsPerWorker * setup_.agent.node.local_world_size;
     options.host_name = setup_.agent.node.name;
     options.announce = [tell = setup_.endpoint.has_value()](const rendezvous::JobKey&,
                                                             const rendezvous::Announce& note) {
@@ -312,6 +317,8 @@ int RunCommand(const Invocation& invocation) {
   // Before anything that may start a thread; it ends by itself when we do.
   absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
   if (!guardian.ok()) return Refuse(guardian.status());
+  // Behind the guardian, so that workers keep the limit that they were started with.
+  RaiseDescriptorLimit();
   absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, invocation);
   if (!setup.ok()) return Refuse(setup.status());
   for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/descriptors.h"
 #include "proto/io/job_key.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
@@ -54,7 +55,13 @@ void GrpcLink::Open(LinkListener listener) {
   MUSTER_CHECK(phase_ == Phase::kIdle);
   listener_ = std::move(listener);
   mailbox_.Post([this] {
-    if (phase_ == Phase::kIdle) ResolveOnLoop();
+    if (phase_ != Phase::kIdle) return;
+    if (const absl::Status threads = CheckCanStartThreads(); !threads.ok()) {
+      phase_ = Phase::kGivenUp;
+      TellStateOnLoop(false, std::string(threads.message()), threads);
+      return;
+    }
+    ResolveOnLoop();
   });
 }
 

@@ -17,7 +17,8 @@ struct LinkListener {
   std::function<void(Directive)> on_directive;
   std::function<void(StoreReply)> on_store_reply;
   // `detail` says to whom, or why not, for people. `fatal` is set when trying again cannot help:
-  // kPermissionDenied (another secret, not our job), kInvalidArgument; the link has then given up.
+  // kPermissionDenied (another secret, not our job), kInvalidArgument, kResourceExhausted (no threads to be had);
+  // the link has then given up.
   // Never after it has been up once.
   std::function<void(bool up, std::string detail, absl::Status fatal)> on_state;
 };

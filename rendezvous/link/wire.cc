@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "proto/io/wire_check.h"
 #include "proto/rendezvous.pb.h"
 
@@ -21,6 +22,16 @@ int64_t Signed(WireCheck& check, absl::string_view field, int64_t value) {
 
 std::string Text(WireCheck& check, absl::string_view field, const std::string& value) {
   return check.Text(field, value, kMaxTextBytes);
+}
+
+// Names and reasons of other nodes stand in lines of our log and on consoles: what could end a line
+// or move a cursor there is shown as `?`.
+std::string Printable(WireCheck& check, absl::string_view field, const std::string& value) {
+  std::string text = Text(check, field, value);
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return text;
 }
 
 void Encode(const RendezvousSettings& in, proto::Settings* out) {
@@ -68,11 +79,11 @@ void Encode(const NodeDescription& in, proto::Node* out) {
 
 NodeDescription Decode(const proto::Node& in, WireCheck& check) {
   NodeDescription out;
-  out.name = Text(check, "node.name", in.name());
-  out.address = Text(check, "node.address", in.address());
+  out.name = Printable(check, "node.name", in.name());
+  out.address = Printable(check, "node.address", in.address());
   out.local_world_size =
       check.Range("node.local_world_size", in.local_world_size(), 0, kMaxPortsPerNode);
-  out.role = Text(check, "node.role", in.role());
+  out.role = Printable(check, "node.role", in.role());
   if (in.has_node_rank()) out.node_rank = check.Count("node.node_rank", in.node_rank());
   out.store_port = check.Range("node.store_port", in.store_port(), 0, kMaxPort);
   out.worker_ports = DecodePorts(in.worker_ports(), check);
@@ -101,7 +112,7 @@ WorkerFailure Decode(const proto::Failure& in, WireCheck& check) {
   out.rank = Rank(check.Count("failure.rank", in.rank()));
   out.local_rank = LocalRank(check.Count("failure.local_rank", in.local_rank()));
   out.node_rank = NodeRank(check.Count("failure.node_rank", in.node_rank()));
-  out.node_name = Text(check, "failure.node_name", in.node_name());
+  out.node_name = Printable(check, "failure.node_name", in.node_name());
   out.pid = check.Count("failure.pid", in.pid());
   out.exit_code = in.exit_code();
   out.signal = check.Range("failure.signal", in.signal(), 0, kMaxSignal);
@@ -373,7 +384,7 @@ absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
     report.departure =
         Departure{.signal = check.Range("departure.signal", in.departure().signal(), 0, kMaxSignal),
                   .ends_job = in.departure().ends_job(),
-                  .reason = Text(check, "departure.reason", in.departure().reason())};
+                  .reason = Printable(check, "departure.reason", in.departure().reason())};
   }
   if (!check.status().ok()) return check.status();
   return out;

@@ -13,6 +13,7 @@
 #include "asio/signal_set.hpp"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
+#include "proto/io/descriptors.h"
 #include "rendezvous/server/musterd_options.h"
 #include "rendezvous/server/rendezvous_server.h"
 
@@ -76,6 +77,9 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  muster::OpenStandardStreams();
+  // Whoever reads our log may end before us: a line that is lost must not end every user's job.
+  std::signal(SIGPIPE, SIG_IGN);
   const EnvironmentMap environment = muster::EnvironmentOf(environ);
   const auto command = muster::rendezvous::ParseMusterdCommand(
       std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), environment);

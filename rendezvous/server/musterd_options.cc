@@ -1,14 +1,21 @@
 #include "rendezvous/server/musterd_options.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -142,13 +149,19 @@ absl::StatusOr<std::vector<OwnerKey>> LoadOwners(const std::string& token_dir,
 }
 
 absl::Status WritePortFile(const std::string& path, int port) {
-  const std::string temporary = absl::StrCat(path, ".new");
-  std::ofstream(temporary) << port << "\n" << std::flush;
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (!error) return absl::OkStatus();
+  // A name that nobody can have planted a link under; the rename replaces a link, it follows none.
+  std::string temporary = absl::StrCat(path, ".XXXXXX");
+  UniqueFd file(::mkostemp(temporary.data(), O_CLOEXEC));
+  const std::string text = absl::StrCat(port, "\n");
+  const bool is_written =
+      file && ::fchmod(file.get(), 0644) == 0 &&
+      ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      ::rename(temporary.c_str(), path.c_str()) == 0;
+  if (is_written) return absl::OkStatus();
+  const int error = errno;
+  if (file) ::unlink(temporary.c_str());
   return absl::UnavailableError(
-      absl::StrCat("cannot write --port_file=", path, ": ", error.message()));
+      absl::StrCat("cannot write --port_file=", path, ": ", std::strerror(error)));
 }
 
 }  // namespace muster::rendezvous

@@ -119,6 +119,8 @@ class LogPumpTest : public ::testing::Test {
   void Settle() {
     loop_.restart();
     loop_.run_for(std::chrono::seconds(20));
+    // And the files, which have a thread of their own.
+    if (pump_) pump_->FlushConsole(absl::Seconds(1));
   }
   // Until `done`, at most 20 s.
   template <typename Done>

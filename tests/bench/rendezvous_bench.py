@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""The rendezvous with thousands of agents, and how long the loss of a node takes.
+
+crowd      agent_crowd.cc: so many agents, each with a TCP connection of its own, joined, at rest and restarted; what
+           musterd's process uses for it. The agents share this machine's CPUs with the server.
+node loss  `kill -9` of agent, guardian and workers of one node of three, to the start of the survivors' next round;
+           worst of all runs. The lease is 6 s.
+"""
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+TOKEN = "a token for benchmarks, of no use elsewhere"
+DEADLINE_S = 60
+
+
+class Daemon:
+    """A musterd on a free port of the loopback address."""
+
+    def __init__(self, binary, tls):
+        self.directory = tempfile.mkdtemp(prefix="rendezvous_bench.")
+        port_file = self.directory + "/port"
+        self.log = open(self.directory + "/log", "wb")
+        self.process = subprocess.Popen(
+            [binary, "--listen=127.0.0.1:0", f"--port_file={port_file}", f"--tls={tls}"],
+            env=dict(os.environ, MUSTER_TOKEN=TOKEN), stdout=self.log, stderr=self.log)
+        wait_until(lambda: os.path.exists(port_file), "musterd listens")
+        self.port = int(open(port_file).read())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.process.terminate()
+        self.process.wait()
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError("waited in vain: " + what)
+        time.sleep(0.005)
+
+
+def measure_crowd(arguments, agents, tls):
+    with Daemon(arguments.musterd, tls) as daemon:
+        done = subprocess.run(
+            [arguments.crowd, str(daemon.process.pid), "127.0.0.1", str(daemon.port), str(agents), tls,
+             str(arguments.rest)],
+            env=dict(os.environ, MUSTER_TOKEN=TOKEN), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise RuntimeError("agent_crowd failed:\n" + done.stderr[-2000:])
+    return dict(json.loads(done.stdout), tls=tls)
+
+
+def descendants(pid):
+    children = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        children += [int(child) for child in open(f"/proc/{pid}/task/{task}/children").read().split()]
+    return children + [below for child in children for below in descendants(child)]
+
+
+def measure_node_loss(arguments):
+    """Seconds from the kill of one node of three to the survivors' workers of the next round."""
+    with Daemon(arguments.musterd, "on") as daemon:
+        out = daemon.directory
+        script = out + "/train.sh"
+        with open(script, "w") as file:
+            file.write(f"#!/bin/sh\ntouch {out}/$TORCHELASTIC_RESTART_COUNT.$WORLD_SIZE.$RANK\nexec sleep 1000\n")
+        os.chmod(script, 0o755)
+        agents = [subprocess.Popen(
+            [arguments.muster, "run", "--nnodes=2:3", "--rdzv_backend=c10d", "--rdzv_id=loss",
+             f"--rdzv_endpoint=127.0.0.1:{daemon.port}", f"--local_addr=127.0.0.{node}",
+             "--rdzv_conf=last_call_timeout=30", script],
+            env=dict(os.environ, MUSTER_TOKEN=TOKEN), stdout=daemon.log, stderr=daemon.log) for node in (1, 2, 3)]
+        try:
+            wait_until(lambda: all(os.path.exists(f"{out}/0.3.{rank}") for rank in range(3)), "three nodes run")
+            begin = time.monotonic()
+            for pid in [agents[2].pid] + descendants(agents[2].pid):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: all(os.path.exists(f"{out}/1.2.{rank}") for rank in range(2)), "two nodes run again")
+            return time.monotonic() - begin
+        finally:
+            for agent in agents:
+                if agent.poll() is None:
+                    agent.send_signal(signal.SIGINT)
+            for agent in agents:
+                agent.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True, help="directory with muster, musterd and agent_crowd")
+    parser.add_argument("--agents", type=int, nargs="*", default=[400, 10000])
+    parser.add_argument("--rest", type=float, default=30, help="seconds at rest that are measured")
+    parser.add_argument("--losses", type=int, default=20)
+    parser.add_argument("--tls", nargs="*", default=["off", "on"])
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    for name in ("muster", "musterd"):
+        setattr(arguments, name, os.path.join(arguments.bin, name))
+    arguments.crowd = os.path.join(arguments.bin, "agent_crowd")
+
+    rows = []
+    print(f"{'agents':>7} {'TLS':>4} {'ranked':>8} {'CPU/join':>9} {'memory':>8} {'at rest':>10} {'restart':>8} "
+          f"{'CPU/agent':>9}")
+    for agents in arguments.agents:
+        for tls in arguments.tls:
+            row = measure_crowd(arguments, agents, tls)
+            rows.append(row)
+            print(f"{agents:>7} {tls:>4} {row['ranked_s']:>6.1f} s {row['join_cpu_ms']:>6.2f} ms "
+                  f"{row['join_kib']:>4.0f} KiB {row['rest_cores']:>5.3f} cores {row['restart_s']:>6.1f} s "
+                  f"{row['restart_cpu_ms']:>6.2f} ms", flush=True)
+    losses = [measure_node_loss(arguments) for unused in range(arguments.losses)]
+    if losses:
+        print(f"node loss, {len(losses)} times: median {statistics.median(losses):.2f} s, worst {max(losses):.2f} s")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"crowd": rows, "node_loss_s": losses}, file, indent=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

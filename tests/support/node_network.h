@@ -1,0 +1,39 @@
+// Nodes with a network between them that tests can cut: one network namespace each, joined by a
+// bridge in a namespace of its own, where the rendezvous lives.
+//
+// Needs root and `ip` (iproute2).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace muster::testing {
+
+class NodeNetwork {
+ public:
+  // Whether this machine lets us make one; tests skip themselves where it does not.
+  static bool IsPossible();
+
+  explicit NodeNetwork(int num_nodes);
+  ~NodeNetwork();
+  NodeNetwork(const NodeNetwork&) = delete;
+  NodeNetwork& operator=(const NodeNetwork&) = delete;
+
+  // Of the bridge's namespace, node 0, and of nodes 1..num_nodes.
+  std::string AddressOf(int node) const;
+  // `argv` as it runs on a node.
+  std::vector<std::string> On(int node, const std::vector<std::string>& argv) const;
+
+  // Frames to and from the node are dropped; its interface stays up, as behind a broken switch.
+  void Cut(int node) const;
+  void Heal(int node) const;
+
+ private:
+  std::string NameOf(int node) const;
+  std::string LinkOf(int node) const;
+
+  const int num_nodes_;
+  const std::string prefix_;
+};
+
+}  // namespace muster::testing
