@@ -7,9 +7,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "muster/data.h"
+#include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
-#include "proto/base/condition.h"
 #include "worker_runtime/data/batch_draw.h"
 
 namespace muster {
@@ -94,6 +94,8 @@ BatchReader::~BatchReader() {
   }
   state_->thread.join();
 }
+
+const BatchOptions& BatchReader::options() const { return state_->options; }
 
 absl::StatusOr<const Batch*> BatchReader::Next() {
   State& s = *state_;

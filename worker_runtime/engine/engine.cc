@@ -1,18 +1,23 @@
 #include "muster/engine.h"
 
-#include <cmath>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
 #include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/plan/plan_text.h"
+#include "worker_runtime/plan/prove_program.h"
 
 namespace muster {
 namespace {
+
+// Above it the ranks trust what was proven for fewer.
+constexpr int kMostProvenRanks = 256;
 
 std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store) {
   std::vector<plan::ParameterInfo> parameters;
@@ -28,130 +33,142 @@ std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store) {
 
 // What this version executes; the plan's types know more.
 absl::Status CheckSupported(const Plan& plan) {
-  const std::pair<const char*, const StatePlan*> states[] = {{"parameters", &plan.parameters},
-                                                             {"gradients", &plan.gradients},
-                                                             {"optimizer", &plan.optimizer}};
-  for (const auto& [name, state] : states) {
-    if (*state == StatePlan{}) continue;
+  const StatePlan replicated;
+  StatePlan optimizer = plan.optimizer;
+  optimizer.placement = Placement::kReplicate;
+  const std::pair<const char*, bool> states[] = {{"parameters", plan.parameters == replicated},
+                                                 {"gradients", plan.gradients == replicated},
+                                                 {"optimizer", optimizer == replicated}};
+  for (const auto& [name, supported] : states) {
+    if (supported) continue;
     return absl::UnimplementedError(absl::StrCat(
-        "plan ", plan.preset, ": ", name, " are to be ", ToString(state->placement), " on ",
-        ToString(state->residency), ", but this version only has replicate on device: use ddp"));
+        "plan ", plan.preset, ": this version keeps the ", name,
+        " whole and on the device, and shards the optimizer alone: use ddp or zero-1"));
   }
   return absl::OkStatus();
 }
 
-std::vector<plan::Bucket> BucketsOf(const std::vector<plan::ParameterInfo>& parameters,
-                                    const plan::FlatLayout& layout, const Plan& plan, DType dtype) {
-  return plan::PlanBuckets(parameters, layout,
-                           {.bytes_per_element = static_cast<int64_t>(SizeOf(dtype)),
-                            .bytes_max = plan.bucket_bytes_max,
-                            .first_bytes = plan.first_bucket_bytes});
+absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int world_size) {
+  const auto refuse = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("the pipeline's cut: ", what...));
+  };
+  const int units = std::max(1, static_cast<int>(store.unit_names().size()));
+  for (size_t s = 0; s < cut.first_units.size(); ++s) {
+    const int unit = cut.first_units[s];
+    const bool fits = s == 0 ? unit == 0 : cut.first_units[s - 1] < unit && unit < units;
+    if (!fits) return refuse("stage ", s, " cannot begin with unit ", unit, " of ", units);
+  }
+  if (cut.first_units.empty() || cut.borrowed.size() != cut.first_units.size()) {
+    return refuse("there are ", cut.first_units.size(), " stages and ", cut.borrowed.size(),
+                  " lists of borrowed parameters");
+  }
+  if (world_size % cut.stages() != 0) {
+    return refuse(world_size, " ranks cannot be divided into ", cut.stages(), " stages");
+  }
+  return absl::OkStatus();
+}
+
+EngineSetUp SetUpOf(const ParameterStore& store, const PipelineCut& cut, int world_size) {
+  EngineSetUp set_up = {.parameters = InfoOf(store), .boundary = cut.boundary};
+  set_up.layout = plan::PlanBlockLayout(set_up.parameters);
+  set_up.mesh = {.stages = cut.stages(), .replicas = world_size / cut.stages()};
+  const plan::UseTrace trace = plan::AssumedTrace(static_cast<int>(set_up.parameters.size()));
+  for (int s = 0; s < cut.stages(); ++s) {
+    plan::StageInfo stage = plan::WholeModel(set_up.layout, trace);
+    if (s > 0) stage.blocks.begin = set_up.layout.units[cut.first_units[s]].begin;
+    if (s + 1 < cut.stages()) {
+      stage.blocks.end = set_up.layout.units[cut.first_units[s + 1]].begin;
+    }
+    for (const Parameter* parameter : cut.borrowed[s]) stage.borrowed.push_back(parameter->index());
+    stage.received_bytes =
+        cut.boundary.num_elements() * static_cast<int64_t>(SizeOf(store.dtype()));
+    set_up.stages.push_back(std::move(stage));
+  }
+  return set_up;
+}
+
+plan::ProgramInput InputOf(const EngineSetUp& set_up, const Plan& plan, DType dtype) {
+  return {.plan = plan,
+          .parameters = set_up.parameters,
+          .bytes_per_element = static_cast<int64_t>(SizeOf(dtype)),
+          .mesh = set_up.mesh,
+          .stages = set_up.stages};
+}
+
+absl::Status Prove(const EngineSetUp& set_up, const Plan& plan, DType dtype) {
+  if (set_up.mesh.size() > kMostProvenRanks) return absl::OkStatus();
+  std::vector<plan::Program> programs;
+  for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
+    programs.push_back(plan::CompileProgram(InputOf(set_up, plan, dtype), rank));
+  }
+  return plan::ProvePrograms(programs);
+}
+
+// Beyond what the plan and the parameters say: where the model is cut.
+std::string TextOfCut(const PipelineCut& cut) {
+  if (cut.stages() == 1) return "";
+  std::string text =
+      absl::StrCat("first units of stages=", absl::StrJoin(cut.first_units, " "),
+                   "\nboundary of stages=", cut.boundary.ToString(), "\nborrowed by stages=");
+  for (const auto& stage : cut.borrowed) {
+    for (const Parameter* parameter : stage) absl::StrAppend(&text, parameter->name(), " ");
+    absl::StrAppend(&text, ";");
+  }
+  return text + "\n";
+}
+
+std::vector<Communicator*> GroupsOf(Communicator& world, Communicator* stage) {
+  if (stage == nullptr) return {&world};
+  return {&world, stage};
 }
 
 }  // namespace
 
 Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan the_plan,
-                     const std::vector<plan::ParameterInfo>& parameters)
+                     EngineSetUp the_set_up, std::unique_ptr<Communicator> the_stage)
     : world(the_world),
       store(the_store),
       plan(std::move(the_plan)),
-      sum(world, store, plan),
-      flat(store, plan::PlanFlatLayout(parameters), sum.num_slots()),
-      reducer(BucketsOf(parameters, flat.layout(), plan, store.dtype())) {}
+      set_up(std::move(the_set_up)),
+      stage(std::move(the_stage)),
+      program(plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank())),
+      held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed),
+      reduction(program, GroupsOf(world, stage.get()), held),
+      core(program),
+      in_flight(plan.accumulation) {}
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, ParameterStore& store,
                                                        Plan plan) {
+  return CreateStage(world, store, std::move(plan), {});
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
+                                                            ParameterStore& store, Plan plan,
+                                                            const PipelineCut& cut) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan));
-  const std::vector<plan::ParameterInfo> parameters = InfoOf(store);
-  if (parameters.empty()) {
+  if (store.parameters().empty()) {
     return absl::InvalidArgumentError(
         "the parameter store is empty: create the model before the engine");
   }
-  const std::string text = plan::CanonicalText(plan, parameters, store.dtype());
-  MUSTER_RETURN_IF_ERROR(engine::CheckAgreement(world, text));
-  auto state = std::make_unique<State>(world, store, std::move(plan), parameters);
+  MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
+  EngineSetUp set_up = SetUpOf(store, cut, world.size());
+  const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
+  MUSTER_RETURN_IF_ERROR(engine::CheckAgreement(world, text + TextOfCut(cut)));
+  MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype()));
+  std::unique_ptr<Communicator> stage;
+  if (cut.stages() > 1) {
+    const int number = world.rank() / set_up.mesh.replicas;
+    MUSTER_ASSIGN_OR_RETURN(stage, world.Split(number, world.rank()));
+  }
+  auto state =
+      std::make_unique<State>(world, store, std::move(plan), std::move(set_up), std::move(stage));
   state->plan_hash = Sha256().Add(text).Finish();
   store.Initialize(state->plan.seed);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
-}
-
-// --- one step -----------------------------------------------------------------------------------
-
-absl::StatusOr<StepResult> Engine::Step(Forward forward) {
-  State& state = *state_;
-  StepTimes times;
-  const MonoTime begin = MonoNow();
-  state.own_loss_finite = true;
-  for (int64_t index = 0; index < state.plan.accumulation; ++index) {
-    const absl::Status status = state.RunMicroBatch(forward, index, times);
-    if (!status.ok()) {
-      state.tape.OnGradientReady(nullptr);
-      state.world.Abort(absl::StrCat("rank ", state.world.rank(), ": ", status.message()));
-      return status;
-    }
-  }
-  const MonoTime computed = MonoNow();
-  state.Mark(Phase::kReduce);
-  // Both are waited for even if one fails: they use memory of the engine until they have ended.
-  const absl::Status gradients = state.reducer.Wait();
-  const absl::StatusOr<engine::LossSum> total = state.sum.WaitForLoss();
-  MUSTER_RETURN_IF_ERROR(gradients);
-  MUSTER_RETURN_IF_ERROR(total.status());
-  const MonoTime reduced = MonoNow();
-  state.Mark(Phase::kUpdate);
-  MUSTER_ASSIGN_OR_RETURN(StepResult result, state.Update(*total));
-  const MonoTime end = MonoNow();
-  state.Mark(Phase::kIdle);
-  times.wait = reduced - computed;
-  times.update = end - reduced;
-  times.total = end - begin;
-  times.communication = state.reducer.busy();
-  result.times = times;
-  return result;
-}
-
-absl::Status Engine::State::RunMicroBatch(Forward forward, int64_t index, StepTimes& times) {
-  const bool is_last = index + 1 == plan.accumulation;
-  sum.BeginMicroBatch(flat, index);
-  const MonoTime begin = MonoNow();
-  Mark(Phase::kForward);
-  absl::StatusOr<Loss> loss = forward(tape, index);
-  if (!loss.ok()) {
-    tape.Clear();
-    return loss.status();
-  }
-  const MonoTime forwarded = MonoNow();
-  Mark(Phase::kBackward);
-  own_loss_finite = own_loss_finite && std::isfinite(loss->sum);
-  sum.AddLoss(index, {.loss = loss->sum, .num_tokens = static_cast<double>(loss->num_tokens)});
-  RunBackward(*loss, is_last);
-  if (!is_last) sum.EndMicroBatch(flat, index);
-  times.forward += forwarded - begin;
-  times.backward += MonoNow() - forwarded;
-  return absl::OkStatus();
-}
-
-void Engine::State::RunBackward(const Loss& loss, bool is_last) {
-  if (!is_last) {
-    tape.Backward(loss.output);
-    return;
-  }
-  reducer.Begin([this](const plan::Bucket& bucket) { return sum.Reduce(flat, bucket); });
-  if (plan.overlap) {
-    tape.OnGradientReady([this](Parameter& parameter) {
-      // It was used, but its output was not.
-      if (!parameter.has_gradient()) parameter.BeginSparseGradient();
-      reducer.MarkReady(parameter.index());
-    });
-  }
-  tape.Backward(loss.output);
-  tape.OnGradientReady(nullptr);
-  store.ZeroUnwritten();
-  reducer.StartRest();
 }
 
 // --- what it holds ------------------------------------------------------------------------------
@@ -165,17 +182,18 @@ TensorPool& Engine::pool() { return state_->pool; }
 const std::string& Engine::PlanHash() const { return state_->plan_hash; }
 
 EngineMemory Engine::memory() const {
-  const engine::FlatState& flat = state_->flat;
-  const int64_t one = static_cast<int64_t>(flat.values().num_bytes());
-  return {.parameters = one,
-          .gradients = one * static_cast<int64_t>(flat.gradients().size()),
-          .optimizer = 2 * one,
+  const plan::ArenaBytes held = state_->held.held();
+  return {.parameters = At(held, plan::Arena::kParameters),
+          .gradients = At(held, plan::Arena::kGradients) + At(held, plan::Arena::kPartialSums),
+          .optimizer = At(held, plan::Arena::kOptimizer),
+          .buffers = At(held, plan::Arena::kBuffers) + state_->reduction.buffer_bytes(),
           .activations_peak = static_cast<int64_t>(state_->pool.usage().bytes_in_use_peak)};
 }
 
 std::string Engine::ParameterHash() const {
   Sha256 hash;
   for (const auto& parameter : state_->store.parameters()) {
+    if (parameter->value().empty()) continue;  // of another stage
     hash.Add(parameter->name()).Add("\n");
     hash.Add(parameter->value().raw_data(), parameter->value().num_bytes());
   }

@@ -6,21 +6,35 @@
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
 #include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/engine/engine_state.h"
+#include "worker_runtime/engine/moment_exchange.h"
 #include "worker_runtime/engine/state_file.h"
 
 namespace muster {
+namespace {
+
+absl::Status NoPipelineError() {
+  return absl::UnimplementedError(
+      "this version saves and loads models that are whole on each rank, not stages of a pipeline");
+}
+
+}  // namespace
 
 absl::Status Engine::Save(const std::string& directory,
                           const std::map<std::string, std::string>& metadata) {
   State& state = *state_;
+  if (state.is_pipeline()) return NoPipelineError();
   state.Mark(Phase::kSave);
+  const engine::MomentExchange exchange(state.world, state.held, state.program);
+  engine::WholeMoments moments;
+  exchange.Allocate(moments);
+  MUSTER_RETURN_IF_ERROR(exchange.Collect(moments));
   absl::StatusOr<std::string> written = std::string();
   if (state.world.rank() == 0) {
     checkpoint::TrainingState saved = {.step = state.step, .metadata = metadata};
     for (const auto& [key, value] : Describe(state.plan)) saved.plan[key] = value;
-    written = checkpoint::WriteWholeCheckpoint(directory, saved,
-                                               engine::ParameterArrays(state.store, state.flat),
-                                               engine::MomentArrays(state.store, state.flat));
+    written =
+        checkpoint::WriteWholeCheckpoint(directory, saved, engine::ParameterArrays(state.store),
+                                         engine::MomentArrays(state.store, state.held, moments));
   }
   const absl::Status saved = engine::FromRankZero(state.world, std::move(written)).status();
   state.Mark(Phase::kIdle);
@@ -28,7 +42,8 @@ absl::Status Engine::Save(const std::string& directory,
 }
 
 // Step and metadata as JSON, for the other ranks.
-absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& directory) {
+absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& directory,
+                                                          const engine::WholeMoments& moments) {
   MUSTER_ASSIGN_OR_RETURN(const std::string path, checkpoint::FindWholeCheckpoint(directory));
   const absl::StatusOr<checkpoint::WholeCheckpoint> opened = checkpoint::OpenWholeCheckpoint(path);
   // It was there a moment ago: this is not the absence that a first start may find.
@@ -36,7 +51,7 @@ absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& dir
     return absl::UnavailableError(opened.status().message());
   }
   MUSTER_RETURN_IF_ERROR(opened.status());
-  MUSTER_RETURN_IF_ERROR(engine::ReadState(*opened, path, store, flat));
+  MUSTER_RETURN_IF_ERROR(engine::ReadState(*opened, path, store, held, moments));
   const checkpoint::TrainingState& saved = opened->state;
   const nlohmann::json head = {{"step", saved.step}, {"metadata", saved.metadata}};
   return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -44,15 +59,21 @@ absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& dir
 
 absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::string& directory) {
   State& state = *state_;
+  if (state.is_pipeline()) return NoPipelineError();
   state.Mark(Phase::kLoad);
+  const engine::MomentExchange exchange(state.world, state.held, state.program);
+  engine::WholeMoments moments;
+  exchange.Allocate(moments);
   absl::StatusOr<std::string> read = std::string();
-  if (state.world.rank() == 0) read = state.ReadCheckpoint(directory);
+  if (state.world.rank() == 0) read = state.ReadCheckpoint(directory, moments);
   MUSTER_ASSIGN_OR_RETURN(const std::string head, engine::FromRankZero(state.world, read));
-  for (const Tensor& flat :
-       {state.flat.values(), state.flat.first_moments(), state.flat.second_moments()}) {
+  std::vector<Tensor> whole = {state.held.Values(state.program.blocks)};
+  if (!state.program.sharded) whole.insert(whole.end(), {moments.first, moments.second});
+  for (const Tensor& flat : whole) {
     const Buffer buffer = {flat.raw_data(), flat.num_elements(), flat.dtype()};
     MUSTER_RETURN_IF_ERROR(state.world.Broadcast(buffer, 0).Wait());
   }
+  MUSTER_RETURN_IF_ERROR(exchange.Spread(moments));
   MUSTER_RETURN_IF_ERROR(
       engine::CheckSameState(state.world, ParameterHash(),
                              absl::StrCat("after the checkpoint in ", directory, " was loaded")));

@@ -1,52 +1,124 @@
-// What an engine holds, for the files that are its methods: engine.cc (set-up and the step),
-// engine_update.cc (from reduced gradients to parameters), engine_checkpoint.cc.
+// What an engine holds, for the files that are its methods: engine.cc (set-up), engine_step.cc (the
+// loop that carries out a program), engine_passes.cc (forward and backward, and what travels between
+// stages), engine_update.cc (from reduced gradients to parameters), engine_checkpoint.cc.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/engine.h"
-#include "worker_runtime/engine/bucket_reducer.h"
-#include "worker_runtime/engine/flat_state.h"
-#include "worker_runtime/engine/gradient_sum.h"
+#include "worker_runtime/engine/executor_core.h"
+#include "worker_runtime/engine/moment_exchange.h"
+#include "worker_runtime/engine/rank_state.h"
+#include "worker_runtime/engine/reduction.h"
+#include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/parameter_info.h"
+#include "worker_runtime/plan/program.h"
 
 namespace muster {
 
+// Everything that a rank's program is made from.
+struct EngineSetUp {
+  std::vector<plan::ParameterInfo> parameters;
+  plan::BlockLayout layout;
+  std::vector<plan::StageInfo> stages;
+  plan::Mesh mesh;
+  Shape boundary;  // of what one stage hands to the next, per micro-batch
+};
+
+// One micro-batch between its forward and its backward pass.
+struct MicroBatchInFlight {
+  std::unique_ptr<Tape> tape;
+  Activation received;  // what the stage before sent, watched
+  StageOutput output;
+  Tensor gradient;        // of what was passed on, from the stage behind
+  Tensor tied_gradient;   // of a parameter that the stage behind uses too, or to the stage before
+  Tensor input_gradient;  // to the stage before
+};
+
 // Threads: as Engine.
 struct Engine::State {
-  State(Communicator& the_world, ParameterStore& the_store, Plan the_plan,
-        const std::vector<plan::ParameterInfo>& parameters);
+  State(Communicator& the_world, ParameterStore& the_store, Plan the_plan, EngineSetUp the_set_up,
+        std::unique_ptr<Communicator> the_stage);
 
   void Mark(Phase phase) const {
     if (on_phase) on_phase(step, phase);
   }
-  absl::Status RunMicroBatch(Forward forward, int64_t index, StepTimes& times);
-  void RunBackward(const Loss& loss, bool is_last);
-  absl::StatusOr<StepResult> Update(engine::LossSum total);
-  void ApplyAdamW(double learning_rate, double gradient_scale);
+
+  // engine_step.cc
+  absl::StatusOr<StepResult> RunStep(StageForward forward);
+  absl::Status CarryOut(StageForward forward);
+  // Actions to start: those that compute wait in `to_compute`.
+  void Start(absl::Span<const int> actions);
+  void StartTravel(int action);
+  // Takes notice of what has ended; waits for `action`.
+  absl::Status Await(int action);
+  absl::Status AwaitRest();
+  void Complete(int action);
+  absl::Status Compute(const plan::Action& action, StageForward forward);
+  absl::Duration CommunicationTime() const;
+
+  // engine_passes.cc
+  absl::Status RunForward(const plan::Action& action, StageForward forward);
+  absl::Status RunBackward(const plan::Action& action);
+  void ReceiveTiedGradient(MicroBatchInFlight& in_flight);
+  // What a transfer sends, or where it receives; stays until it is finished.
+  Tensor TransferTensor(const plan::Action& action);
+  Tensor GatherTied(plan::Payload payload);
+  Work StartTransfer(const plan::Action& action, const Tensor& memory);
+  void FinishTransfer(const plan::Action& action, const Tensor& memory);
+  MicroBatchInFlight& InFlight(int64_t micro_batch);
+
+  // engine_update.cc
+  void ComputeNorm();
+  absl::Status DecideUpdate();
   absl::Status CheckLoss(engine::LossSum total);
-  absl::Status NormError() const;
-  absl::StatusOr<std::string> ReadCheckpoint(const std::string& directory);
+  absl::Status NormError();
+  void Update(const plan::Action& action);
+
+  // engine_checkpoint.cc
+  absl::StatusOr<std::string> ReadCheckpoint(const std::string& directory,
+                                             const engine::WholeMoments& moments);
+
+  bool is_pipeline() const { return set_up.mesh.stages > 1; }
+  int stage_number() const { return world.rank() / set_up.mesh.replicas; }
 
   // Constant after construction.
   Communicator& world;    // outlives the engine: the caller's
   ParameterStore& store;  // outlives the engine: the caller's
   const Plan plan;
+  const EngineSetUp set_up;
+  const std::unique_ptr<Communicator> stage;  // this stage's replicas; null where that is the world
   std::string plan_hash;
+  const plan::Program program;
 
   TensorPool pool;
-  Tape tape{pool};
-  engine::GradientSum sum;
-  engine::FlatState flat;
-  engine::BucketReducer reducer;
-  std::vector<double> norm_partials;
-  int64_t step = 0;
+  engine::RankState held;
+  engine::Reduction reduction;
+  engine::ExecutorCore core;
+
+  // Of the step under way.
+  struct Travel {
+    int action = 0;
+    Work work;
+    MonoTime since;
+    Tensor memory;  // of a transfer
+  };
+  std::vector<Travel> travels;  // under way, in the order of their start
+  std::vector<Travel> arrived;  // of this step
+  int to_compute = plan::kNone;
+  std::vector<std::unique_ptr<MicroBatchInFlight>> in_flight;  // by micro-batch
+  std::vector<std::unique_ptr<Tape>> free_tapes;
+  StepResult result;
+  double gradient_scale = 0;
   bool own_loss_finite = true;
+
+  int64_t step = 0;
   std::function<void(int64_t step, Phase phase)> on_phase;
 };
 

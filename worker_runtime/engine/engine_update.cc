@@ -1,13 +1,48 @@
+// From reduced gradients to parameters: norm, clipping, AdamW, and what ends a step instead.
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/gradient_norm.h"
 #include "worker_runtime/kernels/adamw.h"
+#include "worker_runtime/kernels/sum_of_squares.h"
 #include "worker_runtime/nn/float_dispatch.h"
 
 namespace muster {
+
+static_assert(kernels::kNormBlock == plan::kBlockElements);
+
+// Of the sum over all micro-batches, of the blocks whose squares this rank gives.
+void Engine::State::ComputeNorm() {
+  std::vector<double>& squares = held.squares();
+  std::fill(squares.begin(), squares.end(), 0.0);
+  for (const plan::BlockRange& blocks : program.normed) {
+    const Tensor part = held.Gradients(program.root_slots.front(), blocks);
+    WithFloat(part.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      kernels::SumOfSquares<T>().blocks(part.data<T>(), part.num_elements(),
+                                        squares.data() + blocks.begin);
+    });
+  }
+}
+
+absl::Status Engine::State::DecideUpdate() {
+  const engine::LossSum total = reduction.loss();
+  MUSTER_RETURN_IF_ERROR(CheckLoss(total));
+  const double norm = std::sqrt(TreeSum(held.squares())) / total.num_tokens;
+  if (!std::isfinite(norm)) return NormError();
+  result.learning_rate = LearningRate(plan.learning_rate, step);
+  result.step = ++step;
+  result.loss = total.loss / total.num_tokens;
+  result.num_tokens = static_cast<int64_t>(total.num_tokens);
+  result.gradient_norm = norm;
+  gradient_scale = engine::ClipFactor(norm, plan.max_gradient_norm) / total.num_tokens;
+  return absl::OkStatus();
+}
 
 absl::Status Engine::State::CheckLoss(engine::LossSum total) {
   if (std::isfinite(total.loss)) {
@@ -26,47 +61,51 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
                    " is not finite; the parameters are as they were; try a lower learning rate"));
 }
 
-absl::Status Engine::State::NormError() const {
-  const std::string parameter = engine::FirstNotFinite(store, flat, sum.Result(flat));
-  return absl::FailedPreconditionError(absl::StrCat(
-      "step ", step + 1, ": ",
-      parameter.empty() ? "the gradient is too large for its norm to be a number"
-                        : absl::StrCat("the gradient is not finite, first in ", parameter),
-      "; the parameters are as they were; try a lower learning rate"));
+// Every rank has the same norm, so all of them come here; each sees the part of the gradient that it
+// updates.
+absl::Status Engine::State::NormError() {
+  std::vector<int64_t> first = {static_cast<int64_t>(store.parameters().size())};
+  for (const plan::BlockRange& blocks : program.owned) {
+    const Tensor part = held.Gradients(program.root_slots.front(), blocks);
+    held.ForEachPiece(blocks, [&](const engine::RankState::Piece& piece) {
+      const Tensor elements = part.Slice(piece.first_in_blocks, {piece.num_elements});
+      if (!engine::IsFinite(elements)) {
+        first[0] = std::min<int64_t>(first[0], piece.parameter.index());
+      }
+    });
+  }
+  MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(first), {.op = ReduceOp::kMin}).Wait());
+  const bool found = first[0] < static_cast<int64_t>(store.parameters().size());
+  return absl::FailedPreconditionError(
+      absl::StrCat("step ", step + 1, ": ",
+                   found ? absl::StrCat("the gradient is not finite, first in ",
+                                        store.parameters()[first[0]]->name())
+                         : "the gradient is too large for its norm to be a number",
+                   "; the parameters are as they were; try a lower learning rate"));
 }
 
-absl::StatusOr<StepResult> Engine::State::Update(engine::LossSum total) {
-  MUSTER_RETURN_IF_ERROR(CheckLoss(total));
-  const double norm = engine::GradientNorm(sum.Result(flat), norm_partials) / total.num_tokens;
-  if (!std::isfinite(norm)) return NormError();
-  const double learning_rate = LearningRate(plan.learning_rate, step);
-  ++step;
-  ApplyAdamW(learning_rate, engine::ClipFactor(norm, plan.max_gradient_norm) / total.num_tokens);
-  return StepResult{.step = step,
-                    .loss = total.loss / total.num_tokens,
-                    .num_tokens = static_cast<int64_t>(total.num_tokens),
-                    .gradient_norm = norm,
-                    .learning_rate = learning_rate};
-}
-
-void Engine::State::ApplyAdamW(double learning_rate, double gradient_scale) {
-  kernels::AdamWStep options = {.learning_rate = learning_rate,
+void Engine::State::Update(const plan::Action& action) {
+  kernels::AdamWStep options = {.learning_rate = result.learning_rate,
                                 .beta1 = plan.adamw.beta1,
                                 .beta2 = plan.adamw.beta2,
                                 .epsilon = plan.adamw.epsilon,
                                 .gradient_scale = gradient_scale,
                                 .step = step};
+  const Tensor gradients = held.Gradients(program.root_slots.front(), action.blocks);
+  const Tensor values = held.Values(action.blocks);
+  const Tensor first = held.FirstMoments(action.bucket);
+  const Tensor second = held.SecondMoments(action.bucket);
   WithFloat(store.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for (const auto& parameter : store.parameters()) {
-      options.weight_decay = parameter->spec().weight_decay ? plan.adamw.weight_decay : 0;
-      kernels::AdamW<T>().update(
-          options, flat.Of(*parameter, sum.Result(flat)).template data<T>(),
-          {.value = parameter->value().template data<T>(),
-           .first_moment = flat.Of(*parameter, flat.first_moments()).template data<T>(),
-           .second_moment = flat.Of(*parameter, flat.second_moments()).template data<T>()},
-          parameter->num_elements());
-    }
+    held.ForEachPiece(action.blocks, [&](const engine::RankState::Piece& piece) {
+      options.weight_decay = piece.parameter.spec().weight_decay ? plan.adamw.weight_decay : 0;
+      const int64_t at = piece.first_in_blocks;
+      kernels::AdamW<T>().update(options, gradients.data<T>() + at,
+                                 {.value = values.data<T>() + at,
+                                  .first_moment = first.data<T>() + at,
+                                  .second_moment = second.data<T>() + at},
+                                 piece.num_elements);
+    });
   });
 }
 

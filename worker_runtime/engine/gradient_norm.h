@@ -1,20 +1,9 @@
-// The size of a flat gradient, and what makes it not a number.
+// What becomes of a gradient of some size, and what makes it not a number.
 #pragma once
 
-#include <string>
-
-#include "muster/parameter.h"
 #include "muster/tensor.h"
-#include "worker_runtime/engine/flat_state.h"
 
 namespace muster::engine {
-
-// The Euclidean norm; blocks and tree of kernels/sum_of_squares.h, so that its bits depend on the
-// elements alone. `partials` is scratch memory that is kept between steps.
-//
-// Shapes:  flat [n], n a multiple of plan::kFlatAlignment.
-// Threads: pure.
-double GradientNorm(const Tensor& flat, std::vector<double>& partials);
 
 // The factor that brings a gradient of norm `norm` to at most `norm_max`; 1 if it is or if
 // `norm_max` is 0.
@@ -23,7 +12,7 @@ double GradientNorm(const Tensor& flat, std::vector<double>& partials);
 // 1e-6 as in PyTorch's clip_grad_norm_.
 double ClipFactor(double norm, double norm_max);
 
-// The first parameter whose part of `flat` holds an infinity or NaN; empty if none does.
-std::string FirstNotFinite(const ParameterStore& store, const FlatState& state, const Tensor& flat);
+// No element is an infinity or NaN.
+bool IsFinite(const Tensor& elements);
 
 }  // namespace muster::engine

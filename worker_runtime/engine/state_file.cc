@@ -24,29 +24,33 @@ Buffer BufferOfTensor(const Tensor& tensor) {
   return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
 }
 
-void Append(const ParameterStore& store, const FlatState& state, const Tensor& flat,
+void Append(const ParameterStore& store, const RankState& state, const Tensor& moments,
             absl::string_view prefix, std::vector<checkpoint::NamedArray>& out) {
   for (const auto& parameter : store.parameters()) {
     out.push_back({.name = absl::StrCat(prefix, parameter->name()),
                    .shape = Sizes(parameter->shape()),
-                   .elements = BufferOfTensor(state.Of(*parameter, flat))});
+                   .elements = BufferOfTensor(state.Of(*parameter, moments, 0))});
   }
 }
 
 }  // namespace
 
-std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store,
-                                                    const FlatState& state) {
+std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store) {
   std::vector<checkpoint::NamedArray> arrays;
-  Append(store, state, state.values(), "", arrays);
+  for (const auto& parameter : store.parameters()) {
+    arrays.push_back({.name = parameter->name(),
+                      .shape = Sizes(parameter->shape()),
+                      .elements = BufferOfTensor(parameter->value())});
+  }
   return arrays;
 }
 
 std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
-                                                 const FlatState& state) {
+                                                 const RankState& state,
+                                                 const WholeMoments& moments) {
   std::vector<checkpoint::NamedArray> arrays;
-  Append(store, state, state.first_moments(), kFirstMoment, arrays);
-  Append(store, state, state.second_moments(), kSecondMoment, arrays);
+  Append(store, state, moments.first, kFirstMoment, arrays);
+  Append(store, state, moments.second, kSecondMoment, arrays);
   return arrays;
 }
 
@@ -74,17 +78,18 @@ absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::Whole
 }
 
 absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
-                       const ParameterStore& store, FlatState& state) {
+                       const ParameterStore& store, const RankState& state,
+                       const WholeMoments& moments) {
   MUSTER_RETURN_IF_ERROR(CheckSameModel(store, from, path));
   for (const auto& parameter : store.parameters()) {
-    const auto read = [&](const checkpoint::SafetensorsFile& file, absl::string_view prefix,
-                          const Tensor& flat) {
-      return file.Read(absl::StrCat(prefix, parameter->name()),
-                       BufferOfTensor(state.Of(*parameter, flat)));
+    const std::string& name = parameter->name();
+    const auto moment = [&](absl::string_view prefix, const Tensor& whole) {
+      return from.optimizer.Read(absl::StrCat(prefix, name),
+                                 BufferOfTensor(state.Of(*parameter, whole, 0)));
     };
-    MUSTER_RETURN_IF_ERROR(read(from.model, "", state.values()));
-    MUSTER_RETURN_IF_ERROR(read(from.optimizer, kFirstMoment, state.first_moments()));
-    MUSTER_RETURN_IF_ERROR(read(from.optimizer, kSecondMoment, state.second_moments()));
+    MUSTER_RETURN_IF_ERROR(from.model.Read(name, BufferOfTensor(parameter->value())));
+    MUSTER_RETURN_IF_ERROR(moment(kFirstMoment, moments.first));
+    MUSTER_RETURN_IF_ERROR(moment(kSecondMoment, moments.second));
   }
   return absl::OkStatus();
 }

@@ -9,15 +9,16 @@
 #include "absl/status/statusor.h"
 #include "muster/parameter.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
-#include "worker_runtime/engine/flat_state.h"
+#include "worker_runtime/engine/moment_exchange.h"
+#include "worker_runtime/engine/rank_state.h"
 
 namespace muster::engine {
 
-// Arrays that refer to the memory of `state`.
-std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store,
-                                                    const FlatState& state);
+// Arrays that refer to the memory of the parameters and of `moments`.
+std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store);
 std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
-                                                 const FlatState& state);
+                                                 const RankState& state,
+                                                 const WholeMoments& moments);
 
 // Whether `from` holds the parameters of `store`, no more and no fewer, and both moments of each,
 // in their shapes and type.
@@ -26,9 +27,10 @@ std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
 absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::WholeCheckpoint& from,
                             const std::string& path);
 
-// Fills the flat buffers. Errors: CheckSameModel's, which leave them as they were;
+// Fills parameters and moments. Errors: CheckSameModel's, which leave them as they were;
 // SafetensorsFile::Read's.
 absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
-                       const ParameterStore& store, FlatState& state);
+                       const ParameterStore& store, const RankState& state,
+                       const WholeMoments& moments);
 
 }  // namespace muster::engine

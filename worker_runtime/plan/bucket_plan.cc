@@ -1,31 +1,41 @@
 #include "worker_runtime/plan/bucket_plan.h"
 
+#include <algorithm>
+
 namespace muster::plan {
 namespace {
 
-// Whether the last bucket may grow down to `first_element`.
-bool Fits(const std::vector<Bucket>& buckets, int64_t first_element, const BucketOptions& options) {
-  const Bucket& last = buckets.back();
-  const auto bytes = [&](int64_t elements) { return elements * options.bytes_per_element; };
-  if (bytes(last.end_element - first_element) > options.bytes_max) return false;
-  return buckets.size() > 1 || bytes(last.num_elements()) < options.first_bytes;
+// Whole multiples within `bytes`, at least one.
+int64_t BlocksWithin(int64_t bytes, const BucketOptions& options) {
+  const int64_t block_bytes = kBlockElements * options.bytes_per_element;
+  const int64_t blocks = bytes / block_bytes / options.multiple * options.multiple;
+  return std::max(blocks, options.multiple);
 }
 
 }  // namespace
 
 std::vector<Bucket> PlanBuckets(absl::Span<const ParameterInfo> parameters,
-                                const FlatLayout& layout, const BucketOptions& options) {
+                                const BlockLayout& layout, BlockRange whole,
+                                const BucketOptions& options) {
   std::vector<Bucket> buckets;
-  for (int i = static_cast<int>(parameters.size()); i-- > 0;) {
-    const int64_t first_element = layout.offsets[i];
-    const bool fits = !buckets.empty() && Fits(buckets, first_element, options);
-    if (!fits) {
-      const int64_t end_element =
-          buckets.empty() ? layout.num_elements : buckets.back().first_element;
-      buckets.push_back({.end_parameter = i + 1, .end_element = end_element});
+  int64_t most = BlocksWithin(std::min(options.first_bytes, options.bytes_max), options);
+  for (int64_t end = whole.end; end > whole.begin;) {
+    int64_t blocks = std::min(most, end - whole.begin);
+    if (blocks > options.multiple) blocks -= blocks % options.multiple;
+    Bucket bucket = {.blocks = {end - blocks, end}};
+    const int64_t end_element = end * kBlockElements;
+    const auto first_behind =
+        std::lower_bound(layout.offsets.begin(), layout.offsets.end(), end_element);
+    bucket.end_parameter = static_cast<int>(first_behind - layout.offsets.begin());
+    bucket.first_parameter = bucket.end_parameter;
+    const int64_t first_element = bucket.blocks.first_element();
+    const auto end_of = [&](int p) { return layout.offsets[p] + parameters[p].num_elements(); };
+    while (bucket.first_parameter > 0 && end_of(bucket.first_parameter - 1) > first_element) {
+      --bucket.first_parameter;
     }
-    buckets.back().first_parameter = i;
-    buckets.back().first_element = first_element;
+    buckets.push_back(bucket);
+    end -= blocks;
+    most = BlocksWithin(options.bytes_max, options);
   }
   return buckets;
 }

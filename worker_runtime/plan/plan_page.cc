@@ -7,16 +7,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/plan/bucket_plan.h"
+#include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/gpt_activations.h"
 #include "worker_runtime/plan/gpt_parameters.h"
-#include "worker_runtime/plan/memory_plan.h"
-#include "worker_runtime/plan/wire_plan.h"
+#include "worker_runtime/plan/prove_program.h"
 
 namespace muster::plan {
 namespace {
 
 constexpr size_t kBucketsPerLine = 8;
 constexpr double kMostTokens = 1e15;
+constexpr double kMostBytes = static_cast<double>(int64_t{1} << 60);
 
 // 10745088 as 10,745,088.
 std::string Grouped(int64_t number) {
@@ -94,22 +95,14 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
   return absl::OkStatus();
 }
 
-absl::Status AppendMemory(const PlanPageInput& input, std::string& page) {
-  const PlanOptions& options = input.options;
-  MUSTER_ASSIGN_OR_RETURN(const MemoryPlan memory, PlanMemory(options.plan, options.model,
-                                                              {.world_size = input.world_size,
-                                                               .batch_size = options.batch_size,
-                                                               .dtype = options.dtype}));
+void AppendMemory(const StepFigures& figures, std::string& page) {
   Heading(page, "memory per rank:");
-  ByteLine(page, "parameters", memory.parameters);
-  ByteLine(page, "gradients", memory.gradients);
-  if (options.plan.mode == SumMode::kOrdered) {
-    ByteLine(page, "partial sums (ordered mode)", memory.partial_sums);
+  for (int i = 0; i < kNumArenas; ++i) {
+    const auto arena = static_cast<Arena>(i);
+    const int64_t bytes = At(figures.peak, arena);
+    if (bytes > 0 || arena != Arena::kPartialSums) ByteLine(page, ToString(arena), bytes);
   }
-  ByteLine(page, "optimizer", memory.optimizer);
-  ByteLine(page, "activations, at their peak", memory.activations);
-  ByteLine(page, "total", memory.total());
-  return absl::OkStatus();
+  ByteLine(page, "total", TotalOf(figures.peak));
 }
 
 void AppendBuckets(const std::vector<Bucket>& buckets, int64_t element_bytes, std::string& page) {
@@ -120,21 +113,49 @@ void AppendBuckets(const std::vector<Bucket>& buckets, int64_t element_bytes, st
   for (size_t i = 0; i < shown; ++i) {
     const bool ends_line = (i + 1) % kBucketsPerLine == 0 || i + 1 == shown;
     absl::StrAppend(&page, i % kBucketsPerLine == 0 ? "  " : ", ",
-                    Bytes(buckets[i].num_elements() * element_bytes), ends_line ? "\n" : "");
+                    Bytes(buckets[i].blocks.num_elements() * element_bytes), ends_line ? "\n" : "");
   }
   if (shown < buckets.size()) {
     absl::StrAppend(&page, "  ... and ", Grouped(static_cast<int64_t>(buckets.size() - shown)),
-                    " more; the last ", Bytes(buckets.back().num_elements() * element_bytes), "\n");
+                    " more; the last ", Bytes(buckets.back().blocks.num_elements() * element_bytes),
+                    "\n");
   }
 }
 
-void AppendWire(const PlanPageInput& input, int64_t gradient_bytes, std::string& page) {
-  const WirePlan wire = PlanWire(
-      input.options.plan, {.world_size = input.world_size, .gradient_bytes = gradient_bytes});
+void AppendWire(const StepFigures& figures, std::string& page) {
   Heading(page, "sent per rank and step:");
-  ByteLine(page, "gradients", wire.gradients);
-  ByteLine(page, "loss and tokens", wire.loss);
-  ByteLine(page, "total", wire.total());
+  const auto sent = [&](ActionKind kind) { return figures.sent[static_cast<size_t>(kind)]; };
+  ByteLine(page, "gradients", sent(ActionKind::kReduce));
+  if (sent(ActionKind::kUnshard) > 0) {
+    ByteLine(page, "parameters", sent(ActionKind::kUnshard));
+    ByteLine(page, "norms of blocks", sent(ActionKind::kSquares));
+  }
+  ByteLine(page, "loss and tokens", sent(ActionKind::kLoss));
+  ByteLine(page, "total", figures.sent_total());
+}
+
+// The program of the rank that needs most.
+absl::StatusOr<Program> ProgramOf(const PlanPageInput& input) {
+  const PlanOptions& options = input.options;
+  const MicroBatch micro_batch = {
+      .batch = options.batch_size, .sequence = options.model.context, .dtype = options.dtype};
+  if (const double bytes = EstimateGptActivationBytes(options.model, micro_batch);
+      bytes > kMostBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch of ", options.batch_size, " sequences of ", options.model.context,
+        " tokens would take ", bytes, " bytes of activations; at most 2^60 can be planned"));
+  }
+  const std::vector<ParameterInfo> parameters = GptParameters(options.model);
+  UseTrace trace = AssumedTrace(static_cast<int>(parameters.size()));
+  trace.peak_bytes = GptActivationBytes(options.model, micro_batch);
+  trace.kept_bytes = trace.peak_bytes;
+  const std::vector<StageInfo> stages = {WholeModel(PlanBlockLayout(parameters), std::move(trace))};
+  const ProgramInput program = {.plan = options.plan,
+                                .parameters = parameters,
+                                .bytes_per_element = static_cast<int64_t>(SizeOf(options.dtype)),
+                                .mesh = {.replicas = static_cast<int>(input.world_size)},
+                                .stages = stages};
+  return CompileProgram(program, RankThatNeedsMost(options.plan, program.mesh));
 }
 
 }  // namespace
@@ -145,16 +166,11 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendModel(options, page);
   AppendPlan(input, page);
   MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
-  MUSTER_RETURN_IF_ERROR(AppendMemory(input, page));
-  const std::vector<ParameterInfo> parameters = GptParameters(options.model);
-  const FlatLayout layout = PlanFlatLayout(parameters);
-  const auto element_bytes = static_cast<int64_t>(SizeOf(options.dtype));
-  AppendBuckets(PlanBuckets(parameters, layout,
-                            {.bytes_per_element = element_bytes,
-                             .bytes_max = options.plan.bucket_bytes_max,
-                             .first_bytes = options.plan.first_bucket_bytes}),
-                element_bytes, page);
-  AppendWire(input, layout.num_elements * element_bytes, page);
+  MUSTER_ASSIGN_OR_RETURN(const Program program, ProgramOf(input));
+  const StepFigures figures = FiguresOf(program);
+  AppendMemory(figures, page);
+  AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);
+  AppendWire(figures, page);
   return page;
 }
 

@@ -19,7 +19,7 @@ struct PlanPageInput {
 
 // Lines of text: model, plan, step, memory per rank, buckets, bytes sent.
 //
-// Errors: kInvalidArgument: more tokens than can be counted; PlanMemory's.
+// Errors: kInvalidArgument: more tokens or bytes than can be counted.
 absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input);
 
 }  // namespace muster::plan

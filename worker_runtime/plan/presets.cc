@@ -23,7 +23,7 @@ constexpr std::array<PresetName, 14> kNames = {{
     {"ddp", "ddp"},
     {"no_shard", "ddp"},
     {"zero-0", "ddp"},
-    {"zero-1", nullptr},
+    {"zero-1", "zero-1"},
     {"zero-2", nullptr},
     {"zero-3", nullptr},
     {"fsdp", nullptr},
@@ -45,7 +45,7 @@ std::string Offered() { return absl::StrJoin(PlanPresetNames(), ", "); }
 
 }  // namespace
 
-std::vector<std::string> PlanPresetNames() { return {"ddp"}; }
+std::vector<std::string> PlanPresetNames() { return {"ddp", "zero-1"}; }
 
 absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
   const std::string folded = Folded(name);
@@ -65,6 +65,7 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
   }
   Plan plan;
   plan.preset = found->preset;
+  if (plan.preset == "zero-1") plan.optimizer.placement = Placement::kShard;
   return plan;
 }
 

@@ -60,16 +60,6 @@ absl::Status Trainer::SetUp() {
   return absl::OkStatus();
 }
 
-BatchOptions Trainer::DataOptions() const {
-  return {.seed = options_.plan.plan.seed,
-          .rank = runtime_.rank(),
-          .size = runtime_.size(),
-          .accumulation = options_.plan.plan.accumulation,
-          .batch = options_.plan.batch_size,
-          .sequence = config_.context,
-          .first_step = engine_ == nullptr ? 0 : engine_->step()};
-}
-
 absl::Status Trainer::CheckAlone() {
   if (options_.data.empty()) {
     MUSTER_ASSIGN_OR_RETURN(options_.data, DefaultTexts());
@@ -81,7 +71,13 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
   MUSTER_RETURN_IF_ERROR(
       CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
-  return BatchReader::Create(*tokens_, DataOptions()).status();
+  // What the engine will read, before it is there.
+  return BatchReader::Create(*tokens_, {.rank = runtime_.rank(),
+                                        .size = runtime_.size(),
+                                        .accumulation = options_.plan.plan.accumulation,
+                                        .batch = options_.plan.batch_size,
+                                        .sequence = config_.context})
+      .status();
 }
 
 // Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.
@@ -97,7 +93,7 @@ absl::Status Trainer::BuildTogether() {
 // The one step after the meeting that may fail on a rank alone: it takes the others with it.
 absl::Status Trainer::StartReading() {
   absl::StatusOr<std::unique_ptr<BatchReader>> reader =
-      BatchReader::Create(*tokens_, DataOptions());
+      engine_->Read(*tokens_, {.batch = options_.plan.batch_size, .sequence = config_.context});
   if (!reader.ok()) {
     world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", reader.status().message()));
     return reader.status();
@@ -195,9 +191,8 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
     const int64_t sent_before = world_->bytes_sent();
     vote.Begin(signal.received());
     MUSTER_ASSIGN_OR_RETURN(const StepResult result,
-                            engine_->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
-                              MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader_->Next());
-                              return model_->ComputeLoss(tape, batch->tokens(), batch->targets);
+                            engine_->Step(*reader_, [&](Tape& tape, const Batch& batch) {
+                              return model_->ComputeLoss(tape, batch.tokens(), batch.targets);
                             }));
     totals_.Add(result);
     history_.Add(result.step, result.loss);

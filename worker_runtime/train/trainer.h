@@ -48,7 +48,6 @@ class Trainer {
   absl::Status CheckSaveDirectory();
   absl::Status StartReading();
   absl::Status CheckResumedModel(const std::map<std::string, std::string>& metadata) const;
-  BatchOptions DataOptions() const;
   void PrintStart() const;
 
   // Of Run.

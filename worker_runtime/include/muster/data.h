@@ -104,6 +104,8 @@ class BatchReader {
   // then every later call returns it too. Waits for the disk without a deadline.
   absl::StatusOr<const Batch*> Next();
 
+  const BatchOptions& options() const;
+
  private:
   struct State;
   explicit BatchReader(std::unique_ptr<State> state);

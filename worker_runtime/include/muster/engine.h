@@ -1,16 +1,18 @@
 // Trains the parameters of a store on the micro-batches of all ranks.
 //
 //   MUSTER_ASSIGN_OR_RETURN(auto engine, Engine::Create(*world, store, plan));
+//   MUSTER_ASSIGN_OR_RETURN(auto reader, engine->Read(*tokens, {.batch = 8, .sequence = 64}));
 //   for (int64_t step = 0; step < steps; ++step) {
-//     MUSTER_ASSIGN_OR_RETURN(StepResult result, engine->Step([&](Tape& tape, int64_t) {
-//       const Batch& batch = ...;
-//       return gpt->ComputeLoss(tape, batch.tokens(), batch.targets);
-//     }));
+//     MUSTER_ASSIGN_OR_RETURN(
+//         StepResult result, engine->Step(*reader, [&](Tape& tape, const Batch& batch) {
+//           return gpt->ComputeLoss(tape, batch.tokens(), batch.targets);
+//         }));
 //   }
 //
 // A step: for each micro-batch forward and backward; in the last backward pass each
 // bucket of gradients is reduced as soon as it is complete; then clipping by the global norm and
-// AdamW. Gradients are weighed by tokens: the step's loss is the sum over all tokens of all ranks
+// AdamW. What a rank does is a program that was proven before the first step (plan/program.h).
+// Gradients are weighed by tokens: the step's loss is the sum over all tokens of all ranks
 // divided by their number, whatever their spread.
 //
 // All ranks call Create, Step, Save and Load in the same order. The first failure on any rank ends
@@ -22,12 +24,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "muster/communicator.h"
+#include "muster/data.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
 #include "muster/plan.h"
@@ -61,8 +65,27 @@ struct EngineMemory {
   int64_t parameters = 0;
   int64_t gradients = 0;  // with the partial sums of ordered mode
   int64_t optimizer = 0;
+  int64_t buffers = 0;           // of collectives
   int64_t activations_peak = 0;  // of the tape, so far
-  int64_t total() const { return parameters + gradients + optimizer + activations_peak; }
+  int64_t total() const { return parameters + gradients + optimizer + buffers + activations_peak; }
+};
+
+// How a model is cut into the stages of a pipeline. Rank s * (size / stages) + r of the world is
+// replica r of stage s.
+struct PipelineCut {
+  // [stages]: of each stage, the first of its units (ParameterStore::BeginUnit); 0 comes first.
+  std::vector<int> first_units = {0};
+  // [stages]: parameters of an earlier stage that a stage uses too, as tied embeddings; all of one
+  // stage.
+  std::vector<std::vector<const Parameter*>> borrowed = {{}};
+  Shape boundary;  // of what a stage hands to the next, per micro-batch; of the store's dtype
+  int stages() const { return static_cast<int>(first_units.size()); }
+};
+
+// What a stage computes from what it receives: a loss in the last stage, else what it passes on.
+struct StageOutput {
+  Activation passed_on;
+  Loss loss;
 };
 
 // Threads: thread-compatible; the communicator's threads do the reducing.
@@ -77,6 +100,13 @@ class Engine {
   //         version has not; the communicator's.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
                                                         Plan plan);
+  // Of one stage of a pipeline, which runs one forward, one backward. Every rank declares the whole
+  // model; those parameters get memory that its stage holds. Save and Load are not for pipelines yet.
+  //
+  // Errors: Create's; kInvalidArgument: the cut does not fit the model or the number of ranks.
+  static absl::StatusOr<std::unique_ptr<Engine>> CreateStage(Communicator& world,
+                                                             ParameterStore& store, Plan plan,
+                                                             const PipelineCut& cut);
   ~Engine();
 
   // Computes the loss of this rank's micro-batch `index` (0 .. plan.accumulation - 1) on `tape`.
@@ -90,6 +120,29 @@ class Engine {
   //         kFailedPrecondition: the loss or the gradient is not finite (names the first
   //         parameter, and the rank whose loss it was); the communicator's.
   absl::StatusOr<StepResult> Step(Forward forward);
+
+  struct BatchSize {
+    int64_t batch = 4;       // rows per micro-batch
+    int64_t sequence = 256;  // tokens per row
+  };
+  // This rank's batches of `source`, which outlives the reader. Rank, ranks, micro-batches, seed and
+  // the step to begin with are the engine's, so it is made after Load.
+  //
+  // Errors: BatchReader::Create's, on this rank alone.
+  absl::StatusOr<std::unique_ptr<BatchReader>> Read(const TokenSource& source,
+                                                    const BatchSize& size) const;
+  // Step, with each micro-batch from `reader`.
+  //
+  // Errors: Step's; BatchReader::Next's; kInvalidArgument: the reader is that of another rank, number
+  //         of ranks or of micro-batches, or of another step.
+  using BatchLoss = absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape, const Batch& batch)>;
+  absl::StatusOr<StepResult> Step(BatchReader& reader, BatchLoss loss);
+
+  // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
+  // micro-batch `index`. `received` is empty in the first stage.
+  using StageForward = absl::FunctionRef<absl::StatusOr<StageOutput>(Tape& tape, int64_t index,
+                                                                     const Activation& received)>;
+  absl::StatusOr<StepResult> StepStage(StageForward forward);
 
   // Tells `listener` of each phase as it begins, with the updates made so far; for a progress
   // board:

@@ -15,6 +15,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 #include "worker_runtime/checkpoint/safetensors.h"
+#include "worker_runtime/kernels/isa.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/plan_text.h"
 
@@ -41,9 +42,9 @@ struct Outcome {
   std::string hash;
 };
 
-Outcome TrainRank(Communicator& world, const Plan& plan, int steps) {
+Outcome TrainRank(Communicator& world, const Plan& plan, int steps, DType dtype) {
   Outcome outcome;
-  auto training = SmallTraining::Create(world, plan);
+  auto training = SmallTraining::Create(world, plan, dtype);
   if (!training.ok()) return {training.status()};
   const auto losses = (*training)->Steps(steps);
   if (!losses.ok()) return {losses.status()};
@@ -51,9 +52,9 @@ Outcome TrainRank(Communicator& world, const Plan& plan, int steps) {
 }
 
 // All ranks end alike; returns what they share.
-Outcome Train(int size, const Plan& plan, int steps) {
-  const auto outcomes =
-      OnRanks<Outcome>(size, [&](Communicator& world) { return TrainRank(world, plan, steps); });
+Outcome Train(int size, const Plan& plan, int steps, DType dtype = DType::kF32) {
+  const auto outcomes = OnRanks<Outcome>(
+      size, [&](Communicator& world) { return TrainRank(world, plan, steps, dtype); });
   for (const Outcome& outcome : outcomes) {
     EXPECT_THAT(outcome.status, IsOk());
     EXPECT_EQ(outcome.hash, outcomes[0].hash);
@@ -110,16 +111,49 @@ TEST(Engine, GivesTheSameBitsInOrderedModeForNumbersThatAreNoPowersOfTwo) {
   EXPECT_EQ(Train(6, SmallPlan(SumMode::kOrdered, 1), 6).hash, one.hash);
 }
 
+// Frozen: what changes it changes every training in ordered mode, and needs a reason. In double,
+// whose products are our own; sums over lanes depend on how wide the machine's are.
+TEST(Engine, HasTheBitsOfOrderedModeThatItAlwaysHad) {
+  if (kernels::BestIsa() != kernels::Isa::kAvx512) {
+    GTEST_SKIP() << "known for avx512 only, and this machine has "
+                 << kernels::ToString(kernels::BestIsa());
+  }
+  EXPECT_EQ(Train(2, SmallPlan(SumMode::kOrdered, 2), 5, DType::kF64).hash,
+            "9086652fdeca1c6a1b7c725ed60e6a97e64f2351948e7ceab0b41259ab4c4a6c");
+}
+
+TEST(Engine, GivesTheSameBitsInOrderedModeForEveryPresetOnOneToEightRanks) {
+  const std::string expected = Train(1, SmallPlan(SumMode::kOrdered, 8), 20).hash;
+  for (const std::string& preset : PlanPresetNames()) {
+    for (const int ranks : {1, 2, 4, 8}) {
+      Plan plan = SmallPlan(SumMode::kOrdered, 8 / ranks);
+      plan.optimizer = PlanPreset(preset)->optimizer;
+      EXPECT_EQ(Train(ranks, plan, 20).hash, expected) << preset << " on " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Engine, StaysWithinOneHundredThousandthOfOneProcessForEveryPreset) {
+  const Outcome one = Train(1, SmallPlan(SumMode::kFast, 6), 40);
+  for (const std::string& preset : PlanPresetNames()) {
+    Plan plan = SmallPlan(SumMode::kFast, 2);
+    plan.optimizer = PlanPreset(preset)->optimizer;
+    plan.bucket_bytes_max = 20'000;
+    EXPECT_LE(LargestRelativeDifference(Train(3, plan, 40).losses, one.losses), 1e-5) << preset;
+  }
+}
+
 // Ranks that fall behind at random, before and within backward passes, change the timing of every
 // reduction but no bit.
-TEST(Engine, GivesTheSameBitsInOrderedModeForTwentyBucketSettingsUnderRandomDelays) {
+TEST(Engine, GivesTheSameBitsInOrderedModeForFortySettingsUnderRandomDelays) {
   const std::string expected = Train(1, SmallPlan(SumMode::kOrdered, 4), 4).hash;
   const Rng rng(5, "engine_test buckets");
-  for (int draw = 0; draw < 20; ++draw) {
+  for (int draw = 0; draw < 40; ++draw) {
     Plan plan = SmallPlan(SumMode::kOrdered, 2);
     plan.bucket_bytes_max = 256 + rng.Below(60'000, draw, 0);
     plan.first_bucket_bytes = 256 + rng.Below(20'000, draw, 1);
     plan.overlap = draw % 5 != 0;
+    if (draw % 2 == 1) plan.optimizer.placement = Placement::kShard;
     const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
       auto training = SmallTraining::Create(world, plan);
       if (!training.ok()) return training.status().ToString();
@@ -149,6 +183,80 @@ TEST(Engine, StaysWithinOneHundredThousandthOfOneProcessInFastMode) {
   EXPECT_LE(
       LargestRelativeDifference(Train(4, SmallPlan(SumMode::kFast, 1), 100).losses, one.losses),
       1e-5);
+}
+
+TEST(Engine, NamesTheParameterWhoseGradientIsNotFiniteOnWhicheverRankOwnsIt) {
+  Plan plan = SmallPlan(SumMode::kFast, 1);
+  plan.optimizer.placement = Placement::kShard;
+  const auto statuses = OnRanks<absl::Status>(3, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, plan);
+    float* gradient = (*training)->store().Find("h.1.ln_2.bias")->gradient().data<float>();
+    if (world.rank() == 1) {
+      (*training)->within_backward = [gradient] {
+        gradient[3] = std::numeric_limits<float>::quiet_NaN();
+      };
+    }
+    return (*training)->Steps(1).status();
+  });
+  EXPECT_THAT(statuses,
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("h.1.ln_2.bias"))));
+}
+
+// --- data ---------------------------------------------------------------------------------------
+
+// 0, 1, 2, … modulo the vocabulary.
+class CountingTokens final : public TokenSource {
+ public:
+  int64_t num_tokens() const override { return 500; }
+  int64_t vocabulary() const override { return kSmallGpt.vocabulary; }
+  std::string Describe() const override { return "numbers"; }
+  absl::Status Read(int64_t first, absl::Span<int32_t> out) const override {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = (first + i) % vocabulary();
+    return absl::OkStatus();
+  }
+};
+
+// What rank, ranks, micro-batches, seed and step are is said once, to the engine.
+TEST(Engine, ReadsEachMicroBatchOfEachStepOnce) {
+  const CountingTokens tokens;
+  const auto seen = OnRanks<std::vector<std::string>>(2, [&](Communicator& world) {
+    ParameterStore store;
+    auto gpt = Gpt::Create(kSmallGpt, store);
+    auto engine = Engine::Create(world, store, SmallPlan(SumMode::kOrdered, 2));
+    auto reader = (*engine)->Read(tokens, {.batch = 2, .sequence = kSmallGpt.context});
+    std::vector<std::string> batches;
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(
+          (*engine)->Step(**reader,
+                          [&](Tape& tape, const Batch& batch) -> absl::StatusOr<Loss> {
+                            batches.push_back(absl::StrCat(batch.step, ".", batch.micro_batch));
+                            return (*gpt)->ComputeLoss(tape, batch.tokens(), batch.targets);
+                          }),
+          IsOk());
+    }
+    return batches;
+  });
+  EXPECT_THAT(seen[0], ElementsAre("0.0", "0.1", "1.0", "1.1"));
+  EXPECT_THAT(seen[1], ElementsAre("0.2", "0.3", "1.2", "1.3"));
+}
+
+TEST(Engine, RefusesAReaderThatCountsMicroBatchesAnotherWay) {
+  const CountingTokens tokens;
+  const auto statuses = OnRanks<absl::Status>(1, [&](Communicator& world) {
+    ParameterStore store;
+    auto gpt = Gpt::Create(kSmallGpt, store);
+    auto engine = Engine::Create(world, store, SmallPlan(SumMode::kFast, 2));
+    auto reader =
+        BatchReader::Create(tokens, {.accumulation = 3, .batch = 2, .sequence = kSmallGpt.context});
+    return (*engine)
+        ->Step(**reader,
+               [&](Tape& tape, const Batch& batch) -> absl::StatusOr<Loss> {
+                 return (*gpt)->ComputeLoss(tape, batch.tokens(), batch.targets);
+               })
+        .status();
+  });
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("accumulation is 3 and the engine's 2")));
 }
 
 // The micro-batches have different numbers of tokens; a mean of means would differ, in the loss and
@@ -277,11 +385,12 @@ TEST(Engine, NamesTheParameterThatDiffersBetweenRanks) {
 TEST(Engine, RefusesPlacementsThatThisVersionCannotExecute) {
   Plan plan;
   plan.preset = "custom";
+  plan.gradients.placement = Placement::kShard;
   plan.optimizer.placement = Placement::kShard;
   const auto statuses = OnRanks<absl::Status>(
       1, [&](Communicator& world) { return SmallTraining::Create(world, plan).status(); });
   EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnimplemented,
-                                    AllOf(HasSubstr("optimizer"), HasSubstr("ddp"))));
+                                    AllOf(HasSubstr("gradients"), HasSubstr("ddp"))));
 }
 
 TEST(Engine, TellsEveryRankOfAnErrorInOneForwardPass) {
@@ -385,6 +494,40 @@ TEST(Engine, ContinuesFromACheckpointAsIfItHadNeverStopped) {
   EXPECT_THAT(hashes, Each(whole.hash));
 }
 
+TEST(Engine, LoadsUnderAnyPresetWhatAnyOtherSaved) {
+  const Plan ddp = SmallPlan(SumMode::kOrdered, 1);
+  Plan sharded = ddp;
+  sharded.optimizer.placement = Placement::kShard;
+  const std::string whole = Train(3, ddp, 6).hash;
+  for (const auto& [saved_by, loaded_by] : {std::pair(ddp, sharded), std::pair(sharded, ddp)}) {
+    TemporaryDirectory directory;
+    OnRanks<int>(3, [&](Communicator& world) {
+      auto training = SmallTraining::Create(world, saved_by);
+      EXPECT_THAT((*training)->Steps(4), IsOk());
+      EXPECT_THAT((*training)->engine().Save(directory.path(), {}), IsOk());
+      return 0;
+    });
+    const auto hashes = OnRanks<std::string>(3, [&](Communicator& world) {
+      auto training = SmallTraining::Create(world, loaded_by);
+      EXPECT_THAT((*training)->engine().Load(directory.path()), IsOk());
+      EXPECT_THAT((*training)->Steps(2), IsOk());
+      return (*training)->engine().ParameterHash();
+    });
+    EXPECT_THAT(hashes, Each(whole));
+  }
+}
+
+TEST(Engine, HoldsAShardOfTheOptimizerForZeroOne) {
+  Plan plan = SmallPlan(SumMode::kFast, 1);
+  plan.optimizer.placement = Placement::kShard;
+  OnRanks<int>(4, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, plan);
+    const EngineMemory memory = (*training)->engine().memory();
+    EXPECT_NEAR(memory.optimizer, memory.parameters / 2, 2 * 4096 * 2);
+    return 0;
+  });
+}
+
 TEST(Engine, RefusesTheCheckpointOfAnotherModelOnEveryRank) {
   TemporaryDirectory directory;
   OnRanks<int>(1, [&](Communicator& world) {
@@ -442,7 +585,8 @@ TEST(Engine, CountsItsMemory) {
     const EngineMemory memory = (*training)->engine().memory();
     const int64_t elements = kSmallGpt.num_parameters();
     EXPECT_GE(memory.parameters, 4 * elements);
-    EXPECT_THAT(memory.parameters, Le(4 * elements * 105 / 100 + 4 * 1024));
+    // Each of four units is filled up to a block.
+    EXPECT_THAT(memory.parameters, Le(4 * elements * 105 / 100 + 4 * 4 * 1024));
     EXPECT_EQ(memory.gradients, memory.parameters);
     EXPECT_EQ(memory.optimizer, 2 * memory.parameters);
     EXPECT_GT(memory.activations_peak, 0);

@@ -155,7 +155,8 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
   ExpectRefused({"--dtype=int8"}, "--dtype=int8: expected f32 or f64");
   ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu");
   ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");
-  ExpectRefused({"--plan=dpp"}, "--plan=dpp: 'dpp' is no plan; expected ddp; did you mean ddp?");
+  ExpectRefused({"--plan=dpp"},
+                "--plan=dpp: 'dpp' is no plan; expected ddp, zero-1; did you mean ddp?");
 }
 
 TEST(PlanOptions, RefuseValuesOutOfRangeByTheFlag) {
@@ -187,7 +188,7 @@ TEST(PlanOptions, RefuseALowestRateThatIsNeverReached) {
 
 TEST(PlanOptions, SayWhatIsOfALaterVersionByName) {
   for (const char* arg :
-       {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--plan=zero-1", "--deepspeed=ds.json",
+       {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--plan=zero-2", "--deepspeed=ds.json",
         "--accelerate=a.yaml", "--ilab=i.yaml", "--mesh=dp2"}) {
     EXPECT_THAT(Parse({arg}),
                 StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(absl::StrCat(arg, ": "))));

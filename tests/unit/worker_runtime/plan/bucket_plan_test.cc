@@ -25,7 +25,8 @@ std::vector<ParameterInfo> Parameters(const std::vector<int64_t>& sizes) {
 
 std::vector<Bucket> BucketsOf(const std::vector<int64_t>& sizes, const BucketOptions& options) {
   const std::vector<ParameterInfo> parameters = Parameters(sizes);
-  return PlanBuckets(parameters, PlanFlatLayout(parameters), options);
+  const BlockLayout layout = PlanBlockLayout(parameters);
+  return PlanBuckets(parameters, layout, {0, layout.num_blocks}, options);
 }
 
 std::vector<int> FirstParameters(const std::vector<Bucket>& buckets) {
@@ -34,35 +35,29 @@ std::vector<int> FirstParameters(const std::vector<Bucket>& buckets) {
   return first;
 }
 
-TEST(PlanFlatLayout, AlignsEveryParameterAndTheWhole) {
-  const FlatLayout layout = PlanFlatLayout(Parameters({1, 16, 17, 3}));
-  EXPECT_THAT(layout.offsets, ElementsAre(0, 16, 32, 64));
-  EXPECT_EQ(layout.num_elements, kFlatAlignment);
-}
-
-TEST(PlanFlatLayout, TakesNothingForNoParameters) { EXPECT_EQ(PlanFlatLayout({}).num_elements, 0); }
-
 TEST(PlanBuckets, PutsTheLastParametersIntoTheFirstBucket) {
   const auto buckets =
       BucketsOf({1024, 1024, 1024, 1024}, {.bytes_max = 8192, .first_bytes = 4096});
   EXPECT_THAT(FirstParameters(buckets), ElementsAre(3, 1, 0));
 }
 
-TEST(PlanBuckets, GivesALargeParameterABucketOfItsOwn) {
+TEST(PlanBuckets, CutsALargeParameter) {
   const auto buckets = BucketsOf({1024, 4096, 1024}, {.bytes_max = 8192, .first_bytes = 8192});
-  EXPECT_THAT(FirstParameters(buckets), ElementsAre(2, 1, 0));
+  EXPECT_THAT(buckets,
+              ElementsAre(Bucket{{4, 6}, 1, 3}, Bucket{{2, 4}, 1, 2}, Bucket{{0, 2}, 0, 2}));
 }
 
-// A small last parameter alone would be a message that is not worth its start.
-TEST(PlanBuckets, FillsTheFirstBucketUntilItHasItsSize) {
-  const auto buckets = BucketsOf({1024, 1024, 4}, {.bytes_max = 1 << 20, .first_bytes = 5000});
-  EXPECT_THAT(FirstParameters(buckets), ElementsAre(1, 0));
+TEST(PlanBuckets, TakesMultiplesOfTheRanksThatShareThem) {
+  const auto buckets =
+      BucketsOf({11 * 1024}, {.bytes_max = 5 * 4096, .first_bytes = 4096, .multiple = 4});
+  EXPECT_THAT(buckets,
+              ElementsAre(Bucket{{7, 11}, 0, 1}, Bucket{{3, 7}, 0, 1}, Bucket{{0, 3}, 0, 1}));
 }
 
 TEST(PlanBuckets, MakesNoBucketForNoParameters) { EXPECT_THAT(BucketsOf({}, {}), SizeIs(0)); }
 
-// One check for many draws: every element in exactly one bucket, and no bucket of several
-// parameters above its bound.
+// One check for many draws: every block in exactly one bucket, no bucket of several blocks above its
+// bound, and each names the parameters that lie in it.
 TEST(PlanBuckets, CoversEveryElementOnceWithinTheBounds) {
   const Rng rng(7, "bucket_plan_test");
   for (int draw = 0; draw < 500; ++draw) {
@@ -72,24 +67,23 @@ TEST(PlanBuckets, CoversEveryElementOnceWithinTheBounds) {
         .bytes_max = static_cast<int64_t>(64 + rng.Below(40'000, draw, 100)),
         .first_bytes = static_cast<int64_t>(64 + rng.Below(20'000, draw, 101))};
     const std::vector<ParameterInfo> parameters = Parameters(sizes);
-    const FlatLayout layout = PlanFlatLayout(parameters);
-    int64_t end = layout.num_elements;
-    int end_parameter = static_cast<int>(sizes.size());
-    const std::vector<Bucket> buckets = PlanBuckets(parameters, layout, options);
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      const Bucket& bucket = buckets[b];
-      ASSERT_EQ(bucket.end_element, end);
-      ASSERT_EQ(bucket.end_parameter, end_parameter);
-      ASSERT_EQ(bucket.first_element, layout.offsets[bucket.first_parameter]);
-      ASSERT_LT(bucket.first_element, bucket.end_element);
-      if (bucket.end_parameter - bucket.first_parameter > 1) {
-        ASSERT_LE(bucket.num_elements() * 4, options.bytes_max);
+    const BlockLayout layout = PlanBlockLayout(parameters);
+    int64_t end = layout.num_blocks;
+    for (const Bucket& bucket : BucketsOf(sizes, options)) {
+      ASSERT_EQ(bucket.blocks.end, end);
+      ASSERT_LT(bucket.blocks.begin, bucket.blocks.end);
+      if (bucket.blocks.num_blocks() > 1) {
+        ASSERT_LE(bucket.blocks.num_elements() * 4, options.bytes_max);
       }
-      end = bucket.first_element;
-      end_parameter = bucket.first_parameter;
+      for (int p = 0; p < static_cast<int>(sizes.size()); ++p) {
+        const bool overlaps = layout.offsets[p] < bucket.blocks.end * kBlockElements &&
+                              layout.offsets[p] + sizes[p] > bucket.blocks.first_element();
+        const bool named = bucket.first_parameter <= p && p < bucket.end_parameter;
+        ASSERT_EQ(named, overlaps);
+      }
+      end = bucket.blocks.begin;
     }
     ASSERT_EQ(end, 0);
-    ASSERT_EQ(end_parameter, 0);
   }
 }
 

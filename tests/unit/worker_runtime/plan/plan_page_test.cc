@@ -59,8 +59,11 @@ TEST(FormatPlanPage, ShowsMemoryByStateWithTheTotal) {
   input.options.model = {.layers = 1, .heads = 1, .hidden_size = 1, .context = 1, .vocabulary = 1};
   input.options.batch_size = 1;
   const std::string page = PageOf(input);
-  EXPECT_THAT(page, HasSubstr("\n parameters 4 KiB 4,096 bytes\n gradients 4 KiB 4,096 bytes\n "
-                              "optimizer 8 KiB 8,192 bytes\n activations, at their peak "));
+  // A block for each of three units.
+  EXPECT_THAT(page,
+              HasSubstr("\n parameters 12 KiB 12,288 bytes\n gradients 12 KiB 12,288 bytes\n "
+                        "optimizer 24 KiB 24,576 bytes\n buffers of collectives 24 B 24 bytes\n "
+                        "activations, at their peak "));
   EXPECT_THAT(page, Not(HasSubstr("partial sums")));
 }
 
@@ -69,7 +72,7 @@ TEST(FormatPlanPage, ShowsPartialSumsInOrderedModeOnly) {
   input.options.plan.mode = SumMode::kOrdered;
   input.options.plan.accumulation = 2;
   input.options.model = {.layers = 1, .heads = 1, .hidden_size = 1, .context = 1, .vocabulary = 1};
-  EXPECT_THAT(PageOf(input), HasSubstr("\n partial sums (ordered mode) 4 KiB 4,096 bytes\n"));
+  EXPECT_THAT(PageOf(input), HasSubstr("\n partial sums (ordered mode) 12 KiB 12,288 bytes\n"));
 }
 
 TEST(FormatPlanPage, ListsBucketsInTheOrderOfTheirReduction) {
@@ -81,20 +84,38 @@ TEST(FormatPlanPage, ListsBucketsInTheOrderOfTheirReduction) {
 TEST(FormatPlanPage, CutsALongListOfBucketsShort) {
   PlanPageInput input = TwoRanks();
   input.options.plan.bucket_bytes_max = 1;
-  // One bucket per parameter: 2 + 6 * 12 + 2.
+  // One bucket per block.
   input.options.plan.first_bucket_bytes = 1;
-  EXPECT_THAT(PageOf(input), HasSubstr("reduction: 76\n"));
-  EXPECT_THAT(PageOf(input), HasSubstr("and 44 more; the last 384 KiB\n"));
+  EXPECT_THAT(PageOf(input), HasSubstr("reduction: 10,591\n"));
+  EXPECT_THAT(PageOf(input), HasSubstr("and 10,559 more; the last 4 KiB\n"));
 }
 
 TEST(FormatPlanPage, ShowsTheBytesThatARankSends) {
   PlanPageInput input = TwoRanks();
   input.options.model = {.layers = 1, .heads = 1, .hidden_size = 1, .context = 1, .vocabulary = 1};
-  EXPECT_THAT(PageOf(input), HasSubstr("sent per rank and step:\n gradients 4 KiB 4,096 bytes\n "
-                                       "loss and tokens 16 B 16 bytes\n total 4.02 KiB "
-                                       "4,112 bytes\n"));
+  EXPECT_THAT(PageOf(input), HasSubstr("sent per rank and step:\n gradients 12 KiB 12,288 bytes\n "
+                                       "loss and tokens 16 B 16 bytes\n total 12 KiB "
+                                       "12,304 bytes\n"));
   input.world_size = 1;
   EXPECT_THAT(PageOf(input), HasSubstr("\n total 0 B 0 bytes\n"));
+}
+
+TEST(FormatPlanPage, ShowsWhatGatheringSendsWhereTheOptimizerIsSharded) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan = *PlanPreset("zero-1");
+  const std::string page = PageOf(input);
+  EXPECT_THAT(page, HasSubstr("\n parameters 20.7 MiB"));
+  EXPECT_THAT(page, HasSubstr("\n norms of blocks "));
+}
+
+TEST(FormatPlanPage, RefusesWhatNoMachineHas) {
+  PlanPageInput input = TwoRanks();
+  input.options.model = {.layers = 60'000, .heads = 1, .hidden_size = 1024, .context = 1 << 24};
+  input.options.batch_size = 1 << 20;
+  input.options.plan.accumulation = 1;
+  input.world_size = 1;
+  EXPECT_THAT(FormatPlanPage(input),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("bytes of activations")));
 }
 
 TEST(FormatPlanPage, RefusesMoreTokensThanItCanCount) {

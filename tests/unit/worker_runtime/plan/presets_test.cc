@@ -32,6 +32,14 @@ TEST(PlanPreset, IsTheSamePlanUnderEachOfItsNames) {
   }
 }
 
+TEST(PlanPreset, ShardsTheOptimizerAloneForZeroOne) {
+  const absl::StatusOr<Plan> plan = PlanPreset("ZeRO_1");
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->optimizer.placement, Placement::kShard);
+  EXPECT_EQ(plan->gradients, StatePlan{});
+  EXPECT_EQ(plan->parameters, StatePlan{});
+}
+
 TEST(PlanPreset, OffersOnlyNamesThatItTakesAndThatAreValid) {
   ASSERT_FALSE(PlanPresetNames().empty());
   for (const std::string& name : PlanPresetNames()) {
@@ -43,8 +51,8 @@ TEST(PlanPreset, OffersOnlyNamesThatItTakesAndThatAreValid) {
 }
 
 TEST(PlanPreset, SaysThatANameOfALaterVersionIsNotThereYet) {
-  for (const char* name : {"zero-1", "ZeRO-2", "zero3", "fsdp", "FULL_SHARD", "shard_grad_op",
-                           "hybrid_shard", "_HYBRID_SHARD_ZERO2", "hsdp", "mics"}) {
+  for (const char* name : {"ZeRO-2", "zero3", "fsdp", "FULL_SHARD", "shard_grad_op", "hybrid_shard",
+                           "_HYBRID_SHARD_ZERO2", "hsdp", "mics"}) {
     EXPECT_THAT(PlanPreset(name),
                 StatusIs(absl::StatusCode::kUnimplemented,
                          AllOf(HasSubstr("not in this version"), HasSubstr("ddp"))))

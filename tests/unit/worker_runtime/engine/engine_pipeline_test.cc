@@ -1,0 +1,157 @@
+// A pipeline of two stages, with data-parallel replicas in each, from a program: to the bit what one
+// process computes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 5;
+constexpr int64_t kMicroBatches = 8;  // of a step
+
+using Values = std::map<std::string, std::vector<float>>;
+
+struct StageResult {
+  absl::Status status;
+  std::vector<double> losses;
+  Values values;  // that the rank holds
+};
+
+Values ValuesOf(const ParameterStore& store) {
+  Values values;
+  for (const auto& parameter : store.parameters()) {
+    if (parameter->value().empty()) continue;
+    const auto span = parameter->value().span<float>();
+    values[parameter->name()] = {span.begin(), span.end()};
+  }
+  return values;
+}
+
+Plan PipelinePlan(SumMode mode, int64_t accumulation) {
+  Plan plan;
+  plan.mode = mode;
+  plan.accumulation = accumulation;
+  plan.learning_rate = {.peak = 3e-3};
+  plan.bucket_bytes_max = 30'000;
+  return plan;
+}
+
+// The first stage has the embedding and block 0; the second block 1 and the head, which is tied to the
+// embedding's table.
+StageResult TrainStage(Communicator& world, const Plan& plan) {
+  ParameterStore store;
+  auto gpt = Gpt::Create(kSmallGpt, store);
+  const PipelineCut cut = {.first_units = {0, 2},
+                           .borrowed = {{}, {store.Find("wte.weight")}},
+                           .boundary = {kRows, kSmallGpt.context, kSmallGpt.hidden_size}};
+  auto engine = Engine::CreateStage(world, store, plan, cut);
+  if (!engine.ok()) return {engine.status()};
+  const int replicas = world.size() / 2;
+  const int replica = world.rank() % replicas;
+  const bool is_first = world.rank() < replicas;
+  StageResult result;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<std::unique_ptr<SmallBatch>> batches(plan.accumulation);
+    const auto forward = [&](Tape& tape, int64_t index,
+                             const Activation& received) -> absl::StatusOr<StageOutput> {
+      batches[index] = std::make_unique<SmallBatch>(step, replica * plan.accumulation + index);
+      if (is_first) {
+        const Activation x = (*gpt)->embedding().Forward(tape, batches[index]->tokens());
+        return StageOutput{.passed_on = (*gpt)->blocks()[0]->Forward(tape, x)};
+      }
+      const Activation x = (*gpt)->blocks()[1]->Forward(tape, received);
+      return StageOutput{.loss =
+                             CrossEntropy(tape, (*gpt)->Head(tape, x), batches[index]->targets)};
+    };
+    const auto stepped = (*engine)->StepStage(forward);
+    if (!stepped.ok()) return {stepped.status()};
+    result.losses.push_back(stepped->loss);
+  }
+  result.values = ValuesOf(store);
+  return result;
+}
+
+StageResult TrainWhole(Communicator& world, const Plan& plan) {
+  auto training = SmallTraining::Create(world, plan);
+  StageResult result;
+  const auto losses = (*training)->Steps(kSteps);
+  if (!losses.ok()) return {losses.status()};
+  result.losses = *losses;
+  result.values = ValuesOf((*training)->store());
+  return result;
+}
+
+StageResult OneProcess() {
+  return OnRanks<StageResult>(1, [](Communicator& world) {
+    return TrainWhole(world, PipelinePlan(SumMode::kOrdered, kMicroBatches));
+  })[0];
+}
+
+TEST(Pipeline, OfTwoStagesWithReplicasHasTheBitsOfOneProcess) {
+  const StageResult expected = OneProcess();
+  ASSERT_THAT(expected.status, IsOk());
+  for (const int replicas : {1, 2, 4}) {
+    const auto results = OnRanks<StageResult>(2 * replicas, [&](Communicator& world) {
+      return TrainStage(world, PipelinePlan(SumMode::kOrdered, kMicroBatches / replicas));
+    });
+    Values together;
+    for (const StageResult& result : results) {
+      ASSERT_THAT(result.status, IsOk());
+      EXPECT_EQ(result.losses, expected.losses);
+      for (const auto& [name, values] : result.values) {
+        EXPECT_EQ(values, expected.values.at(name)) << name << ", replicas " << replicas;
+        together[name] = values;
+      }
+    }
+    EXPECT_EQ(together.size(), expected.values.size()) << "each parameter is some stage's";
+  }
+}
+
+TEST(Pipeline, ShardsTheOptimizerWithinAStage) {
+  const StageResult expected = OneProcess();
+  const auto results = OnRanks<StageResult>(4, [&](Communicator& world) {
+    Plan plan = PipelinePlan(SumMode::kOrdered, kMicroBatches / 2);
+    plan.optimizer.placement = Placement::kShard;
+    return TrainStage(world, plan);
+  });
+  for (const StageResult& result : results) {
+    ASSERT_THAT(result.status, IsOk());
+    for (const auto& [name, values] : result.values) EXPECT_EQ(values, expected.values.at(name));
+  }
+}
+
+TEST(Pipeline, IsCloseToOneProcessInFastMode) {
+  const StageResult expected = OneProcess();
+  const auto results = OnRanks<StageResult>(4, [&](Communicator& world) {
+    return TrainStage(world, PipelinePlan(SumMode::kFast, kMicroBatches / 2));
+  });
+  for (const StageResult& result : results) {
+    ASSERT_THAT(result.status, IsOk());
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(result.losses[step] / expected.losses[step], 1, 1e-5);
+    }
+  }
+}
+
+TEST(Pipeline, RefusesACutThatDoesNotFit) {
+  const auto statuses = OnRanks<absl::Status>(3, [](Communicator& world) {
+    return TrainStage(world, PipelinePlan(SumMode::kFast, 2)).status;
+  });
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("3 ranks cannot be divided into 2 stages")));
+}
+
+}  // namespace
+}  // namespace muster::testing

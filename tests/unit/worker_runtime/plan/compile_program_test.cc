@@ -1,0 +1,170 @@
+#include "worker_runtime/plan/compile_program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/worker_runtime/plan/programs.h"
+#include "worker_runtime/plan/prove_program.h"
+
+namespace muster::plan {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// "F0 B0 F1 B1": what a rank computes, in order.
+std::string Passes(const Program& program) {
+  std::string text;
+  for (const Action& action : program.actions) {
+    if (action.kind == ActionKind::kForward) text += " F" + std::to_string(action.micro_batch);
+    if (action.kind == ActionKind::kBackward) text += " B" + std::to_string(action.micro_batch);
+  }
+  return text.substr(1);
+}
+
+std::vector<Action> Of(const Program& program, ActionKind kind) {
+  std::vector<Action> found;
+  for (const Action& action : program.actions) {
+    if (action.kind == kind) found.push_back(action);
+  }
+  return found;
+}
+
+TEST(PlanBlockLayout, BeginsEveryUnitWithABlockAndAlignsParameters) {
+  const std::vector<ParameterInfo> parameters = {{.name = "a", .shape = {3}},
+                                                 {.name = "b", .shape = {1}},
+                                                 {.name = "c", .shape = {5}, .unit = 1}};
+  const BlockLayout layout = PlanBlockLayout(parameters);
+  EXPECT_THAT(layout.offsets, ElementsAre(0, 16, kBlockElements));
+  EXPECT_THAT(layout.units, ElementsAre(BlockRange{0, 1}, BlockRange{1, 2}));
+  EXPECT_EQ(layout.num_blocks, 2);
+}
+
+TEST(PlanBlockLayout, GivesAnEmptyRangeToAUnitWithoutParameters) {
+  const BlockLayout layout = PlanBlockLayout(std::vector<ParameterInfo>{
+      {.name = "a", .shape = {1025}}, {.name = "b", .shape = {1}, .unit = 2}});
+  EXPECT_THAT(layout.units, ElementsAre(BlockRange{0, 2}, BlockRange{2, 2}, BlockRange{2, 3}));
+}
+
+TEST(ShardOf, GivesTheLastRanksFewerBlocksOrNone) {
+  EXPECT_EQ(ShardOf({10, 15}, 0, 4), (BlockRange{10, 12}));
+  EXPECT_EQ(ShardOf({10, 15}, 2, 4), (BlockRange{14, 15}));
+  EXPECT_EQ(ShardOf({10, 15}, 3, 4).num_blocks(), 0);
+}
+
+TEST(CompileProgram, ReducesBucketsWithTheLastBackwardPass) {
+  const Job job({.replicas = 2}, {.accumulation = 2});
+  const Program program = job.ProgramOf(0);
+  EXPECT_EQ(Passes(program), "F0 B0 F1 B1");
+  const std::vector<Action> reduces = Of(program, ActionKind::kReduce);
+  ASSERT_THAT(reduces, SizeIs(Gt(1u)));
+  for (const Action& reduce : reduces) {
+    EXPECT_EQ(program.actions[reduce.backward].micro_batch, 1);
+    EXPECT_EQ(reduce.collective, Collective::kAllReduce);
+  }
+}
+
+TEST(CompileProgram, ReducesAfterTheBackwardPassWithoutOverlap) {
+  const Job job({.replicas = 2}, {.overlap = false});
+  for (const Action& reduce : Of(job.ProgramOf(1), ActionKind::kReduce)) {
+    EXPECT_EQ(reduce.backward, kNone);
+    EXPECT_THAT(reduce.after, SizeIs(1));
+  }
+}
+
+TEST(CompileProgram, SendsNothingAlone) {
+  const Program program = Job({}, {.accumulation = 3}).ProgramOf(0);
+  EXPECT_EQ(FiguresOf(program).sent_total(), 0);
+  for (const Action& action : program.actions) {
+    EXPECT_EQ(LaneOf(action.kind), Lane::kCompute) << Describe(action, program);
+  }
+}
+
+// Source: reference volumes of a ring: all-reduce 2(n-1)/n, reduce-scatter and all-gather (n-1)/n
+// each, so that ZeRO-1 moves what DDP moves.
+TEST(CompileProgram, MovesAsMuchForZeroOneAsForDdp) {
+  const Program ddp = Job({.replicas = 4}, {}).ProgramOf(1);
+  const Program zero = Job({.replicas = 4}, {.sharded = true}).ProgramOf(1);
+  const StepFigures ddp_figures = FiguresOf(ddp);
+  const StepFigures zero_figures = FiguresOf(zero);
+  const int64_t bytes = ddp.num_blocks * kBlockElements * 4;
+  const auto sent = [](const StepFigures& figures, ActionKind kind) {
+    return figures.sent[static_cast<size_t>(kind)];
+  };
+  EXPECT_EQ(sent(ddp_figures, ActionKind::kReduce), 2 * bytes * 3 / 4);
+  EXPECT_NEAR(sent(zero_figures, ActionKind::kReduce), bytes * 3 / 4, 0.02 * bytes);
+  EXPECT_NEAR(sent(zero_figures, ActionKind::kUnshard), bytes * 3 / 4, 0.02 * bytes);
+}
+
+TEST(CompileProgram, HoldsAShardOfTheMomentsForZeroOne) {
+  const Job job({.replicas = 4}, {.sharded = true});
+  int64_t owned = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const Program program = job.ProgramOf(rank);
+    for (const BlockRange& blocks : program.owned) owned += blocks.num_blocks();
+    EXPECT_LT(At(program.held, Arena::kOptimizer), At(program.held, Arena::kParameters));
+  }
+  EXPECT_EQ(owned, job.ProgramOf(0).num_blocks) << "each block is one rank's";
+}
+
+TEST(CompileProgram, CountsTheRootsOfOrderedSums) {
+  // Of 6 leaves a rank has 3: (0+1), 2 | 3, (4+5).
+  const Program program = Job({.replicas = 2}, {.accumulation = 3, .ordered = true}).ProgramOf(0);
+  EXPECT_THAT(program.root_slots, SizeIs(2));
+  const int64_t bytes = program.num_blocks * kBlockElements * 4;
+  EXPECT_EQ(FiguresOf(program).sent[static_cast<size_t>(ActionKind::kReduce)], 3 * bytes / 2);
+}
+
+// Source: Narayanan et al., 2021, section 2.2.1: at most p - s micro-batches in flight.
+TEST(CompileProgram, RunsOneForwardOneBackwardInAPipeline) {
+  const Job job({.stages = 3}, {.accumulation = 5});
+  EXPECT_EQ(Passes(job.ProgramOf(0)), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
+  EXPECT_EQ(Passes(job.ProgramOf(1)), "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+  EXPECT_EQ(Passes(job.ProgramOf(2)), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
+}
+
+TEST(CompileProgram, KeepsTheActivationsOfWhatIsInFlight) {
+  const Job job({.stages = 3}, {.accumulation = 5});
+  for (int stage = 0; stage < 3; ++stage) {
+    const StepFigures figures = FiguresOf(job.ProgramOf(stage));
+    EXPECT_EQ(At(figures.peak, Arena::kActivations),
+              (3 - stage) * kKeptBytes + (kPeakBytes - kKeptBytes));
+  }
+}
+
+TEST(CompileProgram, ReducesBucketsInTheOrderOfTheirGradients) {
+  Job job({.replicas = 2}, {});
+  std::vector<int>& gradients = job.stages[0].trace.gradients;
+  std::reverse(gradients.begin(), gradients.end());
+  const std::vector<Bucket> buckets = job.ProgramOf(0).buckets;
+  EXPECT_EQ(buckets.front().blocks.begin, 0) << "the first parameter's gradient comes first now";
+}
+
+TEST(Describe, NamesEachActionAndWhatItWaitsFor) {
+  const std::string text = Describe(Job({.replicas = 2}, {}).ProgramOf(0));
+  EXPECT_THAT(text, HasSubstr("0 FORWARD stage 0 micro-batch 0\n"));
+  EXPECT_THAT(text, HasSubstr("2 BACKWARD stage 0 micro-batch 0 to slot 0\n"));
+  EXPECT_THAT(text, HasSubstr("REDUCE bucket 0 blocks ["));
+  EXPECT_THAT(text, HasSubstr("all-reduce in world"));
+}
+
+TEST(RankThatNeedsMost, HoldsTheMostPartialSums) {
+  Plan plan;
+  plan.mode = SumMode::kOrdered;
+  plan.accumulation = 3;
+  // Of 9 leaves: (0+1), 2 | 3, (4+5) | (6+7), 8.
+  const int rank = RankThatNeedsMost(plan, {.replicas = 3});
+  for (int other = 0; other < 3; ++other) {
+    EXPECT_GE(OrderedPartialSums(rank, 3, 3), OrderedPartialSums(other, 3, 3));
+  }
+}
+
+}  // namespace
+}  // namespace muster::plan

@@ -1,0 +1,167 @@
+#include "worker_runtime/plan/prove_program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/plan/programs.h"
+
+namespace muster::plan {
+namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr auto kBroken = absl::StatusCode::kFailedPrecondition;
+
+int Find(const Program& program, ActionKind kind) {
+  const auto found = std::find_if(program.actions.begin(), program.actions.end(),
+                                  [&](const Action& action) { return action.kind == kind; });
+  return static_cast<int>(found - program.actions.begin());
+}
+
+// --- what is proven -----------------------------------------------------------------------------
+
+TEST(ProvePrograms, HoldsForEveryPresetOnOneToSixtyFourRanks) {
+  for (int ranks = 1; ranks <= 64; ++ranks) {
+    for (const bool sharded : {false, true}) {
+      for (const bool ordered : {false, true}) {
+        for (const int64_t accumulation : {1, 3}) {
+          const Job job({.replicas = ranks},
+                        {.accumulation = accumulation, .sharded = sharded, .ordered = ordered});
+          EXPECT_THAT(ProvePrograms(job.Programs()), IsOk())
+              << ranks << " ranks, sharded " << sharded << ", ordered " << ordered;
+        }
+      }
+    }
+  }
+}
+
+TEST(ProvePrograms, HoldsForPipelinesWithReplicasInEachStage) {
+  for (const int stages : {2, 3, 6}) {
+    for (const int replicas : {1, 2, 3}) {
+      for (int64_t accumulation = 1; accumulation <= 2 * stages + 1; ++accumulation) {
+        for (const bool tied : {false, true}) {
+          const Job job({.stages = stages, .replicas = replicas},
+                        {.accumulation = accumulation, .ordered = tied, .tied = tied});
+          EXPECT_THAT(ProvePrograms(job.Programs()), IsOk())
+              << stages << " stages of " << replicas << ", " << accumulation << " micro-batches";
+        }
+      }
+    }
+  }
+}
+
+// --- what is found ------------------------------------------------------------------------------
+
+TEST(ProvePrograms, FindsAWaitThatWasDropped) {
+  std::vector<Program> programs = Job({.replicas = 2}, {}).Programs();
+  Action& norm = programs[1].actions[Find(programs[1], ActionKind::kNorm)];
+  norm.after.erase(norm.after.begin());
+  EXPECT_THAT(ProvePrograms(programs),
+              StatusIs(kBroken, AllOf(HasSubstr("rank 1"), HasSubstr("NORM"),
+                                      HasSubstr("does not wait for"), HasSubstr("REDUCE"))));
+}
+
+TEST(ProvePrograms, FindsEveryWaitThatWasDropped) {
+  const std::vector<Program> whole =
+      Job({.stages = 2, .replicas = 2}, {.accumulation = 2, .ordered = true, .tied = true})
+          .Programs();
+  int num_dropped = 0;
+  int num_found = 0;
+  for (size_t rank = 0; rank < whole.size(); ++rank) {
+    for (size_t i = 0; i < whole[rank].actions.size(); ++i) {
+      const Action& action = whole[rank].actions[i];
+      // What travels hands its own memory on: the engine, not the arenas, would miss the wait.
+      if (action.collective == Collective::kTransfer) continue;
+      for (size_t wait = 0; wait < action.after.size(); ++wait) {
+        const ActionKind kind = whole[rank].actions[action.after[wait]].kind;
+        if (kind == ActionKind::kRecv) continue;
+        std::vector<Program> programs = whole;
+        std::vector<int>& after = programs[rank].actions[i].after;
+        after.erase(after.begin() + wait);
+        // Computing goes in order anyway.
+        const bool matters =
+            LaneOf(action.kind) != Lane::kCompute || LaneOf(kind) != Lane::kCompute;
+        if (!matters) continue;
+        ++num_dropped;
+        if (!ProvePrograms(programs).ok()) ++num_found;
+      }
+    }
+  }
+  EXPECT_GT(num_dropped, 10);
+  EXPECT_EQ(num_found, num_dropped);
+}
+
+TEST(ProvePrograms, FindsRanksThatCallInAnotherOrder) {
+  std::vector<Program> programs = Job({.replicas = 2}, {}).Programs();
+  const int reduce = Find(programs[0], ActionKind::kReduce);
+  std::swap(programs[0].actions[reduce], programs[0].actions[reduce + 1]);
+  EXPECT_THAT(
+      ProvePrograms(programs),
+      StatusIs(kBroken, AllOf(HasSubstr("meets"), HasSubstr("rank 0"), HasSubstr("rank 1"))));
+}
+
+// Each group sees the same order on its ranks, and yet the ranks would wait for each other in a ring.
+TEST(ProvePrograms, FindsTwoOrdersOverGroups) {
+  const auto collective = [](int group) {
+    return Action{.kind = ActionKind::kLoss, .collective = Collective::kAllReduce, .group = group};
+  };
+  std::vector<Program> programs(2);
+  for (int rank : {0, 1}) {
+    programs[rank] = {
+        .rank = rank, .groups = {{"even", {0, 1}}, {"all", {0, 1, 2}}}, .root_slots = {0}};
+  }
+  programs.push_back({.rank = 2, .groups = {{"all", {0, 1, 2}}}, .root_slots = {0}});
+  programs[0].actions = {collective(0), collective(1)};
+  programs[1].actions = {collective(1), collective(0)};
+  programs[2].actions = {collective(0)};
+  programs[0].actions[1].after = {0};  // of one memory
+  programs[1].actions[1].after = {0};
+  EXPECT_THAT(ProvePrograms(programs), StatusIs(kBroken, HasSubstr("comes before another")));
+}
+
+TEST(ProvePrograms, FindsARankThatWaitsForWhatNeverComes) {
+  std::vector<Program> programs = Job({.replicas = 2}, {}).Programs();
+  std::vector<Action>& actions = programs[1].actions;
+  const int loss = Find(programs[1], ActionKind::kLoss);
+  actions[loss].collective = Collective::kAlone;  // rank 1 leaves it out
+  EXPECT_FALSE(ProvePrograms(programs).ok());
+}
+
+TEST(ProvePrograms, FindsATransferThatIsAnothers) {
+  std::vector<Program> programs = Job({.stages = 2}, {.accumulation = 2}).Programs();
+  Action& send = programs[0].actions[Find(programs[0], ActionKind::kSend)];
+  send.bytes += 4;
+  EXPECT_THAT(ProvePrograms(programs),
+              StatusIs(kBroken, AllOf(HasSubstr("SEND"), HasSubstr("meets"), HasSubstr("RECV"))));
+}
+
+TEST(ProvePrograms, FindsAParameterShardThatIsNeverGathered) {
+  std::vector<Program> programs = Job({.replicas = 2}, {.sharded = true}).Programs();
+  std::vector<Action>& actions = programs[0].actions;
+  actions.erase(actions.begin() + Find(programs[0], ActionKind::kUnshard));
+  EXPECT_FALSE(ProvePrograms(programs).ok());
+}
+
+TEST(ProvePrograms, FindsAGradientThatCountsTwiceInTheNorm) {
+  std::vector<Program> programs = Job({.stages = 2, .replicas = 2}, {}).Programs();
+  programs[1].normed = programs[1].owned;  // a replica of rank 0
+  EXPECT_THAT(ProvePrograms(programs), StatusIs(kBroken, HasSubstr("counts 2 times")));
+}
+
+TEST(ProvePrograms, FindsAWaitForWhatComesLater) {
+  std::vector<Program> programs = Job({}, {}).Programs();
+  programs[0].actions[0].after = {1};
+  EXPECT_THAT(ProvePrograms(programs), StatusIs(kBroken, HasSubstr("what comes later")));
+}
+
+}  // namespace
+}  // namespace muster::plan

@@ -1,0 +1,198 @@
+// Forward and backward passes of a program, and what travels between the stages of a pipeline.
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/engine_state.h"
+#include "worker_runtime/kernels/elementwise.h"
+#include "worker_runtime/nn/float_dispatch.h"
+
+namespace muster {
+namespace {
+
+using plan::Action;
+using plan::ActionKind;
+using plan::Payload;
+
+Buffer BufferOfTensor(const Tensor& tensor) {
+  return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
+}
+
+}  // namespace
+
+MicroBatchInFlight& Engine::State::InFlight(int64_t micro_batch) {
+  std::unique_ptr<MicroBatchInFlight>& place = in_flight[micro_batch];
+  if (place == nullptr) place = std::make_unique<MicroBatchInFlight>();
+  return *place;
+}
+
+// --- forward and backward -------------------------------------------------------------------------
+
+absl::Status Engine::State::RunForward(const Action& action, StageForward forward) {
+  Mark(Phase::kForward);
+  const MonoTime begin = MonoNow();
+  MicroBatchInFlight& batch = InFlight(action.micro_batch);
+  if (free_tapes.empty()) free_tapes.push_back(std::make_unique<Tape>(pool));
+  batch.tape = std::move(free_tapes.back());
+  free_tapes.pop_back();
+  if (!batch.received.value.empty()) {
+    batch.received = batch.tape->Watch(std::move(batch.received.value));
+  }
+  absl::StatusOr<StageOutput> output = forward(*batch.tape, action.micro_batch, batch.received);
+  if (!output.ok()) {
+    const std::string reason = absl::StrCat("rank ", world.rank(), ": ", output.status().message());
+    if (stage != nullptr) stage->Abort(reason);
+    world.Abort(reason);
+    return output.status();
+  }
+  batch.output = *std::move(output);
+  if (stage_number() + 1 == set_up.mesh.stages) {
+    const Loss& loss = batch.output.loss;
+    own_loss_finite = own_loss_finite && std::isfinite(loss.sum);
+    reduction.AddLoss(action.micro_batch,
+                      {.loss = loss.sum, .num_tokens = static_cast<double>(loss.num_tokens)});
+  }
+  result.times.forward += MonoNow() - begin;
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::RunBackward(const Action& action) {
+  Mark(Phase::kBackward);
+  const MonoTime begin = MonoNow();
+  MicroBatchInFlight& batch = InFlight(action.micro_batch);
+  Tape& tape = *batch.tape;
+  if (program.ordered) {
+    held.BindGradients(action.slot);
+  } else if (action.micro_batch == 0) {
+    store.ForgetGradients();
+  }
+  for (const int p : set_up.stages[stage_number()].borrowed) {
+    store.parameters()[p]->ForgetGradient();
+  }
+  ReceiveTiedGradient(batch);
+  const bool is_last = action.micro_batch + 1 == plan.accumulation;
+  if (is_last && plan.overlap) {
+    tape.OnGradientReady([this](Parameter& parameter) {
+      // It was used, but its output was not.
+      if (!parameter.has_gradient()) parameter.BeginSparseGradient();
+      Start(core.Step(engine::GradientReady{parameter.index()}));
+    });
+  }
+  if (batch.gradient.empty()) {
+    tape.Backward(batch.output.loss.output);
+  } else {
+    tape.Backward(batch.output.passed_on, std::move(batch.gradient));
+  }
+  tape.OnGradientReady(nullptr);
+  if (batch.received.needs_gradient()) batch.input_gradient = tape.TakeGradient(batch.received);
+  store.ZeroUnwritten();
+  reduction.Merge(action, program.blocks);
+  batch.received = {};
+  batch.output = {};
+  free_tapes.push_back(std::move(batch.tape));
+  result.times.backward += MonoNow() - begin;
+  if (is_last) Mark(Phase::kReduce);
+  return absl::OkStatus();
+}
+
+// What the stage behind has found comes first, as it does where one process replays the whole model.
+void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
+  if (batch.tied_gradient.empty()) return;
+  int64_t first = 0;
+  for (const plan::StageInfo& info : set_up.stages) {
+    for (const int p : info.borrowed) {
+      Parameter& parameter = *store.parameters()[p];
+      if (!held.Holds(parameter)) continue;
+      const Tensor part = batch.tied_gradient.Slice(first, parameter.shape());
+      first += parameter.num_elements();
+      const Parameter::GradientTarget to = parameter.BeginGradient();
+      if (!to.accumulate) {
+        std::memcpy(to.gradient.raw_data(), part.raw_data(), part.num_bytes());
+        continue;
+      }
+      WithFloat(part.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        kernels::Elementwise<T>().add(to.gradient.data<T>(), part.data<T>(), to.gradient.data<T>(),
+                                      part.num_elements());
+      });
+    }
+  }
+  batch.tied_gradient = Tensor();
+}
+
+// --- transfers ------------------------------------------------------------------------------------
+
+// Of what this stage borrows, its gradients (or values) side by side; of what it lends, its values.
+Tensor Engine::State::GatherTied(Payload payload) {
+  std::vector<Tensor> parts;
+  int64_t count = 0;
+  const bool borrows = payload == Payload::kTied;
+  for (size_t s = 0; s < set_up.stages.size(); ++s) {
+    for (const int p : set_up.stages[s].borrowed) {
+      const Parameter& parameter = *store.parameters()[p];
+      const bool concerns = borrows ? static_cast<int>(s) == stage_number() : held.Holds(parameter);
+      if (!concerns) continue;
+      parts.push_back(borrows ? parameter.gradient() : parameter.value());
+      count += parameter.num_elements();
+    }
+  }
+  const Tensor all = pool.Allocate(store.dtype(), {count});
+  int64_t first = 0;
+  for (const Tensor& part : parts) {
+    std::memcpy(all.Slice(first, part.shape()).raw_data(), part.raw_data(), part.num_bytes());
+    first += part.num_elements();
+  }
+  return all;
+}
+
+Tensor Engine::State::TransferTensor(const Action& action) {
+  const bool sends = action.kind == ActionKind::kSend;
+  const int64_t count = action.bytes / static_cast<int64_t>(SizeOf(store.dtype()));
+  if (!sends) {
+    const bool is_boundary =
+        action.payload == Payload::kActivation || action.payload == Payload::kGradient;
+    return pool.Allocate(store.dtype(), is_boundary ? set_up.boundary : Shape{count});
+  }
+  switch (action.payload) {
+    case Payload::kActivation:
+      return InFlight(action.micro_batch).output.passed_on.value;
+    case Payload::kGradient:
+      return std::move(InFlight(action.micro_batch).input_gradient);
+    default:
+      return GatherTied(action.payload);
+  }
+}
+
+Work Engine::State::StartTransfer(const Action& action, const Tensor& memory) {
+  const Buffer buffer = BufferOfTensor(memory);
+  return action.kind == ActionKind::kSend ? world.Send(buffer, action.peer)
+                                          : world.Recv(buffer, action.peer);
+}
+
+void Engine::State::FinishTransfer(const Action& action, const Tensor& memory) {
+  if (action.kind == ActionKind::kSend) return;
+  switch (action.payload) {
+    case Payload::kActivation:
+      InFlight(action.micro_batch).received.value = memory;
+      break;
+    case Payload::kGradient:
+      InFlight(action.micro_batch).gradient = memory;
+      break;
+    case Payload::kTied:
+      InFlight(action.micro_batch).tied_gradient = memory;
+      break;
+    default: {
+      int64_t first = 0;
+      for (const int p : set_up.stages[stage_number()].borrowed) {
+        const Tensor value = store.parameters()[p]->value();
+        std::memcpy(value.raw_data(), memory.Slice(first, value.shape()).raw_data(),
+                    value.num_bytes());
+        first += value.num_elements();
+      }
+    }
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,150 @@
+// The loop of a step: asks the executor what to start, computes, starts collectives and transfers,
+// and waits where nothing can be computed.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/engine_state.h"
+
+namespace muster {
+
+using plan::Action;
+using plan::ActionKind;
+using plan::Lane;
+
+absl::StatusOr<StepResult> Engine::Step(Forward forward) {
+  return state_->RunStep(
+      [&](Tape& tape, int64_t index, const Activation&) -> absl::StatusOr<StageOutput> {
+        MUSTER_ASSIGN_OR_RETURN(Loss loss, forward(tape, index));
+        return StageOutput{.loss = std::move(loss)};
+      });
+}
+
+absl::StatusOr<StepResult> Engine::StepStage(StageForward forward) {
+  return state_->RunStep(forward);
+}
+
+absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
+  const MonoTime begin = MonoNow();
+  result = {};
+  own_loss_finite = true;
+  reduction.Begin();
+  arrived.clear();
+  Start(core.Begin());
+  if (absl::Status status = CarryOut(forward); !status.ok()) {
+    // What is under way uses memory of the engine until it has ended.
+    AwaitRest().IgnoreError();
+    to_compute = plan::kNone;
+    in_flight.clear();
+    in_flight.resize(plan.accumulation);
+    return status;
+  }
+  Mark(Phase::kIdle);
+  const MonoTime end = MonoNow();
+  StepTimes& times = result.times;
+  times.total = end - begin;
+  times.update = times.total - times.forward - times.backward - times.wait;
+  times.communication = CommunicationTime();
+  return result;
+}
+
+absl::Status Engine::State::CarryOut(StageForward forward) {
+  while (!core.IsFinished()) {
+    if (to_compute == plan::kNone) {
+      MUSTER_RETURN_IF_ERROR(Await(core.HoldUp()));
+      continue;
+    }
+    const int action = std::exchange(to_compute, plan::kNone);
+    MUSTER_RETURN_IF_ERROR(Compute(program.actions[action], forward));
+    Complete(action);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::Compute(const Action& action, StageForward forward) {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return RunForward(action, forward);
+    case ActionKind::kBackward:
+      return RunBackward(action);
+    case ActionKind::kNorm:
+      Mark(Phase::kUpdate);
+      ComputeNorm();
+      return absl::OkStatus();
+    case ActionKind::kClip:
+      return DecideUpdate();
+    default:
+      Update(action);
+      return absl::OkStatus();
+  }
+}
+
+void Engine::State::Start(absl::Span<const int> actions) {
+  for (const int action : actions) {
+    if (plan::LaneOf(program.actions[action].kind) == Lane::kCompute) {
+      to_compute = action;
+    } else {
+      StartTravel(action);
+    }
+  }
+}
+
+void Engine::State::StartTravel(int action) {
+  const Action& a = program.actions[action];
+  Travel travel = {.action = action, .since = MonoNow()};
+  if (a.collective == plan::Collective::kTransfer) {
+    travel.memory = TransferTensor(a);
+    travel.work = StartTransfer(a, travel.memory);
+  } else {
+    travel.work = reduction.Start(a);
+  }
+  travels.push_back(std::move(travel));
+}
+
+void Engine::State::Complete(int action) { Start(core.Step(engine::Done{action})); }
+
+absl::Status Engine::State::Await(int action) {
+  const auto found = std::find_if(travels.begin(), travels.end(),
+                                  [&](const Travel& travel) { return travel.action == action; });
+  MUSTER_CHECK(found != travels.end());
+  const MonoTime begin = MonoNow();
+  MUSTER_RETURN_IF_ERROR(found->work.Wait());
+  // Time that the update waits for its own collectives is the update's.
+  if (result.step == 0) result.times.wait += MonoNow() - begin;
+  Travel travel = std::move(*found);
+  travels.erase(found);
+  const Action& a = program.actions[action];
+  if (a.collective == plan::Collective::kTransfer) {
+    FinishTransfer(a, travel.memory);
+    travel.memory = Tensor();
+  } else {
+    reduction.Finish(a);
+  }
+  arrived.push_back(std::move(travel));
+  Complete(action);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::State::AwaitRest() {
+  absl::Status first_error;
+  for (const Travel& travel : travels) first_error.Update(travel.work.Wait());
+  travels.clear();
+  return first_error;
+}
+
+// Collectives of a communicator run one after the other.
+absl::Duration Engine::State::CommunicationTime() const {
+  absl::Duration busy;
+  MonoTime free_since;
+  for (const Travel& travel : arrived) {
+    if (program.actions[travel.action].kind != ActionKind::kReduce) continue;
+    const MonoTime begin = std::max(travel.since, free_since);
+    const MonoTime end = std::max(begin, travel.work.FinishedAt());
+    busy += end - begin;
+    free_since = end;
+  }
+  return busy;
+}
+
+}  // namespace muster

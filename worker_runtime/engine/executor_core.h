@@ -1,0 +1,77 @@
+// Decides what a rank starts next, from its program and from what has happened.
+//
+// Computing goes in the program's order, one action at a time. Collectives and transfers are started
+// in the program's order too, each as soon as what it waits for is there: while a backward pass
+// still runs, if it waits for gradients. So every rank starts the same sequence, whatever the order
+// of gradients on each.
+//
+// Pure: the same events give the same starts. Thread-compatible: StepRunner calls it on the thread of
+// Engine::Step.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker_runtime/plan/program.h"
+
+namespace muster::engine {
+
+// The backward pass that runs has written the gradient of a parameter for the last time.
+struct GradientReady {
+  int parameter = 0;
+};
+struct Done {
+  int action = 0;
+};
+using ExecutorEvent = std::variant<GradientReady, Done>;
+
+class ExecutorCore {
+ public:
+  // `program` is proven (plan/prove_program.h) and outlives this.
+  explicit ExecutorCore(const plan::Program& program);
+
+  // A step begins; whatever was under way is forgotten. Returns the actions to start, in this order;
+  // valid until the next call.
+  absl::Span<const int> Begin();
+
+  // Returns the actions to start now, in this order; valid until the next call. Each action is done
+  // once, after it was started.
+  absl::Span<const int> Step(const ExecutorEvent& event);
+
+  // While nothing can be computed: the action under way that holds up the next one, to be waited for.
+  int HoldUp() const;
+
+  // Every action is done.
+  bool IsFinished() const { return num_done_ == static_cast<int>(program_.actions.size()); }
+
+ private:
+  enum class State : uint8_t { kWaiting, kStarted, kDone };
+
+  void Apply(const GradientReady& event);
+  void Apply(const Done& event);
+  bool IsReady(int action) const;
+  // The first action of `from` that has not started, if it may start.
+  bool StartNext(const std::vector<int>& order, size_t& next);
+  absl::Span<const int> StartWhatMay();
+  // The first action under way that `action` waits for; kNone.
+  int HoldUpOf(int action) const;
+
+  // Constant after construction.
+  const plan::Program& program_;
+  std::vector<int> computing_;                 // actions of the compute lane, in order
+  std::vector<int> launching_;                 // the others
+  std::vector<std::vector<int>> waiting_for_;  // by parameter: actions that wait for its gradient
+  std::vector<std::vector<int>> after_pass_;   // by action: those that wait for gradients of it
+
+  std::vector<State> states_;  // by action
+  std::vector<int> missing_;   // by action: gradients that are not there yet
+  size_t next_computing_ = 0;
+  size_t next_launching_ = 0;
+  bool is_computing_ = false;
+  int num_done_ = 0;
+  std::vector<int> started_;
+};
+
+}  // namespace muster::engine

@@ -1,0 +1,105 @@
+#include "worker_runtime/engine/rank_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace muster::engine {
+
+using plan::Arena;
+using plan::BlockRange;
+
+RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
+                     absl::Span<const int> borrowed)
+    : store_(store),
+      layout_(std::move(layout)),
+      program_(program),
+      values_(Allocate(program.blocks.num_elements())),
+      squares_(layout_.num_blocks, 0.0) {
+  for (int i = 0; i < program_.num_slots; ++i) {
+    gradients_.push_back(Allocate(program.blocks.num_elements()));
+  }
+  std::vector<size_t> by_blocks(program_.owned.size());
+  std::iota(by_blocks.begin(), by_blocks.end(), size_t{0});
+  std::sort(by_blocks.begin(), by_blocks.end(),
+            [&](size_t a, size_t b) { return program_.owned[a].begin < program_.owned[b].begin; });
+  int64_t owned = 0;
+  first_owned_.resize(by_blocks.size());
+  for (const size_t bucket : by_blocks) {
+    first_owned_[bucket] = owned;
+    owned += program_.owned[bucket].num_elements();
+  }
+  first_moments_ = Allocate(owned);
+  second_moments_ = Allocate(owned);
+  for (const auto& parameter : store_.parameters()) {
+    if (Holds(*parameter)) {
+      parameter->BindValue(Of(*parameter, values_, program_.blocks.first_element()));
+    }
+  }
+  for (const int index : borrowed) {
+    Parameter& parameter = *store_.parameters()[index];
+    const auto own = [&] { return Allocate(parameter.num_elements()).Reshaped(parameter.shape()); };
+    parameter.BindValue(own());
+    parameter.BindGradient(own());
+  }
+  BindGradients(0);
+}
+
+void RankState::BindGradients(int slot) {
+  for (const auto& parameter : store_.parameters()) {
+    if (!Holds(*parameter)) continue;
+    parameter->BindGradient(Of(*parameter, gradients_[slot], program_.blocks.first_element()));
+  }
+}
+
+bool RankState::Holds(const Parameter& parameter) const {
+  const int64_t first = layout_.offsets[parameter.index()];
+  return program_.blocks.first_element() <= first &&
+         first < program_.blocks.end * plan::kBlockElements;
+}
+
+Tensor RankState::Of(const Parameter& parameter, const Tensor& buffer,
+                     int64_t first_element) const {
+  return buffer.Slice(layout_.offsets[parameter.index()] - first_element, parameter.shape());
+}
+
+void RankState::ForEachPiece(BlockRange blocks, absl::FunctionRef<void(const Piece&)> visit) const {
+  const int64_t begin = blocks.first_element();
+  const int64_t end = blocks.end * plan::kBlockElements;
+  for (const auto& parameter : store_.parameters()) {
+    const int64_t offset = layout_.offsets[parameter->index()];
+    const int64_t first = std::max(offset, begin);
+    const int64_t last = std::min(offset + parameter->num_elements(), end);
+    if (first >= last) continue;
+    visit({*parameter, first - offset, first - begin, last - first});
+  }
+}
+
+Tensor RankState::Part(const Tensor& buffer, BlockRange blocks) const {
+  return buffer.Slice(blocks.first_element() - program_.blocks.first_element(),
+                      {blocks.num_elements()});
+}
+
+Tensor RankState::OwnedPart(const Tensor& moments, int bucket) const {
+  return moments.Slice(first_owned_[bucket], {program_.owned[bucket].num_elements()});
+}
+
+plan::ArenaBytes RankState::held() const {
+  plan::ArenaBytes held = {};
+  const auto bytes = [](const Tensor& tensor) { return static_cast<int64_t>(tensor.num_bytes()); };
+  At(held, Arena::kParameters) = bytes(values_);
+  At(held, Arena::kGradients) = bytes(gradients_[0]);
+  At(held, Arena::kPartialSums) = (program_.num_slots - 1) * bytes(gradients_[0]);
+  At(held, Arena::kOptimizer) = 2 * bytes(first_moments_);
+  At(held, Arena::kBuffers) = static_cast<int64_t>(squares_.size() * sizeof(double));
+  return held;
+}
+
+Tensor RankState::Allocate(int64_t num_elements) {
+  Tensor flat = pool_.Allocate(store_.dtype(), {num_elements});
+  std::memset(flat.raw_data(), 0, flat.num_bytes());
+  return flat;
+}
+
+}  // namespace muster::engine

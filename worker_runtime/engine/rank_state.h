@@ -1,0 +1,80 @@
+// The training state of one rank: the flat buffers of what its program says that it holds, and the
+// views of them that parameters are bound to.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "muster/parameter.h"
+#include "muster/tensor.h"
+#include "worker_runtime/plan/block_layout.h"
+#include "worker_runtime/plan/program.h"
+
+namespace muster::engine {
+
+// Blocks are numbered as in the layout of the whole model, also where a rank holds few of them.
+//
+// Threads: thread-compatible.
+class RankState {
+ public:
+  // Clears every buffer and binds the parameters that this rank holds. `store` and `program` outlive
+  // this. `borrowed`: parameters of other stages, which get buffers of their own.
+  RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
+            absl::Span<const int> borrowed);
+
+  // Gradients of the next micro-batch go to slot `slot`, over what is there.
+  void BindGradients(int slot);
+
+  // Each of the store's dtype, [blocks.num_elements()].
+  Tensor Values(plan::BlockRange blocks) const { return Part(values_, blocks); }
+  Tensor Gradients(int slot, plan::BlockRange blocks) const {
+    return Part(gradients_[slot], blocks);
+  }
+  // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()].
+  Tensor FirstMoments(int bucket) const { return OwnedPart(first_moments_, bucket); }
+  Tensor SecondMoments(int bucket) const { return OwnedPart(second_moments_, bucket); }
+
+  // All of them, in the order of blocks.
+  const Tensor& first_moments() const { return first_moments_; }
+  const Tensor& second_moments() const { return second_moments_; }
+
+  // The elements of a parameter that lie in some blocks.
+  struct Piece {
+    const Parameter& parameter;
+    int64_t first_in_parameter;
+    int64_t first_in_blocks;
+    int64_t num_elements;
+  };
+  void ForEachPiece(plan::BlockRange blocks, absl::FunctionRef<void(const Piece&)> visit) const;
+
+  bool Holds(const Parameter& parameter) const;
+  // A parameter's part of a buffer that begins with element `first_element` of the layout.
+  Tensor Of(const Parameter& parameter, const Tensor& buffer, int64_t first_element) const;
+
+  const plan::BlockLayout& layout() const { return layout_; }
+  // Squares of the gradient by block of the whole model; zero where others own it.
+  std::vector<double>& squares() { return squares_; }
+  // Of bytes that are taken from the system.
+  plan::ArenaBytes held() const;
+
+ private:
+  Tensor Allocate(int64_t num_elements);
+  Tensor Part(const Tensor& buffer, plan::BlockRange blocks) const;
+  Tensor OwnedPart(const Tensor& moments, int bucket) const;
+
+  // Constant after construction.
+  ParameterStore& store_;
+  const plan::BlockLayout layout_;
+  const plan::Program& program_;
+  TensorPool pool_;
+  const Tensor values_;
+  std::vector<Tensor> gradients_;     // by slot
+  std::vector<int64_t> first_owned_;  // by bucket: element of the moments
+  Tensor first_moments_;
+  Tensor second_moments_;
+  std::vector<double> squares_;
+};
+
+}  // namespace muster::engine

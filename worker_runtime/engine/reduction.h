@@ -1,0 +1,69 @@
+// Carries out the collectives of a program: what is added on this rank before, what is asked of the
+// communicator, and what is put in its place afterwards.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "muster/communicator.h"
+#include "muster/tensor.h"
+#include "muster/work.h"
+#include "worker_runtime/engine/rank_state.h"
+#include "worker_runtime/plan/program.h"
+
+namespace muster::engine {
+
+// Loss and tokens, which are added as gradients are.
+struct LossSum {
+  double loss = 0;
+  double num_tokens = 0;  // exact: below 2^53
+};
+
+// Threads: thread-compatible.
+class Reduction {
+ public:
+  // `groups` by the program's number; all outlive this.
+  Reduction(const plan::Program& program, std::vector<Communicator*> groups, RankState& state);
+
+  // A step begins.
+  void Begin();
+  // Counts the loss of micro-batch `index` and the merges that follow it.
+  void AddLoss(int64_t index, LossSum loss);
+  // The sum over all ranks, once LOSS and SHARE_LOSS are done.
+  LossSum loss() const;
+  // Adds slots of gradients: the merges of a backward pass, over all that this rank holds.
+  void Merge(const plan::Action& action, plan::BlockRange blocks);
+
+  // Starts REDUCE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to it until the work is
+  // done, and Finish must follow.
+  Work Start(const plan::Action& action);
+  void Finish(const plan::Action& action);
+
+  // What this rank sent and what it takes: the one bucket that the ranks do not divide.
+  int64_t buffer_bytes() const;
+
+ private:
+  using LossPair = std::array<double, 2>;
+
+  Work StartReduce(const plan::Action& action);
+  Work StartLoss(const plan::Action& action);
+  Work StartUnshard(const plan::Action& action);
+  Communicator& GroupOf(const plan::Action& action) const { return *groups_[action.group]; }
+  bool IsPadded(const plan::Action& action) const;
+  // As many elements as the collective has, of which the first are those of `blocks`.
+  Tensor Padded(size_t index, const plan::Action& action);
+
+  // Constant after construction.
+  const plan::Program& program_;
+  const std::vector<Communicator*> groups_;
+  RankState& state_;
+  std::vector<plan::OrderedLeaf> leaves_;
+
+  TensorPool pool_;
+  std::vector<Tensor> padded_;    // by root slot
+  std::vector<LossPair> losses_;  // by slot
+};
+
+}  // namespace muster::engine

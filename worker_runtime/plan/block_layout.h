@@ -1,0 +1,51 @@
+// Where each parameter lies in the flat buffers of values, gradients and moments, and who owns what.
+//
+// A unit's parameters lie side by side, each at a multiple of kParameterAlignment; the unit is filled
+// up to whole blocks. Everything that is cut (shards, buckets, norms, hashes) is cut between blocks,
+// so that no cut changes a number.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker_runtime/plan/parameter_info.h"
+
+namespace muster::plan {
+
+// Parameters start at multiples of this many elements, so that vector kernels see aligned memory.
+inline constexpr int64_t kParameterAlignment = 16;
+// What norms are taken over (kernels/sum_of_squares.h), and the smallest piece of a shard or bucket.
+inline constexpr int64_t kBlockElements = 1024;
+
+// Blocks [begin, end) of a flat buffer.
+struct BlockRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t num_blocks() const { return end - begin; }
+  int64_t first_element() const { return begin * kBlockElements; }
+  int64_t num_elements() const { return num_blocks() * kBlockElements; }
+  bool Overlaps(const BlockRange& other) const { return begin < other.end && other.begin < end; }
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
+
+// Elements between parameters are padding and always zero.
+struct BlockLayout {
+  std::vector<int64_t> offsets;   // [num_parameters], in elements, ascending
+  std::vector<BlockRange> units;  // [num_units], one after the other; empty for a unit without any
+  int64_t num_blocks = 0;
+  int64_t num_elements() const { return num_blocks * kBlockElements; }
+};
+
+// In the order of declaration, which is that of units. Depends on the parameters alone, never on
+// ranks or buckets, so that norms and hashes do not either.
+BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters);
+
+// What rank `rank` of `size` owns of `whole`: ceil(blocks / size) blocks, the last ranks fewer or
+// none.
+BlockRange ShardOf(BlockRange whole, int64_t rank, int64_t size);
+
+}  // namespace muster::plan

@@ -1,0 +1,60 @@
+// From a plan to the program of a rank.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "muster/plan.h"
+#include "worker_runtime/plan/block_layout.h"
+#include "worker_runtime/plan/parameter_info.h"
+#include "worker_runtime/plan/program.h"
+#include "worker_runtime/plan/use_trace.h"
+
+namespace muster::plan {
+
+// The ranks of a job: stages of a pipeline, each with as many replicas. Rank s * replicas + r is
+// replica r of stage s. A replica of all stages together works on the micro-batches
+// [r * accumulation, (r + 1) * accumulation) of a step.
+struct Mesh {
+  int stages = 1;
+  int replicas = 1;
+  int size() const { return stages * replicas; }
+};
+
+// What one stage of a pipeline computes; the whole model where there is one stage.
+struct StageInfo {
+  BlockRange blocks;  // of its units, which are neighbours
+  UseTrace trace;
+  // Parameters of an earlier stage that it uses too (tied embeddings): it holds a copy of the values,
+  // and hands their gradients to their owner before that writes its own.
+  std::vector<int> borrowed;
+  int64_t received_bytes = 0;  // of the activation that enters it, per micro-batch
+};
+
+struct ProgramInput {
+  const Plan& plan;
+  absl::Span<const ParameterInfo> parameters;
+  int64_t bytes_per_element = 4;
+  Mesh mesh;
+  absl::Span<const StageInfo> stages;  // [mesh.stages]
+};
+
+// The program of `rank`. A pipeline runs one forward, one backward (1F1B): stage s of p first goes
+// forward min(m, p - s) times, then backward and forward in turn.
+//
+// Groups: "world" (0), then "stage<s>" (1), the replicas of this rank's stage; with one stage both are
+// the same ranks, and only "world" exists.
+// Source: Narayanan et al., "Efficient Large-Scale Language Model Training", 2021, section 2.2.1
+Program CompileProgram(const ProgramInput& input, int rank);
+
+// Of all ranks of `mesh`, one whose step takes the most memory and sends the most: in ordered mode
+// ranks differ in how many partial sums they hold.
+int RankThatNeedsMost(const Plan& plan, Mesh mesh);
+
+// The single stage of a model that is not cut.
+StageInfo WholeModel(const BlockLayout& layout, UseTrace trace);
+
+}  // namespace muster::plan

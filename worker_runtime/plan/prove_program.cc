@@ -1,0 +1,424 @@
+#include "worker_runtime/plan/prove_program.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::plan {
+namespace {
+
+bool IsCollective(const Action& action) {
+  return action.collective != Collective::kAlone && action.collective != Collective::kTransfer;
+}
+
+// "rank 3, action 12 (NORM)"
+std::string Name(const Program& program, size_t action) {
+  return absl::StrCat("rank ", program.rank, ", action ", action, " (",
+                      Describe(program.actions[action], program), ")");
+}
+
+template <typename... Text>
+absl::Status Broken(const Text&... text) {
+  return absl::FailedPreconditionError(absl::StrCat("this program cannot run: ", text...));
+}
+
+// --- P1 and P2: the walk ------------------------------------------------------------------------
+
+// The side of one rank in something that ranks meet in.
+struct Side {
+  int rank = 0;
+  int action = 0;
+};
+
+class Walk {
+ public:
+  explicit Walk(absl::Span<const Program> programs) : programs_(programs) {
+    for (const Program& program : programs) {
+      done_.emplace_back(program.actions.size(), false);
+      next_compute_.push_back(0);
+      next_launch_.push_back(0);
+    }
+  }
+
+  absl::Status Run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t rank = 0; rank < programs_.size(); ++rank) {
+        while (Compute(rank)) moved = true;
+        for (;;) {
+          MUSTER_ASSIGN_OR_RETURN(const bool launched, Launch(rank));
+          if (!launched) break;
+          moved = true;
+        }
+      }
+    }
+    return CheckEnd();
+  }
+
+ private:
+  bool IsReady(int rank, const Action& action) const {
+    const auto is_done = [&](int i) { return static_cast<bool>(done_[rank][i]); };
+    return std::all_of(action.after.begin(), action.after.end(), is_done) &&
+           (action.backward == kNone || is_done(action.backward));
+  }
+
+  // Skips to the next action of the kind that `wanted` tells.
+  template <typename Wanted>
+  const Action* Next(size_t rank, size_t& at, Wanted wanted) const {
+    const std::vector<Action>& actions = programs_[rank].actions;
+    while (at < actions.size() && !wanted(actions[at])) ++at;
+    return at < actions.size() ? &actions[at] : nullptr;
+  }
+
+  bool Compute(size_t rank) {
+    size_t& at = next_compute_[rank];
+    const Action* action =
+        Next(rank, at, [](const Action& a) { return LaneOf(a.kind) == Lane::kCompute; });
+    if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
+    done_[rank][at++] = true;
+    return true;
+  }
+
+  absl::StatusOr<bool> Launch(size_t rank) {
+    size_t& at = next_launch_[rank];
+    const Action* action =
+        Next(rank, at, [](const Action& a) { return LaneOf(a.kind) != Lane::kCompute; });
+    if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
+    const Side side = {static_cast<int>(rank), static_cast<int>(at)};
+    ++at;
+    if (IsCollective(*action)) {
+      MUSTER_RETURN_IF_ERROR(Meet(side, *action));
+    } else if (action->collective == Collective::kTransfer) {
+      MUSTER_RETURN_IF_ERROR(Hand(side, *action));
+    } else {
+      done_[rank][side.action] = true;
+    }
+    return true;
+  }
+
+  absl::Status Meet(Side side, const Action& action) {
+    const Group& group = programs_[side.rank].groups[action.group];
+    const int64_t sequence = num_launched_[{side.rank, group.ranks}]++;
+    std::vector<Side>& sides = meetings_[{group.ranks, sequence}];
+    sides.push_back(side);
+    const Action& first = ActionOf(sides.front());
+    if (std::tuple(first.kind, first.collective, first.bytes, first.blocks) !=
+        std::tuple(action.kind, action.collective, action.bytes, action.blocks)) {
+      return Differ(sides.front(), side);
+    }
+    if (sides.size() < group.ranks.size()) return absl::OkStatus();
+    for (const Side& each : sides) done_[each.rank][each.action] = true;
+    return absl::OkStatus();
+  }
+
+  // Transfers between two ranks meet in the order of their calls.
+  absl::Status Hand(Side side, const Action& action) {
+    const bool sends = action.kind == ActionKind::kSend;
+    const std::pair<int, int> way =
+        sends ? std::pair(side.rank, action.peer) : std::pair(action.peer, side.rank);
+    std::vector<Side>& waiting = waiting_[way];
+    if (waiting.empty() || (ActionOf(waiting.front()).kind == ActionKind::kSend) == sends) {
+      waiting.push_back(side);
+      return absl::OkStatus();
+    }
+    const Side other = waiting.front();
+    waiting.erase(waiting.begin());
+    const Action& its = ActionOf(other);
+    if (std::tuple(its.payload, its.micro_batch, its.bytes) !=
+        std::tuple(action.payload, action.micro_batch, action.bytes)) {
+      return Differ(other, side);
+    }
+    done_[side.rank][side.action] = true;
+    done_[other.rank][other.action] = true;
+    return absl::OkStatus();
+  }
+
+  const Action& ActionOf(const Side& side) const {
+    return programs_[side.rank].actions[side.action];
+  }
+  absl::Status Differ(const Side& a, const Side& b) const {
+    return Broken(Name(programs_[a.rank], a.action), " meets ", Name(programs_[b.rank], b.action));
+  }
+
+  absl::Status CheckEnd() const {
+    for (size_t rank = 0; rank < programs_.size(); ++rank) {
+      const auto stuck = std::find(done_[rank].begin(), done_[rank].end(), false);
+      if (stuck == done_[rank].end()) continue;
+      return Broken(Name(programs_[rank], stuck - done_[rank].begin()), " never ends");
+    }
+    return absl::OkStatus();
+  }
+
+  const absl::Span<const Program> programs_;
+  std::vector<std::vector<bool>> done_;  // [rank][action]
+  std::vector<size_t> next_compute_;     // [rank]
+  std::vector<size_t> next_launch_;      // [rank]
+  std::map<std::pair<int, std::vector<int>>, int64_t> num_launched_;
+  std::map<std::pair<std::vector<int>, int64_t>, std::vector<Side>> meetings_;
+  std::map<std::pair<int, int>, std::vector<Side>> waiting_;  // by (from, to)
+};
+
+// --- P3: one order ------------------------------------------------------------------------------
+
+// The k-th collective of a group.
+using Instance = std::pair<std::vector<int>, int64_t>;
+
+absl::Status ProveOneOrder(absl::Span<const Program> programs) {
+  std::map<Instance, std::vector<Instance>> followers;
+  std::map<Instance, int> num_before;
+  for (const Program& program : programs) {
+    std::map<int, int64_t> sequence;
+    std::optional<Instance> previous;
+    for (const Action& action : program.actions) {
+      if (!IsCollective(action)) continue;
+      Instance instance = {program.groups[action.group].ranks, sequence[action.group]++};
+      num_before.try_emplace(instance, 0);
+      if (previous && *previous != instance) {
+        followers[*previous].push_back(instance);
+        ++num_before[instance];
+      }
+      previous = std::move(instance);
+    }
+  }
+  std::vector<Instance> free;
+  for (const auto& [instance, count] : num_before) {
+    if (count == 0) free.push_back(instance);
+  }
+  size_t ordered = 0;
+  while (!free.empty()) {
+    const Instance instance = std::move(free.back());
+    free.pop_back();
+    ++ordered;
+    for (const Instance& next : followers[instance]) {
+      if (--num_before[next] == 0) free.push_back(next);
+    }
+  }
+  if (ordered == num_before.size()) return absl::OkStatus();
+  const auto ring = std::find_if(num_before.begin(), num_before.end(),
+                                 [](const auto& entry) { return entry.second > 0; });
+  return Broken("collective ", ring->first.second, " of the group of rank ",
+                ring->first.first.front(), " and ", ring->first.first.size() - 1,
+                " others comes before another collective on one rank and after it on another");
+}
+
+// --- P4: memory ---------------------------------------------------------------------------------
+
+enum class Memory : uint8_t { kValues, kBorrowedValues, kMoments, kSlot, kSquares, kLoss, kClip };
+
+struct Access {
+  Memory memory;
+  int slot = 0;
+  BlockRange blocks = {0, 1};
+  bool writes = false;
+};
+
+bool Conflict(const Access& a, const Access& b) {
+  return a.memory == b.memory && a.slot == b.slot && (a.writes || b.writes) &&
+         a.blocks.Overlaps(b.blocks);
+}
+
+void AddMerges(const Action& action, BlockRange blocks, std::vector<Access>& out) {
+  for (const Merge& merge : action.merges) {
+    out.push_back({Memory::kSlot, merge.left_slot, blocks, true});
+    out.push_back({Memory::kSlot, merge.right_slot, blocks, false});
+  }
+}
+
+void AddPass(const Action& action, const Program& program, std::vector<Access>& out) {
+  out.push_back({Memory::kValues, 0, program.blocks, false});
+  out.push_back({.memory = Memory::kBorrowedValues});
+  if (action.kind == ActionKind::kBackward) {
+    out.push_back({Memory::kSlot, action.slot, program.blocks, true});
+    AddMerges(action, program.blocks, out);
+  } else {
+    out.push_back({.memory = Memory::kLoss, .writes = true});
+  }
+}
+
+std::vector<Access> AccessesOf(const Action& action, const Program& program) {
+  std::vector<Access> out;
+  const int result = program.root_slots.front();
+  switch (action.kind) {
+    case ActionKind::kForward:
+    case ActionKind::kBackward:
+      AddPass(action, program, out);
+      break;
+    case ActionKind::kReduce:
+      AddMerges(action, action.blocks, out);
+      for (const int slot : program.root_slots) {
+        out.push_back({Memory::kSlot, slot, action.blocks, slot == result});
+      }
+      break;
+    case ActionKind::kLoss:
+    case ActionKind::kShareLoss:
+      out.push_back({.memory = Memory::kLoss, .writes = true});
+      break;
+    case ActionKind::kNorm:
+      for (const BlockRange& blocks : program.normed) {
+        out.push_back({Memory::kSlot, result, blocks, false});
+      }
+      out.push_back({.memory = Memory::kSquares, .writes = true});
+      break;
+    case ActionKind::kSquares:
+      out.push_back({.memory = Memory::kSquares, .writes = true});
+      break;
+    case ActionKind::kClip:
+      out.push_back({.memory = Memory::kSquares});
+      out.push_back({.memory = Memory::kLoss});
+      out.push_back({.memory = Memory::kClip, .writes = true});
+      break;
+    case ActionKind::kUpdate:
+      out.push_back({.memory = Memory::kClip});
+      out.push_back({Memory::kSlot, result, action.blocks, false});
+      out.push_back({Memory::kMoments, 0, action.blocks, true});
+      out.push_back({Memory::kValues, 0, action.blocks, true});
+      break;
+    case ActionKind::kUnshard:
+      out.push_back({Memory::kValues, 0, action.blocks, true});
+      break;
+    case ActionKind::kSend:
+      if (action.payload == Payload::kValue) {
+        out.push_back({Memory::kValues, 0, program.blocks, false});
+      }
+      break;
+    case ActionKind::kRecv:
+      if (action.payload == Payload::kValue) {
+        out.push_back({.memory = Memory::kBorrowedValues, .writes = true});
+      }
+      break;
+  }
+  return out;
+}
+
+// Which actions are done before another one starts.
+class Precedence {
+ public:
+  explicit Precedence(const Program& program)
+      : words_((program.actions.size() + 63) / 64), before_(program.actions.size() * words_, 0) {
+    int last_compute = kNone;
+    for (size_t i = 0; i < program.actions.size(); ++i) {
+      const Action& action = program.actions[i];
+      for (const int other : action.after) Include(i, other);
+      // As far as what it touches is concerned.
+      if (action.backward != kNone) Include(i, action.backward);
+      if (LaneOf(action.kind) != Lane::kCompute) continue;
+      if (last_compute != kNone) Include(i, last_compute);
+      last_compute = static_cast<int>(i);
+    }
+  }
+
+  bool IsBefore(size_t earlier, size_t later) const {
+    return (before_[later * words_ + earlier / 64] >> (earlier % 64) & 1) != 0;
+  }
+
+ private:
+  void Include(size_t action, size_t other) {
+    uint64_t* own = &before_[action * words_];
+    const uint64_t* its = &before_[other * words_];
+    for (size_t w = 0; w < words_; ++w) own[w] |= its[w];
+    own[other / 64] |= uint64_t{1} << (other % 64);
+  }
+
+  const size_t words_;
+  std::vector<uint64_t> before_;  // [actions][words_]
+};
+
+absl::Status ProveMemory(const Program& program) {
+  const size_t n = program.actions.size();
+  if (n > kMostCheckedActions) return absl::OkStatus();
+  const Precedence precedence(program);
+  std::vector<std::vector<Access>> accesses;
+  for (const Action& action : program.actions) accesses.push_back(AccessesOf(action, program));
+  const auto conflict = [&](size_t a, size_t b) {
+    for (const Access& first : accesses[a]) {
+      for (const Access& second : accesses[b]) {
+        if (Conflict(first, second)) return true;
+      }
+    }
+    return false;
+  };
+  for (size_t later = 0; later < n; ++later) {
+    for (size_t earlier = 0; earlier < later; ++earlier) {
+      if (precedence.IsBefore(earlier, later) || !conflict(earlier, later)) continue;
+      return Broken(Name(program, later), " does not wait for action ", earlier, " (",
+                    Describe(program.actions[earlier], program),
+                    "), which touches the same memory");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// --- P5: the norm -------------------------------------------------------------------------------
+
+// Of the ranks that add their squares, or of one that adds none.
+absl::Status ProveNorm(absl::Span<const Program> programs) {
+  std::vector<int> times(programs.empty() ? 0 : programs.front().num_blocks, 0);
+  const auto check = [&](const Program& program) {
+    const auto wrong = std::find_if(times.begin(), times.end(), [](int t) { return t != 1; });
+    if (wrong == times.end()) return absl::OkStatus();
+    return Broken("block ", wrong - times.begin(), " counts ", *wrong,
+                  " times in the norm of rank ", program.rank);
+  };
+  for (const Program& program : programs) {
+    const bool adds = std::any_of(program.actions.begin(), program.actions.end(),
+                                  [](const Action& a) { return a.kind == ActionKind::kSquares; });
+    for (const BlockRange& blocks : program.normed) {
+      for (int64_t b = blocks.begin; b < blocks.end; ++b) ++times[b];
+    }
+    const bool is_last = &program == &programs.back();
+    if (adds && !is_last) continue;
+    MUSTER_RETURN_IF_ERROR(check(program));
+    std::fill(times.begin(), times.end(), 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReferences(const Program& program) {
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    const auto is_earlier = [&](int other) { return 0 <= other && other < static_cast<int>(i); };
+    if (!std::all_of(action.after.begin(), action.after.end(), is_earlier) ||
+        (action.backward != kNone && !is_earlier(action.backward))) {
+      return Broken(Name(program, i), " waits for what comes later");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t StepFigures::sent_total() const {
+  return std::accumulate(sent.begin(), sent.end(), int64_t{0});
+}
+
+StepFigures FiguresOf(const Program& program) {
+  StepFigures figures = {.peak = program.held};
+  int64_t& activations = At(figures.peak, Arena::kActivations);
+  int64_t kept = 0;
+  for (const Action& action : program.actions) {
+    figures.sent[static_cast<size_t>(action.kind)] += action.sends;
+    kept += action.keeps_bytes;
+    activations = std::max(activations, kept + action.works_in_bytes);
+    kept -= action.frees_bytes;
+  }
+  return figures;
+}
+
+absl::Status ProvePrograms(absl::Span<const Program> programs) {
+  for (const Program& program : programs) {
+    MUSTER_RETURN_IF_ERROR(CheckReferences(program));
+    MUSTER_RETURN_IF_ERROR(ProveMemory(program));
+  }
+  MUSTER_RETURN_IF_ERROR(ProveNorm(programs));
+  MUSTER_RETURN_IF_ERROR(ProveOneOrder(programs));
+  return Walk(programs).Run();
+}
+
+}  // namespace muster::plan

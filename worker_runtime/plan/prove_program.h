@@ -1,0 +1,44 @@
+// Whether the programs of all ranks can run together, and what they take.
+//
+// Threads: pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker_runtime/plan/program.h"
+
+namespace muster::plan {
+
+// What one rank's step takes.
+struct StepFigures {
+  ArenaBytes peak = {};                            // bytes of each arena
+  std::array<int64_t, kNumActionKinds> sent = {};  // bytes that leave the rank, by kind of action
+
+  int64_t sent_total() const;
+};
+
+// Of one program, by itself.
+StepFigures FiguresOf(const Program& program);
+
+// Walks the programs of ranks 0 .. n-1 together, from start to end, and shows that
+//
+//   P1  every action is done in the end: nobody waits for what never comes;
+//   P2  what meets agrees: the k-th collective of a group, and the k-th transfer from one rank to
+//       another, are the same operation of the same size on both sides;
+//   P3  there is one order of collectives over all groups that every rank launches in, so that
+//       devices which run one at a time do not wait for each other in a ring;
+//   P4  of two actions of a rank that touch the same memory, of which one writes it, one waits for
+//       the other (not looked at in programs of more than kMostCheckedActions);
+//   P5  each block of the gradient counts once in the norm.
+//
+// Errors: kFailedPrecondition: names the rank, the action and what does not hold.
+absl::Status ProvePrograms(absl::Span<const Program> programs);
+
+inline constexpr int kMostCheckedActions = 8192;
+
+}  // namespace muster::plan

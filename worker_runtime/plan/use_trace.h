@@ -1,0 +1,32 @@
+// What one micro-batch does to the parameters and to memory.
+//
+// Recorded on the meta device from declared shapes (engine/meta_run.h), or assumed from the order of
+// declaration. Reductions start in the order in which gradients come.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace muster::plan {
+
+struct UseTrace {
+  std::vector<int> gradients;  // parameters, each once, as a backward pass finishes them
+  // On the tape and beside it: what stays from the forward pass until the backward pass begins, and
+  // the most that is held at any moment of both. 0: not known.
+  int64_t kept_bytes = 0;
+  int64_t peak_bytes = 0;
+  friend bool operator==(const UseTrace&, const UseTrace&) = default;
+};
+
+// Backwards from the last parameter to the first.
+UseTrace AssumedTrace(int num_parameters);
+
+// The place of each parameter's gradient in the order of readiness; those that no operation uses
+// come last, as they count as ready only with the end of the pass.
+//
+// Shapes: [num_parameters]
+std::vector<int> ReadinessOf(const UseTrace& trace, int num_parameters);
+
+}  // namespace muster::plan
