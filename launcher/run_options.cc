@@ -47,10 +47,6 @@ absl::StatusOr<std::string> ParseHostOrNone(const std::string& text) {
   return text.empty() ? text : ParseHost(text);
 }
 
-absl::StatusOr<bool> ParseAuthentication(const std::string& text) {
-  return ParseChoice<bool>(text, {{"secret", true}, {"none", false}});
-}
-
 absl::StatusOr<std::string> ParseLogFormat(const std::string& text) {
   return ParseChoice<std::string>(text, {{"text", "text"}, {"json", "json"}});
 }
@@ -154,7 +150,7 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .help =
            "what the nodes prove to each other: the user's secret, or, in a network that can be "
            "trusted, nothing, and without encryption [secret]",
-       .read = Into(ParseAuthentication, spec.authentication),
+       .read = Into(command_line::ParseAuthentication, spec.authentication),
        .variables = {"MUSTER_AUTH"}},
   };
 }

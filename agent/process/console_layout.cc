@@ -155,7 +155,7 @@ class TerminalLayout final : public ConsoleLayout {
       : options_(std::move(options)), size_(size), folding_(options_) {}
 
   void Open(const ConsoleSource& source) override {
-    streams_.try_emplace(source.id, Stream{source, {}});
+    streams_.try_emplace(source.id, Stream{source, WorkerScreen()});
     folding_.Open(source);
   }
 

@@ -1,20 +1,54 @@
 #include "agent/process/line_format.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "agent/process/worker_screen.h"
 
 namespace muster::agent {
+namespace {
+
+// How much of `text`, which stands behind a `$`, is `name`, with or without braces; 0: it is not.
+size_t LengthOfName(absl::string_view text, absl::string_view name) {
+  if (absl::StartsWith(text, "{"))
+    return absl::StartsWith(text.substr(1), absl::StrCat(name, "}")) ? name.size() + 2 : 0;
+  if (!absl::StartsWith(text, name)) return 0;
+  const bool goes_on = text.size() > name.size() &&
+                       (absl::ascii_isalnum(text[name.size()]) || text[name.size()] == '_');
+  return goes_on ? 0 : name.size();
+}
+
+}  // namespace
 
 std::string MakeLinePrefix(absl::string_view line_prefix_template, const PrefixFields& fields) {
-  return absl::StrReplaceAll(line_prefix_template,
-                             {{"${hostname}", fields.host},
-                              {"${role_name}", fields.role},
-                              {"${rank}", ToString(fields.rank)},
-                              {"${local_rank}", ToString(fields.local_rank)}});
+  const std::pair<absl::string_view, std::string> names[] = {
+      {"hostname", fields.host},
+      {"role_name", fields.role},
+      {"local_rank", ToString(fields.local_rank)},
+      {"rank", ToString(fields.rank)}};
+  std::string out;
+  for (absl::string_view rest = line_prefix_template; !rest.empty();) {
+    const size_t plain = std::min(rest.find('$'), rest.size());
+    absl::StrAppend(&out, rest.substr(0, plain));
+    rest.remove_prefix(plain);
+    if (rest.empty()) break;
+    size_t taken = 1;
+    absl::string_view value = "$";
+    if (absl::StartsWith(rest, "$$")) taken = 2;
+    for (const auto& [name, text] : names) {
+      const size_t length = LengthOfName(rest.substr(1), name);
+      if (length == 0) continue;
+      taken = 1 + length;
+      value = text;
+    }
+    absl::StrAppend(&out, value);
+    rest.remove_prefix(taken);
+  }
+  return out;
 }
 
 std::string FormatRanks(const std::vector<Rank>& ranks) {
@@ -37,17 +71,10 @@ bool MatchesAnyFilter(absl::string_view line, const std::vector<std::string>& fi
 }
 
 std::string LastLines(absl::string_view output, size_t bytes_max) {
+  WorkerScreen screen(/*has_styles=*/false);
+  screen.Write(output);
   std::string shown;
-  shown.reserve(output.size());
-  while (!output.empty()) {
-    const size_t end = output.find('\n');
-    absl::string_view line = output.substr(0, end);
-    output.remove_prefix(end == absl::string_view::npos ? output.size() : end + 1);
-    while (absl::EndsWith(line, "\r")) line.remove_suffix(1);
-    const size_t overwritten = line.rfind('\r');
-    if (overwritten != absl::string_view::npos) line.remove_prefix(overwritten + 1);
-    absl::StrAppend(&shown, line, "\n");
-  }
+  for (const std::string& row : screen.TakeAll()) absl::StrAppend(&shown, row, "\n");
   if (!shown.empty()) shown.pop_back();
   if (shown.size() <= bytes_max) return shown;
   const bool at_line_start = shown[shown.size() - bytes_max - 1] == '\n';

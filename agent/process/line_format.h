@@ -32,8 +32,11 @@ inline constexpr absl::string_view kHostPrefix = "[${hostname}:${rank}] ";
 // Source: torch/distributed/elastic/multiprocessing/api.py, PyTorch 2.15.
 inline constexpr absl::string_view kTorchrunPrefix = "[${role_name}${local_rank}]:";
 
-// The template with ${hostname}, ${role_name}, ${rank} and ${local_rank} replaced; other text stays,
-// nothing is added, as torchrun does with TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
+// The template with ${hostname}, ${role_name}, ${rank} and ${local_rank} replaced, with or without
+// braces, and $$ as $; other text stays, nothing is added, as torchrun does with
+// TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE.
+//
+// Source: Python's string.Template.safe_substitute
 std::string MakeLinePrefix(absl::string_view line_prefix_template, const PrefixFields& fields);
 
 // `0-3,5,8-9`. `ranks` ascends.
@@ -42,8 +45,8 @@ std::string FormatRanks(const std::vector<Rank>& ranks);
 // True if `line` contains one of `filters`.
 bool MatchesAnyFilter(absl::string_view line, const std::vector<std::string>& filters);
 
-// What a terminal would show of the end of `output`: at most `bytes_max` bytes of whole lines,
-// without what a carriage return has overwritten. A last line longer than that is cut at its front.
+// What a terminal would show of the end of `output`, without colours: at most `bytes_max` bytes of
+// whole lines. A last line longer than that is cut at its front.
 std::string LastLines(absl::string_view output, size_t bytes_max);
 
 // A line, or a part of one that was given out before it was finished.

@@ -267,6 +267,7 @@ void WorkerScreen::FinishCsi(char final) {
 }
 
 void WorkerScreen::SetStyle() {
+  if (!has_styles_) return;
   const bool resets = pending_.empty() || pending_ == "0" || pending_ == "00";
   if (resets) {
     style_.clear();

@@ -10,7 +10,7 @@
 //
 // Source:  ECMA-48, control functions CR, BS, HT, CUU, CUD, CUF, CUB, CHA, EL, ED, ECH, DCH, ICH,
 //          SGR
-// Threads: compatible; pure.
+// Threads: compatible.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +31,8 @@ class WorkerScreen {
   // More are finished at once, although the cursor could still go back to them.
   static constexpr size_t kOpenRowsMax = 64;
   static constexpr int kColumnsMax = 16 * 1024;  // of a row; what is longer goes on in the next
+
+  explicit WorkerScreen(bool has_styles = true) : has_styles_(has_styles) {}
 
   void Write(absl::string_view bytes);
 
@@ -67,6 +69,7 @@ class WorkerScreen {
   Row& row() { return rows_[cursor_row_]; }
   int NumOpenRows() const;
 
+  const bool has_styles_;
   std::deque<Row> rows_ = std::deque<Row>(1);  // one at least
   size_t cursor_row_ = 0;                      // index into rows_
   int cursor_column_ = 0;

@@ -41,8 +41,6 @@ namespace {
 // Pipes, files, ports and a pidfd.
 constexpr int kDescriptorsPerWorker = 16;
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
-constexpr char kAuthenticationOff[] =
-    " without authentication (--auth=none): whoever reaches that port can join or stop the job";
 constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 
 int Refuse(const absl::Status& status) {
@@ -196,6 +194,7 @@ class NodeRun {
     MUSTER_ASSIGN_OR_RETURN(const UserSecret secret, FindSecret());
     options.tls = spec.tls && spec.authentication ? TlsMode::kOn : TlsMode::kOff;
     options.owners = {OwnerKey{.secret = secret.secret}};
+    if (spec.authentication) options.secret_origin = secret.origin;
     if (setup_.may_host) {
       MUSTER_ASSIGN_OR_RETURN(const bool hosting, TryToHost(options));
       if (hosting) return server_->MakeLocalLink(spec.run_id, incarnation_);
@@ -291,7 +290,7 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
              const Invocation& invocation) {
   if (outcome.exit_code == 0) return 0;
   const std::string summary = FormatExitSummary(outcome, options);
-  std::fputs(summary.c_str(), stderr);
+  std::fwrite(summary.data(), 1, summary.size(), stderr);
   const std::string error_file = VariableOrEmpty(invocation.environment, kErrorFile);
   if (!error_file.empty() && outcome.root_cause) {
     const absl::Status written = agent::WriteErrorFile(error_file, *outcome.root_cause);

@@ -65,6 +65,10 @@ absl::StatusOr<bool> ParseBool(const std::string& text) {
   return Expected("1 or 0 (true, false, yes, no, on and off are understood too)");
 }
 
+absl::StatusOr<bool> ParseAuthentication(const std::string& text) {
+  return ParseChoice<bool>(text, {{"secret", true}, {"none", false}});
+}
+
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
   double seconds = 0;
   absl::Duration duration;

@@ -30,6 +30,8 @@ absl::StatusOr<std::string> ParseText(const std::string& text);
 absl::StatusOr<std::string> ParseName(const std::string& text);
 // 0 1 true false yes no on off, in any case.
 absl::StatusOr<bool> ParseBool(const std::string& text);
+// --auth: "secret" (true) or "none".
+absl::StatusOr<bool> ParseAuthentication(const std::string& text);
 // Seconds ("30", "0.5"), or with a unit: "500ms", "30s", "10m", "1h". To the microsecond.
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text);
 

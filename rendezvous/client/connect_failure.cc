@@ -23,9 +23,10 @@ bool ContainsAny(const std::string& text, absl::Span<const absl::string_view> pa
 ConnectFailure NotMuster(const ConnectAttempt& attempt, absl::string_view what) {
   ConnectFailure failure;
   failure.kind = FailureKind::kNotMuster;
-  failure.detail = absl::StrCat(
-      "what listens on ", attempt.endpoint, " (", attempt.address, ") ", what,
-      ": another program has the port, or --tls differs (here: ", attempt.tls ? "on" : "off", ")");
+  failure.detail =
+      absl::StrCat("what listens on ", attempt.endpoint, " (", attempt.address, ") ", what,
+                   ": another program has the port, or --tls or --auth differs (here, TLS is ",
+                   attempt.tls ? "on" : "off", ")");
   failure.fatal = absl::InvalidArgumentError(failure.detail);
   return failure;
 }
@@ -57,10 +58,10 @@ ConnectFailure ExplainUnavailable(const ConnectAttempt& attempt, const std::stri
   } else if (ContainsAny(message, {"Socket closed", "Connection reset"})) {
     // Also what a server that is just ending does, or a proxy whose server has not started: not
     // fatal.
-    failure.detail =
-        absl::StrCat(attempt.endpoint, " (", attempt.address,
-                     ") closes the connection: the server is ending, or --tls differs (here: ",
-                     attempt.tls ? "on" : "off", "), or another program has the port");
+    failure.detail = absl::StrCat(
+        attempt.endpoint, " (", attempt.address,
+        ") closes the connection: the server is ending, or --tls or --auth differs (here, TLS is ",
+        attempt.tls ? "on" : "off", "), or another program has the port");
   } else {
     failure.detail =
         absl::StrCat("cannot connect to ", attempt.endpoint, " (", attempt.address, "): ", message);

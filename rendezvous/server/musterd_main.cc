@@ -45,8 +45,10 @@ muster::SecretSources Sources(const MusterdOptions& options, const EnvironmentMa
 }
 
 int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
-  const auto owners =
-      muster::rendezvous::LoadOwners(options.token_dir, Sources(options, environment));
+  auto owners =
+      options.authentication
+          ? muster::rendezvous::LoadOwners(options.token_dir, Sources(options, environment))
+          : std::vector<muster::OwnerKey>{{"", muster::PublicSecret().secret}};
   if (!owners.ok()) return Fail(owners.status());
 
   asio::io_context loop(1);
@@ -64,7 +66,8 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
     }
   }
   std::cerr << "musterd: listening on "
-            << ToString(muster::Endpoint{.host = options.listen.host, .port = *port}) << std::endl;
+            << ToString(muster::Endpoint{.host = options.listen.host, .port = *port})
+            << (options.authentication ? "" : muster::kAuthenticationOff) << std::endl;
 
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   signals.async_wait([&](const asio::error_code&, int) {

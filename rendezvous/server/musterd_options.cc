@@ -78,6 +78,11 @@ command_line::Grammar MusterdGrammar(MusterdOptions& out) {
        .value_name = "on|off",
        .help = "off: agents still prove the secret, but nothing is encrypted [on]",
        .read = Into(ParseTls, out.tls)},
+      {.name = "auth",
+       .value_name = "secret|none",
+       .help = "none: whoever reaches the port is let in, and nothing is encrypted [secret]",
+       .read = Into(command_line::ParseAuthentication, out.authentication),
+       .variables = {"MUSTER_AUTH"}},
       {.name = "lease",
        .value_name = "SECONDS",
        .help = absl::StrCat("how long a node may be silent before it counts as lost [",
@@ -109,6 +114,13 @@ absl::StatusOr<MusterdCommand> ParseMusterdCommand(const std::vector<std::string
         "--token_dir and --token_file cannot both be given: the first is for many users, the "
         "second for one");
   }
+  const MusterdOptions& options = command.options;
+  if (!options.authentication && (!options.token_dir.empty() || !options.token_file.empty())) {
+    return absl::InvalidArgumentError(
+        "--auth=none and a token cannot both be given: without authentication no secret is asked "
+        "for");
+  }
+  if (!options.authentication) command.options.tls = TlsMode::kOff;
   return command;
 }
 

@@ -24,6 +24,7 @@ struct MusterdOptions {
   std::string token_file;
   std::string token_dir;
   TlsMode tls = TlsMode::kOn;
+  bool authentication = true;
   absl::Duration lease = LeaseSettings{}.duration;
   log::Format log_format = log::Format::kText;
 };

@@ -3,8 +3,10 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "asio/ip/tcp.hpp"
+#include "proto/base/endpoint.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/descriptors.h"
@@ -29,6 +31,8 @@ void LogAnnouncement(const JobKey& job, const Announce& announce) {
 // Says who was turned away, at most once a second: a scan of ports must not fill the log.
 class RefusalLog {
  public:
+  explicit RefusalLog(std::string secret_origin) : secret_origin_(std::move(secret_origin)) {}
+
   void operator()(const std::string& peer_address, const absl::Status& why) {
     if (MonoNow() < silent_until_) {
       ++num_silent_;
@@ -38,13 +42,27 @@ class RefusalLog {
         num_silent_ == 0 ? ""
                          : absl::StrCat(" (and ", num_silent_, " more since the last such line)");
     log::Write(log::Level::kWarning, "agent_refused",
-               absl::StrCat("refused a connection from ", peer_address, ": ", why.message(), more),
+               absl::StrCat("refused a connection from ", peer_address, ": ", why.message(), more,
+                            absl::IsUnauthenticated(why) ? HowToLetIn(peer_address) : ""),
                {{"peer", peer_address}});
     num_silent_ = 0;
     silent_until_ = MonoNow() + absl::Seconds(1);
   }
 
  private:
+  // One command, to be run here.
+  std::string HowToLetIn(const std::string& peer_address) const {
+    if (secret_origin_.empty()) return "";
+    if (!absl::StrContains(secret_origin_, '/')) {
+      return absl::StrCat("; if it is a node of yours, set ", secret_origin_,
+                          " there to the value that it has here");
+    }
+    const absl::StatusOr<Endpoint> peer = ParseEndpoint(peer_address, 0);
+    return absl::StrCat("; if it is a node of yours, run here: scp -p ", secret_origin_, " ",
+                        peer.ok() ? peer->host : "NODE", ":.config/muster/token");
+  }
+
+  const std::string secret_origin_;
   MonoTime silent_until_;
   int num_silent_ = 0;
 };
@@ -97,15 +115,15 @@ absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int por
         "cannot serve: this process may have ", RaiseDescriptorLimit(), " open files, but needs ",
         options_.reserved_descriptors + kMinConnections, " at least; raise the limit (ulimit -n)"));
   }
-  MUSTER_ASSIGN_OR_RETURN(sessions_,
-                          AgentSessions::Listen(loop_, *jobs_, endpoint,
-                                                {.term = options_.term,
-                                                 .owners = options_.owners,
-                                                 .tls = options_.tls,
-                                                 .host_name = options_.host_name,
-                                                 .handshake_timeout = options_.handshake_timeout,
-                                                 .max_descriptor = max_descriptor,
-                                                 .on_refused = RefusalLog()}));
+  MUSTER_ASSIGN_OR_RETURN(
+      sessions_, AgentSessions::Listen(loop_, *jobs_, endpoint,
+                                       {.term = options_.term,
+                                        .owners = options_.owners,
+                                        .tls = options_.tls,
+                                        .host_name = options_.host_name,
+                                        .handshake_timeout = options_.handshake_timeout,
+                                        .max_descriptor = max_descriptor,
+                                        .on_refused = RefusalLog(options_.secret_origin)}));
   return sessions_->port();
 }
 

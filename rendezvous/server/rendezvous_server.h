@@ -31,6 +31,9 @@ struct RendezvousServerOptions {
   std::vector<OwnerKey> owners;  // one at least before Listen; an embedded server's is named ""
   TlsMode tls = TlsMode::kOn;
   std::string host_name;  // of this machine, for messages
+  // The file of the one owner's secret, or "MUSTER_TOKEN": a node that is refused for its secret is
+  // told of here, with the command that lets it in. Empty: no command is known.
+  std::string secret_origin;
   absl::Duration handshake_timeout = absl::Seconds(5);
   // Descriptors that connections leave to the rest of the process: the workers of an embedded
   // server's own node, files, libraries.

@@ -57,6 +57,7 @@ TEST_F(Refusal, MeetsAStrangerWithAnotherSecretAndTellsThePersonWhatToDo) {
       StartElastic(2, "2", {script()}, {{"MUSTER_TOKEN", std::string(64, 'b')}}).Wait();
   EXPECT_THAT(stranger, ExitsWith(3));
   EXPECT_THAT(stranger.err, ContainsRegex("MUSTER_TOKEN|muster/token"));
+  EXPECT_TRUE(first.WaitForOutput("set MUSTER_TOKEN there")) << "the host says so, too";
   first.Signal(SIGTERM);
   EXPECT_THAT(first.Wait(), ExitsWith(143));
 }
@@ -66,6 +67,18 @@ TEST_F(Refusal, MeetsANodeWithAnotherHomeAndThusAnotherSecret) {
   Subprocess first = StartElastic(1, "2", {script()});
   ASSERT_TRUE(SaysThatItWaits(first));
   EXPECT_THAT(StartElastic(2, "2", {script()}, {{"HOME", other_home.path()}}).Wait(), ExitsWith(3));
+  EXPECT_TRUE(first.WaitForOutput("run here: scp -p ")) << "the command that mends it";
+  first.Signal(SIGTERM);
+  EXPECT_THAT(first.Wait(), ExitsWith(143));
+}
+
+TEST_F(Refusal, MeetsANodeWithoutAuthenticationWhereTheHostHasIt) {
+  Subprocess first = StartElastic(1, "2", {script()});
+  ASSERT_TRUE(SaysThatItWaits(first));
+  const SubprocessResult open =
+      StartElastic(2, "2", {"--auth=none", "--rdzv_conf=join_timeout=4", script()}).Wait();
+  EXPECT_TRUE(open.ended && open.exit_code > 0) << ToString(open);
+  EXPECT_THAT(open.err, HasSubstr("--auth"));
   first.Signal(SIGTERM);
   EXPECT_THAT(first.Wait(), ExitsWith(143));
 }

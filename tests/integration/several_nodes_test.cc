@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::Each;
+using ::testing::Not;
 
 // Notes its place under the number of its node, which is $1.
 constexpr char kNotesItsPlace[] =
@@ -51,6 +52,22 @@ TEST_F(Static, WorkersMayDifferInNumberBetweenNodes) {
   agents.push_back(StartStatic(1, 2, {"--nproc_per_node=3", script, "1"}));
   EXPECT_THAT(WaitForAll(agents), Each(ExitsWith(0)));
   EXPECT_THAT(ReadOut("node1.2"), ContainsRegex("^1 3 4 127.0.0.1 "));
+}
+
+TEST_F(Static, NodesWithoutACommonHomeMeetWithoutAuthenticationIfAsked) {
+  const TemporaryDirectory home0, home1;
+  const std::string script = ShellScript("train.sh", kNotesItsPlace);
+  std::vector<Subprocess> agents;
+  agents.push_back(StartStatic(0, 2, {"--auth=none", script, "0"}, {{"HOME", home0.path()}}));
+  agents.push_back(
+      StartStatic(1, 2, {script, "1"}, {{"HOME", home1.path()}, {"MUSTER_AUTH", "none"}}));
+  const std::vector<SubprocessResult> results = WaitForAll(agents);
+  EXPECT_THAT(results, Each(ExitsWith(0)));
+  for (const SubprocessResult& result : results) {
+    EXPECT_THAT(result.err, ContainsRegex("without authentication [^\n]*--auth=none"))
+        << "said on the start line";
+    EXPECT_THAT(result.err, Not(ContainsRegex("--auth=none[^$]*--auth=none"))) << "once";
+  }
 }
 
 TEST_F(Static, AFailingWorkerEndsEveryNodeWithItsExitCode) {

@@ -12,6 +12,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -158,7 +159,10 @@ while True: signal.pause()
 }
 
 TEST_F(Terminal, PassesCtrlCToAnOnlyWorkerThatReadsItsInput) {
-  auto session = Start({}, "input('Name: ')\n");
+  // Python's own handler can miss a signal that comes just before it waits for a line.
+  auto session = Start({},
+                       "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+                       "input('Name: ')\n");
   ASSERT_TRUE(session->WaitForOutput("Name: "));
   session->Type("\x03");
   EXPECT_THAT(session->Wait(), ExitsWith(130));
@@ -182,7 +186,7 @@ TEST_F(Terminal, ShowsTheLastLinesOfAnOnlyWorkerInTheSummary) {
   auto session = Start({}, "print('step 1')\nraise ValueError('bad shape')\n");
   EXPECT_THAT(session->Wait(), ExitsWith(1));
   EXPECT_THAT(absl::StrReplaceAll(session->output(), {{"\r", ""}}),
-              HasSubstr("(last lines)\n    step 1\n    Traceback"));
+              ContainsRegex("output    : [^=]*ValueError: bad shape"));
 }
 
 TEST_F(Terminal, LeavesFilesOfTeedStreamsAsUnderTorchrun) {

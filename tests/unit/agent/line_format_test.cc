@@ -48,8 +48,11 @@ TEST(MakeLinePrefix, IsTorchrunsToTheByte) {
             "[trainer4]:");
 }
 
-TEST(MakeLinePrefix, KeepsUnknownNamesOfATemplate) {
-  EXPECT_EQ(MakeLinePrefix("${host}$$ ", {"h", "r", Rank(0), LocalRank(0)}), "${host}$$ ");
+TEST(MakeLinePrefix, ReadsATemplateAsPythonDoes) {
+  const PrefixFields fields{"h", "r", Rank(7), LocalRank(3)};
+  EXPECT_EQ(MakeLinePrefix("${host}$ ", fields), "${host}$ ");
+  EXPECT_EQ(MakeLinePrefix("$$rank $rank:$ranks $local_rank|${rank", fields),
+            "$rank 7:$ranks 3|${rank");
 }
 
 TEST(FormatRanks, JoinsNeighbours) {
@@ -217,6 +220,11 @@ TEST(LastLines, CutsTheFrontOfALineThatIsTooLong) { EXPECT_EQ(LastLines("abcdefg
 
 TEST(LastLines, ShowsWhatCarriageReturnsLeave) {
   EXPECT_EQ(LastLines("\r10%\r20%\r30%\ndone\r\n", 100), "30%\ndone");
+}
+
+TEST(LastLines, ShowsNothingThatWouldMoveACursorOrColourASummary) {
+  EXPECT_EQ(LastLines(std::string("\x1b[31mred\x1b[0m\0\a\nouter\n\rinner\x1b[A\n\n", 32), 100),
+            "red\nouter\ninner");
 }
 
 TEST(MatchesAnyFilter, FindsAFilterAnywhereInTheLine) {
