@@ -87,7 +87,10 @@ absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std
   if (world.rank() == 0) text = result.ok() ? *result : std::string(result.status().message());
   std::vector<int64_t> head = {static_cast<int64_t>(result.status().code()),
                                static_cast<int64_t>(text.size())};
-  MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(head), 0).Wait());
+  // Rank 0 may have been reading or writing for hours. If it died, that is noticed; if its disk
+  // hangs, the phase that it has marked says so.
+  const CallOptions as_long_as_it_takes = {.timeout = absl::InfiniteDuration()};
+  MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(head), 0, as_long_as_it_takes).Wait());
   std::vector<uint8_t> bytes(text.begin(), text.end());
   bytes.resize(head[1]);
   if (head[1] > 0) MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(bytes), 0).Wait());

@@ -28,7 +28,8 @@ absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::
 std::string DescribeDifference(absl::string_view text_of_0, absl::string_view text_of_rank,
                                int rank);
 
-// What rank 0 found out, on every rank: its status if that is an error, else its text.
+// What rank 0 found out, on every rank: its status if that is an error, else its text. The others
+// wait as long as rank 0 takes, whatever the communicator's time-out.
 //
 // Errors: rank 0's, the communicator's.
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result);

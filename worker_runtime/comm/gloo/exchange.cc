@@ -1,13 +1,18 @@
 #include "worker_runtime/comm/gloo/exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/comm/reduce_kernels.h"
 
 namespace muster::comm {
 
 namespace {
+
+// Of one lane, between operations.
+constexpr size_t kScratchBytesKept = size_t{64} << 20;
 
 Stream StreamOf(SlotClass slot_class) {
   const bool is_transfer =
@@ -76,7 +81,58 @@ absl::StatusOr<Transfer> Exchange::Receive(SlotClass slot_class, int peer, void*
   return transfer;
 }
 
-uint8_t* Exchange::Scratch(size_t bytes) { return scratch_.emplace_back(new uint8_t[bytes]).get(); }
+absl::StatusOr<Transfer> Exchange::ReceiveReduced(int peer, uint32_t index,
+                                                  const Reduction& reduction) {
+  const size_t element = SizeOf(reduction.dtype);
+  absl::StatusOr<Transfer> transfer = links_.ReceiveParts(
+      peer, Stream::kCollectives, SlotOf(SlotClass::kData, operation_, index), reduction.landing,
+      reduction.count * element,
+      [reduction, element, op = operation_.reduce](const uint8_t* from, size_t offset,
+                                                   size_t bytes) {
+        const int64_t first = static_cast<int64_t>(offset / element);
+        Combine(reduction.dtype, op, At(reduction.out, reduction.dtype, first), from,
+                At(reduction.own, reduction.dtype, first), static_cast<int64_t>(bytes / element));
+      });
+  MUSTER_RETURN_IF_ERROR(Note(transfer.status(), peer));
+  return transfer;
+}
+
+// What is in flight goes before the memory that it uses.
+Exchange::~Exchange() {
+  sends_.clear();
+  neighbour_ = Transfer();
+  memory_.GiveBackAll();
+}
+
+uint8_t* ScratchMemory::Take(size_t bytes) {
+  Block* best = nullptr;
+  for (Block& block : blocks_) {
+    const bool fits = !block.is_taken && block.bytes >= bytes;
+    if (fits && (best == nullptr || block.bytes < best->bytes)) best = &block;
+  }
+  if (best == nullptr) {
+    best = &blocks_.emplace_back();
+    best->memory.reset(new uint8_t[bytes]);
+    best->bytes = bytes;
+  }
+  best->is_taken = true;
+  return best->memory.get();
+}
+
+void ScratchMemory::GiveBackAll() {
+  size_t kept = 0;
+  for (Block& block : blocks_) {
+    block.is_taken = false;
+    kept += block.bytes;
+    if (kept > kScratchBytesKept || block.bytes == 0) {
+      kept -= block.bytes;
+      block.bytes = 0;
+    }
+  }
+  blocks_.erase(std::remove_if(blocks_.begin(), blocks_.end(),
+                               [](const Block& block) { return block.bytes == 0; }),
+                blocks_.end());
+}
 
 absl::Status Exchange::ShowOperation(int right, int left) {
   uint8_t* ours = Scratch(kOperationWireBytes);

@@ -26,6 +26,25 @@ enum class SlotClass : uint8_t {
 
 uint64_t SlotOf(SlotClass slot_class, const Operation& operation, uint32_t index);
 
+// Memory for the messages of operations that run one after the other, kept from one to the next:
+// the system's fresh pages cost more than what is done with them.
+//
+// Threads: one.
+class ScratchMemory {
+ public:
+  // Not cleared. Stays until GiveBackAll.
+  uint8_t* Take(size_t bytes);
+  void GiveBackAll();
+
+ private:
+  struct Block {
+    std::unique_ptr<uint8_t[]> memory;
+    size_t bytes = 0;
+    bool is_taken = false;
+  };
+  std::vector<Block> blocks_;
+};
+
 // Threads: one.
 class Exchange {
  public:
@@ -34,8 +53,9 @@ class Exchange {
   static constexpr int kIndexBits = 20;
 
   // All of them must outlive the exchange.
-  Exchange(Links& links, WaitPoint& point, const Operation& operation)
-      : links_(links), point_(point), operation_(operation) {}
+  Exchange(Links& links, WaitPoint& point, ScratchMemory& memory, const Operation& operation)
+      : links_(links), point_(point), memory_(memory), operation_(operation) {}
+  ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -46,13 +66,23 @@ class Exchange {
   // buffers do.
   absl::Status Send(int peer, uint32_t index, const void* data, size_t bytes);
   absl::StatusOr<Transfer> Receive(int peer, uint32_t index, void* data, size_t bytes);
+  // Receives partial sums: out = received + own, for the operation's reduction. `landing` holds as
+  // many elements and may be `out`; it may stay untouched.
+  struct Reduction {
+    DType dtype = DType::kF32;
+    void* out = nullptr;
+    const void* own = nullptr;
+    void* landing = nullptr;
+    int64_t count = 0;
+  };
+  absl::StatusOr<Transfer> ReceiveReduced(int peer, uint32_t index, const Reduction& reduction);
   absl::Status Wait(Transfer& transfer);
   absl::Status WaitForSends();
   // Waits until at most `in_flight` of the sends, the latest, are not done.
   absl::Status WaitForSends(size_t in_flight);
 
   // Memory that lives as long as the exchange. Not cleared.
-  uint8_t* Scratch(size_t bytes);
+  uint8_t* Scratch(size_t bytes) { return memory_.Take(bytes); }
 
   // Sends our operation to the right neighbour and expects the left one's. It is looked at when
   // something is first waited for, so that it costs no round of its own: data of operations that
@@ -75,8 +105,8 @@ class Exchange {
 
   Links& links_;
   WaitPoint& point_;
+  ScratchMemory& memory_;
   const Operation& operation_;
-  std::vector<std::unique_ptr<uint8_t[]>> scratch_;  // before the transfers: they end first
   std::vector<Transfer> sends_;
   size_t num_waited_ = 0;
   Transfer neighbour_;

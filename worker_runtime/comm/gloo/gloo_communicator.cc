@@ -125,7 +125,7 @@ void GlooCommunicator::Run(Lane& lane, const Call& call) {
   const DeadlineWatch::Entry expiry =
       watch.Add(call.deadline, [&lane] { lane.wait_point().Interrupt(); });
   std::optional<Exchange> exchange;
-  exchange.emplace(*parts_.links, lane.wait_point(), call.operation);
+  exchange.emplace(*parts_.links, lane.wait_point(), lane.scratch(), call.operation);
   const absl::Status status = RunOnLane(*exchange, call);
   watch.Remove(expiry);
   if (!status.ok()) {

@@ -8,6 +8,7 @@
 #include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
+#include "worker_runtime/comm/gloo/exchange.h"
 #include "worker_runtime/comm/wait_point.h"
 
 namespace muster::comm {
@@ -26,12 +27,15 @@ class Lane {
 
   // Where its thread waits.
   WaitPoint& wait_point() { return wait_point_; }
+  // Its thread's.
+  ScratchMemory& scratch() { return scratch_; }
 
  private:
   void Run();
 
   const std::function<void(Lane&, const Call&)> run_;
   WaitPoint wait_point_;
+  ScratchMemory scratch_;
 
   base::Mutex mu_;
   base::Condition changed_;

@@ -42,8 +42,30 @@ absl::StatusOr<Transfer> Links::Receive(int peer, Stream stream, uint64_t slot, 
   return transfer;
 }
 
+absl::StatusOr<Transfer> Links::ReceiveParts(int peer, Stream stream, uint64_t slot, void* landing,
+                                             size_t bytes, TakePart take) {
+  if (bytes == 0 || !IsShared(peer)) {
+    MUSTER_ASSIGN_OR_RETURN(Transfer transfer, Receive(peer, stream, slot, landing, bytes));
+    transfer.take_ = std::move(take);
+    transfer.landed_ = static_cast<const uint8_t*>(landing);
+    transfer.bytes_ = bytes;
+    return transfer;
+  }
+  Transfer transfer;
+  transfer.peer_ = peer;
+  transfer.shm_ =
+      shared_.links->ReceiveParts(shared_.member_of[peer], stream, slot, bytes, std::move(take));
+  return transfer;
+}
+
 absl::Status Links::Wait(Transfer& transfer, WaitPoint& point) {
-  if (transfer.shm_ == nullptr) return mesh_->Wait(transfer.tcp_, point);
+  if (transfer.shm_ == nullptr) {
+    MUSTER_RETURN_IF_ERROR(mesh_->Wait(transfer.tcp_, point));
+    if (const TakePart take = std::exchange(transfer.take_, nullptr); take != nullptr) {
+      take(transfer.landed_, 0, transfer.bytes_);
+    }
+    return absl::OkStatus();
+  }
   MUSTER_RETURN_IF_ERROR(shared_.links->Wait(*transfer.shm_, point));
   transfer.shm_.reset();
   return absl::OkStatus();

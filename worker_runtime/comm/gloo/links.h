@@ -28,6 +28,10 @@ class Transfer {
   int peer_ = -1;
   TcpTransfer tcp_;
   std::unique_ptr<ShmTransfer> shm_;  // null: by connection, or nothing
+  // Of a receive in parts by connection: what is to be done with the whole.
+  TakePart take_;
+  const uint8_t* landed_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 // Ranks of a group that share this rank's machine and memory.
@@ -54,6 +58,10 @@ class Links {
                                 size_t bytes);
   absl::StatusOr<Transfer> Receive(int peer, Stream stream, uint64_t slot, void* data,
                                    size_t bytes);
+  // Hands what arrives to `take` during Wait, in parts or as a whole. `landing` is memory for the
+  // latter, which is untouched in the former case.
+  absl::StatusOr<Transfer> ReceiveParts(int peer, Stream stream, uint64_t slot, void* landing,
+                                        size_t bytes, TakePart take);
   // Errors: kAborted: `point` was interrupted; kUnavailable: the peer is gone.
   absl::Status Wait(Transfer& transfer, WaitPoint& point);
 

@@ -41,9 +41,9 @@ class Chunks {
   int64_t per_block_ = 1;
 };
 
-// Step s receives from the left the partial sum of block rank - s - 2 and adds our own; step s + 1
-// sends it on. Two scratch blocks in turn, so that a chunk is received while the one before it is
-// sent.
+// Step s receives from the left the partial sum of block rank - s - 2 and adds our own on the way;
+// step s + 1 sends it on. Two scratch blocks in turn, so that a chunk is received while the one
+// before it is sent. What is received last goes to the output.
 class RingReduction {
  public:
   RingReduction(const CollectiveContext& context, const Operation& operation, const Blocks& blocks,
@@ -89,10 +89,17 @@ class RingReduction {
   }
 
   absl::Status Receive(int step, int64_t c) {
-    MUSTER_ASSIGN_OR_RETURN(
-        receives_[step][c],
-        context_.exchange.Receive(context_.left(), chunks_.Index(step, c), ScratchChunk(step, c),
-                                  ChunkBytes(BlockReceivedAt(step), c)));
+    const int block = BlockReceivedAt(step);
+    void* partial = ScratchChunk(step, c);
+    void* out =
+        step < last_step() ? partial : At(output_, operation_.dtype, chunks_.begin(block, c));
+    MUSTER_ASSIGN_OR_RETURN(receives_[step][c], context_.exchange.ReceiveReduced(
+                                                    context_.left(), chunks_.Index(step, c),
+                                                    {.dtype = operation_.dtype,
+                                                     .out = out,
+                                                     .own = InputChunk(block, c),
+                                                     .landing = partial,
+                                                     .count = chunks_.num_elements(block, c)}));
     return absl::OkStatus();
   }
   absl::Status Send(int step, int64_t c, const void* data) {
@@ -107,13 +114,7 @@ class RingReduction {
       MUSTER_RETURN_IF_ERROR(Receive(step + 1, c));
     }
     MUSTER_RETURN_IF_ERROR(context_.exchange.Wait(receives_[step][c]));
-    const int block = BlockReceivedAt(step);
-    void* partial = ScratchChunk(step, c);
-    void* out =
-        step < last_step() ? partial : At(output_, operation_.dtype, chunks_.begin(block, c));
-    Combine(operation_.dtype, operation_.reduce, out, partial, InputChunk(block, c),
-            chunks_.num_elements(block, c));
-    return step < last_step() ? Send(step + 1, c, out) : absl::OkStatus();
+    return step < last_step() ? Send(step + 1, c, ScratchChunk(step, c)) : absl::OkStatus();
   }
 
   const CollectiveContext& context_;

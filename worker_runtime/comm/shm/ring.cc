@@ -6,7 +6,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace muster::comm {
@@ -58,15 +57,6 @@ size_t ByteRing::available() const {
 
 void ByteRing::Peek(void* into, size_t size) const {
   std::memcpy(into, bytes_ + counters_->read.load(std::memory_order_relaxed) % capacity_, size);
-}
-
-void ByteRing::Read(void* into, size_t used, size_t size) {
-  const uint64_t position = counters_->read.load(std::memory_order_relaxed);
-  const size_t at = position % capacity_;
-  const size_t first = std::min(used, capacity_ - at);
-  std::memcpy(into, bytes_ + at, first);
-  std::memcpy(static_cast<uint8_t*>(into) + first, bytes_, used - first);
-  counters_->read.store(position + size, std::memory_order_release);
 }
 
 }  // namespace muster::comm

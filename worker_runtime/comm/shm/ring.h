@@ -3,6 +3,7 @@
 // No lock is held by anybody, so that a process may end at any instant.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +61,16 @@ class ByteRing {
 
   // The reader's, alike.
   size_t available() const;
-  void Read(void* into, size_t used, size_t size);
+  // Hands `used` bytes to take(from, count), in at most two parts that begin at a multiple of kGrain.
+  template <typename Take>
+  void Read(size_t used, size_t size, Take take) {
+    const uint64_t position = counters_->read.load(std::memory_order_relaxed);
+    const size_t at = position % capacity_;
+    const size_t first = std::min(used, capacity_ - at);
+    take(bytes_ + at, first);
+    if (used > first) take(bytes_, used - first);
+    counters_->read.store(position + size, std::memory_order_release);
+  }
   // Without taking them. `size` of at most available() and kGrain.
   void Peek(void* into, size_t size) const;
 

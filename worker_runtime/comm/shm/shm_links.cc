@@ -112,6 +112,13 @@ std::unique_ptr<ShmTransfer> ShmLinks::Receive(int member, Stream stream, uint64
   return transfer;
 }
 
+std::unique_ptr<ShmTransfer> ShmLinks::ReceiveParts(int member, Stream stream, uint64_t slot,
+                                                    size_t bytes, TakePart take) {
+  std::unique_ptr<ShmTransfer> transfer = Receive(member, stream, slot, nullptr, bytes);
+  transfer->take = std::move(take);
+  return transfer;
+}
+
 void ShmLinks::PumpOut(Member& member, Stream stream) {
   Way& way = member.out[static_cast<size_t>(stream)];
   const auto unwritten = std::find_if(way.queue.begin(), way.queue.end(),
@@ -157,7 +164,7 @@ bool ShmLinks::TakeHeader(Way& way) {
     return transfer->slot == header.slot && transfer->bytes == header.bytes;
   });
   if (found == way.queue.end()) return false;
-  way.ring.Read(&header, sizeof(header), sizeof(header));
+  way.ring.Read(sizeof(header), sizeof(header), [](const uint8_t*, size_t) {});
   way.current = *found;
   return true;
 }
@@ -171,8 +178,14 @@ void ShmLinks::PumpIn(Member& member, Stream stream) {
       const size_t size = std::min({RoundUpToGrain(left), way.ring.available(), kPieceBytes});
       if (size == 0) return;
       const size_t used = std::min(left, size);
-      way.ring.Read(transfer.data + transfer.moved, used, size);
-      transfer.moved += used;
+      way.ring.Read(used, size, [&transfer](const uint8_t* from, size_t count) {
+        if (transfer.take == nullptr) {
+          std::memcpy(transfer.data + transfer.moved, from, count);
+        } else {
+          transfer.take(from, transfer.moved, count);
+        }
+        transfer.moved += count;
+      });
       left -= used;
       member.bell(stream).Ring();
     }

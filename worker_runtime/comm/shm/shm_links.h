@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ namespace muster::comm {
 // thread per peer and direction.
 enum class Stream : uint8_t { kCollectives, kTransfers };
 inline constexpr int kNumStreams = 2;
+
+// Takes `bytes` of a message, those from its `offset` on; both are whole elements of any type.
+using TakePart = std::function<void(const uint8_t* from, size_t offset, size_t bytes)>;
 
 class ShmLinks;
 
@@ -55,6 +59,7 @@ class ShmTransfer {
   Stream stream = Stream::kCollectives;
   uint64_t slot = 0;
   uint8_t* data = nullptr;
+  TakePart take;  // of a receive: where its bytes go; null: to data
   size_t bytes = 0;
   size_t moved = 0;
   bool has_header = false;
@@ -83,6 +88,9 @@ class ShmLinks {
                                     size_t bytes);
   std::unique_ptr<ShmTransfer> Receive(int member, Stream stream, uint64_t slot, void* data,
                                        size_t bytes);
+  // The same for a receiver that reads the bytes where they lie, on the thread that waits.
+  std::unique_ptr<ShmTransfer> ReceiveParts(int member, Stream stream, uint64_t slot, size_t bytes,
+                                            TakePart take);
 
   // Waits until the transfer is done.
   //
