@@ -76,7 +76,8 @@ const std::vector<Room>& Rooms() {
       {"launcher/", {"proto/base/", "proto/command_line/", "proto/spec/", "launcher/"}, true},
       // The runtime's layers, from the lowest: values, kernels, layers of a model and back ends of
       // communicators, the engine and the way into the job, the ready-made program. What a training
-      // program may include is the public API; muster-train is one.
+      // program may include is the public API; muster-train is one, apart from its command line,
+      // which it shares with muster plan.
       {"worker_runtime/include/muster/", {"proto/base/", "worker_runtime/include/muster/"}},
       {"worker_runtime/plan/",
        Public({"dtype", "gpt_config", "plan", "sum_tree"}, {"proto/base/", "worker_runtime/plan/"}),
@@ -113,8 +114,7 @@ const std::vector<Room>& Rooms() {
         "worker_runtime/comm/", "worker_runtime/runtime/"}},
       {"worker_runtime/train/",
        {"proto/base/", "proto/command_line/", "worker_runtime/include/muster/",
-        "worker_runtime/options/", "worker_runtime/plan/", "worker_runtime/engine/agreement.h",
-        "worker_runtime/kernels/isa.h", "worker_runtime/train/"}},
+        "worker_runtime/options/", "worker_runtime/plan/plan_options.h", "worker_runtime/train/"}},
   };
   return rooms;
 }

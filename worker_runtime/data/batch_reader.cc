@@ -1,3 +1,4 @@
+// Batches read ahead of the training, on a thread of their own.
 #include <array>
 #include <string>
 #include <system_error>

@@ -1,3 +1,4 @@
+// Which examples a rank sees in an epoch, as torch.utils.data.DistributedSampler deals them.
 #include <cstdint>
 #include <numeric>
 #include <random>

@@ -1,3 +1,4 @@
+// Several files of tokens as one source.
 #include <algorithm>
 #include <limits>
 #include <string>

@@ -1,4 +1,4 @@
-#include "worker_runtime/engine/agreement.h"
+#include "muster/agreement.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
 
-namespace muster::engine {
+namespace muster {
 namespace {
 
 constexpr size_t kHashDigits = 64;
@@ -99,4 +99,4 @@ absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std
   return text;
 }
 
-}  // namespace muster::engine
+}  // namespace muster

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "muster/agreement.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
-#include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/prove_program.h"
@@ -157,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
   EngineSetUp set_up = SetUpOf(store, cut, world.size());
   const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
-  MUSTER_RETURN_IF_ERROR(engine::CheckAgreement(world, text + TextOfCut(cut)));
+  MUSTER_RETURN_IF_ERROR(CheckAgreement(world, text + TextOfCut(cut)));
   MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype()));
   std::unique_ptr<Communicator> stage;
   if (cut.stages() > 1) {

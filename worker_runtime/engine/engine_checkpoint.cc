@@ -1,10 +1,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "muster/agreement.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
-#include "worker_runtime/engine/agreement.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/moment_exchange.h"
 #include "worker_runtime/engine/state_file.h"
@@ -36,7 +36,7 @@ absl::Status Engine::Save(const std::string& directory,
         checkpoint::WriteWholeCheckpoint(directory, saved, engine::ParameterArrays(state.store),
                                          engine::MomentArrays(state.store, state.held, moments));
   }
-  const absl::Status saved = engine::FromRankZero(state.world, std::move(written)).status();
+  const absl::Status saved = FromRankZero(state.world, std::move(written)).status();
   state.Mark(Phase::kIdle);
   return saved;
 }
@@ -66,7 +66,7 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
   exchange.Allocate(moments);
   absl::StatusOr<std::string> read = std::string();
   if (state.world.rank() == 0) read = state.ReadCheckpoint(directory, moments);
-  MUSTER_ASSIGN_OR_RETURN(const std::string head, engine::FromRankZero(state.world, read));
+  MUSTER_ASSIGN_OR_RETURN(const std::string head, FromRankZero(state.world, read));
   std::vector<Tensor> whole = {state.held.Values(state.program.blocks)};
   if (!state.program.sharded) whole.insert(whole.end(), {moments.first, moments.second});
   for (const Tensor& flat : whole) {
@@ -75,8 +75,8 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
   }
   MUSTER_RETURN_IF_ERROR(exchange.Spread(moments));
   MUSTER_RETURN_IF_ERROR(
-      engine::CheckSameState(state.world, ParameterHash(),
-                             absl::StrCat("after the checkpoint in ", directory, " was loaded")));
+      CheckSameState(state.world, ParameterHash(),
+                     absl::StrCat("after the checkpoint in ", directory, " was loaded")));
   const nlohmann::json fields = nlohmann::json::parse(head);
   state.step = fields["step"].get<int64_t>();
   state.Mark(Phase::kIdle);

@@ -1,3 +1,4 @@
+// Causal attention on the tape, and over a cache of keys and values.
 #include "worker_runtime/kernels/attention.h"
 
 #include <cstring>

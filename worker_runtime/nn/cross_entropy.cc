@@ -1,3 +1,4 @@
+// The loss on the tape.
 #include "worker_runtime/kernels/cross_entropy.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Token and position tables on the tape, and the check of what indexes them.
 #include "worker_runtime/kernels/embedding.h"
 
 #include "absl/strings/str_cat.h"

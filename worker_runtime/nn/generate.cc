@@ -1,3 +1,4 @@
+// Text that a GPT writes, a token at a time.
 #include <algorithm>
 #include <cmath>
 

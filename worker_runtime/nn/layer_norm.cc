@@ -1,3 +1,4 @@
+// Layer normalisation on the tape.
 #include "worker_runtime/kernels/layer_norm.h"
 
 #include "muster/layers.h"

@@ -1,3 +1,4 @@
+// Matrix products with weights and biases on the tape.
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/bias.h"

@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "muster/layers.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/kernels/isa.h"
 #include "worker_runtime/kernels/matmul.h"
 #include "worker_runtime/nn/float_dispatch.h"
 #include "worker_runtime/nn/row_view.h"
@@ -13,6 +15,8 @@ using kernels::Matmul;
 using kernels::MatmulResult;
 using kernels::RowShape;
 using kernels::Transpose;
+
+std::string InstructionSet() { return std::string(kernels::ToString(kernels::BestIsa())); }
 
 void ProductWithTransposed(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
   const RowShape in = RowsOf(x.shape());

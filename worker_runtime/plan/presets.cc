@@ -1,3 +1,4 @@
+// Strategies under the names that people know them by.
 #include <algorithm>
 #include <array>
 

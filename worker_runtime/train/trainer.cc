@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/agreement.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/engine/agreement.h"
-#include "worker_runtime/kernels/isa.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
 #include "worker_runtime/train/progress_line.h"
@@ -107,12 +106,12 @@ absl::Status Trainer::CheckSaveDirectory() {
   if (runtime_.rank() == 0) {
     if (absl::Status status = PrepareSaveDirectory(options_.save); !status.ok()) prepared = status;
   }
-  return engine::FromRankZero(*world_, std::move(prepared)).status();
+  return FromRankZero(*world_, std::move(prepared)).status();
 }
 
 // Plan and parameters are the engine's to compare; the rest decides what the ranks do next.
 absl::Status Trainer::CheckOptionsAgree() {
-  return engine::CheckAgreement(
+  return CheckAgreement(
       *world_,
       absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
                    "\n--heads=", config_.heads, "\nnumber of tokens in --data=",
@@ -151,7 +150,7 @@ void Trainer::PrintStart() const {
                                 .size = runtime_.size(),
                                 .batch_size = options_.plan.batch_size,
                                 .data = tokens_->Describe(),
-                                .kernels = std::string(kernels::ToString(kernels::BestIsa())),
+                                .kernels = InstructionSet(),
                                 .backend = options_.backend,
                                 .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {

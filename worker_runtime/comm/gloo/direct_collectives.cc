@@ -1,3 +1,4 @@
+// Collectives in which each rank sends each other one message.
 #include <cstring>
 #include <utility>
 #include <vector>

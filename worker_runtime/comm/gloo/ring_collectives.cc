@@ -1,3 +1,4 @@
+// Collectives along a ring.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -32,6 +33,9 @@ struct TokenBatch {
 // `allow_ignored` -1 passes.
 absl::Status ValidateTokens(const TokenBatch& batch, int64_t vocabulary,
                             bool allow_ignored = false);
+
+// The instruction set that the layers' arithmetic uses on this machine: "avx512", "avx2", "baseline".
+std::string InstructionSet();
 
 // A map from activation to activation, for models that are lists of layers.
 class Layer {

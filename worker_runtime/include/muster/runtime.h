@@ -61,8 +61,8 @@ class Runtime {
   Store& store();
 
   // Says what the program does, and of which step (negative: before the first), on its progress
-  // board. The agent reads it: a program that marks its phases is watched by them, and a failure
-  // names where it was. Phases are those of muster::Phase: kStarting (until the first call),
+  // board (proto/base/progress_board.h), where it can be read without the program's help, also after
+  // it has hung or died. Phases are those of muster::Phase: kStarting (until the first call),
   // kForward, kBackward, kReduce, kUpdate, kSave, kLoad, kIdle (waiting for work by intention).
   //
   // Cost: tens of nanoseconds, no lock and no system call.

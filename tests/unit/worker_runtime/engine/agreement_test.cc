@@ -1,14 +1,16 @@
-#include "worker_runtime/engine/agreement.h"
+#include "muster/agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 
+#include "absl/time/clock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 
-namespace muster::engine {
+namespace muster {
 namespace {
 
 using ::muster::testing::IsOk;
@@ -63,5 +65,18 @@ TEST(FromRankZero, CarriesTextAndErrorsToEveryRank) {
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kNotFound, HasSubstr("D"))));
 }
 
+TEST(FromRankZero, WaitsAsLongAsRankZeroTakes) {
+  const auto communicators =
+      comm::MakeLoopbackCommunicators({.size = 2, .options = {.timeout = absl::Milliseconds(100)}});
+  std::thread waiting([&] {
+    EXPECT_THAT(FromRankZero(*communicators[1], std::string()),
+                testing::IsOkAndHolds(std::string("written")));
+  });
+  absl::SleepFor(absl::Milliseconds(400));
+  EXPECT_THAT(FromRankZero(*communicators[0], std::string("written")),
+              testing::IsOkAndHolds(std::string("written")));
+  waiting.join();
+}
+
 }  // namespace
-}  // namespace muster::engine
+}  // namespace muster

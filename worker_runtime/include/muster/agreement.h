@@ -1,4 +1,9 @@
-// Whether all ranks are about to do the same.
+// Whether all ranks are about to do the same, and what rank 0 alone has found out.
+//
+//   // Every rank: rank 0 prepares the directory, and all go on or none.
+//   absl::StatusOr<std::string> prepared = std::string();
+//   if (world->rank() == 0) prepared = Prepare(directory);
+//   MUSTER_RETURN_IF_ERROR(FromRankZero(*world, prepared).status());
 #pragma once
 
 #include <string>
@@ -8,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "muster/communicator.h"
 
-namespace muster::engine {
+namespace muster {
 
 // Compares `text`, lines of "key=value", over the ranks; every rank calls it. Costs 64 bytes per
 // rank when they agree.
@@ -34,4 +39,4 @@ std::string DescribeDifference(absl::string_view text_of_0, absl::string_view te
 // Errors: rank 0's, the communicator's.
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result);
 
-}  // namespace muster::engine
+}  // namespace muster
