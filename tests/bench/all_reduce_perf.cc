@@ -3,7 +3,7 @@
 //   muster run --nproc_per_node=2 all_reduce_perf [-b 8] [-e 128M] [-f 4] [-n 20] [-w 5] [-B gloo]
 //
 // Our all-reduce works in place; the out-of-place columns have it copied first, as a caller would.
-// Source of the format: reference/runtime.md, appendix A.3 (nccl-tests 2.19.6)
+// Source of the format: nccl-tests 2.19.6
 #include <algorithm>
 #include <cctype>
 #include <cstdio>

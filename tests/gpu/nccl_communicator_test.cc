@@ -1,6 +1,6 @@
 // The nccl backend meets the contract of Communicator: one rank in this process, and two ranks on
 // one GPU, each a process with a NCCL_HOSTID of its own, since NCCL refuses two ranks on one device
-// otherwise (reference/runtime.md A.2). Functional only: nothing here says anything about speed.
+// otherwise (NCCL compares host hash and bus id when it initialises). Functional only: nothing here says anything about speed.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>

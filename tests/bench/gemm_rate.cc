@@ -1,0 +1,37 @@
+#include "tests/bench/gemm_rate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "worker_runtime/kernels/matmul.h"
+
+namespace muster::bench {
+
+double MeasureGemmRate(const GptConfig& config, int64_t rows) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kRuns = 15;
+  const int64_t m = rows, k = config.hidden_size, n = 4 * config.hidden_size;
+  std::vector<float> a(m * k, 0.5F), b(k * n, 0.25F), c(m * n);
+  std::vector<double> rates;
+  for (int run = 0; run < kRuns; ++run) {
+    const Clock::time_point begin = Clock::now();
+    kernels::Matmul({.m = m, .n = n, .k = k}, 1.0F, {.data = a.data(), .stride = k},
+                    {.data = b.data(), .stride = n}, {.data = c.data(), .stride = n});
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    rates.push_back(2.0 * static_cast<double>(m * n * k) / seconds);
+  }
+  std::nth_element(rates.begin(), rates.begin() + kRuns / 2, rates.end());
+  return rates[kRuns / 2];
+}
+
+double StepFlops(const GptConfig& config, int64_t rows) {
+  const double hidden = static_cast<double>(config.hidden_size);
+  const double weights = 12.0 * static_cast<double>(config.layers) * hidden * hidden +
+                         static_cast<double>(config.vocabulary) * hidden;
+  const double attention =
+      static_cast<double>(config.layers) * static_cast<double>(config.context) * hidden;
+  return 6.0 * static_cast<double>(rows) * (weights + attention);
+}
+
+}  // namespace muster::bench
