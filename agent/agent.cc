@@ -89,6 +89,8 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
             left_silently_.insert(worker);
             WarnOfSilentEnd(worker);
           }),
+      watch_(loop, options_.watch, MakeWatchListener()),
+      health_(loop),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 Agent::~Agent() { mailbox_.Close(); }
@@ -97,6 +99,16 @@ absl::Status Agent::Start() {
   guardian_.RemoveAtEnd(options_.runtime_directory);
   MUSTER_RETURN_IF_ERROR(
       worker_service_.Listen(absl::StrCat(options_.runtime_directory, "/agent.sock")));
+  MUSTER_RETURN_IF_ERROR(watch_.Start());
+  // Not before it is ours.
+  if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
+  if (options_.health_port != 0) {
+    if (absl::Status status = health_.Listen(options_.health_port); !status.ok()) {
+      log::Write(log::Level::kWarning, "health_port",
+                 absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", options_.health_port,
+                              ": cannot listen: ", status.message()));
+    }
+  }
   oom_kills_ = oom_watch_.Count();
   Feed(Started{});
   link_->Open(MakeLinkListener());
@@ -177,6 +189,7 @@ void Agent::Perform(const ReservePorts&) {
 void Agent::Perform(const StartWorkers& effect) {
   assignment_ = effect.assignment;
   worker_service_.StartRound(assignment_.round, assignment_.instance);
+  watch_.StartRound();
   left_silently_.clear();
   ended_with_zero_.clear();
   log::Write(log::Level::kDebug, "round_started", assignment_.reason,
@@ -197,6 +210,7 @@ void Agent::Perform(const StartWorkers& effect) {
                            .visible_devices = options_.visible_devices,
                            .virtual_local_rank = options_.spec.virtual_local_rank,
                            .agent_socket = absl::StrCat(options_.runtime_directory, "/agent.sock"),
+                           .timer_file = options_.watch.timer_pipe,
                            .master_addr = options_.spec.worker_master_addr,
                            .master_port = options_.spec.worker_master_port};
   if (streams.ok()) {
@@ -320,6 +334,8 @@ void Agent::Perform(const Finish& effect) {
   outcome_ = effect.outcome;
   pump_.CloseAttempt();
   worker_service_.Close();
+  watch_.Stop();
+  health_.Close();
   guardian_.BeginShutdown(kFarewell, [this](bool ended) {
     if (ended) {
       OnGuardianEnded();
@@ -454,7 +470,47 @@ WorkerFailure Agent::DescribeFailure(const RunningWorker& worker) {
     failure.message = JoinMessage(*record);
     if (record->unix_millis) failure.unix_millis = *record->unix_millis;
   }
+  if (!worker.why_ended.empty()) failure.message = worker.why_ended;
   return failure;
+}
+
+// --- The watch
+
+WatchListener Agent::MakeWatchListener() {
+  return {.worker_pids =
+              [this] {
+                std::vector<int> pids;
+                for (const auto& [id, worker] : workers_) {
+                  if (worker.pid != 0) pids.push_back(worker.pid);
+                }
+                return pids;
+              },
+          .on_expired = [this](int pid, std::string why) { OnExpired(pid, std::move(why)); },
+          .on_stuck = [this](int pid, const std::string& why) { OnStuck(pid, why); }};
+}
+
+void Agent::OnExpired(int pid, std::string why) {
+  for (auto& [id, worker] : workers_) {
+    if (worker.pid != pid) continue;
+    log::Write(log::Level::kWarning, "timer_expired",
+               absl::StrCat("rank ", ToString(worker.rank), " (pid ", pid, "): ", why));
+    worker.why_ended = std::move(why);
+    return;
+  }
+}
+
+// It is given up: its exit, should it come, is nobody's concern any more.
+void Agent::OnStuck(int pid, const std::string& why) {
+  const auto found =
+      absl::c_find_if(workers_, [&](const auto& entry) { return entry.second.pid == pid; });
+  if (found == workers_.end()) return;
+  guardian_.SignalGroup(found->first, SIGKILL);
+  const RunningWorker worker = std::move(found->second);
+  workers_.erase(found);
+  WorkerExited event{worker.round, worker.local_rank, DescribeFailure(worker)};
+  event.failure->signal = SIGKILL;
+  event.failure->message = why;
+  Feed(std::move(event));
 }
 
 void Agent::OnGuardianLost(const std::string& reason) {

@@ -17,6 +17,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "agent/core/agent_core.h"
+#include "agent/health_port.h"
 #include "agent/process/guardian.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/oom_watch.h"
@@ -24,6 +25,7 @@
 #include "agent/status_line.h"
 #include "agent/torch_store/torch_store_server.h"
 #include "agent/worker_service.h"
+#include "agent/worker_watch.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/loop_mailbox.h"
@@ -48,6 +50,8 @@ struct AgentOptions {
   std::shared_ptr<UniqueFd> runtime_lock;
   std::string server;  // for messages
   bool hosts_server = false;
+  WatchOptions watch;
+  int health_port = 0;  // 0: none
 };
 
 class Agent {
@@ -83,6 +87,7 @@ class Agent {
     Round round;
     int pid = 0;
     std::string error_file;
+    std::string why_ended;     // by the watch; empty: not by it
     std::vector<int> signals;  // ours, so far
     UniqueFd pidfd;
   };
@@ -105,6 +110,9 @@ class Agent {
   void OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd);
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
+  WatchListener MakeWatchListener();
+  void OnExpired(int pid, std::string why);
+  void OnStuck(int pid, const std::string& why);
   void OnGuardianLost(const std::string& reason);
   // Ends every process below this one on a thread of its own, which takes up to kSweepTimeoutMs, and
   // then runs `then` on the loop.
@@ -147,6 +155,8 @@ class Agent {
   bool link_is_closed_ = false;
   Assignment assignment_;
   std::vector<std::string> boards_;  // files of this round's workers, by local rank; empty: none
+  WorkerWatch watch_;
+  HealthPort health_;
   GuardianClient guardian_;
 };
 

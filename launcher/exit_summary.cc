@@ -89,14 +89,18 @@ void AppendFailure(std::string& out, int index, const WorkerFailure& failure,
     AppendField(out, "python", absl::StrCat(options.python, "; PYTHON_EXEC chooses another"));
   }
   AppendField(out, "error_file", failure.error_file.empty() ? "<N/A>" : failure.error_file);
+  // Our own words about it, which no console has shown.
+  if (failure.error_file.empty() && !failure.message.empty()) {
+    AppendText(out, "message", failure.message);
+  }
   const bool was_shown = options.was_shown && options.was_shown(failure);
   const std::string& words = failure.error_file.empty() ? failure.last_output : failure.message;
   if (was_shown && !failure.start_failed && !words.empty()) {
     AppendField(out, "output", absl::StrCat("shown above, ending with: ", LastLine(words)));
     return;
   }
-  if (!failure.message.empty()) {
-    AppendText(out, failure.error_file.empty() ? "message" : "traceback", failure.message);
+  if (!failure.error_file.empty() && !failure.message.empty()) {
+    AppendText(out, "traceback", failure.message);
   }
   // What a worker said of its own failure in its error file makes the tail of its output
   // superfluous.

@@ -19,6 +19,7 @@
 #include "agent/process/runtime_directory.h"
 #include "launcher/worker_command.h"
 #include "proto/base/status_macros.h"
+#include "proto/command_line/values.h"
 #include "proto/io/log.h"
 
 namespace muster::launcher {
@@ -140,6 +141,27 @@ absl::Status FindAddress(const JobSpec& spec, NodeSetup* setup) {
   return absl::OkStatus();
 }
 
+// What torchrun's own variables ask the agent to watch, after MakeDirectories.
+void ReadWatch(const EnvironmentMap& environment, NodeSetup* setup) {
+  agent::AgentOptions& options = setup->agent;
+  if (VariableOrEmpty(environment, "TORCHELASTIC_ENABLE_FILE_TIMER") == "1") {
+    const std::string path = VariableOrEmpty(environment, "TORCHELASTIC_TIMER_FILE");
+    options.watch.timer_pipe = path.empty() ? options.runtime_directory + "/timers" : path;
+  }
+  const absl::StatusOr<double> seconds = command_line::ParseNumber(
+      VariableOrEmpty(environment, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"));
+  if (seconds.ok() && *seconds > 0) options.watch.uninterruptible_timeout = absl::Seconds(*seconds);
+  const std::string port = VariableOrEmpty(environment, "TORCHELASTIC_HEALTH_CHECK_PORT");
+  if (port.empty()) return;
+  const absl::StatusOr<int> number = command_line::ParseInteger(port);
+  if (number.ok() && *number > 0 && *number <= kMaxPort) {
+    options.health_port = *number;
+  } else {
+    setup->notes.push_back(absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", port,
+                                        " is not a port, so nothing answers health checks"));
+  }
+}
+
 absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environment,
                              agent::AgentOptions* options) {
   const std::string temporary = VariableOrEmpty(environment, "TMPDIR");
@@ -198,6 +220,7 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& inv
                                   : "this node's own rendezvous";
   NoteThreads(invocation.environment, &setup);
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
+  ReadWatch(invocation.environment, &setup);
   return setup;
 }
 

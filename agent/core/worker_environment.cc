@@ -90,6 +90,7 @@ std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
   common.instance = assignment.instance;
   common.round = assignment.round;
   common.agent_socket = context.agent_socket;
+  common.timer_file = context.timer_file;
 
   const std::vector<std::string> addresses = WorkerAddresses(assignment);
   std::vector<WorkerEnv> envs;

@@ -23,6 +23,7 @@ struct WorkerEnvContext {
   std::vector<std::string> boards;           // [local_world_size]; empty: none
   bool virtual_local_rank = false;
   std::string agent_socket;
+  std::string timer_file;  // pipe of PyTorch's file timers; empty: none
   // What a job on one node asked its workers to see (JobSpec::worker_master_*); empty and 0: as
   // assigned.
   std::string master_addr;

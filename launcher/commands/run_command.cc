@@ -103,9 +103,10 @@ class NodeRun {
         loop_, setup_.agent, std::move(guardian), std::move(link),
         [this](JobOutcome outcome) { OnFinished(std::move(outcome)); });
     RouteLogBetweenWorkersLines();
-    MUSTER_RETURN_IF_ERROR(agent_->Start());
-    loop_.run();
-    ConfigureLog(output_, nullptr);
+    const absl::Status started = agent_->Start();
+    if (started.ok()) loop_.run();
+    ConfigureLog(output_, nullptr);  // the agent's lines end here, also where it could not start
+    MUSTER_RETURN_IF_ERROR(started);
     agent_->FlushOutput();
     MUSTER_CHECK(outcome_.has_value());
     return *outcome_;

@@ -145,6 +145,7 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   out["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(env.max_restarts);
   out["TORCHELASTIC_RUN_ID"] = env.run_id;
   out["TORCHELASTIC_ERROR_FILE"] = env.error_file;
+  if (!env.timer_file.empty()) out["TORCHELASTIC_TIMER_FILE"] = env.timer_file;
   if (!env.signals_to_handle.empty()) out["TORCHELASTIC_SIGNALS_TO_HANDLE"] = env.signals_to_handle;
   if (!IsSet(inherited, "TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     out["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
@@ -178,6 +179,7 @@ absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment) {
   MUSTER_RETURN_IF_ERROR(ReadText(environment, "TORCHELASTIC_RUN_ID", env.run_id));
   ReadOptionalText(environment, "ROLE_NAME", env.role_name);
   ReadOptionalText(environment, "TORCHELASTIC_ERROR_FILE", env.error_file);
+  ReadOptionalText(environment, "TORCHELASTIC_TIMER_FILE", env.timer_file);
   ReadOptionalText(environment, "TORCHELASTIC_SIGNALS_TO_HANDLE", env.signals_to_handle);
   ReadOptionalText(environment, "CUDA_VISIBLE_DEVICES", env.visible_devices);
   ReadOptionalText(environment, "TF_CONFIG", env.tf_config);

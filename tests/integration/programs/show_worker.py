@@ -1,0 +1,19 @@
+"""A worker that writes what it sees to $OUT, one file per rank and attempt: its arguments and the launcher's variables."""
+import json
+import os
+import sys
+
+NAMES = """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE
+TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID OMP_NUM_THREADS CUDA_VISIBLE_DEVICES
+HIP_VISIBLE_DEVICES TF_CONFIG TORCH_NCCL_ASYNC_ERROR_HANDLING MASTER_ADDR TORCHELASTIC_TIMER_FILE""".split()
+
+seen = {name: os.environ[name] for name in NAMES if name in os.environ}
+seen["arguments"] = sys.argv[1:]
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+path = os.path.join(os.environ["OUT"], f"worker-{attempt}-{int(os.environ['RANK']):04}.json")
+with open(path + ".new", "w") as file:
+    json.dump(seen, file)
+os.rename(path + ".new", path)
+for argument in sys.argv[1:]:
+    if argument.startswith("--fail="):
+        sys.exit(int(argument[7:]))
