@@ -10,6 +10,7 @@
 #include "proto/io/job_key.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
+#include "rendezvous/link/renewal.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
@@ -18,6 +19,9 @@ namespace {
 // One refusal may be a server that is just starting or ending.
 constexpr int kMaxSecretRefusals = 3;
 constexpr int kMaxStrangers = 5;
+// A report that comes this much before its time renews the lease too: the next one is an interval
+// of the agent away.
+constexpr absl::Duration kRenewEarly = absl::Seconds(1);
 
 int TriesBeforeGivingUp(FailureKind kind) {
   switch (kind) {
@@ -231,6 +235,10 @@ absl::Status GrpcLink::TakeMessageOnLoop(const proto::FromServer& message) {
       if (phase_ == Phase::kUp) return OnDirectiveOnLoop(message);
       if (phase_ == Phase::kClosing) return absl::OkStatus();
       break;
+    case proto::FromServer::kRepeat:
+      if (phase_ == Phase::kUp && last_directive_) return OnRepeatOnLoop(message);
+      if (phase_ == Phase::kClosing) return absl::OkStatus();
+      break;
     case proto::FromServer::kStore:
       if (phase_ == Phase::kUp) return OnStoreReplyOnLoop(message);
       if (phase_ == Phase::kClosing) return absl::OkStatus();
@@ -270,6 +278,9 @@ absl::Status GrpcLink::OnAcceptedOnLoop(const proto::FromServer& message) {
   refusals_ = 0;
   ++timer_id_;
   has_unsent_report_ = newest_report_.has_value();
+  sent_report_.reset();
+  last_directive_.reset();
+  renew_interval_ = absl::ZeroDuration();
   TellStateOnLoop(true, absl::StrCat("attending ", about_.endpoint), absl::OkStatus());
   return absl::OkStatus();
 }
@@ -279,7 +290,17 @@ absl::Status GrpcLink::OnDirectiveOnLoop(const proto::FromServer& message) {
   if (directive.term < newest_term_) return absl::OkStatus();
   newest_term_ = directive.term;
   backoff_step_ = 0;
+  last_directive_ = directive;
+  renew_interval_ = absl::Microseconds(message.renew_interval_us());
   if (listener_.on_directive) listener_.on_directive(std::move(directive));
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::OnRepeatOnLoop(const proto::FromServer& message) {
+  last_directive_->revision = message.repeat().revision();
+  last_directive_->report_sequence = message.repeat().report_sequence();
+  renew_interval_ = absl::Microseconds(message.renew_interval_us());
+  if (listener_.on_directive) listener_.on_directive(*last_directive_);
   return absl::OkStatus();
 }
 
@@ -297,19 +318,33 @@ void GrpcLink::PumpOnLoop() {
     return;
   }
   if (phase_ != Phase::kUp && phase_ != Phase::kClosing) return;
-  proto::FromAgent message;
-  if (has_unsent_report_) {
-    has_unsent_report_ = false;
-    Encode(FencedReport{options_.incarnation, newest_term_, *newest_report_},
-           message.mutable_report());
-    stream_->Write(message);
-  } else if (!unsent_requests_.empty()) {
+  if (std::exchange(has_unsent_report_, false) && WriteReportOnLoop()) return;
+  if (!unsent_requests_.empty()) {
     unsent_bytes_ -= unsent_requests_.front()->ByteSizeLong();
     stream_->Write(*unsent_requests_.front());
     unsent_requests_.pop_front();
   } else if (phase_ == Phase::kClosing && !std::exchange(is_half_closed_, true)) {
     stream_->HalfClose();
   }
+}
+
+// False if it says nothing new and it is not time to renew the lease yet: an agent reports every two
+// seconds, a large job's server wants to hear less.
+bool GrpcLink::WriteReportOnLoop() {
+  const MonoTime now = MonoNow();
+  const bool is_renewal = sent_report_ && IsRenewalOf(*newest_report_, *sent_report_);
+  if (is_renewal && now + kRenewEarly < sent_at_ + renew_interval_) return false;
+  proto::FromAgent message;
+  if (is_renewal) {
+    message.mutable_renewal()->set_sequence(newest_report_->sequence);
+  } else {
+    Encode(FencedReport{options_.incarnation, newest_term_, *newest_report_},
+           message.mutable_report());
+    sent_report_ = *newest_report_;
+  }
+  sent_at_ = now;
+  stream_->Write(message);
+  return true;
 }
 
 void GrpcLink::BreakOffOnLoop(absl::Status reason) {

@@ -19,6 +19,7 @@
 #include "asio/steady_timer.hpp"
 #include "proto/base/backoff.h"
 #include "proto/base/ids.h"
+#include "proto/base/mono_time.h"
 #include "proto/io/challenge.h"
 #include "proto/io/credentials.h"
 #include "proto/io/loop_mailbox.h"
@@ -90,8 +91,10 @@ class GrpcLink final : public RendezvousLink {
   absl::Status OnChallengeOnLoop(const proto::FromServer& message);
   absl::Status OnAcceptedOnLoop(const proto::FromServer& message);
   absl::Status OnDirectiveOnLoop(const proto::FromServer& message);
+  absl::Status OnRepeatOnLoop(const proto::FromServer& message);
   absl::Status OnStoreReplyOnLoop(const proto::FromServer& message);
   void PumpOnLoop();
+  bool WriteReportOnLoop();
   void BreakOffOnLoop(absl::Status reason);
   void OnEndOnLoop(int code, const std::string& message);
   void FailedOnLoop(const ConnectFailure& failure);
@@ -131,6 +134,11 @@ class GrpcLink final : public RendezvousLink {
 
   std::optional<AgentReport> newest_report_;
   bool has_unsent_report_ = false;
+  // Of this stream: what a renewal and a repeat refer to.
+  std::optional<AgentReport> sent_report_;
+  std::optional<Directive> last_directive_;
+  MonoTime sent_at_;               // the newest report or renewal
+  absl::Duration renew_interval_;  // as the server wants it; zero until it has said so
   // Encoded, since most of their memory is that of keys and values.
   std::deque<std::unique_ptr<proto::FromAgent>> unsent_requests_;
   size_t unsent_bytes_ = 0;

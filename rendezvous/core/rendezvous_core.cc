@@ -158,7 +158,8 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
   node.report = report;
   node.report.node.node_rank = node_rank;
   node.connected = true;
-  node.lease_expires = turn.now + options_.lease.duration + options_.lease.margin;
+  const LeaseSettings lease = LeaseOf(options_.lease, state_);
+  node.lease_expires = turn.now + lease.duration + lease.margin;
   state_.leases.insert({node.lease_expires, from});
   return node;
 }
@@ -234,7 +235,8 @@ void RendezvousCore::On(const HostLeaving& event, Turn& turn) {
 // --- Losses
 
 void RendezvousCore::ExpireLeases(std::optional<Incarnation> except, Turn& turn) {
-  const absl::Duration lease = options_.lease.duration + options_.lease.margin;
+  const LeaseSettings granted = LeaseOf(options_.lease, state_);
+  const absl::Duration lease = granted.duration + granted.margin;
   std::vector<Incarnation> expired;
   for (const auto& [expires, node] : state_.leases) {
     if (expires > turn.now) break;

@@ -110,6 +110,11 @@ struct JobState {
   absl::btree_set<std::pair<MonoTime, Incarnation>> leases;
 };
 
+// The lease of a job's nodes. It grows with their number, so that ten thousand renewals cost the
+// server no more than two thousand would: 6 s up to 2000 nodes, 30 s with 10 000. It never
+// shrinks while the job lives, since agents may have been told the longer interval.
+LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state);
+
 // A member of the current round that has not been lost and has not left the job.
 bool IsLiveMember(const JobState& state, Incarnation node);
 

@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/wire_check.h"
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/link/renewal.h"
 #include "rendezvous/link/wire.h"
 #include "rendezvous/server/outbox.h"
 
@@ -94,6 +96,8 @@ class AgentSessions::Session final : public Attendee {
         return TakeProof(message.proof());
       case proto::FromAgent::kReport:
         return TakeReport(message.report());
+      case proto::FromAgent::kRenewal:
+        return TakeRenewal(message.renewal());
       case proto::FromAgent::kStore:
         return TakeStoreRequest(message.store());
       case proto::FromAgent::MESSAGE_NOT_SET:
@@ -130,7 +134,15 @@ class AgentSessions::Session final : public Attendee {
           "this server is of term ", ToString(owner_.options_.term), ", older than the term ",
           ToString(fenced.term), " that the agent has heard of"));
     }
-    owner_.jobs_.OnReport(handshake_.agent(), fenced.report);
+    last_report_ = std::move(fenced.report);
+    owner_.jobs_.OnReport(handshake_.agent(), *last_report_);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeRenewal(const proto::Renewal& message) {
+    if (!last_report_) return absl::InvalidArgumentError("a renewal before the first report");
+    last_report_->sequence = message.sequence();
+    owner_.jobs_.OnReport(handshake_.agent(), *last_report_);
     return absl::OkStatus();
   }
 
@@ -195,12 +207,24 @@ class AgentSessions::Session final : public Attendee {
     if (!next.has_value()) return std::nullopt;
     CountUnread(outbox_.bytes());
     proto::FromServer message;
-    if (const auto* directive = std::get_if<Directive>(&*next)) {
-      Encode(*directive, message.mutable_directive());
+    if (auto* directive = std::get_if<Directive>(&*next)) {
+      Say(std::move(*directive), message);
     } else {
       Encode(std::get<StoreReply>(*next), message.mutable_store());
     }
     return message;
+  }
+
+  void Say(Directive directive, proto::FromServer& message) {
+    message.set_renew_interval_us(
+        EncodeDuration(owner_.jobs_.RenewInterval(handshake_.agent().job)));
+    if (last_directive_ && IsRepeatOf(directive, *last_directive_)) {
+      message.mutable_repeat()->set_revision(directive.revision);
+      message.mutable_repeat()->set_report_sequence(directive.report_sequence);
+      return;
+    }
+    Encode(directive, message.mutable_directive());
+    last_directive_ = std::move(directive);
   }
 
   AgentSessions& owner_;
@@ -208,6 +232,9 @@ class AgentSessions::Session final : public Attendee {
   const std::string address_;
   ServerHandshake handshake_;
   std::unique_ptr<proto::FromServer> greeting_;  // the handshake's next message
+  // What a renewal and a repeat on this stream refer to.
+  std::optional<AgentReport> last_report_;
+  std::optional<Directive> last_directive_;
   Outbox outbox_;
   size_t counted_bytes_ = 0;  // in AgentSessions::unread_bytes_
   bool is_paused_ = false;    // nothing is being read

@@ -13,7 +13,11 @@ constexpr absl::Duration kStallWatch = absl::Milliseconds(500);
 }  // namespace
 
 JobLoop::JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce)
-    : mailbox_(loop), table_(std::move(options)), announce_(std::move(announce)), timer_(loop) {}
+    : mailbox_(loop),
+      lease_(options.lease),
+      table_(std::move(options)),
+      announce_(std::move(announce)),
+      timer_(loop) {}
 
 void JobLoop::Attach(const AgentKey& key, Attendee* attendee) {
   Attendee* const before = std::exchange(attendees_[key], attendee);
@@ -50,6 +54,11 @@ void JobLoop::Perform(const std::vector<JobTable::JobEffect>& effects) {
     }
   }
   ArmTimerOnLoop();
+}
+
+absl::Duration JobLoop::RenewInterval(const JobKey& job) const {
+  const JobState* state = table_.FindState(job);
+  return state == nullptr ? lease_.renew_interval : LeaseOf(lease_, *state).renew_interval;
 }
 
 template <typename Message>

@@ -51,6 +51,9 @@ class JobLoop {
   void OnStoreRequest(const AgentKey& key, const StoreRequest& request);
   void OnHostLeaving(const Departure& departure, const std::string& host_name);
 
+  // How often the nodes of a job are to renew their leases.
+  absl::Duration RenewInterval(const JobKey& job) const;
+
   const JobTable& table() const { return table_; }
 
  private:
@@ -61,6 +64,7 @@ class JobLoop {
   void ArmTimerOnLoop();
 
   const LoopMailbox mailbox_;
+  const LeaseSettings lease_;
   JobTable table_;
   const AnnounceSink announce_;
   StallClock clock_;

@@ -322,6 +322,49 @@ TEST_F(RendezvousServerTest, CarriesSeveralOfTheLargestValuesInOneReply) {
   EXPECT_EQ(heard.ups, 1) << "the stream held";
 }
 
+// What an agent says whose worker runs.
+AgentReport RunningReport(const Assignment& assignment, uint64_t sequence) {
+  AgentReport report = JoiningReport(sequence);
+  report.phase = AgentPhase::kRunning;
+  report.round = assignment.round;
+  report.instance = assignment.instance;
+  return report;
+}
+
+TEST_F(RendezvousServerTest, HearsRenewalsAndAnswersThem) {
+  LeaseSettings lease;
+  lease.renew_interval = absl::ZeroDuration();
+  const auto server = MakeServer({.lease = lease});
+  Heard heard;
+  const auto link = Open(LinkTo(Listen(*server)), heard);
+  link->SendReport(JoiningReport());
+  ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
+  const Assignment assignment = *heard.assignment();
+  for (uint64_t sequence = 2; sequence < 7; ++sequence) {
+    link->SendReport(RunningReport(assignment, sequence));
+    ASSERT_TRUE(RunUntil([&] { return heard.directives.back().report_sequence == sequence; }));
+    EXPECT_TRUE(std::holds_alternative<RunRound>(heard.directives.back().body));
+  }
+  for (size_t i = 1; i < heard.directives.size(); ++i) {
+    EXPECT_GT(heard.directives[i].revision, heard.directives[i - 1].revision);
+  }
+}
+
+TEST_F(RendezvousServerTest, IsNotToldTheSameMoreOftenThanItWants) {
+  const auto server = MakeServer();
+  Heard heard;
+  const auto link = Open(LinkTo(Listen(*server)), heard);
+  link->SendReport(JoiningReport());
+  ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
+  const Assignment assignment = *heard.assignment();
+  for (uint64_t sequence = 2; sequence < 100; ++sequence) {
+    link->SendReport(RunningReport(assignment, sequence));
+    loop().run_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_TRUE(RunUntil([&] { return heard.directives.back().report_sequence >= 2; }));
+  EXPECT_LT(heard.directives.size(), 10u);
+}
+
 // What happens to the workers of a node when a stranger takes the port of a server that is gone.
 TEST_F(RendezvousServerTest, IsWaitedForWhileAStrangerHasItsPort) {
   auto server = MakeServer();

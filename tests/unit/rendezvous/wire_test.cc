@@ -1,5 +1,7 @@
 #include "rendezvous/link/wire.h"
 
+#include "rendezvous/link/renewal.h"
+
 #include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 
@@ -260,6 +262,27 @@ TEST(StoreReplyFromTheWire, IsRefusedWithAnUnknownCode) {
   proto::StoreReply message;
   message.set_code(99);
   EXPECT_EQ(Decode(message).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Renewal, IsAReportThatDiffersInItsNumberOnly) {
+  AgentReport before = FilledReport().report;
+  before.failures.clear();
+  AgentReport next = before;
+  ++next.sequence;
+  EXPECT_TRUE(IsRenewalOf(next, before));
+  next.phase = AgentPhase::kRunning;
+  EXPECT_FALSE(IsRenewalOf(next, before));
+  EXPECT_FALSE(IsRenewalOf(FilledReport().report, FilledReport().report)) << "failures grow older";
+}
+
+TEST(Repeat, IsADirectiveThatDiffersInItsNumbersOnly) {
+  Directive before{.term = ServerTerm(1), .instance = Instance(2), .body = Wait{"waiting"}};
+  Directive next = before;
+  next.revision = 7;
+  next.report_sequence = 8;
+  EXPECT_TRUE(IsRepeatOf(next, before));
+  next.body = Wait{"still waiting"};
+  EXPECT_FALSE(IsRepeatOf(next, before));
 }
 
 }  // namespace
