@@ -156,11 +156,16 @@ class NodeRun {
       TellThatTheHostLeaves(signal, absl::StrCat("got ", SignalInWords(signal)));
   }
 
-  // Ctrl-Z. What follows the stop runs once somebody continues us. Workers run on: they are in
-  // sessions of their own.
+  // Ctrl-Z. What follows the stop runs once somebody continues us. The signal's default action stops
+  // nobody whom no shell could continue. Workers run on: they are in sessions of their own.
   void StopWithTheTerminalGivenBack() {
     agent_->LeaveTerminal();
-    kill(getpid(), SIGSTOP);
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    raise(SIGTSTP);
+    pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
+    pthread_sigmask(SIG_BLOCK, &stop, nullptr);
     agent_->ReturnToTerminal();
   }
 

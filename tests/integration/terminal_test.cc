@@ -189,6 +189,30 @@ TEST_F(Terminal, ShowsTheLastLinesOfAnOnlyWorkerInTheSummary) {
               ContainsRegex("output    : [^=]*ValueError: bad shape"));
 }
 
+// In a mount namespace whose devpts has room for one, which is taken.
+TEST_F(Terminal, IsAPipeForWorkersWhereNoPseudoTerminalIsLeft) {
+  SubprocessOptions options =
+      OptionsFor({"run", "--nproc_per_node=2",
+                  PythonScript("train.py", "import sys\nprint(sys.stdout.isatty())\n")},
+                 {{"TERM", "xterm"}});
+  const Arguments without = {
+      "/usr/bin/unshare",
+      "--mount",
+      "/bin/sh",
+      "-c",
+      "mount -t devpts -o newinstance,max=1 devpts /dev/pts && "
+      "mount --bind /dev/pts/ptmx /dev/ptmx && exec 9<>/dev/ptmx && exec \"$@\"",
+      "sh"};
+  SubprocessOptions probe = options;
+  probe.argv = without + Arguments{"/bin/true"};
+  if (Subprocess(probe).Wait().exit_code != 0)
+    GTEST_SKIP() << "no mount namespace may be made here";
+  options.argv = without + options.argv;
+  TerminalSession session(options);
+  EXPECT_THAT(session.Wait(), ExitsWith(0));
+  EXPECT_THAT(session.Screen(), AllOf(HasSubstr(":0] False"), HasSubstr(":1] False")));
+}
+
 TEST_F(Terminal, LeavesFilesOfTeedStreamsAsUnderTorchrun) {
   auto session = Start({"-t", "3", "--log_dir=" + directory() + "/logs"},
                        "import sys\nprint(sys.stdout.isatty())\n");

@@ -16,8 +16,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -90,6 +90,36 @@ class Screen {
   size_t column_ = 0;
 };
 
+// Runs in the child, between fork and exec: system calls only. The program gets a process group of
+// its own, which is the terminal's foreground, and which is not orphaned, so that Ctrl-Z stops it.
+[[noreturn]] void RunAsAShellWould(int terminal, int tell, const std::string& directory,
+                                   char* const* argv, char* const* environment) {
+  ::signal(SIGTTOU, SIG_IGN);
+  const pid_t shell = getpid();
+  const pid_t program = fork();
+  if (program == 0) {
+    setpgid(0, 0);
+    tcsetpgrp(terminal, getpid());
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != shell) _exit(125);
+    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+    for (int fd = 0; fd <= 2; ++fd) dup2(terminal, fd);
+    if (!directory.empty() && chdir(directory.c_str()) != 0) _exit(126);
+    execve(argv[0], argv, environment);
+    _exit(127);
+  }
+  if (write(tell, &program, sizeof program) != sizeof program) _exit(125);
+  close(terminal);
+  int status = 0;
+  while (waitpid(program, &status, 0) != program) {
+  }
+  if (WIFSIGNALED(status)) {
+    ::signal(WTERMSIG(status), SIG_DFL);
+    kill(getpid(), WTERMSIG(status));
+  }
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
 }  // namespace
 
 TerminalSession::TerminalSession(const SubprocessOptions& options, TerminalSize size)
@@ -110,27 +140,28 @@ TerminalSession::TerminalSession(const SubprocessOptions& options, TerminalSize 
   ioctl(terminal_, TIOCSWINSZ, &window);
   const int its = ioctl(terminal_, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
   MUSTER_CHECK(its >= 0);
+  int told[2];
+  MUSTER_CHECK(pipe2(told, O_CLOEXEC) == 0);
   const pid_t parent = getpid();
-  pid_ = fork();
-  MUSTER_CHECK(pid_ >= 0);
-  if (pid_ == 0) {
-    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  shell_ = fork();
+  MUSTER_CHECK(shell_ >= 0);
+  if (shell_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(125);
     setsid();
     ioctl(its, TIOCSCTTY, 0);
-    for (int fd = 0; fd <= 2; ++fd) dup2(its, fd);
-    if (!options.working_directory.empty() && chdir(options.working_directory.c_str()) != 0)
-      _exit(126);
-    execve(argv[0], argv.data(), environment.data());
-    _exit(127);
+    RunAsAShellWould(its, told[1], options.working_directory, argv.data(), environment.data());
   }
+  close(told[1]);
+  MUSTER_CHECK(read(told[0], &pid_, sizeof pid_) == sizeof pid_);
+  close(told[0]);
   close(its);
 }
 
 TerminalSession::~TerminalSession() {
   if (!result_.ended) {
     kill(pid_, SIGKILL);
+    kill(shell_, SIGKILL);
     Reap(0);
   }
   close(terminal_);
@@ -184,7 +215,7 @@ bool TerminalSession::WaitForScreen(const std::string& text, absl::Duration time
 bool TerminalSession::Reap(int flags) {
   int status = 0;
   if (result_.ended) return true;
-  if (waitpid(pid_, &status, flags) != pid_) return false;
+  if (waitpid(shell_, &status, flags) != shell_) return false;
   result_.ended = true;
   if (WIFEXITED(status)) result_.exit_code = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) result_.signal = WTERMSIG(status);
@@ -206,10 +237,12 @@ SubprocessResult TerminalSession::Wait(absl::Duration timeout) {
 }
 
 bool TerminalSession::WaitUntilStopped(absl::Duration timeout) {
+  // "pid (name) T …"
+  const std::string path = absl::StrCat("/proc/", pid_, "/stat");
   return WaitUntil(
       [&] {
-        siginfo_t info{};
-        return waitid(P_PID, pid_, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
+        const std::string stat = ReadFile(path);
+        return stat.substr(std::min(stat.size(), stat.rfind(')') + 1)).substr(0, 2) == " T";
       },
       timeout);
 }

@@ -20,7 +20,7 @@ struct TerminalSize {
 
 class TerminalSession {
  public:
-  // Starts it in a session of its own, in the foreground of the terminal. Of `options` argv,
+  // Starts it in the foreground of the terminal, below a stand-in for the shell. Of `options` argv,
   // environment and working directory count.
   explicit TerminalSession(const SubprocessOptions& options, TerminalSize size = {});
   // Kills it (it alone, not what it started) if it still runs.
@@ -53,6 +53,7 @@ class TerminalSession {
   bool ReadSome(absl::Time deadline);
   bool Reap(int flags);
 
+  pid_t shell_ = -1;  // ends as the program does
   pid_t pid_ = -1;
   int terminal_ = -1;  // the side of whoever sits in front of it
   TerminalSize size_;
