@@ -229,6 +229,8 @@ void WorkerScreen::FinishCsi(char final) {
   const int size = static_cast<int>(row().size());
   switch (final) {
     case 'A':
+      reach_ = std::min(kOpenRowsMax / 2, std::max(reach_, rows_.size() - 1 - cursor_row_ +
+                                                               static_cast<size_t>(count)));
       cursor_row_ -= std::min<size_t>(cursor_row_, count);
       return;
     case 'B':
@@ -249,6 +251,10 @@ void WorkerScreen::FinishCsi(char final) {
       return;
     case 'X':
       Erase(cursor_column_, cursor_column_ + count);
+      return;
+    case 'h':
+    case 'l':
+      if (pending_ == "?25") is_cursor_hidden_ = final == 'l';
       return;
     case 'P':
       if (cursor_column_ < size) {
@@ -319,9 +325,13 @@ void WorkerScreen::Erase(int from, int to) {
   for (int i = from; i < to; ++i) row()[i] = {" ", style_};
 }
 
+size_t WorkerScreen::Reach() const {
+  return std::max(reach_, is_cursor_hidden_ ? kHiddenCursorRows : 0);
+}
+
 std::vector<std::string> WorkerScreen::TakeSettled() {
   std::vector<std::string> rows = std::exchange(overflow_, {});
-  for (; cursor_row_ > 0; --cursor_row_) {
+  for (; cursor_row_ > Reach(); --cursor_row_) {
     rows.push_back(Render(rows_.front(), rows_.front().size()));
     rows_.pop_front();
   }
@@ -329,10 +339,11 @@ std::vector<std::string> WorkerScreen::TakeSettled() {
 }
 
 std::vector<std::string> WorkerScreen::TakeAll() {
-  std::vector<std::string> rows = TakeSettled();
+  std::vector<std::string> rows = std::exchange(overflow_, {});
   const int open = NumOpenRows();
   for (int i = 0; i < open; ++i) rows.push_back(Render(rows_[i], rows_[i].size()));
   rows_.assign(1, Row());
+  cursor_row_ = 0;
   cursor_column_ = 0;
   return rows;
 }

@@ -2,8 +2,9 @@
 // carriage returns, backspaces and cursor movements make of them.
 //
 // A program that draws a bar goes back to the start of its row, and one with several bars moves the
-// cursor up to the rows above. So the rows of a stream are kept until nothing can change them any
-// more: those above the cursor when the stream has settled. What cannot be shown in a few rows that
+// cursor up to the rows above. So the rows of a stream are kept until nothing will change them any
+// more: those above the cursor when the stream has settled, but for as many as the program has gone
+// back before (or may, while it hides the cursor, as live displays do). What cannot be shown in a few rows that
 // other workers' rows surround (addressing the whole screen, scrolling regions) is left out.
 //
 // Colours stay with the characters, so that none leaks into another worker's row.
@@ -30,19 +31,20 @@ class WorkerScreen {
  public:
   // More are finished at once, although the cursor could still go back to them.
   static constexpr size_t kOpenRowsMax = 64;
-  static constexpr int kColumnsMax = 16 * 1024;  // of a row; what is longer goes on in the next
+  static constexpr size_t kHiddenCursorRows = 8;  // that are kept open while the cursor is hidden
+  static constexpr int kColumnsMax = 16 * 1024;   // of a row; what is longer goes on in the next
 
   explicit WorkerScreen(bool has_styles = true) : has_styles_(has_styles) {}
 
   void Write(absl::string_view bytes);
 
-  // The rows that are finished when nothing more comes: all above the cursor. Oldest first, without
-  // an end of line.
+  // The rows that are finished when nothing more comes: above the cursor, out of its reach. Oldest
+  // first, without an end of line.
   std::vector<std::string> TakeSettled();
-  // Also the row of the cursor and those below, without empty ones at the end.
+  // All rows, without empty ones at the end.
   std::vector<std::string> TakeAll();
   // True if TakeSettled would return something.
-  bool has_settled() const { return cursor_row_ > 0 || !overflow_.empty(); }
+  bool has_settled() const { return cursor_row_ > Reach() || !overflow_.empty(); }
 
   // What is not finished yet, each row cut to `columns`; without empty rows at the end.
   std::vector<std::string> OpenRows(int columns) const;
@@ -68,11 +70,14 @@ class WorkerScreen {
   void Erase(int from, int to);
   Row& row() { return rows_[cursor_row_]; }
   int NumOpenRows() const;
+  size_t Reach() const;
 
   const bool has_styles_;
   std::deque<Row> rows_ = std::deque<Row>(1);  // one at least
   size_t cursor_row_ = 0;                      // index into rows_
   int cursor_column_ = 0;
+  size_t reach_ = 0;  // how many rows up the program has moved its cursor
+  bool is_cursor_hidden_ = false;
   std::string style_;
   std::vector<std::string> overflow_;  // finished because there were too many
 

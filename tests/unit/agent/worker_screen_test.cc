@@ -61,6 +61,18 @@ TEST(WorkerScreen, DrawsSeveralBarsThatMoveTheCursorUp) {
   EXPECT_THAT(screen.TakeAll(), ElementsAre("outer 2/3"));
 }
 
+// What rich writes: the cursor stays below the display and goes back over all of it.
+TEST(WorkerScreen, KeepsTheRowsOfALiveDisplayOpen) {
+  WorkerScreen screen;
+  screen.Write("\x1b[?25louter 0%\ninner 0%");
+  EXPECT_FALSE(screen.has_settled());
+  screen.Write("\r\x1b[2K\x1b[1A\x1b[2Kepoch 1\nouter 50%\ninner 10%");
+  EXPECT_THAT(screen.OpenRows(kWide), ElementsAre("epoch 1", "outer 50%", "inner 10%"));
+  screen.Write("\r\x1b[2K\x1b[1A\x1b[2Kouter 99%\ninner 20%\n\x1b[?25h");
+  EXPECT_THAT(screen.TakeSettled(), ElementsAre("epoch 1", "outer 99%"));
+  EXPECT_THAT(screen.TakeAll(), ElementsAre("inner 20%"));
+}
+
 TEST(WorkerScreen, EditsWithinARowAsALineEditorDoes) {
   EXPECT_THAT(RowsAfter({"hallo\x1b[4D\x1b[Kello"}), ElementsAre("hello"));
   EXPECT_THAT(RowsAfter({"abcd\b\b\x1b[P"}), ElementsAre("abd"));
