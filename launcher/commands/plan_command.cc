@@ -2,14 +2,19 @@
 
 #include <cstdio>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "muster/gpt.h"
+#include "muster/parameter.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
 #include "proto/io/sha256.h"
+#include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/options/plan_flags.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/plan_page.h"
@@ -60,6 +65,41 @@ command_line::Grammar PlanGrammar(int64_t& world_size, plan::PlanOptions& option
   return grammar;
 }
 
+// Sizes whose products would not fit 64 bits are mistakes. In double, which cannot overflow.
+absl::Status CheckCountable(const plan::PlanOptions& options) {
+  const GptConfig& model = options.model;
+  const double rows = static_cast<double>(options.batch_size) * static_cast<double>(model.context);
+  const double widest = 4.0 * static_cast<double>(model.hidden_size) * 16.0;
+  const double bytes =
+      8 * rows *
+      (static_cast<double>(model.vocabulary) + widest + widest * static_cast<double>(model.layers));
+  if (bytes <= static_cast<double>(int64_t{1} << 60)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a micro-batch of ", options.batch_size, " sequences of ", model.context,
+      " tokens would take up to ", bytes, " bytes of activations; at most 2^60 can be planned"));
+}
+
+// The model is built and run without any memory.
+absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, const plan::PlanOptions& options) {
+  MUSTER_RETURN_IF_ERROR(CheckCountable(options));
+  ParameterStore store(options.dtype);
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
+  const int64_t sequence = options.model.context;
+  const absl::Span<const int32_t> tokens = engine::SizesOf(options.batch_size * sequence);
+  MUSTER_ASSIGN_OR_RETURN(
+      plan::UseTrace trace, engine::RecordUse(store, [&](Tape& tape) -> absl::StatusOr<Loss> {
+        return gpt->ComputeLoss(
+            tape, {.tokens = tokens, .batch = options.batch_size, .sequence = sequence}, tokens);
+      }));
+  std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
+  const std::string text = plan::CanonicalText(options.plan, parameters, options.dtype);
+  return plan::FormatPlanPage({.options = options,
+                               .world_size = world_size,
+                               .hash = Sha256().Add(text).Finish(),
+                               .parameters = std::move(parameters),
+                               .trace = std::move(trace)});
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
@@ -73,10 +113,7 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   if (warnings != nullptr) *warnings = line.warnings;
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
-  const std::string text =
-      plan::CanonicalText(options.plan, plan::GptParameters(options.model), options.dtype);
-  return plan::FormatPlanPage(
-      {.options = options, .world_size = world_size, .hash = Sha256().Add(text).Finish()});
+  return FormatGptPlan(world_size, options);
 }
 
 int PlanCommand(const Invocation& invocation) {

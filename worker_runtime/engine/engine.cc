@@ -10,6 +10,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
 #include "worker_runtime/engine/engine_state.h"
+#include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/prove_program.h"
 
@@ -18,18 +19,6 @@ namespace {
 
 // Above it the ranks trust what was proven for fewer.
 constexpr int kMostProvenRanks = 256;
-
-std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store) {
-  std::vector<plan::ParameterInfo> parameters;
-  for (const auto& parameter : store.parameters()) {
-    plan::ParameterInfo info = {.name = parameter->name(),
-                                .unit = parameter->unit(),
-                                .weight_decay = parameter->spec().weight_decay};
-    for (int i = 0; i < parameter->shape().rank(); ++i) info.shape.push_back(parameter->shape()[i]);
-    parameters.push_back(std::move(info));
-  }
-  return parameters;
-}
 
 // What this version executes; the plan's types know more.
 absl::Status CheckSupported(const Plan& plan) {
@@ -69,7 +58,7 @@ absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int w
 }
 
 EngineSetUp SetUpOf(const ParameterStore& store, const PipelineCut& cut, int world_size) {
-  EngineSetUp set_up = {.parameters = InfoOf(store), .boundary = cut.boundary};
+  EngineSetUp set_up = {.parameters = engine::InfoOf(store), .boundary = cut.boundary};
   set_up.layout = plan::PlanBlockLayout(set_up.parameters);
   set_up.mesh = {.stages = cut.stages(), .replicas = world_size / cut.stages()};
   const plan::UseTrace trace = plan::AssumedTrace(static_cast<int>(set_up.parameters.size()));
@@ -132,8 +121,8 @@ Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan th
       set_up(std::move(the_set_up)),
       stage(std::move(the_stage)),
       program(plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank())),
-      held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed),
-      reduction(program, GroupsOf(world, stage.get()), held),
+      held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed, queue),
+      reduction(program, GroupsOf(world, stage.get()), held, queue),
       core(program),
       in_flight(plan.accumulation) {}
 
@@ -187,7 +176,7 @@ EngineMemory Engine::memory() const {
           .gradients = At(held, plan::Arena::kGradients) + At(held, plan::Arena::kPartialSums),
           .optimizer = At(held, plan::Arena::kOptimizer),
           .buffers = At(held, plan::Arena::kBuffers) + state_->reduction.buffer_bytes(),
-          .activations_peak = static_cast<int64_t>(state_->pool.usage().bytes_in_use_peak)};
+          .activations_peak = static_cast<int64_t>(state_->pool.usage().bytes_reserved)};
 }
 
 std::string Engine::ParameterHash() const {

@@ -1,13 +1,11 @@
 // Forward and backward passes of a program, and what travels between the stages of a pipeline.
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
-#include "worker_runtime/kernels/elementwise.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 namespace {
@@ -100,6 +98,7 @@ absl::Status Engine::State::RunBackward(const Action& action) {
 // What the stage behind has found comes first, as it does where one process replays the whole model.
 void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
   if (batch.tied_gradient.empty()) return;
+  const Operations& operations = queue.device().operations(store.dtype());
   int64_t first = 0;
   for (const plan::StageInfo& info : set_up.stages) {
     for (const int p : info.borrowed) {
@@ -108,15 +107,11 @@ void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
       const Tensor part = batch.tied_gradient.Slice(first, parameter.shape());
       first += parameter.num_elements();
       const Parameter::GradientTarget to = parameter.BeginGradient();
-      if (!to.accumulate) {
-        std::memcpy(to.gradient.raw_data(), part.raw_data(), part.num_bytes());
-        continue;
+      if (to.accumulate) {
+        operations.add(queue, to.gradient, part, to.gradient);
+      } else {
+        operations.copy(queue, part, to.gradient);
       }
-      WithFloat(part.dtype(), [&](auto zero) {
-        using T = decltype(zero);
-        kernels::Elementwise<T>().add(to.gradient.data<T>(), part.data<T>(), to.gradient.data<T>(),
-                                      part.num_elements());
-      });
     }
   }
   batch.tied_gradient = Tensor();
@@ -141,7 +136,7 @@ Tensor Engine::State::GatherTied(Payload payload) {
   const Tensor all = pool.Allocate(store.dtype(), {count});
   int64_t first = 0;
   for (const Tensor& part : parts) {
-    std::memcpy(all.Slice(first, part.shape()).raw_data(), part.raw_data(), part.num_bytes());
+    queue.device().operations(part.dtype()).copy(queue, part, all.Slice(first, part.shape()));
     first += part.num_elements();
   }
   return all;
@@ -187,8 +182,9 @@ void Engine::State::FinishTransfer(const Action& action, const Tensor& memory) {
       int64_t first = 0;
       for (const int p : set_up.stages[stage_number()].borrowed) {
         const Tensor value = store.parameters()[p]->value();
-        std::memcpy(value.raw_data(), memory.Slice(first, value.shape()).raw_data(),
-                    value.num_bytes());
+        queue.device()
+            .operations(value.dtype())
+            .copy(queue, memory.Slice(first, value.shape()), value);
         first += value.num_elements();
       }
     }

@@ -97,7 +97,8 @@ struct Engine::State {
   std::string plan_hash;
   const plan::Program program;
 
-  TensorPool pool;
+  Queue queue{Device::Cpu()};
+  TensorPool pool{queue.device()};
   engine::RankState held;
   engine::Reduction reduction;
   engine::ExecutorCore core;

@@ -8,9 +8,8 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/gradient_norm.h"
-#include "worker_runtime/kernels/adamw.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 
@@ -18,22 +17,19 @@ static_assert(kernels::kNormBlock == plan::kBlockElements);
 
 // Of the sum over all micro-batches, of the blocks whose squares this rank gives.
 void Engine::State::ComputeNorm() {
-  std::vector<double>& squares = held.squares();
-  std::fill(squares.begin(), squares.end(), 0.0);
+  const Tensor& squares = held.squares();
+  const Operations& operations = queue.device().operations(store.dtype());
+  operations.clear(queue, squares);
   for (const plan::BlockRange& blocks : program.normed) {
     const Tensor part = held.Gradients(program.root_slots.front(), blocks);
-    WithFloat(part.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::SumOfSquares<T>().blocks(part.data<T>(), part.num_elements(),
-                                        squares.data() + blocks.begin);
-    });
+    operations.squares(queue, part, squares.Slice(blocks.begin, {blocks.num_blocks()}));
   }
 }
 
 absl::Status Engine::State::DecideUpdate() {
   const engine::LossSum total = reduction.loss();
   MUSTER_RETURN_IF_ERROR(CheckLoss(total));
-  const double norm = std::sqrt(TreeSum(held.squares())) / total.num_tokens;
+  const double norm = std::sqrt(TreeSum(held.squares().span<double>())) / total.num_tokens;
   if (!std::isfinite(norm)) return NormError();
   result.learning_rate = LearningRate(plan.learning_rate, step);
   result.step = ++step;
@@ -95,17 +91,13 @@ void Engine::State::Update(const plan::Action& action) {
   const Tensor values = held.Values(action.blocks);
   const Tensor first = held.FirstMoments(action.bucket);
   const Tensor second = held.SecondMoments(action.bucket);
-  WithFloat(store.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    held.ForEachPiece(action.blocks, [&](const engine::RankState::Piece& piece) {
-      options.weight_decay = piece.parameter.spec().weight_decay ? plan.adamw.weight_decay : 0;
-      const int64_t at = piece.first_in_blocks;
-      kernels::AdamW<T>().update(options, gradients.data<T>() + at,
-                                 {.value = values.data<T>() + at,
-                                  .first_moment = first.data<T>() + at,
-                                  .second_moment = second.data<T>() + at},
-                                 piece.num_elements);
-    });
+  const Operations& operations = queue.device().operations(store.dtype());
+  held.ForEachPiece(action.blocks, [&](const engine::RankState::Piece& piece) {
+    options.weight_decay = piece.parameter.spec().weight_decay ? plan.adamw.weight_decay : 0;
+    const auto part = [&](const Tensor& all) {
+      return all.Slice(piece.first_in_blocks, {piece.num_elements});
+    };
+    operations.adamw(queue, options, part(gradients), part(values), part(first), part(second));
   });
 }
 

@@ -1,9 +1,10 @@
 #include "worker_runtime/engine/rank_state.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
+
+#include "worker_runtime/nn/operations.h"
 
 namespace muster::engine {
 
@@ -11,14 +12,16 @@ using plan::Arena;
 using plan::BlockRange;
 
 RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
-                     absl::Span<const int> borrowed)
+                     absl::Span<const int> borrowed, Queue& queue)
     : store_(store),
       layout_(std::move(layout)),
       program_(program),
-      values_(Allocate(program.blocks.num_elements())),
-      squares_(layout_.num_blocks, 0.0) {
+      queue_(queue),
+      pool_(queue.device()),
+      values_(Allocate(store.dtype(), program.blocks.num_elements())),
+      squares_(Allocate(DType::kF64, layout_.num_blocks)) {
   for (int i = 0; i < program_.num_slots; ++i) {
-    gradients_.push_back(Allocate(program.blocks.num_elements()));
+    gradients_.push_back(Allocate(store.dtype(), program.blocks.num_elements()));
   }
   std::vector<size_t> by_blocks(program_.owned.size());
   std::iota(by_blocks.begin(), by_blocks.end(), size_t{0});
@@ -30,8 +33,8 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
     first_owned_[bucket] = owned;
     owned += program_.owned[bucket].num_elements();
   }
-  first_moments_ = Allocate(owned);
-  second_moments_ = Allocate(owned);
+  first_moments_ = Allocate(store.dtype(), owned);
+  second_moments_ = Allocate(store.dtype(), owned);
   for (const auto& parameter : store_.parameters()) {
     if (Holds(*parameter)) {
       parameter->BindValue(Of(*parameter, values_, program_.blocks.first_element()));
@@ -39,7 +42,9 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
   }
   for (const int index : borrowed) {
     Parameter& parameter = *store_.parameters()[index];
-    const auto own = [&] { return Allocate(parameter.num_elements()).Reshaped(parameter.shape()); };
+    const auto own = [&] {
+      return Allocate(parameter.dtype(), parameter.num_elements()).Reshaped(parameter.shape());
+    };
     parameter.BindValue(own());
     parameter.BindGradient(own());
   }
@@ -92,13 +97,13 @@ plan::ArenaBytes RankState::held() const {
   At(held, Arena::kGradients) = bytes(gradients_[0]);
   At(held, Arena::kPartialSums) = (program_.num_slots - 1) * bytes(gradients_[0]);
   At(held, Arena::kOptimizer) = 2 * bytes(first_moments_);
-  At(held, Arena::kBuffers) = static_cast<int64_t>(squares_.size() * sizeof(double));
+  At(held, Arena::kBuffers) = bytes(squares_);
   return held;
 }
 
-Tensor RankState::Allocate(int64_t num_elements) {
-  Tensor flat = pool_.Allocate(store_.dtype(), {num_elements});
-  std::memset(flat.raw_data(), 0, flat.num_bytes());
+Tensor RankState::Allocate(DType dtype, int64_t num_elements) {
+  Tensor flat = pool_.Allocate(dtype, {num_elements});
+  queue_.device().operations(dtype).clear(queue_, flat);
   return flat;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "muster/device.h"
 #include "muster/parameter.h"
 #include "muster/tensor.h"
 #include "worker_runtime/plan/block_layout.h"
@@ -19,10 +20,10 @@ namespace muster::engine {
 // Threads: thread-compatible.
 class RankState {
  public:
-  // Clears every buffer and binds the parameters that this rank holds. `store` and `program` outlive
-  // this. `borrowed`: parameters of other stages, which get buffers of their own.
+  // Clears every buffer and binds the parameters that this rank holds. `store`, `program` and `queue`
+  // outlive this. `borrowed`: parameters of other stages, which get buffers of their own.
   RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
-            absl::Span<const int> borrowed);
+            absl::Span<const int> borrowed, Queue& queue);
 
   // Gradients of the next micro-batch go to slot `slot`, over what is there.
   void BindGradients(int slot);
@@ -54,13 +55,13 @@ class RankState {
   Tensor Of(const Parameter& parameter, const Tensor& buffer, int64_t first_element) const;
 
   const plan::BlockLayout& layout() const { return layout_; }
-  // Squares of the gradient by block of the whole model; zero where others own it.
-  std::vector<double>& squares() { return squares_; }
+  // Squares of the gradient by block of the whole model, f64; zero where others own it.
+  const Tensor& squares() const { return squares_; }
   // Of bytes that are taken from the system.
   plan::ArenaBytes held() const;
 
  private:
-  Tensor Allocate(int64_t num_elements);
+  Tensor Allocate(DType dtype, int64_t num_elements);
   Tensor Part(const Tensor& buffer, plan::BlockRange blocks) const;
   Tensor OwnedPart(const Tensor& moments, int bucket) const;
 
@@ -68,13 +69,14 @@ class RankState {
   ParameterStore& store_;
   const plan::BlockLayout layout_;
   const plan::Program& program_;
+  Queue& queue_;
   TensorPool pool_;
   const Tensor values_;
   std::vector<Tensor> gradients_;     // by slot
   std::vector<int64_t> first_owned_;  // by bucket: element of the moments
   Tensor first_moments_;
   Tensor second_moments_;
-  std::vector<double> squares_;
+  const Tensor squares_;
 };
 
 }  // namespace muster::engine

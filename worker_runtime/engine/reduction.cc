@@ -1,10 +1,8 @@
 #include "worker_runtime/engine/reduction.h"
 
-#include <cstring>
 #include <utility>
 
-#include "worker_runtime/kernels/elementwise.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster::engine {
 namespace {
@@ -17,18 +15,20 @@ Buffer BufferOfTensor(const Tensor& tensor) {
   return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
 }
 
-void Copy(const Tensor& from, const Tensor& to) {
-  std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
+void Copy(Queue& queue, const Tensor& from, const Tensor& to) {
+  queue.device().operations(from.dtype()).copy(queue, from, to);
 }
 
 }  // namespace
 
 Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> groups,
-                     RankState& state)
+                     RankState& state, Queue& queue)
     : program_(program),
       groups_(std::move(groups)),
       state_(state),
       leaves_(program.leaves_per_rank),
+      queue_(queue),
+      pool_(queue.device()),
       padded_(program.root_slots.size()),
       losses_(program.num_slots) {
   // The backward passes say where each micro-batch goes and what is added then; REDUCE says it for
@@ -64,11 +64,7 @@ void Reduction::Merge(const Action& action, BlockRange blocks) {
   for (const plan::Merge& merge : action.merges) {
     const Tensor left = state_.Gradients(merge.left_slot, blocks);
     const Tensor right = state_.Gradients(merge.right_slot, blocks);
-    WithFloat(left.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::Elementwise<T>().add(left.data<T>(), right.data<T>(), left.data<T>(),
-                                    left.num_elements());
-    });
+    queue_.device().operations(left.dtype()).add(queue_, left, right, left);
   }
 }
 
@@ -80,7 +76,7 @@ Work Reduction::Start(const Action& action) {
       return StartUnshard(action);
     case ActionKind::kSquares:
       // Each block is some rank's and zero on all others, so any order of adding is exact.
-      return GroupOf(action).AllReduce(BufferOf(state_.squares()));
+      return GroupOf(action).AllReduce(BufferOfTensor(state_.squares()));
     default:
       return StartLoss(action);
   }
@@ -94,7 +90,7 @@ Work Reduction::StartReduce(const Action& action) {
     Tensor root = state_.Gradients(program_.root_slots[i], action.blocks);
     if (IsPadded(action)) {
       const Tensor padded = Padded(i, action);
-      Copy(root, padded);
+      Copy(queue_, root, padded);
       root = padded;
     }
     roots.push_back(BufferOfTensor(root));
@@ -137,7 +133,7 @@ Work Reduction::StartUnshard(const Action& action) {
     const BlockRange owned = program_.owned[action.bucket];
     whole = Padded(0, action);
     const int64_t each = whole.num_elements() / group.size();
-    Copy(state_.Values(owned), whole.Slice(group.rank() * each, {owned.num_elements()}));
+    Copy(queue_, state_.Values(owned), whole.Slice(group.rank() * each, {owned.num_elements()}));
   }
   const Buffer output = BufferOfTensor(whole);
   const int64_t each = output.count / group.size();
@@ -151,12 +147,12 @@ void Reduction::Finish(const Action& action) {
   if (!IsPadded(action)) return;
   const Tensor padded = Padded(0, action);
   if (action.kind == ActionKind::kUnshard) {
-    Copy(padded.Slice(0, {action.blocks.num_elements()}), state_.Values(action.blocks));
+    Copy(queue_, padded.Slice(0, {action.blocks.num_elements()}), state_.Values(action.blocks));
     return;
   }
   const BlockRange owned = program_.owned[action.bucket];
   const int64_t first = owned.first_element() - action.blocks.first_element();
-  Copy(padded.Slice(first, {owned.num_elements()}),
+  Copy(queue_, padded.Slice(first, {owned.num_elements()}),
        state_.Gradients(program_.root_slots.front(), owned));
 }
 
@@ -172,14 +168,16 @@ Tensor Reduction::Padded(size_t index, const Action& action) {
   Tensor& buffer = padded_[index];
   if (buffer.empty() || buffer.num_elements() < count) {
     buffer = pool_.Allocate(like.dtype(), {count});
-    std::memset(buffer.raw_data(), 0, buffer.num_bytes());
+    queue_.device().operations(like.dtype()).clear(queue_, buffer);
   }
   return buffer.Slice(0, {count});
 }
 
 int64_t Reduction::buffer_bytes() const {
   int64_t bytes = 0;
-  for (const Tensor& buffer : padded_) bytes += static_cast<int64_t>(buffer.num_bytes());
+  for (const Tensor& buffer : padded_) {
+    if (!buffer.empty()) bytes += static_cast<int64_t>(buffer.num_bytes());
+  }
   return bytes;
 }
 

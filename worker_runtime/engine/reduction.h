@@ -24,8 +24,9 @@ struct LossSum {
 // Threads: thread-compatible.
 class Reduction {
  public:
-  // `groups` by the program's number; all outlive this.
-  Reduction(const plan::Program& program, std::vector<Communicator*> groups, RankState& state);
+  // `groups` by the program's number; all outlive this, as do the others.
+  Reduction(const plan::Program& program, std::vector<Communicator*> groups, RankState& state,
+            Queue& queue);
 
   // A step begins.
   void Begin();
@@ -61,6 +62,7 @@ class Reduction {
   RankState& state_;
   std::vector<plan::OrderedLeaf> leaves_;
 
+  Queue& queue_;
   TensorPool pool_;
   std::vector<Tensor> padded_;    // by root slot
   std::vector<LossPair> losses_;  // by slot

@@ -1,19 +1,12 @@
 // Causal attention on the tape, and over a cache of keys and values.
 #include "worker_runtime/kernels/attention.h"
 
-#include <cstring>
-
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 namespace {
-
-template <typename T>
-typename kernels::AttentionKernels<T>::Saved SavedOf(const Tensor& saved) {
-  return {.row_max = saved.data<T>(), .row_scale = saved.data<T>() + saved.shape()[1]};
-}
 
 Tensor Scratch(Tape& tape, DType dtype, kernels::AttentionShape shape) {
   return tape.pool().Allocate(dtype, {kernels::AttentionScratchElements(shape)});
@@ -24,12 +17,9 @@ void InputGradient(Tape& tape, kernels::AttentionShape shape, int slot, const Te
   if (slot == Activation::kNoGradient) return;
   Tensor dqkv = tape.pool().Allocate(qkv.dtype(), qkv.shape());
   const Tensor scratch = Scratch(tape, qkv.dtype(), shape);
-  WithFloat(qkv.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::Attention<T>().backward(shape, qkv.data<T>(), SavedOf<T>(saved),
-                                     {.out = out.data<T>(), .dout = dy.data<T>()}, dqkv.data<T>(),
-                                     scratch.data<T>());
-  });
+  tape.operations(qkv.dtype())
+      .attention_backward(tape.queue(), shape, {.qkv = qkv, .saved = saved, .out = out, .dout = dy},
+                          dqkv, scratch);
   tape.AddGradient(slot, dqkv);
 }
 
@@ -46,11 +36,7 @@ Activation CausalAttention::Forward(Tape& tape, const Activation& qkv) const {
   Tensor saved = tape.pool().Allocate(dtype, {2, in[0] * heads_ * in[1]});
   {
     const Tensor scratch = Scratch(tape, dtype, shape);
-    WithFloat(dtype, [&](auto zero) {
-      using T = decltype(zero);
-      kernels::Attention<T>().forward(shape, qkv.value.data<T>(), out.data<T>(), SavedOf<T>(saved),
-                                      scratch.data<T>());
-    });
+    tape.operations(dtype).attention_forward(tape.queue(), shape, qkv.value, out, saved, scratch);
   }
   const auto input_gradient = [shape, slot = qkv.slot, qkv = qkv.value, saved, out](
                                   Tape& tape, const Tensor& dy) {
@@ -66,8 +52,8 @@ Tensor CausalAttention::ForwardCached(Tape& tape, const Tensor& qkv, KeyValueCac
   const int64_t first = cache.length_;
   MUSTER_CHECK(qkv.shape()[0] == 1 && first + rows <= context);
   if (cache.rows_.empty()) cache.rows_ = tape.pool().Allocate(qkv.dtype(), {context, 3 * width});
-  std::memcpy(cache.rows_.Slice(first * 3 * width, {rows, 3 * width}).raw_data(), qkv.raw_data(),
-              qkv.num_bytes());
+  const Operations& operations = tape.operations(qkv.dtype());
+  operations.copy(tape.queue(), qkv, cache.rows_.Slice(first * 3 * width, {rows, 3 * width}));
   cache.length_ += rows;
   const kernels::AttentionShape shape = {.batch = 1,
                                          .sequence = cache.length_,
@@ -79,11 +65,7 @@ Tensor CausalAttention::ForwardCached(Tape& tape, const Tensor& qkv, KeyValueCac
   const Tensor saved = tape.pool().Allocate(qkv.dtype(), {2, heads_ * context});
   const Tensor scratch =
       Scratch(tape, qkv.dtype(), {.batch = 1, .sequence = context, .heads = heads_});
-  WithFloat(qkv.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::Attention<T>().forward(shape, cache.rows_.data<T>(), out.data<T>(), SavedOf<T>(saved),
-                                    scratch.data<T>());
-  });
+  operations.attention_forward(tape.queue(), shape, cache.rows_, out, saved, scratch);
   return out.Slice(first * width, {1, rows, width});
 }
 

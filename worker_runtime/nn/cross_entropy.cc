@@ -1,12 +1,9 @@
 // The loss on the tape.
-#include "worker_runtime/kernels/cross_entropy.h"
-
 #include <utility>
 
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/kernels/elementwise.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
 namespace muster {
@@ -14,15 +11,10 @@ namespace {
 
 // Multiplies by the gradient of the loss itself, unless that is 1.
 Tensor Scaled(Tape& tape, Tensor dlogits, const Tensor& dloss) {
-  WithFloat(dlogits.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T factor = *dloss.data<T>();
-    if (factor == T{1}) return;
-    const Tensor out = tape.pool().Allocate(dlogits.dtype(), dlogits.shape());
-    kernels::Elementwise<T>().scale(factor, dlogits.data<T>(), out.data<T>(), out.num_elements());
-    dlogits = out;
-  });
-  return dlogits;
+  if (tape.IsOne(dloss)) return dlogits;
+  Tensor out = tape.pool().Allocate(dlogits.dtype(), dlogits.shape());
+  tape.operations(out.dtype()).scale(tape.queue(), dloss, dlogits, out);
+  return out;
 }
 
 }  // namespace
@@ -38,15 +30,10 @@ Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targe
   }
   Loss loss;
   Tensor value = tape.pool().Allocate(dtype, {1});
-  WithFloat(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* gradient = dlogits.empty() ? nullptr : dlogits.data<T>();
-    const kernels::CrossEntropySum sum =
-        kernels::CrossEntropy<T>().run(rows, logits.value.data<T>(), targets.data(), gradient);
-    loss.sum = sum.loss;
-    loss.num_tokens = sum.num_tokens;
-    *value.data<T>() = static_cast<T>(sum.loss);
-  });
+  const kernels::CrossEntropySum sum = tape.operations(dtype).cross_entropy(
+      tape.queue(), logits.value, targets.data(), dlogits, value);
+  loss.sum = sum.loss;
+  loss.num_tokens = sum.num_tokens;
   logits.value = Tensor();
   loss.output = tape.Record(
       value, {},

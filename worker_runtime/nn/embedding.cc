@@ -5,7 +5,7 @@
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/cross_entropy.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 
@@ -47,20 +47,14 @@ Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first
                                          .width = tokens_.shape()[1],
                                          .first_position = first_position};
   Tensor y = tape.pool().Allocate(tokens_.dtype(), {shape.batch, shape.sequence, shape.width});
-  WithFloat(y.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::Embedding<T>().forward(shape, batch.tokens.data(), tokens_.value().data<T>(),
-                                    positions_.value().data<T>(), y.data<T>());
-  });
+  tape.operations(y.dtype()).embedding_forward(tape.queue(), shape, batch.tokens.data(),
+                                               tokens_.value(), positions_.value(), y);
   const auto weight_gradient = [shape, &table = tokens_, &positions = positions_,
-                                ids = batch.tokens](Tape&, const Tensor& dy) {
+                                ids = batch.tokens](Tape& tape, const Tensor& dy) {
     const Tensor to_table = table.BeginSparseGradient();
     const Tensor to_positions = positions.BeginSparseGradient();
-    WithFloat(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::Embedding<T>().token_gradient(shape, ids.data(), dy.data<T>(), to_table.data<T>());
-      kernels::Embedding<T>().position_gradient(shape, dy.data<T>(), to_positions.data<T>());
-    });
+    tape.operations(dy.dtype())
+        .embedding_gradient(tape.queue(), shape, ids.data(), dy, to_table, to_positions);
   };
   return tape.Record(y, {&tokens_, &positions_}, NoGradientFunction(), weight_gradient);
 }

@@ -1,9 +1,7 @@
 // Matrix products with weights and biases on the tape.
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/kernels/bias.h"
-#include "worker_runtime/kernels/matmul.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/products.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -24,40 +22,32 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
   const int64_t outputs = weight_.shape()[0];
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), outputs));
   MUSTER_CHECK(residual.value.empty() || residual.value.shape() == y.shape());
-  WithFloat(y.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T* onto = residual.value.empty() ? nullptr : residual.value.data<T>();
-    kernels::Bias<T>().fill(RowsOf(y.shape()), bias_.value().data<T>(), onto, y.data<T>());
-  });
-  ProductWithTransposed(x.value, weight_.value(), y, /*accumulate=*/true);
+  tape.operations(y.dtype()).bias_fill(tape.queue(), bias_.value(), residual.value, y);
+  ProductWithTransposed(tape, x.value, weight_.value(), y, /*accumulate=*/true);
 
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
                                shape = x.value.shape()](Tape& tape, const Tensor& dy) {
     tape.AddGradient(residual, dy);
     PassThroughProduct(tape, slot, shape, dy, weight.value());
   };
-  const auto weight_gradient = [&weight = weight_, &bias = bias_, x = x.value](Tape&,
+  const auto weight_gradient = [&weight = weight_, &bias = bias_, x = x.value](Tape& tape,
                                                                                const Tensor& dy) {
-    AddWeightGradient(weight, dy, x);
+    AddWeightGradient(tape, weight, dy, x);
     const Parameter::GradientTarget to = bias.BeginGradient();
-    WithFloat(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      kernels::Bias<T>().gradient(RowsOf(dy.shape()), dy.data<T>(), to.gradient.data<T>(),
-                                  to.accumulate);
-    });
+    tape.operations(dy.dtype()).bias_gradient(tape.queue(), dy, to.gradient, to.accumulate);
   };
   return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
 }
 
 Activation TiedHead(Tape& tape, const Activation& x, Parameter& table) {
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), table.shape()[0]));
-  ProductWithTransposed(x.value, table.value(), y, /*accumulate=*/false);
+  ProductWithTransposed(tape, x.value, table.value(), y, /*accumulate=*/false);
   const auto input_gradient = [&table, slot = x.slot, shape = x.value.shape()](Tape& tape,
                                                                                const Tensor& dy) {
     PassThroughProduct(tape, slot, shape, dy, table.value());
   };
-  const auto weight_gradient = [&table, x = x.value](Tape&, const Tensor& dy) {
-    AddWeightGradient(table, dy, x);
+  const auto weight_gradient = [&table, x = x.value](Tape& tape, const Tensor& dy) {
+    AddWeightGradient(tape, table, dy, x);
   };
   return tape.Record(y, {&table}, input_gradient, weight_gradient);
 }

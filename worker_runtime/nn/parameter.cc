@@ -25,6 +25,12 @@ void Parameter::BindGradient(Tensor gradient) {
   has_gradient_ = false;
 }
 
+void Parameter::Unbind() {
+  value_ = Tensor();
+  gradient_ = Tensor();
+  has_gradient_ = false;
+}
+
 Parameter::GradientTarget Parameter::BeginGradient() {
   MUSTER_CHECK(!gradient_.empty());
   return {.gradient = gradient_, .accumulate = std::exchange(has_gradient_, true)};
@@ -32,7 +38,9 @@ Parameter::GradientTarget Parameter::BeginGradient() {
 
 Tensor Parameter::BeginSparseGradient() {
   const GradientTarget target = BeginGradient();
-  if (!target.accumulate) std::memset(gradient_.raw_data(), 0, gradient_.num_bytes());
+  if (!target.accumulate && gradient_.has_elements()) {
+    std::memset(gradient_.raw_data(), 0, gradient_.num_bytes());
+  }
   return gradient_;
 }
 
@@ -61,17 +69,6 @@ int64_t ParameterStore::num_elements() const {
   int64_t total = 0;
   for (const auto& parameter : parameters_) total += parameter->num_elements();
   return total;
-}
-
-void ParameterStore::BindToOwnBuffers() {
-  flat_values_ = pool_.Allocate(dtype_, {num_elements()});
-  flat_gradients_ = pool_.Allocate(dtype_, {num_elements()});
-  int64_t first = 0;
-  for (const auto& parameter : parameters_) {
-    parameter->BindValue(flat_values_.Slice(first, parameter->shape()));
-    parameter->BindGradient(flat_gradients_.Slice(first, parameter->shape()));
-    first += parameter->num_elements();
-  }
 }
 
 void ParameterStore::Initialize(uint64_t seed) {

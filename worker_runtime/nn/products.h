@@ -9,12 +9,13 @@
 namespace muster {
 
 // y = x W^T, or y += x W^T.  x [.., inputs], y [.., outputs]
-void ProductWithTransposed(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate);
+void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const Tensor& y,
+                           bool accumulate);
 
 // The gradient dy W [.., inputs], of `shape`, to the activation of `slot`, if it wants one.
 void PassThroughProduct(Tape& tape, int slot, Shape shape, const Tensor& dy, const Tensor& w);
 
 // dW [+]= dy^T x
-void AddWeightGradient(Parameter& w, const Tensor& dy, const Tensor& x);
+void AddWeightGradient(Tape& tape, Parameter& w, const Tensor& dy, const Tensor& x);
 
 }  // namespace muster

@@ -3,32 +3,56 @@
 #include <utility>
 
 #include "proto/base/status_macros.h"
-#include "worker_runtime/kernels/elementwise.h"
-#include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 
 namespace internal {
 
-PooledFunction& PooledFunction::operator=(PooledFunction&& other) noexcept {
+namespace {
+
+constexpr size_t kChunkBytes = 16 << 10;
+
+}  // namespace
+
+void* FunctionMemory::Take(size_t bytes) {
+  constexpr size_t kAlignment = alignof(std::max_align_t);
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  MUSTER_CHECK(bytes <= kChunkBytes);
+  if (!chunks_.empty() && used_ + bytes > kChunkBytes) {
+    ++chunk_;
+    used_ = 0;
+  }
+  if (chunk_ == chunks_.size()) chunks_.push_back(std::make_unique<std::byte[]>(kChunkBytes));
+  void* taken = chunks_[chunk_].get() + used_;
+  used_ += bytes;
+  return taken;
+}
+
+void FunctionMemory::Reset() {
+  chunk_ = 0;
+  used_ = 0;
+}
+
+PlacedFunction& PlacedFunction::operator=(PlacedFunction&& other) noexcept {
   if (this == &other) return *this;
   Reset();
-  memory_ = std::move(other.memory_);
+  object_ = std::exchange(other.object_, nullptr);
   call_ = std::exchange(other.call_, nullptr);
   destroy_ = std::exchange(other.destroy_, nullptr);
   return *this;
 }
 
-void PooledFunction::Reset() {
-  if (destroy_ != nullptr) destroy_(memory_.raw_data());
-  memory_ = Tensor();
+void PlacedFunction::Reset() {
+  if (destroy_ != nullptr) destroy_(object_);
+  object_ = nullptr;
   call_ = nullptr;
   destroy_ = nullptr;
 }
 
 }  // namespace internal
 
-Tape::Tape(TensorPool& pool, Mode mode) : pool_(pool), mode_(mode) {}
+Tape::Tape(TensorPool& pool, Mode mode) : pool_(pool), mode_(mode), queue_(pool.device()) {}
 
 Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
   MUSTER_CHECK(weights.size() <= kMaxWeights);
@@ -72,17 +96,14 @@ void Tape::AddGradient(int slot, const Tensor& gradient) {
     return;
   }
   const InputTarget target = BeginGradient(slot, gradient.dtype(), gradient.shape());
-  WithFloat(gradient.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::Elementwise<T>().add(target.addend.data<T>(), gradient.data<T>(), target.out.data<T>(),
-                                  gradient.num_elements());
-  });
+  operations(gradient.dtype()).add(queue_, target.addend, gradient, target.out);
 }
 
 Tape::InputTarget Tape::BeginGradient(int slot, DType dtype, Shape shape) {
   MUSTER_CHECK(slot != Activation::kNoGradient);
   InputTarget target;
   Tensor& gradient = gradients_[slot];
+  if (IsOne(gradient)) one_ = nullptr;  // something is added to it
   if (gradient.empty() || !gradient.IsSoleOwner()) {
     target.addend = std::move(gradient);
     gradient = pool_.Allocate(dtype, shape);
@@ -97,10 +118,8 @@ Tape::InputTarget Tape::BeginGradient(int slot, DType dtype, Shape shape) {
 Tensor Tape::Seed(const Activation& output, double scale) {
   MUSTER_CHECK(output.value.num_elements() == 1);
   Tensor seed = pool_.Allocate(output.value.dtype(), output.value.shape());
-  WithFloat(seed.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    *seed.data<T>() = static_cast<T>(scale);
-  });
+  operations(seed.dtype()).fill(queue_, scale, seed);
+  one_ = scale == 1 ? seed.raw_data() : nullptr;
   return seed;
 }
 
@@ -132,6 +151,12 @@ void Tape::Backward(const Activation& output, Tensor gradient) {
     ReplayInput(records_.back());
     ReplayWeight(records_.back());
   }
+  EndReplay();
+}
+
+void Tape::EndReplay() {
+  memory_.Reset();
+  one_ = nullptr;
   stage_ = Stage::kReplayed;
 }
 
@@ -154,11 +179,13 @@ void Tape::BackwardInputs(const Activation& output, Tensor gradient) {
 void Tape::BackwardWeights() {
   MUSTER_CHECK(stage_ == Stage::kWeightsAreDue);
   for (; !records_.empty(); records_.pop_back()) ReplayWeight(records_.back());
-  stage_ = Stage::kReplayed;
+  EndReplay();
 }
 
 void Tape::Clear() {
   records_.clear();
+  memory_.Reset();
+  one_ = nullptr;
   gradients_.clear();
   uses_left_.assign(uses_left_.size(), 0);
   stage_ = Stage::kEmpty;

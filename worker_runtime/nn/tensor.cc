@@ -56,6 +56,9 @@ constexpr size_t kReserveSlack = 2;
 }  // namespace
 
 struct TensorPool::State {
+  explicit State(const Device& the_device) : device(the_device) {}
+
+  const Device& device;
   base::Mutex mu;
   absl::btree_map<size_t, std::vector<Block*>> waiting ABSL_GUARDED_BY(mu);
   Usage usage ABSL_GUARDED_BY(mu);
@@ -92,7 +95,8 @@ Block* TensorPool::State::Reserve(size_t bytes) {
   while (usage.bytes_reserved + bytes > bound && FreeOldest()) {
   }
   absl::erase_if(waiting, [](const auto& blocks) { return blocks.second.empty(); });
-  void* memory = std::aligned_alloc(kAlignment, sizeof(Block) + bytes);
+  const size_t taken = device.has_elements() ? bytes : 0;
+  void* memory = std::aligned_alloc(kAlignment, sizeof(Block) + taken);
   MUSTER_CHECK(memory != nullptr);
   usage.bytes_reserved += bytes;
   ++usage.system_allocations;
@@ -160,7 +164,9 @@ bool IsSoleOwner(const Block* block) { return block->owners.load(std::memory_ord
 
 }  // namespace internal
 
-TensorPool::TensorPool() : state_(new State) {}
+TensorPool::TensorPool(const Device& device) : state_(new State(device)) {}
+
+const Device& TensorPool::device() const { return state_->device; }
 
 TensorPool::~TensorPool() {
   bool last = false;
@@ -177,6 +183,7 @@ Tensor TensorPool::Allocate(DType dtype, Shape shape) {
   Tensor tensor;
   tensor.dtype_ = dtype;
   tensor.shape_ = shape;
+  tensor.device_ = &state_->device;
   const size_t bytes = std::max<size_t>(tensor.num_bytes(), 1);
   tensor.block_ = state_->Take((bytes + kAlignment - 1) / kAlignment * kAlignment);
   tensor.data_ = tensor.block_->elements();
@@ -204,7 +211,11 @@ Tensor::~Tensor() {
 }
 
 Tensor::Tensor(const Tensor& other)
-    : data_(other.data_), block_(other.block_), shape_(other.shape_), dtype_(other.dtype_) {
+    : data_(other.data_),
+      block_(other.block_),
+      shape_(other.shape_),
+      dtype_(other.dtype_),
+      device_(other.device_) {
   if (block_ != nullptr) internal::AddOwner(block_);
 }
 
@@ -222,6 +233,7 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
   block_ = std::exchange(other.block_, nullptr);
   shape_ = std::exchange(other.shape_, Shape());
   dtype_ = other.dtype_;
+  device_ = other.device_;
   return *this;
 }
 
@@ -246,6 +258,9 @@ Tensor Tensor::Slice(int64_t first, Shape shape) const {
   return part;
 }
 
-void Tensor::CheckType(DType wanted) const { MUSTER_CHECK(wanted == dtype_ && !empty()); }
+void Tensor::CheckType(DType wanted) const {
+  MUSTER_CHECK(wanted == dtype_ && !empty());
+  MUSTER_CHECK(has_elements());  // on meta there are sizes only: no value can be read
+}
 
 }  // namespace muster

@@ -10,12 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/gpt_config.h"
-#include "worker_runtime/plan/parameter_info.h"
 
 namespace muster::plan {
-
-// What Gpt::Create declares, in its order. `config` is valid.
-std::vector<ParameterInfo> GptParameters(const GptConfig& config);
 
 // Floating point operations of the forward and backward pass per token: 6 for each parameter that
 // is multiplied (all but the positions), and 12 * layers * width * context for attention, which is

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/compile_program.h"
-#include "worker_runtime/plan/gpt_activations.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/prove_program.h"
 
@@ -17,7 +16,6 @@ namespace {
 
 constexpr size_t kBucketsPerLine = 8;
 constexpr double kMostTokens = 1e15;
-constexpr double kMostBytes = static_cast<double>(int64_t{1} << 60);
 
 // 10745088 as 10,745,088.
 std::string Grouped(int64_t number) {
@@ -135,23 +133,12 @@ void AppendWire(const StepFigures& figures, std::string& page) {
 }
 
 // The program of the rank that needs most.
-absl::StatusOr<Program> ProgramOf(const PlanPageInput& input) {
+Program ProgramOf(const PlanPageInput& input) {
   const PlanOptions& options = input.options;
-  const MicroBatch micro_batch = {
-      .batch = options.batch_size, .sequence = options.model.context, .dtype = options.dtype};
-  if (const double bytes = EstimateGptActivationBytes(options.model, micro_batch);
-      bytes > kMostBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a micro-batch of ", options.batch_size, " sequences of ", options.model.context,
-        " tokens would take ", bytes, " bytes of activations; at most 2^60 can be planned"));
-  }
-  const std::vector<ParameterInfo> parameters = GptParameters(options.model);
-  UseTrace trace = AssumedTrace(static_cast<int>(parameters.size()));
-  trace.peak_bytes = GptActivationBytes(options.model, micro_batch);
-  trace.kept_bytes = trace.peak_bytes;
-  const std::vector<StageInfo> stages = {WholeModel(PlanBlockLayout(parameters), std::move(trace))};
+  const std::vector<StageInfo> stages = {
+      WholeModel(PlanBlockLayout(input.parameters), input.trace)};
   const ProgramInput program = {.plan = options.plan,
-                                .parameters = parameters,
+                                .parameters = input.parameters,
                                 .bytes_per_element = static_cast<int64_t>(SizeOf(options.dtype)),
                                 .mesh = {.replicas = static_cast<int>(input.world_size)},
                                 .stages = stages};
@@ -166,7 +153,7 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendModel(options, page);
   AppendPlan(input, page);
   MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
-  MUSTER_ASSIGN_OR_RETURN(const Program program, ProgramOf(input));
+  const Program program = ProgramOf(input);
   const StepFigures figures = FiguresOf(program);
   AppendMemory(figures, page);
   AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);

@@ -66,7 +66,7 @@ struct EngineMemory {
   int64_t gradients = 0;  // with the partial sums of ordered mode
   int64_t optimizer = 0;
   int64_t buffers = 0;           // of collectives
-  int64_t activations_peak = 0;  // of the tape, so far
+  int64_t activations_peak = 0;  // reserved for the tape so far
   int64_t total() const { return parameters + gradients + optimizer + buffers + activations_peak; }
 };
 

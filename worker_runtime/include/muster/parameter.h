@@ -55,6 +55,9 @@ class Parameter {
   void BindValue(Tensor value);
   void BindGradient(Tensor gradient);
 
+  // Forgets both.
+  void Unbind();
+
   const Tensor& value() const { return value_; }
   const Tensor& gradient() const { return gradient_; }
 
@@ -131,7 +134,7 @@ class ParameterStore {
   const DType dtype_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::string> unit_names_;
-  TensorPool pool_;
+  std::unique_ptr<TensorPool> pool_;  // of BindToOwnBuffers
   Tensor flat_values_;
   Tensor flat_gradients_;
 };

@@ -11,14 +11,17 @@
 // with the same result, to the bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "muster/device.h"
 #include "muster/parameter.h"
 #include "muster/tensor.h"
 
@@ -38,24 +41,36 @@ class Tape;
 
 namespace internal {
 
-// A function object in memory of a pool: no step after the first takes memory from the system for
-// it.
-class PooledFunction {
+// Host memory for what is dropped together: no step after the first takes any from the system.
+class FunctionMemory {
  public:
-  PooledFunction() = default;
-  ~PooledFunction() { Reset(); }
-  PooledFunction(PooledFunction&& other) noexcept { *this = std::move(other); }
-  PooledFunction& operator=(PooledFunction&& other) noexcept;
-
-  template <typename F>
-  PooledFunction(TensorPool& pool, F function);
-
-  explicit operator bool() const { return call_ != nullptr; }
-  void operator()(Tape& tape, const Tensor& dy) { call_(memory_.raw_data(), tape, dy); }
+  void* Take(size_t bytes);
+  // Everything may be used again.
   void Reset();
 
  private:
-  Tensor memory_;
+  std::vector<std::unique_ptr<std::byte[]>> chunks_;
+  size_t chunk_ = 0;  // the one in use
+  size_t used_ = 0;   // bytes of it
+};
+
+// A function object in such memory.
+class PlacedFunction {
+ public:
+  PlacedFunction() = default;
+  ~PlacedFunction() { Reset(); }
+  PlacedFunction(PlacedFunction&& other) noexcept { *this = std::move(other); }
+  PlacedFunction& operator=(PlacedFunction&& other) noexcept;
+
+  template <typename F>
+  PlacedFunction(FunctionMemory& memory, F function);
+
+  explicit operator bool() const { return call_ != nullptr; }
+  void operator()(Tape& tape, const Tensor& dy) { call_(object_, tape, dy); }
+  void Reset();
+
+ private:
+  void* object_ = nullptr;
   void (*call_)(void*, Tape&, const Tensor&) = nullptr;
   void (*destroy_)(void*) = nullptr;
 };
@@ -83,6 +98,9 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   TensorPool& pool() { return pool_; }
+  // Where the pool's device computes, and its kernels.
+  Queue& queue() { return queue_; }
+  const Operations& operations(DType dtype) const { return queue_.device().operations(dtype); }
   bool recording() const { return mode_ == Mode::kTrain; }
 
   // --- for operations
@@ -109,6 +127,11 @@ class Tape {
     Tensor addend;
   };
   InputTarget BeginGradient(int slot, DType dtype, Shape shape);
+
+  // Whether `gradient` is known to be the number 1: what a backward pass of a loss begins with.
+  bool IsOne(const Tensor& gradient) const {
+    return !gradient.empty() && gradient.raw_data() == one_;
+  }
 
   // --- for models and engines
   // ---------------------------------------------------------------------------------------
@@ -145,8 +168,8 @@ class Tape {
   static constexpr int kMaxWeights = 4;
 
   struct RecordedOperation {
-    internal::PooledFunction input_gradient;
-    internal::PooledFunction weight_gradient;
+    internal::PlacedFunction input_gradient;
+    internal::PlacedFunction weight_gradient;
     Tensor dy;
     int output_slot = Activation::kNoGradient;
     int num_weights = 0;
@@ -161,6 +184,7 @@ class Tape {
   RecordedOperation& NewRecord(absl::Span<Parameter* const> weights);
   int NewSlot();
   Tensor Seed(const Activation& output, double scale);
+  void EndReplay();
   void ReplayInput(RecordedOperation& record);
   void ReplayWeight(RecordedOperation& record);
 
@@ -168,18 +192,21 @@ class Tape {
   TensorPool& pool_;
   const Mode mode_;
 
+  Queue queue_;
   std::function<void(Parameter&)> ready_;
+  internal::FunctionMemory memory_;  // of the records, which go first
   std::vector<RecordedOperation> records_;
   std::vector<Tensor> gradients_;  // by slot
   std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
   Stage stage_ = Stage::kEmpty;
+  const void* one_ = nullptr;
 };
 
 template <typename F>
-internal::PooledFunction::PooledFunction(TensorPool& pool, F function)
-    : memory_(pool.Allocate(DType::kU8, {static_cast<int64_t>(sizeof(F))})) {
-  static_assert(alignof(F) <= TensorPool::kAlignment);
-  new (memory_.raw_data()) F(std::move(function));
+internal::PlacedFunction::PlacedFunction(FunctionMemory& memory, F function)
+    : object_(memory.Take(sizeof(F))) {
+  static_assert(alignof(F) <= alignof(std::max_align_t));
+  new (object_) F(std::move(function));
   call_ = [](void* object, Tape& tape, const Tensor& dy) { (*static_cast<F*>(object))(tape, dy); };
   destroy_ = [](void* object) { static_cast<F*>(object)->~F(); };
 }
@@ -191,10 +218,10 @@ Activation Tape::Record(Tensor output, absl::Span<Parameter* const> weights,
   RecordedOperation& record = NewRecord(weights);
   record.output_slot = NewSlot();
   if constexpr (!std::is_same_v<InputGradient, NoGradientFunction>) {
-    record.input_gradient = {pool_, std::move(input_gradient)};
+    record.input_gradient = {memory_, std::move(input_gradient)};
   }
   if constexpr (!std::is_same_v<WeightGradient, NoGradientFunction>) {
-    record.weight_gradient = {pool_, std::move(weight_gradient)};
+    record.weight_gradient = {memory_, std::move(weight_gradient)};
   }
   return {.value = std::move(output), .slot = record.output_slot};
 }

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "absl/types/span.h"
+#include "muster/device.h"
 #include "muster/dtype.h"
 
 namespace muster {
@@ -74,6 +75,9 @@ class Tensor {
   int64_t num_elements() const { return shape_.num_elements(); }
   size_t num_bytes() const { return num_elements() * SizeOf(dtype_); }
 
+  // False on a device without elements (meta), where reading one ends the process.
+  bool has_elements() const { return device_ == nullptr || device_->has_elements(); }
+
   // T must be the C++ type of dtype().
   template <typename T>
   T* data() const;
@@ -100,6 +104,7 @@ class Tensor {
   internal::Block* block_ = nullptr;  // null: borrowed
   Shape shape_;
   DType dtype_ = DType::kF32;
+  const Device* device_ = nullptr;  // null: the host's memory, borrowed
 };
 
 // Memory for tensors, kept for reuse: a block that comes back waits for a request of about its size.
@@ -120,7 +125,8 @@ class TensorPool {
 
   static constexpr size_t kAlignment = 64;
 
-  TensorPool();
+  // Memory of `device`, which outlives the pool; of a device without elements it has only sizes.
+  explicit TensorPool(const Device& device = Device::Cpu());
   ~TensorPool();
   TensorPool(const TensorPool&) = delete;
   TensorPool& operator=(const TensorPool&) = delete;
@@ -133,9 +139,9 @@ class TensorPool {
   void Trim();
   void ResetPeak();
   Usage usage() const;
+  const Device& device() const;
 
  private:
-  friend class Tape;
   struct State;
   friend struct internal::Block;
   friend void internal::DropOwner(internal::Block* block);

@@ -15,9 +15,11 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 #include "worker_runtime/checkpoint/safetensors.h"
+#include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/kernels/isa.h"
-#include "worker_runtime/plan/gpt_parameters.h"
+#include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/plan_text.h"
+#include "worker_runtime/plan/prove_program.h"
 
 namespace muster::testing {
 namespace {
@@ -331,10 +333,12 @@ TEST(Engine, FollowsTheLearningRateSchedule) {
   });
 }
 
-// By the words of launcher/commands/plan_command.cc, which has no model, only its sizes.
+// By the words of launcher/commands/plan_command.cc, whose model has no memory.
 TEST(Engine, HasThePlanHashThatMusterPlanPrints) {
   const Plan plan = SmallPlan(SumMode::kOrdered, 2);
-  const std::string text = plan::CanonicalText(plan, plan::GptParameters(kSmallGpt), DType::kF32);
+  ParameterStore store;
+  const auto gpt = Gpt::Create(kSmallGpt, store);
+  const std::string text = plan::CanonicalText(plan, engine::InfoOf(store), DType::kF32);
   const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
     return (*SmallTraining::Create(world, plan))->engine().PlanHash();
   });
@@ -576,6 +580,52 @@ TEST(Engine, SaysOnEveryRankThatThereIsNoCheckpoint) {
     return (*training)->engine().Load(directory.File("nothing")).status();
   });
   EXPECT_THAT(statuses, Each(HasStatusCode(absl::StatusCode::kNotFound)));
+}
+
+// What `muster plan` prints, from the model on the meta device, is what the process then reserves.
+TEST(Engine, ReservesWhatItsProgramSays) {
+  for (const std::string& preset : PlanPresetNames()) {
+    for (const SumMode mode : {SumMode::kFast, SumMode::kOrdered}) {
+      Plan plan = SmallPlan(mode, 3);
+      plan.optimizer = PlanPreset(preset)->optimizer;
+      OnRanks<int>(2, [&](Communicator& world) {
+        ParameterStore store;
+        const auto gpt = Gpt::Create(kSmallGpt, store);
+        const auto sizes = engine::SizesOf(kRows * kSmallGpt.context);
+        const auto trace = engine::RecordUse(store, [&](Tape& tape) -> absl::StatusOr<Loss> {
+          return (*gpt)->ComputeLoss(tape, {sizes, kRows, kSmallGpt.context}, sizes);
+        });
+        const auto parameters = engine::InfoOf(store);
+        const std::vector<plan::StageInfo> stages = {
+            plan::WholeModel(plan::PlanBlockLayout(parameters), *trace)};
+        const plan::ArenaBytes planned =
+            plan::FiguresOf(plan::CompileProgram({.plan = plan,
+                                                  .parameters = parameters,
+                                                  .mesh = {.replicas = world.size()},
+                                                  .stages = stages},
+                                                 world.rank()))
+                .peak;
+
+        auto engine = Engine::Create(world, store, plan);
+        for (int step = 0; step < 2; ++step) {
+          std::unique_ptr<SmallBatch> batch;
+          EXPECT_THAT((*engine)->Step([&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
+            batch = std::make_unique<SmallBatch>(step, 3 * world.rank() + index);
+            return (*gpt)->ComputeLoss(tape, batch->tokens(), batch->targets);
+          }),
+                      IsOk());
+        }
+        const EngineMemory memory = (*engine)->memory();
+        EXPECT_EQ(memory.parameters, At(planned, plan::Arena::kParameters));
+        EXPECT_EQ(memory.gradients,
+                  At(planned, plan::Arena::kGradients) + At(planned, plan::Arena::kPartialSums));
+        EXPECT_EQ(memory.optimizer, At(planned, plan::Arena::kOptimizer));
+        EXPECT_EQ(memory.buffers, At(planned, plan::Arena::kBuffers));
+        EXPECT_EQ(memory.activations_peak, At(planned, plan::Arena::kActivations));
+        return 0;
+      });
+    }
+  }
 }
 
 TEST(Engine, CountsItsMemory) {

@@ -1,0 +1,65 @@
+#include "worker_runtime/engine/meta_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/base/status_macros.h"
+
+namespace muster::engine {
+namespace {
+
+// Gives every parameter of a store sizes, and takes them back.
+class MetaBinding {
+ public:
+  explicit MetaBinding(ParameterStore& store) : store_(store) {
+    for (const auto& parameter : store.parameters()) {
+      MUSTER_CHECK(parameter->value().empty());  // its memory would be forgotten
+      parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
+      parameter->BindGradient(pool_.Allocate(parameter->dtype(), parameter->shape()));
+    }
+  }
+  ~MetaBinding() {
+    for (const auto& parameter : store_.parameters()) parameter->Unbind();
+  }
+
+ private:
+  ParameterStore& store_;
+  TensorPool pool_{Device::Meta()};
+};
+
+}  // namespace
+
+absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store,
+                                         absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss) {
+  const MetaBinding binding(store);
+  TensorPool pool(Device::Meta());
+  Tape tape(pool);
+  plan::UseTrace trace;
+  tape.OnGradientReady([&](Parameter& parameter) { trace.gradients.push_back(parameter.index()); });
+  const auto reserved = [&] { return static_cast<int64_t>(pool.usage().bytes_reserved); };
+  MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
+  trace.kept_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
+  const Activation output = std::exchange(made.output, {});
+  tape.Backward(output);
+  // Micro-batches after the first find the blocks of the one before.
+  trace.peak_bytes = std::max(reserved(), trace.kept_bytes);
+  return trace;
+}
+
+absl::Span<const int32_t> SizesOf(int64_t num_tokens) {
+  return absl::Span<const int32_t>(nullptr, static_cast<size_t>(num_tokens));
+}
+
+std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store) {
+  std::vector<plan::ParameterInfo> parameters;
+  for (const auto& parameter : store.parameters()) {
+    plan::ParameterInfo info = {.name = parameter->name(),
+                                .unit = parameter->unit(),
+                                .weight_decay = parameter->spec().weight_decay};
+    for (int i = 0; i < parameter->shape().rank(); ++i) info.shape.push_back(parameter->shape()[i]);
+    parameters.push_back(std::move(info));
+  }
+  return parameters;
+}
+
+}  // namespace muster::engine

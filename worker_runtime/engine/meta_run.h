@@ -1,0 +1,31 @@
+// What a micro-batch does to parameters and memory, found out without either: a forward and a backward
+// pass on the meta device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "muster/layers.h"
+#include "muster/parameter.h"
+#include "muster/tape.h"
+#include "worker_runtime/plan/parameter_info.h"
+#include "worker_runtime/plan/use_trace.h"
+
+namespace muster::engine {
+
+// Runs `loss` on a tape of the meta device, and its backward pass. Parameters that have no memory get
+// sizes for the time of the run; of tokens only the number matters (see SizesOf).
+//
+// Errors: those of `loss`. What reads a value ends the process: there are none.
+absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store,
+                                         absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss);
+
+// So many token ids, none of which may be read.
+absl::Span<const int32_t> SizesOf(int64_t num_tokens);
+
+// The parameters as a plan sees them.
+std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store);
+
+}  // namespace muster::engine

@@ -1,0 +1,54 @@
+// Where tensors live, and what computes on them.
+//
+//   TensorPool pool(Device::Meta());   // sizes only: what a model would take, without taking it
+//   Tape tape(pool);
+//   model.ComputeLoss(tape, batch, targets);
+//   pool.usage().peak_bytes_in_use
+//
+// A kernel is found by operation, device and dtype (nn/operations.h), and is put on a queue: on the cpu
+// it runs at once, on meta it is only counted. Reading a value on meta ends the process and says so.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "muster/dtype.h"
+
+namespace muster {
+
+struct Operations;
+
+// Threads: safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual absl::string_view name() const = 0;
+  // Whether tensors have elements, which the host may read.
+  virtual bool has_elements() const = 0;
+  // Ends the process for a type that the device does not compute in.
+  virtual const Operations& operations(DType dtype) const = 0;
+
+  static const Device& Cpu();
+  static const Device& Meta();
+};
+
+// Kernels in the order in which they were put there.
+//
+// Threads: thread-compatible.
+class Queue {
+ public:
+  // `device` outlives it.
+  explicit Queue(const Device& device) : device_(device) {}
+  const Device& device() const { return device_; }
+
+  // For kernels: one more was put here.
+  void Count() { ++num_kernels_; }
+  int64_t num_kernels() const { return num_kernels_; }
+
+ private:
+  const Device& device_;
+  int64_t num_kernels_ = 0;
+};
+
+}  // namespace muster

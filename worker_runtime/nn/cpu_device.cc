@@ -1,0 +1,183 @@
+// The host's kernels, found by dtype; each runs at once, on the caller's thread.
+#include <cstring>
+#include <string>
+
+#include "muster/layers.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/kernels/bias.h"
+#include "worker_runtime/kernels/elementwise.h"
+#include "worker_runtime/kernels/gelu.h"
+#include "worker_runtime/kernels/isa.h"
+#include "worker_runtime/kernels/layer_norm.h"
+#include "worker_runtime/kernels/matmul.h"
+#include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/nn/operations.h"
+#include "worker_runtime/nn/row_view.h"
+
+namespace muster {
+namespace {
+
+void Copy(Queue&, const Tensor& from, const Tensor& to) {
+  MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
+  std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
+}
+
+void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
+
+template <typename T>
+T* OrNull(const Tensor& tensor) {
+  return tensor.empty() ? nullptr : tensor.data<T>();
+}
+
+template <typename T>
+struct HostKernels {
+  static void Fill(Queue&, double value, const Tensor& x) {
+    for (T& element : x.span<T>()) element = static_cast<T>(value);
+  }
+  static void Add(Queue&, const Tensor& a, const Tensor& b, const Tensor& out) {
+    kernels::Elementwise<T>().add(a.data<T>(), b.data<T>(), out.data<T>(), out.num_elements());
+  }
+  static void Scale(Queue&, const Tensor& factor, const Tensor& x, const Tensor& out) {
+    kernels::Elementwise<T>().scale(*factor.data<T>(), x.data<T>(), out.data<T>(),
+                                    out.num_elements());
+  }
+  static void Multiply(Queue&, Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
+    const auto operand = [](const Tensor& tensor, bool transposed, int64_t rows, int64_t columns) {
+      return kernels::MatmulOperand<T>{
+          .data = tensor.data<T>(),
+          .stride = transposed ? rows : columns,
+          .transpose = transposed ? kernels::Transpose::kYes : kernels::Transpose::kNo};
+    };
+    kernels::Matmul({.m = p.m, .n = p.n, .k = p.k}, T{1}, operand(a, p.transpose_a, p.m, p.k),
+                    operand(b, p.transpose_b, p.k, p.n),
+                    kernels::MatmulResult<T>{
+                        .data = c.data<T>(), .stride = p.n, .beta = static_cast<T>(p.accumulate)});
+  }
+
+  static void BiasFill(Queue&, const Tensor& bias, const Tensor& residual, const Tensor& y) {
+    kernels::Bias<T>().fill(RowsOf(y.shape()), OrNull<T>(bias), OrNull<T>(residual), y.data<T>());
+  }
+  static void BiasGradient(Queue&, const Tensor& dy, const Tensor& dbias, bool accumulate) {
+    kernels::Bias<T>().gradient(RowsOf(dy.shape()), dy.data<T>(), dbias.data<T>(), accumulate);
+  }
+  static void GeluForward(Queue&, const Tensor& x, const Tensor& y) {
+    kernels::Gelu<T>().forward(x.data<T>(), y.data<T>(), y.num_elements());
+  }
+  static void GeluBackward(Queue&, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+    kernels::Gelu<T>().backward(x.data<T>(), dy.data<T>(), dx.data<T>(), dx.num_elements());
+  }
+
+  static typename kernels::LayerNormKernels<T>::Saved NormSaved(const Tensor& saved) {
+    return {.mean = saved.data<T>(), .rstd = saved.data<T>() + saved.shape()[1]};
+  }
+  static void LayerNormForward(Queue&, Operations::LayerNorm in, const Tensor& beta, double epsilon,
+                               const Tensor& y) {
+    kernels::LayerNorm<T>().forward(
+        RowsOf(y.shape()), in.x.data<T>(),
+        {.gamma = in.gamma.data<T>(), .beta = beta.data<T>(), .epsilon = epsilon}, y.data<T>(),
+        NormSaved(in.saved));
+  }
+  static void LayerNormInput(Queue&, Operations::LayerNorm in, const Tensor& dy,
+                             const Tensor& addend, const Tensor& dx) {
+    kernels::LayerNorm<T>().input_gradient(RowsOf(in.x.shape()), in.x.data<T>(), dy.data<T>(),
+                                           in.gamma.data<T>(), NormSaved(in.saved),
+                                           OrNull<T>(addend), dx.data<T>());
+  }
+  static void LayerNormWeight(Queue&, Operations::LayerNorm in, const Tensor& dy,
+                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate) {
+    kernels::LayerNorm<T>().weight_gradient(
+        RowsOf(in.x.shape()), in.x.data<T>(), dy.data<T>(), NormSaved(in.saved),
+        {.dgamma = dgamma.data<T>(), .dbeta = dbeta.data<T>(), .accumulate = accumulate});
+  }
+
+  static void EmbeddingForward(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
+                               const Tensor& table, const Tensor& positions, const Tensor& y) {
+    kernels::Embedding<T>().forward(shape, tokens, table.data<T>(), positions.data<T>(),
+                                    y.data<T>());
+  }
+  static void EmbeddingGradient(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
+                                const Tensor& dy, const Tensor& dtable, const Tensor& dpositions) {
+    kernels::Embedding<T>().token_gradient(shape, tokens, dy.data<T>(), dtable.data<T>());
+    kernels::Embedding<T>().position_gradient(shape, dy.data<T>(), dpositions.data<T>());
+  }
+
+  static typename kernels::AttentionKernels<T>::Saved AttentionSaved(const Tensor& saved) {
+    return {.row_max = saved.data<T>(), .row_scale = saved.data<T>() + saved.shape()[1]};
+  }
+  static void AttentionForward(Queue&, kernels::AttentionShape shape, const Tensor& qkv,
+                               const Tensor& out, const Tensor& saved, const Tensor& scratch) {
+    kernels::Attention<T>().forward(shape, qkv.data<T>(), out.data<T>(), AttentionSaved(saved),
+                                    scratch.data<T>());
+  }
+  static void AttentionBackward(Queue&, kernels::AttentionShape shape,
+                                Operations::AttentionGradient in, const Tensor& dqkv,
+                                const Tensor& scratch) {
+    kernels::Attention<T>().backward(shape, in.qkv.data<T>(), AttentionSaved(in.saved),
+                                     {.out = in.out.data<T>(), .dout = in.dout.data<T>()},
+                                     dqkv.data<T>(), scratch.data<T>());
+  }
+
+  static void Squares(Queue&, const Tensor& x, const Tensor& partials) {
+    MUSTER_CHECK(partials.num_elements() == kernels::NumNormBlocks(x.num_elements()));
+    kernels::SumOfSquares<T>().blocks(x.data<T>(), x.num_elements(), partials.data<double>());
+  }
+  static void AdamW(Queue&, const kernels::AdamWStep& step, const Tensor& gradient,
+                    const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
+    kernels::AdamW<T>().update(step, gradient.data<T>(),
+                               {.value = value.data<T>(),
+                                .first_moment = first_moment.data<T>(),
+                                .second_moment = second_moment.data<T>()},
+                               gradient.num_elements());
+  }
+
+  static kernels::CrossEntropySum CrossEntropy(Queue&, const Tensor& logits, const int32_t* targets,
+                                               const Tensor& dlogits, const Tensor& value) {
+    const kernels::CrossEntropySum sum = kernels::CrossEntropy<T>().run(
+        RowsOf(logits.shape()), logits.data<T>(), targets, OrNull<T>(dlogits));
+    *value.data<T>() = static_cast<T>(sum.loss);
+    return sum;
+  }
+
+  static constexpr Operations kOperations = {.copy = &Copy,
+                                             .clear = &Clear,
+                                             .fill = &Fill,
+                                             .add = &Add,
+                                             .scale = &Scale,
+                                             .multiply = &Multiply,
+                                             .bias_fill = &BiasFill,
+                                             .bias_gradient = &BiasGradient,
+                                             .gelu_forward = &GeluForward,
+                                             .gelu_backward = &GeluBackward,
+                                             .layer_norm_forward = &LayerNormForward,
+                                             .layer_norm_input = &LayerNormInput,
+                                             .layer_norm_weight = &LayerNormWeight,
+                                             .embedding_forward = &EmbeddingForward,
+                                             .embedding_gradient = &EmbeddingGradient,
+                                             .attention_forward = &AttentionForward,
+                                             .attention_backward = &AttentionBackward,
+                                             .squares = &Squares,
+                                             .adamw = &AdamW,
+                                             .cross_entropy = &CrossEntropy};
+};
+
+class CpuDevice final : public Device {
+ public:
+  absl::string_view name() const override { return "cpu"; }
+  bool has_elements() const override { return true; }
+  const Operations& operations(DType dtype) const override {
+    if (dtype == DType::kF32) return HostKernels<float>::kOperations;
+    MUSTER_CHECK(dtype == DType::kF64);
+    return HostKernels<double>::kOperations;
+  }
+};
+
+}  // namespace
+
+std::string InstructionSet() { return std::string(kernels::ToString(kernels::BestIsa())); }
+
+const Device& Device::Cpu() {
+  static const CpuDevice device;
+  return device;
+}
+
+}  // namespace muster

@@ -1,0 +1,84 @@
+// The kernels of one device for one dtype. What a layer computes goes through here, so a layer knows no
+// device; kernels/ says what each computes.
+//
+// Every function puts its kernel on the queue and returns; its tensors live until it has run.
+#pragma once
+
+#include <cstdint>
+
+#include "muster/device.h"
+#include "muster/tensor.h"
+#include "worker_runtime/kernels/adamw.h"
+#include "worker_runtime/kernels/attention.h"
+#include "worker_runtime/kernels/cross_entropy.h"
+#include "worker_runtime/kernels/embedding.h"
+
+namespace muster {
+
+// c = op(a) op(b) [+ c], rows by columns.
+struct Product {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+};
+
+// An empty tensor stands for an argument that is left out, where the kernel has one.
+struct Operations {
+  // `to` may be longer.
+  void (*copy)(Queue&, const Tensor& from, const Tensor& to);
+  void (*clear)(Queue&, const Tensor& x);
+  void (*fill)(Queue&, double value, const Tensor& x);
+  void (*add)(Queue&, const Tensor& a, const Tensor& b, const Tensor& out);
+  // out = factor[0] * x
+  void (*scale)(Queue&, const Tensor& factor, const Tensor& x, const Tensor& out);
+  void (*multiply)(Queue&, Product product, const Tensor& a, const Tensor& b, const Tensor& c);
+
+  void (*bias_fill)(Queue&, const Tensor& bias, const Tensor& residual, const Tensor& y);
+  void (*bias_gradient)(Queue&, const Tensor& dy, const Tensor& dbias, bool accumulate);
+  void (*gelu_forward)(Queue&, const Tensor& x, const Tensor& y);
+  void (*gelu_backward)(Queue&, const Tensor& x, const Tensor& dy, const Tensor& dx);
+
+  // `saved` [2, rows]: mean and 1 / deviation.
+  struct LayerNorm {
+    const Tensor& x;
+    const Tensor& gamma;
+    const Tensor& saved;
+  };
+  void (*layer_norm_forward)(Queue&, LayerNorm in, const Tensor& beta, double epsilon,
+                             const Tensor& y);
+  void (*layer_norm_input)(Queue&, LayerNorm in, const Tensor& dy, const Tensor& addend,
+                           const Tensor& dx);
+  void (*layer_norm_weight)(Queue&, LayerNorm in, const Tensor& dy, const Tensor& dgamma,
+                            const Tensor& dbeta, bool accumulate);
+
+  void (*embedding_forward)(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
+                            const Tensor& table, const Tensor& positions, const Tensor& y);
+  void (*embedding_gradient)(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
+                             const Tensor& dy, const Tensor& dtable, const Tensor& dpositions);
+
+  // `saved` [2, batch * heads * sequence]: largest score and 1 / sum of each row.
+  void (*attention_forward)(Queue&, kernels::AttentionShape shape, const Tensor& qkv,
+                            const Tensor& out, const Tensor& saved, const Tensor& scratch);
+  struct AttentionGradient {
+    const Tensor& qkv;
+    const Tensor& saved;
+    const Tensor& out;
+    const Tensor& dout;
+  };
+  void (*attention_backward)(Queue&, kernels::AttentionShape shape, AttentionGradient in,
+                             const Tensor& dqkv, const Tensor& scratch);
+
+  // partials[b] = the squares of block b of x, partials [blocks of x] of f64 (kernels/sum_of_squares.h).
+  void (*squares)(Queue&, const Tensor& x, const Tensor& partials);
+  void (*adamw)(Queue&, const kernels::AdamWStep& step, const Tensor& gradient, const Tensor& value,
+                const Tensor& first_moment, const Tensor& second_moment);
+
+  // `value` [1] receives the sum of the losses. On meta no loss is known, and every row counts.
+  kernels::CrossEntropySum (*cross_entropy)(Queue&, const Tensor& logits, const int32_t* targets,
+                                            const Tensor& dlogits, const Tensor& value);
+};
+
+}  // namespace muster
