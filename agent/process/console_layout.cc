@@ -25,9 +25,7 @@ class Folding {
   void Open(const ConsoleSource& source) { prefixes_[source.rank] = source.prefix; }
   bool is_on() const { return folder_.has_value(); }
 
-  void Add(Rank rank, absl::string_view text, MonoTime now) {
-    folder_->Add({ConsoleStream::kStdout, rank, text}, now);
-  }
+  void Add(Rank rank, absl::string_view text, MonoTime now) { folder_->Add(rank, text, now); }
   // Calls print(prefix, text) for each line that is due.
   template <typename Print>
   void TakeDue(MonoTime now, Print print) {

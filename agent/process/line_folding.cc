@@ -11,20 +11,20 @@ std::string MakeFoldedPrefix(absl::string_view host, const std::vector<Rank>& ra
   return absl::StrCat("[", host, ":", FormatRanks(ranks), " ×", ranks.size(), "] ");
 }
 
-void LineFolder::Add(const Line& line, MonoTime now) {
-  auto [newest, is_new] = newest_.try_emplace(Key(line.stream, std::string(line.text)), 0);
-  const auto last = last_of_rank_.find(line.rank);
+void LineFolder::Add(Rank rank, absl::string_view text, MonoTime now) {
+  auto [newest, is_new] = newest_.try_emplace(std::string(text), 0);
+  const auto last = last_of_rank_.find(rank);
   // Joining a line older than the rank's last one would change the order of the rank's lines.
   const bool joins = !is_new && (last == last_of_rank_.end() || newest->second > last->second);
   if (joins) {
     std::vector<Rank>& ranks = held_[newest->second - front_number_].line.ranks;
-    ranks.insert(std::upper_bound(ranks.begin(), ranks.end(), line.rank), line.rank);
+    ranks.insert(std::upper_bound(ranks.begin(), ranks.end(), rank), rank);
   } else {
     newest->second = front_number_ + static_cast<int64_t>(held_.size());
-    held_.push_back({{line.stream, std::string(line.text), {line.rank}}, now});
-    bytes_held_ += line.text.size() + sizeof(Held);
+    held_.push_back({{std::string(text), {rank}}, now});
+    bytes_held_ += text.size() + sizeof(Held);
   }
-  last_of_rank_[line.rank] = newest->second;
+  last_of_rank_[rank] = newest->second;
 }
 
 bool LineFolder::IsDue(const Held& held, MonoTime now) const {
@@ -42,7 +42,7 @@ FoldedLine LineFolder::TakeFront() {
   FoldedLine line = std::move(held_.front().line);
   held_.pop_front();
   bytes_held_ -= line.text.size() + sizeof(Held);
-  const auto newest = newest_.find(Key(line.stream, line.text));
+  const auto newest = newest_.find(line.text);
   if (newest->second == front_number_) newest_.erase(newest);
   ++front_number_;
   return line;

@@ -1,7 +1,8 @@
 // --fold: a line that several ranks print within a short time appears once, with the ranks and
 // their number.
 //
-// Lines of one rank keep their order. Pure; time is an argument.
+// Lines of one rank keep their order. One folder per console: what goes to another is not its like.
+// Pure; time is an argument.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,6 @@
 namespace muster::agent {
 
 struct FoldedLine {
-  ConsoleStream stream = ConsoleStream::kStdout;
   std::string text;
   std::vector<Rank> ranks;  // ascending, at least one
   friend bool operator==(const FoldedLine&, const FoldedLine&) = default;
@@ -37,12 +37,7 @@ class LineFolder {
   };
   explicit LineFolder(Options options) : options_(options) {}
 
-  struct Line {
-    ConsoleStream stream = ConsoleStream::kStdout;
-    Rank rank;
-    absl::string_view text;
-  };
-  void Add(const Line& line, MonoTime now);
+  void Add(Rank rank, absl::string_view text, MonoTime now);
 
   // The lines that are due at `now`, in the order in which they were first printed.
   std::vector<FoldedLine> TakeDue(MonoTime now);
@@ -55,8 +50,6 @@ class LineFolder {
     FoldedLine line;
     MonoTime first_seen;
   };
-  using Key = std::pair<ConsoleStream, std::string>;
-
   bool IsDue(const Held& held, MonoTime now) const;
   FoldedLine TakeFront();
 
@@ -64,9 +57,9 @@ class LineFolder {
   const Options options_;
   // Loop thread only.
   std::deque<Held> held_;
-  int64_t front_number_ = 0;                     // of held_.front(), counted over all lines
-  absl::btree_map<Key, int64_t> newest_;         // number of the newest held line with this text
-  absl::btree_map<Rank, int64_t> last_of_rank_;  // number of the line that the rank printed last
+  int64_t front_number_ = 0;                      // of held_.front(), counted over all lines
+  absl::btree_map<std::string, int64_t> newest_;  // number of the newest held line with this text
+  absl::btree_map<Rank, int64_t> last_of_rank_;   // number of the line that the rank printed last
   size_t bytes_held_ = 0;
 };
 

@@ -49,8 +49,8 @@ struct LogPump::State {
     Pipe(asio::io_context& loop, int id) : id(id), end(loop) {}
     const int id;
     ConsoleStream stream = ConsoleStream::kStdout;
-    Worker* worker = nullptr;  // workers outlive their pipes: both go in CloseAttempt and
-                               // OpenAttempt, pipes first
+    // Workers outlive their pipes: both go in CloseAttempt and OpenAttempt, pipes first.
+    Worker* worker = nullptr;
     asio::posix::stream_descriptor end;
     bool is_terminal = false;
     bool is_waiting = false;

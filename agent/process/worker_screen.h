@@ -53,8 +53,8 @@ class WorkerScreen {
 
  private:
   struct Cell {
-    std::string glyph;  // one code point with what combines with it; empty: covered by the cell
-                        // before, which is wide
+    // One code point with what combines with it; empty: covered by the cell before, which is wide.
+    std::string glyph;
     std::string style;  // SGR sequences in force
   };
   using Row = std::vector<Cell>;

@@ -19,8 +19,9 @@ class Daemon : public JobTest {
   void SetUp() override {
     JobTest::SetUp();
     const std::string port_file = directory() + "/port";
-    daemon_.emplace(
-        StartProgram({MusterdBinary(), "--listen=127.0.0.1:0", "--port_file=" + port_file}));
+    daemon_.emplace(StartProgram(
+        Arguments{MusterdBinary(), "--listen=127.0.0.1:0", "--port_file=" + port_file} +
+        Options()));
     ASSERT_TRUE(WaitUntil([&] {
       return !ReadFile(port_file).empty() && ReadFile(port_file).back() == '\n';
     })) << ToString(daemon_->Wait(absl::ZeroDuration()));
@@ -34,12 +35,17 @@ class Daemon : public JobTest {
     JobTest::TearDown();
   }
 
-  Subprocess StartAgent(const std::string& run_id, int node, const Arguments& rest) const {
+  virtual Arguments Options() const { return {}; }
+
+  Subprocess StartAgent(const std::string& run_id, int node, const Arguments& rest,
+                        const Environment& changes = {}) const {
     return Start(Arguments{"run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=" + run_id,
                            "--rdzv_endpoint=127.0.0.1:" + port_,
                            absl::StrCat("--local_addr=127.0.0.", node)} +
-                 rest);
+                     rest,
+                 changes);
   }
+  bool DaemonSays(const std::string& text) { return daemon_->WaitForOutput(text); }
   void RunJob(const std::string& run_id, const Arguments& rest) const {
     Subprocess one = StartAgent(run_id, 1, rest), other = StartAgent(run_id, 2, rest);
     EXPECT_THAT(one.Wait(), ExitsWith(0));
@@ -83,6 +89,21 @@ TEST_F(Daemon, StartsANewInstanceWhenAnIdIsUsedAgain) {
   RunJob("again", {script});
   RunJob("again", {script});
   EXPECT_EQ(ReadOut("rank0"), "0\n0\n") << "the second job does not count the first one's rounds";
+}
+
+class OpenDaemon : public Daemon {
+  Arguments Options() const override { return {"--auth=none"}; }
+};
+
+TEST_F(OpenDaemon, LetsInWhoeverAsksWithoutAuthentication) {
+  EXPECT_TRUE(DaemonSays("without authentication (--auth=none)"));
+  const TemporaryDirectory other_home;
+  const std::string script = ShellScript("train.sh", "exit 0");
+  Subprocess one = StartAgent("open", 1, {"--auth=none", script});
+  Subprocess other =
+      StartAgent("open", 2, {script}, {{"MUSTER_AUTH", "none"}, {"HOME", other_home.path()}});
+  EXPECT_THAT(one.Wait(), ExitsWith(0));
+  EXPECT_THAT(other.Wait(), ExitsWith(0));
 }
 
 }  // namespace

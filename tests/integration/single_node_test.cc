@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -145,6 +146,25 @@ TEST_F(Script, IsRunByThePythonOfPythonExec) {
   const std::string script = PythonScript("train.py", "");
   EXPECT_EQ(Run({"run", script, "x"}, {{"PYTHON_EXEC", python}}).out,
             absl::StrCat("mine -u ", script, " x\n"));
+}
+
+TEST_F(Script, ThatIsExecutableAndAPythonTextIsRunByTheChosenPython) {
+  const std::string python = ShellScript("mypython", "echo mine \"$@\"");
+  for (const char* head : {"#!/usr/bin/env python3\n", "#!/no/such/python\n", ""}) {
+    const std::string script = directory() + "/train";
+    WriteFile(script, absl::StrCat(head, "print('theirs')\n"));
+    ASSERT_EQ(chmod(script.c_str(), 0755), 0);
+    EXPECT_EQ(Run({"run", script, "x"}, {{"PYTHON_EXEC", python}}).out,
+              absl::StrCat("mine -u ", script, " x\n"))
+        << head;
+  }
+}
+
+TEST_F(Script, ThatCannotImportSomethingIsToldWhichPythonRanIt) {
+  const SubprocessResult result =
+      Run({"run", PythonScript("train.py", "import no_such_module_of_ours\n")});
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err, ContainsRegex("python    : /[^ ]*python3[^ ]* \\(.*PYTHON_EXEC"));
 }
 
 TEST_F(Script, MayFollowWithoutTheSubcommand) {

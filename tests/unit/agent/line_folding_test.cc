@@ -12,9 +12,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr ConsoleStream kOut = ConsoleStream::kStdout;
-constexpr ConsoleStream kErr = ConsoleStream::kStderr;
-
 MonoTime AtMs(int ms) { return MonoTime::At(absl::Milliseconds(ms)); }
 
 LineFolder MakeFolder(int num_ranks) {
@@ -27,58 +24,51 @@ TEST(MakeFoldedPrefix, NamesRanksAndTheirNumber) {
 
 TEST(LineFolder, FoldsEqualLinesOfSeveralRanks) {
   LineFolder folder = MakeFolder(3);
-  folder.Add({kOut, Rank(2), "hello"}, AtMs(0));
-  folder.Add({kOut, Rank(0), "hello"}, AtMs(10));
+  folder.Add(Rank(2), "hello", AtMs(0));
+  folder.Add(Rank(0), "hello", AtMs(10));
   EXPECT_THAT(folder.TakeDue(AtMs(49)), IsEmpty());
   EXPECT_EQ(folder.NextDeadline(), AtMs(50));
-  EXPECT_THAT(folder.TakeDue(AtMs(50)), ElementsAre(FoldedLine{kOut, "hello", {Rank(0), Rank(2)}}));
+  EXPECT_THAT(folder.TakeDue(AtMs(50)), ElementsAre(FoldedLine{"hello", {Rank(0), Rank(2)}}));
   EXPECT_TRUE(folder.NextDeadline().is_infinite());
 }
 
 TEST(LineFolder, DoesNotWaitOnceEveryRankHasPrintedTheLine) {
   LineFolder folder = MakeFolder(2);
-  folder.Add({kOut, Rank(0), "hello"}, AtMs(0));
-  folder.Add({kOut, Rank(1), "hello"}, AtMs(1));
-  EXPECT_THAT(folder.TakeDue(AtMs(1)), ElementsAre(FoldedLine{kOut, "hello", {Rank(0), Rank(1)}}));
-}
-
-TEST(LineFolder, KeepsLinesOfDifferentStreamsApart) {
-  LineFolder folder = MakeFolder(2);
-  folder.Add({kOut, Rank(0), "x"}, AtMs(0));
-  folder.Add({kErr, Rank(1), "x"}, AtMs(0));
-  EXPECT_THAT(folder.TakeAll(), SizeIs(2));
+  folder.Add(Rank(0), "hello", AtMs(0));
+  folder.Add(Rank(1), "hello", AtMs(1));
+  EXPECT_THAT(folder.TakeDue(AtMs(1)), ElementsAre(FoldedLine{"hello", {Rank(0), Rank(1)}}));
 }
 
 TEST(LineFolder, PrintsALineThatOneRankRepeatsAsOftenAsItCame) {
   LineFolder folder = MakeFolder(2);
-  folder.Add({kOut, Rank(0), "x"}, AtMs(0));
-  folder.Add({kOut, Rank(0), "x"}, AtMs(1));
+  folder.Add(Rank(0), "x", AtMs(0));
+  folder.Add(Rank(0), "x", AtMs(1));
   EXPECT_THAT(folder.TakeAll(),
-              ElementsAre(FoldedLine{kOut, "x", {Rank(0)}}, FoldedLine{kOut, "x", {Rank(0)}}));
+              ElementsAre(FoldedLine{"x", {Rank(0)}}, FoldedLine{"x", {Rank(0)}}));
 }
 
 TEST(LineFolder, KeepsTheOrderOfEachRanksLines) {
   LineFolder folder = MakeFolder(2);
-  folder.Add({kOut, Rank(0), "a"}, AtMs(0));
-  folder.Add({kOut, Rank(0), "b"}, AtMs(0));
-  folder.Add({kOut, Rank(1), "b"}, AtMs(1));
-  folder.Add({kOut, Rank(1), "a"}, AtMs(1));
-  EXPECT_THAT(folder.TakeAll(), ElementsAre(FoldedLine{kOut, "a", {Rank(0)}},
-                                            FoldedLine{kOut, "b", {Rank(0), Rank(1)}},
-                                            FoldedLine{kOut, "a", {Rank(1)}}));
+  folder.Add(Rank(0), "a", AtMs(0));
+  folder.Add(Rank(0), "b", AtMs(0));
+  folder.Add(Rank(1), "b", AtMs(1));
+  folder.Add(Rank(1), "a", AtMs(1));
+  EXPECT_THAT(folder.TakeAll(),
+              ElementsAre(FoldedLine{"a", {Rank(0)}}, FoldedLine{"b", {Rank(0), Rank(1)}},
+                          FoldedLine{"a", {Rank(1)}}));
 }
 
 TEST(LineFolder, StartsAnewForALineThatComesAfterItsLikesWerePrinted) {
   LineFolder folder = MakeFolder(3);
-  folder.Add({kOut, Rank(0), "x"}, AtMs(0));
+  folder.Add(Rank(0), "x", AtMs(0));
   EXPECT_THAT(folder.TakeDue(AtMs(60)), SizeIs(1));
-  folder.Add({kOut, Rank(1), "x"}, AtMs(61));
-  EXPECT_THAT(folder.TakeDue(AtMs(111)), ElementsAre(FoldedLine{kOut, "x", {Rank(1)}}));
+  folder.Add(Rank(1), "x", AtMs(61));
+  EXPECT_THAT(folder.TakeDue(AtMs(111)), ElementsAre(FoldedLine{"x", {Rank(1)}}));
 }
 
 TEST(LineFolder, HoldsABoundedNumberOfBytes) {
   LineFolder folder({.window = absl::Milliseconds(50), .num_ranks = 2, .bytes_max = 1000});
-  for (int i = 0; i < 10; ++i) folder.Add({kOut, Rank(0), std::string(200, 'a' + i)}, AtMs(0));
+  for (int i = 0; i < 10; ++i) folder.Add(Rank(0), std::string(200, 'a' + i), AtMs(0));
   const auto due = folder.TakeDue(AtMs(0));
   ASSERT_FALSE(due.empty());
   EXPECT_EQ(due.front().text, std::string(200, 'a'));
