@@ -14,6 +14,7 @@
 #include <iterator>
 #include <memory>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -56,7 +57,7 @@ std::vector<int> KillProcessesOf(const std::string& directory) {
       if (!pidfd || !IsOfJob(name, directory)) continue;
       if (!SendSignal(pidfd, SIGKILL)) continue;
       found = true;
-      if (killed.empty() || killed.back() != pid) killed.push_back(pid);
+      if (!absl::c_linear_search(killed, pid)) killed.push_back(pid);
     }
     if (!found) break;
   }

@@ -57,6 +57,11 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   lease.duration = options.lease;
   const auto server = RendezvousServer::Create(
       loop, {.lease = lease, .owners = *owners, .tls = options.tls, .host_name = HostName()});
+  // Before anybody can know that it listens, and end it.
+  asio::signal_set signals(loop, SIGTERM, SIGINT);
+  signals.async_wait([&](const asio::error_code&, int) {
+    server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });
+  });
   const auto port = server->Listen(options.listen.host, options.listen.port);
   if (!port.ok()) return Fail(port.status());
   if (!options.port_file.empty()) {
@@ -69,10 +74,6 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
             << ToString(muster::Endpoint{.host = options.listen.host, .port = *port})
             << (options.authentication ? "" : muster::kAuthenticationOff) << std::endl;
 
-  asio::signal_set signals(loop, SIGTERM, SIGINT);
-  signals.async_wait([&](const asio::error_code&, int) {
-    server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });
-  });
   loop.run();
   return 0;
 }
