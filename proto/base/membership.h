@@ -37,7 +37,7 @@ struct RendezvousSettings {
   friend bool operator==(const RendezvousSettings&, const RendezvousSettings&) = default;
 };
 
-// Membership leases (DESIGN: leases and fencing). Monotonic clocks; an agent counts from the send,
+// Membership leases (proto/README.md, "Protocol"). Monotonic clocks; an agent counts from the send,
 // the server from the receipt plus the margin, so that the agent's belief ends first.
 struct LeaseSettings {
   absl::Duration duration = absl::Seconds(6);

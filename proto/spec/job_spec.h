@@ -56,7 +56,7 @@ struct Program {
   };
   Kind kind = Kind::kScript;
   std::string name;
-  std::vector<std::string> args;  // never touched
+  std::vector<std::string> args;  // as given; WorkerArguments fills in the local rank
   bool run_path = false;          // --run_path: accepted; the script is a file run by Python
   friend bool operator==(const Program&, const Program&) = default;
 };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "asio/posix/stream_descriptor.hpp"
 #include "proto/base/endpoint.h"
 
 namespace muster::rendezvous {
@@ -20,6 +21,13 @@ constexpr int kAcceptedPerTurn = 64;
 constexpr std::chrono::milliseconds kTryAgain(100);
 // Data that a peer does not acknowledge for this long breaks its connection.
 constexpr int kUnacknowledgedMillis = 20000;
+// Who says nothing for this long is gRPC's to wait for.
+constexpr std::chrono::seconds kFirstByteTime(1);
+
+// The store of PyTorch, which torchrun's agents meet at, begins each request with a small number, its
+// kind; TLS begins with 22 and HTTP/2 with a letter.
+// Source: torch 2.15, torch/csrc/distributed/c10d/TCPStoreBackend.hpp, QueryType; 1.13 likewise.
+bool IsTorchsStore(unsigned char first_byte) { return first_byte < 22; }
 
 absl::Status BindError(const asio::ip::tcp::endpoint& address, const asio::error_code& error) {
   const std::string what = absl::StrCat("cannot listen on ", ToText(address), ": ");
@@ -37,6 +45,18 @@ absl::Status BindError(const asio::ip::tcp::endpoint& address, const asio::error
 }
 
 }  // namespace
+
+struct ConnectionListener::Greeting {
+  explicit Greeting(const asio::any_io_executor& loop) : descriptor(loop), deadline(loop) {}
+  asio::posix::stream_descriptor descriptor;
+  asio::steady_timer deadline;
+  std::string peer;
+};
+
+ConnectionListener::ConnectionListener(asio::io_context& loop, int max_descriptor)
+    : mailbox_(loop), acceptor_(loop), again_(loop), max_descriptor_(max_descriptor) {}
+
+ConnectionListener::~ConnectionListener() { mailbox_.Close(); }
 
 std::string ToText(const asio::ip::tcp::endpoint& address) {
   asio::ip::address ip = address.address();
@@ -100,9 +120,37 @@ void ConnectionListener::AcceptSome() {
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMillis,
                  sizeof kUnacknowledgedMillis);
-    events_.on_connection(std::move(fd), ToText(peer));
+    AwaitFirstByte(std::move(fd), ToText(peer));
   }
   Await();
+}
+
+void ConnectionListener::AwaitFirstByte(UniqueFd connection, std::string peer) {
+  const uint64_t id = next_id_++;
+  auto& greeting = *(greetings_[id] = std::make_unique<Greeting>(acceptor_.get_executor()));
+  greeting.descriptor.assign(connection.release());
+  greeting.peer = std::move(peer);
+  greeting.deadline.expires_after(kFirstByteTime);
+  const auto go_on = [this, mailbox = mailbox_, id](const asio::error_code& error) {
+    if (!error) mailbox.Post([this, id] { OnFirstByte(id); });
+  };
+  greeting.descriptor.async_wait(asio::posix::stream_descriptor::wait_read, go_on);
+  greeting.deadline.async_wait(go_on);
+}
+
+void ConnectionListener::OnFirstByte(uint64_t id) {
+  const auto found = greetings_.find(id);
+  if (found == greetings_.end()) return;  // the byte and the deadline came together
+  const std::string peer = std::move(found->second->peer);
+  UniqueFd connection(found->second->descriptor.release());
+  greetings_.erase(found);
+  unsigned char first = 0;
+  const bool is_there = ::recv(connection.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+  if (is_there && IsTorchsStore(first)) {
+    events_.on_torchrun(peer);
+  } else {
+    events_.on_connection(std::move(connection), peer);
+  }
 }
 
 }  // namespace muster::rendezvous

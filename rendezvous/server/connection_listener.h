@@ -4,9 +4,14 @@
 //
 // Since the kernel gives out the lowest free number, a connection whose number reaches
 // `max_descriptor` means that all below are in use; it is closed at once.
+//
+// The first byte is looked at before that: torchrun's agents come here too, when the nodes of a job
+// were started by different launchers, and their people should hear why nothing happens.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,6 +26,8 @@ namespace muster::rendezvous {
 
 struct ListenerEvents {
   std::function<void(UniqueFd connection, std::string peer)> on_connection;
+  // A connection was closed because a torchrun agent is at its other end.
+  std::function<void(std::string peer)> on_torchrun;
   // A connection was closed because descriptors run out.
   std::function<void(std::string peer)> on_turned_away;
 };
@@ -39,17 +46,20 @@ class ConnectionListener {
   //         kUnavailable: anything else.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Listen(
       asio::io_context& loop, const asio::ip::tcp::endpoint& address, int max_descriptor);
-  ~ConnectionListener() { mailbox_.Close(); }
+  ~ConnectionListener();
 
   int port() const { return port_; }
   // Once. Until then connections wait in the kernel.
   void Start(ListenerEvents events);
 
  private:
-  ConnectionListener(asio::io_context& loop, int max_descriptor)
-      : mailbox_(loop), acceptor_(loop), again_(loop), max_descriptor_(max_descriptor) {}
+  ConnectionListener(asio::io_context& loop, int max_descriptor);
   void Await();
   void AcceptSome();
+  void AwaitFirstByte(UniqueFd connection, std::string peer);
+  void OnFirstByte(uint64_t id);
+
+  struct Greeting;  // a connection that has said nothing yet
 
   const LoopMailbox mailbox_;
   asio::ip::tcp::acceptor acceptor_;
@@ -57,6 +67,8 @@ class ConnectionListener {
   const int max_descriptor_;
   int port_ = 0;
   ListenerEvents events_;
+  uint64_t next_id_ = 0;
+  std::map<uint64_t, std::unique_ptr<Greeting>> greetings_;
 };
 
 }  // namespace muster::rendezvous

@@ -162,6 +162,13 @@ absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
                            [s](UniqueFd fd, const std::string& peer) {
                              s->OnConnectionOnLoop(std::move(fd), peer);
                            },
+                       .on_torchrun =
+                           [s](const std::string& peer) {
+                             s->events_.on_wasted(
+                                 peer, absl::InvalidArgumentError(
+                                           "a torchrun agent wants to join there: start every node "
+                                           "of the job with muster, or every one with torchrun"));
+                           },
                        .on_turned_away =
                            [s](const std::string& peer) {
                              s->events_.on_wasted(

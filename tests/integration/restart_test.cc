@@ -40,6 +40,16 @@ TEST_F(Restart, EndsWithTheWorkersCodeWhenTheBudgetIsSpent) {
       << ToString(result);
 }
 
+TEST_F(Restart, IsAnnouncedOnOneNodeTooAndWhatTheWorkerSaidIsShownOnce) {
+  const std::string script =
+      ShellScript("train.sh", "echo 'loss is NaN' >&2\n[ $TORCHELASTIC_RESTART_COUNT = 1 ]");
+  const SubprocessResult good = Run({"run", "--max_restarts=1", script});
+  EXPECT_THAT(good, ExitsWith(0));
+  EXPECT_THAT(good.err, HasSubstr("restart 1 of 1: "));
+  const SubprocessResult bad = Run({"run", script});
+  EXPECT_THAT(bad.err, HasSubstr("shown above, ending with: loss is NaN\n"));
+}
+
 TEST_F(Restart, DoesNotHappenByDefault) {
   const std::string script = ShellScript("train.sh", kFailsUntil);
   EXPECT_THAT(Run({"run", "--nproc_per_node=2", script, "1"}), ExitsWith(3));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
@@ -48,6 +49,41 @@ TEST_F(Refusal, TellsAnElasticJobHowManyNodesAreMissing) {
       StartElastic(1, "2:4", {"--rdzv_conf=join_timeout=2", script()}).Wait();
   EXPECT_THAT(result, ExitsWith(4));
   EXPECT_THAT(result.err, ContainsRegex("1 (more )?of|1 of (at least )?2")) << ToString(result);
+}
+
+// What the store of PyTorch, where torchrun's agents meet, is greeted with.
+TEST_F(Refusal, TellsThatANodeWasStartedByTorchrun) {
+  Subprocess host = StartElastic(1, "2", {script()});
+  ASSERT_TRUE(SaysThatItWaits(host));
+  const std::string greet =
+      "import socket, sys\n"
+      "s = socket.create_connection((sys.argv[1].split(':')[0], int(sys.argv[1].split(':')[1])))\n"
+      "s.sendall(b'\\x00\\xce\\xf7\\x85\\x3c')\n"
+      "try:\n"
+      "    print(s.recv(1))\n"
+      "except ConnectionResetError:\n"
+      "    print(b'')\n";
+  const SubprocessResult agent =
+      StartProgram({"/usr/bin/env", "python3", PythonScript("greet.py", greet), endpoint()}).Wait();
+  EXPECT_THAT(agent.out, HasSubstr("b''")) << "the connection is closed";
+  EXPECT_TRUE(host.WaitForOutput("a torchrun agent wants to join there"));
+  host.Signal(SIGTERM);
+  EXPECT_THAT(host.Wait(), ExitsWith(143));
+}
+
+TEST_F(Refusal, TellsThatARealTorchrunWantsToJoin) {
+  const std::string python = PeerPython();
+  if (python.empty()) GTEST_SKIP() << kNoPeerPython;
+  Subprocess host = StartElastic(1, "2", {script()});
+  ASSERT_TRUE(SaysThatItWaits(host));
+  Subprocess torchrun =
+      StartProgram({python, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv_backend=c10d",
+                    "--rdzv_id=elastic", absl::StrCat("--rdzv_endpoint=", endpoint()),
+                    "--rdzv_conf=is_host=0,read_timeout=5", script()});
+  EXPECT_TRUE(host.WaitForOutput("a torchrun agent wants to join there", absl::Seconds(90)));
+  torchrun.Signal(SIGKILL);
+  host.Signal(SIGTERM);
+  EXPECT_THAT(host.Wait(), ExitsWith(143));
 }
 
 TEST_F(Refusal, MeetsAStrangerWithAnotherSecretAndTellsThePersonWhatToDo) {

@@ -2,18 +2,17 @@
 // port.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
+#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr char kSetTimer[] =
     "printf '{\"version\": 1, \"pid\": %d, \"scope_id\": \"%s\", \"expiration_time\": %d, "
@@ -61,6 +60,27 @@ TEST_F(FileTimer, DoesNotReplaceAFileThatIsNotAPipe) {
 TEST_F(FileTimer, IsNotServedUnlessItIsAskedFor) {
   const std::string script = ShellScript("train.sh", "[ -z \"$TORCHELASTIC_TIMER_FILE\" ]");
   EXPECT_THAT(Run({"run", script}), ExitsWith(0));
+}
+
+// Source: PyTorch's documentation of torch.distributed.elastic.timer, its client for pipes.
+TEST_F(FileTimer, ServesPyTorchsOwnClient) {
+  const std::string python = PeerPython();
+  if (python.empty()) GTEST_SKIP() << kNoPeerPython;
+  const std::string script =
+      PythonScript("train.py",
+                   "import os, time\n"
+                   "import torch.distributed.elastic.timer as timer\n"
+                   "timer.configure(timer.FileTimerClient(os.environ['TORCHELASTIC_TIMER_FILE']))\n"
+                   "with timer.expires(after=60, scope='quick'):\n"
+                   "    print('in time', flush=True)\n"
+                   "with timer.expires(after=1, scope='hangs'):\n"
+                   "    time.sleep(1000)\n");
+  Environment changes = kTimers;
+  changes["PYTHON_EXEC"] = python;
+  const SubprocessResult result = Start({"run", script}, changes).Wait(absl::Minutes(2));
+  EXPECT_THAT(result, ExitsWith(137));
+  EXPECT_THAT(result.out, HasSubstr("in time"));
+  EXPECT_THAT(result.err, HasSubstr("its timer 'hangs' ran out"));
 }
 
 using Uninterruptible = JobTest;
