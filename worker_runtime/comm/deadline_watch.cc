@@ -23,6 +23,7 @@ DeadlineWatch::Entry DeadlineWatch::Add(MonoTime deadline, absl::AnyInvocable<vo
   return entry;
 }
 
+// Waits out a callback that runs now: its owner is about to go. From within the callback it cannot.
 void DeadlineWatch::Remove(Entry entry) {
   base::MutexLock lock(mu_);
   waiting_.erase(entry);

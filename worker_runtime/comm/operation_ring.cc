@@ -81,6 +81,7 @@ void OperationRing::MarkProgress(int64_t step, Phase phase) {
   board_->progress.store(count << 8 | static_cast<uint64_t>(phase), std::memory_order_release);
 }
 
+// A group's fields are readable once is_written is set; the slot is the caller's alone.
 uint16_t OperationRing::AddGroup(absl::string_view name, int rank, int size) {
   const uint32_t index = board_->num_groups.fetch_add(1, std::memory_order_acq_rel);
   if (index >= kBoardGroups) return kUnlistedGroup;
@@ -93,6 +94,11 @@ uint16_t OperationRing::AddGroup(absl::string_view name, int rank, int size) {
   return static_cast<uint16_t>(index);
 }
 
+// Each record is its own sequence lock: its stamp is odd while it is written and even when it is
+// whole, so that a reader, in this process or another, that sees one even stamp before and after
+// has read one record. Every store is a release: none can be seen before the odd stamp, and the
+// even one not before any of them. Two writers meet in one record only when a whole ring has been
+// issued between their first and last store.
 OperationRing::Ticket OperationRing::Record(uint16_t group, const Operation& op, uint64_t chain,
                                             MonoTime now) {
   const Ticket ticket = board_->num_operations.fetch_add(1, std::memory_order_acq_rel);
@@ -114,6 +120,8 @@ OperationRing::Ticket OperationRing::Record(uint16_t group, const Operation& op,
   return ticket;
 }
 
+// The ticket's low bits stand in the word with the state: a change that comes after the record was
+// replaced finds another ticket and is dropped.
 void OperationRing::SetState(Ticket ticket, OperationState state) {
   if (ticket == kNoTicket) return;
   std::atomic<uint64_t>& word = board_->operations[ticket % kBoardOperations].state;

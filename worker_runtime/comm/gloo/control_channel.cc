@@ -147,6 +147,8 @@ void ControlChannel::Handle(const Message& message) {
   }
 }
 
+// A question comes once along each connection; the first one that comes makes the route of the
+// answers, which so avoids ranks that are gone, and is the only one that is passed on.
 void ControlChannel::HandleQuestion(const Message& message) {
   if (message.asker == settings_.rank) return;
   const size_t most_routes = kOutgoingPerRankMax * settings_.size;

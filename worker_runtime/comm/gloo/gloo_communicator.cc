@@ -67,6 +67,8 @@ GlooCommunicator::GlooCommunicator(Membership membership, Parts parts)
                                                 }});
 }
 
+// Lanes end first, since they use everything else; then what was told leaves; then the thread that
+// listens, which may call Fail until then.
 GlooCommunicator::~GlooCommunicator() {
   const bool had_failed = !failure_.Get().ok();
   Fail(ClosedError(rank(), size(), group()), TellPeers::kNo);
@@ -186,6 +188,8 @@ absl::Status GlooCommunicator::RunRecv(Exchange& exchange, const Call& call) {
   return exchange.Wait(data);
 }
 
+// A broken connection is rarely the reason itself: the peer that closed it has told why, or is about
+// to. So its news are waited for before a sentence of our own is made.
 void GlooCommunicator::Explain(const Call& call, const absl::Status& status, int lost_peer) {
   const Operation& op = call.operation;
   if (!failure_.Get().ok()) return;

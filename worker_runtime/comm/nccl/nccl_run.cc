@@ -108,6 +108,11 @@ absl::Status NcclRun::Check(ncclResult_t result) const {
   return place_.ranks.library().ToStatus(result, Name(call_.operation), place_.ranks.get());
 }
 
+// What a run puts on the stream, in this order: copies of host inputs to the device, the collective
+// (Post); once NCCL has enqueued it, which it does on a thread of its own while it still connects,
+// the copy of a host output and an event (AfterPost). Copies before that would overtake it. An
+// ordered sum has a second part: the host adds what was gathered, and the result goes back behind
+// an event of its own (AddInOrder).
 absl::Status NcclRun::Post() {
   const Operation& op = call_.operation;
   is_ordered_ = op.is_reduction() && op.order == SumOrder::kOrdered;
