@@ -56,6 +56,19 @@ void Clear(T* from, T* to) {
   for (; from < to; ++from) *from = T{0};
 }
 
+// Hides the keys behind the `visible` ones of a row up to a whole number of packs, where the row has
+// room for them, and returns how many there are then. Their weights come out as zeros, in the lanes
+// that a tail would have filled with as much: the bits are those of the visible keys alone, and rows
+// of ever new lengths cost no tails.
+template <typename T>
+int64_t HideUpToPack(T* scores, int64_t visible, int64_t keys) {
+  constexpr int64_t kLanes = Pack<T>::kLanes;
+  const int64_t padded = (visible + kLanes - 1) / kLanes * kLanes;
+  if (padded > keys) return visible;
+  for (int64_t i = visible; i < padded; ++i) scores[i] = kLowestScore<T>;
+  return padded;
+}
+
 template <typename T>
 void ScaleRow(T factor, T* x, int64_t n) {
   const auto f = Pack<T>::Broadcast(factor);
@@ -68,10 +81,10 @@ void ForwardBlock(const Head<T>& head, QueryBlock block, T* out,
   Scores(head, block, scores);
   for (int64_t row = 0; row < block.rows; ++row) {
     T* s = scores + row * block.keys();
-    const int64_t visible = block.first + row + 1;
-    const T max = RowMax(s, visible);
-    const T sum = ExpAndSum<true>(s, max, s, visible);
-    Clear(s + visible, s + block.keys());
+    const int64_t length = HideUpToPack(s, block.first + row + 1, block.keys());
+    const T max = RowMax(s, length);
+    const T sum = ExpAndSum<true>(s, max, s, length);
+    Clear(s + length, s + block.keys());
     saved.row_max[block.first + row] = max;
     saved.row_scale[block.first + row] = T{1} / sum;
   }
@@ -107,14 +120,14 @@ T Dot(const T* a, const T* b, int64_t n) {
   return Sum(sum);
 }
 
-// scores -> P, dp -> dS of the visible keys; zero for the others.
+// scores -> P, dp -> dS of the first `length` keys.
 //   dS = P * (dP - rowsum(dO * O)) / sqrt(head_width)
 template <typename T>
-void SoftmaxBackwardRow(T max, T row_scale, T correction, T* scores, T* dp, int64_t visible) {
+void SoftmaxBackwardRow(T max, T row_scale, T correction, T* scores, T* dp, int64_t length) {
   const auto shift = Pack<T>::Broadcast(max);
   const auto scale = Pack<T>::Broadcast(row_scale);
   const auto minus = Pack<T>::Broadcast(correction);
-  ForEachPack<T>(visible, [=](int64_t i, auto load, auto store) {
+  ForEachPack<T>(length, [=](int64_t i, auto load, auto store) {
     const Pack<T> p = scale * Exp(load(scores + i) - shift);
     store(p, scores + i);
     store(p * (load(dp + i) - minus), dp + i);
@@ -146,9 +159,10 @@ void BackwardBlock(const Head<T>& head, QueryBlock block, typename AttentionKern
   for (int64_t row = 0; row < block.rows; ++row) {
     const int64_t visible = block.first + row + 1;
     const int64_t at = row * head.out_stride;
+    const int64_t length = HideUpToPack(scores + row * keys, visible, keys);
     SoftmaxBackwardRow(saved.row_max[block.first + row], saved.row_scale[block.first + row],
                        Dot(dout + at, out + at, head.width), scores + row * keys, dp + row * keys,
-                       visible);
+                       length);
     Clear(scores + row * keys + visible, scores + (row + 1) * keys);
     Clear(dp + row * keys + visible, dp + (row + 1) * keys);
   }
