@@ -164,6 +164,7 @@ void Agent::Perform(const SendReport& effect) { link_->SendReport(effect.report)
 
 void Agent::Perform(const ReservePorts&) {
   torch_store_.reset();
+  store_witness_.reset();
   ports_.reset();
   master_port_.reset();
   const JobSpec& spec = options_.spec;
@@ -219,7 +220,7 @@ void Agent::Perform(const StartWorkers& effect) {
   context.boards = CreateBoards(assignment_);
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
   absl::Status ready = streams.status();
-  if (ready.ok() && assignment_.node_rank == NodeRank(0)) ready = ServeTorchStore(envs.front());
+  if (ready.ok()) ready = PrepareTorchStore(envs.front());
   for (size_t i = 0; i < envs.size(); ++i) {
     if (ready.ok()) {
       Spawn(envs[i], (*streams)[i], assignment_.round);
@@ -233,7 +234,11 @@ void Agent::Perform(const StartWorkers& effect) {
 }
 
 // Before the first worker looks for it.
-absl::Status Agent::ServeTorchStore(const WorkerEnv& env) {
+absl::Status Agent::PrepareTorchStore(const WorkerEnv& env) {
+  if (assignment_.node_rank != NodeRank(0)) {
+    store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);
+    return absl::OkStatus();
+  }
   TorchStoreServerOptions options{.host = env.master_addr, .port = env.master_port};
   options.settings.world_size = assignment_.world_size;
   options.settings.own = assignment_.node_rank;
@@ -331,6 +336,7 @@ void Agent::Perform(const Announce& effect) {
 // meanwhile.
 void Agent::Perform(const Finish& effect) {
   torch_store_.reset();
+  store_witness_.reset();
   outcome_ = effect.outcome;
   pump_.CloseAttempt();
   worker_service_.Close();
@@ -399,6 +405,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd) {
   found->second.pid = pid;
   found->second.pidfd = std::move(pidfd);
   if (torch_store_) torch_store_->AddWorker(found->second.rank, pid);
+  if (store_witness_) store_witness_->AddWorker(found->second.rank, pid);
   Feed(WorkerSpawned{found->second.round, found->second.local_rank, pid});
 }
 

@@ -23,6 +23,7 @@
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
 #include "agent/status_line.h"
+#include "agent/torch_store/store_witness.h"
 #include "agent/torch_store/torch_store_server.h"
 #include "agent/worker_service.h"
 #include "agent/worker_watch.h"
@@ -122,7 +123,7 @@ class Agent {
   void WarnOfSilentEnd(LocalRank worker);
   WorkerFailure DescribeFailure(const RunningWorker& worker);
   std::vector<std::string> CreateBoards(const Assignment& assignment);
-  absl::Status ServeTorchStore(const WorkerEnv& env);
+  absl::Status PrepareTorchStore(const WorkerEnv& env);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
 
   // Constant after construction.
@@ -142,8 +143,10 @@ class Agent {
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;
   std::optional<PortReservation> ports_;
-  std::optional<PortReservation> master_port_;     // --master_port of a job on one node
-  std::unique_ptr<TorchStoreServer> torch_store_;  // on node 0, while its round lasts
+  std::optional<PortReservation> master_port_;  // --master_port of a job on one node
+  // While a round lasts: on node 0 the store, on the others its witness.
+  std::unique_ptr<TorchStoreServer> torch_store_;
+  std::unique_ptr<StoreWitness> store_witness_;
   WorkerService worker_service_;
   absl::btree_map<uint64_t, RunningWorker> workers_;
   uint64_t next_worker_id_ = 1;

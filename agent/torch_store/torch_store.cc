@@ -78,11 +78,9 @@ void TorchStore::Forget(StoreConnection connection) {
   EndWait(connection);
   for (auto it = watchers_.begin(); it != watchers_.end();) {
     std::vector<StoreConnection>& list = it->second;
-    const auto gone = std::find(list.begin(), list.end(), connection);
-    if (gone != list.end()) {
-      bytes_ -= SizeOf(it->first, "");
-      list.erase(gone);
-    }
+    const size_t before = list.size();
+    list.erase(std::remove(list.begin(), list.end(), connection), list.end());
+    bytes_ -= (before - list.size()) * SizeOf(it->first, "");
     it = list.empty() ? watchers_.erase(it) : std::next(it);
   }
 }
@@ -270,14 +268,11 @@ bool TorchStore::Delete(const std::string& key, Replies& out) {
   return true;
 }
 
+// A client that watches a key twice is told twice, as by PyTorch.
 absl::Status TorchStore::Watch(StoreConnection from, const std::string& key, Replies& out) {
-  const auto found = watchers_.find(key);
-  if (found == watchers_.end() ||
-      std::find(found->second.begin(), found->second.end(), from) == found->second.end()) {
-    MUSTER_RETURN_IF_ERROR(Reserve(SizeOf(key, "")));
-    bytes_ += SizeOf(key, "");
-    watchers_[key].push_back(from);
-  }
+  MUSTER_RETURN_IF_ERROR(Reserve(SizeOf(key, "")));
+  bytes_ += SizeOf(key, "");
+  watchers_[key].push_back(from);
   out.push_back(SendToClient{from, std::string(1, kWatching)});
   return absl::OkStatus();
 }

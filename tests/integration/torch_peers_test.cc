@@ -1,0 +1,211 @@
+// Programs of the newest PyTorch from PyPI, each under its own torchrun and under `muster run`: the
+// same exit code and the same output. Skipped without that PyTorch (`deploy/dev deps --peers`).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/integration/several_nodes.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// PyTorch takes a while to import, most of all beside other tests on a small machine.
+constexpr absl::Duration kPatienceWithTorch = absl::Seconds(170);
+constexpr char kDebianPython[] = "/usr/bin/python3";
+
+std::string VariableOr(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? otherwise : value;
+}
+
+// MUSTER_PEER_PYTHON, or the newest environment that `deploy/dev deps --peers` has made. Empty if there is
+// none.
+std::string PeerPython() {
+  const std::string given = VariableOr("MUSTER_PEER_PYTHON", "");
+  if (!given.empty()) return given;
+  const std::string cache = VariableOr("XDG_CACHE_HOME", VariableOr("HOME", "/root") + "/.cache");
+  std::vector<int> newest;
+  std::string python;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(cache + "/muster", error)) {
+    const std::string name = entry.path().filename();
+    if (!absl::StartsWith(name, "peers-") || !std::filesystem::exists(entry.path() / "complete"))
+      continue;
+    std::vector<int> version;
+    for (const absl::string_view part : absl::StrSplit(name.substr(name.find('-') + 1), '.'))
+      version.push_back(std::atoi(std::string(part).c_str()));
+    if (version <= newest) continue;
+    newest = version;
+    python = entry.path() / "bin/python";
+  }
+  return python;
+}
+
+std::string Program(const std::string& name) {
+  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/", name);
+}
+
+// What the ranks themselves say, in the order of the alphabet: ranks write at the same time.
+std::multiset<std::string> RankLines(const SubprocessResult& result) {
+  std::multiset<std::string> lines;
+  for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
+    if (absl::StartsWith(line, "rank ")) lines.insert(std::string(line));
+  }
+  return lines;
+}
+
+class TorchPeers : public SeveralNodes {
+ protected:
+  void SetUp() override {
+    SeveralNodes::SetUp();
+    if (python_.empty()) {
+      GTEST_SKIP()
+          << "no PyTorch from PyPI: neither MUSTER_PEER_PYTHON nor ~/.cache/muster/peers-* "
+             "(deploy/dev deps --peers makes it)";
+    }
+  }
+  Environment Changes(const std::string& python) const {
+    return {{"PYTHON_EXEC", python}, {"GLOO_SOCKET_IFNAME", "lo"}};
+  }
+  SubprocessResult UnderMuster(const Arguments& rest, const std::string& python) const {
+    return Start(Arguments{"run"} + rest, Changes(python)).Wait(kPatienceWithTorch);
+  }
+  SubprocessResult UnderMuster(const Arguments& rest) const { return UnderMuster(rest, python_); }
+  SubprocessResult UnderTorchrun(const Arguments& rest) const {
+    return StartProgram(Arguments{python_, "-m", "torch.distributed.run"} + rest, Changes(python_))
+        .Wait(kPatienceWithTorch);
+  }
+  const std::string python_ = PeerPython();
+};
+
+class TorchProgram : public TorchPeers, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(TorchProgram, RunsAsUnderTorchrun) {
+  const auto arguments = [&](const std::string& by) {
+    return Arguments{"--nproc_per_node=2", Program("peer_programs.py"), GetParam(),
+                     absl::StrCat(directory(), "/", by)};
+  };
+  const SubprocessResult ours = UnderMuster(arguments("muster"));
+  if (absl::StrContains(ours.out, "not installed:")) GTEST_SKIP() << ours.out;
+  const SubprocessResult theirs = UnderTorchrun(arguments("torchrun"));
+  EXPECT_THAT(ours, ExitsWith(theirs.exit_code));
+  EXPECT_THAT(ours, ExitsWith(0));
+  EXPECT_EQ(RankLines(ours), RankLines(theirs)) << theirs.err;
+  EXPECT_THAT(RankLines(ours), Not(IsEmpty()));
+}
+
+INSTANTIATE_TEST_SUITE_P(OfPyTorch, TorchProgram,
+                         ::testing::Values("ddp", "fsdp1", "fsdp2", "pipelining",
+                                           "rank_0_ends_early", "torchft"),
+                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(OfOthers, TorchProgram,
+                         ::testing::Values("accelerate", "transformers", "lightning", "deepspeed"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Names alone where the value is a matter of the run.
+TEST_F(TorchPeers, WorkersSeeTorchrunsEnvironment) {
+  const std::set<std::string> own = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+                                     "TORCHELASTIC_ERROR_FILE"};
+  const auto contract = [&](const SubprocessResult& result) {
+    std::set<std::string> lines;
+    for (const std::string& line : RankLines(result)) {
+      const size_t at = line.find(" env "), equals = line.find('=');
+      if (at == std::string::npos || equals == std::string::npos) continue;
+      const std::string name = line.substr(at + 5, equals - at - 5);
+      if (absl::StartsWith(name, "MUSTER_") || name == "TF_CONFIG") continue;
+      lines.insert(own.contains(name) ? line.substr(0, equals) : line);
+    }
+    return lines;
+  };
+  const Arguments arguments = {"--nproc_per_node=2", Program("peer_programs.py"), "environment"};
+  EXPECT_EQ(contract(UnderMuster(arguments)), contract(UnderTorchrun(arguments)));
+}
+
+TEST_F(TorchPeers, TheStoreDoesWhatPyTorchsTestsExpectOfOne) {
+  const SubprocessResult result = UnderMuster({"--nproc_per_node=1", Program("store_client.py")});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("OK"));
+}
+
+TEST_F(TorchPeers, TheStoreRepliesAsPyTorchsOwnToRandomCommands) {
+  const SubprocessResult result =
+      UnderMuster({"--nproc_per_node=1", Program("store_differential.py"), "1", "80"});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("agree"));
+}
+
+// A node's ranks are told apart by the other node's agent, which shares the address here.
+TEST_F(TorchPeers, NamesTheRankOfAnotherNodeThatKeepsTheOthersWaiting) {
+  const std::string script = PythonScript("late.py",
+                                          "import os, time, torch.distributed as dist\n"
+                                          "if os.environ['RANK'] == '2': time.sleep(16)\n"
+                                          "dist.init_process_group('gloo')\n"
+                                          "dist.barrier()\n"
+                                          "dist.destroy_process_group()\n");
+  std::vector<Subprocess> agents;
+  for (const int node : {0, 1}) {
+    agents.push_back(StartStatic(node, 2, {"--nproc_per_node=2", script}, Changes(python_)));
+  }
+  std::string said;
+  for (Subprocess& agent : agents) {
+    const SubprocessResult result = agent.Wait(kPatienceWithTorch);
+    EXPECT_THAT(result, ExitsWith(0));
+    said += result.err;
+  }
+  EXPECT_THAT(said, HasSubstr("waiting for rank 2 ("));
+}
+
+// PyTorch 1 of Debian, whose framing is another.
+class TorchOfDebian : public TorchPeers {
+ protected:
+  void SetUp() override {
+    SeveralNodes::SetUp();
+    if (StartProgram({kDebianPython, "-c", "import torch.distributed"})
+            .Wait(kPatienceWithTorch)
+            .exit_code != 0) {
+      GTEST_SKIP() << kDebianPython << " cannot import torch";
+    }
+  }
+};
+
+TEST_F(TorchOfDebian, TheStoreDoesWhatPyTorchsTestsExpectOfOne) {
+  EXPECT_THAT(UnderMuster({"--nproc_per_node=1", Program("store_client.py")}, kDebianPython),
+              ExitsWith(0));
+}
+
+TEST_F(TorchOfDebian, TheStoreRepliesAsPyTorchsOwnToRandomCommands) {
+  const SubprocessResult result = UnderMuster(
+      {"--nproc_per_node=1", Program("store_differential.py"), "1", "80"}, kDebianPython);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("agree"));
+}
+
+TEST_F(TorchOfDebian, SaysWhoIsMissingWhileTheOthersWaitAndWhenTheyGiveUp) {
+  const std::string script = PythonScript("late.py",
+                                          "import datetime, os, time, torch.distributed as dist\n"
+                                          "if os.environ['RANK'] == '1': time.sleep(600)\n"
+                                          "dist.init_process_group('gloo', "
+                                          "timeout=datetime.timedelta(seconds=13))\n");
+  const SubprocessResult result = UnderMuster({"--nproc_per_node=3", script}, kDebianPython);
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("init_process_group: 2 of 3 ranks are there; waiting for rank 1"),
+                    ContainsRegex(
+                        "rank [02] gave up after .*: init_process_group needs 3 ranks, of which 2 "
+                        "came; missing: rank 1")));
+}
+
+}  // namespace
+}  // namespace muster::testing
