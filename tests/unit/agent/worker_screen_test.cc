@@ -1,5 +1,9 @@
 #include "agent/process/worker_screen.h"
 
+#include <random>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -9,9 +13,16 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr int kWide = 1000;
+
+int ColumnsWithoutStyles(std::string row) {
+  for (size_t at; (at = row.find('\x1b')) != std::string::npos;)
+    row.erase(at, row.find('m', at) - at + 1);
+  return ColumnsOf(row);
+}
 
 std::vector<std::string> RowsAfter(const std::vector<std::string>& writes) {
   WorkerScreen screen;
@@ -136,6 +147,27 @@ TEST(WorkerScreen, BreaksARowThatNeverEnds) {
   const std::string text(WorkerScreen::kColumnsMax + 10, 'x');
   screen.Write(text);
   EXPECT_THAT(screen.TakeAll(), ElementsAre(text.substr(10), "xxxxxxxxxx"));
+}
+
+// Bytes drawn from those that mean something, in pieces: nothing may be lost track of, and no row
+// may be wider than the terminal.
+TEST(WorkerScreen, TakesAnyBytes) {
+  std::string alphabet = "ab\r\n\b\t\x1b[;?0123456789ABCDGJKPX@hlm]\a\\\xc3\xa9\xe6\x97\xa5\xff";
+  alphabet.push_back('\0');
+  std::mt19937 random(7);
+  for (int run = 0; run < 200; ++run) {
+    WorkerScreen screen;
+    for (int piece = 0; piece < 50; ++piece) {
+      std::string bytes(random() % 40, ' ');
+      for (char& c : bytes) c = alphabet[random() % alphabet.size()];
+      screen.Write(bytes);
+      for (const std::string& row : screen.OpenRows(10)) EXPECT_LE(ColumnsWithoutStyles(row), 10);
+      EXPECT_LT(screen.CursorInLastRow(10), 10);
+      if (random() % 4 == 0) screen.TakeSettled();
+    }
+    EXPECT_THAT(screen.TakeAll(), Not(IsEmpty())) << "50 pieces leave something";
+    EXPECT_THAT(screen.OpenRows(10), IsEmpty());
+  }
 }
 
 }  // namespace
