@@ -49,6 +49,11 @@ class Guardian {
         writer_(socket_.get()) {}
 
   // Returns when the agent is gone and everything of its has been ended and removed.
+  //
+  // The order within a turn: requests before deaths, so that a signal reaches its group while the
+  // group's leader is not reaped yet and its number cannot be another's; results of exec before
+  // exits, so that the agent hears of a start before its end; a sweep is judged on what is left
+  // after reaping. Nothing in a turn waits: the agent is served while workers start and die.
   void Run() {
     while (!agent_gone_) {
       AwaitSomething();
@@ -132,7 +137,8 @@ class Guardian {
     for (auto it = workers_.begin(); it != workers_.end();) it = ReadExecResult(it);
   }
 
-  // Tells the agent whether the program runs, once that is known. A worker that never ran is
+  // Tells the agent whether the program runs, once that is known: the pipe closes with the exec, or
+  // carries the errno of what failed. A worker that never ran is
   // forgotten; Reap() takes what is left of it. Returns the next worker.
   Workers::iterator ReadExecResult(Workers::iterator it) {
     auto& [pid, worker] = *it;

@@ -347,6 +347,8 @@ bool GrpcLink::WriteReportOnLoop() {
   return true;
 }
 
+// Ends the attempt or the stream by our own decision. The end comes through OnEndOnLoop like any
+// other, where the first reason given counts: what follows from breaking off must not hide it.
 void GrpcLink::BreakOffOnLoop(absl::Status reason) {
   if (!broken_off_.has_value()) broken_off_ = std::move(reason);
   if (stream_ != nullptr) stream_->Cancel();
@@ -364,7 +366,7 @@ void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
 }
 
 void GrpcLink::FailedOnLoop(const ConnectFailure& failure) {
-  ++timer_id_;
+  ++timer_id_;  // the attempt's time-out is over with the attempt
   phase_ = Phase::kBackingOff;
   // Of several addresses one may answer and another refuse the connection, so only success resets
   // the count. Once the right server has been there, a stranger on its port (another user's

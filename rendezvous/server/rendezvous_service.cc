@@ -213,6 +213,9 @@ void RendezvousService::LookForWastedConnectionsOnLoop() {
   });
 }
 
+// Order: the mailbox first, so that no task of a stream finds a half-destroyed service; then gRPC
+// ends its streams, which touch only themselves by now; the listener and the way in go with the
+// members, behind the server.
 RendezvousService::~RendezvousService() {
   mailbox_.Close();
   if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
