@@ -184,18 +184,6 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
   return absl::OkStatus();
 }
 
-// One thread per worker unless the user says otherwise, as torchrun has it: safe, and often too few.
-void NoteThreads(const EnvironmentMap& environment, NodeSetup* setup) {
-  const int workers = setup->agent.node.local_world_size;
-  const int share = agent::CountCpus() / workers;
-  if (workers < 2 || share < 2 || !VariableOrEmpty(environment, "OMP_NUM_THREADS").empty()) return;
-  setup->notes.push_back(
-      absl::StrCat("each of the ", workers,
-                   " workers gets OMP_NUM_THREADS=1; the CPUs of this node would "
-                   "give each ",
-                   share));
-}
-
 }  // namespace
 
 absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& invocation) {
@@ -218,7 +206,9 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& inv
                                                  ToString(Endpoint{.host = setup.endpoint->host,
                                                                    .port = setup.endpoint->port}))
                                   : "this node's own rendezvous";
-  NoteThreads(invocation.environment, &setup);
+  std::string threads =
+      NoteOnThreads(options.node.local_world_size, agent::CountCpus(), invocation.environment);
+  if (!threads.empty()) setup.notes.push_back(std::move(threads));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
   ReadWatch(invocation.environment, &setup);
   return setup;

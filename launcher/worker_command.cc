@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/base/environment.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 
@@ -28,11 +29,6 @@ std::string DirectoryOf(const std::string& path) {
 
 std::string NameOf(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-std::string Variable(const ProgramLookup& lookup, const std::string& name) {
-  const auto it = lookup.environment.find(name);
-  return it == lookup.environment.end() ? "" : it->second;
-}
-
 bool IsExecutable(const ProgramLookup& lookup, const std::string& path) {
   return lookup.kind_of(path) == FileKind::kExecutable;
 }
@@ -40,7 +36,7 @@ bool IsExecutable(const ProgramLookup& lookup, const std::string& path) {
 // The executable `name` on PATH; empty if there is none. An empty entry of PATH is the current
 // directory.
 std::string FindOnPath(const ProgramLookup& lookup, const std::string& name) {
-  const std::string path = Variable(lookup, "PATH");
+  const std::string path = VariableOrEmpty(lookup.environment, "PATH");
   if (path.empty()) return "";
   for (absl::string_view directory : absl::StrSplit(path, ':')) {
     const std::string candidate = absl::StrCat(directory.empty() ? "." : directory, "/", name);
@@ -74,7 +70,7 @@ struct Python {
 absl::StatusOr<Python> PythonFromVariable(const ProgramLookup& lookup, const std::string& python) {
   const std::string found = HasSlash(python) ? python : FindOnPath(lookup, python);
   if (found.empty() || !IsExecutable(lookup, found)) {
-    return absl::InvalidArgumentError(absl::StrCat("PYTHON_EXEC=", python, " is no executable",
+    return absl::InvalidArgumentError(absl::StrCat("PYTHON_EXEC=", python, " is not an executable",
                                                    HasSlash(python) ? "" : " on PATH",
                                                    "; expected a Python interpreter"));
   }
@@ -82,7 +78,7 @@ absl::StatusOr<Python> PythonFromVariable(const ProgramLookup& lookup, const std
 }
 
 absl::StatusOr<Python> FindPython(const ProgramLookup& lookup) {
-  const std::string chosen = Variable(lookup, "PYTHON_EXEC");
+  const std::string chosen = VariableOrEmpty(lookup.environment, "PYTHON_EXEC");
   if (!chosen.empty()) return PythonFromVariable(lookup, chosen);
   std::vector<std::pair<std::string, std::string>> directories;  // and why
   // A link to us elsewhere, such as /venv/bin/torchrun, speaks for the Python beside it; our own
@@ -92,7 +88,7 @@ absl::StatusOr<Python> FindPython(const ProgramLookup& lookup) {
   if (HasSlash(link) && DirectoryOf(link) != lookup.binary_directory) {
     directories.emplace_back(DirectoryOf(link), absl::StrCat("the one beside ", link));
   }
-  const std::string venv = Variable(lookup, "VIRTUAL_ENV");
+  const std::string venv = VariableOrEmpty(lookup.environment, "VIRTUAL_ENV");
   if (!venv.empty()) directories.emplace_back(venv + "/bin", "VIRTUAL_ENV");
   for (const auto& [directory, why] : directories) {
     for (const char* name : {"/python3", "/python"}) {

@@ -163,6 +163,13 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   return out;
 }
 
+std::string NoteOnThreads(int num_workers, int num_cpus, const EnvironmentMap& inherited) {
+  const int share = num_cpus / std::max(num_workers, 1);
+  if (num_workers < 2 || share < 2 || IsSet(inherited, "OMP_NUM_THREADS")) return "";
+  return absl::StrCat("each of the ", num_workers,
+                      " workers gets OMP_NUM_THREADS=1; the CPUs of this node would allow ", share);
+}
+
 absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment) {
   WorkerEnv env;
   const bool by_muster = FindVariable(environment, kLocalRank) != nullptr ||

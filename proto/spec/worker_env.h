@@ -51,8 +51,14 @@ struct WorkerEnv {
 
 // The variables to set over `inherited`: torchrun's set, MUSTER_*, TF_CONFIG. Variables with an
 // inherited value that wins (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG) are absent
-// from the result then; HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what IsWithheldFromWorkers names from `inherited` itself.
+// from the result then; HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what
+// IsWithheldFromWorkers names from `inherited` itself.
 EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
+
+// What a user should know of the OMP_NUM_THREADS=1 that EncodeWorkerEnv gives to each of several
+// workers where nothing is inherited: safe, and often too few. Empty if it is not given, or if
+// `num_cpus` would not allow more.
+std::string NoteOnThreads(int num_workers, int num_cpus, const EnvironmentMap& inherited);
 
 // The inverse, for the runtime. Without MUSTER_* and RANK the program is one rank of one; without
 // MUSTER_* alone it was started by torchrun or by hand, and `agent_socket` stays empty.

@@ -23,7 +23,9 @@ constexpr char kTrain[] =
 class PythonLaunch : public JobTest {
  protected:
   Environment WithFolder(const std::string& folder) const {
-    return {{"PYTHONPATH", absl::StrCat(kPythonFolder, folder)}, {"MUSTER_BINARY", MusterBinary()}};
+    return {{"PYTHONPATH", absl::StrCat(kPythonFolder, folder)},
+            {"MUSTER_BINARY", MusterBinary()},
+            {"PYTHONDONTWRITEBYTECODE", "1"}};
   }
   // Of PyTorch's environment, without a change to the program that launches.
   SubprocessResult Preloaded(const Arguments& arguments) const {
@@ -45,9 +47,10 @@ TEST_F(PythonLaunch, AsAModuleIsMusterRun) {
 }
 
 TEST_F(PythonLaunch, SaysWhereMusterIsNot) {
-  const SubprocessResult result = StartProgram({"/usr/bin/env", "python3", "-m", "muster", "x.py"},
-                                               {{"PYTHONPATH", kPythonFolder}})
-                                      .Wait();
+  const SubprocessResult result =
+      StartProgram({"/usr/bin/env", "python3", "-m", "muster", "x.py"},
+                   {{"PYTHONPATH", kPythonFolder}, {"PYTHONDONTWRITEBYTECODE", "1"}})
+          .Wait();
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, HasSubstr("set MUSTER_BINARY"));
 }

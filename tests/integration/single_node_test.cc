@@ -126,6 +126,11 @@ TEST_F(Script, GetsItsArgumentsWithTheLocalRankFilledIn) {
             "<--nproc_per_node=7><$><0><><--help><a  b><-m><--><--r>");
 }
 
+TEST_F(Script, MayHaveTheNameOfASubcommandBehindASlash) {
+  ShellScript("plan", "echo \"a script: $1\"");
+  EXPECT_EQ(Run({"./plan", "x"}).out, "a script: x\n");
+}
+
 TEST_F(Script, WithTheSuffixPyIsRunByUnbufferedPython) {
   const std::string script =
       PythonScript("train.py", "import sys\nprint(sys.argv[1:], sys.stdout.write_through)\n");

@@ -107,6 +107,7 @@ class TorchrunLines : public JobTest {
  private:
   Environment EnvironmentOf(const Line& line, const std::string& directory) const {
     Environment complete = environment();
+    complete["PYTHONDONTWRITEBYTECODE"] = "1";  // the programs lie in the source
     for (const auto& [name, value] : line.environment) complete[name] = value;
     complete["OUT"] = directory;
     return complete;

@@ -47,7 +47,7 @@ absl::StatusOr<GptConfig> NamedGpt(absl::string_view name) {
     if (name == named.name) return named.config;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "'", absl::Utf8SafeCHexEscape(name), "' is no model; expected ",
+      "'", absl::Utf8SafeCHexEscape(name), "' is not a known model; expected ",
       absl::StrJoin(NamedGpts(), ", "), DidYouMean(absl::AsciiStrToLower(name), NamedGpts())));
 }
 

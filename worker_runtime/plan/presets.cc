@@ -57,12 +57,12 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
     std::vector<std::string> known;
     for (const PresetName& preset : kNames) known.push_back(preset.name);
     return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCHexEscape(name),
-                                                   "' is no plan; expected ", Offered(),
+                                                   "' is not a known plan; expected ", Offered(),
                                                    DidYouMean(absl::AsciiStrToLower(name), known)));
   }
   if (found->preset == nullptr) {
     return absl::UnimplementedError(absl::StrCat(
-        "plan ", found->name, " is not in this version yet; what there is: ", Offered()));
+        "plan ", found->name, " is not in this version yet; expected ", Offered()));
   }
   Plan plan;
   plan.preset = found->preset;

@@ -1,22 +1,15 @@
 #include "worker_runtime/train/console.h"
 
+#include <unistd.h>
+
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "proto/base/environment.h"
 
 namespace muster::train {
-namespace {
-
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-}  // namespace
-
 void Console::Print(absl::string_view text) const {
   if (!speaks_) return;
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -31,7 +24,10 @@ bool IsUtf8Locale(absl::string_view lc_all, absl::string_view lc_ctype, absl::st
 }
 
 bool TerminalIsUtf8() {
-  return IsUtf8Locale(Variable("LC_ALL"), Variable("LC_CTYPE"), Variable("LANG"));
+  const EnvironmentMap environment = EnvironmentOf(environ);
+  return IsUtf8Locale(VariableOrEmpty(environment, "LC_ALL"),
+                      VariableOrEmpty(environment, "LC_CTYPE"),
+                      VariableOrEmpty(environment, "LANG"));
 }
 
 }  // namespace muster::train

@@ -65,9 +65,9 @@ TEST(PlanCommand, ShowsItsOptionsWithTheOnesOfTraining) {
 TEST(PlanCommand, RefusesBadInputWithTheFlagAndWhatWasExpected) {
   ExpectRefused({"--world_size=0"}, "--world_size=0: expected a whole number between 1 and");
   ExpectRefused({"--world-size=many"}, "--world_size=many: expected a whole number");
-  ExpectRefused({"--model=gpt2-124"}, "--model=gpt2-124: 'gpt2-124' is no model");
+  ExpectRefused({"--model=gpt2-124"}, "--model=gpt2-124: 'gpt2-124' is not a known model");
   ExpectRefused({"--model=gpt2-124"}, "did you mean gpt2-124m?");
-  ExpectRefused({"--model", ""}, "--model=: '' is no model");
+  ExpectRefused({"--model", ""}, "--model=: '' is not a known model");
   ExpectRefused({"--vocabulary=x"}, "--vocabulary=x: expected a whole number");
   ExpectRefused({"--vocabulary=0"}, "--vocabulary must be between 1 and");
   ExpectRefused({"--model=gpt2-124m", "--width=100"}, "--num_heads must divide the hidden size");

@@ -216,7 +216,7 @@ TEST(ResolveWorkerCommand, PrefersPythonExec) {
 TEST(ResolveWorkerCommand, RefusesAPythonExecThatIsNotThere) {
   EXPECT_THAT(
       FakeFiles().File("t.py").Variable("PYTHON_EXEC", "/no/python").Message({.name = "t.py"}),
-      HasSubstr("PYTHON_EXEC=/no/python is no executable"));
+      HasSubstr("PYTHON_EXEC=/no/python is not an executable"));
 }
 
 TEST(ResolveWorkerCommand, TakesThePythonBesideALinkToUs) {

@@ -39,6 +39,14 @@ WorkerEnv Rank5() {
 }
 
 // Source: torch 2.15, elastic/agent/server/local_elastic_agent.py. torchrun's names and spellings, byte for byte.
+TEST(NoteOnThreads, NamesTheShareOfAWorker) {
+  EXPECT_EQ(NoteOnThreads(4, 32, {}),
+            "each of the 4 workers gets OMP_NUM_THREADS=1; the CPUs of this node would allow 8");
+  EXPECT_EQ(NoteOnThreads(1, 32, {}), "") << "one worker keeps what its libraries choose";
+  EXPECT_EQ(NoteOnThreads(4, 7, {}), "");
+  EXPECT_EQ(NoteOnThreads(4, 32, {{"OMP_NUM_THREADS", "2"}}), "");
+}
+
 TEST(EncodeWorkerEnv, KeepsAUsersTfConfig) {
   WorkerEnv env;
   env.tf_config = "{}";

@@ -156,7 +156,7 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
   ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu");
   ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");
   ExpectRefused({"--plan=dpp"},
-                "--plan=dpp: 'dpp' is no plan; expected ddp, zero-1; did you mean ddp?");
+                "--plan=dpp: 'dpp' is not a known plan; expected ddp, zero-1; did you mean ddp?");
 }
 
 TEST(PlanOptions, RefuseValuesOutOfRangeByTheFlag) {

@@ -70,7 +70,7 @@ TEST(PlanPreset, NamesTheNearestOfAnUnknownName) {
 TEST(PlanPreset, OffersWhatThereIsForANameNearNone) {
   EXPECT_THAT(PlanPreset("tensor-parallel\n"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("'tensor-parallel\\n' is no plan; expected ddp"),
+                       AllOf(HasSubstr("'tensor-parallel\\n' is not a known plan; expected ddp"),
                              Not(HasSubstr("did you mean")))));
   EXPECT_THAT(PlanPreset(""), StatusIs(absl::StatusCode::kInvalidArgument));
 }
