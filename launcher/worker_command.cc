@@ -177,7 +177,7 @@ absl::StatusOr<WorkerProgram> ResolveScript(const Program& program, const Progra
   if (kind != FileKind::kAbsent) return ResolvePythonFile(program, lookup);
   if (HasSlash(name) || HasPythonSuffix(name)) return NoSuchFile(lookup, name);
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no file ", name, " here, and no program ", name,
+      absl::StrCat("there is no file ", name, " here and no program ", name,
                    " beside muster or on PATH", NearestFile(lookup, name)));
 }
 

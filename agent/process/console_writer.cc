@@ -150,7 +150,7 @@ void ConsoleWriter::GiveUp(int error) {
   backlog_.clear();
   log::Write(log::Level::kWarning, "console_gone",
              absl::StrCat("cannot write to ", options_.name, " any more: ", std::strerror(error),
-                          "; worker output goes to log files only, the job goes on"),
+                          "; the workers' output is not shown any more, the job goes on"),
              {{"errno", std::strerror(error)}});
 }
 

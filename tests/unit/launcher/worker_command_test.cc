@@ -186,7 +186,7 @@ TEST(ResolveWorkerCommand, NamesTheNearestFileOfAMissingScript) {
 
 TEST(ResolveWorkerCommand, SaysWhereABareNameWasLookedFor) {
   EXPECT_EQ(FakeFiles().Message({.name = "frobnicate"}),
-            "there is no file frobnicate here, and no program frobnicate beside muster or on PATH");
+            "there is no file frobnicate here and no program frobnicate beside muster or on PATH");
 }
 
 TEST(ResolveWorkerCommand, FindsNoPythonProgramsOnPathOnly) {
