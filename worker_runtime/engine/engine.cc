@@ -84,7 +84,9 @@ plan::ProgramInput InputOf(const EngineSetUp& set_up, const Plan& plan, DType dt
           .stages = set_up.stages};
 }
 
-absl::Status Prove(const EngineSetUp& set_up, const Plan& plan, DType dtype) {
+absl::Status Prove(const EngineSetUp& set_up, const Plan& plan, DType dtype, int own_rank) {
+  const plan::Program own = plan::CompileProgram(InputOf(set_up, plan, dtype), own_rank);
+  MUSTER_RETURN_IF_ERROR(plan::ProveMemory(own));
   if (set_up.mesh.size() > kMostProvenRanks) return absl::OkStatus();
   std::vector<plan::Program> programs;
   for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
@@ -145,9 +147,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   }
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
   EngineSetUp set_up = SetUpOf(store, cut, world.size());
+  const plan::Program program_of_0 = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), 0);
   const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
-  MUSTER_RETURN_IF_ERROR(CheckAgreement(world, text + TextOfCut(cut)));
-  MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype()));
+  MUSTER_RETURN_IF_ERROR(
+      CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), plan::Describe(program_of_0))));
+  MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype(), world.rank()));
   std::unique_ptr<Communicator> stage;
   if (cut.stages() > 1) {
     const int number = world.rank() / set_up.mesh.replicas;

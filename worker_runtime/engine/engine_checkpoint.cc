@@ -8,6 +8,7 @@
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/moment_exchange.h"
 #include "worker_runtime/engine/state_file.h"
+#include "worker_runtime/engine/tensor_buffer.h"
 
 namespace muster {
 namespace {
@@ -70,8 +71,7 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
   std::vector<Tensor> whole = {state.held.Values(state.program.blocks)};
   if (!state.program.sharded) whole.insert(whole.end(), {moments.first, moments.second});
   for (const Tensor& flat : whole) {
-    const Buffer buffer = {flat.raw_data(), flat.num_elements(), flat.dtype()};
-    MUSTER_RETURN_IF_ERROR(state.world.Broadcast(buffer, 0).Wait());
+    MUSTER_RETURN_IF_ERROR(state.world.Broadcast(engine::BufferOfTensor(flat), 0).Wait());
   }
   MUSTER_RETURN_IF_ERROR(exchange.Spread(moments));
   MUSTER_RETURN_IF_ERROR(

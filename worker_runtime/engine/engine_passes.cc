@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
+#include "worker_runtime/engine/tensor_buffer.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster {
@@ -13,10 +14,6 @@ namespace {
 using plan::Action;
 using plan::ActionKind;
 using plan::Payload;
-
-Buffer BufferOfTensor(const Tensor& tensor) {
-  return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
-}
 
 }  // namespace
 
@@ -161,7 +158,7 @@ Tensor Engine::State::TransferTensor(const Action& action) {
 }
 
 Work Engine::State::StartTransfer(const Action& action, const Tensor& memory) {
-  const Buffer buffer = BufferOfTensor(memory);
+  const Buffer buffer = engine::BufferOfTensor(memory);
   return action.kind == ActionKind::kSend ? world.Send(buffer, action.peer)
                                           : world.Recv(buffer, action.peer);
 }

@@ -3,16 +3,13 @@
 #include <cstring>
 
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/tensor_buffer.h"
 #include "worker_runtime/plan/block_layout.h"
 
 namespace muster::engine {
 namespace {
 
 using plan::BlockRange;
-
-Buffer BufferOfTensor(const Tensor& tensor) {
-  return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
-}
 
 }  // namespace
 

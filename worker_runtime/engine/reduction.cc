@@ -1,4 +1,5 @@
 #include "worker_runtime/engine/reduction.h"
+#include "worker_runtime/engine/tensor_buffer.h"
 
 #include <utility>
 
@@ -10,10 +11,6 @@ namespace {
 using plan::Action;
 using plan::ActionKind;
 using plan::BlockRange;
-
-Buffer BufferOfTensor(const Tensor& tensor) {
-  return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
-}
 
 void Copy(Queue& queue, const Tensor& from, const Tensor& to) {
   queue.device().operations(from.dtype()).copy(queue, from, to);

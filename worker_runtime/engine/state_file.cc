@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/tensor_buffer.h"
 
 namespace muster::engine {
 namespace {
@@ -18,10 +19,6 @@ std::vector<int64_t> Sizes(const Shape& shape) {
 
 std::string Describe(DType dtype, const std::vector<int64_t>& shape) {
   return absl::StrCat(ToString(dtype), " [", absl::StrJoin(shape, ", "), "]");
-}
-
-Buffer BufferOfTensor(const Tensor& tensor) {
-  return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
 }
 
 void Append(const ParameterStore& store, const RankState& state, const Tensor& moments,

@@ -166,7 +166,7 @@ std::string Describe(const Program& program) {
   std::string text;
   for (size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    absl::StrAppend(&text, i, " ", Describe(action, program));
+    absl::StrAppend(&text, "action ", i, "=", Describe(action, program));
     if (!action.after.empty()) {
       absl::StrAppend(&text, ", after ", absl::StrJoin(action.after, " "));
     }

@@ -141,7 +141,7 @@ struct Program {
 
 // "REDUCE bucket 2 blocks [10, 20) of dp": for people and for the hash.
 std::string Describe(const Action& action, const Program& program);
-// One line per action, with what it waits for.
+// One line "action <n>=<what>" per action, with what it waits for.
 std::string Describe(const Program& program);
 
 }  // namespace muster::plan

@@ -25,6 +25,15 @@ struct StepFigures {
 // Of one program, by itself.
 StepFigures FiguresOf(const Program& program);
 
+// Shows of one program that
+//
+//   M1  every action waits for earlier ones only;
+//   M2  of two actions that touch the same memory, of which one writes it, one waits for the other
+//       (not looked at in programs of more than kMostCheckedActions).
+//
+// Errors: kFailedPrecondition: names the rank, the action and what does not hold.
+absl::Status ProveMemory(const Program& program);
+
 // Walks the programs of ranks 0 .. n-1 together, from start to end, and shows that
 //
 //   P1  every action is done in the end: nobody waits for what never comes;
@@ -32,11 +41,9 @@ StepFigures FiguresOf(const Program& program);
 //       another, are the same operation of the same size on both sides;
 //   P3  there is one order of collectives over all groups that every rank launches in, so that
 //       devices which run one at a time do not wait for each other in a ring;
-//   P4  of two actions of a rank that touch the same memory, of which one writes it, one waits for
-//       the other (not looked at in programs of more than kMostCheckedActions);
-//   P5  each block of the gradient counts once in the norm.
+//   P4  each block of the gradient counts once in the norm.
 //
-// Errors: kFailedPrecondition: names the rank, the action and what does not hold.
+// Errors: as ProveMemory.
 absl::Status ProvePrograms(absl::Span<const Program> programs);
 
 inline constexpr int kMostCheckedActions = 8192;

@@ -149,8 +149,8 @@ TEST(CompileProgram, ReducesBucketsInTheOrderOfTheirGradients) {
 
 TEST(Describe, NamesEachActionAndWhatItWaitsFor) {
   const std::string text = Describe(Job({.replicas = 2}, {}).ProgramOf(0));
-  EXPECT_THAT(text, HasSubstr("0 FORWARD stage 0 micro-batch 0\n"));
-  EXPECT_THAT(text, HasSubstr("2 BACKWARD stage 0 micro-batch 0 to slot 0\n"));
+  EXPECT_THAT(text, HasSubstr("action 0=FORWARD stage 0 micro-batch 0\n"));
+  EXPECT_THAT(text, HasSubstr("action 2=BACKWARD stage 0 micro-batch 0 to slot 0\n"));
   EXPECT_THAT(text, HasSubstr("REDUCE bucket 0 blocks ["));
   EXPECT_THAT(text, HasSubstr("all-reduce in world"));
 }
