@@ -56,7 +56,7 @@ absl::Status CheckReplaceable(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("cannot write ", path, ": it exists and is no regular file"));
+      absl::StrCat("cannot write ", path, ": it exists and is not a regular file"));
 }
 
 // 0 or an errno.

@@ -154,7 +154,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool boolean(bool) override { return Misplaced("a truth value"); }
   bool binary(Json::binary_t&) override { return Misplaced("binary data"); }
   bool parse_error(size_t position, const std::string&, const Json::exception&) override {
-    return Fail(absl::StrCat("the header is no JSON from its byte ", position, " on"));
+    return Fail(absl::StrCat("the header is not JSON from byte ", position, " on"));
   }
 
  private:

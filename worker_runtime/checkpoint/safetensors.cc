@@ -43,7 +43,7 @@ absl::Status ReadAt(int fd, int64_t offset, char* out, int64_t bytes, const std:
 absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, const std::string& path) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return FileError(errno, absl::StrCat("cannot read ", path));
-  if (!S_ISREG(info.st_mode)) return Damaged(path, "it is no regular file");
+  if (!S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
   const int64_t file_bytes = info.st_size;
   if (file_bytes < kLengthBytes) {
     return Damaged(path, absl::StrCat("it has ", file_bytes,

@@ -52,7 +52,7 @@ absl::StatusOr<std::map<std::string, std::string>> TextsAt(const Json& json, con
   for (const auto& [name, value] : found->items()) {
     if (!value.is_string()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", name, "\" in \"", key, "\" is no string"));
+          absl::StrCat("\"", name, "\" in \"", key, "\" is not a string"));
     }
     texts[name] = value.get<std::string>();
   }
@@ -100,14 +100,14 @@ absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
         return watch.See(depth, event, parsed);
       },
       /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  if (!json.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   MUSTER_RETURN_IF_ERROR(watch.Verdict());
   MUSTER_RETURN_IF_ERROR(CheckVersion(json));
 
   TrainingState state;
   const auto step = json.find("step");
   if (step == json.end() || !step->is_number_unsigned() || step->get<uint64_t>() > INT64_MAX) {
-    return absl::InvalidArgumentError("\"step\" is no whole number from 0 on");
+    return absl::InvalidArgumentError("\"step\" is not a whole number of 0 or more");
   }
   state.step = step->get<int64_t>();
   MUSTER_ASSIGN_OR_RETURN(state.plan, TextsAt(json, "plan"));

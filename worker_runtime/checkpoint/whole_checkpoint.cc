@@ -110,7 +110,7 @@ absl::Status CheckPlace(const std::string& place) {
   if (empty || error == std::errc::no_such_file_or_directory) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("cannot save a checkpoint as ", place,
-                   ": what is there is no checkpoint. Move it away, or save elsewhere"));
+                   ": what is there is not a checkpoint. Move it away, or save elsewhere"));
 }
 
 absl::Status WriteFiles(const std::string& directory, const TrainingState& state,

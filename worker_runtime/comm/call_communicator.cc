@@ -31,8 +31,8 @@ bool IsBad(const void* data, int64_t count) {
 // reverse; empty: nothing.
 std::string CheckBlocks(ConstBuffer whole, absl::string_view whole_name, ConstBuffer block,
                         absl::string_view block_name, int size) {
-  if (IsBad(whole.data, whole.count)) return absl::StrCat(whole_name, " is no buffer");
-  if (IsBad(block.data, block.count)) return absl::StrCat(block_name, " is no buffer");
+  if (IsBad(whole.data, whole.count)) return absl::StrCat(whole_name, " is not a valid buffer");
+  if (IsBad(block.data, block.count)) return absl::StrCat(block_name, " is not a valid buffer");
   if (whole.dtype != block.dtype) return TypeMismatch(whole.dtype, block.dtype);
   if (whole.count != block.count * size) {
     return absl::StrCat(SizeMismatch(whole_name, whole.count, block.count * size), ": ", size,
@@ -182,9 +182,9 @@ Work CallCommunicator::Broadcast(Buffer buffer, int root, CallOptions options) {
                .dtype = buffer.dtype,
                .peer = root,
                .count = buffer.count};
-  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "it has no buffer");
+  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "its buffer is not valid");
   if (root < 0 || root >= size()) {
-    return Refuse(op, absl::StrCat("root ", root, " is none of its ", size(), " ranks"));
+    return Refuse(op, absl::StrCat("root ", root, " is not one of its ", size(), " ranks"));
   }
   return Issue(op, {buffer.data}, buffer.data, options.timeout);
 }
@@ -193,7 +193,7 @@ Work CallCommunicator::AllToAll(ConstBuffer input, Buffer output, CallOptions op
   Operation op{
       .kind = OperationKind::kAllToAll, .dtype = input.dtype, .count = input.count / size()};
   if (IsBad(input.data, input.count) || IsBad(output.data, output.count)) {
-    return Refuse(op, "input or output is no buffer");
+    return Refuse(op, "input or output is not a valid buffer");
   }
   if (input.dtype != output.dtype) return Refuse(op, TypeMismatch(input.dtype, output.dtype));
   if (output.count != input.count) {
@@ -213,9 +213,9 @@ Work CallCommunicator::Barrier(CallOptions options) {
 Work CallCommunicator::Send(ConstBuffer buffer, int to, CallOptions options) {
   Operation op{
       .kind = OperationKind::kSend, .dtype = buffer.dtype, .peer = to, .count = buffer.count};
-  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "it has no buffer");
+  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "its buffer is not valid");
   if (to < 0 || to >= size() || to == rank()) {
-    return Refuse(op, absl::StrCat("rank ", to, " is none of its ", size() - 1, " peers"));
+    return Refuse(op, absl::StrCat("rank ", to, " is not one of its ", size() - 1, " peers"));
   }
   return Issue(op, {buffer.data}, nullptr, options.timeout);
 }
@@ -223,9 +223,9 @@ Work CallCommunicator::Send(ConstBuffer buffer, int to, CallOptions options) {
 Work CallCommunicator::Recv(Buffer buffer, int from, CallOptions options) {
   Operation op{
       .kind = OperationKind::kRecv, .dtype = buffer.dtype, .peer = from, .count = buffer.count};
-  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "it has no buffer");
+  if (IsBad(buffer.data, buffer.count)) return Refuse(op, "its buffer is not valid");
   if (from < 0 || from >= size() || from == rank()) {
-    return Refuse(op, absl::StrCat("rank ", from, " is none of its ", size() - 1, " peers"));
+    return Refuse(op, absl::StrCat("rank ", from, " is not one of its ", size() - 1, " peers"));
   }
   return Issue(op, {}, buffer.data, options.timeout);
 }

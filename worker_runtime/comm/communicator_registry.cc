@@ -45,8 +45,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string
   if (backend == "loopback") return RefuseLoopback(request);
   if (backend == "gloo") return MakeGloo(std::move(request));
   if (backend == "nccl") return MakeNcclCommunicator(std::move(request));
-  return absl::InvalidArgumentError(absl::StrCat("there is no communicator backend \"", backend,
-                                                 "\"; there are ",
+  return absl::InvalidArgumentError(absl::StrCat("'", backend,
+                                                 "' is not a communicator backend; expected ",
                                                  absl::StrJoin(BackendNames(), ", ")));
 }
 

@@ -194,8 +194,8 @@ void AgentClient::ReadReplies() {
     proto::WorkerReply reply;
     if (size > kMaxFrameBytes || !ReadFully(fd_.get(), body.data(), size) ||
         !reply.ParseFromString(body)) {
-      return OnLost(absl::UnavailableError(
-          absl::StrCat("the agent at ", address_.socket_path, " sent what is no reply")));
+      return OnLost(absl::UnavailableError(absl::StrCat("the agent at ", address_.socket_path,
+                                                        " sent something that is not a reply")));
     }
     OnReply(reply);
   }

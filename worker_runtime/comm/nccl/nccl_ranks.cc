@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<ncclUniqueId>> ExchangeIds(const NcclLibrary& library
     const std::string bytes = absl::HexStringToBytes(text);
     if (bytes.size() != sizeof(ids[i].internal)) {
       return absl::InternalError(
-          absl::StrCat("the store's ", key, " is no NCCL id: it has ", bytes.size(), " bytes"));
+          absl::StrCat("the store's ", key, " is not an NCCL id: it has ", bytes.size(), " bytes"));
     }
     std::memcpy(ids[i].internal, bytes.data(), bytes.size());
   }

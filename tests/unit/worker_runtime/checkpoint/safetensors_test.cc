@@ -128,7 +128,7 @@ TEST(WriteSafetensors, SaysWhichDirectoryIsMissing) {
 
 TEST(WriteSafetensors, RefusesToReplaceADevice) {
   EXPECT_THAT(WriteSafetensors("/dev/full", {}, {}),
-              StatusIs(kInvalid, HasSubstr("/dev/full: it exists and is no regular file")));
+              StatusIs(kInvalid, HasSubstr("/dev/full: it exists and is not a regular file")));
 }
 
 TEST(WriteSafetensors, RefusesToReplaceADirectory) {
@@ -147,9 +147,9 @@ TEST(SafetensorsFile, RefusesDirectoriesAndDoesNotWaitForTheWriterOfAPipe) {
   const std::string pipe = directory.File("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
 
-  EXPECT_THAT(SafetensorsFile::Open(pipe), StatusIs(kInvalid, HasSubstr("no regular file")));
+  EXPECT_THAT(SafetensorsFile::Open(pipe), StatusIs(kInvalid, HasSubstr("not a regular file")));
   EXPECT_THAT(SafetensorsFile::Open(directory.path()),
-              StatusIs(kInvalid, HasSubstr("no regular file")));
+              StatusIs(kInvalid, HasSubstr("not a regular file")));
 }
 
 TEST(SafetensorsFile, RefusesAHeaderLengthBeyondTheFileOr100Megabytes) {

@@ -124,7 +124,7 @@ TEST(WriteWholeCheckpoint, TouchesNothingOfAnotherNature) {
   WriteFile(directory.File("step_00000007/thesis.tex"), "all of it");
   WriteFile(directory.File("step_00000008"), "a file");
 
-  EXPECT_THAT(Save(directory.path(), 7), StatusIs(kInvalid, HasSubstr("is no checkpoint")));
+  EXPECT_THAT(Save(directory.path(), 7), StatusIs(kInvalid, HasSubstr("is not a checkpoint")));
   EXPECT_THAT(Save(directory.path(), 8), StatusIs(kInvalid, HasSubstr("step_00000008")));
 
   EXPECT_THAT(FilesBelow(directory.path()),
@@ -358,8 +358,8 @@ TEST(ParseTrainingState, AsksForANewerProgramForANewerFormat) {
 
 TEST(ParseTrainingState, RefusesWhatIsNotItsOwn) {
   const std::string maps = R"("plan":{},"metadata":{})";
-  EXPECT_THAT(ParseTrainingState(""), StatusIs(kInvalid, HasSubstr("no JSON object")));
-  EXPECT_THAT(ParseTrainingState("[1]"), StatusIs(kInvalid, HasSubstr("no JSON object")));
+  EXPECT_THAT(ParseTrainingState(""), StatusIs(kInvalid, HasSubstr("not a JSON object")));
+  EXPECT_THAT(ParseTrainingState("[1]"), StatusIs(kInvalid, HasSubstr("not a JSON object")));
   EXPECT_THAT(ParseTrainingState("{}"), StatusIs(kInvalid, HasSubstr("muster.whole_checkpoint")));
   EXPECT_THAT(ParseTrainingState(TrainingText("\"1\"", maps)), StatusIs(kInvalid));
   EXPECT_THAT(ParseTrainingState(TrainingText("1", maps)), StatusIs(kInvalid, HasSubstr("step")));
@@ -372,7 +372,7 @@ TEST(ParseTrainingState, RefusesWhatIsNotItsOwn) {
   EXPECT_THAT(ParseTrainingState(TrainingText("1", R"("step":1,"plan":{})")),
               StatusIs(kInvalid, HasSubstr("\"metadata\"")));
   EXPECT_THAT(ParseTrainingState(TrainingText("1", R"("step":1,"plan":{"k":1},"metadata":{})")),
-              StatusIs(kInvalid, HasSubstr("\"k\" in \"plan\" is no string")));
+              StatusIs(kInvalid, HasSubstr("\"k\" in \"plan\" is not a string")));
   EXPECT_THAT(ParseTrainingState(std::string(1 << 20, '[')), StatusIs(kInvalid));
 }
 
