@@ -1,6 +1,7 @@
 # What `cmake --install BUILD --prefix P` puts into P:
 #   bin/      muster, musterd, muster-train
 #   include/  muster/*.h, and the few proto/base/*.h that they include
+#   share/    muster/python/, which PyTorch's launchers start our agents by
 #   lib/      libmuster.a, and cmake/muster/ for find_package(muster), whose target is muster::muster
 #
 # The archive holds every library of ours that muster::muster needs, so that users see one, and nothing of the flags
@@ -95,6 +96,8 @@ if(TARGET muster-train)
   install(TARGETS muster-train RUNTIME)
 endif()
 install(TARGETS muster_archive ARCHIVE)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/python DESTINATION ${CMAKE_INSTALL_DATADIR}/muster
+        PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/worker_runtime/include/muster TYPE INCLUDE FILES_MATCHING PATTERN "*.h")
 # tests/integration/package_test.cc compiles every public header against the installed ones.
 install(FILES ${CMAKE_SOURCE_DIR}/proto/base/mono_time.h ${CMAKE_SOURCE_DIR}/proto/base/progress_board.h

@@ -212,7 +212,8 @@ void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
   ArmTimerOnLoop(options_.attempt_timeout, [this] {
     BreakOffOnLoop(absl::UnavailableError(
         absl::StrCat("no answer from ", about_.endpoint, " (", about_.address, ") within ",
-                     absl::FormatDuration(options_.attempt_timeout))));
+                     absl::FormatDuration(options_.attempt_timeout),
+                     "; if torchrun was started there, start every node with muster")));
   });
 }
 
