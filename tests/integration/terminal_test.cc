@@ -79,6 +79,7 @@ else:
   ASSERT_TRUE(session->WaitForScreen("0] 50%"));
   WriteFile(Out("say"), "");
   ASSERT_TRUE(session->WaitForScreen("1] saved"));
+  ASSERT_TRUE(session->WaitForScreen("0] 50%")) << "drawn again below the line";
   EXPECT_THAT(session->Screen(), MatchesRegex("\\[[^]]+:1\\] saved *\n\\[[^]]+:0\\] 50%"));
   WriteFile(Out("go"), "");
   EXPECT_THAT(session->Wait(), ExitsWith(0));
