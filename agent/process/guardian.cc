@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -42,9 +43,11 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 class Guardian {
  public:
-  Guardian(UniqueFd socket, UniqueFd child_signals)
+  // Workers get the limit `open_files`, whatever the guardian's own is.
+  Guardian(UniqueFd socket, UniqueFd child_signals, const rlimit& open_files)
       : socket_(std::move(socket)),
         child_signals_(std::move(child_signals)),
+        open_files_(open_files),
         reader_(socket_.get()),
         writer_(socket_.get()) {}
 
@@ -123,7 +126,7 @@ class Guardian {
       Say(wire::SpawnFailed{command.worker_id, EMFILE, "recvmsg"});
       return;
     }
-    auto result = StartWorker(command);
+    auto result = StartWorker(command, open_files_);
     if (const StartError* error = std::get_if<StartError>(&result)) {
       Say(wire::SpawnFailed{command.worker_id, error->error_number, error->step});
       return;
@@ -212,6 +215,7 @@ class Guardian {
 
   const UniqueFd socket_;
   const UniqueFd child_signals_;
+  const rlimit open_files_;
   FrameReader reader_;
   FrameWriter writer_;
   Workers workers_;  // not reaped yet
@@ -239,7 +243,12 @@ absl::Status FromErrno(absl::string_view what) {
   sigaddset(&child_signal, SIGCHLD);
   UniqueFd child_signals(::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!own || !child_signals) ::_exit(1);
-  Guardian(std::move(own), std::move(child_signals)).Run();
+  // Hundreds of workers that start at once are two descriptors each here, until the agent has taken
+  // theirs; programs that use select() must not be given a higher limit than they were started with.
+  rlimit open_files{};
+  ::getrlimit(RLIMIT_NOFILE, &open_files);
+  RaiseDescriptorLimit();
+  Guardian(std::move(own), std::move(child_signals), open_files).Run();
   ::_exit(0);
 }
 

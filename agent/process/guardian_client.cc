@@ -207,7 +207,7 @@ struct GuardianClient::State {
     auto reply = wire::DecodeReply((*frame)->body);
     if (!reply.ok()) {
       Lose(absl::StrCat("guardian (pid ", pid,
-                        ") cannot be understood; it and its workers are given up"));
+                        ") sent what cannot be decoded; it and its workers are given up"));
       return false;
     }
     Tell(*reply, (*frame)->descriptors);

@@ -109,7 +109,8 @@ int ExecFirst(const ChildPlan& plan) {
   return result;
 }
 
-[[noreturn]] void RunChild(const WorkerCommand& command, const ChildPlan& plan) {
+[[noreturn]] void RunChild(const WorkerCommand& command, const rlimit& open_files,
+                           const ChildPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);  // it died before the line above
   ::setsid();
@@ -119,13 +120,15 @@ int ExecFirst(const ChildPlan& plan) {
   if (!command.working_directory.empty() && ::chdir(command.working_directory.c_str()) != 0) {
     FailChild(plan, Step::kDirectory, errno);
   }
+  ::setrlimit(RLIMIT_NOFILE, &open_files);
   ResetSignals();
   FailChild(plan, Step::kExec, ExecFirst(plan));
 }
 
 }  // namespace
 
-std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command) {
+std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command,
+                                                    const rlimit& open_files) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return StartError{errno, "pipe"};
   UniqueFd read_end(ends[0]), write_end(ends[1]);
@@ -133,7 +136,7 @@ std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command
                        MakePointers(command.environment), ::getpid(), write_end.get()};
   const pid_t pid = ::fork();
   if (pid < 0) return StartError{errno, "fork"};
-  if (pid == 0) RunChild(command, plan);
+  if (pid == 0) RunChild(command, open_files, plan);
   return StartedWorker{pid, OpenPidfd(pid), std::move(read_end)};
 }
 

@@ -4,6 +4,7 @@
 // bound to the thread that forks, and a child of a process with threads could not allocate.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -54,9 +55,10 @@ struct StartError {
 // streams, CPUs and directory of `command`, no other descriptor, no signal blocked and each at its
 // default: what muster was started ignoring (SIGINT in a shell's background, SIGHUP under nohup) is
 // between the caller and muster, and a worker that ignored it could not be stopped by it. Does not
-// wait for it: what goes wrong in the child comes through `exec_result`. The descriptors of
-// `command` are above 2.
-std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command);
+// wait for it: what goes wrong in the child comes through `exec_result`. `open_files` is its limit.
+// The descriptors of `command` are above 2.
+std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command,
+                                                    const rlimit& open_files);
 
 struct ExecPending {};
 struct ExecDone {};

@@ -2,7 +2,9 @@
 // folders are cleaned up, limits are low, links are planted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +12,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/io/descriptors.h"
+#include "proto/io/unique_fd.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/loopback_port.h"
 #include "tests/support/process_table.h"
 
 namespace muster::testing {
@@ -104,6 +110,45 @@ TEST_F(BadNeighbours, AreANetworkWithoutARouteToItself) {
   EXPECT_THAT(job.Wait(), ExitsWith(0));
 }
 
+// Connections to a port of 127.0.0.1 that say nothing.
+class SilentCrowd {
+ public:
+  SilentCrowd(int port, int size) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < size; ++i) {
+      sockets_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      ::connect(sockets_.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+    }
+  }
+
+ private:
+  std::vector<UniqueFd> sockets_;
+};
+
+TEST_F(BadNeighbours, MayBeACrowdOnThePortOfARunningJob) {
+  RaiseDescriptorLimit();
+  const LoopbackPort port;
+  // Fails once the crowd is there, and must be started again.
+  const std::string script = ShellScript("train.sh", R"(
+[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0
+touch $OUT/ready.$RANK
+while [ ! -e $OUT/go ]; do sleep 0.1; done
+exit 1)");
+  std::vector<Subprocess> agents;
+  for (const char* node : {"127.0.0.1", "127.0.0.2"}) {
+    agents.push_back(
+        StartAfter("ulimit -n 1024",
+                   {MusterBinary(), "run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=crowded",
+                    "--max_restarts=1", absl::StrCat("--rdzv_endpoint=127.0.0.1:", port.number()),
+                    absl::StrCat("--local_addr=", node), script}));
+  }
+  ASSERT_TRUE(WaitForOut("ready.0") && WaitForOut("ready.1"));
+  const SilentCrowd crowd(port.number(), 1100);
+  WriteFile(Out("go"), "");
+  for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(), ExitsWith(0));
+}
+
 class BadNeighboursOfMusterd : public BadNeighbours {
  protected:
   std::string PortFile() const { return directory() + "/port"; }
@@ -127,6 +172,32 @@ class BadNeighboursOfMusterd : public BadNeighbours {
     return {MusterdBinary(), "--listen=127.0.0.1:0", "--port_file=" + PortFile()};
   }
 };
+
+TEST_F(BadNeighboursOfMusterd, MayBeACrowdBeforeAgentsCome) {
+  RaiseDescriptorLimit();
+  Subprocess daemon = StartAfter("ulimit -n 1024", Musterd(), Token());
+  ASSERT_TRUE(Listens());
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(absl::StripAsciiWhitespace(ReadFile(PortFile())), &port));
+  const SilentCrowd crowd(port, 1100);
+  ExpectThatItServes();
+  EXPECT_TRUE(daemon.WaitForOutput("job served")) << "lines name their job";
+  daemon.Signal(SIGTERM);
+  EXPECT_THAT(daemon.Wait(), ExitsWith(0));
+}
+
+TEST_F(BadNeighboursOfMusterd, AreNamedInItsLogWhenTheyHoldAnotherSecret) {
+  Subprocess daemon = StartProgram(Musterd(), Token());
+  ASSERT_TRUE(Listens());
+  const std::string port(absl::StripAsciiWhitespace(ReadFile(PortFile())));
+  Subprocess agent = Start({"run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=served",
+                            "--rdzv_endpoint=127.0.0.1:" + port, ShellScript("train.sh", "exit 0")},
+                           {{"MUSTER_TOKEN", "another token for this test, as long"}});
+  EXPECT_THAT(agent.Wait(), ExitsWith(3));
+  EXPECT_TRUE(daemon.WaitForOutput("refused a connection from 127.0.0.1:"));
+  daemon.Signal(SIGTERM);
+  EXPECT_THAT(daemon.Wait(), ExitsWith(0));
+}
 
 TEST_F(BadNeighboursOfMusterd, MayBeAReaderOfItsLogThatGoesAway) {
   // What it prints goes to a program that has ended.
