@@ -95,6 +95,14 @@ absl::Status Prove(const EngineSetUp& set_up, const Plan& plan, DType dtype, int
   return plan::ProvePrograms(programs);
 }
 
+EngineMemory MemoryOf(const plan::ArenaBytes& bytes) {
+  return {.parameters = At(bytes, plan::Arena::kParameters),
+          .gradients = At(bytes, plan::Arena::kGradients) + At(bytes, plan::Arena::kPartialSums),
+          .optimizer = At(bytes, plan::Arena::kOptimizer),
+          .buffers = At(bytes, plan::Arena::kBuffers),
+          .activations_peak = At(bytes, plan::Arena::kActivations)};
+}
+
 // Beyond what the plan and the parameters say: where the model is cut.
 std::string TextOfCut(const PipelineCut& cut) {
   if (cut.stages() == 1) return "";
@@ -164,6 +172,19 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
+absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
+                                                int world_size, Forward forward) {
+  MUSTER_RETURN_IF_ERROR(plan.Validate());
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan));
+  MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
+                          engine::RecordUse(store, [&](Tape& tape) { return forward(tape, 0); }));
+  EngineSetUp set_up = SetUpOf(store, {}, world_size);
+  set_up.stages[0].trace = std::move(trace);
+  const plan::Program program = plan::CompileProgram(InputOf(set_up, plan, store.dtype()),
+                                                     plan::RankThatNeedsMost(plan, set_up.mesh));
+  return MemoryOf(plan::FiguresOf(program).peak);
+}
+
 // --- what it holds ------------------------------------------------------------------------------
 
 void Engine::OnPhase(std::function<void(int64_t step, Phase phase)> listener) {
@@ -175,12 +196,10 @@ TensorPool& Engine::pool() { return state_->pool; }
 const std::string& Engine::PlanHash() const { return state_->plan_hash; }
 
 EngineMemory Engine::memory() const {
-  const plan::ArenaBytes held = state_->held.held();
-  return {.parameters = At(held, plan::Arena::kParameters),
-          .gradients = At(held, plan::Arena::kGradients) + At(held, plan::Arena::kPartialSums),
-          .optimizer = At(held, plan::Arena::kOptimizer),
-          .buffers = At(held, plan::Arena::kBuffers) + state_->reduction.buffer_bytes(),
-          .activations_peak = static_cast<int64_t>(state_->pool.usage().bytes_reserved)};
+  plan::ArenaBytes taken = state_->held.held();
+  At(taken, plan::Arena::kBuffers) += state_->reduction.buffer_bytes();
+  At(taken, plan::Arena::kActivations) = static_cast<int64_t>(state_->pool.usage().bytes_reserved);
+  return MemoryOf(taken);
 }
 
 std::string Engine::ParameterHash() const {

@@ -1,4 +1,6 @@
-// Steps on the batches of a reader.
+// Steps on the batches of a reader, and passes without an update.
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
@@ -42,6 +44,29 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader, BatchLoss loss) {
     if (batch->step != state.step) return Differs("step", batch->step, state.step);
     return loss(tape, *batch);
   });
+}
+
+absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward forward) {
+  State& state = *state_;
+  if (state.is_pipeline()) {
+    return absl::UnimplementedError("this version evaluates models that are not cut into stages");
+  }
+  std::vector<double> sums = {0, 0};
+  Tape tape(state.pool, Tape::Mode::kInference);
+  for (int64_t i = 0; i < num_batches; ++i) {
+    const absl::StatusOr<Loss> loss = forward(tape, i);
+    if (!loss.ok()) {
+      state.world.Abort(absl::StrCat("rank ", state.world.rank(), ": ", loss.status().message()));
+      return loss.status();
+    }
+    sums[0] += loss->sum;
+    sums[1] += static_cast<double>(loss->num_tokens);
+  }
+  MUSTER_RETURN_IF_ERROR(state.world.AllReduce(BufferOf(sums)).Wait());
+  if (sums[1] == 0) {
+    return absl::FailedPreconditionError("no target counted on any rank, so there is no loss");
+  }
+  return Evaluation{.loss = sums[0] / sums[1], .num_tokens = static_cast<int64_t>(sums[1])};
 }
 
 }  // namespace muster

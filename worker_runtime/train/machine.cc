@@ -54,4 +54,14 @@ absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_siz
       "; choose fewer layers or a smaller hidden size"));
 }
 
+absl::Status CheckStepFitsMachine(int64_t rank_bytes, int local_size, int64_t machine_bytes) {
+  const double all_bytes = static_cast<double>(rank_bytes) * local_size;
+  if (all_bytes <= static_cast<double>(machine_bytes)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a step needs ", ShortBytes(static_cast<double>(rank_bytes)), " per rank, ",
+                   ShortBytes(all_bytes), " for the ", Counted(local_size, "rank"),
+                   " of this machine, which has ", ShortBytes(static_cast<double>(machine_bytes)),
+                   "; choose a smaller --batch_size or --context, or a smaller model"));
+}
+
 }  // namespace muster::train

@@ -25,4 +25,7 @@ int64_t MachineBytes();
 absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_size,
                               int64_t machine_bytes);
 
+// Whether a whole step fits: `rank_bytes` by Engine::PlanMemory. Errors and threads as above.
+absl::Status CheckStepFitsMachine(int64_t rank_bytes, int local_size, int64_t machine_bytes);
+
 }  // namespace muster::train

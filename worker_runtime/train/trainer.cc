@@ -71,12 +71,29 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_RETURN_IF_ERROR(
       CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
   // What the engine will read, before it is there.
-  return BatchReader::Create(*tokens_, {.rank = runtime_.rank(),
-                                        .size = runtime_.size(),
-                                        .accumulation = options_.plan.plan.accumulation,
-                                        .batch = options_.plan.batch_size,
-                                        .sequence = config_.context})
-      .status();
+  MUSTER_RETURN_IF_ERROR(
+      BatchReader::Create(*tokens_, {.rank = runtime_.rank(),
+                                     .size = runtime_.size(),
+                                     .accumulation = options_.plan.plan.accumulation,
+                                     .batch = options_.plan.batch_size,
+                                     .sequence = config_.context})
+          .status());
+  return CheckStepFits();
+}
+
+// The model on the meta device, which takes no memory.
+absl::Status Trainer::CheckStepFits() const {
+  ParameterStore store(options_.plan.dtype);
+  MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
+  const int64_t batch = options_.plan.batch_size;
+  const absl::Span<const int32_t> tokens(nullptr, batch * config_.context);  // nobody reads them
+  MUSTER_ASSIGN_OR_RETURN(
+      const EngineMemory memory,
+      Engine::PlanMemory(store, options_.plan.plan, runtime_.size(), [&](Tape& tape, int64_t) {
+        return absl::StatusOr<Loss>(model->ComputeLoss(
+            tape, {.tokens = tokens, .batch = batch, .sequence = config_.context}, tokens));
+      }));
+  return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
 }
 
 // Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.

@@ -42,6 +42,7 @@ class Trainer {
  private:
   // Of SetUp.
   absl::Status CheckAlone();
+  absl::Status CheckStepFits() const;
   absl::Status BuildTogether();
   absl::Status CheckOptionsAgree();
   absl::Status Resume();

@@ -144,6 +144,25 @@ class Engine {
                                                                      const Activation& received)>;
   absl::StatusOr<StepResult> StepStage(StageForward forward);
 
+  // The loss of `num_batches` micro-batches of this rank, over all ranks, without a backward pass:
+  // parameters and optimizer stay as they are. Not for pipelines yet.
+  //
+  // Errors: what `forward` returned, on its own rank, and kAborted with its text on the others;
+  //         kFailedPrecondition: no target counted on any rank; the communicator's.
+  struct Evaluation {
+    double loss = 0;         // per token
+    int64_t num_tokens = 0;  // targets that counted
+  };
+  absl::StatusOr<Evaluation> Evaluate(int64_t num_batches, Forward forward);
+
+  // What Create and a step would take on the rank of `world_size` that needs most, found out without
+  // taking it: `forward` runs on the meta device, where tensors have sizes and no elements, and of
+  // tokens only the number matters. `store` has no memory yet.
+  //
+  // Errors: what `forward` returned; kInvalidArgument, kUnimplemented: Create's.
+  static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
+                                                 int world_size, Forward forward);
+
   // Tells `listener` of each phase as it begins, with the updates made so far; for a progress
   // board:
   //   engine->OnPhase([&](int64_t step, Phase phase) { runtime->SetProgress(step, phase); });

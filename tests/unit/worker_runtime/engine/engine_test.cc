@@ -17,9 +17,7 @@
 #include "worker_runtime/checkpoint/safetensors.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/kernels/isa.h"
-#include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/plan_text.h"
-#include "worker_runtime/plan/prove_program.h"
 
 namespace muster::testing {
 namespace {
@@ -582,50 +580,50 @@ TEST(Engine, SaysOnEveryRankThatThereIsNoCheckpoint) {
   EXPECT_THAT(statuses, Each(HasStatusCode(absl::StatusCode::kNotFound)));
 }
 
-// What `muster plan` prints, from the model on the meta device, is what the process then reserves.
+// Known before the run, from the model on the meta device.
 TEST(Engine, ReservesWhatItsProgramSays) {
   for (const std::string& preset : PlanPresetNames()) {
     for (const SumMode mode : {SumMode::kFast, SumMode::kOrdered}) {
       Plan plan = SmallPlan(mode, 3);
       plan.optimizer = PlanPreset(preset)->optimizer;
-      OnRanks<int>(2, [&](Communicator& world) {
+      EngineMemory planned;
+      const auto taken = OnRanks<EngineMemory>(2, [&](Communicator& world) {
         ParameterStore store;
         const auto gpt = Gpt::Create(kSmallGpt, store);
-        const auto sizes = engine::SizesOf(kRows * kSmallGpt.context);
-        const auto trace = engine::RecordUse(store, [&](Tape& tape) -> absl::StatusOr<Loss> {
-          return (*gpt)->ComputeLoss(tape, {sizes, kRows, kSmallGpt.context}, sizes);
-        });
-        const auto parameters = engine::InfoOf(store);
-        const std::vector<plan::StageInfo> stages = {
-            plan::WholeModel(plan::PlanBlockLayout(parameters), *trace)};
-        const plan::ArenaBytes planned =
-            plan::FiguresOf(plan::CompileProgram({.plan = plan,
-                                                  .parameters = parameters,
-                                                  .mesh = {.replicas = world.size()},
-                                                  .stages = stages},
-                                                 world.rank()))
-                .peak;
-
+        std::unique_ptr<SmallBatch> batch;
+        const auto forward = [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
+          batch = std::make_unique<SmallBatch>(0, 3 * world.rank() + index);
+          return (*gpt)->ComputeLoss(tape, batch->tokens(), batch->targets);
+        };
+        const auto memory = Engine::PlanMemory(store, plan, world.size(), forward);
+        EXPECT_THAT(memory, IsOk());
+        if (world.rank() == 0) planned = *memory;
         auto engine = Engine::Create(world, store, plan);
-        for (int step = 0; step < 2; ++step) {
-          std::unique_ptr<SmallBatch> batch;
-          EXPECT_THAT((*engine)->Step([&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
-            batch = std::make_unique<SmallBatch>(step, 3 * world.rank() + index);
-            return (*gpt)->ComputeLoss(tape, batch->tokens(), batch->targets);
-          }),
-                      IsOk());
-        }
-        const EngineMemory memory = (*engine)->memory();
-        EXPECT_EQ(memory.parameters, At(planned, plan::Arena::kParameters));
-        EXPECT_EQ(memory.gradients,
-                  At(planned, plan::Arena::kGradients) + At(planned, plan::Arena::kPartialSums));
-        EXPECT_EQ(memory.optimizer, At(planned, plan::Arena::kOptimizer));
-        EXPECT_EQ(memory.buffers, At(planned, plan::Arena::kBuffers));
-        EXPECT_EQ(memory.activations_peak, At(planned, plan::Arena::kActivations));
-        return 0;
+        for (int step = 0; step < 2; ++step) EXPECT_THAT((*engine)->Step(forward), IsOk());
+        return (*engine)->memory();
       });
+      EXPECT_EQ(std::max(taken[0].total(), taken[1].total()), planned.total());
+      for (const EngineMemory& memory : taken) {
+        EXPECT_EQ(memory.parameters, planned.parameters);
+        EXPECT_LE(memory.gradients, planned.gradients);
+        EXPECT_EQ(memory.activations_peak, planned.activations_peak);
+      }
     }
   }
+}
+
+TEST(Engine, EvaluatesWithoutTouchingAnything) {
+  OnRanks<int>(2, [](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 2));
+    const auto evaluated = (*training)->Evaluate(2);
+    EXPECT_THAT(evaluated, IsOk());
+    const std::string hash = (*training)->engine().ParameterHash();
+    const absl::StatusOr<StepResult> step = (*training)->Step();
+    EXPECT_NEAR(evaluated->loss, step->loss, 1e-6);
+    EXPECT_EQ(evaluated->num_tokens, step->num_tokens);
+    EXPECT_NE((*training)->engine().ParameterHash(), hash);
+    return 0;
+  });
 }
 
 TEST(Engine, CountsItsMemory) {

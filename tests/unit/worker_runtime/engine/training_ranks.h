@@ -85,6 +85,15 @@ class SmallTraining {
     });
   }
 
+  // The loss of the micro-batches that the next step takes.
+  absl::StatusOr<Engine::Evaluation> Evaluate(int64_t num_batches) {
+    std::unique_ptr<SmallBatch> batch;
+    return engine_->Evaluate(num_batches, [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
+      batch = std::make_unique<SmallBatch>(engine_->step(), world_.rank() * num_batches + index);
+      return gpt_->ComputeLoss(tape, batch->tokens(), batch->targets);
+    });
+  }
+
   // The loss of each of the next `steps` steps.
   absl::StatusOr<std::vector<double>> Steps(int steps) {
     std::vector<double> losses;

@@ -22,9 +22,10 @@ TEST(CheckFitsMachine, AcceptsAModelWhoseStateFits) {
 TEST(CheckFitsMachine, RefusesAModelThatNoActivationWouldFitBeside) {
   const GptConfig gpt2 = {
       .layers = 48, .heads = 25, .hidden_size = 1600, .context = 1024, .vocabulary = 50257};
-  EXPECT_THAT(CheckFitsMachine(gpt2, DType::kF32, 1, 24 * kGigabyte),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("24.9 GB"), HasSubstr("24.0 GB"), HasSubstr("hidden size"))));
+  EXPECT_THAT(
+      CheckFitsMachine(gpt2, DType::kF32, 1, 24 * kGigabyte),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("24.9 GB"), HasSubstr("24.0 GB"), HasSubstr("hidden size"))));
 }
 
 TEST(CheckFitsMachine, CountsAllRanksOfTheMachine) {
@@ -42,6 +43,12 @@ TEST(ResidentBytes, ReadsTheKernelsText) {
 TEST(ResidentBytes, AreNotKnownFromAnythingElse) {
   EXPECT_EQ(ResidentBytes(""), 0);
   EXPECT_EQ(ResidentBytes("VmRSS:\tmany kB\n"), 0);
+}
+
+TEST(CheckStepFitsMachine, CountsActivationsOfAllRanksToo) {
+  EXPECT_THAT(CheckStepFitsMachine(kGigabyte, 2, 2 * kGigabyte), IsOk());
+  EXPECT_THAT(CheckStepFitsMachine(kGigabyte, 3, 2 * kGigabyte),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 ranks")));
 }
 
 }  // namespace
