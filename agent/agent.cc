@@ -29,7 +29,6 @@ AgentCoreOptions MakeCoreOptions(const AgentOptions& options) {
   core.node = options.node;
   core.settings = MakeRendezvousSettings(options.spec);
   core.lease = options.spec.lease;
-  core.orphan_timeout = options.spec.orphan_timeout;
   core.read_timeout = options.spec.read_timeout;
   core.server = options.server;
   core.hosts_server = options.hosts_server;
@@ -298,7 +297,7 @@ void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round roun
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
-  if (torch_store_ && core_.phase() == Phase::kStopping) torch_store_->StopTelling();
+  if (torch_store_ && core_.phase() == NodePhase::kStopping) torch_store_->StopTelling();
   for (auto& [id, worker] : workers_) {
     worker.signals.push_back(effect.signal);
     guardian_.SignalGroup(id, effect.signal);

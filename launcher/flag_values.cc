@@ -109,6 +109,10 @@ absl::StatusOr<RendezvousBackend> ParseBackend(const std::string& text) {
                                                {"muster", RendezvousBackend::kMuster}});
 }
 
+absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text) {
+  return ParseChoice<ScaleUp>(text, {{"now", ScaleUp::kNow}, {"never", ScaleUp::kNever}});
+}
+
 absl::StatusOr<StreamSelection> ParseStreamSelection(const std::string& text) {
   constexpr char kExpected[] =
       "0 (none), 1 (stdout), 2 (stderr), 3 (both), or one of these for each local rank, such as "

@@ -24,6 +24,8 @@ absl::StatusOr<NodeCount> ParseNodeCount(const std::string& text);
 absl::StatusOr<ProcessesPerNode> ParseProcessesPerNode(const std::string& text);
 
 absl::StatusOr<RendezvousBackend> ParseBackend(const std::string& text);
+absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
+absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
 
 // "0".."3", or a map of local ranks "0:1,11:3".
 absl::StatusOr<StreamSelection> ParseStreamSelection(const std::string& text);

@@ -13,7 +13,9 @@
 namespace muster::agent {
 namespace {
 
-bool HasWorkers(Phase phase) { return phase == Phase::kRunning || phase == Phase::kStopping; }
+bool HasWorkers(NodePhase phase) {
+  return phase == NodePhase::kRunning || phase == NodePhase::kStopping;
+}
 
 // A signal by which a program ends itself, not us.
 bool IsCrash(int signal) {
@@ -36,18 +38,18 @@ AgentCore::AgentCore(AgentCoreOptions options)
 
 std::vector<Effect> AgentCore::Step(const Event& event, MonoTime now) {
   Effects out;
-  if (phase_ == Phase::kDone) return out;
+  if (phase_ == NodePhase::kDone) return out;
   std::visit([&](const auto& e) { On(e, now, out); }, event);
   return out;
 }
 
 MonoTime AgentCore::NextDeadline() const {
-  if (phase_ == Phase::kIdle || phase_ == Phase::kDone) return MonoTime::InfiniteFuture();
+  if (phase_ == NodePhase::kIdle || phase_ == NodePhase::kDone) return MonoTime::InfiniteFuture();
   MonoTime next = ServerDeadline();
-  if (link_up_ && phase_ != Phase::kReserving) {
+  if (link_up_ && phase_ != NodePhase::kReserving) {
     next = Min(next, last_sent_ + options_.lease.renew_interval);
   }
-  if (phase_ == Phase::kStopping) next = Min(next, rung_deadline_);
+  if (phase_ == NodePhase::kStopping) next = Min(next, rung_deadline_);
   return next;
 }
 
@@ -66,20 +68,20 @@ std::string AgentCore::CheckInvariants() const {
 
 void AgentCore::On(const Started&, MonoTime now, Effects& out) {
   last_heard_ = now;
-  Enter(Phase::kReserving);
+  Enter(NodePhase::kReserving);
   out.push_back(ReservePorts{});
 }
 
 void AgentCore::On(const PortsReserved& event, MonoTime now, Effects& out) {
-  if (phase_ != Phase::kReserving) return;
+  if (phase_ != NodePhase::kReserving) return;
   node_.store_port = event.store_port;
   node_.worker_ports = event.worker_ports;
-  Enter(Phase::kJoining);
+  Enter(NodePhase::kJoining);
   Report(now, out);
 }
 
 void AgentCore::On(const PortsFailed& event, MonoTime now, Effects& out) {
-  if (phase_ != Phase::kReserving) return;
+  if (phase_ != NodePhase::kReserving) return;
   const std::string reason(event.status.message());
   Depart({.reason = absl::StrCat(options_.node.name, " left: ", reason)}, now, out);
   // What the user asked for cannot be had: said as such, not as a departure.
@@ -94,29 +96,34 @@ void AgentCore::On(const DirectiveArrived& event, MonoTime now, Effects& out) {
   if (d.term == term_ && d.revision <= last_revision_) return;
   term_ = d.term;
   last_revision_ = d.revision;
-  last_heard_ = now;
   heard_server_ = true;
-  if (!std::holds_alternative<Refuse>(d.body)) instance_ = d.instance;
+  if (!std::holds_alternative<Refuse>(d.body)) {
+    instance_ = d.instance;
+    NoteAttended(now, out);
+  }
   std::visit([&](const auto& body) { Obey(body, now, out); }, d.body);
 }
 
 void AgentCore::On(const LinkChanged& event, MonoTime now, Effects& out) {
   link_up_ = event.up;
   link_detail_ = event.detail;
-  if (!event.fatal.ok()) {
+  // Once accepted, a refusal comes from somebody else who listens on the server's port, or from a
+  // server that is being set up: as good as no answer.
+  if (!event.fatal.ok() && !was_accepted_) {
     Obey(Refuse{event.fatal}, now, out);
     return;
   }
   if (event.up) {
-    if (phase_ != Phase::kIdle && phase_ != Phase::kReserving) Report(now, out);
+    if (phase_ != NodePhase::kIdle && phase_ != NodePhase::kReserving) Report(now, out);
     return;
   }
   if (outcome_ || departure_) return;  // it is not needed any more
-  if (heard_server_ && HasWorkers(phase_)) {
-    out.push_back(Announce{
-        Announce::Level::kWarning, "rendezvous_unreachable",
+  if (was_accepted_ && HasWorkers(phase_)) {
+    NoteUnattended(
+        "rendezvous_unreachable",
         absl::StrCat("lost ", options_.server, " (", event.detail, "); workers run on for up to ",
-                     absl::FormatDuration(options_.orphan_timeout), " while we try again")});
+                     absl::FormatDuration(options_.settings.orphan_timeout), " while we try again"),
+        out);
   } else {
     out.push_back(ShowStatus{absl::StrCat("waiting for ", options_.server, ": ", event.detail)});
   }
@@ -137,9 +144,9 @@ void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
   // After our own signal an end is no failure, unless the program crashed by itself.
   const bool counts =
       event.failure &&
-      (!ladder_started_ || (phase_ == Phase::kStopping && IsCrash(event.failure->signal)));
+      (!ladder_started_ || (phase_ == NodePhase::kStopping && IsCrash(event.failure->signal)));
   if (counts) failures_.push_back({now, *event.failure});
-  if (phase_ == Phase::kRunning) {
+  if (phase_ == NodePhase::kRunning) {
     if (event.failure) {
       AnnounceFailure(*event.failure, out);
       BeginStop(After::kAsk, SIGTERM, options_.settings.shutdown_timeout, now, out);
@@ -148,17 +155,17 @@ void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
     }
     return;
   }
-  if (phase_ == Phase::kStopping && NumAlive() == 0 && rung_ < Rung::kLingering) {
+  if (phase_ == NodePhase::kStopping && NumAlive() == 0 && rung_ < Rung::kLingering) {
     BeginSweep(now, out);
   }
 }
 
 void AgentCore::On(const DescendantsGone&, MonoTime now, Effects& out) {
-  if (phase_ == Phase::kStopping && rung_ >= Rung::kLingering) GroundReached(now, out);
+  if (phase_ == NodePhase::kStopping && rung_ >= Rung::kLingering) GroundReached(now, out);
 }
 
 void AgentCore::On(const DescendantsNamed& event, MonoTime now, Effects& out) {
-  if (phase_ != Phase::kStopping || rung_ != Rung::kLingering || event.names.empty()) return;
+  if (phase_ != NodePhase::kStopping || rung_ != Rung::kLingering || event.names.empty()) return;
   leftovers_ = absl::StrJoin(event.names, ", ");
   out.push_back(Announce{
       Announce::Level::kInfo, "leftovers",
@@ -175,7 +182,7 @@ void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
     return;
   }
   if (departure_) {
-    if (phase_ != Phase::kStopping || interrupted_twice_) return;
+    if (phase_ != NodePhase::kStopping || interrupted_twice_) return;
     interrupted_twice_ = true;
     out.push_back(Announce{Announce::Level::kWarning, "interrupted_again",
                            "interrupted again; ending the workers at once"});
@@ -203,7 +210,7 @@ void AgentCore::On(const GuardianLost& event, MonoTime now, Effects& out) {
   for (Worker& worker : workers_) worker.alive = false;
   out.push_back(Announce{Announce::Level::kError, "guardian_lost", event.reason});
   departure_ = Departure{.reason = absl::StrCat(options_.node.name, " left: ", event.reason)};
-  if (phase_ == Phase::kStopping) {
+  if (phase_ == NodePhase::kStopping) {
     if (after_ != After::kFinish) after_ = After::kLeave;
     GroundReached(now, out);
     return;
@@ -213,21 +220,23 @@ void AgentCore::On(const GuardianLost& event, MonoTime now, Effects& out) {
 }
 
 void AgentCore::On(const Tick&, MonoTime now, Effects& out) {
-  if (phase_ == Phase::kIdle) return;
-  if (phase_ == Phase::kStopping && now >= rung_deadline_) ClimbLadder(now, out);
-  if (phase_ == Phase::kDone) return;
+  if (phase_ == NodePhase::kIdle) return;
+  if (phase_ == NodePhase::kStopping && now >= rung_deadline_) ClimbLadder(now, out);
+  if (phase_ == NodePhase::kDone) return;
   if (now >= ServerDeadline()) {
     GiveUpOnServer(now, out);
     return;
   }
   const bool due = now >= last_sent_ + options_.lease.renew_interval;
-  if (link_up_ && due && phase_ != Phase::kReserving) Report(now, out);
+  if (link_up_ && due && phase_ != NodePhase::kReserving) Report(now, out);
 }
 
 // --- Directives
 
 void AgentCore::Obey(const Wait& wait, MonoTime, Effects& out) {
-  if (phase_ != Phase::kJoining && phase_ != Phase::kWaiting && phase_ != Phase::kReporting) return;
+  if (phase_ != NodePhase::kJoining && phase_ != NodePhase::kWaiting &&
+      phase_ != NodePhase::kReporting)
+    return;
   if (wait.text == shown_status_) return;
   shown_status_ = wait.text;
   out.push_back(ShowStatus{wait.text});
@@ -235,15 +244,18 @@ void AgentCore::Obey(const Wait& wait, MonoTime, Effects& out) {
 
 void AgentCore::Obey(const RunRound& run, MonoTime now, Effects& out) {
   const Assignment& assignment = run.assignment;
-  if (phase_ != Phase::kJoining || assignment.round <= round_) return;
+  if (phase_ != NodePhase::kJoining || assignment.round <= round_) return;
   round_ = assignment.round;
+  num_nodes_ = assignment.num_nodes;
+  past_.attempts = std::max(past_.attempts, assignment.restart_count + 1);
+  past_.restarts_used = std::max(past_.restarts_used, assignment.restarts_used);
   failures_.clear();
   unkillable_pids_.clear();
   ladder_started_ = false;
   workers_.clear();
   for (int i = 0; i < assignment.local_world_size; ++i)
     workers_.push_back({.local_rank = LocalRank(i)});
-  Enter(Phase::kRunning);
+  Enter(NodePhase::kRunning);
   out.push_back(ShowStatus{""});
   out.push_back(StartWorkers{assignment});
   Report(now, out);
@@ -251,11 +263,11 @@ void AgentCore::Obey(const RunRound& run, MonoTime now, Effects& out) {
 
 void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
   if (departure_) return;
-  if (stop.round > round_ && (phase_ == Phase::kJoining || phase_ == Phase::kReserving)) {
+  if (stop.round > round_ && (phase_ == NodePhase::kJoining || phase_ == NodePhase::kReserving)) {
     // The round ended before its assignment reached us. Until we say that we know, the rendezvous
     // counts us as still in it (its invariant R8).
     round_ = stop.round;
-    if (phase_ == Phase::kJoining) Report(now, out);
+    if (phase_ == NodePhase::kJoining) Report(now, out);
     return;
   }
   if (stop.round != round_) return;
@@ -263,11 +275,11 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
   const absl::Duration full = options_.settings.shutdown_timeout;
   const absl::Duration grace = stop.peer_lost ? std::min(full, options_.lost_peer_grace) : full;
   switch (phase_) {
-    case Phase::kRunning:
+    case NodePhase::kRunning:
       out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
       BeginStop(after, SIGTERM, grace, now, out);
       return;
-    case Phase::kStopping:
+    case NodePhase::kStopping:
       if (after_ == After::kAsk || after_ == After::kWait) {
         if (after == After::kJoin) {
           out.push_back(Announce{Announce::Level::kInfo, "restarting", stop.reason});
@@ -276,16 +288,16 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
       }
       EndLingering(now, out);
       return;
-    case Phase::kWaiting:
+    case NodePhase::kWaiting:
       out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
       if (after == After::kJoin) {
         JoinAgain(out);
       } else {
-        Enter(Phase::kReporting);
+        Enter(NodePhase::kReporting);
         Report(now, out);
       }
       return;
-    case Phase::kReporting:
+    case NodePhase::kReporting:
       if (after == After::kJoin) {
         out.push_back(Announce{Announce::Level::kInfo, "restarting", stop.reason});
         JoinAgain(out);
@@ -303,24 +315,45 @@ void AgentCore::Obey(const EndJob& end, MonoTime now, Effects& out) {
 
 void AgentCore::Obey(const Refuse& refuse, MonoTime now, Effects& out) {
   if (departure_) return;
+  const std::string why(refuse.status.message());
   if (refuse.status.code() == absl::StatusCode::kAborted) {
-    out.push_back(
-        Announce{Announce::Level::kWarning, "stale", std::string(refuse.status.message())});
-    instance_ = Instance();
-    if (phase_ == Phase::kRunning) {
-      BeginStop(After::kJoin, SIGTERM, options_.settings.shutdown_timeout, now, out);
-    } else if (phase_ == Phase::kStopping && after_ != After::kFinish) {
-      after_ = After::kJoin;
-      EndLingering(now, out);
-    } else if (phase_ == Phase::kJoining || phase_ == Phase::kWaiting ||
-               phase_ == Phase::kReporting) {
-      JoinAgain(out);
-    }
+    NoteAttended(now, out);
+    BeginAnew(why, now, out);
     return;
   }
-  EndWith({.exit_code = muster::ExitCodeOf(refuse.status),
-           .reason = std::string(refuse.status.message())},
-          now, out);
+  if (refuse.status.code() == absl::StatusCode::kUnavailable) {
+    // A server without a record of us counts our time itself. Where no worker is at stake, and only
+    // the outcome is waited for, it is not the one to wait for.
+    if (phase_ != NodePhase::kReporting) last_heard_ = now;
+    NoteUnattended("job_unrecorded", why, out);
+    return;
+  }
+  if (IsStranger(refuse)) {
+    NoteUnattended("rendezvous_refuses",
+                   absl::StrCat(why, "; it knew this node before, so we try again"), out);
+    return;
+  }
+  EndWith({.exit_code = muster::ExitCodeOf(refuse.status), .reason = why}, now, out);
+}
+
+bool AgentCore::IsStranger(const Refuse& refuse) const {
+  return was_accepted_ && refuse.status.code() != absl::StatusCode::kFailedPrecondition;
+}
+
+void AgentCore::BeginAnew(const std::string& why, MonoTime now, Effects& out) {
+  out.push_back(Announce{Announce::Level::kWarning, "stale", why});
+  instance_ = Instance();
+  // Nobody else has charged it: the server that would have has lost its state.
+  if (!failures_.empty()) ++past_.restarts_used;
+  if (phase_ == NodePhase::kRunning) {
+    BeginStop(After::kJoin, SIGTERM, options_.settings.shutdown_timeout, now, out);
+  } else if (phase_ == NodePhase::kStopping && after_ != After::kFinish) {
+    after_ = After::kJoin;
+    EndLingering(now, out);
+  } else if (phase_ == NodePhase::kJoining || phase_ == NodePhase::kWaiting ||
+             phase_ == NodePhase::kReporting) {
+    JoinAgain(out);
+  }
 }
 
 // --- Stopping
@@ -329,7 +362,7 @@ void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, M
                           Effects& out) {
   after_ = after;
   grace_deadline_ = now + grace;
-  Enter(Phase::kStopping);
+  Enter(NodePhase::kStopping);
   if (after != After::kWait) Report(now, out);
   if (NumAlive() == 0) {
     BeginSweep(now, out);
@@ -422,11 +455,11 @@ void AgentCore::GroundReached(MonoTime now, Effects& out) {
   }
   switch (after_) {
     case After::kWait:
-      Enter(Phase::kWaiting);
+      Enter(NodePhase::kWaiting);
       Report(now, out);
       return;
     case After::kAsk:
-      Enter(Phase::kReporting);
+      Enter(NodePhase::kReporting);
       Report(now, out);
       return;
     case After::kJoin:
@@ -443,8 +476,11 @@ void AgentCore::GroundReached(MonoTime now, Effects& out) {
 }
 
 void AgentCore::JoinAgain(Effects& out) {
-  if (phase_ != Phase::kReserving) Enter(Phase::kReserving);
-  if (instance_ == Instance()) round_ = kNoRound;  // told that all we knew is stale
+  if (phase_ != NodePhase::kReserving) Enter(NodePhase::kReserving);
+  if (instance_ == Instance()) {  // told that all we knew is stale
+    round_ = kNoRound;
+    num_nodes_ = 0;
+  }
   workers_.clear();
   failures_.clear();
   shown_status_.clear();
@@ -454,17 +490,17 @@ void AgentCore::JoinAgain(Effects& out) {
 void AgentCore::Depart(Departure departure, MonoTime now, Effects& out) {
   departure_ = std::move(departure);
   switch (phase_) {
-    case Phase::kRunning: {
+    case NodePhase::kRunning: {
       const int signal = departure_->signal != 0 ? departure_->signal : SIGTERM;
       BeginStop(After::kLeave, signal, options_.settings.shutdown_timeout, now, out);
       return;
     }
-    case Phase::kStopping:
+    case NodePhase::kStopping:
       if (after_ != After::kFinish) after_ = After::kLeave;
       Report(now, out);
       EndLingering(now, out);
       return;
-    case Phase::kIdle:
+    case NodePhase::kIdle:
       break;
     default:
       Report(now, out);
@@ -474,12 +510,12 @@ void AgentCore::Depart(Departure departure, MonoTime now, Effects& out) {
 
 void AgentCore::EndWith(JobOutcome outcome, MonoTime now, Effects& out) {
   outcome_ = std::move(outcome);
-  if (phase_ == Phase::kRunning) {
+  if (phase_ == NodePhase::kRunning) {
     out.push_back(Announce{Announce::Level::kInfo, "stopping", outcome_->reason});
     BeginStop(After::kFinish, SIGTERM, options_.settings.shutdown_timeout, now, out);
     return;
   }
-  if (phase_ == Phase::kStopping) {
+  if (phase_ == NodePhase::kStopping) {
     after_ = After::kFinish;
     EndLingering(now, out);
     return;
@@ -488,20 +524,39 @@ void AgentCore::EndWith(JobOutcome outcome, MonoTime now, Effects& out) {
 }
 
 void AgentCore::Conclude(JobOutcome outcome, Effects& out) {
-  Enter(Phase::kDone);
+  Enter(NodePhase::kDone);
   out.push_back(ShowStatus{""});
   out.push_back(Finish{std::move(outcome)});
 }
 
 // --- The rendezvous
 
+void AgentCore::NoteAttended(MonoTime now, Effects& out) {
+  if (!unattended_.empty()) {
+    out.push_back(Announce{Announce::Level::kInfo, "rendezvous_attended",
+                           absl::StrCat(options_.server, " serves this node again, after ",
+                                        absl::FormatDuration(absl::Trunc(
+                                            now - last_heard_, absl::Milliseconds(100))))});
+    unattended_.clear();
+  }
+  was_accepted_ = true;
+  last_heard_ = now;
+}
+
+// Said once for each reason, not at each try.
+void AgentCore::NoteUnattended(const std::string& event, const std::string& why, Effects& out) {
+  const bool is_news = unattended_ != event;
+  unattended_ = event;
+  if (is_news) out.push_back(Announce{Announce::Level::kWarning, event, why});
+}
+
 MonoTime AgentCore::ServerDeadline() const {
-  if (options_.hosts_server || phase_ == Phase::kIdle || outcome_ || departure_) {
+  if (options_.hosts_server || phase_ == NodePhase::kIdle || outcome_ || departure_) {
     return MonoTime::InfiniteFuture();
   }
   if (!heard_server_) return last_heard_ + options_.settings.join_timeout;
-  if (phase_ == Phase::kReporting) return last_heard_ + options_.read_timeout;
-  return last_heard_ + options_.orphan_timeout;
+  if (phase_ == NodePhase::kReporting) return last_heard_ + options_.read_timeout;
+  return last_heard_ + options_.settings.orphan_timeout;
 }
 
 void AgentCore::GiveUpOnServer(MonoTime now, Effects& out) {
@@ -531,13 +586,13 @@ void AgentCore::GiveUpOnServer(MonoTime now, Effects& out) {
 AgentPhase AgentCore::ReportedPhase() const {
   if (departure_) return AgentPhase::kLeaving;
   switch (phase_) {
-    case Phase::kRunning:
+    case NodePhase::kRunning:
       return AgentPhase::kRunning;
-    case Phase::kStopping:
+    case NodePhase::kStopping:
       return failures_.empty() ? AgentPhase::kRunning : AgentPhase::kFailed;
-    case Phase::kWaiting:
+    case NodePhase::kWaiting:
       return AgentPhase::kSucceeded;
-    case Phase::kReporting:
+    case NodePhase::kReporting:
       return AgentPhase::kStopped;
     default:
       return AgentPhase::kJoining;
@@ -549,6 +604,8 @@ AgentReport AgentCore::MakeReport(MonoTime now) {
                      .phase = ReportedPhase(),
                      .round = round_,
                      .instance = instance_,
+                     .num_nodes = num_nodes_,
+                     .past = past_,
                      .node = node_,
                      .settings = options_.settings,
                      .unkillable_pids = unkillable_pids_,
@@ -571,7 +628,7 @@ int AgentCore::NumAlive() const {
       std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.alive; }));
 }
 
-void AgentCore::Enter(Phase phase) {
+void AgentCore::Enter(NodePhase phase) {
   MUSTER_CHECK(IsAllowed(phase_, phase));
   phase_ = phase;
 }

@@ -111,7 +111,6 @@ struct AgentCoreOptions {
   NodeDescription node;  // without ports
   RendezvousSettings settings;
   LeaseSettings lease;
-  absl::Duration orphan_timeout;
   absl::Duration read_timeout;  // see JobSpec
   absl::Duration lost_peer_grace = absl::Seconds(5);
   // What ends quicker than this after the workers is not worth a line.
@@ -134,7 +133,7 @@ class AgentCore {
   // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
-  Phase phase() const { return phase_; }
+  NodePhase phase() const { return phase_; }
   Round round() const { return round_; }
   bool is_leaving() const { return departure_.has_value(); }
   // A1: workers of two rounds are never alive together. A2: nothing is started while stopping. A3:
@@ -184,7 +183,7 @@ class AgentCore {
   void Obey(const EndJob& end, MonoTime now, Effects& out);
   void Obey(const Refuse& refuse, MonoTime now, Effects& out);
 
-  void Enter(Phase phase);
+  void Enter(NodePhase phase);
   void JoinAgain(Effects& out);
   void BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now, Effects& out);
   void ClimbLadder(MonoTime now, Effects& out);
@@ -197,6 +196,12 @@ class AgentCore {
   void EndWith(JobOutcome outcome, MonoTime now, Effects& out);
   void Conclude(JobOutcome outcome, Effects& out);
   void GiveUpOnServer(MonoTime now, Effects& out);
+  // The server knows the agent's instance again, or for the first time.
+  void NoteAttended(MonoTime now, Effects& out);
+  void NoteUnattended(const std::string& event, const std::string& why, Effects& out);
+  // What the server says of an agent that it once accepted, and cannot mean it.
+  bool IsStranger(const Refuse& refuse) const;
+  void BeginAnew(const std::string& why, MonoTime now, Effects& out);
   void Report(MonoTime now, Effects& out);
   AgentReport MakeReport(MonoTime now);
   AgentPhase ReportedPhase() const;
@@ -208,11 +213,13 @@ class AgentCore {
   AgentCoreOptions options_;
 
   // Loop thread only.
-  Phase phase_ = Phase::kIdle;
+  NodePhase phase_ = NodePhase::kIdle;
   NodeDescription node_;  // with the ports of the round being joined
   Round round_ = kNoRound;
   Round last_reported_round_ = kNoRound;
   Instance instance_;
+  int num_nodes_ = 0;  // of `round_`
+  JobPast past_;
   ServerTerm term_;
   uint64_t last_revision_ = 0;
   uint64_t sequence_ = 0;
@@ -233,8 +240,10 @@ class AgentCore {
 
   bool link_up_ = false;
   bool heard_server_ = false;  // at least one directive has come
+  bool was_accepted_ = false;  // and one at least was no refusal: from now on none is fatal
+  std::string unattended_;     // why the server does not serve us now, as announced; empty: it does
   std::string link_detail_;
-  MonoTime last_heard_;  // of the rendezvous; before the first directive: the start
+  MonoTime last_heard_;  // of a server that serves us; before the first directive: the start
   MonoTime last_sent_;
   std::string shown_status_;
 };

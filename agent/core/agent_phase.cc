@@ -9,51 +9,52 @@ namespace {
 
 // Every change of phase there is. Printed by PhaseTable(), checked by Enter().
 constexpr std::array kTransitions = {
-    Transition{Phase::kIdle, Phase::kReserving},     // Started
-    Transition{Phase::kIdle, Phase::kDone},          // a signal before the start
-    Transition{Phase::kReserving, Phase::kJoining},  // ports are there
-    Transition{Phase::kReserving, Phase::kDone},     // no ports, a signal, the job ended
-    Transition{Phase::kJoining, Phase::kRunning},    // the round is complete
-    Transition{Phase::kJoining, Phase::kReserving},  // refused as stale: begin anew
-    Transition{Phase::kJoining, Phase::kDone},       // the job ended, a signal, no server
-    Transition{Phase::kRunning, Phase::kStopping},   // success, failure, stop, signal
-    Transition{Phase::kRunning, Phase::kDone},      // the guardian is gone, and the workers with it
-    Transition{Phase::kStopping, Phase::kWaiting},  // all succeeded, nothing left behind
-    Transition{Phase::kStopping, Phase::kReporting},   // failed: the rendezvous decides
-    Transition{Phase::kStopping, Phase::kReserving},   // the next round
-    Transition{Phase::kStopping, Phase::kDone},        // the job ended, or this node leaves
-    Transition{Phase::kWaiting, Phase::kReserving},    // another node failed: once more
-    Transition{Phase::kWaiting, Phase::kReporting},    // the job fails
-    Transition{Phase::kWaiting, Phase::kDone},         // the job ended
-    Transition{Phase::kReporting, Phase::kReserving},  // the budget allows a restart
-    Transition{Phase::kReporting, Phase::kDone},       // the job ended
+    Transition{NodePhase::kIdle, NodePhase::kReserving},     // Started
+    Transition{NodePhase::kIdle, NodePhase::kDone},          // a signal before the start
+    Transition{NodePhase::kReserving, NodePhase::kJoining},  // ports are there
+    Transition{NodePhase::kReserving, NodePhase::kDone},     // no ports, a signal, the job ended
+    Transition{NodePhase::kJoining, NodePhase::kRunning},    // the round is complete
+    Transition{NodePhase::kJoining, NodePhase::kReserving},  // refused as stale: begin anew
+    Transition{NodePhase::kJoining, NodePhase::kDone},       // the job ended, a signal, no server
+    Transition{NodePhase::kRunning, NodePhase::kStopping},   // success, failure, stop, signal
+    Transition{NodePhase::kRunning,
+               NodePhase::kDone},  // the guardian is gone, and the workers with it
+    Transition{NodePhase::kStopping, NodePhase::kWaiting},     // all succeeded, nothing left behind
+    Transition{NodePhase::kStopping, NodePhase::kReporting},   // failed: the rendezvous decides
+    Transition{NodePhase::kStopping, NodePhase::kReserving},   // the next round
+    Transition{NodePhase::kStopping, NodePhase::kDone},        // the job ended, or this node leaves
+    Transition{NodePhase::kWaiting, NodePhase::kReserving},    // another node failed: once more
+    Transition{NodePhase::kWaiting, NodePhase::kReporting},    // the job fails
+    Transition{NodePhase::kWaiting, NodePhase::kDone},         // the job ended
+    Transition{NodePhase::kReporting, NodePhase::kReserving},  // the budget allows a restart
+    Transition{NodePhase::kReporting, NodePhase::kDone},       // the job ended
 };
 
 }  // namespace
 
-absl::string_view ToString(Phase phase) {
+absl::string_view ToString(NodePhase phase) {
   switch (phase) {
-    case Phase::kIdle:
+    case NodePhase::kIdle:
       return "idle";
-    case Phase::kReserving:
+    case NodePhase::kReserving:
       return "reserving";
-    case Phase::kJoining:
+    case NodePhase::kJoining:
       return "joining";
-    case Phase::kRunning:
+    case NodePhase::kRunning:
       return "running";
-    case Phase::kWaiting:
+    case NodePhase::kWaiting:
       return "waiting";
-    case Phase::kStopping:
+    case NodePhase::kStopping:
       return "stopping";
-    case Phase::kReporting:
+    case NodePhase::kReporting:
       return "reporting";
-    case Phase::kDone:
+    case NodePhase::kDone:
       return "done";
   }
   return "?";
 }
 
-bool IsAllowed(Phase from, Phase to) { return IsInTable(kTransitions, from, to); }
+bool IsAllowed(NodePhase from, NodePhase to) { return IsInTable(kTransitions, from, to); }
 
 std::string PhaseTable() { return PrintTable(kTransitions); }
 

@@ -1,4 +1,5 @@
-// The phases of an agent and the table of what may follow what. Pure.
+// The phases of an agent as it knows them (it reports those of AgentPhase), and the table of what may
+// follow what. Pure.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace muster::agent {
 
-enum class Phase {
+enum class NodePhase {
   kIdle,       // before Started
   kReserving,  // ports are being reserved for the next join
   kJoining,    // the rendezvous has been asked for a place
@@ -17,8 +18,8 @@ enum class Phase {
   kReporting,  // stopped for the end of the job; waiting for its outcome
   kDone
 };
-absl::string_view ToString(Phase phase);
-bool IsAllowed(Phase from, Phase to);
+absl::string_view ToString(NodePhase phase);
+bool IsAllowed(NodePhase from, NodePhase to);
 std::string PhaseTable();
 
 }  // namespace muster::agent

@@ -3,7 +3,8 @@
 //
 // The conversation is one of states, not of commands: an agent reports what it is (AgentReport),
 // the server answers what it should be doing (Directive). Each is a complete statement, so one that
-// is lost, repeated or late does no harm: the next one says it all again.
+// is lost, repeated or late does no harm: the next one says it all again. What the two sides decide
+// with it: rendezvous/README.md.
 //
 // Pure values.
 #pragma once
@@ -20,6 +21,12 @@
 
 namespace muster {
 
+// What happens to a running round when a node comes that could have a place in it.
+enum class ScaleUp {
+  kNow,    // the round ends for it, after a hold-off (rendezvous/core/membership_policy.h)
+  kNever,  // it waits as a spare, and gets a place when the round ends for another reason
+};
+
 // What every node of a job must agree on. The first node to join defines it; a node that differs is
 // refused with the name of the setting. Made from JobSpec, where the defaults are.
 struct RendezvousSettings {
@@ -34,11 +41,14 @@ struct RendezvousSettings {
   absl::Duration close_timeout;
   // Grace between the first signal and SIGKILL; bounds how long a round may take to stop.
   absl::Duration shutdown_timeout;
+  // How long workers run on while their agents and a server that knows them do not hear each other.
+  absl::Duration orphan_timeout = absl::Minutes(10);
+  ScaleUp scale_up = ScaleUp::kNow;
   friend bool operator==(const RendezvousSettings&, const RendezvousSettings&) = default;
 };
 
-// Membership leases (proto/README.md, "Protocol"). Monotonic clocks; an agent counts from the send,
-// the server from the receipt plus the margin, so that the agent's belief ends first.
+// Membership leases, counted by the server from the receipt of a report: a node that others outlive
+// by `duration` and `margin` is lost. Agents report at least every `renew_interval`.
 struct LeaseSettings {
   absl::Duration duration = absl::Seconds(6);
   absl::Duration renew_interval = absl::Seconds(2);
@@ -67,8 +77,8 @@ struct WorkerFailure {
   int pid = 0;
   int exit_code = 0;  // meaningless if `signal` is not 0
   int signal = 0;
-  bool probably_out_of_memory =
-      false;                  // SIGKILL that was not ours while the cgroup's oom_kill counter moved
+  // SIGKILL that was not ours while the cgroup's oom_kill counter moved.
+  bool probably_out_of_memory = false;
   bool start_failed = false;  // the program could not be executed at all
   std::string message;        // the exception, or what is known
   std::string error_file;     // path on its node; empty if none was written
@@ -103,12 +113,21 @@ struct Departure {
   friend bool operator==(const Departure&, const Departure&) = default;
 };
 
+// What an agent remembers of its job, so that a server that lost its state does not count from zero.
+struct JobPast {
+  int attempts = 0;       // rounds that ran workers: the next one's restart_count is at least this
+  int restarts_used = 0;  // of max_restarts
+  friend bool operator==(const JobPast&, const JobPast&) = default;
+};
+
 // The complete state of one agent. Sent at each change and at each lease renewal.
 struct AgentReport {
   uint64_t sequence = 0;  // grows with each report of this incarnation; older ones are ignored
   AgentPhase phase = AgentPhase::kJoining;
   Round round = kNoRound;  // the last round this agent was assigned
   Instance instance;       // 0 until the server has told it
+  int num_nodes = 0;       // members of `round`; 0 before the first
+  JobPast past;
   NodeDescription node;
   RendezvousSettings settings;
   std::vector<WorkerFailure> failures;  // of `round`
@@ -141,8 +160,10 @@ struct Assignment {
   int world_size = 0;
   int role_first_rank = 0;
   int role_world_size = 0;
-  int restart_count =
-      0;  // earlier rounds that ran workers; TORCHELASTIC_RESTART_COUNT and attempt_N
+  // Earlier rounds that ran workers: TORCHELASTIC_RESTART_COUNT and attempt_N. Never falls in the
+  // life of a job, also when its server lost its state.
+  int restart_count = 0;
+  int restarts_used = 0;  // of max_restarts, so far
   std::string master_address;
   int master_port = 0;
   std::vector<Peer> peers;  // by node rank; empty above kMaxPeersInAssignment
@@ -176,16 +197,23 @@ struct StopRound {
   Round round = kNoRound;
   StopCause cause = StopCause::kRestart;
   std::string reason;
-  bool peer_lost =
-      false;  // a member is gone: its peers' workers are probably stuck, so the grace is shorter
+  // A member is gone: its peers' workers are probably stuck, so the grace is shorter.
+  bool peer_lost = false;
   friend bool operator==(const StopRound&, const StopRound&) = default;
 };
 struct EndJob {
   JobOutcome outcome;
   friend bool operator==(const EndJob&, const EndJob&) = default;
 };
-// The report was not accepted. kInvalidArgument: wrong settings; kAborted: stale instance or round;
-// kFailedPrecondition: the job has ended; kPermissionDenied: not authenticated.
+// The report was not accepted.
+//
+//   kAborted:            what the agent knows is of the past: stop its workers, and join anew
+//   kUnavailable:        the server has no record of the agent's instance and leaves its workers
+//                        alone: run on, report again
+//   kFailedPrecondition: the job has ended
+//   any other:           wrong settings, another job's server, no room for one more job: the end of
+//                        an agent that was never accepted; one that was takes it for a stranger's
+//                        answer, and runs on
 struct Refuse {
   absl::Status status;
   friend bool operator==(const Refuse&, const Refuse&) = default;
@@ -197,7 +225,7 @@ struct Directive {
   ServerTerm term;
   Instance instance;
   uint64_t revision = 0;         // grows with each directive to this agent; older ones are ignored
-  uint64_t report_sequence = 0;  // the newest report this answers: its send time starts the lease
+  uint64_t report_sequence = 0;  // the newest report that this answers
   DirectiveBody body;
   friend bool operator==(const Directive&, const Directive&) = default;
 };

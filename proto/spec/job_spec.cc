@@ -272,7 +272,9 @@ RendezvousSettings MakeRendezvousSettings(const JobSpec& spec) {
           .join_timeout = spec.join_timeout,
           .last_call_timeout = spec.last_call_timeout,
           .close_timeout = spec.close_timeout,
-          .shutdown_timeout = spec.shutdown_timeout};
+          .shutdown_timeout = spec.shutdown_timeout,
+          .orphan_timeout = spec.orphan_timeout,
+          .scale_up = spec.scale_up};
 }
 
 }  // namespace muster

@@ -140,6 +140,7 @@ struct JobSpec {
 
   // What happens when something ends.
   int max_restarts = 0;
+  ScaleUp scale_up = ScaleUp::kNow;
   absl::Duration shutdown_timeout = absl::Seconds(30);
   std::vector<int> signals_to_handle;  // signal numbers; empty: see HandledSignals
   double monitor_interval_s = 0.1;     // accepted for compatibility; exits are seen at once

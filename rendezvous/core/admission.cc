@@ -102,6 +102,11 @@ absl::Status CheckNodeRank(const JobState& state, Incarnation from, const AgentR
   if (claim == state.claims.end() || claim->second == from) return absl::OkStatus();
   const NodeState& claimant = state.nodes.at(claim->second);
   const std::string& other = claimant.report.node.name;
+  // A new start of the very node that died while it waited: RendezvousCore lets it take the place.
+  if (claimant.wants_place && !claimant.connected && other == name &&
+      claimant.report.node.address == report.node.address) {
+    return absl::OkStatus();
+  }
   if (!claimant.connected) {
     return absl::UnavailableError(
         absl::StrCat("waiting for node rank ", rank, ": ", other,

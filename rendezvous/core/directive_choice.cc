@@ -1,6 +1,7 @@
 #include "rendezvous/core/directive_choice.h"
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/round_decision.h"
 #include "rendezvous/core/wording.h"
 
@@ -32,12 +33,30 @@ DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {
   return run;
 }
 
-Wait WaitWhileRunning(const JobState& state, const NodeState& node) {
+Wait WaitWhileRunning(const JobState& state, const NodeState& node, MonoTime now) {
   if (!state.succeeded.empty()) return Wait{"the job is finishing; no node joins any more"};
+  const std::string& name = node.report.node.name;
   const int max_nodes = state.settings->max_nodes;
+  if (const auto held = state.histories.find(name); held != state.histories.end()) {
+    if (IsHeldBack(state, name, now)) {
+      return Wait{absl::StrCat(name, " came and went ", held->second.changes,
+                               " times; so that the others get on, it is held back for ",
+                               InWords(held->second.held_until - now))};
+    }
+  }
+  if (static_cast<int>(state.members.size()) < max_nodes) {
+    if (state.settings->scale_up == ScaleUp::kNever) {
+      return Wait{absl::StrCat(
+          name, " is a spare: with --scale_up=never no running round ends for a node that comes")};
+    }
+    if (const std::optional<MonoTime> growth = GrowthTime(state)) {
+      return Wait{absl::StrCat("a place is free; the running round ends for ", name, " in ",
+                               InWords(*growth - now))};
+    }
+  }
   const std::string places = max_nodes == 1 ? std::string("the only place is taken")
                                             : absl::StrCat("all ", max_nodes, " places are taken");
-  return Wait{absl::StrCat(places, "; ", node.report.node.name, " is a spare")};
+  return Wait{absl::StrCat(places, "; ", name, " is a spare")};
 }
 
 }  // namespace
@@ -55,7 +74,7 @@ DirectiveBody DecideDirective(const JobState& state, const NodeState& node, Mono
     case JobPhase::kForming:
       return Wait{DecideRound(state, now).reason};
     case JobPhase::kRunning:
-      return WaitWhileRunning(state, node);
+      return WaitWhileRunning(state, node, now);
     default:
       return Wait{absl::StrCat("the job is ending: ", state.outcome->reason)};
   }

@@ -7,6 +7,11 @@
 namespace muster::rendezvous {
 namespace {
 
+// Leaves 43 bits for the term: milliseconds until the year 2248.
+constexpr int kInstanceBits = 20;
+// Beyond this many unrecorded rounds those that have been silent for long are swept out.
+constexpr size_t kMaxOrphansUnswept = 1000;
+
 bool HasBeenTold(const JobState& state) {
   if (state.phase != JobPhase::kEnded) return false;
   return std::all_of(state.nodes.begin(), state.nodes.end(),
@@ -24,8 +29,12 @@ void Append(const JobKey& key, std::vector<SendStoreReply> replies,
 
 }  // namespace
 
+ServerTerm TermOfStart(int64_t unix_millis) { return ServerTerm(unix_millis); }
+
+Instance FirstInstanceOf(ServerTerm term) { return Instance((term.value() << kInstanceBits) + 1); }
+
 JobTable::JobTable(JobTableOptions options)
-    : options_(std::move(options)), next_instance_(options_.first_instance) {}
+    : options_(std::move(options)), next_instance_(FirstInstanceOf(options_.term)) {}
 
 std::vector<JobTable::JobEffect> JobTable::OnReport(const JobKey& key, Incarnation from,
                                                     const AgentReport& report, MonoTime now) {
@@ -36,7 +45,7 @@ std::vector<JobTable::JobEffect> JobTable::OnReport(const JobKey& key, Incarnati
       !old->second.core->state().nodes.contains(from)) {
     StepCore(old, rendezvous::Tick{}, now, out);
   }
-  std::optional<DirectiveBody> answer = AnswerWithoutJob(key, from, report, now);
+  std::optional<DirectiveBody> answer = AnswerWithoutJob(key, from, report, now, out);
   const auto job = jobs_.find(key);
   if (!answer) {
     StepCore(job, AgentReported{from, report}, now, out);
@@ -53,34 +62,97 @@ std::vector<JobTable::JobEffect> JobTable::OnReport(const JobKey& key, Incarnati
 }
 
 std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incarnation from,
-                                                        const AgentReport& report, MonoTime now) {
+                                                        const AgentReport& report, MonoTime now,
+                                                        std::vector<JobEffect>& out) {
+  if (const absl::Status serves = CheckServes(key); !serves.ok()) return Refuse{serves};
   const auto job = jobs_.find(key);
   const Instance current = job == jobs_.end() ? Instance() : job->second.instance;
+  if (job != jobs_.end()) {
+    // Late: sent before the agent joined this instance. The core answers with the present.
+    const auto& nodes = job->second.core->state().nodes;
+    const auto known = nodes.find(from);
+    if (known != nodes.end() && report.sequence <= known->second.report.sequence)
+      return std::nullopt;
+  }
   if (report.instance.value() != 0 && report.instance != current) {
-    for (const EndedJob& ended : ended_) {
-      const bool is_it = ended.instance == report.instance && ended.key == key;
-      if (is_it && now < ended.known_until) return EndJob{ended.outcome};
+    return AnswerOtherInstance(key, from, report, now, out);
+  }
+  const bool is_newcomer = report.phase == AgentPhase::kJoining && report.instance.value() == 0;
+  if (job != jobs_.end()) {
+    const JobState& state = job->second.core->state();
+    const bool is_new = is_newcomer && !state.nodes.contains(from) && !state.former.contains(from);
+    if (!is_new || !HasBeenTold(state)) return std::nullopt;
+    Erase(job, now);
+  }
+  const auto orphan = orphans_.find(key);
+  if (orphan != orphans_.end() && !is_newcomer && orphan->second.OnStopping(from, now)) {
+    return Wait{"waiting for this node to stop its workers"};
+  }
+  if (orphan != orphans_.end() && is_newcomer) {
+    orphan->second.OnStopped(from);
+    if (auto why = orphan->second.WhyNewcomersWait(options_.lease, now)) {
+      return Wait{*std::move(why)};
     }
   }
-  if (job == jobs_.end()) {
-    const absl::Status begun = Begin(key, report);
-    return begun.ok() ? std::nullopt : std::optional<DirectiveBody>(Refuse{begun});
-  }
-  if (report.instance.value() != 0 && report.instance != current) {
-    return Refuse{absl::AbortedError(
-        absl::StrCat("instance ", ToString(report.instance), " of job '", key.run_id,
-                     "' is over; the current one is ", ToString(current), ". Join again"))};
-  }
-  const JobState& state = job->second.core->state();
-  const bool is_new = report.phase == AgentPhase::kJoining && report.instance.value() == 0 &&
-                      !state.nodes.contains(from) && !state.former.contains(from);
-  if (!is_new || !HasBeenTold(state)) return std::nullopt;
-  Erase(job, now);
   const absl::Status begun = Begin(key, report);
   return begun.ok() ? std::nullopt : std::optional<DirectiveBody>(Refuse{begun});
 }
 
-absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
+DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
+                                            const AgentReport& report, MonoTime now,
+                                            std::vector<JobEffect>& out) {
+  for (const EndedJob& ended : ended_) {
+    const bool is_it = ended.instance == report.instance && ended.key == key;
+    if (is_it && now < ended.known_until) return EndJob{ended.outcome};
+  }
+  const auto job = jobs_.find(key);
+  if (job == jobs_.end() && IsOurs(report.instance)) {
+    return Refuse{absl::FailedPreconditionError(
+        absl::StrCat("job '", key.run_id,
+                     "' has ended; this node was not heard of for so long that "
+                     "how it ended is forgotten"))};
+  }
+  const bool has_begun = job != jobs_.end() && job->second.core->state().round != kNoRound;
+  if (has_begun || IsOurs(report.instance)) {
+    return Refuse{
+        absl::AbortedError(absl::StrCat("job '", key.run_id, "' has been formed anew since ",
+                                        report.node.name, " was part of it. Join again"))};
+  }
+  return AnswerOrphan(key, from, report, now, out);
+}
+
+DirectiveBody JobTable::AnswerOrphan(const JobKey& key, Incarnation from, const AgentReport& report,
+                                     MonoTime now, std::vector<JobEffect>& out) {
+  if (orphans_.size() > kMaxOrphansUnswept && !orphans_.contains(key)) {
+    absl::erase_if(orphans_, [now](const auto& entry) { return entry.second.IsForgotten(now); });
+  }
+  OrphanRounds::Answer answer = orphans_[key].OnReport(key.run_id, from, report, now);
+  if (answer.is_first) {
+    const auto* refusal = std::get_if<Refuse>(&answer.body);
+    const std::string what = refusal != nullptr ? std::string(refusal->status.message())
+                                                : absl::StrCat(report.node.name, " came back");
+    out.push_back({key, Announce{"job_unrecorded", what, report.round}});
+  }
+  if (answer.is_outcome) {
+    RememberEnd({.key = key,
+                 .instance = report.instance,
+                 .outcome = std::get<EndJob>(answer.body).outcome,
+                 .known_until = now + report.settings.close_timeout},
+                now);
+  }
+  // Newcomers that were quicker than the workers' agents have begun an instance without a round: they
+  // begin it again when their turn has come.
+  const auto job = jobs_.find(key);
+  const bool is_owed = orphans_[key].WhyNewcomersWait(options_.lease, now).has_value();
+  if (is_owed && job != jobs_.end()) Drop(job);
+  return std::move(answer.body);
+}
+
+bool JobTable::IsOurs(Instance instance) const {
+  return instance >= FirstInstanceOf(options_.term) && instance < next_instance_;
+}
+
+absl::Status JobTable::CheckServes(const JobKey& key) const {
   const std::string& only = options_.only_run_id;
   if (!only.empty() && key.run_id != only) {
     return absl::InvalidArgumentError(absl::StrCat("this server serves job '", only, "', not '",
@@ -92,11 +164,11 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
         "musterd serves many jobs and tells them apart by run id; give the job one: "
         "--rdzv_id=NAME");
   }
-  if (report.instance >= options_.first_instance && report.instance < next_instance_) {
-    return absl::FailedPreconditionError(absl::StrCat("job '", key.run_id, "' (instance ",
-                                                      ToString(report.instance), ") has ended"));
-  }
-  if (report.phase != AgentPhase::kJoining || report.instance.value() != 0) {
+  return absl::OkStatus();
+}
+
+absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
+  if (report.phase != AgentPhase::kJoining) {
     return absl::AbortedError(
         absl::StrCat("job '", key.run_id, "' is not known to this server. Join again"));
   }
@@ -108,8 +180,10 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
   Job job;
   job.instance = next_instance_;
   next_instance_ = next_instance_.Next();
-  job.core = std::make_unique<RendezvousCore>(
-      CoreOptions{.term = options_.term, .instance = job.instance, .lease = options_.lease});
+  job.core = std::make_unique<RendezvousCore>(CoreOptions{.term = options_.term,
+                                                          .instance = job.instance,
+                                                          .lease = options_.lease,
+                                                          .young_until = options_.young_until});
   deadlines_.insert({job.deadline, key});
   jobs_.emplace(key, std::move(job));
   return absl::OkStatus();
@@ -121,7 +195,11 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
   std::vector<JobEffect> out;
   const auto job = jobs_.find(key);
   if (job == jobs_.end()) {
-    out.push_back({key, SendStoreReply{from, RefuseStoreRequest(request, "the job is not known")}});
+    StoreReply reply = RefuseStoreRequest(request, "the job is not known");
+    if (orphans_.contains(key)) {
+      reply.status = absl::UnavailableError("the server has lost the store of this round");
+    }
+    out.push_back({key, SendStoreReply{from, std::move(reply)}});
     return out;
   }
   if (!IsLiveMember(job->second.core->state(), from)) {
@@ -229,16 +307,25 @@ void JobTable::Reschedule(Jobs::iterator job) {
 }
 
 void JobTable::Erase(Jobs::iterator job, MonoTime now) {
+  const JobState& state = job->second.core->state();
+  RememberEnd({.key = job->first,
+               .instance = job->second.instance,
+               .outcome = *state.outcome,
+               .known_until = now + state.settings->close_timeout},
+              now);
+  Drop(job);
+}
+
+void JobTable::Drop(Jobs::iterator job) {
+  deadlines_.erase({job->second.deadline, job->first});
+  jobs_.erase(job);
+}
+
+void JobTable::RememberEnd(EndedJob ended, MonoTime now) {
   while (!ended_.empty() && (ended_.front().known_until <= now || ended_.size() >= kMaxEndedJobs)) {
     ended_.pop_front();
   }
-  const JobState& state = job->second.core->state();
-  ended_.push_back({.key = job->first,
-                    .instance = job->second.instance,
-                    .outcome = *state.outcome,
-                    .known_until = now + state.settings->close_timeout});
-  deadlines_.erase({job->second.deadline, job->first});
-  jobs_.erase(job);
+  ended_.push_back(std::move(ended));
 }
 
 JobTable::JobEffect JobTable::Stamp(const JobKey& key, SendDirective effect) {

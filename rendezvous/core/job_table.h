@@ -16,6 +16,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "rendezvous/core/orphan_rounds.h"
 #include "rendezvous/core/rendezvous_core.h"
 #include "rendezvous/core/store_core.h"
 
@@ -33,12 +34,21 @@ struct JobKey {
 inline constexpr size_t kMaxEndedJobs = 1000;
 
 struct JobTableOptions {
+  // Higher than that of any server before it at this endpoint: TermOfStart. Directives are compared
+  // by (term, revision), and instances are numbered by term, so that neither is ever used again.
   ServerTerm term;
   LeaseSettings lease;
   std::string only_run_id;  // not empty: an embedded server of this one job
-  Instance first_instance{1};
   int max_jobs = 10000;
+  // No round is completed before, so that agents of a server that has been here before can say what
+  // they run: a lease after the start where there may have been one.
+  MonoTime young_until;
 };
+
+// The term of a server that starts at `unix_millis` by the wall clock, and has no record of another.
+ServerTerm TermOfStart(int64_t unix_millis);
+// The first of the 2^20 instances that a term has for itself.
+Instance FirstInstanceOf(ServerTerm term);
 
 class JobTable {
  public:
@@ -50,11 +60,15 @@ class JobTable {
   };
 
   // A message of an agent. A job that is not known begins with its first joining report; one that
-  // has ended begins anew as the next instance once each of its agents has been told the end.
+  // has ended begins anew as the next instance once each of its agents has been told the end. Workers
+  // of an instance that this server has no record of are left alone: orphan_rounds.h.
   //
-  // Errors (in a Refuse): kInvalidArgument: a run id that this server does not serve; kAborted:
-  // another instance than the current, join again; kFailedPrecondition: the instance has ended;
-  // kResourceExhausted: max_jobs.
+  // Errors (in a Refuse):
+  //   kInvalidArgument:    a run id that this server does not serve
+  //   kAborted:            another instance than the current: join again
+  //   kUnavailable:        an instance of which there is no record: run on
+  //   kFailedPrecondition: the instance has ended
+  //   kResourceExhausted:  max_jobs
   std::vector<JobEffect> OnReport(const JobKey& job, Incarnation from, const AgentReport& report,
                                   MonoTime now);
   // Answered with kAborted unless the agent is a member of the job's round.
@@ -93,13 +107,23 @@ class JobTable {
 
   // The answer to a report that reaches no job; none if there is one, made now if need be.
   std::optional<DirectiveBody> AnswerWithoutJob(const JobKey& key, Incarnation from,
-                                                const AgentReport& report, MonoTime now);
+                                                const AgentReport& report, MonoTime now,
+                                                std::vector<JobEffect>& out);
+  // The answer to one that knows an instance which is not the job's current one.
+  DirectiveBody AnswerOtherInstance(const JobKey& key, Incarnation from, const AgentReport& report,
+                                    MonoTime now, std::vector<JobEffect>& out);
+  DirectiveBody AnswerOrphan(const JobKey& key, Incarnation from, const AgentReport& report,
+                             MonoTime now, std::vector<JobEffect>& out);
+  bool IsOurs(Instance instance) const;
+  absl::Status CheckServes(const JobKey& key) const;
   absl::Status Begin(const JobKey& key, const AgentReport& report);
   void StepCore(Jobs::iterator job, const Event& event, MonoTime now, std::vector<JobEffect>& out);
   void StartStoreRound(Job& job, const JobKey& key, MonoTime now, std::vector<JobEffect>& out);
   // Keeps the index of deadlines after a step.
   void Reschedule(Jobs::iterator job);
   void Erase(Jobs::iterator job, MonoTime now);
+  void Drop(Jobs::iterator job);
+  void RememberEnd(EndedJob ended, MonoTime now);
   JobEffect Stamp(const JobKey& key, SendDirective effect);
 
   // Constant after construction.
@@ -107,9 +131,10 @@ class JobTable {
 
   // Loop thread only.
   Instance next_instance_;
-  uint64_t next_revision_ =
-      1;  // of directives of all jobs: an agent that meets a new instance sees it grow
+  // Of directives of all jobs: an agent that meets a new instance sees it grow.
+  uint64_t next_revision_ = 1;
   Jobs jobs_;
+  absl::btree_map<JobKey, OrphanRounds> orphans_;
   absl::btree_set<std::pair<MonoTime, JobKey>> deadlines_;
   std::deque<EndedJob> ended_;  // oldest first, at most kMaxEndedJobs
 };

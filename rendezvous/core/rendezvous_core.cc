@@ -9,7 +9,9 @@
 #include "rendezvous/core/admission.h"
 #include "rendezvous/core/directive_choice.h"
 #include "rendezvous/core/job_outcome.h"
+#include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/waiting_list.h"
 #include "rendezvous/core/wording.h"
 
 namespace muster::rendezvous {
@@ -31,7 +33,9 @@ std::string FarewellReason(const AgentReport& report) {
 
 }  // namespace
 
-RendezvousCore::RendezvousCore(CoreOptions options) : options_(std::move(options)) {}
+RendezvousCore::RendezvousCore(CoreOptions options) : options_(std::move(options)) {
+  state_.young_until = options_.young_until;
+}
 
 std::vector<Effect> RendezvousCore::Step(const Event& event, MonoTime now) {
   Turn turn{.now = now};
@@ -51,14 +55,18 @@ std::vector<Effect> RendezvousCore::Step(const Event& event, MonoTime now) {
 }
 
 MonoTime RendezvousCore::NextDeadline() const {
-  MonoTime next = MonoTime::InfiniteFuture();
-  if (!state_.leases.empty()) next = state_.leases.begin()->first;
+  MonoTime next = NextLeaseEnd();
+  if (!state_.settings) return next;
+  const MonoTime patience_ends = state_.nodes.empty()
+                                     ? MonoTime::InfiniteFuture()
+                                     : state_.last_heard + state_.settings->orphan_timeout;
   switch (state_.phase) {
     case JobPhase::kForming:
-      if (!state_.settings) return next;
+      next = Min(next, Min(patience_ends, NextRelease(state_)));
       return Min(next, DecideRound(state_, state_.forming_since).next_deadline);
     case JobPhase::kRunning:
-      return next;
+      next = Min(next, Min(patience_ends, NextRelease(state_)));
+      return Min(next, GrowthTime(state_).value_or(MonoTime::InfiniteFuture()));
     case JobPhase::kEnding:
       return Min(next, state_.ending_deadline);
     case JobPhase::kEnded:
@@ -84,6 +92,8 @@ void RendezvousCore::On(const AgentReported& event, Turn& turn) {
     OnFarewell(event.from, report, turn);
     return;
   }
+  if (known == state_.nodes.end()) Supersede(report, turn);
+  Hear(turn);
   ApplyPhase(Remember(event.from, report, turn), turn);
 }
 
@@ -137,6 +147,11 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
     state_.settings = report.settings;
     state_.settings_from = report.node.name;
     state_.forming_since = turn.now;
+    if (report.settings.is_static) {
+      for (int rank = 0; rank < report.settings.max_nodes; ++rank) {
+        state_.missing_ranks.insert(state_.missing_ranks.end(), rank);
+      }
+    }
   }
   auto [place, is_new] = state_.nodes.try_emplace(from);
   NodeState& node = place->second;
@@ -151,16 +166,19 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
     if (report.settings.is_static) state_.claims[*report.node.node_rank] = from;
     Note("node_seen",
          absl::StrCat("node ", report.node.name, " (", report.node.address, ") is here"), turn);
-  } else {
-    state_.leases.erase({node.lease_expires, from});
   }
+  // Indices know a node by these; an agent does not change them.
+  std::string name = is_new ? report.node.name : std::move(node.report.node.name);
   const std::optional<int> node_rank = is_new ? report.node.node_rank : node.report.node.node_rank;
   node.report = report;
+  node.report.node.name = std::move(name);
   node.report.node.node_rank = node_rank;
-  node.connected = true;
-  const LeaseSettings lease = LeaseOf(options_.lease, state_);
-  node.lease_expires = turn.now + lease.duration + lease.margin;
-  state_.leases.insert({node.lease_expires, from});
+  if (!node.connected) {
+    node.connected = true;
+    if (node.wants_place) PutOnWaitingList(state_, node, turn.now);
+  }
+  node.free_renewals = 0;
+  RenewLease(node, turn.now);
   return node;
 }
 
@@ -169,7 +187,7 @@ void RendezvousCore::ApplyPhase(NodeState& node, Turn& turn) {
     ApplyJoining(node, turn);
     return;
   }
-  state_.joined.erase(node.join_order);
+  TakeOffWaitingList(state_, node);
   if (IsLiveMember(state_, node.incarnation) && node.report.round == state_.round) {
     ApplyMemberPhase(node, turn);
   }
@@ -178,21 +196,13 @@ void RendezvousCore::ApplyPhase(NodeState& node, Turn& turn) {
 void RendezvousCore::ApplyJoining(NodeState& node, Turn& turn) {
   if (node.report.round < node.told) return;  // it has not heard of its round yet
   node.left = node.told;
-  state_.joined[node.join_order] = node.incarnation;
   const std::string& name = node.report.node.name;
-  if (state_.in_round.erase(node.incarnation) > 0) {
-    if (state_.phase != JobPhase::kRunning) return;
-    ++state_.membership_changes;
-    EndRound(StopCause::kMembershipChange, absl::StrCat(name, " joined again by itself"), true,
-             turn);
-    return;
-  }
-  const bool has_place = static_cast<int>(state_.members.size()) < state_.settings->max_nodes;
-  if (state_.phase == JobPhase::kRunning && has_place && state_.succeeded.empty() &&
-      !state_.settings->is_static) {
-    ++state_.membership_changes;
-    EndRound(StopCause::kMembershipChange, absl::StrCat(name, " joined"), false, turn);
-  }
+  const bool was_in_round = state_.in_round.erase(node.incarnation) > 0;
+  const bool breaks_round = was_in_round && state_.phase == JobPhase::kRunning;
+  if (breaks_round) RecordChange(state_, name, turn.now);
+  PutOnWaitingList(state_, node, turn.now);
+  if (!breaks_round) return;
+  EndRound(StopCause::kMembershipChange, absl::StrCat(name, " joined again by itself"), true, turn);
 }
 
 void RendezvousCore::ApplyMemberPhase(const NodeState& node, Turn& turn) {
@@ -209,16 +219,18 @@ void RendezvousCore::ApplyMemberPhase(const NodeState& node, Turn& turn) {
   if (phase == AgentPhase::kSucceeded) state_.succeeded.insert(from);
   if (state_.phase == JobPhase::kEnding && is_done) state_.in_round.erase(from);
   if (state_.phase != JobPhase::kRunning || phase != AgentPhase::kStopped) return;
-  ++state_.membership_changes;
+  RecordChange(state_, node.report.node.name, turn.now);
   EndRound(StopCause::kMembershipChange, absl::StrCat(node.report.node.name, " stopped by itself"),
            true, turn);
 }
 
-void RendezvousCore::On(const AgentDisconnected& event, Turn&) {
+void RendezvousCore::On(const AgentDisconnected& event, Turn& turn) {
   const auto found = state_.nodes.find(event.from);
   if (found == state_.nodes.end()) return;
-  found->second.connected = false;
-  if (state_.phase == JobPhase::kEnded && found->second.told_end) Forget(event.from);
+  NodeState& node = found->second;
+  node.connected = false;
+  if (node.wants_place) PutOnWaitingList(state_, node, turn.now);
+  if (state_.phase == JobPhase::kEnded && node.told_end) Forget(event.from);
 }
 
 void RendezvousCore::On(const HostLeaving& event, Turn& turn) {
@@ -230,66 +242,6 @@ void RendezvousCore::On(const HostLeaving& event, Turn& turn) {
                                       event.departure.reason));
   }
   End(turn);
-}
-
-// --- Losses
-
-void RendezvousCore::ExpireLeases(std::optional<Incarnation> except, Turn& turn) {
-  const LeaseSettings granted = LeaseOf(options_.lease, state_);
-  const absl::Duration lease = granted.duration + granted.margin;
-  std::vector<Incarnation> expired;
-  for (const auto& [expires, node] : state_.leases) {
-    if (expires > turn.now) break;
-    if (node != except) expired.push_back(node);
-  }
-  for (const Incarnation node : expired) {
-    const NodeState& state = state_.nodes.at(node);
-    const absl::Duration silence = turn.now - state.lease_expires + lease;
-    const std::string reason = absl::StrCat("lost ", state.report.node.name,
-                                            " (no sign of life for ", InWords(silence), ")");
-    if (state_.phase == JobPhase::kEnded) {
-      Forget(node);
-    } else {
-      Lose(node, reason, std::nullopt, turn);
-    }
-  }
-}
-
-void RendezvousCore::Lose(Incarnation node, const std::string& reason,
-                          const std::optional<Departure>& departure, Turn& turn) {
-  const bool is_missed = state_.phase == JobPhase::kRunning && IsLiveMember(state_, node) &&
-                         !state_.succeeded.contains(node);
-  const bool is_static = state_.settings->is_static;
-  Note(departure ? "node_left" : "node_lost", reason, turn);
-  Forget(node);
-  if (state_.phase == JobPhase::kEnding) return;
-  const bool ends_job = departure && (departure->ends_job || is_static);
-  if (ends_job) {
-    BeginEnding(OutcomeOfDeparture(*departure, reason), true, turn);
-  } else if (state_.nodes.empty()) {
-    JobOutcome outcome = OutcomeOfDeparture(departure.value_or(Departure{}), reason);
-    BeginEnding(std::move(outcome), true, turn);
-  } else if (is_missed && is_static) {
-    RestartOrEnd(reason, true,
-                 {.exit_code = kExitFailure, .reason = reason, .failures = FailuresOf(state_)},
-                 turn);
-  } else if (is_missed) {
-    ++state_.membership_changes;
-    EndRound(StopCause::kMembershipChange, reason, true, turn);
-  }
-}
-
-void RendezvousCore::Forget(Incarnation node) {
-  const auto found = state_.nodes.find(node);
-  const NodeState& gone = found->second;
-  if (state_.assignments.contains(node)) state_.lost[node] = gone.report.node.name;
-  state_.in_round.erase(node);
-  state_.joined.erase(gone.join_order);
-  state_.leases.erase({gone.lease_expires, node});
-  if (state_.settings->is_static) state_.claims.erase(*gone.report.node.node_rank);
-  if (state_.former.size() == kMaxFormerNodes) state_.former.erase(state_.former.begin());
-  state_.former[node] = {.sequence = gone.report.sequence, .told = gone.told};
-  state_.nodes.erase(found);
 }
 
 // --- Effects

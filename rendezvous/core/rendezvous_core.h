@@ -1,6 +1,6 @@
 // Decides who is in the round of one job. Pure: same state, event and time give the same effects.
 //
-// The walk of one value: JoinRequest arrives as AgentReported -> DecideRound (round_decision.h)
+// The walk of one value: a joining report arrives as AgentReported -> DecideRound (round_decision.h)
 // says that the round is complete -> AssignRanks (rank_assignment.h) numbers the nodes -> Effect
 // SendDirective{RunRound}.
 //
@@ -58,7 +58,17 @@ struct CoreOptions {
   ServerTerm term;
   Instance instance;
   LeaseSettings lease;
+  // No round is completed before: agents of an earlier life of the server may still run one.
+  MonoTime young_until;
 };
+
+// Nobody of the job has been heard for this share of a lease (of three renewals, if that is more):
+// perhaps it is the server that hears nothing. Nobody's lease ends then, and whoever comes first
+// brings everyone a fresh one.
+inline constexpr double kSilenceOfAll = 0.5;
+// How often in a row a node's lease is renewed that way, so that a dead one is found also where
+// few report, and late.
+inline constexpr int kMaxFreeRenewals = 2;
 
 class RendezvousCore {
  public:
@@ -76,7 +86,7 @@ class RendezvousCore {
   // For the status page and for tests. Valid until the next Step.
   const JobState& state() const { return state_; }
 
-  // R1..R9 (round_state.h); empty if all hold, else the first broken one in words.
+  // R1..R10 (round_state.h); empty if all hold, else the first broken one in words.
   std::string CheckInvariants() const;
 
  private:
@@ -101,7 +111,15 @@ class RendezvousCore {
   void ApplyJoining(NodeState& node, Turn& turn);
   void ApplyMemberPhase(const NodeState& node, Turn& turn);
 
+  // --- rendezvous_leases.cc
+  // Somebody was heard. After a silence of all everyone gets a fresh lease.
+  void Hear(Turn& turn);
+  bool IsSilentAt(MonoTime when) const;
+  MonoTime NextLeaseEnd() const;
+  void RenewLease(NodeState& node, MonoTime now);
   void ExpireLeases(std::optional<Incarnation> except, Turn& turn);
+  // A new start of a node that died while it waited takes its place.
+  void Supersede(const AgentReport& report, Turn& turn);
   // Removes a node that is gone, and decides what follows for its round. `departure` is empty for a
   // lost one.
   void Lose(Incarnation node, const std::string& reason, const std::optional<Departure>& departure,
@@ -111,6 +129,10 @@ class RendezvousCore {
   // What follows from state and time alone, whatever the event was.
   void Advance(Turn& turn);
   void CompleteRound(const std::string& reason, Turn& turn);
+  // Ends the running round when its time has come for the nodes that want to come in.
+  void Grow(Turn& turn);
+  // Ends a job of which nobody has been heard for the orphan time-out.
+  void GiveUpOnSilence(Turn& turn);
   // A restart if the budget has one left, else the end of the job with `outcome`.
   void RestartOrEnd(const std::string& reason, bool peer_lost, JobOutcome outcome, Turn& turn);
   void EndRound(StopCause cause, std::string reason, bool peer_lost, Turn& turn);

@@ -15,12 +15,9 @@ const std::string& NameOf(const JobState& state, Incarnation node) {
 
 int NumJoined(const JobState& state) { return static_cast<int>(state.joined.size()); }
 
-int NumSurvivorsJoined(const JobState& state) {
-  return static_cast<int>(
-      std::count_if(state.members.begin(), state.members.end(), [&](Incarnation member) {
-        const auto found = state.nodes.find(member);
-        return found != state.nodes.end() && state.joined.contains(found->second.join_order);
-      }));
+// With those held back, who count when the round would be too small without them.
+int NumAtHand(const JobState& state) {
+  return static_cast<int>(state.joined.size() + state.held_back.size());
 }
 
 // At most kMaxMissingNamed names, and how many there are in all.
@@ -31,14 +28,10 @@ struct Missing {
 };
 
 Missing MissingRanks(const JobState& state) {
-  Missing missing{.count = state.settings->max_nodes - NumJoined(state), .are_ranks = true};
-  auto claim = state.claims.begin();
-  for (int rank = 0; rank < state.settings->max_nodes; ++rank) {
-    if (static_cast<int>(missing.names.size()) == std::min(missing.count, kMaxMissingNamed)) break;
-    while (claim != state.claims.end() && claim->first < rank) ++claim;
-    const bool joined = claim != state.claims.end() && claim->first == rank &&
-                        state.joined.contains(state.nodes.at(claim->second).join_order);
-    if (!joined) missing.names.push_back(absl::StrCat(rank));
+  Missing missing{.count = static_cast<int>(state.missing_ranks.size()), .are_ranks = true};
+  for (const int rank : state.missing_ranks) {
+    if (static_cast<int>(missing.names.size()) == kMaxMissingNamed) break;
+    missing.names.push_back(absl::StrCat(rank));
   }
   return missing;
 }
@@ -46,14 +39,15 @@ Missing MissingRanks(const JobState& state) {
 Missing FindMissing(const JobState& state) {
   if (state.settings->is_static) return MissingRanks(state);
   Missing missing{.count = std::max(0, state.settings->min_nodes - NumJoined(state))};
-  const auto add = [&](const std::string& name) {
-    if (static_cast<int>(missing.names.size()) < std::min(kMaxMissingNamed, missing.count)) {
-      missing.names.push_back(name);
-    }
-  };
-  for (const Incarnation node : state.in_round) add(NameOf(state, node));
+  // Stops as soon as enough are named: a round of ten thousand nodes is asked for at each report.
+  const size_t wanted = std::min(kMaxMissingNamed, missing.count);
+  for (const Incarnation node : state.in_round) {
+    if (missing.names.size() == wanted) return missing;
+    missing.names.push_back(NameOf(state, node));
+  }
   for (const auto& [node, name] : state.lost) {
-    if (!state.nodes.contains(node)) add(name);
+    if (missing.names.size() == wanted) return missing;
+    if (!state.nodes.contains(node)) missing.names.push_back(name);
   }
   return missing;
 }
@@ -124,41 +118,66 @@ std::string MissingText(const JobState& state) {
                       ")");
 }
 
-// The verdict once nobody is stopping and at least min_nodes have joined.
+std::string AwayText(const JobState& state) {
+  std::vector<std::string> names;
+  for (const auto& [key, unused] : state.away) {
+    if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
+    names.push_back(key.first);
+  }
+  const int count = static_cast<int>(state.away.size());
+  return absl::StrCat("waiting for ", NamesInWords(names, count), ", which lost ",
+                      count == 1 ? "its connection, until its lease ends"
+                                 : "their connections, until their leases end");
+}
+
+// The verdict once nobody is stopping and at least min_nodes are at hand.
 RoundDecision DecideWithEnough(const JobState& state, MonoTime now) {
   const RendezvousSettings& settings = *state.settings;
   const int joined = NumJoined(state);
+  const int at_hand = std::max(joined, std::min(settings.min_nodes, NumAtHand(state)));
+  const MonoTime earliest = std::max(state.not_before, state.young_until);
   std::string reason;
   if (joined >= settings.max_nodes) {
     reason = absl::StrCat("all ", settings.max_nodes, " ", Nodes(settings.max_nodes), " joined");
-  } else if (state.round != kNoRound && NumSurvivorsJoined(state) >= settings.min_nodes) {
+  } else if (state.round != kNoRound && state.survivors_joined >= settings.min_nodes) {
+    if (!state.away.empty()) return WaitUntil(MonoTime::InfiniteFuture(), AwayText(state));
     reason = absl::StrCat(joined, " of ", WantedInWords(settings), " joined again");
   } else {
     const MonoTime last_call_ends =
         state.last_call_since.value_or(now) + settings.last_call_timeout;
-    const MonoTime starts = std::max(last_call_ends, state.not_before);
+    const MonoTime starts = std::max(last_call_ends, earliest);
     if (now < starts) {
-      return WaitUntil(starts, absl::StrCat(joined, " of ", WantedInWords(settings),
+      return WaitUntil(starts, absl::StrCat(at_hand, " of ", WantedInWords(settings),
                                             " joined; last call ends in ", InWords(starts - now)));
     }
-    reason = absl::StrCat("last call elapsed with ", joined, " of ", WantedInWords(settings));
+    reason = absl::StrCat("last call elapsed with ", at_hand, " of ", WantedInWords(settings));
   }
   if (now < state.not_before) {
     return WaitUntil(
-        state.not_before,
+        earliest,
         absl::StrCat("the next round starts in ", InWords(state.not_before - now), ", because ",
                      state.quick_ends, " rounds in a row ended within ten seconds"));
+  }
+  if (now < state.young_until) {
+    return WaitUntil(earliest,
+                     absl::StrCat("the server has just started; nodes that it served before have ",
+                                  InWords(state.young_until - now), " to come back"));
   }
   return Complete(std::move(reason));
 }
 
 }  // namespace
 
+bool IsEnough(const JobState& state) {
+  const RendezvousSettings& settings = *state.settings;
+  if (settings.is_static) return NumJoined(state) >= settings.max_nodes;
+  return NumAtHand(state) >= settings.min_nodes;
+}
+
 RoundDecision DecideRound(const JobState& state, MonoTime now) {
   const RendezvousSettings& settings = *state.settings;
   const bool are_stopping = !state.in_round.empty();
-  const int needed = settings.is_static ? settings.max_nodes : settings.min_nodes;
-  if (!are_stopping && NumJoined(state) >= needed) return DecideWithEnough(state, now);
+  if (!are_stopping && IsEnough(state)) return DecideWithEnough(state, now);
   absl::Duration timeout = settings.join_timeout;
   if (are_stopping) timeout = std::max(timeout, settings.shutdown_timeout + kStopSlack);
   const MonoTime deadline = state.forming_since + timeout;
@@ -176,6 +195,11 @@ std::vector<Incarnation> ChooseMembers(const JobState& state) {
       if (chosen.size() == max_nodes) return chosen;
       if (state.assignments.contains(node) == survivors) chosen.push_back(node);
     }
+  }
+  const size_t min_nodes = static_cast<size_t>(state.settings->min_nodes);
+  for (const auto& [unused, node] : state.held_back) {
+    if (chosen.size() >= min_nodes) break;
+    chosen.push_back(node);
   }
   return chosen;
 }

@@ -35,19 +35,28 @@ inline constexpr absl::Duration kStopSlack = absl::Seconds(15);
 //   * every one of max_nodes is there: complete at once;
 //   * static: exactly the node ranks 0..max_nodes-1;
 //   * a re-formed round: complete at once when the survivors among those who joined are at least
-//     min_nodes, after the back-off;
-//   * min_nodes are there: complete when the last call has elapsed;
+//     min_nodes, after the back-off; one that has joined and lost its connection is waited for, at
+//     most until its lease ends;
+//   * min_nodes are there, with those held back (membership_policy.h) if it takes them: complete
+//     when the last call has elapsed;
+//   * never while the server is so young that agents of an earlier life may still come;
 //   * join_timeout since forming began: timed out; the reason names the missing and the age of
 //     those present.
 //
-// Cost:    a few names, not the number of nodes; a static job searches its missing node ranks.
-// Source:  torch elastic's join operation for last call and join time-out (reference launcher 3.1);
-//          differs in that a re-formed round waits for nobody else, and that the missing are named.
+// "There" means joined and connected: an agent whose stream has broken is perhaps dead.
+//
+// Cost:    a few names, not the number of nodes.
+// Source:  torch elastic's join operation (_RendezvousJoinOp of dynamic_rendezvous.py) for last call
+//          and join time-out; differs in that a re-formed round waits for nobody else, and that the
+//          missing are named.
 // Threads: pure.
 RoundDecision DecideRound(const JobState& state, MonoTime now);
 
-// The nodes that a completed round takes: survivors of the last one first, then by arrival; at most
-// max_nodes.
+// Whether as many have joined as a round needs: all of a static job, else min_nodes.
+bool IsEnough(const JobState& state);
+
+// The nodes that a completed round takes: survivors of the last one first, then by arrival, at most
+// max_nodes; of those held back only as many as it takes to reach min_nodes.
 std::vector<Incarnation> ChooseMembers(const JobState& state);
 
 }  // namespace muster::rendezvous

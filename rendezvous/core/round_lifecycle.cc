@@ -1,14 +1,18 @@
 // How rounds complete and end, and how the job ends: the part of RendezvousCore that follows from
 // state and time.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/backoff.h"
 #include "proto/base/exit_codes.h"
 #include "rendezvous/core/job_outcome.h"
+#include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/rank_assignment.h"
 #include "rendezvous/core/rendezvous_core.h"
 #include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/waiting_list.h"
+#include "rendezvous/core/wording.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -26,8 +30,11 @@ absl::Duration PauseAfter(int quick_ends) {
 }  // namespace
 
 void RendezvousCore::Advance(Turn& turn) {
-  if (state_.phase == JobPhase::kForming && state_.settings) {
-    const bool is_enough = static_cast<int>(state_.joined.size()) >= state_.settings->min_nodes;
+  if (!state_.settings) return;
+  ReleaseHeldBack(state_, turn.now);
+  GiveUpOnSilence(turn);
+  if (state_.phase == JobPhase::kForming) {
+    const bool is_enough = IsEnough(state_);
     if (!is_enough) state_.last_call_since.reset();
     if (is_enough && !state_.last_call_since) state_.last_call_since = turn.now;
     const RoundDecision decision = DecideRound(state_, turn.now);
@@ -40,6 +47,7 @@ void RendezvousCore::Advance(Turn& turn) {
     state_.outcome = JobOutcome{.exit_code = 0, .reason = "every worker ended with exit code 0"};
     End(turn);
   }
+  Grow(turn);
   if (state_.phase == JobPhase::kEnding) {
     if (state_.outcome->root_cause) state_.outcome = OutcomeOfFailures(state_);
     if (state_.in_round.empty() || turn.now >= state_.ending_deadline) End(turn);
@@ -51,6 +59,30 @@ void RendezvousCore::Advance(Turn& turn) {
   }
 }
 
+// Workers have been ended by their own agents by then, so that there is nothing to wait for.
+void RendezvousCore::GiveUpOnSilence(Turn& turn) {
+  const bool is_open = state_.phase == JobPhase::kForming || state_.phase == JobPhase::kRunning;
+  const absl::Duration patience = state_.settings->orphan_timeout;
+  if (!is_open || state_.nodes.empty() || turn.now - state_.last_heard < patience) return;
+  state_.outcome =
+      JobOutcome{.exit_code = kExitServerLost,
+                 .reason = absl::StrCat("no agent of the job was heard for ", InWords(patience))};
+  End(turn);
+}
+
+void RendezvousCore::Grow(Turn& turn) {
+  const std::optional<MonoTime> when = GrowthTime(state_);
+  if (!when || turn.now < *when) return;
+  std::vector<std::string> names;
+  for (const auto& [unused, node] : state_.joined) {
+    if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
+    names.push_back(state_.nodes.at(node).report.node.name);
+  }
+  EndRound(StopCause::kMembershipChange,
+           absl::StrCat(NamesInWords(names, static_cast<int>(state_.joined.size())), " joined"),
+           false, turn);
+}
+
 void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   std::vector<const NodeState*> nodes;
   for (const Incarnation node : ChooseMembers(state_)) nodes.push_back(&state_.nodes.at(node));
@@ -59,18 +91,28 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   for (const Incarnation node : state_.members) nodes.push_back(&state_.nodes.at(node));
   state_.round = state_.round.Next();
   ++state_.rounds_completed;
+  for (const Incarnation member : state_.members) {
+    NodeState& node = state_.nodes.at(member);
+    TakeOffWaitingList(state_, node);
+    const JobPast& past = node.report.past;
+    state_.attempts = std::max(state_.attempts, past.attempts);
+    state_.restarts_used =
+        std::max(state_.restarts_used, std::min(past.restarts_used, state_.settings->max_restarts));
+  }
   std::vector<Assignment> assignments = AssignRanks(nodes, state_.round, options_.instance);
   state_.assignments.clear();
   state_.peers = assignments.front().peers;
   for (size_t i = 0; i < assignments.size(); ++i) {
     NodeState& node = state_.nodes.at(state_.members[i]);
     node.told_before = std::exchange(node.told, state_.round);
-    state_.joined.erase(node.join_order);
-    assignments[i].restart_count = static_cast<int>(state_.round.value());
+    assignments[i].restart_count = state_.attempts;
+    assignments[i].restarts_used = state_.restarts_used;
     assignments[i].reason = reason;
     assignments[i].peers.clear();
     state_.assignments[node.incarnation] = std::move(assignments[i]);
   }
+  ++state_.attempts;
+  state_.survivors_joined = 0;  // who is left on the list is not a member
   state_.in_round = {state_.members.begin(), state_.members.end()};
   state_.lost.clear();
   state_.succeeded.clear();
@@ -106,6 +148,7 @@ void RendezvousCore::EndRound(StopCause cause, std::string reason, bool peer_los
   } else if (!is_growth) {
     ++state_.quick_ends;
   }
+  RecordRoundEnd(state_, cause, turn.now);
   state_.not_before = turn.now + PauseAfter(state_.quick_ends);
   state_.forming_since = turn.now;
   state_.last_call_since.reset();

@@ -67,13 +67,20 @@ std::string CheckNode(const JobState& state, const NodeState& node) {
     return absl::StrCat("R8: ", node.report.node.name, " left ", ToString(node.left), ", told ",
                         ToString(node.told_before), " and ", ToString(node.told));
   }
-  const auto joined = state.joined.find(node.join_order);
-  if (joined != state.joined.end() && joined->second != node.incarnation) {
-    return "R9: two nodes with one join order";
+  const int lists =
+      static_cast<int>(state.joined.contains(node.join_order)) +
+      static_cast<int>(state.away.contains({node.report.node.name, node.join_order})) +
+      static_cast<int>(state.held_back.contains({node.held_until, node.join_order}));
+  if (lists != static_cast<int>(node.wants_place)) {
+    return absl::StrCat("R9: ", node.report.node.name, " is on ", lists, " waiting lists");
   }
-  if (joined != state.joined.end() && node.left < node.told) {
+  if (node.wants_place && node.left < node.told) {
     return absl::StrCat("R8: ", node.report.node.name, " joined without having left round ",
                         ToString(node.told));
+  }
+  if (state.away.contains({node.report.node.name, node.join_order}) == node.connected &&
+      node.wants_place) {
+    return absl::StrCat("R9: ", node.report.node.name, " is away, but connected");
   }
   if (!state.leases.contains({node.lease_expires, node.incarnation})) {
     return absl::StrCat("R9: no lease of ", node.report.node.name);
@@ -83,9 +90,24 @@ std::string CheckNode(const JobState& state, const NodeState& node) {
 
 std::string CheckIndices(const JobState& state) {
   if (state.leases.size() != state.nodes.size()) return "R9: leases of unknown nodes";
-  for (const auto& [unused, node] : state.joined) {
-    if (!state.nodes.contains(node)) return "R9: an unknown node has joined";
-    if (state.in_round.contains(node)) return "R9: a node is in the round and waits for the next";
+  size_t waiting = 0;
+  int survivors = 0;
+  for (const auto& [incarnation, node] : state.nodes) {
+    waiting += node.wants_place ? 1 : 0;
+    if (!node.wants_place) continue;
+    if (state.in_round.contains(incarnation))
+      return "R9: a node is in the round and waits for the next";
+    if (!state.joined.contains(node.join_order)) continue;
+    survivors += state.assignments.contains(incarnation) ? 1 : 0;
+  }
+  if (waiting != state.joined.size() + state.away.size() + state.held_back.size()) {
+    return "R9: an unknown node waits for a place";
+  }
+  if (survivors != state.survivors_joined) return "R9: survivors miscounted";
+  if (state.settings && state.settings->is_static &&
+      static_cast<int>(state.missing_ranks.size() + state.joined.size()) !=
+          state.settings->max_nodes) {
+    return "R9: missing ranks miscounted";
   }
   for (const Incarnation node : state.in_round) {
     if (!IsLiveMember(state, node)) return "R9: a node is in the round but not a member";
@@ -122,13 +144,16 @@ bool IsAllowed(JobPhase from, JobPhase to) { return IsInTable(kTransitions, from
 
 std::string PhaseTable() { return PrintTable(kTransitions); }
 
-LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state) {
-  const double seen = static_cast<double>(state.next_join_order);
-  const double most = state.settings ? state.settings->max_nodes : 1;
-  const double factor = std::max(1.0, std::min(seen, most) / kNodesPerLease);
+LeaseSettings LeaseOf(const LeaseSettings& settings, int num_nodes) {
+  const double factor = std::max(1.0, num_nodes / kNodesPerLease);
   return {.duration = settings.duration * factor,
           .renew_interval = settings.renew_interval * factor,
           .margin = settings.margin};
+}
+
+LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state) {
+  const uint64_t most = state.settings ? static_cast<uint64_t>(state.settings->max_nodes) : 1;
+  return LeaseOf(settings, static_cast<int>(std::min(state.next_join_order, most)));
 }
 
 bool IsLiveMember(const JobState& state, Incarnation node) {
@@ -139,6 +164,9 @@ std::string CheckInvariants(const JobState& state) {
   if (std::string broken = CheckRound(state); !broken.empty()) return broken;
   if (state.settings && state.restarts_used > state.settings->max_restarts) {
     return absl::StrCat("R4: ", state.restarts_used, " restarts used");
+  }
+  for (const auto& [unused, a] : state.assignments) {
+    if (a.restart_count + 1 != state.attempts) return "R10: an attempt that is not the newest";
   }
   if (state.phase == JobPhase::kEnded && (!state.outcome || !state.in_round.empty())) {
     return "R7: ended without an outcome, or with members in the round";

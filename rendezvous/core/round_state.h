@@ -1,5 +1,8 @@
 // The state of one job at the rendezvous, and its invariants. Values only; RendezvousCore changes
 // them.
+//
+// Two types, because their fates differ when a server dies: JobRecord is what a server with durable
+// state has to keep; the rest of JobState is said again by the agents within a lease.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +21,7 @@ namespace muster::rendezvous {
 
 // Phases of a job. The transitions are a table in round_state.cc, printed by `PhaseTable()`:
 //   forming -> running          the round is complete
-//   running -> forming          a failure within the budget, a loss, a late joiner
+//   running -> forming          a failure within the budget, a loss, a node that may come in
 //   forming, running -> ending  the outcome is decided; members are stopping
 //   forming, running -> ended   the outcome is decided and nobody has to be stopped
 //   ending -> ended             every member has stopped, or is gone, or had its time
@@ -37,18 +40,60 @@ struct NodeState {
   MonoTime lease_expires;   // by the server's count
   uint64_t join_order = 0;  // order of arrival, the last tie-break of rank assignment
   bool connected = true;
-  bool told_end = false;         // an EndJob has been sent to it
-  Round told = kNoRound;         // the newest round it has been told to run
-  Round told_before = kNoRound;  // the one that it was told of before that
-  Round left = kNoRound;         // the newest of these that it has left, by its own report
+  bool told_end = false;  // an EndJob has been sent to it
+  // How often its lease was renewed without a report of its own, because nobody was heard.
+  int free_renewals = 0;
+  // It has joined for the next round, and is in one of JobState::joined, away and held_back.
+  bool wants_place = false;
+  MonoTime held_until;  // while in held_back
+  // Its way from round to round, by which a report that was sent before a directive arrived is told
+  // from one that answers it: the newest round it has been told to run, the one told before that,
+  // and the newest of these that it has left by its own report.
+  Round told = kNoRound;
+  Round told_before = kNoRound;
+  Round left = kNoRound;
 };
 
 // What is kept of an agent that is gone, so that its late messages are recognised as late.
 struct FormerNode {
   uint64_t sequence = 0;  // of its newest report
-  Round told = kNoRound;
+  Round told = kNoRound;  // as in NodeState
 };
 inline constexpr size_t kMaxFormerNodes = 4096;
+
+// How often a node, by its name, has broken a round by coming and going (membership_policy.h).
+struct NodeHistory {
+  int changes = 0;
+  MonoTime last_change;
+  MonoTime held_until;  // until then it gets a place only if the round cannot do without it
+};
+inline constexpr size_t kMaxNodeHistories = 4096;
+
+// What must outlive the server for its job to go on as if nothing had happened.
+struct JobRecord {
+  std::optional<RendezvousSettings> settings;  // of the first to join
+  std::string settings_from;                   // its name
+
+  // The last completed round. Whatever depends on who was in it is cleared by the next one.
+  Round round = kNoRound;
+  int64_t rounds_completed = 0;
+  std::vector<Incarnation> members;                      // by node rank
+  absl::btree_map<Incarnation, Assignment> assignments;  // without peers, which are all the same
+  std::vector<Peer> peers;                               // empty above kMaxPeersInAssignment
+  absl::btree_map<Incarnation, std::string> lost;        // members that are gone, with their names
+
+  // Rounds that ran workers, in this life of the job and in those that agents remember.
+  int attempts = 0;
+
+  // Budgets, apart by cause.
+  int restarts_used = 0;  // of max_restarts: for failures
+  int membership_changes = 0;
+  int hasty_changes = 0;  // rounds in a row that a change ended before they had settled
+  int quick_ends = 0;     // rounds in a row that ended within ten seconds
+  absl::btree_map<std::string, NodeHistory> histories;  // by node name, at most kMaxNodeHistories
+
+  std::optional<JobOutcome> outcome;  // provisional while kEnding: failures still come in
+};
 
 // Invariants, checked by CheckInvariants after every Step in tests and simulation:
 //   R1: ranks of a completed round are 0..world_size-1, each once, contiguous by node.
@@ -59,42 +104,39 @@ inline constexpr size_t kMaxFormerNodes = 4096;
 //   R6: at most one live incarnation holds a node rank: of the round, and of a static job.
 //   R7: an ended job has an outcome, and nobody is in its round any more.
 //   R8: a node that has been told to run a round had left the round that it was told of before.
-//   R9: the indices (joined, in_round, succeeded, leases) agree with the nodes they speak of.
-struct JobState {
+//   R9: the indices (joined, away, held_back, survivors_joined, missing_ranks, in_round, succeeded,
+//       leases) agree with the nodes they speak of.
+//   R10: the attempt of a round is later than that of any round before it.
+struct JobState : JobRecord {
   JobPhase phase = JobPhase::kForming;
-  std::optional<RendezvousSettings> settings;  // of the first to join
-  std::string settings_from;                   // its name
   absl::btree_map<Incarnation, NodeState> nodes;
   absl::btree_map<Incarnation, FormerNode> former;  // at most kMaxFormerNodes
   uint64_t next_join_order = 0;
 
-  // The last completed round. Whatever depends on who was in it is cleared by the next one.
-  Round round = kNoRound;
-  int64_t rounds_completed = 0;
-  std::vector<Incarnation> members;                      // by node rank
-  absl::btree_map<Incarnation, Assignment> assignments;  // without peers, which are all the same
-  std::vector<Peer> peers;                               // empty above kMaxPeersInAssignment
-  absl::btree_map<Incarnation, std::string> lost;        // members that are gone, with their names
+  // The round that runs, or ran last.
   absl::btree_set<Incarnation> in_round;   // members whose workers may be alive, or that succeeded
   absl::btree_set<Incarnation> succeeded;  // members whose workers have all ended with 0
   MonoTime running_since;
   std::optional<StopRound> stop;  // what members are told while they are still in the round
 
-  // The round being formed.
-  absl::btree_map<uint64_t, Incarnation> joined;  // nodes that wait for a place, by join_order
-  absl::btree_map<int, Incarnation> claims;       // static job: who holds which --node_rank
+  // The round being formed. Nodes that want a place, by join_order (waiting_list.h):
+  absl::btree_map<uint64_t, Incarnation> joined;  // ready
+  // Connection lost: back within the lease, or gone. By name, to find the successor of a dead one.
+  absl::btree_map<std::pair<std::string, uint64_t>, Incarnation> away;
+  // For their history, until when.
+  absl::btree_map<std::pair<MonoTime, uint64_t>, Incarnation> held_back;
+  int survivors_joined = 0;  // how many of `joined` are members
+  // Static job: who holds which --node_rank, and which ranks are not in `joined`.
+  absl::btree_map<int, Incarnation> claims;
+  absl::btree_set<int> missing_ranks;
   MonoTime forming_since;
+  MonoTime joined_since;                    // when `joined` stopped being empty
   std::optional<MonoTime> last_call_since;  // when min_nodes was reached
   MonoTime not_before;                      // back-off: the round is not completed earlier
-  std::string forming_reason;               // why a round is formed again
-
-  // Budgets, apart by cause.
-  int restarts_used = 0;
-  int membership_changes = 0;
-  int quick_ends = 0;  // rounds in a row that ended within ten seconds
+  MonoTime young_until;        // the server has just started: agents of an earlier life come first
+  std::string forming_reason;  // why a round is formed again
 
   // The end.
-  std::optional<JobOutcome> outcome;  // provisional while kEnding: failures still come in
   MonoTime ending_deadline;
   MonoTime ended_at;
   bool retired = false;
@@ -108,17 +150,19 @@ struct JobState {
 
   // When each node's lease ends, earliest first.
   absl::btree_set<std::pair<MonoTime, Incarnation>> leases;
+  MonoTime last_heard;  // of any agent of the job
 };
 
 // The lease of a job's nodes. It grows with their number, so that ten thousand renewals cost the
 // server no more than two thousand would: 6 s up to 2000 nodes, 30 s with 10 000. It never
 // shrinks while the job lives, since agents may have been told the longer interval.
 LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state);
+LeaseSettings LeaseOf(const LeaseSettings& settings, int num_nodes);
 
 // A member of the current round that has not been lost and has not left the job.
 bool IsLiveMember(const JobState& state, Incarnation node);
 
-// R1..R9; empty if all hold, else the first broken one in words.
+// R1..R10; empty if all hold, else the first broken one in words.
 std::string CheckInvariants(const JobState& state);
 
 }  // namespace muster::rendezvous

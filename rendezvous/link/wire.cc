@@ -43,6 +43,8 @@ void Encode(const RendezvousSettings& in, proto::Settings* out) {
   out->set_last_call_timeout_us(EncodeDuration(in.last_call_timeout));
   out->set_close_timeout_us(EncodeDuration(in.close_timeout));
   out->set_shutdown_timeout_us(EncodeDuration(in.shutdown_timeout));
+  out->set_orphan_timeout_us(EncodeDuration(in.orphan_timeout));
+  out->set_scale_up(in.scale_up == ScaleUp::kNever ? proto::SCALE_UP_NEVER : proto::SCALE_UP_NOW);
 }
 
 RendezvousSettings Decode(const proto::Settings& in, WireCheck& check) {
@@ -56,6 +58,10 @@ RendezvousSettings Decode(const proto::Settings& in, WireCheck& check) {
   out.last_call_timeout = check.Duration("last_call_timeout", in.last_call_timeout_us());
   out.close_timeout = check.Duration("close_timeout", in.close_timeout_us());
   out.shutdown_timeout = check.Duration("shutdown_timeout", in.shutdown_timeout_us());
+  out.orphan_timeout = check.Duration("orphan_timeout", in.orphan_timeout_us());
+  check.Require(in.scale_up() == proto::SCALE_UP_NOW || in.scale_up() == proto::SCALE_UP_NEVER,
+                "scale_up", "is a value that this version does not know");
+  out.scale_up = in.scale_up() == proto::SCALE_UP_NEVER ? ScaleUp::kNever : ScaleUp::kNow;
   return out;
 }
 
@@ -191,6 +197,7 @@ void Encode(const Assignment& in, proto::Assignment* out) {
   out->set_role_first_rank(in.role_first_rank);
   out->set_role_world_size(in.role_world_size);
   out->set_restart_count(in.restart_count);
+  out->set_restarts_used(in.restarts_used);
   out->set_master_address(in.master_address);
   out->set_master_port(in.master_port);
   for (const Peer& peer : in.peers) {
@@ -229,6 +236,7 @@ Assignment Decode(const proto::Assignment& in, WireCheck& check) {
   out.role_first_rank = check.Count("role_first_rank", in.role_first_rank());
   out.role_world_size = check.Count("role_world_size", in.role_world_size());
   out.restart_count = check.Count("restart_count", in.restart_count());
+  out.restarts_used = check.Count("restarts_used", in.restarts_used());
   out.master_address = Text(check, "master_address", in.master_address());
   out.master_port = check.Range("master_port", in.master_port(), 0, kMaxPort);
   out.peers = DecodePeers(in, check);
@@ -358,6 +366,9 @@ void Encode(const FencedReport& in, proto::Report* out) {
     to->set_ends_job(report.departure->ends_job);
     to->set_reason(report.departure->reason);
   }
+  out->set_num_nodes(report.num_nodes);
+  out->mutable_past()->set_attempts(report.past.attempts);
+  out->mutable_past()->set_restarts_used(report.past.restarts_used);
 }
 
 absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
@@ -386,6 +397,9 @@ absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
                   .ends_job = in.departure().ends_job(),
                   .reason = Printable(check, "departure.reason", in.departure().reason())};
   }
+  report.num_nodes = check.Count("num_nodes", in.num_nodes());
+  report.past = {.attempts = check.Count("past.attempts", in.past().attempts()),
+                 .restarts_used = check.Count("past.restarts_used", in.past().restarts_used())};
   if (!check.status().ok()) return check.status();
   return out;
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "asio/ip/tcp.hpp"
 #include "proto/base/endpoint.h"
 #include "proto/base/mono_time.h"
@@ -84,17 +85,28 @@ absl::StatusOr<asio::ip::tcp::endpoint> Resolve(asio::io_context& loop, const st
   return found.begin()->endpoint();
 }
 
+RendezvousServerOptions WithTerm(RendezvousServerOptions options) {
+  if (options.term == ServerTerm()) options.term = TermOfStart(absl::ToUnixMillis(absl::Now()));
+  return options;
+}
+
+MonoTime YoungUntil(const RendezvousServerOptions& options) {
+  if (!options.may_have_predecessor) return MonoTime();
+  return MonoNow() + options.lease.duration + options.lease.margin;
+}
+
 }  // namespace
 
 RendezvousServer::RendezvousServer(asio::io_context& loop, RendezvousServerOptions options)
     : loop_(loop),
       mailbox_(loop),
-      options_(std::move(options)),
-      jobs_(std::make_shared<JobLoop>(
-          loop,
-          JobTableOptions{
-              .term = options_.term, .lease = options_.lease, .only_run_id = options_.only_run_id},
-          options_.announce ? options_.announce : LogAnnouncement)),
+      options_(WithTerm(std::move(options))),
+      jobs_(std::make_shared<JobLoop>(loop,
+                                      JobTableOptions{.term = options_.term,
+                                                      .lease = options_.lease,
+                                                      .only_run_id = options_.only_run_id,
+                                                      .young_until = YoungUntil(options_)},
+                                      options_.announce ? options_.announce : LogAnnouncement)),
       shutdown_timer_(loop) {}
 
 std::unique_ptr<RendezvousServer> RendezvousServer::Create(asio::io_context& loop,

@@ -25,7 +25,10 @@ namespace muster::rendezvous {
 class AgentSessions;
 
 struct RendezvousServerOptions {
-  ServerTerm term{1};
+  ServerTerm term;  // 0: the wall clock's (TermOfStart)
+  // Another server may have been at this endpoint before, whose agents come back: no round is
+  // completed for a lease, so that none is formed beside one that runs.
+  bool may_have_predecessor = false;
   LeaseSettings lease;
   std::string only_run_id;       // not empty: an embedded server of this one job
   std::vector<OwnerKey> owners;  // one at least before Listen; an embedded server's is named ""

@@ -66,6 +66,8 @@ class Scenario {
       Advance(command.node);
     } else if (command.verb == "silent") {
       agents_[command.node].is_silent = true;
+    } else if (command.verb == "heard") {
+      agents_[command.node].is_silent = false;
     } else if (command.verb == "disconnect") {
       Step(rendezvous::AgentDisconnected{agents_[command.node].incarnation});
     } else {

@@ -7,7 +7,8 @@
 //   fail n1 [local_rank=0] [exit=1] [signal=9] [age=2s]
 //   succeed n1, stopped n1           all workers ended with 0; all workers are stopped
 //   leave n1 [signal=15] [ends_job]
-//   disconnect n1, silent n1         its stream breaks; it renews its lease no more
+//   disconnect n1                    its stream breaks
+//   silent n1, heard n1              it renews its lease no more; again
 //   advance 5s                       everyone else renews every two seconds meanwhile
 //
 // A directive is shown when it differs from the one before to the same node.

@@ -1,11 +1,22 @@
-// A whole cluster in one thread on a virtual clock: the real JobTable as server, real AgentCores on
-// nodes with fake workers, and a network that loses, delays, repeats and reorders. All of it
-// follows from the seed.
+// Whole clusters in one thread on a virtual clock: the real JobTable as server, real AgentCores on
+// nodes with fake workers that use the store, and a network that loses, delays, repeats and reorders.
+// Nodes, server, links and processes fail as the plan says; all of it follows from the seed.
 //
 // A run has two phases. In the first, faults happen. Then they end, and within a bounded time every
-// agent must finish and the server must have forgotten the job. After every event the invariants of
-// the object it touched are checked, and across agents: a round means one membership (resilience
-// I1, I2), and an ended job one outcome.
+// agent must finish and the server must have forgotten the jobs.
+//
+// Checked after every event: the invariants of the object it touched. Across objects:
+//   C1: a round means one membership, and its ranks one node each.
+//   C2: a round starts only where no other round of the job may still run: its nodes are in it, are
+//       lost by their lease, or have left.
+//   C3: a completed round holds no node that the server knows to be gone.
+//   C4: the attempt of an agent's round is later than any that it ran before, over all server lives.
+//   C5: an ended instance has one outcome. It is a failure only if a worker failed, a person asked, a
+//       node broke, or a deadline passed.
+//   C6: once accepted, an agent ends by nothing but its job's end, its own departure, or a deadline.
+//   C7: where only the server and the way to it fail, no worker is signalled.
+//   C8: the store of a round gives what was put there in that round, and a unique id from its rank 0.
+//   C9: rounds are bounded by what happened: a flapping node does not stop progress.
 #pragma once
 
 #include <cstdint>
@@ -33,19 +44,25 @@ struct SimCoverage {
   int successes = 0;
   int job_failures = 0;
   int timeouts = 0;
-  int instances = 0;
+  int server_lives = 0;
+  int unrecorded_rounds = 0;   // agents of an earlier life came to a server without its state
+  int silences = 0;            // nobody was heard, and then somebody
+  int held_back = 0;           // a node came and went too often
+  int unique_ids = 0;          // handed to a rank
+  int strangers_survived = 0;  // an accepted agent met an impostor
   void Add(const SimCoverage& other);
 };
 
 class SimCluster {
  public:
-  SimCluster(uint64_t seed, bool trace);
+  // `plan` may lack families of the one that the seed draws.
+  SimCluster(uint64_t seed, SimPlan plan, bool trace);
+  static SimPlan PlanOf(uint64_t seed);
 
-  // Runs the seed to its end. Empty, or the first thing that broke, with the plan and the last 50
+  // Runs the seed to its end. Empty, or the first thing that broke, with the plan and the last
   // effects.
   std::string Run();
   const SimCoverage& coverage() const { return coverage_; }
-  const SimPlan& plan() const { return plan_; }
 
  private:
   struct Worker {
@@ -56,66 +73,127 @@ class SimCluster {
   };
   struct Node {
     Incarnation incarnation;
+    int job = 0;
     std::string name;
     std::optional<int> node_rank;
+    bool hosts = false;  // the embedded server
     std::unique_ptr<agent::AgentCore> core;
     std::vector<Worker> workers;
     std::optional<Assignment> assignment;
+    int newest_attempt = -1;
     bool is_alive = true;      // the agent process
     bool is_connected = true;  // its stream, as it sees it
-    bool was_signalled = false;
+    bool was_accepted = false;
+    bool is_leaving = false;
     int stream = 0;  // number of the stream: the server drops what an older one says of its end
     uint64_t timer = 0;
     bool is_paused = false;  // a stopped process: what happens to it meanwhile is held, in order
     std::vector<agent::Event> held_events;
-    std::optional<JobOutcome> told;      // the newest EndJob that has reached it
-    std::optional<JobOutcome> finished;  // as it ended
+    MonoTime cut_up_until;
+    MonoTime cut_down_until;
+    // When the present life of the server last heard it, by that server's clock.
+    std::optional<MonoTime> heard_at;
+    uint64_t heard_sequence = 0;
+    bool has_lapsed = false;  // its lease, while it ran its round
+    uint64_t store_requests = 0;
+    std::map<uint64_t, std::string> expected;  // by request id: what each value must be
+    std::optional<JobOutcome> told;            // the newest EndJob that has reached it
+    std::optional<JobOutcome> finished;        // as it ended
+  };
+  // What excuses the end of a job, and counts what its rounds may be due to.
+  struct JobFate {
+    bool worker_failed = false;
+    bool person_asked = false;
+    bool node_broke = false;  // guardian, ports, unkillable workers, loss of a static job's node
+    bool was_host_lost = false;
+    int disturbances = 0;
+    int rounds = 0;
+    std::map<Instance, JobOutcome> outcomes;
   };
 
-  void StartNode(const std::string& name, std::optional<int> node_rank);
+  // --- sim_cluster.cc: agents
+  void StartNode(int job, const std::string& name, std::optional<int> node_rank, bool hosts);
   void StepAgent(Incarnation id, agent::Event event);
   void Perform(Node& node, const agent::Effect& effect);
+  void FinishNode(Node& node, const JobOutcome& outcome);
+  void ArmAgent(Node& node);
+  const SimJobPlan& JobOf(const Node& node) const { return plan_.jobs[node.job]; }
+  static rendezvous::JobKey KeyOf(int job);
+  static int JobOfKey(const rendezvous::JobKey& key);
+
+  // --- sim_workers.cc
   void StartWorkers(Node& node, const Assignment& assignment);
   void SignalWorkers(Node& node, int signal);
   void ScheduleExit(Node& node, LocalRank local_rank, absl::Duration delay,
                     std::optional<WorkerFailure> failure);
-  void FinishNode(Node& node, const JobOutcome& outcome);
-  void ArmAgent(Node& node);
+  void UseStore(Node& node);
+  void SendStoreRequest(Node& node, StoreOperation operation, const std::string& expected);
+  void OnStoreReply(Incarnation to, const StoreReply& reply);
 
+  // --- sim_server.cc
+  void StartServer();
+  void CrashServer();
+  void StallServer(absl::Duration length);
+  MonoTime ServerNow() const { return schedule_.now() - stalled_; }
+  // Does `act` with the table now, after the stall, or never.
+  void AtServer(std::function<std::vector<rendezvous::JobTable::JobEffect>()> act);
   void StepServer(std::vector<rendezvous::JobTable::JobEffect> effects);
   void ArmServer();
-  void Observe(const rendezvous::JobTable::JobEffect& effect);
 
-  void Deliver(std::function<void()> act);
+  // --- sim_network.cc
+  enum class Direction { kUp, kDown };
+  void Deliver(Incarnation node, Direction direction, std::function<void()> act);
+  bool IsCut(const Node& node, Direction direction) const;
   void SendReport(Node& node, AgentReport report);
-  void BreakStream(Node& node);
+  void NoteHeard(Node& node, uint64_t sequence);
+  void TellDisconnect(Incarnation id, int stream);
+  void BreakStream(Node& node, const std::string& why);
   void Reconnect(Incarnation id);
-  void Crash(Node& node);
+
+  // --- sim_faults.cc
+  void InjectFaults();
+  void InjectNodeFaults(Incarnation id);
+  void InjectServerFaults();
+  void Crash(Node& node, bool is_back_soon);
   void Pause(Node& node, absl::Duration length);
   void Resume(Incarnation id);
-  void InjectFaults();
+  void Cut(Node& node, Direction direction, absl::Duration length);
   void Heal();
 
-  void CheckAssignment(const Node& node, const Assignment& assignment);
+  // --- sim_checks.cc
+  void CheckAssignment(Node& node, const Assignment& assignment);
+  void CheckNewRound(int job, Instance instance, Round round);
+  void Observe(const rendezvous::JobTable::JobEffect& effect);
+  void ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome);
+  // Families that harm nobody but the server and the ways to it.
+  bool HarmsOnlyTheServer() const;
+  void CheckFinish(const Node& node, const JobOutcome& outcome);
   std::string CheckEnd() const;
   void Trace(const std::string& who, const std::string& what);
   void Fail(const std::string& what);
 
-  SimRandom random_;
   SimPlan plan_;
+  SimRandom random_;
   SimSchedule schedule_;
   const bool trace_;
   const uint64_t seed_;
-  rendezvous::JobTable table_;
-  const rendezvous::JobKey job_{"", "sim"};
 
   std::map<Incarnation, Node> nodes_;  // never erased
-  uint64_t server_timer_ = 0;
+  std::vector<JobFate> fates_;
   bool is_healed_ = false;
-  // (instance, round) -> node rank -> who has been told to run it.
-  std::map<std::pair<Instance, Round>, std::map<int, Incarnation>> history_;
-  std::map<std::pair<Instance, Round>, int> world_sizes_;
-  std::map<Instance, JobOutcome> outcomes_;
+
+  std::unique_ptr<rendezvous::JobTable> table_;  // null while the server is down
+  int server_life_ = 0;
+  uint64_t server_timer_ = 0;
+  absl::Duration stalled_;  // in all, by the present life
+  bool is_stalling_ = false;
+  std::vector<std::function<void()>> held_at_server_;
+  MonoTime blackout_until_;
+
+  // (job, instance, round) -> node rank -> who has been told to run it.
+  using RoundKey = std::tuple<int, Instance, Round>;
+  std::map<RoundKey, std::map<int, Incarnation>> history_;
+  std::map<RoundKey, int> world_sizes_;
   SimCoverage coverage_;
   std::deque<std::string> last_effects_;
   std::string failure_;

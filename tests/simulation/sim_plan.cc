@@ -1,60 +1,113 @@
 #include "tests/simulation/sim_plan.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace muster::simulation {
 namespace {
 
-double Maybe(SimRandom& random, double most) {
-  return random.Chance(0.5) ? random.Unit() * most : 0;
-}
+constexpr SimFamily kFamilies[] = {
+    {"loss", &SimPlan::loss},
+    {"duplication", &SimPlan::duplication},
+    {"reorder", &SimPlan::reorder},
+    {"stream_breaks", &SimPlan::stream_breaks},
+    {"crashes", &SimPlan::crashes},
+    {"pauses", &SimPlan::pauses},
+    {"slow_loops", &SimPlan::slow_loops},
+    {"signals", &SimPlan::signals},
+    {"cuts", &SimPlan::cuts},
+    {"cuts_up", &SimPlan::cuts_up},
+    {"cuts_down", &SimPlan::cuts_down},
+    {"impostors", &SimPlan::impostors},
+    {"guardian_losses", &SimPlan::guardian_losses},
+    {"flapping", &SimPlan::flapping},
+    {"blackouts", &SimPlan::blackouts},
+    {"server_crashes", &SimPlan::server_crashes},
+    {"server_stalls", &SimPlan::server_stalls},
+    {"host_departures", &SimPlan::host_departures},
+    {"port_failures", &SimPlan::port_failures},
+    {"worker_failures", &SimPlan::worker_failures},
+    {"stubborn_workers", &SimPlan::stubborn_workers},
+    {"unkillable_workers", &SimPlan::unkillable_workers},
+};
 
-void DrawFaults(SimRandom& random, SimPlan& plan) {
-  plan.loss = Maybe(random, 0.2);
-  plan.duplication = Maybe(random, 0.3);
-  plan.reorder = Maybe(random, 0.2);
-  plan.stream_breaks = Maybe(random, 1.0 / 30);
-  plan.crashes = Maybe(random, 1.0 / 120);
-  plan.pauses = Maybe(random, 1.0 / 60);
-  plan.signals = Maybe(random, 1.0 / 300);
-  plan.worker_failures = Maybe(random, 0.2);
-  plan.stubborn_workers = Maybe(random, 0.3);
-  plan.unkillable_workers = random.Chance(0.1) ? 0.02 : 0;
+// The most of each, in the order of kFamilies.
+constexpr double kMost[] = {0.2,       0.3,       0.2,      1.0 / 30, 1.0 / 120, 1.0 / 60,
+                            1.0 / 10,  1.0 / 300, 1.0 / 60, 1.0 / 90, 1.0 / 90,  1.0 / 10,
+                            1.0 / 300, 1.0 / 3,   1.0 / 40, 1.0 / 60, 1.0 / 30,  1.0 / 200,
+                            0.05,      0.2,       0.3,      0.02};
+static_assert(std::size(kMost) == std::size(kFamilies));
+
+SimJobPlan DrawJob(SimRandom& random) {
+  SimJobPlan job;
+  const int min_nodes = random.Between(1, 4);
+  const bool is_static = random.Chance(0.25);
+  job.settings = {.min_nodes = min_nodes,
+                  .max_nodes = is_static ? min_nodes : min_nodes + random.Between(0, 2),
+                  .max_restarts = random.Between(0, 3),
+                  .is_static = is_static,
+                  .join_timeout = absl::Seconds(60),
+                  .last_call_timeout = absl::Seconds(random.Between(1, 8)),
+                  .close_timeout = absl::Seconds(30),
+                  .shutdown_timeout = absl::Seconds(random.Between(2, 10)),
+                  .orphan_timeout = absl::Minutes(3),
+                  .scale_up = random.Chance(0.2) ? ScaleUp::kNever : ScaleUp::kNow};
+  job.num_nodes = random.Between(job.settings.min_nodes, job.settings.max_nodes);
+  job.num_late = is_static ? 0 : random.Between(0, 2);
+  job.local_world_size = random.Between(1, 3);
+  job.start_spread = absl::Seconds(random.Between(0, 20));
+  job.work = absl::Seconds(random.Between(5, 60));
+  return job;
 }
 
 }  // namespace
 
+absl::Span<const SimFamily> SimFamilies() { return kFamilies; }
+
 SimPlan DrawPlan(SimRandom& random) {
   SimPlan plan;
-  const int min_nodes = random.Between(1, 4);
-  const bool is_static = random.Chance(0.25);
-  plan.settings = {.min_nodes = min_nodes,
-                   .max_nodes = is_static ? min_nodes : min_nodes + random.Between(0, 2),
-                   .max_restarts = random.Between(0, 3),
-                   .is_static = is_static,
-                   .join_timeout = absl::Seconds(60),
-                   .last_call_timeout = absl::Seconds(random.Between(1, 8)),
-                   .close_timeout = absl::Seconds(30),
-                   .shutdown_timeout = absl::Seconds(random.Between(2, 10))};
-  plan.num_nodes = random.Between(plan.settings.min_nodes, plan.settings.max_nodes);
-  plan.num_late = is_static ? 0 : random.Between(0, 2);
-  plan.local_world_size = random.Between(1, 3);
-  plan.start_spread = absl::Seconds(random.Between(0, 20));
-  plan.work = absl::Seconds(random.Between(5, 60));
+  const int num_jobs = random.Chance(0.2) ? random.Between(2, 3) : 1;
+  for (int i = 0; i < num_jobs; ++i) plan.jobs.push_back(DrawJob(random));
+  plan.is_embedded = num_jobs == 1 && random.Chance(0.3);
   plan.delay_mean = absl::Milliseconds(random.Chance(0.2) ? 400 : random.Between(1, 50));
   plan.safety_phase = absl::Seconds(random.Between(30, 150));
-  if (!random.Chance(0.2)) DrawFaults(random, plan);
+  const double kind = random.Unit();
+  const int single = random.Between(0, static_cast<int>(std::size(kFamilies)) - 1);
+  for (size_t i = 0; i < std::size(kFamilies); ++i) {
+    const bool is_drawn = random.Chance(0.35);
+    const double rate = random.Unit() * kMost[i];
+    const bool is_on = kind < 0.125 ? false : kind < 0.3 ? static_cast<int>(i) == single : is_drawn;
+    plan.*kFamilies[i].rate = is_on ? rate : 0;
+  }
+  if (!plan.is_embedded) plan.host_departures = 0;
   return plan;
 }
 
 std::string ToString(const SimPlan& plan) {
-  return absl::StrCat(
-      "nodes=", plan.num_nodes, "+", plan.num_late, " min=", plan.settings.min_nodes,
-      " max=", plan.settings.max_nodes, " restarts=", plan.settings.max_restarts,
-      " static=", plan.settings.is_static, " loss=", plan.loss, " duplication=", plan.duplication,
-      " reorder=", plan.reorder, " stream_breaks=", plan.stream_breaks, " crashes=", plan.crashes,
-      " pauses=", plan.pauses, " signals=", plan.signals, " worker_failures=", plan.worker_failures,
-      " stubborn=", plan.stubborn_workers, " unkillable=", plan.unkillable_workers);
+  std::string text = plan.is_embedded ? "embedded" : "musterd";
+  for (const SimJobPlan& job : plan.jobs) {
+    absl::StrAppend(&text, " job{nodes=", job.num_nodes, "+", job.num_late, "x",
+                    job.local_world_size, " min=", job.settings.min_nodes,
+                    " max=", job.settings.max_nodes, " restarts=", job.settings.max_restarts,
+                    " static=", job.settings.is_static,
+                    " never=", job.settings.scale_up == ScaleUp::kNever, "}");
+  }
+  for (const SimFamily& family : kFamilies) {
+    if (plan.*family.rate > 0) absl::StrAppend(&text, " ", family.name, "=", plan.*family.rate);
+  }
+  return text;
+}
+
+bool HasOnly(const SimPlan& plan, absl::Span<const char* const> names) {
+  return std::all_of(std::begin(kFamilies), std::end(kFamilies), [&](const SimFamily& family) {
+    const bool is_named = std::any_of(names.begin(), names.end(), [&](const char* name) {
+      return absl::string_view(name) == family.name;
+    });
+    return is_named || plan.*family.rate == 0;
+  });
 }
 
 }  // namespace muster::simulation

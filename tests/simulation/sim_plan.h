@@ -1,47 +1,72 @@
-// What a seed draws before it begins: the job, and which faults happen how often. Each seed has
-// some families of faults and not others ("swarm"), so that rare combinations come up, and one in
-// five is calm.
+// What a seed draws before it begins: the jobs, and which faults happen how often. Each seed has some
+// families of faults and not others ("swarm"), so that rare combinations come up; one in eight is
+// calm, and one in six has a single family, so that what it breaks is plain.
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "proto/base/membership.h"
 #include "tests/simulation/sim_random.h"
 
 namespace muster::simulation {
 
-struct SimPlan {
+struct SimJobPlan {
   RendezvousSettings settings;
   int num_nodes = 0;  // started at the beginning
   int num_late = 0;   // more of them later
   int local_world_size = 1;
   absl::Duration start_spread;
   absl::Duration work;  // how long the workers of a round have to work
-  absl::Duration delay_mean;
+};
 
-  double loss = 0;         // of one message
-  double duplication = 0;  // of one message
-  double reorder = 0;      // of one message, by up to three seconds
+struct SimPlan {
+  std::vector<SimJobPlan> jobs;
+  bool is_embedded = false;  // the server lives in the process of the first job's first node
+  absl::Duration delay_mean;
+  absl::Duration safety_phase;  // then the faults end, and everything must come to its end
+
+  // Of one message.
+  double loss = 0;
+  double duplication = 0;
+  double reorder = 0;  // by up to three seconds
   // Per node and second.
   double stream_breaks = 0;
   double crashes = 0;
-  double pauses = 0;
+  double pauses = 0;      // SIGSTOP, up to 30 s
+  double slow_loops = 0;  // up to 3 s, often
   double signals = 0;
+  double cuts = 0;       // of one node from the server, both ways
+  double cuts_up = 0;    // what it says does not arrive
+  double cuts_down = 0;  // what it is told does not
+  double impostors = 0;  // somebody else answers at the server's port
+  double guardian_losses = 0;
+  double flapping = 0;  // of one node of each job
+  // Per second.
+  double blackouts = 0;  // nobody reaches the server
+  double server_crashes = 0;
+  double server_stalls = 0;
+  double host_departures = 0;  // the process that embeds the server is told to end
+  // Of one reservation.
+  double port_failures = 0;
   // Per worker and round.
   double worker_failures = 0;
   double stubborn_workers = 0;  // ignore every signal but SIGKILL
   double unkillable_workers = 0;
-
-  absl::Duration safety_phase;  // then the faults end, and everything must come to its end
-
-  bool is_calm() const {
-    return loss + duplication + reorder + stream_breaks + crashes + pauses + signals +
-               worker_failures + unkillable_workers ==
-           0;
-  }
 };
+
+// The families by name, for shrinking and for the command line.
+struct SimFamily {
+  const char* name;
+  double SimPlan::*rate;
+};
+absl::Span<const SimFamily> SimFamilies();
 
 SimPlan DrawPlan(SimRandom& random);
 std::string ToString(const SimPlan& plan);
+
+// No family but these is on.
+bool HasOnly(const SimPlan& plan, absl::Span<const char* const> names);
 
 }  // namespace muster::simulation

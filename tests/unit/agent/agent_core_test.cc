@@ -32,8 +32,8 @@ class AgentCoreTest : public ::testing::Test {
                         .join_timeout = absl::Seconds(600),
                         .last_call_timeout = absl::Seconds(30),
                         .close_timeout = absl::Seconds(30),
-                        .shutdown_timeout = kGrace};
-    options.orphan_timeout = absl::Minutes(10);
+                        .shutdown_timeout = kGrace,
+                        .orphan_timeout = absl::Minutes(10)};
     options.read_timeout = absl::Seconds(60);
     options.server = "the rendezvous at node1:29400";
     return options;
@@ -135,7 +135,7 @@ TEST_F(AgentCoreTest, StartsWorkersWhenTheRoundIsComplete) {
   Run();
   ASSERT_THAT(All<StartWorkers>(), SizeIs(1));
   EXPECT_EQ(All<StartWorkers>()[0].assignment.world_size, 4);
-  EXPECT_EQ(core_.phase(), Phase::kRunning);
+  EXPECT_EQ(core_.phase(), NodePhase::kRunning);
 }
 
 TEST_F(AgentCoreTest, IgnoresARepeatedOrOlderDirective) {
@@ -148,7 +148,7 @@ TEST_F(AgentCoreTest, IgnoresARepeatedOrOlderDirective) {
 TEST_F(AgentCoreTest, IgnoresAStopOfAnotherRound) {
   Run();
   EXPECT_THAT(Direct(StopRound{.round = Round(4), .cause = StopCause::kRestart}), IsEmpty());
-  EXPECT_EQ(core_.phase(), Phase::kRunning);
+  EXPECT_EQ(core_.phase(), NodePhase::kRunning);
 }
 
 TEST_F(AgentCoreTest, RenewsItsLease) {
@@ -291,7 +291,7 @@ TEST_F(AgentCoreTest, ReportsSuccessAndWaitsForTheOthers) {
   Run();
   SucceedEverywhere();
   EXPECT_EQ(LastReport().phase, AgentPhase::kSucceeded);
-  EXPECT_EQ(core_.phase(), Phase::kWaiting);
+  EXPECT_EQ(core_.phase(), NodePhase::kWaiting);
   Direct(EndJob{{.exit_code = 0, .reason = "done"}});
   ASSERT_THAT(All<Finish>(), SizeIs(1));
   EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 0);
@@ -345,7 +345,7 @@ TEST_F(AgentCoreTest, PassesASchedulersWarningOnAndStopsNothing) {
     ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
     EXPECT_EQ(All<SignalWorkers>()[0].signal, signal);
   }
-  EXPECT_EQ(core_.phase(), Phase::kRunning);
+  EXPECT_EQ(core_.phase(), NodePhase::kRunning);
   EXPECT_FALSE(core_.is_leaving());
 }
 
@@ -432,6 +432,78 @@ TEST_F(AgentCoreTest, RunsOnWithoutAServerForTheOrphanTimeoutThenEndsWith75) {
   EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 75);
 }
 
+// --- Once the rendezvous has accepted this node, nothing that listens on its port is fatal
+
+TEST_F(AgentCoreTest, RunsOnWhenSomebodyElseListensOnTheServersPort) {
+  Run();
+  for (const absl::Status& status :
+       {absl::PermissionDeniedError("another secret"), absl::InvalidArgumentError("no TLS")}) {
+    Do(LinkChanged{.up = false, .detail = "a stranger", .fatal = status});
+    EXPECT_THAT(All<Finish>(), IsEmpty());
+    EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  }
+  Do(Tick{}, absl::Minutes(10));
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentCoreTest, RunsOnWhenAServerThatServesAnotherJobRefusesIt) {
+  Run();
+  Direct(Refuse{absl::InvalidArgumentError("this server serves job 'b'")}, absl::Minutes(9));
+  EXPECT_THAT(All<Finish>(), IsEmpty());
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  // It counts for nothing: the orphan time-out goes on.
+  Do(Tick{}, absl::Minutes(1));
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentCoreTest, AnnouncesOnceThatTheServerHasNoRecordOfItsRound) {
+  Run();
+  Direct(Refuse{absl::UnavailableError("no record of round 0")});
+  ASSERT_THAT(All<Announce>(), SizeIs(1));
+  EXPECT_EQ(All<Announce>()[0].event, "job_unrecorded");
+  EXPECT_THAT(Direct(Refuse{absl::UnavailableError("no record of round 0")}), IsEmpty());
+}
+
+TEST_F(AgentCoreTest, LeavesTheTimeToAServerThatHasNoRecordOfItsRound) {
+  Run();
+  for (int i = 0; i < 20; ++i) {
+    Direct(Refuse{absl::UnavailableError("no record of round 0")}, absl::Minutes(1));
+    EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  }
+}
+
+TEST_F(AgentCoreTest, SaysThatTheRendezvousIsBack) {
+  Run();
+  Do(LinkChanged{.up = false, .detail = "connection reset"});
+  Do(LinkChanged{.up = true, .detail = "connected"});
+  Direct(RunRound{Place(0)}, absl::Seconds(8));
+  ASSERT_THAT(All<Announce>(), SizeIs(1));
+  EXPECT_EQ(All<Announce>()[0].event, "rendezvous_attended");
+  EXPECT_THAT(All<Announce>()[0].text, HasSubstr("after 8s"));
+}
+
+TEST_F(AgentCoreTest, RemembersAttemptsAndRestartsForAServerThatForgot) {
+  Join();
+  Assignment place = Place(0);
+  place.restart_count = 4;
+  place.restarts_used = 2;
+  Direct(RunRound{place});
+  EXPECT_EQ(LastReport().past, (JobPast{.attempts = 5, .restarts_used = 2}));
+  EXPECT_EQ(LastReport().num_nodes, 2);
+}
+
+TEST_F(AgentCoreTest, ChargesItselfForAFailureThatNoServerHasCharged) {
+  Run();
+  Exit(0, 1);
+  Direct(Refuse{absl::AbortedError("the round cannot go on")});
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  Do(PortsReserved{.store_port = 4, .worker_ports = {5, 6}});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kJoining);
+  EXPECT_EQ(LastReport().instance, Instance());
+  EXPECT_EQ(LastReport().past, (JobPast{.attempts = 1, .restarts_used = 1}));
+}
+
 TEST_F(AgentCoreTest, SaysItsWholeStateAgainAfterAReconnect) {
   Run();
   Do(LinkChanged{.up = false, .detail = "connection reset"});
@@ -468,8 +540,9 @@ TEST_F(AgentCoreTest, DoesNotMissTheRendezvousOnceTheJobHasEnded) {
 
 TEST(AgentPhases, TableNamesEveryPhaseButTheLastAsASource) {
   const std::string table = PhaseTable();
-  for (Phase phase : {Phase::kIdle, Phase::kReserving, Phase::kJoining, Phase::kRunning,
-                      Phase::kWaiting, Phase::kStopping, Phase::kReporting}) {
+  for (NodePhase phase :
+       {NodePhase::kIdle, NodePhase::kReserving, NodePhase::kJoining, NodePhase::kRunning,
+        NodePhase::kWaiting, NodePhase::kStopping, NodePhase::kReporting}) {
     EXPECT_THAT(table, HasSubstr(std::string(ToString(phase)) + " -> "));
   }
   EXPECT_THAT(table, ::testing::Not(HasSubstr("done -> ")));

@@ -47,6 +47,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
                               "--rdzv_id=j",
                               "--rdzv_conf=join_timeout=5,is_host=0",
                               "--max_restarts=3",
+                              "--scale_up=never",
                               "--monitor_interval=0.5",
                               "--role=r",
                               "--log_dir=/l",
@@ -77,6 +78,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
   EXPECT_EQ(spec.join_timeout, absl::Seconds(5));
   EXPECT_EQ(spec.is_host, false);
   EXPECT_EQ(spec.max_restarts, 3);
+  EXPECT_EQ(spec.scale_up, ScaleUp::kNever);
   EXPECT_EQ(spec.monitor_interval_s, 0.5);
   EXPECT_EQ(spec.role, "r");
   EXPECT_EQ(spec.logs.log_dir, "/l");
@@ -296,6 +298,7 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--nnodes=4:2", "0 < MIN <= MAX"},
       {"--max_restarts=-1", "expected 0 or more"},
       {"--max_restarts=x", "expected a whole number"},
+      {"--scale_up=checkpoint", "expected"},
       {"--nproc_per_node=tpu", "expected a number, auto, cpu, gpu"},
       {"--nproc_per_node=0", "expected 1 to 4096"},
       {"--local_ranks_filter=a", "expected local ranks"},

@@ -9,9 +9,17 @@
 namespace muster::rendezvous {
 
 inline RendezvousSettings FilledSettings() {
-  RendezvousSettings value{
-      2, 3, 4, true, absl::Seconds(5), absl::Seconds(6), absl::Seconds(7), absl::Seconds(8)};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = value;
+  RendezvousSettings value{2,
+                           3,
+                           4,
+                           true,
+                           absl::Seconds(5),
+                           absl::Seconds(6),
+                           absl::Seconds(7),
+                           absl::Seconds(8),
+                           absl::Seconds(9),
+                           ScaleUp::kNever};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j] = value;
   return value;
 }
 
@@ -45,31 +53,27 @@ inline FencedReport FilledReport() {
                     AgentPhase::kLeaving,
                     Round(8),
                     Instance(7),
+                    3,
+                    JobPast{4, 1},
                     FilledNode(),
                     FilledSettings(),
                     {FilledFailure()},
                     {11, 12},
                     Departure{15, true, "asked to"}};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i] = value;
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k] = value;
   return {Incarnation(0x1234), ServerTerm(2), value};
 }
 
 inline Assignment FilledAssignment() {
-  Assignment value{Round(1),
-                   Instance(2),
-                   NodeRank(3),
-                   4,
-                   Rank(5),
-                   6,
-                   7,
-                   8,
-                   9,
-                   10,
-                   "10.0.0.1",
-                   2900,
-                   {{"node1", "10.0.0.1", 2, {41, 42}}},
+  Assignment value{Round(1),    Instance(2),
+                   NodeRank(3), 4,
+                   Rank(5),     6,
+                   7,           8,
+                   9,           10,
+                   11,          "10.0.0.1",
+                   2900,        {{"node1", "10.0.0.1", 2, {41, 42}}},
                    "last call"};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
   return value;
 }
 

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/base/exit_codes.h"
 #include "tests/unit/rendezvous/core_builders.h"
 
 namespace muster::rendezvous {
@@ -90,18 +91,184 @@ TEST_F(EmbeddedJobTableTest, RefusesAnotherRunIdNamingBoth) {
   EXPECT_EQ(table_.size(), 0u);
 }
 
-TEST_F(JobTableTest, RefusesAnotherInstanceThanTheCurrentNamingBoth) {
+TEST_F(JobTableTest, RefusesAnotherInstanceOnceTheCurrentOneHasHadARound) {
   Report(kA, 1, AgentPhase::kJoining);
   const absl::Status refusal = Refusal(Report(kA, 2, AgentPhase::kRunning, Round(0), Instance(77)));
   EXPECT_EQ(refusal.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(refusal.message()), HasSubstr("instance 77 of job 'a' is over"));
-  EXPECT_THAT(std::string(refusal.message()), HasSubstr("the current one is 1"));
+  EXPECT_THAT(std::string(refusal.message()), HasSubstr("job 'a' has been formed anew"));
 }
 
 TEST_F(JobTableTest, RefusesToBeginAJobByAnythingButAJoin) {
-  EXPECT_EQ(Refusal(Report(kA, 1, AgentPhase::kRunning, Round(3), Instance(9))).code(),
+  EXPECT_EQ(Refusal(Report(kA, 1, AgentPhase::kRunning, Round(3))).code(),
             absl::StatusCode::kAborted);
   EXPECT_EQ(table_.size(), 0u);
+}
+
+// --- A server that comes back without its state
+
+// What the agents of a round of three nodes say, which an earlier life of the server formed.
+class ForgetfulServerTest : public JobTableTest {
+ protected:
+  ForgetfulServerTest() : JobTableTest({.term = ServerTerm(2)}) {}
+
+  Directive Running(uint64_t from, AgentPhase phase = AgentPhase::kRunning,
+                    std::vector<WorkerFailure> failures = {}, int restarts_used = 0) {
+    AgentReport report{.sequence = ++sequence_,
+                       .phase = phase,
+                       .round = Round(4),
+                       .instance = FirstInstanceOf(ServerTerm(1)),
+                       .num_nodes = 3,
+                       .past = {.attempts = 5, .restarts_used = restarts_used},
+                       .node = Describe("node" + std::to_string(from)),
+                       .settings = Settings(3, 3, 1),
+                       .failures = std::move(failures)};
+    if (phase == AgentPhase::kLeaving) report.departure = Departure{.signal = SIGTERM};
+    return Answer(from, report);
+  }
+  Directive Joining(uint64_t from, JobPast past = {}, int nodes = 1) {
+    AgentReport report{.sequence = ++sequence_,
+                       .past = past,
+                       .node = Describe("node" + std::to_string(from)),
+                       .settings = Settings(nodes, nodes, 1)};
+    return Answer(from, report);
+  }
+  Directive Answer(uint64_t from, const AgentReport& report) {
+    Directive newest;
+    for (const auto& effect : table_.OnReport(kJob, Incarnation(from), report, now_)) {
+      const auto* send = std::get_if<SendDirective>(&effect.effect);
+      if (send != nullptr && send->to == Incarnation(from)) newest = send->directive;
+      if (const auto* said = std::get_if<Announce>(&effect.effect)) announced_.push_back(*said);
+    }
+    return newest;
+  }
+  bool IsLeftAlone(uint64_t from) {
+    return Refusal(Running(from)).code() == absl::StatusCode::kUnavailable;
+  }
+  static bool IsToldToJoinAnew(const Directive& directive) {
+    return Refusal(directive).code() == absl::StatusCode::kAborted;
+  }
+
+  const JobKey kJob{"", "a"};
+  std::vector<Announce> announced_;
+};
+
+TEST_F(ForgetfulServerTest, LeavesHealthyWorkersAloneUntilTheOrphanTimeOut) {
+  for (int seconds = 0; seconds < 600; seconds += 2) {
+    EXPECT_TRUE(IsLeftAlone(1)) << seconds;
+    EXPECT_TRUE(IsLeftAlone(2)) << seconds;
+    now_ = now_ + absl::Seconds(2);
+  }
+  EXPECT_TRUE(IsToldToJoinAnew(Running(1)));
+  EXPECT_TRUE(IsToldToJoinAnew(Running(2)));
+}
+
+TEST_F(ForgetfulServerTest, SaysOnceThatItHasNoRecordOfTheRound) {
+  EXPECT_THAT(std::string(Refusal(Running(1)).message()),
+              HasSubstr("no record of round 4 of job 'a'"));
+  Running(2);
+  Running(1);
+  ASSERT_EQ(announced_.size(), 1u);
+  EXPECT_EQ(announced_[0].event, "job_unrecorded");
+}
+
+TEST_F(ForgetfulServerTest, BeginsNoRoundBesideOneThatMayStillRun) {
+  Running(1);
+  const Directive newcomer = Joining(9);
+  ASSERT_TRUE(std::holds_alternative<Wait>(newcomer.body));
+  EXPECT_THAT(std::get<Wait>(newcomer.body).text, HasSubstr("still runs on node1"));
+  now_ = now_ + absl::Seconds(7);  // node1 is silent, and nobody else is known
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(9).body));
+}
+
+TEST_F(ForgetfulServerTest, GivesUpAnInstanceWithoutARoundForOneThatRuns) {
+  Joining(9, {}, 2);
+  EXPECT_EQ(table_.size(), 1u);
+  EXPECT_TRUE(IsLeftAlone(1));
+  EXPECT_EQ(table_.size(), 0u);
+}
+
+TEST_F(ForgetfulServerTest, TellsAllToJoinAnewOnceAMemberHasFailed) {
+  Running(1);
+  EXPECT_TRUE(IsToldToJoinAnew(Running(2, AgentPhase::kFailed, {{.exit_code = 7}})));
+  EXPECT_TRUE(IsToldToJoinAnew(Running(1)));
+}
+
+TEST_F(ForgetfulServerTest, TellsAllToJoinAnewOnceAMemberHasLeft) {
+  Running(1);
+  EXPECT_TRUE(std::holds_alternative<Wait>(Running(2, AgentPhase::kLeaving).body));
+  EXPECT_TRUE(IsToldToJoinAnew(Running(1)));
+}
+
+TEST_F(ForgetfulServerTest, EndsTheJobWhenAFailureComesAfterTheLastRestart) {
+  Running(1);
+  const Directive directive = Running(2, AgentPhase::kFailed, {{.exit_code = 7}}, 1);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
+  EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 7);
+  EXPECT_TRUE(std::holds_alternative<EndJob>(Running(1).body));
+}
+
+TEST_F(ForgetfulServerTest, EndsTheJobWhenAllMembersHaveSucceeded) {
+  Running(1, AgentPhase::kSucceeded);
+  Running(2, AgentPhase::kSucceeded);
+  EXPECT_TRUE(IsLeftAlone(1));
+  const Directive directive = Running(3, AgentPhase::kSucceeded);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
+  EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 0);
+  EXPECT_TRUE(std::holds_alternative<EndJob>(Running(1, AgentPhase::kSucceeded).body));
+}
+
+TEST_F(ForgetfulServerTest, BeginsNoRoundBeforeThoseItToldToJoinAnewHaveStopped) {
+  Running(1);
+  Running(2, AgentPhase::kFailed, {{.exit_code = 7}});
+  EXPECT_TRUE(IsToldToJoinAnew(Running(1)));
+  const Directive newcomer = Joining(2);  // node 2 has stopped, node 1 has not
+  ASSERT_TRUE(std::holds_alternative<Wait>(newcomer.body));
+  EXPECT_THAT(std::get<Wait>(newcomer.body).text, HasSubstr("waiting for node1 to stop"));
+  AgentReport stopping{.sequence = ++sequence_,
+                       .phase = AgentPhase::kRunning,
+                       .round = Round(4),
+                       .node = Describe("node1"),
+                       .settings = Settings(1, 1, 1)};
+  EXPECT_TRUE(std::holds_alternative<Wait>(Answer(1, stopping).body));
+  EXPECT_TRUE(std::holds_alternative<Wait>(Joining(2).body));
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(1).body));
+}
+
+TEST_F(ForgetfulServerTest, EndsThoseThatSucceededWith75WhenTheOthersNeverCome) {
+  for (int seconds = 0; seconds < 600; seconds += 2) {
+    Running(1, AgentPhase::kSucceeded);
+    now_ = now_ + absl::Seconds(2);
+  }
+  const Directive directive = Running(1, AgentPhase::kSucceeded);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
+  EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, kExitServerLost);
+}
+
+TEST_F(ForgetfulServerTest, AnswersALateReportOfAnEarlierInstanceWithThePresent) {
+  AgentReport late{.sequence = 1,
+                   .phase = AgentPhase::kRunning,
+                   .round = Round(4),
+                   .instance = FirstInstanceOf(ServerTerm(1)),
+                   .num_nodes = 1,
+                   .node = Describe("node1"),
+                   .settings = Settings(1, 1, 1)};
+  sequence_ = 1;
+  Joining(1);
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Answer(1, late).body));
+}
+
+TEST_F(ForgetfulServerTest, GoesOnCountingAttemptsAndRestartsWhereAgentsRemember) {
+  const Directive directive = Joining(1, {.attempts = 5, .restarts_used = 1});
+  ASSERT_TRUE(std::holds_alternative<RunRound>(directive.body));
+  const Assignment& assignment = std::get<RunRound>(directive.body).assignment;
+  EXPECT_EQ(assignment.restart_count, 5);
+  EXPECT_EQ(assignment.restarts_used, 1);
+}
+
+TEST_F(ForgetfulServerTest, NeverNumbersAnInstanceAsAnEarlierLifeDid) {
+  EXPECT_GT(FirstInstanceOf(TermOfStart(1001)).value(),
+            FirstInstanceOf(TermOfStart(1000)).value() + 1000000);
+  EXPECT_GE(Joining(1).instance, FirstInstanceOf(ServerTerm(2)));
 }
 
 TEST_F(JobTableTest, RefusesMoreJobsThanItMayHave) {
@@ -118,12 +285,14 @@ TEST_F(JobTableTest, StartsANewInstanceAtOnceWhenEveryAgentOfTheEndedOneIsTold) 
   EXPECT_GT(directive.instance, first);
 }
 
-TEST_F(JobTableTest, BeginsAnewForAJoinThatComesAsTheLeaseOfTheLastNodeEnds) {
+TEST_F(JobTableTest, KeepsAJobOfWhichNobodyIsHeardForAWhile) {
   const Instance first = Report(kA, 1, AgentPhase::kJoining, kNoRound, Instance(), 2).instance;
-  now_ = now_ + absl::Seconds(7);
+  now_ = now_ + absl::Seconds(60);
+  table_.Tick(now_);
+  EXPECT_EQ(table_.size(), 1u);
   const Directive directive = Report(kA, 2, AgentPhase::kJoining, kNoRound, Instance(), 2);
-  EXPECT_TRUE(std::holds_alternative<Wait>(directive.body));
-  EXPECT_GT(directive.instance, first);
+  EXPECT_TRUE(std::holds_alternative<RunRound>(directive.body));
+  EXPECT_EQ(directive.instance, first);
 }
 
 TEST_F(JobTableTest, TellsALatecomerHowItsInstanceEnded) {

@@ -168,6 +168,7 @@ TEST_F(RendezvousCoreTest, MakesRoomForALateJoiner) {
   job.Advance(30, {1});
   job.SendPhase(1, AgentPhase::kRunning);
   job.Join(2);
+  job.Advance(10, {1, 2});
   ASSERT_NE(job.Told<StopRound>(1), nullptr);
   EXPECT_EQ(job.Told<StopRound>(1)->cause, StopCause::kMembershipChange);
   EXPECT_EQ(job.Told<StopRound>(1)->reason, "node2 joined");

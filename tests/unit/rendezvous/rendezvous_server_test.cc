@@ -382,7 +382,7 @@ TEST_F(RendezvousServerTest, IsWaitedForWhileAStrangerHasItsPort) {
     while (std::chrono::steady_clock::now() < until) loop().run_one_until(until);
     EXPECT_TRUE(heard.fatal.ok()) << heard.fatal;
   }
-  server = MakeServer({.term = ServerTerm(2)});
+  server = MakeServer();
   Listen(*server, port);
   EXPECT_TRUE(RunUntil([&] { return heard.ups == 2; })) << testing::PrintToString(heard.downs);
 }

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rendezvous/core/waiting_list.h"
 #include "tests/unit/rendezvous/core_builders.h"
 
 namespace muster::rendezvous {
@@ -13,14 +14,41 @@ using testing::HasSubstr;
 // A round being formed since second 0.
 class RoundBuilder {
  public:
-  explicit RoundBuilder(RendezvousSettings settings) { state_.settings = settings; }
+  explicit RoundBuilder(RendezvousSettings settings) {
+    state_.settings = settings;
+    for (int rank = 0; settings.is_static && rank < settings.max_nodes; ++rank) {
+      state_.missing_ranks.insert(rank);
+    }
+  }
 
   RoundBuilder& Joined(int n, double at = 0, std::optional<int> node_rank = std::nullopt) {
     NodeState& node = Add(n, at, node_rank);
-    state_.joined[node.join_order] = node.incarnation;
+    PutOnWaitingList(state_, node, At(at));
     if (static_cast<int>(state_.joined.size()) == state_.settings->min_nodes) {
       state_.last_call_since = At(at);
     }
+    return *this;
+  }
+  // Has joined, and lost its connection.
+  RoundBuilder& Away(int n) {
+    NodeState& node = Add(n, 0, std::nullopt);
+    node.connected = false;
+    PutOnWaitingList(state_, node, At(0));
+    return *this;
+  }
+  // Has joined, and is held back until `until` for its history.
+  RoundBuilder& HeldBack(int n, double until) {
+    NodeState& node = Add(n, 0, std::nullopt);
+    state_.histories[node.report.node.name] = {.changes = 2, .held_until = At(until)};
+    PutOnWaitingList(state_, node, At(0));
+    return *this;
+  }
+  RoundBuilder& Young(double until) {
+    state_.young_until = At(until);
+    return *this;
+  }
+  RoundBuilder& LastCallSince(double at) {
+    state_.last_call_since = At(at);
     return *this;
   }
   RoundBuilder& StillStopping(int n) {
@@ -175,6 +203,45 @@ TEST(DecideRound, NamesADeadlineAtWhichItCanDecideOtherwise) {
   const RoundDecision decision = round.DecideAt(40);
   EXPECT_EQ(decision.next_deadline, At(60));
   EXPECT_EQ(round.DecideAt(60).verdict, RoundVerdict::kComplete);
+}
+
+TEST(DecideRound, DoesNotCountOneThatHasLostItsConnection) {
+  RoundBuilder round(Settings(2, 2));
+  round.Joined(1).Away(2);
+  EXPECT_EQ(round.DecideAt(5).verdict, RoundVerdict::kWait);
+  EXPECT_EQ(round.DecideAt(5).reason, "waiting for 1 more of 2 nodes");
+}
+
+TEST(DecideRound, WaitsForASurvivorThatHasLostItsConnectionUntilItIsLost) {
+  RoundBuilder round(Settings(2, 4));
+  round.Member(1).Member(2).Member(3).Joined(1).Joined(2).Away(3);
+  const RoundDecision decision = round.DecideAt(5);
+  EXPECT_EQ(decision.verdict, RoundVerdict::kWait);
+  EXPECT_EQ(decision.reason, "waiting for node3, which lost its connection, until its lease ends");
+}
+
+TEST(DecideRound, DoesWithoutOneThatIsHeldBackWhereItCan) {
+  RoundBuilder round(Settings(2, 3));
+  round.Member(1).Member(2).Joined(1).Joined(2).HeldBack(3, 60);
+  EXPECT_EQ(round.DecideAt(5).verdict, RoundVerdict::kComplete);
+  EXPECT_THAT(ChooseMembers(round.state()), ElementsAre(Incarnation(1), Incarnation(2)));
+}
+
+TEST(DecideRound, TakesOneThatIsHeldBackAfterTheLastCallIfItCannotDoWithout) {
+  RoundBuilder round(Settings(2, 3));
+  round.Member(1).Joined(1).HeldBack(2, 600).LastCallSince(0);
+  EXPECT_EQ(round.DecideAt(29).verdict, RoundVerdict::kWait);
+  EXPECT_EQ(round.DecideAt(30).verdict, RoundVerdict::kComplete);
+  EXPECT_THAT(ChooseMembers(round.state()), ElementsAre(Incarnation(1), Incarnation(2)));
+}
+
+TEST(DecideRound, LetsAgentsOfAnEarlierLifeOfTheServerComeFirst) {
+  RoundBuilder round(Settings(1, 1));
+  round.Joined(1).Young(6);
+  const RoundDecision decision = round.DecideAt(5);
+  EXPECT_EQ(decision.verdict, RoundVerdict::kWait);
+  EXPECT_EQ(decision.next_deadline, At(6));
+  EXPECT_EQ(round.DecideAt(6).verdict, RoundVerdict::kComplete);
 }
 
 TEST(ChooseMembers, PrefersSurvivorsToEarlierSpares) {

@@ -147,6 +147,9 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"term", [](auto& m) { m.set_term(-1); }},
         Damage{"instance", [](auto& m) { m.set_instance(-1); }},
         Damage{"round", [](auto& m) { m.set_round(-2); }},
+        Damage{"num_nodes", [](auto& m) { m.set_num_nodes(-1); }},
+        Damage{"past.attempts", [](auto& m) { m.mutable_past()->set_attempts(-1); }},
+        Damage{"past.restarts_used", [](auto& m) { m.mutable_past()->set_restarts_used(-1); }},
         Damage{"local_world_size", [](auto& m) { m.mutable_node()->set_local_world_size(-1); }},
         Damage{"local_world_size", [](auto& m) { m.mutable_node()->set_local_world_size(4097); }},
         Damage{"node_rank", [](auto& m) { m.mutable_node()->set_node_rank(-1); }},
@@ -159,6 +162,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"max_nodes", [](auto& m) { m.mutable_settings()->set_max_nodes(1); }},
         Damage{"max_restarts", [](auto& m) { m.mutable_settings()->set_max_restarts(-1); }},
         Damage{"join_timeout", [](auto& m) { m.mutable_settings()->set_join_timeout_us(-1); }},
+        Damage{"orphan_timeout", [](auto& m) { m.mutable_settings()->set_orphan_timeout_us(-1); }},
+        Damage{"scale_up", [](auto& m) { m.mutable_settings()->clear_scale_up(); }},
         Damage{"failures",
                [](auto& m) {
                  for (int i = 0; i < 4097; ++i) m.add_failures();

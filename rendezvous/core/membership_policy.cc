@@ -1,0 +1,67 @@
+#include "rendezvous/core/membership_policy.h"
+
+#include <algorithm>
+
+namespace muster::rendezvous {
+namespace {
+
+// `first` doubled `times` times, at most `most`.
+absl::Duration Doubled(absl::Duration first, int times, absl::Duration most) {
+  absl::Duration result = first;
+  for (int i = 0; i < times && result < most; ++i) result *= 2;
+  return std::min(result, most);
+}
+
+void DropForgiven(JobState& state, MonoTime now) {
+  for (auto it = state.histories.begin(); it != state.histories.end();) {
+    const bool is_forgiven =
+        now >= std::max(it->second.last_change, it->second.held_until) + kForgivenAfter;
+    it = is_forgiven ? state.histories.erase(it) : std::next(it);
+  }
+  // A bound against names without end; who is dropped begins anew.
+  while (state.histories.size() >= kMaxNodeHistories) {
+    state.histories.erase(state.histories.begin());
+  }
+}
+
+}  // namespace
+
+void RecordChange(JobState& state, const std::string& node_name, MonoTime now) {
+  if (!state.histories.contains(node_name)) DropForgiven(state, now);
+  NodeHistory& history = state.histories[node_name];
+  if (now >= std::max(history.last_change, history.held_until) + kForgivenAfter) history = {};
+  ++history.changes;
+  history.last_change = now;
+  if (history.changes < 2) return;
+  history.held_until = now + Doubled(kFirstHoldBack, history.changes - 2, kMaxHoldBack);
+}
+
+bool IsHeldBack(const JobState& state, const std::string& node_name, MonoTime now) {
+  if (state.settings->is_static) return false;
+  const auto found = state.histories.find(node_name);
+  return found != state.histories.end() && now < found->second.held_until;
+}
+
+std::optional<MonoTime> GrowthTime(const JobState& state) {
+  const bool has_place = static_cast<int>(state.members.size()) < state.settings->max_nodes;
+  if (state.phase != JobPhase::kRunning || state.joined.empty() || !has_place) return std::nullopt;
+  if (state.settings->is_static || !state.succeeded.empty()) return std::nullopt;
+  if (state.settings->scale_up == ScaleUp::kNever) return std::nullopt;
+  const absl::Duration hold_off =
+      Doubled(kFirstGrowthHoldOff, state.hasty_changes, kMaxGrowthHoldOff);
+  return std::max(state.joined_since + kGatherNewcomers, state.running_since + hold_off);
+}
+
+MonoTime NextRelease(const JobState& state) {
+  if (state.held_back.empty()) return MonoTime::InfiniteFuture();
+  return state.held_back.begin()->first.first;
+}
+
+void RecordRoundEnd(JobState& state, StopCause cause, MonoTime now) {
+  if (cause != StopCause::kMembershipChange) return;
+  ++state.membership_changes;
+  const bool was_settled = now - state.running_since >= kSettledAfter;
+  state.hasty_changes = was_settled ? 0 : state.hasty_changes + 1;
+}
+
+}  // namespace muster::rendezvous

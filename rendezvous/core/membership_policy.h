@@ -1,0 +1,48 @@
+// How much coming and going a job bears: who is held back, and when a running round ends for a node
+// that wants to come in. Failures of workers have a budget of their own (max_restarts).
+//
+// Without a policy one node that flaps every second or two stops all progress, because each coming
+// and each going restarts everybody.
+//
+// Threads: pure.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "proto/base/mono_time.h"
+#include "rendezvous/core/round_state.h"
+
+namespace muster::rendezvous {
+
+// The first change of a node is free; from the second on it is held back, twice as long each time.
+inline constexpr absl::Duration kFirstHoldBack = absl::Seconds(30);
+inline constexpr absl::Duration kMaxHoldBack = absl::Minutes(30);
+// A node without a change for this long after its last hold-back begins anew.
+inline constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
+
+// A round runs this long before it ends for a newcomer, and twice as long after each change that
+// came before a round had settled; and newcomers that come together come in together.
+inline constexpr absl::Duration kFirstGrowthHoldOff = absl::Seconds(10);
+inline constexpr absl::Duration kMaxGrowthHoldOff = absl::Minutes(10);
+inline constexpr absl::Duration kGatherNewcomers = absl::Seconds(2);
+inline constexpr absl::Duration kSettledAfter = absl::Minutes(5);
+
+// A node's going, or its joining again by itself, has ended a round.
+void RecordChange(JobState& state, const std::string& node_name, MonoTime now);
+
+// Whether the node gets a place only if the round would have fewer than min_nodes without it. Never
+// in a static job, where every node is needed.
+bool IsHeldBack(const JobState& state, const std::string& node_name, MonoTime now);
+
+// When the running round ends for the nodes in `joined`; none if it does not: no place, no
+// newcomer, a static job, members that have finished, --scale_up=never.
+std::optional<MonoTime> GrowthTime(const JobState& state);
+
+// When the first of those held back is released; InfiniteFuture() if nobody is.
+MonoTime NextRelease(const JobState& state);
+
+// Keeps count when a round ends at `now`.
+void RecordRoundEnd(JobState& state, StopCause cause, MonoTime now);
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,153 @@
+#include "rendezvous/core/orphan_rounds.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
+#include "rendezvous/core/job_outcome.h"
+#include "rendezvous/core/wording.h"
+
+namespace muster::rendezvous {
+namespace {
+
+constexpr int kMaxNamed = 3;
+constexpr absl::Duration kRunningIfHeardWithin = absl::Seconds(30);
+
+// The job's budget is spent, and its agents remember that, so the failure is the end of it.
+JobOutcome OutcomeOf(const AgentReport& report, MonoTime now) {
+  JobState state;
+  state.settings = report.settings;
+  for (const WorkerFailure& failure : report.failures) {
+    state.failures.push_back({now - failure.age, failure});
+  }
+  std::sort(state.failures.begin(), state.failures.end(),
+            [](const auto& a, const auto& b) { return a.at < b.at; });
+  return OutcomeOfFailures(state);
+}
+
+}  // namespace
+
+void OrphanRounds::Start(const AgentReport& report, MonoTime now) {
+  instance_ = report.instance;
+  round_ = report.round;
+  num_nodes_ = report.num_nodes;
+  orphan_timeout_ = report.settings.orphan_timeout;
+  first_seen_ = now;
+  members_.clear();
+  num_succeeded_ = 0;
+  over_.clear();
+}
+
+std::string OrphanRounds::InWordsOf(const std::string& name) const {
+  return absl::StrCat("this server has no record of round ", ToString(round_), " of job '", name,
+                      "', which an earlier life of it formed");
+}
+
+OrphanRounds::Answer OrphanRounds::OnReport(const std::string& name, Incarnation from,
+                                            const AgentReport& report, MonoTime now) {
+  // Instances of later lives are larger, and rounds of one instance grow.
+  const std::pair said(report.instance, report.round);
+  const std::pair known(instance_, round_);
+  const bool is_first = said > known;
+  if (is_first) Start(report, now);
+  last_heard_ = now;
+  const bool has_workers =
+      report.phase == AgentPhase::kRunning || report.phase == AgentPhase::kSucceeded;
+  if (said < known || report.round == kNoRound) {
+    return {Refuse{absl::AbortedError(absl::StrCat("round ", ToString(report.round), " of job '",
+                                                   name, "' is over. Join again"))}};
+  }
+  const bool is_spent = report.past.restarts_used >= report.settings.max_restarts;
+  if (!report.failures.empty() && is_spent) {
+    over_ = "a worker failed";
+    return {.body = EndJob{OutcomeOf(report, now)}, .is_first = is_first, .is_outcome = true};
+  }
+  Member& member = members_[from];
+  member.name = report.node.name;
+  member.heard = now;
+  if (report.phase == AgentPhase::kSucceeded && !member.succeeded) {
+    member.succeeded = true;
+    ++num_succeeded_;
+  }
+  if (num_nodes_ > 0 && num_succeeded_ >= num_nodes_) {
+    return {.body = EndJob{{.exit_code = 0, .reason = "every worker ended with exit code 0"}},
+            .is_first = is_first,
+            .is_outcome = true};
+  }
+  if (!has_workers && report.phase != AgentPhase::kStopped && over_.empty()) {
+    over_ = absl::StrCat(member.name, report.failures.empty() ? " has left it" : " failed");
+  }
+  if (!report.failures.empty() && over_.empty())
+    over_ = absl::StrCat("a worker failed on ", member.name);
+  if (report.phase == AgentPhase::kLeaving) {
+    members_.erase(from);
+    return {.body = Wait{absl::StrCat(report.node.name, " has left the job")},
+            .is_first = is_first};
+  }
+  const absl::Duration left = first_seen_ + orphan_timeout_ - now;
+  if (over_.empty() && left <= absl::ZeroDuration() && !IsAnyRunning(now)) {
+    return {.body = EndJob{{.exit_code = kExitServerLost,
+                            .reason = absl::StrCat(
+                                InWordsOf(name),
+                                ", and not all of its members have come to say how "
+                                "it ended; this node's workers have ended with exit code 0")}},
+            .is_first = is_first,
+            .is_outcome = true};
+  }
+  if (over_.empty() && left <= absl::ZeroDuration()) {
+    over_ = absl::StrCat("it was given ", InWords(orphan_timeout_));
+  }
+  if (!over_.empty()) {
+    if (report.phase == AgentPhase::kJoining || report.phase == AgentPhase::kStopped) {
+      members_.erase(from);
+    }
+    return {.body = Refuse{absl::AbortedError(
+                absl::StrCat(InWordsOf(name), ", and it cannot go on: ", over_, ". Join again"))},
+            .is_first = is_first};
+  }
+  return {.body = Refuse{absl::UnavailableError(
+              absl::StrCat(InWordsOf(name), "; its workers run on, for ", InWords(left),
+                           " at most; then the job is formed anew"))},
+          .is_first = is_first};
+}
+
+bool OrphanRounds::IsAnyRunning(MonoTime now) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    return !entry.second.succeeded && now - entry.second.heard < kRunningIfHeardWithin;
+  });
+}
+
+bool OrphanRounds::OnStopping(Incarnation from, MonoTime now) {
+  const auto member = members_.find(from);
+  if (member == members_.end()) return false;
+  member->second.heard = now;
+  return true;
+}
+
+std::optional<std::string> OrphanRounds::WhyNewcomersWait(const LeaseSettings& settings,
+                                                          MonoTime now) const {
+  const LeaseSettings granted = LeaseOf(settings, num_nodes_);
+  const absl::Duration lease = granted.duration + granted.margin;
+  std::vector<std::string> names;
+  int count = 0;
+  for (const auto& [unused, member] : members_) {
+    if (now - member.heard > lease || (member.succeeded && !over_.empty())) continue;
+    if (++count <= kMaxNamed) names.push_back(member.name);
+  }
+  if (count == 0 || (num_nodes_ > 0 && num_succeeded_ >= num_nodes_)) return std::nullopt;
+  if (!over_.empty()) {
+    return absl::StrCat("waiting for ", NamesInWords(names, count),
+                        " to stop the workers of round ", ToString(round_),
+                        ", of which this server has no record");
+  }
+  const absl::Duration left = first_seen_ + orphan_timeout_ - now;
+  return absl::StrCat("round ", ToString(round_), " of the job still runs on ",
+                      NamesInWords(names, count),
+                      ", but this server has lost its record of it; the "
+                      "job is formed anew when it ends, or in ",
+                      InWords(left));
+}
+
+}  // namespace muster::rendezvous

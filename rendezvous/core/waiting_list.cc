@@ -1,0 +1,48 @@
+#include "rendezvous/core/waiting_list.h"
+
+#include <vector>
+
+#include "rendezvous/core/membership_policy.h"
+
+namespace muster::rendezvous {
+
+void PutOnWaitingList(JobState& state, NodeState& node, MonoTime now) {
+  const bool is_first = state.joined.empty();
+  const bool was_ready = state.joined.contains(node.join_order);
+  TakeOffWaitingList(state, node);
+  node.wants_place = true;
+  if (!node.connected) {
+    state.away[{node.report.node.name, node.join_order}] = node.incarnation;
+  } else if (IsHeldBack(state, node.report.node.name, now)) {
+    node.held_until = state.histories.at(node.report.node.name).held_until;
+    state.held_back[{node.held_until, node.join_order}] = node.incarnation;
+  } else {
+    state.joined[node.join_order] = node.incarnation;
+    state.survivors_joined += state.assignments.contains(node.incarnation) ? 1 : 0;
+    if (state.settings->is_static) state.missing_ranks.erase(*node.report.node.node_rank);
+    if (is_first && !was_ready) state.joined_since = now;
+  }
+}
+
+void TakeOffWaitingList(JobState& state, NodeState& node) {
+  if (!node.wants_place) return;
+  node.wants_place = false;
+  if (state.joined.erase(node.join_order) > 0) {
+    state.survivors_joined -= state.assignments.contains(node.incarnation) ? 1 : 0;
+    if (state.settings->is_static) state.missing_ranks.insert(*node.report.node.node_rank);
+    return;
+  }
+  state.held_back.erase({node.held_until, node.join_order});
+  state.away.erase({node.report.node.name, node.join_order});
+}
+
+void ReleaseHeldBack(JobState& state, MonoTime now) {
+  std::vector<Incarnation> released;
+  for (const auto& [until, node] : state.held_back) {
+    if (until.first > now) break;
+    released.push_back(node);
+  }
+  for (const Incarnation node : released) PutOnWaitingList(state, state.nodes.at(node), now);
+}
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,204 @@
+// What must hold, whatever went wrong. The letters are those of sim_cluster.h.
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/exit_codes.h"
+#include "tests/simulation/sim_cluster.h"
+
+namespace muster::simulation {
+namespace {
+
+constexpr size_t kEffectsKept = 60;
+// Rounds that a job may have for each thing that happened to it, and besides.
+constexpr int kRoundsPerDisturbance = 2;
+constexpr int kRoundsAnyway = 8;
+constexpr int kRoundsWithFlapping = 20;
+
+}  // namespace
+
+void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
+  const RoundKey key(node.job, assignment.instance, assignment.round);
+  const auto [holder, is_new] =
+      history_[key].emplace(assignment.node_rank.value(), node.incarnation);
+  if (holder->second != node.incarnation) {
+    Fail(absl::StrCat("C1: node rank ", assignment.node_rank.value(), " of round ",
+                      ToString(assignment.round), " given twice"));
+  }
+  if (!is_new) Fail("C1: " + node.name + " starts one round twice");
+  const auto size = world_sizes_.emplace(key, assignment.world_size).first;
+  const int expected = assignment.num_nodes * JobOf(node).local_world_size;
+  if (size->second != assignment.world_size || assignment.world_size != expected) {
+    Fail(absl::StrCat("C1: world sizes ", size->second, " and ", assignment.world_size));
+  }
+  if (static_cast<int>(assignment.peers.size()) != assignment.num_nodes) Fail("C1: peers missing");
+  if (assignment.restart_count <= node.newest_attempt) {
+    Fail(absl::StrCat("C4: attempt ", assignment.restart_count, " after ", node.newest_attempt));
+  }
+  node.newest_attempt = assignment.restart_count;
+}
+
+void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
+  const rendezvous::JobState* state = table_->FindState(KeyOf(job));
+  if (state == nullptr) return;
+  for (const Incarnation member : state->members) {
+    if (!state->nodes.at(member).connected) {
+      Fail(
+          absl::StrCat("C3: ", nodes_.at(member).name, " is gone, and in round ", ToString(round)));
+    }
+  }
+  const LeaseSettings lease;
+  for (const auto& [id, node] : nodes_) {
+    const bool is_in = state->assignments.contains(id);
+    if (node.job != job || !node.is_alive || node.is_leaving || is_in || !node.heard_at) continue;
+    bool runs = false;
+    for (const Worker& worker : node.workers) runs |= worker.alive && !worker.is_unkillable;
+    const bool is_other = node.assignment && (node.assignment->instance != instance ||
+                                              node.assignment->round != round);
+    const absl::Duration silence = ServerNow() - *node.heard_at;
+    // By its own signals it stops what it runs, and the server has agreed to that.
+    const bool is_stopping = node.core->phase() == agent::NodePhase::kStopping;
+    if (runs && is_other && !is_stopping && !node.has_lapsed && silence < lease.duration) {
+      Fail(absl::StrCat("C2: round ", ToString(round), " starts while ", node.name, " runs round ",
+                        ToString(node.assignment->round), ", and was heard ",
+                        absl::FormatDuration(silence), " ago"));
+    }
+  }
+}
+
+void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
+  const int job = JobOfKey(effect.job);
+  if (const auto* announce = std::get_if<rendezvous::Announce>(&effect.effect)) {
+    Trace("server", absl::StrCat(effect.job.run_id, " ", rendezvous::ToString(*announce)));
+    const bool is_stop = announce->event == "round_stopped";
+    const bool is_restart = is_stop && absl::StartsWith(announce->reason, "restart ");
+    coverage_.restarts += is_restart;
+    coverage_.membership_changes += is_stop && !is_restart;
+    coverage_.losses += announce->event == "node_lost";
+    coverage_.unrecorded_rounds += announce->event == "job_unrecorded";
+    coverage_.silences += announce->event == "silence_ended";
+    fates_[job].disturbances += is_restart;
+    if (announce->event != "round_completed") return;
+    ++coverage_.rounds;
+    ++fates_[job].rounds;
+    const rendezvous::JobState* state = table_->FindState(effect.job);
+    if (state != nullptr && !state->members.empty()) {
+      CheckNewRound(job, state->assignments.begin()->second.instance, announce->round);
+    }
+    return;
+  }
+  const auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect);
+  if (send == nullptr) return;
+  Trace("server", absl::StrCat("to ", nodes_.at(send->to).name, " revision=",
+                               send->directive.revision, " ", ToString(send->directive.body)));
+  if (const auto* wait = std::get_if<Wait>(&send->directive.body)) {
+    coverage_.held_back += absl::StrContains(wait->text, "it is held back");
+  }
+  const auto* end = std::get_if<EndJob>(&send->directive.body);
+  if (end != nullptr) ObserveEnd(job, send->directive, end->outcome);
+}
+
+void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome) {
+  JobFate& fate = fates_[job];
+  const auto [place, is_new] = fate.outcomes.emplace(directive.instance, outcome);
+  if (is_new) {
+    coverage_.successes += outcome.exit_code == 0;
+    coverage_.job_failures += outcome.root_cause.has_value();
+    coverage_.timeouts += outcome.exit_code == kExitNodesMissing;
+    const bool was_deadline =
+        outcome.exit_code == kExitNodesMissing || outcome.exit_code == kExitServerLost;
+    const bool is_static_loss = plan_.jobs[job].settings.is_static && !HarmsOnlyTheServer() &&
+                                absl::StartsWith(outcome.reason, "lost ");
+    const bool is_explained = outcome.exit_code == 0 || was_deadline || fate.worker_failed ||
+                              fate.person_asked || fate.node_broke ||
+                              plan_.unkillable_workers > 0 || is_static_loss;
+    if (!is_explained) {
+      Fail(absl::StrCat("C5: ", KeyOf(job).run_id, " ends with ", outcome.exit_code,
+                        " for no reason: ", outcome.reason));
+    }
+  }
+  if (place->second == outcome) return;
+  // While a job is ending, failures still come in, and only those that leave are told early. A
+  // server without the job's state has its outcome from one agent.
+  const rendezvous::JobState* state = table_->FindState(KeyOf(job));
+  const bool is_final = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
+  const bool is_of_this_life =
+      directive.instance >= rendezvous::FirstInstanceOf(ServerTerm(server_life_));
+  if (!is_final || !is_of_this_life || fate.person_asked || fate.node_broke) return;
+  Fail(absl::StrCat("C5: two outcomes of one instance: \"", place->second.reason, "\" and \"",
+                    outcome.reason, "\""));
+}
+
+bool SimCluster::HarmsOnlyTheServer() const {
+  const char* const families[] = {"duplication",   "impostors",      "blackouts",
+                                  "server_stalls", "server_crashes", "stubborn_workers"};
+  return !plan_.is_embedded && HasOnly(plan_, families);
+}
+
+void SimCluster::CheckFinish(const Node& node, const JobOutcome& outcome) {
+  for (const Worker& worker : node.workers) {
+    if (worker.alive && !worker.is_unkillable) Fail(node.name + " finished over live workers");
+  }
+  const bool is_told = node.told && *node.told == outcome;
+  const bool is_deadline =
+      outcome.exit_code == kExitNodesMissing || outcome.exit_code == kExitServerLost;
+  const bool is_own =
+      node.core->is_leaving() || fates_[node.job].node_broke || plan_.unkillable_workers > 0;
+  // An agent that gives up on its server ends with its own failure, if it has one.
+  const bool is_failure = outcome.root_cause.has_value();
+  // How it ended is forgotten after close_timeout.
+  const bool is_forgotten = absl::StrContains(outcome.reason, "has ended");
+  if (!is_told && !is_deadline && !is_own && !is_failure && !is_forgotten) {
+    Fail(absl::StrCat("C6: ", node.name, " ended with ", outcome.exit_code, ": ", outcome.reason));
+  }
+}
+
+std::string SimCluster::CheckEnd() const {
+  std::vector<std::string> unfinished;
+  for (const auto& [unused, node] : nodes_) {
+    if (node.is_alive && !node.finished) {
+      unfinished.push_back(absl::StrCat(node.name, " (", ToString(node.core->phase()), ")"));
+    }
+  }
+  if (!unfinished.empty()) {
+    return absl::StrCat("still not finished: ", absl::StrJoin(unfinished, ", "));
+  }
+  if (table_ != nullptr && table_->size() != 0) return "the server still knows a job";
+  for (size_t job = 0; job < fates_.size(); ++job) {
+    const JobFate& fate = fates_[job];
+    const int bound = kRoundsAnyway + kRoundsPerDisturbance * fate.disturbances +
+                      plan_.jobs[job].num_late + plan_.jobs[job].num_nodes;
+    if (fate.rounds > bound) return absl::StrCat("C9: ", fate.rounds, " rounds of job ", job);
+    const char* const flapping[] = {"flapping"};
+    const bool only_flaps = plan_.flapping > 0 && HasOnly(plan_, flapping);
+    if (only_flaps && !plan_.jobs[job].settings.is_static && fate.rounds > kRoundsWithFlapping) {
+      return absl::StrCat("C9: ", fate.rounds, " rounds beside one flapping node");
+    }
+    const bool succeeded = [&] {
+      for (const auto& [unused, outcome] : fate.outcomes) {
+        if (outcome.exit_code == 0) return true;
+      }
+      return false;
+    }();
+    if (HasOnly(plan_, {}) && !succeeded) return absl::StrCat("a calm job did not succeed: ", job);
+  }
+  return "";
+}
+
+void SimCluster::Trace(const std::string& who, const std::string& what) {
+  std::string line = absl::StrFormat(
+      "%11.6f  %-7s %s", absl::ToDoubleSeconds(schedule_.now().since_zero()), who, what);
+  if (trace_) std::fprintf(stderr, "%s\n", line.c_str());
+  last_effects_.push_back(std::move(line));
+  if (last_effects_.size() > kEffectsKept) last_effects_.pop_front();
+}
+
+void SimCluster::Fail(const std::string& what) {
+  if (!failure_.empty()) return;
+  failure_ =
+      absl::StrCat(what, "\nplan: ", ToString(plan_), "\n", absl::StrJoin(last_effects_, "\n"));
+}
+
+}  // namespace muster::simulation

@@ -1,0 +1,131 @@
+// The workers of the simulation: how they end, and what they ask of the store.
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/sim_cluster.h"
+
+namespace muster::simulation {
+
+void SimCluster::StartWorkers(Node& node, const Assignment& assignment) {
+  CheckAssignment(node, assignment);
+  for (const Worker& worker : node.workers) {
+    if (worker.alive && !worker.is_unkillable) {
+      Fail(node.name + " starts a round over live workers");
+    }
+  }
+  node.assignment = assignment;
+  node.has_lapsed = false;
+  node.workers.clear();
+  const absl::Duration work = JobOf(node).work;
+  for (int i = 0; i < assignment.local_world_size; ++i) {
+    const bool faults = !is_healed_;
+    const bool is_unkillable = faults && random_.Chance(plan_.unkillable_workers);
+    node.workers.push_back({.local_rank = LocalRank(i),
+                            .is_stubborn = random_.Chance(plan_.stubborn_workers),
+                            .is_unkillable = is_unkillable});
+    schedule_.After(absl::ZeroDuration(), [this, id = node.incarnation, assignment, i] {
+      StepAgent(id, agent::WorkerSpawned{assignment.round, LocalRank(i), 1000 + i});
+    });
+    const absl::Duration jitter = random_.Between(absl::ZeroDuration(), absl::Seconds(1));
+    if (faults && random_.Chance(plan_.worker_failures)) {
+      ScheduleExit(node, LocalRank(i), random_.Unit() * work,
+                   WorkerFailure{.exit_code = random_.Between(1, 100)});
+    } else {
+      ScheduleExit(node, LocalRank(i), work + jitter, std::nullopt);
+    }
+  }
+  schedule_.After(absl::Milliseconds(50), [this, id = node.incarnation, round = assignment.round] {
+    Node& owner = nodes_.at(id);
+    if (owner.is_alive && owner.assignment->round == round) UseStore(owner);
+  });
+}
+
+void SimCluster::SignalWorkers(Node& node, int signal) {
+  for (const Worker& worker : node.workers) {
+    if (!worker.alive || worker.is_unkillable) continue;
+    if (worker.is_stubborn && signal != SIGKILL) continue;
+    ScheduleExit(node, worker.local_rank,
+                 random_.Between(absl::Milliseconds(1), absl::Milliseconds(300)),
+                 WorkerFailure{.signal = signal});
+  }
+  const bool is_growth_possible = JobOf(node).settings.max_nodes > JobOf(node).settings.min_nodes;
+  if (!is_growth_possible && HarmsOnlyTheServer()) {
+    Fail(absl::StrCat("C7: workers of ", node.name,
+                      " are signalled, though only the server and the way to it failed"));
+  }
+}
+
+void SimCluster::ScheduleExit(Node& node, LocalRank local_rank, absl::Duration delay,
+                              std::optional<WorkerFailure> failure) {
+  const Assignment& assignment = *node.assignment;
+  if (failure) {
+    failure->rank = Rank(assignment.first_rank.value() + local_rank.value());
+    failure->local_rank = local_rank;
+    failure->node_rank = assignment.node_rank;
+    failure->node_name = node.name;
+  }
+  schedule_.After(delay, [this, id = node.incarnation, round = assignment.round,
+                          instance = assignment.instance, local_rank, failure] {
+    Node& owner = nodes_.at(id);
+    const bool is_current =
+        owner.assignment->round == round && owner.assignment->instance == instance;
+    if (!owner.is_alive || !is_current) return;
+    Worker& worker = owner.workers.at(local_rank.value());
+    if (!worker.alive) return;
+    worker.alive = false;
+    if (failure && failure->signal == 0) fates_[owner.job].worker_failed = true;
+    StepAgent(id, agent::WorkerExited{round, local_rank, failure});
+  });
+}
+
+// Each node says a value of this round, waits for everybody's, and takes part in one exchange.
+void SimCluster::UseStore(Node& node) {
+  const Assignment& a = *node.assignment;
+  const std::string tag = absl::StrCat(ToString(a.instance), "/", ToString(a.round));
+  SendStoreRequest(node, StoreSet{absl::StrCat("node", a.node_rank.value()), tag}, "");
+  StoreWait wait{.timeout = absl::Seconds(30)};
+  for (int i = 0; i < a.num_nodes; ++i) wait.keys.push_back(absl::StrCat("node", i));
+  SendStoreRequest(node, wait, tag);
+  const bool is_first = a.node_rank.value() == 0;
+  SendStoreRequest(node,
+                   UniqueIdExchange{.group = "world",
+                                    .nonce = 1,
+                                    .group_rank = a.node_rank.value(),
+                                    .group_size = a.num_nodes,
+                                    .unique_id = is_first ? "id of " + tag : "",
+                                    .timeout = absl::Seconds(30)},
+                   "id of " + tag);
+}
+
+void SimCluster::SendStoreRequest(Node& node, StoreOperation operation,
+                                  const std::string& expected) {
+  if (!node.is_connected) return;
+  const uint64_t id = ++node.store_requests;
+  node.expected[id] = expected;
+  const StoreRequest request{
+      .request_id = id, .round = node.assignment->round, .operation = std::move(operation)};
+  Deliver(node.incarnation, Direction::kUp,
+          [this, from = node.incarnation, life = server_life_, request] {
+            if (life != server_life_) return;
+            AtServer([this, from, request] {
+              return table_->OnStoreRequest(KeyOf(nodes_.at(from).job), from, request, ServerNow());
+            });
+          });
+}
+
+void SimCluster::OnStoreReply(Incarnation to, const StoreReply& reply) {
+  Node& node = nodes_.at(to);
+  const auto asked = node.expected.find(reply.request_id);
+  if (asked == node.expected.end()) {
+    Fail(absl::StrCat("C8: ", node.name, " got an answer to what it did not ask"));
+    return;
+  }
+  if (!reply.status.ok() || asked->second.empty()) return;
+  coverage_.unique_ids += asked->second[0] == 'i';
+  for (const std::string& value : reply.values) {
+    if (value == asked->second) continue;
+    Fail(absl::StrCat("C8: ", node.name, " got '", value, "' for '", asked->second, "'"));
+  }
+}
+
+}  // namespace muster::simulation

@@ -1,0 +1,153 @@
+// Who is lost, and who only seems to be.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/base/exit_codes.h"
+#include "tests/unit/rendezvous/core_builders.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using testing::HasSubstr;
+
+class LeasesTest : public testing::Test {
+ protected:
+  CoreUnderTest& Job(RendezvousSettings settings) {
+    job_.emplace(settings);
+    return *job_;
+  }
+  // As the shell does it: a tick at each deadline until `seconds` later, and no report.
+  void Silence(double seconds) {
+    const MonoTime end = job_->now + absl::Seconds(seconds);
+    for (int ticks = 0; job_->NextDeadline() <= end; ++ticks) {
+      ASSERT_LT(ticks, 100) << "a timer spins";
+      job_->now = std::max(job_->now, job_->NextDeadline());
+      job_->Step(Tick{});
+    }
+    job_->now = end;
+  }
+  bool IsKnown(int n) const { return job_->state().nodes.contains(Incarnation(n)); }
+  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
+  std::optional<CoreUnderTest> job_;
+};
+
+TEST_F(LeasesTest, ASilenceOfAllCostsNobodyItsPlace) {
+  CoreUnderTest& job = Job(Settings(3, 3));
+  job.RunWith(3);
+  Silence(12);
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  for (int n = 1; n <= 3; ++n) job.Send(n);
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  EXPECT_EQ(job.state().round, Round(0));
+}
+
+TEST_F(LeasesTest, AfterASilenceOfAllEveryNodeHasAFreshLease) {
+  CoreUnderTest& job = Job(Settings(2, 3));
+  job.RunWith(3);
+  Silence(12);
+  job.Advance(6, {1});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  job.Send(2);
+  job.Send(3);
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+}
+
+TEST_F(LeasesTest, FindsTheOneThatDoesNotComeBackFromASilenceOfAll) {
+  CoreUnderTest& job = Job(Settings(2, 3));
+  job.RunWith(3);
+  Silence(12);
+  job.Advance(8.5, {1, 2});  // a lease from the first report, after two seconds
+  EXPECT_FALSE(IsKnown(3));
+  EXPECT_EQ(job.state().phase, JobPhase::kForming);
+}
+
+TEST_F(LeasesTest, FindsADeadNodeAlsoWhereTheOtherIsHeardSeldom) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  for (int i = 0; i < 8 && IsKnown(2); ++i) {
+    Silence(3.5);  // longer than what counts as a silence of all
+    job.Send(1);
+  }
+  EXPECT_FALSE(IsKnown(2));
+}
+
+TEST_F(LeasesTest, LosesANodeAtTheEndOfItsLeaseWhileAnotherIsHeard) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Advance(6.2, {1});
+  EXPECT_TRUE(IsKnown(2));
+  job.Advance(0.2, {1});
+  EXPECT_FALSE(IsKnown(2));
+}
+
+TEST_F(LeasesTest, EndsAJobOfWhichNobodyIsHeardForTheOrphanTimeOut) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  Silence(599);
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  Silence(2);
+  EXPECT_EQ(job.state().phase, JobPhase::kEnded);
+  EXPECT_EQ(job.state().outcome->exit_code, kExitServerLost);
+  EXPECT_THAT(job.state().outcome->reason, HasSubstr("no agent of the job was heard for 600s"));
+}
+
+TEST_F(LeasesTest, AJobThatHasLostItsLastNodeWaitsForOthers) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(1);
+  job.Join(2);
+  job.Report(2).phase = AgentPhase::kSucceeded;
+  job.Advance(6.5, {2});  // node 1 is lost, as node 2 is heard
+  EXPECT_FALSE(IsKnown(1));
+  EXPECT_NE(job.state().phase, JobPhase::kEnded);
+}
+
+// --- A node that is started again
+
+TEST_F(LeasesTest, ANewStartOfANodeThatDiedWaitingTakesItsPlace) {
+  CoreUnderTest& job = Job(Settings(3, 3));
+  job.Join(1);
+  job.Join(2);
+  job.Step(AgentDisconnected{Incarnation(1)});
+  job.Report(9).node = Describe("node1");
+  job.Join(9);
+  EXPECT_FALSE(IsKnown(1));
+  job.Join(3);
+  ASSERT_EQ(job.state().round, Round(0));
+  EXPECT_EQ(job.state().members.size(), 3u);
+  EXPECT_FALSE(job.state().in_round.contains(Incarnation(1)));
+}
+
+TEST_F(LeasesTest, ANewStartOfAStaticNodeThatDiedWaitingTakesItsRank) {
+  CoreUnderTest& job = Job(StaticSettings(2));
+  job.Join(1);
+  job.Step(AgentDisconnected{Incarnation(1)});
+  job.Report(9).node = Describe("node1");
+  job.Report(9).node.node_rank = 0;
+  job.Join(9);
+  job.Join(2);
+  EXPECT_EQ(job.state().round, Round(0));
+  EXPECT_EQ(job.state().claims.at(0), Incarnation(9));
+}
+
+TEST_F(LeasesTest, TwoNodesOfOneNameThatAreBothConnectedStayTwo) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.Join(1);
+  job.Report(2).node = Describe("node1");
+  job.Join(2);
+  EXPECT_EQ(job.state().members.size(), 2u);
+}
+
+TEST_F(LeasesTest, ADeadNodeThatWaitedGetsNoRank) {
+  CoreUnderTest& job = Job(Settings(2, 4));
+  job.Join(1);
+  job.Join(2);
+  job.Join(3);
+  job.Step(AgentDisconnected{Incarnation(1)});
+  job.Advance(6, {2, 3});
+  EXPECT_EQ(job.state().round, kNoRound);
+  job.Advance(30, {2, 3});
+  EXPECT_EQ(job.state().round, Round(0));
+  EXPECT_EQ(job.state().members, (std::vector<Incarnation>{Incarnation(2), Incarnation(3)}));
+}
+
+}  // namespace
+}  // namespace muster::rendezvous
