@@ -7,7 +7,7 @@
 namespace muster::simulation {
 namespace {
 
-constexpr uint64_t kNumSeeds = 250;
+constexpr uint64_t kNumSeeds = 1000;
 
 TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   SimCoverage coverage;
