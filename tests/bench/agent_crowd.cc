@@ -193,7 +193,6 @@ agent::AgentCoreOptions CoreOptions(const Place& place, int number) {
                       .last_call_timeout = absl::Seconds(30),
                       .close_timeout = absl::Seconds(30),
                       .shutdown_timeout = absl::Seconds(30)};
-  options.orphan_timeout = absl::Minutes(10);
   options.read_timeout = absl::Minutes(1);
   options.server = "the server";
   return options;

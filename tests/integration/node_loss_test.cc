@@ -121,5 +121,13 @@ TEST_F(NodeLoss, OfAnAgentThatStandsStillForThirtySecondsIsFollowedByARoundOfThe
   ExpectThatAllSucceed({1, 2, 3});
 }
 
+TEST_F(NodeLoss, IsNotAServerThatIsCutOffForLongerThanALease) {
+  for (const int node : {1, 2, 3}) network_->Cut(node);
+  absl::SleepFor(absl::Seconds(12));
+  for (const int node : {1, 2, 3}) network_->Heal(node);
+  ExpectThatNothingHappened();
+  ExpectThatAllSucceed({1, 2, 3});
+}
+
 }  // namespace
 }  // namespace muster::testing
