@@ -92,9 +92,13 @@ int Sync(int fd) {
 }
 
 // 0 or an errno.
-int WriteAndSync(UniqueFd file, absl::Span<const absl::string_view> pieces, int64_t bytes) {
+int WriteAndSync(UniqueFd file, absl::Span<const absl::string_view> pieces, int64_t bytes,
+                 const Progress& progress) {
   int error = Reserve(file.get(), bytes);
-  for (size_t i = 0; error == 0 && i < pieces.size(); ++i) error = WriteAll(file.get(), pieces[i]);
+  for (size_t i = 0; error == 0 && i < pieces.size(); ++i) {
+    error = WriteAll(file.get(), pieces[i]);
+    if (progress != nullptr) progress();
+  }
   if (error == 0) error = Sync(file.get());
   const int close_error = file.Close();
   return error != 0 ? error : close_error;
@@ -126,7 +130,8 @@ absl::Status FileError(int error, absl::string_view what) {
   }
 }
 
-absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces) {
+absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces,
+                          const Progress& progress) {
   int64_t bytes = 0;
   for (absl::string_view piece : pieces) bytes += static_cast<int64_t>(piece.size());
   MUSTER_RETURN_IF_ERROR(CheckReplaceable(path));
@@ -137,7 +142,7 @@ absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string
   const std::string hidden = absl::StrCat(parent, "/.", name, ".", RandomSuffix());
   UniqueFd file(open(hidden.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return WriteError(errno, path, bytes);
-  int error = WriteAndSync(std::move(file), pieces, bytes);
+  int error = WriteAndSync(std::move(file), pieces, bytes, progress);
   if (error == 0 && rename(hidden.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
     // What the disk has left is part of the message, so it is built before this frees some.

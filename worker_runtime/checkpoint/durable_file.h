@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,9 +19,13 @@ namespace muster::checkpoint {
 // The status for `error` (an errno): "<what>: <text of the error>".
 absl::Status FileError(int error, absl::string_view what);
 
+// Called again and again while something large is written or read; null: nobody asks.
+using Progress = std::function<void()>;
+
 // Writes `pieces` one after the other as `path`: under a hidden name beside it, synced, then
 // renamed. On an error `path` is as it was and nothing else is left.
-absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces);
+absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces,
+                          const Progress& progress = nullptr);
 
 // As mkdir -p, and syncs what it made.
 absl::Status CreateDirectories(const std::string& path);

@@ -67,7 +67,8 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, const std::string& path) {
 }  // namespace
 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata,
+                              const Progress& progress) {
   absl::StatusOr<FileLayout> layout = PlanFile(arrays, metadata);
   if (!layout.ok()) {
     return absl::InvalidArgumentError(
@@ -79,7 +80,7 @@ absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArr
     pieces.emplace_back(static_cast<const char*>(elements.data),
                         static_cast<size_t>(elements.count) * SizeOf(elements.dtype));
   }
-  return WriteDurably(path, pieces);
+  return WriteDurably(path, pieces, progress);
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {

@@ -17,6 +17,7 @@
 #include "muster/buffer.h"
 #include "muster/dtype.h"
 #include "proto/io/unique_fd.h"
+#include "worker_runtime/checkpoint/durable_file.h"
 
 namespace muster::checkpoint {
 
@@ -35,7 +36,8 @@ struct NamedArray {
 //         kPermissionDenied; kUnavailable: other errors of the file system.
 // Threads: safe; of two writers of one path the last to end wins.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
-                              const std::map<std::string, std::string>& metadata);
+                              const std::map<std::string, std::string>& metadata,
+                              const Progress& progress = nullptr);
 
 struct ArrayInfo {
   DType dtype = DType::kF32;

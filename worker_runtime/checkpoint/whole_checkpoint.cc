@@ -115,12 +115,12 @@ absl::Status CheckPlace(const std::string& place) {
 
 absl::Status WriteFiles(const std::string& directory, const TrainingState& state,
                         const std::string& training, absl::Span<const NamedArray> parameters,
-                        absl::Span<const NamedArray> moments) {
+                        absl::Span<const NamedArray> moments, const Progress& progress) {
   const std::map<std::string, std::string> metadata = {{kStepKey, absl::StrCat(state.step)}};
   MUSTER_RETURN_IF_ERROR(
-      WriteSafetensors(absl::StrCat(directory, "/", kModel), parameters, metadata));
+      WriteSafetensors(absl::StrCat(directory, "/", kModel), parameters, metadata, progress));
   MUSTER_RETURN_IF_ERROR(
-      WriteSafetensors(absl::StrCat(directory, "/", kOptimizer), moments, metadata));
+      WriteSafetensors(absl::StrCat(directory, "/", kOptimizer), moments, metadata, progress));
   return WriteDurably(absl::StrCat(directory, "/", kTraining), {training});
 }
 
@@ -190,7 +190,8 @@ absl::StatusOr<std::string> ReadText(int fd, const std::string& path) {
 absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const TrainingState& state,
                                                  absl::Span<const NamedArray> parameters,
-                                                 absl::Span<const NamedArray> moments) {
+                                                 absl::Span<const NamedArray> moments,
+                                                 const Progress& progress) {
   if (directory.empty()) {
     return absl::InvalidArgumentError("the directory to save a checkpoint in has an empty name");
   }
@@ -202,7 +203,7 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
   if (mkdir(hidden.c_str(), 0777) != 0) {
     return FileError(errno, absl::StrCat("cannot save a checkpoint in ", directory));
   }
-  absl::Status status = WriteFiles(hidden, state, training, parameters, moments);
+  absl::Status status = WriteFiles(hidden, state, training, parameters, moments, progress);
   if (status.ok()) status = PublishDirectory(hidden, place);
   if (!status.ok()) {
     std::error_code ignored;  // the first error is the one to tell

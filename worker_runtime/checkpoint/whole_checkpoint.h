@@ -29,7 +29,8 @@ struct TrainingState {
   std::map<std::string, std::string> metadata;  // the caller's
 };
 
-// Creates `directory` if needed. Returns the path of the checkpoint.
+// Creates `directory` if needed. Returns the path of the checkpoint. `progress` is called after each
+// array.
 //
 // Errors: as WriteSafetensors; kInvalidArgument: `directory` is a file, the step is negative, or
 //         what has the checkpoint's name is none. On an error what was written of this checkpoint
@@ -38,7 +39,8 @@ struct TrainingState {
 absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const TrainingState& state,
                                                  absl::Span<const NamedArray> parameters,
-                                                 absl::Span<const NamedArray> moments);
+                                                 absl::Span<const NamedArray> moments,
+                                                 const Progress& progress = nullptr);
 
 // The checkpoint that a user means by `directory`: itself if it is one, else the one in it with
 // the highest step.

@@ -35,7 +35,8 @@ absl::Status Engine::Save(const std::string& directory,
     for (const auto& [key, value] : Describe(state.plan)) saved.plan[key] = value;
     written =
         checkpoint::WriteWholeCheckpoint(directory, saved, engine::ParameterArrays(state.store),
-                                         engine::MomentArrays(state.store, state.held, moments));
+                                         engine::MomentArrays(state.store, state.held, moments),
+                                         [&state] { state.Mark(Phase::kSave); });
   }
   const absl::Status saved = FromRankZero(state.world, std::move(written)).status();
   state.Mark(Phase::kIdle);
@@ -52,7 +53,8 @@ absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& dir
     return absl::UnavailableError(opened.status().message());
   }
   MUSTER_RETURN_IF_ERROR(opened.status());
-  MUSTER_RETURN_IF_ERROR(engine::ReadState(*opened, path, store, held, moments));
+  MUSTER_RETURN_IF_ERROR(
+      engine::ReadState(*opened, path, store, held, moments, [this] { Mark(Phase::kLoad); }));
   const checkpoint::TrainingState& saved = opened->state;
   const nlohmann::json head = {{"step", saved.step}, {"metadata", saved.metadata}};
   return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

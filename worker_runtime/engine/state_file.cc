@@ -76,7 +76,7 @@ absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::Whole
 
 absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
                        const ParameterStore& store, const RankState& state,
-                       const WholeMoments& moments) {
+                       const WholeMoments& moments, const checkpoint::Progress& progress) {
   MUSTER_RETURN_IF_ERROR(CheckSameModel(store, from, path));
   for (const auto& parameter : store.parameters()) {
     const std::string& name = parameter->name();
@@ -87,6 +87,7 @@ absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::strin
     MUSTER_RETURN_IF_ERROR(from.model.Read(name, BufferOfTensor(parameter->value())));
     MUSTER_RETURN_IF_ERROR(moment(kFirstMoment, moments.first));
     MUSTER_RETURN_IF_ERROR(moment(kSecondMoment, moments.second));
+    if (progress != nullptr) progress();
   }
   return absl::OkStatus();
 }

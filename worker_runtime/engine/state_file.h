@@ -27,10 +27,10 @@ std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
 absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::WholeCheckpoint& from,
                             const std::string& path);
 
-// Fills parameters and moments. Errors: CheckSameModel's, which leave them as they were;
+// Fills parameters and moments, and calls `progress` after each parameter's. Errors: CheckSameModel's, which leave them as they were;
 // SafetensorsFile::Read's.
 absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
                        const ParameterStore& store, const RankState& state,
-                       const WholeMoments& moments);
+                       const WholeMoments& moments, const checkpoint::Progress& progress);
 
 }  // namespace muster::engine

@@ -163,8 +163,8 @@ class Engine {
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
                                                  int world_size, Forward forward);
 
-  // Tells `listener` of each phase as it begins, with the updates made so far; for a progress
-  // board:
+  // Tells `listener` of each phase as it begins, with the updates made so far, and while rank 0 saves
+  // or loads of that again after each array; for a progress board:
   //   engine->OnPhase([&](int64_t step, Phase phase) { runtime->SetProgress(step, phase); });
   // Called on the thread of Step, Save and Load, which wait for it.
   void OnPhase(std::function<void(int64_t step, Phase phase)> listener);

@@ -357,6 +357,27 @@ TEST(Engine, SaysWhichPhaseBegins) {
   });
 }
 
+// Whoever watches the board tells a large checkpoint from a disk that hangs.
+TEST(Engine, MarksSavingAndLoadingAgainAfterEachArray) {
+  const TemporaryDirectory directory;
+  OnRanks<int>(2, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    int num_saving = 0, num_loading = 0;
+    (*training)->engine().OnPhase([&](int64_t, Phase phase) {
+      num_saving += phase == Phase::kSave ? 1 : 0;
+      num_loading += phase == Phase::kLoad ? 1 : 0;
+    });
+    EXPECT_THAT((*training)->engine().Save(directory.path(), {}), IsOk());
+    EXPECT_THAT((*training)->engine().Load(directory.path()), IsOk());
+    if (world.rank() == 0) {
+      const int num_parameters = static_cast<int>((*training)->store().parameters().size());
+      EXPECT_GT(num_saving, 3 * num_parameters);
+      EXPECT_GT(num_loading, num_parameters);
+    }
+    return 0;
+  });
+}
+
 // --- failures -----------------------------------------------------------------------------------
 
 TEST(Engine, NamesTheRankAndTheSettingThatDiffer) {
