@@ -53,6 +53,7 @@ struct Engine::State {
   // engine_step.cc
   absl::StatusOr<StepResult> RunStep(StageForward forward);
   absl::Status CarryOut(StageForward forward);
+  void EndGroups(const absl::Status& failure);
   // Actions to start: those that compute wait in `to_compute`.
   void Start(absl::Span<const int> actions);
   void StartTravel(int action);

@@ -33,6 +33,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   arrived.clear();
   Start(core.Begin());
   if (absl::Status status = CarryOut(forward); !status.ok()) {
+    EndGroups(status);
     // What is under way uses memory of the engine until it has ended.
     AwaitRest().IgnoreError();
     to_compute = plan::kNone;
@@ -47,6 +48,14 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   times.update = times.total - times.forward - times.backward - times.wait;
   times.communication = CommunicationTime();
   return result;
+}
+
+// An error that ended one communicator ends the others with the same words: a rank that waits in its
+// stage would else hear only that this one has gone. A step that all ranks refuse alike ends none.
+void Engine::State::EndGroups(const absl::Status& failure) {
+  if (stage == nullptr || absl::IsFailedPrecondition(failure)) return;
+  stage->Abort(failure.message());
+  world.Abort(failure.message());
 }
 
 absl::Status Engine::State::CarryOut(StageForward forward) {

@@ -50,7 +50,8 @@ Plan PipelinePlan(SumMode mode, int64_t accumulation) {
 
 // The first stage has the embedding and block 0; the second block 1 and the head, which is tied to the
 // embedding's table.
-StageResult TrainStage(Communicator& world, const Plan& plan) {
+// `fails`: the forward pass of this rank does, in the second step.
+StageResult TrainStage(Communicator& world, const Plan& plan, bool fails = false) {
   ParameterStore store;
   auto gpt = Gpt::Create(kSmallGpt, store);
   const PipelineCut cut = {.first_units = {0, 2},
@@ -66,6 +67,7 @@ StageResult TrainStage(Communicator& world, const Plan& plan) {
     std::vector<std::unique_ptr<SmallBatch>> batches(plan.accumulation);
     const auto forward = [&](Tape& tape, int64_t index,
                              const Activation& received) -> absl::StatusOr<StageOutput> {
+      if (fails && step == 1) return absl::UnavailableError("cannot read b.txt");
       batches[index] = std::make_unique<SmallBatch>(step, replica * plan.accumulation + index);
       if (is_first) {
         const Activation x = (*gpt)->embedding().Forward(tape, batches[index]->tokens());
@@ -141,6 +143,20 @@ TEST(Pipeline, IsCloseToOneProcessInFastMode) {
     ASSERT_THAT(result.status, IsOk());
     for (int step = 0; step < kSteps; ++step) {
       EXPECT_NEAR(result.losses[step] / expected.losses[step], 1, 1e-5);
+    }
+  }
+}
+
+// Whatever they wait for: a transfer, a sum within their stage, or one over all.
+TEST(Pipeline, TellsEveryRankOfAnErrorInOneStage) {
+  for (const int failing : {0, 3}) {
+    const auto results = OnRanks<StageResult>(4, [&](Communicator& world) {
+      return TrainStage(world, PipelinePlan(SumMode::kFast, 3), world.rank() == failing);
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto code =
+          rank == failing ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted;
+      EXPECT_THAT(results[rank].status, StatusIs(code, HasSubstr("b.txt"))) << "rank " << rank;
     }
   }
 }
