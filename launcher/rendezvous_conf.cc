@@ -99,6 +99,7 @@ std::string UnquoteWhole(const std::string& text) {
 
 absl::Status UnknownKey(const std::string& name, const std::vector<Key>& keys) {
   std::vector<std::string> known;
+  known.reserve(keys.size());
   for (const Key& key : keys) known.push_back(key.name);
   const std::string nearest = DidYouMean(name, known);
   return absl::InvalidArgumentError(

@@ -61,6 +61,7 @@ absl::StatusOr<std::string> ParseLogLevel(const std::string& text) {
 Read Accepted(std::vector<std::string> values, std::string why) {
   return [values = std::move(values), why = std::move(why)](const std::string& text) {
     std::vector<std::pair<std::string, bool>> choices;
+    choices.reserve(values.size());
     for (const std::string& value : values) choices.emplace_back(value, true);
     const absl::Status status = ParseChoice<bool>(text, choices).status();
     if (status.ok()) return status;

@@ -176,9 +176,9 @@ absl::StatusOr<WorkerProgram> ResolveScript(const Program& program, const Progra
     return Executed({WithSlash(name)});
   if (kind != FileKind::kAbsent) return ResolvePythonFile(program, lookup);
   if (HasSlash(name) || HasPythonSuffix(name)) return NoSuchFile(lookup, name);
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no file ", name, " here and no program ", name,
-                   " beside muster or on PATH", NearestFile(lookup, name)));
+  return absl::InvalidArgumentError(absl::StrCat("there is no file ", name, " here and no program ",
+                                                 name, " beside muster or on PATH",
+                                                 NearestFile(lookup, name)));
 }
 
 absl::StatusOr<WorkerProgram> ResolveExecutable(const Program& program,

@@ -33,7 +33,7 @@ struct WorkerEnv {
   int max_restarts = 0;
   std::string run_id;
   std::string error_file;
-  std::string timer_file;  // pipe of PyTorch's file timers; empty: none
+  std::string timer_file;           // pipe of PyTorch's file timers; empty: none
   std::string signals_to_handle;    // of the launcher, "SIGTERM,SIGINT"
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every worker, one visible device
   // CUDA_VISIBLE_DEVICES of this worker. Empty: as inherited; a decoded one is what the worker

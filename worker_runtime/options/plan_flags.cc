@@ -28,6 +28,7 @@ std::string Default(const auto& value) { return absl::StrCat(" (", value, ")"); 
 template <typename Value>
 absl::StatusOr<Value> ParseNamed(const std::string& text, const std::vector<Value>& values) {
   std::vector<std::pair<std::string, Value>> choices;
+  choices.reserve(values.size());
   for (const Value value : values) choices.emplace_back(ToString(value), value);
   return ParseChoice(text, choices);
 }

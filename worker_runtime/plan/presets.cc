@@ -61,8 +61,8 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
                                                    DidYouMean(absl::AsciiStrToLower(name), known)));
   }
   if (found->preset == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "plan ", found->name, " is not in this version yet; expected ", Offered()));
+    return absl::UnimplementedError(
+        absl::StrCat("plan ", found->name, " is not in this version yet; expected ", Offered()));
   }
   Plan plan;
   plan.preset = found->preset;
