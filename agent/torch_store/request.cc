@@ -51,7 +51,7 @@ constexpr C kValidated[] = {
     C::kSet,        C::kCompareSet, C::kGet,      C::kAdd,      C::kCheck,    C::kWait,
     C::kGetNumKeys, C::kDeleteKey,  C::kAppend,   C::kMultiGet, C::kMultiSet, C::kCancelWait,
     C::kPing,       C::kQueuePush,  C::kQueuePop, C::kQueueLen, C::kListKeys, C::kBarrier};
-// PyTorch 1, from byte 0:
+// Without it, from byte 0: PyTorch 1 and 2.0. PyTorch 2.1 differs from kWatchKey on.
 constexpr C kBare[] = {C::kSet,  C::kCompareSet, C::kGet,      C::kAdd,      C::kCheck,
                        C::kWait, C::kGetNumKeys, C::kWatchKey, C::kDeleteKey};
 
@@ -157,9 +157,8 @@ absl::StatusOr<bool> ReadFields(Cursor& cursor, absl::string_view fields, TorchR
   return true;
 }
 
-std::optional<StoreCommand> CommandOf(uint8_t byte, bool validated) {
-  if (validated && byte == kIdentifyByte) return C::kIdentify;
-  if (!validated) return byte < std::size(kBare) ? std::optional<C>(kBare[byte]) : std::nullopt;
+std::optional<StoreCommand> ValidatedCommand(uint8_t byte) {
+  if (byte == kIdentifyByte) return C::kIdentify;
   if (byte == kValidateByte || byte > std::size(kValidated)) return std::nullopt;
   return kValidated[byte - 1];
 }
@@ -194,8 +193,7 @@ absl::StatusOr<std::optional<TorchRequest>> RequestReader::Next() {
     MUSTER_ASSIGN_OR_RETURN(const bool known, ReadOpening());
     if (!known || buffered_bytes() < wanted_) return std::nullopt;
   }
-  const bool validated = framing_ == Framing::kValidated;
-  const std::optional<StoreCommand> command = CommandOf(Unread()[0], validated);
+  const std::optional<StoreCommand> command = NextCommand();
   if (!command) return Unexpected();
   const absl::string_view fields = LayoutOf(*command).fields;
   Cursor cursor(Unread().substr(1));
@@ -213,7 +211,34 @@ absl::StatusOr<std::optional<TorchRequest>> RequestReader::Next() {
   Cursor again(Unread().substr(1));
   MUSTER_RETURN_IF_ERROR(ReadFields(again, fields, &request).status());
   Consume(1 + cursor.position());
+  has_asked_ = true;
   return request;
+}
+
+std::optional<StoreCommand> RequestReader::NextCommand() {
+  return framing_ == Framing::kValidated ? ValidatedCommand(Unread()[0]) : NextBareCommand();
+}
+
+// PyTorch 2.1 numbers what follows GETNUMKEYS in another way than its predecessors. A client that
+// watches keys does nothing else with its connection; one that deletes a key waits for the reply, so
+// bytes behind the key are a value to append. Source: README.md, "PyTorch 1 to 2.1".
+std::optional<StoreCommand> RequestReader::NextBareCommand() {
+  constexpr uint8_t kWatchOrDelete = 7, kDeleteOrAppend = 8, kFirstOf21 = 9;
+  constexpr C kOf21[] = {C::kMultiGet, C::kMultiSet, C::kCancelWait};
+  const uint8_t byte = Unread()[0];
+  if (byte >= kFirstOf21) {
+    if (byte - kFirstOf21 >= static_cast<int>(std::size(kOf21))) return std::nullopt;
+    is_of_2_1_ = true;
+    return kOf21[byte - kFirstOf21];
+  }
+  if (byte == kWatchOrDelete && has_asked_) return C::kDeleteKey;
+  if (byte == kDeleteOrAppend) {
+    Cursor cursor(Unread().substr(1));
+    const auto key = ReadField(cursor, 'k', nullptr);
+    const bool goes_on = key.ok() && *key && 1 + cursor.position() < Unread().size();
+    if (is_of_2_1_ || goes_on) return C::kAppend;
+  }
+  return kBare[byte];
 }
 
 // A key so long that its length reads as the magic number is refused anyway, so the two framings
@@ -222,7 +247,7 @@ absl::StatusOr<bool> RequestReader::ReadOpening() {
   constexpr size_t kOpeningBytes = 1 + sizeof kTorchValidateMagic;
   const absl::string_view unread = Unread();
   if (static_cast<uint8_t>(unread[0]) != kValidateByte) {
-    if (!CommandOf(unread[0], /*validated=*/false)) return Unexpected();
+    if (!NextBareCommand()) return Unexpected();
     framing_ = Framing::kBare;
     return true;
   }

@@ -24,7 +24,7 @@ enum class StoreCommand : uint8_t {
   kCheck,
   kWait,
   kGetNumKeys,
-  kWatchKey,  // PyTorch 1 only
+  kWatchKey,  // PyTorch 1 and 2.0 only
   kDeleteKey,
   kAppend,
   kMultiGet,
@@ -67,7 +67,7 @@ inline constexpr uint8_t kIdentifyByte = 0xE0;
 std::string EncodeIdentify(const std::vector<std::pair<int, int>>& port_ranks);
 
 // Takes apart what one client sends. The framing shows in the first bytes: VALIDATE with its magic
-// number, or, as in PyTorch 1, a command at once.
+// number, or, as in PyTorch 1 to 2.1, a command at once.
 class RequestReader {
  public:
   void Append(absl::string_view bytes);
@@ -78,7 +78,7 @@ class RequestReader {
   // exceeded. The connection is of no use then.
   absl::StatusOr<std::optional<TorchRequest>> Next();
 
-  // Whether it began without VALIDATE, as PyTorch 1 does.
+  // Whether it began without VALIDATE.
   bool is_bare() const { return framing_ == Framing::kBare; }
   size_t buffered_bytes() const { return buffer_.size() - start_; }
 
@@ -89,12 +89,17 @@ class RequestReader {
   void Consume(size_t bytes);
   // Decides the framing; false while bytes are missing.
   absl::StatusOr<bool> ReadOpening();
+  // Of the next byte; nothing if it stands for none.
+  std::optional<StoreCommand> NextCommand();
+  std::optional<StoreCommand> NextBareCommand();
   absl::Status Unexpected() const;
 
   std::string buffer_;
   size_t start_ = 0;   // of what has not been consumed
   size_t wanted_ = 1;  // no whole request before that many bytes are unread
   Framing framing_ = Framing::kUnknown;
+  bool has_asked_ = false;  // at least one whole request
+  bool is_of_2_1_ = false;  // a bare command came that PyTorch 2.1 alone has
 };
 
 }  // namespace muster::agent

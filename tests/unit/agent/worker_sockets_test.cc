@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::agent {
@@ -21,29 +22,31 @@ constexpr char kHeader[] =
 
 TEST(FindConnectionsTo, ReadsEstablishedConnectionsToThePortInBothFamilies) {
   // 10.0.0.7:40312 -> 10.0.0.1:29500
-  const std::string text = std::string(kHeader) +
-                           "   0: 0700000A:9D78 0100000A:733C 01 00000000:00000000 00:00000000 "
-                           "00000000  1000        0 77 1 0 20 4 30 10 -1\n";
+  const std::string text =
+      absl::StrCat(kHeader,
+                   "   0: 0700000A:9D78 0100000A:733C 01 00000000:00000000 00:00000000 "
+                   "00000000  1000        0 77 1 0 20 4 30 10 -1\n");
   EXPECT_THAT(FindConnectionsTo(text, 29500), ElementsAre(LocalSocket{77, "10.0.0.7", 40312}));
   EXPECT_THAT(FindConnectionsTo(text, 29501), IsEmpty());
   // ::1 and an IPv4 address that is mapped
-  const std::string six =
-      std::string(kHeader) +
+  const std::string six = absl::StrCat(
+      kHeader,
       "   0: 00000000000000000000000001000000:9D78 00000000000000000000000001000000:733C 01 "
       "00000000:00000000 00:00000000 00000000  1000        0 78 1 0 20 4 30 10 -1\n"
       "   1: 0000000000000000FFFF00000700000A:9D79 0000000000000000FFFF00000100000A:733C 01 "
-      "00000000:00000000 00:00000000 00000000  1000        0 79 1 0 20 4 30 10 -1\n";
+      "00000000:00000000 00:00000000 00000000  1000        0 79 1 0 20 4 30 10 -1\n");
   EXPECT_THAT(FindConnectionsTo(six, 29500),
               ElementsAre(LocalSocket{78, "::1", 40312}, LocalSocket{79, "10.0.0.7", 40313}));
 }
 
 TEST(FindConnectionsTo, PassesOverListenersRemnantsAndWhatItCannotRead) {
-  const std::string text = std::string(kHeader) +
-                           "   0: 0700000A:9D78 0100000A:733C 0A 0:0 00:0 0  1000  0 77 1\n"
-                           "   1: 0700000A:9D78 0100000A:733C 06 0:0 00:0 0  1000  0 0 1\n"
-                           "   2: 0700000A 0100000A:733C 01 0:0 00:0 0  1000  0 77 1\n"
-                           "   3: zzzz:9D78 0100000A:733C 01 0:0 00:0 0  1000  0 77 1\n"
-                           "nonsense\n";
+  const std::string text =
+      absl::StrCat(kHeader,
+                   "   0: 0700000A:9D78 0100000A:733C 0A 0:0 00:0 0  1000  0 77 1\n"
+                   "   1: 0700000A:9D78 0100000A:733C 06 0:0 00:0 0  1000  0 0 1\n"
+                   "   2: 0700000A 0100000A:733C 01 0:0 00:0 0  1000  0 77 1\n"
+                   "   3: zzzz:9D78 0100000A:733C 01 0:0 00:0 0  1000  0 77 1\n"
+                   "nonsense\n");
   EXPECT_THAT(FindConnectionsTo(text, 29500), IsEmpty());
 }
 

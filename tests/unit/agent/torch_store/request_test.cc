@@ -82,6 +82,26 @@ TEST(RequestReader, KnowsEveryCommandOfPyTorch1WhichSendsNoValidate) {
   }
 }
 
+// Source: seen with PyTorch 2.1.2; README.md, "PyTorch 1 to 2.1".
+TEST(RequestReader, TellsTheNumbersOfPyTorch21FromThoseOfItsPredecessors) {
+  const std::string one = Number<uint64_t>(1);
+  RequestReader reader;
+  const auto next = [&](const std::string& bytes) {
+    reader.Append(bytes);
+    const auto request = reader.Next();
+    return request.ok() && request->has_value() ? **request : TorchRequest{};
+  };
+  EXPECT_EQ(next(Byte(8) + Text("k") + Text("v")).command, StoreCommand::kAppend);
+  EXPECT_EQ(next(Byte(8) + Text("k")).command, StoreCommand::kDeleteKey);  // of PyTorch 1
+  EXPECT_EQ(next(Byte(7) + Text("k")).command, StoreCommand::kDeleteKey);
+  EXPECT_EQ(next(Byte(9) + one + Text("k")).command, StoreCommand::kMultiGet);
+  EXPECT_EQ(next(Byte(10) + one + Text("k") + Text("v")).command, StoreCommand::kMultiSet);
+  EXPECT_EQ(next(Byte(11)).command, StoreCommand::kCancelWait);
+  reader.Append(Byte(8) + Text("k"));  // by now it is known whose it is
+  EXPECT_EQ(*reader.Next(), std::nullopt);
+  EXPECT_EQ(next(Text("v")).command, StoreCommand::kAppend);
+}
+
 TEST(RequestReader, PutsRequestsTogetherFromSingleBytes) {
   const std::string bytes =
       Validate() + SetBytes("key", "value") + Byte(17) + WaitBytes({"a", "b"});
@@ -125,7 +145,7 @@ TEST(RequestReader, RefusesCommandsThatItDoesNotKnow) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"\\x13\"")));
   EXPECT_THAT(Refusal(Validate() + Validate()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not known here")));
-  // The second framing of PyTorch 1 has no queues.
+  // Clients without VALIDATE have no queues.
   EXPECT_THAT(Refusal(Byte(6) + Byte(14)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not known here")));
 }
