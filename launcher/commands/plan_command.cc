@@ -92,6 +92,8 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, const plan::PlanOp
             tape, {.tokens = tokens, .batch = options.batch_size, .sequence = sequence}, tokens);
       }));
   std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
+  // The engine has not seen the model run: it reduces as if gradients came against the declaration.
+  trace.gradients = plan::AssumedTrace(static_cast<int>(parameters.size())).gradients;
   const std::string text = plan::CanonicalText(options.plan, parameters, options.dtype);
   return plan::FormatPlanPage({.options = options,
                                .world_size = world_size,

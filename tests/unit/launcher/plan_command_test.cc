@@ -39,6 +39,12 @@ TEST(PlanCommand, PlansAKnownModelForSoManyRanks) {
                                  HasSubstr("124,439,808"), HasSubstr("for 8 ranks"))));
 }
 
+// The small bucket is the first, so that its reduction starts early, as the engine does it.
+TEST(PlanCommand, ShowsBucketsInTheOrderInWhichTheEngineReducesThem) {
+  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=2"}),
+              IsOkAndHolds(ContainsRegex("order of their reduction: [0-9]+\n  1 MiB, 25 MiB, ")));
+}
+
 TEST(PlanCommand, TakesTheSizesOfAKnownModelBesideThoseThatAreGiven) {
   EXPECT_THAT(PlanCommandText({"--model", "gpt2-124m", "--layers=3", "--vocabulary=300"}),
               IsOkAndHolds(HasSubstr(
