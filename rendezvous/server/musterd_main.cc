@@ -55,12 +55,11 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   const auto guard = asio::make_work_guard(loop);
   muster::LeaseSettings lease;
   lease.duration = options.lease;
-  const auto server = RendezvousServer::Create(
-      loop, {.may_have_predecessor = true,
-             .lease = lease,
-             .owners = *owners,
-             .tls = options.tls,
-             .host_name = HostName()});
+  const auto server = RendezvousServer::Create(loop, {.may_have_predecessor = true,
+                                                      .lease = lease,
+                                                      .owners = *owners,
+                                                      .tls = options.tls,
+                                                      .host_name = HostName()});
   // Before anybody can know that it listens, and end it.
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   signals.async_wait([&](const asio::error_code&, int) {
