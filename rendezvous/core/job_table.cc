@@ -90,7 +90,9 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
   }
   if (orphan != orphans_.end() && is_newcomer) {
     orphan->second.OnStopped(from);
+    if (const JobOutcome* outcome = orphan->second.OutcomeFor(from)) return EndJob{*outcome};
     if (auto why = orphan->second.WhyNewcomersWait(options_.lease, now)) {
+      orphan->second.NoteWaiting(from);
       return Wait{*std::move(why)};
     }
   }

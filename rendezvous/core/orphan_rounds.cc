@@ -36,6 +36,8 @@ void OrphanRounds::Start(const AgentReport& report, MonoTime now) {
   orphan_timeout_ = report.settings.orphan_timeout;
   first_seen_ = now;
   members_.clear();
+  newcomers_.clear();
+  outcome_.reset();
   num_succeeded_ = 0;
   over_.clear();
 }
@@ -47,6 +49,13 @@ std::string OrphanRounds::InWordsOf(const std::string& name) const {
 
 OrphanRounds::Answer OrphanRounds::OnReport(const std::string& name, Incarnation from,
                                             const AgentReport& report, MonoTime now) {
+  Answer answer = Decide(name, from, report, now);
+  if (answer.is_outcome) outcome_ = std::get<EndJob>(answer.body).outcome;
+  return answer;
+}
+
+OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation from,
+                                          const AgentReport& report, MonoTime now) {
   // Instances of later lives are larger, and rounds of one instance grow.
   const std::pair said(report.instance, report.round);
   const std::pair known(instance_, round_);
@@ -56,6 +65,7 @@ OrphanRounds::Answer OrphanRounds::OnReport(const std::string& name, Incarnation
   const bool has_workers =
       report.phase == AgentPhase::kRunning || report.phase == AgentPhase::kSucceeded;
   if (said < known || report.round == kNoRound) {
+    if (report.phase == AgentPhase::kJoining) NoteWaiting(from);  // a spare of that life
     return {Refuse{absl::AbortedError(absl::StrCat("round ", ToString(report.round), " of job '",
                                                    name, "' is over. Join again"))}};
   }

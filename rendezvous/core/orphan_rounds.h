@@ -13,8 +13,10 @@
 #include <string>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
+#include "rendezvous/core/round_state.h"
 
 namespace muster::rendezvous {
 
@@ -39,6 +41,15 @@ class OrphanRounds {
   bool OnStopping(Incarnation from, MonoTime now);
   void OnStopped(Incarnation from) { members_.erase(from); }
 
+  // Newcomers that waited for the round learn its outcome as a spare does; without, they would begin the
+  // job again. What one is told: nothing before there is an outcome, or if it did not wait.
+  void NoteWaiting(Incarnation newcomer) {
+    if (newcomers_.size() < kMaxFormerNodes) newcomers_.insert(newcomer);
+  }
+  const JobOutcome* OutcomeFor(Incarnation newcomer) const {
+    return outcome_ && newcomers_.contains(newcomer) ? &*outcome_ : nullptr;
+  }
+
   // Nobody has been heard for so long that the workers have been ended by their own agents.
   bool IsForgotten(MonoTime now) const { return now - last_heard_ > orphan_timeout_; }
 
@@ -49,6 +60,7 @@ class OrphanRounds {
     bool succeeded = false;
   };
 
+  Answer Decide(const std::string& name, Incarnation from, const AgentReport& report, MonoTime now);
   void Start(const AgentReport& report, MonoTime now);
   bool IsAnyRunning(MonoTime now) const;
   std::string InWordsOf(const std::string& name) const;
@@ -61,6 +73,8 @@ class OrphanRounds {
   MonoTime last_heard_;
   absl::btree_map<Incarnation, Member> members_;
   int num_succeeded_ = 0;
+  absl::btree_set<Incarnation> newcomers_;
+  std::optional<JobOutcome> outcome_;
   std::string over_;  // why the round cannot go on; empty: it can
 };
 

@@ -234,6 +234,18 @@ TEST_F(ForgetfulServerTest, BeginsNoRoundBeforeThoseItToldToJoinAnewHaveStopped)
   EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(1).body));
 }
 
+TEST_F(ForgetfulServerTest, TellsANewcomerThatWaitedHowTheRoundEnded) {
+  Running(1, AgentPhase::kSucceeded);
+  Running(2);
+  EXPECT_TRUE(std::holds_alternative<Wait>(Joining(9).body));
+  Running(2, AgentPhase::kSucceeded);
+  Running(3, AgentPhase::kSucceeded);
+  const Directive directive = Joining(9);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
+  EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 0);
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(10).body)) << "one that comes later begins";
+}
+
 TEST_F(ForgetfulServerTest, EndsThoseThatSucceededWith75WhenTheOthersNeverCome) {
   for (int seconds = 0; seconds < 600; seconds += 2) {
     Running(1, AgentPhase::kSucceeded);
