@@ -64,8 +64,7 @@ const std::vector<Room>& Rooms() {
       {"agent/process/", {"proto/", "agent/core/", "agent/process/"}},
       // PyTorch's store: the thread and what listens on it; else the core.
       {"agent/torch_store/store_thread.", {"agent/torch_store/store_thread.h"}},
-      {"agent/torch_store/store_witness.",
-       {"proto/base/", "agent/process/", "agent/torch_store/"}},
+      {"agent/torch_store/store_witness.", {"proto/base/", "agent/process/", "agent/torch_store/"}},
       {"agent/torch_store/torch_store_server.", {"proto/", "agent/process/", "agent/torch_store/"}},
       {"agent/torch_store/", {"proto/base/", "agent/torch_store/"}, true},
       {"agent/", {"proto/", "agent/", "rendezvous/link/"}},

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "proto/base/condition.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
-#include "proto/base/condition.h"
 
 namespace muster::comm {
 

@@ -6,9 +6,9 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/functional/any_invocable.h"
+#include "proto/base/condition.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
-#include "proto/base/condition.h"
 
 namespace muster::comm {
 

@@ -5,8 +5,8 @@
 
 #include "absl/container/btree_map.h"
 #include "muster/store.h"
-#include "proto/base/mutex.h"
 #include "proto/base/condition.h"
+#include "proto/base/mutex.h"
 
 namespace muster::comm {
 

@@ -10,9 +10,9 @@
 #include <optional>
 #include <thread>
 
+#include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
-#include "proto/base/condition.h"
 #include "worker_runtime/comm/nccl/nccl_run.h"
 
 namespace muster::comm {

@@ -74,8 +74,9 @@ void OnEachRank(int size, const std::function<void(Communicator&)>& program) {
 TEST(GlooControl, AnAbortReachesRanksThatAreNotConnected) {
   OnEachRank(11, [](Communicator& c) {
     if (c.rank() == 4) return c.Abort("enough");
-    EXPECT_THAT(c.Barrier().Wait(), StatusIs(absl::StatusCode::kAborted,
-                                             HasSubstr("rank 4 of 11 aborted group world: enough")));
+    EXPECT_THAT(c.Barrier().Wait(),
+                StatusIs(absl::StatusCode::kAborted,
+                         HasSubstr("rank 4 of 11 aborted group world: enough")));
   });
 }
 

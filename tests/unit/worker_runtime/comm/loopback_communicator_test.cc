@@ -1,7 +1,7 @@
 // Ranks as threads of one process meet the contract of Communicator.
+#include "worker_runtime/comm/loopback/loopback_communicator.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_data.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_failures.h"
-#include "worker_runtime/comm/loopback/loopback_communicator.h"
 
 namespace muster::comm {
 namespace {

@@ -16,9 +16,9 @@
 #include "proto/spec/worker_env.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
-#include "worker_runtime/runtime/agent_client.h"
 #include "worker_runtime/comm/memory_store.h"
 #include "worker_runtime/comm/operation_ring.h"
+#include "worker_runtime/runtime/agent_client.h"
 
 namespace muster {
 namespace {

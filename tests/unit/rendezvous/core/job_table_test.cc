@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/exit_codes.h"
-#include "tests/unit/rendezvous/core_builders.h"
+#include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
 namespace {

@@ -15,7 +15,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/link/wire.h"
 #include "rendezvous/server/outbox.h"
-#include "tests/unit/rendezvous/loop_world.h"
+#include "tests/unit/rendezvous/server/loop_world.h"
 
 namespace muster::rendezvous {
 namespace {

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rendezvous/core/waiting_list.h"
-#include "tests/unit/rendezvous/core_builders.h"
+#include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
 namespace {

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "proto/rendezvous.pb.h"
-#include "tests/unit/rendezvous/filled_values.h"
+#include "tests/unit/rendezvous/link/filled_values.h"
 
 namespace muster::rendezvous {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/rendezvous/core_builders.h"
+#include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "rendezvous/core/rendezvous_core.h"
-#include "tests/unit/rendezvous/core_builders.h"
+#include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
 namespace {

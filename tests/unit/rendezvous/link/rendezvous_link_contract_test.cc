@@ -1,7 +1,7 @@
 // What every RendezvousLink does, whatever it runs over.
 #include <gtest/gtest.h>
 
-#include "tests/unit/rendezvous/loop_world.h"
+#include "tests/unit/rendezvous/server/loop_world.h"
 
 namespace muster::rendezvous {
 namespace {
