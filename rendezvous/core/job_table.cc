@@ -12,10 +12,14 @@ constexpr int kInstanceBits = 20;
 // Beyond this many unrecorded rounds those that have been silent for long are swept out.
 constexpr size_t kMaxOrphansUnswept = 1000;
 
+// Everybody has been told the end, and nobody says that its workers still run: it may not have heard.
 bool HasBeenTold(const JobState& state) {
   if (state.phase != JobPhase::kEnded) return false;
-  return std::all_of(state.nodes.begin(), state.nodes.end(),
-                     [](const auto& entry) { return entry.second.told_end; });
+  return std::all_of(state.nodes.begin(), state.nodes.end(), [](const auto& entry) {
+    const AgentPhase phase = entry.second.report.phase;
+    const bool runs = phase == AgentPhase::kRunning || phase == AgentPhase::kFailed;
+    return entry.second.told_end && !runs;
+  });
 }
 
 StoreReply RefuseStoreRequest(const StoreRequest& request, std::string why) {

@@ -100,7 +100,10 @@ void RendezvousCore::On(const AgentReported& event, Turn& turn) {
 std::optional<DirectiveBody> RendezvousCore::AnswerWithoutChange(const AgentReported& event,
                                                                  MonoTime now) const {
   const AgentReport& report = event.report;
-  const bool is_known = state_.nodes.contains(event.from);
+  const auto known = state_.nodes.find(event.from);
+  const bool is_known = known != state_.nodes.end();
+  // What is late says nothing, not even that it is of an unknown round.
+  if (is_known && report.sequence <= known->second.report.sequence) return std::nullopt;
   const auto former = state_.former.find(event.from);
   const bool is_former = former != state_.former.end();
   const bool is_late = is_former && !is_known && report.sequence <= former->second.sequence;

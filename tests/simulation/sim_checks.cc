@@ -38,6 +38,11 @@ void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
     Fail(absl::StrCat("C4: attempt ", assignment.restart_count, " after ", node.newest_attempt));
   }
   node.newest_attempt = assignment.restart_count;
+  // One that comes late is of a round that has gone on without the node.
+  const rendezvous::JobState* state =
+      table_ == nullptr ? nullptr : table_->FindState(KeyOf(node.job));
+  const bool is_lost = state == nullptr || !state->in_round.contains(node.incarnation);
+  node.has_lapsed = is_lost;
 }
 
 void SimCluster::CheckNewRound(int job, Instance instance, Round round) {

@@ -14,7 +14,6 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment) {
     }
   }
   node.assignment = assignment;
-  node.has_lapsed = false;
   node.workers.clear();
   const absl::Duration work = JobOf(node).work;
   for (int i = 0; i < assignment.local_world_size; ++i) {

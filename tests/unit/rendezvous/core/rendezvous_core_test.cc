@@ -48,6 +48,17 @@ TEST_F(RendezvousCoreTest, IgnoresALateReportButAnswersIt) {
   EXPECT_EQ(job.DirectiveTo(1)->report_sequence, 2u);
 }
 
+TEST_F(RendezvousCoreTest, IgnoresALateReportOfARoundThatItHasNotHad) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  AgentReport late = job.Report(1);
+  late.sequence = 1;
+  late.round = Round(7);
+  job.Step(AgentReported{Incarnation(1), late});
+  EXPECT_NE(job.Told<RunRound>(1), nullptr);
+  EXPECT_EQ(job.Told<Refuse>(1), nullptr);
+}
+
 TEST_F(RendezvousCoreTest, TellsEveryMemberInTheStepThatCompletesTheRound) {
   CoreUnderTest& job = Job(Settings(2, 2));
   job.Join(1);
