@@ -1,3 +1,5 @@
+// What happens to a node: events, directives, the way to the server. agent_core_stop.cc has how its
+// workers are stopped.
 #include "agent/core/agent_core.h"
 
 #include <algorithm>
@@ -26,10 +28,6 @@ bool IsCrash(int signal) {
 // Schedulers warn with these before they end a job; they are the workers' business and stop
 // nothing.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
-
-int ExitCodeOf(const Departure& departure) {
-  return departure.signal != 0 ? ExitCodeOfSignal(departure.signal) : kExitFailure;
-}
 
 }  // namespace
 
@@ -86,7 +84,7 @@ void AgentCore::On(const PortsFailed& event, MonoTime now, Effects& out) {
   Depart({.reason = absl::StrCat(options_.node.name, " left: ", reason)}, now, out);
   // What the user asked for cannot be had: said as such, not as a departure.
   if (auto* finish = std::get_if<Finish>(&out.back())) {
-    finish->outcome = {.exit_code = muster::ExitCodeOf(event.status), .reason = reason};
+    finish->outcome = {.exit_code = ExitCodeOf(event.status), .reason = reason};
   }
 }
 
@@ -333,7 +331,7 @@ void AgentCore::Obey(const Refuse& refuse, MonoTime now, Effects& out) {
                    absl::StrCat(why, "; it knew this node before, so we try again"), out);
     return;
   }
-  EndWith({.exit_code = muster::ExitCodeOf(refuse.status), .reason = why}, now, out);
+  EndWith({.exit_code = ExitCodeOf(refuse.status), .reason = why}, now, out);
 }
 
 bool AgentCore::IsStranger(const Refuse& refuse) const {
@@ -354,179 +352,6 @@ void AgentCore::BeginAnew(const std::string& why, MonoTime now, Effects& out) {
              phase_ == NodePhase::kReporting) {
     JoinAgain(out);
   }
-}
-
-// --- Stopping
-
-void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now,
-                          Effects& out) {
-  after_ = after;
-  grace_deadline_ = now + grace;
-  Enter(NodePhase::kStopping);
-  if (after != After::kWait) Report(now, out);
-  if (NumAlive() == 0) {
-    BeginSweep(now, out);
-    return;
-  }
-  ladder_started_ = true;
-  rung_ = Rung::kSignalled;
-  rung_deadline_ = grace_deadline_;
-  out.push_back(SignalWorkers{first_signal});
-}
-
-void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
-  switch (rung_) {
-    case Rung::kSignalled:
-      rung_ = Rung::kKilled;
-      rung_deadline_ = now + options_.unkillable_timeout;
-      out.push_back(SignalWorkers{SIGKILL});
-      return;
-    case Rung::kKilled:
-      for (const Worker& worker : workers_) {
-        if (worker.alive) unkillable_pids_.push_back(worker.pid);
-      }
-      out.push_back(Announce{
-          Announce::Level::kError, "unkillable",
-          absl::StrCat(
-              "pid ", absl::StrJoin(unkillable_pids_, ", "), " on ", options_.node.name,
-              " did not end within ", absl::FormatDuration(options_.unkillable_timeout),
-              " of SIGKILL (a device or file system that does not answer?); not waiting for it")});
-      BeginSweep(now, out);
-      return;
-    case Rung::kLingering:
-      if (!leftovers_listed_) {
-        leftovers_listed_ = true;
-        rung_deadline_ = grace_deadline_;
-        out.push_back(NameDescendants{});
-        return;
-      }
-      EndLingering(now, out);
-      return;
-    case Rung::kSweeping:
-      rung_ = Rung::kSweepKilled;
-      rung_deadline_ = now + options_.unkillable_timeout;
-      out.push_back(SweepDescendants{SIGKILL});
-      return;
-    case Rung::kSweepKilled:
-      out.push_back(
-          Announce{Announce::Level::kError, "unkillable",
-                   absl::StrCat("a process that the workers left behind on ", options_.node.name,
-                                " outlives SIGKILL; not waiting for it")});
-      GroundReached(now, out);
-      return;
-  }
-}
-
-void AgentCore::BeginSweep(MonoTime now, Effects& out) {
-  const bool in_haste = interrupted_twice_ || now >= grace_deadline_;
-  leftovers_listed_ = false;
-  leftovers_.clear();
-  if (after_ == After::kWait && !in_haste) {
-    rung_ = Rung::kLingering;
-    rung_deadline_ = Min(grace_deadline_, now + options_.leftover_notice);
-    out.push_back(AwaitDescendants{});
-    return;
-  }
-  rung_ = in_haste ? Rung::kSweepKilled : Rung::kSweeping;
-  rung_deadline_ = in_haste ? now + options_.unkillable_timeout
-                            : Min(grace_deadline_, now + options_.lost_peer_grace);
-  out.push_back(SweepDescendants{in_haste ? SIGKILL : SIGTERM});
-}
-
-void AgentCore::EndLingering(MonoTime now, Effects& out) {
-  if (rung_ != Rung::kLingering) return;
-  if (!leftovers_.empty()) {
-    out.push_back(Announce{Announce::Level::kWarning, "leftovers_stopped",
-                           absl::StrCat("stopping what the workers left running: ", leftovers_)});
-  }
-  rung_ = Rung::kSweeping;
-  rung_deadline_ = now + options_.lost_peer_grace;
-  out.push_back(SweepDescendants{SIGTERM});
-}
-
-void AgentCore::GroundReached(MonoTime now, Effects& out) {
-  rung_ = Rung::kSweepKilled;
-  rung_deadline_ = MonoTime::InfiniteFuture();
-  if (!unkillable_pids_.empty() && after_ == After::kJoin) {
-    departure_ = Departure{.reason = absl::StrCat(options_.node.name, " could not end pid ",
-                                                  absl::StrJoin(unkillable_pids_, ", "))};
-    after_ = After::kLeave;
-    Report(now, out);
-  }
-  switch (after_) {
-    case After::kWait:
-      Enter(NodePhase::kWaiting);
-      Report(now, out);
-      return;
-    case After::kAsk:
-      Enter(NodePhase::kReporting);
-      Report(now, out);
-      return;
-    case After::kJoin:
-      JoinAgain(out);
-      return;
-    case After::kLeave:
-      Report(now, out);
-      Conclude({.exit_code = ExitCodeOf(*departure_), .reason = departure_->reason}, out);
-      return;
-    case After::kFinish:
-      Conclude(*outcome_, out);
-      return;
-  }
-}
-
-void AgentCore::JoinAgain(Effects& out) {
-  if (phase_ != NodePhase::kReserving) Enter(NodePhase::kReserving);
-  if (instance_ == Instance()) {  // told that all we knew is stale
-    round_ = kNoRound;
-    num_nodes_ = 0;
-  }
-  workers_.clear();
-  failures_.clear();
-  shown_status_.clear();
-  out.push_back(ReservePorts{});
-}
-
-void AgentCore::Depart(Departure departure, MonoTime now, Effects& out) {
-  departure_ = std::move(departure);
-  switch (phase_) {
-    case NodePhase::kRunning: {
-      const int signal = departure_->signal != 0 ? departure_->signal : SIGTERM;
-      BeginStop(After::kLeave, signal, options_.settings.shutdown_timeout, now, out);
-      return;
-    }
-    case NodePhase::kStopping:
-      if (after_ != After::kFinish) after_ = After::kLeave;
-      Report(now, out);
-      EndLingering(now, out);
-      return;
-    case NodePhase::kIdle:
-      break;
-    default:
-      Report(now, out);
-  }
-  Conclude({.exit_code = ExitCodeOf(*departure_), .reason = departure_->reason}, out);
-}
-
-void AgentCore::EndWith(JobOutcome outcome, MonoTime now, Effects& out) {
-  outcome_ = std::move(outcome);
-  if (phase_ == NodePhase::kRunning) {
-    out.push_back(Announce{Announce::Level::kInfo, "stopping", outcome_->reason});
-    BeginStop(After::kFinish, SIGTERM, options_.settings.shutdown_timeout, now, out);
-    return;
-  }
-  if (phase_ == NodePhase::kStopping) {
-    after_ = After::kFinish;
-    EndLingering(now, out);
-    return;
-  }
-  Conclude(*outcome_, out);
-}
-
-void AgentCore::Conclude(JobOutcome outcome, Effects& out) {
-  Enter(NodePhase::kDone);
-  out.push_back(ShowStatus{""});
-  out.push_back(Finish{std::move(outcome)});
 }
 
 // --- The rendezvous
@@ -578,7 +403,7 @@ void AgentCore::GiveUpOnServer(MonoTime now, Effects& out) {
   if (!failures_.empty()) {
     for (const TimedFailure& f : failures_) outcome.failures.push_back(f.failure);
     outcome.root_cause = failures_.front().failure;
-    outcome.exit_code = muster::ExitCodeOf(*outcome.root_cause);
+    outcome.exit_code = ExitCodeOf(*outcome.root_cause);
   }
   EndWith(std::move(outcome), now, out);
 }
