@@ -25,8 +25,8 @@ struct ProgramLookup {
   // its result.
   std::function<std::vector<std::string>(const std::string& directory)> list_directory;
   std::string current_directory;  // for messages
-  std::string
-      invoked_as;  // path of the link or binary that we were called by, e.g. /venv/bin/torchrun
+  // Path of the link or binary that we were called by, e.g. /venv/bin/torchrun.
+  std::string invoked_as;
   std::string binary_directory;  // where our own binary lives, links resolved
   EnvironmentMap environment;    // PATH, PYTHON_EXEC, VIRTUAL_ENV
 };

@@ -19,10 +19,10 @@ namespace muster::agent {
 struct DeviceRequest {
   ProcessesPerNode nproc_per_node;
   bool virtual_local_rank = false;
-  std::optional<std::string>
-      visible_devices;  // CUDA_VISIBLE_DEVICES as the agent got it; none: not set
-  int num_gpus = 0;     // that the agent sees, `visible_devices` included
-  int num_cpus = 1;     // that the agent may use
+  // CUDA_VISIBLE_DEVICES as the agent got it; none: not set.
+  std::optional<std::string> visible_devices;
+  int num_gpus = 0;  // that the agent sees, `visible_devices` included
+  int num_cpus = 1;  // that the agent may use
 };
 
 struct DeviceBinding {

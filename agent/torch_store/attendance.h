@@ -78,8 +78,8 @@ class Attendance {
   absl::btree_map<StoreConnection, Visitor> visitors_;
   absl::btree_map<Source, Rank> known_;
   absl::btree_set<Rank> present_;
-  std::vector<Visitor>
-      left_;  // arrived without a known rank, gone since; bounded by the world size
+  // Arrived without a known rank, gone since; bounded by the world size.
+  std::vector<Visitor> left_;
 };
 
 // "rank 3", "ranks 3 and 5", "ranks 4 to 7", "ranks 0, 2 and 4 to 7": `ranks` are sorted.

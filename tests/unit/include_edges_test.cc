@@ -26,8 +26,8 @@ using Strings = std::vector<std::string>;
 
 struct Room {
   std::string prefix;  // of the paths of its files
-  Strings
-      may_include;    // prefixes of paths; "folder/*" is the folder's own files without those below
+  // Prefixes of paths; "folder/*" is the folder's own files without those below.
+  Strings may_include;
   bool pure = false;  // no thread, clock, socket, file, log or random number
 };
 

@@ -1,3 +1,4 @@
+// Compares hashes in one collective, and texts only where a hash differs.
 #include "muster/agreement.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Setting up an engine: agreement, memory, programs and their proof. Steps are in engine_step.cc.
 #include "muster/engine.h"
 
 #include <algorithm>

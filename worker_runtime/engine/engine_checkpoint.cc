@@ -1,3 +1,4 @@
+// Save and load: the state of all ranks passes through rank 0, array by array.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

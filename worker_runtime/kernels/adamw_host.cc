@@ -1,3 +1,4 @@
+// Host twin of AdamW: one pass over parameter, gradient and both moments.
 #include "worker_runtime/kernels/adamw.h"
 
 #include "worker_runtime/kernels/pack.h"

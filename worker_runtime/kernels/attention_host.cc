@@ -1,3 +1,4 @@
+// Host twin of attention: one block of rows after the other, which stays in cache.
 #include "worker_runtime/kernels/attention.h"
 
 #include "worker_runtime/kernels/matmul.h"

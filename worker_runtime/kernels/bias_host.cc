@@ -1,3 +1,4 @@
+// Host twin of adding a bias to rows, and of summing its gradient over them.
 #include "worker_runtime/kernels/bias.h"
 
 #include "worker_runtime/kernels/pack.h"

@@ -1,3 +1,4 @@
+// Host twin of casts between number types.
 #include "worker_runtime/kernels/cast.h"
 
 #include "worker_runtime/kernels/pack.h"

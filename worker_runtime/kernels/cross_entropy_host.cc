@@ -1,3 +1,4 @@
+// Host twin of softmax with cross-entropy, and of its gradient.
 #include "worker_runtime/kernels/cross_entropy.h"
 
 #include "worker_runtime/kernels/softmax_row.h"

@@ -1,3 +1,4 @@
+// Host twin of what goes element by element.
 #include "worker_runtime/kernels/elementwise.h"
 
 #include "worker_runtime/kernels/pack.h"

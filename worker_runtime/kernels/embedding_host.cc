@@ -1,3 +1,4 @@
+// Host twin of looking up rows of a table, and of adding to their gradients.
 #include "worker_runtime/kernels/embedding.h"
 
 #include "worker_runtime/kernels/pack.h"

@@ -1,3 +1,4 @@
+// Host twin of GELU (tanh form) and its gradient.
 #include "worker_runtime/kernels/gelu.h"
 
 #include "worker_runtime/kernels/vector_exp.h"

@@ -1,3 +1,4 @@
+// Host twin of layer norm and its gradients.
 #include "worker_runtime/kernels/layer_norm.h"
 
 #include "worker_runtime/kernels/pack.h"

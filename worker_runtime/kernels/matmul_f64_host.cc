@@ -1,3 +1,4 @@
+// Products in double: every sum in order of k, with fused multiply-add. The oracle of the others.
 #include "worker_runtime/kernels/matmul_f64.h"
 
 #include "worker_runtime/kernels/pack.h"

@@ -1,3 +1,4 @@
+// Products in float by oneDNN, kept to the thread of the caller.
 #include "worker_runtime/kernels/matmul.h"
 
 #include <dnnl.h>

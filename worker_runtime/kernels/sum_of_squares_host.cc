@@ -1,3 +1,4 @@
+// Host twin of sums of squares by block.
 #include "worker_runtime/kernels/sum_of_squares.h"
 
 #include "worker_runtime/kernels/pack.h"

@@ -1,3 +1,4 @@
+// The layers of a GPT, and the two halves that a pipeline may cut it into.
 #include "muster/gpt.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// What layers learn: declaration, memory, initial values.
 #include "muster/parameter.h"
 
 #include <algorithm>

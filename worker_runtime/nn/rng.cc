@@ -1,3 +1,4 @@
+// Numbers that depend on (seed, stream, index) alone, never on who draws them or when.
 #include "muster/rng.h"
 
 #include <cmath>

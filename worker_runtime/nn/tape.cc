@@ -1,3 +1,4 @@
+// Backward passes: recorded operations in reverse, gradients handed on as soon as they are whole.
 #include "muster/tape.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Memory of tensors: a pool that keeps what comes back, within a bound.
 #include "muster/tensor.h"
 
 #include <algorithm>

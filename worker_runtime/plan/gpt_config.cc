@@ -1,3 +1,4 @@
+// Limits of the sizes of a GPT, and its number of parameters.
 #include "muster/gpt_config.h"
 
 #include <algorithm>

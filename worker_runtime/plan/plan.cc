@@ -1,3 +1,4 @@
+// Ranges of the fields of a plan, and the learning rate of a step.
 #include "muster/plan.h"
 
 #include <cmath>

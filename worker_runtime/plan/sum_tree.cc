@@ -1,3 +1,4 @@
+// The one tree over the micro-batches of a step, and which of its subtrees a range covers.
 #include "muster/sum_tree.h"
 
 #include <bit>

@@ -1,3 +1,4 @@
+// A worker wakes: environment, agent, store, board; communicators are made over them.
 #include "muster/runtime.h"
 
 #include <unistd.h>

@@ -39,8 +39,8 @@ inline constexpr absl::Duration kControlFlushTime = absl::Milliseconds(500);
 // Where a rank is, seen from a collective's sequence number.
 struct Position {
   bool reached = false;  // it has called that collective
-  std::optional<Operation>
-      operation;  // that one, or its last if it has not; nothing: none, or forgotten
+  // That one, or its last if it has not; nothing: none, or forgotten.
+  std::optional<Operation> operation;
 };
 
 // Whom `rank` is connected with, in ascending order.

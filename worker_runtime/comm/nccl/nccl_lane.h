@@ -80,8 +80,8 @@ class NcclLane {
 
   // The lane's thread only.
   std::optional<DeviceStream> stream_;
-  std::unique_ptr<NcclRanks>
-      ranks_;                    // null before the first call of a late lane, and after a failure
+  // Null before the first call of a late lane, and after a failure.
+  std::unique_ptr<NcclRanks> ranks_;
   std::deque<Running> running_;  // in the order of the stream
   bool is_posting_ = false;      // NCCL has not enqueued the last of them yet
 

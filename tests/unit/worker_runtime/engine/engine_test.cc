@@ -1,4 +1,4 @@
-// What the engine promises about numbers: DESIGN.md "Bits", reference runtime 1.1 and 1.14.
+// What the engine promises about numbers: worker_runtime/engine/README.md, "Decisions".
 #include "muster/engine.h"
 
 #include <gmock/gmock.h>

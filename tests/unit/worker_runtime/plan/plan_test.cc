@@ -98,7 +98,7 @@ TEST(PlanValidate, RefusesToGatherAgainWhatIsNotSharded) {
 }
 
 TEST(PlanValidate, AcceptsEveryRowOfTheTableOfStrategies) {
-  // Source: reference/runtime.md 1.0: parameters, gradients, optimizer, gather again.
+  // Which states each strategy shards: parameters, gradients, optimizer; whether it gathers again.
   struct Row {
     Placement parameters, gradients, optimizer;
     bool reshard_after_forward;
