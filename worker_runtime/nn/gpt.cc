@@ -1,4 +1,4 @@
-// The layers of a GPT, and the two halves that a pipeline may cut it into.
+// The layers of a GPT, whole and in the pieces that it may be cut into.
 #include "muster/gpt.h"
 
 #include <cmath>
