@@ -78,7 +78,10 @@ int Simulate(int argc, char** argv) {
   bool goes_on = false;
   std::vector<std::string> without;
   for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
+    std::string word = argv[i];
+    const bool is_apart = word == "--seed" || word == "--seeds" || word == "--without";
+    if (is_apart && i + 1 < argc) absl::StrAppend(&word, "=", argv[++i]);
+    absl::string_view argument = word;
     bool is_understood = true;
     if (absl::ConsumePrefix(&argument, "--seed=")) {
       is_understood = is_one = absl::SimpleAtoi(argument, &first);
@@ -99,7 +102,7 @@ int Simulate(int argc, char** argv) {
       std::fprintf(stderr,
                    "%s: expected --seeds=N or --seeds=A-B [--keep_going], or --seed=N "
                    "[--without=FAMILY,...]\n",
-                   argv[i]);
+                   word.c_str());
       return 2;
     }
   }
