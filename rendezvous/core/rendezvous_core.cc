@@ -33,7 +33,7 @@ std::string FarewellReason(const AgentReport& report) {
 
 }  // namespace
 
-RendezvousCore::RendezvousCore(CoreOptions options) : options_(std::move(options)) {
+RendezvousCore::RendezvousCore(CoreOptions options) : options_(options) {
   state_.young_until = options_.young_until;
 }
 
@@ -171,10 +171,10 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
          absl::StrCat("node ", report.node.name, " (", report.node.address, ") is here"), turn);
   }
   // Indices know a node by these; an agent does not change them.
-  std::string name = is_new ? report.node.name : std::move(node.report.node.name);
+  const std::string name = is_new ? report.node.name : node.report.node.name;
   const std::optional<int> node_rank = is_new ? report.node.node_rank : node.report.node.node_rank;
   node.report = report;
-  node.report.node.name = std::move(name);
+  node.report.node.name = name;
   node.report.node.node_rank = node_rank;
   if (!node.connected) {
     node.connected = true;
