@@ -172,12 +172,12 @@ void SimCluster::FinishNode(Node& node, const JobOutcome& outcome) {
     }
   }
   const absl::Duration linger = node.hosts ? absl::Seconds(10) : absl::Milliseconds(5);
-  schedule_.After(linger, [this, id = node.incarnation] {
+  schedule_.After(linger, [this, id = node.incarnation, life = server_life_] {
     Node& done = nodes_.at(id);
     done.is_alive = false;
     const int stream = ++done.stream;
     if (done.hosts) {
-      CrashServer();
+      if (life == server_life_) CrashServer();  // else a new start of the node has its own
     } else {
       TellDisconnect(id, stream);
     }

@@ -48,6 +48,9 @@ void SimCluster::NoteHeard(Node& node, uint64_t sequence) {
   if (sequence <= node.heard_sequence) return;
   node.heard_sequence = sequence;
   const LeaseSettings lease;
+  // It was not heard by this life before the job's present round was formed.
+  const rendezvous::JobState* state = table_->FindState(KeyOf(node.job));
+  if (!node.heard_at && state != nullptr && state->round != kNoRound) node.has_lapsed = true;
   if (node.heard_at && ServerNow() - *node.heard_at >= lease.duration) node.has_lapsed = true;
   node.heard_at = ServerNow();
 }

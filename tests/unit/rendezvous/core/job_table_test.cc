@@ -234,6 +234,17 @@ TEST_F(ForgetfulServerTest, BeginsNoRoundBeforeThoseItToldToJoinAnewHaveStopped)
   EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(1).body));
 }
 
+TEST_F(ForgetfulServerTest, IsNotMisledByASpareOfALifeThatFormedNoRound) {
+  Running(1);
+  AgentReport spare{.sequence = ++sequence_,
+                    .instance = Instance(FirstInstanceOf(ServerTerm(1)).value() + 9),
+                    .node = Describe("node9"),
+                    .settings = Settings(1, 1, 1)};
+  EXPECT_TRUE(IsToldToJoinAnew(Answer(9, spare)));
+  EXPECT_TRUE(std::holds_alternative<Wait>(Joining(9).body));
+  EXPECT_TRUE(IsLeftAlone(1));
+}
+
 TEST_F(ForgetfulServerTest, TellsANewcomerThatWaitedHowTheRoundEnded) {
   Running(1, AgentPhase::kSucceeded);
   Running(2);
