@@ -45,31 +45,41 @@ bool IsOfOurUser(int fd) {
 
 }  // namespace
 
-// One worker's connection. Completions carry the connection's id and find it again, or not at all.
+// One worker's connection. What is under way on its socket shares it, since asio goes on with a read
+// or write that was half done even after the connection has been given up; so giving it up is said to
+// it (Close), and completions that come later do nothing. The service may be gone by then.
 class WorkerService::Connection {
  private:
   // Wraps `next` so that it runs only while this connection is still there.
   template <typename Next>
   auto Resume(Next next) {
-    return [service = service_, id = id_, next](const asio::error_code& error, size_t bytes) {
-      if (error == asio::error::operation_aborted) return;  // the service may be gone
-      const auto found = service->connections_.find(id);
-      if (found == service->connections_.end()) return;
-      const std::shared_ptr<Connection> keep = found->second;
-      if (error) {
-        service->connections_.erase(found);
-        if (keep->greeted_ && !keep->said_goodbye_) service->on_silent_leave_(keep->local_rank_);
-        return;
-      }
-      next(*keep, bytes);
-    };
+    return
+        [keep = service_->connections_.at(id_), next](const asio::error_code& error, size_t bytes) {
+          if (keep->is_closed_) return;
+          if (error) {
+            WorkerService* const service = keep->service_;
+            service->Forget(keep->id_);
+            if (keep->greeted_ && !keep->said_goodbye_)
+              service->on_silent_leave_(keep->local_rank_);
+            return;
+          }
+          next(*keep, bytes);
+        };
   }
 
  public:
   Connection(WorkerService* service, uint64_t id, stream_protocol::socket socket)
       : service_(service), id_(id), socket_(std::move(socket)) {}
 
+  // The service forgets this connection.
+  void Close() {
+    is_closed_ = true;
+    asio::error_code ignored;
+    socket_.close(ignored);
+  }
+
   void ReadFrame() {
+    if (is_closed_) return;
     asio::async_read(socket_, asio::buffer(length_), Resume([](Connection& c, size_t) {
                        size_t size = 0;
                        for (int i = 3; i >= 0; --i) size = size << 8 | c.length_[i];
@@ -93,6 +103,7 @@ class WorkerService::Connection {
 
  private:
   void ReadBody() {
+    if (is_closed_) return;
     asio::async_read(socket_, asio::buffer(body_), Resume([](Connection& c, size_t) {
                        proto::WorkerMessage message;
                        if (!message.ParseFromString(c.body_))
@@ -154,6 +165,7 @@ class WorkerService::Connection {
   }
 
   void WriteNext() {
+    if (is_closed_) return;
     asio::async_write(socket_, asio::buffer(outbox_.front()), Resume([](Connection& c, size_t) {
                         c.unread_bytes_ -= c.outbox_.front().size();
                         c.outbox_.pop_front();
@@ -165,12 +177,13 @@ class WorkerService::Connection {
   void Drop(const std::string& reason) {
     log::Write(log::Level::kWarning, "worker_connection_dropped",
                absl::StrCat("closed a worker's connection: ", reason));
-    service_->connections_.erase(id_);
+    service_->Forget(id_);
   }
 
   WorkerService* const service_;  // owns this connection
   const uint64_t id_;
   stream_protocol::socket socket_;
+  bool is_closed_ = false;
   bool greeted_ = false;
   bool said_goodbye_ = false;
   bool is_paused_ = false;  // nothing is being read: too much is unread at the other end
@@ -229,6 +242,19 @@ void WorkerService::Accept() {
 void WorkerService::StartRound(Round round, Instance instance) {
   round_ = round;
   instance_ = instance;
+  ForgetAll();
+}
+
+// The connection outlives this by what is under way on it, the caller's frame included.
+void WorkerService::Forget(uint64_t connection_id) {
+  const auto found = connections_.find(connection_id);
+  if (found == connections_.end()) return;
+  found->second->Close();
+  connections_.erase(found);
+}
+
+void WorkerService::ForgetAll() {
+  for (const auto& [unused, connection] : connections_) connection->Close();
   connections_.clear();
   pending_.clear();
 }
@@ -253,15 +279,15 @@ void WorkerService::OnReply(const StoreReply& reply) {
   answer.request_id = asked.worker_request_id;
   proto::WorkerReply message;
   Encode(answer, message.mutable_store());
-  found->second->Send(message);
+  const std::shared_ptr<Connection> keep = found->second;  // Send may give it up
+  keep->Send(message);
 }
 
 void WorkerService::Close() {
   asio::error_code ignored;
   acceptor_.close(ignored);
   accept_again_.cancel();
-  connections_.clear();
-  pending_.clear();
+  ForgetAll();
 }
 
 }  // namespace muster::agent

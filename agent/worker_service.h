@@ -53,6 +53,8 @@ class WorkerService {
   };
 
   void Accept();
+  void Forget(uint64_t connection_id);
+  void ForgetAll();
   void Forward(uint64_t connection_id, StoreRequest request);
 
   std::function<void(const StoreRequest&)> forward_;
