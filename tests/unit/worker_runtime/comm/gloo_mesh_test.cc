@@ -1,0 +1,101 @@
+// Connections between ranks against what is not a rank, or one that ends at once.
+#include "worker_runtime/comm/gloo/gloo_mesh.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/io/unique_fd.h"
+#include "tests/support/status_matchers.h"
+#include "worker_runtime/comm/memory_store.h"
+
+namespace muster::comm {
+namespace {
+
+using muster::testing::IsOk;
+
+constexpr int kRanks = 64;
+
+enum class End : uint8_t { kReset, kGarbage };
+
+// Connects to what a rank published and ends the connection: without a word, or after bytes that are
+// no message of a rank.
+void ConnectAndEnd(const std::string& published, End end) {
+  sockaddr_in address;
+  ASSERT_GE(published.size(), sizeof address);
+  std::memcpy(&address, published.data(), sizeof address);
+  const UniqueFd connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_GE(connection.get(), 0);
+  ASSERT_EQ(connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  if (end == End::kGarbage) {
+    const std::string garbage(4096, '\xff');
+    send(connection.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+    return;
+  }
+  const linger reset = {.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset), 0);
+}
+
+class StrangeConnections : public ::testing::TestWithParam<End> {};
+
+// What Gloo finds wrong with a connection it throws on its own thread, where it would end the process.
+TEST_P(StrangeConnections, EndThemselvesAndNotTheProcess) {
+  auto store = std::make_shared<MemoryStore>();
+  const auto device = OpenGlooDevice("127.0.0.1", "lo");
+  ASSERT_THAT(device, IsOk());
+  const auto mesh = GlooMesh::Create(*device, store,
+                                     {.size = kRanks,
+                                      .group = "world",
+                                      .prefix = "mesh",
+                                      .deadline = MonoNow() + absl::Minutes(1)});
+  ASSERT_THAT(mesh, IsOk());
+  std::vector<int> peers(kRanks - 1);
+  std::iota(peers.begin(), peers.end(), 1);
+
+  WaitPoint point;
+  absl::Status reached;
+  std::thread reaching([&] { reached = (*mesh)->Reach(peers, point); });
+  for (const int peer : peers) {
+    const auto published = store->Wait(absl::StrCat("mesh/0/", peer), MonoNow() + absl::Minutes(1));
+    ASSERT_THAT(published, IsOk());
+    ConnectAndEnd(*published, GetParam());
+  }
+  point.Interrupt();
+  reaching.join();
+  EXPECT_FALSE(reached.ok());
+
+  // The device serves on.
+  const auto connect = [&](int rank) {
+    const auto own = GlooMesh::Create(*device, store,
+                                      {.rank = rank,
+                                       .size = 2,
+                                       .group = "world",
+                                       .prefix = "next",
+                                       .deadline = MonoNow() + absl::Minutes(1)});
+    ASSERT_THAT(own, IsOk());
+    WaitPoint own_point;
+    EXPECT_THAT((*own)->Reach({1 - rank}, own_point), IsOk());
+    EXPECT_EQ((*own)->num_connections(), 1);
+    // Until both are: closing resets.
+    ASSERT_THAT(store->Set(absl::StrCat("done/", rank), "", MonoNow()), IsOk());
+    ASSERT_THAT(store->Wait(absl::StrCat("done/", 1 - rank), MonoNow() + absl::Minutes(1)), IsOk());
+  };
+  std::thread other([&] { connect(1); });
+  connect(0);
+  other.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, StrangeConnections, ::testing::Values(End::kReset, End::kGarbage),
+                         [](const auto& info) {
+                           return info.param == End::kReset ? "Reset" : "Garbage";
+                         });
+
+}  // namespace
+}  // namespace muster::comm
