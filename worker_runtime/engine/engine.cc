@@ -22,13 +22,22 @@ namespace {
 constexpr int kMostProvenRanks = 256;
 
 // What this version executes; the plan's types know more.
-absl::Status CheckSupported(const Plan& plan) {
-  const StatePlan replicated;
-  StatePlan optimizer = plan.optimizer;
-  optimizer.placement = Placement::kReplicate;
-  const std::pair<const char*, bool> states[] = {{"parameters", plan.parameters == replicated},
-                                                 {"gradients", plan.gradients == replicated},
-                                                 {"optimizer", optimizer == replicated}};
+absl::Status CheckSupported(const Plan& plan, DType parameters) {
+  const plan::StateTypes types = plan::TypesOf(plan, parameters);
+  const plan::StateTypes alike = {parameters, parameters, parameters, parameters};
+  if (types != alike || SizeOf(parameters) < SizeOf(DType::kF32)) {
+    return absl::UnimplementedError(
+        absl::StrCat("parameters in ", ToString(types.parameters), ", gradients in ",
+                     ToString(types.gradients), " and the optimizer in ", ToString(types.moments),
+                     ": this version trains in f32 or f64, all states alike"));
+  }
+  const auto is_whole = [](const StatePlan& state) {
+    return state.placement == Placement::kReplicate && state.residency == Residency::kDevice;
+  };
+  const std::pair<const char*, bool> states[] = {
+      {"parameters", is_whole(plan.parameters)},
+      {"gradients", is_whole(plan.gradients)},
+      {"optimizer", plan.optimizer.residency == Residency::kDevice}};
   for (const auto& [name, supported] : states) {
     if (supported) continue;
     return absl::UnimplementedError(absl::StrCat(
@@ -80,7 +89,7 @@ EngineSetUp SetUpOf(const ParameterStore& store, const PipelineCut& cut, int wor
 plan::ProgramInput InputOf(const EngineSetUp& set_up, const Plan& plan, DType dtype) {
   return {.plan = plan,
           .parameters = set_up.parameters,
-          .bytes_per_element = static_cast<int64_t>(SizeOf(dtype)),
+          .types = plan::TypesOf(plan, dtype),
           .mesh = set_up.mesh,
           .stages = set_up.stages};
 }
@@ -149,7 +158,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                                             ParameterStore& store, Plan plan,
                                                             const PipelineCut& cut) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan));
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
   if (store.parameters().empty()) {
     return absl::InvalidArgumentError(
         "the parameter store is empty: create the model before the engine");
@@ -176,7 +185,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
                                                 int world_size, Forward forward) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan));
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
   MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
                           engine::RecordUse(store, [&](Tape& tape) { return forward(tape, 0); }));
   EngineSetUp set_up = SetUpOf(store, {}, world_size);

@@ -88,7 +88,7 @@ void Engine::State::Update(const plan::Action& action) {
                                 .gradient_scale = gradient_scale,
                                 .step = step};
   const Tensor gradients = held.Gradients(program.root_slots.front(), action.blocks);
-  const Tensor values = held.Values(action.blocks);
+  const Tensor masters = held.Masters(action.bucket);
   const Tensor first = held.FirstMoments(action.bucket);
   const Tensor second = held.SecondMoments(action.bucket);
   const Operations& operations = queue.device().operations(store.dtype());
@@ -97,7 +97,7 @@ void Engine::State::Update(const plan::Action& action) {
     const auto part = [&](const Tensor& all) {
       return all.Slice(piece.first_in_blocks, {piece.num_elements});
     };
-    operations.adamw(queue, options, part(gradients), part(values), part(first), part(second));
+    operations.adamw(queue, options, part(gradients), part(masters), part(first), part(second));
   });
 }
 

@@ -21,7 +21,7 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
       values_(Allocate(store.dtype(), program.blocks.num_elements())),
       squares_(Allocate(DType::kF64, layout_.num_blocks)) {
   for (int i = 0; i < program_.num_slots; ++i) {
-    gradients_.push_back(Allocate(store.dtype(), program.blocks.num_elements()));
+    gradients_.push_back(Allocate(program.types.gradients, program.blocks.num_elements()));
   }
   std::vector<size_t> by_blocks(program_.owned.size());
   std::iota(by_blocks.begin(), by_blocks.end(), size_t{0});
@@ -33,8 +33,9 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
     first_owned_[bucket] = owned;
     owned += program_.owned[bucket].num_elements();
   }
-  first_moments_ = Allocate(store.dtype(), owned);
-  second_moments_ = Allocate(store.dtype(), owned);
+  if (program_.types.has_master()) masters_ = Allocate(program_.types.master, owned);
+  first_moments_ = Allocate(program_.types.moments, owned);
+  second_moments_ = Allocate(program_.types.moments, owned);
   for (const auto& parameter : store_.parameters()) {
     if (Holds(*parameter)) {
       parameter->BindValue(Of(*parameter, values_, program_.blocks.first_element()));
@@ -42,11 +43,11 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
   }
   for (const int index : borrowed) {
     Parameter& parameter = *store_.parameters()[index];
-    const auto own = [&] {
-      return Allocate(parameter.dtype(), parameter.num_elements()).Reshaped(parameter.shape());
+    const auto own = [&](DType dtype) {
+      return Allocate(dtype, parameter.num_elements()).Reshaped(parameter.shape());
     };
-    parameter.BindValue(own());
-    parameter.BindGradient(own());
+    parameter.BindValue(own(parameter.dtype()));
+    parameter.BindGradient(own(program_.types.gradients));
   }
   BindGradients(0);
 }
@@ -96,7 +97,8 @@ plan::ArenaBytes RankState::held() const {
   At(held, Arena::kParameters) = bytes(values_);
   At(held, Arena::kGradients) = bytes(gradients_[0]);
   At(held, Arena::kPartialSums) = (program_.num_slots - 1) * bytes(gradients_[0]);
-  At(held, Arena::kOptimizer) = 2 * bytes(first_moments_);
+  At(held, Arena::kOptimizer) =
+      2 * bytes(first_moments_) + (masters_.empty() ? 0 : bytes(masters_));
   At(held, Arena::kBuffers) = bytes(squares_);
   return held;
 }

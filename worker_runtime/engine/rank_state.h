@@ -28,12 +28,16 @@ class RankState {
   // Gradients of the next micro-batch go to slot `slot`, over what is there.
   void BindGradients(int slot);
 
-  // Each of the store's dtype, [blocks.num_elements()].
+  // Each of its type in program.types, [blocks.num_elements()].
   Tensor Values(plan::BlockRange blocks) const { return Part(values_, blocks); }
   Tensor Gradients(int slot, plan::BlockRange blocks) const {
     return Part(gradients_[slot], blocks);
   }
   // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()].
+  Tensor Masters(int bucket) const {
+    return program_.types.has_master() ? OwnedPart(masters_, bucket)
+                                       : Values(program_.owned[bucket]);
+  }
   Tensor FirstMoments(int bucket) const { return OwnedPart(first_moments_, bucket); }
   Tensor SecondMoments(int bucket) const { return OwnedPart(second_moments_, bucket); }
 
@@ -74,6 +78,7 @@ class RankState {
   const Tensor values_;
   std::vector<Tensor> gradients_;     // by slot
   std::vector<int64_t> first_owned_;  // by bucket: element of the moments
+  Tensor masters_;                    // empty where the values are what is updated
   Tensor first_moments_;
   Tensor second_moments_;
   const Tensor squares_;

@@ -21,7 +21,7 @@ void Parameter::BindValue(Tensor value) {
 }
 
 void Parameter::BindGradient(Tensor gradient) {
-  MUSTER_CHECK(gradient.shape() == shape() && gradient.dtype() == dtype_);
+  MUSTER_CHECK(gradient.shape() == shape());
   gradient_ = std::move(gradient);
   has_gradient_ = false;
 }

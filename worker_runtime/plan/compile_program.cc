@@ -48,6 +48,7 @@ class Compiler {
         info_(input.stages[stage_]),
         layout_(PlanBlockLayout(input.parameters)) {
     program_.rank = rank;
+    program_.types = input.types;
   }
 
   Program Run() {
@@ -104,7 +105,7 @@ class Compiler {
   // By the last of their gradients.
   std::vector<Bucket> BucketsInOrder() const {
     std::vector<Bucket> buckets = PlanBuckets(input_.parameters, layout_, info_.blocks,
-                                              {.bytes_per_element = input_.bytes_per_element,
+                                              {.bytes_per_element = BytesOf(input_.types.gradients),
                                                .bytes_max = plan_.bucket_bytes_max,
                                                .first_bytes = plan_.first_bucket_bytes,
                                                .multiple = is_sharded() ? replicas() : 1});
@@ -209,7 +210,7 @@ class Compiler {
                        input_.stages[stage_ + 1].received_bytes)));
     }
     for (int later = stage_ + 1; later < input_.mesh.stages; ++later) {
-      if (const int64_t bytes = BorrowedBytes(later); bytes > 0) {
+      if (const int64_t bytes = BorrowedBytes(later, Payload::kTied); bytes > 0) {
         backward.after.push_back(
             Add(Transfer(ActionKind::kRecv, Payload::kTied, later, micro_batch, bytes)));
       }
@@ -221,22 +222,27 @@ class Compiler {
       send.after = {last_backward_};
       Add(std::move(send));
     }
-    if (stage_ > 0 && BorrowedBytes(stage_) > 0) {
+    if (stage_ > 0 && BorrowedElements(stage_) > 0) {
       Action send = Transfer(ActionKind::kSend, Payload::kTied, OwnerOfBorrowed(stage_),
-                             micro_batch, BorrowedBytes(stage_));
+                             micro_batch, BorrowedBytes(stage_, Payload::kTied));
       send.after = {last_backward_};
       Add(std::move(send));
     }
   }
 
   // What `stage` borrows from this rank's stage, or, of this stage itself, from its owner.
-  int64_t BorrowedBytes(int stage) const {
+  int64_t BorrowedElements(int stage) const {
     int64_t elements = 0;
     for (const int p : input_.stages[stage].borrowed) {
       const bool concerns = stage == stage_ || StageOf(p) == stage_;
       if (concerns) elements += input_.parameters[p].num_elements();
     }
-    return elements * input_.bytes_per_element;
+    return elements;
+  }
+  int64_t BorrowedBytes(int stage, Payload payload) const {
+    const bool is_value = payload == Payload::kValue;
+    return BorrowedElements(stage) *
+           BytesOf(is_value ? input_.types.parameters : input_.types.gradients);
   }
   int StageOf(int parameter) const {
     const int64_t block = layout_.offsets[parameter] / kBlockElements;
@@ -269,7 +275,7 @@ class Compiler {
         .merges = sums_.leaves.back().merges,
         .collective = is_sharded() ? Collective::kReduceScatter : Collective::kAllReduce,
         .group = stage_group(),
-        .bytes = CollectiveBytes(bucket)};
+        .bytes = CollectiveBytes(bucket, input_.types.gradients)};
     reduce.sends = SentBytes(reduce.collective, reduce.bytes, replicas(), num_roots());
     if (plan_.overlap) {
       reduce.backward = last_backward_;
@@ -282,10 +288,10 @@ class Compiler {
   }
 
   // With the padding that makes shards alike.
-  int64_t CollectiveBytes(const Bucket& bucket) const {
+  int64_t CollectiveBytes(const Bucket& bucket, DType dtype) const {
     int64_t blocks = bucket.blocks.num_blocks();
     if (is_sharded()) blocks = (blocks + replicas() - 1) / replicas() * replicas();
-    return blocks * kBlockElements * input_.bytes_per_element;
+    return blocks * kBlockElements * BytesOf(dtype);
   }
 
   void AddShareLoss() {
@@ -339,7 +345,7 @@ class Compiler {
 
   int AddUnshard(int b, int update) {
     const Bucket& bucket = program_.buckets[b];
-    const int64_t bytes = CollectiveBytes(bucket);
+    const int64_t bytes = CollectiveBytes(bucket, input_.types.parameters);
     return Add({.kind = ActionKind::kUnshard,
                 .after = {update},
                 .stage = stage_,
@@ -353,15 +359,15 @@ class Compiler {
 
   void AddTiedValues(const std::vector<int>& updates) {
     for (int later = stage_ + 1; later < input_.mesh.stages; ++later) {
-      if (const int64_t bytes = BorrowedBytes(later); bytes > 0) {
+      if (const int64_t bytes = BorrowedBytes(later, Payload::kValue); bytes > 0) {
         Action send = Transfer(ActionKind::kSend, Payload::kValue, later, kNone, bytes);
         send.after = updates;
         Add(std::move(send));
       }
     }
-    if (stage_ > 0 && BorrowedBytes(stage_) > 0) {
+    if (stage_ > 0 && BorrowedElements(stage_) > 0) {
       Action receive = Transfer(ActionKind::kRecv, Payload::kValue, OwnerOfBorrowed(stage_), kNone,
-                                BorrowedBytes(stage_));
+                                BorrowedBytes(stage_, Payload::kValue));
       receive.after = {last_backward_};  // which read the old one
       Add(std::move(receive));
     }
@@ -370,16 +376,18 @@ class Compiler {
   // --- memory -------------------------------------------------------------------------------------
 
   void HoldMemory() {
-    const int64_t element = input_.bytes_per_element;
+    const StateTypes& types = input_.types;
+    const int64_t whole = info_.blocks.num_elements();
     int64_t borrowed = 0;
-    for (const int p : info_.borrowed) borrowed += input_.parameters[p].num_elements() * element;
-    const int64_t whole = info_.blocks.num_elements() * element;
+    for (const int p : info_.borrowed) borrowed += input_.parameters[p].num_elements();
     int64_t owned = 0;
-    for (const BlockRange& blocks : program_.owned) owned += blocks.num_elements() * element;
-    At(program_.held, Arena::kParameters) = whole + borrowed;
-    At(program_.held, Arena::kGradients) = whole + borrowed;
-    At(program_.held, Arena::kPartialSums) = (program_.num_slots - 1) * whole;
-    At(program_.held, Arena::kOptimizer) = 2 * owned;
+    for (const BlockRange& blocks : program_.owned) owned += blocks.num_elements();
+    At(program_.held, Arena::kParameters) = (whole + borrowed) * BytesOf(types.parameters);
+    At(program_.held, Arena::kGradients) = (whole + borrowed) * BytesOf(types.gradients);
+    At(program_.held, Arena::kPartialSums) =
+        (program_.num_slots - 1) * whole * BytesOf(types.gradients);
+    At(program_.held, Arena::kOptimizer) =
+        owned * (2 * BytesOf(types.moments) + (types.has_master() ? BytesOf(types.master) : 0));
     At(program_.held, Arena::kBuffers) = PaddedBytes() + program_.num_blocks * kPartialBytes;
   }
 
@@ -387,9 +395,11 @@ class Compiler {
   int64_t PaddedBytes() const {
     int64_t most = 0;
     for (const Bucket& bucket : program_.buckets) {
-      const int64_t bytes = CollectiveBytes(bucket);
-      const bool padded = bytes != bucket.blocks.num_elements() * input_.bytes_per_element;
-      if (padded) most = std::max(most, num_roots() * bytes);
+      const StateTypes& types = input_.types;
+      const int64_t bytes = CollectiveBytes(bucket, types.gradients);
+      const bool padded = bytes != bucket.blocks.num_elements() * BytesOf(types.gradients);
+      const int64_t values = CollectiveBytes(bucket, types.parameters);
+      if (padded) most = std::max(most, std::max(num_roots() * bytes, values));
     }
     return most;
   }

@@ -11,6 +11,7 @@
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/program.h"
+#include "worker_runtime/plan/state_types.h"
 #include "worker_runtime/plan/use_trace.h"
 
 namespace muster::plan {
@@ -37,7 +38,7 @@ struct StageInfo {
 struct ProgramInput {
   const Plan& plan;
   absl::Span<const ParameterInfo> parameters;
-  int64_t bytes_per_element = 4;
+  StateTypes types;
   Mesh mesh;
   absl::Span<const StageInfo> stages;  // [mesh.stages]
 };

@@ -1,7 +1,9 @@
 // Ranges of the fields of a plan, and the learning rate of a step.
 #include "muster/plan.h"
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -53,6 +55,23 @@ absl::Status CheckPresetName(const std::string& name) {
   if (printable) return absl::OkStatus();
   return Bad("preset", absl::StrCat("'", absl::Utf8SafeCHexEscape(name), "'"),
              "a name of letters, digits and signs without spaces");
+}
+
+absl::Status CheckTypes(const Plan& plan) {
+  const auto is = [](const StatePlan& state, std::initializer_list<DType> types) {
+    return !state.dtype || std::find(types.begin(), types.end(), *state.dtype) != types.end();
+  };
+  if (plan.parameters.dtype) {
+    return Bad("parameters.dtype", ToString(*plan.parameters.dtype),
+               "left out: it is that of the parameter store");
+  }
+  if (!is(plan.gradients, {DType::kF64, DType::kF32, DType::kBf16, DType::kF16})) {
+    return Bad("gradients.dtype", ToString(*plan.gradients.dtype), "f64, f32, bf16 or f16");
+  }
+  if (!is(plan.optimizer, {DType::kF64, DType::kF32})) {
+    return Bad("optimizer.dtype", ToString(*plan.optimizer.dtype), "f64 or f32");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckPlacements(const Plan& plan) {
@@ -125,6 +144,7 @@ double Remaining(const LearningRateSchedule& schedule, int64_t step) {
 absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckPresetName(preset));
   MUSTER_RETURN_IF_ERROR(CheckPlacements(*this));
+  MUSTER_RETURN_IF_ERROR(CheckTypes(*this));
   MUSTER_RETURN_IF_ERROR(CheckInteger("accumulation", accumulation, 1, kMostMicroBatches));
   MUSTER_RETURN_IF_ERROR(CheckBuckets(*this));
   MUSTER_RETURN_IF_ERROR(CheckAdamW(adamw));

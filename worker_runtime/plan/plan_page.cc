@@ -139,7 +139,7 @@ Program ProgramOf(const PlanPageInput& input) {
       WholeModel(PlanBlockLayout(input.parameters), input.trace)};
   const ProgramInput program = {.plan = options.plan,
                                 .parameters = input.parameters,
-                                .bytes_per_element = static_cast<int64_t>(SizeOf(options.dtype)),
+                                .types = TypesOf(options.plan, options.dtype),
                                 .mesh = {.replicas = static_cast<int>(input.world_size)},
                                 .stages = stages};
   return CompileProgram(program, RankThatNeedsMost(options.plan, program.mesh));

@@ -13,6 +13,9 @@ using plan::ExactText;
 void DescribeState(absl::string_view name, const StatePlan& state, PlanText& text) {
   text.emplace_back(absl::StrCat(name, ".placement"), ToString(state.placement));
   text.emplace_back(absl::StrCat(name, ".residency"), ToString(state.residency));
+  if (name == "parameters") return;  // their type is the store's
+  text.emplace_back(absl::StrCat(name, ".dtype"),
+                    state.dtype ? ToString(*state.dtype) : absl::string_view("chosen"));
 }
 
 std::string Text(bool value) { return value ? "true" : "false"; }

@@ -22,6 +22,7 @@
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/bucket_plan.h"
 #include "worker_runtime/plan/ordered_sums.h"
+#include "worker_runtime/plan/state_types.h"
 #include "worker_runtime/plan/use_trace.h"
 
 namespace muster::plan {
@@ -121,6 +122,7 @@ struct Group {
 
 struct Program {
   int rank = 0;
+  StateTypes types;
   std::vector<Group> groups;    // that this rank belongs to
   std::vector<Action> actions;  // in the order of launch
   ArenaBytes held = {};         // at all times

@@ -50,8 +50,8 @@ class Parameter {
   int index() const { return index_; }  // in the order of declaration
   int unit() const { return unit_; }    // see ParameterStore::BeginUnit
 
-  // Memory of dtype() and shape(), which stays valid while the parameter is used. The gradient may
-  // be bound later, or not at all for inference.
+  // Memory of shape(), which stays valid while the parameter is used; the value's of dtype(). The
+  // gradient may be bound later, or not at all for inference.
   void BindValue(Tensor value);
   void BindGradient(Tensor gradient);
 

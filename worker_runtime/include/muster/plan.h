@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "muster/dtype.h"
 
 namespace muster {
 
@@ -33,6 +35,9 @@ absl::string_view ToString(Residency residency);
 struct StatePlan {
   Placement placement = Placement::kReplicate;
   Residency residency = Residency::kDevice;
+  // Of gradients and optimizer (master and moments). Nothing: f32 where the parameters have 16 bits,
+  // else the parameters' own. That of the parameters is the store's.
+  std::optional<DType> dtype;
   friend bool operator==(const StatePlan&, const StatePlan&) = default;
 };
 

@@ -114,6 +114,26 @@ TEST(CompileProgram, HoldsAShardOfTheMomentsForZeroOne) {
   EXPECT_EQ(owned, job.ProgramOf(0).num_blocks) << "each block is one rank's";
 }
 
+TEST(TypesOf, KeepsAMasterInFullPrecisionOverParametersOfSixteenBits) {
+  const StateTypes types = TypesOf(Plan(), DType::kBf16);
+  EXPECT_TRUE(types.has_master());
+  EXPECT_EQ(types.master, DType::kF32);
+  EXPECT_EQ(types.gradients, DType::kF32);
+  EXPECT_FALSE(TypesOf(Plan(), DType::kF64).has_master());
+  Plan plan;
+  plan.gradients.dtype = DType::kBf16;
+  EXPECT_EQ(TypesOf(plan, DType::kBf16).gradients, DType::kBf16);
+}
+
+// Source: 2 bytes of parameter, 4 of gradient, 12 of master and moments.
+TEST(CompileProgram, CountsTheBytesOfEachStateByItsType) {
+  const Program program = Job({.replicas = 2}, {.dtype = DType::kBf16}).ProgramOf(0);
+  const int64_t elements = program.blocks.num_elements();
+  EXPECT_EQ(At(program.held, Arena::kParameters), 2 * elements);
+  EXPECT_EQ(At(program.held, Arena::kGradients), 4 * elements);
+  EXPECT_EQ(At(program.held, Arena::kOptimizer), 12 * elements);
+}
+
 TEST(CompileProgram, CountsTheRootsOfOrderedSums) {
   // Of 6 leaves a rank has 3: (0+1), 2 | 3, (4+5).
   const Program program = Job({.replicas = 2}, {.accumulation = 3, .ordered = true}).ProgramOf(0);

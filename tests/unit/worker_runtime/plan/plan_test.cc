@@ -70,6 +70,12 @@ TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
   ExpectRefused([](Plan& p) { p.max_gradient_norm = -0.1; }, "0 or more, not -0.1");
 }
 
+TEST(PlanValidate, RefusesTypesThatAStateCannotHave) {
+  ExpectRefused([](Plan& p) { p.gradients.dtype = DType::kI32; }, "gradients.dtype must be");
+  ExpectRefused([](Plan& p) { p.optimizer.dtype = DType::kBf16; }, "optimizer.dtype must be");
+  ExpectRefused([](Plan& p) { p.parameters.dtype = DType::kF32; }, "parameters.dtype must be");
+}
+
 TEST(PlanValidate, RefusesALearningRateFloorAboveThePeak) {
   ExpectRefused([](Plan& p) { p.learning_rate = {.peak = 0.1, .floor = 0.2}; },
                 "learning_rate.floor must be between 0 and the peak, which is 0.1, not 0.2");

@@ -20,11 +20,12 @@ struct JobOptions {
   bool overlap = true;
   int64_t bucket_blocks = 3;
   bool tied = false;  // the last stage borrows the first parameter
+  DType dtype = DType::kF32;
 };
 
 // Six units of two parameters; the second fills a block, the first none.
 struct Job {
-  Job(Mesh the_mesh, const JobOptions& options) : mesh(the_mesh) {
+  Job(Mesh the_mesh, const JobOptions& options) : mesh(the_mesh), dtype(options.dtype) {
     for (int unit = 0; unit < 6; ++unit) {
       const std::string name = "u" + std::to_string(unit);
       parameters.push_back({.name = name + ".weight", .shape = {2, 600}, .unit = unit});
@@ -51,7 +52,11 @@ struct Job {
   }
 
   Program ProgramOf(int rank) const {
-    return CompileProgram({.plan = plan, .parameters = parameters, .mesh = mesh, .stages = stages},
+    return CompileProgram({.plan = plan,
+                           .parameters = parameters,
+                           .types = TypesOf(plan, dtype),
+                           .mesh = mesh,
+                           .stages = stages},
                           rank);
   }
   std::vector<Program> Programs() const {
@@ -61,6 +66,7 @@ struct Job {
   }
 
   Mesh mesh;
+  DType dtype;
   Plan plan;
   std::vector<ParameterInfo> parameters;
   std::vector<StageInfo> stages;
