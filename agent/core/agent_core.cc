@@ -96,7 +96,8 @@ void AgentCore::On(const DirectiveArrived& event, MonoTime now, Effects& out) {
   last_revision_ = d.revision;
   heard_server_ = true;
   if (!std::holds_alternative<Refuse>(d.body)) {
-    instance_ = d.instance;
+    // While it stops workers of an instance that is over, what it reports is of no other.
+    if (instance_ != Instance() || round_ == kNoRound) instance_ = d.instance;
     NoteAttended(now, out);
   }
   std::visit([&](const auto& body) { Obey(body, now, out); }, d.body);
@@ -339,6 +340,7 @@ bool AgentCore::IsStranger(const Refuse& refuse) const {
 }
 
 void AgentCore::BeginAnew(const std::string& why, MonoTime now, Effects& out) {
+  if (phase_ == NodePhase::kStopping && instance_ == Instance()) return;  // told before
   out.push_back(Announce{Announce::Level::kWarning, "stale", why});
   instance_ = Instance();
   // Nobody else has charged it: the server that would have has lost its state.

@@ -22,6 +22,12 @@ bool IsFarewell(const AgentReport& report) {
   return report.phase == AgentPhase::kJoining && !report.unkillable_pids.empty();
 }
 
+// It stops, or runs, a round of another instance: it has been told that what it knew is stale, and has
+// not joined since. Its round has a number that this instance may have, too.
+bool IsOfAnotherInstance(const AgentReport& report, Instance ours) {
+  return report.round != kNoRound && report.instance != ours;
+}
+
 std::string FarewellReason(const AgentReport& report) {
   if (!report.unkillable_pids.empty()) {
     return absl::StrCat("could not end pid ", absl::StrJoin(report.unkillable_pids, ", "), " on ",
@@ -117,6 +123,10 @@ std::optional<DirectiveBody> RendezvousCore::AnswerWithoutChange(const AgentRepo
         "the job has ended (", state_.outcome->reason, "); its run id can be used again in ",
         InWords(state_.ended_at + state_.settings->close_timeout - now)))};
   }
+  if (IsOfAnotherInstance(report, options_.instance)) {
+    if (is_known) return std::nullopt;
+    return Wait{absl::StrCat("waiting for ", report.node.name, " to stop what it runs")};
+  }
   const absl::Status admission = CheckAdmission(state_, event.from, report, now);
   if (absl::IsUnavailable(admission)) return Wait{std::string(admission.message())};
   if (!admission.ok()) return Refuse{admission};
@@ -176,6 +186,7 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
   node.report = report;
   node.report.node.name = name;
   node.report.node.node_rank = node_rank;
+  if (IsOfAnotherInstance(report, options_.instance)) node.report.round = kNoRound;
   if (!node.connected) {
     node.connected = true;
     if (node.wants_place) PutOnWaitingList(state_, node, turn.now);

@@ -202,6 +202,9 @@ class Scenario {
       return;
     }
     const std::string& name = names_[send->to];
+    if (!std::holds_alternative<Refuse>(send->directive.body)) {
+      agents_[name].report.instance = send->directive.instance;
+    }
     std::string text = muster::ToString(send->directive.body);
     if (agents_[name].last_directive == text) return;
     Say(absl::StrCat("to ", name, ": ", text));

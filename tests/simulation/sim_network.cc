@@ -79,8 +79,9 @@ void SimCluster::Reconnect(Incarnation id) {
   Node& node = nodes_.at(id);
   if (!node.is_alive || node.is_connected || !failure_.empty()) return;
   const bool is_cut = IsCut(node, Direction::kUp) || IsCut(node, Direction::kDown);
-  if (table_ == nullptr || is_cut || is_stalling_) {
-    if (!is_healed_ && node.was_accepted && random_.Chance(plan_.impostors)) {
+  // A stopped process shakes nobody's hand.
+  if (table_ == nullptr || is_cut || is_stalling_ || node.is_paused) {
+    if (!node.is_paused && !is_healed_ && node.was_accepted && random_.Chance(plan_.impostors)) {
       ++coverage_.strangers_survived;
       StepAgent(id, agent::LinkChanged{.up = false,
                                        .detail = "somebody else answers",

@@ -504,6 +504,34 @@ TEST_F(AgentCoreTest, ChargesItselfForAFailureThatNoServerHasCharged) {
   EXPECT_EQ(LastReport().past, (JobPast{.attempts = 1, .restarts_used = 1}));
 }
 
+TEST_F(AgentCoreTest, ChargesItselfOnceHoweverOftenItIsTold) {
+  Run();
+  Exit(0, 1);
+  Direct(Refuse{absl::AbortedError("the round cannot go on")});
+  Direct(Refuse{absl::AbortedError("the round cannot go on")});
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  Do(PortsReserved{.store_port = 4, .worker_ports = {5, 6}});
+  EXPECT_EQ(LastReport().past, (JobPast{.attempts = 1, .restarts_used = 1}));
+}
+
+TEST_F(AgentCoreTest, DoesNotCallTheRoundThatItStopsOneOfTheNextInstance) {
+  Run();
+  Direct(Refuse{absl::AbortedError("the job has been formed anew")});
+  Direct(Wait{"waiting for node1 to stop what it runs"});
+  Do(Tick{}, absl::Seconds(2));
+  EXPECT_EQ(LastReport().round, Round(0));
+  EXPECT_EQ(LastReport().instance, Instance());
+  Exit(0, 0, SIGTERM);
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  Do(PortsReserved{.store_port = 4, .worker_ports = {5, 6}});
+  EXPECT_EQ(LastReport().round, kNoRound);
+  Direct(Wait{"waiting for 1 more of 2 nodes"});
+  Do(Tick{}, absl::Seconds(2));
+  EXPECT_EQ(LastReport().instance, Instance(7));
+}
+
 TEST_F(AgentCoreTest, SaysItsWholeStateAgainAfterAReconnect) {
   Run();
   Do(LinkChanged{.up = false, .detail = "connection reset"});

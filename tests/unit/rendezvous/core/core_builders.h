@@ -1,6 +1,7 @@
 // Small builders for tests of the rendezvous cores.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <variant>
@@ -40,7 +41,8 @@ inline NodeDescription Describe(const std::string& name, int local_world_size = 
   return node;
 }
 
-// A RendezvousCore and the agents that talk to it, each as one report that tests change and send.
+// A RendezvousCore and the agents that talk to it, each as one report that tests change and send. Like
+// agents, they say the instance and the newest round that they have been told.
 class CoreUnderTest {
  public:
   explicit CoreUnderTest(RendezvousSettings settings)
@@ -54,6 +56,7 @@ class CoreUnderTest {
       report.node = Describe("node" + std::to_string(n));
       if (settings_.is_static) report.node.node_rank = n - 1;
       report.settings = settings_;
+      told_[n] = kNoRound;
     }
     return report;
   }
@@ -65,12 +68,12 @@ class CoreUnderTest {
   const std::vector<Effect>& Join(int n) {
     Report(n).phase = AgentPhase::kJoining;
     Report(n).failures.clear();
-    Report(n).round = core_.state().round;
+    Report(n).round = told_[n];
     return Send(n);
   }
   const std::vector<Effect>& SendPhase(int n, AgentPhase phase) {
     Report(n).phase = phase;
-    Report(n).round = core_.state().round;
+    Report(n).round = told_[n];
     return Send(n);
   }
   const std::vector<Effect>& Fail(int n, int local_rank = 0, int exit_code = 1,
@@ -109,6 +112,7 @@ class CoreUnderTest {
   const std::vector<Effect>& Step(const Event& event) {
     effects = core_.Step(event, now);
     broken += core_.CheckInvariants();
+    for (const Effect& effect : effects) NoteTold(effect);
     return effects;
   }
   // The newest directive of the last step to node n; nullptr if there was none.
@@ -139,9 +143,21 @@ class CoreUnderTest {
   std::string broken;           // invariants, as words; tests expect none
 
  private:
+  void NoteTold(const Effect& effect) {
+    const auto* send = std::get_if<SendDirective>(&effect);
+    if (send == nullptr || std::holds_alternative<Refuse>(send->directive.body)) return;
+    const int n = static_cast<int>(send->to.value());
+    Report(n).instance = send->directive.instance;
+    const auto* run = std::get_if<RunRound>(&send->directive.body);
+    if (run != nullptr) told_[n] = run->assignment.round;
+    const auto* stop = std::get_if<StopRound>(&send->directive.body);
+    if (stop != nullptr) told_[n] = std::max(told_[n], stop->round);
+  }
+
   RendezvousSettings settings_;
   RendezvousCore core_;
   absl::btree_map<int, AgentReport> reports_;
+  absl::btree_map<int, Round> told_;
 };
 
 }  // namespace muster::rendezvous

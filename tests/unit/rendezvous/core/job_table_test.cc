@@ -42,8 +42,8 @@ class JobTableTest : public testing::Test {
   }
   // A one-node job that has succeeded, and whose agent has been told.
   Directive RunToTheEnd(const JobKey& job, uint64_t agent) {
-    Report(job, agent, AgentPhase::kJoining);
-    return Report(job, agent, AgentPhase::kSucceeded, Round(0));
+    const Instance instance = Report(job, agent, AgentPhase::kJoining).instance;
+    return Report(job, agent, AgentPhase::kSucceeded, Round(0), instance);
   }
 
   JobTable table_;

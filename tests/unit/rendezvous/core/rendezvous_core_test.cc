@@ -26,39 +26,6 @@ class RendezvousCoreTest : public testing::Test {
 
 // --- Answers
 
-TEST_F(RendezvousCoreTest, AnswersEveryReportWithTheNewestSequence) {
-  CoreUnderTest& job = Job(Settings(2, 2));
-  job.Join(1);
-  job.Join(1);
-  ASSERT_NE(job.DirectiveTo(1), nullptr);
-  EXPECT_EQ(job.DirectiveTo(1)->report_sequence, 2u);
-  EXPECT_EQ(job.DirectiveTo(1)->instance, Instance(5));
-  EXPECT_NE(job.Told<Wait>(1), nullptr);
-}
-
-TEST_F(RendezvousCoreTest, IgnoresALateReportButAnswersIt) {
-  CoreUnderTest& job = Job(Settings(1, 1));
-  job.RunWith(1);
-  AgentReport late = job.Report(1);
-  late.sequence = 1;
-  late.phase = AgentPhase::kFailed;
-  job.Step(AgentReported{Incarnation(1), late});
-  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
-  ASSERT_NE(job.Told<RunRound>(1), nullptr);
-  EXPECT_EQ(job.DirectiveTo(1)->report_sequence, 2u);
-}
-
-TEST_F(RendezvousCoreTest, IgnoresALateReportOfARoundThatItHasNotHad) {
-  CoreUnderTest& job = Job(Settings(1, 1));
-  job.RunWith(1);
-  AgentReport late = job.Report(1);
-  late.sequence = 1;
-  late.round = Round(7);
-  job.Step(AgentReported{Incarnation(1), late});
-  EXPECT_NE(job.Told<RunRound>(1), nullptr);
-  EXPECT_EQ(job.Told<Refuse>(1), nullptr);
-}
-
 TEST_F(RendezvousCoreTest, TellsEveryMemberInTheStepThatCompletesTheRound) {
   CoreUnderTest& job = Job(Settings(2, 2));
   job.Join(1);
@@ -75,15 +42,6 @@ TEST_F(RendezvousCoreTest, LeavesPeersOutForAMemberThatAlreadyRunsTheRound) {
   job.SendPhase(1, AgentPhase::kRunning);
   ASSERT_NE(job.Told<RunRound>(1), nullptr);
   EXPECT_TRUE(job.Told<RunRound>(1)->assignment.peers.empty());
-}
-
-TEST_F(RendezvousCoreTest, RefusesARoundThatTheJobHasNotHad) {
-  CoreUnderTest& job = Job(Settings(2, 2));
-  job.Report(1).round = Round(7);
-  job.Send(1);
-  ASSERT_NE(job.Told<Refuse>(1), nullptr);
-  EXPECT_EQ(job.Told<Refuse>(1)->status.code(), absl::StatusCode::kAborted);
-  EXPECT_TRUE(job.state().nodes.empty());
 }
 
 // --- Settings and node ranks

@@ -28,6 +28,7 @@ class ManyNodes {
       report.phase = phase;
       ++report.sequence;
       report.round = core_.state().round;
+      report.instance = report.round == kNoRound ? Instance() : Instance(5);
       // Ten thousand reports take a second, so that no lease ends on the way.
       now_ = now_ + absl::Microseconds(100);
       core_.Step(AgentReported{Incarnation(i + 1), report}, now_);
