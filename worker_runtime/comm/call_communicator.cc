@@ -105,16 +105,12 @@ Work CallCommunicator::Issue(Operation operation, std::vector<const void*> input
   return work;
 }
 
-int64_t CallCommunicator::num_issued() {
+Position CallCommunicator::PositionAt(int64_t sequence) {
   base::MutexLock lock(issued_mu_);
-  return num_issued_;
-}
-
-std::optional<Operation> CallCommunicator::IssuedAt(int64_t sequence) {
-  base::MutexLock lock(issued_mu_);
-  const auto found = issued_.find(sequence);
-  if (found == issued_.end()) return std::nullopt;
-  return found->second;
+  Position out{.reached = sequence < num_issued_};
+  const auto found = issued_.find(out.reached ? sequence : num_issued_ - 1);
+  if (found != issued_.end()) out.operation = found->second;
+  return out;
 }
 
 Work CallCommunicator::AllReduce(Buffer buffer, ReduceOptions options) {

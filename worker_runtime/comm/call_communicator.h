@@ -80,10 +80,9 @@ class CallCommunicator : public Communicator {
                                                                   const std::vector<int>& members,
                                                                   const std::string& path) = 0;
 
-  // Collectives that were issued here: how many, and one of the last kRememberedCalls.
+  // Of this rank, which remembers its last kRememberedCalls collectives. Any thread.
   static constexpr int64_t kRememberedCalls = 256;
-  int64_t num_issued();
-  std::optional<Operation> IssuedAt(int64_t sequence);
+  Position PositionAt(int64_t sequence);
 
  private:
   Work Issue(Operation operation, std::vector<const void*> inputs, void* output,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -44,6 +45,13 @@ std::string Signature(const Operation& operation);
 std::string Describe(const Operation& operation, absl::string_view group);
 // "4 MiB", "1000003 bytes": exact.
 std::string FormatBytes(int64_t bytes);
+
+// Where a rank is, seen from a collective's sequence number.
+struct Position {
+  bool reached = false;  // it has called that collective
+  // That one, or its last if it has not; nothing: none, or forgotten.
+  std::optional<Operation> operation;
+};
 
 // A fixed-size form for the wire between ranks of one machine type.
 inline constexpr size_t kOperationWireBytes = 32;

@@ -36,13 +36,6 @@ namespace muster::comm {
 inline constexpr absl::Duration kControlReasonTime = absl::Milliseconds(700);
 inline constexpr absl::Duration kControlFlushTime = absl::Milliseconds(500);
 
-// Where a rank is, seen from a collective's sequence number.
-struct Position {
-  bool reached = false;  // it has called that collective
-  // That one, or its last if it has not; nothing: none, or forgotten.
-  std::optional<Operation> operation;
-};
-
 // Whom `rank` is connected with, in ascending order.
 std::vector<int> ControlPeers(int rank, int size);
 

@@ -52,19 +52,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Make(
 GlooCommunicator::GlooCommunicator(Membership membership, Parts parts)
     : CallCommunicator(std::move(membership)), parts_(std::move(parts)) {
   control_ = std::make_unique<ControlChannel>(
-      *parts_.control_mesh, ControlSettings{.rank = rank(),
-                                            .size = size(),
-                                            .position =
-                                                [this](int64_t sequence) {
-                                                  const int64_t issued = num_issued();
-                                                  if (sequence < issued)
-                                                    return Position{true, IssuedAt(sequence)};
-                                                  return Position{false, IssuedAt(issued - 1)};
-                                                },
-                                            .on_failure =
-                                                [this](absl::Status failure) {
-                                                  Fail(std::move(failure), TellPeers::kNo);
-                                                }});
+      *parts_.control_mesh,
+      ControlSettings{
+          .rank = rank(),
+          .size = size(),
+          .position = [this](int64_t sequence) { return PositionAt(sequence); },
+          .on_failure =
+              [this](absl::Status failure) { Fail(std::move(failure), TellPeers::kNo); }});
 }
 
 // Lanes end first, since they use everything else; then what was told leaves; then the thread that

@@ -85,19 +85,13 @@ NcclCommunicator::NcclCommunicator(Membership membership, NcclContext context, s
       control_mesh_(std::move(control_mesh)) {
   if (control_mesh_ == nullptr) return;
   control_ = std::make_unique<ControlChannel>(
-      *control_mesh_, ControlSettings{.rank = rank(),
-                                      .size = size(),
-                                      .position =
-                                          [this](int64_t sequence) {
-                                            const int64_t issued = num_issued();
-                                            if (sequence < issued)
-                                              return Position{true, IssuedAt(sequence)};
-                                            return Position{false, IssuedAt(issued - 1)};
-                                          },
-                                      .on_failure =
-                                          [this](absl::Status failure) {
-                                            Fail(std::move(failure), TellPeers::kNo);
-                                          }});
+      *control_mesh_,
+      ControlSettings{
+          .rank = rank(),
+          .size = size(),
+          .position = [this](int64_t sequence) { return PositionAt(sequence); },
+          .on_failure =
+              [this](absl::Status failure) { Fail(std::move(failure), TellPeers::kNo); }});
 }
 
 absl::Status NcclCommunicator::ConnectCollectives() {
