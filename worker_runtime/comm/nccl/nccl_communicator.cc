@@ -135,6 +135,7 @@ NcclLaneOptions NcclCommunicator::CollectiveLane() {
   return {.device = context_.device,
           .rank = rank(),
           .size = size(),
+          .order = context_.order,
           .connect =
               [this](MonoTime deadline) {
                 return NcclRanks::Connect(context_.library, *context_.store,
@@ -157,6 +158,7 @@ NcclLaneOptions NcclCommunicator::TransferLane(const Operation& op) {
   options.rank = sends ? 0 : 1;
   options.size = 2;
   options.peer = sends ? 1 : 0;
+  options.order = nullptr;
   const int from = sends ? rank() : op.peer, to = sends ? op.peer : rank();
   options.connect = [this, sends,
                      key = absl::StrCat(prefix_, "/from", from, "to", to)](MonoTime deadline) {

@@ -7,6 +7,9 @@
 // and receives run on a lane per peer and direction, connected at the first of them, since NCCL
 // holds up everything behind a receive that waits.
 //
+// Collectives of a communicator and of those split from it are handed to NCCL in the order of the
+// calls (launch_order.h).
+//
 // A group made by Split gets a fresh id rather than ncclCommSplit: it then shares nothing with its
 // parent, so that an abort of one leaves the other alone, and ranks without a colour take no part.
 //
@@ -43,6 +46,7 @@ struct NcclContext {
   int device = 0;
   std::shared_ptr<GlooDevice> control;  // null for one rank
   std::shared_ptr<Store> store;
+  std::shared_ptr<LaunchOrder> order = std::make_shared<LaunchOrder>();
 };
 
 class NcclCommunicator final : public CallCommunicator {

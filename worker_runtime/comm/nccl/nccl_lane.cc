@@ -34,7 +34,8 @@ void NcclLane::BeginClose() {
 bool NcclLane::Push(Call& call) {
   base::MutexLock lock(mu_);
   if (queue_.size() >= kMaxQueued) return false;
-  queue_.push_back(std::move(call));
+  queue_.push_back(
+      {.call = std::move(call), .place = options_.order != nullptr ? options_.order->Take() : 0});
   changed_.NotifyAll();
   return true;
 }
@@ -45,10 +46,19 @@ void NcclLane::Wake() {
   changed_.NotifyAll();
 }
 
+bool NcclLane::IsTurnOfQueued() {
+  if (queue_.empty()) return false;
+  return options_.order == nullptr || options_.order->IsFirst(queue_.front().place);
+}
+
+void NcclLane::Leave(LaunchOrder::Place place) {
+  if (options_.order != nullptr) options_.order->Leave(place);
+}
+
 bool NcclLane::WaitForWork() {
   base::MutexLock lock(mu_);
-  if (!running_.empty() && !closed_ && !woken_) {
-    const bool can_start = !queue_.empty() && !is_posting_ && running_.size() < kMaxRunning;
+  if ((!running_.empty() || !queue_.empty()) && !closed_ && !woken_) {
+    const bool can_start = IsTurnOfQueued() && !is_posting_ && running_.size() < kMaxRunning;
     if (!can_start) changed_.WaitUntil(mu_, MonoNow() + kPollInterval);
   }
   while (running_.empty() && queue_.empty() && !closed_ && !woken_) {
@@ -85,6 +95,7 @@ absl::Status NcclLane::Advance() {
     MUSTER_ASSIGN_OR_RETURN(const bool is_ready, ranks_->IsReady());
     if (is_ready) {
       is_posting_ = false;
+      Leave(posting_);
       NcclRun& run = *running_.back().run;
       if (const absl::Status status = run.AfterPost(); !status.ok()) {
         options_.on_trouble(run.call(), status);
@@ -99,34 +110,41 @@ absl::Status NcclLane::Advance() {
   return ranks_->IsReady().status();
 }
 
-std::optional<Call> NcclLane::TakeQueued() {
+std::optional<NcclLane::Queued> NcclLane::TakeQueued() {
   base::MutexLock lock(mu_);
   if (queue_.empty()) return std::nullopt;
-  Call call = std::move(queue_.front());
+  Queued queued = std::move(queue_.front());
   queue_.pop_front();
-  return call;
+  return queued;
 }
 
 bool NcclLane::StartNext() {
-  std::optional<Call> call = TakeQueued();
-  if (!call.has_value()) return true;
+  {
+    base::MutexLock lock(mu_);
+    if (!IsTurnOfQueued()) return true;
+  }
+  std::optional<Queued> queued = TakeQueued();
+  if (!queued.has_value()) return true;
+  Call& call = queued->call;
   if (ranks_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<NcclRanks>> ranks = options_.connect(call->deadline);
+    absl::StatusOr<std::unique_ptr<NcclRanks>> ranks = options_.connect(call.deadline);
     if (!ranks.ok()) {
-      options_.on_trouble(*call, ranks.status());
-      call->Finish(options_.failure());
+      options_.on_trouble(call, ranks.status());
+      call.Finish(options_.failure());
+      Leave(queued->place);
       return false;
     }
     ranks_ = *std::move(ranks);
   }
-  call->MarkStarted();
+  call.MarkStarted();
+  posting_ = queued->place;
   const NcclPlace place{.ranks = *ranks_,
                         .stream = *stream_,
                         .rank = options_.rank,
                         .size = options_.size,
                         .peer = options_.peer};
   running_.push_back(
-      {.run = std::make_unique<NcclRun>(*std::move(call), place), .since = MonoNow()});
+      {.run = std::make_unique<NcclRun>(std::move(call), place), .since = MonoNow()});
   is_posting_ = true;
   NcclRun& run = *running_.back().run;
   const absl::Status status = run.Post();
@@ -159,8 +177,8 @@ void NcclLane::Watch() {
   std::optional<Call> late;
   {
     base::MutexLock lock(mu_);
-    for (const Call& call : queue_) {
-      if (call.deadline <= now) late = call;
+    for (const Queued& queued : queue_) {
+      if (queued.call.deadline <= now) late = queued.call;
     }
   }
   if (late.has_value()) {
@@ -177,9 +195,13 @@ void NcclLane::Watch() {
 void NcclLane::EndAll(const absl::Status& failure) {
   std::deque<Running> running;
   running.swap(running_);
+  if (is_posting_) Leave(posting_);
   is_posting_ = false;
   for (const Running& each : running) each.run->call().Finish(failure);
-  while (std::optional<Call> call = TakeQueued()) call->Finish(failure);
+  while (std::optional<Queued> queued = TakeQueued()) {
+    queued->call.Finish(failure);
+    Leave(queued->place);
+  }
 }
 
 }  // namespace muster::comm

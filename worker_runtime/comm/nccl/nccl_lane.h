@@ -13,6 +13,7 @@
 #include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
+#include "worker_runtime/comm/nccl/launch_order.h"
 #include "worker_runtime/comm/nccl/nccl_run.h"
 
 namespace muster::comm {
@@ -22,6 +23,8 @@ struct NcclLaneOptions {
   int rank = 0;
   int size = 1;
   int peer = 0;  // of sends and receives
+  // In which its calls stand; null: in none.
+  std::shared_ptr<LaunchOrder> order;
   // Connects; called once, on the lane's thread or before it starts.
   std::function<absl::StatusOr<std::unique_ptr<NcclRanks>>(MonoTime deadline)> connect;
   // Of the whole communicator; ok while there is none.
@@ -59,6 +62,11 @@ class NcclLane {
     bool is_suspected = false;
   };
 
+  struct Queued {
+    Call call;
+    LaunchOrder::Place place = 0;
+  };
+
   void Run();
   // Waits for something to do; false: the lane ends.
   bool WaitForWork();
@@ -68,7 +76,9 @@ class NcclLane {
   absl::Status FinishFront();
   void Watch();
   void EndAll(const absl::Status& failure);
-  std::optional<Call> TakeQueued();
+  std::optional<Queued> TakeQueued();
+  bool IsTurnOfQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Leave(LaunchOrder::Place place);
 
   const NcclLaneOptions options_;
 
@@ -76,14 +86,15 @@ class NcclLane {
   base::Condition changed_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Call> queue_ ABSL_GUARDED_BY(mu_);
+  std::deque<Queued> queue_ ABSL_GUARDED_BY(mu_);
 
   // The lane's thread only.
   std::optional<DeviceStream> stream_;
   // Null before the first call of a late lane, and after a failure.
   std::unique_ptr<NcclRanks> ranks_;
-  std::deque<Running> running_;  // in the order of the stream
-  bool is_posting_ = false;      // NCCL has not enqueued the last of them yet
+  std::deque<Running> running_;     // in the order of the stream
+  bool is_posting_ = false;         // NCCL has not enqueued the last of them yet
+  LaunchOrder::Place posting_ = 0;  // its place
 
   std::thread thread_;  // last: it uses everything above
 };
