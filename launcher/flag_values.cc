@@ -110,7 +110,9 @@ absl::StatusOr<RendezvousBackend> ParseBackend(const std::string& text) {
 }
 
 absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text) {
-  return ParseChoice<ScaleUp>(text, {{"now", ScaleUp::kNow}, {"never", ScaleUp::kNever}});
+  return ParseChoice<ScaleUp>(
+      text,
+      {{"now", ScaleUp::kNow}, {"checkpoint", ScaleUp::kCheckpoint}, {"never", ScaleUp::kNever}});
 }
 
 absl::StatusOr<StreamSelection> ParseStreamSelection(const std::string& text) {

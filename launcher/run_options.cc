@@ -164,8 +164,10 @@ std::vector<Option> FailureOptions(RunChoices& to) {
        .help = "restarts of the whole job after failures" + Default(spec.max_restarts),
        .read = Into(ParseInteger, spec.max_restarts)},
       {.name = "scale_up",
-       .value_name = "now|never",
-       .help = "whether a running round ends for a node that could have a place [now]",
+       .value_name = "now|checkpoint|never",
+       .help =
+           "whether a running round ends for a node that could have a place: after a while, after "
+           "the next checkpoint that the program commits, or not at all [now]",
        .read = Into(ParseScaleUp, spec.scale_up)},
       {.name = "shutdown_timeout",
        .value_name = "SECONDS",

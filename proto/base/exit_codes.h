@@ -11,6 +11,8 @@ inline constexpr int kExitUsage = 2;         // a wrong command line or configur
 inline constexpr int kExitRefused = 3;       // the secret was refused
 inline constexpr int kExitNodesMissing = 4;  // at the join time-out
 inline constexpr int kExitServerLost = 75;
+inline constexpr int kExitNoProgress = 75;    // restarts in a row without a new checkpoint
+inline constexpr int kExitDoNotRestart = 93;  // said by a worker: starting it again cannot help
 
 inline int ExitCodeOfSignal(int signal) { return 128 + signal; }
 

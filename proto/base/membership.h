@@ -23,8 +23,9 @@ namespace muster {
 
 // What happens to a running round when a node comes that could have a place in it.
 enum class ScaleUp {
-  kNow,    // the round ends for it, after a hold-off (rendezvous/core/membership_policy.h)
-  kNever,  // it waits as a spare, and gets a place when the round ends for another reason
+  kNow,         // the round ends for it, after a hold-off (rendezvous/core/membership_policy.h)
+  kCheckpoint,  // as kNow, but right after a checkpoint has been committed, so that no step is lost
+  kNever,       // it waits as a spare, and gets a place when the round ends for another reason
 };
 
 // What every node of a job must agree on. The first node to join defines it; a node that differs is

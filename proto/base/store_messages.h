@@ -1,4 +1,5 @@
-// Requests of workers to the job's store and to the exchange of NCCL unique ids, as plain values.
+// Requests of workers to the job's store, to the exchange of NCCL unique ids, and for the commit of a
+// checkpoint, as plain values.
 // Decoded from proto/store.proto; decided by rendezvous/core/store_core.
 //
 // Pure values.
@@ -60,8 +61,20 @@ struct UniqueIdExchange {
   absl::Duration timeout;
 };
 
+// May the checkpoint of `step` be published? Asked once all its parts are written, before the rename
+// that publishes it. Not a key of the store: the core of the job answers
+// (rendezvous/core/checkpoint_commit.h).
+//
+// Errors: kUnavailable: not now; train on, and ask again at the next checkpoint. kAborted: never; the
+// round of the request is over.
+struct CommitCheckpoint {
+  Instance instance;
+  ServerTerm term;  // the newest that the asker has heard of; 0: none
+  int64_t step = 0;
+};
+
 using StoreOperation = std::variant<StoreSet, StoreGet, StoreWait, StoreAdd, StoreCompareAndSet,
-                                    StoreDelete, UniqueIdExchange>;
+                                    StoreDelete, UniqueIdExchange, CommitCheckpoint>;
 
 struct StoreRequest {
   // Grows with each request of this agent; a repeated one gets the same answer.

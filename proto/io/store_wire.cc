@@ -1,5 +1,7 @@
 #include "proto/io/store_wire.h"
 
+#include <limits>
+
 #include "proto/io/wire_check.h"
 #include "proto/store.pb.h"
 
@@ -42,6 +44,12 @@ struct OperationEncoder {
     to->set_unique_id(op.unique_id);
     to->set_timeout_us(EncodeDuration(op.timeout));
   }
+  void operator()(const CommitCheckpoint& op) const {
+    proto::StoreRequest::CommitCheckpoint* to = out->mutable_commit_checkpoint();
+    to->set_instance(op.instance.value());
+    to->set_term(op.term.value());
+    to->set_step(op.step);
+  }
 };
 
 StoreWait DecodeWait(const proto::StoreRequest::Wait& in, WireCheck& check) {
@@ -64,6 +72,13 @@ UniqueIdExchange DecodeExchange(const proto::StoreRequest::ExchangeUniqueId& in,
   out.unique_id = check.Text("exchange.unique_id", in.unique_id(), kMaxUniqueIdBytes);
   out.timeout = check.Duration("exchange.timeout", in.timeout_us());
   return out;
+}
+
+CommitCheckpoint DecodeCommit(const proto::StoreRequest::CommitCheckpoint& in, WireCheck& check) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return {.instance = Instance(check.Range<int64_t>("commit.instance", in.instance(), 0, kMost)),
+          .term = ServerTerm(check.Range<int64_t>("commit.term", in.term(), 0, kMost)),
+          .step = check.Range<int64_t>("commit.step", in.step(), 0, kMost)};
 }
 
 StoreOperation DecodeOperation(const proto::StoreRequest& in, WireCheck& check) {
@@ -90,6 +105,8 @@ StoreOperation DecodeOperation(const proto::StoreRequest& in, WireCheck& check) 
       return StoreDelete{key(in.delete_().key())};
     case proto::StoreRequest::kExchangeUniqueId:
       return DecodeExchange(in.exchange_unique_id(), check);
+    case proto::StoreRequest::kCommitCheckpoint:
+      return DecodeCommit(in.commit_checkpoint(), check);
     case proto::StoreRequest::OPERATION_NOT_SET:
       break;
   }

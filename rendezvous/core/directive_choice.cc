@@ -49,6 +49,11 @@ Wait WaitWhileRunning(const JobState& state, const NodeState& node, MonoTime now
       return Wait{absl::StrCat(
           name, " is a spare: with --scale_up=never no running round ends for a node that comes")};
     }
+    if (state.settings->scale_up == ScaleUp::kCheckpoint) {
+      return Wait{absl::StrCat("a place is free; the running round ends for ", name,
+                               " after the next checkpoint that its program commits "
+                               "(--scale_up=checkpoint)")};
+    }
     if (const std::optional<MonoTime> growth = GrowthTime(state)) {
       return Wait{absl::StrCat("a place is free; the running round ends for ", name, " in ",
                                InWords(*growth - now))};

@@ -28,6 +28,33 @@ WorkerFailure UnexplainedFailure(const NodeState& member, const Assignment& assi
           .message = "the agent gave no details"};
 }
 
+bool HasNoProgress(const JobState& state) {
+  return state.committed_step >= 0 && state.restarts_without_commit >= kMaxRestartsWithoutCommit;
+}
+
+bool AsksForNoRestart(const JobState& state) {
+  return !state.failures.empty() && ExitCodeOf(state.failures.front().failure) == kExitDoNotRestart;
+}
+
+// `outcome` is a failure that ends the job; adds why it is not tried again.
+JobOutcome WithWhyNoRestart(const JobState& state, JobOutcome outcome) {
+  const int budget = state.settings->max_restarts;
+  if (state.restarts_used < budget && AsksForNoRestart(state)) {
+    absl::StrAppend(&outcome.reason, "; by this exit code it asks not to be started again");
+  } else if (state.restarts_used < budget && HasNoProgress(state)) {
+    outcome.exit_code = kExitNoProgress;
+    outcome.reason = absl::StrCat("no progress: ", state.restarts_without_commit,
+                                  " restarts in a row, and no checkpoint since that of step ",
+                                  state.committed_step, "; the last: ", outcome.reason);
+  } else if (budget > 0) {
+    absl::StrAppend(
+        &outcome.reason, "; ",
+        budget == 1 ? "the one restart is" : absl::StrCat("all ", budget, " restarts are"),
+        " used");
+  }
+  return outcome;
+}
+
 }  // namespace
 
 void RecordFailures(JobState& state, const NodeState& member, MonoTime now) {
@@ -53,20 +80,23 @@ std::vector<WorkerFailure> FailuresOf(const JobState& state) {
   return failures;
 }
 
+bool IsRestartPointless(const JobState& state) {
+  return HasNoProgress(state) || AsksForNoRestart(state);
+}
+
 JobOutcome OutcomeOfFailures(const JobState& state) {
   const WorkerFailure& root_cause = state.failures.front().failure;
-  std::string reason = InWords(root_cause);
-  const int budget = state.settings->max_restarts;
-  if (budget > 0) {
-    absl::StrAppend(
-        &reason, "; ",
-        budget == 1 ? "the one restart is" : absl::StrCat("all ", budget, " restarts are"),
-        " used");
-  }
-  return {.exit_code = ExitCodeOf(root_cause),
-          .reason = std::move(reason),
-          .root_cause = root_cause,
-          .failures = FailuresOf(state)};
+  JobOutcome outcome =
+      WithWhyNoRestart(state, {.exit_code = ExitCodeOf(root_cause), .reason = InWords(root_cause)});
+  outcome.root_cause = root_cause;
+  outcome.failures = FailuresOf(state);
+  return outcome;
+}
+
+JobOutcome OutcomeOfLoss(const JobState& state, const std::string& reason) {
+  JobOutcome outcome = WithWhyNoRestart(state, {.exit_code = kExitFailure, .reason = reason});
+  outcome.failures = FailuresOf(state);
+  return outcome;
 }
 
 JobOutcome OutcomeOfDeparture(const Departure& departure, std::string reason) {

@@ -17,8 +17,20 @@ inline constexpr size_t kMaxFailuresKept = 64;
 // instant: now minus the age in the report. Ranks that are not the member's are ignored.
 void RecordFailures(JobState& state, const NodeState& member, MonoTime now);
 
+// So many restarts for failures in a row without a checkpoint in between, and the job ends, if its
+// program has ever committed one: it would fail at the same step again. One that never commits says
+// nothing of its progress, and has max_restarts alone.
+inline constexpr int kMaxRestartsWithoutCommit = 5;
+
+// Another restart cannot help, though the budget may have some: no progress, or the first failing
+// worker has said so by its exit code (kExitDoNotRestart).
+bool IsRestartPointless(const JobState& state);
+
 // The outcome of state.failures, of which there is at least one. Root cause: the first failure.
 JobOutcome OutcomeOfFailures(const JobState& state);
+
+// A node of a static job that is gone and may not be replaced.
+JobOutcome OutcomeOfLoss(const JobState& state, const std::string& reason);
 
 // A node, or the host of this server, that ends the job by leaving.
 JobOutcome OutcomeOfDeparture(const Departure& departure, std::string reason);

@@ -208,6 +208,10 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
     out.push_back({key, SendStoreReply{from, std::move(reply)}});
     return out;
   }
+  if (const auto* commit = std::get_if<CommitCheckpoint>(&request.operation)) {
+    StepCore(job, CommitRequested{from, request.request_id, request.round, *commit}, now, out);
+    return out;
+  }
   if (!IsLiveMember(job->second.core->state(), from)) {
     const std::string why = absl::StrCat("this node is not a member of round ",
                                          ToString(job->second.core->state().round));
@@ -280,6 +284,8 @@ void JobTable::StepCore(Jobs::iterator job, const Event& event, MonoTime now,
   for (Effect& effect : job->second.core->Step(event, now)) {
     if (auto* directive = std::get_if<SendDirective>(&effect)) {
       out.push_back(Stamp(key, std::move(*directive)));
+    } else if (auto* reply = std::get_if<SendStoreReply>(&effect)) {
+      out.push_back({key, std::move(*reply)});
     } else if (auto* announce = std::get_if<Announce>(&effect)) {
       out.push_back({key, std::move(*announce)});
     } else {

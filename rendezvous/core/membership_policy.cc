@@ -49,7 +49,11 @@ std::optional<MonoTime> GrowthTime(const JobState& state) {
   if (state.settings->scale_up == ScaleUp::kNever) return std::nullopt;
   const absl::Duration hold_off =
       Doubled(kFirstGrowthHoldOff, state.hasty_changes, kMaxGrowthHoldOff);
-  return std::max(state.joined_since + kGatherNewcomers, state.running_since + hold_off);
+  const MonoTime earliest =
+      std::max(state.joined_since + kGatherNewcomers, state.running_since + hold_off);
+  if (state.settings->scale_up != ScaleUp::kCheckpoint) return earliest;
+  const bool has_come = state.committed_at && *state.committed_at >= earliest;
+  return has_come ? state.committed_at : std::nullopt;
 }
 
 MonoTime NextRelease(const JobState& state) {

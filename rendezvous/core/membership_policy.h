@@ -36,7 +36,8 @@ void RecordChange(JobState& state, const std::string& node_name, MonoTime now);
 bool IsHeldBack(const JobState& state, const std::string& node_name, MonoTime now);
 
 // When the running round ends for the nodes in `joined`; none if it does not: no place, no
-// newcomer, a static job, members that have finished, --scale_up=never.
+// newcomer, a static job, members that have finished, --scale_up=never, or --scale_up=checkpoint
+// before a checkpoint was committed that late.
 std::optional<MonoTime> GrowthTime(const JobState& state);
 
 // When the first of those held back is released; InfiniteFuture() if nobody is.

@@ -19,6 +19,7 @@ constexpr absl::Duration kRunningIfHeardWithin = absl::Seconds(30);
 JobOutcome OutcomeOf(const AgentReport& report, MonoTime now) {
   JobState state;
   state.settings = report.settings;
+  state.restarts_used = report.settings.max_restarts;
   for (const WorkerFailure& failure : report.failures) {
     state.failures.push_back({now - failure.age, failure});
   }

@@ -7,6 +7,7 @@
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "rendezvous/core/admission.h"
+#include "rendezvous/core/checkpoint_commit.h"
 #include "rendezvous/core/directive_choice.h"
 #include "rendezvous/core/job_outcome.h"
 #include "rendezvous/core/membership_policy.h"
@@ -258,6 +259,23 @@ void RendezvousCore::On(const HostLeaving& event, Turn& turn) {
   End(turn);
 }
 
+void RendezvousCore::On(const CommitRequested& event, Turn& turn) {
+  const absl::Status status = CheckCommit(
+      state_, event, {.term = options_.term, .instance = options_.instance, .now = turn.now});
+  turn.effects.push_back(
+      SendStoreReply{event.from, {.request_id = event.request_id, .status = status}});
+  if (!status.ok()) return;
+  state_.committed_at = turn.now;
+  state_.restarts_without_commit = 0;
+  const int64_t step = event.checkpoint.step;
+  if (step <= state_.committed_step) return;
+  state_.committed_step = step;
+  Note("checkpoint_committed",
+       absl::StrCat("the checkpoint of step ", step, " is committed by ",
+                    state_.nodes.at(event.from).report.node.name),
+       turn);
+}
+
 // --- Effects
 
 void RendezvousCore::Enter(JobPhase phase, Turn& turn) {
@@ -291,6 +309,9 @@ namespace {
 struct EffectPrinter {
   std::string operator()(const SendDirective& e) const {
     return absl::StrCat("send ", ToString(e.to), " ", muster::ToString(e.directive.body));
+  }
+  std::string operator()(const SendStoreReply& e) const {
+    return absl::StrCat("reply ", ToString(e.to), " ", e.reply.status.ToString());
   }
   std::string operator()(const Announce& e) const {
     return absl::StrCat("announce ", e.event, " round=", ToString(e.round), " \"", e.reason, "\"");

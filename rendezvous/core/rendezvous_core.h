@@ -14,6 +14,7 @@
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/core/round_state.h"
+#include "rendezvous/core/store_core.h"
 
 namespace muster::rendezvous {
 
@@ -31,8 +32,16 @@ struct HostLeaving {
   Departure departure;
   std::string host_name;
 };
+// A worker of the agent asks whether it may publish a checkpoint (CommitCheckpoint in
+// proto/base/store_messages.h).
+struct CommitRequested {
+  Incarnation from;
+  uint64_t request_id = 0;
+  Round round;
+  CommitCheckpoint checkpoint;
+};
 struct Tick {};
-using Event = std::variant<AgentReported, AgentDisconnected, HostLeaving, Tick>;
+using Event = std::variant<AgentReported, AgentDisconnected, HostLeaving, CommitRequested, Tick>;
 
 // What the shell must do. Sending twice is harmless: directives are complete statements.
 struct SendDirective {
@@ -51,7 +60,7 @@ struct Announce {
 struct Retire {
   friend bool operator==(const Retire&, const Retire&) = default;
 };
-using Effect = std::variant<SendDirective, Announce, Retire>;
+using Effect = std::variant<SendDirective, SendStoreReply, Announce, Retire>;
 std::string ToString(const Effect& effect);
 
 struct CoreOptions {
@@ -75,8 +84,8 @@ class RendezvousCore {
   explicit RendezvousCore(CoreOptions options);
 
   // Applies `event` at `now` and returns what the shell must do, in this order. `now` must not go
-  // back. Every AgentReported is answered by one SendDirective at least. The first report defines
-  // the settings. `revision` of directives is left 0: JobTable numbers those of all its jobs on
+  // back. Every AgentReported is answered by one SendDirective at least, and every CommitRequested by
+  // one SendStoreReply. The first report defines the settings. `revision` of directives is left 0: JobTable numbers those of all its jobs on
   // their way out.
   std::vector<Effect> Step(const Event& event, MonoTime now);
 
@@ -100,6 +109,7 @@ class RendezvousCore {
   void On(const AgentReported& event, Turn& turn);
   void On(const AgentDisconnected& event, Turn& turn);
   void On(const HostLeaving& event, Turn& turn);
+  void On(const CommitRequested& event, Turn& turn);
   void On(const Tick&, Turn&) {}
 
   // The answer to a report that changes nothing; none if the report counts.

@@ -102,9 +102,7 @@ void RendezvousCore::Lose(Incarnation node, const std::string& reason,
   if (ends_job) {
     BeginEnding(OutcomeOfDeparture(*departure, reason), true, turn);
   } else if (is_missed && is_static) {
-    RestartOrEnd(reason, true,
-                 {.exit_code = kExitFailure, .reason = reason, .failures = FailuresOf(state_)},
-                 turn);
+    RestartOrEnd(reason, true, OutcomeOfLoss(state_, reason), turn);
   } else if (is_missed) {
     EndRound(StopCause::kMembershipChange, reason, true, turn);
   }

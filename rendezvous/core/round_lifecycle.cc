@@ -119,6 +119,7 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   state_.failures.clear();
   state_.stop.reset();
   state_.running_since = turn.now;
+  state_.committed_at.reset();
   Enter(JobPhase::kRunning, turn);
   const int num_nodes = static_cast<int>(state_.members.size());
   Note("round_completed",
@@ -131,11 +132,12 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
 void RendezvousCore::RestartOrEnd(const std::string& reason, bool peer_lost, JobOutcome outcome,
                                   Turn& turn) {
   const int budget = state_.settings->max_restarts;
-  if (state_.restarts_used == budget) {
+  if (state_.restarts_used == budget || IsRestartPointless(state_)) {
     BeginEnding(std::move(outcome), peer_lost, turn);
     return;
   }
   ++state_.restarts_used;
+  ++state_.restarts_without_commit;
   EndRound(StopCause::kRestart,
            absl::StrCat("restart ", state_.restarts_used, " of ", budget, ": ", reason), peer_lost,
            turn);

@@ -92,6 +92,11 @@ struct JobRecord {
   int quick_ends = 0;     // rounds in a row that ended within ten seconds
   absl::btree_map<std::string, NodeHistory> histories;  // by node name, at most kMaxNodeHistories
 
+  // The newest checkpoint that was committed, in any round; -1: none.
+  int64_t committed_step = -1;
+  // Restarts for failures since then, or since the job began.
+  int restarts_without_commit = 0;
+
   std::optional<JobOutcome> outcome;  // provisional while kEnding: failures still come in
 };
 
@@ -117,7 +122,8 @@ struct JobState : JobRecord {
   absl::btree_set<Incarnation> in_round;   // members whose workers may be alive, or that succeeded
   absl::btree_set<Incarnation> succeeded;  // members whose workers have all ended with 0
   MonoTime running_since;
-  std::optional<StopRound> stop;  // what members are told while they are still in the round
+  std::optional<MonoTime> committed_at;  // the newest checkpoint of this round
+  std::optional<StopRound> stop;         // what members are told while they are still in the round
 
   // The round being formed. Nodes that want a place, by join_order (waiting_list.h):
   absl::btree_map<uint64_t, Incarnation> joined;  // ready

@@ -262,6 +262,12 @@ void StoreCore::Apply(Incarnation from, uint64_t id, const UniqueIdExchange& op,
        out);
 }
 
+void StoreCore::Apply(Incarnation from, uint64_t id, const CommitCheckpoint&, MonoTime,
+                      Replies& out) {
+  Answer(from, id,
+         absl::InvalidArgumentError("a checkpoint is committed by the job, not by its store"), out);
+}
+
 absl::StatusOr<StoreCore::Exchange*> StoreCore::FindExchange(const UniqueIdExchange& op) {
   MUSTER_RETURN_IF_ERROR(CheckExchange(op));
   const std::string group = absl::StrCat("group '", op.group, "' (nonce ", op.nonce, ")");

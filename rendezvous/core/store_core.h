@@ -107,6 +107,7 @@ class StoreCore {
              Replies& out);
   void Apply(Incarnation from, uint64_t id, const StoreDelete& op, MonoTime now, Replies& out);
   void Apply(Incarnation from, uint64_t id, const UniqueIdExchange& op, MonoTime now, Replies& out);
+  void Apply(Incarnation from, uint64_t id, const CommitCheckpoint& op, MonoTime now, Replies& out);
 
   // Sets a key within the limits, and answers who waited for it.
   absl::Status Put(const std::string& key, std::string value, Replies& out);

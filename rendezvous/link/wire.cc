@@ -34,6 +34,32 @@ std::string Printable(WireCheck& check, absl::string_view field, const std::stri
   return text;
 }
 
+proto::ScaleUp EncodeScaleUp(ScaleUp scale_up) {
+  switch (scale_up) {
+    case ScaleUp::kNow:
+      return proto::SCALE_UP_NOW;
+    case ScaleUp::kCheckpoint:
+      return proto::SCALE_UP_CHECKPOINT;
+    case ScaleUp::kNever:
+      return proto::SCALE_UP_NEVER;
+  }
+  return proto::SCALE_UP_UNSPECIFIED;
+}
+
+ScaleUp DecodeScaleUp(proto::ScaleUp scale_up, WireCheck& check) {
+  switch (scale_up) {
+    case proto::SCALE_UP_NOW:
+      return ScaleUp::kNow;
+    case proto::SCALE_UP_CHECKPOINT:
+      return ScaleUp::kCheckpoint;
+    case proto::SCALE_UP_NEVER:
+      return ScaleUp::kNever;
+    default:
+      check.Require(false, "scale_up", "is a value that this version does not know");
+      return ScaleUp::kNow;
+  }
+}
+
 void Encode(const RendezvousSettings& in, proto::Settings* out) {
   out->set_min_nodes(in.min_nodes);
   out->set_max_nodes(in.max_nodes);
@@ -44,7 +70,7 @@ void Encode(const RendezvousSettings& in, proto::Settings* out) {
   out->set_close_timeout_us(EncodeDuration(in.close_timeout));
   out->set_shutdown_timeout_us(EncodeDuration(in.shutdown_timeout));
   out->set_orphan_timeout_us(EncodeDuration(in.orphan_timeout));
-  out->set_scale_up(in.scale_up == ScaleUp::kNever ? proto::SCALE_UP_NEVER : proto::SCALE_UP_NOW);
+  out->set_scale_up(EncodeScaleUp(in.scale_up));
 }
 
 RendezvousSettings Decode(const proto::Settings& in, WireCheck& check) {
@@ -59,9 +85,7 @@ RendezvousSettings Decode(const proto::Settings& in, WireCheck& check) {
   out.close_timeout = check.Duration("close_timeout", in.close_timeout_us());
   out.shutdown_timeout = check.Duration("shutdown_timeout", in.shutdown_timeout_us());
   out.orphan_timeout = check.Duration("orphan_timeout", in.orphan_timeout_us());
-  check.Require(in.scale_up() == proto::SCALE_UP_NOW || in.scale_up() == proto::SCALE_UP_NEVER,
-                "scale_up", "is a value that this version does not know");
-  out.scale_up = in.scale_up() == proto::SCALE_UP_NEVER ? ScaleUp::kNever : ScaleUp::kNow;
+  out.scale_up = DecodeScaleUp(in.scale_up(), check);
   return out;
 }
 

@@ -19,7 +19,7 @@ class Report;
 
 namespace muster::rendezvous {
 
-inline constexpr int kProtocolVersion = 2;
+inline constexpr int kProtocolVersion = 3;
 // To the server: one report, or one request to the store. To an agent: one directive, or one reply of
 // the store with its values.
 inline constexpr int kMaxMessageBytes = 4 << 20;

@@ -6,18 +6,67 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/exit_codes.h"
+#include "rendezvous/core/membership_policy.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
 namespace {
 
 constexpr size_t kEffectsKept = 60;
-// Rounds that a job may have for each thing that happened to it, and besides.
+// Each thing that happens may end a round, and bring a node back for which another ends.
 constexpr int kRoundsPerDisturbance = 2;
-constexpr int kRoundsAnyway = 8;
-constexpr int kRoundsWithFlapping = 20;
+
+// Rounds that the policy grants a node that flaps for `time`, in a job that can do without it: its
+// first going is free, and its next ones come after hold-backs that double; a round ends for its
+// coming back after hold-offs that double.
+int RoundsOfOneHeldBack(absl::Duration time) {
+  int rounds = 2;
+  absl::Duration hold = rendezvous::kFirstHoldBack;
+  for (absl::Duration at; at <= time; at += hold, hold *= 2) ++rounds;
+  absl::Duration hold_off = rendezvous::kFirstGrowthHoldOff;
+  for (absl::Duration at = hold_off; at <= time; hold_off *= 2, at += hold_off) ++rounds;
+  return rounds;
+}
+
+// In one that cannot, each going costs what its lease had left to run.
+int RoundsOfOneNeeded(absl::Duration time) {
+  const LeaseSettings lease;
+  return 1 + static_cast<int>(time / (lease.duration - lease.renew_interval));
+}
 
 }  // namespace
+
+int SimCluster::RoundsBound(int job) const {
+  const JobFate& fate = fates_[job];
+  const SimJobPlan& plan = plan_.jobs[job];
+  const int others = 1 + kRoundsPerDisturbance * fate.disturbances + plan.num_late + plan.num_nodes;
+  if (plan_.flapping == 0) return others;
+  const absl::Duration time = fate.last_round_at.since_zero();
+  const char* const flapping[] = {"flapping", "duplication", "impostors"};
+  const bool is_needed = plan.settings.is_static || plan.num_nodes <= plan.settings.min_nodes;
+  const bool is_held_back = !is_needed && HasOnly(plan_, flapping);
+  return others + (is_held_back ? RoundsOfOneHeldBack(time) : RoundsOfOneNeeded(time));
+}
+
+void SimCluster::CheckCommit(const rendezvous::SendStoreReply& reply) {
+  const Node& node = nodes_.at(reply.to);
+  const auto asked = node.commits.find(reply.reply.request_id);
+  if (asked == node.commits.end()) return;
+  if (!reply.reply.status.ok()) {
+    ++coverage_.commits_refused;
+    return;
+  }
+  ++coverage_.commits;
+  const Assignment& of = asked->second;
+  if (std::pair(of.instance, of.round) != fates_[node.job].newest_round) {
+    Fail(absl::StrCat("C10: ", node.name, " publishes a checkpoint of round ", ToString(of.round),
+                      ", and the newest is ", ToString(fates_[node.job].newest_round.second)));
+  }
+  const LeaseSettings lease;
+  if (!node.heard_at || ServerNow() - *node.heard_at >= lease.duration + lease.margin) {
+    Fail(absl::StrCat("C10: ", node.name, " publishes a checkpoint though its lease has ended"));
+  }
+}
 
 void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
   const RoundKey key(node.job, assignment.instance, assignment.round);
@@ -85,13 +134,22 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
     coverage_.unrecorded_rounds += announce->event == "job_unrecorded";
     coverage_.silences += announce->event == "silence_ended";
     fates_[job].disturbances += is_restart;
+    const rendezvous::JobState* state = table_->FindState(effect.job);
+    coverage_.growths_at_commits += is_stop && absl::EndsWith(announce->reason, " joined") &&
+                                    state != nullptr && state->committed_at == ServerNow();
     if (announce->event != "round_completed") return;
     ++coverage_.rounds;
     ++fates_[job].rounds;
-    const rendezvous::JobState* state = table_->FindState(effect.job);
+    fates_[job].last_round_at = schedule_.now();
     if (state != nullptr && !state->members.empty()) {
-      CheckNewRound(job, state->assignments.begin()->second.instance, announce->round);
+      const Instance instance = state->assignments.begin()->second.instance;
+      fates_[job].newest_round = {instance, announce->round};
+      CheckNewRound(job, instance, announce->round);
     }
+    return;
+  }
+  if (const auto* reply = std::get_if<rendezvous::SendStoreReply>(&effect.effect)) {
+    CheckCommit(*reply);
     return;
   }
   const auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect);
@@ -173,13 +231,10 @@ std::string SimCluster::CheckEnd() const {
   if (table_ != nullptr && table_->size() != 0) return "the server still knows a job";
   for (size_t job = 0; job < fates_.size(); ++job) {
     const JobFate& fate = fates_[job];
-    const int bound = kRoundsAnyway + kRoundsPerDisturbance * fate.disturbances +
-                      plan_.jobs[job].num_late + plan_.jobs[job].num_nodes;
-    if (fate.rounds > bound) return absl::StrCat("C9: ", fate.rounds, " rounds of job ", job);
-    const char* const flapping[] = {"flapping"};
-    const bool only_flaps = plan_.flapping > 0 && HasOnly(plan_, flapping);
-    if (only_flaps && !plan_.jobs[job].settings.is_static && fate.rounds > kRoundsWithFlapping) {
-      return absl::StrCat("C9: ", fate.rounds, " rounds beside one flapping node");
+    if (const int bound = RoundsBound(static_cast<int>(job)); fate.rounds > bound) {
+      return absl::StrCat("C9: ", fate.rounds, " rounds of job ", job, ", at most ", bound,
+                          " expected after ", fate.disturbances, " disturbances in ",
+                          absl::FormatDuration(fate.last_round_at.since_zero()));
     }
     const bool succeeded = [&] {
       for (const auto& [unused, outcome] : fate.outcomes) {

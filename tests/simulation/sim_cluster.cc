@@ -28,6 +28,9 @@ void SimCoverage::Add(const SimCoverage& other) {
   held_back += other.held_back;
   unique_ids += other.unique_ids;
   strangers_survived += other.strangers_survived;
+  commits += other.commits;
+  commits_refused += other.commits_refused;
+  growths_at_commits += other.growths_at_commits;
 }
 
 SimPlan SimCluster::PlanOf(uint64_t seed) {

@@ -16,7 +16,10 @@
 //   C6: once accepted, an agent ends by nothing but its job's end, its own departure, or a deadline.
 //   C7: where only the server and the way to it fail, no worker is signalled.
 //   C8: the store of a round gives what was put there in that round, and a unique id from its rank 0.
-//   C9: rounds are bounded by what happened: a flapping node does not stop progress.
+//   C9: rounds are bounded: at most two for each thing that happened, and one for each node that comes. A
+//       node that flaps has no more than the membership policy grants it, however often it does.
+//   C10: a checkpoint is committed only by a member of the newest round of all server lives, whose lease
+//       runs.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +53,9 @@ struct SimCoverage {
   int held_back = 0;           // a node came and went too often
   int unique_ids = 0;          // handed to a rank
   int strangers_survived = 0;  // an accepted agent met an impostor
+  int commits = 0;
+  int commits_refused = 0;
+  int growths_at_commits = 0;  // a round ended for a newcomer right after a checkpoint
   void Add(const SimCoverage& other);
 };
 
@@ -97,6 +103,7 @@ class SimCluster {
     bool has_lapsed = false;  // its lease, while it ran its round
     uint64_t store_requests = 0;
     std::map<uint64_t, std::string> expected;  // by request id: what each value must be
+    std::map<uint64_t, Assignment> commits;    // by request id: of which round each is
     std::optional<JobOutcome> told;            // the newest EndJob that has reached it
     std::optional<JobOutcome> finished;        // as it ended
   };
@@ -106,8 +113,11 @@ class SimCluster {
     bool person_asked = false;
     bool node_broke = false;  // guardian, ports, unkillable workers, loss of a static job's node
     bool was_host_lost = false;
-    int disturbances = 0;
+    int disturbances = 0;  // but for the flapping of a node
     int rounds = 0;
+    MonoTime last_round_at;
+    std::pair<Instance, Round> newest_round;
+    int64_t step = 0;
     std::map<Instance, JobOutcome> outcomes;
   };
 
@@ -127,7 +137,8 @@ class SimCluster {
   void ScheduleExit(Node& node, LocalRank local_rank, absl::Duration delay,
                     std::optional<WorkerFailure> failure);
   void UseStore(Node& node);
-  void SendStoreRequest(Node& node, StoreOperation operation, const std::string& expected);
+  void Checkpoint(Incarnation id, const Assignment& of);
+  uint64_t SendStoreRequest(Node& node, StoreOperation operation, const std::string& expected);
   void OnStoreReply(Incarnation to, const StoreReply& reply);
 
   // --- sim_server.cc
@@ -163,6 +174,9 @@ class SimCluster {
   // --- sim_checks.cc
   void CheckAssignment(Node& node, const Assignment& assignment);
   void CheckNewRound(int job, Instance instance, Round round);
+  void CheckCommit(const rendezvous::SendStoreReply& reply);
+  // C9.
+  int RoundsBound(int job) const;
   void Observe(const rendezvous::JobTable::JobEffect& effect);
   void ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome);
   // Families that harm nobody but the server and the ways to it.

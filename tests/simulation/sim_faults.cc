@@ -99,7 +99,8 @@ void SimCluster::InjectServerFaults() {
 void SimCluster::Crash(Node& node, bool is_back_soon) {
   Trace(node.name, "crashes");
   JobFate& fate = fates_[node.job];
-  ++fate.disturbances;
+  const bool is_flapping = is_back_soon && !node.hosts;
+  fate.disturbances += !is_flapping;
   if (JobOf(node).settings.is_static) fate.node_broke = true;
   node.is_alive = false;
   node.is_connected = false;

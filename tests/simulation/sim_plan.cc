@@ -41,6 +41,17 @@ constexpr double kMost[] = {0.2,       0.3,       0.2,      1.0 / 30, 1.0 / 120,
                             0.05,      0.2,       0.3,      0.02};
 static_assert(std::size(kMost) == std::size(kFamilies));
 
+ScaleUp DrawScaleUp(SimRandom& random) {
+  const double kind = random.Unit();
+  return kind < 0.2 ? ScaleUp::kNever : kind < 0.4 ? ScaleUp::kCheckpoint : ScaleUp::kNow;
+}
+
+absl::string_view InWords(ScaleUp scale_up) {
+  return scale_up == ScaleUp::kNever        ? "never"
+         : scale_up == ScaleUp::kCheckpoint ? "checkpoint"
+                                            : "now";
+}
+
 SimJobPlan DrawJob(SimRandom& random) {
   SimJobPlan job;
   const int min_nodes = random.Between(1, 4);
@@ -54,12 +65,13 @@ SimJobPlan DrawJob(SimRandom& random) {
                   .close_timeout = absl::Seconds(30),
                   .shutdown_timeout = absl::Seconds(random.Between(2, 10)),
                   .orphan_timeout = absl::Minutes(3),
-                  .scale_up = random.Chance(0.2) ? ScaleUp::kNever : ScaleUp::kNow};
+                  .scale_up = DrawScaleUp(random)};
   job.num_nodes = random.Between(job.settings.min_nodes, job.settings.max_nodes);
   job.num_late = is_static ? 0 : random.Between(0, 2);
   job.local_world_size = random.Between(1, 3);
   job.start_spread = absl::Seconds(random.Between(0, 20));
   job.work = absl::Seconds(random.Between(5, 60));
+  if (random.Chance(0.5)) job.checkpoint_every = absl::Seconds(random.Between(1, 15));
   return job;
 }
 
@@ -93,7 +105,8 @@ std::string ToString(const SimPlan& plan) {
                     job.local_world_size, " min=", job.settings.min_nodes,
                     " max=", job.settings.max_nodes, " restarts=", job.settings.max_restarts,
                     " static=", job.settings.is_static,
-                    " never=", job.settings.scale_up == ScaleUp::kNever, "}");
+                    " scale_up=", InWords(job.settings.scale_up),
+                    " checkpoints=", absl::FormatDuration(job.checkpoint_every), "}");
   }
   for (const SimFamily& family : kFamilies) {
     if (plan.*family.rate > 0) absl::StrAppend(&text, " ", family.name, "=", plan.*family.rate);

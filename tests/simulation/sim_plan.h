@@ -18,7 +18,8 @@ struct SimJobPlan {
   int num_late = 0;   // more of them later
   int local_world_size = 1;
   absl::Duration start_spread;
-  absl::Duration work;  // how long the workers of a round have to work
+  absl::Duration work;              // how long the workers of a round have to work
+  absl::Duration checkpoint_every;  // zero: the program commits none
 };
 
 struct SimPlan {

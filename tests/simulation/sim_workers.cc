@@ -37,6 +37,23 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment) {
     Node& owner = nodes_.at(id);
     if (owner.is_alive && owner.assignment->round == round) UseStore(owner);
   });
+  const absl::Duration every = JobOf(node).checkpoint_every;
+  if (every == absl::ZeroDuration() || assignment.node_rank.value() != 0) return;
+  schedule_.After(every, [this, id = node.incarnation, assignment] { Checkpoint(id, assignment); });
+}
+
+// Rank 0 has written a checkpoint, and asks whether it may publish it.
+void SimCluster::Checkpoint(Incarnation id, const Assignment& of) {
+  Node& node = nodes_.at(id);
+  const bool is_same =
+      node.assignment->instance == of.instance && node.assignment->round == of.round;
+  if (!node.is_alive || !is_same || !node.workers.front().alive) return;
+  // A stopped agent passes nothing on.
+  if (!node.is_paused && node.is_connected) {
+    const CommitCheckpoint commit{.instance = of.instance, .step = ++fates_[node.job].step};
+    node.commits[SendStoreRequest(node, commit, "")] = of;
+  }
+  schedule_.After(JobOf(node).checkpoint_every, [this, id, of] { Checkpoint(id, of); });
 }
 
 void SimCluster::SignalWorkers(Node& node, int signal) {
@@ -96,10 +113,10 @@ void SimCluster::UseStore(Node& node) {
                    "id of " + tag);
 }
 
-void SimCluster::SendStoreRequest(Node& node, StoreOperation operation,
-                                  const std::string& expected) {
-  if (!node.is_connected) return;
+uint64_t SimCluster::SendStoreRequest(Node& node, StoreOperation operation,
+                                      const std::string& expected) {
   const uint64_t id = ++node.store_requests;
+  if (!node.is_connected) return id;
   node.expected[id] = expected;
   const StoreRequest request{
       .request_id = id, .round = node.assignment->round, .operation = std::move(operation)};
@@ -110,6 +127,7 @@ void SimCluster::SendStoreRequest(Node& node, StoreOperation operation,
               return table_->OnStoreRequest(KeyOf(nodes_.at(from).job), from, request, ServerNow());
             });
           });
+  return id;
 }
 
 void SimCluster::OnStoreReply(Incarnation to, const StoreReply& reply) {

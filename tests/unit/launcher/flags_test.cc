@@ -298,7 +298,7 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--nnodes=4:2", "0 < MIN <= MAX"},
       {"--max_restarts=-1", "expected 0 or more"},
       {"--max_restarts=x", "expected a whole number"},
-      {"--scale_up=checkpoint", "expected"},
+      {"--scale_up=always", "expected"},
       {"--nproc_per_node=tpu", "expected a number, auto, cpu, gpu"},
       {"--nproc_per_node=0", "expected 1 to 4096"},
       {"--local_ranks_filter=a", "expected local ranks"},

@@ -87,6 +87,16 @@ class CoreUnderTest {
                            .age = age}};
     return SendPhase(n, AgentPhase::kFailed);
   }
+  // A worker of node n asks whether it may publish; the answer.
+  absl::Status Commit(int n, int64_t step) { return Commit(n, told_[n], {Instance(5), {}, step}); }
+  absl::Status Commit(int n, Round round, CommitCheckpoint checkpoint) {
+    Step(CommitRequested{Incarnation(n), ++commits_, round, checkpoint});
+    for (const Effect& effect : effects) {
+      const auto* reply = std::get_if<SendStoreReply>(&effect);
+      if (reply != nullptr && reply->reply.request_id == commits_) return reply->reply.status;
+    }
+    return absl::InternalError("no answer");
+  }
   const std::vector<Effect>& Leave(int n, Departure departure) {
     Report(n).departure = std::move(departure);
     return SendPhase(n, AgentPhase::kLeaving);
@@ -158,6 +168,7 @@ class CoreUnderTest {
   RendezvousCore core_;
   absl::btree_map<int, AgentReport> reports_;
   absl::btree_map<int, Round> told_;
+  uint64_t commits_ = 0;
 };
 
 }  // namespace muster::rendezvous

@@ -125,6 +125,56 @@ TEST_F(GrowthTest, NeverEndsARoundWithScaleUpNever) {
   EXPECT_THAT(job.Told<Wait>(2)->text, HasSubstr("--scale_up=never"));
 }
 
+class GrowthAtCheckpointTest : public GrowthTest {
+ protected:
+  // Node 1 runs, and node 2 would come in.
+  CoreUnderTest& Growable() {
+    RendezvousSettings settings = Settings(1, 3);
+    settings.scale_up = ScaleUp::kCheckpoint;
+    CoreUnderTest& job = Job(settings);
+    job.Join(1);
+    job.Advance(30, {1});
+    job.SendPhase(1, AgentPhase::kRunning);
+    job.Join(2);
+    return job;
+  }
+};
+
+TEST_F(GrowthAtCheckpointTest, LetsTheRoundRunUntilACheckpointIsCommitted) {
+  CoreUnderTest& job = Growable();
+  ASSERT_NE(job.Told<Wait>(2), nullptr);
+  EXPECT_THAT(job.Told<Wait>(2)->text, HasSubstr("after the next checkpoint"));
+  job.Advance(3600, {1, 2});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
+  EXPECT_EQ(job.state().phase, JobPhase::kForming);
+  EXPECT_EQ(job.state().forming_reason, "node2 joined");
+}
+
+TEST_F(GrowthAtCheckpointTest, KeepsTheHoldOff) {
+  CoreUnderTest& job = Growable();
+  job.Advance(9, {1, 2});
+  EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
+  job.Advance(100, {1, 2});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  EXPECT_EQ(job.Commit(1, 200), absl::OkStatus());
+  EXPECT_EQ(job.state().phase, JobPhase::kForming);
+}
+
+TEST_F(GrowthAtCheckpointTest, ACheckpointBeforeTheNewcomerCameIsNoneForIt) {
+  RendezvousSettings settings = Settings(1, 3);
+  settings.scale_up = ScaleUp::kCheckpoint;
+  CoreUnderTest& job = Job(settings);
+  job.Join(1);
+  job.Advance(30, {1});
+  job.SendPhase(1, AgentPhase::kRunning);
+  job.Advance(60, {1});
+  EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
+  job.Join(2);
+  job.Advance(100, {1, 2});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+}
+
 TEST_F(GrowthTest, ASpareTakesAPlaceWhenTheRoundEndsForAnotherReason) {
   RendezvousSettings settings = Settings(1, 2, 1);
   settings.scale_up = ScaleUp::kNever;

@@ -232,12 +232,33 @@ TEST_P(StoreRequestOnTheWire, KeepsAndFillsEveryField) {
   EXPECT_EQ(again.SerializeAsString(), message.SerializeAsString());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Operations, StoreRequestOnTheWire,
-    testing::Values(StoreSet{"key", "value"}, StoreGet{"key"},
-                    StoreWait{{"a", "b"}, absl::Seconds(3)}, StoreAdd{"key", -5},
-                    StoreCompareAndSet{"key", "old", "new"}, StoreDelete{"key"},
-                    UniqueIdExchange{"group", 2, 1, 4, "id", absl::Seconds(3)}));
+INSTANTIATE_TEST_SUITE_P(Operations, StoreRequestOnTheWire,
+                         testing::Values(StoreSet{"key", "value"}, StoreGet{"key"},
+                                         StoreWait{{"a", "b"}, absl::Seconds(3)},
+                                         StoreAdd{"key", -5},
+                                         StoreCompareAndSet{"key", "old", "new"},
+                                         StoreDelete{"key"},
+                                         UniqueIdExchange{"group", 2, 1, 4, "id", absl::Seconds(3)},
+                                         CommitCheckpoint{Instance(7), ServerTerm(8), 900}));
+
+TEST(StoreRequestFromTheWire, IsRefusedWithANegativeStep) {
+  proto::StoreRequest message;
+  message.mutable_commit_checkpoint()->set_step(-1);
+  EXPECT_EQ(Decode(message).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+class ScaleUpOnTheWire : public testing::TestWithParam<ScaleUp> {};
+
+TEST_P(ScaleUpOnTheWire, IsKept) {
+  FencedReport report = FilledReport();
+  report.report.settings.scale_up = GetParam();
+  const auto back = RoundTrip<proto::Report>(report);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->report.settings.scale_up, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, ScaleUpOnTheWire,
+                         testing::Values(ScaleUp::kNow, ScaleUp::kCheckpoint, ScaleUp::kNever));
 
 TEST(StoreRequestFromTheWire, IsRefusedWithoutAnOperation) {
   EXPECT_EQ(Decode(proto::StoreRequest()).status().code(), absl::StatusCode::kInvalidArgument);

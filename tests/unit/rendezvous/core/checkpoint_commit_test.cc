@@ -1,0 +1,168 @@
+#include "rendezvous/core/checkpoint_commit.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/base/exit_codes.h"
+#include "rendezvous/core/job_outcome.h"
+#include "rendezvous/core/job_table.h"
+#include "tests/unit/rendezvous/core/core_builders.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class CommitTest : public testing::Test {
+ protected:
+  CoreUnderTest& Job(RendezvousSettings settings) {
+    job_.emplace(settings);
+    return *job_;
+  }
+  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
+  std::optional<CoreUnderTest> job_;
+};
+
+TEST_F(CommitTest, IsAMembersOfTheRunningRound) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
+  EXPECT_EQ(job.state().committed_step, 100);
+  EXPECT_EQ(job.Commit(2, 100), absl::OkStatus()) << "asking again does no harm";
+}
+
+TEST_F(CommitTest, IsNotThatOfANodeWithoutAPlace) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(2);
+  EXPECT_TRUE(absl::IsAborted(job.Commit(2, Round(0), {Instance(5), {}, 100})));
+  EXPECT_EQ(job.state().committed_step, -1);
+}
+
+TEST_F(CommitTest, IsNeverThatOfARoundThatIsOver) {
+  CoreUnderTest& job = Job(Settings(1, 1, 1));
+  job.RunWith(1);
+  job.Fail(1);
+  job.Join(1);
+  ASSERT_EQ(job.state().round, Round(1));
+  const absl::Status refused = job.Commit(1, Round(0), {Instance(5), {}, 100});
+  EXPECT_TRUE(absl::IsAborted(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("round 0 is over"));
+}
+
+TEST_F(CommitTest, IsNeverThatOfAnotherInstance) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  EXPECT_TRUE(absl::IsAborted(job.Commit(1, Round(0), {Instance(4), {}, 100})));
+}
+
+TEST_F(CommitTest, IsStillAMembersWhileItsRoundIsBeingStopped) {
+  CoreUnderTest& job = Job(Settings(2, 2, 1));
+  job.RunWith(2);
+  job.Fail(1);
+  ASSERT_EQ(job.state().phase, JobPhase::kForming);
+  EXPECT_EQ(job.Commit(2, 100), absl::OkStatus());
+  job.Join(2);
+  EXPECT_TRUE(absl::IsAborted(job.Commit(2, 101))) << "it has stopped";
+}
+
+TEST_F(CommitTest, WaitsForANodeThatHasLostItsConnectionToReport) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Step(AgentDisconnected{Incarnation(1)});
+  const absl::Status refused = job.Commit(1, 100);
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("not committed now: node1 was not heard of"));
+  job.Send(1);
+  EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
+}
+
+TEST_F(CommitTest, IsNotThatOfANodeWhoseLeaseHasEndedThoughNobodyWasHeard) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.now = job.now + absl::Seconds(20);
+  EXPECT_TRUE(absl::IsUnavailable(job.Commit(1, 100)));
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning) << "it has its place still";
+}
+
+TEST_F(CommitTest, IsNotForAServerOlderThanTheAskersNewest) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  const absl::Status refused = job.Commit(1, Round(0), {Instance(5), ServerTerm(2), 100});
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("older than term 2"));
+}
+
+TEST(CommitThroughTheTable, IsAnsweredAsARequestToTheStoreIs) {
+  JobTable table({.term = ServerTerm(1)});
+  const JobKey key{"", "a"};
+  AgentReport report{.sequence = 1, .node = Describe("node1"), .settings = Settings(1, 1)};
+  table.OnReport(key, Incarnation(1), report, At(100));
+  const Instance instance = FirstInstanceOf(ServerTerm(1));
+  const auto effects = table.OnStoreRequest(
+      key, Incarnation(1), {9, Round(0), CommitCheckpoint{instance, ServerTerm(1), 50}}, At(101));
+  ASSERT_FALSE(effects.empty());
+  const auto* reply = std::get_if<SendStoreReply>(&effects.front().effect);
+  ASSERT_NE(reply, nullptr);
+  EXPECT_EQ(reply->reply.request_id, 9u);
+  EXPECT_EQ(reply->reply.status, absl::OkStatus());
+  EXPECT_EQ(table.FindState(key)->committed_step, 50);
+}
+
+// --- What commits say of a program's progress
+
+class ProgressTest : public CommitTest {
+ protected:
+  // Fails until a restart is refused, at most `times`.
+  int RestartsUntilTheEnd(CoreUnderTest& job, int times) {
+    for (int i = 0; i < times; ++i) {
+      job.Advance(20, {1});
+      job.Fail(1);
+      if (job.state().phase != JobPhase::kForming) return i;
+      job.Join(1);
+      job.Advance(20, {1});
+      job.SendPhase(1, AgentPhase::kRunning);
+    }
+    return times;
+  }
+};
+
+TEST_F(ProgressTest, AJobThatCommittedOnceAndGetsNoFurtherEnds) {
+  CoreUnderTest& job = Job(Settings(1, 1, 100));
+  job.RunWith(1);
+  EXPECT_EQ(job.Commit(1, 700), absl::OkStatus());
+  EXPECT_EQ(RestartsUntilTheEnd(job, 20), kMaxRestartsWithoutCommit);
+  ASSERT_TRUE(job.state().outcome.has_value());
+  EXPECT_EQ(job.state().outcome->exit_code, kExitNoProgress);
+  EXPECT_THAT(job.state().outcome->reason,
+              StartsWith("no progress: 5 restarts in a row, and no checkpoint since that of step "
+                         "700; the last: "));
+}
+
+TEST_F(ProgressTest, EachCheckpointBeginsTheCountAgain) {
+  CoreUnderTest& job = Job(Settings(1, 1, 100));
+  job.RunWith(1);
+  EXPECT_EQ(job.Commit(1, 700), absl::OkStatus());
+  EXPECT_EQ(RestartsUntilTheEnd(job, 4), 4);
+  EXPECT_EQ(job.Commit(1, 800), absl::OkStatus());
+  EXPECT_EQ(RestartsUntilTheEnd(job, 20), kMaxRestartsWithoutCommit);
+}
+
+TEST_F(ProgressTest, AJobThatNeverCommitsHasItsRestartsAlone) {
+  CoreUnderTest& job = Job(Settings(1, 1, 8));
+  job.RunWith(1);
+  EXPECT_EQ(RestartsUntilTheEnd(job, 20), 8);
+  EXPECT_EQ(job.state().outcome->exit_code, 1);
+}
+
+TEST_F(ProgressTest, AWorkerMayAskNotToBeStartedAgain) {
+  CoreUnderTest& job = Job(Settings(1, 1, 8));
+  job.RunWith(1);
+  job.Fail(1, 0, kExitDoNotRestart);
+  EXPECT_EQ(job.state().phase, JobPhase::kEnding);
+  EXPECT_EQ(job.state().outcome->exit_code, kExitDoNotRestart);
+  EXPECT_THAT(job.state().outcome->reason, HasSubstr("asks not to be started again"));
+}
+
+}  // namespace
+}  // namespace muster::rendezvous
