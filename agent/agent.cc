@@ -21,6 +21,9 @@ namespace {
 
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // how long the last report is tried
 constexpr int kSweepTimeoutMs = 5000;
+// What a failed worker's files may take to be read. Its failure must not be kept from the others for
+// longer than that.
+constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
 // Workers may listen on any address, so that is what is held for them.
 constexpr char kEveryAddress[] = "";
 
@@ -201,8 +204,16 @@ void Agent::Perform(const StartWorkers& effect) {
   for (int i = 0; i < assignment_.local_world_size; ++i) {
     pumped.push_back({LocalRank(i), Rank(assignment_.first_rank.value() + i)});
   }
-  absl::StatusOr<std::vector<WorkerStreams>> streams =
-      pump_.OpenAttempt(assignment_.restart_count, pumped);
+  is_starting_ = true;
+  status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
+  pump_.OpenAttempt(
+      assignment_.restart_count, pumped, options_.spec.join_timeout,
+      [this](absl::StatusOr<std::vector<WorkerStreams>> s) { SpawnWorkers(std::move(s)); });
+}
+
+void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
+  is_starting_ = false;
+  status_.Show("");
   WorkerEnvContext context{.run_id = options_.spec.run_id,
                            .role = options_.spec.role,
                            .max_restarts = options_.spec.max_restarts,
@@ -229,6 +240,16 @@ void Agent::Perform(const StartWorkers& effect) {
     workers_[id] = {
         .local_rank = envs[i].local_rank, .rank = envs[i].rank, .round = assignment_.round};
     OnSpawnFailed(id, ready);
+  }
+}
+
+// The core is stopping workers that have not been started yet.
+void Agent::CancelStart() {
+  if (!std::exchange(is_starting_, false)) return;
+  status_.Show("");
+  pump_.CloseAttempt();
+  for (int i = 0; i < assignment_.local_world_size; ++i) {
+    Feed(WorkerExited{assignment_.round, LocalRank(i), std::nullopt});
   }
 }
 
@@ -297,7 +318,10 @@ void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round roun
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
-  if (torch_store_ && core_.phase() == NodePhase::kStopping) torch_store_->StopTelling();
+  if (core_.phase() == NodePhase::kStopping) {
+    if (torch_store_) torch_store_->StopTelling();
+    CancelStart();
+  }
   for (auto& [id, worker] : workers_) {
     worker.signals.push_back(effect.signal);
     guardian_.SignalGroup(id, effect.signal);
@@ -355,16 +379,20 @@ void Agent::Perform(const Finish& effect) {
 }
 
 void Agent::OnGuardianEnded() {
-  guardian_has_ended_ = true;
   RemoveOwnedPath(options_.runtime_directory);
-  if (options_.run_directory_is_temporary && !pump_.HasWrittenFiles()) {
-    RemoveOwnedPath(options_.run_directory.substr(0, options_.run_directory.rfind('/')));
+  const auto settled = [this] {
+    run_directory_is_settled_ = true;
+    FinishIfAllIsClosed();
+  };
+  if (options_.run_directory_is_temporary) {
+    pump_.RemoveRunIfUnused(kFarewell, settled);
+  } else {
+    settled();
   }
-  FinishIfAllIsClosed();
 }
 
 void Agent::FinishIfAllIsClosed() {
-  if (!guardian_has_ended_ || !link_is_closed_) return;
+  if (!run_directory_is_settled_ || !link_is_closed_) return;
   const auto on_finished = std::exchange(on_finished_, nullptr);
   if (on_finished) on_finished(*outcome_);
 }
@@ -431,24 +459,21 @@ void Agent::OnExited(const WorkerExit& exit) {
   if (found == workers_.end()) return;
   const RunningWorker worker = std::move(found->second);
   workers_.erase(found);
-  pump_.DrainNow(worker.local_rank);
-  WorkerExited event{worker.round, worker.local_rank, std::nullopt};
-  if (exit.exit_code != 0 || exit.signal != 0) {
-    event.failure = DescribeFailure(worker);
-    event.failure->exit_code = exit.exit_code;
-    event.failure->signal = exit.signal;
-    const std::optional<int64_t> kills = oom_watch_.Count();
-    const bool killed_by_us = absl::c_linear_search(worker.signals, SIGKILL);
-    if (exit.signal == SIGKILL && !killed_by_us && kills && oom_kills_ && *kills > *oom_kills_) {
-      event.failure->probably_out_of_memory = true;
-      oom_kills_ = kills;
-    }
-  }
-  if (!event.failure) {
+  if (exit.exit_code == 0 && exit.signal == 0) {
+    pump_.DrainNow(worker.local_rank);
     ended_with_zero_.insert(worker.local_rank);
     WarnOfSilentEnd(worker.local_rank);
+    Feed(WorkerExited{worker.round, worker.local_rank, std::nullopt});
+    return;
   }
-  Feed(std::move(event));
+  WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
+  const std::optional<int64_t> kills = oom_watch_.Count();
+  const bool killed_by_us = absl::c_linear_search(worker.signals, SIGKILL);
+  if (exit.signal == SIGKILL && !killed_by_us && kills && oom_kills_ && *kills > *oom_kills_) {
+    failure.probably_out_of_memory = true;
+    oom_kills_ = kills;
+  }
+  FeedFailure(worker, std::move(failure));
 }
 
 // The end of the process and that of its connection are heard of in either order.
@@ -463,21 +488,32 @@ void Agent::WarnOfSilentEnd(LocalRank worker) {
               {"node", options_.node.name}});
 }
 
-WorkerFailure Agent::DescribeFailure(const RunningWorker& worker) {
-  WorkerFailure failure{.rank = worker.rank,
-                        .local_rank = worker.local_rank,
-                        .node_rank = assignment_.node_rank,
-                        .node_name = options_.node.name,
-                        .pid = worker.pid,
-                        .last_output = pump_.LastOutput(worker.local_rank),
-                        .unix_millis = absl::ToUnixMillis(absl::Now())};
-  if (const std::optional<ErrorRecord> record = ReadErrorFile(worker.error_file)) {
-    failure.error_file = worker.error_file;
-    failure.message = JoinMessage(*record);
-    if (record->unix_millis) failure.unix_millis = *record->unix_millis;
-  }
-  if (!worker.why_ended.empty()) failure.message = worker.why_ended;
-  return failure;
+void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
+  failure.rank = worker.rank;
+  failure.local_rank = worker.local_rank;
+  failure.node_rank = assignment_.node_rank;
+  failure.node_name = options_.node.name;
+  failure.pid = worker.pid;
+  failure.unix_millis = absl::ToUnixMillis(absl::Now());
+  auto finish = [this, failure = std::move(failure), seen = MonoNow(), round = worker.round,
+                 error_file = worker.error_file, why = worker.why_ended](LastWords words) mutable {
+    failure.last_output = std::move(words.output);
+    if (words.error) {
+      failure.error_file = error_file;
+      failure.message = JoinMessage(*words.error);
+      if (words.error->unix_millis) failure.unix_millis = *words.error->unix_millis;
+    }
+    if (!why.empty()) failure.message = why;
+    if (!words.files_answered) {
+      log::Write(log::Level::kWarning, "log_files_hang",
+                 absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",
+                              options_.run_directory, ": its file system does not answer"));
+    }
+    failure.age = MonoNow() - seen;
+    const LocalRank local_rank = failure.local_rank;
+    Feed(WorkerExited{round, local_rank, std::move(failure)});
+  };
+  pump_.TakeLastWords(worker.local_rank, kLastWordsTime, std::move(finish));
 }
 
 // --- The watch
@@ -511,16 +547,15 @@ void Agent::OnStuck(int pid, const std::string& why) {
       absl::c_find_if(workers_, [&](const auto& entry) { return entry.second.pid == pid; });
   if (found == workers_.end()) return;
   guardian_.SignalGroup(found->first, SIGKILL);
-  const RunningWorker worker = std::move(found->second);
+  RunningWorker worker = std::move(found->second);
   workers_.erase(found);
-  WorkerExited event{worker.round, worker.local_rank, DescribeFailure(worker)};
-  event.failure->signal = SIGKILL;
-  event.failure->message = why;
-  Feed(std::move(event));
+  worker.why_ended = why;
+  FeedFailure(worker, {.signal = SIGKILL});
 }
 
 void Agent::OnGuardianLost(const std::string& reason) {
   workers_.clear();
+  if (std::exchange(is_starting_, false)) pump_.CloseAttempt();
   EndDescendantsAside([this, reason] {
     pump_.CloseAttempt();
     RemoveOwnedPath(options_.runtime_directory);

@@ -121,8 +121,12 @@ class Agent {
   void OnGuardianEnded();
   void FinishIfAllIsClosed();
   void WarnOfSilentEnd(LocalRank worker);
-  WorkerFailure DescribeFailure(const RunningWorker& worker);
+  // Adds what `worker` has said to `failure`, and what is known of it, and feeds it to the core as
+  // the worker's exit: once its files have been read.
+  void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
   std::vector<std::string> CreateBoards(const Assignment& assignment);
+  void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
+  void CancelStart();
   absl::Status PrepareTorchStore(const WorkerEnv& env);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
 
@@ -154,7 +158,8 @@ class Agent {
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;
   std::optional<JobOutcome> outcome_;  // from Finish on
-  bool guardian_has_ended_ = false;
+  bool is_starting_ = false;           // the log files of the round are being opened
+  bool run_directory_is_settled_ = false;
   bool link_is_closed_ = false;
   Assignment assignment_;
   std::vector<std::string> boards_;  // files of this round's workers, by local rank; empty: none

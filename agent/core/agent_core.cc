@@ -144,7 +144,7 @@ void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
   const bool counts =
       event.failure &&
       (!ladder_started_ || (phase_ == NodePhase::kStopping && IsCrash(event.failure->signal)));
-  if (counts) failures_.push_back({now, *event.failure});
+  if (counts) failures_.push_back({now - event.failure->age, *event.failure});
   if (phase_ == NodePhase::kRunning) {
     if (event.failure) {
       AnnounceFailure(*event.failure, out);

@@ -44,7 +44,8 @@ struct WorkerSpawned {
   LocalRank local_rank;
   int pid = 0;
 };
-// A worker of `round` ended. `failure` is set unless it ended with 0.
+// A worker of `round` ended, `failure->age` before this event. `failure` is set unless it ended with
+// 0.
 struct WorkerExited {
   Round round;
   LocalRank local_rank;

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -41,34 +43,66 @@ void WriteAll(AppendedFile& file, absl::string_view bytes) {
 }  // namespace
 
 struct FileWriter::State {
+  // Bytes for a file, or a task.
   struct Item {
     std::shared_ptr<AppendedFile> file;
     std::string bytes;
+    absl::AnyInvocable<void()> task;
   };
 
-  void Run() {
-    while (true) {
-      Item item;
-      {
-        base::MutexLock lock(mu);
-        while (queue.empty() && !ends) changed.WaitUntil(mu, MonoTime::InfiniteFuture());
-        if (queue.empty()) return;
-        item = std::move(queue.front());
-        queue.pop_front();
-      }
-      WriteAll(*item.file, item.bytes);
+  bool HasRoomFor(size_t bytes) {
+    base::MutexLock lock(mu);
+    return queued_bytes + bytes <= kQueuedBytesMax;
+  }
+
+  static void Push(const std::shared_ptr<State>& self, Item item) {
+    {
+      base::MutexLock lock(self->mu);
+      self->queued_bytes += item.bytes.size();
+      ++self->num_pending;
+      self->queue.push_back(std::move(item));
+      self->changed.NotifyAll();
+      if (std::exchange(self->runs, true)) return;
+    }
+    try {
+      // Never joined: the last thing that it touches is the state, which it holds.
+      std::thread([self] { self->Run(/*waits=*/true); }).detach();
+    } catch (const std::system_error&) {  // no more threads: the next item tries again
+      self->Run(/*waits=*/false);
+      base::MutexLock lock(self->mu);
+      self->runs = false;
+    }
+  }
+
+  // False at the end: nothing is queued, and nothing will be.
+  bool Take(Item& item, bool waits) {
+    base::MutexLock lock(mu);
+    while (queue.empty() && !ends && waits) changed.WaitUntil(mu, MonoTime::InfiniteFuture());
+    if (queue.empty()) return false;
+    item = std::move(queue.front());
+    queue.pop_front();
+    return true;
+  }
+
+  // Until the writer has gone; without `waits`, until nothing is queued.
+  void Run(bool waits) {
+    for (Item item; Take(item, waits); item = Item()) {
+      if (item.file != nullptr) WriteAll(*item.file, item.bytes);
+      if (item.task) item.task();
       const size_t written = item.bytes.size();
-      item.file.reset();  // the last to hold it closes it, which may take long too
+      item = Item();  // the last to hold a file closes it, which may take long too
       base::MutexLock lock(mu);
       queued_bytes -= written;
-      if (queued_bytes == 0) changed.NotifyAll();
+      if (--num_pending == 0) changed.NotifyAll();
     }
   }
 
   base::Mutex mu;
   base::Condition changed;
   std::deque<Item> queue ABSL_GUARDED_BY(mu);
-  size_t queued_bytes ABSL_GUARDED_BY(mu) = 0;  // with those that are being written
+  // Both with what is being worked on.
+  size_t queued_bytes ABSL_GUARDED_BY(mu) = 0;
+  size_t num_pending ABSL_GUARDED_BY(mu) = 0;
   bool runs ABSL_GUARDED_BY(mu) = false;
   bool ends ABSL_GUARDED_BY(mu) = false;
 };
@@ -83,28 +117,24 @@ FileWriter::~FileWriter() {
 
 void FileWriter::Append(const std::shared_ptr<AppendedFile>& file, absl::string_view bytes) {
   if (bytes.empty()) return;
-  {
-    base::MutexLock lock(state_->mu);
-    if (state_->queued_bytes + bytes.size() <= kQueuedBytesMax) {
-      state_->queued_bytes += bytes.size();
-      state_->queue.push_back({file, std::string(bytes)});
-      state_->changed.NotifyAll();
-      if (std::exchange(state_->runs, true)) return;
-      // Never joined: the last thing that it touches is the state, which it holds.
-      std::thread([state = state_] { state->Run(); }).detach();
-      return;
-    }
+  if (!state_->HasRoomFor(bytes.size())) {
+    CountLost(*file, bytes.size(), "its file system does not answer");
+    return;
   }
-  CountLost(*file, bytes.size(), "its file system does not answer");
+  State::Push(state_, {file, std::string(bytes), nullptr});
+}
+
+void FileWriter::Do(absl::AnyInvocable<void()> task) {
+  State::Push(state_, {nullptr, "", std::move(task)});
 }
 
 bool FileWriter::Flush(absl::Duration at_most) {
   const MonoTime deadline = MonoNow() + at_most;
   base::MutexLock lock(state_->mu);
-  while (state_->queued_bytes > 0 && MonoNow() < deadline) {
+  while (state_->num_pending > 0 && MonoNow() < deadline) {
     state_->changed.WaitUntil(state_->mu, deadline);
   }
-  return state_->queued_bytes == 0;
+  return state_->num_pending == 0;
 }
 
 }  // namespace muster::agent

@@ -1,4 +1,4 @@
-// Appends to files on a thread of its own: a file system that hangs (a network file server, a disk
+// Works on files on a thread of its own: a file system that hangs (a network file server, a disk
 // that is being replaced) then holds up the logs, not the agent, whose lease must be renewed every
 // few seconds.
 #pragma once
@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/io/unique_fd.h"
@@ -23,7 +24,7 @@ struct AppendedFile {
   std::atomic<int64_t> lost_bytes = 0;
 };
 
-// Threads: compatible.
+// Threads: compatible. Where no thread is to be had (ulimit -u), the caller's does the work.
 class FileWriter {
  public:
   // What may wait for a file system, over all files of one writer. Beyond it bytes are lost.
@@ -38,7 +39,10 @@ class FileWriter {
   // Never blocks. What cannot be written, now or later, is warned of once for each file and counted
   // in `lost_bytes`.
   void Append(const std::shared_ptr<AppendedFile>& file, absl::string_view bytes);
-  // Waits until everything has been written; false if that takes longer than `at_most`.
+  // Runs `task` on the thread, behind everything that was queued before, also after the writer's
+  // end. Never blocks. Its callers bound how many there are.
+  void Do(absl::AnyInvocable<void()> task);
+  // Waits until everything has been written and done; false if that takes longer than `at_most`.
   bool Flush(absl::Duration at_most);
 
  private:

@@ -3,34 +3,51 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/process/log_pump_state.h"
 #include "agent/process/pty.h"
+#include "agent/process/runtime_directory.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::agent {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kTailBytes = 4096;  // read of a file
+constexpr size_t kTailBytes = 4096;          // read of a file
+constexpr size_t kLastWordsBytesMax = 2048;  // of a worker's output
+
+// A file that a worker writes by itself; none without a path.
+struct FileTail {
+  std::string path;
+  off_t start_offset = 0;
+  std::string Read() const {
+    return path.empty() ? "" : ReadFileTail(path, start_offset, kTailBytes);
+  }
+};
+
+std::string JoinOutput(std::initializer_list<std::string> parts) {
+  std::string output;
+  for (const std::string& part : parts) {
+    if (!output.empty() && output.back() != '\n') output.push_back('\n');
+    output += part;
+  }
+  return LastLines(output, kLastWordsBytesMax);
+}
+
+absl::Status NotAnswering(const std::string& directory, absl::Duration waited) {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "could not make the log directory ", directory, " within ", absl::FormatDuration(waited),
+      ": its file system does not answer; choose another place with --log_dir"));
+}
 
 bool AreOneFile(int a, int b) {
   struct stat info_a, info_b;
   return ::fstat(a, &info_a) == 0 && ::fstat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
          info_a.st_ino == info_b.st_ino;
 }
-
-// What the loop can spare of a lease's seconds for a file system that is slow.
-constexpr absl::Duration kFlushTime = absl::Milliseconds(200);
-
-bool HasContent(const std::string& path) {
-  struct stat info;
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
-}
-
-bool HasContent(const OutputFile& file) { return file.has_appended() || HasContent(file.path()); }
 
 }  // namespace
 
@@ -42,7 +59,11 @@ LogPump::State::Console::Console(asio::io_context& loop, int fd, const char* nam
       layout(MakePlainLayout({})) {}
 
 LogPump::State::State(asio::io_context& event_loop, LogPumpOptions pump_options)
-    : options(std::move(pump_options)), loop(event_loop), timer(loop), buffer(kReadBytes, '\0') {
+    : options(std::move(pump_options)),
+      loop(event_loop),
+      aside(loop, files),
+      timer(loop),
+      buffer(kReadBytes, '\0') {
   const auto on_drained = [this] { ResumeReading(); };
   consoles.push_back(
       std::make_unique<Console>(loop, options.console_stdout, "standard output", on_drained));
@@ -56,40 +77,26 @@ LogPump::LogPump(asio::io_context& loop, LogPumpOptions options)
     : state_(std::make_unique<State>(loop, std::move(options))) {}
 LogPump::~LogPump() = default;
 
-absl::StatusOr<std::vector<WorkerStreams>> LogPump::OpenAttempt(
-    int attempt, const std::vector<PumpedWorker>& workers) {
+void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
+                          absl::Duration at_most, OnOpen on_open) {
   CloseAttempt();
   State& state = *state_;
-  state.workers.clear();
   state.attempt_directory = absl::StrCat(state.options.run_directory, "/attempt_", attempt);
-  MUSTER_RETURN_IF_ERROR(MakeLogDirectory(state.attempt_directory));
-  for (const PumpedWorker& who : workers) {
-    auto worker = std::make_unique<State::Worker>();
-    worker->who = who;
-    state.workers.push_back(std::move(worker));
-  }
-  for (const ConsoleStream stream : kConsoleStreams) {
-    const LogSpec& logs = state.options.logs;
-    const ConsoleFacts facts = state.FactsOf(stream);
-    const std::vector<StreamRoute> routes = DecideRoutes(logs, stream, workers, facts);
-    for (size_t i = 0; i < routes.size(); ++i) {
-      const PumpedWorker& who = workers[i];
-      State::WorkerStream& its = state.workers[i]->streams[Index(stream)];
-      its.route = routes[i];
-      its.prefix =
-          MakeLinePrefix(PrefixTemplate(logs, stream, who, facts),
-                         {state.options.host, state.options.role, who.rank, who.local_rank});
-    }
-  }
+  state.Route(workers);
   state.LayOutConsoles();
-  absl::Status status = state.OpenFilteredFiles();
-  std::vector<WorkerStreams> streams(workers.size());
-  for (size_t i = 0; i < workers.size() && status.ok(); ++i) {
-    status = state.OpenWorker(state.attempt_directory, *state.workers[i], streams[i]);
-  }
-  if (status.ok()) return streams;
-  CloseAttempt();
-  return status;
+  using Made = absl::StatusOr<State::OpenFiles>;
+  state.aside.Run<Made>(
+      at_most,
+      [paths = state.ListPaths(), files = state.files] { return State::MakeFiles(paths, files); },
+      [this, at_most, opening = state.opening,
+       on_open = std::move(on_open)](std::optional<Made> made) mutable {
+        if (opening != state_->opening) return;  // closed meanwhile
+        if (!made) made = NotAnswering(state_->attempt_directory, at_most);
+        absl::StatusOr<std::vector<WorkerStreams>> streams =
+            made->ok() ? state_->OpenWorkers(**std::move(made)) : made->status();
+        if (!streams.ok()) CloseAttempt();
+        on_open(std::move(streams));
+      });
 }
 
 std::vector<int> LogPump::State::PipesOf(std::optional<LocalRank> local_rank) const {
@@ -106,13 +113,12 @@ void LogPump::DrainNow(LocalRank local_rank) {
 
 void LogPump::CloseAttempt() {
   State& state = *state_;
+  ++state.opening;
   state.input.reset();
   for (const int id : state.PipesOf(std::nullopt)) {
     state.Drain(id);
     state.EndStream(id);
   }
-  state.files->Flush(kFlushTime);
-  if (!state.earlier_attempts_wrote) state.earlier_attempts_wrote = state.HasContentNow();
   for (std::optional<OutputFile>& file : state.filtered_files) {
     if (file) file->Close();
     file.reset();
@@ -131,22 +137,28 @@ const LogPump::State::Worker* LogPump::State::FindWorker(LocalRank local_rank) c
   return nullptr;
 }
 
-std::string LogPump::LastOutput(LocalRank local_rank, size_t max_bytes) {
+void LogPump::TakeLastWords(LocalRank local_rank, absl::Duration at_most,
+                            absl::AnyInvocable<void(LastWords)> then) {
+  DrainNow(local_rank);
   const State::Worker* const worker = state_->FindWorker(local_rank);
-  if (worker == nullptr) return "";
-  // Standard error last: of two files it says more about a failure.
-  const auto file_tail = [&](ConsoleStream stream) -> std::string {
-    const State::WorkerStream& state = worker->streams[Index(stream)];
-    if (state.route.way != StreamRoute::Way::kFile || !state.file) return "";
-    return ReadFileTail(state.file->path(), state.file->start_offset(), kTailBytes);
+  MUSTER_CHECK(worker != nullptr);
+  const auto file_of = [&](ConsoleStream stream) -> FileTail {
+    const State::WorkerStream& its = worker->streams[Index(stream)];
+    if (its.route.way != StreamRoute::Way::kFile || !its.file) return {};
+    return {its.file->path(), its.file->start_offset()};
   };
-  std::string output;
-  for (const std::string& part : {file_tail(ConsoleStream::kStdout), worker->tail.bytes(),
-                                  file_tail(ConsoleStream::kStderr)}) {
-    if (!output.empty() && output.back() != '\n') output.push_back('\n');
-    output += part;
-  }
-  return LastLines(output, max_bytes);
+  const std::string said = worker->tail.bytes();
+  state_->aside.Run<LastWords>(
+      at_most,
+      [said, out = file_of(ConsoleStream::kStdout), err = file_of(ConsoleStream::kStderr),
+       error_file = ErrorFileIn(worker->directory)] {
+        // Standard error last: of two files it says more about a failure.
+        return LastWords{JoinOutput({out.Read(), said, err.Read()}), ReadErrorFile(error_file)};
+      },
+      [said, then = std::move(then)](std::optional<LastWords> words) mutable {
+        then(words ? *std::move(words)
+                   : LastWords{.output = JoinOutput({said}), .files_answered = false});
+      });
 }
 
 void LogPump::PrintLine(const std::string& line) {
@@ -181,19 +193,15 @@ bool LogPump::FlushConsole(absl::Duration at_most) {
   return all;
 }
 
-bool LogPump::State::HasContentNow() const {
-  for (const std::unique_ptr<Worker>& worker : workers) {
-    if (HasContent(worker->directory + "/error.json")) return true;
-    for (const WorkerStream& stream : worker->streams) {
-      if (stream.file && HasContent(*stream.file)) return true;
-    }
-  }
-  return std::any_of(filtered_files.begin(), filtered_files.end(),
-                     [](const auto& file) { return file && HasContent(*file); });
-}
-
-bool LogPump::HasWrittenFiles() const {
-  return state_->earlier_attempts_wrote || state_->HasContentNow();
+void LogPump::RemoveRunIfUnused(absl::Duration at_most, absl::AnyInvocable<void()> then) {
+  state_->aside.Run<bool>(
+      at_most,
+      [run = state_->options.run_directory] {
+        const bool is_unused = !HasContentBelow(run);
+        if (is_unused) RemoveOwnedPath(run.substr(0, run.rfind('/')));
+        return is_unused;
+      },
+      [then = std::move(then)](std::optional<bool>) mutable { then(); });
 }
 
 }  // namespace muster::agent

@@ -3,15 +3,19 @@
 //
 // Where a stream goes is decided by log_routing.h; how streams share a console (lines, prefixes,
 // bars) by console_layout.h; both are pure. This class owns pipes, pseudo terminals, files and
-// timers. Loop thread only.
+// timers. What asks the file system of the logs is asked aside (file_aside.h), in the order of the
+// calls, so that one that hangs never holds up the loop. Loop thread only.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/process/error_file.h"
 #include "agent/process/log_routing.h"
 #include "asio/io_context.hpp"
 #include "proto/base/ids.h"
@@ -43,6 +47,14 @@ struct WorkerStreams {
   std::string error_file;  // directory/error.json
 };
 
+// What a worker has left behind to say why it failed.
+struct LastWords {
+  // The last lines of its output, at most 2 KiB, whole lines. Not necessarily UTF-8.
+  std::string output;
+  std::optional<ErrorRecord> error;  // from its error file
+  bool files_answered = true;        // else what is in files is missing
+};
+
 // SIGPIPE and SIGXFSZ must be ignored in the process: a reader that has gone and a file that may
 // not grow are reported, and the job goes on.
 class LogPump {
@@ -54,16 +66,21 @@ class LogPump {
   LogPump& operator=(const LogPump&) = delete;
 
   // Makes attempt_<attempt>/<local_rank>/ for every worker and opens its streams; closes the
-  // attempt before. Shapes: result[workers.size()]. Never removes or truncates what an earlier
-  // attempt wrote.
+  // attempt before. `on_open` is called once, from the loop, unless the attempt is closed before.
+  // Shapes: its argument [workers.size()]. Never removes or truncates what an earlier attempt
+  // wrote.
   //
-  // Errors: kInvalidArgument / kResourceExhausted with the path and errno in words.
-  absl::StatusOr<std::vector<WorkerStreams>> OpenAttempt(int attempt,
-                                                         const std::vector<PumpedWorker>& workers);
+  // Errors: kInvalidArgument / kResourceExhausted with the path and errno in words;
+  //         kDeadlineExceeded if the file system takes longer than `at_most`.
+  using OnOpen = absl::AnyInvocable<void(absl::StatusOr<std::vector<WorkerStreams>>)>;
+  void OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers, absl::Duration at_most,
+                   OnOpen on_open);
 
-  // The last lines of a worker's output, at most `max_bytes` (and 4 KiB), whole lines, also after
-  // CloseAttempt. Not necessarily UTF-8. Call DrainNow first.
-  std::string LastOutput(LocalRank local_rank, size_t max_bytes = 2048);
+  // What a worker of the last attempt, whose exit has just been seen, has said. `then` is called
+  // once, from the loop, in the order of the calls, without what files hold if that takes longer
+  // than `at_most`.
+  void TakeLastWords(LocalRank local_rank, absl::Duration at_most,
+                     absl::AnyInvocable<void(LastWords)> then);
 
   // Reads what the pipes hold now, also of a worker whose exit has just been seen. Does not wait
   // for descendants that keep a pipe open.
@@ -79,11 +96,12 @@ class LogPump {
 
   // Prints one line of our own between the workers' lines, on standard error.
   void PrintLine(const std::string& line);
-  // Writes what a slow console or file system has not taken yet, waiting at most `at_most`; false if something is
-  // left. For the end of the program: until then the loop does it.
+  // Writes what a slow console or file system has not taken yet, waiting at most `at_most`; false if
+  // something is left. For the end of the program: until then the loop does it.
   bool FlushConsole(absl::Duration at_most);
-  // True if any worker has written to a log or error file, so that the directory must stay.
-  bool HasWrittenFiles() const;
+  // Removes the run directory and the one above it, unless a worker has written to a log or error
+  // file. `then` is called once, from the loop, after `at_most` at the latest.
+  void RemoveRunIfUnused(absl::Duration at_most, absl::AnyInvocable<void()> then);
 
  private:
   struct State;

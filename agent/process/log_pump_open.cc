@@ -26,6 +26,14 @@ const char* FileName(ConsoleStream stream) {
 
 }  // namespace
 
+std::string ErrorFileIn(const std::string& worker_directory) {
+  return worker_directory + "/error.json";
+}
+
+std::string LogPump::State::LogFileOf(const Worker& worker, ConsoleStream stream) {
+  return absl::StrCat(worker.directory, "/", FileName(stream));
+}
+
 ConsoleFacts LogPump::State::FactsOf(ConsoleStream stream) {
   return {.is_terminal = console_of(stream).is_terminal, .has_role = options.role != kDefaultRole};
 }
@@ -75,42 +83,91 @@ void LogPump::State::LayOut(Console& console, Console::Kind kind, int num_ranks)
   }
 }
 
-absl::Status LogPump::State::OpenFilteredFiles() {
-  for (const ConsoleStream stream : kConsoleStreams) {
-    const bool any =
-        std::any_of(workers.begin(), workers.end(), [&](const std::unique_ptr<Worker>& worker) {
-          return worker->streams[Index(stream)].route.to_filtered;
-        });
-    if (!any) continue;
-    absl::StatusOr<OutputFile> file =
-        OutputFile::Open(absl::StrCat(attempt_directory, "/filtered_", FileName(stream)), files);
-    if (!file.ok()) return file.status();
-    filtered_files[Index(stream)] = *std::move(file);
+void LogPump::State::Route(const std::vector<PumpedWorker>& who) {
+  workers.clear();
+  for (const PumpedWorker& one : who) {
+    auto worker = std::make_unique<Worker>();
+    worker->who = one;
+    worker->directory = absl::StrCat(attempt_directory, "/", one.local_rank.value());
+    workers.push_back(std::move(worker));
   }
-  return absl::OkStatus();
+  for (const ConsoleStream stream : kConsoleStreams) {
+    const ConsoleFacts facts = FactsOf(stream);
+    const std::vector<StreamRoute> routes = DecideRoutes(options.logs, stream, who, facts);
+    for (size_t i = 0; i < routes.size(); ++i) {
+      WorkerStream& its = workers[i]->streams[Index(stream)];
+      its.route = routes[i];
+      its.prefix = MakeLinePrefix(PrefixTemplate(options.logs, stream, who[i], facts),
+                                  {options.host, options.role, who[i].rank, who[i].local_rank});
+    }
+  }
 }
 
-absl::Status LogPump::State::OpenWorker(const std::string& directory, Worker& worker,
-                                        WorkerStreams& out) {
-  worker.directory = absl::StrCat(directory, "/", worker.who.local_rank.value());
-  MUSTER_RETURN_IF_ERROR(MakeLogDirectory(worker.directory));
+bool LogPump::State::IsFiltered(ConsoleStream stream) const {
+  return std::any_of(workers.begin(), workers.end(), [&](const std::unique_ptr<Worker>& worker) {
+    return worker->streams[Index(stream)].route.to_filtered;
+  });
+}
+
+std::string LogPump::State::FilteredPath(ConsoleStream stream) const {
+  return absl::StrCat(attempt_directory, "/filtered_", FileName(stream));
+}
+
+LogPump::State::LogPaths LogPump::State::ListPaths() const {
+  LogPaths paths;
+  paths.directories.push_back(attempt_directory);
+  for (const std::unique_ptr<Worker>& worker : workers) {
+    paths.directories.push_back(worker->directory);
+    for (const ConsoleStream stream : kConsoleStreams) {
+      if (worker->streams[Index(stream)].route.to_file)
+        paths.files.push_back(LogFileOf(*worker, stream));
+    }
+  }
+  for (const ConsoleStream stream : kConsoleStreams) {
+    if (IsFiltered(stream)) paths.files.push_back(FilteredPath(stream));
+  }
+  return paths;
+}
+
+absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
+    const LogPaths& paths, const std::shared_ptr<FileWriter>& writer) {
+  for (const std::string& directory : paths.directories) {
+    MUSTER_RETURN_IF_ERROR(MakeLogDirectory(directory));
+  }
+  OpenFiles files;
+  for (const std::string& path : paths.files) {
+    MUSTER_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Open(path, writer));
+    files.emplace(path, std::move(file));
+  }
+  return files;
+}
+
+absl::StatusOr<std::vector<WorkerStreams>> LogPump::State::OpenWorkers(OpenFiles files) {
+  for (const ConsoleStream stream : kConsoleStreams) {
+    if (IsFiltered(stream))
+      filtered_files[Index(stream)] = std::move(files.at(FilteredPath(stream)));
+  }
+  std::vector<WorkerStreams> streams(workers.size());
+  for (size_t i = 0; i < workers.size(); ++i) {
+    MUSTER_RETURN_IF_ERROR(OpenWorker(*workers[i], files, streams[i]));
+  }
+  return streams;
+}
+
+absl::Status LogPump::State::OpenWorker(Worker& worker, OpenFiles& files, WorkerStreams& out) {
   out.directory = worker.directory;
-  out.error_file = absl::StrCat(worker.directory, "/error.json");
-  MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStdout, out));
-  MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStderr, out));
+  out.error_file = ErrorFileIn(worker.directory);
+  MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStdout, files, out));
+  MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStderr, files, out));
   GiveInput(out);
   return absl::OkStatus();
 }
 
-absl::Status LogPump::State::OpenStream(Worker& worker, ConsoleStream stream, WorkerStreams& out) {
+absl::Status LogPump::State::OpenStream(Worker& worker, ConsoleStream stream, OpenFiles& files,
+                                        WorkerStreams& out) {
   WorkerStream& state = worker.streams[Index(stream)];
   UniqueFd& fd = stream == ConsoleStream::kStdout ? out.stdout_fd : out.stderr_fd;
-  if (state.route.to_file) {
-    absl::StatusOr<OutputFile> file =
-        OutputFile::Open(absl::StrCat(worker.directory, "/", FileName(stream)), files);
-    if (!file.ok()) return file.status();
-    state.file = *std::move(file);
-  }
+  if (state.route.to_file) state.file = std::move(files.at(LogFileOf(worker, stream)));
   switch (state.route.way) {
     case StreamRoute::Way::kFile:
       fd = state.file->TakeDescriptor();

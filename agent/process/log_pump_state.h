@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/process/console_layout.h"
 #include "agent/process/console_writer.h"
+#include "agent/process/file_aside.h"
 #include "agent/process/line_format.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/output_file.h"
@@ -28,6 +29,8 @@ namespace muster::agent {
 
 inline constexpr ConsoleStream kConsoleStreams[] = {ConsoleStream::kStdout, ConsoleStream::kStderr};
 inline size_t Index(ConsoleStream stream) { return static_cast<size_t>(stream); }
+
+std::string ErrorFileIn(const std::string& worker_directory);
 
 struct LogPump::State {
   // One of the two streams of a worker.
@@ -78,15 +81,30 @@ struct LogPump::State {
   void LayOutConsoles();
   void LayOut(Console& console, Console::Kind kind, int num_ranks);
 
-  absl::Status OpenWorker(const std::string& attempt_directory, Worker& worker, WorkerStreams& out);
-  absl::Status OpenStream(Worker& worker, ConsoleStream stream, WorkerStreams& out);
+  void Route(const std::vector<PumpedWorker>& who);
+  // What is made aside, and its directories.
+  struct LogPaths {
+    std::vector<std::string> directories;
+    std::vector<std::string> files;
+  };
+  LogPaths ListPaths() const;
+  static std::string LogFileOf(const Worker& worker, ConsoleStream stream);
+  std::string FilteredPath(ConsoleStream stream) const;
+  bool IsFiltered(ConsoleStream stream) const;
+  // By path. Runs aside.
+  using OpenFiles = std::map<std::string, OutputFile>;
+  static absl::StatusOr<OpenFiles> MakeFiles(const LogPaths& paths,
+                                             const std::shared_ptr<FileWriter>& writer);
+  absl::StatusOr<std::vector<WorkerStreams>> OpenWorkers(OpenFiles files);
+  absl::Status OpenWorker(Worker& worker, OpenFiles& files, WorkerStreams& out);
+  absl::Status OpenStream(Worker& worker, ConsoleStream stream, OpenFiles& files,
+                          WorkerStreams& out);
   absl::Status OpenPipe(Worker& worker, ConsoleStream stream, UniqueFd& out);
   bool OpenTerminal(Worker& worker, ConsoleStream stream, UniqueFd& out);
   bool ShareTerminal(Worker& worker, WorkerStreams& out);
   void GiveInput(WorkerStreams& out);
   absl::Status Watch(Worker& worker, ConsoleStream stream, UniqueFd end, bool is_terminal);
   WindowSize WorkerWindow(const Worker& worker, ConsoleStream stream);
-  absl::Status OpenFilteredFiles();
 
   void WaitFor(Pipe& pipe);
   void OnReadable(int id);
@@ -106,7 +124,6 @@ struct LogPump::State {
 
   const Worker* FindWorker(LocalRank local_rank) const;
   std::vector<int> PipesOf(std::optional<LocalRank> local_rank) const;
-  bool HasContentNow() const;
 
   // Constant after construction.
   const LogPumpOptions options;
@@ -116,6 +133,8 @@ struct LogPump::State {
   std::array<size_t, 2> console_index{};           // of each stream
   std::vector<std::unique_ptr<Worker>> workers;
   const std::shared_ptr<FileWriter> files = std::make_shared<FileWriter>();
+  FileAside aside;
+  uint64_t opening = 0;  // the attempt that is being opened, or that was last; grows
   std::array<std::optional<OutputFile>, 2> filtered_files;
   std::string attempt_directory;
   std::map<int, Pipe> pipes;
@@ -123,7 +142,6 @@ struct LogPump::State {
   std::optional<TerminalInput> input;  // of the only worker; goes before its pipe
   asio::steady_timer timer;
   MonoTime timer_at = MonoTime::InfiniteFuture();
-  bool earlier_attempts_wrote = false;
   std::string buffer;                  // for read(2)
   std::array<std::string, 2> matched;  // formatted, not yet written to the filtered files
   const std::shared_ptr<bool> alive =

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "proto/io/log.h"
@@ -49,12 +51,24 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path,
 
 void OutputFile::Close() {
   if (file_ == nullptr) return;
-  if (const int64_t lost = lost_bytes(); lost > 0) {
+  writer_->Do([file = std::move(file_)] {
+    const int64_t lost = file->lost_bytes.load();
+    if (lost == 0) return;
     log::Write(log::Level::kWarning, "log_file_incomplete",
-               absl::StrCat(path_, " lacks ", lost, " bytes that could not be written"),
-               {{"path", path_}, {"lost_bytes", absl::StrCat(lost)}});
+               absl::StrCat(file->path, " lacks ", lost, " bytes that could not be written"),
+               {{"path", file->path}, {"lost_bytes", absl::StrCat(lost)}});
+  });
+}
+
+bool HasContentBelow(const std::string& directory) {
+  std::error_code error;
+  auto entry = std::filesystem::recursive_directory_iterator(directory, error);
+  for (; !error && entry != std::filesystem::recursive_directory_iterator();
+       entry.increment(error)) {
+    std::error_code unknown;
+    if (entry->is_regular_file(unknown) && entry->file_size(unknown) > 0 && !unknown) return true;
   }
-  file_.reset();  // closed behind what is still queued
+  return false;
 }
 
 std::string ReadFileTail(const std::string& path, off_t start_offset, size_t bytes_max) {

@@ -37,12 +37,9 @@ class OutputFile {
                                          std::shared_ptr<FileWriter> writer);
 
   // Never blocks: see FileWriter.
-  void Append(absl::string_view bytes) {
-    has_appended_ = has_appended_ || !bytes.empty();
-    writer_->Append(file_, bytes);
-  }
-  bool has_appended() const { return has_appended_; }
-  // Says how much has been lost, if anything has, and closes behind what is still queued.
+  void Append(absl::string_view bytes) { writer_->Append(file_, bytes); }
+  // Behind what is still queued: says how much has been lost, if anything has, and closes. Never
+  // blocks.
   void Close();
 
   const std::string& path() const { return path_; }
@@ -62,9 +59,11 @@ class OutputFile {
   std::string path_;
   std::shared_ptr<AppendedFile> file_;
   off_t start_offset_ = 0;
-  bool has_appended_ = false;
   std::shared_ptr<FileWriter> writer_;
 };
+
+// True if any file below `directory` has content.
+bool HasContentBelow(const std::string& directory);
 
 // The last `bytes_max` bytes of the file behind `start_offset`, whole lines if there are several;
 // empty if it cannot be read.

@@ -176,6 +176,15 @@ TEST_F(AgentCoreTest, TellsTheAgeOfAFailureAtEachReport) {
   EXPECT_EQ(LastReport().failures[0].age, absl::Seconds(3));
 }
 
+TEST_F(AgentCoreTest, CountsTheAgeOfAFailureFromItsInstantNotFromWhenItWasHeardOf) {
+  Run();
+  Do(WorkerExited{core_.round(), LocalRank(1),
+                  WorkerFailure{.exit_code = 5, .age = absl::Seconds(2)}},
+     absl::Seconds(4));
+  ASSERT_THAT(LastReport().failures, SizeIs(1));
+  EXPECT_EQ(LastReport().failures[0].age, absl::Seconds(2));
+}
+
 TEST_F(AgentCoreTest, DoesNotCountTheEndOfAWorkerThatItSignalled) {
   Run();
   Exit(1, 5);

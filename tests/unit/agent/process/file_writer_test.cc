@@ -61,6 +61,17 @@ TEST_F(FileWriterTest, GoesOnAtOnceWhileAFileSystemHangs) {
   hung.reader.reset();  // it answers again, with an error
 }
 
+TEST_F(FileWriterTest, DoesATaskBehindWhatWasQueuedBefore) {
+  TemporaryDirectory directory;
+  FileWriter writer;
+  const auto file = OpenFile(directory.File("a"));
+  std::string seen;
+  writer.Append(file, "written");
+  writer.Do([&] { seen = ReadFile(directory.File("a")); });
+  ASSERT_TRUE(writer.Flush(absl::Seconds(30)));
+  EXPECT_EQ(seen, "written");
+}
+
 TEST_F(FileWriterTest, EndsWithoutWaitingForAFileSystemThatHangs) {
   Hung hung;
   {

@@ -4,12 +4,15 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -106,11 +109,30 @@ class LogPumpTest : public ::testing::Test {
   }
   void StartWith(LogPumpOptions options, int num_workers) {
     pump_ = std::make_unique<LogPump>(loop_, std::move(options));
-    absl::StatusOr<std::vector<WorkerStreams>> streams =
-        pump_->OpenAttempt(0, Workers(num_workers));
+    Open(0, num_workers);
+  }
+  void Open(int attempt, int num_workers) {
+    absl::StatusOr<std::vector<WorkerStreams>> streams = TryOpen(*pump_, attempt, num_workers);
     ASSERT_TRUE(streams.ok()) << streams.status();
     streams_ = *std::move(streams);
   }
+  absl::StatusOr<std::vector<WorkerStreams>> TryOpen(LogPump& pump, int attempt, int num_workers,
+                                                     absl::Duration at_most = absl::Seconds(20)) {
+    std::optional<absl::StatusOr<std::vector<WorkerStreams>>> opened;
+    pump.OpenAttempt(attempt, Workers(num_workers), at_most,
+                     [&](absl::StatusOr<std::vector<WorkerStreams>> s) { opened = std::move(s); });
+    RunUntil([&] { return opened.has_value(); });
+    if (!opened) return absl::UnknownError("the pump does not answer");
+    return *std::move(opened);
+  }
+  LastWords WordsOf(int local_rank, absl::Duration at_most = absl::Seconds(20)) {
+    std::optional<LastWords> words;
+    pump_->TakeLastWords(LocalRank(local_rank), at_most,
+                         [&](LastWords its) { words = std::move(its); });
+    RunUntil([&] { return words.has_value(); });
+    return words.value_or(LastWords{.output = "(the pump does not answer)"});
+  }
+  std::string LastOutput(int local_rank) { return WordsOf(local_rank).output; }
   // All workers end, and the loop runs until everything that they printed has been dealt with.
   void Finish() {
     streams_.clear();
@@ -175,7 +197,7 @@ TEST_F(LogPumpTest, KeepsTheLastOutputOfAnOnlyWorkerToo) {
   Put(streams_[0].stderr_fd, "ValueError\n");
   Finish();
   EXPECT_EQ(Stdout() + Stderr(), "step 1\nValueError\n");
-  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "step 1\nValueError");
+  EXPECT_EQ(LastOutput(0), "step 1\nValueError");
 }
 
 TEST_F(LogPumpTest, MakesADirectoryForEachWorkerAndNamesItsErrorFile) {
@@ -207,7 +229,7 @@ TEST_F(LogPumpTest, AppendsToWhatAnEarlierAttemptWrote) {
   Start(Tee());
   Put(streams_[0].stdout_fd, "first\n");
   streams_.clear();
-  streams_ = *pump_->OpenAttempt(0, Workers(2));
+  Open(0, 2);
   Put(streams_[0].stdout_fd, "second\n");
   Finish();
   EXPECT_EQ(Log("0/stdout.log"), "first\nsecond\n");
@@ -397,7 +419,7 @@ TEST_F(TerminalPumpTest, SeesTheLastBytesOfAWorkerThatHasEnded) {
   Put(streams_[0].stdout_fd, "last words\n");
   streams_.clear();
   pump_->DrainNow(LocalRank(0));
-  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "last words");
+  EXPECT_EQ(LastOutput(0), "last words");
 }
 
 TEST_F(LogPumpTest, KeepsTheLastOutputOfAWorkerWhoseLinesAreNotShown) {
@@ -408,8 +430,8 @@ TEST_F(LogPumpTest, KeepsTheLastOutputOfAWorkerWhoseLinesAreNotShown) {
   pump_->DrainNow(LocalRank(1));
   Put(streams_[1].stderr_fd, "Traceback\nValueError\n");
   pump_->DrainNow(LocalRank(1));
-  EXPECT_EQ(pump_->LastOutput(LocalRank(1)), "step 1\nTraceback\nValueError");
-  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "");
+  EXPECT_EQ(LastOutput(1), "step 1\nTraceback\nValueError");
+  EXPECT_EQ(LastOutput(0), "");
   Finish();
   EXPECT_EQ(Stdout() + Stderr(), "");
 }
@@ -417,17 +439,17 @@ TEST_F(LogPumpTest, KeepsTheLastOutputOfAWorkerWhoseLinesAreNotShown) {
 TEST_F(LogPumpTest, ReadsTheLastOutputOfThisAttemptFromRedirectedFiles) {
   Start(Redirect());
   Put(streams_[0].stderr_fd, "old failure\n");
-  streams_ = *pump_->OpenAttempt(0, Workers(2));
+  Open(0, 2);
   Put(streams_[0].stdout_fd, "step 1");
   Put(streams_[0].stderr_fd, "new failure\n");
-  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "step 1\nnew failure");
+  EXPECT_EQ(LastOutput(0), "step 1\nnew failure");
 }
 
 TEST_F(LogPumpTest, BoundsTheLastOutput) {
   Start(Redirect());
   for (int i = 0; i < 1000; ++i) Put(streams_[0].stderr_fd, absl::StrCat("line ", i, "\n"));
-  const std::string last = pump_->LastOutput(LocalRank(0), 100);
-  EXPECT_LE(last.size(), 100u);
+  const std::string last = LastOutput(0);
+  EXPECT_LE(last.size(), 2048u);
   EXPECT_THAT(last, AllOf(StartsWith("line "), EndsWith("line 998\nline 999")));
 }
 
@@ -436,7 +458,7 @@ TEST_F(LogPumpTest, ClosesAnAttemptWhoseStreamsADescendantKeepsOpen) {
   Put(streams_[0].stdout_fd, "last words\n");
   pump_->CloseAttempt();
   EXPECT_EQ(Stdout(), "last words\n");
-  EXPECT_EQ(pump_->LastOutput(LocalRank(0)), "last words");
+  EXPECT_EQ(LastOutput(0), "last words");
   EXPECT_EQ(::write(streams_[0].stdout_fd.get(), "x", 1), -1);
 }
 
@@ -532,26 +554,46 @@ TEST_F(LogPumpTest, DoesNotBlockOnASocketConsole) {
   EXPECT_EQ(::fcntl(writer.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
-TEST_F(LogPumpTest, SaysWhetherAnythingWasWritten) {
-  Start(Tee());
-  EXPECT_FALSE(pump_->HasWrittenFiles());
-  Put(streams_[0].stdout_fd, "x\n");
-  Finish();
-  EXPECT_TRUE(pump_->HasWrittenFiles());
-  ASSERT_TRUE(pump_->OpenAttempt(1, Workers(2)).ok());
-  EXPECT_TRUE(pump_->HasWrittenFiles());
+// A run directory in a temporary directory of its own, as it is when the user named none.
+class UnusedRunTest : public LogPumpTest {
+ protected:
+  void StartRun(LogSpec logs) {
+    LogPumpOptions options = Options(std::move(logs));
+    options.run_directory = Path("above/run");
+    std::filesystem::create_directories(options.run_directory);
+    StartWith(std::move(options), 2);
+  }
+  bool IsRemovedAtTheEnd() {
+    bool settled = false;
+    pump_->CloseAttempt();
+    pump_->RemoveRunIfUnused(absl::Seconds(20), [&] { settled = true; });
+    RunUntil([&] { return settled; });
+    return !std::filesystem::exists(Path("above"));
+  }
+};
+
+TEST_F(UnusedRunTest, IsRemoved) {
+  StartRun(Tee());
+  EXPECT_TRUE(IsRemovedAtTheEnd());
 }
 
-TEST_F(LogPumpTest, CountsAnErrorFileAsWritten) {
-  Start({});
+TEST_F(UnusedRunTest, IsNoneIfAnEarlierAttemptWrote) {
+  StartRun(Tee());
+  Put(streams_[0].stdout_fd, "x\n");
+  Open(1, 2);
+  EXPECT_FALSE(IsRemovedAtTheEnd());
+}
+
+TEST_F(UnusedRunTest, IsNoneIfThereIsAnErrorFile) {
+  StartRun({});
   std::ofstream(streams_[0].error_file) << "{}";
-  EXPECT_TRUE(pump_->HasWrittenFiles());
+  EXPECT_FALSE(IsRemovedAtTheEnd());
 }
 
 TEST_F(LogPumpTest, NamesAPathThatIsInTheWay) {
   std::ofstream(Path("attempt_0")) << "a file";
   LogPump pump(loop_, Options({}));
-  const absl::Status status = pump.OpenAttempt(0, Workers(1)).status();
+  const absl::Status status = TryOpen(pump, 0, 1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(Path("attempt_0")), HasSubstr("Not a directory")));
@@ -563,9 +605,73 @@ TEST_F(LogPumpTest, SaysThatDescriptorsAreUsedUp) {
   const rlimit small{24, before.rlim_max};
   LogPump pump(loop_, Options({}));
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
-  const absl::Status status = pump.OpenAttempt(0, Workers(16)).status();
+  const absl::Status status = TryOpen(pump, 0, 16).status();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+// A log file whose file system hangs: a named pipe without a reader takes for ever to be opened, one
+// that nobody reads from, to be written.
+class HangingPumpTest : public LogPumpTest {
+ protected:
+  HangingPumpTest() {
+    std::filesystem::create_directories(Path("attempt_0/0"));
+    EXPECT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+    pump_ = std::make_unique<LogPump>(loop_, Options(Tee()));
+  }
+  // The thread that hangs there ends, too.
+  ~HangingPumpTest() override { Answer(); }
+  void Answer() {
+    if (!reader_) reader_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  }
+
+  const std::string path_ = Path("attempt_0/0/stdout.log");
+  UniqueFd reader_;
+};
+
+TEST_F(HangingPumpTest, OpensFilesWithoutHoldingUpTheLoop) {
+  bool is_open = false;
+  pump_->OpenAttempt(0, Workers(1), absl::Seconds(20),
+                     [&](auto streams) { is_open = streams.ok(); });
+  for (int turns = 0; turns < 3; ++turns) {
+    loop_.restart();
+    loop_.run_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(is_open);
+  Answer();
+  RunUntil([&] { return is_open; });
+  EXPECT_TRUE(is_open);
+}
+
+TEST_F(HangingPumpTest, SaysWhichFilesCouldNotBeOpened) {
+  const absl::Status status = TryOpen(*pump_, 0, 1, absl::Milliseconds(10)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(Path("attempt_0")), HasSubstr("10ms")));
+}
+
+TEST_F(HangingPumpTest, ForgetsAnAttemptThatIsClosedBeforeItsFilesAreOpen) {
+  bool answered = false;
+  pump_->OpenAttempt(0, Workers(1), absl::Seconds(20), [&](auto) { answered = true; });
+  pump_->CloseAttempt();
+  Answer();
+  Settle();
+  EXPECT_FALSE(answered);
+}
+
+TEST_F(HangingPumpTest, TellsWhatAWorkerSaidWithoutTheFilesThatCannotBeRead) {
+  Answer();
+  Open(0, 1);
+  const std::string much(size_t{1} << 16, 'x');
+  Put(streams_[0].stdout_fd, much);
+  Put(streams_[0].stdout_fd, much);  // more than the named pipe holds
+  Put(streams_[0].stderr_fd, "ValueError\n");
+  std::ofstream(streams_[0].error_file) << R"({"message": "never read"})";
+  const LastWords words = WordsOf(0, absl::Milliseconds(10));
+  EXPECT_FALSE(words.files_answered);
+  EXPECT_FALSE(words.error.has_value());
+  EXPECT_THAT(words.output, EndsWith("ValueError"));
+  reader_.reset();  // it answers again, with an error
 }
 
 TEST_F(LogPumpTest, LeavesLateCompletionsBehindWhenItIsDestroyed) {

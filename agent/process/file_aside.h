@@ -1,0 +1,63 @@
+// Questions to a file system that the loop asks and does not wait for: they are asked on the file
+// writer's thread, and answered on the loop, or given up.
+//
+// Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "agent/process/file_writer.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+#include "proto/io/loop_mailbox.h"
+
+namespace muster::agent {
+
+class FileAside {
+ public:
+  FileAside(asio::io_context& loop, std::shared_ptr<FileWriter> files);
+  // Answers that are still due never come.
+  ~FileAside();
+  FileAside(const FileAside&) = delete;
+  FileAside& operator=(const FileAside&) = delete;
+
+  // Runs `work` aside, behind everything that is to be written, and then, on the loop, `then` with
+  // its result; with none if that has taken longer than `at_most`. A result that comes later is
+  // dropped.
+  template <typename Result>
+  void Run(absl::Duration at_most, absl::AnyInvocable<Result()> work,
+           absl::AnyInvocable<void(std::optional<Result>)> then) {
+    auto result = std::make_shared<std::optional<Result>>();
+    Start(
+        at_most, [result, work = std::move(work)]() mutable { result->emplace(work()); },
+        [result, then = std::move(then)](bool in_time) mutable {
+          then(in_time ? std::move(*result) : std::nullopt);
+        });
+  }
+
+ private:
+  struct Due {
+    asio::steady_timer timer;
+    absl::AnyInvocable<void(bool in_time)> then;
+  };
+
+  void Start(absl::Duration at_most, absl::AnyInvocable<void()> work,
+             absl::AnyInvocable<void(bool in_time)> then);
+  void Answer(uint64_t id, bool in_time);
+
+  asio::io_context& loop_;
+  const std::shared_ptr<FileWriter> files_;
+  const LoopMailbox mailbox_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Due> due_;
+  // Timers that have expired look whether this is still there.
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace muster::agent
