@@ -105,8 +105,8 @@ TEST_F(HostLoss, IsNotAPartitionThatHealsWithinTheLease) {
 // The first to come back makes two, which is enough for a round; the other joins that, or the next.
 TEST_F(HostLoss, ForLongerThanTheLeaseIsFollowedByARoundOfAllOnceItHeals) {
   CutTheHostFor(absl::Seconds(12));
-  EXPECT_TRUE(WaitUntil([&] { return FileExists(Out("1.3.2")) || FileExists(Out("2.3.2")); },
-                        kLongEnough));
+  EXPECT_TRUE(
+      WaitUntil([&] { return FileExists(Out("1.3.2")) || FileExists(Out("2.3.2")); }, kLongEnough));
   ExpectThatAllSucceed();
 }
 
