@@ -140,11 +140,14 @@ void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
   for (Worker& worker : workers_) {
     if (worker.local_rank == event.local_rank) worker.alive = false;
   }
-  // After our own signal an end is no failure, unless the program crashed by itself.
+  // After our own signal an end is no failure, unless the program crashed by itself, or has something
+  // to say by it.
+  const bool forbids_restart = event.failure && ForbidsRestart(*event.failure);
   const bool counts =
-      event.failure &&
-      (!ladder_started_ || (phase_ == NodePhase::kStopping && IsCrash(event.failure->signal)));
+      event.failure && (!ladder_started_ || forbids_restart ||
+                        (phase_ == NodePhase::kStopping && IsCrash(event.failure->signal)));
   if (counts) failures_.push_back({now - event.failure->age, *event.failure});
+  if (forbids_restart && phase_ == NodePhase::kStopping) Report(now, out);
   if (phase_ == NodePhase::kRunning) {
     if (event.failure) {
       AnnounceFailure(*event.failure, out);

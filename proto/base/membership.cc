@@ -11,6 +11,10 @@ int ExitCodeOf(const WorkerFailure& failure) {
   return failure.exit_code == 0 ? 1 : failure.exit_code;
 }
 
+bool ForbidsRestart(const WorkerFailure& failure) {
+  return !failure.start_failed && ExitCodeOf(failure) == kExitDoNotRestart;
+}
+
 absl::string_view ToString(AgentPhase phase) {
   switch (phase) {
     case AgentPhase::kJoining:

@@ -93,6 +93,8 @@ struct WorkerFailure {
 
 // The exit code a shell would show for this failure: the worker's own, or 128 + signal.
 int ExitCodeOf(const WorkerFailure& failure);
+// The worker asked that the job is not restarted (kExitDoNotRestart).
+bool ForbidsRestart(const WorkerFailure& failure);
 
 // What an agent is doing.
 enum class AgentPhase {

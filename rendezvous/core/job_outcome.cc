@@ -32,14 +32,19 @@ bool HasNoProgress(const JobState& state) {
   return state.committed_step >= 0 && state.restarts_without_commit >= kMaxRestartsWithoutCommit;
 }
 
-bool AsksForNoRestart(const JobState& state) {
-  return !state.failures.empty() && ExitCodeOf(state.failures.front().failure) == kExitDoNotRestart;
+// Ranks die of each other's end, and the one that knows best need not be the first. There is a
+// failure.
+const WorkerFailure& FailureToBlame(const JobState& state) {
+  for (const auto& timed : state.failures) {
+    if (ForbidsRestart(timed.failure)) return timed.failure;
+  }
+  return state.failures.front().failure;
 }
 
 // `outcome` is a failure that ends the job; adds why it is not tried again.
 JobOutcome WithWhyNoRestart(const JobState& state, JobOutcome outcome) {
   const int budget = state.settings->max_restarts;
-  if (state.restarts_used < budget && AsksForNoRestart(state)) {
+  if (budget > 0 && AsksForNoRestart(state)) {
     absl::StrAppend(&outcome.reason, "; by this exit code it asks not to be started again");
   } else if (state.restarts_used < budget && HasNoProgress(state)) {
     outcome.exit_code = kExitNoProgress;
@@ -80,12 +85,16 @@ std::vector<WorkerFailure> FailuresOf(const JobState& state) {
   return failures;
 }
 
+bool AsksForNoRestart(const JobState& state) {
+  return !state.failures.empty() && ForbidsRestart(FailureToBlame(state));
+}
+
 bool IsRestartPointless(const JobState& state) {
   return HasNoProgress(state) || AsksForNoRestart(state);
 }
 
 JobOutcome OutcomeOfFailures(const JobState& state) {
-  const WorkerFailure& root_cause = state.failures.front().failure;
+  const WorkerFailure& root_cause = FailureToBlame(state);
   JobOutcome outcome =
       WithWhyNoRestart(state, {.exit_code = ExitCodeOf(root_cause), .reason = InWords(root_cause)});
   outcome.root_cause = root_cause;

@@ -22,11 +22,14 @@ void RecordFailures(JobState& state, const NodeState& member, MonoTime now);
 // nothing of its progress, and has max_restarts alone.
 inline constexpr int kMaxRestartsWithoutCommit = 5;
 
-// Another restart cannot help, though the budget may have some: no progress, or the first failing
-// worker has said so by its exit code (kExitDoNotRestart).
+// A worker has said by its exit code (kExitDoNotRestart) that another restart cannot help.
+bool AsksForNoRestart(const JobState& state);
+// Another restart cannot help, though the budget may have some: no progress, or a worker asks for
+// none.
 bool IsRestartPointless(const JobState& state);
 
-// The outcome of state.failures, of which there is at least one. Root cause: the first failure.
+// The outcome of state.failures, of which there is at least one. Root cause: the first failure that
+// asks for no restart, else the first.
 JobOutcome OutcomeOfFailures(const JobState& state);
 
 // A node of a static job that is gone and may not be replaced.

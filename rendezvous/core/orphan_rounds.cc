@@ -15,7 +15,8 @@ namespace {
 constexpr int kMaxNamed = 3;
 constexpr absl::Duration kRunningIfHeardWithin = absl::Seconds(30);
 
-// The job's budget is spent, and its agents remember that, so the failure is the end of it.
+// The job's budget is spent, and its agents remember that, or the worker forbids a restart: the
+// failure is the end of it.
 JobOutcome OutcomeOf(const AgentReport& report, MonoTime now) {
   JobState state;
   state.settings = report.settings;
@@ -71,7 +72,10 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
     return {Refuse{absl::AbortedError(absl::StrCat("round ", ToString(report.round), " of job '",
                                                    name, "' is over. Join again"))}};
   }
-  const bool is_spent = report.past.restarts_used >= report.settings.max_restarts;
+  const bool is_spent =
+      report.past.restarts_used >= report.settings.max_restarts ||
+      std::any_of(report.failures.begin(), report.failures.end(),
+                  [](const WorkerFailure& failure) { return ForbidsRestart(failure); });
   if (!report.failures.empty() && is_spent) {
     over_ = "a worker failed";
     return {.body = EndJob{OutcomeOf(report, now)}, .is_first = is_first, .is_outcome = true};

@@ -228,6 +228,8 @@ void RendezvousCore::ApplyMemberPhase(const NodeState& node, Turn& turn) {
     if (state_.phase == JobPhase::kRunning && !state_.failures.empty()) {
       RestartOrEnd(InWords(state_.failures.front().failure), false, OutcomeOfFailures(state_),
                    turn);
+    } else if (state_.phase == JobPhase::kForming && AsksForNoRestart(state_)) {
+      BeginEnding(OutcomeOfFailures(state_), false, turn);
     }
   }
   const bool is_done = phase == AgentPhase::kStopped || phase == AgentPhase::kSucceeded;

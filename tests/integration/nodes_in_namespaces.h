@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/node_network.h"
 #include "tests/support/process_table.h"
@@ -73,12 +74,14 @@ while [ ! -e $OUT/done ]; do sleep 0.1; done)");
   }
 
   // Whether all `world_size` ranks of attempt `attempt` have started.
-  bool AllRun(int attempt, int world_size) const {
+  ::testing::AssertionResult AllRun(int attempt, int world_size) const {
     for (int rank = 0; rank < world_size; ++rank) {
-      const std::string mark = Out(absl::StrCat(attempt, ".", world_size, ".", rank));
-      if (!WaitUntil([&] { return FileExists(mark); }, kLongEnough)) return false;
+      const std::string mark = absl::StrCat(attempt, ".", world_size, ".", rank);
+      if (WaitUntil([&] { return FileExists(Out(mark)); }, kLongEnough)) continue;
+      return ::testing::AssertionFailure()
+             << mark << " did not start, but " << absl::StrJoin(FilesBelow(out()), " ");
     }
-    return true;
+    return ::testing::AssertionSuccess();
   }
   void ExpectThatNothingHappened() const {
     absl::SleepFor(absl::Seconds(8));  // a lease later

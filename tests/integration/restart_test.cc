@@ -56,6 +56,14 @@ TEST_F(Restart, DoesNotHappenByDefault) {
   EXPECT_EQ(ReadOut("rank1"), "0\n");
 }
 
+TEST_F(Restart, IsForbiddenByAWorkerThatExitsWith93) {
+  const std::string script = ShellScript("train.sh", "echo $RANK >> $OUT/started\nexit 93");
+  const SubprocessResult result = Run({"run", "--max_restarts=3", script});
+  EXPECT_THAT(result, ExitsWith(93));
+  EXPECT_EQ(ReadOut("started"), "0\n");
+  EXPECT_THAT(result.err, HasSubstr("asks not to be started again"));
+}
+
 TEST_F(Restart, KeepsTheLogsOfEveryAttempt) {
   const std::string script = ShellScript("train.sh", kFailsUntil), logs = directory() + "/logs";
   EXPECT_THAT(Run({"run", "--nproc_per_node=2", "--max_restarts=2", "--log_dir", logs, "-r", "3",

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/base/exit_codes.h"
 
 namespace muster::agent {
 namespace {
@@ -183,6 +184,14 @@ TEST_F(AgentCoreTest, CountsTheAgeOfAFailureFromItsInstantNotFromWhenItWasHeardO
      absl::Seconds(4));
   ASSERT_THAT(LastReport().failures, SizeIs(1));
   EXPECT_EQ(LastReport().failures[0].age, absl::Seconds(2));
+}
+
+TEST_F(AgentCoreTest, TellsThatAWorkerForbidsARestartThoughAnotherFailedFirst) {
+  Run();
+  Exit(1, 5);
+  Exit(0, kExitDoNotRestart);
+  ASSERT_THAT(LastReport().failures, SizeIs(2));
+  EXPECT_EQ(LastReport().failures[1].exit_code, kExitDoNotRestart);
 }
 
 TEST_F(AgentCoreTest, DoesNotCountTheEndOfAWorkerThatItSignalled) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/base/exit_codes.h"
 #include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
@@ -181,6 +182,28 @@ TEST_F(RendezvousCoreTest, RestartsEveryMemberWhileTheBudgetLasts) {
   EXPECT_EQ(job.Told<StopRound>(1)->reason,
             "restart 1 of 3: rank 3 (local rank 1) on node2 exited with code 9");
   EXPECT_EQ(job.state().restarts_used, 1);
+}
+
+TEST_F(RendezvousCoreTest, EndsWhenAWorkerForbidsARestartWhateverIsLeftOfTheBudget) {
+  CoreUnderTest& job = Job(Settings(2, 2, 3));
+  job.RunWith(2);
+  job.Fail(2, 1, kExitDoNotRestart);
+  EXPECT_EQ(job.state().phase, JobPhase::kEnding);
+  ASSERT_TRUE(job.state().outcome.has_value());
+  EXPECT_EQ(job.state().outcome->exit_code, 93);
+  EXPECT_EQ(
+      job.state().outcome->reason,
+      "rank 3 (local rank 1) on node2 exited with code 93, which says that the job must not be "
+      "restarted");
+}
+
+TEST_F(RendezvousCoreTest, EndsWhenAWorkerForbidsTheRestartThatAnotherFailureHasBegun) {
+  CoreUnderTest& job = Job(Settings(2, 2, 3));
+  job.RunWith(2);
+  job.Fail(1, 0, 1);
+  job.Fail(2, 1, kExitDoNotRestart);
+  ASSERT_TRUE(job.state().outcome.has_value());
+  EXPECT_EQ(job.state().outcome->exit_code, 93);
 }
 
 TEST_F(RendezvousCoreTest, TellsAMemberThatHasStoppedWhomTheNextRoundWaitsFor) {
