@@ -86,6 +86,7 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, const plan::PlanOp
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
   const int64_t sequence = options.model.context;
   const absl::Span<const int32_t> tokens = engine::SizesOf(options.batch_size * sequence);
+  MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
   MUSTER_ASSIGN_OR_RETURN(
       plan::UseTrace trace, engine::RecordUse(store, [&](Tape& tape) -> absl::StatusOr<Loss> {
         return gpt->ComputeLoss(

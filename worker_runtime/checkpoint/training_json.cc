@@ -79,11 +79,9 @@ absl::StatusOr<std::string> FormatTrainingState(const TrainingState& state) {
   if (state.step < 0) {
     return absl::InvalidArgumentError(absl::StrCat("the step ", state.step, " is negative"));
   }
-  const nlohmann::ordered_json json = {{"format", kFormat},
-                                       {"version", kVersion},
-                                       {"step", state.step},
-                                       {"plan", state.plan},
-                                       {"metadata", state.metadata}};
+  const nlohmann::ordered_json json = {{"format", kFormat},          {"version", kVersion},
+                                       {"step", state.step},         {"plan", state.plan},
+                                       {"counters", state.counters}, {"metadata", state.metadata}};
   try {
     return json.dump(2) + "\n";
   } catch (const Json::exception& error) {
@@ -111,6 +109,10 @@ absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
   }
   state.step = step->get<int64_t>();
   MUSTER_ASSIGN_OR_RETURN(state.plan, TextsAt(json, "plan"));
+  // Checkpoints of before it was written are continued as if nothing had been counted.
+  if (json.contains("counters")) {
+    MUSTER_ASSIGN_OR_RETURN(state.counters, TextsAt(json, "counters"));
+  }
   MUSTER_ASSIGN_OR_RETURN(state.metadata, TextsAt(json, "metadata"));
   return state;
 }

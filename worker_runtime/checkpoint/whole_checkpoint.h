@@ -1,8 +1,8 @@
 // A checkpoint that one process writes and reads: the whole training state.
 //
 //   DIR/step_00000100/model.safetensors       parameters by name
-//                     optimizer.safetensors   first_moment.<name>, second_moment.<name>
-//                     training.json           format, step, plan and caller's metadata
+//                     optimizer.safetensors   moments: first_moment.<name>, …
+//                     training.json           format, step, plan, counters and caller's metadata
 //
 // Written as DIR/.step_00000100.<random>, synced, then renamed: a directory without a leading dot
 // is complete. A checkpoint of the same step is replaced in one step (renameat2); where the file
@@ -27,6 +27,7 @@ struct TrainingState {
   int64_t step = 0;
   std::map<std::string, std::string> plan;      // what it was trained with; for people
   std::map<std::string, std::string> metadata;  // the caller's
+  std::map<std::string, std::string> counters;  // the engine's, beside its arrays
 };
 
 // Creates `directory` if needed. Returns the path of the checkpoint. `progress` is called after each

@@ -52,6 +52,11 @@ absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int w
     return absl::InvalidArgumentError(absl::StrCat("the pipeline's cut: ", what...));
   };
   const int units = std::max(1, static_cast<int>(store.unit_names().size()));
+  for (const auto& stage : cut.borrowed) {
+    for (const Parameter* parameter : stage) {
+      if (parameter->frozen()) return refuse(parameter->name(), " is borrowed and frozen");
+    }
+  }
   for (size_t s = 0; s < cut.first_units.size(); ++s) {
     const int unit = cut.first_units[s];
     const bool fits = s == 0 ? unit == 0 : cut.first_units[s - 1] < unit && unit < units;
@@ -141,10 +146,12 @@ Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan th
       set_up(std::move(the_set_up)),
       stage(std::move(the_stage)),
       program(plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank())),
-      held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed, queue),
+      held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed,
+           NumMoments(plan.update), queue),
       reduction(program, GroupsOf(world, stage.get()), held, queue),
       core(program),
-      in_flight(plan.accumulation) {}
+      in_flight(plan.accumulation),
+      scaler(plan.loss_scaling) {}
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
@@ -164,7 +171,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
         "the parameter store is empty: create the model before the engine");
   }
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
+  MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates,
+                          engine::FreezeGroups(store, plan));
   EngineSetUp set_up = SetUpOf(store, cut, world.size());
+  set_up.updates = std::move(updates);
   const plan::Program program_of_0 = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), 0);
   const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
   MUSTER_RETURN_IF_ERROR(
@@ -186,6 +196,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
                                                 int world_size, Forward forward) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
+  MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
   MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
                           engine::RecordUse(store, [&](Tape& tape) { return forward(tape, 0); }));
   EngineSetUp set_up = SetUpOf(store, {}, world_size);

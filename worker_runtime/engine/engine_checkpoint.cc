@@ -1,6 +1,7 @@
 // Save and load: the state of all ranks passes through rank 0, array by array.
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "muster/agreement.h"
 #include "nlohmann/json.hpp"
@@ -13,6 +14,23 @@
 
 namespace muster {
 namespace {
+
+constexpr char kSkippedSteps[] = "skipped_steps";
+
+// Fills both from the counters of `saved`.
+absl::Status ReadCounters(const checkpoint::TrainingState& saved, const std::string& path,
+                          plan::LossScaler& scaler, int64_t& skipped_steps) {
+  absl::Status status = scaler.Load(saved.counters);
+  const auto skipped = saved.counters.find(kSkippedSteps);
+  if (status.ok() && skipped != saved.counters.end() &&
+      !(absl::SimpleAtoi(skipped->second, &skipped_steps) && skipped_steps >= 0 &&
+        skipped_steps <= saved.step)) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        kSkippedSteps, " is '", skipped->second, "', not a number of the ", saved.step, " steps"));
+  }
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(path, " is damaged: ", status.message()));
+}
 
 absl::Status NoPipelineError() {
   return absl::UnimplementedError(
@@ -32,19 +50,21 @@ absl::Status Engine::Save(const std::string& directory,
   MUSTER_RETURN_IF_ERROR(exchange.Collect(moments));
   absl::StatusOr<std::string> written = std::string();
   if (state.world.rank() == 0) {
-    checkpoint::TrainingState saved = {.step = state.step, .metadata = metadata};
+    checkpoint::TrainingState saved = {
+        .step = state.step, .metadata = metadata, .counters = state.scaler.Save()};
+    saved.counters[kSkippedSteps] = absl::StrCat(state.skipped_steps);
     for (const auto& [key, value] : Describe(state.plan)) saved.plan[key] = value;
-    written =
-        checkpoint::WriteWholeCheckpoint(directory, saved, engine::ParameterArrays(state.store),
-                                         engine::MomentArrays(state.store, state.held, moments),
-                                         [&state] { state.Mark(Phase::kSave); });
+    written = checkpoint::WriteWholeCheckpoint(
+        directory, saved, engine::ParameterArrays(state.store),
+        engine::MomentArrays(state.store, state.held, state.plan.update, moments),
+        [&state] { state.Mark(Phase::kSave); });
   }
   const absl::Status saved = FromRankZero(state.world, std::move(written)).status();
   state.Mark(Phase::kIdle);
   return saved;
 }
 
-// Step and metadata as JSON, for the other ranks.
+// Step, counters and metadata as JSON, for the other ranks.
 absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& directory,
                                                           const engine::WholeMoments& moments) {
   MUSTER_ASSIGN_OR_RETURN(const std::string path, checkpoint::FindWholeCheckpoint(directory));
@@ -54,10 +74,14 @@ absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& dir
     return absl::UnavailableError(opened.status().message());
   }
   MUSTER_RETURN_IF_ERROR(opened.status());
-  MUSTER_RETURN_IF_ERROR(
-      engine::ReadState(*opened, path, store, held, moments, [this] { Mark(Phase::kLoad); }));
   const checkpoint::TrainingState& saved = opened->state;
-  const nlohmann::json head = {{"step", saved.step}, {"metadata", saved.metadata}};
+  plan::LossScaler read_scaler = scaler;
+  int64_t skipped = 0;
+  MUSTER_RETURN_IF_ERROR(ReadCounters(saved, path, read_scaler, skipped));
+  MUSTER_RETURN_IF_ERROR(engine::ReadState(*opened, path, store, held, plan.update, moments,
+                                           [this] { Mark(Phase::kLoad); }));
+  const nlohmann::json head = {
+      {"step", saved.step}, {"counters", saved.counters}, {"metadata", saved.metadata}};
   return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -72,8 +96,10 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
   if (state.world.rank() == 0) read = state.ReadCheckpoint(directory, moments);
   MUSTER_ASSIGN_OR_RETURN(const std::string head, FromRankZero(state.world, read));
   std::vector<Tensor> whole = {state.held.Values(state.program.blocks)};
+  whole.push_back(state.held.frozen());
   if (!state.program.sharded) whole.insert(whole.end(), {moments.first, moments.second});
   for (const Tensor& flat : whole) {
+    if (flat.empty()) continue;
     MUSTER_RETURN_IF_ERROR(state.world.Broadcast(engine::BufferOfTensor(flat), 0).Wait());
   }
   MUSTER_RETURN_IF_ERROR(exchange.Spread(moments));
@@ -81,7 +107,12 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
       CheckSameState(state.world, ParameterHash(),
                      absl::StrCat("after the checkpoint in ", directory, " was loaded")));
   const nlohmann::json fields = nlohmann::json::parse(head);
-  state.step = fields["step"].get<int64_t>();
+  const checkpoint::TrainingState loaded = {
+      .step = fields["step"].get<int64_t>(),
+      .counters = fields["counters"].get<std::map<std::string, std::string>>()};
+  state.step = loaded.step;
+  state.skipped_steps = 0;
+  MUSTER_RETURN_IF_ERROR(ReadCounters(loaded, directory, state.scaler, state.skipped_steps));
   state.Mark(Phase::kIdle);
   return fields["metadata"].get<std::map<std::string, std::string>>();
 }

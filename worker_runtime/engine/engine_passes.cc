@@ -69,6 +69,9 @@ absl::Status Engine::State::RunBackward(const Action& action) {
   ReceiveTiedGradient(batch);
   const bool is_last = action.micro_batch + 1 == plan.accumulation;
   if (is_last && plan.overlap) {
+    for (const auto& parameter : store.parameters()) {
+      if (parameter->frozen()) Start(core.Step(engine::GradientReady{parameter->index()}));
+    }
     tape.OnGradientReady([this](Parameter& parameter) {
       // It was used, but its output was not.
       if (!parameter.has_gradient()) parameter.BeginSparseGradient();
@@ -76,7 +79,7 @@ absl::Status Engine::State::RunBackward(const Action& action) {
     });
   }
   if (batch.gradient.empty()) {
-    tape.Backward(batch.output.loss.output);
+    tape.Backward(batch.output.loss.output, scaler.scale());
   } else {
     tape.Backward(batch.output.passed_on, std::move(batch.gradient));
   }

@@ -17,14 +17,17 @@
 #include "worker_runtime/engine/rank_state.h"
 #include "worker_runtime/engine/reduction.h"
 #include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/loss_scaler.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/program.h"
+#include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
 
 // Everything that a rank's program is made from.
 struct EngineSetUp {
   std::vector<plan::ParameterInfo> parameters;
+  std::vector<plan::ParameterUpdate> updates;  // of each
   plan::BlockLayout layout;
   std::vector<plan::StageInfo> stages;
   plan::Mesh mesh;
@@ -79,7 +82,8 @@ struct Engine::State {
   void ComputeNorm();
   absl::Status DecideUpdate();
   absl::Status CheckLoss(engine::LossSum total);
-  absl::Status NormError();
+  absl::Status JudgeScale(bool overflow);
+  absl::Status NormError(absl::string_view hint);
   void Update(const plan::Action& action);
 
   // engine_checkpoint.cc
@@ -120,7 +124,9 @@ struct Engine::State {
   double gradient_scale = 0;
   bool own_loss_finite = true;
 
-  int64_t step = 0;
+  int64_t step = 0;           // taken: each has consumed its batches
+  int64_t skipped_steps = 0;  // of them, those that changed nothing
+  plan::LossScaler scaler;
   std::function<void(int64_t step, Phase phase)> on_phase;
 };
 

@@ -1,4 +1,5 @@
-// From reduced gradients to parameters: norm, clipping, AdamW, and what ends a step instead.
+// From reduced gradients to parameters: norm, loss scale, clipping, the update, and what ends a step
+// instead.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -28,16 +29,33 @@ void Engine::State::ComputeNorm() {
 
 absl::Status Engine::State::DecideUpdate() {
   const engine::LossSum total = reduction.loss();
-  MUSTER_RETURN_IF_ERROR(CheckLoss(total));
-  const double norm = std::sqrt(TreeSum(held.squares().span<double>())) / total.num_tokens;
-  if (!std::isfinite(norm)) return NormError();
-  result.learning_rate = LearningRate(plan.learning_rate, step);
+  const bool scaled = scaler.is_on();
+  if (!scaled || std::isfinite(total.loss)) MUSTER_RETURN_IF_ERROR(CheckLoss(total));
+  const double scale = scaler.scale();
+  const double norm =
+      std::sqrt(TreeSum(held.squares().span<double>())) / (total.num_tokens * scale);
+  const bool finite = std::isfinite(norm) && std::isfinite(total.loss);
+  if (!finite && !scaled) return NormError("try a lower learning rate");
+  MUSTER_RETURN_IF_ERROR(JudgeScale(!finite));
+  // Before this step is counted.
+  const int64_t updates = step - skipped_steps;
+  const bool counts_all = plan::CountsSkippedSteps(plan.loss_scaling.kind);
+  result.learning_rate = LearningRate(plan.learning_rate, counts_all ? step : updates);
   result.step = ++step;
   result.loss = total.loss / total.num_tokens;
   result.num_tokens = static_cast<int64_t>(total.num_tokens);
   result.gradient_norm = norm;
-  gradient_scale = engine::ClipFactor(norm, plan.max_gradient_norm) / total.num_tokens;
+  result.loss_scale = scale;
+  result.skipped = !finite;
+  if (result.skipped) ++skipped_steps;
+  gradient_scale = engine::ClipFactor(norm, plan.max_gradient_norm) / (total.num_tokens * scale);
   return absl::OkStatus();
+}
+
+absl::Status Engine::State::JudgeScale(bool overflow) {
+  if (scaler.Judge(overflow) != plan::LossScaler::Verdict::kAtLowest) return absl::OkStatus();
+  return NormError(absl::StrCat("the loss scale, ", scaler.scale(),
+                                ", is at its minimum already and cannot be lowered"));
 }
 
 absl::Status Engine::State::CheckLoss(engine::LossSum total) {
@@ -59,7 +77,7 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
 
 // Every rank has the same norm, so all of them come here; each sees the part of the gradient that it
 // updates.
-absl::Status Engine::State::NormError() {
+absl::Status Engine::State::NormError(absl::string_view hint) {
   std::vector<int64_t> first = {static_cast<int64_t>(store.parameters().size())};
   for (const plan::BlockRange& blocks : program.owned) {
     const Tensor part = held.Gradients(program.root_slots.front(), blocks);
@@ -77,27 +95,42 @@ absl::Status Engine::State::NormError() {
                    found ? absl::StrCat("the gradient is not finite, first in ",
                                         store.parameters()[first[0]]->name())
                          : "the gradient is too large for its norm to be a number",
-                   "; the parameters are as they were; try a lower learning rate"));
+                   "; the parameters are as they were; ", hint));
 }
 
 void Engine::State::Update(const plan::Action& action) {
-  kernels::AdamWStep options = {.learning_rate = result.learning_rate,
-                                .beta1 = plan.adamw.beta1,
-                                .beta2 = plan.adamw.beta2,
-                                .epsilon = plan.adamw.epsilon,
-                                .gradient_scale = gradient_scale,
-                                .step = step};
+  if (result.skipped) return;
   const Tensor gradients = held.Gradients(program.root_slots.front(), action.blocks);
   const Tensor masters = held.Masters(action.bucket);
   const Tensor first = held.FirstMoments(action.bucket);
   const Tensor second = held.SecondMoments(action.bucket);
   const Operations& operations = queue.device().operations(store.dtype());
   held.ForEachPiece(action.blocks, [&](const engine::RankState::Piece& piece) {
-    options.weight_decay = piece.parameter.spec().weight_decay ? plan.adamw.weight_decay : 0;
+    const plan::ParameterUpdate& update = set_up.updates[piece.parameter.index()];
+    const double learning_rate = result.learning_rate * update.learning_rate_scale;
     const auto part = [&](const Tensor& all) {
-      return all.Slice(piece.first_in_blocks, {piece.num_elements});
+      return all.empty() ? Tensor() : all.Slice(piece.first_in_blocks, {piece.num_elements});
     };
-    operations.adamw(queue, options, part(gradients), part(masters), part(first), part(second));
+    if (plan.update.kind == UpdateRule::Kind::kSgd) {
+      operations.sgd(queue,
+                     {.learning_rate = learning_rate,
+                      .momentum = plan.update.momentum,
+                      .nesterov = plan.update.nesterov,
+                      .weight_decay = update.weight_decay,
+                      .gradient_scale = gradient_scale},
+                     part(gradients), part(masters), part(first));
+      return;
+    }
+    operations.adamw(queue,
+                     {.learning_rate = learning_rate,
+                      .beta1 = update.beta1,
+                      .beta2 = update.beta2,
+                      .epsilon = plan.update.epsilon,
+                      .weight_decay = update.weight_decay,
+                      .decays_gradient = plan.update.kind == UpdateRule::Kind::kAdam,
+                      .gradient_scale = gradient_scale,
+                      .step = step - skipped_steps},
+                     part(gradients), part(masters), part(first), part(second));
   });
 }
 

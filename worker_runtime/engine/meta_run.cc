@@ -15,6 +15,7 @@ class MetaBinding {
     for (const auto& parameter : store.parameters()) {
       MUSTER_CHECK(parameter->value().empty());  // its memory would be forgotten
       parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
+      if (parameter->frozen()) continue;
       parameter->BindGradient(pool_.Allocate(parameter->dtype(), parameter->shape()));
     }
   }
@@ -35,6 +36,9 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store,
   TensorPool pool(Device::Meta());
   Tape tape(pool);
   plan::UseTrace trace;
+  for (const auto& parameter : store.parameters()) {
+    if (parameter->frozen()) trace.gradients.push_back(parameter->index());  // nothing to wait for
+  }
   tape.OnGradientReady([&](Parameter& parameter) { trace.gradients.push_back(parameter.index()); });
   const auto reserved = [&] { return static_cast<int64_t>(pool.usage().bytes_reserved); };
   MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
@@ -55,11 +59,22 @@ std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store) {
   for (const auto& parameter : store.parameters()) {
     plan::ParameterInfo info = {.name = parameter->name(),
                                 .unit = parameter->unit(),
-                                .weight_decay = parameter->spec().weight_decay};
+                                .weight_decay = parameter->spec().weight_decay,
+                                .frozen = parameter->frozen()};
     for (int i = 0; i < parameter->shape().rank(); ++i) info.shape.push_back(parameter->shape()[i]);
     parameters.push_back(std::move(info));
   }
   return parameters;
+}
+
+absl::StatusOr<std::vector<plan::ParameterUpdate>> FreezeGroups(ParameterStore& store,
+                                                                const Plan& plan) {
+  MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates,
+                          plan::PlanUpdates(plan, InfoOf(store)));
+  for (size_t i = 0; i < updates.size(); ++i) {
+    if (updates[i].frozen) store.parameters()[i]->Freeze();
+  }
+  return updates;
 }
 
 }  // namespace muster::engine

@@ -9,8 +9,10 @@
 #include "absl/status/statusor.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
+#include "muster/plan.h"
 #include "muster/tape.h"
 #include "worker_runtime/plan/parameter_info.h"
+#include "worker_runtime/plan/update_plan.h"
 #include "worker_runtime/plan/use_trace.h"
 
 namespace muster::engine {
@@ -27,5 +29,10 @@ absl::Span<const int32_t> SizesOf(int64_t num_tokens);
 
 // The parameters as a plan sees them.
 std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store);
+
+// How each parameter is updated. Freezes what the plan's groups freeze: before a meta run or an
+// engine, since nothing is laid out for it. Errors: plan::PlanUpdates'.
+absl::StatusOr<std::vector<plan::ParameterUpdate>> FreezeGroups(ParameterStore& store,
+                                                                const Plan& plan);
 
 }  // namespace muster::engine

@@ -23,8 +23,11 @@ void MomentExchange::Allocate(WholeMoments& whole) const {
     whole.second = state_.second_moments();
   } else if (world_.rank() == 0) {
     const Shape shape = {state_.layout().num_elements()};
-    whole.first = whole.pool.Allocate(state_.first_moments().dtype(), shape);
-    whole.second = whole.pool.Allocate(state_.first_moments().dtype(), shape);
+    const auto like = [&](const Tensor& own) {
+      return own.empty() ? Tensor() : whole.pool.Allocate(own.dtype(), shape);
+    };
+    whole.first = like(state_.first_moments());
+    whole.second = like(state_.second_moments());
   }
 }
 
@@ -56,6 +59,7 @@ absl::Status MomentExchange::Exchange(const WholeMoments& whole, Way way) const 
 
 absl::Status MomentExchange::ExchangeShard(const Tensor& part, const Tensor& own, int rank,
                                            Way way) const {
+  if (own.empty() && part.empty()) return absl::OkStatus();  // the update's rule keeps none
   const bool collects = way == Way::kCollect;
   if (rank == 0) {
     const Tensor& from = collects ? own : part;

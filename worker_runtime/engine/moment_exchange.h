@@ -11,7 +11,7 @@
 namespace muster::engine {
 
 // Of all blocks of the model, in their order: the rank's own memory where it holds all of them, else
-// memory of `pool` on rank 0 and nothing on the others.
+// memory of `pool` on rank 0 and nothing on the others. Empty where the update's rule keeps none.
 struct WholeMoments {
   TensorPool pool;
   Tensor first;

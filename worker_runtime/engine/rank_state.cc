@@ -12,7 +12,7 @@ using plan::Arena;
 using plan::BlockRange;
 
 RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
-                     absl::Span<const int> borrowed, Queue& queue)
+                     absl::Span<const int> borrowed, int num_moments, Queue& queue)
     : store_(store),
       layout_(std::move(layout)),
       program_(program),
@@ -34,8 +34,9 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
     owned += program_.owned[bucket].num_elements();
   }
   if (program_.types.has_master()) masters_ = Allocate(program_.types.master, owned);
-  first_moments_ = Allocate(program_.types.moments, owned);
-  second_moments_ = Allocate(program_.types.moments, owned);
+  if (num_moments > 0) first_moments_ = Allocate(program_.types.moments, owned);
+  if (num_moments > 1) second_moments_ = Allocate(program_.types.moments, owned);
+  BindFrozen();
   for (const auto& parameter : store_.parameters()) {
     if (Holds(*parameter)) {
       parameter->BindValue(Of(*parameter, values_, program_.blocks.first_element()));
@@ -52,6 +53,21 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
   BindGradients(0);
 }
 
+void RankState::BindFrozen() {
+  int64_t elements = 0;
+  for (const auto& parameter : store_.parameters()) {
+    if (parameter->frozen()) elements += plan::PlacedElements(parameter->num_elements());
+  }
+  if (elements == 0) return;
+  frozen_ = Allocate(store_.dtype(), elements);
+  int64_t first = 0;
+  for (const auto& parameter : store_.parameters()) {
+    if (!parameter->frozen()) continue;
+    parameter->BindValue(frozen_.Slice(first, parameter->shape()));
+    first += plan::PlacedElements(parameter->num_elements());
+  }
+}
+
 void RankState::BindGradients(int slot) {
   for (const auto& parameter : store_.parameters()) {
     if (!Holds(*parameter)) continue;
@@ -60,6 +76,7 @@ void RankState::BindGradients(int slot) {
 }
 
 bool RankState::Holds(const Parameter& parameter) const {
+  if (parameter.frozen()) return false;
   const int64_t first = layout_.offsets[parameter.index()];
   return program_.blocks.first_element() <= first &&
          first < program_.blocks.end * plan::kBlockElements;
@@ -74,6 +91,7 @@ void RankState::ForEachPiece(BlockRange blocks, absl::FunctionRef<void(const Pie
   const int64_t begin = blocks.first_element();
   const int64_t end = blocks.end * plan::kBlockElements;
   for (const auto& parameter : store_.parameters()) {
+    if (parameter->frozen()) continue;
     const int64_t offset = layout_.offsets[parameter->index()];
     const int64_t first = std::max(offset, begin);
     const int64_t last = std::min(offset + parameter->num_elements(), end);
@@ -88,17 +106,19 @@ Tensor RankState::Part(const Tensor& buffer, BlockRange blocks) const {
 }
 
 Tensor RankState::OwnedPart(const Tensor& moments, int bucket) const {
+  if (moments.empty()) return {};
   return moments.Slice(first_owned_[bucket], {program_.owned[bucket].num_elements()});
 }
 
 plan::ArenaBytes RankState::held() const {
   plan::ArenaBytes held = {};
-  const auto bytes = [](const Tensor& tensor) { return static_cast<int64_t>(tensor.num_bytes()); };
-  At(held, Arena::kParameters) = bytes(values_);
+  const auto bytes = [](const Tensor& tensor) {
+    return tensor.empty() ? 0 : static_cast<int64_t>(tensor.num_bytes());
+  };
+  At(held, Arena::kParameters) = bytes(values_) + bytes(frozen_);
   At(held, Arena::kGradients) = bytes(gradients_[0]);
   At(held, Arena::kPartialSums) = (program_.num_slots - 1) * bytes(gradients_[0]);
-  At(held, Arena::kOptimizer) =
-      2 * bytes(first_moments_) + (masters_.empty() ? 0 : bytes(masters_));
+  At(held, Arena::kOptimizer) = bytes(first_moments_) + bytes(second_moments_) + bytes(masters_);
   At(held, Arena::kBuffers) = bytes(squares_);
   return held;
 }

@@ -21,9 +21,10 @@ namespace muster::engine {
 class RankState {
  public:
   // Clears every buffer and binds the parameters that this rank holds. `store`, `program` and `queue`
-  // outlive this. `borrowed`: parameters of other stages, which get buffers of their own.
+  // outlive this. `borrowed`: parameters of other stages, which get buffers of their own;
+  // `num_moments`: of the update's rule.
   RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
-            absl::Span<const int> borrowed, Queue& queue);
+            absl::Span<const int> borrowed, int num_moments, Queue& queue);
 
   // Gradients of the next micro-batch go to slot `slot`, over what is there.
   void BindGradients(int slot);
@@ -33,7 +34,8 @@ class RankState {
   Tensor Gradients(int slot, plan::BlockRange blocks) const {
     return Part(gradients_[slot], blocks);
   }
-  // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()].
+  // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()]. Moments are empty
+  // where the update's rule keeps none.
   Tensor Masters(int bucket) const {
     return program_.types.has_master() ? OwnedPart(masters_, bucket)
                                        : Values(program_.owned[bucket]);
@@ -41,6 +43,8 @@ class RankState {
   Tensor FirstMoments(int bucket) const { return OwnedPart(first_moments_, bucket); }
   Tensor SecondMoments(int bucket) const { return OwnedPart(second_moments_, bucket); }
 
+  // Values of the frozen parameters, which every rank holds; empty if there are none.
+  const Tensor& frozen() const { return frozen_; }
   // All of them, in the order of blocks.
   const Tensor& first_moments() const { return first_moments_; }
   const Tensor& second_moments() const { return second_moments_; }
@@ -66,6 +70,7 @@ class RankState {
 
  private:
   Tensor Allocate(DType dtype, int64_t num_elements);
+  void BindFrozen();
   Tensor Part(const Tensor& buffer, plan::BlockRange blocks) const;
   Tensor OwnedPart(const Tensor& moments, int bucket) const;
 
@@ -81,6 +86,7 @@ class RankState {
   Tensor masters_;                    // empty where the values are what is updated
   Tensor first_moments_;
   Tensor second_moments_;
+  Tensor frozen_;
   const Tensor squares_;
 };
 

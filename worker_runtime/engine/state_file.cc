@@ -8,8 +8,21 @@
 namespace muster::engine {
 namespace {
 
-constexpr char kFirstMoment[] = "first_moment.";
-constexpr char kSecondMoment[] = "second_moment.";
+// What comes before a parameter's name: another rule's moments have other names.
+std::vector<std::string> MomentPrefixes(const UpdateRule& rule) {
+  switch (NumMoments(rule)) {
+    case 0:
+      return {};
+    case 1:
+      return {"momentum."};
+    default:
+      return {"first_moment.", "second_moment."};
+  }
+}
+
+const Tensor& MomentOf(const WholeMoments& moments, size_t number) {
+  return number == 0 ? moments.first : moments.second;
+}
 
 std::vector<int64_t> Sizes(const Shape& shape) {
   std::vector<int64_t> sizes;
@@ -24,6 +37,7 @@ std::string Describe(DType dtype, const std::vector<int64_t>& shape) {
 void Append(const ParameterStore& store, const RankState& state, const Tensor& moments,
             absl::string_view prefix, std::vector<checkpoint::NamedArray>& out) {
   for (const auto& parameter : store.parameters()) {
+    if (parameter->frozen()) continue;
     out.push_back({.name = absl::StrCat(prefix, parameter->name()),
                    .shape = Sizes(parameter->shape()),
                    .elements = BufferOfTensor(state.Of(*parameter, moments, 0))});
@@ -43,26 +57,36 @@ std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store)
 }
 
 std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
-                                                 const RankState& state,
+                                                 const RankState& state, const UpdateRule& rule,
                                                  const WholeMoments& moments) {
   std::vector<checkpoint::NamedArray> arrays;
-  Append(store, state, moments.first, kFirstMoment, arrays);
-  Append(store, state, moments.second, kSecondMoment, arrays);
+  const std::vector<std::string> prefixes = MomentPrefixes(rule);
+  for (size_t i = 0; i < prefixes.size(); ++i) {
+    Append(store, state, MomentOf(moments, i), prefixes[i], arrays);
+  }
   return arrays;
 }
 
-absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::WholeCheckpoint& from,
-                            const std::string& path) {
+absl::Status CheckSameModel(const ParameterStore& store, const UpdateRule& rule,
+                            const checkpoint::WholeCheckpoint& from, const std::string& path) {
   const auto refuse = [&](const auto&... what) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is a checkpoint of another model: ", what...));
   };
   for (const auto& parameter : store.parameters()) {
     const std::string wanted = Describe(parameter->dtype(), Sizes(parameter->shape()));
-    for (const absl::string_view prefix : {"", kFirstMoment, kSecondMoment}) {
+    std::vector<std::string> prefixes;
+    if (!parameter->frozen()) prefixes = MomentPrefixes(rule);
+    prefixes.insert(prefixes.begin(), "");
+    for (const std::string& prefix : prefixes) {
       const auto& arrays = prefix.empty() ? from.model.arrays() : from.optimizer.arrays();
       const std::string name = absl::StrCat(prefix, parameter->name());
       const auto found = arrays.find(name);
+      if (found == arrays.end() && !prefix.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path, " cannot be continued: it has no ", name, ", which ", ToString(rule.kind),
+            " needs; was ", parameter->name(), " frozen there, or trained by another optimizer?"));
+      }
       if (found == arrays.end()) return refuse("it has no ", name);
       const std::string there = Describe(found->second.dtype, found->second.shape);
       if (there != wanted) return refuse(name, " is ", there, " there and ", wanted, " here");
@@ -75,18 +99,18 @@ absl::Status CheckSameModel(const ParameterStore& store, const checkpoint::Whole
 }
 
 absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
-                       const ParameterStore& store, const RankState& state,
+                       const ParameterStore& store, const RankState& state, const UpdateRule& rule,
                        const WholeMoments& moments, const checkpoint::Progress& progress) {
-  MUSTER_RETURN_IF_ERROR(CheckSameModel(store, from, path));
+  MUSTER_RETURN_IF_ERROR(CheckSameModel(store, rule, from, path));
+  const std::vector<std::string> prefixes = MomentPrefixes(rule);
   for (const auto& parameter : store.parameters()) {
     const std::string& name = parameter->name();
-    const auto moment = [&](absl::string_view prefix, const Tensor& whole) {
-      return from.optimizer.Read(absl::StrCat(prefix, name),
-                                 BufferOfTensor(state.Of(*parameter, whole, 0)));
-    };
     MUSTER_RETURN_IF_ERROR(from.model.Read(name, BufferOfTensor(parameter->value())));
-    MUSTER_RETURN_IF_ERROR(moment(kFirstMoment, moments.first));
-    MUSTER_RETURN_IF_ERROR(moment(kSecondMoment, moments.second));
+    for (size_t i = 0; i < prefixes.size() && !parameter->frozen(); ++i) {
+      const Tensor moment = state.Of(*parameter, MomentOf(moments, i), 0);
+      MUSTER_RETURN_IF_ERROR(
+          from.optimizer.Read(absl::StrCat(prefixes[i], name), BufferOfTensor(moment)));
+    }
     if (progress != nullptr) progress();
   }
   return absl::OkStatus();

@@ -1,11 +1,12 @@
-// The AdamW update.
+// The updates of AdamW and Adam.
 //
-//   g = gradient_scale * gradient
+//   g = gradient_scale * gradient                                             [Adam: + weight_decay * p]
 //   m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2
 //   p = p * (1 - lr * weight_decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//       [Adam: p alone]
 //
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2, with
-// the decay scaled by lr alone, as PyTorch's AdamW does.
+// the decay scaled by lr alone, as PyTorch's AdamW does; Kingma and Ba, "Adam", 2015, algorithm 1.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,9 @@ struct AdamWStep {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
-  double gradient_scale = 1;  // 1 / tokens, and the factor of clipping
-  int64_t step = 1;           // t: 1 for the first update
+  bool decays_gradient = false;  // Adam
+  double gradient_scale = 1;     // 1 / tokens, and the factor of clipping
+  int64_t step = 1;              // t: 1 for the first update
 };
 
 template <typename T>

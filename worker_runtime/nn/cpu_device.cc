@@ -97,8 +97,12 @@ struct HostKernels {
   }
   static void EmbeddingGradient(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
                                 const Tensor& dy, const Tensor& dtable, const Tensor& dpositions) {
-    kernels::Embedding<T>().token_gradient(shape, tokens, dy.data<T>(), dtable.data<T>());
-    kernels::Embedding<T>().position_gradient(shape, dy.data<T>(), dpositions.data<T>());
+    if (!dtable.empty()) {
+      kernels::Embedding<T>().token_gradient(shape, tokens, dy.data<T>(), dtable.data<T>());
+    }
+    if (!dpositions.empty()) {
+      kernels::Embedding<T>().position_gradient(shape, dy.data<T>(), dpositions.data<T>());
+    }
   }
 
   static typename kernels::AttentionKernels<T>::Saved AttentionSaved(const Tensor& saved) {
@@ -130,6 +134,12 @@ struct HostKernels {
                                gradient.num_elements());
   }
 
+  static void Sgd(Queue&, const kernels::SgdStep& step, const Tensor& gradient, const Tensor& value,
+                  const Tensor& buffer) {
+    kernels::Sgd<T>().update(step, gradient.data<T>(), value.data<T>(), OrNull<T>(buffer),
+                             gradient.num_elements());
+  }
+
   static kernels::CrossEntropySum CrossEntropy(Queue&, const Tensor& logits, const int32_t* targets,
                                                const Tensor& dlogits, const Tensor& value) {
     const kernels::CrossEntropySum sum = kernels::CrossEntropy<T>().run(
@@ -157,6 +167,7 @@ struct HostKernels {
                                              .attention_backward = &AttentionBackward,
                                              .squares = &Squares,
                                              .adamw = &AdamW,
+                                             .sgd = &Sgd,
                                              .cross_entropy = &CrossEntropy};
 };
 

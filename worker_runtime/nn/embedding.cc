@@ -49,10 +49,11 @@ Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first
   Tensor y = tape.pool().Allocate(tokens_.dtype(), {shape.batch, shape.sequence, shape.width});
   tape.operations(y.dtype()).embedding_forward(tape.queue(), shape, batch.tokens.data(),
                                                tokens_.value(), positions_.value(), y);
+  if (tokens_.frozen() && positions_.frozen()) return {.value = y};
   const auto weight_gradient = [shape, &table = tokens_, &positions = positions_,
                                 ids = batch.tokens](Tape& tape, const Tensor& dy) {
-    const Tensor to_table = table.BeginSparseGradient();
-    const Tensor to_positions = positions.BeginSparseGradient();
+    const Tensor to_table = table.frozen() ? Tensor() : table.BeginSparseGradient();
+    const Tensor to_positions = positions.frozen() ? Tensor() : positions.BeginSparseGradient();
     tape.operations(dy.dtype())
         .embedding_gradient(tape.queue(), shape, ids.data(), dy, to_table, to_positions);
   };

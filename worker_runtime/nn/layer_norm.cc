@@ -15,14 +15,24 @@ void InputGradient(Tape& tape, int slot, const Tensor& x, const Tensor& saved, c
       tape.queue(), {.x = x, .gamma = gamma, .saved = saved}, dy, to.addend, to.out);
 }
 
+// The kernel writes both; what is frozen gets a place that is dropped.
+Tensor TargetOf(Tape& tape, Parameter& parameter) {
+  if (!parameter.frozen()) return parameter.BeginGradient().gradient;
+  Tensor dropped = tape.pool().Allocate(parameter.dtype(), parameter.shape());
+  tape.operations(dropped.dtype()).clear(tape.queue(), dropped);
+  return dropped;
+}
+
 void WeightGradient(Tape& tape, Parameter& gamma, Parameter& beta, const Tensor& x,
                     const Tensor& saved, const Tensor& dy) {
-  const Parameter::GradientTarget to_gamma = gamma.BeginGradient();
-  const Parameter::GradientTarget to_beta = beta.BeginGradient();
-  MUSTER_CHECK(to_gamma.accumulate == to_beta.accumulate);
-  tape.operations(x.dtype()).layer_norm_weight(
-      tape.queue(), {.x = x, .gamma = gamma.value(), .saved = saved}, dy, to_gamma.gradient,
-      to_beta.gradient, to_gamma.accumulate);
+  if (gamma.frozen() && beta.frozen()) return;
+  const bool accumulate = gamma.frozen() ? beta.has_gradient() : gamma.has_gradient();
+  MUSTER_CHECK(gamma.frozen() || beta.frozen() || gamma.has_gradient() == beta.has_gradient());
+  const Tensor to_gamma = TargetOf(tape, gamma);
+  const Tensor to_beta = TargetOf(tape, beta);
+  tape.operations(x.dtype()).layer_norm_weight(tape.queue(),
+                                               {.x = x, .gamma = gamma.value(), .saved = saved}, dy,
+                                               to_gamma, to_beta, accumulate);
 }
 
 }  // namespace
@@ -42,6 +52,7 @@ Activation LayerNorm::Forward(Tape& tape, const Activation& x) const {
   tape.operations(dtype).layer_norm_forward(
       tape.queue(), {.x = x.value, .gamma = weight_.value(), .saved = saved}, bias_.value(),
       epsilon_, y);
+  if (weight_.frozen() && bias_.frozen() && !x.needs_gradient()) return {.value = y};
   return tape.Record(
       y, {&weight_, &bias_},
       [&gamma = weight_, slot = x.slot, x = x.value, saved](Tape& tape, const Tensor& dy) {

@@ -25,6 +25,8 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
   tape.operations(y.dtype()).bias_fill(tape.queue(), bias_.value(), residual.value, y);
   ProductWithTransposed(tape, x.value, weight_.value(), y, /*accumulate=*/true);
 
+  const bool learns = !weight_.frozen() || !bias_.frozen();
+  if (!learns && !residual.needs_gradient() && !x.needs_gradient()) return {.value = y};
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
                                shape = x.value.shape()](Tape& tape, const Tensor& dy) {
     tape.AddGradient(residual, dy);
@@ -33,6 +35,7 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
   const auto weight_gradient = [&weight = weight_, &bias = bias_, x = x.value](Tape& tape,
                                                                                const Tensor& dy) {
     AddWeightGradient(tape, weight, dy, x);
+    if (bias.frozen()) return;
     const Parameter::GradientTarget to = bias.BeginGradient();
     tape.operations(dy.dtype()).bias_gradient(tape.queue(), dy, to.gradient, to.accumulate);
   };
@@ -42,6 +45,7 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
 Activation TiedHead(Tape& tape, const Activation& x, Parameter& table) {
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), table.shape()[0]));
   ProductWithTransposed(tape, x.value, table.value(), y, /*accumulate=*/false);
+  if (table.frozen() && !x.needs_gradient()) return {.value = y};
   const auto input_gradient = [&table, slot = x.slot, shape = x.value.shape()](Tape& tape,
                                                                                const Tensor& dy) {
     PassThroughProduct(tape, slot, shape, dy, table.value());

@@ -35,6 +35,7 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .attention_backward = &Count,
                                     .squares = &Count,
                                     .adamw = &Count,
+                                    .sgd = &Count,
                                     .cross_entropy = &CountCrossEntropy};
 
 class MetaDevice final : public Device {

@@ -12,6 +12,7 @@
 #include "worker_runtime/kernels/attention.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/embedding.h"
+#include "worker_runtime/kernels/sgd.h"
 
 namespace muster {
 
@@ -75,6 +76,8 @@ struct Operations {
   void (*squares)(Queue&, const Tensor& x, const Tensor& partials);
   void (*adamw)(Queue&, const kernels::AdamWStep& step, const Tensor& gradient, const Tensor& value,
                 const Tensor& first_moment, const Tensor& second_moment);
+  void (*sgd)(Queue&, const kernels::SgdStep& step, const Tensor& gradient, const Tensor& value,
+              const Tensor& buffer);
 
   // `value` [1] receives the sum of the losses. On meta no loss is known, and every row counts.
   kernels::CrossEntropySum (*cross_entropy)(Queue&, const Tensor& logits, const int32_t* targets,

@@ -33,7 +33,7 @@ void Parameter::Unbind() {
 }
 
 Parameter::GradientTarget Parameter::BeginGradient() {
-  MUSTER_CHECK(!gradient_.empty());
+  MUSTER_CHECK(!frozen_ && !gradient_.empty());
   return {.gradient = gradient_, .accumulate = std::exchange(has_gradient_, true)};
 }
 
@@ -86,6 +86,7 @@ void ParameterStore::ForgetGradients() {
 
 void ParameterStore::ZeroUnwritten() {
   for (const auto& parameter : parameters_) {
+    if (parameter->frozen()) continue;
     if (!parameter->gradient().empty() && !parameter->has_gradient()) {
       parameter->BeginSparseGradient();
     }

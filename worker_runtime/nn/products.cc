@@ -36,6 +36,7 @@ void PassThroughProduct(Tape& tape, int slot, Shape shape, const Tensor& dy, con
 }
 
 void AddWeightGradient(Tape& tape, Parameter& w, const Tensor& dy, const Tensor& x) {
+  if (w.frozen()) return;
   const RowShape out = RowsOf(dy.shape());
   const Parameter::GradientTarget to = w.BeginGradient();
   tape.operations(dy.dtype())

@@ -15,7 +15,7 @@ void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const T
 // The gradient dy W [.., inputs], of `shape`, to the activation of `slot`, if it wants one.
 void PassThroughProduct(Tape& tape, int slot, Shape shape, const Tensor& dy, const Tensor& w);
 
-// dW [+]= dy^T x
+// dW [+]= dy^T x, unless W is frozen.
 void AddWeightGradient(Tape& tape, Parameter& w, const Tensor& dy, const Tensor& x);
 
 }  // namespace muster

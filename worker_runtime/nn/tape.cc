@@ -60,6 +60,7 @@ Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
   BeginForward();
   RecordedOperation& record = records_.emplace_back();
   for (Parameter* weight : weights) {
+    if (weight->frozen()) continue;
     record.weights[record.num_weights++] = weight;
     const size_t index = weight->index();
     if (uses_left_.size() <= index) uses_left_.resize(index + 1, 0);

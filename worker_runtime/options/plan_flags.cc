@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
 #include "worker_runtime/plan/plan_text.h"
@@ -14,9 +16,11 @@
 namespace muster::plan {
 namespace {
 
+using command_line::AddTo;
 using command_line::Into;
 using command_line::IntoBetween;
 using command_line::Option;
+using command_line::ParseBool;
 using command_line::ParseChoice;
 using command_line::ParseInt64;
 using command_line::ParseNumber;
@@ -39,7 +43,66 @@ absl::StatusOr<SumMode> ParseMode(const std::string& text) {
 
 absl::StatusOr<LearningRateSchedule::Kind> ParseSchedule(const std::string& text) {
   using Kind = LearningRateSchedule::Kind;
-  return ParseNamed<Kind>(text, {Kind::kConstant, Kind::kLinear, Kind::kCosine});
+  return ParseNamed<Kind>(
+      text, {Kind::kConstant, Kind::kLinear, Kind::kCosine, Kind::kWarmup, Kind::kWarmupDecay});
+}
+
+absl::StatusOr<LearningRateSchedule::Rise> ParseRise(const std::string& text) {
+  using Rise = LearningRateSchedule::Rise;
+  return ParseNamed<Rise>(text, {Rise::kLog, Rise::kLinear});
+}
+
+absl::StatusOr<UpdateRule::Kind> ParseOptimizer(const std::string& text) {
+  using Kind = UpdateRule::Kind;
+  return ParseNamed<Kind>(text, {Kind::kAdamW, Kind::kAdam, Kind::kSgd});
+}
+
+// "none", one of the two algorithms, or a number that stays.
+absl::StatusOr<LossScaling> ParseLossScale(const std::string& text) {
+  if (text == "none") return LossScaling();
+  if (text == "deepspeed") return LossScaling::DeepSpeed();
+  if (text == "torch") return LossScaling::Torch();
+  const absl::StatusOr<double> scale = ParseNumber(text);
+  if (scale.ok()) return LossScaling::Static(*scale);
+  return absl::InvalidArgumentError(absl::StrCat("expected none, deepspeed, torch or a number",
+                                                 DidYouMean(text, {"none", "deepspeed", "torch"})));
+}
+
+absl::Status ReadGroupSetting(absl::string_view key, const std::string& value,
+                              ParameterGroup& group) {
+  const std::vector<std::string> known = {"frozen", "lr_scale", "weight_decay", "beta1", "beta2"};
+  if (key == "frozen" && value.empty()) {
+    group.frozen = true;
+    return absl::OkStatus();
+  }
+  if (key == "frozen" || std::find(known.begin(), known.end(), key) == known.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected PATTERN:SETTING,... with the settings frozen, lr_scale=X, "
+                     "weight_decay=X, beta1=X and beta2=X; '",
+                     key, "' is none", DidYouMean(key, known)));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const double number, ParseNumber(value));
+  if (key == "lr_scale") group.learning_rate_scale = number;
+  if (key == "weight_decay") group.weight_decay = number;
+  if (key == "beta1") group.beta1 = number;
+  if (key == "beta2") group.beta2 = number;
+  return absl::OkStatus();
+}
+
+// "h.0.*:lr_scale=0.1,weight_decay=0"
+absl::StatusOr<ParameterGroup> ParseGroup(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  ParameterGroup group = {.parameters = parts.first};
+  for (const absl::string_view setting : absl::StrSplit(parts.second, ',')) {
+    const std::pair<std::string, std::string> words =
+        absl::StrSplit(setting, absl::MaxSplits('=', 1));
+    MUSTER_RETURN_IF_ERROR(ReadGroupSetting(words.first, words.second, group));
+  }
+  return group;
+}
+
+absl::StatusOr<ParameterGroup> ParseFrozen(const std::string& text) {
+  return ParameterGroup{.parameters = text, .frozen = true};
 }
 
 // "f32", and what other programs call it.
@@ -174,7 +237,8 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .field = "learning_rate.peak"},
       {.name = "min_lr",
        .value_name = "X",
-       .help = "final learning rate of a linear or cosine schedule" + Default(rate.floor),
+       .help = "final learning rate of a schedule that falls; of DeepSpeed's the first too" +
+               Default(rate.floor),
        .read = Into(ParseNumber, rate.floor),
        .field = "learning_rate.floor"},
       {.name = "warmup_steps",
@@ -184,25 +248,46 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .field = "learning_rate.warmup_steps"},
       {.name = "schedule",
        .value_name = "S",
-       .help = "of the learning rate: constant, linear or cosine" + Default(ToString(rate.kind)),
+       .help = "of the learning rate: constant, linear or cosine; warmup or warmup_decay: "
+               "DeepSpeed's WarmupLR, WarmupDecayLR" +
+               Default(ToString(rate.kind)),
        .read = Into(ParseSchedule, rate.kind),
        .other_names = {"lr_schedule"},
        .field = "learning_rate.kind"},
+      {.name = "warmup_type",
+       .value_name = "S",
+       .help = "of DeepSpeed's schedules: log or linear" + Default(ToString(rate.rise)),
+       .read = Into(ParseRise, rate.rise),
+       .field = "learning_rate.rise"},
+      {.name = "optimizer",
+       .value_name = "O",
+       .help = "adamw, adam or sgd" + Default(ToString(plan.update.kind)),
+       .read = Into(ParseOptimizer, plan.update.kind),
+       .field = "update.kind"},
       {.name = "weight_decay",
        .value_name = "X",
-       .help = "of weight matrices and embedding tables" + Default(plan.adamw.weight_decay),
-       .read = Into(ParseNumber, plan.adamw.weight_decay),
-       .field = "adamw.weight_decay"},
+       .help = "of weight matrices and embedding tables" + Default(plan.update.weight_decay),
+       .read = Into(ParseNumber, plan.update.weight_decay),
+       .field = "update.weight_decay"},
       {.name = "beta1",
        .value_name = "X",
-       .help = "decay rate of the first moment" + Default(plan.adamw.beta1),
-       .read = Into(ParseNumber, plan.adamw.beta1),
-       .field = "adamw.beta1"},
+       .help = "decay rate of the first moment" + Default(plan.update.beta1),
+       .read = Into(ParseNumber, plan.update.beta1),
+       .field = "update.beta1"},
       {.name = "beta2",
        .value_name = "X",
-       .help = "decay rate of the second moment" + Default(plan.adamw.beta2),
-       .read = Into(ParseNumber, plan.adamw.beta2),
-       .field = "adamw.beta2"},
+       .help = "decay rate of the second moment" + Default(plan.update.beta2),
+       .read = Into(ParseNumber, plan.update.beta2),
+       .field = "update.beta2"},
+      {.name = "momentum",
+       .value_name = "X",
+       .help = "of sgd" + Default(plan.update.momentum),
+       .read = Into(ParseNumber, plan.update.momentum),
+       .field = "update.momentum"},
+      {.name = "nesterov",
+       .help = "sgd looks ahead along its momentum",
+       .read = Into(ParseBool, plan.update.nesterov),
+       .field = "update.nesterov"},
       {.name = "max_gradient_norm",
        .value_name = "X",
        .help = "gradients with a larger norm are scaled down to it; 0: no clipping" +
@@ -210,6 +295,68 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .read = Into(ParseNumber, plan.max_gradient_norm),
        .other_names = {"grad_clip", "max_grad_norm"},
        .field = "max_gradient_norm"},
+  };
+}
+
+std::vector<Option> GroupRows(Plan& plan) {
+  return {
+      {.name = "freeze",
+       .value_name = "PATTERN ...",
+       .help = "parameters that stay as they are; * stands for any letters: 'wpe.*'",
+       .read = AddTo(ParseFrozen, plan.groups),
+       .is_list = true},
+      {.name = "group",
+       .value_name = "PATTERN:SETTING,... ...",
+       .help =
+           "parameters with settings of their own, 'h.0.*:lr_scale=0.1,weight_decay=0': frozen, "
+           "lr_scale, weight_decay, beta1, beta2; the first that fits counts, after --freeze",
+       .read = AddTo(ParseGroup, plan.groups),
+       .is_list = true},
+  };
+}
+
+std::vector<Option> LossScaleRows(LossScaling& scaling) {
+  return {
+      {.name = "loss_scale",
+       .value_name = "S",
+       .help = "none, deepspeed or torch: as theirs moves; or a number that stays" +
+               Default(ToString(scaling.kind)),
+       .read = Into(ParseLossScale, scaling),
+       .field = "loss_scaling.kind"},
+      {.name = "initial_loss_scale",
+       .value_name = "X",
+       .help = "of the first step" + Default(scaling.initial),
+       .read = Into(ParseNumber, scaling.initial),
+       .field = "loss_scaling.initial"},
+      {.name = "loss_scale_window",
+       .value_name = "N",
+       .help = "good steps until it grows (1000 for deepspeed, 2000 for torch)",
+       .read = Into(ParseInt64, scaling.window),
+       .other_names = {"growth_interval"},
+       .field = "loss_scaling.window"},
+      {.name = "hysteresis",
+       .value_name = "N",
+       .help = "deepspeed: overflows until it is halved" + Default(scaling.hysteresis),
+       .read = Into(ParseInt64, scaling.hysteresis),
+       .field = "loss_scaling.hysteresis"},
+      {.name = "consecutive_hysteresis",
+       .help = "deepspeed: any good step counts overflows anew",
+       .read = Into(ParseBool, scaling.consecutive_hysteresis)},
+      {.name = "min_loss_scale",
+       .value_name = "X",
+       .help = "deepspeed: where an overflow ends the training" + Default(scaling.minimum),
+       .read = Into(ParseNumber, scaling.minimum),
+       .field = "loss_scaling.minimum"},
+      {.name = "growth_factor",
+       .value_name = "X",
+       .help = "torch: when it grows" + Default(scaling.growth),
+       .read = Into(ParseNumber, scaling.growth),
+       .field = "loss_scaling.growth"},
+      {.name = "backoff_factor",
+       .value_name = "X",
+       .help = "torch: after an overflow" + Default(scaling.backoff),
+       .read = Into(ParseNumber, scaling.backoff),
+       .field = "loss_scaling.backoff"},
   };
 }
 
@@ -234,7 +381,9 @@ std::vector<Option> PlanFlags(PlanOptions& options) {
       {"Plan (in brackets: what holds without the option)", PlanRows(options)},
       {"Model (a GPT)", ModelRows(options.model)},
       {"Steps", StepRows(options)},
-      {"Updates (AdamW)", UpdateRows(options.plan)},
+      {"Updates", UpdateRows(options.plan)},
+      {"Groups of parameters", GroupRows(options.plan)},
+      {"Loss scale", LossScaleRows(options.plan.loss_scaling)},
       {"In a later version", LaterRows()},
   };
   std::vector<Option> all;
@@ -249,9 +398,9 @@ std::vector<Option> PlanFlags(PlanOptions& options) {
 
 absl::Status FinishPlanOptions(PlanOptions& options) {
   LearningRateSchedule& schedule = options.plan.learning_rate;
-  if (schedule.kind != LearningRateSchedule::Kind::kConstant) {
+  if (schedule.falls()) {
     schedule.total_steps = options.steps;
-  } else if (schedule.floor != 0) {
+  } else if (schedule.kind == LearningRateSchedule::Kind::kConstant && schedule.floor != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min_lr=", ExactText(schedule.floor),
                      ": a constant learning rate does not fall; add --schedule=linear or cosine"));

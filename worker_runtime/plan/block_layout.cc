@@ -28,12 +28,14 @@ BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters) {
       layout.units.push_back({block, block});
     }
     layout.offsets.push_back(next);
-    next = RoundUp(next + parameter.num_elements(), kParameterAlignment);
+    next = RoundUp(next + parameter.num_learned(), kParameterAlignment);
   }
   end_unit();
   layout.num_blocks = next / kBlockElements;
   return layout;
 }
+
+int64_t PlacedElements(int64_t num_elements) { return RoundUp(num_elements, kParameterAlignment); }
 
 BlockRange ShardOf(BlockRange whole, int64_t rank, int64_t size) {
   const int64_t each = (whole.num_blocks() + size - 1) / size;

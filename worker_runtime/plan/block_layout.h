@@ -34,7 +34,8 @@ struct BlockRange {
 
 // Elements between parameters are padding and always zero.
 struct BlockLayout {
-  std::vector<int64_t> offsets;   // [num_parameters], in elements, ascending
+  // [num_parameters], in elements, ascending; a frozen one has no elements here.
+  std::vector<int64_t> offsets;
   std::vector<BlockRange> units;  // [num_units], one after the other; empty for a unit without any
   int64_t num_blocks = 0;
   int64_t num_elements() const { return num_blocks * kBlockElements; }
@@ -43,6 +44,9 @@ struct BlockLayout {
 // In the order of declaration, which is that of units. Depends on the parameters alone, never on
 // ranks or buckets, so that norms and hashes do not either.
 BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters);
+
+// From a parameter of so many elements to the next, where they lie side by side.
+int64_t PlacedElements(int64_t num_elements);
 
 // What rank `rank` of `size` owns of `whole`: ceil(blocks / size) blocks, the last ranks fewer or
 // none.

@@ -29,7 +29,7 @@ std::vector<Bucket> PlanBuckets(absl::Span<const ParameterInfo> parameters,
     bucket.end_parameter = static_cast<int>(first_behind - layout.offsets.begin());
     bucket.first_parameter = bucket.end_parameter;
     const int64_t first_element = bucket.blocks.first_element();
-    const auto end_of = [&](int p) { return layout.offsets[p] + parameters[p].num_elements(); };
+    const auto end_of = [&](int p) { return layout.offsets[p] + parameters[p].num_learned(); };
     while (bucket.first_parameter > 0 && end_of(bucket.first_parameter - 1) > first_element) {
       --bucket.first_parameter;
     }

@@ -380,14 +380,19 @@ class Compiler {
     const int64_t whole = info_.blocks.num_elements();
     int64_t borrowed = 0;
     for (const int p : info_.borrowed) borrowed += input_.parameters[p].num_elements();
+    int64_t frozen = 0;
+    for (const ParameterInfo& p : input_.parameters) {
+      if (p.frozen) frozen += PlacedElements(p.num_elements());
+    }
     int64_t owned = 0;
     for (const BlockRange& blocks : program_.owned) owned += blocks.num_elements();
-    At(program_.held, Arena::kParameters) = (whole + borrowed) * BytesOf(types.parameters);
+    At(program_.held, Arena::kParameters) = (whole + borrowed + frozen) * BytesOf(types.parameters);
     At(program_.held, Arena::kGradients) = (whole + borrowed) * BytesOf(types.gradients);
     At(program_.held, Arena::kPartialSums) =
         (program_.num_slots - 1) * whole * BytesOf(types.gradients);
     At(program_.held, Arena::kOptimizer) =
-        owned * (2 * BytesOf(types.moments) + (types.has_master() ? BytesOf(types.master) : 0));
+        owned * (NumMoments(plan_.update) * BytesOf(types.moments) +
+                 (types.has_master() ? BytesOf(types.master) : 0));
     At(program_.held, Arena::kBuffers) = PaddedBytes() + program_.num_blocks * kPartialBytes;
   }
 

@@ -14,6 +14,7 @@ struct ParameterInfo {
   std::vector<int64_t> shape;  // row-major
   int unit = 0;                // gathered, reduced and offloaded together with others of its number
   bool weight_decay = false;
+  bool frozen = false;  // has no gradient and no place in the layout: each rank holds it whole
 
   // 1 for an empty shape, as of a scalar.
   int64_t num_elements() const {
@@ -21,6 +22,8 @@ struct ParameterInfo {
     for (const int64_t size : shape) product *= size;
     return product;
   }
+  // Of those that have gradients.
+  int64_t num_learned() const { return frozen ? 0 : num_elements(); }
   friend bool operator==(const ParameterInfo&, const ParameterInfo&) = default;
 };
 

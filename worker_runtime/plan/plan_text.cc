@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
 namespace {
@@ -54,18 +55,6 @@ absl::string_view ToString(SumMode mode) {
   return "?";
 }
 
-absl::string_view ToString(LearningRateSchedule::Kind kind) {
-  switch (kind) {
-    case LearningRateSchedule::Kind::kConstant:
-      return "constant";
-    case LearningRateSchedule::Kind::kLinear:
-      return "linear";
-    case LearningRateSchedule::Kind::kCosine:
-      return "cosine";
-  }
-  return "?";
-}
-
 PlanText Describe(const Plan& plan) {
   PlanText text;
   text.emplace_back("preset", plan.preset);
@@ -78,15 +67,7 @@ PlanText Describe(const Plan& plan) {
   text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));
   text.emplace_back("first_bucket_bytes", absl::StrCat(plan.first_bucket_bytes));
   text.emplace_back("overlap", Text(plan.overlap));
-  text.emplace_back("adamw.beta1", ExactText(plan.adamw.beta1));
-  text.emplace_back("adamw.beta2", ExactText(plan.adamw.beta2));
-  text.emplace_back("adamw.epsilon", ExactText(plan.adamw.epsilon));
-  text.emplace_back("adamw.weight_decay", ExactText(plan.adamw.weight_decay));
-  text.emplace_back("learning_rate.kind", ToString(plan.learning_rate.kind));
-  text.emplace_back("learning_rate.peak", ExactText(plan.learning_rate.peak));
-  text.emplace_back("learning_rate.floor", ExactText(plan.learning_rate.floor));
-  text.emplace_back("learning_rate.warmup_steps", absl::StrCat(plan.learning_rate.warmup_steps));
-  text.emplace_back("learning_rate.total_steps", absl::StrCat(plan.learning_rate.total_steps));
+  plan::DescribeUpdate(plan, text);
   text.emplace_back("max_gradient_norm", ExactText(plan.max_gradient_norm));
   text.emplace_back("seed", absl::StrCat(plan.seed));
   return text;
@@ -108,7 +89,7 @@ std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> para
   for (const auto& [key, value] : Describe(plan)) absl::StrAppend(&text, key, "=", value, "\n");
   for (const ParameterInfo& parameter : parameters) {
     absl::StrAppend(&text, parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "] ",
-                    ToString(dtype), "\n");
+                    ToString(dtype), parameter.frozen ? " frozen\n" : "\n");
   }
   return text;
 }

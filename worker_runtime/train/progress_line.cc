@@ -36,30 +36,40 @@ bool ProgressLine::IsDue(int64_t step, MonoTime now) const {
 }
 
 std::optional<std::string> ProgressLine::Add(const StepResult& result, MonoTime now) {
-  loss_sum_ += result.loss * static_cast<double>(result.num_tokens);
+  if (!result.skipped) {
+    loss_sum_ += result.loss * static_cast<double>(result.num_tokens);
+    loss_tokens_ += result.num_tokens;
+  }
+  num_skipped_ += result.skipped ? 1 : 0;
   num_tokens_ += result.num_tokens;
   ++num_steps_;
   if (!IsDue(result.step, now)) return std::nullopt;
   std::string line = Format(result, now - since_);
   since_ = now;
   loss_sum_ = 0;
+  loss_tokens_ = 0;
   num_tokens_ = 0;
   num_steps_ = 0;
+  num_skipped_ = 0;
   return line;
 }
 
 std::string ProgressLine::Format(const StepResult& result, absl::Duration elapsed) const {
   const std::string total = absl::StrCat(options_.total_steps);
   const double seconds = absl::ToDoubleSeconds(elapsed);
-  const double loss = num_tokens_ > 0 ? loss_sum_ / static_cast<double>(num_tokens_) : result.loss;
+  const double loss =
+      loss_tokens_ > 0 ? loss_sum_ / static_cast<double>(loss_tokens_) : result.loss;
   const double speed = seconds > 0 ? static_cast<double>(num_tokens_) / seconds : 0;
   const absl::Duration per_step = elapsed / num_steps_;
   const int64_t steps_left = std::max<int64_t>(0, options_.total_steps - result.step);
-  return absl::StrFormat(
-      "step %*d/%s  loss %.4f  norm %5.2f  lr %.1e  %5s tok/s  %7s/step  left %s",
-      static_cast<int>(total.size()), result.step, total, loss, result.gradient_norm,
-      result.learning_rate, ShortCount(speed), ShortDuration(per_step),
-      ClockTime(per_step * steps_left));
+  std::string line =
+      absl::StrFormat("step %*d/%s  loss %.4f  norm %5.2f  lr %.1e  %5s tok/s  %7s/step  left %s",
+                      static_cast<int>(total.size()), result.step, total, loss,
+                      result.gradient_norm, result.learning_rate, ShortCount(speed),
+                      ShortDuration(per_step), ClockTime(per_step * steps_left));
+  if (result.loss_scale != 1) absl::StrAppend(&line, "  scale ", result.loss_scale);
+  if (num_skipped_ > 0) absl::StrAppend(&line, "  skipped ", num_skipped_);
+  return line;
 }
 
 }  // namespace muster::train

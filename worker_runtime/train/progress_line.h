@@ -35,7 +35,8 @@ class ProgressLine {
   // first and the last step, and at multiples of the steps per line.
   //
   // The loss is the mean of the steps since the line before, weighed by tokens, and so are speed
-  // and time per step; norm and learning rate are the last step's.
+  // and time per step; norm, learning rate and loss scale are the last step's. Skipped steps are
+  // counted, their loss is not.
   std::optional<std::string> Add(const StepResult& result, MonoTime now);
 
  private:
@@ -47,8 +48,10 @@ class ProgressLine {
   // Since the line before.
   MonoTime since_;
   double loss_sum_ = 0;
+  int64_t loss_tokens_ = 0;  // of the steps whose loss counts
   int64_t num_tokens_ = 0;
   int64_t num_steps_ = 0;
+  int64_t num_skipped_ = 0;
 };
 
 }  // namespace muster::train

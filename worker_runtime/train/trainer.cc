@@ -211,7 +211,7 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
                               return model_->ComputeLoss(tape, batch.tokens(), batch.targets);
                             }));
     totals_.Add(result);
-    history_.Add(result.step, result.loss);
+    if (!result.skipped) history_.Add(result.step, result.loss);
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
     MUSTER_ASSIGN_OR_RETURN(stop, vote.End());
     bytes_sent_by_steps_ += world_->bytes_sent() - sent_before;

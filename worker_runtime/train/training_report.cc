@@ -90,7 +90,10 @@ std::string DescribeStart(const StartFacts& facts) {
 void TrainingTotals::Add(const StepResult& result) {
   ++num_steps_;
   num_tokens_ += result.num_tokens;
-  loss_sum_ += result.loss * static_cast<double>(result.num_tokens);
+  if (!result.skipped) {
+    loss_tokens_ += result.num_tokens;
+    loss_sum_ += result.loss * static_cast<double>(result.num_tokens);
+  }
   times_.forward += result.times.forward;
   times_.backward += result.times.backward;
   times_.wait += result.times.wait;
@@ -100,7 +103,7 @@ void TrainingTotals::Add(const StepResult& result) {
 }
 
 double TrainingTotals::mean_loss() const {
-  return num_tokens_ == 0 ? 0 : loss_sum_ / static_cast<double>(num_tokens_);
+  return loss_tokens_ == 0 ? 0 : loss_sum_ / static_cast<double>(loss_tokens_);
 }
 
 std::string DescribeEnd(const EndFacts& facts) {

@@ -38,12 +38,13 @@ class TrainingTotals {
 
   int64_t num_steps() const { return num_steps_; }
   int64_t num_tokens() const { return num_tokens_; }
-  double mean_loss() const;  // per token
+  double mean_loss() const;  // per token, of the steps that were not skipped
   const StepTimes& times() const { return times_; }
 
  private:
   int64_t num_steps_ = 0;
   int64_t num_tokens_ = 0;
+  int64_t loss_tokens_ = 0;  // of the steps that were not skipped
   double loss_sum_ = 0;
   StepTimes times_;
 };

@@ -9,11 +9,11 @@
 //         }));
 //   }
 //
-// A step: for each micro-batch forward and backward; in the last backward pass each
-// bucket of gradients is reduced as soon as it is complete; then clipping by the global norm and
-// AdamW. What a rank does is a program that was proven before the first step (plan/program.h).
-// Gradients are weighed by tokens: the step's loss is the sum over all tokens of all ranks
-// divided by their number, whatever their spread.
+// A step: for each micro-batch forward and backward; in the last backward pass each bucket of
+// gradients is reduced as soon as it is complete; then clipping by the global norm and the update
+// (muster/update.h). What a rank does is a program that was proven before the first step
+// (plan/program.h). Gradients are weighed by tokens: the step's loss is the sum over all tokens of
+// all ranks divided by their number, whatever their spread.
 //
 // All ranks call Create, Step, Save and Load in the same order. The first failure on any rank ends
 // the communicator and so reaches every rank.
@@ -45,18 +45,22 @@ struct StepTimes {
   absl::Duration forward;   // with the caller's loading of batches
   absl::Duration backward;  // with starting reductions
   absl::Duration wait;      // for reductions, after the backward pass: what was not hidden
-  absl::Duration update;    // norm and AdamW
+  absl::Duration update;    // norm and optimizer
   absl::Duration total;
   // For how long at least one reduction was under way; 1 - wait / communication was hidden.
   absl::Duration communication;
 };
 
 struct StepResult {
-  int64_t step = 0;          // updates made so far, this one included
+  int64_t step = 0;          // steps made so far, this one included
   double loss = 0;           // per token, over all ranks and micro-batches
   int64_t num_tokens = 0;    // targets that counted, over all ranks and micro-batches
   double gradient_norm = 0;  // of the mean gradient, before clipping
   double learning_rate = 0;
+  double loss_scale = 1;  // that this step had (Plan::loss_scaling)
+  // The gradient was not finite at this scale: the step changed neither parameters nor optimizer. Its
+  // loss and norm may be no numbers.
+  bool skipped = false;
   StepTimes times;
 };
 
@@ -118,7 +122,8 @@ class Engine {
   //
   // Errors: what `forward` returned, on its own rank, and kAborted with its text on the others;
   //         kFailedPrecondition: the loss or the gradient is not finite (names the first
-  //         parameter, and the rank whose loss it was); the communicator's.
+  //         parameter, and the rank whose loss it was), with a loss scale: and it cannot be lowered;
+  //         the communicator's.
   absl::StatusOr<StepResult> Step(Forward forward);
 
   struct BatchSize {
@@ -169,7 +174,7 @@ class Engine {
   // Called on the thread of Step, Save and Load, which wait for it.
   void OnPhase(std::function<void(int64_t step, Phase phase)> listener);
 
-  int64_t step() const;  // updates made so far
+  int64_t step() const;  // steps made so far, with those that a loss scale skipped
   const Plan& plan() const;
   EngineMemory memory() const;
   // Of activations; for work between steps (generating text) that shall not take memory of its own.

@@ -58,10 +58,16 @@ class Parameter {
   // Forgets both.
   void Unbind();
 
+  // It keeps its value for good, and no gradient of it is wanted: operations leave it out. Before an
+  // engine is made; a plan's groups freeze by name (muster/update.h).
+  void Freeze() { frozen_ = true; }
+  bool frozen() const { return frozen_; }
+
   const Tensor& value() const { return value_; }
   const Tensor& gradient() const { return gradient_; }
 
-  // For kernels of weight gradients: where to write, and whether to add to what is there. The first
+  // For kernels of weight gradients, of parameters that are not frozen: where to write, and whether
+  // to add to what is there. The first
   // writer after ForgetGradient() overwrites, which saves clearing the gradient and reading it
   // back.
   struct GradientTarget {
@@ -91,6 +97,7 @@ class Parameter {
   Tensor value_;
   Tensor gradient_;
   bool has_gradient_ = false;
+  bool frozen_ = false;
 };
 
 // The parameters of a model in the order of declaration, which is the order of the forward pass.

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/dtype.h"
+#include "muster/update.h"
 
 namespace muster {
 
@@ -48,30 +49,6 @@ enum class SumMode : uint8_t {
 };
 absl::string_view ToString(SumMode mode);
 
-// The learning rate of each update. It rises from 0 over the warm-up, then falls from `peak` to
-// `floor` until `total_steps` and stays there.
-struct LearningRateSchedule {
-  enum class Kind : uint8_t { kConstant, kLinear, kCosine };
-  Kind kind = Kind::kConstant;
-  double peak = 3e-4;
-  double floor = 0;
-  int64_t warmup_steps = 0;
-  int64_t total_steps = 0;  // where the fall ends; needed by kLinear and kCosine
-  friend bool operator==(const LearningRateSchedule&, const LearningRateSchedule&) = default;
-};
-absl::string_view ToString(LearningRateSchedule::Kind kind);
-
-// Of update number `step`, counted from 0. Update t < warmup_steps uses peak * (t + 1) / warmup.
-double LearningRate(const LearningRateSchedule& schedule, int64_t step);
-
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;  // of parameters declared with weight_decay: matrices and tables
-  friend bool operator==(const AdamWOptions&, const AdamWOptions&) = default;
-};
-
 struct Plan {
   std::string preset = "ddp";
   StatePlan parameters;
@@ -89,8 +66,10 @@ struct Plan {
   int64_t first_bucket_bytes = 1 << 20;
   bool overlap = true;  // reduce while the backward pass still runs
 
-  AdamWOptions adamw;
+  UpdateRule update;
   LearningRateSchedule learning_rate;
+  std::vector<ParameterGroup> groups;
+  LossScaling loss_scaling;
   double max_gradient_norm = 1;  // of the whole gradient; 0: not clipped
   uint64_t seed = 1;             // of initial values
 

@@ -110,7 +110,8 @@ class Tape {
   //
   // input_gradient(tape, dy) hands on the gradients of the operation's inputs (AddGradient,
   // BeginGradient); weight_gradient(tape, dy) adds to the gradients of `weights`. `dy` has the
-  // shape of `output` and must not be written to. Both may be called at most once, in this order.
+  // shape of `output` and must not be written to. Both may be called at most once, in this order. An
+  // operation leaves out the gradients of frozen weights.
   template <typename InputGradient, typename WeightGradient>
   Activation Record(Tensor output, absl::Span<Parameter* const> weights,
                     InputGradient input_gradient, WeightGradient weight_gradient);

@@ -335,7 +335,8 @@ TEST(PublishDirectory, LeavesWhatItCannotPublish) {
 }
 
 TEST(ParseTrainingState, ReadsWhatFormatTrainingStateWrites) {
-  const TrainingState state = {12, {{"kind", "ddp"}}, {{"caller's \"key\"", "line\nbreak"}}};
+  const TrainingState state = {
+      12, {{"kind", "ddp"}}, {{"caller's \"key\"", "line\nbreak"}}, {{"scale", "2"}}};
   const auto text = FormatTrainingState(state);
   ASSERT_THAT(text, IsOk());
 
@@ -344,6 +345,7 @@ TEST(ParseTrainingState, ReadsWhatFormatTrainingStateWrites) {
   ASSERT_THAT(read, IsOk());
   EXPECT_EQ(read->step, 12);
   EXPECT_EQ(read->plan, state.plan);
+  EXPECT_EQ(read->counters, state.counters);
   EXPECT_EQ(read->metadata, state.metadata);
 }
 

@@ -312,7 +312,7 @@ TEST(Engine, ClipsTheWholeGradientToItsBound) {
     return sum;
   });
   // v = (1 - beta2) g^2 after one step, so the sum is (1 - beta2) |g|^2.
-  EXPECT_NEAR(std::sqrt(sums[0] / (1 - plan.adamw.beta2)), 1e-3, 1e-6);
+  EXPECT_NEAR(std::sqrt(sums[0] / (1 - plan.update.beta2)), 1e-3, 1e-6);
 }
 
 TEST(Engine, FollowsTheLearningRateSchedule) {

@@ -74,7 +74,7 @@ TEST(PlanOptions, EachReachItsField) {
   plan.accumulation = 3;
   plan.bucket_bytes_max = 1 << 19;
   plan.first_bucket_bytes = 1 << 19;
-  plan.adamw = {.beta1 = 0.8, .beta2 = 0.99, .weight_decay = 0.2};
+  plan.update = {.weight_decay = 0.2, .beta1 = 0.8, .beta2 = 0.99};
   plan.learning_rate = {
       .kind = Kind::kCosine, .peak = 0.01, .floor = 0.001, .warmup_steps = 7, .total_steps = 90};
   plan.max_gradient_norm = 0.5;
@@ -135,6 +135,64 @@ TEST(PlanOptions, LeaveAConstantPlanTheSameForMoreSteps) {
   EXPECT_EQ(few->plan, many->plan);
 }
 
+TEST(PlanOptions, TakeGroupsInTheirOrderAndFrozenOnesFirst) {
+  const auto options = Parse({"--group=h.0.*:lr_scale=0.1,weight_decay=0", "--freeze", "wpe.*",
+                              "wte.*", "--group", "*.bias:frozen", "*:beta1=0.5,beta2=0.75"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->plan.groups,
+            (std::vector<ParameterGroup>{
+                {.parameters = "wpe.*", .frozen = true},
+                {.parameters = "wte.*", .frozen = true},
+                {.parameters = "h.0.*", .learning_rate_scale = 0.1, .weight_decay = 0},
+                {.parameters = "*.bias", .frozen = true},
+                {.parameters = "*", .beta1 = 0.5, .beta2 = 0.75}}));
+}
+
+TEST(PlanOptions, RefuseAGroupThatSaysNothing) {
+  ExpectRefused({"--group=wpe.*"},
+                "expected PATTERN:SETTING,... with the settings frozen, lr_scale");
+  ExpectRefused({"--group=wpe.*:lr=1"}, "'lr' is none");
+  ExpectRefused({"--group=wpe.*:betal=1"}, "'betal' is none; did you mean beta1?");
+  ExpectRefused({"--group=wpe.*:beta1"}, "expected a number");
+  ExpectRefused({"--group=wpe.*:beta1=2"}, "groups.0.beta1 must be at least 0 and below 1, not 2");
+}
+
+TEST(PlanOptions, ChooseOptimizerAndSchedule) {
+  const auto options =
+      Parse({"--optimizer=sgd", "--momentum=0.9", "--nesterov", "--schedule=warmup_decay",
+             "--warmup_type=linear", "--min_lr=1e-5", "--steps=50"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->plan.update,
+            (UpdateRule{.kind = UpdateRule::Kind::kSgd, .momentum = 0.9, .nesterov = true}));
+  EXPECT_EQ(options->plan.learning_rate,
+            (LearningRateSchedule{.kind = Kind::kWarmupDecay,
+                                  .floor = 1e-5,
+                                  .total_steps = 50,
+                                  .rise = LearningRateSchedule::Rise::kLinear}));
+  ExpectRefused({"--momentum=0.9"}, "--momentum must be 0 with adamw");
+  ExpectRefused({"--nesterov", "--optimizer=sgd"}, "--nesterov must be false without a momentum");
+  ExpectRefused({"--optimizer=lion"}, "--optimizer=lion: expected adamw, adam or sgd");
+}
+
+TEST(PlanOptions, TakeALossScaleByItsAlgorithmOrAsANumber) {
+  EXPECT_EQ(Parse({"--loss_scale=128"})->plan.loss_scaling, LossScaling::Static(128));
+  EXPECT_EQ(Parse({"--loss_scale=torch"})->plan.loss_scaling, LossScaling::Torch());
+  const auto options =
+      Parse({"--loss_scale_window=7", "--loss_scale=deepspeed", "--hysteresis=3",
+             "--consecutive_hysteresis", "--min_loss_scale=2", "--initial_loss_scale=1024"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->plan.loss_scaling, (LossScaling{.kind = LossScaling::Kind::kDeepSpeed,
+                                                     .initial = 1024,
+                                                     .window = 7,
+                                                     .hysteresis = 3,
+                                                     .consecutive_hysteresis = true,
+                                                     .minimum = 2}));
+  ExpectRefused(
+      {"--loss_scale=torhc"},
+      "--loss_scale=torhc: expected none, deepspeed, torch or a number; did you mean torch?");
+  ExpectRefused({"--loss_scale=0"}, "--initial_loss_scale must be above 0");
+}
+
 TEST(PlanOptions, TakeTheUsualNamesOfTypes) {
   for (const char* name : {"f32", "fp32", "float32"}) {
     const absl::StatusOr<PlanOptions> options = Parse({absl::StrCat("--dtype=", name)});
@@ -151,7 +209,8 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
   ExpectRefused({"--lr=nan"}, "--lr=nan: expected a number");
   ExpectRefused({"--beta1=inf"}, "--beta1=inf: expected a number");
   ExpectRefused({"--mode=slow"}, "--mode=slow: expected fast or ordered");
-  ExpectRefused({"--schedule=step"}, "--schedule=step: expected constant, linear or cosine");
+  ExpectRefused({"--schedule=step"},
+                "--schedule=step: expected constant, linear, cosine, warmup or warmup_decay");
   ExpectRefused({"--dtype=int8"}, "--dtype=int8: expected f32 or f64");
   ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu");
   ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");

@@ -45,10 +45,10 @@ TEST(PlanValidate, AcceptsTheDefaults) { EXPECT_THAT(Plan().Validate(), IsOk());
 
 TEST(PlanValidate, RefusesNumbersThatAreNoneByTheirField) {
   for (const double bad : {kNaN, kInfinity, -kInfinity}) {
-    ExpectRefused([&](Plan& p) { p.adamw.beta1 = bad; }, "adamw.beta1 must be");
-    ExpectRefused([&](Plan& p) { p.adamw.beta2 = bad; }, "adamw.beta2 must be");
-    ExpectRefused([&](Plan& p) { p.adamw.epsilon = bad; }, "adamw.epsilon must be");
-    ExpectRefused([&](Plan& p) { p.adamw.weight_decay = bad; }, "adamw.weight_decay must be");
+    ExpectRefused([&](Plan& p) { p.update.beta1 = bad; }, "update.beta1 must be");
+    ExpectRefused([&](Plan& p) { p.update.beta2 = bad; }, "update.beta2 must be");
+    ExpectRefused([&](Plan& p) { p.update.epsilon = bad; }, "update.epsilon must be");
+    ExpectRefused([&](Plan& p) { p.update.weight_decay = bad; }, "update.weight_decay must be");
     ExpectRefused([&](Plan& p) { p.learning_rate.peak = bad; }, "learning_rate.peak must be");
     ExpectRefused([&](Plan& p) { p.learning_rate.floor = bad; }, "learning_rate.floor must be");
     ExpectRefused([&](Plan& p) { p.max_gradient_norm = bad; }, "max_gradient_norm must be");
@@ -60,10 +60,10 @@ TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
                 "accumulation must be between 1 and 1048576, not 0");
   ExpectRefused([](Plan& p) { p.bucket_bytes_max = 0; }, "bucket_bytes_max must be between 1 and");
   ExpectRefused([](Plan& p) { p.first_bucket_bytes = -1; }, "first_bucket_bytes must be");
-  ExpectRefused([](Plan& p) { p.adamw.beta1 = 1; }, "at least 0 and below 1, not 1");
-  ExpectRefused([](Plan& p) { p.adamw.beta2 = -0.5; }, "at least 0 and below 1, not -0.5");
-  ExpectRefused([](Plan& p) { p.adamw.epsilon = 0; }, "a finite number above 0, not 0");
-  ExpectRefused([](Plan& p) { p.adamw.weight_decay = -1; }, "0 or more, not -1");
+  ExpectRefused([](Plan& p) { p.update.beta1 = 1; }, "at least 0 and below 1, not 1");
+  ExpectRefused([](Plan& p) { p.update.beta2 = -0.5; }, "at least 0 and below 1, not -0.5");
+  ExpectRefused([](Plan& p) { p.update.epsilon = 0; }, "a finite number above 0, not 0");
+  ExpectRefused([](Plan& p) { p.update.weight_decay = -1; }, "0 or more, not -1");
   ExpectRefused([](Plan& p) { p.learning_rate.peak = -1; }, "learning_rate.peak must be between 0");
   ExpectRefused([](Plan& p) { p.learning_rate.warmup_steps = -1; }, "warmup_steps must be between");
   ExpectRefused([](Plan& p) { p.learning_rate.total_steps = -1; }, "total_steps must be between");
@@ -125,6 +125,41 @@ TEST(PlanValidate, AcceptsEveryRowOfTheTableOfStrategies) {
   }
 }
 
+TEST(PlanValidate, RefusesAnUpdateThatMeansNothing) {
+  ExpectRefused([](Plan& p) { p.update.momentum = 0.9; },
+                "update.momentum must be 0 with adamw, whose momentum is beta1, not 0.9");
+  ExpectRefused([](Plan& p) { p.update = {.kind = UpdateRule::Kind::kSgd, .nesterov = true}; },
+                "update.nesterov must be false without a momentum");
+  ExpectRefused([](Plan& p) { p.groups = {{.parameters = "a b"}}; },
+                "groups.0.parameters must be a pattern");
+  ExpectRefused(
+      [](Plan& p) {
+        p.groups = {{.parameters = "*"}, {.parameters = "*", .beta1 = 1}};
+      },
+      "groups.1.beta1 must be at least 0 and below 1, not 1");
+  ExpectRefused([](Plan& p) { p.groups = {{.parameters = "*", .learning_rate_scale = kNaN}}; },
+                "groups.0.learning_rate_scale must be");
+  ExpectRefused([](Plan& p) { p.groups = {{.parameters = "*", .weight_decay = -1}}; },
+                "groups.0.weight_decay must be");
+}
+
+TEST(PlanValidate, RefusesALossScaleThatIsNone) {
+  ExpectRefused([](Plan& p) { p.loss_scaling.initial = 0; },
+                "loss_scaling.initial must be above 0 and at most 2^127, not 0");
+  ExpectRefused([](Plan& p) { p.loss_scaling = LossScaling::Static(1e60); },
+                "loss_scaling.initial must be");
+  ExpectRefused([](Plan& p) { p.loss_scaling.window = 0; }, "loss_scaling.window must be between");
+  ExpectRefused([](Plan& p) { p.loss_scaling.hysteresis = 0; }, "loss_scaling.hysteresis must be");
+  ExpectRefused([](Plan& p) { p.loss_scaling.growth = 0.5; }, "loss_scaling.growth must be 1 or");
+  ExpectRefused([](Plan& p) { p.loss_scaling.backoff = 1; },
+                "loss_scaling.backoff must be between");
+  ExpectRefused(
+      [](Plan& p) {
+        p.loss_scaling = {.kind = LossScaling::Kind::kDeepSpeed, .initial = 2, .minimum = 4};
+      },
+      "loss_scaling.minimum must be at most the initial scale, which is 2, not 4");
+}
+
 TEST(PlanValidate, RefusesAPresetNameThatWouldNotStayOnItsLine) {
   ExpectRefused([](Plan& p) { p.preset = "a\nb=c"; }, "preset must be a name");
   ExpectRefused([](Plan& p) { p.preset = ""; }, "preset must be a name");
@@ -146,15 +181,34 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.bucket_bytes_max += 1; },
       [](Plan& p) { p.first_bucket_bytes += 1; },
       [](Plan& p) { p.overlap = false; },
-      [](Plan& p) { p.adamw.beta1 = std::nextafter(p.adamw.beta1, 1); },
-      [](Plan& p) { p.adamw.beta2 = std::nextafter(p.adamw.beta2, 1); },
-      [](Plan& p) { p.adamw.epsilon = std::nextafter(p.adamw.epsilon, 1); },
-      [](Plan& p) { p.adamw.weight_decay = std::nextafter(p.adamw.weight_decay, 1); },
+      [](Plan& p) { p.update.beta1 = std::nextafter(p.update.beta1, 1); },
+      [](Plan& p) { p.update.beta2 = std::nextafter(p.update.beta2, 1); },
+      [](Plan& p) { p.update.epsilon = std::nextafter(p.update.epsilon, 1); },
+      [](Plan& p) { p.update.weight_decay = std::nextafter(p.update.weight_decay, 1); },
+      [](Plan& p) { p.update.kind = UpdateRule::Kind::kSgd; },
+      [](Plan& p) { p.update.momentum = 0.5; },
+      [](Plan& p) { p.update.nesterov = true; },
+      [](Plan& p) { p.groups = {{.parameters = "a"}}; },
+      [](Plan& p) { p.groups = {{.parameters = "b"}}; },
+      [](Plan& p) { p.groups = {{.parameters = "a", .frozen = true}}; },
+      [](Plan& p) { p.groups = {{.parameters = "a", .learning_rate_scale = 2}}; },
+      [](Plan& p) { p.groups = {{.parameters = "a", .weight_decay = 0.1}}; },
+      [](Plan& p) { p.groups = {{.parameters = "a", .beta1 = 0.1}}; },
+      [](Plan& p) { p.groups = {{.parameters = "a", .beta2 = 0.1}}; },
+      [](Plan& p) { p.loss_scaling.kind = LossScaling::Kind::kTorch; },
+      [](Plan& p) { p.loss_scaling.initial = 1; },
+      [](Plan& p) { p.loss_scaling.window = 1; },
+      [](Plan& p) { p.loss_scaling.hysteresis = 1; },
+      [](Plan& p) { p.loss_scaling.consecutive_hysteresis = true; },
+      [](Plan& p) { p.loss_scaling.minimum = 2; },
+      [](Plan& p) { p.loss_scaling.growth = 3; },
+      [](Plan& p) { p.loss_scaling.backoff = 0.25; },
       [](Plan& p) { p.learning_rate.kind = Kind::kCosine; },
       [](Plan& p) { p.learning_rate.peak = std::nextafter(p.learning_rate.peak, 1); },
       [](Plan& p) { p.learning_rate.floor = std::numeric_limits<double>::denorm_min(); },
       [](Plan& p) { p.learning_rate.warmup_steps = 1; },
       [](Plan& p) { p.learning_rate.total_steps = 1; },
+      [](Plan& p) { p.learning_rate.rise = LearningRateSchedule::Rise::kLinear; },
       [](Plan& p) { p.max_gradient_norm = std::nextafter(1, 2); },
       [](Plan& p) { p.seed = std::numeric_limits<uint64_t>::max(); },
   };
@@ -172,8 +226,8 @@ TEST(Describe, WritesNumbersThatReadBackAsTheSame) {
 
 TEST(Describe, WritesNumbersInTheirShortestForm) {
   const auto text = MapOf(Plan());
-  EXPECT_EQ(text.at("adamw.beta2"), "0.95");
-  EXPECT_EQ(text.at("adamw.epsilon"), "1e-08");
+  EXPECT_EQ(text.at("update.beta2"), "0.95");
+  EXPECT_EQ(text.at("update.epsilon"), "1e-08");
   EXPECT_EQ(text.at("learning_rate.peak"), "3e-04");
   EXPECT_EQ(text.at("max_gradient_norm"), "1");
   EXPECT_EQ(text.at("overlap"), "true");

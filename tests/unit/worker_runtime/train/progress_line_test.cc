@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <vector>
 
 namespace muster::train {
@@ -41,6 +42,18 @@ TEST(StepsPerLine, IsARoundNumberThatGivesTwentyToFortyLines) {
   EXPECT_EQ(StepsPerLine(200), 5);
   EXPECT_EQ(StepsPerLine(300), 10);
   EXPECT_EQ(StepsPerLine(1'000'000), 50'000);
+}
+
+TEST(ProgressLine, SaysTheLossScaleAndCountsSkippedStepsWithoutTheirLoss) {
+  ProgressLine progress({.total_steps = 200, .log_every = 3}, At(0));
+  StepResult skipped = Result(2, std::numeric_limits<double>::quiet_NaN());
+  skipped.skipped = true;
+  StepResult scaled = Result(3, 1.5);
+  scaled.loss_scale = 32768;
+  progress.Add(Result(1, 9), At(1));
+  progress.Add(skipped, At(2));
+  EXPECT_THAT(progress.Add(scaled, At(3)),
+              Optional(AllOf(HasSubstr("loss 1.5000"), HasSubstr("  scale 32768  skipped 1"))));
 }
 
 TEST(ProgressLine, SaysLossNormRateSpeedAndTimeLeft) {

@@ -1,0 +1,36 @@
+#include "worker_runtime/plan/field_checks.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/plan/plan_text.h"
+
+namespace muster::plan {
+
+absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: ", field, " must be ", expected, ", not ", value));
+}
+
+absl::Status CheckInteger(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (low <= value && value <= high) return absl::OkStatus();
+  return Bad(field, absl::StrCat(value), absl::StrCat("between ", low, " and ", high));
+}
+
+// Comparisons are written so that NaN fails.
+absl::Status CheckNotNegative(absl::string_view field, double value) {
+  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
+  return Bad(field, ExactText(value), "a finite number, 0 or more");
+}
+
+absl::Status CheckPositive(absl::string_view field, double value) {
+  if (value > 0 && std::isfinite(value)) return absl::OkStatus();
+  return Bad(field, ExactText(value), "a finite number above 0");
+}
+
+absl::Status CheckBelowOne(absl::string_view field, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return Bad(field, ExactText(value), "at least 0 and below 1");
+}
+
+}  // namespace muster::plan

@@ -1,0 +1,22 @@
+// Ranges of single fields of a plan, and the sentence for one that is out of range.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::plan {
+
+// "plan: <field> must be <expected>, not <value>"
+absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view expected);
+
+// Errors: kInvalidArgument by Bad. NaN is in no range.
+absl::Status CheckInteger(absl::string_view field, int64_t value, int64_t low, int64_t high);
+absl::Status CheckNotNegative(absl::string_view field, double value);
+absl::Status CheckPositive(absl::string_view field, double value);
+absl::Status CheckBelowOne(absl::string_view field, double value);  // and 0 or more
+
+}  // namespace muster::plan

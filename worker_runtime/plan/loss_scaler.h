@@ -1,0 +1,57 @@
+// Decides by what the loss is multiplied in the next step, and whether a step is skipped.
+//
+//   tape.Backward(loss, scaler.scale());
+//   switch (scaler.Judge(/*overflow=*/!std::isfinite(gradient_norm))) { ... }
+//
+// Threads: thread-compatible; pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "muster/update.h"
+
+namespace muster::plan {
+
+class LossScaler {
+ public:
+  enum class Verdict {
+    kUpdate,
+    kSkip,
+    kAtLowest,  // an overflow at the lowest scale that there is: nothing is changed by it
+  };
+
+  explicit LossScaler(const LossScaling& options);
+
+  bool is_on() const { return options_.kind != LossScaling::Kind::kNone; }
+  double scale() const { return scale_; }
+
+  // What becomes of a step of this scale, and the scale of the next one.
+  //
+  // Source: DeepSpeed, DynamicLossScaler.update_scale; torch.amp.GradScaler.update. Differs in: where
+  // GradScaler's scale would become 0, and every later gradient NaN, the verdict is kAtLowest.
+  Verdict Judge(bool overflow);
+
+  // For checkpoints. Loading what another kind of scaling saved changes nothing.
+  std::map<std::string, std::string> Save() const;
+  // Errors: kInvalidArgument: not what Save of this kind gave (names the first field).
+  absl::Status Load(const std::map<std::string, std::string>& saved);
+
+ private:
+  Verdict JudgeAsDeepSpeed(bool overflow);
+  Verdict JudgeAsTorch(bool overflow);
+
+  LossScaling options_;
+  double scale_ = 1;
+  int64_t steps_ = 0;           // kDeepSpeed: judged so far
+  int64_t last_overflow_ = -1;  // kDeepSpeed: the number of that step
+  int64_t tolerated_ = 0;       // kDeepSpeed: overflows until the scale is halved
+  int64_t good_steps_ = 0;      // kTorch: since the scale was changed
+};
+
+// Whether the schedule of the learning rate counts skipped steps too.
+bool CountsSkippedSteps(LossScaling::Kind kind);
+
+}  // namespace muster::plan
