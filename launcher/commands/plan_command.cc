@@ -88,7 +88,8 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, const plan::PlanOp
   const absl::Span<const int32_t> tokens = engine::SizesOf(options.batch_size * sequence);
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
   MUSTER_ASSIGN_OR_RETURN(
-      plan::UseTrace trace, engine::RecordUse(store, [&](Tape& tape) -> absl::StatusOr<Loss> {
+      plan::UseTrace trace,
+      engine::RecordUse(store, options.plan, [&](Tape& tape) -> absl::StatusOr<Loss> {
         return gpt->ComputeLoss(
             tape, {.tokens = tokens, .batch = options.batch_size, .sequence = sequence}, tokens);
       }));

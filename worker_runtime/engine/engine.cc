@@ -197,8 +197,9 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
-  MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
-                          engine::RecordUse(store, [&](Tape& tape) { return forward(tape, 0); }));
+  MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace, engine::RecordUse(store, plan, [&](Tape& tape) {
+                            return forward(tape, 0);
+                          }));
   EngineSetUp set_up = SetUpOf(store, {}, world_size);
   set_up.stages[0].trace = std::move(trace);
   const plan::Program program = plan::CompileProgram(InputOf(set_up, plan, store.dtype()),

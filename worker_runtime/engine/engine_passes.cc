@@ -29,7 +29,10 @@ absl::Status Engine::State::RunForward(const Action& action, StageForward forwar
   Mark(Phase::kForward);
   const MonoTime begin = MonoNow();
   MicroBatchInFlight& batch = InFlight(action.micro_batch);
-  if (free_tapes.empty()) free_tapes.push_back(std::make_unique<Tape>(pool));
+  if (free_tapes.empty()) {
+    free_tapes.push_back(std::make_unique<Tape>(pool));
+    free_tapes.back()->set_recompute(plan.recompute);
+  }
   batch.tape = std::move(free_tapes.back());
   free_tapes.pop_back();
   if (!batch.received.value.empty()) {

@@ -30,11 +30,12 @@ class MetaBinding {
 
 }  // namespace
 
-absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store,
+absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss) {
   const MetaBinding binding(store);
   TensorPool pool(Device::Meta());
   Tape tape(pool);
+  tape.set_recompute(plan.recompute);
   plan::UseTrace trace;
   for (const auto& parameter : store.parameters()) {
     if (parameter->frozen()) trace.gradients.push_back(parameter->index());  // nothing to wait for
@@ -44,7 +45,9 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store,
   MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
   trace.kept_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
   const Activation output = std::exchange(made.output, {});
-  tape.Backward(output);
+  // Where there is a loss scale, the first gradient is no longer known to be 1.
+  const bool scaled = plan.loss_scaling.kind != LossScaling::Kind::kNone;
+  tape.Backward(output, scaled ? 2 : 1);
   // Micro-batches after the first find the blocks of the one before.
   trace.peak_bytes = std::max(reserved(), trace.kept_bytes);
   return trace;

@@ -17,11 +17,11 @@
 
 namespace muster::engine {
 
-// Runs `loss` on a tape of the meta device, and its backward pass. Parameters that have no memory get
+// Runs `loss` on a tape of the meta device, and its backward pass, as `plan` lets an engine. Parameters that have no memory get
 // sizes for the time of the run; of tokens only the number matters (see SizesOf).
 //
 // Errors: those of `loss`. What reads a value ends the process: there are none.
-absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store,
+absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss);
 
 // So many token ids, none of which may be read.

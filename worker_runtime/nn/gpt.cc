@@ -46,6 +46,9 @@ Activation GptBlock::ForwardCached(Tape& tape, const Activation& x, KeyValueCach
 
 Activation GptBlock::Mlp(Tape& tape, const Activation& x) const {
   const Activation hidden = widen_.Forward(tape, norm2_.Forward(tape, x));
+  if (tape.recompute().kind == Recompute::Kind::kSelective) {
+    return narrow_.ForwardOntoGelu(tape, x, hidden);
+  }
   return narrow_.ForwardOnto(tape, x, gelu_.Forward(tape, hidden));
 }
 
@@ -71,7 +74,16 @@ absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const GptConfig& config, Parame
 
 Activation Gpt::Forward(Tape& tape, const TokenBatch& batch) const {
   Activation x = embedding_.Forward(tape, batch);
-  for (const auto& block : blocks_) x = block->Forward(tape, x);
+  const bool full = tape.recompute().kind == Recompute::Kind::kFull;
+  const size_t each = full ? static_cast<size_t>(tape.recompute().layers) : blocks_.size();
+  for (size_t first = 0; first < blocks_.size(); first += each) {
+    const auto layers = absl::MakeConstSpan(blocks_).subspan(first, each);
+    const auto region = [layers](Tape& on, Activation y) {
+      for (const auto& block : layers) y = block->Forward(on, y);
+      return y;
+    };
+    x = full ? tape.Recomputed(x, region) : region(tape, x);
+  }
   return Head(tape, x);
 }
 

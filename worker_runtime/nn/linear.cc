@@ -6,6 +6,17 @@
 #include "worker_runtime/nn/row_view.h"
 
 namespace muster {
+namespace {
+
+void AddLinearGradients(Tape& tape, Parameter& weight, Parameter& bias, const Tensor& dy,
+                        const Tensor& x) {
+  AddWeightGradient(tape, weight, dy, x);
+  if (bias.frozen()) return;
+  const Parameter::GradientTarget to = bias.BeginGradient();
+  tape.operations(dy.dtype()).bias_gradient(tape.queue(), dy, to.gradient, to.accumulate);
+}
+
+}  // namespace
 
 Linear::Linear(const Scope& scope, Options options)
     : weight_(scope.Declare({.name = "weight",
@@ -34,10 +45,35 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
   };
   const auto weight_gradient = [&weight = weight_, &bias = bias_, x = x.value](Tape& tape,
                                                                                const Tensor& dy) {
-    AddWeightGradient(tape, weight, dy, x);
-    if (bias.frozen()) return;
-    const Parameter::GradientTarget to = bias.BeginGradient();
-    tape.operations(dy.dtype()).bias_gradient(tape.queue(), dy, to.gradient, to.accumulate);
+    AddLinearGradients(tape, weight, bias, dy, x);
+  };
+  return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
+}
+
+Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
+                                   const Activation& x) const {
+  const auto activated = [](Tape& tape, const Tensor& x) {
+    Tensor y = tape.pool().Allocate(x.dtype(), x.shape());
+    tape.operations(x.dtype()).gelu_forward(tape.queue(), x, y);
+    return y;
+  };
+  Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), weight_.shape()[0]));
+  MUSTER_CHECK(residual.value.empty() || residual.value.shape() == y.shape());
+  tape.operations(y.dtype()).bias_fill(tape.queue(), bias_.value(), residual.value, y);
+  ProductWithTransposed(tape, activated(tape, x.value), weight_.value(), y, /*accumulate=*/true);
+
+  const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
+                               x = x.value](Tape& tape, const Tensor& dy) {
+    tape.AddGradient(residual, dy);
+    if (slot == Activation::kNoGradient) return;
+    const Tensor dx = tape.pool().Allocate(x.dtype(), x.shape());
+    ProductWith(tape, dy, weight.value(), dx, /*accumulate=*/false);
+    tape.operations(dx.dtype()).gelu_backward(tape.queue(), x, dx, dx);
+    tape.AddGradient(slot, dx);
+  };
+  const auto weight_gradient = [&weight = weight_, &bias = bias_, x = x.value, activated](
+                                   Tape& tape, const Tensor& dy) {
+    AddLinearGradients(tape, weight, bias, dy, activated(tape, x));
   };
   return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
 }

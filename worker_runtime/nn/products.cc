@@ -21,18 +21,23 @@ void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const T
                                       x, w, y);
 }
 
+void ProductWith(Tape& tape, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
+  const RowShape out = RowsOf(dy.shape());
+  tape.operations(dy.dtype())
+      .multiply(tape.queue(),
+                {.m = out.rows, .n = w.shape()[1], .k = out.width, .accumulate = accumulate}, dy, w,
+                dx);
+}
+
 void PassThroughProduct(Tape& tape, int slot, Shape shape, const Tensor& dy, const Tensor& w) {
   if (slot == Activation::kNoGradient) return;
-  const RowShape out = RowsOf(dy.shape());
   const Operations& operations = tape.operations(dy.dtype());
   const Tape::InputTarget to = tape.BeginGradient(slot, dy.dtype(), shape);
   const bool accumulate = !to.addend.empty();
   if (accumulate && to.addend.raw_data() != to.out.raw_data()) {
     operations.copy(tape.queue(), to.addend, to.out);
   }
-  operations.multiply(tape.queue(),
-                      {.m = out.rows, .n = w.shape()[1], .k = out.width, .accumulate = accumulate},
-                      dy, w, to.out);
+  ProductWith(tape, dy, w, to.out, accumulate);
 }
 
 void AddWeightGradient(Tape& tape, Parameter& w, const Tensor& dy, const Tensor& x) {

@@ -12,6 +12,9 @@ namespace muster {
 void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const Tensor& y,
                            bool accumulate);
 
+// dx = dy W, or dx += dy W.  dy [.., outputs], dx [.., inputs]
+void ProductWith(Tape& tape, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate);
+
 // The gradient dy W [.., inputs], of `shape`, to the activation of `slot`, if it wants one.
 void PassThroughProduct(Tape& tape, int slot, Shape shape, const Tensor& dy, const Tensor& w);
 

@@ -1,6 +1,7 @@
 // Backward passes: recorded operations in reverse, gradients handed on as soon as they are whole.
 #include "muster/tape.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/base/status_macros.h"
@@ -62,10 +63,44 @@ Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
   for (Parameter* weight : weights) {
     if (weight->frozen()) continue;
     record.weights[record.num_weights++] = weight;
-    const size_t index = weight->index();
-    if (uses_left_.size() <= index) uses_left_.resize(index + 1, 0);
-    ++uses_left_[index];
+    AddUse(*weight);
   }
+  return record;
+}
+
+void Tape::AddUse(const Parameter& weight) {
+  const size_t index = weight.index();
+  if (uses_left_.size() <= index) uses_left_.resize(index + 1, 0);
+  ++uses_left_[index];
+}
+
+void Tape::Release(Parameter& weight) {
+  if (--uses_left_[weight.index()] == 0 && ready_) ready_(weight);
+}
+
+Tape& Tape::Inner(std::unique_ptr<Tape>& inner, Mode mode) {
+  if (inner == nullptr) inner = std::make_unique<Tape>(pool_, mode);
+  inner->observes_ = mode == Mode::kInference;
+  return *inner;
+}
+
+void Tape::Observe(absl::Span<Parameter* const> weights) {
+  for (Parameter* weight : weights) {
+    if (weight->frozen()) continue;
+    const bool known = std::find(observed_.begin(), observed_.end(), weight) != observed_.end();
+    if (!known) observed_.push_back(weight);
+  }
+}
+
+// Uses what the region that ran last on the observer has used.
+Tape::RecordedOperation& Tape::NewRegion() {
+  RecordedOperation& record = NewRecord({});
+  record.region_begin = region_weights_.size();
+  for (Parameter* weight : observer_->observed_) {
+    region_weights_.push_back(weight);
+    AddUse(*weight);
+  }
+  record.region_end = region_weights_.size();
   return record;
 }
 
@@ -137,10 +172,8 @@ void Tape::ReplayWeight(RecordedOperation& record) {
   if (!record.dy.empty() && record.weight_gradient) record.weight_gradient(*this, record.dy);
   record.weight_gradient.Reset();
   record.dy = Tensor();
-  for (int i = 0; i < record.num_weights; ++i) {
-    Parameter& weight = *record.weights[i];
-    if (--uses_left_[weight.index()] == 0 && ready_) ready_(weight);
-  }
+  for (int i = 0; i < record.num_weights; ++i) Release(*record.weights[i]);
+  for (size_t i = record.region_end; i > record.region_begin; --i) Release(*region_weights_[i - 1]);
 }
 
 void Tape::Backward(const Activation& output, double scale) {
@@ -189,6 +222,7 @@ void Tape::Clear() {
   memory_.Reset();
   one_ = nullptr;
   gradients_.clear();
+  region_weights_.clear();
   uses_left_.assign(uses_left_.size(), 0);
   stage_ = Stage::kEmpty;
 }

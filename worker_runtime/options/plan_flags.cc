@@ -105,6 +105,11 @@ absl::StatusOr<ParameterGroup> ParseFrozen(const std::string& text) {
   return ParameterGroup{.parameters = text, .frozen = true};
 }
 
+absl::StatusOr<Recompute::Kind> ParseRecompute(const std::string& text) {
+  using Kind = Recompute::Kind;
+  return ParseNamed<Kind>(text, {Kind::kNone, Kind::kSelective, Kind::kFull});
+}
+
 // "f32", and what other programs call it.
 absl::StatusOr<DType> ParseDType(const std::string& text) {
   for (const char* later : {"bf16", "bfloat16", "f16", "fp16", "float16"}) {
@@ -164,6 +169,19 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .read = [&out](const std::string& text) { return ReadBucketSize(text, out.plan); },
        .other_names = {"bucket_cap_mb"},
        .field = "bucket_bytes_max"},
+      {.name = "recompute",
+       .value_name = "R",
+       .help = "activations that the backward pass computes again: none, selective (GELU) or full "
+               "(whole layers)" +
+               Default(ToString(out.plan.recompute.kind)),
+       .read = Into(ParseRecompute, out.plan.recompute.kind),
+       .other_names = {"activation_checkpointing"},
+       .field = "recompute.kind"},
+      {.name = "recompute_layers",
+       .value_name = "N",
+       .help = "layers of which full keeps one input" + Default(out.plan.recompute.layers),
+       .read = Into(ParseInt64, out.plan.recompute.layers),
+       .field = "recompute.layers"},
       {.name = "dtype",
        .value_name = "T",
        .help = "type of parameters and arithmetic: f32 or f64" + Default(ToString(out.dtype)),

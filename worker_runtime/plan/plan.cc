@@ -19,6 +19,7 @@ using plan::CheckInteger;
 using plan::CheckNotNegative;
 
 constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
+constexpr int64_t kMostLayers = int64_t{1} << 20;
 constexpr int64_t kMostBucketBytes = int64_t{1} << 40;
 
 // Printed as one line, so that texts of plans compare line by line.
@@ -79,6 +80,7 @@ absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckTypes(*this));
   MUSTER_RETURN_IF_ERROR(CheckInteger("accumulation", accumulation, 1, kMostMicroBatches));
   MUSTER_RETURN_IF_ERROR(CheckBuckets(*this));
+  MUSTER_RETURN_IF_ERROR(CheckInteger("recompute.layers", recompute.layers, 1, kMostLayers));
   MUSTER_RETURN_IF_ERROR(plan::CheckUpdate(*this));
   return CheckNotNegative("max_gradient_norm", max_gradient_norm);
 }

@@ -55,6 +55,18 @@ absl::string_view ToString(SumMode mode) {
   return "?";
 }
 
+absl::string_view ToString(Recompute::Kind kind) {
+  switch (kind) {
+    case Recompute::Kind::kNone:
+      return "none";
+    case Recompute::Kind::kSelective:
+      return "selective";
+    case Recompute::Kind::kFull:
+      return "full";
+  }
+  return "?";
+}
+
 PlanText Describe(const Plan& plan) {
   PlanText text;
   text.emplace_back("preset", plan.preset);
@@ -67,6 +79,8 @@ PlanText Describe(const Plan& plan) {
   text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));
   text.emplace_back("first_bucket_bytes", absl::StrCat(plan.first_bucket_bytes));
   text.emplace_back("overlap", Text(plan.overlap));
+  text.emplace_back("recompute.kind", ToString(plan.recompute.kind));
+  text.emplace_back("recompute.layers", absl::StrCat(plan.recompute.layers));
   plan::DescribeUpdate(plan, text);
   text.emplace_back("max_gradient_norm", ExactText(plan.max_gradient_norm));
   text.emplace_back("seed", absl::StrCat(plan.seed));

@@ -58,6 +58,8 @@ class Linear final : public Layer {
   Activation Forward(Tape& tape, const Activation& x) const override;
   // residual + x W^T + b, without a pass of its own for either sum.
   Activation ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const;
+  // residual + gelu(x) W^T + b, of which x is kept and gelu(x) computed again in the backward pass.
+  Activation ForwardOntoGelu(Tape& tape, const Activation& residual, const Activation& x) const;
 
  private:
   Parameter& weight_;  // of the store, which outlives the model

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/dtype.h"
+#include "muster/recompute.h"
 #include "muster/update.h"
 
 namespace muster {
@@ -65,6 +66,7 @@ struct Plan {
   int64_t bucket_bytes_max = 25 << 20;
   int64_t first_bucket_bytes = 1 << 20;
   bool overlap = true;  // reduce while the backward pass still runs
+  Recompute recompute;  // for models that ask Tape::recompute, as Gpt does
 
   UpdateRule update;
   LearningRateSchedule learning_rate;

@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "muster/device.h"
 #include "muster/parameter.h"
+#include "muster/recompute.h"
 #include "muster/tensor.h"
 
 namespace muster {
@@ -134,6 +135,17 @@ class Tape {
     return !gradient.empty() && gradient.raw_data() == one_;
   }
 
+  // region(tape, x), of which only x is kept: the backward pass of what is recorded here computes the
+  // region again. It must compute the same each time, from x and parameters alone. The gradients are
+  // the same, to the bit; those of its weights are written with the input gradient, and are ready when
+  // all of the region is replayed.
+  template <typename Region>
+  Activation Recomputed(const Activation& x, Region region);
+
+  // What a model should leave to be computed again: the plan's, set by the engine.
+  const Recompute& recompute() const { return recompute_; }
+  void set_recompute(const Recompute& recompute) { recompute_ = recompute; }
+
   // --- for models and engines
   // ---------------------------------------------------------------------------------------
 
@@ -175,6 +187,9 @@ class Tape {
     int output_slot = Activation::kNoGradient;
     int num_weights = 0;
     Parameter* weights[kMaxWeights] = {};  // of the model, which outlives the tape
+    // Of a recomputed region: [begin, end) of region_weights_.
+    size_t region_begin = 0;
+    size_t region_end = 0;
   };
 
   enum class Stage { kEmpty, kForward, kWeightsAreDue, kReplayed };
@@ -188,6 +203,15 @@ class Tape {
   void EndReplay();
   void ReplayInput(RecordedOperation& record);
   void ReplayWeight(RecordedOperation& record);
+  void Release(Parameter& weight);
+  void AddUse(const Parameter& weight);
+
+  // Recomputed regions. `inner` is made when it is first needed.
+  Tape& Inner(std::unique_ptr<Tape>& inner, Mode mode);
+  void Observe(absl::Span<Parameter* const> weights);
+  RecordedOperation& NewRegion();
+  template <typename Region>
+  void ReplayRegion(const Activation& x, const Region& region, const Tensor& dy);
 
   // Constant after construction.
   TensorPool& pool_;
@@ -201,6 +225,13 @@ class Tape {
   std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
   Stage stage_ = Stage::kEmpty;
   const void* one_ = nullptr;
+
+  Recompute recompute_;
+  std::vector<Parameter*> region_weights_;
+  std::unique_ptr<Tape> observer_;  // runs regions forward, and sees what they use
+  std::unique_ptr<Tape> replayer_;  // runs them again
+  bool observes_ = false;
+  std::vector<Parameter*> observed_;  // each once
 };
 
 template <typename F>
@@ -215,7 +246,10 @@ internal::PlacedFunction::PlacedFunction(FunctionMemory& memory, F function)
 template <typename InputGradient, typename WeightGradient>
 Activation Tape::Record(Tensor output, absl::Span<Parameter* const> weights,
                         InputGradient input_gradient, WeightGradient weight_gradient) {
-  if (!recording()) return {.value = std::move(output)};
+  if (!recording()) {
+    if (observes_) Observe(weights);
+    return {.value = std::move(output)};
+  }
   RecordedOperation& record = NewRecord(weights);
   record.output_slot = NewSlot();
   if constexpr (!std::is_same_v<InputGradient, NoGradientFunction>) {
@@ -225,6 +259,28 @@ Activation Tape::Record(Tensor output, absl::Span<Parameter* const> weights,
     record.weight_gradient = {memory_, std::move(weight_gradient)};
   }
   return {.value = std::move(output), .slot = record.output_slot};
+}
+
+template <typename Region>
+Activation Tape::Recomputed(const Activation& x, Region region) {
+  if (!recording()) return region(*this, x);
+  Tape& observer = Inner(observer_, Mode::kInference);
+  observer.observed_.clear();
+  Tensor output = region(observer, Activation{.value = x.value}).value;
+  RecordedOperation& record = NewRegion();
+  record.output_slot = NewSlot();
+  record.input_gradient = {
+      memory_, [x, region](Tape& tape, const Tensor& dy) { tape.ReplayRegion(x, region, dy); }};
+  return {.value = std::move(output), .slot = record.output_slot};
+}
+
+template <typename Region>
+void Tape::ReplayRegion(const Activation& x, const Region& region, const Tensor& dy) {
+  Tape& inner = Inner(replayer_, Mode::kTrain);
+  const Activation input = inner.Watch(x.value);
+  inner.Backward(region(inner, input), dy);
+  const Tensor gradient = inner.TakeGradient(input);
+  if (!gradient.empty()) AddGradient(x.slot, gradient);
 }
 
 }  // namespace muster

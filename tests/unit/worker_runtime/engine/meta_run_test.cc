@@ -64,7 +64,7 @@ plan::UseTrace Planned(const Case& c) {
   const auto gpt = Gpt::Create(c.config, store);
   EXPECT_THAT(gpt, IsOk());
   const auto tokens = SizesOf(c.batch * c.sequence);
-  const auto trace = RecordUse(store, [&](Tape& tape) -> absl::StatusOr<Loss> {
+  const auto trace = RecordUse(store, Plan(), [&](Tape& tape) -> absl::StatusOr<Loss> {
     return (*gpt)->ComputeLoss(tape, {tokens, c.batch, c.sequence}, tokens);
   });
   EXPECT_THAT(trace, IsOk());

@@ -66,6 +66,8 @@ TEST(PlanOptions, EachReachItsField) {
                                                      "--max_gradient_norm=0.5",
                                                      "--seed=42",
                                                      "--bucket_mb=0.5",
+                                                     "--recompute=full",
+                                                     "--recompute_layers=2",
                                                      "--dtype=f64",
                                                      "--device=cpu"});
   ASSERT_THAT(options, IsOk());
@@ -74,6 +76,7 @@ TEST(PlanOptions, EachReachItsField) {
   plan.accumulation = 3;
   plan.bucket_bytes_max = 1 << 19;
   plan.first_bucket_bytes = 1 << 19;
+  plan.recompute = {.kind = Recompute::Kind::kFull, .layers = 2};
   plan.update = {.weight_decay = 0.2, .beta1 = 0.8, .beta2 = 0.99};
   plan.learning_rate = {
       .kind = Kind::kCosine, .peak = 0.01, .floor = 0.001, .warmup_steps = 7, .total_steps = 90};

@@ -59,6 +59,7 @@ TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
   ExpectRefused([](Plan& p) { p.accumulation = 0; },
                 "accumulation must be between 1 and 1048576, not 0");
   ExpectRefused([](Plan& p) { p.bucket_bytes_max = 0; }, "bucket_bytes_max must be between 1 and");
+  ExpectRefused([](Plan& p) { p.recompute.layers = 0; }, "recompute.layers must be between 1 and");
   ExpectRefused([](Plan& p) { p.first_bucket_bytes = -1; }, "first_bucket_bytes must be");
   ExpectRefused([](Plan& p) { p.update.beta1 = 1; }, "at least 0 and below 1, not 1");
   ExpectRefused([](Plan& p) { p.update.beta2 = -0.5; }, "at least 0 and below 1, not -0.5");
@@ -181,6 +182,8 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.bucket_bytes_max += 1; },
       [](Plan& p) { p.first_bucket_bytes += 1; },
       [](Plan& p) { p.overlap = false; },
+      [](Plan& p) { p.recompute.kind = Recompute::Kind::kFull; },
+      [](Plan& p) { p.recompute.layers = 2; },
       [](Plan& p) { p.update.beta1 = std::nextafter(p.update.beta1, 1); },
       [](Plan& p) { p.update.beta2 = std::nextafter(p.update.beta2, 1); },
       [](Plan& p) { p.update.epsilon = std::nextafter(p.update.epsilon, 1); },
