@@ -143,13 +143,14 @@ std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& o
     return absl::StrCat(options.program, " did not finish\n", ExitLine(outcome));
   }
   const WorkerFailure& root = *outcome.root_cause;
+  const bool is_elsewhere = root.node_name != options.this_node;
+  const std::string because = is_elsewhere ? absl::StrCat(options.this_node, " stopped because ",
+                                                          Name(root), " ", HowItEnded(root), "\n")
+                                           : "";
+  if (is_elsewhere && options.shares_console) return because;
   std::string out;
   AppendRule(out, '=');
-  absl::StrAppend(&out, options.program, " FAILED\n");
-  if (root.node_name != options.this_node) {
-    absl::StrAppend(&out, options.this_node, " stopped because ", Name(root), " ", HowItEnded(root),
-                    "\n");
-  }
+  absl::StrAppend(&out, options.program, " FAILED\n", because);
   AppendRule(out, '-');
   absl::StrAppend(&out, "Root Cause (first observed failure):\n");
   AppendFailure(out, 0, root, options);

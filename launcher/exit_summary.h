@@ -21,13 +21,15 @@ struct SummaryOptions {
   // Whether this console has shown what the worker wrote: then its last line is enough here. Unset:
   // it has not.
   std::function<bool(const WorkerFailure&)> was_shown;
+  // The consoles of all nodes are one: the node of the root cause prints it, the others a line.
+  bool shares_console = false;
   absl::TimeZone time_zone = absl::LocalTimeZone();
 };
 
 // Empty for a job that succeeded. Names the root cause (the first failing worker of all nodes):
 // time with milliseconds, host, rank, exit code or signal in words, error file and message, or the
 // last lines of output (the last line alone, where was_shown says so); on other nodes it says
-// because of whom they stopped. Without a root cause it is the reason and the exit code. Ends with a
+// because of whom they stopped, and that is all there is on a console that nodes share. Without a root cause it is the reason and the exit code. Ends with a
 // newline.
 std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options);
 

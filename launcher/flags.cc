@@ -176,22 +176,34 @@ class Assembly {
   const std::string fresh_run_id_;
 };
 
+// Needed before values are read, of which it decides some.
+bool ReadsScheduler(const CommandLine& line) {
+  const Given* given = line.Find("scheduler");
+  return given == nullptr || given->text() != "none";
+}
+
 }  // namespace
 
 absl::StatusOr<std::variant<RunFlags, PrintAndExit>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
-    const std::string& fresh_run_id) {
+    const std::string& fresh_run_id, const absl::StatusOr<SchedulerFindings>& scheduler) {
   RunChoices choices;
   const command_line::Grammar grammar = RunGrammar(choices);
   MUSTER_ASSIGN_OR_RETURN(CommandLine line, command_line::Split(grammar, args, environment));
   if (!line.print.empty()) return PrintAndExit{std::move(line.print)};
   Assembly assembly(line, choices, fresh_run_id);
   assembly.ApplyStandalone();
+  Placement placement;
+  if (ReadsScheduler(line)) {
+    MUSTER_RETURN_IF_ERROR(scheduler.status());
+    MUSTER_ASSIGN_OR_RETURN(placement, ApplyScheduler(*scheduler, line));
+  }
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(assembly.Finish());
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, choices.spec.Validate()));
   return RunFlags{.spec = std::move(choices.spec),
                   .output = std::move(choices.output),
+                  .placement = std::move(placement),
                   .warnings = std::move(line.warnings)};
 }
 

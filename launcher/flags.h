@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/schedulers/placement.h"
+#include "launcher/schedulers/scheduler.h"
 #include "proto/base/environment.h"
 #include "proto/spec/job_spec.h"
 
@@ -31,13 +33,14 @@ struct OutputFlags {
 struct RunFlags {
   JobSpec spec;
   OutputFlags output;
+  Placement placement;
   // Accepted, but worth a line (e.g. an option that --standalone overrules).
   std::vector<std::string> warnings;
 };
 
 // `args` without the program's name and without a leading `run`. Options end at the first
-// argument that is none. Precedence: command line, then PET_<NAME>, then default; an empty variable
-// counts as unset. `fresh_run_id` is the random id of a job on one node that needs none
+// argument that is none. Precedence: command line, then PET_<NAME>, then what `scheduler` says
+// (schedulers/placement.h), then default; an empty variable counts as unset. `fresh_run_id` is the random id of a job on one node that needs none
 // (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
 // default.
 //
@@ -45,9 +48,10 @@ struct RunFlags {
 // nodes it always has host and port. A static job always has a node rank.
 //
 // Errors: kInvalidArgument naming the flag (or variable), the value, what was expected and, for an
-// unknown option, the nearest spelling.
+// unknown option, the nearest spelling; that of `scheduler`, unless --scheduler=none.
 absl::StatusOr<std::variant<RunFlags, PrintAndExit>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
-    const std::string& fresh_run_id = "");
+    const std::string& fresh_run_id = "",
+    const absl::StatusOr<SchedulerFindings>& scheduler = SchedulerFindings{});
 
 }  // namespace muster::launcher

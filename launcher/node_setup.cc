@@ -1,10 +1,12 @@
 #include "launcher/node_setup.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <climits>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <utility>
@@ -26,6 +28,7 @@ namespace muster::launcher {
 namespace {
 
 constexpr absl::Duration kResolvePatience = absl::Seconds(20);
+constexpr size_t kMaxHostFileBytes = size_t{8} << 20;
 
 // Set and empty is something else than not set: it hides all devices. HIP's list goes before CUDA's,
 // as it does on ROCm.
@@ -120,9 +123,9 @@ absl::Status BindDevices(const JobSpec& spec, const Invocation& invocation,
   return absl::OkStatus();
 }
 
-absl::Status FindAddress(const JobSpec& spec, NodeSetup* setup) {
+absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSetup* setup) {
   NodeDescription& node = setup->agent.node;
-  node.name = HostName();
+  node.name = placement.node_name.empty() ? HostName() : placement.node_name;
   node.role = spec.role;
   node.node_rank = spec.node_rank;
   ResolvedEndpoint here{.host = "localhost", .address = "127.0.0.1", .is_local = true};
@@ -186,7 +189,8 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
 
 }  // namespace
 
-absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& invocation) {
+absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& placement,
+                                      const Invocation& invocation) {
   NodeSetup setup;
   agent::AgentOptions& options = setup.agent;
   options.spec = spec;
@@ -195,7 +199,7 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& inv
   if (!program.python.empty())
     setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
   MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, &options));
-  MUSTER_RETURN_IF_ERROR(FindAddress(spec, &setup));
+  MUSTER_RETURN_IF_ERROR(FindAddress(spec, placement, &setup));
   // In a worker of another job, TF_CONFIG is that job's and not the user's.
   const bool is_nested = FindVariable(invocation.environment, "MUSTER_INSTANCE") != nullptr;
   for (const auto& [name, value] : invocation.environment) {
@@ -212,6 +216,24 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& inv
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
   ReadWatch(invocation.environment, &setup);
   return setup;
+}
+
+Surroundings SurroundingsOf(const Invocation& invocation) {
+  return {.environment = invocation.environment,
+          .host_name = HostName(),
+          .read_file = [](const std::string& path) {
+            std::ifstream file(path, std::ios::binary);
+            std::string text(kMaxHostFileBytes, '\0');
+            file.read(text.data(), static_cast<std::streamsize>(text.size()));
+            text.resize(static_cast<size_t>(file.gcount()));
+            return text;
+          }};
+}
+
+void TakeAllCpus() {
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof(all));
+  sched_setaffinity(0, sizeof(all), &all);  // where it is not allowed, they stay as they were
 }
 
 void UndoNodeSetup(const agent::AgentOptions& options) {

@@ -10,6 +10,8 @@
 #include "agent/agent.h"
 #include "launcher/endpoint.h"
 #include "launcher/invocation.h"
+#include "launcher/schedulers/placement.h"
+#include "launcher/schedulers/scheduler.h"
 #include "proto/spec/job_spec.h"
 
 namespace muster::launcher {
@@ -23,7 +25,15 @@ struct NodeSetup {
 };
 
 // Errors: kInvalidArgument / kResourceExhausted for the user, naming the flag and the value.
-absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Invocation& invocation);
+absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& placement,
+                                      const Invocation& invocation);
+
+// What a scheduler's variables are read with: FindScheduler.
+Surroundings SurroundingsOf(const Invocation& invocation);
+
+// Of several tasks on a node the agent's has the CPUs of them all, as far as the scheduler lets it:
+// its workers take the places of the others. Before anything is forked.
+void TakeAllCpus();
 
 // Removes what PrepareNode made on disk, for a launch that could not begin.
 void UndoNodeSetup(const agent::AgentOptions& options);

@@ -72,6 +72,11 @@ Read Accepted(std::vector<std::string> values, std::string why) {
 // flags.cc asks whether a flag is on.
 absl::Status Noted(const std::string&) { return absl::OkStatus(); }
 
+// flags.cc asks whether it is none.
+absl::Status ReadSchedulerChoice(const std::string& text) {
+  return ParseChoice<bool>(text, {{"auto", true}, {"none", false}}).status();
+}
+
 std::string VariableOf(absl::string_view name) {
   return absl::StrCat("PET_", absl::AsciiStrToUpper(name));
 }
@@ -99,6 +104,12 @@ std::vector<Option> JobOptions(RunChoices& to) {
        .value_name = "N",
        .help = "number of this node: required by the static back end, a preference elsewhere",
        .read = Into(ParseInteger, spec.node_rank)},
+      {.name = "scheduler",
+       .value_name = "auto|none",
+       .help = "whether nodes, ranks, meeting place and workers are taken from the variables of "
+               "Slurm, mpirun, Kubernetes, SkyPilot, LSF or PBS; what is given here wins [auto]",
+       .read = ReadSchedulerChoice,
+       .variables = {"MUSTER_SCHEDULER"}},
   };
 }
 

@@ -25,6 +25,9 @@
 #include "launcher/flags.h"
 #include "launcher/invocation.h"
 #include "launcher/node_setup.h"
+#include "launcher/schedulers/placement.h"
+#include "launcher/schedulers/scheduler.h"
+#include "launcher/schedulers/task_gate.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/process_end.h"
@@ -88,10 +91,11 @@ void ConfigureLog(const OutputFlags& flags, std::function<void(const std::string
 // One node's run: the loop and everything on it. Destroyed in reverse order.
 class NodeRun {
  public:
-  NodeRun(NodeSetup setup, const Invocation& invocation, const OutputFlags& output)
+  NodeRun(NodeSetup setup, const Invocation& invocation, const RunFlags& flags)
       : setup_(std::move(setup)),
         invocation_(invocation),
-        output_(output),
+        output_(flags.output),
+        placement_(flags.placement),
         incarnation_(DrawIncarnation()),
         work_(loop_.get_executor()),
         signals_(loop_) {}
@@ -151,9 +155,17 @@ class NodeRun {
     if (agent_ == nullptr) return;
     if (signal == SIGWINCH) return agent_->OnWindowSize();
     if (signal == SIGTSTP) return StopWithTheTerminalGivenBack();
+    if (IsRepeatedBySlurm(signal)) return;
     agent_->OnSignal(signal);
     if (agent_->IsLeaving())
       TellThatTheHostLeaves(signal, absl::StrCat("got ", SignalInWords(signal)));
+  }
+
+  // At a time limit Slurm sends SIGTERM twice within milliseconds, and SIGKILL when its own time is up.
+  // The second is nobody's wish for haste.
+  bool IsRepeatedBySlurm(int signal) {
+    if (!placement_.is_slurm || signal != SIGTERM) return false;
+    return std::exchange(got_sigterm_, true);
   }
 
   // Ctrl-Z. What follows the stop runs once somebody continues us. The signal's default action stops
@@ -185,6 +197,7 @@ class NodeRun {
     options.only_run_id = spec.run_id;
     options.reserved_descriptors += kDescriptorsPerWorker * setup_.agent.node.local_world_size;
     options.host_name = setup_.agent.node.name;
+    options.node_names = placement_.expected_nodes;
     options.announce = [tell = setup_.endpoint.has_value()](const rendezvous::JobKey&,
                                                             const rendezvous::Announce& note) {
       // What concerns this node its agent says; the host adds who came and how the round began.
@@ -271,6 +284,7 @@ class NodeRun {
   NodeSetup setup_;
   const Invocation& invocation_;
   const OutputFlags& output_;
+  const Placement& placement_;
   const Incarnation incarnation_;
 
   // Loop thread only.
@@ -281,6 +295,7 @@ class NodeRun {
   std::unique_ptr<agent::Agent> agent_;
   std::optional<JobOutcome> outcome_;
   bool told_leaving_ = false;
+  bool got_sigterm_ = false;
 };
 
 // Whether the console of this node has shown what the worker wrote to stderr.
@@ -308,14 +323,35 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
 }  // namespace
 
 int RunCommand(const Invocation& invocation) {
+  const absl::StatusOr<SchedulerFindings> scheduler = FindScheduler(SurroundingsOf(invocation));
   auto parsed = ParseFlags(invocation.args, invocation.environment,
-                           absl::StrCat("local-", ToString(DrawIncarnation())));
-  if (!parsed.ok()) return Refuse(parsed.status());
+                           absl::StrCat("local-", ToString(DrawIncarnation())), scheduler);
+  if (!parsed.ok()) {
+    // One task of a node says it.
+    if (scheduler.ok() && scheduler->local_task > 0) return ExitCodeOf(parsed.status());
+    return Refuse(parsed.status());
+  }
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
     return std::fputs(print->text.c_str(), stdout) < 0 ? 1 : 0;
   }
   const RunFlags& flags = std::get<RunFlags>(*parsed);
   ConfigureLog(flags.output, nullptr);
+  const Placement& placement = flags.placement;
+  std::optional<TaskGate> gate;
+  if (placement.num_local_tasks > 1) {
+    const std::string tasks =
+        placement.tasks_of.empty() ? absl::StrCat("of-", getppid()) : placement.tasks_of;
+    if (placement.local_task > 0) return LieIdle(tasks);
+    absl::StatusOr<TaskGate> opened = TaskGate::Open(tasks);
+    if (!opened.ok()) return Refuse(opened.status());
+    gate.emplace(*std::move(opened));
+    TakeAllCpus();
+  }
+  if (!placement.start_line.empty()) {
+    const bool is_first = flags.spec.node_rank.value_or(0) == 0;
+    log::Write(is_first ? log::Level::kInfo : log::Level::kDebug, "scheduler",
+               placement.start_line);
+  }
   for (const std::string& warning : flags.warnings) {
     log::Write(log::Level::kWarning, "flags", warning);
   }
@@ -324,19 +360,21 @@ int RunCommand(const Invocation& invocation) {
   if (!guardian.ok()) return Refuse(guardian.status());
   // Behind the guardian, so that workers keep the limit that they were started with.
   RaiseDescriptorLimit();
-  absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, invocation);
+  absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, placement, invocation);
   if (!setup.ok()) return Refuse(setup.status());
   for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
   const agent::AgentOptions prepared = setup->agent;
   const SummaryOptions summary{.program = flags.spec.program.name,
                                .this_node = prepared.node.name,
                                .python = setup->python,
-                               .was_shown = [&](const WorkerFailure& failure) {
-                                 return failure.node_name == prepared.node.name &&
-                                        WasShown(failure, flags.spec.logs);
-                               }};
+                               .was_shown =
+                                   [&](const WorkerFailure& failure) {
+                                     return failure.node_name == prepared.node.name &&
+                                            WasShown(failure, flags.spec.logs);
+                                   },
+                               .shares_console = placement.shares_console};
   const absl::StatusOr<JobOutcome> outcome =
-      NodeRun(*std::move(setup), invocation, flags.output).Run(*std::move(guardian));
+      NodeRun(*std::move(setup), invocation, flags).Run(*std::move(guardian));
   if (!outcome.ok()) {
     UndoNodeSetup(prepared);
     return Refuse(outcome.status());

@@ -189,7 +189,8 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
   job.core = std::make_unique<RendezvousCore>(CoreOptions{.term = options_.term,
                                                           .instance = job.instance,
                                                           .lease = options_.lease,
-                                                          .young_until = options_.young_until});
+                                                          .young_until = options_.young_until,
+                                                          .node_names = options_.node_names});
   deadlines_.insert({job.deadline, key});
   jobs_.emplace(key, std::move(job));
   return absl::OkStatus();

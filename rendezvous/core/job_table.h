@@ -43,6 +43,8 @@ struct JobTableOptions {
   // No round is completed before, so that agents of a server that has been here before can say what
   // they run: a lease after the start where there may have been one.
   MonoTime young_until;
+  // By --node_rank, for messages of a server of one job; empty: not known.
+  std::vector<std::string> node_names;
 };
 
 // The term of a server that starts at `unix_millis` by the wall clock, and has no record of another.

@@ -40,8 +40,9 @@ std::string FarewellReason(const AgentReport& report) {
 
 }  // namespace
 
-RendezvousCore::RendezvousCore(CoreOptions options) : options_(options) {
+RendezvousCore::RendezvousCore(CoreOptions options) : options_(std::move(options)) {
   state_.young_until = options_.young_until;
+  state_.node_names = options_.node_names;
 }
 
 std::vector<Effect> RendezvousCore::Step(const Event& event, MonoTime now) {

@@ -69,6 +69,7 @@ struct CoreOptions {
   LeaseSettings lease;
   // No round is completed before: agents of an earlier life of the server may still run one.
   MonoTime young_until;
+  std::vector<std::string> node_names;  // by --node_rank, for messages; empty: not known
 };
 
 // Nobody of the job has been heard for this share of a lease (of three renewals, if that is more):

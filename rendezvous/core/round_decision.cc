@@ -31,7 +31,10 @@ Missing MissingRanks(const JobState& state) {
   Missing missing{.count = static_cast<int>(state.missing_ranks.size()), .are_ranks = true};
   for (const int rank : state.missing_ranks) {
     if (static_cast<int>(missing.names.size()) == kMaxMissingNamed) break;
-    missing.names.push_back(absl::StrCat(rank));
+    const size_t place = static_cast<size_t>(rank);
+    const bool is_named = place < state.node_names.size();
+    missing.names.push_back(is_named ? absl::StrCat(rank, " (", state.node_names[place], ")")
+                                     : absl::StrCat(rank));
   }
   return missing;
 }

@@ -135,6 +135,7 @@ struct JobState : JobRecord {
   // Static job: who holds which --node_rank, and which ranks are not in `joined`.
   absl::btree_map<int, Incarnation> claims;
   absl::btree_set<int> missing_ranks;
+  std::vector<std::string> node_names;  // by --node_rank, for messages; empty: not known
   MonoTime forming_since;
   MonoTime joined_since;                    // when `joined` stopped being empty
   std::optional<MonoTime> last_call_since;  // when min_nodes was reached

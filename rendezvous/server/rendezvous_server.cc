@@ -105,7 +105,8 @@ RendezvousServer::RendezvousServer(asio::io_context& loop, RendezvousServerOptio
                                       JobTableOptions{.term = options_.term,
                                                       .lease = options_.lease,
                                                       .only_run_id = options_.only_run_id,
-                                                      .young_until = YoungUntil(options_)},
+                                                      .young_until = YoungUntil(options_),
+                                                      .node_names = options_.node_names},
                                       options_.announce ? options_.announce : LogAnnouncement)),
       shutdown_timer_(loop) {}
 

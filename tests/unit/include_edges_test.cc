@@ -74,6 +74,7 @@ const std::vector<Room>& Rooms() {
       {"launcher/endpoint.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/main.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/node_setup.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
+      {"launcher/schedulers/task_gate.", {"proto/", "launcher/schedulers/"}},
       {"launcher/", {"proto/base/", "proto/command_line/", "proto/spec/", "launcher/"}, true},
       // The runtime's layers, from the lowest: values, kernels, layers of a model and back ends of
       // communicators, the engine and the way into the job, the ready-made program. What a training

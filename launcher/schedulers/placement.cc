@@ -1,0 +1,216 @@
+#include "launcher/schedulers/placement.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launcher/flag_values.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::launcher {
+namespace {
+
+using command_line::CommandLine;
+using command_line::Given;
+
+class Application {
+ public:
+  Application(const SchedulerFindings& found, CommandLine& line) : found_(found), line_(line) {}
+
+  absl::StatusOr<Placement> Run() {
+    placement_.is_slurm = found_.is_slurm;
+    placement_.node_name = found_.node_name;
+    placement_.shares_console = found_.num_nodes > 1;
+    if (found_.scheduler.empty()) {
+      if (!IsGiven("nnodes") && !HasPlace() && !line_.IsOn("standalone")) Warn(found_.notes);
+      return std::move(placement_);
+    }
+    Take("shutdown_timeout");
+    if (IsJobOfItsOwn()) {
+      WarnOfSeveralJobs();
+    } else if (HasPlace()) {
+      MUSTER_RETURN_IF_ERROR(FillIn());
+    } else {
+      MUSTER_RETURN_IF_ERROR(TakeAll());
+    }
+    if (!taken_.empty()) {
+      placement_.start_line = absl::StrCat(found_.job, ": ", absl::StrJoin(taken_, ", "));
+    }
+    return std::move(placement_);
+  }
+
+ private:
+  void Warn(const std::vector<std::string>& notes) {
+    line_.warnings.insert(line_.warnings.end(), notes.begin(), notes.end());
+  }
+
+  bool IsGiven(const std::string& option) const { return line_.Find(option) != nullptr; }
+
+  bool HasPlace() const {
+    for (const char* option : {"rdzv_endpoint", "master_addr"}) {
+      const Given* given = line_.Find(option);
+      if (given != nullptr && !given->text().empty()) return true;
+    }
+    return false;
+  }
+
+  // Not a count: ReadValues says so.
+  std::optional<NodeCount> GivenNodes() const {
+    const Given* given = line_.Find("nnodes");
+    if (given == nullptr) return std::nullopt;
+    const absl::StatusOr<NodeCount> nodes = ParseNodeCount(given->text());
+    return nodes.ok() ? std::optional<NodeCount>(*nodes) : std::nullopt;
+  }
+
+  bool IsJobOfItsOwn() const {
+    if (line_.IsOn("standalone")) return true;
+    const std::optional<NodeCount> nodes = GivenNodes();
+    return nodes && nodes->max == 1 && !HasPlace();
+  }
+
+  void WarnOfSeveralJobs() {
+    const int processes = found_.num_nodes * found_.num_local_tasks;
+    if (processes < 2) return;
+    const Given* nnodes = line_.Find("nnodes");
+    line_.warnings.push_back(absl::StrCat(line_.IsOn("standalone")
+                                              ? "--standalone"
+                                              : absl::StrCat(nnodes->source, "=", nnodes->text()),
+                                          ": each of the ", processes, " processes that ",
+                                          found_.scheduler, " has started is a job of its own"));
+  }
+
+  void Set(const std::string& option, std::string value, std::string source) {
+    taken_.push_back(absl::StrCat(option, "=", value, " (", source, ")"));
+    line_.values[option] = Given{.texts = {std::move(value)}, .source = std::move(source)};
+  }
+
+  // Whether the scheduler's value is the one that counts.
+  bool Take(const std::string& option) {
+    const TakenOption* taken = found_.Find(option);
+    if (taken == nullptr || IsGiven(option)) return false;
+    Set(option, taken->value, taken->source);
+    return true;
+  }
+
+  // Beside a meeting place that was given.
+  absl::Status FillIn() {
+    if (IsGiven("nnodes")) return absl::OkStatus();
+    if (!found_.unplaced.ok() && found_.Find("nnodes") == nullptr) return found_.unplaced;
+    Take("nnodes");
+    Take("node_rank");
+    return ChooseAgent();
+  }
+
+  absl::Status TakeAll() {
+    MUSTER_RETURN_IF_ERROR(CheckPlaced());
+    MUSTER_RETURN_IF_ERROR(CheckEnoughNodes());
+    const std::optional<NodeCount> nodes = GivenNodes();
+    const bool all_of_them = !nodes ||
+                             (nodes->min == nodes->max && nodes->max == found_.num_nodes) ||
+                             found_.num_nodes == 0;
+    Take("nnodes");
+    TakeNodeRank(nodes);
+    if (!IsGiven("rdzv_backend") && (!all_of_them || !IsGiven("node_rank")) && !IsOneNode()) {
+      Set("rdzv_backend", "c10d",
+          all_of_them ? "nobody says which node this is" : "--nnodes lets nodes come and go");
+    }
+    if (!IsOneNode()) TakeEndpoint();
+    Take("rdzv_id");
+    MUSTER_RETURN_IF_ERROR(ChooseAgent());
+    Take("nproc_per_node");
+    Warn(found_.notes);
+    if (KnowsNamesByRank()) placement_.expected_nodes = found_.nodes;
+    if (!IsOneNode() && !IsGiven("console") && !IsGiven("tee") && !IsGiven("role") &&
+        !IsGiven("log_line_prefix_template")) {
+      Set("console", "prefix", absl::StrCat(found_.scheduler, " shows the lines of all nodes"));
+    }
+    return absl::OkStatus();
+  }
+
+  // An arbitrary distribution numbers the tasks otherwise than the list.
+  bool KnowsNamesByRank() const {
+    const TakenOption* rank = found_.Find("node_rank");
+    int number = -1;
+    return rank != nullptr && absl::SimpleAtoi(rank->value, &number) && number >= 0 &&
+           number < static_cast<int>(found_.nodes.size()) &&
+           found_.nodes[static_cast<size_t>(number)] == found_.node_name;
+  }
+
+  bool IsOneNode() const {
+    const std::optional<NodeCount> nodes = GivenNodes();
+    return nodes && nodes->max == 1;
+  }
+
+  absl::Status CheckPlaced() const {
+    if (found_.unplaced.ok()) return absl::OkStatus();
+    const bool knows_nodes = IsGiven("nnodes") || found_.Find("nnodes") != nullptr;
+    const bool knows_place = found_.Find("rdzv_endpoint") != nullptr;
+    return knows_nodes && knows_place ? absl::OkStatus() : found_.unplaced;
+  }
+
+  absl::Status CheckEnoughNodes() const {
+    const std::optional<NodeCount> nodes = GivenNodes();
+    if (!nodes || found_.num_nodes == 0 || nodes->min <= found_.num_nodes) return absl::OkStatus();
+    const Given& given = *line_.Find("nnodes");
+    return command_line::At(
+        given.source, given.text(),
+        absl::InvalidArgumentError(absl::StrCat(
+            found_.job, " has ", found_.num_nodes, found_.num_nodes == 1 ? " node" : " nodes", " (",
+            found_.Find("nnodes")->source, "): leave it out, or ask the scheduler for more")));
+  }
+
+  // A place in the list is a wish where nodes may be spares: it must lie below MAX.
+  void TakeNodeRank(const std::optional<NodeCount>& nodes) {
+    if (nodes && found_.num_nodes > nodes->max) return;
+    Take("node_rank");
+  }
+
+  void TakeEndpoint() {
+    const TakenOption* taken = found_.Find("rdzv_endpoint");
+    if (taken == nullptr) return;
+    const Given* port = line_.Find("master_port");
+    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(taken->value, 0);
+    if (port == nullptr || !endpoint.ok()) {
+      Set("rdzv_endpoint", taken->value, taken->source);
+      return;
+    }
+    const std::string host = ToString(Endpoint{.host = endpoint->host, .port = 0});
+    Set("rdzv_endpoint", absl::StrCat(host.substr(0, host.rfind(':')), ":", port->text()),
+        absl::StrCat(taken->source, ", ", port->source));
+  }
+
+  // Of several tasks on a node the first runs the agent, and sees what it was given itself.
+  absl::Status ChooseAgent() {
+    placement_.local_task = found_.local_task;
+    placement_.num_local_tasks = found_.num_local_tasks;
+    const TakenOption* job = found_.Find("rdzv_id");
+    if (job != nullptr) placement_.tasks_of = job->value;
+    if (found_.num_local_tasks == 1 || found_.num_gpus_hidden == 0 || IsGiven("nproc_per_node")) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        found_.job, " runs ", found_.num_local_tasks,
+        " tasks on this node, each with GPUs of its own (--gpus-per-task); the agent is one of "
+        "them "
+        "and would not see the others' ",
+        found_.num_gpus_hidden,
+        ": start one task per node (--ntasks-per-node=1 --gpus-per-node=N), or leave the GPUs "
+        "unbound (--gpu-bind=none, --tres-bind=gres/gpu:none)"));
+  }
+
+  const SchedulerFindings& found_;
+  CommandLine& line_;
+  Placement placement_;
+  std::vector<std::string> taken_;
+};
+
+}  // namespace
+
+absl::StatusOr<Placement> ApplyScheduler(const SchedulerFindings& found, CommandLine& line) {
+  return Application(found, line).Run();
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,40 @@
+// Which of a scheduler's settings count beside the options that were given, and what follows from
+// them for this process.
+//
+// Options that were given win, one by one. Who names a meeting place (--rdzv_endpoint,
+// --master_addr) places the nodes, as in a job script for torchrun: then the scheduler only fills in
+// how many there are, and which this is. --standalone and --nnodes=1 make each process a job of its
+// own, with a warning where there are several.
+//
+// Threads: pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/schedulers/scheduler.h"
+#include "proto/command_line/command_line.h"
+
+namespace muster::launcher {
+
+struct Placement {
+  // "Slurm job 17, step 0: nnodes=4 (SLURM_STEP_NUM_NODES), ..."; empty: nothing was taken.
+  std::string start_line;
+  std::vector<std::string> expected_nodes;  // by name; empty: not known
+  std::string node_name;                    // of this node; empty: its host name
+  int local_task = 0;           // of the tasks of this node, the first of which is the agent
+  int num_local_tasks = 1;      // 1: this process is the agent
+  std::string tasks_of;         // the job of those tasks, for task_gate.h; empty: not known
+  bool is_slurm = false;        // whose habits with signals are its own
+  bool shares_console = false;  // the lines of several nodes appear in one place
+};
+
+// Adds the settings that count to `line`, before its values are read.
+//
+// Errors: kInvalidArgument: the nodes cannot be brought together without an option, or the options
+// want more nodes than there are, or the agent of several tasks would not see their GPUs.
+absl::StatusOr<Placement> ApplyScheduler(const SchedulerFindings& found,
+                                         command_line::CommandLine& line);
+
+}  // namespace muster::launcher

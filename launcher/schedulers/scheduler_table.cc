@@ -1,0 +1,108 @@
+#include "launcher/schedulers/scheduler_table.h"
+
+#include <array>
+
+namespace muster::launcher {
+namespace {
+
+constexpr std::array kOpenMpiSigns = {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"};
+constexpr std::array kOpenMpiFacts = {
+    FactRow{Fact::kJobId, "PMIX_NAMESPACE"},
+    FactRow{Fact::kJobId, "OMPI_MCA_ess_base_jobid"},
+    FactRow{Fact::kNumNodes, "OMPI_MCA_orte_num_nodes"},
+    FactRow{Fact::kNumTasks, "OMPI_COMM_WORLD_SIZE"},
+    FactRow{Fact::kTask, "OMPI_COMM_WORLD_RANK"},
+    FactRow{Fact::kLocalTask, "OMPI_COMM_WORLD_LOCAL_RANK"},
+    FactRow{Fact::kLocalTasks, "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    FactRow{Fact::kStarterUri, "OMPI_MCA_orte_hnp_uri"},
+};
+
+// Slurm's own variables are the step's where there are two: in a step on fewer nodes than the job
+// has, SLURM_JOB_NODELIST and SLURM_NNODES are the job's. A batch shell has SLURM_PROCID too, but no
+// step.
+constexpr std::array kSlurmSigns = {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID"};
+constexpr std::array kSlurmFacts = {
+    FactRow{Fact::kJobId, "SLURM_JOB_ID"},
+    FactRow{Fact::kArrayJobId, "SLURM_ARRAY_JOB_ID"},
+    FactRow{Fact::kArrayTaskId, "SLURM_ARRAY_TASK_ID"},
+    FactRow{Fact::kStepId, "SLURM_STEP_ID"},
+    FactRow{Fact::kRestarts, "SLURM_RESTART_COUNT"},
+    FactRow{Fact::kNumNodes, "SLURM_STEP_NUM_NODES"},
+    FactRow{Fact::kNodeList, "SLURM_STEP_NODELIST"},
+    FactRow{Fact::kNodeRank, "SLURM_NODEID"},
+    FactRow{Fact::kNodeName, "SLURMD_NODENAME"},
+    FactRow{Fact::kNumTasks, "SLURM_STEP_NUM_TASKS"},
+    FactRow{Fact::kTask, "SLURM_PROCID"},
+    FactRow{Fact::kLocalTask, "SLURM_LOCALID"},
+    FactRow{Fact::kTasksPerNode, "SLURM_STEP_TASKS_PER_NODE"},
+    FactRow{Fact::kGpusOnNode, "SLURM_GPUS_ON_NODE"},
+    FactRow{Fact::kGpuBinding, "SLURMD_TRES_BIND"},
+    FactRow{Fact::kGpuBinding, "SLURM_GPUS_PER_TASK"},
+    FactRow{Fact::kEndTime, "SLURM_JOB_END_TIME"},
+};
+
+constexpr std::array kSkyPilotSigns = {"SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK"};
+constexpr std::array kSkyPilotFacts = {
+    FactRow{Fact::kJobId, "SKYPILOT_TASK_ID"},
+    FactRow{Fact::kNumNodes, "SKYPILOT_NUM_NODES"},
+    FactRow{Fact::kHosts, "SKYPILOT_NODE_IPS"},
+    FactRow{Fact::kNodeRank, "SKYPILOT_NODE_RANK"},
+    FactRow{Fact::kGpusOnNode, "SKYPILOT_NUM_GPUS_PER_NODE"},
+};
+
+constexpr std::array kKubernetesSigns = {"JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"};
+constexpr std::array kKubernetesFacts = {
+    FactRow{Fact::kNodeRank, "JOB_COMPLETION_INDEX"},
+    FactRow{Fact::kPodName, "HOSTNAME"},
+};
+
+// MPICH and Intel MPI (Hydra). Nothing there says where rank 0 is.
+constexpr std::array kPmiSigns = {"PMI_RANK", "PMI_SIZE"};
+constexpr std::array kPmiFacts = {
+    FactRow{Fact::kNumTasks, "PMI_SIZE"},
+    FactRow{Fact::kTask, "PMI_RANK"},
+    FactRow{Fact::kLocalTask, "MPI_LOCALRANKID"},
+    FactRow{Fact::kLocalTasks, "MPI_LOCALNRANKS"},
+};
+
+constexpr std::array kLsfFileSigns = {"LSB_JOBID", "LSB_DJOB_HOSTFILE"};
+constexpr std::array kLsfSigns = {"LSB_JOBID", "LSB_MCPU_HOSTS"};
+constexpr std::array kLsfFacts = {
+    FactRow{Fact::kJobId, "LSB_JOBID"},
+    FactRow{Fact::kArrayTaskId, "LSB_JOBINDEX"},
+    FactRow{Fact::kHostCounts, "LSB_MCPU_HOSTS"},
+    FactRow{Fact::kHostFile, "LSB_DJOB_HOSTFILE"},
+};
+
+constexpr std::array kPbsSigns = {"PBS_JOBID", "PBS_NODEFILE"};
+constexpr std::array kPbsFacts = {
+    FactRow{Fact::kJobId, "PBS_JOBID"},
+    FactRow{Fact::kHostFile, "PBS_NODEFILE"},
+};
+
+constexpr std::array kTable = {
+    SchedulerRow{"Open MPI", "mpi", "",
+                 "Open MPI 4.1, mpirun(1), \"Exported Environment Variables\"", kOpenMpiSigns,
+                 kOpenMpiFacts},
+    SchedulerRow{"Slurm", "slurm", "", "Slurm 22.05, srun(1), OUTPUT ENVIRONMENT VARIABLES",
+                 kSlurmSigns, kSlurmFacts},
+    SchedulerRow{"MPI", "mpi", "", "MPICH, Hydra's environment; Intel MPI's reference", kPmiSigns,
+                 kPmiFacts},
+    SchedulerRow{"SkyPilot", "sky", "", "SkyPilot's documentation, \"Environment Variables\"",
+                 kSkyPilotSigns, kSkyPilotFacts},
+    SchedulerRow{"Kubernetes", "k8s", "", "Kubernetes' documentation, \"Job\", completion mode",
+                 kKubernetesSigns, kKubernetesFacts},
+    SchedulerRow{"LSF", "lsf", "blaunch",
+                 "IBM Spectrum LSF 10.1, \"Environment variable reference\"", kLsfSigns, kLsfFacts},
+    SchedulerRow{"LSF", "lsf", "blaunch",
+                 "IBM Spectrum LSF 10.1, \"Environment variable reference\"", kLsfFileSigns,
+                 kLsfFacts},
+    SchedulerRow{"PBS", "pbs", "pbsdsh", "PBS Professional 2022.1, User's Guide, appendix A",
+                 kPbsSigns, kPbsFacts},
+};
+
+}  // namespace
+
+absl::Span<const SchedulerRow> SchedulerTable() { return kTable; }
+
+}  // namespace muster::launcher

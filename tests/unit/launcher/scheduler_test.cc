@@ -1,0 +1,391 @@
+#include "launcher/schedulers/scheduler.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/flags.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+using Args = std::vector<std::string>;
+
+// What srun -N4 --ntasks-per-node=1 of Slurm 22.05 gave the second node.
+EnvironmentMap SlurmStep() {
+  return {{"SLURM_JOB_ID", "17"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_JOB_NODELIST", "n[8-11]"},
+          {"SLURM_STEP_NODELIST", "n[8-11]"},
+          {"SLURM_STEP_NUM_NODES", "4"},
+          {"SLURM_STEP_NUM_TASKS", "4"},
+          {"SLURM_STEP_TASKS_PER_NODE", "1(x4)"},
+          {"SLURM_NODEID", "1"},
+          {"SLURM_PROCID", "1"},
+          {"SLURM_LOCALID", "0"},
+          {"SLURMD_NODENAME", "n9"}};
+}
+
+// Eight tasks on each of two nodes.
+EnvironmentMap SlurmTasks(int node, int local_task) {
+  return {{"SLURM_JOB_ID", "17"},
+          {"SLURM_STEP_ID", "2"},
+          {"SLURM_STEP_NODELIST", "a,b"},
+          {"SLURM_STEP_NUM_NODES", "2"},
+          {"SLURM_STEP_NUM_TASKS", "16"},
+          {"SLURM_STEP_TASKS_PER_NODE", "8(x2)"},
+          {"SLURM_NODEID", absl::StrCat(node)},
+          {"SLURM_PROCID", absl::StrCat(8 * node + local_task)},
+          {"SLURM_LOCALID", absl::StrCat(local_task)},
+          {"SLURMD_NODENAME", node == 0 ? "a" : "b"}};
+}
+
+EnvironmentMap With(EnvironmentMap environment, const EnvironmentMap& changes) {
+  for (const auto& [name, value] : changes) environment[name] = value;
+  return environment;
+}
+
+absl::StatusOr<SchedulerFindings> Find(const EnvironmentMap& environment,
+                                       const std::string& host_name = "here",
+                                       const std::string& file = "") {
+  return FindScheduler({.environment = environment,
+                        .host_name = host_name,
+                        .read_file = [&](const std::string&) { return file; }});
+}
+
+SchedulerFindings MustFind(const EnvironmentMap& environment, const std::string& host_name = "here",
+                           const std::string& file = "") {
+  const absl::StatusOr<SchedulerFindings> found = Find(environment, host_name, file);
+  EXPECT_TRUE(found.ok()) << found.status();
+  return found.value_or(SchedulerFindings{});
+}
+
+std::string ValueOf(const SchedulerFindings& found, const std::string& option) {
+  const TakenOption* taken = found.Find(option);
+  return taken == nullptr ? "" : taken->value;
+}
+
+RunFlags Parse(Args args, const EnvironmentMap& environment, const std::string& host_name = "here",
+               const std::string& file = "") {
+  args.push_back("train.py");
+  auto flags = ParseFlags(args, environment, "fresh-id", Find(environment, host_name, file));
+  EXPECT_TRUE(flags.ok()) << flags.status();
+  return flags.ok() ? std::get<RunFlags>(*flags) : RunFlags{};
+}
+
+std::string Refusal(Args args, const EnvironmentMap& environment,
+                    const std::string& host_name = "here", const std::string& file = "") {
+  args.push_back("train.py");
+  const absl::Status status =
+      ParseFlags(args, environment, "fresh-id", Find(environment, host_name, file)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(FindScheduler, FindsNothingInAnOrdinaryEnvironment) {
+  const SchedulerFindings found = MustFind({{"PATH", "/bin"}, {"SLURM_CONF", "/etc/slurm.conf"}});
+  EXPECT_EQ(found.scheduler, "");
+  EXPECT_THAT(found.options, IsEmpty());
+  EXPECT_THAT(found.notes, IsEmpty());
+}
+
+TEST(FindScheduler, TakesAStepOfSlurmFromItsVariables) {
+  const SchedulerFindings found = MustFind(SlurmStep());
+  EXPECT_EQ(found.job, "Slurm job 17, step 0");
+  EXPECT_THAT(found.options,
+              ElementsAre(TakenOption{"nnodes", "4", "SLURM_STEP_NUM_NODES"},
+                          TakenOption{"node_rank", "1", "SLURM_PROCID"},
+                          TakenOption{"rdzv_id", "slurm-17.0", "SLURM_JOB_ID, SLURM_STEP_ID"},
+                          TakenOption{"rdzv_endpoint", "n8:61457", "SLURM_STEP_NODELIST"},
+                          TakenOption{"shutdown_timeout", "25",
+                                      "Slurm's KillWait, 30 s unless the site changed it"}));
+  EXPECT_THAT(found.nodes, ElementsAre("n8", "n9", "n10", "n11"));
+  EXPECT_EQ(found.node_name, "n9");
+}
+
+TEST(FindScheduler, TakesTheStepsListAndNotTheJobs) {
+  const SchedulerFindings found = MustFind(With(
+      SlurmStep(),
+      {{"SLURM_STEP_NODELIST", "n[9-10]"}, {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_PROCID", "0"}}));
+  EXPECT_EQ(ValueOf(found, "nnodes"), "2");
+  EXPECT_EQ(ValueOf(found, "rdzv_endpoint"), "n9:61457");
+}
+
+TEST(FindScheduler, NumbersNodesAsSlurmNumbersTheirTasks) {
+  // --distribution=arbitrary: the first node of the list need not hold task 0.
+  EXPECT_EQ(ValueOf(MustFind(With(SlurmStep(), {{"SLURM_PROCID", "3"}})), "node_rank"), "3");
+  EXPECT_EQ(ValueOf(MustFind(SlurmTasks(1, 3)), "node_rank"), "1");
+}
+
+TEST(FindScheduler, TellsJobsStepsElementsAndRequeuesApart) {
+  const auto id = [](const EnvironmentMap& changes) {
+    return ValueOf(MustFind(With(SlurmStep(), changes)), "rdzv_id");
+  };
+  EXPECT_EQ(id({{"SLURM_STEP_ID", "1"}}), "slurm-17.1");
+  EXPECT_EQ(id({{"SLURM_ARRAY_JOB_ID", "12"}, {"SLURM_ARRAY_TASK_ID", "0"}}), "slurm-12_0.0");
+  EXPECT_EQ(id({{"SLURM_ARRAY_JOB_ID", "12"}, {"SLURM_ARRAY_TASK_ID", "3"}}), "slurm-12_3.0");
+  EXPECT_EQ(id({{"SLURM_RESTART_COUNT", "2"}}), "slurm-17.0.r2");
+}
+
+TEST(FindScheduler, GivesNeighboursDifferentPorts) {
+  EXPECT_NE(PortOfSlurmStep(17, 0), PortOfSlurmStep(18, 0));
+  EXPECT_NE(PortOfSlurmStep(17, 0), PortOfSlurmStep(17, 1));
+  for (const int64_t job : {int64_t{0}, int64_t{4095}, int64_t{1} << 40}) {
+    EXPECT_GE(PortOfSlurmStep(job, 7), 61440);
+    EXPECT_LE(PortOfSlurmStep(job, 7), 65535);
+  }
+}
+
+TEST(FindScheduler, TakesTheGpusThatTheTaskSees) {
+  EXPECT_EQ(ValueOf(MustFind(With(SlurmStep(),
+                                  {{"SLURM_GPUS_ON_NODE", "2"}, {"CUDA_VISIBLE_DEVICES", "0,1"}})),
+                    "nproc_per_node"),
+            "2");
+  EXPECT_EQ(ValueOf(MustFind(With(SlurmStep(), {{"SLURM_GPUS_ON_NODE", "8"}})), "nproc_per_node"),
+            "8");
+  EXPECT_EQ(ValueOf(MustFind(With(SlurmStep(), {{"CUDA_VISIBLE_DEVICES", "NoDevFiles"}})),
+                    "nproc_per_node"),
+            "");
+  const SchedulerFindings narrowed =
+      MustFind(With(SlurmStep(), {{"SLURM_GPUS_ON_NODE", "2"},
+                                  {"CUDA_VISIBLE_DEVICES", "0"},
+                                  {"SLURMD_TRES_BIND", "gpu:per_task:1"}}));
+  EXPECT_EQ(ValueOf(narrowed, "nproc_per_node"), "1");
+  EXPECT_THAT(narrowed.notes, ElementsAre(HasSubstr("SLURMD_TRES_BIND=gpu:per_task:1")));
+}
+
+TEST(FindScheduler, IsNotAskedInAWorkerOfAJobOfOurs) {
+  EXPECT_EQ(MustFind(With(SlurmStep(), {{"MUSTER_INSTANCE", "1"}})).scheduler, "");
+}
+
+TEST(FindScheduler, LeavesABatchShellAloneButSaysHowAllNodesAreUsed) {
+  EnvironmentMap shell = {
+      {"SLURM_JOB_ID", "17"}, {"SLURM_JOB_NUM_NODES", "4"}, {"SLURM_PROCID", "0"}};
+  const SchedulerFindings found = MustFind(shell);
+  EXPECT_EQ(found.scheduler, "");
+  EXPECT_THAT(found.notes, ElementsAre(HasSubstr("srun --ntasks-per-node=1 muster")));
+  EXPECT_THAT(MustFind(With(SlurmStep(), {{"SLURM_STEP_ID", "4294967290"}})).scheduler, "");
+  EXPECT_THAT(Parse({}, shell).warnings, ElementsAre(HasSubstr("srun")));
+  EXPECT_THAT(Parse({"--nnodes=2", "--rdzv_endpoint=h:1", "--node_rank=0"}, shell).warnings,
+              IsEmpty());
+}
+
+TEST(FindScheduler, NamesTheVariableThatItCannotRead) {
+  const absl::Status list = Find(With(SlurmStep(), {{"SLURM_STEP_NODELIST", "n[8-"}})).status();
+  EXPECT_THAT(list.message(), HasSubstr("SLURM_STEP_NODELIST=n[8-: expected"));
+  EXPECT_THAT(list.message(), HasSubstr("--scheduler=none"));
+  EXPECT_THAT(Find(With(SlurmStep(), {{"SLURM_PROCID", "x"}})).status().message(),
+              HasSubstr("SLURM_PROCID=x"));
+  EXPECT_THAT(Find(With(SlurmStep(), {{"SLURM_PROCID", "4"}})).status().message(),
+              HasSubstr("expected 0 to 3"));
+}
+
+TEST(ParseFlags, NeedsNoOptionsUnderSrun) {
+  const RunFlags flags = Parse({}, SlurmStep());
+  EXPECT_EQ(flags.spec.min_nodes, 4);
+  EXPECT_EQ(flags.spec.max_nodes, 4);
+  EXPECT_EQ(flags.spec.node_rank, 1);
+  EXPECT_EQ(flags.spec.backend, RendezvousBackend::kStatic);
+  EXPECT_EQ(ToString(flags.spec.endpoint), "n8:61457");
+  EXPECT_EQ(flags.spec.run_id, "slurm-17.0");
+  EXPECT_EQ(flags.spec.shutdown_timeout, absl::Seconds(25));
+  EXPECT_EQ(flags.spec.logs.console, ConsoleMode::kPrefix);
+  EXPECT_EQ(flags.placement.node_name, "n9");
+  EXPECT_EQ(flags.placement.num_local_tasks, 1);
+  EXPECT_TRUE(flags.placement.shares_console);
+  EXPECT_THAT(flags.placement.expected_nodes, ElementsAre("n8", "n9", "n10", "n11"));
+  EXPECT_THAT(flags.placement.start_line, HasSubstr("Slurm job 17, step 0: "));
+  EXPECT_THAT(flags.placement.start_line, HasSubstr("nnodes=4 (SLURM_STEP_NUM_NODES)"));
+}
+
+TEST(ParseFlags, LetsOptionsWinOverTheScheduler) {
+  const RunFlags flags =
+      Parse({"--rdzv_id=mine", "--master_port=7000", "--shutdown_timeout=3", "--console=raw",
+             "--nproc_per_node=2"},
+            With(SlurmStep(), {{"SLURM_GPUS_ON_NODE", "8"}, {"PET_NODE_RANK", "2"}}));
+  EXPECT_EQ(flags.spec.run_id, "mine");
+  EXPECT_EQ(ToString(flags.spec.endpoint), "n8:7000");
+  EXPECT_EQ(flags.spec.shutdown_timeout, absl::Seconds(3));
+  EXPECT_EQ(flags.spec.logs.console, ConsoleMode::kRaw);
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 2);
+  EXPECT_EQ(flags.spec.node_rank, 2);
+  EXPECT_THAT(flags.placement.start_line, Not(HasSubstr("rdzv_id")));
+}
+
+TEST(ParseFlags, MakesAnElasticJobOfARangeOfNodes) {
+  const RunFlags flags = Parse({"--nnodes=2:4"}, SlurmStep());
+  EXPECT_EQ(flags.spec.backend, RendezvousBackend::kC10d);
+  EXPECT_EQ(flags.spec.min_nodes, 2);
+  EXPECT_EQ(flags.spec.node_rank, 1);
+  // A spare: nobody knows yet whether this node has a place.
+  const RunFlags spare = Parse({"--nnodes=3"}, SlurmStep());
+  EXPECT_EQ(spare.spec.backend, RendezvousBackend::kC10d);
+  EXPECT_EQ(spare.spec.node_rank, std::nullopt);
+  EXPECT_THAT(Refusal({"--nnodes=8"}, SlurmStep()),
+              HasSubstr("--nnodes=8: Slurm job 17, step 0 has 4 nodes"));
+}
+
+TEST(ParseFlags, LeavesAJobScriptOfTorchrunAsItIs) {
+  const RunFlags flags = Parse({"--nnodes=2", "--node_rank=1", "--rdzv_endpoint=head:29500"},
+                               With(SlurmTasks(1, 3), {{"SLURM_GPUS_ON_NODE", "8"}}));
+  EXPECT_EQ(flags.spec.run_id, "none");
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 1);
+  EXPECT_EQ(flags.spec.logs.console, ConsoleMode::kAuto);
+  EXPECT_EQ(flags.placement.num_local_tasks, 1);
+  // Only the number of nodes is missing there: without it each would be a job of its own.
+  const RunFlags filled = Parse({"--rdzv_backend=c10d", "--rdzv_endpoint=head:29500"}, SlurmStep());
+  EXPECT_EQ(filled.spec.max_nodes, 4);
+  EXPECT_EQ(filled.spec.run_id, "none");
+}
+
+TEST(ParseFlags, SaysThatEachProcessBecomesAJobWhereThatWasAskedFor) {
+  for (const char* option : {"--standalone", "--nnodes=1"}) {
+    const RunFlags flags = Parse({option}, SlurmStep());
+    EXPECT_EQ(flags.spec.max_nodes, 1) << option;
+    EXPECT_EQ(flags.spec.run_id, "fresh-id") << option;
+    EXPECT_THAT(flags.warnings, Contains(HasSubstr("each of the 4 processes"))) << option;
+  }
+}
+
+TEST(ParseFlags, MakesTheFirstTaskOfANodeItsAgent) {
+  const RunFlags flags = Parse({}, SlurmTasks(1, 3));
+  EXPECT_EQ(flags.placement.local_task, 3);
+  EXPECT_EQ(flags.placement.num_local_tasks, 8);
+  EXPECT_EQ(flags.placement.tasks_of, "slurm-17.2");
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 8);
+  EXPECT_EQ(flags.spec.node_rank, 1);
+  EXPECT_EQ(flags.spec.max_nodes, 2);
+}
+
+TEST(ParseFlags, RefusesAnAgentThatWouldNotSeeTheOthersGpus) {
+  const EnvironmentMap bound =
+      With(SlurmTasks(0, 0), {{"SLURM_GPUS_ON_NODE", "8"}, {"CUDA_VISIBLE_DEVICES", "0"}});
+  EXPECT_THAT(Refusal({}, bound), HasSubstr("--gpus-per-node=N"));
+  EXPECT_EQ(Parse({"--nproc_per_node=1"}, bound).spec.nproc_per_node.count, 1);
+}
+
+TEST(ParseFlags, ReadsNoSchedulerWhereToldSo) {
+  const EnvironmentMap broken = With(SlurmStep(), {{"SLURM_STEP_NODELIST", "["}});
+  EXPECT_EQ(Parse({"--scheduler=none"}, broken).spec.max_nodes, 1);
+  EXPECT_EQ(Parse({}, With(broken, {{"MUSTER_SCHEDULER", "none"}})).spec.max_nodes, 1);
+  EXPECT_THAT(Refusal({}, broken), HasSubstr("SLURM_STEP_NODELIST"));
+  EXPECT_THAT(Refusal({"--scheduler=sge"}, {}), HasSubstr("--scheduler=sge"));
+}
+
+// mpirun -np 4 on two nodes, as Open MPI 4.1 shows it to task 2.
+EnvironmentMap OpenMpi() {
+  return {{"OMPI_COMM_WORLD_SIZE", "4"},
+          {"OMPI_COMM_WORLD_RANK", "2"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+          {"OMPI_MCA_orte_num_nodes", "2"},
+          {"PMIX_NAMESPACE", "791543809"},
+          {"OMPI_MCA_orte_hnp_uri",
+           "791543808.0;tcp://10.0.0.1,127.0.0.1:45085;tcp6://[fd00::2]:33901"}};
+}
+
+TEST(ParseFlags, TakesTheTasksOfMpirun) {
+  const RunFlags flags = Parse({}, OpenMpi());
+  EXPECT_EQ(flags.spec.max_nodes, 2);
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 2);
+  EXPECT_EQ(flags.spec.endpoint.host, "10.0.0.1");
+  EXPECT_EQ(flags.spec.run_id, "mpi-791543809");
+  EXPECT_EQ(flags.spec.backend, RendezvousBackend::kC10d);
+  EXPECT_EQ(flags.placement.num_local_tasks, 2);
+}
+
+TEST(ParseFlags, MeetsOnTheFirstNodeOfTheJobAroundMpirun) {
+  const RunFlags flags =
+      Parse({}, With(With(SlurmStep(), OpenMpi()), {{"SLURM_JOB_NODELIST", "n[8-9]"}}));
+  EXPECT_EQ(flags.spec.endpoint.host, "n8");
+  EXPECT_EQ(flags.spec.max_nodes, 2);
+  EXPECT_EQ(Parse({}, With(OpenMpi(), {{"PBS_NODEFILE", "/f"}}), "x", "p1\np1\np2\np2\n")
+                .spec.endpoint.host,
+            "p1");
+}
+
+TEST(ParseFlags, AsksForTheMeetingPlaceThatHydraDoesNotTell) {
+  const EnvironmentMap hydra = {
+      {"PMI_SIZE", "4"}, {"PMI_RANK", "0"}, {"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "0"}};
+  EXPECT_THAT(Refusal({}, hydra), HasSubstr("--rdzv_endpoint=HOST"));
+  EXPECT_EQ(Parse({"--rdzv_endpoint=h:1", "--rdzv_backend=c10d"}, hydra).spec.max_nodes, 2);
+  const RunFlags one = Parse({}, With(hydra, {{"MPI_LOCALNRANKS", "4"}}));
+  EXPECT_EQ(one.spec.max_nodes, 1);
+  EXPECT_EQ(one.spec.nproc_per_node.count, 4);
+  EXPECT_THAT(Refusal({}, With(hydra, {{"MPI_LOCALNRANKS", "3"}})), HasSubstr("on how many nodes"));
+}
+
+TEST(ParseFlags, TakesAnIndexedJobOfKubernetes) {
+  const EnvironmentMap pod = {{"JOB_COMPLETION_INDEX", "3"},
+                              {"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                              {"HOSTNAME", "train-3"}};
+  const std::string hosts =
+      "127.0.0.1 localhost\n10.1.2.3\ttrain-3.workers.ns.svc.cluster.local\ttrain-3\n";
+  EXPECT_THAT(Refusal({}, pod, "train-3", hosts), HasSubstr("PET_NNODES"));
+  const RunFlags flags = Parse({}, With(pod, {{"PET_NNODES", "4"}}), "train-3", hosts);
+  EXPECT_EQ(flags.spec.node_rank, 3);
+  EXPECT_EQ(flags.spec.max_nodes, 4);
+  EXPECT_EQ(flags.spec.endpoint.host, "train-0.workers.ns.svc.cluster.local");
+  EXPECT_EQ(flags.spec.run_id, "k8s-train");
+  EXPECT_THAT(Refusal({"--nnodes=4"}, pod, "train-3", "127.0.0.1 localhost\n"),
+              HasSubstr("Kubernetes"));
+  EXPECT_EQ(Parse({"--nnodes=1"}, pod, "train-3", hosts).spec.max_nodes, 1);
+}
+
+TEST(ParseFlags, LeavesKubeflowsVariablesInCharge) {
+  const RunFlags flags = Parse({}, {{"JOB_COMPLETION_INDEX", "1"},
+                                    {"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                                    {"HOSTNAME", "t-node-0-1"},
+                                    {"PET_NNODES", "2"},
+                                    {"PET_NPROC_PER_NODE", "8"},
+                                    {"PET_NODE_RANK", "1"},
+                                    {"PET_MASTER_ADDR", "t-node-0-0.t"},
+                                    {"PET_MASTER_PORT", "29500"}});
+  EXPECT_EQ(ToString(flags.spec.endpoint), "t-node-0-0.t:29500");
+  EXPECT_EQ(flags.spec.node_rank, 1);
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 8);
+  EXPECT_EQ(flags.placement.start_line, "");
+}
+
+TEST(ParseFlags, TakesATaskOfSkyPilot) {
+  const RunFlags flags = Parse({}, {{"SKYPILOT_NODE_IPS", "10.0.0.5\n10.0.0.6"},
+                                    {"SKYPILOT_NODE_RANK", "1"},
+                                    {"SKYPILOT_NUM_NODES", "2"},
+                                    {"SKYPILOT_NUM_GPUS_PER_NODE", "8"},
+                                    {"SKYPILOT_TASK_ID", "sky-2026-11-21_c_train"}});
+  EXPECT_EQ(flags.spec.endpoint.host, "10.0.0.5");
+  EXPECT_EQ(flags.spec.node_rank, 1);
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 8);
+  EXPECT_EQ(flags.spec.run_id, "sky-sky-2026-11-21_c_train");
+}
+
+TEST(ParseFlags, FindsThisHostInTheListsOfLsfAndPbs) {
+  const EnvironmentMap lsf = {{"LSB_JOBID", "99"}, {"LSB_MCPU_HOSTS", "h1.site 16 h2.site 16"}};
+  const RunFlags flags = Parse({}, lsf, "h2");
+  EXPECT_EQ(flags.spec.node_rank, 1);
+  EXPECT_EQ(flags.spec.max_nodes, 2);
+  EXPECT_EQ(flags.spec.endpoint.host, "h1.site");
+  EXPECT_EQ(flags.spec.run_id, "lsf-99");
+  EXPECT_EQ(flags.placement.node_name, "h2.site");
+  const RunFlags pbs =
+      Parse({}, {{"PBS_JOBID", "12.head"}, {"PBS_NODEFILE", "/f"}}, "p2", "p1\np1\np2\n");
+  EXPECT_EQ(pbs.spec.node_rank, 1);
+  EXPECT_EQ(pbs.spec.run_id, "pbs-12.head");
+  EXPECT_THAT(Refusal({}, {{"PBS_JOBID", "12.head"}, {"PBS_NODEFILE", "/f"}}, "p2", ""),
+              HasSubstr("PBS_NODEFILE=/f"));
+}
+
+TEST(ParseFlags, LetsTheServerOrderNodesThatNobodyNumbers) {
+  const RunFlags flags =
+      Parse({}, {{"LSB_JOBID", "99"}, {"LSB_MCPU_HOSTS", "h1 16 h2 16"}}, "container");
+  EXPECT_EQ(flags.spec.backend, RendezvousBackend::kC10d);
+  EXPECT_EQ(flags.spec.node_rank, std::nullopt);
+}
+
+}  // namespace
+}  // namespace muster::launcher
