@@ -1,5 +1,6 @@
 #include "agent/agent.h"
 
+#include <chrono>
 #include <csignal>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "agent/core/worker_environment.h"
 #include "agent/process/board_file.h"
+#include "agent/process/descendants.h"
 #include "agent/process/error_file.h"
 #include "agent/process/pidfd.h"
 #include "agent/process/runtime_directory.h"
@@ -24,6 +26,7 @@ constexpr int kSweepTimeoutMs = 5000;
 // What a failed worker's files may take to be read. Its failure must not be kept from the others for
 // longer than that.
 constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
+constexpr int kSignalSpreadMs = 50;  // between the first and the last process of a step
 // Workers may listen on any address, so that is what is held for them.
 constexpr char kEveryAddress[] = "";
 
@@ -80,6 +83,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       mailbox_(loop),
       core_(MakeCoreOptions(options_)),
       timer_(loop),
+      signal_timer_(loop),
       status_(loop,
               [](const std::string& text) { log::Write(log::Level::kInfo, "waiting", text); }),
       oom_watch_(OomWatch::Open()),
@@ -117,7 +121,11 @@ absl::Status Agent::Start() {
   return absl::OkStatus();
 }
 
-void Agent::OnSignal(int signal) { Feed(SignalReceived{signal}); }
+void Agent::OnSignal(int signal) {
+  if (options_.signals_may_reach_workers) received_signal_ = signal;
+  Feed(SignalReceived{signal});
+  received_signal_ = 0;
+}
 
 void Agent::OnWindowSize() {
   pump_.OnWindowSize();
@@ -322,12 +330,31 @@ void Agent::Perform(const SignalWorkers& effect) {
     if (torch_store_) torch_store_->StopTelling();
     CancelStart();
   }
+  for (auto& [unused, worker] : workers_) worker.signals.push_back(effect.signal);
+  if (effect.signal == received_signal_) return SignalUnlessTheyHaveIt(effect.signal);
+  SignalWorkerGroups(effect.signal);
+}
+
+// The guardian takes no signals, so one that was meant for all of us waits in it. It may come a little
+// later than ours.
+void Agent::SignalUnlessTheyHaveIt(int signal) {
+  spreading_signals_.push_back(signal);
+  if (spreading_signals_.size() > 1) return;
+  signal_timer_.expires_after(std::chrono::milliseconds(kSignalSpreadMs));
+  signal_timer_.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    for (const int spread : std::exchange(spreading_signals_, {})) {
+      if (!HasPendingSignal(guardian_.pid(), spread)) SignalWorkerGroups(spread);
+    }
+  });
+}
+
+void Agent::SignalWorkerGroups(int signal) {
   for (auto& [id, worker] : workers_) {
-    worker.signals.push_back(effect.signal);
-    guardian_.SignalGroup(id, effect.signal);
+    guardian_.SignalGroup(id, signal);
     // The last rung does not depend on the guardian. The pidfd makes sure that the pid, and with it
     // the group, is still the worker's.
-    if (effect.signal == SIGKILL && worker.pidfd && SendSignal(worker.pidfd, SIGKILL)) {
+    if (signal == SIGKILL && worker.pidfd && SendSignal(worker.pidfd, SIGKILL)) {
       ::kill(-worker.pid, SIGKILL);
     }
   }

@@ -53,6 +53,9 @@ struct AgentOptions {
   bool hosts_server = false;
   WatchOptions watch;
   int health_port = 0;  // 0: none
+  // Whoever signals us may have signalled every process below us too, as Slurm does with
+  // proctrack/linuxproc: workers shall get it once.
+  bool signals_may_reach_workers = false;
 };
 
 class Agent {
@@ -98,6 +101,8 @@ class Agent {
   void Perform(const ReservePorts& effect);
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
+  void SignalWorkerGroups(int signal);
+  void SignalUnlessTheyHaveIt(int signal);
   void Perform(const SweepDescendants& effect);
   void Perform(const AwaitDescendants& effect);
   void Perform(const NameDescendants& effect);
@@ -141,6 +146,9 @@ class Agent {
   std::deque<Event> events_;
   bool stepping_ = false;
   asio::steady_timer timer_;
+  int received_signal_ = 0;  // while what it leads to is performed; 0: none, or ours alone
+  std::vector<int> spreading_signals_;  // in the order of their coming, until the timer
+  asio::steady_timer signal_timer_;
   StatusLine status_;
   OomWatch oom_watch_;
   std::optional<int64_t> oom_kills_;

@@ -194,6 +194,7 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   NodeSetup setup;
   agent::AgentOptions& options = setup.agent;
   options.spec = spec;
+  options.signals_may_reach_workers = placement.is_slurm;
   MUSTER_ASSIGN_OR_RETURN(WorkerProgram program, FindWorkerProgram(spec, invocation));
   options.worker_command = program.argv;
   if (!program.python.empty())

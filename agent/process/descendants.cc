@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "agent/process/pidfd.h"
 #include "proto/base/mono_time.h"
 #include "proto/io/unique_fd.h"
@@ -175,6 +176,17 @@ std::string CommandOf(pid_t pid, const std::string& proc) {
   absl::StripTrailingAsciiWhitespace(&command);
   if (command.empty()) return "?";
   return command.size() > kBytesMax ? absl::StrCat(command.substr(0, kBytesMax), "...") : command;
+}
+
+bool HasPendingSignal(pid_t pid, int signal, const std::string& proc) {
+  const std::string status = ReadSmallFile(absl::StrCat(proc, "/", pid, "/status"));
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (!absl::ConsumePrefix(&line, "ShdPnd:") && !absl::ConsumePrefix(&line, "SigPnd:")) continue;
+    uint64_t set = 0;
+    if (!absl::SimpleHexAtoi(absl::StripAsciiWhitespace(line), &set)) continue;
+    if ((set >> (signal - 1) & 1) != 0) return true;
+  }
+  return false;
 }
 
 bool HasChildren() {

@@ -42,6 +42,9 @@ std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& e
 // it has gone.
 std::string CommandOf(pid_t pid, const std::string& proc = "/proc");
 
+// Whether `signal` has been sent to the process and waits there, because it is blocked.
+bool HasPendingSignal(pid_t pid, int signal, const std::string& proc = "/proc");
+
 // Whether the calling process has a child, zombies included.
 bool HasChildren();
 

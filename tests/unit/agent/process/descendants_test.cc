@@ -163,5 +163,23 @@ TEST(SignalProcesses, SparesAProcessThatGotThePidOfTheListedOne) {
   EXPECT_EQ(WEXITSTATUS(status), SIGUSR2);
 }
 
+TEST(HasPendingSignal, SeesWhatWaitsBehindTheMaskOfAnotherProcess) {
+  sigset_t everything;
+  sigfillset(&everything);
+  ASSERT_EQ(sigprocmask(SIG_BLOCK, &everything, nullptr), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    while (true) pause();
+  }
+  EXPECT_FALSE(HasPendingSignal(child, SIGTERM));
+  ASSERT_EQ(kill(child, SIGTERM), 0);
+  EXPECT_TRUE(HasPendingSignal(child, SIGTERM));
+  EXPECT_FALSE(HasPendingSignal(child, SIGUSR1));
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_FALSE(HasPendingSignal(child, SIGTERM));
+}
+
 }  // namespace
 }  // namespace muster::agent

@@ -1,0 +1,346 @@
+// A real Slurm starts real agents: no options, several tasks and jobs on the same nodes, and every
+// way in which Slurm ends things. One Slurm serves all tests of this program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tests/support/files.h"
+#include "tests/support/job_under_test.h"
+#include "tests/support/slurm_cluster.h"
+#include "tests/support/subprocess.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kJobPatience = absl::Seconds(90);
+constexpr char kWrappers[] = MUSTER_SOURCE_DIRECTORY "/deploy/slurm/";
+
+class SlurmTest : public JobTest {
+ protected:
+  static void SetUpTestSuite() {
+    if (SlurmCluster::WhyNot().empty()) cluster_ = std::make_unique<SlurmCluster>();
+  }
+  static void TearDownTestSuite() { cluster_.reset(); }
+
+  void SetUp() override {
+    JobTest::SetUp();
+    if (cluster_ == nullptr) GTEST_SKIP() << SlurmCluster::WhyNot();
+    ASSERT_EQ(cluster_->trouble(), "");
+  }
+
+  Environment SlurmEnvironment() const {
+    return {{"SLURM_CONF", cluster_->conf()},
+            {"PATH", absl::StrCat(MUSTER_BINARY_DIRECTORY, ":/usr/local/bin:/usr/bin:/bin")}};
+  }
+
+  Subprocess StartThere(const Arguments& argv) const {
+    return StartProgram(cluster_->OnLoginNode(argv), SlurmEnvironment());
+  }
+
+  Subprocess Srun(const Arguments& options, const Arguments& job) const {
+    return StartThere(Arguments{"/usr/bin/srun"} + options + Arguments{MusterBinary()} + job);
+  }
+
+  // Hands in a batch script and returns the job's id; its output goes to $OUT/batch.
+  std::string Submit(const Arguments& options) const {
+    const SubprocessResult result =
+        StartThere(Arguments{"/usr/bin/sbatch", "--parsable", "--output=" + Out("batch")} + options)
+            .Wait();
+    EXPECT_EQ(result.exit_code, 0) << ToString(result);
+    return std::string(absl::StripSuffix(result.out, "\n"));
+  }
+
+  std::string StateOf(const std::string& job) const {
+    for (absl::string_view word :
+         absl::StrSplit(cluster_->Ask({"/usr/bin/scontrol", "-o", "show", "job", job}), ' ')) {
+      if (absl::ConsumePrefix(&word, "JobState=")) return std::string(word);
+    }
+    return "";
+  }
+
+  // Empty if it has not ended in time.
+  std::string AwaitEnd(const std::string& job) const {
+    std::string state;
+    WaitUntil(
+        [&] {
+          state = StateOf(job);
+          return state == "COMPLETED" || state == "FAILED" || state == "TIMEOUT" ||
+                 state == "CANCELLED" || state == "NODE_FAIL";
+        },
+        kJobPatience);
+    return state;
+  }
+
+  // The running job of this test.
+  std::string RunningJob() const {
+    std::string id;
+    WaitUntil([&] {
+      id = cluster_->Ask({"/usr/bin/squeue", "-h", "-t", "running", "-o", "%i"});
+      return !id.empty();
+    });
+    return std::string(absl::StripSuffix(id, "\n"));
+  }
+
+  // Each line that begins with `word`, without the prefix of console lines, sorted.
+  static std::vector<std::string> LinesOf(const std::string& text, const std::string& word) {
+    std::vector<std::string> lines;
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      const size_t begin = line.find("] ");
+      if (begin != absl::string_view::npos) line.remove_prefix(begin + 2);
+      if (absl::StartsWith(line, word)) lines.emplace_back(line);
+    }
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  }
+
+  // A worker that says who it is.
+  std::string Teller() const {
+    return ShellScript(
+        "tell", "echo \"worker $RANK of $WORLD_SIZE on $(hostname) in $TORCHELASTIC_RUN_ID\"");
+  }
+  // A worker that counts the SIGTERMs it sees, and ends with 0 a second after the first.
+  std::string Patient() const {
+    return WriteScript(directory() + "/patient", R"(#!/bin/bash
+n=0
+trap 'n=$((n + 1))' TERM
+touch "$OUT/up.$RANK"
+while ((n == 0)); do sleep 0.1; done
+for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done
+echo "saw $n" > "$OUT/terms.$RANK"
+)");
+  }
+
+  static std::unique_ptr<SlurmCluster> cluster_;
+};
+std::unique_ptr<SlurmCluster> SlurmTest::cluster_;
+
+TEST_F(SlurmTest, NeedsNoOptionsAndNumbersTheNodesAsSlurmDoes) {
+  const SubprocessResult result = Srun({"-N4", "--ntasks-per-node=1"}, {Teller()}).Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  const std::vector<std::string> lines = LinesOf(result.out, "worker");
+  ASSERT_EQ(lines.size(), 4u) << ToString(result);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(lines[rank],
+                HasSubstr(absl::StrCat("worker ", rank, " of 4 on n", 8 + rank, " in slurm-")));
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("[n", 8 + rank, ":", rank, "] worker ", rank)));
+  }
+  EXPECT_THAT(result.err, HasSubstr("nnodes=4 (SLURM_STEP_NUM_NODES)"));
+  EXPECT_THAT(result.err, HasSubstr("(SLURM_STEP_NODELIST)"));
+}
+
+TEST_F(SlurmTest, JobsAndStepsOnTheSameNodesDoNotMeet) {
+  Subprocess one = Srun({"-N4", "--ntasks-per-node=1"}, {Teller()});
+  Subprocess two = Srun({"-N4", "--ntasks-per-node=1"}, {Teller()});
+  for (Subprocess* job : {&one, &two}) {
+    const SubprocessResult result = job->Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_EQ(LinesOf(result.out, "worker").size(), 4u) << ToString(result);
+    EXPECT_THAT(result.out, HasSubstr("of 4"));
+  }
+  const std::string script =
+      WriteScript(directory() + "/steps",
+                  absl::StrCat("#!/bin/bash\nfor i in 1 2; do srun --overlap --ntasks-per-node=1 ",
+                               MusterBinary(), " ", Teller(), " & done\nwait\n"));
+  EXPECT_EQ(AwaitEnd(Submit({"-N4", script})), "COMPLETED");
+  const std::string out = ReadOut("batch");
+  std::vector<std::string> ids;
+  for (const std::string& line : LinesOf(out, "worker")) {
+    EXPECT_THAT(line, HasSubstr(" of 4 on ")) << out;
+    ids.push_back(line.substr(line.rfind('.')));
+  }
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), ".0"), 4) << out;
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), ".1"), 4) << out;
+}
+
+TEST_F(SlurmTest, TasksOfANodeAgreeOnOneAgent) {
+  const SubprocessResult result =
+      Srun({"-N2", "--ntasks-per-node=3", "--gpus-per-node=2"}, {Teller()}).Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  const std::vector<std::string> lines = LinesOf(result.out, "worker");
+  ASSERT_EQ(lines.size(), 6u) << ToString(result);
+  EXPECT_THAT(lines[0], HasSubstr("worker 0 of 6 on n8"));
+  EXPECT_THAT(lines[5], HasSubstr("worker 5 of 6 on n9"));
+}
+
+TEST_F(SlurmTest, StartsAWorkerForEachGpuAndExplainsNarrowing) {
+  const SubprocessResult both =
+      Srun({"-N2", "--ntasks-per-node=1", "--gpus-per-node=2"}, {Teller()}).Wait();
+  EXPECT_EQ(LinesOf(both.out, "worker").size(), 4u) << ToString(both);
+  const SubprocessResult bound =
+      Srun({"-N2", "--ntasks-per-node=2", "--gpus-per-task=1"}, {Teller()}).Wait();
+  EXPECT_THAT(bound, ExitsWith(2));
+  EXPECT_THAT(bound.err, HasSubstr("--gpus-per-node=N"));
+}
+
+TEST_F(SlurmTest, TheRootCauseIsPrintedOnceAndItsCodeReachesTheRecordsOfSlurm) {
+  const std::string failing = ShellScript("failing", "[ $RANK = 2 ] && exit 7; exec sleep 60");
+  const SubprocessResult result = Srun({"-N4", "--ntasks-per-node=1"}, {failing}).Wait();
+  EXPECT_THAT(result, ExitsWith(7));
+  const std::vector<std::string> parts = absl::StrSplit(result.err, "Root Cause");
+  EXPECT_EQ(parts.size(), 2u) << ToString(result);
+  EXPECT_THAT(result.err, HasSubstr("n8 stopped because rank 2 on n10 exited with code 7"));
+  EXPECT_TRUE(WaitUntil([] { return absl::StrContains(cluster_->Completions(), "ExitCode=7:0"); }))
+      << cluster_->Completions();
+}
+
+TEST_F(SlurmTest, ANodeThatNeverStartsIsNamed) {
+  const std::string wrapper = ShellScript(
+      "wrapper", absl::StrCat("[ $SLURMD_NODENAME = n10 ] && exit 0; exec ", MusterBinary(),
+                              " --rdzv_conf=join_timeout=2 ", Teller()));
+  const SubprocessResult result =
+      StartThere({"/usr/bin/srun", "-N4", "--ntasks-per-node=1", wrapper}).Wait();
+  EXPECT_THAT(result, ExitsWith(4));
+  EXPECT_THAT(result.err, HasSubstr("missing: node rank 2 (n10)"));
+}
+
+TEST_F(SlurmTest, ACancelledJobsWorkersSeeOneSignalAndHaveTheirGrace) {
+  Subprocess srun = Srun({"-N2", "--ntasks-per-node=1"}, {Patient()});
+  ASSERT_TRUE(WaitForOut("up.0") && WaitForOut("up.1"));
+  cluster_->Ask({"/usr/bin/scancel", RunningJob()});
+  srun.Wait();
+  EXPECT_EQ(ReadOut("terms.0"), "saw 1\n");
+  EXPECT_EQ(ReadOut("terms.1"), "saw 1\n");
+}
+
+TEST_F(SlurmTest, OtherSignalsArePassedOnOnceAndStopNothing) {
+  const std::string script = WriteScript(directory() + "/usr1", R"(#!/bin/bash
+trap 'echo usr1 >> "$OUT/usr1.$RANK"' USR1
+touch "$OUT/up.$RANK"
+while ! [ -s "$OUT/usr1.$RANK" ]; do sleep 0.1; done
+sleep 0.5
+)");
+  Subprocess srun = Srun({"-N2", "--ntasks-per-node=1"}, {script});
+  ASSERT_TRUE(WaitForOut("up.0") && WaitForOut("up.1"));
+  cluster_->Ask({"/usr/bin/scancel", "--signal=USR1", RunningJob()});
+  EXPECT_THAT(srun.Wait(), ExitsWith(0));
+  EXPECT_EQ(ReadOut("usr1.0"), "usr1\n");
+  EXPECT_EQ(ReadOut("usr1.1"), "usr1\n");
+}
+
+// Ends the agent of n9 and its guardian in the first round, as the loss of a node would.
+std::string LoseN9(const std::string& then) {
+  return absl::StrCat(
+      "touch \"$OUT/up.$RANK\"\n"
+      "if [ $(hostname) = n9 ] && ! [ -e \"$OUT/lost\" ]; then\n"
+      "  for i in 0 1 2; do while ! [ -e \"$OUT/up.$i\" ]; do sleep 0.1; done; done\n"
+      "  touch \"$OUT/lost\"; read -r a b c agent rest < /proc/$PPID/stat; kill -9 $agent $PPID\n"
+      "fi\n",
+      then);
+}
+
+TEST_F(SlurmTest, TheLossOfANodeEndsAJobOfAFixedSize) {
+  const std::string script = ShellScript("worker", LoseN9("exec sleep 60"));
+  const SubprocessResult result =
+      Srun({"-N3", "--ntasks-per-node=1"}, {"--rdzv_conf=lease=2,renew_interval=0.5", script})
+          .Wait();
+  EXPECT_TRUE(result.ended);
+  EXPECT_NE(result.exit_code, 0) << ToString(result);
+  EXPECT_THAT(result.err, HasSubstr("n9"));
+}
+
+// Results are files: where a task was killed, srun may end before it has shown the others' last lines.
+TEST_F(SlurmTest, WithNoKillAnElasticJobGoesOnWithoutTheLostNode) {
+  const std::string script = ShellScript(
+      "worker", LoseN9("[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 60\n"
+                       "echo \"worker $RANK of $WORLD_SIZE\" > \"$OUT/again.$(hostname)\""));
+  const SubprocessResult result =
+      Srun({"-N3", "--ntasks-per-node=1", "--no-kill"},
+           {"--nnodes=2:3", "--rdzv_conf=lease=2,renew_interval=0.5,last_call_timeout=1", script})
+          .Wait(kJobPatience);
+  EXPECT_TRUE(result.ended);
+  EXPECT_EQ(ReadOut("again.n8"), "worker 0 of 2\n") << ToString(result);
+  EXPECT_EQ(ReadOut("again.n10"), "worker 1 of 2\n") << ToString(result);
+}
+
+TEST_F(SlurmTest, ElementsOfAnArrayAreJobsOfTheirOwn) {
+  const std::string script =
+      WriteScript(directory() + "/array",
+                  absl::StrCat("#!/bin/bash\nexec srun --ntasks-per-node=1 ", MusterBinary(), " ",
+                               Teller(), " > $OUT/element.$SLURM_ARRAY_TASK_ID\n"));
+  const std::string job = Submit({"-N2", "--array=0-1", script});
+  for (const char* element : {"0", "1"}) {
+    const std::string file = absl::StrCat("element.", element);
+    EXPECT_TRUE(
+        WaitUntil([&] { return LinesOf(ReadOut(file), "worker").size() == 2; }, kJobPatience))
+        << ReadOut("batch");
+    EXPECT_THAT(ReadOut(file), HasSubstr(absl::StrCat(" of 2 on n", "")));
+    EXPECT_THAT(ReadOut(file), HasSubstr(absl::StrCat("in slurm-", job, "_", element, ".0")));
+  }
+}
+
+TEST_F(SlurmTest, ADrainedNodeIsLeftOut) {
+  cluster_->Ask({"/usr/bin/scontrol", "update", "NodeName=n9", "State=DRAIN", "Reason=test"});
+  const SubprocessResult result = Srun({"-N3", "--ntasks-per-node=1"}, {Teller()}).Wait();
+  cluster_->Ask({"/usr/bin/scontrol", "update", "NodeName=n9", "State=RESUME"});
+  EXPECT_THAT(result, ExitsWith(0));
+  const std::vector<std::string> lines = LinesOf(result.out, "worker");
+  ASSERT_EQ(lines.size(), 3u) << ToString(result);
+  EXPECT_THAT(lines[0], HasSubstr("worker 0 of 3 on n8"));
+  EXPECT_THAT(lines[1], HasSubstr("worker 1 of 3 on n10"));
+  EXPECT_THAT(lines[2], HasSubstr("worker 2 of 3 on n11"));
+}
+
+TEST_F(SlurmTest, TheWrappersOfDeployRun) {
+  for (const std::string wrapper : {"fixed", "elastic", "spares"}) {
+    const std::string job = Submit({"-N3", absl::StrCat(kWrappers, wrapper, ".sbatch"),
+                                    "--rdzv_conf=last_call_timeout=1", Teller()});
+    EXPECT_EQ(AwaitEnd(job), "COMPLETED") << ReadOut("batch");
+    const int size = wrapper == "spares" ? 2 : 3;
+    EXPECT_EQ(LinesOf(ReadOut("batch"), "worker").size(), static_cast<size_t>(size))
+        << wrapper << ":\n"
+        << ReadOut("batch");
+  }
+}
+
+TEST_F(SlurmTest, AnUnfinishedJobGoesBackIntoTheQueueAndIsANewJob) {
+  const std::string script = WriteScript(directory() + "/unfinished", R"(#!/bin/bash
+echo "worker $RANK in $TORCHELASTIC_RUN_ID"
+((${SLURM_RESTART_COUNT:-0} > 0)) && exit 0
+trap 'exit 85' USR1
+touch "$OUT/up.$RANK"
+while :; do sleep 0.1; done
+)");
+  const std::string job = Submit({"-N2", absl::StrCat(kWrappers, "preemptible.sbatch"), script});
+  ASSERT_TRUE(WaitForOut("up.0") && WaitForOut("up.1")) << ReadOut("batch");
+  cluster_->Ask({"/usr/bin/scancel", "--signal=USR1", job});
+  EXPECT_EQ(AwaitEnd(job), "COMPLETED") << ReadOut("batch");
+  EXPECT_THAT(LinesOf(ReadOut("batch"), "worker"),
+              ElementsAre(absl::StrCat("worker 0 in slurm-", job, ".0"),
+                          absl::StrCat("worker 0 in slurm-", job, ".0.r1"),
+                          absl::StrCat("worker 1 in slurm-", job, ".0"),
+                          absl::StrCat("worker 1 in slurm-", job, ".0.r1")));
+}
+
+// Slurm's shortest limit is a minute. It sends SIGTERM twice within milliseconds, here to the workers
+// themselves too; neither the second nor ours shortens their grace.
+TEST_F(SlurmTest, AtTheTimeLimitWorkersHaveTheirGrace) {
+  const std::string script =
+      WriteScript(directory() + "/limited",
+                  absl::StrCat("#!/bin/bash\nexec srun --ntasks-per-node=1 ", MusterBinary(),
+                               " --shutdown_timeout=5 ", Patient(), "\n"));
+  const std::string job = Submit({"-N2", "--time=1", script});
+  ASSERT_TRUE(WaitForOut("up.0") && WaitForOut("up.1")) << ReadOut("batch");
+  EXPECT_TRUE(WaitUntil([&] { return FileExists(Out("terms.0")) && FileExists(Out("terms.1")); },
+                        absl::Minutes(3)))
+      << ReadOut("batch");
+  EXPECT_EQ(AwaitEnd(job), "TIMEOUT");
+  EXPECT_THAT(ReadOut("batch"), Not(HasSubstr("interrupted again")));
+}
+
+}  // namespace
+}  // namespace muster::testing

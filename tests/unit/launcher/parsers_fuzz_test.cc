@@ -1,0 +1,79 @@
+// Whatever text comes from a scheduler or a file: it is read or refused, and what was read is sound.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "launcher/flags.h"
+#include "launcher/schedulers/node_list.h"
+#include "launcher/schedulers/scheduler.h"
+#include "proto/base/endpoint.h"
+#include "tests/support/mutation.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::muster::testing::ForEachMutation;
+
+constexpr char kCorpus[] = "tests/unit/launcher/corpus/";
+constexpr int kRounds = 4000;
+
+TEST(NodeLists, AreReadAsNamesOfHostsOrRefused) {
+  ForEachMutation(absl::StrCat(kCorpus, "node_list"), kRounds, [](const std::string& text) {
+    const absl::StatusOr<std::vector<std::string>> nodes = ExpandNodeList(text);
+    const absl::StatusOr<std::vector<int>> counts = ExpandCounts(text);
+    if (counts.ok()) {
+      EXPECT_LE(counts->size(), static_cast<size_t>(kMaxListedNodes)) << text;
+    }
+    if (!nodes.ok()) return;
+    ASSERT_FALSE(nodes->empty()) << text;
+    ASSERT_LE(nodes->size(), static_cast<size_t>(kMaxListedNodes)) << text;
+    EXPECT_TRUE(IsHost(nodes->front()) && IsHost(nodes->back())) << text;
+    if (nodes->size() < 100) {
+      EXPECT_EQ(ExpandNodeList(absl::StrJoin(*nodes, ",")).value(), *nodes) << text;
+    }
+  });
+}
+
+TEST(HostLists, AreReadAsNamesOfHostsOrRefused) {
+  ForEachMutation(absl::StrCat(kCorpus, "host_list"), kRounds, [](const std::string& text) {
+    for (const auto& hosts : {ReadHostPerSlot(text), ReadHostsWithCounts(text)}) {
+      if (!hosts.ok()) continue;
+      for (const HostSlots& host : *hosts) {
+        EXPECT_TRUE(IsHost(host.host)) << text;
+        EXPECT_GT(host.slots, 0) << text;
+      }
+    }
+  });
+}
+
+TEST(SchedulersVariables, GiveAJobThatIsSoundOrAreRefused) {
+  ForEachMutation(absl::StrCat(kCorpus, "environment"), kRounds, [](const std::string& text) {
+    EnvironmentMap environment;
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      const std::pair<std::string, std::string> entry =
+          absl::StrSplit(line, absl::MaxSplits('=', 1));
+      environment.insert(entry);
+    }
+    const auto found = FindScheduler({.environment = environment,
+                                      .host_name = "h2",
+                                      .read_file = [&](const std::string&) { return text; }});
+    const auto flags = ParseFlags({"train.py"}, environment, "fresh", found);
+    if (!flags.ok()) {
+      EXPECT_EQ(flags.status().code(), absl::StatusCode::kInvalidArgument) << text;
+      return;
+    }
+    const RunFlags& run = std::get<RunFlags>(*flags);
+    EXPECT_TRUE(run.spec.Validate().ok()) << text;
+    EXPECT_LT(run.placement.local_task, run.placement.num_local_tasks) << text;
+  });
+}
+
+}  // namespace
+}  // namespace muster::launcher
