@@ -331,7 +331,9 @@ void Agent::Perform(const SignalWorkers& effect) {
     CancelStart();
   }
   for (auto& [unused, worker] : workers_) worker.signals.push_back(effect.signal);
-  if (effect.signal == received_signal_) return SignalUnlessTheyHaveIt(effect.signal);
+  // Another node's word that the job ends may come before the signal that ended it there.
+  const bool may_come = options_.signals_may_reach_workers && effect.signal == SIGTERM;
+  if (may_come || effect.signal == received_signal_) return SignalUnlessTheyHaveIt(effect.signal);
   SignalWorkerGroups(effect.signal);
 }
 

@@ -348,8 +348,7 @@ int RunCommand(const Invocation& invocation) {
     TakeAllCpus();
   }
   if (!placement.start_line.empty()) {
-    const bool is_first = flags.spec.node_rank.value_or(0) == 0;
-    log::Write(is_first ? log::Level::kInfo : log::Level::kDebug, "scheduler",
+    log::Write(placement.is_first ? log::Level::kInfo : log::Level::kDebug, "scheduler",
                placement.start_line);
   }
   for (const std::string& warning : flags.warnings) {

@@ -24,6 +24,8 @@ class Application {
     placement_.is_slurm = found_.is_slurm;
     placement_.node_name = found_.node_name;
     placement_.shares_console = found_.num_nodes > 1;
+    const TakenOption* rank = found_.Find("node_rank");
+    placement_.is_first = rank == nullptr || rank->value == "0";
     if (found_.scheduler.empty()) {
       if (!IsGiven("nnodes") && !HasPlace() && !line_.IsOn("standalone")) Warn(found_.notes);
       return std::move(placement_);

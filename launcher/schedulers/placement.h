@@ -27,6 +27,7 @@ struct Placement {
   int num_local_tasks = 1;      // 1: this process is the agent
   std::string tasks_of;         // the job of those tasks, for task_gate.h; empty: not known
   bool is_slurm = false;        // whose habits with signals are its own
+  bool is_first = true;         // of the nodes: it says what was taken
   bool shares_console = false;  // the lines of several nodes appear in one place
 };
 

@@ -30,7 +30,7 @@ struct RendezvousServerOptions {
   // completed for a lease, so that none is formed beside one that runs.
   bool may_have_predecessor = false;
   LeaseSettings lease;
-  std::string only_run_id;       // not empty: an embedded server of this one job
+  std::string only_run_id;              // not empty: an embedded server of this one job
   std::vector<std::string> node_names;  // of that job, by --node_rank; empty: not known
   std::vector<OwnerKey> owners;  // one at least before Listen; an embedded server's is named ""
   TlsMode tls = TlsMode::kOn;

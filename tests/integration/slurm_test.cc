@@ -296,9 +296,11 @@ TEST_F(SlurmTest, ADrainedNodeIsLeftOut) {
 }
 
 TEST_F(SlurmTest, TheWrappersOfDeployRun) {
+  // A spare that comes when all is over would wait for a server that has gone.
+  const std::string slow = ShellScript("slow", "sleep 2; exec " + Teller());
   for (const std::string wrapper : {"fixed", "elastic", "spares"}) {
     const std::string job = Submit({"-N3", absl::StrCat(kWrappers, wrapper, ".sbatch"),
-                                    "--rdzv_conf=last_call_timeout=1", Teller()});
+                                    "--rdzv_conf=last_call_timeout=1", slow});
     EXPECT_EQ(AwaitEnd(job), "COMPLETED") << ReadOut("batch");
     const int size = wrapper == "spares" ? 2 : 3;
     EXPECT_EQ(LinesOf(ReadOut("batch"), "worker").size(), static_cast<size_t>(size))

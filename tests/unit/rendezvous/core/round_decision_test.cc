@@ -21,6 +21,10 @@ class RoundBuilder {
     }
   }
 
+  RoundBuilder& Named(std::vector<std::string> names) {
+    state_.node_names = std::move(names);
+    return *this;
+  }
   RoundBuilder& Joined(int n, double at = 0, std::optional<int> node_rank = std::nullopt) {
     NodeState& node = Add(n, at, node_rank);
     PutOnWaitingList(state_, node, At(at));
@@ -125,6 +129,12 @@ TEST(DecideRound, NamesTheMissingNodeRanksOfAStaticJob) {
   const RoundDecision decision =
       RoundBuilder(StaticSettings(4)).Joined(1, 0, 1).Joined(2, 0, 3).DecideAt(0);
   EXPECT_EQ(decision.reason, "waiting for 2 more of 4 nodes (node ranks 0 and 2)");
+}
+
+TEST(DecideRound, NamesTheNodesOfMissingRanksWhereTheyAreKnown) {
+  const RoundDecision decision =
+      RoundBuilder(StaticSettings(3)).Named({"n8", "n9", "n10"}).Joined(1, 0, 1).DecideAt(0);
+  EXPECT_EQ(decision.reason, "waiting for 2 more of 3 nodes (node ranks 0 (n8) and 2 (n10))");
 }
 
 TEST(DecideRound, NamesThreeMissingNodeRanksAndCountsTheRest) {
