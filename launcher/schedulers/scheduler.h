@@ -7,6 +7,7 @@
 // Threads: pure.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
