@@ -1,0 +1,59 @@
+// Runs kernels written for a GPU on the host: block by block, each thread of a block as a fibre.
+//
+//   BlockEmulator::SetSchedule(seed);      // another seed, another order of blocks and threads
+//   EXPECT_EQ(kernels::cuda::Gelu(…), nullptr);
+//
+// Fibres change only where threads meet (a barrier, an operation of a warp), and the schedule draws
+// who goes on, so a thread that needed a barrier to see what another wrote sees it in some schedules
+// and poison in others. Shared memory begins as bytes of 0xff, which is not a number. What CUDA leaves
+// undefined where threads meet is said by the launch: threads of a block at different barriers, or
+// some at one while others have ended; lanes of a warp at different operations; a block of a size
+// that is no multiple of a warp.
+//
+// Not shown: races within what lies between two meetings, and what the caches of a device do.
+// Threads: one thread, which everything here belongs to.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+
+#include "worker_runtime/kernels/launch.h"
+
+namespace muster::testing {
+
+// As CUDA's dim3.
+struct KernelIndex {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+class BlockEmulator {
+ public:
+  static constexpr int kWarpSize = 32;
+  static constexpr size_t kSlotBytes = 32;
+  // What a lane gave, by lane.
+  using Slots = std::array<std::array<unsigned char, kSlotBytes>, kWarpSize>;
+
+  // Of the launches from now on.
+  static void SetSchedule(uint64_t seed);
+
+  // Runs `thread` for every thread of every block. Null, or what went wrong.
+  static kernels::LaunchError Run(kernels::LaunchShape shape, const std::function<void()>& thread);
+
+  // For the twins of CUDA's functions, within `thread`. Every live thread of the block, or of the warp,
+  // comes here from the same place before any goes on.
+  static bool MeetInBlock(bool vote, std::source_location where);  // whether any said true
+  static const Slots& MeetInWarp(const void* value, size_t bytes, std::source_location where);
+
+  // 16 bytes that arrive with the thread's FinishCopies; `from` null: zeros.
+  static void StartCopy(void* to, const void* from, std::source_location where);
+  static void FinishCopies();
+
+  // Of the thread that runs.
+  static inline KernelIndex thread_index, block_index, block_size, grid_size;
+  static inline void* shared_memory = nullptr;
+};
+
+}  // namespace muster::testing

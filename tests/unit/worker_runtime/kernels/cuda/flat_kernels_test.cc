@@ -1,0 +1,345 @@
+// Kernels over flat arrays beside their host twins: sums, casts, GELU, norms, the update.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "muster/rng.h"
+#include "muster/sum_tree.h"
+#include "tests/unit/worker_runtime/kernels/cuda/kernel_numbers.h"
+#include "worker_runtime/kernels/adamw.h"
+#include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/elementwise.h"
+#include "worker_runtime/kernels/gelu.h"
+#include "worker_runtime/kernels/sum_of_squares.h"
+
+namespace muster::kernels {
+namespace {
+
+using ::muster::testing::ForEverySchedule;
+using ::muster::testing::KernelArray;
+using ::muster::testing::KernelNumbers;
+using ::muster::testing::KernelTest;
+using ::muster::testing::KernelTypeNames;
+using ::muster::testing::KernelTypes;
+using ::muster::testing::kKernelTolerance;
+using ::muster::testing::RandomNumbers;
+using ::muster::testing::RelativeError;
+using ::muster::testing::SameBits;
+using ::muster::testing::Widened;
+
+// Around a vector, a block of threads, and more than one of those.
+const std::vector<int64_t> kFlatSizes = {1, 7, 16, 129, 1025, 2500};
+
+template <typename T>
+class FlatKernels : public KernelTest<T> {};
+TYPED_TEST_SUITE(FlatKernels, KernelTypes, KernelTypeNames);
+
+TYPED_TEST(FlatKernels, AddAndScaleAsTheHostDoes) {
+  for (const int64_t n : kFlatSizes) {
+    const auto a = KernelNumbers<TypeParam>(n, "a");
+    const auto b = KernelNumbers<TypeParam>(n, "b");
+    const auto factor = KernelNumbers<TypeParam>(1, "factor");
+    std::vector<float> sum(n), scaled(n);
+    Elementwise<float>().add(Widened(a).data(), Widened(b).data(), sum.data(), n);
+    Elementwise<float>().scale(Widened(factor)[0], Widened(a).data(), scaled.data(), n);
+    const KernelArray<TypeParam> on_a(a), on_b(b), on_factor(factor);
+    const auto out = KernelArray<TypeParam>::Poisoned(n);
+    ASSERT_EQ(cuda::Add(nullptr, on_a.data(), on_b.data(), out.data(), n), nullptr);
+    EXPECT_LE(RelativeError(Widened(out.Read()), sum), kKernelTolerance<TypeParam>) << n;
+    ASSERT_EQ(cuda::Scale(nullptr, on_factor.data(), on_a.data(), out.data(), n), nullptr);
+    EXPECT_LE(RelativeError(Widened(out.Read()), scaled), kKernelTolerance<TypeParam>) << n;
+  }
+}
+
+TYPED_TEST(FlatKernels, GeluHasTheHostsGradient) {
+  for (const int64_t n : kFlatSizes) {
+    auto x = KernelNumbers<TypeParam>(n, "x", 3);
+    if (n > 2) {
+      // Where exp(-2u) overflows, and where it vanishes.
+      const auto far = KernelNumbers<TypeParam>(2, "far", 40);
+      x[0] = far[0];
+      x[1] = far[1];
+    }
+    const auto dy = KernelNumbers<TypeParam>(n, "dy");
+    std::vector<float> dx(n);
+    Gelu<float>().backward(Widened(x).data(), Widened(dy).data(), dx.data(), n);
+    const KernelArray<TypeParam> on_x(x), on_dy(dy);
+    const auto out = KernelArray<TypeParam>::Poisoned(n);
+    ASSERT_EQ(cuda::GeluBackward(nullptr, on_x.data(), on_dy.data(), out.data(), n), nullptr);
+    EXPECT_LE(RelativeError(Widened(out.Read()), dx), kKernelTolerance<TypeParam>) << n;
+  }
+}
+
+TYPED_TEST(FlatKernels, SquaresByBlockHaveTheHostsBits) {
+  for (const int64_t n : {1, 1023, 1024, 1025, 5000, 17000}) {
+    const auto x = KernelNumbers<TypeParam>(n, "x");
+    std::vector<double> expected(NumNormBlocks(n));
+    SumOfSquares<float>().blocks(Widened(x).data(), n, expected.data());
+    const KernelArray<TypeParam> on_x(x);
+    ForEverySchedule([&] {
+      const auto partials = KernelArray<double>::Poisoned(expected.size());
+      ASSERT_EQ(cuda::SquaresByBlock(nullptr, on_x.data(), n, partials.data()), nullptr);
+      EXPECT_TRUE(SameBits(partials.Read(), expected)) << n;
+    });
+  }
+}
+
+class FlatKernel : public KernelTest<float> {};
+
+TEST_F(FlatKernel, CastsHaveTheHostsBits) {
+  auto x = RandomNumbers<float>(1029, "x", 1e3);
+  x[0] = std::numeric_limits<float>::quiet_NaN();
+  x[1] = -std::numeric_limits<float>::infinity();
+  x[2] = std::numeric_limits<float>::max();  // becomes infinity
+  x[3] = std::numeric_limits<float>::denorm_min();
+  x[4] = 1 + 1.0f / 256;  // ties to even
+  x[5] = 1 + 3.0f / 256;
+  const auto n = static_cast<int64_t>(x.size());
+  std::vector<uint16_t> narrow(n);
+  std::vector<float> wide(n);
+  Cast().f32_to_bf16(x.data(), narrow.data(), n);
+  Cast().bf16_to_f32(narrow.data(), wide.data(), n);
+  const KernelArray<float> on_x(x);
+  const auto on_narrow = KernelArray<uint16_t>::Poisoned(n);
+  const auto on_wide = KernelArray<float>::Poisoned(n);
+  ASSERT_EQ(cuda::CastToBf16(nullptr, on_x.data(), on_narrow.data(), n), nullptr);
+  ASSERT_EQ(cuda::CastToFloat(nullptr, on_narrow.data(), on_wide.data(), n), nullptr);
+  EXPECT_TRUE(SameBits(on_narrow.Read(), narrow));
+  EXPECT_TRUE(SameBits(on_wide.Read(), wide));
+}
+
+TEST_F(FlatKernel, TheSumOfATreeHasTheHostsBits) {
+  for (const int64_t n : {0, 1, 2, 3, 7, 300, 1024, 1025, 2049, 5000}) {
+    const auto values = RandomNumbers<double>(n, "values");
+    const KernelArray<double> on_values(values);
+    ForEverySchedule([&] {
+      const auto scratch = KernelArray<double>::Poisoned(cuda::TreeScratch(n));
+      const auto sum = KernelArray<double>::Poisoned(1);
+      ASSERT_EQ(cuda::TreeSum(nullptr, on_values.data(), n, scratch.data(), sum.data()), nullptr);
+      EXPECT_EQ(sum.Read()[0], TreeSum(values)) << n;
+    });
+  }
+}
+
+// A step's inputs, on the host and where kernels see them.
+struct UpdateRun {
+  explicit UpdateRun(cuda::UpdateSettings with, double squares = 9, double tokens = 2,
+                     double loss_scale = 4, cuda::UpdateDecision before = {.updates = 6})
+      : settings(with),
+        squares(std::vector{squares}),
+        tokens(std::vector{tokens}),
+        loss_scale(std::vector{loss_scale}),
+        decision(std::vector{before}) {}
+
+  cuda::UpdateDecision Decide() {
+    EXPECT_EQ(
+        cuda::DecideUpdate(nullptr, settings, {squares.data(), tokens.data(), loss_scale.data()},
+                           decision.data()),
+        nullptr);
+    return decision.Read()[0];
+  }
+
+  cuda::UpdateSettings settings;
+  KernelArray<double> squares, tokens, loss_scale;
+  KernelArray<cuda::UpdateDecision> decision;
+};
+
+const AdamWStep kUpdate = {.learning_rate = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
+
+TEST_F(FlatKernel, AStepIsDecidedFromTheNorm) {
+  const auto free = UpdateRun({.update = kUpdate}).Decide();
+  EXPECT_EQ(free.norm, 3.0 / 8);
+  EXPECT_EQ(free.skipped, 0);
+  EXPECT_EQ(free.updates, 7);
+  EXPECT_EQ(free.gradient_scale, 1.0f / 8);
+  const auto clipped = UpdateRun({.update = kUpdate, .max_norm = 0.1}).Decide();
+  EXPECT_FLOAT_EQ(clipped.gradient_scale, 0.1 / (3.0 / 8 + 1e-6) / 8);
+  const auto below = UpdateRun({.update = kUpdate, .max_norm = 0.5}).Decide();
+  EXPECT_EQ(below.gradient_scale, 1.0f / 8);
+}
+
+TEST_F(FlatKernel, AStepWhoseNormIsNotFiniteIsSkippedAndNotCounted) {
+  for (const double squares : {double{INFINITY}, double{NAN}}) {
+    const auto decision = UpdateRun({.update = kUpdate}, squares).Decide();
+    EXPECT_EQ(decision.skipped, 1);
+    EXPECT_EQ(decision.updates, 6);
+  }
+}
+
+// The arrays of parameters, before an update.
+template <typename T>
+struct Parameters {
+  explicit Parameters(int64_t n)
+      : gradient(KernelNumbers<T>(n, "gradient")),
+        master(RandomNumbers<float>(n, "master")),
+        first(RandomNumbers<float>(n, "first")),
+        second(RandomNumbers<float>(n, "second")) {
+    for (float& v : second) v = std::fabs(v);
+  }
+  std::vector<T> gradient;
+  std::vector<float> master, first, second;
+};
+
+// One update of n parameters, on the host and by the kernel.
+template <typename T>
+void CompareUpdates(const AdamWStep& update, int64_t n) {
+  Parameters<T> host(n);
+  const KernelArray<T> gradient(host.gradient);
+  const KernelArray<float> master(host.master), first(host.first), second(host.second);
+  const auto value = KernelArray<T>::Poisoned(n);
+  UpdateRun run({.update = update, .max_norm = 0.3});
+  const auto decision = run.Decide();
+  ASSERT_EQ(cuda::AdamWUpdate<T>(nullptr, run.settings, run.decision.data(),
+                                 {.gradient = gradient.data(),
+                                  .master = master.data(),
+                                  .first_moment = first.data(),
+                                  .second_moment = second.data(),
+                                  .value = value.data(),
+                                  .decays = nullptr},
+                                 {}, n),
+            nullptr);
+  AdamWStep step = update;
+  step.step = decision.updates;
+  step.gradient_scale = decision.gradient_scale;
+  AdamW<float>().update(step, Widened(host.gradient).data(),
+                        {host.master.data(), host.first.data(), host.second.data()}, n);
+  EXPECT_TRUE(SameBits(master.Read(), host.master)) << n;
+  EXPECT_TRUE(SameBits(first.Read(), host.first)) << n;
+  EXPECT_TRUE(SameBits(second.Read(), host.second)) << n;
+  if constexpr (std::is_same_v<T, float>) {
+    EXPECT_TRUE(SameBits(value.Read(), host.master)) << n;
+  }
+}
+
+TYPED_TEST(FlatKernels, UpdatesHaveTheHostsBits) {
+  AdamWStep adam = kUpdate;
+  adam.decays_gradient = true;
+  for (const int64_t n : {5, 16, 1024, 1541}) {
+    CompareUpdates<TypeParam>(kUpdate, n);
+    CompareUpdates<TypeParam>(adam, n);
+  }
+}
+
+TYPED_TEST(FlatKernels, ASkippedUpdateLeavesEverythingAsItIs) {
+  const Parameters<TypeParam> host(100);
+  const KernelArray<TypeParam> gradient(host.gradient), value(host.gradient);
+  const KernelArray<float> master(host.master), first(host.first), second(host.second);
+  UpdateRun run({.update = kUpdate}, NAN);
+  run.Decide();
+  ASSERT_EQ(cuda::AdamWUpdate<TypeParam>(nullptr, run.settings, run.decision.data(),
+                                         {.gradient = gradient.data(),
+                                          .master = master.data(),
+                                          .first_moment = first.data(),
+                                          .second_moment = second.data(),
+                                          .value = value.data(),
+                                          .decays = nullptr},
+                                         {}, 100),
+            nullptr);
+  EXPECT_TRUE(SameBits(master.Read(), host.master));
+  EXPECT_TRUE(SameBits(first.Read(), host.first));
+  EXPECT_TRUE(SameBits(second.Read(), host.second));
+  EXPECT_TRUE(SameBits(value.Read(), host.gradient));
+}
+
+TEST_F(FlatKernel, OnlyWhatIsMarkedShrinksByWeightDecay) {
+  constexpr int64_t kElements = 16 * 70;
+  const Parameters<float> host(kElements);
+  const KernelArray<float> gradient(std::vector<float>(kElements, 0.0f));
+  const std::vector<float> zeros(kElements, 0);
+  const KernelArray<float> master(host.master), first(zeros), second(zeros);
+  std::vector<uint32_t> marks = {0x5a5a5a5a, 0x12345678, 0x3c};
+  const KernelArray<uint32_t> decays(marks);
+  UpdateRun run({.update = kUpdate});
+  run.Decide();
+  ASSERT_EQ(cuda::AdamWUpdate<float>(nullptr, run.settings, run.decision.data(),
+                                     {.gradient = gradient.data(),
+                                      .master = master.data(),
+                                      .first_moment = first.data(),
+                                      .second_moment = second.data(),
+                                      .value = nullptr,
+                                      .decays = decays.data()},
+                                     {}, kElements),
+            nullptr);
+  const auto after = master.Read();
+  for (int64_t i = 0; i < kElements; ++i) {
+    const bool decays_here = marks[i / 512] >> (i / 16 % 32) & 1;
+    EXPECT_EQ(after[i] != host.master[i], decays_here) << i;
+  }
+}
+
+// The bits of the values that follow `masters`, by the host's own Philox.
+std::vector<uint16_t> RoundedByDraws(const std::vector<float>& masters, PhiloxKey key, int64_t t,
+                                     int64_t first_element) {
+  std::vector<uint16_t> rounded;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const uint64_t element = first_element + i;
+    const PhiloxWords words = PhiloxBlock(key, {static_cast<uint64_t>(t), element / 8});
+    const uint32_t draw = words[element % 8 / 2] >> (element % 2 * 16) & 0xffff;
+    uint32_t bits;
+    std::memcpy(&bits, &masters[i], sizeof(bits));
+    rounded.push_back(static_cast<uint16_t>((bits + draw) >> 16));
+  }
+  return rounded;
+}
+
+// Values after an update of masters [first, first + n) of a model.
+struct RoundedUpdate {
+  std::vector<float> masters;
+  std::vector<uint16_t> values;
+};
+RoundedUpdate RunRounded(int64_t first_element, int64_t n, cuda::RoundingDraws draws) {
+  const Parameters<uint16_t> all(first_element + n);
+  const auto part = [&](const auto& of) {
+    return std::vector(of.begin() + first_element, of.end());
+  };
+  const KernelArray<uint16_t> gradient(part(all.gradient));
+  const KernelArray<float> master(part(all.master)), first(part(all.first)),
+      second(part(all.second));
+  const auto value = KernelArray<uint16_t>::Poisoned(n);
+  UpdateRun run({.update = kUpdate});
+  run.Decide();
+  draws.first_element = first_element;
+  EXPECT_EQ(cuda::AdamWUpdate<uint16_t>(nullptr, run.settings, run.decision.data(),
+                                        {.gradient = gradient.data(),
+                                         .master = master.data(),
+                                         .first_moment = first.data(),
+                                         .second_moment = second.data(),
+                                         .value = value.data(),
+                                         .decays = nullptr},
+                                        draws, n),
+            nullptr);
+  return {master.Read(), value.Read()};
+}
+
+TEST_F(FlatKernel, ValuesAreRoundedByTheDrawsOfTheirElement) {
+  const cuda::RoundingDraws draws = {.key_low = 0xdeadbeef, .key_high = 77};
+  const auto whole = RunRounded(0, 1045, draws);
+  EXPECT_EQ(whole.values, RoundedByDraws(whole.masters, {0xdeadbeef, 77}, 7, 0));
+  // A rank that has the end alone gets the same.
+  const auto end = RunRounded(1008, 37, draws);
+  EXPECT_EQ(end.values, std::vector(whole.values.begin() + 1008, whole.values.end()));
+}
+
+TEST_F(FlatKernel, RoundingByDrawsIsRightInTheMean) {
+  const auto rounded = RunRounded(0, 8000, {.key_low = 1});
+  const auto values = Widened(rounded.values);
+  double bias = 0;
+  double nearest_bias = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double spacing = std::ldexp(1.0, std::ilogb(rounded.masters[i]) - 7);
+    const double error = (values[i] - rounded.masters[i]) / spacing;
+    EXPECT_LT(std::fabs(error), 1) << rounded.masters[i];
+    bias += error / static_cast<double>(values.size());
+    nearest_bias += std::fabs(error) > 0.5 ? 1 : 0;
+  }
+  EXPECT_LT(std::fabs(bias), 0.02);  // of 8000 draws: 0.4 / sqrt(8000) = 0.005
+  EXPECT_GT(nearest_bias, 1000);     // a fourth of all goes to the farther neighbour
+}
+
+}  // namespace
+}  // namespace muster::kernels

@@ -1,0 +1,140 @@
+// AdamW and Adam in one pass, after one thread has decided how.
+#include "worker_runtime/kernels/adamw.h"
+
+#include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/device_numbers.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+constexpr double kNormSlack = 1e-6;
+// Elements of a thread: what one draw rounds.
+constexpr int kPerThread = 8;
+// Elements that share a bit of AdamWArrays::decays.
+constexpr int kPerDecayBit = 16;
+
+// x^n by squaring, as the host twin does it.
+__device__ double Power(double x, int64_t n) {
+  double result = 1;
+  for (; n > 0; n /= 2, x *= x) {
+    if (n % 2 == 1) result *= x;
+  }
+  return result;
+}
+
+// One thread.
+__global__ void DecideKernel(UpdateSettings settings, GradientTotals totals,
+                             UpdateDecision* decision) {
+  if (threadIdx.x != 0) return;
+  const double weight = totals.tokens[0] * totals.loss_scale[0];
+  const double norm = sqrt(totals.squares[0]) / weight;
+  decision->norm = norm;
+  decision->skipped = norm - norm == 0 ? 0 : 1;  // infinities and NaN have no difference
+  if (decision->skipped == 1) return;
+  const double most = settings.max_norm / (norm + kNormSlack);
+  const double clip = settings.max_norm > 0 && most < 1 ? most : 1.0;
+  const AdamWStep& update = settings.update;
+  const int64_t t = ++decision->updates;
+  decision->gradient_scale = static_cast<float>(clip / weight);
+  decision->rate = static_cast<float>(-update.learning_rate / (1 - Power(update.beta1, t)));
+  decision->root = static_cast<float>(1 / sqrt(1 - Power(update.beta2, t)));
+  decision->keep = static_cast<float>(
+      update.decays_gradient ? 1 : 1 - update.learning_rate * update.weight_decay);
+}
+
+// Philox4x32-10, the words of muster/rng.h.
+// Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3
+__device__ inline void Draw(RoundingDraws draws, int64_t low, int64_t high, uint32_t (&x)[4]) {
+  x[0] = static_cast<uint32_t>(low);
+  x[1] = static_cast<uint32_t>(static_cast<uint64_t>(low) >> 32);
+  x[2] = static_cast<uint32_t>(high);
+  x[3] = static_cast<uint32_t>(static_cast<uint64_t>(high) >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xD2511F53} * x[0];
+    const uint64_t product1 = uint64_t{0xCD9E8D57} * x[2];
+    x[0] = static_cast<uint32_t>(product1 >> 32) ^ x[1] ^ draws.key_low;
+    x[1] = static_cast<uint32_t>(product1);
+    x[2] = static_cast<uint32_t>(product0 >> 32) ^ x[3] ^ draws.key_high;
+    x[3] = static_cast<uint32_t>(product0);
+    draws.key_low += 0x9E3779B9;
+    draws.key_high += 0xBB67AE85;
+  }
+}
+
+// Up or down to a neighbour, with the chance that the 16 bits `draw` give it.
+__device__ inline float RoundedBy(float x, uint32_t draw) {
+  const uint32_t bits = BitsOf(x);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return x;  // neither a number nor a neighbour
+  return FloatOf((bits + draw) & 0xffff0000u);
+}
+
+template <typename T>
+__device__ void StoreValues(const float (&master)[kPerThread], AdamWArrays<T> arrays,
+                            RoundingDraws draws, int64_t updates, int64_t first, int64_t n) {
+  if (arrays.value == nullptr) return;
+  if constexpr (sizeof(T) == sizeof(float)) return StoreUpTo(master, arrays.value, first, n);
+  uint32_t words[4];
+  Draw(draws, updates, (draws.first_element + first) / kPerThread, words);
+  float rounded[kPerThread];
+  for (int i = 0; i < kPerThread; ++i) {
+    rounded[i] = RoundedBy(master[i], words[i / 2] >> (i % 2 * 16) & 0xffffu);
+  }
+  StoreUpTo(rounded, arrays.value, first, n);
+}
+
+template <typename T>
+__global__ void UpdateKernel(AdamWStep update, const UpdateDecision* decision,
+                             AdamWArrays<T> arrays, RoundingDraws draws, int64_t n) {
+  const int64_t first = GlobalThread() * kPerThread;
+  if (first >= n || decision->skipped == 1) return;
+  const auto beta1 = static_cast<float>(update.beta1);
+  const auto rest1 = static_cast<float>(1 - update.beta1);
+  const auto beta2 = static_cast<float>(update.beta2);
+  const auto rest2 = static_cast<float>(1 - update.beta2);
+  const auto epsilon = static_cast<float>(update.epsilon);
+  const int64_t bit = first / kPerDecayBit;
+  const bool decays =
+      arrays.decays == nullptr || ((arrays.decays[bit / 32] >> (bit % 32)) & 1u) == 1u;
+  const float keep = decays ? decision->keep : 1.0f;
+  const auto decay =
+      static_cast<float>(decays && update.decays_gradient ? update.weight_decay : 0.0);
+  float gradient[kPerThread], m[kPerThread], v[kPerThread], master[kPerThread];
+  LoadUpTo(arrays.gradient, first, n, gradient);
+  LoadUpTo(arrays.first_moment, first, n, m);
+  LoadUpTo(arrays.second_moment, first, n, v);
+  LoadUpTo(arrays.master, first, n, master);
+  for (int i = 0; i < kPerThread; ++i) {
+    const float g = fmaf(decay, master[i], decision->gradient_scale * gradient[i]);
+    m[i] = fmaf(rest1, g, beta1 * m[i]);
+    v[i] = fmaf(rest2 * g, g, beta2 * v[i]);
+    const float direction = m[i] / fmaf(sqrtf(v[i]), decision->root, epsilon);
+    master[i] = fmaf(decision->rate, direction, keep * master[i]);
+  }
+  StoreUpTo(m, arrays.first_moment, first, n);
+  StoreUpTo(v, arrays.second_moment, first, n);
+  StoreUpTo(master, arrays.master, first, n);
+  StoreValues(master, arrays, draws, decision->updates, first, n);
+}
+
+}  // namespace
+
+LaunchError DecideUpdate(StreamHandle stream, const UpdateSettings& settings, GradientTotals totals,
+                         UpdateDecision* decision) {
+  return simt::Launch(&DecideKernel, {.blocks = 1, .threads = simt::kWarpSize}, stream, settings,
+                      totals, decision);
+}
+
+template <typename T>
+LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
+                        const UpdateDecision* decision, AdamWArrays<T> arrays, RoundingDraws draws,
+                        int64_t n) {
+  return simt::Launch(&UpdateKernel<T>,
+                      {.blocks = BlocksFor(n, kThreads * kPerThread), .threads = kThreads}, stream,
+                      settings.update, decision, arrays, draws, n);
+}
+template LaunchError AdamWUpdate(StreamHandle, const UpdateSettings&, const UpdateDecision*,
+                                 AdamWArrays<float>, RoundingDraws, int64_t);
+template LaunchError AdamWUpdate(StreamHandle, const UpdateSettings&, const UpdateDecision*,
+                                 AdamWArrays<uint16_t>, RoundingDraws, int64_t);
+
+}  // namespace muster::kernels::cuda

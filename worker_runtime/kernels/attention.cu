@@ -1,0 +1,404 @@
+// Flash attention: a block has 64 queries (or, for dK and dV, 64 keys) of one head, 16 per warp, and
+// goes over the other side in tiles of 64. Tiles lie in shared memory, their rows filled up to kWidth
+// with zeros; what is at or behind the end of the sequence is zeros too.
+#include "worker_runtime/kernels/attention.h"
+
+#include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/tile_product.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+constexpr int kTile = 64;
+static_assert(kTile == kWarps * kTileRows);
+constexpr int kScorePieces = kTile / kTileColumns;
+
+// A row of shared memory ends with 16 bytes of nothing, so that rows begin in different banks.
+template <typename T, int kWidth>
+constexpr int kStride = kWidth + kVector<T>;
+template <typename T, int kWidth>
+constexpr int kTileElements = kTile* kStride<T, kWidth>;
+
+// One head of one sequence in the interleaved arrays of the device's memory.
+template <typename T>
+struct Rows {
+  T* data;
+  int64_t stride;
+};
+
+// Where head blockIdx.y is: `part` 0, 1 and 2 of qkv are Q, K and V.
+template <typename T>
+__device__ Rows<T> HeadOf(AttentionShape shape, T* qkv, int part) {
+  const int64_t b = blockIdx.y / shape.heads;
+  const int64_t h = blockIdx.y % shape.heads;
+  const int64_t width = shape.heads * shape.head_width;
+  return {.data = qkv + b * shape.sequence * 3 * width + part * width + h * shape.head_width,
+          .stride = 3 * width};
+}
+template <typename T>
+__device__ Rows<T> OutputHeadOf(AttentionShape shape, T* out) {
+  const int64_t b = blockIdx.y / shape.heads;
+  const int64_t h = blockIdx.y % shape.heads;
+  const int64_t width = shape.heads * shape.head_width;
+  return {.data = out + b * shape.sequence * width + h * shape.head_width, .stride = width};
+}
+
+// Starts to copy rows [first, first + kTile) to a tile. Arrives with FinishCopies and a barrier.
+template <typename T, int kWidth>
+__device__ void LoadTile(AttentionShape shape, Rows<const T> from, int64_t first, T* tile) {
+  constexpr int kGroups = kWidth / kVector<T>;
+  const bool in_vectors = shape.head_width % kVector<T> == 0;
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * kGroups; i += kThreads) {
+    const int64_t row = first + i / kGroups;
+    const int64_t column = i % kGroups * kVector<T>;
+    T* to = tile + i / kGroups * kStride<T, kWidth> + column;
+    const T* at = from.data + row * from.stride + column;
+    if (in_vectors) {
+      const bool valid = row < shape.sequence && column < shape.head_width;
+      simt::StartCopy(to, valid ? at : from.data, valid);
+      continue;
+    }
+    for (int k = 0; k < kVector<T>; ++k) {
+      to[k] = row < shape.sequence && column + k < shape.head_width ? at[k] : T{0};
+    }
+  }
+}
+
+// The warp's rows of a tile.
+template <typename T, int kWidth>
+__device__ SharedMatrix<T> WarpRows(const T* tile) {
+  return {.data = tile + simt::Warp() * kTileRows * kStride<T, kWidth>,
+          .stride = kStride<T, kWidth>};
+}
+template <typename T, int kWidth>
+__device__ SharedMatrix<T> AllRows(const T* tile) {
+  return {.data = tile, .stride = kStride<T, kWidth>};
+}
+
+// Writes the warp's rows of [kTile, kTile] scores to shared memory, for a product that reads them.
+template <typename T>
+__device__ void ShareScores(const TileResult<kScorePieces>& scores, T* tile) {
+  simt::SyncWarp();  // the product before has read them
+  T* rows = tile + simt::Warp() * kTileRows * kStride<T, kTile>;
+  for (int piece = 0; piece < kScorePieces; ++piece) {
+    for (int i = 0; i < 4; ++i) {
+      rows[RowOf(i) * kStride<T, kTile> + ColumnOf(piece, i)] =
+          FromFloat<T>(scores.piece[piece][i]);
+    }
+  }
+  simt::SyncWarp();
+}
+
+// Writes factor[half] * result to rows from `first` on, where the sequence and the head have them.
+template <typename T, int kPieces>
+__device__ void StoreRows(AttentionShape shape, const TileResult<kPieces>& result,
+                          const float (&factor)[2], int64_t first, Rows<T> to) {
+  for (int i = 0; i < 4; ++i) {
+    const int64_t row = first + RowOf(i);
+    if (row >= shape.sequence) continue;
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int column = ColumnOf(piece, i);
+      if (column >= shape.head_width) continue;
+      to.data[row * to.stride + column] = FromFloat<T>(factor[i / 2] * result.piece[piece][i]);
+    }
+  }
+}
+
+__device__ inline float ScoreScale(AttentionShape shape) {
+  return 1.0f / sqrtf(static_cast<float>(shape.head_width));
+}
+
+// Over the four lanes that share a row of a result.
+__device__ inline float RowMaximum(float x) {
+  for (int mask = 1; mask < 4; mask *= 2) {
+    const float other = simt::ShuffleXor(x, mask);
+    x = x > other ? x : other;
+  }
+  return x;
+}
+__device__ inline float RowSum(float x) {
+  for (int mask = 1; mask < 4; mask *= 2) x += simt::ShuffleXor(x, mask);
+  return x;
+}
+
+// Of a lane's two rows.
+struct RunningSoftmax {
+  float max[2] = {kLowest, kLowest};
+  float sum[2] = {0, 0};  // this lane's part
+};
+
+// Scores become exp(score - max), and what was added up before is rescaled. `query`, `key`: the
+// first of the warp's rows and of the tile. Key 0 is in the first tile and visible to all.
+template <int kPieces>
+__device__ void AddToSoftmax(float score_scale, int64_t query, int64_t key,
+                             TileResult<kScorePieces>& scores, RunningSoftmax& softmax,
+                             TileResult<kPieces>& out) {
+  for (int half = 0; half < 2; ++half) {
+    const int64_t last_key = query + RowOf(2 * half);
+    float max = softmax.max[half];
+    for (int piece = 0; piece < kScorePieces; ++piece) {
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& score = scores.piece[piece][i];
+        score = key + ColumnOf(piece, i) <= last_key ? score * score_scale : kLowest;
+        max = score > max ? score : max;
+      }
+    }
+    max = RowMaximum(max);
+    const float rescale = expf(softmax.max[half] - max);
+    softmax.max[half] = max;
+    softmax.sum[half] *= rescale;
+    for (int piece = 0; piece < kScorePieces; ++piece) {
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& score = scores.piece[piece][i];
+        score = expf(score - max);  // 0 for what is hidden
+        softmax.sum[half] += score;
+      }
+    }
+    for (int piece = 0; piece < kPieces; ++piece) {
+      for (int i = 2 * half; i < 2 * half + 2; ++i) out.piece[piece][i] *= rescale;
+    }
+  }
+}
+
+// The first query of the block. The last queries see the most keys, so they begin first.
+__device__ inline int64_t FirstQuery(AttentionShape shape) {
+  return shape.first_query + static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    ForwardKernel(AttentionShape shape, const T* qkv, T* out, AttentionSaved saved) {
+  constexpr int kElements = kTileElements<T, kWidth>;
+  T* q = static_cast<T*>(simt::SharedMemory());
+  T* k = q + kElements;
+  T* v = k + kElements;
+  T* p = v + kElements;
+  const int64_t first = FirstQuery(shape);
+  const int64_t warp_first = first + simt::Warp() * kTileRows;
+  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), first, q);
+  RunningSoftmax softmax;
+  TileResult<kWidth / kTileColumns> result;
+  for (int64_t key = 0; key < first + kTile && key < shape.sequence; key += kTile) {
+    __syncthreads();  // the tiles before have been read
+    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 1), key, k);
+    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 2), key, v);
+    simt::FinishCopies();
+    __syncthreads();
+    TileResult<kScorePieces> scores;
+    MultiplyAdd<true>(WarpRows<T, kWidth>(q), AllRows<T, kWidth>(k), kWidth, scores);
+    AddToSoftmax(ScoreScale(shape), warp_first, key, scores, softmax, result);
+    ShareScores(scores, p);
+    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(v), kTile, result);
+  }
+  float scale[2];
+  for (int half = 0; half < 2; ++half) {
+    scale[half] = 1.0f / RowSum(softmax.sum[half]);
+    const int64_t row = warp_first + RowOf(2 * half);
+    if (simt::Lane() % 4 != 0 || row >= shape.sequence) continue;
+    saved.row_max[blockIdx.y * shape.sequence + row] = softmax.max[half];
+    saved.row_scale[blockIdx.y * shape.sequence + row] = scale[half];
+  }
+  StoreRows(shape, result, scale, warp_first, OutputHeadOf(shape, out));
+}
+
+// corrections[row] = dO * O, summed over the head's width: a warp per row.
+template <typename T>
+__global__ void CorrectionKernel(AttentionShape shape, AttentionUpstream<T> upstream,
+                                 float* corrections) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + simt::Warp();
+  if (row >= shape.sequence) return;
+  const Rows<const T> out = OutputHeadOf(shape, upstream.out);
+  const Rows<const T> dout = OutputHeadOf(shape, upstream.dout);
+  float sum = 0;
+  for (int64_t i = simt::Lane(); i < shape.head_width; i += simt::kWarpSize) {
+    sum = fmaf(ToFloat(out.data[row * out.stride + i]), ToFloat(dout.data[row * dout.stride + i]),
+               sum);
+  }
+  sum = WarpSum(sum);
+  if (simt::Lane() == 0) corrections[blockIdx.y * shape.sequence + row] = sum;
+}
+
+// What backward knows of a query.
+struct QueryStatistics {
+  float max;
+  float scale;
+  float correction;
+};
+
+// Of a tile of queries, to shared memory. Those behind the sequence weigh nothing.
+__device__ inline void LoadStatistics(AttentionShape shape, AttentionSaved saved,
+                                      const float* corrections, int64_t first,
+                                      QueryStatistics* to) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTile; i += kThreads) {
+    const int64_t at = blockIdx.y * shape.sequence + first + i;
+    to[i] = first + i < shape.sequence
+                ? QueryStatistics{saved.row_max[at], saved.row_scale[at], corrections[at]}
+                : QueryStatistics{0, 0, 0};
+  }
+}
+
+struct Probability {
+  float p;
+  float ds;  // with respect to the scaled score
+};
+__device__ inline Probability ProbabilityOf(float score, float dp, QueryStatistics query,
+                                            bool visible) {
+  if (!visible) return {0, 0};
+  const float p = query.scale * expf(score - query.max);
+  return {p, p * (dp - query.correction)};
+}
+
+// A block has 64 keys. Scores are worked transposed, [keys, queries].
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    KeyGradientKernel(AttentionShape shape, const T* qkv, AttentionSaved saved, const T* dout,
+                      const float* corrections, T* dqkv) {
+  constexpr int kElements = kTileElements<T, kWidth>;
+  T* k = static_cast<T*>(simt::SharedMemory());
+  T* v = k + kElements;
+  T* q = v + kElements;
+  T* d = q + kElements;
+  T* p = d + kElements;
+  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kTileElements<T, kTile>);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int64_t warp_first = first + simt::Warp() * kTileRows;
+  const float score_scale = ScoreScale(shape);
+  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 1), first, k);
+  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 2), first, v);
+  TileResult<kWidth / kTileColumns> dk, dv;
+  for (int64_t query = first; query < shape.sequence; query += kTile) {
+    __syncthreads();  // the tiles before have been read
+    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), query, q);
+    LoadTile<T, kWidth>(shape, OutputHeadOf(shape, dout), query, d);
+    LoadStatistics(shape, saved, corrections, query, statistics);
+    simt::FinishCopies();
+    __syncthreads();
+    TileResult<kScorePieces> scores, dp;
+    MultiplyAdd<true>(WarpRows<T, kWidth>(k), AllRows<T, kWidth>(q), kWidth, scores);
+    MultiplyAdd<true>(WarpRows<T, kWidth>(v), AllRows<T, kWidth>(d), kWidth, dp);
+    for (int piece = 0; piece < kScorePieces; ++piece) {
+      for (int i = 0; i < 4; ++i) {
+        const int column = ColumnOf(piece, i);
+        const Probability got =
+            ProbabilityOf(score_scale * scores.piece[piece][i], dp.piece[piece][i],
+                          statistics[column], warp_first + RowOf(i) <= query + column);
+        scores.piece[piece][i] = got.p;
+        dp.piece[piece][i] = got.ds;
+      }
+    }
+    ShareScores(scores, p);
+    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(d), kTile, dv);
+    ShareScores(dp, p);
+    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(q), kTile, dk);
+  }
+  StoreRows(shape, dk, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 1));
+  StoreRows(shape, dv, {1, 1}, warp_first, HeadOf(shape, dqkv, 2));
+}
+
+// A block has 64 queries.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    QueryGradientKernel(AttentionShape shape, const T* qkv, AttentionSaved saved, const T* dout,
+                        const float* corrections, T* dqkv) {
+  constexpr int kElements = kTileElements<T, kWidth>;
+  T* q = static_cast<T*>(simt::SharedMemory());
+  T* d = q + kElements;
+  T* k = d + kElements;
+  T* v = k + kElements;
+  T* p = v + kElements;
+  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kTileElements<T, kTile>);
+  const int64_t first = FirstQuery(shape);
+  const int64_t warp_first = first + simt::Warp() * kTileRows;
+  const float score_scale = ScoreScale(shape);
+  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), first, q);
+  LoadTile<T, kWidth>(shape, OutputHeadOf(shape, dout), first, d);
+  LoadStatistics(shape, saved, corrections, first, statistics);
+  TileResult<kWidth / kTileColumns> dq;
+  for (int64_t key = 0; key < first + kTile && key < shape.sequence; key += kTile) {
+    __syncthreads();  // the tiles before have been read
+    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 1), key, k);
+    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 2), key, v);
+    simt::FinishCopies();
+    __syncthreads();
+    TileResult<kScorePieces> scores, dp;
+    MultiplyAdd<true>(WarpRows<T, kWidth>(q), AllRows<T, kWidth>(k), kWidth, scores);
+    MultiplyAdd<true>(WarpRows<T, kWidth>(d), AllRows<T, kWidth>(v), kWidth, dp);
+    for (int piece = 0; piece < kScorePieces; ++piece) {
+      for (int i = 0; i < 4; ++i) {
+        const int row = simt::Warp() * kTileRows + RowOf(i);
+        dp.piece[piece][i] = ProbabilityOf(score_scale * scores.piece[piece][i], dp.piece[piece][i],
+                                           statistics[row], key + ColumnOf(piece, i) <= first + row)
+                                 .ds;
+      }
+    }
+    ShareScores(dp, p);
+    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(k), kTile, dq);
+  }
+  StoreRows(shape, dq, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 0));
+}
+
+// `tiles`: of rows of a head, beside one of scores.
+template <typename T, int kWidth>
+LaunchShape PerTile(AttentionShape shape, int tiles) {
+  return {.blocks = BlocksFor(shape.sequence - shape.first_query, kTile),
+          .blocks_y = shape.batch * shape.heads,
+          .threads = kThreads,
+          .shared_bytes =
+              sizeof(T) *
+              (tiles * kTileElements<T, kWidth> + kTileElements<T, kTile>)+sizeof(QueryStatistics) *
+              kTile};
+}
+
+// Calls `run` with the width, as a constant, that heads are filled up to.
+template <typename Run>
+LaunchError ForHead(int64_t head_width, Run run) {
+  if (head_width <= 64) return run(std::integral_constant<int, 64>());
+  if (head_width <= kWidestHead) return run(std::integral_constant<int, kWidestHead>());
+  return "attention: heads of more than 128 are not worked on a CUDA device";
+}
+
+}  // namespace
+
+template <typename T>
+LaunchError AttentionForward(StreamHandle stream, AttentionShape shape, const T* qkv, T* out,
+                             AttentionSaved saved) {
+  return ForHead(shape.head_width, [&](auto width) {
+    return simt::Launch(&ForwardKernel<T, width()>, PerTile<T, width()>(shape, 3), stream, shape,
+                        qkv, out, saved);
+  });
+}
+
+template <typename T>
+LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T* qkv,
+                              AttentionSaved saved, AttentionUpstream<T> upstream, T* dqkv,
+                              float* scratch) {
+  return ForHead(shape.head_width, [&](auto width) {
+    LaunchError error = simt::Launch(&CorrectionKernel<T>,
+                                     {.blocks = BlocksFor(shape.sequence, kWarps),
+                                      .blocks_y = shape.batch * shape.heads,
+                                      .threads = kThreads},
+                                     stream, shape, upstream, scratch);
+    const LaunchShape launch = PerTile<T, width()>(shape, 4);
+    if (error == nullptr) {
+      error = simt::Launch(&KeyGradientKernel<T, width()>, launch, stream, shape, qkv, saved,
+                           upstream.dout, scratch, dqkv);
+    }
+    if (error == nullptr) {
+      error = simt::Launch(&QueryGradientKernel<T, width()>, launch, stream, shape, qkv, saved,
+                           upstream.dout, scratch, dqkv);
+    }
+    return error;
+  });
+}
+
+template LaunchError AttentionForward(StreamHandle, AttentionShape, const float*, float*,
+                                      AttentionSaved);
+template LaunchError AttentionForward(StreamHandle, AttentionShape, const uint16_t*, uint16_t*,
+                                      AttentionSaved);
+template LaunchError AttentionBackward(StreamHandle, AttentionShape, const float*, AttentionSaved,
+                                       AttentionUpstream<float>, float*, float*);
+template LaunchError AttentionBackward(StreamHandle, AttentionShape, const uint16_t*,
+                                       AttentionSaved, AttentionUpstream<uint16_t>, uint16_t*,
+                                       float*);
+
+}  // namespace muster::kernels::cuda

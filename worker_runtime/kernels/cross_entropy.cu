@@ -1,0 +1,112 @@
+// Softmax and cross-entropy: a block per row of logits, which it reads twice and writes once.
+#include "worker_runtime/kernels/cross_entropy.h"
+
+#include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/device_numbers.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+// Some of a row: its largest logit, and the sum of exp(logit - max).
+struct Softmax {
+  float max = kLowest;
+  float sum = 0;
+};
+
+__device__ inline Softmax Joined(Softmax a, Softmax b) {
+  const float max = a.max > b.max ? a.max : b.max;
+  return {.max = max, .sum = a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
+}
+
+__device__ inline Softmax OfWarp(Softmax own) {
+  for (int mask = simt::kWarpSize / 2; mask > 0; mask /= 2) {
+    const Softmax other = {.max = simt::ShuffleXor(own.max, mask),
+                           .sum = simt::ShuffleXor(own.sum, mask)};
+    // Both lanes of a pair join in the same order, so they get the same bits.
+    own = (simt::Lane() & mask) == 0 ? Joined(own, other) : Joined(other, own);
+  }
+  return own;
+}
+
+// Every thread gets the same bits. A barrier.
+__device__ inline Softmax OfBlock(Softmax own) {
+  auto* warps = static_cast<Softmax*>(simt::SharedMemory());  // [kWarps]
+  own = OfWarp(own);
+  if (simt::Lane() == 0) warps[simt::Warp()] = own;
+  __syncthreads();
+  Softmax all = warps[0];
+  for (int warp = 1; warp < kWarps; ++warp) all = Joined(all, warps[warp]);
+  return all;
+}
+
+template <int kCount, typename T>
+__device__ Softmax OfThread(const T* logits, int64_t width) {
+  Softmax own;
+  for (int64_t i = threadIdx.x * kCount; i < width; i += kThreads * kCount) {
+    float z[kCount];
+    Load(logits + i, z);
+    float max = own.max;
+    for (int k = 0; k < kCount; ++k) max = z[k] > max ? z[k] : max;
+    own.sum *= expf(own.max - max);
+    for (int k = 0; k < kCount; ++k) own.sum += expf(z[k] - max);
+    own.max = max;
+  }
+  return own;
+}
+
+template <int kCount, typename T>
+__device__ void WriteGradient(T* logits, int64_t width, Softmax row, int64_t target, float scale) {
+  const float factor = scale / row.sum;
+  for (int64_t i = threadIdx.x * kCount; i < width; i += kThreads * kCount) {
+    float z[kCount];
+    Load(logits + i, z);
+    for (int k = 0; k < kCount; ++k) {
+      const float p = factor * expf(z[k] - row.max);
+      z[k] = i + k == target ? p - scale : p;
+    }
+    Store(z, logits + i);
+  }
+}
+
+template <typename T, int kCount>
+__global__ void RowKernel(int64_t width, T* logits, const int32_t* targets,
+                          const float* gradient_scale, double* losses) {
+  T* row = logits + static_cast<int64_t>(blockIdx.x) * width;
+  const int32_t target = targets[blockIdx.x];
+  if (target == kIgnoredTarget) {
+    if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+    const float zeros[kCount] = {};
+    for (int64_t i = threadIdx.x * kCount; gradient_scale != nullptr && i < width;
+         i += kThreads * kCount) {
+      Store(zeros, row + i);
+    }
+    return;
+  }
+  const Softmax softmax = OfBlock(OfThread<kCount>(row, width));
+  if (threadIdx.x == 0) {
+    losses[blockIdx.x] = log(static_cast<double>(softmax.sum)) +
+                         (static_cast<double>(softmax.max) - ToFloat(row[target]));
+  }
+  if (gradient_scale == nullptr) return;
+  __syncthreads();  // the target's logit has been read
+  WriteGradient<kCount>(row, width, softmax, target, gradient_scale[0]);
+}
+
+}  // namespace
+
+template <typename T>
+LaunchError CrossEntropyRows(StreamHandle stream, RowShape shape, T* logits, const int32_t* targets,
+                             const float* gradient_scale, double* losses) {
+  return ForWidth<T>(shape.width, [&](auto count) {
+    return simt::Launch(
+        &RowKernel<T, count()>,
+        {.blocks = shape.rows, .threads = kThreads, .shared_bytes = kWarps * sizeof(Softmax)},
+        stream, shape.width, logits, targets, gradient_scale, losses);
+  });
+}
+template LaunchError CrossEntropyRows(StreamHandle, RowShape, float*, const int32_t*, const float*,
+                                      double*);
+template LaunchError CrossEntropyRows(StreamHandle, RowShape, uint16_t*, const int32_t*,
+                                      const float*, double*);
+
+}  // namespace muster::kernels::cuda

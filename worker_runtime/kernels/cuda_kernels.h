@@ -1,0 +1,236 @@
+// The kernels of a CUDA device, each computing what its host twin computes (`<op>.h`, `<op>_host.cc`),
+// in `<op>.cu`.
+//
+// Every function puts its kernels on a stream and returns. T is float or uint16_t, bf16 by its bits;
+// sums run in float. Pointers are of the device's memory, arrays start on multiples of 16 bytes, and
+// scratch may hold anything. Nothing is added up by atomic operations: the same arguments give the
+// same bits, run after run.
+//
+// What a product of matrices is fused with comes from cuBLASLt; products are not here.
+//
+// Threads: thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "worker_runtime/kernels/adamw.h"
+#include "worker_runtime/kernels/attention.h"
+#include "worker_runtime/kernels/embedding.h"
+#include "worker_runtime/kernels/launch.h"
+#include "worker_runtime/kernels/row_shape.h"
+#include "worker_runtime/kernels/sum_of_squares.h"
+
+namespace muster::kernels::cuda {
+
+// --- Flat arrays, [n]
+
+// out = a + b; may be either.
+template <typename T>
+LaunchError Add(StreamHandle stream, const T* a, const T* b, T* out, int64_t n);
+// out = factor[0] * x; may be x.
+template <typename T>
+LaunchError Scale(StreamHandle stream, const T* factor, const T* x, T* out, int64_t n);
+// To nearest, ties to even: the bits of cast.h.
+LaunchError CastToBf16(StreamHandle stream, const float* x, uint16_t* y, int64_t n);
+LaunchError CastToFloat(StreamHandle stream, const uint16_t* x, float* y, int64_t n);
+
+// --- Embedding
+
+template <typename T>
+LaunchError EmbeddingForward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
+                             const T* token_table, const T* position_table, T* y);
+// dtoken[tokens[b, t]] += dy[b, t], dposition[t] += the sum over b; each number in one sum in float,
+// in the order of (b, t), rounded once.
+template <typename T>
+struct EmbeddingGradients {
+  T* dtoken;
+  T* dposition;
+};
+template <typename T>
+LaunchError EmbeddingBackward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
+                              const T* dy, EmbeddingGradients<T> to);
+
+// --- Rows
+
+// x + residual is normalised, and written to `sum` for backward; without a residual (null) x is.
+template <typename T>
+struct LayerNormInput {
+  const T* x;
+  const T* residual;
+  T* sum;
+};
+template <typename T>
+struct LayerNormAffine {
+  const T* gamma;
+  const T* beta;
+  double epsilon;
+};
+struct LayerNormSaved {
+  float* mean;
+  float* rstd;
+};
+template <typename T>
+LaunchError LayerNormForward(StreamHandle stream, RowShape shape, LayerNormInput<T> in,
+                             LayerNormAffine<T> affine, T* y, LayerNormSaved saved);
+
+// `x` is what was normalised; `addend` may be null, and may be dx.
+template <typename T>
+struct LayerNormUpstream {
+  const T* x;
+  const T* dy;
+  const T* addend;
+};
+template <typename T>
+LaunchError LayerNormInputGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
+                                   const T* gamma, LayerNormSaved saved, T* dx);
+
+// Sums over rows go in strips of this many rows, whose sums are then added in order.
+inline constexpr int64_t kStripRows = 256;
+// Floats of scratch for `arrays` sums over rows at a time.
+constexpr int64_t ColumnScratch(RowShape shape, int arrays) {
+  return (shape.rows + kStripRows - 1) / kStripRows * arrays * shape.width;
+}
+
+// dgamma, dbeta [+]= …; scratch [ColumnScratch(shape, 2)].
+template <typename T>
+struct LayerNormWeights {
+  T* dgamma;
+  T* dbeta;
+  bool accumulate;
+};
+template <typename T>
+LaunchError LayerNormWeightGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
+                                    LayerNormSaved saved, LayerNormWeights<T> to, float* scratch);
+
+// y = bias in every row [+ residual]; either may be null.
+template <typename T>
+LaunchError BiasFill(StreamHandle stream, RowShape shape, const T* bias, const T* residual, T* y);
+// dbias [+]= the sum of dy over rows; scratch [ColumnScratch(shape, 1)].
+template <typename T>
+LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, T* dbias,
+                         bool accumulate, float* scratch);
+
+// pre = x + bias, y = gelu(pre). `bias` may be null: then pre is x and is not written.
+template <typename T>
+struct BiasGelu {
+  const T* x;
+  const T* bias;
+  T* pre;
+};
+template <typename T>
+LaunchError BiasGeluForward(StreamHandle stream, RowShape shape, BiasGelu<T> in, T* y);
+// dx = dy * gelu'(pre); may be dy.
+template <typename T>
+LaunchError GeluBackward(StreamHandle stream, const T* pre, const T* dy, T* dx, int64_t n);
+
+// --- Attention
+
+// Widest head; others are worked as 64 or 128.
+inline constexpr int64_t kWidestHead = 128;
+
+struct AttentionSaved {
+  float* row_max;
+  float* row_scale;
+};
+// Shapes as in attention.h. Flash attention: blocks of 64 queries against 64 keys at a time, softmax
+// rescaled as they come; for bf16 products by tensor cores, probabilities rounded to bf16 before the
+// second one.
+// Source: Dao, "FlashAttention-2", 2023, section 3
+template <typename T>
+LaunchError AttentionForward(StreamHandle stream, AttentionShape shape, const T* qkv, T* out,
+                             AttentionSaved saved);
+template <typename T>
+struct AttentionUpstream {
+  const T* out;
+  const T* dout;
+};
+// One kernel for dK and dV, one for dQ: seven products in place of five, and no atomic additions.
+// scratch [batch * heads * sequence].
+template <typename T>
+LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T* qkv,
+                              AttentionSaved saved, AttentionUpstream<T> upstream, T* dqkv,
+                              float* scratch);
+
+// --- Loss
+
+// losses[row] as cross_entropy.h has it, 0 for an ignored target. With `gradient_scale` (of the
+// device; null: none) the logits become gradient_scale[0] * (softmax - onehot).
+template <typename T>
+LaunchError CrossEntropyRows(StreamHandle stream, RowShape shape, T* logits, const int32_t* targets,
+                             const float* gradient_scale, double* losses);
+
+// --- Sums
+
+// partials [NumNormBlocks(n)]: the squares by block; for float the bits of sum_of_squares.h.
+template <typename T>
+LaunchError SquaresByBlock(StreamHandle stream, const T* x, int64_t n, double* partials);
+
+// Leaves that one pass of TreeSum adds to one.
+inline constexpr int64_t kTreeLeaves = 1024;
+// Doubles of scratch: the sums of every pass but the last.
+constexpr int64_t TreeScratch(int64_t n) {
+  int64_t roots = 0;
+  for (; n > kTreeLeaves; roots += n) n = (n + kTreeLeaves - 1) / kTreeLeaves;
+  return roots;
+}
+// to[0] = the sum of `values` by the tree of muster/sum_tree.h, to the bit; scratch [TreeScratch(n)].
+LaunchError TreeSum(StreamHandle stream, const double* values, int64_t n, double* scratch,
+                    double* to);
+
+// --- The update
+
+// What a step decides, in the device's memory: the host need not wait for it.
+struct UpdateDecision {
+  double norm = 0;      // of the whole gradient
+  int32_t skipped = 0;  // 1: the norm is not finite, and the update leaves everything as it is
+  int64_t updates = 0;  // that were taken, this one included: t of adamw.h
+
+  // Factors of the update (adamw.h), rounded once.
+  float gradient_scale = 0;
+  float rate = 0;
+  float root = 0;
+  float keep = 1;  // of a value that decays
+};
+
+// `step` and `gradient_scale` of `update` are the decision's to find. The gradient is a sum over `tokens`
+// tokens of a loss that was multiplied by `loss_scale`.
+struct UpdateSettings {
+  AdamWStep update;
+  double max_norm = 0;  // 0: not clipped
+};
+struct GradientTotals {
+  const double* squares;     // [1]: of the whole gradient, as it is
+  const double* tokens;      // [1]
+  const double* loss_scale;  // [1]
+};
+// From the last decision to this one. norm = sqrt(squares) / (tokens * loss_scale), and clipped by
+// min(1, max_norm / (norm + 1e-6)).
+LaunchError DecideUpdate(StreamHandle stream, const UpdateSettings& settings, GradientTotals totals,
+                         UpdateDecision* decision);
+
+// How values in bf16 follow their masters: bits are added below them that are drawn from (key, t, index of
+// the element among all of the model), and the rest is cut off. So the mean is right, and no bits
+// depend on how the elements are spread over ranks.
+struct RoundingDraws {
+  uint32_t key_low = 0;
+  uint32_t key_high = 0;
+  int64_t first_element = 0;  // of the arrays; a multiple of 8
+};
+// Arrays of one rank, [n].
+template <typename T>
+struct AdamWArrays {
+  const T* gradient;
+  float* master;
+  float* first_moment;
+  float* second_moment;
+  T* value;  // what the model computes with; null: the masters
+  // Bit (i / 16) % 32 of word i / 512: whether element i shrinks by weight decay; null: all do.
+  const uint32_t* decays;
+};
+// One pass over all parameters of a rank: the bits of adamw.h in float.
+template <typename T>
+LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
+                        const UpdateDecision* decision, AdamWArrays<T> arrays, RoundingDraws draws,
+                        int64_t n);
+
+}  // namespace muster::kernels::cuda

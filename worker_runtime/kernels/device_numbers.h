@@ -1,0 +1,108 @@
+// Numbers as kernels of the device read, add up and write them: stored as float or as bf16 (held as
+// its 16 bits), computed in float. Only `.cu` files include it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "worker_runtime/kernels/simt.h"
+
+namespace muster::kernels::cuda {
+
+// Not minus infinity, whose difference from itself is not a number.
+inline constexpr float kLowest = -3e38f;
+
+__device__ inline uint32_t BitsOf(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+__device__ inline float FloatOf(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(uint16_t bits) {
+  return FloatOf(static_cast<uint32_t>(bits) << 16);
+}
+
+// To nearest, ties to even; the bits of cast.h.
+template <typename T>
+__device__ T FromFloat(float x);
+template <>
+__device__ inline float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline uint16_t FromFloat<uint16_t>(float x) {
+  const uint32_t bits = BitsOf(x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40u;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+// Numbers in 16 bytes.
+template <typename T>
+inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Group {
+  T number[kCount];
+};
+
+// `at` is aligned to kCount numbers, and they are read or written at once.
+template <int kCount, typename T>
+__device__ void Load(const T* at, float (&to)[kCount]) {
+  const auto group = *reinterpret_cast<const Group<T, kCount>*>(at);
+  for (int i = 0; i < kCount; ++i) to[i] = ToFloat(group.number[i]);
+}
+template <int kCount, typename T>
+__device__ void Store(const float (&from)[kCount], T* at) {
+  Group<T, kCount> group;
+  for (int i = 0; i < kCount; ++i) group.number[i] = FromFloat<T>(from[i]);
+  *reinterpret_cast<Group<T, kCount>*>(at) = group;
+}
+
+// The rest of an array of n numbers from `first` on, where that may be fewer; others are zeros.
+template <int kCount, typename T>
+__device__ void LoadUpTo(const T* x, int64_t first, int64_t n, float (&to)[kCount]) {
+  if (first + kCount <= n) return Load(x + first, to);
+  for (int i = 0; i < kCount; ++i) to[i] = first + i < n ? ToFloat(x[first + i]) : 0.0f;
+}
+template <int kCount, typename T>
+__device__ void StoreUpTo(const float (&from)[kCount], T* x, int64_t first, int64_t n) {
+  if (first + kCount <= n) return Store(from, x + first);
+  for (int i = 0; i < kCount && first + i < n; ++i) x[first + i] = FromFloat<T>(from[i]);
+}
+
+// Of all lanes, in a tree; every lane gets the same bits.
+template <typename T>
+__device__ T WarpSum(T x) {
+  for (int mask = simt::kWarpSize / 2; mask > 0; mask /= 2) x += simt::ShuffleXor(x, mask);
+  return x;
+}
+
+// Threads of a block that works on one row, or on a piece of a flat array.
+inline constexpr int kThreads = 128;
+inline constexpr int kWarps = kThreads / simt::kWarpSize;
+
+constexpr int64_t BlocksFor(int64_t n, int64_t per_block) {
+  return (n + per_block - 1) / per_block;
+}
+
+// The index among all threads of the grid's first dimension.
+__device__ inline int64_t GlobalThread() {
+  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+
+// Calls `run` with kVector<T> as a constant if rows of `width` begin on its borders, else with 1.
+template <typename T, typename Run>
+LaunchError ForWidth(int64_t width, Run run) {
+  if (width % kVector<T> == 0) return run(std::integral_constant<int, kVector<T>>());
+  return run(std::integral_constant<int, 1>());
+}
+
+}  // namespace muster::kernels::cuda

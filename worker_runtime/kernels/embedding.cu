@@ -1,0 +1,134 @@
+// Embedding: a block per row forward; backward a block per token that occurs.
+#include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/device_numbers.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+// A block has a row, its threads go along it.
+template <typename T, int kCount>
+__global__ void ForwardKernel(EmbeddingShape shape, const int32_t* tokens, const T* token_table,
+                              const T* position_table, T* y) {
+  const int64_t row = blockIdx.x;
+  const T* word = token_table + tokens[row] * shape.width;
+  const T* position = position_table + (shape.first_position + row % shape.sequence) * shape.width;
+  for (int64_t i = threadIdx.x * kCount; i < shape.width; i += kThreads * kCount) {
+    float a[kCount], b[kCount];
+    Load(word + i, a);
+    Load(position + i, b);
+    for (int k = 0; k < kCount; ++k) a[k] += b[k];
+    Store(a, y + row * shape.width + i);
+  }
+}
+
+// The rows of one chunk that hold `token`, in order.
+struct Matches {
+  int rows[kThreads];
+  int per_warp[kWarps];
+};
+
+// Fills `to` for rows [first, first + kThreads) and returns how many there are. Two barriers: who is
+// still at the rows of the chunk before holds up the first.
+__device__ int FindMatches(const int32_t* tokens, int64_t first, int64_t rows, int32_t token,
+                           Matches& to) {
+  const int64_t row = first + threadIdx.x;
+  const bool mine = row < rows && tokens[row] == token;
+  const unsigned votes = simt::Ballot(mine);
+  if (simt::Lane() == 0) to.per_warp[simt::Warp()] = simt::CountBits(votes);
+  __syncthreads();
+  int before = 0;
+  int all = 0;
+  for (int warp = 0; warp < kWarps; ++warp) {
+    if (warp == simt::Warp()) before = all;
+    all += to.per_warp[warp];
+  }
+  const unsigned lower = (1u << simt::Lane()) - 1;
+  if (mine) to.rows[before + simt::CountBits(votes & lower)] = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  return all;
+}
+
+// Block (row, piece of the columns). The first row of each token works for all of its rows, so that
+// one thread adds up what a number gets, in order; the others look back until they find it.
+template <typename T, int kCount>
+__global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const T* dy, T* dtoken) {
+  auto& matches = *static_cast<Matches*>(simt::SharedMemory());
+  const int64_t row = blockIdx.x;
+  const int32_t token = tokens[row];
+  for (int64_t first = 0; first < row; first += kThreads) {
+    const int64_t earlier = first + threadIdx.x;
+    if (simt::AnyInBlock(earlier < row && tokens[earlier] == token)) return;
+  }
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kCount;
+  const bool has_column = column < shape.width;
+  float sum[kCount] = {};
+  if (has_column) Load(dtoken + token * shape.width + column, sum);
+  for (int64_t first = row; first < shape.rows; first += kThreads) {
+    const int count = FindMatches(tokens, first, shape.rows, token, matches);
+    for (int i = 0; i < count && has_column; ++i) {
+      float d[kCount];
+      Load(dy + (first + matches.rows[i]) * shape.width + column, d);
+      for (int k = 0; k < kCount; ++k) sum[k] += d[k];
+    }
+  }
+  if (has_column) Store(sum, dtoken + token * shape.width + column);
+}
+
+// A thread has some columns of a position.
+template <typename T, int kCount>
+__global__ void PositionGradientKernel(EmbeddingShape shape, const T* dy, T* dposition) {
+  const int64_t column = GlobalThread() * kCount;
+  if (column >= shape.width) return;
+  const int64_t t = blockIdx.y;
+  float sum[kCount];
+  T* to = dposition + (shape.first_position + t) * shape.width + column;
+  Load(to, sum);
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    float d[kCount];
+    Load(dy + (b * shape.sequence + t) * shape.width + column, d);
+    for (int k = 0; k < kCount; ++k) sum[k] += d[k];
+  }
+  Store(sum, to);
+}
+
+}  // namespace
+
+template <typename T>
+LaunchError EmbeddingForward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
+                             const T* token_table, const T* position_table, T* y) {
+  return ForWidth<T>(shape.width, [&](auto count) {
+    return simt::Launch(&ForwardKernel<T, count()>,
+                        {.blocks = shape.batch * shape.sequence, .threads = kThreads}, stream,
+                        shape, tokens, token_table, position_table, y);
+  });
+}
+
+template <typename T>
+LaunchError EmbeddingBackward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
+                              const T* dy, EmbeddingGradients<T> to) {
+  const RowShape rows = {.rows = shape.batch * shape.sequence, .width = shape.width};
+  return ForWidth<T>(shape.width, [&](auto count) -> LaunchError {
+    const int64_t pieces = BlocksFor(shape.width, kThreads * count());
+    const LaunchError error = simt::Launch(&TokenGradientKernel<T, count()>,
+                                           {.blocks = rows.rows,
+                                            .blocks_y = pieces,
+                                            .threads = kThreads,
+                                            .shared_bytes = sizeof(Matches)},
+                                           stream, rows, tokens, dy, to.dtoken);
+    if (error != nullptr) return error;
+    return simt::Launch(&PositionGradientKernel<T, count()>,
+                        {.blocks = pieces, .blocks_y = shape.sequence, .threads = kThreads}, stream,
+                        shape, dy, to.dposition);
+  });
+}
+
+template LaunchError EmbeddingForward(StreamHandle, EmbeddingShape, const int32_t*, const float*,
+                                      const float*, float*);
+template LaunchError EmbeddingForward(StreamHandle, EmbeddingShape, const int32_t*, const uint16_t*,
+                                      const uint16_t*, uint16_t*);
+template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*, const float*,
+                                       EmbeddingGradients<float>);
+template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*,
+                                       const uint16_t*, EmbeddingGradients<uint16_t>);
+
+}  // namespace muster::kernels::cuda

@@ -1,0 +1,84 @@
+// Products of tiles that lie in shared memory, a warp at a time. Only `.cu` files include it.
+//
+// bf16 goes through tensor cores; float, which has none with its precision, by fused multiply-add
+// with the same numbers in the same lanes.
+#pragma once
+
+#include "worker_runtime/kernels/device_numbers.h"
+
+namespace muster::kernels::cuda {
+
+// Rows of a result that a warp has, and columns of a piece of it.
+inline constexpr int kTileRows = 16;
+inline constexpr int kTileColumns = 8;
+
+// Of [kTileRows, kTileColumns * kPieces], in the lanes that simt::MultiplyTile says: element i of a
+// piece is at (RowOf(i), ColumnOf(piece, i)).
+template <int kPieces>
+struct TileResult {
+  float piece[kPieces][4] = {};
+};
+__device__ inline int RowOf(int i) { return simt::Lane() / 4 + i / 2 * 8; }
+__device__ inline int ColumnOf(int piece, int i) {
+  return piece * kTileColumns + simt::Lane() % 4 * 2 + i % 2;
+}
+
+// A matrix in shared memory. Of bf16, `data` and `stride` are even.
+template <typename T>
+struct SharedMatrix {
+  const T* data;
+  int stride;
+};
+
+__device__ inline uint32_t Pair(const uint16_t* low) {
+  uint32_t word;
+  memcpy(&word, low, sizeof(word));
+  return word;
+}
+__device__ inline uint32_t Pair(uint16_t low, uint16_t high) {
+  return static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16;
+}
+
+// b[k][n] is at n * stride + k if kByColumn, else at k * stride + n.
+template <bool kByColumn, int kPieces>
+__device__ void MultiplyAdd(SharedMatrix<uint16_t> a, SharedMatrix<uint16_t> b, int depth,
+                            TileResult<kPieces>& c) {
+  const int g = simt::Lane() / 4;
+  const int t = simt::Lane() % 4 * 2;
+  for (int k = 0; k < depth; k += 16) {
+    const uint16_t* upper = a.data + g * a.stride + k + t;
+    const uint16_t* lower = upper + 8 * a.stride;
+    const uint32_t of_a[4] = {Pair(upper), Pair(lower), Pair(upper + 8), Pair(lower + 8)};
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int n = piece * kTileColumns + g;
+      if constexpr (kByColumn) {
+        const uint16_t* column = b.data + n * b.stride + k + t;
+        const uint32_t of_b[2] = {Pair(column), Pair(column + 8)};
+        simt::MultiplyTile(c.piece[piece], of_a, of_b);
+      } else {
+        const uint16_t* row = b.data + (k + t) * b.stride + n;
+        const uint16_t* later = row + 8 * b.stride;
+        const uint32_t of_b[2] = {Pair(row[0], row[b.stride]), Pair(later[0], later[b.stride])};
+        simt::MultiplyTile(c.piece[piece], of_a, of_b);
+      }
+    }
+  }
+}
+
+template <bool kByColumn, int kPieces>
+__device__ void MultiplyAdd(SharedMatrix<float> a, SharedMatrix<float> b, int depth,
+                            TileResult<kPieces>& c) {
+  for (int k = 0; k < depth; ++k) {
+    const float upper = a.data[RowOf(0) * a.stride + k];
+    const float lower = a.data[RowOf(2) * a.stride + k];
+    for (int piece = 0; piece < kPieces; ++piece) {
+      for (int i = 0; i < 4; ++i) {
+        const int n = ColumnOf(piece, i);
+        const float of_b = b.data[kByColumn ? n * b.stride + k : k * b.stride + n];
+        c.piece[piece][i] = fmaf(i < 2 ? upper : lower, of_b, c.piece[piece][i]);
+      }
+    }
+  }
+}
+
+}  // namespace muster::kernels::cuda
