@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/core/worker_environment.h"
-#include "agent/process/board_file.h"
+#include "agent/process/board_memory.h"
 #include "agent/process/descendants.h"
 #include "agent/process/error_file.h"
 #include "agent/process/pidfd.h"
@@ -51,6 +51,16 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   const auto terminal = options.environment.find("TERM");
   pump.cursor_moves = terminal == options.environment.end() || terminal->second != "dumb";
   return pump;
+}
+
+HangWatchOptions MakeHangWatchOptions(const AgentOptions& options) {
+  const WatchMode mode = EffectiveWatch(options.spec);
+  return {.is_on = mode != WatchMode::kOff,
+          .ends_workers = mode == WatchMode::kRestart,
+          .hang_timeout = options.spec.hang_timeout,
+          .run_id = options.spec.run_id,
+          .node = options.node.name,
+          .report_directory = options.run_directory};
 }
 
 // A call stack ends with the exception's text as a rule; where it does not, the text comes first.
@@ -96,6 +106,8 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
             WarnOfSilentEnd(worker);
           }),
       watch_(loop, options_.watch, MakeWatchListener()),
+      hang_watch_(loop, MakeHangWatchOptions(options_),
+                  [this](int pid, const std::string& why) { EndHungWorker(pid, why); }),
       health_(loop),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
@@ -235,7 +247,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   if (streams.ok()) {
     for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
   }
-  context.boards = CreateBoards(assignment_);
+  context.boards = StartHangWatch(assignment_);
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
   absl::Status ready = streams.status();
   if (ready.ok()) ready = PrepareTorchStore(envs.front());
@@ -282,26 +294,31 @@ absl::Status Agent::PrepareTorchStore(const WorkerEnv& env) {
   return absl::OkStatus();
 }
 
-// The boards of the round before go: its workers have ended, and whoever wanted to read them has. A
-// worker without a board runs all the same, but marks into memory of its own.
-std::vector<std::string> Agent::CreateBoards(const Assignment& assignment) {
-  for (const std::string& path : boards_) {
-    if (!path.empty()) RemoveOwnedPath(path);
-  }
-  boards_.clear();
+// Gives each worker a board and watches them; returns their paths by local rank. A worker without a
+// board runs all the same, but marks into memory of its own.
+std::vector<std::string> Agent::StartHangWatch(const Assignment& assignment) {
+  WatchedRound watched{.round = assignment.round,
+                       .restart_count = assignment.restart_count,
+                       .first_rank = assignment.first_rank.value(),
+                       .world_size = assignment.world_size};
+  std::vector<std::string> paths;
   for (int i = 0; i < assignment.local_world_size; ++i) {
-    const std::string path = BoardPath(options_.runtime_directory, assignment.round, LocalRank(i));
-    const absl::Status status = CreateBoard(path);
-    if (!status.ok()) {
-      log::Write(log::Level::kWarning, "no_progress_board", std::string(status.message()),
+    absl::StatusOr<BoardMemory> board = BoardMemory::Create();
+    if (!board.ok()) {
+      log::Write(log::Level::kWarning, "no_progress_board", std::string(board.status().message()),
                  {{"run", options_.spec.run_id},
                   {"round", ToString(assignment.round)},
                   {"node", options_.node.name},
                   {"local_rank", absl::StrCat(i)}});
+      watched.boards.emplace_back();
+      paths.emplace_back();
+      continue;
     }
-    boards_.push_back(status.ok() ? path : "");
+    paths.push_back(board->path());
+    watched.boards.emplace_back(*std::move(board));
   }
-  return boards_;
+  hang_watch_.StartRound(std::move(watched));
+  return paths;
 }
 
 void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {
@@ -329,6 +346,7 @@ void Agent::Perform(const SignalWorkers& effect) {
   if (core_.phase() == NodePhase::kStopping) {
     if (torch_store_) torch_store_->StopTelling();
     CancelStart();
+    hang_watch_.OnStopping();
   }
   for (auto& [unused, worker] : workers_) worker.signals.push_back(effect.signal);
   // Another node's word that the job ends may come before the signal that ended it there.
@@ -393,6 +411,7 @@ void Agent::Perform(const Finish& effect) {
   pump_.CloseAttempt();
   worker_service_.Close();
   watch_.Stop();
+  hang_watch_.Stop();
   health_.Close();
   guardian_.BeginShutdown(kFarewell, [this](bool ended) {
     if (ended) {
@@ -413,7 +432,7 @@ void Agent::OnGuardianEnded() {
     run_directory_is_settled_ = true;
     FinishIfAllIsClosed();
   };
-  if (options_.run_directory_is_temporary) {
+  if (options_.run_directory_is_temporary && !hang_watch_.HasWritten()) {
     pump_.RemoveRunIfUnused(kFarewell, settled);
   } else {
     settled();
@@ -462,6 +481,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd) {
   found->second.pidfd = std::move(pidfd);
   if (torch_store_) torch_store_->AddWorker(found->second.rank, pid);
   if (store_witness_) store_witness_->AddWorker(found->second.rank, pid);
+  hang_watch_.OnSpawned(found->second.local_rank.value(), pid);
   Feed(WorkerSpawned{found->second.round, found->second.local_rank, pid});
 }
 
@@ -488,6 +508,7 @@ void Agent::OnExited(const WorkerExit& exit) {
   if (found == workers_.end()) return;
   const RunningWorker worker = std::move(found->second);
   workers_.erase(found);
+  hang_watch_.OnEnded(worker.local_rank.value());
   if (exit.exit_code == 0 && exit.signal == 0) {
     pump_.DrainNow(worker.local_rank);
     ended_with_zero_.insert(worker.local_rank);
@@ -566,6 +587,16 @@ void Agent::OnExpired(int pid, std::string why) {
     log::Write(log::Level::kWarning, "timer_expired",
                absl::StrCat("rank ", ToString(worker.rank), " (pid ", pid, "): ", why));
     worker.why_ended = std::move(why);
+    return;
+  }
+}
+
+void Agent::EndHungWorker(int pid, const std::string& why) {
+  for (auto& [id, worker] : workers_) {
+    if (worker.pid != pid) continue;
+    worker.why_ended = why;
+    worker.signals.push_back(SIGKILL);
+    guardian_.SignalGroup(id, SIGKILL);
     return;
   }
 }

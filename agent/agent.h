@@ -25,6 +25,7 @@
 #include "agent/status_line.h"
 #include "agent/torch_store/store_witness.h"
 #include "agent/torch_store/torch_store_server.h"
+#include "agent/watch/hang_watch.h"
 #include "agent/worker_service.h"
 #include "agent/worker_watch.h"
 #include "asio/io_context.hpp"
@@ -129,7 +130,8 @@ class Agent {
   // Adds what `worker` has said to `failure`, and what is known of it, and feeds it to the core as
   // the worker's exit: once its files have been read.
   void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
-  std::vector<std::string> CreateBoards(const Assignment& assignment);
+  std::vector<std::string> StartHangWatch(const Assignment& assignment);
+  void EndHungWorker(int pid, const std::string& why);
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   void CancelStart();
   absl::Status PrepareTorchStore(const WorkerEnv& env);
@@ -170,8 +172,8 @@ class Agent {
   bool run_directory_is_settled_ = false;
   bool link_is_closed_ = false;
   Assignment assignment_;
-  std::vector<std::string> boards_;  // files of this round's workers, by local rank; empty: none
   WorkerWatch watch_;
+  HangWatch hang_watch_;
   HealthPort health_;
   GuardianClient guardian_;
 };

@@ -115,6 +115,13 @@ absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text) {
       {{"now", ScaleUp::kNow}, {"checkpoint", ScaleUp::kCheckpoint}, {"never", ScaleUp::kNever}});
 }
 
+absl::StatusOr<WatchMode> ParseWatchMode(const std::string& text) {
+  return ParseChoice<WatchMode>(text, {{"auto", WatchMode::kAuto},
+                                       {"off", WatchMode::kOff},
+                                       {"report", WatchMode::kReport},
+                                       {"restart", WatchMode::kRestart}});
+}
+
 absl::StatusOr<StreamSelection> ParseStreamSelection(const std::string& text) {
   constexpr char kExpected[] =
       "0 (none), 1 (stdout), 2 (stderr), 3 (both), or one of these for each local rank, such as "

@@ -25,6 +25,7 @@ absl::StatusOr<ProcessesPerNode> ParseProcessesPerNode(const std::string& text);
 
 absl::StatusOr<RendezvousBackend> ParseBackend(const std::string& text);
 absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
+absl::StatusOr<WatchMode> ParseWatchMode(const std::string& text);
 absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
 
 // "0".."3", or a map of local ranks "0:1,11:3".

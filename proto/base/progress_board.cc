@@ -7,8 +7,8 @@
 namespace muster {
 namespace {
 
-constexpr std::array<absl::string_view, 8> kPhaseNames = {
-    "starting", "forward", "backward", "reduce", "update", "save", "load", "idle"};
+constexpr std::array<absl::string_view, 9> kPhaseNames = {
+    "starting", "forward", "backward", "reduce", "update", "save", "load", "idle", "evaluate"};
 constexpr std::array<absl::string_view, 8> kKindNames = {
     "all_reduce", "reduce_scatter", "all_gather", "broadcast",
     "all_to_all", "barrier",        "send",       "recv"};
@@ -33,6 +33,7 @@ std::string UnpackText(uint32_t packed) {
 BoardSnapshot::Group ReadGroup(const BoardGroup& in) {
   BoardSnapshot::Group out;
   if (in.is_written.load(std::memory_order_acquire) != 1) return out;
+  out.id = in.id.load(std::memory_order_relaxed);
   out.rank = in.rank.load(std::memory_order_relaxed);
   out.size = in.size.load(std::memory_order_relaxed);
   out.num_issued = in.num_issued.load(std::memory_order_relaxed);
@@ -71,6 +72,24 @@ absl::StatusOr<const ProgressBoard*> AsBoard(absl::Span<const std::byte> bytes) 
   return board;
 }
 
+uint64_t FingerprintOf(const ProgressBoard& board) {
+  constexpr uint64_t kLooked = 64;
+  constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t print = static_cast<uint64_t>(board.pid.load(std::memory_order_relaxed));
+  const auto add = [&print](uint64_t value) { print = (print ^ value) * kPrime; };
+  add(board.progress.load(std::memory_order_relaxed));
+  add(static_cast<uint64_t>(board.marked_ns.load(std::memory_order_relaxed)));
+  add(board.num_groups.load(std::memory_order_relaxed));
+  const uint64_t end = board.num_operations.load(std::memory_order_acquire);
+  add(end);
+  for (uint64_t t = end < kLooked ? 0 : end - kLooked; t < end; ++t) {
+    // Without the bit: a program that waits in small turns does nothing else.
+    add(board.operations[t % kBoardOperations].state.load(std::memory_order_relaxed) &
+        ~kAwaitedBit);
+  }
+  return print;
+}
+
 std::optional<BoardSnapshot::Record> ReadRecord(const ProgressBoard& board, uint64_t ticket) {
   const BoardOperation& in = board.operations[ticket % kBoardOperations];
   const uint64_t whole = 2 * ticket + 2;
@@ -82,7 +101,8 @@ std::optional<BoardSnapshot::Record> ReadRecord(const ProgressBoard& board, uint
   out.group = std::min(static_cast<uint16_t>(what >> 48), kUnlistedGroup);
   out.kind = static_cast<OperationKind>(what >> 32 & 0xff);
   out.dtype = UnpackText(static_cast<uint32_t>(what));
-  out.state = static_cast<OperationState>(state & 0xff);
+  out.state = static_cast<OperationState>(state & 0x7f);
+  out.awaited = (state & kAwaitedBit) != 0;
   out.sequence = in.sequence.load(std::memory_order_acquire);
   out.bytes = in.bytes.load(std::memory_order_acquire);
   out.peer = static_cast<int>(in.peer.load(std::memory_order_acquire));

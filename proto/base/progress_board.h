@@ -1,6 +1,6 @@
 // The progress board: what one worker does, in memory that it shares with its agent.
 //
-// A file of a fixed layout, made by the agent (agent/process/board_file.h), named by MUSTER_BOARD,
+// Memory of a fixed layout, made by the agent (agent/process/board_memory.h), named by MUSTER_BOARD,
 // and mapped by the worker (worker_runtime/comm/operation_ring.h). It holds atomics and no
 // pointers, so that the agent reads it while the worker runs, hangs or is dead. Marking takes no
 // lock and no system call.
@@ -37,6 +37,7 @@ enum class Phase : uint8_t {
   kSave,
   kLoad,
   kIdle,
+  kEvaluate,
 };
 absl::string_view ToString(Phase phase);
 
@@ -57,7 +58,7 @@ enum class OperationState : uint8_t { kIssued, kStarted, kDone, kFailed };
 absl::string_view ToString(OperationState state);
 
 inline constexpr uint64_t kBoardMagic = 0x6472616f4273754d;  // "MusBoard"
-inline constexpr uint32_t kBoardVersion = 1;
+inline constexpr uint32_t kBoardVersion = 2;
 inline constexpr int kBoardGroups = 64;
 inline constexpr int kBoardOperations = 4096;
 inline constexpr int kBoardGroupNameBytes = 40;
@@ -72,12 +73,13 @@ struct BoardHeader {
   uint64_t board_bytes = 0;
 };
 
-// One communicator. Written once, except for `num_issued`.
+// One communicator. Written once, except for `num_issued`. Groups of one job that share a name have
+// different ids; the members of one have the same.
 struct BoardGroup {
   std::atomic<uint32_t> is_written;  // 1 once the rest may be read
   std::atomic<int32_t> rank;
   std::atomic<int32_t> size;
-  uint32_t reserved;
+  std::atomic<uint32_t> id;
   std::atomic<int64_t> num_issued;                           // collectives that were called so far
   std::array<std::atomic<char>, kBoardGroupNameBytes> name;  // ends at a NUL
 };
@@ -87,7 +89,7 @@ struct BoardOperation {
   // 2 * ticket + 1 while being written, 2 * ticket + 2 when whole. Tickets count operations from 0.
   std::atomic<uint64_t> stamp;
   std::atomic<uint64_t> what;   // group << 48 | kind << 32 | the dtype's name, first letter lowest
-  std::atomic<uint64_t> state;  // ticket << 8 | OperationState
+  std::atomic<uint64_t> state;  // ticket << 8 | is awaited << 7 | OperationState
   std::atomic<int64_t> sequence;
   std::atomic<int64_t> bytes;  // of one block
   std::atomic<int64_t> peer;   // the root or the other rank; -1: none
@@ -105,6 +107,7 @@ struct ProgressBoard {
   uint32_t reserved;
   std::atomic<uint64_t> progress;    // (step + 1) << 8 | phase; 0: nothing was marked
   std::atomic<int64_t> marked_ns;    // when `progress` was
+  std::atomic<int64_t> num_steps;    // that were marked, one after the other
   std::atomic<uint32_t> num_groups;  // that asked for a place; may exceed the table
   uint32_t reserved2;
   std::atomic<uint64_t> num_operations;  // that were ever recorded
@@ -131,6 +134,7 @@ absl::StatusOr<const ProgressBoard*> AsBoard(absl::Span<const std::byte> bytes);
 struct BoardSnapshot {
   struct Group {
     std::string name;
+    uint32_t id = 0;
     int rank = 0;
     int size = 0;
     int64_t num_issued = 0;
@@ -141,6 +145,7 @@ struct BoardSnapshot {
     OperationKind kind = OperationKind::kBarrier;
     std::string dtype;
     OperationState state = OperationState::kIssued;
+    bool awaited = false;  // a thread of the program waits for its end
     int64_t sequence = 0;
     int64_t bytes = 0;
     int peer = -1;
@@ -155,6 +160,12 @@ struct BoardSnapshot {
   std::vector<Group> groups;       // by index; of one being added just now, without its name
   std::vector<Record> operations;  // oldest first, at most kBoardOperations
 };
+
+inline constexpr uint64_t kAwaitedBit = 0x80;  // of BoardOperation::state
+
+// A number that changes with everything that the worker writes, but for records older than its last
+// 64. Cheap: for looking often.
+uint64_t FingerprintOf(const ProgressBoard& board);
 
 // One record, for who keeps a ticket; nothing if it has been replaced, is being written, or is
 // none.

@@ -172,6 +172,7 @@ absl::Status CheckTimes(const JobSpec& spec) {
                             absl::FormatDuration(spec.lease.margin), " together"));
   }
   MUSTER_RETURN_IF_ERROR(CheckDuration("shutdown_timeout", spec.shutdown_timeout, kZeroAllowed));
+  MUSTER_RETURN_IF_ERROR(CheckDuration("hang_timeout", spec.hang_timeout, false));
   if (!(spec.monitor_interval_s > 0) || !std::isfinite(spec.monitor_interval_s)) {
     return Bad("monitor_interval", spec.monitor_interval_s, "expected seconds, more than 0");
   }
@@ -257,6 +258,11 @@ absl::Status JobSpec::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckEndings(*this));
   if (program.name.empty()) return absl::InvalidArgumentError("no script was given");
   return CheckLogs(logs);
+}
+
+WatchMode EffectiveWatch(const JobSpec& spec) {
+  if (spec.watch != WatchMode::kAuto) return spec.watch;
+  return spec.max_restarts > 0 ? WatchMode::kRestart : WatchMode::kReport;
 }
 
 std::vector<int> HandledSignals(const JobSpec& spec) {

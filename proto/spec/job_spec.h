@@ -108,6 +108,14 @@ struct PortRange {
   friend bool operator==(const PortRange&, const PortRange&) = default;
 };
 
+// --watch: what follows when workers hang.
+enum class WatchMode {
+  kAuto,     // kRestart where --max_restarts allows one, else kReport
+  kOff,      // nobody looks
+  kReport,   // it is said
+  kRestart,  // and the attempt is ended, as by a failure
+};
+
 struct JobSpec {
   // Who.
   std::string run_id = "none";
@@ -142,8 +150,10 @@ struct JobSpec {
   int max_restarts = 0;
   ScaleUp scale_up = ScaleUp::kNow;
   absl::Duration shutdown_timeout = absl::Seconds(30);
-  std::vector<int> signals_to_handle;  // signal numbers; empty: see HandledSignals
-  double monitor_interval_s = 0.1;     // accepted for compatibility; exits are seen at once
+  WatchMode watch = WatchMode::kAuto;
+  absl::Duration hang_timeout = absl::Seconds(600);  // silence of a step that is a hang
+  std::vector<int> signals_to_handle;                // signal numbers; empty: see HandledSignals
+  double monitor_interval_s = 0.1;  // accepted for compatibility; exits are seen at once
 
   // What runs.
   Program program;
@@ -162,6 +172,9 @@ struct JobSpec {
 };
 
 RendezvousSettings MakeRendezvousSettings(const JobSpec& spec);
+
+// `spec.watch` without kAuto.
+WatchMode EffectiveWatch(const JobSpec& spec);
 
 // What ends the job when the launcher gets it: `signals_to_handle`, or the default.
 std::vector<int> HandledSignals(const JobSpec& spec);

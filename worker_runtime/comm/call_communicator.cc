@@ -23,6 +23,13 @@ std::string TypeMismatch(DType input, DType output) {
                       muster::ToString(output));
 }
 
+// FNV-1a, which is the same in every process.
+uint32_t HashOfPath(absl::string_view path) {
+  uint32_t hash = 0x811c9dc5;
+  for (const char c : path) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193;
+  return hash;
+}
+
 bool IsBad(const void* data, int64_t count) {
   return count < 0 || count > kMaxElements || (data == nullptr && count > 0);
 }
@@ -57,7 +64,10 @@ void Call::Finish(absl::Status status) const {
 
 CallCommunicator::CallCommunicator(Membership membership) : membership_(std::move(membership)) {
   if (membership_.ring != nullptr) {
-    ring_group_ = membership_.ring->AddGroup(membership_.group, membership_.rank, membership_.size);
+    ring_group_ = membership_.ring->AddGroup({.name = membership_.group,
+                                              .id = membership_.group_id,
+                                              .rank = membership_.rank,
+                                              .size = membership_.size});
   }
 }
 
@@ -99,6 +109,7 @@ Work CallCommunicator::Issue(Operation operation, std::vector<const void*> input
   if (membership_.ring != nullptr) {
     call.ring = membership_.ring;
     call.ticket = membership_.ring->Record(ring_group_, operation, chain_, now);
+    call.completion->ShowWaits(call.ring, call.ticket);
   }
   Work work(call.completion);
   Start(std::move(call));
@@ -254,7 +265,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> CallCommunicator::Split(std::optio
   child.size = static_cast<int>(members.size());
   child.rank =
       static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
-  return MakeChild(std::move(child), members, absl::StrCat("split", split, ".", *color));
+  const std::string path = absl::StrCat("split", split, ".", *color);
+  child.group_id = HashOfPath(absl::StrCat(membership_.group_id, "/", path));
+  return MakeChild(std::move(child), members, path);
 }
 
 }  // namespace muster::comm

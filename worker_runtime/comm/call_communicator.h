@@ -2,6 +2,7 @@
 // hands it on as a value.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@ namespace muster::comm {
 // Who a communicator is.
 struct Membership {
   std::string group = "world";
+  uint32_t group_id = 0;  // tells groups of one name apart, see OperationRing::Group
   int rank = 0;
   int size = 1;
   CommunicatorOptions options;

@@ -22,8 +22,10 @@ void Completion::Finish(absl::Status status) {
 
 absl::Status Completion::Wait(MonoTime deadline) {
   base::MutexLock lock(mu_);
+  if (!done_ && ring_ != nullptr) ring_->SetAwaited(ticket_, true);
   while (!done_ && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
   if (done_) return status_;
+  if (ring_ != nullptr) ring_->SetAwaited(ticket_, false);
   return absl::DeadlineExceededError(absl::StrCat(description_(), " has not finished yet"));
 }
 

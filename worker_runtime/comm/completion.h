@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "proto/base/condition.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
+#include "worker_runtime/comm/operation_ring.h"
 
 namespace muster::comm {
 
@@ -18,6 +20,12 @@ class Completion {
   // `description` makes the message of a waiter that gives up.
   explicit Completion(std::function<std::string()> description)
       : description_(std::move(description)) {}
+
+  // Whoever waits is seen on the progress board. Before anybody can wait.
+  void ShowWaits(std::shared_ptr<OperationRing> ring, OperationRing::Ticket ticket) {
+    ring_ = std::move(ring);
+    ticket_ = ticket;
+  }
 
   // Later calls of the same change nothing.
   void MarkStarted();
@@ -30,7 +38,10 @@ class Completion {
   MonoTime finished_at();
 
  private:
+  // Constant once anybody can wait.
   const std::function<std::string()> description_;
+  std::shared_ptr<OperationRing> ring_;
+  OperationRing::Ticket ticket_ = OperationRing::kNoTicket;
 
   base::Mutex mu_;
   base::Condition changed_;

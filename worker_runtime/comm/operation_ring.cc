@@ -68,7 +68,7 @@ OperationRing::~OperationRing() {
 }
 
 absl::StatusOr<std::unique_ptr<OperationRing>> OperationRing::OpenBoard(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return NamingBoard(path, CannotUse("open"));
   const absl::StatusOr<ProgressBoard*> board = MapBoard(fd.get());
   if (!board.ok()) return NamingBoard(path, board.status());
@@ -78,18 +78,24 @@ absl::StatusOr<std::unique_ptr<OperationRing>> OperationRing::OpenBoard(const st
 void OperationRing::MarkProgress(int64_t step, Phase phase) {
   const uint64_t count = step < 0 ? 0 : static_cast<uint64_t>(step) + 1;
   board_->marked_ns.store(Nanoseconds(MonoNow()), std::memory_order_relaxed);
+  if (count != 0 && count != board_->progress.load(std::memory_order_relaxed) >> 8) {
+    board_->num_steps.fetch_add(1, std::memory_order_relaxed);
+  }
   board_->progress.store(count << 8 | static_cast<uint64_t>(phase), std::memory_order_release);
 }
 
 // A group's fields are readable once is_written is set; the slot is the caller's alone.
-uint16_t OperationRing::AddGroup(absl::string_view name, int rank, int size) {
+uint16_t OperationRing::AddGroup(const Group& added) {
   const uint32_t index = board_->num_groups.fetch_add(1, std::memory_order_acq_rel);
   if (index >= kBoardGroups) return kUnlistedGroup;
   BoardGroup& group = board_->groups[index];
-  group.rank.store(rank, std::memory_order_relaxed);
-  group.size.store(size, std::memory_order_relaxed);
-  const size_t length = std::min<size_t>(name.size(), kBoardGroupNameBytes - 1);
-  for (size_t i = 0; i < length; ++i) group.name[i].store(name[i], std::memory_order_relaxed);
+  group.id.store(added.id, std::memory_order_relaxed);
+  group.rank.store(added.rank, std::memory_order_relaxed);
+  group.size.store(added.size, std::memory_order_relaxed);
+  const size_t length = std::min<size_t>(added.name.size(), kBoardGroupNameBytes - 1);
+  for (size_t i = 0; i < length; ++i) {
+    group.name[i].store(added.name[i], std::memory_order_relaxed);
+  }
   group.is_written.store(1, std::memory_order_release);
   return static_cast<uint16_t>(index);
 }
@@ -126,8 +132,23 @@ void OperationRing::SetState(Ticket ticket, OperationState state) {
   if (ticket == kNoTicket) return;
   std::atomic<uint64_t>& word = board_->operations[ticket % kBoardOperations].state;
   uint64_t seen = word.load(std::memory_order_relaxed);
+  const bool goes_on = state == OperationState::kStarted;
   while (seen >> 8 == ticket &&
-         !word.compare_exchange_weak(seen, ticket << 8 | static_cast<uint64_t>(state),
+         !word.compare_exchange_weak(
+             seen, ticket << 8 | (goes_on ? seen & kAwaitedBit : 0) | static_cast<uint64_t>(state),
+             std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
+
+void OperationRing::SetAwaited(Ticket ticket, bool awaited) {
+  if (ticket == kNoTicket) return;
+  std::atomic<uint64_t>& word = board_->operations[ticket % kBoardOperations].state;
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  const auto is_pending = [&seen] {
+    return static_cast<OperationState>(seen & ~kAwaitedBit & 0xff) <= OperationState::kStarted;
+  };
+  while (seen >> 8 == ticket && is_pending() &&
+         !word.compare_exchange_weak(seen, awaited ? seen | kAwaitedBit : seen & ~kAwaitedBit,
                                      std::memory_order_release, std::memory_order_relaxed)) {
   }
 }

@@ -35,12 +35,19 @@ class OperationRing {
   // What the program does, and of which step. A negative step: none yet.
   void MarkProgress(int64_t step, Phase phase);
 
-  // The group's index. Names are cut to kBoardGroupNameBytes - 1; groups beyond the table are
-  // kUnlistedGroup.
-  uint16_t AddGroup(absl::string_view name, int rank, int size);
+  struct Group {
+    std::string name;  // cut to kBoardGroupNameBytes - 1
+    uint32_t id = 0;   // the same on all of its ranks, and of no other group of the name
+    int rank = 0;
+    int size = 1;
+  };
+  // The group's index; groups beyond the table are kUnlistedGroup.
+  uint16_t AddGroup(const Group& group);
   // `chain` is the group's hash up to and with this operation, see BoardOperation.
   Ticket Record(uint16_t group, const Operation& operation, uint64_t chain, MonoTime now);
   void SetState(Ticket ticket, OperationState state);
+  // Whether a thread of the program waits for it; forgotten once it has ended.
+  void SetAwaited(Ticket ticket, bool awaited);
 
   // How many records were ever made; the last kBoardOperations of them can be read.
   uint64_t num_records() const { return board_->num_operations.load(std::memory_order_acquire); }

@@ -96,6 +96,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
   }
   comm::BackendRequest request;
   request.membership = {.group = group,
+                        .group_id = static_cast<uint32_t>(count),
                         .rank = rank(),
                         .size = size(),
                         .options = options,

@@ -62,6 +62,8 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
                               "--numa_binding=node",
                               "--signals_to_handle=TERM",
                               "--shutdown_timeout=5",
+                              "--watch=report",
+                              "--hang_timeout=120",
                               "--virtual_local_rank",
                               "--console=rank0",
                               "--fold",
@@ -91,6 +93,8 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
   EXPECT_EQ(spec.numa_binding, NumaBinding::kNode);
   EXPECT_THAT(spec.signals_to_handle, ElementsAre(SIGTERM));
   EXPECT_EQ(spec.shutdown_timeout, absl::Seconds(5));
+  EXPECT_EQ(spec.watch, WatchMode::kReport);
+  EXPECT_EQ(spec.hang_timeout, absl::Seconds(120));
   EXPECT_TRUE(spec.virtual_local_rank);
   EXPECT_EQ(spec.logs.console, ConsoleMode::kRank0);
   EXPECT_TRUE(spec.logs.fold);
@@ -305,6 +309,8 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--redirects=5", "expected 0 (none)"},
       {"--tee=0:9", "expected 0 (none)"},
       {"--shutdown_timeout=-1", "expected 0 or more seconds"},
+      {"--watch=kill", "expected auto, off, report or restart"},
+      {"--hang_timeout=0", "must be longer than 0"},
       {"--rdzv_conf=timeout", "'timeout' is not of the form KEY=VALUE"},
       {"--rdzv_conf=joint=1", "unknown key 'joint'"},
       {"--rdzv_backend=foo", "expected static, c10d or muster"},

@@ -27,7 +27,7 @@ Operation AllReduceAt(int64_t sequence) {
 
 TEST(OperationRing, AnOperationIsReadAsItWasWritten) {
   OperationRing ring;
-  const uint16_t group = ring.AddGroup("dp", 1, 4);
+  const uint16_t group = ring.AddGroup({.name = "dp", .id = 7, .rank = 1, .size = 4});
   const auto ticket = ring.Record(group, AllReduceAt(17), 99, MonoTime::At(absl::Seconds(3)));
   ring.SetState(ticket, OperationState::kDone);
   const auto record = ring.Read(ticket);
@@ -43,10 +43,28 @@ TEST(OperationRing, AnOperationIsReadAsItWasWritten) {
   const BoardSnapshot snapshot = ring.Snapshot();
   ASSERT_EQ(snapshot.groups.size(), 1u);
   EXPECT_EQ(snapshot.groups[0].name, "dp");
+  EXPECT_EQ(snapshot.groups[0].id, 7u);
   EXPECT_EQ(snapshot.groups[0].rank, 1);
   EXPECT_EQ(snapshot.groups[0].size, 4);
   EXPECT_EQ(snapshot.groups[0].num_issued, 18);
   EXPECT_EQ(Describe(snapshot, *record), "all_reduce #17 (group dp, 32 bytes f32), done");
+}
+
+TEST(OperationRing, SaysWhichOperationIsWaitedForUntilItHasEnded) {
+  OperationRing ring;
+  const auto ticket = ring.Record(0, AllReduceAt(0), 0, kNow);
+  EXPECT_FALSE(ring.Read(ticket)->awaited);
+  ring.SetAwaited(ticket, true);
+  ring.SetState(ticket, OperationState::kStarted);
+  EXPECT_TRUE(ring.Read(ticket)->awaited);
+  EXPECT_EQ(ring.Read(ticket)->state, OperationState::kStarted);
+  ring.SetAwaited(ticket, false);
+  EXPECT_FALSE(ring.Read(ticket)->awaited);
+  ring.SetAwaited(ticket, true);
+  ring.SetState(ticket, OperationState::kDone);
+  EXPECT_FALSE(ring.Read(ticket)->awaited);
+  ring.SetAwaited(ticket, true);
+  EXPECT_FALSE(ring.Read(ticket)->awaited) << "it has ended";
 }
 
 TEST(OperationRing, KeepsTheLastRecordsAndSaysThatOlderAreGone) {
@@ -68,9 +86,9 @@ TEST(OperationRing, ALateChangeOfStateDoesNotTouchTheRecordThatCameAfter) {
 
 TEST(OperationRing, LongNamesAreCutAndGroupsBeyondTheTableAreUnlisted) {
   OperationRing ring;
-  EXPECT_EQ(ring.AddGroup(std::string(200, 'x'), 0, 1), 0);
-  for (int i = 1; i < kBoardGroups; ++i) EXPECT_EQ(ring.AddGroup("g", 0, 1), i);
-  EXPECT_EQ(ring.AddGroup("one too many", 0, 1), kUnlistedGroup);
+  EXPECT_EQ(ring.AddGroup({.name = std::string(200, 'x')}), 0);
+  for (int i = 1; i < kBoardGroups; ++i) EXPECT_EQ(ring.AddGroup({.name = "g"}), i);
+  EXPECT_EQ(ring.AddGroup({.name = "one too many"}), kUnlistedGroup);
   const auto ticket = ring.Record(kUnlistedGroup, AllReduceAt(0), 0, kNow);
   const BoardSnapshot snapshot = ring.Snapshot();
   ASSERT_EQ(snapshot.groups.size(), static_cast<size_t>(kBoardGroups));

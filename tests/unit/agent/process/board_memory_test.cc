@@ -1,7 +1,7 @@
-// A worker's progress board from both ends: the agent makes and reads the file, the runtime writes
-// it.
-#include "agent/process/board_file.h"
+// A worker's progress board from both ends: the agent makes and reads it, the runtime writes it.
+#include "agent/process/board_memory.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,6 +12,7 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
@@ -22,7 +23,6 @@ namespace {
 
 using ::muster::comm::OperationRing;
 using ::muster::testing::IsOk;
-using ::muster::testing::ReadFile;
 using ::muster::testing::StatusIs;
 using ::muster::testing::TemporaryDirectory;
 using ::muster::testing::WriteFile;
@@ -30,36 +30,42 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class BoardFile : public ::testing::Test {
- protected:
-  const TemporaryDirectory directory_;
-  const std::string path_ = BoardPath(directory_.path(), Round(3), LocalRank(1));
-};
-
-TEST_F(BoardFile, IsEmptyAndPrivateWhenMade) {
-  ASSERT_THAT(CreateBoard(path_), IsOk());
+TEST(BoardMemory, IsEmptyAndOnNoDiskWhenMade) {
+  const auto board = BoardMemory::Create();
+  ASSERT_THAT(board, IsOk());
   struct stat info {};
-  ASSERT_EQ(::stat((directory_.path() + "/board-3-1").c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  ASSERT_EQ(::stat(board->path().c_str(), &info), 0);
   EXPECT_GE(info.st_blocks * 512, static_cast<off_t>(kBoardBytes)) << "its space is its own";
-  const auto snapshot = ReadBoard(path_);
+  char target[64] = {};
+  ASSERT_GT(::readlink(board->path().c_str(), target, sizeof(target) - 1), 0);
+  EXPECT_STREQ(target, "/memfd:muster-board (deleted)");
+  const auto snapshot = board->Read();
   ASSERT_THAT(snapshot, IsOk());
   EXPECT_EQ(snapshot->pid, 0);
   EXPECT_FALSE(snapshot->step.has_value());
   EXPECT_TRUE(snapshot->operations.empty());
-  EXPECT_THAT(CreateBoard(path_), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(path_)));
 }
 
-TEST_F(BoardFile, IsReadWhileTheWorkerHasItOpen) {
-  ASSERT_THAT(CreateBoard(path_), IsOk());
-  auto board = OperationRing::OpenBoard(path_);
+TEST(BoardMemory, IsReadWhileTheWorkerHasItOpen) {
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
+  auto board = OperationRing::OpenBoard(memory->path());
   ASSERT_THAT(board, IsOk());
+  const uint64_t before = FingerprintOf(memory->board());
   (*board)->MarkProgress(7, Phase::kForward);
-  const auto snapshot = ReadBoard(path_);
+  EXPECT_NE(FingerprintOf(memory->board()), before);
+  const auto snapshot = memory->Read();
   ASSERT_THAT(snapshot, IsOk());
   EXPECT_EQ(snapshot->pid, ::getpid());
   EXPECT_EQ(snapshot->step, 7);
   EXPECT_EQ(snapshot->phase, Phase::kForward);
+}
+
+TEST(BoardMemory, CannotBeCutShortByAWorker) {
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
+  EXPECT_NE(::truncate(memory->path().c_str(), 0), 0);
+  EXPECT_THAT(memory->Read(), IsOk());
 }
 
 // In a child: an all-reduce that is done, and a barrier that the other rank never joins.
@@ -77,16 +83,17 @@ TEST_F(BoardFile, IsReadWhileTheWorkerHasItOpen) {
   ::_exit(5);
 }
 
-TEST_F(BoardFile, ShowsWhatAWorkerThatWasKilledDidLast) {
-  ASSERT_THAT(CreateBoard(path_), IsOk());
+TEST(BoardMemory, ShowsWhatAWorkerThatWasKilledDidLast) {
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
-  if (child == 0) RunWorkerAndDie(path_);
+  if (child == 0) RunWorkerAndDie(memory->path());
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
 
-  const auto snapshot = ReadBoard(path_);
+  const auto snapshot = memory->Read();
   ASSERT_THAT(snapshot, IsOk());
   EXPECT_EQ(snapshot->pid, child);
   EXPECT_EQ(snapshot->step, 41);
@@ -101,40 +108,58 @@ TEST_F(BoardFile, ShowsWhatAWorkerThatWasKilledDidLast) {
   EXPECT_GE(last.issued_at, snapshot->marked_at);
 }
 
-TEST_F(BoardFile, OfAnotherVersionOrSizeIsRefusedByBothEnds) {
-  ASSERT_THAT(CreateBoard(path_), IsOk());
-  std::string bytes = ReadFile(path_);
+// A board of this version as bytes that a test may spoil.
+std::string BoardBytes() {
+  std::string bytes(kBoardBytes, '\0');
+  const BoardHeader header = NewBoardHeader();
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  return bytes;
+}
+
+void Overwrite(const std::string& path, const std::string& bytes) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY));
+  ASSERT_EQ(::pwrite(fd.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+}
+
+TEST(BoardMemory, OfAnotherVersionOrSizeIsRefusedByBothEnds) {
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
+  std::string bytes = BoardBytes();
   const uint32_t later = kBoardVersion + 1;
   std::memcpy(&bytes[offsetof(BoardHeader, version)], &later, sizeof(later));
-  WriteFile(path_, bytes);
-  EXPECT_THAT(OperationRing::OpenBoard(path_),
+  Overwrite(memory->path(), bytes);
+  EXPECT_THAT(OperationRing::OpenBoard(memory->path()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("MUSTER_BOARD=" + path_), HasSubstr("version 2"),
-                             HasSubstr("expected version 1"))));
-  EXPECT_THAT(ReadBoard(path_), StatusIs(absl::StatusCode::kFailedPrecondition));
-  WriteFile(path_, bytes.substr(0, 1000));
-  EXPECT_THAT(OperationRing::OpenBoard(path_),
+                       AllOf(HasSubstr("MUSTER_BOARD=" + memory->path()),
+                             HasSubstr(absl::StrCat("version ", later)),
+                             HasSubstr(absl::StrCat("expected version ", kBoardVersion)))));
+  EXPECT_THAT(memory->Read(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  const TemporaryDirectory directory;
+  WriteFile(directory.File("short"), BoardBytes().substr(0, 1000));
+  EXPECT_THAT(OperationRing::OpenBoard(directory.File("short")),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has 1000 bytes")));
-  EXPECT_THAT(ReadBoard(path_), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST_F(BoardFile, ThatIsNoneOrGoneIsNamed) {
-  WriteFile(path_, std::string(kBoardBytes, 'x'));
-  EXPECT_THAT(OperationRing::OpenBoard(path_),
+TEST(BoardMemory, ThatIsNoneOrGoneIsNamed) {
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
+  Overwrite(memory->path(), std::string(kBoardBytes, 'x'));
+  EXPECT_THAT(OperationRing::OpenBoard(memory->path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no progress board")));
-  EXPECT_THAT(ReadBoard(path_), StatusIs(absl::StatusCode::kInvalidArgument));
-  const std::string gone = directory_.File("gone");
+  EXPECT_THAT(memory->Read(), StatusIs(absl::StatusCode::kInvalidArgument));
+  const std::string gone = "/proc/self/fd/9999";
   EXPECT_THAT(OperationRing::OpenBoard(gone),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("MUSTER_BOARD=" + gone)));
-  EXPECT_THAT(ReadBoard(gone), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(BoardFile, WithGarbageInItIsReadWithoutHarm) {
-  ASSERT_THAT(CreateBoard(path_), IsOk());
-  std::string bytes = ReadFile(path_);
+TEST(BoardMemory, WithGarbageInItIsReadWithoutHarm) {
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
+  std::string bytes = BoardBytes();
   for (size_t i = sizeof(BoardHeader); i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 37);
-  WriteFile(path_, bytes);
-  const auto snapshot = ReadBoard(path_);
+  Overwrite(memory->path(), bytes);
+  FingerprintOf(memory->board());
+  const auto snapshot = memory->Read();
   ASSERT_THAT(snapshot, IsOk());
   for (const auto& record : snapshot->operations) {
     EXPECT_LE(record.kind, OperationKind::kRecv);

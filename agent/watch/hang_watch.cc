@@ -1,0 +1,321 @@
+#include "agent/watch/hang_watch.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/watch/native_stacks.h"
+#include "proto/base/mutex.h"
+#include "proto/base/words.h"
+#include "proto/io/log.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr absl::Duration kStackTime = absl::Seconds(8);  // for all ranks together
+
+// On a thread of its own.
+void ReadStacksOfRanks(Incident& incident) {
+  const MonoTime deadline = MonoNow() + kStackTime;
+  for (RankReport& rank : incident.ranks) {
+    if (rank.pid == 0) {
+      rank.no_frames = "it has ended";
+      continue;
+    }
+    if (MonoNow() >= deadline) {
+      rank.no_frames = "no time was left";
+      continue;
+    }
+    auto stacks = ReadStacks(rank.pid, deadline);
+    if (stacks.ok()) {
+      rank.frames = std::move(stacks->front().frames);
+    } else {
+      rank.no_frames = std::string(stacks.status().message());
+    }
+  }
+}
+
+}  // namespace
+
+// Each report replaces the one before, whole or not at all. Written by threads of their own: what
+// hangs may be the disk.
+struct HangWatch::ReportFile {
+  base::Mutex mu;
+  int num_written ABSL_GUARDED_BY(mu) = 0;
+
+  void Write(int number, const std::string& path, const std::string& text) {
+    base::MutexLock lock(mu);
+    if (number <= num_written) return;
+    num_written = number;
+    const std::string unfinished = path + ".part";
+    std::ofstream file(unfinished, std::ios::binary);
+    file << text;
+    file.close();
+    if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
+      std::remove(unfinished.c_str());
+    }
+  }
+};
+
+namespace {
+
+std::string Describe(const WatchedRank& rank) {
+  return absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
+                      PhaseInWords(rank.board.phase, rank.board.step), ", ", rank.doing,
+                      ", silent for ", muster::InWords(rank.silent_for));
+}
+
+bool IsInAStep(const std::vector<verdict::Pulse>& pulses) {
+  return std::any_of(pulses.begin(), pulses.end(), [](const verdict::Pulse& pulse) {
+    return pulse.is_told && (pulse.num_steps > 0 || pulse.has_operations);
+  });
+}
+
+const WatchedRank* Find(const std::vector<WatchedRank>& watched, int rank) {
+  for (const WatchedRank& each : watched) {
+    if (each.rank == rank) return &each;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
+                     std::function<void(int pid, const std::string& why)> end_worker)
+    : options_(std::move(options)),
+      end_worker_(std::move(end_worker)),
+      mailbox_(loop),
+      timer_(loop),
+      core_(options_.hang_timeout),
+      report_file_(std::make_shared<ReportFile>()) {}
+
+HangWatch::~HangWatch() { mailbox_.Close(); }
+
+void HangWatch::StartRound(WatchedRound round) {
+  round_ = std::move(round);
+  workers_.clear();
+  core_.StartRound();
+  interfaces_ = ConnectedInterfaces();
+  is_watching_ = options_.is_on;
+  gathers_evidence_ = false;
+  AddMilestone("started");
+  if (is_watching_) Arm();
+}
+
+void HangWatch::OnSpawned(int local_rank, int pid) { workers_[local_rank] = {.pid = pid}; }
+
+void HangWatch::OnEnded(int local_rank) {
+  workers_[local_rank].has_ended = true;
+  const bool all = std::all_of(workers_.begin(), workers_.end(),
+                               [](const auto& entry) { return entry.second.has_ended; });
+  if (all) AddMilestone("stopped");
+}
+
+void HangWatch::OnStopping() {
+  is_watching_ = false;
+  timer_.cancel();
+}
+
+void HangWatch::Stop() { OnStopping(); }
+
+void HangWatch::Arm() {
+  timer_.expires_after(absl::ToChronoNanoseconds(verdict::kWatchInterval));
+  timer_.async_wait([this](const asio::error_code& error) {
+    if (error || !is_watching_) return;
+    Tick();
+    if (is_watching_) Arm();
+  });
+}
+
+void HangWatch::Tick() {
+  const MonoTime now = MonoNow();
+  const std::vector<verdict::Pulse> pulses = TakePulses();
+  if (incident_ && incident_->round != round_.round && IsInAStep(pulses)) {
+    AddMilestone("first_step");
+    incident_.reset();
+  }
+  if (!core_.Listen(pulses, now) || gathers_evidence_) return;
+  const std::optional<std::vector<WatchedRank>> watched = LookAtAll(now);
+  if (!watched) return;
+  const verdict::Evidence evidence = MakeEvidence(round_.round, round_.world_size, *watched);
+  for (const verdict::WatchEffect& effect : core_.Judge(verdict::Diagnose(evidence))) {
+    std::visit([&](const auto& e) { Perform(e, *watched); }, effect);
+  }
+}
+
+std::vector<verdict::Pulse> HangWatch::TakePulses() const {
+  std::vector<verdict::Pulse> pulses;
+  for (size_t i = 0; i < round_.boards.size(); ++i) {
+    if (!round_.boards[i]) continue;
+    pulses.push_back(MakePulse(round_.first_rank + static_cast<int>(i), round_.boards[i]->board()));
+  }
+  return pulses;
+}
+
+std::optional<std::vector<WatchedRank>> HangWatch::LookAtAll(MonoTime now) {
+  std::vector<WatchedRank> watched;
+  for (auto& [local_rank, worker] : workers_) {
+    watched.push_back(LookAt(local_rank, worker, now));
+    if (worker.look && IsTraced(*worker.look)) return std::nullopt;
+  }
+  return watched;
+}
+
+WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
+  const int rank = round_.first_rank + local_rank;
+  WatchedRank out{.rank = rank,
+                  .pid = worker.has_ended ? 0 : worker.pid,
+                  .node = options_.node,
+                  .silent_for = core_.SilenceOf(rank)};
+  std::optional<ProcessLook> look;
+  if (!worker.has_ended) look = LookAtProcess(worker.pid, now);
+  worker.look_before = std::exchange(worker.look, look);
+  if (!look) {
+    out.life = verdict::Life::kEnded;
+    out.doing = "ended";
+  } else {
+    out.life = look->state == 'T' ? verdict::Life::kStopped : verdict::Life::kRunning;
+    out.doing = InWords(*look, worker.look_before);
+  }
+  const std::vector<std::string> connected = ConnectedInterfaces();
+  for (const std::string& name : interfaces_) {
+    if (!std::binary_search(connected.begin(), connected.end(), name)) {
+      out.fault = absl::StrCat("network interface ", name, " of its node is down");
+    }
+  }
+  const size_t index = static_cast<size_t>(local_rank);
+  if (index >= round_.boards.size() || !round_.boards[index]) {
+    out.life = out.life == verdict::Life::kRunning ? verdict::Life::kUnreachable : out.life;
+    return out;
+  }
+  absl::StatusOr<BoardSnapshot> board = round_.boards[index]->Read();
+  if (board.ok()) out.board = *std::move(board);
+  return out;
+}
+
+void HangWatch::Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched) {
+  constexpr size_t kNamedMax = 4;
+  std::string text = notice.text;
+  const verdict::Diagnosis& diagnosis = notice.diagnosis;
+  const std::vector<int>& ranks =
+      diagnosis.culprits.empty() ? diagnosis.waiting : diagnosis.culprits;
+  for (size_t i = 0; i < std::min(ranks.size(), kNamedMax); ++i) {
+    if (const WatchedRank* rank = Find(watched, ranks[i])) {
+      absl::StrAppend(&text, "; ", Describe(*rank));
+    }
+  }
+  log::Write(log::Level::kWarning, "waiting_ranks", text,
+             {{"run", options_.run_id},
+              {"round", ToString(round_.round)},
+              {"node", options_.node},
+              {"finding", verdict::ToString(diagnosis.finding)}});
+}
+
+void HangWatch::Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>&) {
+  log::Write(
+      log::Level::kInfo, "ranks_go_on", recovery.text,
+      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+}
+
+void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched) {
+  gathers_evidence_ = true;
+  decided_at_ = MonoNow();
+  std::thread([mailbox = mailbox_, this, round = round_.round, pulses = TakePulses(),
+               incident = MakeIncident(verdict, watched)]() mutable {
+    ReadStacksOfRanks(incident);
+    // Runs only while this object lives.
+    mailbox.Post(
+        [this, round, pulses = std::move(pulses), incident = std::move(incident)]() mutable {
+          if (is_watching_ && round == round_.round) OnEvidence(std::move(incident), pulses);
+        });
+  }).detach();
+}
+
+Incident HangWatch::MakeIncident(const verdict::Verdict& verdict,
+                                 const std::vector<WatchedRank>& watched) const {
+  Incident incident{.run_id = options_.run_id,
+                    .node = options_.node,
+                    .round = round_.round,
+                    .restart_count = round_.restart_count,
+                    .decided_at = absl::Now(),
+                    .diagnosis = verdict.diagnosis,
+                    .reason = verdict.reason};
+  const std::vector<int>& culprits = verdict.diagnosis.culprits;
+  for (const WatchedRank& rank : watched) {
+    incident.ranks.push_back({.rank = rank.rank,
+                              .pid = rank.pid,
+                              .phase = PhaseInWords(rank.board.phase, rank.board.step),
+                              .step = rank.board.step,
+                              .silent_for = rank.silent_for,
+                              .doing = rank.doing});
+  }
+  // Those at fault first: time may not be enough for all.
+  std::stable_partition(incident.ranks.begin(), incident.ranks.end(), [&](const RankReport& rank) {
+    return std::find(culprits.begin(), culprits.end(), rank.rank) != culprits.end();
+  });
+  return incident;
+}
+
+// Time has passed: what has moved since is no hang.
+void HangWatch::OnEvidence(Incident incident, const std::vector<verdict::Pulse>& before) {
+  gathers_evidence_ = false;
+  const std::vector<verdict::Pulse> now = TakePulses();
+  for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
+    if (before[i].token == now[i].token) continue;
+    log::Write(
+        log::Level::kInfo, "ranks_go_on",
+        absl::StrCat("it goes on: ", incident.diagnosis.Describe()),
+        {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+    return;
+  }
+  const std::vector<int> pids = options_.ends_workers ? PidsToEnd(incident) : std::vector<int>();
+  incident.action = options_.ends_workers
+                        ? "its worker is ended, and with it this attempt (--watch=restart)"
+                        : "this is only reported (--watch=report); --watch=restart ends the "
+                          "attempt, and starts the next one where --max_restarts allows it";
+  report_path_ = absl::StrCat(options_.report_directory, "/hang_", round_.restart_count, "_",
+                              ++num_reports_, ".json");
+  log::Write(
+      log::Level::kError, "hang",
+      absl::StrCat(InWords(incident), "\n  all of it is in ", report_path_),
+      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+  incident_ = std::move(incident);
+  AddMilestone("reported");
+  const std::string why = absl::StrCat("hang: ", incident_->diagnosis.Describe(), "; ",
+                                       incident_->reason, "; see ", report_path_);
+  for (const int pid : pids) end_worker_(pid, why);
+  if (!options_.ends_workers) incident_.reset();  // nothing follows from it
+}
+
+// Of those at fault; where nobody is, one of those who wait, since the attempt has to end.
+std::vector<int> HangWatch::PidsToEnd(const Incident& incident) const {
+  std::vector<int> pids;
+  const auto add = [&](const std::vector<int>& ranks) {
+    for (const int rank : ranks) {
+      const auto found = workers_.find(rank - round_.first_rank);
+      if (found != workers_.end() && !found->second.has_ended) pids.push_back(found->second.pid);
+    }
+  };
+  add(incident.diagnosis.culprits);
+  if (pids.empty()) add(incident.diagnosis.waiting);
+  return pids;
+}
+
+void HangWatch::AddMilestone(const std::string& what) {
+  if (!incident_) return;
+  incident_->timeline.push_back({what, MonoNow() - decided_at_});
+  WriteReport();
+}
+
+void HangWatch::WriteReport() {
+  std::thread([file = report_file_, number = ++num_writes_, path = report_path_,
+               text = ToJson(*incident_)] {
+    file->Write(number, path, text);
+  }).detach();
+}
+
+}  // namespace muster::agent

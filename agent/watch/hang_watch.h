@@ -1,0 +1,114 @@
+// Watches the workers of this node for hangs: reads their progress boards every second, gives notice
+// of who is waited for, and at a verdict gathers evidence, writes the report and ends the workers at
+// fault, if it may. What silence means is decided by rendezvous/verdict/hang_watch_core.h.
+//
+// Of ranks on other nodes nothing is known here: where the waiting leads to them, it is said, and
+// never judged.
+//
+// Evidence comes before any signal, and is read on a thread of its own, since looking into a process
+// can block; the loop does not wait for it.
+//
+// One event loop, loop thread only.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "agent/process/board_memory.h"
+#include "agent/watch/board_evidence.h"
+#include "agent/watch/incident.h"
+#include "agent/watch/process_look.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+#include "proto/io/loop_mailbox.h"
+#include "rendezvous/verdict/hang_watch_core.h"
+
+namespace muster::agent {
+
+struct HangWatchOptions {
+  bool is_on = true;
+  bool ends_workers = false;  // at a verdict; else it is only reported
+  absl::Duration hang_timeout = absl::Minutes(10);
+  std::string run_id;
+  std::string node;
+  std::string report_directory;
+};
+
+// Of one round.
+struct WatchedRound {
+  Round round;
+  int restart_count = 0;
+  int first_rank = 0;
+  int world_size = 1;
+  std::vector<std::optional<BoardMemory>> boards;  // by local rank; nothing: could not be made
+};
+
+class HangWatch {
+ public:
+  // `end_worker` ends a worker by SIGKILL; `why` is for its failure.
+  HangWatch(asio::io_context& loop, HangWatchOptions options,
+            std::function<void(int pid, const std::string& why)> end_worker);
+  ~HangWatch();
+
+  void StartRound(WatchedRound round);
+  void OnSpawned(int local_rank, int pid);
+  void OnEnded(int local_rank);
+  // The workers are being stopped: from now on their silence means nothing.
+  void OnStopping();
+  void Stop();
+  // A report lies in the report directory.
+  bool HasWritten() const { return num_reports_ > 0; }
+
+ private:
+  struct ReportFile;
+  struct Worker {
+    int pid = 0;
+    bool has_ended = false;
+    std::optional<ProcessLook> look;  // the last one
+    std::optional<ProcessLook> look_before;
+  };
+
+  void Arm();
+  void Tick();
+  std::vector<verdict::Pulse> TakePulses() const;
+  // By rank; nothing if a debugger holds one of them, since time means nothing then.
+  std::optional<std::vector<WatchedRank>> LookAtAll(MonoTime now);
+  WatchedRank LookAt(int local_rank, Worker& worker, MonoTime now);
+  void Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched);
+  void Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>& watched);
+  void Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched);
+  Incident MakeIncident(const verdict::Verdict& verdict,
+                        const std::vector<WatchedRank>& watched) const;
+  void OnEvidence(Incident incident, const std::vector<verdict::Pulse>& before);
+  std::vector<int> PidsToEnd(const Incident& incident) const;
+  void AddMilestone(const std::string& what);
+  void WriteReport();
+
+  // Constant after construction.
+  const HangWatchOptions options_;
+  const std::function<void(int pid, const std::string& why)> end_worker_;
+
+  // Loop thread only.
+  const LoopMailbox mailbox_;
+  asio::steady_timer timer_;
+  verdict::HangWatchCore core_;
+  WatchedRound round_;
+  absl::btree_map<int, Worker> workers_;  // by local rank
+  std::vector<std::string> interfaces_;   // that were connected when the round began
+  bool is_watching_ = false;
+  bool gathers_evidence_ = false;
+  // The last hang, until its ranks are back in a step.
+  std::optional<Incident> incident_;
+  MonoTime decided_at_;
+  std::string report_path_;
+  int num_reports_ = 0;
+  int num_writes_ = 0;
+  const std::shared_ptr<ReportFile> report_file_;  // with threads that may outlive this object
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,148 @@
+#include "agent/watch/incident.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "proto/base/words.h"
+
+namespace muster::agent {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kFramesInWords = 4;
+constexpr size_t kRanksInWords = 8;
+
+bool IsCulprit(const Incident& incident, int rank) {
+  const std::vector<int>& culprits = incident.diagnosis.culprits;
+  return std::find(culprits.begin(), culprits.end(), rank) != culprits.end();
+}
+
+// A function's name without what it was made for: arguments and those of templates.
+std::string ShortName(const std::string& frame) {
+  if (absl::StartsWith(frame, "? in ")) return frame;
+  std::string name;
+  int depth = 0;
+  for (size_t i = 0; i < frame.size(); ++i) {
+    if (absl::StartsWith(absl::string_view(frame).substr(i), "(anonymous namespace)")) {
+      i += std::strlen("(anonymous namespace)::") - 1;
+      continue;
+    }
+    const char c = frame[i];
+    if (c == '(' && depth == 0) break;
+    depth += (c == '<') - (c == '>');
+    if (depth == 0 && c != '>') name.push_back(c);
+  }
+  // A template's name comes with what it returns.
+  const size_t space = name.rfind(' ');
+  return space == std::string::npos || space + 1 == name.size() ? name : name.substr(space + 1);
+}
+
+// What libraries put between the program and the kernel tells nobody anything.
+std::vector<std::string> TellingFrames(const std::vector<std::string>& frames) {
+  constexpr absl::string_view kUntelling[] = {"? in ",  "std::",   "absl::", "pthread_", "__",
+                                              "clock_", "syscall", "Absl",   "_start",   "main"};
+  std::vector<std::string> telling;
+  for (const bool all : {false, true}) {
+    for (const std::string& frame : frames) {
+      const std::string name = ShortName(frame);
+      const bool tells = all || std::none_of(std::begin(kUntelling), std::end(kUntelling),
+                                             [&](absl::string_view prefix) {
+                                               return absl::StartsWith(name, prefix);
+                                             });
+      if (tells && telling.size() < kFramesInWords) telling.push_back(name);
+    }
+    if (!telling.empty()) break;
+  }
+  return telling;
+}
+
+}  // namespace
+
+std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks) {
+  std::map<std::vector<std::string>, std::vector<int>> by_frames;
+  for (const RankReport& rank : ranks) {
+    if (!rank.frames.empty()) by_frames[rank.frames].push_back(rank.rank);
+  }
+  std::vector<StackGroup> groups;
+  for (auto& [frames, members] : by_frames) groups.push_back({std::move(members), frames});
+  std::stable_sort(groups.begin(), groups.end(), [](const StackGroup& a, const StackGroup& b) {
+    return a.ranks.size() > b.ranks.size();
+  });
+  return groups;
+}
+
+std::string InWords(const Incident& incident) {
+  std::string text = absl::StrCat("hang: ", incident.diagnosis.Describe(), "; ", incident.reason);
+  size_t named = 0;
+  for (const bool culprits : {true, false}) {
+    for (const RankReport& rank : incident.ranks) {
+      if (IsCulprit(incident, rank.rank) != culprits || named == kRanksInWords) continue;
+      ++named;
+      absl::StrAppend(&text, "\n  rank ", rank.rank, " (pid ", rank.pid, ") ", rank.phase,
+                      rank.doing.empty() ? "" : ", ", rank.doing, ", silent for ",
+                      muster::InWords(rank.silent_for));
+    }
+  }
+  for (const StackGroup& group : MergeStacks(incident.ranks)) {
+    absl::StrAppend(&text, "\n  ", verdict::RanksInWords(group.ranks), " in ",
+                    absl::StrJoin(TellingFrames(group.frames), " < "));
+  }
+  absl::StrAppend(&text, "\n  ", incident.action);
+  return text;
+}
+
+std::string ToJson(const Incident& incident) {
+  const verdict::Diagnosis& diagnosis = incident.diagnosis;
+  Json json = {
+      {"kind", "hang"},
+      {"run_id", incident.run_id},
+      {"node", incident.node},
+      {"round", incident.round.value()},
+      {"restart_count", incident.restart_count},
+      {"decided_at", absl::FormatTime(absl::RFC3339_sec, incident.decided_at, absl::UTCTimeZone())},
+      {"text", diagnosis.Describe()},
+      {"reason", incident.reason},
+      {"action", incident.action}};
+  Json& verdict = json["verdict"];
+  verdict = {{"finding", verdict::ToString(diagnosis.finding)},
+             {"culprits", diagnosis.culprits},
+             {"waiting", diagnosis.waiting},
+             {"confidence", diagnosis.confidence},
+             {"path", diagnosis.path},
+             {"spoke_for_it", diagnosis.spoke_for_it}};
+  if (diagnosis.operation) {
+    const verdict::Operation& op = *diagnosis.operation;
+    verdict["operation"] = {{"group", diagnosis.group}, {"kind", ToString(op.kind)},
+                            {"sequence", op.sequence},  {"bytes", op.bytes},
+                            {"dtype", op.dtype},        {"peer", op.peer}};
+  }
+  json["ranks"] = Json::array();
+  for (const RankReport& rank : incident.ranks) {
+    Json entry = {{"rank", rank.rank},
+                  {"pid", rank.pid},
+                  {"phase", rank.phase},
+                  {"silent_s", absl::ToDoubleSeconds(rank.silent_for)},
+                  {"doing", rank.doing}};
+    if (rank.step) entry["step"] = *rank.step;
+    if (!rank.no_frames.empty()) entry["no_stack"] = rank.no_frames;
+    json["ranks"].push_back(std::move(entry));
+  }
+  json["stacks"] = Json::array();
+  for (const StackGroup& group : MergeStacks(incident.ranks)) {
+    json["stacks"].push_back({{"ranks", group.ranks}, {"frames", group.frames}});
+  }
+  json["timeline_ms"] = Json::object();
+  for (const Incident::Milestone& milestone : incident.timeline) {
+    json["timeline_ms"][milestone.what] = absl::ToInt64Milliseconds(milestone.after);
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace muster::agent

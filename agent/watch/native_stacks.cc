@@ -1,0 +1,116 @@
+#include "agent/watch/native_stacks.h"
+
+#include <cxxabi.h>
+#include <dirent.h>
+#include <elfutils/libdwfl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "agent/watch/process_look.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr size_t kFramesMax = 48;
+constexpr size_t kThreadsMax = 32;
+constexpr size_t kNameBytesMax = 160;
+
+// Unwinding needs the loaded files alone; searching for debug information could mean the network.
+int NoDebugInfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word,
+                char**) {
+  return -1;
+}
+
+std::string Demangled(const char* name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> plain(
+      abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
+  std::string text = status == 0 ? plain.get() : name;
+  if (text.size() > kNameBytesMax) text = text.substr(0, kNameBytesMax) + "...";
+  return text;
+}
+
+std::string NameOf(Dwfl* dwfl, Dwarf_Addr address) {
+  Dwfl_Module* module = dwfl_addrmodule(dwfl, address);
+  if (module == nullptr) return "?";
+  if (const char* name = dwfl_module_addrname(module, address); name != nullptr) {
+    return Demangled(name);
+  }
+  const char* file =
+      dwfl_module_info(module, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
+  std::string path = file == nullptr ? "?" : file;
+  return absl::StrCat("? in ", path.substr(path.rfind('/') + 1));
+}
+
+struct Walk {
+  Dwfl* dwfl = nullptr;
+  MonoTime deadline;
+  std::vector<ThreadStack> threads;
+};
+
+int TakeFrame(Dwfl_Frame* frame, void* argument) {
+  Walk& walk = *static_cast<Walk*>(argument);
+  Dwarf_Addr address = 0;
+  bool is_call_site = false;
+  if (!dwfl_frame_pc(frame, &address, &is_call_site)) return DWARF_CB_ABORT;
+  // A return address lies behind the call.
+  Frames& frames = walk.threads.back().frames;
+  frames.push_back(NameOf(walk.dwfl, is_call_site ? address : address - 1));
+  return frames.size() < kFramesMax && MonoNow() < walk.deadline ? DWARF_CB_OK : DWARF_CB_ABORT;
+}
+
+int TakeThread(Dwfl_Thread* thread, void* argument) {
+  Walk& walk = *static_cast<Walk*>(argument);
+  if (walk.threads.size() >= kThreadsMax || MonoNow() >= walk.deadline) return DWARF_CB_ABORT;
+  walk.threads.push_back({.thread = dwfl_thread_tid(thread)});
+  dwfl_thread_getframes(thread, TakeFrame, argument);
+  if (walk.threads.back().frames.empty()) walk.threads.pop_back();
+  return DWARF_CB_OK;
+}
+
+// A thread in state D does not stop for ptrace before the kernel lets it go.
+bool HasUninterruptibleThread(pid_t pid) {
+  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(tasks.c_str()), &closedir);
+  if (directory == nullptr) return false;
+  while (const dirent* entry = readdir(directory.get())) {
+    int thread = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &thread)) continue;
+    const auto look = LookAtProcess(thread, MonoTime(), tasks);
+    if (look && look->state == 'D') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ThreadStack>> ReadStacks(pid_t pid, MonoTime deadline) {
+  if (HasUninterruptibleThread(pid)) {
+    return absl::UnavailableError("it is in uninterruptible sleep");
+  }
+  const Dwfl_Callbacks callbacks = {.find_elf = dwfl_linux_proc_find_elf,
+                                    .find_debuginfo = NoDebugInfo};
+  const std::unique_ptr<Dwfl, decltype(&dwfl_end)> dwfl(dwfl_begin(&callbacks), &dwfl_end);
+  if (dwfl == nullptr) return absl::UnavailableError(dwfl_errmsg(-1));
+  dwfl_report_begin(dwfl.get());
+  if (dwfl_linux_proc_report(dwfl.get(), pid) != 0 ||
+      dwfl_report_end(dwfl.get(), nullptr, nullptr) != 0 ||
+      dwfl_linux_proc_attach(dwfl.get(), pid, /*assume_ptrace_stopped=*/false) != 0) {
+    const char* why = dwfl_errmsg(-1);
+    return absl::UnavailableError(why == nullptr ? "it cannot be looked into" : why);
+  }
+  Walk walk{.dwfl = dwfl.get(), .deadline = deadline};
+  dwfl_getthreads(dwfl.get(), TakeThread, &walk);
+  if (walk.threads.empty()) return absl::UnavailableError("none of its threads could be read");
+  std::stable_sort(walk.threads.begin(), walk.threads.end(),
+                   [pid](const ThreadStack& a, const ThreadStack& b) {
+                     return (a.thread == pid) > (b.thread == pid);
+                   });
+  return walk.threads;
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,42 @@
+// What a process looks like from outside: its state, and what its main thread waits for in the
+// kernel. Works whatever the process does, and disturbs it in nothing.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/base/mono_time.h"
+
+namespace muster::agent {
+
+struct ProcessLook {
+  char state = '?';          // of proc(5); 't': held by a debugger
+  std::string wait_channel;  // empty: not known, or it runs
+  int64_t syscall = -1;      // number; -1: not known, or in none
+  int64_t cpu_ticks = 0;     // of all its threads, so far
+  MonoTime at;
+};
+
+// Nothing if there is no such process.
+std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now,
+                                         const std::string& proc = "/proc");
+
+// "asleep (hrtimer_nanosleep)", "computing (98 % of a core)", "stopped by a signal". `before` is an
+// earlier look at the same process, if there is one.
+//
+// Threads: pure.
+std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& before);
+
+// Whether a debugger holds it.
+inline bool IsTraced(const ProcessLook& look) { return look.state == 't'; }
+
+// Network interfaces that carry traffic to other machines.
+std::vector<std::string> ConnectedInterfaces();
+
+}  // namespace muster::agent

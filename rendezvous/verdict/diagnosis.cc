@@ -1,0 +1,591 @@
+#include "rendezvous/verdict/diagnosis.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/verdict/wait_graph.h"
+
+namespace muster::verdict {
+namespace {
+
+constexpr double kMinorityConfidence = 0.95;
+constexpr double kTieConfidence = 0.5;
+// From this share of unheard ranks on it is the network that has a fault, not the ranks.
+constexpr double kPartitionShare = 0.5;
+
+// What ranks must agree on about one operation.
+using Signature = std::tuple<OperationKind, std::string, int64_t, int, uint64_t>;
+Signature SignatureOf(const Operation& op) {
+  return {op.kind, op.dtype, op.bytes, op.peer, op.chain};
+}
+
+// A group in which somebody waits.
+struct Stall {
+  int group = 0;
+  int64_t oldest = 0;        // sequence of the oldest that is pending anywhere
+  int64_t awaited = 0;       // of the oldest that a rank waits for; else as `oldest`
+  std::vector<int> waiting;  // indices into the evidence's ranks
+  std::vector<int> missing;  // have not called it
+  std::vector<int> queued;   // have called it, but it has not been started there
+  bool has_unseen_members = false;
+  std::optional<Operation> operation;  // the first that is missing, as a waiting rank called it
+};
+
+struct Mismatch {
+  int group = 0;
+  Operation operation;
+  std::vector<int> culprits;  // indices
+  std::vector<int> others;
+  bool is_tie = false;
+  bool is_earlier = false;  // the operation itself agrees, what came before does not
+  std::string words;
+};
+
+const Operation* FindCollective(const GroupRecord& record, int64_t sequence) {
+  for (const Operation& op : record.operations) {
+    if (op.is_collective() && op.sequence == sequence) return &op;
+  }
+  return nullptr;
+}
+
+const Operation* OldestPending(const GroupRecord& record, bool only_awaited = false) {
+  const Operation* oldest = nullptr;
+  for (const Operation& op : record.operations) {
+    if (!op.is_collective() || !op.is_pending() || (only_awaited && !op.awaited)) continue;
+    if (oldest == nullptr || op.sequence < oldest->sequence) oldest = &op;
+  }
+  return oldest;
+}
+
+class Detective {
+ public:
+  explicit Detective(const Evidence& evidence) : evidence_(evidence) {
+    for (int i = 0; i < static_cast<int>(evidence.ranks.size()); ++i) {
+      const RankEvidence& rank = evidence.ranks[i];
+      if (rank.round == evidence.round) index_of_rank_.emplace(rank.rank, i);
+    }
+    by_group_.resize(evidence.groups.size());
+    for (const auto& [rank, i] : index_of_rank_) {
+      if (evidence.ranks[i].life == Life::kUnreachable) continue;
+      for (const GroupRecord& record : evidence.ranks[i].groups) {
+        if (record.group >= 0 && record.group < static_cast<int>(by_group_.size())) {
+          by_group_[record.group].emplace_back(i, &record);
+        }
+      }
+    }
+  }
+
+  Diagnosis Solve() {
+    FindStalls();
+    if (stalls_.empty() && !HasPendingTransfer()) return {};
+    if (IsPartitioned()) return OutOfSight();
+    FindMismatches();
+    BuildGraph();
+    return Choose();
+  }
+
+ private:
+  // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight.
+  int NodeOfStall(int stall) const { return static_cast<int>(evidence_.ranks.size()) + stall; }
+  int NodeOfUnseen() const { return static_cast<int>(evidence_.ranks.size() + stalls_.size()); }
+
+  const RankEvidence& rank(int index) const { return evidence_.ranks[index]; }
+
+  bool HasPendingTransfer() const {
+    for (const auto& records : by_group_) {
+      for (const auto& [i, record] : records) {
+        for (const Operation& op : record->operations) {
+          if (!op.is_collective() && op.is_pending()) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  void FindStalls() {
+    stall_of_group_.assign(by_group_.size(), -1);
+    for (int g = 0; g < static_cast<int>(by_group_.size()); ++g) {
+      Stall stall{.group = g};
+      const Operation* oldest = nullptr;
+      const Operation* awaited = nullptr;
+      for (const auto& [i, record] : by_group_[g]) {
+        const Operation* pending = OldestPending(*record);
+        if (pending == nullptr) continue;
+        stall.waiting.push_back(i);
+        if (oldest == nullptr || pending->sequence < oldest->sequence) oldest = pending;
+        const Operation* waits = OldestPending(*record, rank(i).tells_waits);
+        if (waits == nullptr) continue;
+        if (awaited == nullptr || waits->sequence < awaited->sequence) awaited = waits;
+      }
+      if (oldest == nullptr) continue;
+      if (awaited == nullptr) awaited = oldest;
+      stall.oldest = oldest->sequence;
+      stall.awaited = awaited->sequence;
+      stall.operation = *awaited;
+      stall_of_group_[g] = static_cast<int>(stalls_.size());
+      FillMembers(stall);
+      stalls_.push_back(std::move(stall));
+    }
+  }
+
+  void FillMembers(Stall& stall) const {
+    int64_t first_missing = stall.awaited;
+    absl::btree_map<int, const GroupRecord*> records(by_group_[stall.group].begin(),
+                                                     by_group_[stall.group].end());
+    for (const int member : evidence_.groups[stall.group].members) {
+      const auto found = index_of_rank_.find(member);
+      if (found == index_of_rank_.end() || rank(found->second).life == Life::kUnreachable) {
+        stall.has_unseen_members = true;
+        continue;
+      }
+      const auto record = records.find(found->second);
+      const int64_t num_issued = record == records.end() ? 0 : record->second->num_issued;
+      if (num_issued <= stall.awaited) {
+        stall.missing.push_back(found->second);
+        first_missing = std::min(first_missing, std::max(num_issued, stall.oldest));
+        continue;
+      }
+      const Operation* op = FindCollective(*record->second, stall.awaited);
+      if (op != nullptr && op->state == OperationState::kIssued) {
+        stall.queued.push_back(found->second);
+      }
+    }
+    for (const int i : stall.waiting) {
+      const Operation* op = FindCollective(*records.at(i), first_missing);
+      if (op == nullptr) continue;
+      stall.operation = *op;
+      break;
+    }
+  }
+
+  bool IsPartitioned() const {
+    int unseen = 0;
+    for (const auto& [rank_number, i] : index_of_rank_) {
+      if (rank(i).life == Life::kUnreachable) ++unseen;
+    }
+    return unseen > 0 && unseen >= kPartitionShare * static_cast<double>(index_of_rank_.size());
+  }
+
+  // What the members called as the operation that waits, and as the one before it, which those
+  // that have not come yet have in common with the others.
+  void FindMismatches() {
+    for (const Stall& stall : stalls_) {
+      for (const int64_t sequence : {stall.oldest - 1, stall.oldest}) {
+        std::map<Signature, std::vector<int>> classes;
+        std::map<Signature, const Operation*> examples;
+        for (const auto& [i, record] : by_group_[stall.group]) {
+          const Operation* op = FindCollective(*record, sequence);
+          if (op == nullptr) continue;
+          classes[SignatureOf(*op)].push_back(i);
+          examples[SignatureOf(*op)] = op;
+        }
+        if (classes.size() < 2) continue;
+        mismatches_.push_back(JudgeClasses(stall, classes, examples));
+        break;
+      }
+    }
+  }
+
+  // The largest class is right; without one all are suspects.
+  Mismatch JudgeClasses(const Stall& stall, const std::map<Signature, std::vector<int>>& classes,
+                        const std::map<Signature, const Operation*>& examples) const {
+    size_t largest = 0;
+    for (const auto& [signature, members] : classes) largest = std::max(largest, members.size());
+    int num_largest = 0;
+    for (const auto& [signature, members] : classes) num_largest += members.size() == largest;
+    Mismatch out{.group = stall.group, .is_tie = num_largest > 1};
+    const Operation* majority = nullptr;
+    std::vector<std::string> parts;
+    bool same_but_for_chain = true;
+    const Operation* first = examples.begin()->second;
+    for (const auto& [signature, members] : classes) {
+      const Operation* op = examples.at(signature);
+      const bool is_culprit = out.is_tie || members.size() < largest;
+      std::vector<int>& list = is_culprit ? out.culprits : out.others;
+      list.insert(list.end(), members.begin(), members.end());
+      if (!is_culprit) majority = op;
+      same_but_for_chain = same_but_for_chain && op->kind == first->kind &&
+                           op->dtype == first->dtype && op->bytes == first->bytes &&
+                           op->peer == first->peer;
+      parts.push_back(absl::StrCat(RanksInWords(NumbersOf(members)), " called ",
+                                   InWords(*op, evidence_.groups[stall.group].name)));
+    }
+    out.operation = majority == nullptr ? *first : *majority;
+    out.is_earlier = same_but_for_chain;
+    for (const std::string& part : parts) {
+      absl::StrAppend(&out.words, out.words.empty() ? "" : ", ", part);
+    }
+    if (out.is_earlier) {
+      out.words = absl::StrCat("the calls before ",
+                               InWords(out.operation, evidence_.groups[stall.group].name),
+                               " differ between its ranks");
+    }
+    return out;
+  }
+
+  void BuildGraph() {
+    graph_.emplace(NodeOfUnseen() + 1);
+    for (size_t s = 0; s < stalls_.size(); ++s) AddStall(static_cast<int>(s));
+    for (const auto& [number, i] : index_of_rank_) AddWaits(i);
+  }
+
+  void AddStall(int s) {
+    const Stall& stall = stalls_[s];
+    for (const int m : stall.missing) graph_->AddEdge(NodeOfStall(s), m);
+    if (!stall.missing.empty()) return;
+    if (stall.has_unseen_members) {
+      graph_->AddEdge(NodeOfStall(s), NodeOfUnseen());
+      return;
+    }
+    // All have called it: who has not started it is held up by another operation. If nobody has,
+    // each waits for its turn, and that says nothing.
+    if (stall.queued.size() < stall.waiting.size()) {
+      for (const int m : stall.queued) {
+        if (HasPendingElsewhere(m, stall.group)) graph_->AddEdge(NodeOfStall(s), m);
+      }
+    }
+  }
+
+  bool HasPendingElsewhere(int i, int group) const {
+    for (const GroupRecord& record : rank(i).groups) {
+      if (record.group == group) continue;
+      for (const Operation& op : record.operations) {
+        if (op.is_pending()) return true;
+      }
+    }
+    return false;
+  }
+
+  // The operations for which rank `i` waits: those that it says, or its oldest of each group.
+  void AddWaits(int i) {
+    const RankEvidence& from = rank(i);
+    if (from.life != Life::kRunning) return;  // whoever waits for it waits for it alone
+    for (const GroupRecord& record : from.groups) {
+      if (record.group < 0 || record.group >= static_cast<int>(by_group_.size())) continue;
+      const Operation* collective = nullptr;
+      for (const Operation& op : record.operations) {
+        if (!op.is_pending() || (from.tells_waits && !op.awaited)) continue;
+        if (op.is_collective()) {
+          if (collective == nullptr || op.sequence < collective->sequence) collective = &op;
+        } else {
+          AddTransfer(i, record, op);
+        }
+      }
+      if (collective != nullptr) graph_->AddEdge(i, NodeOfStall(stall_of_group_[record.group]));
+    }
+  }
+
+  void AddTransfer(int i, const GroupRecord& record, const Operation& op) {
+    const std::vector<int>& members = evidence_.groups[record.group].members;
+    const int other = op.peer >= 0 && op.peer < static_cast<int>(members.size()) ? members[op.peer]
+                                                                                 : kUnknownRank;
+    const auto found = index_of_rank_.find(other);
+    if (found == index_of_rank_.end() || rank(found->second).life == Life::kUnreachable) {
+      graph_->AddEdge(i, NodeOfUnseen());
+      return;
+    }
+    const int own = RankInGroup(members, rank(i).rank);
+    if (rank(found->second).life == Life::kRunning && HasAnswered(found->second, record, op, own)) {
+      return;  // under way between the two
+    }
+    graph_->AddEdge(i, found->second);
+    transfers_.push_back({i, found->second, record.group, op});
+  }
+
+  static int RankInGroup(const std::vector<int>& members, int number) {
+    const auto found = std::find(members.begin(), members.end(), number);
+    return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+  }
+
+  // Whether the other end of a send or receive has called its side of it.
+  bool HasAnswered(int other, const GroupRecord& record, const Operation& op, int own) const {
+    const OperationKind answer =
+        op.kind == OperationKind::kSend ? OperationKind::kRecv : OperationKind::kSend;
+    for (const GroupRecord& theirs : rank(other).groups) {
+      if (theirs.group != record.group) continue;
+      for (const Operation& candidate : theirs.operations) {
+        if (candidate.kind == answer && candidate.peer == own &&
+            candidate.sequence >= op.sequence) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  std::vector<int> NumbersOf(const std::vector<int>& indices) const {
+    std::vector<int> numbers;
+    for (const int i : indices) {
+      if (i < static_cast<int>(evidence_.ranks.size())) numbers.push_back(rank(i).rank);
+    }
+    std::sort(numbers.begin(), numbers.end());
+    numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+    return numbers;
+  }
+
+  // --- Where the waiting ends
+
+  Diagnosis OutOfSight() const {
+    Diagnosis out{.finding = Finding::kOutOfSight};
+    std::vector<int> waiting;
+    for (const Stall& stall : stalls_) {
+      waiting.insert(waiting.end(), stall.waiting.begin(), stall.waiting.end());
+    }
+    out.waiting = NumbersOf(waiting);
+    if (!stalls_.empty()) SetOperation(out, stalls_.front());
+    out.spoke_for_it.push_back("nothing is heard of the ranks that are waited for");
+    return out;
+  }
+
+  void SetOperation(Diagnosis& out, const Stall& stall) const {
+    out.group = evidence_.groups[stall.group].name;
+    out.operation = stall.operation;
+  }
+
+  Diagnosis OfMismatch(const Mismatch& mismatch) const {
+    Diagnosis out{.finding = Finding::kMismatch, .can_heal = false};
+    out.culprits = NumbersOf(mismatch.culprits);
+    std::vector<bool> waits = graph_->Reach({NodeOfStall(stall_of_group_[mismatch.group])});
+    out.waiting = WaitingAmong(waits, out.culprits);
+    out.group = evidence_.groups[mismatch.group].name;
+    out.operation = mismatch.operation;
+    out.confidence = mismatch.is_tie ? kTieConfidence : kMinorityConfidence;
+    out.spoke_for_it.push_back(mismatch.words);
+    if (mismatch.is_tie) out.spoke_for_it.push_back("no side has a majority");
+    return out;
+  }
+
+  std::vector<int> WaitingAmong(const std::vector<bool>& reaches,
+                                const std::vector<int>& culprits) const {
+    std::vector<int> waiting;
+    for (const auto& [number, i] : index_of_rank_) {
+      if (reaches[i] && !std::binary_search(culprits.begin(), culprits.end(), number)) {
+        waiting.push_back(number);
+      }
+    }
+    return waiting;
+  }
+
+  static Finding FindingOf(const RankEvidence& rank) {
+    if (rank.life == Life::kEnded) return Finding::kEnded;
+    if (rank.life == Life::kStopped) return Finding::kStopped;
+    if (!rank.fault.empty()) return Finding::kFault;
+    if (rank.life == Life::kNoReply) return Finding::kNoReply;
+    return Finding::kNotCalled;
+  }
+
+  static double ScoreOf(Finding finding) {
+    switch (finding) {
+      case Finding::kEnded:
+        return 1.0;
+      case Finding::kStopped:
+      case Finding::kFault:
+        return 0.95;
+      case Finding::kCircle:
+        return 0.9;
+      case Finding::kNoReply:
+        return 0.85;
+      case Finding::kNotCalled:
+        return 0.8;
+      default:
+        return 0.3;
+    }
+  }
+
+  Diagnosis Choose() const {
+    if (!mismatches_.empty()) return OfMismatch(mismatches_.front());
+    Diagnosis best;
+    for (std::vector<int>& end : graph_->Ends()) {
+      Diagnosis candidate = OfEnd(end);
+      if (candidate.confidence > best.confidence || best.finding == Finding::kNobodyWaits) {
+        best = std::move(candidate);
+      } else if (candidate.finding == best.finding && candidate.confidence == best.confidence &&
+                 candidate.finding != Finding::kCircle) {
+        best.culprits.insert(best.culprits.end(), candidate.culprits.begin(),
+                             candidate.culprits.end());
+      }
+    }
+    std::sort(best.culprits.begin(), best.culprits.end());
+    AddWaiting(best);
+    return best;
+  }
+
+  Diagnosis OfEnd(const std::vector<int>& end) const {
+    const int num_ranks = static_cast<int>(evidence_.ranks.size());
+    Diagnosis out;
+    out.culprits = NumbersOf(end);
+    if (out.culprits.size() > 1) {
+      out.finding = Finding::kCircle;
+      out.can_heal = !AllTellWaits(end);
+    } else if (end.front() < num_ranks) {
+      out.finding = FindingOf(rank(end.front()));
+      out.can_heal = out.finding != Finding::kEnded && out.finding != Finding::kStopped;
+    } else if (end.front() == NodeOfUnseen()) {
+      out.finding = Finding::kOutOfSight;
+    } else {
+      OfInside(stalls_[end.front() - num_ranks], out);
+    }
+    out.confidence = ScoreOf(out.finding);
+    return out;
+  }
+
+  bool AllTellWaits(const std::vector<int>& nodes) const {
+    return std::all_of(nodes.begin(), nodes.end(), [this](int node) {
+      return node >= static_cast<int>(evidence_.ranks.size()) || rank(node).tells_waits;
+    });
+  }
+
+  void OfInside(const Stall& stall, Diagnosis& out) const {
+    out.finding = Finding::kInside;
+    SetOperation(out, stall);
+    std::vector<int> faulty;
+    for (const auto& [i, record] : by_group_[stall.group]) {
+      if (!rank(i).fault.empty()) faulty.push_back(i);
+    }
+    if (faulty.empty()) return;
+    out.finding = Finding::kFault;
+    out.culprits = NumbersOf(faulty);
+  }
+
+  // Fills in who waits for the culprits, in what, and by which way.
+  void AddWaiting(Diagnosis& out) const {
+    if (out.finding == Finding::kNobodyWaits) return;
+    std::vector<int> targets;
+    for (const int culprit : out.culprits) targets.push_back(index_of_rank_.at(culprit));
+    if (out.finding == Finding::kOutOfSight) targets.push_back(NodeOfUnseen());
+    if (out.operation) targets.push_back(NodeOfStall(StallNamed(out.group)));
+    out.waiting = WaitingAmong(graph_->Reach(targets), out.culprits);
+    if (!out.operation) SetDirectOperation(out, targets);
+    DescribePath(out, targets);
+    AddReasons(out);
+  }
+
+  int StallNamed(const std::string& group) const {
+    for (size_t s = 0; s < stalls_.size(); ++s) {
+      if (evidence_.groups[stalls_[s].group].name == group) return static_cast<int>(s);
+    }
+    return 0;
+  }
+
+  // The operation that waits for a culprit with no other rank between.
+  void SetDirectOperation(Diagnosis& out, const std::vector<int>& targets) const {
+    const auto is_target = [&](int node) {
+      return std::find(targets.begin(), targets.end(), node) != targets.end();
+    };
+    for (size_t s = 0; s < stalls_.size(); ++s) {
+      for (const int to : graph_->edges_of(NodeOfStall(static_cast<int>(s)))) {
+        if (!is_target(to)) continue;
+        SetOperation(out, stalls_[s]);
+        out.is_direct = stalls_[s].waiting.size() >= out.waiting.size();
+        return;
+      }
+    }
+    for (const Transfer& transfer : transfers_) {
+      if (!is_target(transfer.to)) continue;
+      out.group = evidence_.groups[transfer.group].name;
+      out.operation = transfer.operation;
+      out.is_direct = out.waiting.size() <= 1;
+      return;
+    }
+  }
+
+  // Of the rank that is farthest away, as far as the first few say.
+  void DescribePath(Diagnosis& out, const std::vector<int>& targets) const {
+    constexpr size_t kLooksMax = 16;
+    std::vector<int> longest;
+    const bool is_circle = out.finding == Finding::kCircle;
+    const std::vector<int>& starts = is_circle ? out.culprits : out.waiting;
+    for (size_t k = 0; k < std::min(starts.size(), kLooksMax); ++k) {
+      const int from = index_of_rank_.at(starts[k]);
+      const std::vector<int> path = is_circle ? CircleFrom(from) : graph_->PathTo(from, targets);
+      if (path.size() > longest.size()) longest = path;
+      if (is_circle) break;
+    }
+    for (size_t k = 0; k + 1 < longest.size(); ++k) {
+      if (longest[k] >= static_cast<int>(evidence_.ranks.size())) continue;
+      out.path.push_back(StepInWords(longest, k));
+    }
+  }
+
+  // From a node back to itself.
+  std::vector<int> CircleFrom(int from) const {
+    std::vector<int> shortest;
+    for (const int to : graph_->edges_of(from)) {
+      std::vector<int> path = graph_->PathTo(to, {from});
+      if (path.empty() || (!shortest.empty() && path.size() + 1 >= shortest.size())) continue;
+      path.insert(path.begin(), from);
+      shortest = std::move(path);
+    }
+    return shortest;
+  }
+
+  std::string StepInWords(const std::vector<int>& path, size_t k) const {
+    const int num_ranks = static_cast<int>(evidence_.ranks.size());
+    const int from = path[k];
+    const int next = path[k + 1];
+    if (next == NodeOfUnseen()) {
+      return absl::StrCat("rank ", rank(from).rank, " waits for ranks of which nothing is known");
+    }
+    if (next >= num_ranks) {
+      const Stall& stall = stalls_[next - num_ranks];
+      const std::string what = InWords(*stall.operation, evidence_.groups[stall.group].name);
+      const bool is_last = k + 2 >= path.size() || path[k + 2] == NodeOfUnseen();
+      return is_last ? absl::StrCat("rank ", rank(from).rank, " waits in ", what)
+                     : absl::StrCat("rank ", rank(from).rank, " waits in ", what, " for rank ",
+                                    rank(path[k + 2]).rank);
+    }
+    for (const Transfer& transfer : transfers_) {
+      if (transfer.from != from || transfer.to != next) continue;
+      return absl::StrCat("rank ", rank(from).rank, " waits in ",
+                          InWords(transfer.operation, evidence_.groups[transfer.group].name),
+                          " for rank ", rank(next).rank);
+    }
+    return "";
+  }
+
+  void AddReasons(Diagnosis& out) const {
+    if (out.finding == Finding::kInside) {
+      out.spoke_for_it.push_back("all of its ranks have called it");
+    }
+    if (out.finding == Finding::kOutOfSight) {
+      out.spoke_for_it.push_back("the ranks that are seen here are not the ones waited for");
+    }
+    constexpr size_t kReasonsMax = 8;
+    for (size_t k = 0; k < std::min(out.culprits.size(), kReasonsMax); ++k) {
+      const RankEvidence& culprit = rank(index_of_rank_.at(out.culprits[k]));
+      if (!culprit.fault.empty()) {
+        out.spoke_for_it.push_back(absl::StrCat("rank ", culprit.rank, ": ", culprit.fault));
+      }
+      if (out.finding == Finding::kNotCalled && culprit.tells_waits) {
+        out.spoke_for_it.push_back(
+            absl::StrCat("rank ", culprit.rank, " waits for no operation of its own"));
+      }
+    }
+  }
+
+  struct Transfer {
+    int from;
+    int to;
+    int group;
+    Operation operation;
+  };
+
+  const Evidence& evidence_;
+  absl::btree_map<int, int> index_of_rank_;
+  std::vector<std::vector<std::pair<int, const GroupRecord*>>> by_group_;
+  std::vector<Stall> stalls_;
+  std::vector<int> stall_of_group_;  // -1: nobody waits there
+  std::vector<Mismatch> mismatches_;
+  std::vector<Transfer> transfers_;
+  std::optional<WaitGraph> graph_;
+};
+
+}  // namespace
+
+Diagnosis Diagnose(const Evidence& evidence) { return Detective(evidence).Solve(); }
+
+}  // namespace muster::verdict

@@ -1,0 +1,105 @@
+// How a diagnosis reads.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "rendezvous/verdict/diagnosis.h"
+
+namespace muster::verdict {
+
+std::string ToString(Finding finding) {
+  switch (finding) {
+    case Finding::kNobodyWaits:
+      return "nobody waits";
+    case Finding::kNotCalled:
+      return "not called";
+    case Finding::kMismatch:
+      return "different operations";
+    case Finding::kCircle:
+      return "waiting in a circle";
+    case Finding::kEnded:
+      return "ended";
+    case Finding::kStopped:
+      return "stopped";
+    case Finding::kNoReply:
+      return "no reply";
+    case Finding::kFault:
+      return "fault";
+    case Finding::kInside:
+      return "inside the operation";
+    case Finding::kOutOfSight:
+      return "out of sight";
+  }
+  return "?";
+}
+
+std::string InWords(const Operation& operation, const std::string& group) {
+  std::string peer;
+  if (operation.kind == OperationKind::kSend) peer = absl::StrCat(" to rank ", operation.peer);
+  if (operation.kind == OperationKind::kRecv) peer = absl::StrCat(" from rank ", operation.peer);
+  const std::string size = operation.kind == OperationKind::kBarrier
+                               ? ""
+                               : absl::StrCat(", ", operation.bytes, " bytes ", operation.dtype);
+  return absl::StrCat(ToString(operation.kind), " #", operation.sequence, peer, " (group ", group,
+                      size, ")");
+}
+
+std::string RanksInWords(const std::vector<int>& ranks) {
+  constexpr size_t kRunsMax = 6;
+  std::vector<std::string> runs;
+  size_t named = 0;
+  for (size_t begin = 0; begin < ranks.size() && runs.size() < kRunsMax;) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - begin == 2) --end;  // "0 and 1" reads better than "0-1"
+    runs.push_back(end - begin > 1 ? absl::StrCat(ranks[begin], "-", ranks[end - 1])
+                                   : absl::StrCat(ranks[begin]));
+    named += end - begin;
+    begin = end;
+  }
+  if (named < ranks.size()) runs.push_back(absl::StrCat(ranks.size() - named, " others"));
+  if (ranks.size() <= 1) return absl::StrCat("rank ", absl::StrJoin(runs, ""));
+  const std::string last = runs.back();
+  runs.pop_back();
+  return runs.empty() ? absl::StrCat("ranks ", last)
+                      : absl::StrCat("ranks ", absl::StrJoin(runs, ", "), " and ", last);
+}
+
+std::string Diagnosis::Describe() const {
+  if (finding == Finding::kNobodyWaits) return "no rank waits for another";
+  const std::string what = operation ? verdict::InWords(*operation, group) : "an operation";
+  const std::string who = RanksInWords(culprits);
+  const std::string waiters =
+      waiting.empty()
+          ? ""
+          : absl::StrCat(RanksInWords(waiting), waiting.size() == 1 ? " waits" : " wait");
+  const bool is_one = culprits.size() == 1;
+  const std::string rest = waiters.empty() ? "" : absl::StrCat("; ", waiters);
+  switch (finding) {
+    case Finding::kNotCalled:
+      return absl::StrCat(who, is_one ? " has" : " have", " not called ", what, rest);
+    case Finding::kMismatch:
+      return absl::StrCat("the ranks of group ", group,
+                          " called different things: ", absl::StrJoin(spoke_for_it, "; "));
+    case Finding::kCircle:
+      return absl::StrCat(who, " wait for each other in a circle: ", absl::StrJoin(path, ", "),
+                          rest);
+    case Finding::kEnded:
+      return absl::StrCat(who, is_one ? " has" : " have", " ended without calling ", what, rest);
+    case Finding::kStopped:
+      return absl::StrCat(who, is_one ? " is" : " are",
+                          " stopped by a signal and cannot take part in ", what, rest);
+    case Finding::kNoReply:
+      return absl::StrCat(who, is_one ? " does" : " do", " not answer, and ", what, " waits for it",
+                          rest);
+    case Finding::kFault:
+      return absl::StrCat(what, " does not end: ", absl::StrJoin(spoke_for_it, "; "), rest);
+    case Finding::kInside:
+      return absl::StrCat(what, " has been called by all of its ranks and does not end", rest);
+    default:
+      return absl::StrCat(waiters.empty() ? "ranks wait" : waiters, " in ", what,
+                          " for ranks of which nothing is known here");
+  }
+}
+
+}  // namespace muster::verdict

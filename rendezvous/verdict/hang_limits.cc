@@ -1,0 +1,71 @@
+#include "rendezvous/verdict/hang_limits.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace muster::verdict {
+namespace {
+
+constexpr int64_t kSamplesMin = 30;
+constexpr double kSoftFactor = 3;
+constexpr double kHardFactor = 5;
+constexpr double kBucketGrowth = 1.25;
+constexpr absl::Duration kFirstBucket = absl::Milliseconds(100);
+// Phases that take long by intention: what they may take more than a step.
+constexpr double kLongPhase = 3;
+constexpr absl::Duration kLongPhaseSoft = absl::Minutes(1);
+
+bool IsLong(WatchPhase phase) {
+  return phase == WatchPhase::kStart || phase == WatchPhase::kEvaluation ||
+         phase == WatchPhase::kCheckpoint;
+}
+
+}  // namespace
+
+absl::string_view ToString(WatchPhase phase) {
+  constexpr std::array<absl::string_view, kNumWatchPhases> kNames = {"start", "first step", "step",
+                                                                     "evaluation", "checkpoint"};
+  return kNames[static_cast<size_t>(phase)];
+}
+
+absl::Duration HangLimits::UpperBound(int bucket) {
+  return kFirstBucket * std::pow(kBucketGrowth, bucket);
+}
+
+void HangLimits::Learn(WatchPhase phase, absl::Duration silence) {
+  Histogram& seen = seen_[static_cast<size_t>(phase)];
+  int bucket = 0;
+  while (bucket + 1 < kNumBuckets && UpperBound(bucket) < silence) ++bucket;
+  ++seen.counts[bucket];
+  ++seen.total;
+  seen.longest = std::max(seen.longest, silence);
+}
+
+std::optional<absl::Duration> HangLimits::Usual(WatchPhase phase) const {
+  const Histogram& seen = seen_[static_cast<size_t>(phase)];
+  if (seen.total < kSamplesMin) return std::nullopt;
+  const int64_t above = seen.total / 1000;
+  int64_t left = seen.total;
+  for (int bucket = 0; bucket < kNumBuckets; ++bucket) {
+    left -= seen.counts[bucket];
+    if (left <= above) return UpperBound(bucket);
+  }
+  return seen.longest;
+}
+
+absl::Duration HangLimits::Soft(WatchPhase phase) const {
+  const absl::Duration least = IsLong(phase) ? kLongPhaseSoft : kSoftMin;
+  const std::optional<absl::Duration> usual = Usual(phase);
+  if (!usual) return least;
+  return std::clamp(kSoftFactor * *usual, least, kSoftMax);
+}
+
+absl::Duration HangLimits::Hard(WatchPhase phase) const {
+  const Histogram& seen = seen_[static_cast<size_t>(phase)];
+  const bool is_first = phase == WatchPhase::kFirstStep;
+  const absl::Duration least =
+      IsLong(phase) || is_first ? kLongPhase * hang_timeout_ : hang_timeout_;
+  return std::max(least, kHardFactor * seen.longest);
+}
+
+}  // namespace muster::verdict

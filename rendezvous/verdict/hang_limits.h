@@ -1,0 +1,54 @@
+// How long a rank may be silent: learned per phase from how long ranks were silent before they went
+// on.
+//
+// The soft limit is for a notice, which accuses nobody. The hard one ends workers. What was learned
+// lengthens both and shortens neither below what is set: a thousand quick steps say nothing about the
+// one that waits for a slow disk.
+//
+// Pure.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/base/progress_board.h"
+
+namespace muster::verdict {
+
+enum class WatchPhase { kStart, kFirstStep, kStep, kEvaluation, kCheckpoint };
+inline constexpr int kNumWatchPhases = 5;
+absl::string_view ToString(WatchPhase phase);
+
+class HangLimits {
+ public:
+  static constexpr absl::Duration kSoftMin = absl::Seconds(10);
+  static constexpr absl::Duration kSoftMax = absl::Minutes(10);
+
+  // `hang_timeout` is the hard limit of a step where nothing longer was learned.
+  explicit HangLimits(absl::Duration hang_timeout) : hang_timeout_(hang_timeout) {}
+
+  // A rank was silent for this long in `phase`, and went on.
+  void Learn(WatchPhase phase, absl::Duration silence);
+
+  absl::Duration Soft(WatchPhase phase) const;
+  absl::Duration Hard(WatchPhase phase) const;
+
+ private:
+  // Bounds of buckets grow by a quarter, from a tenth of a second to a day and beyond.
+  static constexpr int kNumBuckets = 64;
+  struct Histogram {
+    std::array<int64_t, kNumBuckets> counts{};
+    int64_t total = 0;
+    absl::Duration longest;
+  };
+  static absl::Duration UpperBound(int bucket);
+  // What 999 of 1000 silences stayed below; nothing while there are too few.
+  std::optional<absl::Duration> Usual(WatchPhase phase) const;
+
+  absl::Duration hang_timeout_;
+  std::array<Histogram, kNumWatchPhases> seen_;
+};
+
+}  // namespace muster::verdict

@@ -1,0 +1,170 @@
+#include "rendezvous/verdict/hang_watch_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::verdict {
+namespace {
+
+// What cannot heal is said as soon as it has been seen this often, over this much silence.
+constexpr int kConfirmations = 3;
+constexpr absl::Duration kSilenceOfTheHopeless = absl::Seconds(5);
+
+std::string Seconds(absl::Duration duration) {
+  return absl::StrCat(std::llround(absl::ToDoubleSeconds(duration)), " s");
+}
+
+std::vector<int> Everyone(const Diagnosis& diagnosis) {
+  std::vector<int> all = diagnosis.culprits;
+  all.insert(all.end(), diagnosis.waiting.begin(), diagnosis.waiting.end());
+  return all;
+}
+
+bool IsGone(const Diagnosis& diagnosis) {
+  return diagnosis.finding == Finding::kEnded || diagnosis.finding == Finding::kStopped;
+}
+
+std::string KeyOf(const Diagnosis& diagnosis) {
+  return absl::StrCat(ToString(diagnosis.finding), " ", diagnosis.group, " ",
+                      diagnosis.operation ? diagnosis.operation->sequence : -1, " ",
+                      absl::StrJoin(diagnosis.culprits, ","));
+}
+
+}  // namespace
+
+void HangWatchCore::StartRound() {
+  ranks_.clear();
+  incident_.reset();
+  last_listened_.reset();
+}
+
+WatchPhase HangWatchCore::PhaseOf(const RankState& state) {
+  const Pulse& pulse = state.pulse;
+  if (pulse.phase == Phase::kSave || pulse.phase == Phase::kLoad) return WatchPhase::kCheckpoint;
+  if (pulse.phase == Phase::kEvaluate) return WatchPhase::kEvaluation;
+  if (pulse.phase == Phase::kStarting) {
+    return pulse.has_operations ? WatchPhase::kStep : WatchPhase::kStart;
+  }
+  return pulse.num_steps > 1 ? WatchPhase::kStep : WatchPhase::kFirstStep;
+}
+
+bool HangWatchCore::Listen(const std::vector<Pulse>& pulses, MonoTime now) {
+  absl::Duration gap;
+  if (last_listened_ && now > *last_listened_) gap = std::min(now - *last_listened_, kGapMax);
+  last_listened_ = now;
+  bool is_silent = false;
+  for (const Pulse& pulse : pulses) {
+    if (!pulse.is_told) continue;
+    Hear(pulse, gap);
+    const absl::Duration silence = ranks_[pulse.rank].silent_for;
+    is_silent = is_silent || silence >= std::min(kSilenceOfTheHopeless, HangLimits::kSoftMin);
+  }
+  return is_silent || incident_.has_value();
+}
+
+void HangWatchCore::Hear(const Pulse& pulse, absl::Duration gap) {
+  const auto [found, is_new] = ranks_.try_emplace(pulse.rank);
+  RankState& state = found->second;
+  if (!is_new && state.pulse.token == pulse.token) {
+    state.silent_for += gap;
+    return;
+  }
+  const WatchPhase before = PhaseOf(state);
+  const absl::Duration silence = std::exchange(state.silent_for, absl::ZeroDuration()) + gap;
+  state.pulse = pulse;
+  if (!is_new && before == PhaseOf(state)) limits_.Learn(before, silence);
+}
+
+absl::Duration HangWatchCore::SilenceOf(int rank) const {
+  const auto found = ranks_.find(rank);
+  return found == ranks_.end() ? absl::ZeroDuration() : found->second.silent_for;
+}
+
+absl::Duration HangWatchCore::LeastSilence(const std::vector<int>& ranks) const {
+  absl::Duration least = absl::InfiniteDuration();
+  for (const int rank : ranks) least = std::min(least, SilenceOf(rank));
+  return ranks.empty() ? absl::ZeroDuration() : least;
+}
+
+absl::Duration HangWatchCore::LongestSoft(const std::vector<int>& ranks) const {
+  absl::Duration longest = HangLimits::kSoftMin;
+  for (const int rank : ranks) {
+    const auto found = ranks_.find(rank);
+    if (found != ranks_.end()) longest = std::max(longest, limits_.Soft(PhaseOf(found->second)));
+  }
+  return longest;
+}
+
+absl::Duration HangWatchCore::LongestHard(const std::vector<int>& ranks) const {
+  absl::Duration longest = limits_.Hard(WatchPhase::kStep);
+  for (const int rank : ranks) {
+    const auto found = ranks_.find(rank);
+    if (found != ranks_.end()) longest = std::max(longest, limits_.Hard(PhaseOf(found->second)));
+  }
+  return longest;
+}
+
+// Nothing while a rank that is concerned still does something.
+std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diagnosis) const {
+  if (diagnosis.finding == Finding::kOutOfSight) return std::nullopt;
+  if (!diagnosis.can_heal) {
+    const absl::Duration silence =
+        LeastSilence(IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis));
+    const absl::Duration least =
+        diagnosis.finding == Finding::kStopped ? HangLimits::kSoftMin : kSilenceOfTheHopeless;
+    if (silence < least || incident_->confirmations < kConfirmations) return std::nullopt;
+    return "waiting cannot heal it";
+  }
+  const std::vector<int> everyone = Everyone(diagnosis);
+  const absl::Duration hard = LongestHard(everyone);
+  if (LeastSilence(everyone) < hard || incident_->confirmations < kConfirmations) {
+    return std::nullopt;
+  }
+  return absl::StrCat("nothing has moved for ", Seconds(hard), " (--hang_timeout)");
+}
+
+// `goes_on`: the ranks move again, and not only what is found about them has changed.
+void HangWatchCore::Close(bool goes_on, std::vector<WatchEffect>& out) {
+  if (goes_on && incident_ && incident_->is_noticed && !incident_->is_judged) {
+    out.push_back(Recovery{absl::StrCat("it goes on: ", incident_->subject)});
+  }
+  incident_.reset();
+}
+
+std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
+  std::vector<WatchEffect> out;
+  const std::vector<int>& waiting =
+      diagnosis.waiting.empty() ? diagnosis.culprits : diagnosis.waiting;
+  if (diagnosis.finding == Finding::kNobodyWaits || LeastSilence(waiting) < kSilenceOfTheHopeless) {
+    Close(/*goes_on=*/true, out);
+    return out;
+  }
+  const std::string key = KeyOf(diagnosis);
+  if (!incident_ || incident_->key != key) {
+    const bool goes_on = incident_ && LeastSilence(incident_->ranks) < kSilenceOfTheHopeless;
+    Close(goes_on, out);
+    incident_ = Incident{.key = key, .ranks = Everyone(diagnosis)};
+  }
+  ++incident_->confirmations;
+  if (incident_->is_judged) return out;
+  if (const std::optional<std::string> reason = ReasonForVerdict(diagnosis)) {
+    incident_->is_judged = true;
+    out.push_back(Verdict{diagnosis, diagnosis.Describe(), *reason});
+    return out;
+  }
+  // One that is stopped may never have written anything: those who wait count.
+  const std::vector<int>& awaited =
+      diagnosis.culprits.empty() || IsGone(diagnosis) ? diagnosis.waiting : diagnosis.culprits;
+  if (!incident_->is_noticed && LeastSilence(awaited) >= LongestSoft(Everyone(diagnosis))) {
+    incident_->is_noticed = true;
+    incident_->subject = diagnosis.Describe();
+    out.push_back(Notice{diagnosis, incident_->subject});
+  }
+  return out;
+}
+
+}  // namespace muster::verdict

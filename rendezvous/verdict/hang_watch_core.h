@@ -1,0 +1,104 @@
+// Decides when silence is worth a word, and when it is a hang.
+//
+// Every second or so it is told how far each rank has come (Listen). When somebody has been silent
+// for the soft limit of its phase it asks for evidence; what Diagnose makes of that is judged
+// (Judge). Two things come out, and they are not the same:
+//   Notice   who is waited for, and by whom; accuses nobody, and may turn out to be nothing.
+//   Verdict  a hang: a difference that waiting cannot heal, or the hard limit. Only this may end
+//            workers.
+//
+// Silence is what was watched of it: the time between two calls of Listen counts at most
+// kGapMax. So a stopped agent, a suspended machine or a clock that jumps make nobody silent.
+//
+// Pure. Thread-compatible: one caller at a time (agent/watch/hang_watch.h calls it on the loop).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "proto/base/mono_time.h"
+#include "rendezvous/verdict/diagnosis.h"
+#include "rendezvous/verdict/hang_limits.h"
+
+namespace muster::verdict {
+
+inline constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+inline constexpr absl::Duration kGapMax = absl::Seconds(2);
+
+// How far a rank has come, cheap to read.
+struct Pulse {
+  int rank = 0;
+  bool is_told = false;  // it writes to its board; else nothing is known of it
+  uint64_t token = 0;    // changes with everything that it does
+  Phase phase = Phase::kStarting;
+  int64_t num_steps = 0;        // that it has marked so far
+  bool has_operations = false;  // it has called a communicator
+};
+
+struct Notice {
+  Diagnosis diagnosis;
+  std::string text;
+};
+struct Verdict {
+  Diagnosis diagnosis;
+  std::string text;
+  std::string reason;  // why it is a hang now
+};
+// What a notice was about goes on.
+struct Recovery {
+  std::string text;
+};
+using WatchEffect = std::variant<Notice, Verdict, Recovery>;
+
+class HangWatchCore {
+ public:
+  explicit HangWatchCore(absl::Duration hang_timeout) : limits_(hang_timeout) {}
+
+  // Other processes; what was learned stays.
+  void StartRound();
+
+  // Whether evidence is wanted now.
+  bool Listen(const std::vector<Pulse>& pulses, MonoTime now);
+
+  // `diagnosis` of evidence taken after the last Listen. At most one effect, but for a recovery
+  // before it.
+  std::vector<WatchEffect> Judge(const Diagnosis& diagnosis);
+
+  // How long it was watched to be silent; zero if nothing is known of it.
+  absl::Duration SilenceOf(int rank) const;
+  const HangLimits& limits() const { return limits_; }
+
+ private:
+  struct RankState {
+    Pulse pulse;
+    absl::Duration silent_for;
+  };
+  struct Incident {
+    std::string key;
+    int confirmations = 0;
+    bool is_noticed = false;
+    bool is_judged = false;
+    std::string subject;
+    std::vector<int> ranks;
+  };
+
+  static WatchPhase PhaseOf(const RankState& state);
+  void Hear(const Pulse& pulse, absl::Duration gap);
+  absl::Duration LeastSilence(const std::vector<int>& ranks) const;
+  // Of the phases of `ranks`, the longest.
+  absl::Duration LongestSoft(const std::vector<int>& ranks) const;
+  absl::Duration LongestHard(const std::vector<int>& ranks) const;
+  std::optional<std::string> ReasonForVerdict(const Diagnosis& diagnosis) const;
+  void Close(bool goes_on, std::vector<WatchEffect>& out);
+
+  HangLimits limits_;
+  std::optional<MonoTime> last_listened_;
+  absl::btree_map<int, RankState> ranks_;
+  std::optional<Incident> incident_;
+};
+
+}  // namespace muster::verdict

@@ -1,0 +1,115 @@
+// The hang watch on real processes: who hangs is noticed, named and ended; who only takes long is
+// left alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/files.h"
+#include "tests/support/job_under_test.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kNotice[] =
+    "rank 1 has not called all_reduce #5 (group world, 4096 bytes f32); rank 0 waits";
+
+class HangWatch : public JobTest {
+ protected:
+  Arguments JobWith(const std::string& how, const Arguments& more) const {
+    return Arguments{"run", "--nproc_per_node=2", "--rdzv_id=job", "--log_dir=" + Out("logs")} +
+           more + Arguments{MUSTER_HANGING_RANK, how};
+  }
+
+  // Of the job's only hang; waits until it is there, since a thread of the agent writes it.
+  nlohmann::json Report(const std::string& last_milestone) const {
+    nlohmann::json report;
+    WaitUntil([&] {
+      for (const std::string& file : FilesBelow(Out("logs"))) {
+        if (!absl::EndsWith(file, "hang_0_1.json")) continue;
+        report = nlohmann::json::parse(ReadFile(Out("logs/") + file), nullptr,
+                                       /*allow_exceptions=*/false);
+      }
+      return report.is_object() && report["timeline_ms"].contains(last_milestone);
+    });
+    return report;
+  }
+};
+
+TEST_F(HangWatch, RestartsAJobWhoseRankSleepsInItsDataLoader) {
+  const SubprocessResult result =
+      Start(JobWith("sleeps", {"--max_restarts=1", "--hang_timeout=12"})).Wait(absl::Minutes(1));
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, AllOf(HasSubstr(kNotice), HasSubstr("is between steps, before step 5"),
+                                HasSubstr(absl::StrCat("hang: ", kNotice)),
+                                HasSubstr("nothing has moved for 12 s (--hang_timeout)")));
+  const nlohmann::json report = Report("first_step");
+  EXPECT_EQ(report["verdict"]["culprits"], nlohmann::json({1}));
+  EXPECT_EQ(report["verdict"]["waiting"], nlohmann::json({0}));
+  EXPECT_THAT(report["stacks"].dump(), HasSubstr("SleepInTheDataLoader"));
+  for (const char* milestone : {"reported", "stopped", "started"}) {
+    EXPECT_TRUE(report["timeline_ms"].contains(milestone)) << milestone;
+  }
+}
+
+TEST_F(HangWatch, OnlySaysItWhereItMayNotAct) {
+  Subprocess job = Start(JobWith("spins", {"--hang_timeout=12"}));
+  ASSERT_TRUE(job.WaitForOutput("this is only reported (--watch=report)", absl::Minutes(1)));
+  job.Signal(SIGTERM);
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr(kNotice), HasSubstr("computing"), HasSubstr("SpinForEver")));
+}
+
+TEST_F(HangWatch, RestartsAJobWhoseRankSkipsAnAllReduce) {
+  const SubprocessResult result =
+      Start(JobWith("skips", {"--max_restarts=1", "--hang_timeout=12"})).Wait(absl::Minutes(1));
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr(absl::StrCat("hang: ", kNotice)));
+}
+
+TEST_F(HangWatch, DoesNotAwaitTheTimeoutForAStoppedRank) {
+  const SubprocessResult result =
+      Start(JobWith("stops", {"--max_restarts=1"})).Wait(absl::Minutes(1));
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("hang: rank 1 is stopped by a signal and cannot take part in "
+                                    "all_reduce #5"));
+}
+
+TEST_F(HangWatch, DoesNotAwaitTheTimeoutForGroupsInOppositeOrders) {
+  const SubprocessResult result =
+      Start(JobWith("orders", {"--watch=restart"})).Wait(absl::Minutes(1));
+  EXPECT_FALSE(result.ended && result.exit_code == 0);
+  EXPECT_THAT(result.err,
+              HasSubstr("hang: ranks 0 and 1 wait for each other in a circle: rank 0 waits "
+                        "in all_reduce #0 (group a, 4096 bytes f32) for rank 1"));
+}
+
+TEST_F(HangWatch, LeavesAJobAloneThatOnlyTakesLong) {
+  std::vector<Subprocess> jobs;
+  for (const char* how : {"save", "first_step", "computes"}) {
+    jobs.push_back(Start(JobWith(how, {"--max_restarts=1"})));
+  }
+  Subprocess unwatched = Start(JobWith("computes", {"--watch=off", "--hang_timeout=1"}));
+  for (Subprocess& job : jobs) {
+    const SubprocessResult result = job.Wait(absl::Minutes(1));
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, Not(HasSubstr("hang:")));
+  }
+  const SubprocessResult result = unwatched.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, Not(HasSubstr("has not called")));
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,99 @@
+// Rank 1 of a job hangs, or seems to, in one of several ways while the others call collectives:
+//
+//   hanging_rank skips|sleeps|spins|stops|orders|save|first_step|computes
+//
+// The last three are no hangs: the job ends well after them. So it does in a second attempt.
+#include <signal.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "muster/communicator.h"
+#include "muster/runtime.h"
+#include "muster/store.h"
+#include "proto/base/mono_time.h"
+#include "proto/base/status_macros.h"
+
+namespace muster {
+namespace {
+
+constexpr int kGoodSteps = 5;
+constexpr int64_t kCount = 1024;
+
+// What looks like a hang for longer than a notice takes to come.
+constexpr absl::Duration kLong = absl::Seconds(13);
+
+// Seen by their names in the report.
+[[noreturn, gnu::noinline]] void SleepInTheDataLoader() {
+  for (;;) absl::SleepFor(absl::Hours(1));
+}
+
+[[noreturn, gnu::noinline]] void SpinForEver() {
+  volatile int64_t turns = 0;
+  for (;;) turns = turns + 1;
+}
+
+absl::Status Step(Runtime& runtime, Communicator& world, int step) {
+  std::vector<float> ones(kCount, 1);
+  runtime.SetProgress(step, Phase::kForward);
+  // Slowly enough to be seen.
+  if (runtime.restart_count() > 0) absl::SleepFor(absl::Milliseconds(250));
+  runtime.SetProgress(step, Phase::kReduce);
+  MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(ones)).Wait());
+  runtime.SetProgress(step + 1, Phase::kIdle);
+  return absl::OkStatus();
+}
+
+// Two groups, used by the ranks in opposite orders.
+absl::Status CallInOppositeOrders(Runtime& runtime, Communicator& world) {
+  MUSTER_ASSIGN_OR_RETURN(const auto a, world.Split(0, world.rank(), "a"));
+  MUSTER_ASSIGN_OR_RETURN(const auto b, world.Split(0, world.rank(), "b"));
+  std::vector<float> ones(kCount, 1);
+  const bool reversed = runtime.rank() == 1;
+  MUSTER_RETURN_IF_ERROR((reversed ? b : a)->AllReduce(BufferOf(ones)).Wait());
+  return (reversed ? a : b)->AllReduce(BufferOf(ones)).Wait();
+}
+
+absl::Status Misbehave(Runtime& runtime, Communicator& world, const std::string& how) {
+  if (how == "orders") return CallInOppositeOrders(runtime, world);
+  if (runtime.rank() != 1) return absl::OkStatus();
+  if (how == "sleeps") SleepInTheDataLoader();
+  if (how == "spins") SpinForEver();
+  if (how == "stops") raise(SIGSTOP);
+  if (how == "skips") {
+    return runtime.store().Wait("a key that nobody sets", MonoNow() + absl::Hours(1)).status();
+  }
+  if (how == "save") {
+    runtime.SetProgress(kGoodSteps, Phase::kSave);
+    absl::SleepFor(kLong);
+  }
+  if (how == "computes") absl::SleepFor(kLong);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::string& how) {
+  MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
+  MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
+  if (how == "first_step" && runtime->rank() == 1) {
+    runtime->SetProgress(0, Phase::kForward);
+    absl::SleepFor(kLong);
+  }
+  for (int step = 0; step < 2 * kGoodSteps; ++step) {
+    if (step == kGoodSteps && runtime->restart_count() == 0) {
+      MUSTER_RETURN_IF_ERROR(Misbehave(*runtime, *world, how));
+    }
+    MUSTER_RETURN_IF_ERROR(Step(*runtime, *world, step));
+  }
+  return runtime->Finish(2 * kGoodSteps);
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  const absl::Status status = muster::Run(argc > 1 ? argv[1] : "");
+  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return status.ok() ? 0 : 1;
+}

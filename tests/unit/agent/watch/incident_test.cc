@@ -1,0 +1,69 @@
+#include "agent/watch/incident.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nlohmann/json.hpp"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+Incident RankTwoSleeps() {
+  Incident incident{.run_id = "job", .node = "node1", .round = Round(3), .reason = "it is late"};
+  incident.diagnosis = {
+      .finding = verdict::Finding::kNotCalled,
+      .culprits = {2},
+      .waiting = {0, 1},
+      .group = "world",
+      .operation =
+          verdict::Operation{
+              .kind = OperationKind::kAllReduce, .sequence = 17, .bytes = 64, .dtype = "f32"},
+      .confidence = 0.8};
+  const std::vector<std::string> waits = {
+      "? in libc.so.6", "std::cv_status std::condition_variable::wait<int>(int)",
+      "muster::comm::Completion::Wait(muster::MonoTime)", "main"};
+  incident.ranks = {{.rank = 2,
+                     .pid = 12,
+                     .phase = "is between steps",
+                     .doing = "asleep",
+                     .frames = {"clock_nanosleep", "app::(anonymous namespace)::Load(int)"}},
+                    {.rank = 0, .pid = 10, .phase = "is in phase reduce", .frames = waits},
+                    {.rank = 1, .pid = 11, .phase = "is in phase reduce", .frames = waits}};
+  incident.action = "reported";
+  return incident;
+}
+
+TEST(MergeStacks, MakesOneOfEqualStacks) {
+  const std::vector<StackGroup> groups = MergeStacks(RankTwoSleeps().ranks);
+  ASSERT_THAT(groups, SizeIs(2));
+  EXPECT_THAT(groups[0].ranks, ElementsAre(0, 1));
+  EXPECT_THAT(groups[1].ranks, ElementsAre(2));
+}
+
+TEST(Incident, ReadsAsOneParagraphWithTheRankAtFaultFirst) {
+  const std::string text = InWords(RankTwoSleeps());
+  EXPECT_THAT(text, AllOf(HasSubstr("hang: rank 2 has not called all_reduce #17"),
+                          HasSubstr("\n  rank 2 (pid 12) is between steps, asleep, silent for"),
+                          HasSubstr("\n  ranks 0 and 1 in muster::comm::Completion::Wait\n"),
+                          HasSubstr("\n  rank 2 in app::Load\n"), HasSubstr("\n  reported")));
+  EXPECT_LT(text.find("rank 2 (pid 12)"), text.find("rank 0 (pid 10)"));
+}
+
+TEST(Incident, IsJsonForPrograms) {
+  Incident incident = RankTwoSleeps();
+  incident.timeline = {{"stopped", absl::Milliseconds(1500)}};
+  incident.ranks[1].no_frames = "bytes that are no text: \xff";
+  const nlohmann::json json = nlohmann::json::parse(ToJson(incident));
+  EXPECT_EQ(json["verdict"]["culprits"], nlohmann::json({2}));
+  EXPECT_EQ(json["verdict"]["operation"]["sequence"], 17);
+  EXPECT_EQ(json["timeline_ms"]["stopped"], 1500);
+  EXPECT_EQ(json["round"], 3);
+}
+
+}  // namespace
+}  // namespace muster::agent

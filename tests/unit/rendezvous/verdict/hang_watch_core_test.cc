@@ -1,0 +1,171 @@
+#include "rendezvous/verdict/hang_watch_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/rendezvous/verdict/evidence_builder.h"
+
+namespace muster::verdict {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kTimeout = absl::Minutes(10);
+
+// A job of two ranks, of which some are silent, watched once a second.
+class HangWatch : public ::testing::Test {
+ protected:
+  HangWatch() {
+    for (int r : {0, 1}) {
+      pulses_.push_back({.rank = r,
+                         .is_told = true,
+                         .phase = Phase::kReduce,
+                         .num_steps = 6,
+                         .has_operations = true});
+    }
+    core_.Listen(pulses_, now_);
+  }
+
+  // `seconds` times: a second passes, then the ranks of `busy` do something.
+  void Pass(int seconds, const Diagnosis& diagnosis, const std::vector<int>& busy = {}) {
+    for (int i = 0; i < seconds; ++i) {
+      now_ = now_ + kWatchInterval;
+      for (const int r : busy) ++pulses_[r].token;
+      if (!core_.Listen(pulses_, now_)) continue;
+      for (WatchEffect& effect : core_.Judge(diagnosis)) {
+        if (const auto* notice = std::get_if<Notice>(&effect)) notices_.push_back(notice->text);
+        if (const auto* verdict = std::get_if<Verdict>(&effect)) verdicts_.push_back(*verdict);
+        if (std::holds_alternative<Recovery>(effect)) ++recoveries_;
+      }
+    }
+  }
+
+  static Diagnosis RankOneIsMissing() {
+    EvidenceBuilder job(2);
+    const int world = job.AddWorld();
+    return Diagnose(job.Waits(0, world, AllReduce(7)).Build());
+  }
+
+  MonoTime now_ = MonoTime::At(absl::Hours(1));
+  HangWatchCore core_{kTimeout};
+  std::vector<Pulse> pulses_;
+  std::vector<std::string> notices_;
+  std::vector<Verdict> verdicts_;
+  int recoveries_ = 0;
+};
+
+TEST_F(HangWatch, GivesNoticeWithinFifteenSecondsAndAccusesNobody) {
+  Pass(9, RankOneIsMissing());
+  EXPECT_THAT(notices_, IsEmpty());
+  Pass(5, RankOneIsMissing());
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("rank 1 has not called all_reduce #7")));
+  Pass(200, RankOneIsMissing());
+  EXPECT_THAT(notices_, testing::SizeIs(1)) << "once";
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(HangWatch, JudgesAtTheHardLimitOnce) {
+  Pass(599, RankOneIsMissing());
+  EXPECT_THAT(verdicts_, IsEmpty());
+  Pass(100, RankOneIsMissing());
+  ASSERT_EQ(verdicts_.size(), 1u);
+  EXPECT_THAT(verdicts_[0].diagnosis.culprits, ElementsAre(1));
+  EXPECT_THAT(verdicts_[0].reason, HasSubstr("600 s (--hang_timeout)"));
+}
+
+TEST_F(HangWatch, SaysWhenItGoesOn) {
+  Pass(20, RankOneIsMissing());
+  Pass(1, {}, {0, 1});
+  EXPECT_EQ(recoveries_, 1);
+  Pass(1000, {}, {0, 1});
+  EXPECT_EQ(recoveries_, 1);
+}
+
+TEST_F(HangWatch, NeverJudgesWhereTheOneThatIsWaitedForStillDoesSomething) {
+  Pass(3000, RankOneIsMissing(), {1});
+  EXPECT_THAT(verdicts_, IsEmpty());
+  EXPECT_THAT(notices_, IsEmpty());
+}
+
+// Acceptance vector 14.
+TEST_F(HangWatch, KeepsQuietDuringALongCheckpoint) {
+  pulses_[1].phase = Phase::kSave;
+  ++pulses_[1].token;
+  Pass(50, RankOneIsMissing());
+  EXPECT_THAT(notices_, IsEmpty());
+  Pass(600, RankOneIsMissing());
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(HangWatch, GivesAFirstStepMoreTime) {
+  core_.StartRound();
+  for (Pulse& pulse : pulses_) pulse.num_steps = 1;
+  Pass(700, RankOneIsMissing());
+  EXPECT_THAT(notices_, testing::SizeIs(1));
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(HangWatch, JudgesAMismatchInSecondsBecauseItCannotHeal) {
+  EvidenceBuilder job(2);
+  const int world = job.AddWorld();
+  job.Waits(0, world, AllReduce(7)).Waits(1, world, AllReduce(7, 8));
+  Pass(8, Diagnose(job.Build()));
+  ASSERT_EQ(verdicts_.size(), 1u);
+  EXPECT_EQ(verdicts_[0].reason, "waiting cannot heal it");
+}
+
+TEST_F(HangWatch, JudgesAStoppedRankAfterTheSoftLimit) {
+  EvidenceBuilder job(2);
+  const int world = job.AddWorld();
+  job.Waits(0, world, AllReduce(7));
+  job.rank(1).life = Life::kStopped;
+  Pass(8, Diagnose(job.Build()));
+  EXPECT_THAT(verdicts_, IsEmpty());
+  Pass(5, Diagnose(job.Build()));
+  EXPECT_EQ(verdicts_.size(), 1u);
+}
+
+TEST_F(HangWatch, TimeInWhichNobodyWatchedIsNobodysSilence) {
+  Pass(3, RankOneIsMissing());
+  now_ = now_ + absl::Hours(3);  // the agent was stopped, or the machine slept
+  Pass(5, RankOneIsMissing());
+  EXPECT_THAT(notices_, IsEmpty());
+  EXPECT_LE(core_.SilenceOf(1), absl::Seconds(3 + 5 + 2));
+}
+
+TEST_F(HangWatch, AClockThatGoesBackChangesNothing) {
+  Pass(5, RankOneIsMissing());
+  now_ = now_ - absl::Hours(2);
+  Pass(3, RankOneIsMissing());
+  EXPECT_THAT(verdicts_, IsEmpty());
+  EXPECT_LE(core_.SilenceOf(1), absl::Seconds(8));
+}
+
+TEST_F(HangWatch, NeverJudgesWhatIsOutOfSight) {
+  EvidenceBuilder job(2);
+  const int wide = job.AddGroup("world", {0, 1, kUnknownRank});
+  job.Waits(0, wide, AllReduce(6)).Waits(1, wide, AllReduce(6));
+  Pass(5000, Diagnose(job.Build()));
+  EXPECT_THAT(notices_, testing::SizeIs(1));
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(HangWatch, AnotherRoundBeginsWithoutSilence) {
+  Pass(400, RankOneIsMissing());
+  core_.StartRound();
+  Pass(300, RankOneIsMissing());
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(HangWatch, ARankThatWritesNoBoardIsNeverSilent) {
+  core_.StartRound();
+  for (Pulse& pulse : pulses_) pulse.is_told = false;
+  Pass(5000, RankOneIsMissing());
+  EXPECT_THAT(notices_, IsEmpty());
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace muster::verdict
