@@ -54,7 +54,8 @@ absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward
   std::vector<double> sums = {0, 0};
   Tape tape(state.pool, Tape::Mode::kInference);
   for (int64_t i = 0; i < num_batches; ++i) {
-    const absl::StatusOr<Loss> loss = forward(tape, i);
+    absl::StatusOr<Loss> loss = forward(tape, i);
+    if (loss.ok() && !tape.status().ok()) loss = tape.status();
     if (!loss.ok()) {
       state.world.Abort(absl::StrCat("rank ", state.world.rank(), ": ", loss.status().message()));
       return loss.status();

@@ -39,6 +39,7 @@ absl::Status Engine::State::RunForward(const Action& action, StageForward forwar
     batch.received = batch.tape->Watch(std::move(batch.received.value));
   }
   absl::StatusOr<StageOutput> output = forward(*batch.tape, action.micro_batch, batch.received);
+  if (output.ok() && !batch.tape->status().ok()) output = batch.tape->status();
   if (!output.ok()) {
     const std::string reason = absl::StrCat("rank ", world.rank(), ": ", output.status().message());
     if (stage != nullptr) stage->Abort(reason);

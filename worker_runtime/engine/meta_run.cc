@@ -43,6 +43,7 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
   tape.OnGradientReady([&](Parameter& parameter) { trace.gradients.push_back(parameter.index()); });
   const auto reserved = [&] { return static_cast<int64_t>(pool.usage().bytes_reserved); };
   MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
+  MUSTER_RETURN_IF_ERROR(tape.status());
   trace.kept_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
   const Activation output = std::exchange(made.output, {});
   // Where there is a loss scale, the first gradient is no longer known to be 1.

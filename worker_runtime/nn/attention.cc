@@ -1,6 +1,7 @@
 // Causal attention on the tape, and over a cache of keys and values.
 #include "worker_runtime/kernels/attention.h"
 
+#include "absl/strings/str_cat.h"
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/operations.h"
@@ -26,8 +27,13 @@ void InputGradient(Tape& tape, kernels::AttentionShape shape, int slot, const Te
 }  // namespace
 
 Activation CausalAttention::Forward(Tape& tape, const Activation& qkv) const {
+  if (qkv.value.empty()) return {};
   const Shape& in = qkv.value.shape();
-  MUSTER_CHECK(in.rank() == 3 && in[2] % (3 * heads_) == 0);
+  if (in.rank() != 3 || in[2] % (3 * heads_) != 0) {
+    return tape.Refuse(absl::StrCat("attention of ", heads_, " heads: the input is ", in.ToString(),
+                                    ", and must be [batch, sequence, 3 * width] with a "
+                                    "width that the heads divide"));
+  }
   const int64_t width = in[2] / 3;
   const kernels::AttentionShape shape = {
       .batch = in[0], .sequence = in[1], .heads = heads_, .head_width = width / heads_};

@@ -1,8 +1,8 @@
 // The loss on the tape.
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "muster/layers.h"
-#include "proto/base/status_macros.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -20,8 +20,13 @@ Tensor Scaled(Tape& tape, Tensor dlogits, const Tensor& dloss) {
 }  // namespace
 
 Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targets) {
+  if (logits.value.empty()) return {};
   const kernels::RowShape rows = RowsOf(logits.value.shape());
-  MUSTER_CHECK(static_cast<int64_t>(targets.size()) == rows.rows);
+  if (static_cast<int64_t>(targets.size()) != rows.rows) {
+    tape.Refuse(absl::StrCat("CrossEntropy: there are ", targets.size(), " targets for ", rows.rows,
+                             " rows of logits, ", logits.value.shape().ToString()));
+    return {};
+  }
   const DType dtype = logits.value.dtype();
   Tensor dlogits;
   if (tape.recording()) {

@@ -1,12 +1,15 @@
 // Layers without parameters that work element by element.
 #include "muster/layers.h"
-#include "proto/base/status_macros.h"
+#include "worker_runtime/nn/fit.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster {
 
 Activation Add(Tape& tape, const Activation& a, const Activation& b) {
-  MUSTER_CHECK(a.value.shape() == b.value.shape());
+  if (a.value.empty() || b.value.empty()) return {};
+  if (a.value.shape() != b.value.shape()) {
+    return tape.Refuse(SumDiffers("Add", a.value.shape(), b.value.shape()));
+  }
   Tensor y = tape.pool().Allocate(a.value.dtype(), a.value.shape());
   tape.operations(y.dtype()).add(tape.queue(), a.value, b.value, y);
   const auto input_gradient = [a = a.slot, b = b.slot](Tape& tape, const Tensor& dy) {
@@ -17,6 +20,7 @@ Activation Add(Tape& tape, const Activation& a, const Activation& b) {
 }
 
 Activation Gelu::Forward(Tape& tape, const Activation& x) const {
+  if (x.value.empty()) return {};
   Tensor y = tape.pool().Allocate(x.value.dtype(), x.value.shape());
   tape.operations(y.dtype()).gelu_forward(tape.queue(), x.value, y);
   const auto input_gradient = [slot = x.slot, x = x.value](Tape& tape, const Tensor& dy) {

@@ -41,7 +41,11 @@ Embedding::Embedding(const Scope& scope, Options options)
                                .weight_decay = true})) {}
 
 Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first_position) const {
-  MUSTER_CHECK(first_position + batch.sequence <= positions_.shape()[0]);
+  if (first_position + batch.sequence > positions_.shape()[0]) {
+    return tape.Refuse(
+        absl::StrCat(positions_.name(), ": a sequence of ", first_position + batch.sequence,
+                     " tokens is longer than the context of ", positions_.shape()[0]));
+  }
   const kernels::EmbeddingShape shape = {.batch = batch.batch,
                                          .sequence = batch.sequence,
                                          .width = tokens_.shape()[1],

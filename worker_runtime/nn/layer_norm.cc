@@ -1,6 +1,7 @@
 // Layer normalisation on the tape.
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/nn/fit.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -44,8 +45,11 @@ LayerNorm::LayerNorm(const Scope& scope, int64_t width, double epsilon)
       epsilon_(epsilon) {}
 
 Activation LayerNorm::Forward(Tape& tape, const Activation& x) const {
+  if (x.value.empty()) return {};
+  if (!HasWidth(x.value.shape(), weight_.num_elements())) {
+    return tape.Refuse(WidthDiffers(weight_.name(), x.value.shape(), weight_.num_elements()));
+  }
   const kernels::RowShape rows = RowsOf(x.value.shape());
-  MUSTER_CHECK(rows.width == weight_.num_elements());
   const DType dtype = x.value.dtype();
   Tensor y = tape.pool().Allocate(dtype, x.value.shape());
   Tensor saved = tape.pool().Allocate(dtype, {2, rows.rows});

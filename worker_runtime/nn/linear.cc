@@ -1,6 +1,6 @@
 // Matrix products with weights and biases on the tape.
 #include "muster/layers.h"
-#include "proto/base/status_macros.h"
+#include "worker_runtime/nn/fit.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/products.h"
 #include "worker_runtime/nn/row_view.h"
@@ -31,8 +31,14 @@ Activation Linear::Forward(Tape& tape, const Activation& x) const {
 
 Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const {
   const int64_t outputs = weight_.shape()[0];
+  if (x.value.empty()) return {};
+  if (!HasWidth(x.value.shape(), weight_.shape()[1])) {
+    return tape.Refuse(WidthDiffers(weight_.name(), x.value.shape(), weight_.shape()[1]));
+  }
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), outputs));
-  MUSTER_CHECK(residual.value.empty() || residual.value.shape() == y.shape());
+  if (!residual.value.empty() && residual.value.shape() != y.shape()) {
+    return tape.Refuse(SumDiffers(weight_.name(), residual.value.shape(), y.shape()));
+  }
   tape.operations(y.dtype()).bias_fill(tape.queue(), bias_.value(), residual.value, y);
   ProductWithTransposed(tape, x.value, weight_.value(), y, /*accumulate=*/true);
 
@@ -57,8 +63,14 @@ Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
     tape.operations(x.dtype()).gelu_forward(tape.queue(), x, y);
     return y;
   };
+  if (x.value.empty()) return {};
+  if (!HasWidth(x.value.shape(), weight_.shape()[1])) {
+    return tape.Refuse(WidthDiffers(weight_.name(), x.value.shape(), weight_.shape()[1]));
+  }
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), weight_.shape()[0]));
-  MUSTER_CHECK(residual.value.empty() || residual.value.shape() == y.shape());
+  if (!residual.value.empty() && residual.value.shape() != y.shape()) {
+    return tape.Refuse(SumDiffers(weight_.name(), residual.value.shape(), y.shape()));
+  }
   tape.operations(y.dtype()).bias_fill(tape.queue(), bias_.value(), residual.value, y);
   ProductWithTransposed(tape, activated(tape, x.value), weight_.value(), y, /*accumulate=*/true);
 
@@ -79,6 +91,10 @@ Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
 }
 
 Activation TiedHead(Tape& tape, const Activation& x, Parameter& table) {
+  if (x.value.empty()) return {};
+  if (!HasWidth(x.value.shape(), table.shape()[1])) {
+    return tape.Refuse(WidthDiffers(table.name(), x.value.shape(), table.shape()[1]));
+  }
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), table.shape()[0]));
   ProductWithTransposed(tape, x.value, table.value(), y, /*accumulate=*/false);
   if (table.frozen() && !x.needs_gradient()) return {.value = y};

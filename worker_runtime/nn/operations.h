@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "muster/arithmetic.h"
 #include "muster/device.h"
 #include "muster/tensor.h"
 #include "worker_runtime/kernels/adamw.h"
@@ -15,16 +16,6 @@
 #include "worker_runtime/kernels/sgd.h"
 
 namespace muster {
-
-// c = op(a) op(b) [+ c], rows by columns.
-struct Product {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  bool transpose_a = false;
-  bool transpose_b = false;
-  bool accumulate = false;
-};
 
 // An empty tensor stands for an argument that is left out, where the kernel has one.
 struct Operations {

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "muster/rng.h"
 #include "proto/base/status_macros.h"
@@ -93,16 +97,43 @@ void ParameterStore::ZeroUnwritten() {
   }
 }
 
+namespace {
+
+// Below it a thread costs more than it saves.
+constexpr int64_t kElementsPerThread = 1 << 19;
+
+// Calls `fill(begin, end)` for parts of [0, n), side by side on the machine's processors.
+void InParts(int64_t n, absl::FunctionRef<void(int64_t begin, int64_t end)> fill) {
+  const int64_t processors = std::max(1u, std::thread::hardware_concurrency());
+  const int64_t parts = std::clamp<int64_t>(n / kElementsPerThread, 1, processors);
+  std::vector<std::thread> threads;
+  for (int64_t part = 1; part < parts; ++part) {
+    threads.emplace_back([=] { fill(n * part / parts, n * (part + 1) / parts); });
+  }
+  fill(0, n / parts);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
 void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first, Tensor out) {
   const Initializer init = spec.initializer;
   const Rng rng(seed, absl::StrCat("initial value of ", spec.name));
   WithFloat(out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* to = out.data<T>();
-    for (int64_t i = 0; i < out.num_elements(); ++i) {
-      const bool normal = init.kind == Initializer::Kind::kNormal;
-      to[i] = static_cast<T>(normal ? init.value * rng.Normal(0, first + i) : init.value);
+    if (init.kind != Initializer::Kind::kNormal) {
+      std::fill(to, to + out.num_elements(), static_cast<T>(init.value));
+      return;
     }
+    InParts(out.num_elements(), [&](int64_t begin, int64_t end) {
+      double normal[256];
+      for (int64_t i = begin; i < end; i += std::ssize(normal)) {
+        const auto count = static_cast<size_t>(std::min<int64_t>(std::ssize(normal), end - i));
+        rng.FillNormal(0, first + i, absl::MakeSpan(normal, count));
+        for (size_t k = 0; k < count; ++k) to[i + k] = static_cast<T>(init.value * normal[k]);
+      }
+    });
   });
 }
 

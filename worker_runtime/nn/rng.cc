@@ -1,6 +1,7 @@
 // Numbers that depend on (seed, stream, index) alone, never on who draws them or when.
 #include "muster/rng.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace muster {
@@ -64,14 +65,19 @@ constexpr double kTailDenominator[8] = {1.0,
                                         5.47593808499534494600e-4,
                                         1.05075007164441684324e-9};
 
+bool IsCentral(double q) { return std::fabs(q) <= 0.425; }
+
+// Of 0.5 + q.
+double CentralQuantile(double q) {
+  const double r = 0.180625 - q * q;
+  return q * Horner(kCentralNumerator, r) / Horner(kCentralDenominator, r);
+}
+
 }  // namespace
 
 double NormalQuantile(double p) {
   const double q = p - 0.5;
-  if (std::fabs(q) <= 0.425) {
-    const double r = 0.180625 - q * q;
-    return q * Horner(kCentralNumerator, r) / Horner(kCentralDenominator, r);
-  }
+  if (IsCentral(q)) return CentralQuantile(q);
   const double r = std::sqrt(-PortableLog(q < 0 ? p : 1 - p)) - 1.6;
   const double value = Horner(kTailNumerator, r) / Horner(kTailDenominator, r);
   return q < 0 ? -value : value;
@@ -96,6 +102,25 @@ uint64_t Rng::Below(uint64_t bound, uint64_t step, uint64_t index) const {
   const PhiloxWords words = PhiloxBlock(key_, {.low = index, .high = step});
   const uint64_t word = (uint64_t{words[1]} << 32) | words[0];
   return static_cast<uint64_t>((static_cast<unsigned __int128>(word) * bound) >> 64);
+}
+
+void Rng::FillNormal(uint64_t step, uint64_t first, absl::Span<double> out) const {
+  constexpr size_t kAtOnce = 64;
+  double uniform[kAtOnce];
+  PhiloxWords words = {};
+  for (size_t begin = 0; begin < out.size(); begin += kAtOnce) {
+    const size_t count = std::min(kAtOnce, out.size() - begin);
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t index = first + begin + i;
+      if (i == 0 || index % 4 == 0) words = PhiloxBlock(key_, {.low = index / 4, .high = step});
+      uniform[i] = (words[index % 4] + 0.5) * 0x1p-32;
+    }
+    // Without a branch for all, which is vectorised; then anew for the few in the tails.
+    for (size_t i = 0; i < count; ++i) out[begin + i] = CentralQuantile(uniform[i] - 0.5);
+    for (size_t i = 0; i < count; ++i) {
+      if (!IsCentral(uniform[i] - 0.5)) out[begin + i] = NormalQuantile(uniform[i]);
+    }
+  }
 }
 
 double Rng::Normal(uint64_t step, uint64_t index) const {

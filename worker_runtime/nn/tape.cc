@@ -116,6 +116,11 @@ int Tape::NewSlot() {
   return static_cast<int>(gradients_.size()) - 1;
 }
 
+Activation Tape::Refuse(absl::string_view why) {
+  if (status_.ok()) status_ = absl::InvalidArgumentError(why);
+  return {};
+}
+
 Activation Tape::Watch(Tensor value) {
   if (!recording()) return {.value = std::move(value)};
   return {.value = std::move(value), .slot = NewSlot()};
@@ -196,7 +201,7 @@ void Tape::EndReplay() {
 }
 
 void Tape::BeginBackward(const Activation& output, Tensor gradient) {
-  MUSTER_CHECK(output.needs_gradient());
+  MUSTER_CHECK(status_.ok() && output.needs_gradient());
   MUSTER_CHECK(stage_ == Stage::kForward);  // every forward pass is replayed once
   AddGradient(output.slot, gradient);
 }
@@ -223,6 +228,7 @@ void Tape::Clear() {
   one_ = nullptr;
   gradients_.clear();
   region_weights_.clear();
+  status_ = absl::OkStatus();
   uses_left_.assign(uses_left_.size(), 0);
   stage_ = Stage::kEmpty;
 }

@@ -5,8 +5,8 @@
 // width]; layers that work on rows take any of them. Types follow the parameters: float for
 // training, double for checks.
 //
-// Errors: shapes that do not fit end the process (they are mistakes in the model); numbers that
-//         come from data are checked where they enter (Gpt::Create, ValidateTokens).
+// Errors: shapes that do not fit fail the forward pass with a sentence that names the layer
+//         (Tape::Refuse); token ids are checked where they enter (ValidateTokens).
 // Threads: Forward is const and may run in several threads with a tape each.
 #pragma once
 

@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "muster/device.h"
 #include "muster/parameter.h"
@@ -146,8 +148,17 @@ class Tape {
   const Recompute& recompute() const { return recompute_; }
   void set_recompute(const Recompute& recompute) { recompute_ = recompute; }
 
+  // For an input that does not fit, as a data set or a setting may bring about: the forward pass has
+  // failed, and `why` is its status if it is the first. Returns an activation without a value, of
+  // which operations make no others.
+  Activation Refuse(absl::string_view why);
+
   // --- for models and engines
   // ---------------------------------------------------------------------------------------
+
+  // Of the forward pass since the tape was empty; an engine looks at it. One that failed can be
+  // dropped (Clear), not replayed.
+  const absl::Status& status() const { return status_; }
 
   // A value that is no operation's output but whose gradient is wanted: what a pipeline stage
   // receives.
@@ -225,6 +236,7 @@ class Tape {
   std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
   Stage stage_ = Stage::kEmpty;
   const void* one_ = nullptr;
+  absl::Status status_;
 
   Recompute recompute_;
   std::vector<Parameter*> region_weights_;
@@ -266,7 +278,9 @@ Activation Tape::Recomputed(const Activation& x, Region region) {
   if (!recording()) return region(*this, x);
   Tape& observer = Inner(observer_, Mode::kInference);
   observer.observed_.clear();
+  observer.status_ = absl::OkStatus();
   Tensor output = region(observer, Activation{.value = x.value}).value;
+  if (!observer.status_.ok()) return Refuse(observer.status_.message());
   RecordedOperation& record = NewRegion();
   record.output_slot = NewSlot();
   record.input_gradient = {

@@ -453,6 +453,28 @@ TEST(Engine, NamesTheRankWhoseLossIsNotFiniteAndLeavesTheParameters) {
   EXPECT_EQ(hashes[0], Train(2, plan, 1).hash + Train(2, plan, 2).hash);
 }
 
+TEST(Engine, SaysWhichShapeDoesNotFitOnEveryRank) {
+  const auto statuses = OnRanks<std::vector<absl::Status>>(2, [](Communicator& world) {
+    ParameterStore store;
+    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const std::vector<int32_t> tokens(2 * kSmallGpt.context, 1);
+    const auto forward = [&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+      const auto targets = absl::MakeConstSpan(tokens);
+      return gpt->ComputeLoss(tape, {tokens, 1, 2 * kSmallGpt.context}, targets);
+    };
+    const absl::Status planned = Engine::PlanMemory(store, Plan(), 2, forward).status();
+    auto engine = Engine::Create(world, store, Plan());
+    return std::vector<absl::Status>{planned, (*engine)->Step(forward).status()};
+  });
+  for (const auto& both : statuses) {
+    for (const absl::Status& status : both) {
+      EXPECT_THAT(
+          status.message(),
+          HasSubstr("wpe.weight: a sequence of 32 tokens is longer than the context of 16"));
+    }
+  }
+}
+
 // A loss that is finite, and a gradient that is not: a square root at zero, say.
 TEST(Engine, NamesTheParameterWhoseGradientIsNotFinite) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {

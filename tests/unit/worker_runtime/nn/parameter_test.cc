@@ -97,6 +97,19 @@ TEST(Scope, JoinsNamesByDots) {
   EXPECT_EQ(scope.Declare(Matrix("weight", {1})).name(), "h.0.ln_1.weight");
 }
 
+// A large array is filled by several threads; a shard of it by its owner alone.
+TEST(InitializeElements, GivesEachElementTheSameValueWhoeverFillsIt) {
+  const ParameterSpec spec = {
+      .name = "w", .shape = {3000, 700}, .initializer = Initializer::Normal(0.5)};
+  std::vector<float> whole(spec.shape.num_elements());
+  InitializeElements(spec, 9, 0, Tensor::Borrow(whole.data(), DType::kF32, {2'100'000}));
+  for (const int64_t first : {0, 1, 524'287, 1'049'999, 2'099'900}) {
+    std::vector<float> part(100);
+    InitializeElements(spec, 9, first, Tensor::Borrow(part.data(), DType::kF32, {100}));
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + first)) << first;
+  }
+}
+
 TEST(ParameterStoreDeathTest, RefusesANameUsedTwice) {
   ParameterStore store;
   store.Declare(Matrix("a", {1}));

@@ -60,5 +60,14 @@ TEST(NormalQuantile, InvertsTheNormalDistribution) {
   }
 }
 
+TEST(Rng, FillsWithTheNumbersThatItDrawsOneByOne) {
+  const Rng rng(3, "fill");
+  for (const uint64_t first : {0, 1, 2, 3, 1000}) {
+    std::vector<double> filled(11);
+    rng.FillNormal(7, first, absl::MakeSpan(filled));
+    for (size_t i = 0; i < filled.size(); ++i) EXPECT_EQ(filled[i], rng.Normal(7, first + i)) << i;
+  }
+}
+
 }  // namespace
 }  // namespace muster

@@ -1,0 +1,41 @@
+// The library's kernels for operations of one's own (worker_runtime/README.md "An operation of your own"
+// has one). They run on the device and the queue of the tape.
+//
+// Shapes: tensors are read row by row, whatever their rank; numbers of elements that do not fit end
+//         the process: an operation checks its inputs first (Tape::Refuse).
+// Threads: as Tape.
+#pragma once
+
+#include <cstdint>
+
+#include "muster/tape.h"
+#include "muster/tensor.h"
+
+namespace muster {
+
+// c = op(a) op(b) [+ c], where op(a) is m by k, op(b) k by n and c m by n.
+struct Product {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+};
+void Multiply(Tape& tape, const Product& product, const Tensor& a, const Tensor& b,
+              const Tensor& c);
+
+// out = a + b, all of one shape; `out` may be one of them.
+void AddTensors(Tape& tape, const Tensor& a, const Tensor& b, const Tensor& out);
+
+// Adds what `write` computes to the gradient of `weight`, unless that is frozen:
+//   WriteGradient(weight, [&](const Tensor& gradient, bool accumulate) { ... });
+// where `accumulate` says whether to add to what is there or to overwrite it.
+template <typename Write>
+void WriteGradient(Parameter& weight, Write write) {
+  if (weight.frozen()) return;
+  const Parameter::GradientTarget to = weight.BeginGradient();
+  write(to.gradient, to.accumulate);
+}
+
+}  // namespace muster
