@@ -100,7 +100,8 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       pump_(loop, MakePumpOptions(options_)),
       link_(std::move(link)),
       worker_service_(
-          loop, [this](const StoreRequest& request) { link_->SendStoreRequest(request); },
+          loop, [this](const StoreRequest& request) { Forward(request); },
+          [this] { return core_.MayPublish(MonoNow()); },
           [this](LocalRank worker) {
             left_silently_.insert(worker);
             WarnOfSilentEnd(worker);
@@ -165,6 +166,7 @@ void Agent::Feed(Event event) {
     }
   }
   stepping_ = false;
+  worker_service_.OnLease();
   ArmTimer();
 }
 
@@ -448,6 +450,11 @@ void Agent::FinishIfAllIsClosed() {
 void Agent::FlushOutput() { pump_.FlushConsole(kFarewell); }
 
 // --- The rendezvous
+
+void Agent::Forward(StoreRequest request) {
+  if (auto* commit = std::get_if<CommitCheckpoint>(&request.operation)) commit->term = core_.term();
+  link_->SendStoreRequest(request);
+}
 
 rendezvous::LinkListener Agent::MakeLinkListener() {
   return {.on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },

@@ -113,6 +113,7 @@ class Agent {
   void ArmTimer();
 
   rendezvous::LinkListener MakeLinkListener();
+  void Forward(StoreRequest request);
   GuardianListener MakeGuardianListener();
   void OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd);
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);

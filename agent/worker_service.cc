@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -196,8 +197,10 @@ class WorkerService::Connection {
 
 WorkerService::WorkerService(asio::io_context& loop,
                              std::function<void(const StoreRequest&)> forward,
+                             std::function<absl::Status()> may_publish,
                              std::function<void(LocalRank)> on_silent_leave)
     : forward_(std::move(forward)),
+      may_publish_(std::move(may_publish)),
       on_silent_leave_(std::move(on_silent_leave)),
       acceptor_(loop),
       accept_again_(loop) {}
@@ -257,6 +260,7 @@ void WorkerService::ForgetAll() {
   for (const auto& [unused, connection] : connections_) connection->Close();
   connections_.clear();
   pending_.clear();
+  waiting_.clear();
 }
 
 void WorkerService::Forward(uint64_t connection_id, StoreRequest request) {
@@ -264,7 +268,22 @@ void WorkerService::Forward(uint64_t connection_id, StoreRequest request) {
   pending_[id] = {connection_id, request.request_id};
   request.request_id = id;
   request.round = round_;
-  forward_(request);
+  OnLease();  // in order
+  const absl::Status may = may_publish_();
+  if (may.ok()) {
+    forward_(request);
+  } else if (std::holds_alternative<CommitCheckpoint>(request.operation)) {
+    OnReply({.request_id = id, .status = may});
+  } else {
+    waiting_.push_back(std::move(request));
+  }
+}
+
+void WorkerService::OnLease() {
+  if (waiting_.empty() || !may_publish_().ok()) return;
+  for (const StoreRequest& request : std::exchange(waiting_, {})) {
+    if (pending_.contains(request.request_id)) forward_(request);
+  }
 }
 
 void WorkerService::OnReply(const StoreReply& reply) {

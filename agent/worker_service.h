@@ -2,6 +2,9 @@
 // unique ids, and a worker's goodbye. Messages are WorkerMessage and WorkerReply of
 // proto/agent.proto, framed by their length.
 //
+// While the lease of the node does not hold by the agent's own count, a commit of a checkpoint is
+// refused, and what workers write waits (OnLease): a cut of seconds costs them time, not a failure.
+//
 // Only processes of our own user may connect (SO_PEERCRED); a message that is too long or cannot be
 // decoded closes its connection. Requests are numbered anew on their way up, so that the workers of
 // a node cannot collide.
@@ -16,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
@@ -32,9 +36,11 @@ inline constexpr size_t kUnreadBytesMax = 2 * kMaxStoreReplyBytes;
 class WorkerService {
  public:
   // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
+  // `may_publish` says whether it may, or why not.
   // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
   // but not by the intention of its program.
   WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
+                std::function<absl::Status()> may_publish,
                 std::function<void(LocalRank)> on_silent_leave);
   ~WorkerService();
 
@@ -43,6 +49,8 @@ class WorkerService {
   // Only workers of this round are served; connections of earlier ones are closed.
   void StartRound(Round round, Instance instance);
   void OnReply(const StoreReply& reply);
+  // May be called at any time, often: what has waited goes out if it may by now.
+  void OnLease();
   void Close();
 
  private:
@@ -58,6 +66,7 @@ class WorkerService {
   void Forward(uint64_t connection_id, StoreRequest request);
 
   std::function<void(const StoreRequest&)> forward_;
+  std::function<absl::Status()> may_publish_;
   std::function<void(LocalRank)> on_silent_leave_;
   asio::local::stream_protocol::acceptor acceptor_;
   asio::steady_timer accept_again_;
@@ -67,6 +76,7 @@ class WorkerService {
   uint64_t next_request_id_ = 1;
   absl::btree_map<uint64_t, std::shared_ptr<Connection>> connections_;
   absl::btree_map<uint64_t, PendingRequest> pending_;
+  std::vector<StoreRequest> waiting_;  // of pending_, not sent yet; in order
 };
 
 }  // namespace muster::agent

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/lease.h"
 #include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 
@@ -28,6 +29,9 @@ bool IsCrash(int signal) {
 // Schedulers warn with these before they end a job; they are the workers' business and stop
 // nothing.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
+
+// Of a server that can be reached and does not answer, for the orphan time-out.
+constexpr size_t kMaxUnanswered = 1024;
 
 }  // namespace
 
@@ -95,6 +99,10 @@ void AgentCore::On(const DirectiveArrived& event, MonoTime now, Effects& out) {
   term_ = d.term;
   last_revision_ = d.revision;
   heard_server_ = true;
+  for (; !unanswered_.empty() && unanswered_.front().first <= d.report_sequence;
+       unanswered_.pop_front()) {
+    answered_ = unanswered_.front().second;
+  }
   if (!std::holds_alternative<Refuse>(d.body)) {
     // While it stops workers of an instance that is over, what it reports is of no other.
     if (instance_ != Instance() || round_ == kNoRound) instance_ = d.instance;
@@ -361,6 +369,23 @@ void AgentCore::BeginAnew(const std::string& why, MonoTime now, Effects& out) {
 
 // --- The rendezvous
 
+absl::Status AgentCore::MayPublish(MonoTime now) const {
+  if (!link_up_) {
+    return absl::UnavailableError(
+        absl::StrCat("not now: there is no connection to ", options_.server));
+  }
+  if (!unattended_.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("not now: ", options_.server, " does not serve this node"));
+  }
+  const LeaseSettings lease = LeaseOf(options_.lease, num_nodes_);
+  if (now < answered_ + lease.duration - lease.margin) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("not now: ", options_.server, " has not answered ", options_.node.name, " for ",
+                   absl::FormatDuration(absl::Trunc(now - answered_, absl::Milliseconds(100))),
+                   ", and may have given its place to another"));
+}
+
 void AgentCore::NoteAttended(MonoTime now, Effects& out) {
   if (!unattended_.empty()) {
     out.push_back(Announce{Announce::Level::kInfo, "rendezvous_attended",
@@ -451,6 +476,8 @@ void AgentCore::Report(MonoTime now, Effects& out) {
   last_sent_ = now;
   last_reported_round_ = round_;
   out.push_back(SendReport{MakeReport(now)});
+  unanswered_.emplace_back(sequence_, now);
+  if (unanswered_.size() > kMaxUnanswered) unanswered_.pop_front();
 }
 
 int AgentCore::NumAlive() const {

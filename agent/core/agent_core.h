@@ -9,8 +9,10 @@
 // Threads: compatible; one caller at a time (Agent calls it on its loop thread).
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -134,6 +136,14 @@ class AgentCore {
   // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
+  // Whether what this node's workers publish may go out: the server can be heard, knows the job, and
+  // this node's lease holds, by a count of its own that ends before the server's: from when the
+  // newest report that was answered had been made, and with the margin taken off.
+  //
+  // Errors: kUnavailable: "not now: ...".
+  absl::Status MayPublish(MonoTime now) const;
+  ServerTerm term() const { return term_; }  // the newest that has been heard of
+
   NodePhase phase() const { return phase_; }
   Round round() const { return round_; }
   bool is_leaving() const { return departure_.has_value(); }
@@ -246,6 +256,9 @@ class AgentCore {
   std::string link_detail_;
   MonoTime last_heard_;  // of a server that serves us; before the first directive: the start
   MonoTime last_sent_;
+  // Reports without an answer yet, with when they were made; at most kMaxUnanswered.
+  std::deque<std::pair<uint64_t, MonoTime>> unanswered_;
+  MonoTime answered_;  // when the newest report that has been answered was made
   std::string shown_status_;
 };
 

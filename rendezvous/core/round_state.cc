@@ -10,10 +10,6 @@
 namespace muster::rendezvous {
 namespace {
 
-// Renewing an unchanged lease costs about a tenth of a millisecond, so 2000 of them every two
-// seconds a tenth of one core.
-constexpr double kNodesPerLease = 2000;
-
 constexpr std::array kTransitions = {
     Transition{JobPhase::kForming, JobPhase::kRunning},
     Transition{JobPhase::kForming, JobPhase::kEnding},
@@ -143,13 +139,6 @@ absl::string_view ToString(JobPhase phase) {
 bool IsAllowed(JobPhase from, JobPhase to) { return IsInTable(kTransitions, from, to); }
 
 std::string PhaseTable() { return PrintTable(kTransitions); }
-
-LeaseSettings LeaseOf(const LeaseSettings& settings, int num_nodes) {
-  const double factor = std::max(1.0, num_nodes / kNodesPerLease);
-  return {.duration = settings.duration * factor,
-          .renew_interval = settings.renew_interval * factor,
-          .margin = settings.margin};
-}
 
 LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state) {
   const uint64_t most = state.settings ? static_cast<uint64_t>(state.settings->max_nodes) : 1;

@@ -14,6 +14,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/strings/string_view.h"
+#include "proto/base/lease.h"
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
 
@@ -160,11 +161,9 @@ struct JobState : JobRecord {
   MonoTime last_heard;  // of any agent of the job
 };
 
-// The lease of a job's nodes. It grows with their number, so that ten thousand renewals cost the
-// server no more than two thousand would: 6 s up to 2000 nodes, 30 s with 10 000. It never
-// shrinks while the job lives, since agents may have been told the longer interval.
+// The lease of a job's nodes (proto/base/lease.h). It never shrinks while the job lives, since agents
+// may have been told the longer interval.
 LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state);
-LeaseSettings LeaseOf(const LeaseSettings& settings, int num_nodes);
 
 // A member of the current round that has not been lost and has not left the job.
 bool IsLiveMember(const JobState& state, Incarnation node);

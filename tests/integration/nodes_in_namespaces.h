@@ -59,13 +59,16 @@ while [ ! -e $OUT/done ]; do sleep 0.1; done)");
   std::string EndpointOn(int node) const {
     return absl::StrCat(network_->AddressOf(node), ":", kPort);
   }
-  // Of an elastic job that two nodes suffice for, and that meets on node `host`.
+  // Of an elastic job that two nodes suffice for, and that meets on node `host`. Workers find the
+  // node's number as $NODE.
   Subprocess StartAgent(int node, int host = 0) const {
-    return StartProgram(network_->On(
-        node,
-        Arguments{MusterBinary(), "run", "--nnodes=2:3", "--rdzv_backend=c10d", "--rdzv_id=loss",
-                  "--rdzv_conf=last_call_timeout=60", "--rdzv_endpoint=" + EndpointOn(host),
-                  absl::StrCat("--local_addr=", network_->AddressOf(node)), script_}));
+    return StartProgram(
+        network_->On(node,
+                     Arguments{MusterBinary(), "run", "--nnodes=2:3", "--rdzv_backend=c10d",
+                               "--rdzv_id=loss", "--rdzv_conf=last_call_timeout=60",
+                               "--rdzv_endpoint=" + EndpointOn(host),
+                               absl::StrCat("--local_addr=", network_->AddressOf(node)), script_}),
+        {{"NODE", absl::StrCat(node)}});
   }
   // Three nodes that meet on node `host` and run.
   void StartJob(int host = 0) {

@@ -1,10 +1,13 @@
 #include "worker_runtime/checkpoint/training_json.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 
@@ -59,6 +62,16 @@ absl::StatusOr<std::map<std::string, std::string>> TextsAt(const Json& json, con
   return texts;
 }
 
+absl::StatusOr<JobRound> ReadJobRound(const std::map<std::string, std::string>& texts) {
+  JobRound writer;
+  const auto read = [&texts](const char* key, int64_t& number) {
+    const auto found = texts.find(key);
+    return found != texts.end() && absl::SimpleAtoi(found->second, &number);
+  };
+  if (read("instance", writer.instance) && read("round", writer.round)) return writer;
+  return absl::InvalidArgumentError("\"written_by\" has no numbers \"instance\" and \"round\"");
+}
+
 absl::Status CheckVersion(const Json& json) {
   const auto format = json.find("format");
   const auto version = json.find("version");
@@ -79,9 +92,13 @@ absl::StatusOr<std::string> FormatTrainingState(const TrainingState& state) {
   if (state.step < 0) {
     return absl::InvalidArgumentError(absl::StrCat("the step ", state.step, " is negative"));
   }
-  const nlohmann::ordered_json json = {{"format", kFormat},          {"version", kVersion},
-                                       {"step", state.step},         {"plan", state.plan},
-                                       {"counters", state.counters}, {"metadata", state.metadata}};
+  nlohmann::ordered_json json = {{"format", kFormat},          {"version", kVersion},
+                                 {"step", state.step},         {"plan", state.plan},
+                                 {"counters", state.counters}, {"metadata", state.metadata}};
+  if (state.written_by.instance != 0) {
+    json["written_by"] = {{"instance", absl::StrCat(state.written_by.instance)},
+                          {"round", absl::StrCat(state.written_by.round)}};
+  }
   try {
     return json.dump(2) + "\n";
   } catch (const Json::exception& error) {
@@ -114,6 +131,10 @@ absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
     MUSTER_ASSIGN_OR_RETURN(state.counters, TextsAt(json, "counters"));
   }
   MUSTER_ASSIGN_OR_RETURN(state.metadata, TextsAt(json, "metadata"));
+  if (json.contains("written_by")) {
+    MUSTER_ASSIGN_OR_RETURN(const auto writer, TextsAt(json, "written_by"));
+    MUSTER_ASSIGN_OR_RETURN(state.written_by, ReadJobRound(writer));
+  }
   return state;
 }
 

@@ -185,13 +185,29 @@ absl::StatusOr<std::string> ReadText(int fd, const std::string& path) {
   }
 }
 
+// The answer to `commit` may be old by now, if this process was stopped in between. A checkpoint that
+// cannot be read is in nobody's way.
+absl::Status CheckNotOfLaterRound(const std::string& place, const JobRound& ours) {
+  if (ours.instance == 0) return absl::OkStatus();
+  const std::string path = absl::StrCat(place, "/", kTraining);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return absl::OkStatus();
+  const absl::StatusOr<std::string> text = ReadText(fd, path);
+  if (!text.ok()) return absl::OkStatus();
+  const absl::StatusOr<TrainingState> there = ParseTrainingState(*text);
+  if (!there.ok() || there->written_by <= ours) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(place, " is of round ", there->written_by.round,
+                                                    " of the job, and this is round ", ours.round,
+                                                    ", which is over"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const TrainingState& state,
                                                  absl::Span<const NamedArray> parameters,
                                                  absl::Span<const NamedArray> moments,
-                                                 const Progress& progress) {
+                                                 const Progress& progress, const Commit& commit) {
   if (directory.empty()) {
     return absl::InvalidArgumentError("the directory to save a checkpoint in has an empty name");
   }
@@ -204,6 +220,8 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
     return FileError(errno, absl::StrCat("cannot save a checkpoint in ", directory));
   }
   absl::Status status = WriteFiles(hidden, state, training, parameters, moments, progress);
+  if (status.ok() && commit) status = commit();
+  if (status.ok()) status = CheckNotOfLaterRound(place, state.written_by);
   if (status.ok()) status = PublishDirectory(hidden, place);
   if (!status.ok()) {
     std::error_code ignored;  // the first error is the one to tell

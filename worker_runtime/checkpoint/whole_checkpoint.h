@@ -11,7 +11,9 @@
 // day later: a younger one may belong to a writer on another node.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,17 +25,28 @@
 
 namespace muster::checkpoint {
 
+// A round of a job; later ones are greater. Without an agent: instance 0.
+struct JobRound {
+  int64_t instance = 0;
+  int64_t round = -1;
+  friend auto operator<=>(const JobRound&, const JobRound&) = default;
+};
+
 struct TrainingState {
   int64_t step = 0;
   std::map<std::string, std::string> plan;      // what it was trained with; for people
   std::map<std::string, std::string> metadata;  // the caller's
   std::map<std::string, std::string> counters;  // the engine's, beside its arrays
+  JobRound written_by;
 };
 
+// Asked when all files are written, before the checkpoint takes its place.
+using Commit = std::function<absl::Status()>;
+
 // Creates `directory` if needed. Returns the path of the checkpoint. `progress` is called after each
-// array.
+// array. What a later round of the job has written is never replaced.
 //
-// Errors: as WriteSafetensors; kInvalidArgument: `directory` is a file, the step is negative, or
+// Errors: as WriteSafetensors; what `commit` says; kFailedPrecondition: a later round has written this step; kInvalidArgument: `directory` is a file, the step is negative, or
 //         what has the checkpoint's name is none. On an error what was written of this checkpoint
 //         is removed, and earlier ones are as they were.
 // Threads: safe, also between processes; of two writers of one step the last to end wins.
@@ -41,7 +54,8 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const TrainingState& state,
                                                  absl::Span<const NamedArray> parameters,
                                                  absl::Span<const NamedArray> moments,
-                                                 const Progress& progress = nullptr);
+                                                 const Progress& progress = nullptr,
+                                                 const Commit& commit = nullptr);
 
 // The checkpoint that a user means by `directory`: itself if it is one, else the one in it with
 // the highest step.

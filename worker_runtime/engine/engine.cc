@@ -212,6 +212,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
 void Engine::OnPhase(std::function<void(int64_t step, Phase phase)> listener) {
   state_->on_phase = std::move(listener);
 }
+void Engine::FenceCheckpoints(CheckpointFence fence) { state_->fence = std::move(fence); }
 int64_t Engine::step() const { return state_->step; }
 const Plan& Engine::plan() const { return state_->plan; }
 TensorPool& Engine::pool() { return state_->pool; }

@@ -52,12 +52,16 @@ absl::Status Engine::Save(const std::string& directory,
   if (state.world.rank() == 0) {
     checkpoint::TrainingState saved = {
         .step = state.step, .metadata = metadata, .counters = state.scaler.Save()};
+    saved.written_by = {state.fence.instance, state.fence.round};
     saved.counters[kSkippedSteps] = absl::StrCat(state.skipped_steps);
     for (const auto& [key, value] : Describe(state.plan)) saved.plan[key] = value;
     written = checkpoint::WriteWholeCheckpoint(
         directory, saved, engine::ParameterArrays(state.store),
         engine::MomentArrays(state.store, state.held, state.plan.update, moments),
-        [&state] { state.Mark(Phase::kSave); });
+        [&state] { state.Mark(Phase::kSave); },
+        [&state] {
+          return state.fence.commit ? state.fence.commit(state.step) : absl::OkStatus();
+        });
   }
   const absl::Status saved = FromRankZero(state.world, std::move(written)).status();
   state.Mark(Phase::kIdle);

@@ -128,6 +128,7 @@ struct Engine::State {
   int64_t skipped_steps = 0;  // of them, those that changed nothing
   plan::LossScaler scaler;
   std::function<void(int64_t step, Phase phase)> on_phase;
+  CheckpointFence fence;
 };
 
 }  // namespace muster

@@ -174,6 +174,13 @@ absl::StatusOr<std::string> AgentClient::Wait(const std::string& key, MonoTime d
   return std::move(reply.values.front());
 }
 
+absl::Status AgentClient::CommitCheckpoint(int64_t step, MonoTime deadline) {
+  const absl::StatusOr<StoreReply> reply =
+      Ask(muster::CommitCheckpoint{.instance = address_.instance, .step = step}, deadline);
+  const absl::Status status = reply.ok() ? reply->status : reply.status();
+  return status.ok() ? status : absl::FailedPreconditionError(status.message());
+}
+
 absl::Status AgentClient::SendGoodbye(int64_t step, MonoTime deadline) {
   proto::WorkerMessage message;
   message.mutable_goodbye()->set_step(step);

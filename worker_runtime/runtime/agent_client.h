@@ -48,6 +48,10 @@ class AgentClient final : public Store {
 
   absl::Status Set(const std::string& key, const std::string& value, MonoTime deadline) override;
   absl::StatusOr<std::string> Wait(const std::string& key, MonoTime deadline) override;
+  // May the checkpoint of `step` be published? See CheckpointFence.
+  //
+  // Errors: kFailedPrecondition.
+  absl::Status CommitCheckpoint(int64_t step, MonoTime deadline);
   absl::Status SendGoodbye(int64_t step, MonoTime deadline);
 
  private:

@@ -111,6 +111,15 @@ absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
   return comm::MakeCommunicator(backend.empty() ? "gloo" : backend, std::move(request));
 }
 
+CheckpointFence Runtime::checkpoint_fence() const {
+  if (state_->agent == nullptr) return {};
+  return {.instance = state_->env.instance.value(),
+          .round = state_->env.round.value(),
+          .commit = [agent = state_->agent](int64_t step) {
+            return agent->CommitCheckpoint(step, MonoNow() + kAgentTime);
+          }};
+}
+
 absl::Status Runtime::Finish(int64_t step) {
   if (state_->agent == nullptr) return absl::OkStatus();
   return state_->agent->SendGoodbye(step, MonoNow() + kAgentTime);

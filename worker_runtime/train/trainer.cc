@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "muster/agreement.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
@@ -20,6 +21,11 @@ namespace {
 
 // GPT-2's end-of-text token, after which a text begins.
 constexpr int32_t kGpt2TextStart = 50256;
+
+// How often, and how long, what has been trained is offered to a rendezvous that is out of reach. By
+// then the agent has ended its workers (orphan_timeout, ten minutes).
+constexpr int kLastSaveAttempts = 600;
+constexpr absl::Duration kBetweenLastSaves = absl::Seconds(1);
 
 // What the sample continues.
 std::vector<int32_t> PromptOf(const TrainOptions& options, int64_t vocabulary) {
@@ -103,6 +109,7 @@ absl::Status Trainer::BuildTogether() {
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
   MUSTER_ASSIGN_OR_RETURN(engine_, Engine::Create(*world_, *store_, options_.plan.plan));
+  engine_->FenceCheckpoints(runtime_.checkpoint_fence());
   return options_.resume.empty() ? absl::OkStatus() : Resume();
 }
 
@@ -215,7 +222,9 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
     MUSTER_ASSIGN_OR_RETURN(stop, vote.End());
     bytes_sent_by_steps_ += world_->bytes_sent() - sent_before;
-    if (IsSaveDue(stop)) MUSTER_RETURN_IF_ERROR(Save());
+    if (IsSaveDue(stop)) {
+      MUSTER_RETURN_IF_ERROR(Save(/*is_last=*/stop != 0 || engine_->step() >= options_.plan.steps));
+    }
   }
   const MonoTime end = MonoNow();
   if (stop == 0) PrintEnd(end - start);
@@ -229,16 +238,29 @@ bool Trainer::IsSaveDue(int stop_signal) const {
          (options_.save_every > 0 && step % options_.save_every == 0);
 }
 
-absl::Status Trainer::Save() {
-  MUSTER_RETURN_IF_ERROR(
-      engine_->Save(options_.save, {{"program", "muster-train"},
-                                    {"layers", absl::StrCat(config_.layers)},
-                                    {"heads", absl::StrCat(config_.heads)},
-                                    {"width", absl::StrCat(config_.hidden_size)},
-                                    {"context", absl::StrCat(config_.context)},
-                                    {"vocabulary", absl::StrCat(config_.vocabulary)},
-                                    {"batch_size", absl::StrCat(options_.plan.batch_size)},
-                                    {"data", tokens_->Describe()}}));
+// Every rank gets the same answers, so all try as often.
+absl::Status Trainer::Save(bool is_last) {
+  const std::map<std::string, std::string> metadata = {
+      {"program", "muster-train"},
+      {"layers", absl::StrCat(config_.layers)},
+      {"heads", absl::StrCat(config_.heads)},
+      {"width", absl::StrCat(config_.hidden_size)},
+      {"context", absl::StrCat(config_.context)},
+      {"vocabulary", absl::StrCat(config_.vocabulary)},
+      {"batch_size", absl::StrCat(options_.plan.batch_size)},
+      {"data", tokens_->Describe()}};
+  for (int attempt = 0;; ++attempt) {
+    const absl::Status saved = engine_->Save(options_.save, metadata);
+    if (saved.ok()) break;
+    if (!IsRefusedByFence(saved)) return saved;
+    if (attempt == 0) {
+      console_.Print(absl::StrCat("not saved after step ", engine_->step(), ": ", saved.message(),
+                                  "; earlier checkpoints stay\n"));
+    }
+    if (!is_last) return absl::OkStatus();
+    if (attempt == kLastSaveAttempts) return saved;
+    absl::SleepFor(kBetweenLastSaves);
+  }
   saved_step_ = engine_->step();
   console_.Print(absl::StrCat("saved after step ", saved_step_, " in ", options_.save, "\n"));
   return absl::OkStatus();

@@ -53,7 +53,8 @@ class Trainer {
 
   // Of Run.
   absl::StatusOr<int> TrainAllSteps();
-  absl::Status Save();
+  // `is_last`: a refusal to publish it is waited out.
+  absl::Status Save(bool is_last);
   bool IsSaveDue(int stop_signal) const;
   void PrintStop(int stop_signal) const;
   void PrintEnd(absl::Duration elapsed) const;

@@ -89,6 +89,7 @@ class WorkerServiceTest : public ::testing::Test {
       : directory_(std::filesystem::temp_directory_path() / ("wst-" + std::to_string(getpid()))),
         service_(
             loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); },
+            [this] { return may_publish_; },
             [this](LocalRank worker) { left_silently_.push_back(worker); }) {
     std::filesystem::create_directory(directory_);
     EXPECT_TRUE(service_.Listen(Path()).ok());
@@ -114,6 +115,7 @@ class WorkerServiceTest : public ::testing::Test {
 
   std::filesystem::path directory_;
   asio::io_context loop_;
+  absl::Status may_publish_;
   std::vector<StoreRequest> forwarded_;
   size_t num_answered_ = 0;
   std::vector<LocalRank> left_silently_;
@@ -274,6 +276,37 @@ TEST_F(WorkerServiceTest, DropsWorkersOfTheRoundBefore) {
   service_.StartRound(Round(4), Instance(1));
   Turn();
   EXPECT_FALSE(worker.Receive().has_value());
+}
+
+TEST_F(WorkerServiceTest, LetsRequestsWaitWhileTheLeaseDoesNotHold) {
+  Client client(Path());
+  client.Greet(3);
+  may_publish_ = absl::UnavailableError("not now: nobody answers");
+  client.Send(Get(1, "a"));
+  client.Send(Get(2, "b"));
+  Turn();
+  EXPECT_TRUE(forwarded_.empty());
+  service_.OnLease();
+  EXPECT_TRUE(forwarded_.empty());
+  may_publish_ = absl::OkStatus();
+  service_.OnLease();
+  EXPECT_EQ(forwarded_.size(), 2u);
+}
+
+TEST_F(WorkerServiceTest, RefusesACommitWhileTheLeaseDoesNotHold) {
+  Client client(Path());
+  client.Greet(3);
+  may_publish_ = absl::UnavailableError("not now: nobody answers");
+  proto::WorkerMessage message;
+  Encode(StoreRequest{.request_id = 1, .operation = CommitCheckpoint{.instance = Instance(1)}},
+         message.mutable_store());
+  client.Send(message);
+  Turn();
+  EXPECT_TRUE(client.Receive()->has_welcome());
+  const auto reply = Decode(client.Receive()->store());
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->status, may_publish_);
+  EXPECT_TRUE(forwarded_.empty());
 }
 
 }  // namespace

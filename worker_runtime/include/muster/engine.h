@@ -30,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "muster/checkpoint_fence.h"
 #include "muster/communicator.h"
 #include "muster/data.h"
 #include "muster/layers.h"
@@ -174,6 +175,10 @@ class Engine {
   // Called on the thread of Step, Save and Load, which wait for it.
   void OnPhase(std::function<void(int64_t step, Phase phase)> listener);
 
+  // Every Save asks `fence` from now on; all ranks of a job that is started again should:
+  //   engine->FenceCheckpoints(runtime->checkpoint_fence());
+  void FenceCheckpoints(CheckpointFence fence);
+
   int64_t step() const;  // steps made so far, with those that a loss scale skipped
   const Plan& plan() const;
   EngineMemory memory() const;
@@ -188,8 +193,9 @@ class Engine {
   // Writes a whole checkpoint as the subdirectory step_<n> of `directory` (rank 0 does; all wait):
   // parameters, optimizer, step, plan, and `metadata` of the caller (UTF-8). See checkpoint/.
   //
-  // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; on all
-  //         ranks alike. Nothing that was there before is harmed.
+  // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; what the
+  //         fence says, see IsRefusedByFence; on all ranks alike. Nothing that was there before is
+  //         harmed.
   absl::Status Save(const std::string& directory,
                     const std::map<std::string, std::string>& metadata);
 

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "muster/checkpoint_fence.h"
 #include "muster/communicator.h"
 #include "muster/store.h"
 #include "proto/base/progress_board.h"
@@ -68,6 +69,10 @@ class Runtime {
   //
   // Cost: tens of nanoseconds, no lock and no system call.
   void SetProgress(int64_t step, Phase phase);
+
+  // For Engine::FenceCheckpoints: asks the rendezvous, by way of the agent, before a checkpoint is
+  // published. May outlive the runtime.
+  CheckpointFence checkpoint_fence() const;
 
   // Tells the agent that the program ends by intention after `step` steps. Call it last.
   //

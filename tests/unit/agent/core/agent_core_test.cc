@@ -18,6 +18,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr absl::Duration kGrace = absl::Seconds(30);
+constexpr uint64_t kEveryReport = 1'000'000;  // is answered
 
 // Drives a core through its life; remembers the effects of the last step.
 class AgentCoreTest : public ::testing::Test {
@@ -51,6 +52,7 @@ class AgentCoreTest : public ::testing::Test {
     return Do(DirectiveArrived{Directive{.term = ServerTerm(1),
                                          .instance = Instance(7),
                                          .revision = ++revision_,
+                                         .report_sequence = kEveryReport,
                                          .body = std::move(body)}},
               later);
   }
@@ -157,6 +159,33 @@ TEST_F(AgentCoreTest, RenewsItsLease) {
   EXPECT_EQ(core_.NextDeadline(), now_ + absl::Seconds(2));
   Do(Tick{}, absl::Seconds(2));
   EXPECT_EQ(LastReport().phase, AgentPhase::kRunning);
+}
+
+// The server counts from when it heard the report, so it never ends a lease before the agent does.
+TEST_F(AgentCoreTest, CountsItsLeaseFromWhenItSentTheReportThatWasAnswered) {
+  Run();
+  EXPECT_TRUE(core_.MayPublish(now_).ok());
+  Do(Tick{}, absl::Seconds(2));
+  const uint64_t sent = LastReport().sequence;
+  const MonoTime sent_at = now_;
+  now_ = now_ + absl::Seconds(3);
+  Do(DirectiveArrived{Directive{.term = ServerTerm(1),
+                                .instance = Instance(7),
+                                .revision = ++revision_,
+                                .report_sequence = sent,
+                                .body = Wait{}}});
+  EXPECT_TRUE(core_.MayPublish(sent_at + absl::Seconds(5.6)).ok());
+  EXPECT_EQ(core_.MayPublish(sent_at + absl::Seconds(5.7)).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(AgentCoreTest, PublishesNothingFromALostConnectionToTheNextAnswer) {
+  Run();
+  Do(LinkChanged{.up = false, .detail = "gone"});
+  EXPECT_EQ(core_.MayPublish(now_).code(), absl::StatusCode::kUnavailable);
+  Do(LinkChanged{.up = true});
+  EXPECT_EQ(core_.MayPublish(now_).code(), absl::StatusCode::kUnavailable);
+  Direct(Wait{});
+  EXPECT_TRUE(core_.MayPublish(now_).ok());
 }
 
 TEST_F(AgentCoreTest, ReportsAFailureAtOnceAndStopsTheOthersWithSigterm) {

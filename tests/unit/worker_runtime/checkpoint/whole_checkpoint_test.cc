@@ -105,6 +105,30 @@ TEST(WriteWholeCheckpoint, ReplacesOneOfTheSameStep) {
   EXPECT_EQ(ValueIn(*path), 2.0f);
 }
 
+TEST(WriteWholeCheckpoint, PublishesNothingThatIsRefusedAndLeavesTheOneBefore) {
+  const MemoryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 5, 1.0f), IsOk());
+  const auto refused = WriteWholeCheckpoint(directory.path(), {.step = 5}, {}, {}, nullptr, [] {
+    return absl::FailedPreconditionError("not now");
+  });
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kFailedPrecondition, "not now"));
+  EXPECT_EQ(ValueIn(directory.File("step_00000005")), 1.0f);
+  EXPECT_THAT(FilesBelow(directory.path()), ::testing::SizeIs(3));
+}
+
+TEST(WriteWholeCheckpoint, NeverReplacesWhatALaterRoundHasWritten) {
+  const MemoryDirectory directory;
+  const auto write = [&](JobRound round) {
+    return WriteWholeCheckpoint(directory.path(), {.step = 5, .written_by = round}, {}, {});
+  };
+  ASSERT_THAT(write({.instance = 7, .round = 1}), IsOk());
+  ASSERT_THAT(write({.instance = 7, .round = 2}), IsOk());
+  EXPECT_THAT(write({.instance = 7, .round = 1}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("round 2")));
+  EXPECT_THAT(write({.instance = 8, .round = 0}), IsOk()) << "a later life of the job";
+  EXPECT_THAT(write({}), IsOk()) << "without an agent";
+}
+
 TEST(WriteWholeCheckpoint, ReplacesALinkAndNotWhatItPointsTo) {
   const MemoryDirectory directory;
   const MemoryDirectory elsewhere;
