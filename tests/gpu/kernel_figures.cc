@@ -1,0 +1,217 @@
+// Times the kernels of a CUDA device beside what its memory moves in a plain copy, and prints rows of
+// a Markdown table. Ends with 77 and a sentence where there is no GPU.
+//
+// kernel_figures: all of it; kernel_figures --device: the name of the GPU alone.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/kernels/cuda_kernels.h"
+
+namespace muster::kernels {
+namespace {
+
+constexpr int kSkipped = 77;
+constexpr int kWarmUps = 3;
+constexpr int kRuns = 20;
+
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "kernel_figures: %s\n", what.c_str());
+  std::exit(1);
+}
+void Check(cudaError_t error) {
+  if (error != cudaSuccess) Fail(cudaGetErrorString(error));
+}
+void CheckLaunch(LaunchError error) {
+  if (error != nullptr) Fail(error);
+}
+
+// An array of the device, all zeros: the times here depend on no values.
+template <typename T>
+class Array {
+ public:
+  explicit Array(int64_t size) : size_(size) {
+    Check(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)));
+    Check(cudaMemset(data_, 0, size * sizeof(T)));
+  }
+  ~Array() { cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  operator T*() const { return data_; }  // NOLINT: stands for its pointer
+  int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(T)); }
+
+ private:
+  T* data_ = nullptr;
+  int64_t size_;
+};
+
+// Milliseconds of one call of `run`, the mean of kRuns in a row.
+double Milliseconds(const std::function<void()>& run) {
+  cudaEvent_t begin, end;
+  Check(cudaEventCreate(&begin));
+  Check(cudaEventCreate(&end));
+  for (int i = 0; i < kWarmUps; ++i) run();
+  Check(cudaEventRecord(begin));
+  for (int i = 0; i < kRuns; ++i) run();
+  Check(cudaEventRecord(end));
+  Check(cudaEventSynchronize(end));
+  float elapsed = 0;
+  Check(cudaEventElapsedTime(&elapsed, begin, end));
+  Check(cudaEventDestroy(begin));
+  Check(cudaEventDestroy(end));
+  return elapsed / kRuns;
+}
+
+class Figures {
+ public:
+  Figures() {
+    const Array<uint16_t> from(int64_t{1} << 31), to(int64_t{1} << 31);
+    const double ms = Milliseconds(
+        [&] { Check(cudaMemcpyAsync(to, from, from.bytes(), cudaMemcpyDeviceToDevice, nullptr)); });
+    copy_ = 2e-6 * static_cast<double>(from.bytes()) / ms;
+    std::printf("| copy of %.2f GB | %.3f | %.0f GB/s | 100 %% |\n",
+                static_cast<double>(from.bytes()) * 1e-9, ms, copy_);
+  }
+
+  // One that memory bounds: `bytes` that it reads and writes at least.
+  void Memory(const std::string& name, int64_t bytes, const std::function<LaunchError()>& launch) {
+    const double ms = Milliseconds([&] { CheckLaunch(launch()); });
+    const double rate = 1e-6 * static_cast<double>(bytes) / ms;
+    std::printf("| %s | %.3f | %.0f GB/s | %.0f %% |\n", name.c_str(), ms, rate,
+                100 * rate / copy_);
+  }
+  void Products(const std::string& name, double operations,
+                const std::function<LaunchError()>& launch) {
+    const double ms = Milliseconds([&] { CheckLaunch(launch()); });
+    std::printf("| %s | %.3f | %.1f TFLOP/s | |\n", name.c_str(), ms, 1e-9 * operations / ms);
+  }
+
+ private:
+  double copy_ = 0;  // GB/s, bytes read and written
+};
+
+// bf16 gradients and values over fp32 masters and moments: 28 bytes per parameter.
+void Update(Figures& figures, const std::string& name, int64_t n) {
+  const Array<uint16_t> gradient(n), value(n);
+  const Array<float> master(n), first(n), second(n);
+  const Array<cuda::UpdateDecision> decision(1);
+  figures.Memory("AdamW, " + name, 28 * n, [&] {
+    return cuda::AdamWUpdate<uint16_t>(nullptr, {}, decision,
+                                       {gradient, master, first, second, value, nullptr}, {}, n);
+  });
+  const Array<double> partials(NumNormBlocks(n)), scratch(cuda::TreeScratch(NumNormBlocks(n)) + 1),
+      sum(1);
+  figures.Memory("norm, " + name, 2 * n, [&] {
+    const LaunchError error = cuda::SquaresByBlock<uint16_t>(nullptr, gradient, n, partials);
+    if (error != nullptr) return error;
+    return cuda::TreeSum(nullptr, partials, NumNormBlocks(n), scratch, sum);
+  });
+}
+
+// What surrounds the products in a layer of GPT-2 124M, in bf16.
+void Rows(Figures& figures) {
+  const RowShape shape = {.rows = 16 * 1024, .width = 768};
+  const RowShape wide = {.rows = shape.rows, .width = 4 * shape.width};
+  const int64_t n = shape.rows * shape.width;
+  const Array<uint16_t> x(4 * n), y(4 * n), z(4 * n), gamma(wide.width), beta(wide.width);
+  const Array<float> mean(shape.rows), rstd(shape.rows), scratch(cuda::ColumnScratch(wide, 2));
+  const cuda::LayerNormSaved saved = {mean, rstd};
+  figures.Memory("layer norm with residual", 2 * 4 * n, [&] {
+    return cuda::LayerNormForward<uint16_t>(nullptr, shape, {x, y, z}, {gamma, beta, 1e-5}, y,
+                                            saved);
+  });
+  figures.Memory("layer norm, input's gradient", 2 * 4 * n, [&] {
+    return cuda::LayerNormInputGradient<uint16_t>(nullptr, shape, {x, y, z}, gamma, saved, z);
+  });
+  figures.Memory("layer norm, weights' gradient", 2 * 2 * n, [&] {
+    return cuda::LayerNormWeightGradient<uint16_t>(nullptr, shape, {x, y, nullptr}, saved,
+                                                   {gamma, beta, true}, scratch);
+  });
+  figures.Memory("bias and GELU", 2 * 3 * 4 * n, [&] {
+    return cuda::BiasGeluForward<uint16_t>(nullptr, wide, {x, beta, z}, y);
+  });
+  figures.Memory("GELU's gradient", 2 * 3 * 4 * n,
+                 [&] { return cuda::GeluBackward<uint16_t>(nullptr, x, y, y, 4 * n); });
+  figures.Memory("bias's gradient", 2 * 4 * n, [&] {
+    return cuda::BiasGradient<uint16_t>(nullptr, wide, x, beta, true, scratch);
+  });
+}
+
+// Causal: half of the products of sequence x sequence x width, 2 forward and 5 backward.
+void AttentionOf(Figures& figures) {
+  const AttentionShape shape = {.batch = 16, .sequence = 1024, .heads = 12, .head_width = 64};
+  const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
+  const int64_t rows = shape.batch * shape.heads * shape.sequence;
+  const Array<uint16_t> qkv(3 * n), dqkv(3 * n), out(n), dout(n);
+  const Array<float> row_max(rows), row_scale(rows), scratch(rows);
+  const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
+  figures.Products("attention, sequence 1024", 2 * product, [&] {
+    return cuda::AttentionForward<uint16_t>(nullptr, shape, qkv, out, {row_max, row_scale});
+  });
+  figures.Products("attention's gradient (counted as 5 products; it makes 7)", 5 * product, [&] {
+    return cuda::AttentionBackward<uint16_t>(nullptr, shape, qkv, {row_max, row_scale}, {out, dout},
+                                             dqkv, scratch);
+  });
+}
+
+void VocabularyOf(Figures& figures) {
+  const RowShape logits = {.rows = 8 * 1024, .width = 50304};
+  const int64_t n = logits.rows * logits.width;
+  const Array<uint16_t> z(n);
+  const Array<int32_t> targets(logits.rows);
+  const Array<float> scale(1);
+  const Array<double> losses(logits.rows);
+  figures.Memory("cross-entropy and its gradient", 3 * 2 * n, [&] {
+    return cuda::CrossEntropyRows<uint16_t>(nullptr, logits, z, targets, scale, losses);
+  });
+  const EmbeddingShape shape = {.batch = 16, .sequence = 1024, .width = 768};
+  const int64_t rows = shape.batch * shape.sequence;
+  std::vector<int32_t> words(rows);
+  for (int64_t i = 0; i < rows; ++i) words[i] = static_cast<int32_t>(i * i % 50257);
+  const Array<int32_t> tokens(rows);
+  Check(cudaMemcpy(tokens, words.data(), tokens.bytes(), cudaMemcpyHostToDevice));
+  const Array<uint16_t> table(50304 * shape.width), positions(1024 * shape.width),
+      y(rows * shape.width);
+  figures.Memory("embedding", 2 * 3 * rows * shape.width, [&] {
+    return cuda::EmbeddingForward<uint16_t>(nullptr, shape, tokens, table, positions, y);
+  });
+  figures.Memory("embedding's gradients", 2 * 4 * rows * shape.width, [&] {
+    return cuda::EmbeddingBackward<uint16_t>(nullptr, shape, tokens, y, {table, positions});
+  });
+}
+
+int Run(bool device_alone) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    std::printf("no GPU: %s\n", cudaGetErrorString(error));
+    return kSkipped;
+  }
+  cudaDeviceProp properties;
+  Check(cudaGetDeviceProperties(&properties, 0));
+  std::printf("%s, %d multiprocessors\n", properties.name, properties.multiProcessorCount);
+  if (device_alone) return 0;
+  std::printf("\nIn bf16, the mean of %d runs:\n\n| kernel | ms | rate | of the copy |\n", kRuns);
+  std::printf("| --- | --- | --- | --- |\n");
+  Figures figures;
+  Update(figures, "124M", 124'439'808);
+  Update(figures, "350M", 354'823'168);
+  Update(figures, "774M", 774'030'080);
+  Update(figures, "1.5B", 1'557'611'200);
+  Rows(figures);
+  AttentionOf(figures);
+  VocabularyOf(figures);
+  return 0;
+}
+
+}  // namespace
+}  // namespace muster::kernels
+
+int main(int argc, char** argv) {
+  return muster::kernels::Run(argc > 1 && std::string(argv[1]) == "--device");
+}
