@@ -36,7 +36,7 @@ class KernelArray {
   // Every byte 0xff: of float and bf16 not a number.
   static KernelArray Poisoned(size_t size) {
     std::vector<T> poison(size);
-    std::memset(static_cast<void*>(poison.data()), 0xff, size * sizeof(T));
+    if (size > 0) std::memset(static_cast<void*>(poison.data()), 0xff, size * sizeof(T));
     return KernelArray(poison);
   }
   KernelArray(const KernelArray&) = delete;
