@@ -176,6 +176,18 @@ class Assembly {
   const std::string fresh_run_id_;
 };
 
+// What only a host file gives a meaning.
+absl::Status CheckNoHostOption(const CommandLine& line) {
+  for (const char* option :
+       {"include", "exclude", "num_nodes", "num_gpus", "ssh_config", "ssh_port", "no_local_rank"}) {
+    const Given* given = line.Find(option);
+    if (given == nullptr) continue;
+    return command_line::At(given->source, given->text(),
+                            absl::InvalidArgumentError("needs --hostfile=FILE"));
+  }
+  return absl::OkStatus();
+}
+
 // Needed before values are read, of which it decides some.
 bool ReadsScheduler(const CommandLine& line) {
   const Given* given = line.Find("scheduler");
@@ -184,13 +196,18 @@ bool ReadsScheduler(const CommandLine& line) {
 
 }  // namespace
 
-absl::StatusOr<std::variant<RunFlags, PrintAndExit>> ParseFlags(
+absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
     const std::string& fresh_run_id, const absl::StatusOr<SchedulerFindings>& scheduler) {
   RunChoices choices;
   const command_line::Grammar grammar = RunGrammar(choices);
   MUSTER_ASSIGN_OR_RETURN(CommandLine line, command_line::Split(grammar, args, environment));
   if (!line.print.empty()) return PrintAndExit{std::move(line.print)};
+  if (line.Find("hostfile") != nullptr) {
+    MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
+    return MakeHostJob(grammar, line);
+  }
+  MUSTER_RETURN_IF_ERROR(CheckNoHostOption(line));
   Assembly assembly(line, choices, fresh_run_id);
   assembly.ApplyStandalone();
   Placement placement;

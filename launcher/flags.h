@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/hosts/host_plan.h"
 #include "launcher/schedulers/placement.h"
 #include "launcher/schedulers/scheduler.h"
 #include "proto/base/environment.h"
@@ -44,12 +45,13 @@ struct RunFlags {
 // (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
 // default.
 //
-// The spec is validated. Its endpoint is empty when a job on one node needs none; with several
+// With --hostfile it is a HostJob: its options have been read, and are checked together on each host.
+// Else the spec is validated. Its endpoint is empty when a job on one node needs none; with several
 // nodes it always has host and port. A static job always has a node rank.
 //
 // Errors: kInvalidArgument naming the flag (or variable), the value, what was expected and, for an
 // unknown option, the nearest spelling; that of `scheduler`, unless --scheduler=none.
-absl::StatusOr<std::variant<RunFlags, PrintAndExit>> ParseFlags(
+absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
     const std::string& fresh_run_id = "",
     const absl::StatusOr<SchedulerFindings>& scheduler = SchedulerFindings{});

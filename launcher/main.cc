@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/commands/agent_command.h"
 #include "launcher/commands/plan_command.h"
 #include "launcher/commands/run_command.h"
 #include "proto/base/environment.h"
 
 namespace {
 
+using muster::launcher::AgentCommand;
 using muster::launcher::Invocation;
 using muster::launcher::PlanCommand;
 using muster::launcher::RunCommand;
@@ -26,6 +28,7 @@ struct Subcommand {
 // The first is what no subcommand means.
 constexpr Subcommand kSubcommands[] = {
     {"run", "start and watch the workers of this node; its options follow", RunCommand},
+    {"agent", "what `muster run --hostfile` starts on each host; not for people", AgentCommand},
     {"plan", "print what a training job would do and need, without running it", PlanCommand},
 };
 

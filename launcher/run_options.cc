@@ -113,6 +113,48 @@ std::vector<Option> JobOptions(RunChoices& to) {
   };
 }
 
+// DeepSpeed's; hosts/host_plan.cc reads them where there is a host file.
+std::vector<Option> HostOptions() {
+  const Read number = [](const std::string& text) { return ParseInteger(text).status(); };
+  return {
+      {.name = "hostfile",
+       .value_name = "FILE",
+       .help = "start an agent on each host of FILE over ssh; lines: HOST slots=N",
+       .read = Noted,
+       .short_name = 'H'},
+      {.name = "include",
+       .value_name = "HOST[:SLOT,..]@..",
+       .help = "only these hosts of the file, and of their slots these",
+       .read = Noted,
+       .short_name = 'i'},
+      {.name = "exclude",
+       .value_name = "HOST[:SLOT,..]@..",
+       .help = "all but these",
+       .read = Noted,
+       .short_name = 'e'},
+      {.name = "num_nodes",
+       .value_name = "N",
+       .help = "the first N hosts of the file",
+       .read = number},
+      {.name = "num_gpus",
+       .value_name = "N",
+       .help = "the first N slots of each host",
+       .read = number,
+       .other_names = {"num_accelerators"}},
+      {.name = "no_local_rank",
+       .help = "without --local_rank=N as the script's first argument",
+       .read = Noted},
+      {.name = "ssh_port",
+       .value_name = "PORT",
+       .help = "of the hosts [ssh's own]",
+       .read = number},
+      {.name = "ssh_config",
+       .value_name = "FILE",
+       .help = "configuration for ssh [its own]",
+       .read = Noted},
+  };
+}
+
 std::vector<Option> RendezvousOptions(RunChoices& to) {
   JobSpec& spec = to.spec;
   return {
@@ -296,8 +338,10 @@ std::vector<Option> OutputOptions(RunChoices& to) {
 
 // Options that torchrun does not read from the environment, and those that are only ours.
 bool HasNoVariable(const std::string& name) {
-  for (const char* known : {"worker_ports", "tls", "numa_binding", "logs_specs", "use_env",
-                            "console", "fold", "log_format", "log_level"}) {
+  for (const char* known :
+       {"worker_ports", "tls", "numa_binding", "logs_specs", "use_env", "console", "fold",
+        "log_format", "log_level", "hostfile", "include", "exclude", "num_nodes", "num_gpus",
+        "no_local_rank", "ssh_port", "ssh_config"}) {
     if (name == known) return true;
   }
   return false;
@@ -312,6 +356,7 @@ command_line::Grammar RunGrammar(RunChoices& choices) {
                                 .also_called = {"torchrun"}};
   const std::pair<const char*, std::vector<Option>> groups[] = {
       {"Job", JobOptions(choices)},
+      {"Hosts", HostOptions()},
       {"Rendezvous", RendezvousOptions(choices)},
       {"Failures and signals", FailureOptions(choices)},
       {"Program", ProgramOptions(choices)},

@@ -21,6 +21,7 @@
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/posix/stream_descriptor.hpp"
+#include "launcher/commands/hosts_command.h"
 #include "launcher/exit_summary.h"
 #include "launcher/flags.h"
 #include "launcher/invocation.h"
@@ -334,6 +335,7 @@ int RunCommand(const Invocation& invocation) {
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
     return std::fputs(print->text.c_str(), stdout) < 0 ? 1 : 0;
   }
+  if (const auto* job = std::get_if<HostJob>(&*parsed)) return HostsCommand(*job, invocation);
   const RunFlags& flags = std::get<RunFlags>(*parsed);
   ConfigureLog(flags.output, nullptr);
   const Placement& placement = flags.placement;

@@ -5,6 +5,14 @@
 namespace muster::launcher {
 namespace {
 
+// Set for the agents of `muster run --hostfile` (hosts/host_plan.cc).
+constexpr std::array kHostFileSigns = {"MUSTER_HOSTFILE_NODES", "MUSTER_HOSTFILE_RANK"};
+constexpr std::array kHostFileFacts = {
+    FactRow{Fact::kNumNodes, "MUSTER_HOSTFILE_NODES"},
+    FactRow{Fact::kNodeRank, "MUSTER_HOSTFILE_RANK"},
+    FactRow{Fact::kNodeName, "MUSTER_HOSTFILE_NAME"},
+};
+
 constexpr std::array kOpenMpiSigns = {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"};
 constexpr std::array kOpenMpiFacts = {
     FactRow{Fact::kJobId, "PMIX_NAMESPACE"},
@@ -81,6 +89,8 @@ constexpr std::array kPbsFacts = {
 };
 
 constexpr std::array kTable = {
+    SchedulerRow{"the host file", "hosts", "", "launcher/hosts/host_plan.h", kHostFileSigns,
+                 kHostFileFacts},
     SchedulerRow{"Open MPI", "mpi", "",
                  "Open MPI 4.1, mpirun(1), \"Exported Environment Variables\"", kOpenMpiSigns,
                  kOpenMpiFacts},

@@ -11,6 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launcher/flags.h"
+#include "launcher/hosts/host_file.h"
+#include "launcher/hosts/remote_start.h"
 #include "launcher/schedulers/node_list.h"
 #include "launcher/schedulers/scheduler.h"
 #include "proto/base/endpoint.h"
@@ -50,6 +52,37 @@ TEST(HostLists, AreReadAsNamesOfHostsOrRefused) {
         EXPECT_GT(host.slots, 0) << text;
       }
     }
+  });
+}
+
+TEST(HostFiles, AreReadAsHostsWithSlotsOrRefused) {
+  ForEachMutation(absl::StrCat(kCorpus, "host_file"), kRounds, [](const std::string& text) {
+    const absl::StatusOr<std::vector<HostEntry>> hosts = ParseHostFile(text);
+    if (!hosts.ok()) return;
+    for (const HostEntry& host : *hosts) {
+      EXPECT_FALSE(host.slots.empty()) << text;
+      EXPECT_NE(host.host.front(), '-') << text;
+    }
+  });
+}
+
+TEST(ChoicesOfHosts, LeaveListedHostsOrAreRefused) {
+  const std::vector<HostEntry> listed =
+      ParseHostFile("a slots=2\nb slots=1\nworker-0 slots=4\nworker-1 slots=4\n").value();
+  ForEachMutation(absl::StrCat(kCorpus, "host_filter"), kRounds, [&](const std::string& text) {
+    for (const HostChoice& choice : {HostChoice{.include = text}, HostChoice{.exclude = text}}) {
+      const absl::StatusOr<std::vector<HostEntry>> hosts = ChooseHosts(listed, choice);
+      if (!hosts.ok()) continue;
+      EXPECT_THAT(hosts->size(), ::testing::AllOf(::testing::Ge(1u), ::testing::Le(4u))) << text;
+    }
+  });
+}
+
+TEST(RemoteStarts, AreReadOrRefused) {
+  ForEachMutation(absl::StrCat(kCorpus, "remote_start"), kRounds, [](const std::string& text) {
+    const absl::StatusOr<RemoteStart> start = DecodeRemoteStart(text);
+    if (!start.ok()) return;
+    EXPECT_TRUE(DecodeRemoteStart(EncodeRemoteStart(*start)).value() == *start) << text;
   });
 }
 

@@ -1,0 +1,217 @@
+#include "launcher/commands/hosts_command.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "launcher/hosts/host_file.h"
+#include "launcher/hosts/remote_start.h"
+#include "launcher/hosts/ssh_session.h"
+#include "proto/base/exit_codes.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/job_key.h"
+#include "proto/io/log.h"
+#include "proto/io/unique_fd.h"
+#include "proto/io/user_secret.h"
+
+namespace muster::launcher {
+namespace {
+
+constexpr int kConnectionFailed = 255;  // ssh's own exit code
+constexpr int kLookAgainMs = 100;       // for the end of an ssh whose output has ended
+
+int Refuse(const absl::Status& status) {
+  log::Write(log::Level::kError, "refused", status.message());
+  return ExitCodeOf(status);
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--hostfile=", path, ": ", std::strerror(errno)));
+  }
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// DeepSpeed's places: home, then the working directory.
+std::string ReadDeepSpeedVariables(const EnvironmentMap& environment) {
+  const std::string given = VariableOrEmpty(environment, "DS_ENV_FILE");
+  const std::string name = given.empty() ? ".deepspeed_env" : given;
+  std::string text;
+  for (const std::string& directory : {VariableOrEmpty(environment, "HOME"), std::string(".")}) {
+    std::ifstream file(directory + "/" + name, std::ios::binary);
+    if (file) {
+      absl::StrAppend(&text, std::string(std::istreambuf_iterator<char>(file), {}), "\n");
+    }
+  }
+  return text;
+}
+
+// The one text that a shell of the host sees.
+absl::Status CheckIsPlain(const std::string& binary) {
+  const bool is_plain = std::all_of(binary.begin(), binary.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '/' || c == '.' || c == '_' || c == '-' || c == '+';
+  });
+  if (is_plain) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("muster lies at '", binary,
+                   "', and a shell would not take that path as it is: install it elsewhere"));
+}
+
+absl::StatusOr<std::vector<HostEntry>> FindHosts(const HostJob& job) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadText(job.host_file));
+  absl::StatusOr<std::vector<HostEntry>> hosts = ParseHostFile(text);
+  if (!hosts.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--hostfile=", job.host_file, ": ", hosts.status().message()));
+  }
+  return ChooseHosts(*std::move(hosts), job.choice);
+}
+
+// The sessions of one job, and what ends them.
+class HostRun {
+ public:
+  explicit HostRun(std::vector<SshSession> sessions) : sessions_(std::move(sessions)) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);
+    signals_ = UniqueFd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+  }
+
+  int Run() {
+    std::vector<bool> concluded(sessions_.size(), false);
+    while (std::count(concluded.begin(), concluded.end(), false) > 0) {
+      Turn();
+      for (size_t i = 0; i < sessions_.size(); ++i) {
+        if (concluded[i] || !sessions_[i].HasEnded()) continue;
+        concluded[i] = true;
+        Conclude(sessions_[i]);
+      }
+    }
+    if (unreachable_) return kExitNodesMissing;
+    if (finished_) return worst_;
+    return stop_signal_ != 0 ? ExitCodeOfSignal(stop_signal_) : kExitFailure;
+  }
+
+ private:
+  void Turn() {
+    std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}};
+    bool is_ending = false;
+    for (const SshSession& session : sessions_) {
+      polled.push_back({session.out(), POLLIN, 0});
+      polled.push_back({session.err(), POLLIN, 0});
+      polled.push_back({session.in(), POLLOUT, 0});
+      is_ending = is_ending || (session.out() < 0 && session.err() < 0 && session.is_running());
+    }
+    if (poll(polled.data(), polled.size(), is_ending ? kLookAgainMs : -1) < 0) return;
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      if (polled[1 + 3 * i].revents != 0) sessions_[i].ReadOut();
+      if (polled[2 + 3 * i].revents != 0) sessions_[i].ReadErr();
+      if (polled[3 + 3 * i].revents != 0) sessions_[i].WriteIn();
+    }
+    signalfd_siginfo info{};
+    while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      stop_signal_ = static_cast<int>(info.ssi_signo);
+      Stop(stop_signal_);
+    }
+  }
+
+  // Who has not been reached has nothing to stop.
+  void Stop(int signal) {
+    for (SshSession& session : sessions_) {
+      session.was_greeted() ? session.SendSignal(signal) : session.Cut();
+    }
+  }
+
+  void Conclude(const SshSession& session) {
+    if (!session.was_greeted()) {
+      if (stop_signal_ != 0 || unreachable_) return;  // cut by us
+      unreachable_ = true;
+      log::Write(log::Level::kError, "unreachable",
+                 absl::StrCat("cannot start an agent on ", session.host(), ": ",
+                              session.last_words().empty() ? "ssh ended without a word"
+                                                           : session.last_words(),
+                              sessions_.size() > 1 ? "; stopping the others" : ""));
+      Stop(SIGTERM);
+      return;
+    }
+    if (session.exit_code() == kConnectionFailed) {
+      log::Write(log::Level::kWarning, "connection_lost",
+                 absl::StrCat("the connection to ", session.host(),
+                              " is lost; its agent runs on, and shows nothing more here"));
+      return;
+    }
+    finished_ = true;
+    worst_ = std::max(worst_, session.exit_code());
+  }
+
+  std::vector<SshSession> sessions_;
+  UniqueFd signals_;
+  int stop_signal_ = 0;
+  int worst_ = 0;
+  bool finished_ = false;  // one agent at least has said how the job ended
+  bool unreachable_ = false;
+};
+
+absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job, const Invocation& invocation) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<HostEntry> hosts, FindHosts(job));
+  SshOptions ssh{.config = job.ssh_config,
+                 .port = job.ssh_port,
+                 .binary = invocation.binary_directory + "/muster"};
+  MUSTER_RETURN_IF_ERROR(CheckIsPlain(ssh.binary));
+  char directory[PATH_MAX];
+  if (getcwd(directory, sizeof(directory)) == nullptr) {
+    return absl::InternalError("there is no working directory");
+  }
+  HostSurroundings surroundings{.directory = directory,
+                                .environment = invocation.environment,
+                                .deepspeed_env = ReadDeepSpeedVariables(invocation.environment),
+                                .fresh_run_id = "hosts-" + absl::BytesToHexString(RandomBytes(6))};
+  if (job.authentication) {
+    MUSTER_ASSIGN_OR_RETURN(
+        const UserSecret secret,
+        LoadUserSecret({.token = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN"),
+                        .token_file = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN_FILE"),
+                        .home = VariableOrEmpty(invocation.environment, "HOME")}));
+    surroundings.token = secret.secret;
+  }
+  ssh.host = hosts.front().host;
+  surroundings.first_address = AddressForSsh(ssh);
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<RemoteStart> starts,
+                          PlanHosts(job, hosts, surroundings));
+  std::vector<SshSession> sessions;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    ssh.host = hosts[i].host;
+    MUSTER_ASSIGN_OR_RETURN(SshSession session,
+                            SshSession::Start(ssh, EncodeRemoteStart(starts[i])));
+    sessions.push_back(std::move(session));
+  }
+  return sessions;
+}
+
+}  // namespace
+
+int HostsCommand(const HostJob& job, const Invocation& invocation) {
+  absl::StatusOr<std::vector<SshSession>> sessions = StartAll(job, invocation);
+  if (!sessions.ok()) return Refuse(sessions.status());
+  return HostRun(*std::move(sessions)).Run();
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,199 @@
+// `muster run --hostfile` with real ssh: hosts are sshd processes on loopback ports with throw-away
+// keys.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/files.h"
+#include "tests/support/job_under_test.h"
+#include "tests/support/loopback_port.h"
+#include "tests/support/process_table.h"
+#include "tests/support/subprocess.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kSshd[] = "/usr/sbin/sshd";
+
+class HostsTest : public JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    for (const char* program : {kSshd, "/usr/bin/ssh", "/usr/bin/ssh-keygen"}) {
+      if (access(program, X_OK) != 0) GTEST_SKIP() << program << " is not installed";
+    }
+    if (geteuid() != 0) GTEST_SKIP() << "sshd of Debian wants its /run/sshd, which only root makes";
+    ASSERT_EQ(std::system("install -d -m 755 /run/sshd"), 0);
+    for (const char* key : {"host_key", "user_key", "other_key"}) MakeKey(key);
+    WriteFile(File("authorized_keys"), ReadFile(File("user_key.pub")));
+    for (std::unique_ptr<LoopbackPort>* port : {&port_a_, &port_b_}) {
+      *port = std::make_unique<LoopbackPort>();
+      StartSshd((*port)->number());
+    }
+    WriteSshConfig();
+    WriteFile(File("hosts"), "a slots=2\nb slots=1\n");
+  }
+
+  void TearDown() override {
+    daemons_.clear();
+    JobTest::TearDown();
+  }
+
+  std::string File(const std::string& name) const { return directory() + "/" + name; }
+
+  void MakeKey(const std::string& name) const {
+    StartProgram({"/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", File(name)}).Wait();
+  }
+
+  void StartSshd(int port) {
+    const std::string conf = File(absl::StrCat("sshd.", port));
+    WriteFile(conf, absl::StrCat("Port ", port, "\nListenAddress 127.0.0.1\nHostKey ",
+                                 File("host_key"), "\nAuthorizedKeysFile ", File("authorized_keys"),
+                                 "\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\n"
+                                 "PasswordAuthentication no\nAcceptEnv *\n"));
+    // Without the mark of the job: it ends with this test.
+    daemons_.push_back(std::make_unique<Subprocess>(SubprocessOptions{
+        .argv = {kSshd, "-D", "-e", "-f", conf}, .environment = {{"PATH", "/usr/bin:/bin"}}}));
+    EXPECT_TRUE(daemons_.back()->WaitForOutput("Server listening"));
+  }
+
+  // Hosts a and b are there; c has nobody who listens; d is asked with another key; e has a key that
+  // is not known.
+  void WriteSshConfig() {
+    WriteFile(File("known_hosts"), absl::StrCat("known ", ReadFile(File("host_key.pub"))));
+    WriteFile(File("no_hosts"), "");
+    nobody_ = std::make_unique<LoopbackPort>();
+    std::string text;
+    const auto add = [&](const char* host, int port, const char* key, const char* known) {
+      absl::StrAppend(&text, "Host ", host, "\n  HostName 127.0.0.1\n  Port ", port,
+                      "\n  IdentityFile ", File(key), "\n  UserKnownHostsFile ", File(known),
+                      "\n  HostKeyAlias known\n");
+    };
+    add("a", port_a_->number(), "user_key", "known_hosts");
+    add("b", port_b_->number(), "user_key", "known_hosts");
+    add("c", nobody_->number(), "user_key", "known_hosts");
+    add("d", port_b_->number(), "other_key", "known_hosts");
+    add("e", port_b_->number(), "user_key", "no_hosts");
+    absl::StrAppend(
+        &text,
+        "Host *\n  IdentitiesOnly yes\n  IdentityAgent none\n"
+        "  GlobalKnownHostsFile /dev/null\n  LogLevel ERROR\n"
+        "  SendEnv JOB_UNDER_TEST OUT TMPDIR ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS\n");
+    WriteFile(File("ssh_config"), text);
+  }
+
+  Subprocess StartOn(const std::string& hosts, const Arguments& arguments) {
+    return Start(Arguments{"--hostfile=" + hosts, "--ssh_config=" + File("ssh_config"),
+                           absl::StrCat("--master_port=", meeting_.number())} +
+                 arguments);
+  }
+
+  // ssh's client of one host, as a child of the launcher.
+  pid_t SshOf(const Subprocess& launcher, const std::string& host) const {
+    for (const pid_t child : ChildrenOf(launcher.pid())) {
+      if (absl::StrContains(Describe({child}), absl::StrCat("-- ", host, " "))) return child;
+    }
+    return -1;
+  }
+
+  LoopbackPort meeting_;
+  std::unique_ptr<LoopbackPort> port_a_, port_b_, nobody_;
+  std::vector<std::unique_ptr<Subprocess>> daemons_;
+};
+
+TEST_F(HostsTest, StartsAnAgentOnEachHostAndPassesEveryByteOn) {
+  const std::string script = ShellScript(
+      "worker",
+      "echo \"worker $RANK of $WORLD_SIZE $CROSS_RANK/$CROSS_SIZE $LOCAL_SIZE in $(pwd) with $*\"\n"
+      "echo \"secret: $MUSTER_TOKEN\"");
+  const SubprocessResult result =
+      StartOn(File("hosts"), {script, "$(touch pwned)", "a 'b' \"c\"", "--", "-x;y"}).Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  const std::string behind = absl::StrCat("in ", directory(), " with --local_rank=");
+  EXPECT_THAT(result.out, HasSubstr(absl::StrCat("[a:0] worker 0 of 3 0/2 2 ", behind,
+                                                 "0 $(touch pwned) a 'b' \"c\" -- -x;y\n")));
+  EXPECT_THAT(result.out, HasSubstr(absl::StrCat("[a:1] worker 1 of 3 0/2 2 ", behind, "1 ")));
+  EXPECT_THAT(result.out, HasSubstr(absl::StrCat("[b:2] worker 2 of 3 1/2 1 ", behind, "0 ")));
+  EXPECT_THAT(result.out, HasSubstr("secret: \n"));
+  EXPECT_FALSE(FileExists(File("pwned")));
+}
+
+TEST_F(HostsTest, TheCodeOfTheRootCauseIsTheLaunchersAndIsPrintedOnce) {
+  const std::string script = ShellScript("worker", "[ $RANK = 2 ] && exit 9; exec sleep 60");
+  const SubprocessResult result = StartOn(File("hosts"), {script}).Wait();
+  EXPECT_THAT(result, ExitsWith(9));
+  const std::vector<std::string> parts = absl::StrSplit(result.err, "Root Cause");
+  EXPECT_EQ(parts.size(), 2u) << ToString(result);
+  EXPECT_THAT(result.err, HasSubstr("a stopped because rank 2 on b exited with code 9"));
+}
+
+TEST_F(HostsTest, AHostThatCannotBeReachedIsNamedWithTheReasonOfSsh) {
+  const std::string script = ShellScript("worker", "exec sleep 60");
+  const std::pair<const char*, const char*> hosts[] = {{"c", "Connection refused"},
+                                                       {"d", "Permission denied"},
+                                                       {"e", "Host key verification failed"}};
+  for (const auto& [host, reason] : hosts) {
+    WriteFile(File("some"), absl::StrCat("a slots=1\n", host, " slots=1\n"));
+    const SubprocessResult result = StartOn(File("some"), {script}).Wait();
+    EXPECT_THAT(result, ExitsWith(4));
+    EXPECT_THAT(result.err, HasSubstr(absl::StrCat("cannot start an agent on ", host, ": ")));
+    EXPECT_THAT(result.err, HasSubstr(reason));
+    EXPECT_TRUE(NothingIsLeft());
+  }
+}
+
+// The first host that hears of it ends the job, so the others' workers may see SIGTERM.
+TEST_F(HostsTest, AnInterruptEndsAllHostsWithTheirGrace) {
+  const std::string script =
+      ShellScript("worker",
+                  "trap 'touch \"$OUT/interrupted.$RANK\"; exit 0' INT TERM\n"
+                  "touch \"$OUT/up.$RANK\"\nwhile :; do sleep 0.1; done");
+  Subprocess job = StartOn(File("hosts"), {script});
+  for (const char* up : {"up.0", "up.1", "up.2"}) ASSERT_TRUE(WaitForOut(up));
+  job.Signal(SIGINT);
+  EXPECT_THAT(job.Wait(), ExitsWith(130));
+  for (const char* name : {"interrupted.0", "interrupted.1", "interrupted.2"}) {
+    EXPECT_TRUE(FileExists(Out(name))) << name;
+  }
+}
+
+TEST_F(HostsTest, ALostConnectionAloneEndsNothing) {
+  const std::string script = ShellScript(
+      "worker",
+      "touch \"$OUT/up.$RANK\"\nwhile ! [ -e \"$OUT/go\" ]; do echo tick; sleep 0.1; done\n"
+      "touch \"$OUT/done.$RANK\"");
+  Subprocess job = StartOn(File("hosts"), {script});
+  for (const char* up : {"up.0", "up.1", "up.2"}) ASSERT_TRUE(WaitForOut(up));
+  const pid_t ssh = SshOf(job, "b");
+  ASSERT_GT(ssh, 0);
+  kill(ssh, SIGKILL);
+  ASSERT_TRUE(job.WaitForOutput("the connection to b is lost"));
+  WriteFile(Out("go"), "");
+  EXPECT_THAT(job.Wait(), ExitsWith(0));
+  for (const char* name : {"done.0", "done.1", "done.2"}) EXPECT_TRUE(WaitForOut(name)) << name;
+}
+
+TEST_F(HostsTest, OneHostNeedsNoMeetingPlace) {
+  const std::string script = ShellScript("worker", "echo worker $RANK of $WORLD_SIZE");
+  const SubprocessResult result =
+      Start({"--hostfile=" + File("hosts"), "--ssh_config=" + File("ssh_config"), "--include=b",
+             "--no_local_rank", script})
+          .Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(result.out, "worker 0 of 1\n");
+}
+
+}  // namespace
+}  // namespace muster::testing
