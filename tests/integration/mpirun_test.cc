@@ -1,0 +1,63 @@
+// A real mpirun (Open MPI) starts real agents, with nothing configured.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/job_under_test.h"
+#include "tests/support/subprocess.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kMpirun[] = "/usr/bin/mpirun";
+
+class MpirunTest : public JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    if (access(kMpirun, X_OK) != 0) GTEST_SKIP() << kMpirun << " is not installed";
+  }
+
+  SubprocessResult Mpirun(int tasks, const Arguments& job) const {
+    return StartProgram(
+               Arguments{kMpirun, "--oversubscribe", "-np", absl::StrCat(tasks), MusterBinary()} +
+                   job,
+               {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}})
+        .Wait();
+  }
+};
+
+TEST_F(MpirunTest, TasksOfOneNodeBecomeOneJob) {
+  const SubprocessResult result = Mpirun(
+      3, {"--console=raw", ShellScript("tell", "echo worker $RANK of $WORLD_SIZE $LOCAL_RANK")});
+  EXPECT_THAT(result, ExitsWith(0));
+  std::vector<std::string> lines = absl::StrSplit(result.out, '\n', absl::SkipEmpty());
+  std::sort(lines.begin(), lines.end());
+  EXPECT_THAT(lines, ElementsAre("worker 0 of 3 0", "worker 1 of 3 1", "worker 2 of 3 2"));
+  EXPECT_THAT(result.err, HasSubstr("nproc_per_node=3 (OMPI_COMM_WORLD_LOCAL_SIZE)"));
+}
+
+TEST_F(MpirunTest, TheWorkersCodeIsMpiruns) {
+  const SubprocessResult result = Mpirun(2, {ShellScript("fail", "exit $((RANK == 1 ? 7 : 0))")});
+  EXPECT_THAT(result, ExitsWith(7));
+}
+
+TEST_F(MpirunTest, EachTaskIsAJobOfItsOwnWhereThatIsAskedFor) {
+  const SubprocessResult result =
+      Mpirun(2, {"--standalone", ShellScript("tell", "echo worker $RANK of $WORLD_SIZE")});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(result.out, "worker 0 of 1\nworker 0 of 1\n");
+  EXPECT_THAT(result.err, HasSubstr("each of the 2 processes that Open MPI has started"));
+}
+
+}  // namespace
+}  // namespace muster::testing
