@@ -48,6 +48,7 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   pump.run_directory = options.run_directory;
   pump.host = options.node.name;
   pump.role = options.spec.role;
+  pump.has_hook = !options.spec.round_hook.empty();
   const auto terminal = options.environment.find("TERM");
   pump.cursor_moves = terminal == options.environment.end() || terminal->second != "dumb";
   return pump;
@@ -110,6 +111,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       hang_watch_(loop, MakeHangWatchOptions(options_),
                   [this](int pid, const std::string& why) { EndHungWorker(pid, why); }),
       health_(loop),
+      round_hook_(loop, guardian_),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 Agent::~Agent() { mailbox_.Close(); }
@@ -209,139 +211,6 @@ void Agent::Perform(const ReservePorts&) {
   ports_ = *std::move(reserved);
   const std::vector<int>& ports = ports_->ports();
   Feed(PortsReserved{.store_port = ports[0], .worker_ports = {ports.begin() + 1, ports.end()}});
-}
-
-void Agent::Perform(const StartWorkers& effect) {
-  assignment_ = effect.assignment;
-  worker_service_.StartRound(assignment_.round, assignment_.instance);
-  watch_.StartRound();
-  left_silently_.clear();
-  ended_with_zero_.clear();
-  log::Write(log::Level::kDebug, "round_started", assignment_.reason,
-             {{"run", options_.spec.run_id},
-              {"round", ToString(assignment_.round)},
-              {"node", options_.node.name},
-              {"world_size", absl::StrCat(assignment_.world_size)}});
-  std::vector<PumpedWorker> pumped;
-  for (int i = 0; i < assignment_.local_world_size; ++i) {
-    pumped.push_back({LocalRank(i), Rank(assignment_.first_rank.value() + i)});
-  }
-  is_starting_ = true;
-  status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
-  pump_.OpenAttempt(
-      assignment_.restart_count, pumped, options_.spec.join_timeout,
-      [this](absl::StatusOr<std::vector<WorkerStreams>> s) { SpawnWorkers(std::move(s)); });
-}
-
-void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
-  is_starting_ = false;
-  status_.Show("");
-  WorkerEnvContext context{.run_id = options_.spec.run_id,
-                           .role = options_.spec.role,
-                           .max_restarts = options_.spec.max_restarts,
-                           .signals_to_handle = HandledSignals(options_.spec),
-                           .visible_devices = options_.visible_devices,
-                           .virtual_local_rank = options_.spec.virtual_local_rank,
-                           .agent_socket = absl::StrCat(options_.runtime_directory, "/agent.sock"),
-                           .timer_file = options_.watch.timer_pipe,
-                           .master_addr = options_.spec.worker_master_addr,
-                           .master_port = options_.spec.worker_master_port};
-  if (streams.ok()) {
-    for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
-  }
-  context.boards = StartHangWatch(assignment_);
-  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
-  absl::Status ready = streams.status();
-  if (ready.ok()) ready = PrepareTorchStore(envs.front());
-  for (size_t i = 0; i < envs.size(); ++i) {
-    if (ready.ok()) {
-      Spawn(envs[i], (*streams)[i], assignment_.round);
-      continue;
-    }
-    const uint64_t id = next_worker_id_++;
-    workers_[id] = {
-        .local_rank = envs[i].local_rank, .rank = envs[i].rank, .round = assignment_.round};
-    OnSpawnFailed(id, ready);
-  }
-}
-
-// The core is stopping workers that have not been started yet.
-void Agent::CancelStart() {
-  if (!std::exchange(is_starting_, false)) return;
-  status_.Show("");
-  pump_.CloseAttempt();
-  for (int i = 0; i < assignment_.local_world_size; ++i) {
-    Feed(WorkerExited{assignment_.round, LocalRank(i), std::nullopt});
-  }
-}
-
-// Before the first worker looks for it.
-absl::Status Agent::PrepareTorchStore(const WorkerEnv& env) {
-  if (assignment_.node_rank != NodeRank(0)) {
-    store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);
-    return absl::OkStatus();
-  }
-  TorchStoreServerOptions options{.host = env.master_addr, .port = env.master_port};
-  options.settings.world_size = assignment_.world_size;
-  options.settings.own = assignment_.node_rank;
-  Rank first(0);
-  for (const Peer& peer : assignment_.peers) {
-    options.settings.nodes.push_back({.name = peer.name,
-                                      .address = peer.address,
-                                      .first_rank = first,
-                                      .local_world_size = peer.local_world_size});
-    first = Rank(first.value() + peer.local_world_size);
-  }
-  MUSTER_ASSIGN_OR_RETURN(torch_store_, TorchStoreServer::Start(std::move(options)));
-  return absl::OkStatus();
-}
-
-// Gives each worker a board and watches them; returns their paths by local rank. A worker without a
-// board runs all the same, but marks into memory of its own.
-std::vector<std::string> Agent::StartHangWatch(const Assignment& assignment) {
-  WatchedRound watched{.round = assignment.round,
-                       .restart_count = assignment.restart_count,
-                       .first_rank = assignment.first_rank.value(),
-                       .world_size = assignment.world_size};
-  std::vector<std::string> paths;
-  for (int i = 0; i < assignment.local_world_size; ++i) {
-    absl::StatusOr<BoardMemory> board = BoardMemory::Create();
-    if (!board.ok()) {
-      log::Write(log::Level::kWarning, "no_progress_board", std::string(board.status().message()),
-                 {{"run", options_.spec.run_id},
-                  {"round", ToString(assignment.round)},
-                  {"node", options_.node.name},
-                  {"local_rank", absl::StrCat(i)}});
-      watched.boards.emplace_back();
-      paths.emplace_back();
-      continue;
-    }
-    paths.push_back(board->path());
-    watched.boards.emplace_back(*std::move(board));
-  }
-  hang_watch_.StartRound(std::move(watched));
-  return paths;
-}
-
-void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {
-  const uint64_t id = next_worker_id_++;
-  workers_[id] = {.local_rank = env.local_rank,
-                  .rank = env.rank,
-                  .round = round,
-                  .error_file = streams.error_file};
-  WorkerCommand command{.worker_id = id,
-                        .argv = WorkerArguments(options_.worker_command, env.local_rank)};
-  EnvironmentMap environment = options_.environment;
-  for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
-  for (const auto& [name, value] : environment) {
-    command.environment.push_back(absl::StrCat(name, "=", value));
-  }
-  command.stdin_fd = streams.stdin_fd.get();
-  command.stdout_fd = streams.stdout_fd.get();
-  command.stderr_fd = streams.stderr_fd.get();
-  const size_t local_rank = env.local_rank.value();
-  if (local_rank < options_.cpus.size()) command.cpus = options_.cpus[local_rank];
-  guardian_.Spawn(command);
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
@@ -493,6 +362,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd) {
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
+  if (round_hook_.OnSpawnFailed(worker_id, status)) return;
   const auto found = workers_.find(worker_id);
   if (found == workers_.end()) return;
   const RunningWorker& worker = found->second;
@@ -511,6 +381,7 @@ void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
+  if (round_hook_.OnExited(exit)) return;
   const auto found = workers_.find(exit.worker_id);
   if (found == workers_.end()) return;
   const RunningWorker worker = std::move(found->second);
@@ -622,7 +493,10 @@ void Agent::OnStuck(int pid, const std::string& why) {
 
 void Agent::OnGuardianLost(const std::string& reason) {
   workers_.clear();
-  if (std::exchange(is_starting_, false)) pump_.CloseAttempt();
+  if (std::exchange(is_starting_, false)) {
+    round_hook_.Cancel();
+    pump_.CloseAttempt();
+  }
   EndDescendantsAside([this, reason] {
     pump_.CloseAttempt();
     RemoveOwnedPath(options_.runtime_directory);

@@ -17,11 +17,13 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "agent/core/agent_core.h"
+#include "agent/core/worker_environment.h"
 #include "agent/health_port.h"
 #include "agent/process/guardian.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
+#include "agent/round_hook.h"
 #include "agent/status_line.h"
 #include "agent/torch_store/store_witness.h"
 #include "agent/torch_store/torch_store_server.h"
@@ -133,6 +135,9 @@ class Agent {
   void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
   std::vector<std::string> StartHangWatch(const Assignment& assignment);
   void EndHungWorker(int pid, const std::string& why);
+  WorkerEnvContext MakeEnvContext() const;
+  void RunHook(std::vector<WorkerStreams> streams);
+  // Without streams: says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   void CancelStart();
   absl::Status PrepareTorchStore(const WorkerEnv& env);
@@ -169,13 +174,14 @@ class Agent {
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;
   std::optional<JobOutcome> outcome_;  // from Finish on
-  bool is_starting_ = false;           // the log files of the round are being opened
+  bool is_starting_ = false;  // the log files of the round are being opened, or its hook runs
   bool run_directory_is_settled_ = false;
   bool link_is_closed_ = false;
   Assignment assignment_;
   WorkerWatch watch_;
   HangWatch hang_watch_;
   HealthPort health_;
+  RoundHook round_hook_;
   GuardianClient guardian_;
 };
 

@@ -123,6 +123,8 @@ void LogPump::CloseAttempt() {
     if (file) file->Close();
     file.reset();
   }
+  if (state.hook_file) state.hook_file->Close();
+  state.hook_file.reset();
   for (const std::unique_ptr<State::Worker>& worker : state.workers) {
     for (State::WorkerStream& stream : worker->streams) {
       if (stream.file) stream.file->Close();
@@ -158,6 +160,17 @@ void LogPump::TakeLastWords(LocalRank local_rank, absl::Duration at_most,
       [said, then = std::move(then)](std::optional<LastWords> words) mutable {
         then(words ? *std::move(words)
                    : LastWords{.output = JoinOutput({said}), .files_answered = false});
+      });
+}
+
+UniqueFd LogPump::TakeHookOutput() { return state_->hook_file->TakeDescriptor(); }
+
+void LogPump::TakeHookWords(absl::Duration at_most, absl::AnyInvocable<void(std::string)> then) {
+  const FileTail file = {state_->hook_file->path(), state_->hook_file->start_offset()};
+  state_->aside.Run<std::string>(
+      at_most, [file] { return JoinOutput({file.Read()}); },
+      [then = std::move(then)](std::optional<std::string> words) mutable {
+        then(words.value_or(""));
       });
 }
 

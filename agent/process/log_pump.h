@@ -29,6 +29,7 @@ struct LogPumpOptions {
   std::string run_directory;  // <log_dir>/<run_id>_<random>; exists
   std::string host;           // for prefixes
   std::string role;
+  bool has_hook = false;  // attempts have a file hook.log, too
   int console_stdin = 0;  // not owned
   int console_stdout = 1;
   int console_stderr = 2;
@@ -81,6 +82,11 @@ class LogPump {
   // than `at_most`.
   void TakeLastWords(LocalRank local_rank, absl::Duration at_most,
                      absl::AnyInvocable<void(LastWords)> then);
+
+  // Of attempt_<n>/hook.log: its descriptor, once; and its last lines behind what it held before. Only
+  // with LogPumpOptions::has_hook, while the attempt is open.
+  UniqueFd TakeHookOutput();
+  void TakeHookWords(absl::Duration at_most, absl::AnyInvocable<void(std::string)> then);
 
   // Reads what the pipes hold now, also of a worker whose exit has just been seen. Does not wait
   // for descendants that keep a pipe open.

@@ -126,6 +126,7 @@ LogPump::State::LogPaths LogPump::State::ListPaths() const {
   for (const ConsoleStream stream : kConsoleStreams) {
     if (IsFiltered(stream)) paths.files.push_back(FilteredPath(stream));
   }
+  if (options.has_hook) paths.files.push_back(HookPath());
   return paths;
 }
 
@@ -147,6 +148,7 @@ absl::StatusOr<std::vector<WorkerStreams>> LogPump::State::OpenWorkers(OpenFiles
     if (IsFiltered(stream))
       filtered_files[Index(stream)] = std::move(files.at(FilteredPath(stream)));
   }
+  if (options.has_hook) hook_file = std::move(files.at(HookPath()));
   std::vector<WorkerStreams> streams(workers.size());
   for (size_t i = 0; i < workers.size(); ++i) {
     MUSTER_RETURN_IF_ERROR(OpenWorker(*workers[i], files, streams[i]));

@@ -89,6 +89,7 @@ struct LogPump::State {
   };
   LogPaths ListPaths() const;
   static std::string LogFileOf(const Worker& worker, ConsoleStream stream);
+  std::string HookPath() const { return attempt_directory + "/hook.log"; }
   std::string FilteredPath(ConsoleStream stream) const;
   bool IsFiltered(ConsoleStream stream) const;
   // By path. Runs aside.
@@ -136,6 +137,7 @@ struct LogPump::State {
   FileAside aside;
   uint64_t opening = 0;  // the attempt that is being opened, or that was last; grows
   std::array<std::optional<OutputFile>, 2> filtered_files;
+  std::optional<OutputFile> hook_file;
   std::string attempt_directory;
   std::map<int, Pipe> pipes;
   int next_pipe_id = 0;

@@ -157,6 +157,9 @@ struct JobSpec {
 
   // What runs.
   Program program;
+  // Run on each node before the workers of each round start; empty: none.
+  std::string round_hook;
+  absl::Duration round_hook_timeout = absl::Seconds(60);
   bool virtual_local_rank = false;
   NumaBinding numa_binding = NumaBinding::kNone;
   LogSpec logs;

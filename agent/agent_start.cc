@@ -1,0 +1,197 @@
+// How the workers of a round come to run: log files, then the hook, then the workers themselves. All
+// of it may be cancelled by a stop that comes meanwhile.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/agent.h"
+#include "agent/core/worker_environment.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/log.h"
+
+namespace muster::agent {
+namespace {
+
+// What the hook's output may take to be read.
+constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
+
+absl::Status DescribeHookFailure(const absl::Status& ended, const std::string& words) {
+  return absl::Status(ended.code(),
+                      words.empty() ? std::string(ended.message())
+                                    : absl::StrCat(ended.message(), "; it said last:\n", words));
+}
+
+}  // namespace
+
+void Agent::Perform(const StartWorkers& effect) {
+  assignment_ = effect.assignment;
+  worker_service_.StartRound(assignment_.round, assignment_.instance);
+  watch_.StartRound();
+  left_silently_.clear();
+  ended_with_zero_.clear();
+  log::Write(log::Level::kDebug, "round_started", assignment_.reason,
+             {{"run", options_.spec.run_id},
+              {"round", ToString(assignment_.round)},
+              {"node", options_.node.name},
+              {"world_size", absl::StrCat(assignment_.world_size)}});
+  std::vector<PumpedWorker> pumped;
+  for (int i = 0; i < assignment_.local_world_size; ++i) {
+    pumped.push_back({LocalRank(i), Rank(assignment_.first_rank.value() + i)});
+  }
+  is_starting_ = true;
+  status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
+  pump_.OpenAttempt(assignment_.restart_count, pumped, options_.spec.join_timeout,
+                    [this](absl::StatusOr<std::vector<WorkerStreams>> streams) {
+                      if (streams.ok() && !options_.spec.round_hook.empty()) {
+                        RunHook(*std::move(streams));
+                      } else {
+                        SpawnWorkers(std::move(streams));
+                      }
+                    });
+}
+
+WorkerEnvContext Agent::MakeEnvContext() const {
+  return {.run_id = options_.spec.run_id,
+          .role = options_.spec.role,
+          .max_restarts = options_.spec.max_restarts,
+          .signals_to_handle = HandledSignals(options_.spec),
+          .visible_devices = options_.visible_devices,
+          .virtual_local_rank = options_.spec.virtual_local_rank,
+          .agent_socket = absl::StrCat(options_.runtime_directory, "/agent.sock"),
+          .timer_file = options_.watch.timer_pipe,
+          .master_addr = options_.spec.worker_master_addr,
+          .master_port = options_.spec.worker_master_port};
+}
+
+// What it is told of the round is what all workers of the node are told alike.
+void Agent::RunHook(std::vector<WorkerStreams> streams) {
+  HookRun run{.id = next_worker_id_++,
+              .program = options_.spec.round_hook,
+              .output = pump_.TakeHookOutput(),
+              .timeout = options_.spec.round_hook_timeout};
+  EnvironmentMap environment = options_.environment;
+  const auto of_worker =
+      EncodeWorkerEnv(MakeWorkerEnvs(assignment_, MakeEnvContext()).front(), options_.environment);
+  for (const char* name :
+       {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
+        "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RUN_ID", "MUSTER_ROUND", "MUSTER_INSTANCE"}) {
+    if (const auto found = of_worker.find(name); found != of_worker.end())
+      environment[name] = found->second;
+  }
+  for (const auto& [name, value] : environment) {
+    run.environment.push_back(absl::StrCat(name, "=", value));
+  }
+  status_.Show(absl::StrCat("waiting for the round hook ", run.program));
+  round_hook_.Start(std::move(run),
+                    [this, streams = std::move(streams)](const absl::Status& ended) mutable {
+                      if (ended.ok()) return SpawnWorkers(std::move(streams));
+                      pump_.TakeHookWords(kLastWordsTime, [this, ended](const std::string& words) {
+                        if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
+                      });
+                    });
+}
+
+void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
+  is_starting_ = false;
+  status_.Show("");
+  WorkerEnvContext context = MakeEnvContext();
+  if (streams.ok()) {
+    for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
+  }
+  context.boards = StartHangWatch(assignment_);
+  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
+  absl::Status ready = streams.status();
+  if (ready.ok()) ready = PrepareTorchStore(envs.front());
+  for (size_t i = 0; i < envs.size(); ++i) {
+    if (ready.ok()) {
+      Spawn(envs[i], (*streams)[i], assignment_.round);
+      continue;
+    }
+    const uint64_t id = next_worker_id_++;
+    workers_[id] = {
+        .local_rank = envs[i].local_rank, .rank = envs[i].rank, .round = assignment_.round};
+    OnSpawnFailed(id, ready);
+  }
+}
+
+// The core is stopping workers that have not been started yet.
+void Agent::CancelStart() {
+  if (!std::exchange(is_starting_, false)) return;
+  status_.Show("");
+  round_hook_.Cancel();
+  pump_.CloseAttempt();
+  for (int i = 0; i < assignment_.local_world_size; ++i) {
+    Feed(WorkerExited{assignment_.round, LocalRank(i), std::nullopt});
+  }
+}
+
+// Before the first worker looks for it.
+absl::Status Agent::PrepareTorchStore(const WorkerEnv& env) {
+  if (assignment_.node_rank != NodeRank(0)) {
+    store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);
+    return absl::OkStatus();
+  }
+  TorchStoreServerOptions options{.host = env.master_addr, .port = env.master_port};
+  options.settings.world_size = assignment_.world_size;
+  options.settings.own = assignment_.node_rank;
+  Rank first(0);
+  for (const Peer& peer : assignment_.peers) {
+    options.settings.nodes.push_back({.name = peer.name,
+                                      .address = peer.address,
+                                      .first_rank = first,
+                                      .local_world_size = peer.local_world_size});
+    first = Rank(first.value() + peer.local_world_size);
+  }
+  MUSTER_ASSIGN_OR_RETURN(torch_store_, TorchStoreServer::Start(std::move(options)));
+  return absl::OkStatus();
+}
+
+// Gives each worker a board and watches them; returns their paths by local rank. A worker without a
+// board runs all the same, but marks into memory of its own.
+std::vector<std::string> Agent::StartHangWatch(const Assignment& assignment) {
+  WatchedRound watched{.round = assignment.round,
+                       .restart_count = assignment.restart_count,
+                       .first_rank = assignment.first_rank.value(),
+                       .world_size = assignment.world_size};
+  std::vector<std::string> paths;
+  for (int i = 0; i < assignment.local_world_size; ++i) {
+    absl::StatusOr<BoardMemory> board = BoardMemory::Create();
+    if (!board.ok()) {
+      log::Write(log::Level::kWarning, "no_progress_board", std::string(board.status().message()),
+                 {{"run", options_.spec.run_id},
+                  {"round", ToString(assignment.round)},
+                  {"node", options_.node.name},
+                  {"local_rank", absl::StrCat(i)}});
+      watched.boards.emplace_back();
+      paths.emplace_back();
+      continue;
+    }
+    paths.push_back(board->path());
+    watched.boards.emplace_back(*std::move(board));
+  }
+  hang_watch_.StartRound(std::move(watched));
+  return paths;
+}
+
+void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {
+  const uint64_t id = next_worker_id_++;
+  workers_[id] = {.local_rank = env.local_rank,
+                  .rank = env.rank,
+                  .round = round,
+                  .error_file = streams.error_file};
+  WorkerCommand command{.worker_id = id,
+                        .argv = WorkerArguments(options_.worker_command, env.local_rank)};
+  EnvironmentMap environment = options_.environment;
+  for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
+  for (const auto& [name, value] : environment) {
+    command.environment.push_back(absl::StrCat(name, "=", value));
+  }
+  command.stdin_fd = streams.stdin_fd.get();
+  command.stdout_fd = streams.stdout_fd.get();
+  command.stderr_fd = streams.stderr_fd.get();
+  const size_t local_rank = env.local_rank.value();
+  if (local_rank < options_.cpus.size()) command.cpus = options_.cpus[local_rank];
+  guardian_.Spawn(command);
+}
+
+}  // namespace muster::agent
