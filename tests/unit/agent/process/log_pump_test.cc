@@ -23,6 +23,7 @@
 #include "agent/process/pty.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/base/mutex.h"
 #include "proto/io/log.h"
 
 namespace muster::agent {
@@ -85,9 +86,14 @@ class LogPumpTest : public ::testing::Test {
     stdin_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     stdout_.reset(::open(Path("console_stdout").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     stderr_.reset(::open(Path("console_stderr").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    log::Configure({.sink = [this](const std::string& line) { logged_.push_back(line); }});
+    log::Configure({.sink = [this](const std::string& line) {
+      base::MutexLock lock(mu_);
+      logged_.push_back(line);
+    }});
   }
+  // What the files' thread has to say, it says in this test.
   ~LogPumpTest() override {
+    if (pump_) pump_->FlushConsole(absl::Seconds(20));
     log::Configure({.sink = [](const std::string&) {}});
     pump_.reset();
     std::filesystem::remove_all(directory_);
@@ -162,7 +168,13 @@ class LogPumpTest : public ::testing::Test {
   UniqueFd stdin_;
   UniqueFd stdout_;
   UniqueFd stderr_;
-  std::vector<std::string> logged_;
+  std::vector<std::string> logged() {
+    base::MutexLock lock(mu_);
+    return logged_;
+  }
+
+  base::Mutex mu_;
+  std::vector<std::string> logged_ ABSL_GUARDED_BY(mu_);  // the files' thread logs too
   asio::io_context loop_;
   std::unique_ptr<LogPump> pump_;
   std::vector<WorkerStreams> streams_;
@@ -476,13 +488,14 @@ TEST_F(LogPumpTest, GoesOnWithTheConsoleWhenAFileMayNotGrow) {
   Put(streams_[0].stdout_fd, "second line\n");
   Finish();
   pump_->CloseAttempt();
+  ASSERT_TRUE(pump_->FlushConsole(absl::Seconds(20)));
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(TakeAvailable(console.read_end.get()),
             "[default0]:first line\n[default0]:second line\n");
   EXPECT_EQ(Log("0/stdout.log"), "firs");
-  EXPECT_THAT(logged_, ElementsAre(AllOf(HasSubstr(Path("attempt_0/0/stdout.log")),
-                                         HasSubstr("File too large")),
-                                   HasSubstr("lacks 19 bytes")));
+  EXPECT_THAT(logged(), ElementsAre(AllOf(HasSubstr(Path("attempt_0/0/stdout.log")),
+                                          HasSubstr("File too large")),
+                                    HasSubstr("lacks 19 bytes")));
 }
 
 TEST_F(LogPumpTest, KeepsFilesGoingWhenTheConsoleHasGone) {
@@ -496,7 +509,7 @@ TEST_F(LogPumpTest, KeepsFilesGoingWhenTheConsoleHasGone) {
   Put(streams_[0].stdout_fd, "b\n");
   Finish();
   EXPECT_EQ(Log("0/stdout.log"), "a\nb\n");
-  EXPECT_THAT(logged_, ElementsAre(AllOf(HasSubstr("standard output"), HasSubstr("Broken pipe"))));
+  EXPECT_THAT(logged(), ElementsAre(AllOf(HasSubstr("standard output"), HasSubstr("Broken pipe"))));
 }
 
 // The console is a pipe that nobody reads until the worker has printed far more than it holds.
@@ -681,7 +694,7 @@ TEST_F(LogPumpTest, LeavesLateCompletionsBehindWhenItIsDestroyed) {
   loop_.poll_one();
   pump_.reset();
   Settle();
-  EXPECT_THAT(logged_, IsEmpty());
+  EXPECT_THAT(logged(), IsEmpty());
 }
 
 }  // namespace
