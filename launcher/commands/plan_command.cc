@@ -1,5 +1,6 @@
 #include "launcher/commands/plan_command.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "proto/io/sha256.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/options/plan_flags.h"
+#include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/plan_page.h"
 #include "worker_runtime/plan/plan_text.h"
@@ -24,6 +26,7 @@ namespace muster::launcher {
 namespace {
 
 constexpr int64_t kMaxRanks = int64_t{1} << 20;
+constexpr int64_t kUsualRanksOfNode = 8;
 
 constexpr char kUsage[] =
     "usage: muster plan [options]\n"
@@ -38,7 +41,8 @@ absl::Status TakeModel(const std::string& name, plan::PlanOptions& options) {
   return absl::OkStatus();
 }
 
-command_line::Grammar PlanGrammar(int64_t& world_size, plan::PlanOptions& options) {
+command_line::Grammar PlanGrammar(int64_t& world_size, int64_t& ranks_of_node,
+                                  plan::PlanOptions& options) {
   command_line::Grammar grammar{.program = "muster plan", .usage = kUsage};
   grammar.options = {
       {.name = "world_size",
@@ -46,6 +50,11 @@ command_line::Grammar PlanGrammar(int64_t& world_size, plan::PlanOptions& option
        .group = "Job",
        .help = "ranks of the job (1)",
        .read = command_line::IntoBetween(1, kMaxRanks, world_size)},
+      {.name = "nproc_per_node",
+       .value_name = "N",
+       .group = "Job",
+       .help = "ranks of a node, for plans that shard within one (8, or all if they are fewer)",
+       .read = command_line::IntoBetween(1, kMaxRanks, ranks_of_node)},
       {.name = "model",
        .value_name = "NAME",
        .group = "Job",
@@ -81,6 +90,8 @@ absl::Status CheckCountable(const plan::PlanOptions& options) {
 
 // The model is built and run without any memory.
 absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, const plan::PlanOptions& options) {
+  MUSTER_RETURN_IF_ERROR(
+      plan::CheckGroups(options.plan, {.replicas = static_cast<int>(world_size)}));
   MUSTER_RETURN_IF_ERROR(CheckCountable(options));
   ParameterStore store(options.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
@@ -94,8 +105,6 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, const plan::PlanOp
             tape, {.tokens = tokens, .batch = options.batch_size, .sequence = sequence}, tokens);
       }));
   std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
-  // The engine has not seen the model run: it reduces as if gradients came against the declaration.
-  trace.gradients = plan::AssumedTrace(static_cast<int>(parameters.size())).gradients;
   const std::string text = plan::CanonicalText(options.plan, parameters, options.dtype);
   return plan::FormatPlanPage({.options = options,
                                .world_size = world_size,
@@ -110,13 +119,16 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
                                             std::vector<std::string>* warnings) {
   int64_t world_size = 1;
   plan::PlanOptions options;
-  const command_line::Grammar grammar = PlanGrammar(world_size, options);
+  int64_t ranks_of_node = 0;
+  const command_line::Grammar grammar = PlanGrammar(world_size, ranks_of_node, options);
   MUSTER_ASSIGN_OR_RETURN(const command_line::CommandLine line,
                           command_line::Split(grammar, args, {}));
   if (!line.print.empty()) return line.print;
   if (warnings != nullptr) *warnings = line.warnings;
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
+  if (ranks_of_node == 0) ranks_of_node = std::min<int64_t>(kUsualRanksOfNode, world_size);
+  options.plan = CompletePlan(options.plan, ranks_of_node);
   return FormatGptPlan(world_size, options);
 }
 

@@ -91,11 +91,13 @@ int Sync(int fd) {
   return 0;
 }
 
-// 0 or an errno.
+// 0 or an errno, or the error of `fill` in `fill_error`.
 int WriteAndSync(UniqueFd file, absl::Span<const absl::string_view> pieces, int64_t bytes,
-                 const Progress& progress) {
+                 const Progress& progress, const FillPiece& fill, absl::Status& fill_error) {
   int error = Reserve(file.get(), bytes);
   for (size_t i = 0; error == 0 && i < pieces.size(); ++i) {
+    if (fill != nullptr) fill_error = fill(i);
+    if (!fill_error.ok()) return 0;
     error = WriteAll(file.get(), pieces[i]);
     if (progress != nullptr) progress();
   }
@@ -131,7 +133,7 @@ absl::Status FileError(int error, absl::string_view what) {
 }
 
 absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces,
-                          const Progress& progress) {
+                          const Progress& progress, const FillPiece& fill) {
   int64_t bytes = 0;
   for (absl::string_view piece : pieces) bytes += static_cast<int64_t>(piece.size());
   MUSTER_RETURN_IF_ERROR(CheckReplaceable(path));
@@ -142,7 +144,12 @@ absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string
   const std::string hidden = absl::StrCat(parent, "/.", name, ".", RandomSuffix());
   UniqueFd file(open(hidden.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return WriteError(errno, path, bytes);
-  int error = WriteAndSync(std::move(file), pieces, bytes, progress);
+  absl::Status fill_error;
+  int error = WriteAndSync(std::move(file), pieces, bytes, progress, fill, fill_error);
+  if (!fill_error.ok()) {
+    unlink(hidden.c_str());
+    return fill_error;
+  }
   if (error == 0 && rename(hidden.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
     // What the disk has left is part of the message, so it is built before this frees some.

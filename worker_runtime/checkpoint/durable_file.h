@@ -6,6 +6,7 @@
 // Threads: safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -22,10 +23,14 @@ absl::Status FileError(int error, absl::string_view what);
 // Called again and again while something large is written or read; null: nobody asks.
 using Progress = std::function<void()>;
 
+// Called before a piece is written, to fill its memory, which several may share. Its error ends the
+// writing.
+using FillPiece = std::function<absl::Status(size_t piece)>;
+
 // Writes `pieces` one after the other as `path`: under a hidden name beside it, synced, then
 // renamed. On an error `path` is as it was and nothing else is left.
 absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces,
-                          const Progress& progress = nullptr);
+                          const Progress& progress = nullptr, const FillPiece& fill = nullptr);
 
 // As mkdir -p, and syncs what it made.
 absl::Status CreateDirectories(const std::string& path);

@@ -68,7 +68,7 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, const std::string& path) {
 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
                               const std::map<std::string, std::string>& metadata,
-                              const Progress& progress) {
+                              const Progress& progress, const FillArray& fill) {
   absl::StatusOr<FileLayout> layout = PlanFile(arrays, metadata);
   if (!layout.ok()) {
     return absl::InvalidArgumentError(
@@ -80,7 +80,10 @@ absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArr
     pieces.emplace_back(static_cast<const char*>(elements.data),
                         static_cast<size_t>(elements.count) * SizeOf(elements.dtype));
   }
-  return WriteDurably(path, pieces, progress);
+  if (fill == nullptr) return WriteDurably(path, pieces, progress);
+  return WriteDurably(path, pieces, progress, [&](size_t piece) {
+    return piece == 0 ? absl::OkStatus() : fill(layout->order[piece - 1]);
+  });
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {

@@ -5,7 +5,9 @@
 // side by side without holes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -34,10 +36,15 @@ struct NamedArray {
 //         `elements.count`, or `path` is a directory or device; kResourceExhausted: no space left
 //         or over the file size limit (says how much is needed); kNotFound: no such directory;
 //         kPermissionDenied; kUnavailable: other errors of the file system.
+//         `fill`'s.
 // Threads: safe; of two writers of one path the last to end wins.
+//
+// `fill` is called before an array is written, with its place in `arrays`, and makes its elements
+// what they shall be: so arrays that lie nowhere whole may share the memory of one.
+using FillArray = std::function<absl::Status(size_t array)>;
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
                               const std::map<std::string, std::string>& metadata,
-                              const Progress& progress = nullptr);
+                              const Progress& progress = nullptr, const FillArray& fill = nullptr);
 
 struct ArrayInfo {
   DType dtype = DType::kF32;

@@ -115,12 +115,15 @@ absl::Status CheckPlace(const std::string& place) {
 
 absl::Status WriteFiles(const std::string& directory, const TrainingState& state,
                         const std::string& training, absl::Span<const NamedArray> parameters,
-                        absl::Span<const NamedArray> moments, const Progress& progress) {
+                        absl::Span<const NamedArray> moments, const Progress& progress,
+                        const FillArray& fill) {
+  FillArray fill_moment;
+  if (fill != nullptr) fill_moment = [&](size_t i) { return fill(parameters.size() + i); };
   const std::map<std::string, std::string> metadata = {{kStepKey, absl::StrCat(state.step)}};
   MUSTER_RETURN_IF_ERROR(
-      WriteSafetensors(absl::StrCat(directory, "/", kModel), parameters, metadata, progress));
-  MUSTER_RETURN_IF_ERROR(
-      WriteSafetensors(absl::StrCat(directory, "/", kOptimizer), moments, metadata, progress));
+      WriteSafetensors(absl::StrCat(directory, "/", kModel), parameters, metadata, progress, fill));
+  MUSTER_RETURN_IF_ERROR(WriteSafetensors(absl::StrCat(directory, "/", kOptimizer), moments,
+                                          metadata, progress, fill_moment));
   return WriteDurably(absl::StrCat(directory, "/", kTraining), {training});
 }
 
@@ -207,7 +210,8 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const TrainingState& state,
                                                  absl::Span<const NamedArray> parameters,
                                                  absl::Span<const NamedArray> moments,
-                                                 const Progress& progress, const Commit& commit) {
+                                                 const Progress& progress, const Commit& commit,
+                                                 const FillArray& fill) {
   if (directory.empty()) {
     return absl::InvalidArgumentError("the directory to save a checkpoint in has an empty name");
   }
@@ -219,7 +223,7 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
   if (mkdir(hidden.c_str(), 0777) != 0) {
     return FileError(errno, absl::StrCat("cannot save a checkpoint in ", directory));
   }
-  absl::Status status = WriteFiles(hidden, state, training, parameters, moments, progress);
+  absl::Status status = WriteFiles(hidden, state, training, parameters, moments, progress, fill);
   if (status.ok() && commit) status = commit();
   if (status.ok()) status = CheckNotOfLaterRound(place, state.written_by);
   if (status.ok()) status = PublishDirectory(hidden, place);

@@ -44,7 +44,8 @@ struct TrainingState {
 using Commit = std::function<absl::Status()>;
 
 // Creates `directory` if needed. Returns the path of the checkpoint. `progress` is called after each
-// array. What a later round of the job has written is never replaced.
+// array, `fill` before it with its place among the parameters and then the moments (FillArray). What a
+// later round of the job has written is never replaced.
 //
 // Errors: as WriteSafetensors; what `commit` says; kFailedPrecondition: a later round has written this step; kInvalidArgument: `directory` is a file, the step is negative, or
 //         what has the checkpoint's name is none. On an error what was written of this checkpoint
@@ -55,7 +56,8 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  absl::Span<const NamedArray> parameters,
                                                  absl::Span<const NamedArray> moments,
                                                  const Progress& progress = nullptr,
-                                                 const Commit& commit = nullptr);
+                                                 const Commit& commit = nullptr,
+                                                 const FillArray& fill = nullptr);
 
 // The checkpoint that a user means by `directory`: itself if it is one, else the one in it with
 // the highest step.

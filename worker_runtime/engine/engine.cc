@@ -31,18 +31,26 @@ absl::Status CheckSupported(const Plan& plan, DType parameters) {
                      ToString(types.gradients), " and the optimizer in ", ToString(types.moments),
                      ": this version trains in f32 or f64, all states alike"));
   }
-  const auto is_whole = [](const StatePlan& state) {
-    return state.placement == Placement::kReplicate && state.residency == Residency::kDevice;
-  };
-  const std::pair<const char*, bool> states[] = {
-      {"parameters", is_whole(plan.parameters)},
-      {"gradients", is_whole(plan.gradients)},
-      {"optimizer", plan.optimizer.residency == Residency::kDevice}};
-  for (const auto& [name, supported] : states) {
-    if (supported) continue;
-    return absl::UnimplementedError(absl::StrCat(
-        "plan ", plan.preset, ": this version keeps the ", name,
-        " whole and on the device, and shards the optimizer alone: use ddp or zero-1"));
+  const std::pair<const char*, const StatePlan*> states[] = {{"parameters", &plan.parameters},
+                                                             {"gradients", &plan.gradients},
+                                                             {"optimizer", &plan.optimizer}};
+  for (const auto& [name, state] : states) {
+    if (state->residency == Residency::kDevice) continue;
+    return absl::UnimplementedError(absl::StrCat("plan ", plan.preset, ": this version keeps the ",
+                                                 name, " on the device, not in ",
+                                                 ToString(state->residency)));
+  }
+  return absl::OkStatus();
+}
+
+// A unit that is larger could never be gathered.
+absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout) {
+  if (plan.parameters.placement != Placement::kShard) return absl::OkStatus();
+  for (const plan::BlockRange& unit : layout.units) {
+    if (unit.num_elements() <= plan.gathering.max_live_elements) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: gathering.max_live_elements is ", plan.gathering.max_live_elements,
+                     ", and the largest unit alone has ", unit.num_elements(), " elements"));
   }
   return absl::OkStatus();
 }
@@ -72,13 +80,13 @@ absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int w
   return absl::OkStatus();
 }
 
-EngineSetUp SetUpOf(const ParameterStore& store, const PipelineCut& cut, int world_size) {
+EngineSetUp SetUpOf(const ParameterStore& store, const PipelineCut& cut, int world_size,
+                    const std::vector<plan::UseTrace>& traces) {
   EngineSetUp set_up = {.parameters = engine::InfoOf(store), .boundary = cut.boundary};
   set_up.layout = plan::PlanBlockLayout(set_up.parameters);
   set_up.mesh = {.stages = cut.stages(), .replicas = world_size / cut.stages()};
-  const plan::UseTrace trace = plan::AssumedTrace(static_cast<int>(set_up.parameters.size()));
   for (int s = 0; s < cut.stages(); ++s) {
-    plan::StageInfo stage = plan::WholeModel(set_up.layout, trace);
+    plan::StageInfo stage = plan::WholeModel(set_up.layout, traces[s]);
     if (s > 0) stage.blocks.begin = set_up.layout.units[cut.first_units[s]].begin;
     if (s + 1 < cut.stages()) {
       stage.blocks.end = set_up.layout.units[cut.first_units[s + 1]].begin;
@@ -112,7 +120,9 @@ absl::Status Prove(const EngineSetUp& set_up, const Plan& plan, DType dtype, int
 
 EngineMemory MemoryOf(const plan::ArenaBytes& bytes) {
   return {.parameters = At(bytes, plan::Arena::kParameters),
-          .gradients = At(bytes, plan::Arena::kGradients) + At(bytes, plan::Arena::kPartialSums),
+          .gathered = At(bytes, plan::Arena::kGathered),
+          .gradients = At(bytes, plan::Arena::kGradients) + At(bytes, plan::Arena::kUnreduced) +
+                       At(bytes, plan::Arena::kPartialSums),
           .optimizer = At(bytes, plan::Arena::kOptimizer),
           .buffers = At(bytes, plan::Arena::kBuffers),
           .activations_peak = At(bytes, plan::Arena::kActivations)};
@@ -131,39 +141,130 @@ std::string TextOfCut(const PipelineCut& cut) {
   return text + "\n";
 }
 
-std::vector<Communicator*> GroupsOf(Communicator& world, Communicator* stage) {
-  if (stage == nullptr) return {&world};
-  return {&world, stage};
+std::vector<Communicator*> GroupsOf(Communicator& world,
+                                    const std::vector<std::unique_ptr<Communicator>>& own) {
+  std::vector<Communicator*> groups = {&world};
+  for (const auto& group : own) groups.push_back(group.get());
+  return groups;
+}
+
+// Every rank has as many groups, of the same kinds in the same order.
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SplitGroups(
+    Communicator& world, const plan::Program& program) {
+  std::vector<std::unique_ptr<Communicator>> groups;
+  for (size_t g = 1; g < program.groups.size(); ++g) {
+    const plan::Group& group = program.groups[g];
+    MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> own,
+                            world.Split(group.ranks.front(), world.rank(), group.name));
+    groups.push_back(std::move(own));
+  }
+  return groups;
+}
+
+// --- the order of use ---------------------------------------------------------------------------
+
+std::vector<int64_t> Numbers(const plan::UseTrace& trace) {
+  std::vector<int64_t> numbers = {trace.kept_bytes, trace.peak_bytes};
+  for (const std::vector<int>* list : {&trace.forward, &trace.backward, &trace.gradients}) {
+    numbers.push_back(static_cast<int64_t>(list->size()));
+    numbers.insert(numbers.end(), list->begin(), list->end());
+  }
+  return numbers;
+}
+
+plan::UseTrace TraceOf(absl::Span<const int64_t> numbers) {
+  plan::UseTrace trace = {.kept_bytes = numbers[0], .peak_bytes = numbers[1]};
+  size_t next = 2;
+  for (std::vector<int>* list : {&trace.forward, &trace.backward, &trace.gradients}) {
+    const size_t count = static_cast<size_t>(numbers[next++]);
+    for (size_t i = 0; i < count; ++i) list->push_back(static_cast<int>(numbers[next++]));
+  }
+  return trace;
+}
+
+// Each rank knows what its own stage does.
+absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, plan::Mesh mesh,
+                                                        const plan::UseTrace& own) {
+  if (mesh.stages == 1) return std::vector<plan::UseTrace>{own};
+  std::vector<int64_t> numbers = Numbers(own);
+  std::vector<int64_t> size = {static_cast<int64_t>(numbers.size())};
+  MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(size), {.op = ReduceOp::kMax}).Wait());
+  numbers.resize(size[0]);
+  std::vector<int64_t> all(size[0] * world.size());
+  MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(numbers), BufferOf(all)).Wait());
+  std::vector<plan::UseTrace> traces;
+  for (int stage = 0; stage < mesh.stages; ++stage) {
+    traces.push_back(
+        TraceOf(absl::MakeConstSpan(all).subspan(stage * mesh.replicas * size[0], size[0])));
+  }
+  return traces;
+}
+
+absl::StatusOr<plan::UseTrace> RecordOrAssume(Communicator& world, ParameterStore& store,
+                                              const Plan& plan, const PipelineCut& cut,
+                                              const Engine::StageSample& sample) {
+  const plan::Mesh mesh = {.stages = cut.stages(), .replicas = world.size() / cut.stages()};
+  if (sample == nullptr) {
+    if (!plan::NeedsUses(plan, mesh)) {
+      return plan::AssumedTrace(static_cast<int>(store.parameters().size()));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan ", plan.preset,
+                     " works unit by unit, in the order in which the model "
+                     "uses them: give Engine::Create one micro-batch as a sample"));
+  }
+  const int number = world.rank() / mesh.replicas;
+  return engine::RecordStageUse(
+      store, plan, number == 0 ? Shape() : cut.boundary,
+      [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
+        MUSTER_ASSIGN_OR_RETURN(StageOutput output, sample(tape, received));
+        return number + 1 == mesh.stages ? std::move(output.loss.output)
+                                         : std::move(output.passed_on);
+      });
 }
 
 }  // namespace
 
 Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan the_plan,
-                     EngineSetUp the_set_up, std::unique_ptr<Communicator> the_stage)
+                     EngineSetUp the_set_up, plan::Program the_program,
+                     std::vector<std::unique_ptr<Communicator>> the_groups)
     : world(the_world),
       store(the_store),
       plan(std::move(the_plan)),
       set_up(std::move(the_set_up)),
-      stage(std::move(the_stage)),
-      program(plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank())),
+      program(std::move(the_program)),
+      own_groups(std::move(the_groups)),
       held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed,
            NumMoments(plan.update), queue),
-      reduction(program, GroupsOf(world, stage.get()), held, queue),
-      core(program),
+      reduction(std::in_place, program, GroupsOf(world, own_groups), held, queue),
+      core(std::in_place, program),
       in_flight(plan.accumulation),
-      scaler(plan.loss_scaling) {}
+      scaler(plan.loss_scaling) {
+  if (!plan::UsesMatter(program)) return;
+  store.OnUse([this](Parameter& parameter) { Enter(parameter); });
+}
+
+Engine::State::~State() { store.OnUse(nullptr); }
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, ParameterStore& store,
-                                                       Plan plan) {
-  return CreateStage(world, store, std::move(plan), {});
+                                                       Plan plan, const Sample& sample) {
+  StageSample stage_sample;
+  if (sample != nullptr) {
+    stage_sample = [&sample](Tape& tape, const Activation&) -> absl::StatusOr<StageOutput> {
+      MUSTER_ASSIGN_OR_RETURN(Loss loss, sample(tape));
+      return StageOutput{.loss = std::move(loss)};
+    };
+  }
+  return CreateStage(world, store, std::move(plan), {}, stage_sample);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                                             ParameterStore& store, Plan plan,
-                                                            const PipelineCut& cut) {
+                                                            const PipelineCut& cut,
+                                                            const StageSample& sample) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
   if (store.parameters().empty()) {
@@ -171,24 +272,28 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
         "the parameter store is empty: create the model before the engine");
   }
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
+  const plan::Mesh mesh = {.stages = cut.stages(), .replicas = world.size() / cut.stages()};
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, mesh));
   MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates,
                           engine::FreezeGroups(store, plan));
-  EngineSetUp set_up = SetUpOf(store, cut, world.size());
+  MUSTER_ASSIGN_OR_RETURN(const plan::UseTrace own,
+                          RecordOrAssume(world, store, plan, cut, sample));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces, ShareTraces(world, mesh, own));
+  EngineSetUp set_up = SetUpOf(store, cut, world.size(), traces);
   set_up.updates = std::move(updates);
+  set_up.learns_order = sample == nullptr && mesh.stages == 1 && mesh.replicas > 1 && plan.overlap;
+  MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
   const plan::Program program_of_0 = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), 0);
   const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
   MUSTER_RETURN_IF_ERROR(
       CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), plan::Describe(program_of_0))));
   MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype(), world.rank()));
-  std::unique_ptr<Communicator> stage;
-  if (cut.stages() > 1) {
-    const int number = world.rank() / set_up.mesh.replicas;
-    MUSTER_ASSIGN_OR_RETURN(stage, world.Split(number, world.rank()));
-  }
-  auto state =
-      std::make_unique<State>(world, store, std::move(plan), std::move(set_up), std::move(stage));
+  plan::Program program = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank());
+  MUSTER_ASSIGN_OR_RETURN(auto groups, SplitGroups(world, program));
+  auto state = std::make_unique<State>(world, store, std::move(plan), std::move(set_up),
+                                       std::move(program), std::move(groups));
   state->plan_hash = Sha256().Add(text).Finish();
-  store.Initialize(state->plan.seed);
+  state->held.Initialize(state->plan.seed);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
@@ -197,14 +302,41 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = world_size}));
   MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace, engine::RecordUse(store, plan, [&](Tape& tape) {
                             return forward(tape, 0);
                           }));
-  EngineSetUp set_up = SetUpOf(store, {}, world_size);
-  set_up.stages[0].trace = std::move(trace);
-  const plan::Program program = plan::CompileProgram(InputOf(set_up, plan, store.dtype()),
-                                                     plan::RankThatNeedsMost(plan, set_up.mesh));
+  const EngineSetUp set_up = SetUpOf(store, {}, world_size, {trace});
+  MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
+  const plan::ProgramInput input = InputOf(set_up, plan, store.dtype());
+  const plan::Program program = plan::CompileProgram(input, plan::RankThatNeedsMost(input));
   return MemoryOf(plan::FiguresOf(program).peak);
+}
+
+// As DDP's buckets are rebuilt: the first step ran in the assumed order, the others run in the one
+// that was seen, if all ranks saw the same. Shards and memory stay where they are.
+absl::Status Engine::State::LearnOrder() {
+  set_up.learns_order = false;
+  std::vector<int>& order = set_up.stages[0].trace.gradients;
+  std::vector<int64_t> numbers(store.parameters().size(), -1);
+  std::copy(observed_gradients.begin(), observed_gradients.end(), numbers.begin());
+  std::vector<int64_t> all(numbers.size() * world.size());
+  MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(numbers), BufferOf(all)).Wait());
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const auto its = all.begin() + rank * static_cast<int64_t>(numbers.size());
+    if (!std::equal(all.begin(), all.begin() + static_cast<int64_t>(numbers.size()), its)) {
+      return absl::OkStatus();
+    }
+  }
+  if (order == observed_gradients) return absl::OkStatus();
+  std::swap(order, observed_gradients);
+  MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype(), world.rank()));
+  core.reset();
+  reduction.reset();
+  program = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank());
+  reduction.emplace(program, GroupsOf(world, own_groups), held, queue);
+  core.emplace(program);
+  return absl::OkStatus();
 }
 
 // --- what it holds ------------------------------------------------------------------------------
@@ -220,18 +352,28 @@ const std::string& Engine::PlanHash() const { return state_->plan_hash; }
 
 EngineMemory Engine::memory() const {
   plan::ArenaBytes taken = state_->held.held();
-  At(taken, plan::Arena::kBuffers) += state_->reduction.buffer_bytes();
+  At(taken, plan::Arena::kBuffers) += state_->reduction->buffer_bytes();
   At(taken, plan::Arena::kActivations) = static_cast<int64_t>(state_->pool.usage().bytes_reserved);
   return MemoryOf(taken);
 }
 
-std::string Engine::ParameterHash() const {
+int64_t Engine::bytes_sent() const {
+  int64_t bytes = state_->world.bytes_sent();
+  for (const auto& group : state_->own_groups) bytes += group->bytes_sent();
+  return bytes;
+}
+
+absl::Status Engine::EndUse() { return state_->LeaveAlone(); }
+
+absl::StatusOr<std::string> Engine::ParameterHash() const {
   Sha256 hash;
   for (const auto& parameter : state_->store.parameters()) {
+    parameter->Enter();                        // gathered, one unit at a time
     if (parameter->value().empty()) continue;  // of another stage
     hash.Add(parameter->name()).Add("\n");
     hash.Add(parameter->value().raw_data(), parameter->value().num_bytes());
   }
+  MUSTER_RETURN_IF_ERROR(state_->LeaveAlone());
   return hash.Finish();
 }
 

@@ -1,5 +1,7 @@
 // Save and load: the state of all ranks passes through rank 0, array by array.
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -8,7 +10,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
 #include "worker_runtime/engine/engine_state.h"
-#include "worker_runtime/engine/moment_exchange.h"
+#include "worker_runtime/engine/state_exchange.h"
 #include "worker_runtime/engine/state_file.h"
 #include "worker_runtime/engine/tensor_buffer.h"
 
@@ -37,80 +39,146 @@ absl::Status NoPipelineError() {
       "this version saves and loads models that are whole on each rank, not stages of a pipeline");
 }
 
+constexpr int64_t kNoArray = -1;
+
+// Step, counters and metadata as JSON, for the other ranks.
+absl::StatusOr<std::string> HeadOf(const absl::StatusOr<checkpoint::WholeCheckpoint>& opened) {
+  MUSTER_RETURN_IF_ERROR(opened.status());
+  const nlohmann::json head = {{"step", opened->state.step},
+                               {"counters", opened->state.counters},
+                               {"metadata", opened->state.metadata}};
+  return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 absl::Status Engine::Save(const std::string& directory,
                           const std::map<std::string, std::string>& metadata) {
   State& state = *state_;
   if (state.is_pipeline()) return NoPipelineError();
+  MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kSave);
-  const engine::MomentExchange exchange(state.world, state.held, state.program);
-  engine::WholeMoments moments;
-  exchange.Allocate(moments);
-  MUSTER_RETURN_IF_ERROR(exchange.Collect(moments));
   absl::StatusOr<std::string> written = std::string();
   if (state.world.rank() == 0) {
-    checkpoint::TrainingState saved = {
-        .step = state.step, .metadata = metadata, .counters = state.scaler.Save()};
-    saved.written_by = {state.fence.instance, state.fence.round};
-    saved.counters[kSkippedSteps] = absl::StrCat(state.skipped_steps);
-    for (const auto& [key, value] : Describe(state.plan)) saved.plan[key] = value;
-    written = checkpoint::WriteWholeCheckpoint(
-        directory, saved, engine::ParameterArrays(state.store),
-        engine::MomentArrays(state.store, state.held, state.plan.update, moments),
-        [&state] { state.Mark(Phase::kSave); },
-        [&state] {
-          return state.fence.commit ? state.fence.commit(state.step) : absl::OkStatus();
-        });
+    written = state.WriteCheckpoint(directory, metadata);
+    const absl::Status told = state.TellNext(kNoArray).status();
+    if (written.ok()) MUSTER_RETURN_IF_ERROR(told);
+  } else {
+    MUSTER_RETURN_IF_ERROR(state.GiveArrays());
   }
   const absl::Status saved = FromRankZero(state.world, std::move(written)).status();
   state.Mark(Phase::kIdle);
   return saved;
 }
 
-// Step, counters and metadata as JSON, for the other ranks.
-absl::StatusOr<std::string> Engine::State::ReadCheckpoint(const std::string& directory,
-                                                          const engine::WholeMoments& moments) {
+// All arrays of a checkpoint in one order, and memory for the largest.
+engine::CheckpointArrays Engine::State::ArraysOfCheckpoint() {
+  engine::CheckpointArrays all = {.model = engine::ModelArrays(store),
+                                  .optimizer = engine::OptimizerArrays(store, plan.update)};
+  int64_t most = 0;
+  for (const auto& parameter : store.parameters()) {
+    most = std::max(most, parameter->num_elements());
+  }
+  const DType dtype = store.dtype();
+  all.memory = all.pool->Allocate(dtype, {most});
+  return all;
+}
+
+// What rank 0 says to the others: the array that it writes or has read next, or that there is none.
+// It may have been at its disk for hours.
+absl::StatusOr<int64_t> Engine::State::TellNext(int64_t array) {
+  std::vector<int64_t> told = {array};
+  MUSTER_RETURN_IF_ERROR(
+      world.Broadcast(BufferOf(told), 0, {.timeout = absl::InfiniteDuration()}).Wait());
+  return told[0];
+}
+
+absl::StatusOr<std::string> Engine::State::WriteCheckpoint(
+    const std::string& directory, const std::map<std::string, std::string>& metadata) {
+  checkpoint::TrainingState saved = {.step = step, .metadata = metadata, .counters = scaler.Save()};
+  saved.written_by = {fence.instance, fence.round};
+  saved.counters[kSkippedSteps] = absl::StrCat(skipped_steps);
+  for (const auto& [key, value] : Describe(plan)) saved.plan[key] = value;
+  const engine::StateExchange exchange(world, held, program);
+  const engine::CheckpointArrays all = ArraysOfCheckpoint();
+  const auto fill = [&](size_t index) -> absl::Status {
+    MUSTER_RETURN_IF_ERROR(TellNext(static_cast<int64_t>(index)).status());
+    return exchange.Collect(all[index].kind, *all[index].parameter, all.MemoryOf(index));
+  };
+  return checkpoint::WriteWholeCheckpoint(
+      directory, saved, NamedArrays(all.model, store.dtype(), all.memory),
+      NamedArrays(all.optimizer, store.dtype(), all.memory), [this] { Mark(Phase::kSave); },
+      [this] { return fence.commit ? fence.commit(step) : absl::OkStatus(); }, fill);
+}
+
+absl::Status Engine::State::GiveArrays() {
+  const engine::StateExchange exchange(world, held, program);
+  const engine::CheckpointArrays all = ArraysOfCheckpoint();
+  for (;;) {
+    MUSTER_ASSIGN_OR_RETURN(const int64_t next, TellNext(kNoArray));
+    if (next == kNoArray) return absl::OkStatus();
+    const engine::StateArray& array = all[static_cast<size_t>(next)];
+    MUSTER_RETURN_IF_ERROR(
+        exchange.Collect(array.kind, *array.parameter, all.MemoryOf(static_cast<size_t>(next))));
+  }
+}
+
+absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
+    const std::string& directory) {
   MUSTER_ASSIGN_OR_RETURN(const std::string path, checkpoint::FindWholeCheckpoint(directory));
-  const absl::StatusOr<checkpoint::WholeCheckpoint> opened = checkpoint::OpenWholeCheckpoint(path);
+  absl::StatusOr<checkpoint::WholeCheckpoint> opened = checkpoint::OpenWholeCheckpoint(path);
   // It was there a moment ago: this is not the absence that a first start may find.
   if (absl::IsNotFound(opened.status())) {
     return absl::UnavailableError(opened.status().message());
   }
   MUSTER_RETURN_IF_ERROR(opened.status());
-  const checkpoint::TrainingState& saved = opened->state;
   plan::LossScaler read_scaler = scaler;
   int64_t skipped = 0;
-  MUSTER_RETURN_IF_ERROR(ReadCounters(saved, path, read_scaler, skipped));
-  MUSTER_RETURN_IF_ERROR(engine::ReadState(*opened, path, store, held, plan.update, moments,
-                                           [this] { Mark(Phase::kLoad); }));
-  const nlohmann::json head = {
-      {"step", saved.step}, {"counters", saved.counters}, {"metadata", saved.metadata}};
-  return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  MUSTER_RETURN_IF_ERROR(ReadCounters(opened->state, path, read_scaler, skipped));
+  MUSTER_RETURN_IF_ERROR(engine::CheckSameModel(store, plan.update, *opened, path));
+  return opened;
+}
+
+// Rank 0 reads array by array and hands each on; `from` is empty on the others.
+absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from) {
+  const engine::StateExchange exchange(world, held, program);
+  const engine::CheckpointArrays all = ArraysOfCheckpoint();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const engine::StateArray& array = all[i];
+    const Tensor memory = all.MemoryOf(i);
+    absl::StatusOr<std::string> read = std::string();
+    if (from != nullptr) {
+      const bool is_value = array.kind == engine::StateKind::kValue;
+      const checkpoint::SafetensorsFile& file = is_value ? from->model : from->optimizer;
+      const absl::Status status = file.Read(array.name, engine::BufferOfTensor(memory));
+      if (!status.ok()) read = status;
+    }
+    MUSTER_ASSIGN_OR_RETURN(const int64_t next,
+                            TellNext(read.ok() ? static_cast<int64_t>(i) : kNoArray));
+    if (next == kNoArray) return FromRankZero(world, std::move(read)).status();
+    MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory));
+    Mark(Phase::kLoad);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::string& directory) {
   State& state = *state_;
   if (state.is_pipeline()) return NoPipelineError();
+  MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kLoad);
-  const engine::MomentExchange exchange(state.world, state.held, state.program);
-  engine::WholeMoments moments;
-  exchange.Allocate(moments);
-  absl::StatusOr<std::string> read = std::string();
-  if (state.world.rank() == 0) read = state.ReadCheckpoint(directory, moments);
-  MUSTER_ASSIGN_OR_RETURN(const std::string head, FromRankZero(state.world, read));
-  std::vector<Tensor> whole = {state.held.Values(state.program.blocks)};
-  whole.push_back(state.held.frozen());
-  if (!state.program.sharded) whole.insert(whole.end(), {moments.first, moments.second});
-  for (const Tensor& flat : whole) {
-    if (flat.empty()) continue;
-    MUSTER_RETURN_IF_ERROR(state.world.Broadcast(engine::BufferOfTensor(flat), 0).Wait());
+  absl::StatusOr<checkpoint::WholeCheckpoint> opened = absl::UnknownError("not on this rank");
+  absl::StatusOr<std::string> head = std::string();
+  if (state.world.rank() == 0) {
+    opened = state.OpenCheckpoint(directory);
+    head = HeadOf(opened);
   }
-  MUSTER_RETURN_IF_ERROR(exchange.Spread(moments));
-  MUSTER_RETURN_IF_ERROR(
-      CheckSameState(state.world, ParameterHash(),
-                     absl::StrCat("after the checkpoint in ", directory, " was loaded")));
-  const nlohmann::json fields = nlohmann::json::parse(head);
+  MUSTER_ASSIGN_OR_RETURN(head, FromRankZero(state.world, head));
+  MUSTER_RETURN_IF_ERROR(state.TakeArrays(opened.ok() ? &*opened : nullptr));
+  MUSTER_ASSIGN_OR_RETURN(const std::string hash, ParameterHash());
+  MUSTER_RETURN_IF_ERROR(CheckSameState(
+      state.world, hash, absl::StrCat("after the checkpoint in ", directory, " was loaded")));
+  const nlohmann::json fields = nlohmann::json::parse(*head);
   const checkpoint::TrainingState loaded = {
       .step = fields["step"].get<int64_t>(),
       .counters = fields["counters"].get<std::map<std::string, std::string>>()};

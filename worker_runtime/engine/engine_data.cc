@@ -63,6 +63,7 @@ absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward
     sums[0] += loss->sum;
     sums[1] += static_cast<double>(loss->num_tokens);
   }
+  MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   MUSTER_RETURN_IF_ERROR(state.world.AllReduce(BufferOf(sums)).Wait());
   if (sums[1] == 0) {
     return absl::FailedPreconditionError("no target counted on any rank, so there is no loss");

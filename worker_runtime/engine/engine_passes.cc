@@ -42,16 +42,16 @@ absl::Status Engine::State::RunForward(const Action& action, StageForward forwar
   if (output.ok() && !batch.tape->status().ok()) output = batch.tape->status();
   if (!output.ok()) {
     const std::string reason = absl::StrCat("rank ", world.rank(), ": ", output.status().message());
-    if (stage != nullptr) stage->Abort(reason);
-    world.Abort(reason);
+    Abort(reason);
     return output.status();
   }
+  MUSTER_RETURN_IF_ERROR(use_error);
   batch.output = *std::move(output);
   if (stage_number() + 1 == set_up.mesh.stages) {
     const Loss& loss = batch.output.loss;
     own_loss_finite = own_loss_finite && std::isfinite(loss.sum);
-    reduction.AddLoss(action.micro_batch,
-                      {.loss = loss.sum, .num_tokens = static_cast<double>(loss.num_tokens)});
+    reduction->AddLoss(action.micro_batch,
+                       {.loss = loss.sum, .num_tokens = static_cast<double>(loss.num_tokens)});
   }
   result.times.forward += MonoNow() - begin;
   return absl::OkStatus();
@@ -62,9 +62,9 @@ absl::Status Engine::State::RunBackward(const Action& action) {
   const MonoTime begin = MonoNow();
   MicroBatchInFlight& batch = InFlight(action.micro_batch);
   Tape& tape = *batch.tape;
-  if (program.ordered) {
+  if (program.ordered && !program.streams_gradients) {
     held.BindGradients(action.slot);
-  } else if (action.micro_batch == 0) {
+  } else if (action.micro_batch == 0 && !program.streams_gradients) {
     store.ForgetGradients();
   }
   for (const int p : set_up.stages[stage_number()].borrowed) {
@@ -72,14 +72,15 @@ absl::Status Engine::State::RunBackward(const Action& action) {
   }
   ReceiveTiedGradient(batch);
   const bool is_last = action.micro_batch + 1 == plan.accumulation;
-  if (is_last && plan.overlap) {
+  if (is_last && plan.overlap && action.entries.empty()) {
     for (const auto& parameter : store.parameters()) {
-      if (parameter->frozen()) Start(core.Step(engine::GradientReady{parameter->index()}));
+      if (parameter->frozen()) Start(core->Step(engine::GradientReady{parameter->index()}));
     }
     tape.OnGradientReady([this](Parameter& parameter) {
       // It was used, but its output was not.
       if (!parameter.has_gradient()) parameter.BeginSparseGradient();
-      Start(core.Step(engine::GradientReady{parameter.index()}));
+      if (set_up.learns_order) observed_gradients.push_back(parameter.index());
+      Start(core->Step(engine::GradientReady{parameter.index()}));
     });
   }
   if (batch.gradient.empty()) {
@@ -88,9 +89,10 @@ absl::Status Engine::State::RunBackward(const Action& action) {
     tape.Backward(batch.output.passed_on, std::move(batch.gradient));
   }
   tape.OnGradientReady(nullptr);
+  MUSTER_RETURN_IF_ERROR(use_error);
   if (batch.received.needs_gradient()) batch.input_gradient = tape.TakeGradient(batch.received);
   store.ZeroUnwritten();
-  reduction.Merge(action, program.blocks);
+  reduction->Merge(action, program.blocks);
   batch.received = {};
   batch.output = {};
   free_tapes.push_back(std::move(batch.tape));
@@ -108,6 +110,7 @@ void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
     for (const int p : info.borrowed) {
       Parameter& parameter = *store.parameters()[p];
       if (!held.Holds(parameter)) continue;
+      parameter.Enter();
       const Tensor part = batch.tied_gradient.Slice(first, parameter.shape());
       first += parameter.num_elements();
       const Parameter::GradientTarget to = parameter.BeginGradient();

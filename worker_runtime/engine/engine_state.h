@@ -1,11 +1,13 @@
 // What an engine holds, for the files that are its methods: engine.cc (set-up), engine_step.cc (the
 // loop that carries out a program), engine_passes.cc (forward and backward, and what travels between
-// stages), engine_update.cc (from reduced gradients to parameters), engine_checkpoint.cc.
+// stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from reduced gradients to parameters), engine_checkpoint.cc.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "muster/engine.h"
 #include "worker_runtime/engine/executor_core.h"
-#include "worker_runtime/engine/moment_exchange.h"
 #include "worker_runtime/engine/rank_state.h"
 #include "worker_runtime/engine/reduction.h"
+#include "worker_runtime/engine/state_file.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/loss_scaler.h"
 #include "worker_runtime/plan/parameter_info.h"
@@ -31,7 +33,8 @@ struct EngineSetUp {
   plan::BlockLayout layout;
   std::vector<plan::StageInfo> stages;
   plan::Mesh mesh;
-  Shape boundary;  // of what one stage hands to the next, per micro-batch
+  bool learns_order = false;  // of gradients, from the first step
+  Shape boundary;             // of what one stage hands to the next, per micro-batch
 };
 
 // One micro-batch between its forward and its backward pass.
@@ -47,16 +50,21 @@ struct MicroBatchInFlight {
 // Threads: as Engine.
 struct Engine::State {
   State(Communicator& the_world, ParameterStore& the_store, Plan the_plan, EngineSetUp the_set_up,
-        std::unique_ptr<Communicator> the_stage);
+        plan::Program the_program, std::vector<std::unique_ptr<Communicator>> the_groups);
+  ~State();
 
   void Mark(Phase phase) const {
     if (on_phase) on_phase(step, phase);
   }
 
+  // engine.cc
+  absl::Status LearnOrder();
+
   // engine_step.cc
   absl::StatusOr<StepResult> RunStep(StageForward forward);
   absl::Status CarryOut(StageForward forward);
   void EndGroups(const absl::Status& failure);
+  void Abort(absl::string_view reason);
   // Actions to start: those that compute wait in `to_compute`.
   void Start(absl::Span<const int> actions);
   void StartTravel(int action);
@@ -78,6 +86,16 @@ struct Engine::State {
   void FinishTransfer(const plan::Action& action, const Tensor& memory);
   MicroBatchInFlight& InFlight(int64_t micro_batch);
 
+  // engine_uses.cc
+  // An operation is about to use `parameter`: waits until its unit is there.
+  void Enter(const Parameter& parameter);
+  void EnterInStep(int unit);
+  // Between steps nothing is gathered ahead: the unit is, alone.
+  void EnterAlone(int bucket);
+  absl::Status GatherAlone(int bucket);
+  // Forgets what was gathered between steps; returns what failed.
+  absl::Status LeaveAlone();
+
   // engine_update.cc
   void ComputeNorm();
   absl::Status DecideUpdate();
@@ -87,8 +105,13 @@ struct Engine::State {
   void Update(const plan::Action& action);
 
   // engine_checkpoint.cc
-  absl::StatusOr<std::string> ReadCheckpoint(const std::string& directory,
-                                             const engine::WholeMoments& moments);
+  engine::CheckpointArrays ArraysOfCheckpoint();
+  absl::StatusOr<int64_t> TellNext(int64_t array);
+  absl::StatusOr<std::string> WriteCheckpoint(const std::string& directory,
+                                              const std::map<std::string, std::string>& metadata);
+  absl::Status GiveArrays();
+  absl::StatusOr<checkpoint::WholeCheckpoint> OpenCheckpoint(const std::string& directory);
+  absl::Status TakeArrays(const checkpoint::WholeCheckpoint* from);
 
   bool is_pipeline() const { return set_up.mesh.stages > 1; }
   int stage_number() const { return world.rank() / set_up.mesh.replicas; }
@@ -97,16 +120,17 @@ struct Engine::State {
   Communicator& world;    // outlives the engine: the caller's
   ParameterStore& store;  // outlives the engine: the caller's
   const Plan plan;
-  const EngineSetUp set_up;
-  const std::unique_ptr<Communicator> stage;  // this stage's replicas; null where that is the world
+  EngineSetUp set_up;
   std::string plan_hash;
-  const plan::Program program;
+  plan::Program program;
+  // Of program.groups, all but the world.
+  const std::vector<std::unique_ptr<Communicator>> own_groups;
 
   Queue queue{Device::Cpu()};
   TensorPool pool{queue.device()};
   engine::RankState held;
-  engine::Reduction reduction;
-  engine::ExecutorCore core;
+  std::optional<engine::Reduction> reduction;
+  std::optional<engine::ExecutorCore> core;
 
   // Of the step under way.
   struct Travel {
@@ -118,6 +142,11 @@ struct Engine::State {
   std::vector<Travel> travels;  // under way, in the order of their start
   std::vector<Travel> arrived;  // of this step
   int to_compute = plan::kNone;
+  absl::Status use_error;   // of a use within a pass, which cannot return it
+  int alone = plan::kNone;  // the bucket that was gathered between steps
+  absl::Status alone_error;
+  bool in_step = false;
+  std::vector<int> observed_gradients;                         // of the first step
   std::vector<std::unique_ptr<MicroBatchInFlight>> in_flight;  // by micro-batch
   std::vector<std::unique_ptr<Tape>> free_tapes;
   StepResult result;

@@ -27,12 +27,18 @@ absl::StatusOr<StepResult> Engine::StepStage(StageForward forward) {
 
 absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   const MonoTime begin = MonoNow();
+  MUSTER_RETURN_IF_ERROR(LeaveAlone());
   result = {};
   own_loss_finite = true;
-  reduction.Begin();
+  use_error = absl::OkStatus();
+  observed_gradients.clear();
+  in_step = true;
+  reduction->Begin();
   arrived.clear();
-  Start(core.Begin());
-  if (absl::Status status = CarryOut(forward); !status.ok()) {
+  Start(core->Begin());
+  absl::Status status = CarryOut(forward);
+  in_step = false;
+  if (!status.ok()) {
     EndGroups(status);
     // What is under way uses memory of the engine until it has ended.
     AwaitRest().IgnoreError();
@@ -41,6 +47,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
     in_flight.resize(plan.accumulation);
     return status;
   }
+  if (set_up.learns_order) MUSTER_RETURN_IF_ERROR(LearnOrder());
   Mark(Phase::kIdle);
   const MonoTime end = MonoNow();
   StepTimes& times = result.times;
@@ -53,15 +60,20 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
 // An error that ended one communicator ends the others with the same words: a rank that waits in its
 // stage would else hear only that this one has gone. A step that all ranks refuse alike ends none.
 void Engine::State::EndGroups(const absl::Status& failure) {
-  if (stage == nullptr || absl::IsFailedPrecondition(failure)) return;
-  stage->Abort(failure.message());
-  world.Abort(failure.message());
+  const bool alone_knows = own_groups.empty() && use_error.ok();
+  if (alone_knows || absl::IsFailedPrecondition(failure)) return;
+  Abort(failure.message());
+}
+
+void Engine::State::Abort(absl::string_view reason) {
+  for (const auto& group : own_groups) group->Abort(reason);
+  world.Abort(reason);
 }
 
 absl::Status Engine::State::CarryOut(StageForward forward) {
-  while (!core.IsFinished()) {
+  while (!core->IsFinished()) {
     if (to_compute == plan::kNone) {
-      MUSTER_RETURN_IF_ERROR(Await(core.HoldUp()));
+      MUSTER_RETURN_IF_ERROR(Await(core->HoldUp()));
       continue;
     }
     const int action = std::exchange(to_compute, plan::kNone);
@@ -91,27 +103,34 @@ absl::Status Engine::State::Compute(const Action& action, StageForward forward) 
 
 void Engine::State::Start(absl::Span<const int> actions) {
   for (const int action : actions) {
-    if (plan::LaneOf(program.actions[action].kind) == Lane::kCompute) {
-      to_compute = action;
-    } else {
-      StartTravel(action);
+    const Action& a = program.actions[action];
+    switch (plan::LaneOf(a.kind)) {
+      case Lane::kCompute:
+        to_compute = action;
+        break;
+      case Lane::kMemory:
+        reduction->GiveUp(a);
+        break;
+      default:
+        StartTravel(action);
     }
   }
 }
 
 void Engine::State::StartTravel(int action) {
   const Action& a = program.actions[action];
+  if (a.kind == ActionKind::kReduce && a.place != plan::kNone) held.ZeroUnwritten(a.bucket);
   Travel travel = {.action = action, .since = MonoNow()};
   if (a.collective == plan::Collective::kTransfer) {
     travel.memory = TransferTensor(a);
     travel.work = StartTransfer(a, travel.memory);
   } else {
-    travel.work = reduction.Start(a);
+    travel.work = reduction->Start(a);
   }
   travels.push_back(std::move(travel));
 }
 
-void Engine::State::Complete(int action) { Start(core.Step(engine::Done{action})); }
+void Engine::State::Complete(int action) { Start(core->Step(engine::Done{action})); }
 
 absl::Status Engine::State::Await(int action) {
   const auto found = std::find_if(travels.begin(), travels.end(),
@@ -119,8 +138,8 @@ absl::Status Engine::State::Await(int action) {
   MUSTER_CHECK(found != travels.end());
   const MonoTime begin = MonoNow();
   MUSTER_RETURN_IF_ERROR(found->work.Wait());
-  // Time that the update waits for its own collectives is the update's.
-  if (result.step == 0) result.times.wait += MonoNow() - begin;
+  // Time that the update waits for its own collectives is the update's, and a pass's is its own.
+  if (result.step == 0 && core->is_between_passes()) result.times.wait += MonoNow() - begin;
   Travel travel = std::move(*found);
   travels.erase(found);
   const Action& a = program.actions[action];
@@ -128,7 +147,7 @@ absl::Status Engine::State::Await(int action) {
     FinishTransfer(a, travel.memory);
     travel.memory = Tensor();
   } else {
-    reduction.Finish(a);
+    reduction->Finish(a);
   }
   arrived.push_back(std::move(travel));
   Complete(action);

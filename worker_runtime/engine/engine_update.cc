@@ -22,13 +22,13 @@ void Engine::State::ComputeNorm() {
   const Operations& operations = queue.device().operations(store.dtype());
   operations.clear(queue, squares);
   for (const plan::BlockRange& blocks : program.normed) {
-    const Tensor part = held.Gradients(program.root_slots.front(), blocks);
+    const Tensor part = held.SummedGradients(blocks);
     operations.squares(queue, part, squares.Slice(blocks.begin, {blocks.num_blocks()}));
   }
 }
 
 absl::Status Engine::State::DecideUpdate() {
-  const engine::LossSum total = reduction.loss();
+  const engine::LossSum total = reduction->loss();
   const bool scaled = scaler.is_on();
   if (!scaled || std::isfinite(total.loss)) MUSTER_RETURN_IF_ERROR(CheckLoss(total));
   const double scale = scaler.scale();
@@ -80,7 +80,7 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
 absl::Status Engine::State::NormError(absl::string_view hint) {
   std::vector<int64_t> first = {static_cast<int64_t>(store.parameters().size())};
   for (const plan::BlockRange& blocks : program.owned) {
-    const Tensor part = held.Gradients(program.root_slots.front(), blocks);
+    const Tensor part = held.SummedGradients(blocks);
     held.ForEachPiece(blocks, [&](const engine::RankState::Piece& piece) {
       const Tensor elements = part.Slice(piece.first_in_blocks, {piece.num_elements});
       if (!engine::IsFinite(elements)) {
@@ -100,7 +100,7 @@ absl::Status Engine::State::NormError(absl::string_view hint) {
 
 void Engine::State::Update(const plan::Action& action) {
   if (result.skipped) return;
-  const Tensor gradients = held.Gradients(program.root_slots.front(), action.blocks);
+  const Tensor gradients = held.SummedGradients(action.blocks);
   const Tensor masters = held.Masters(action.bucket);
   const Tensor first = held.FirstMoments(action.bucket);
   const Tensor second = held.SecondMoments(action.bucket);

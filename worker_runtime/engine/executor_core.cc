@@ -1,6 +1,7 @@
 #include "worker_runtime/engine/executor_core.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "proto/base/status_macros.h"
 
@@ -13,11 +14,16 @@ ExecutorCore::ExecutorCore(const plan::Program& program)
     : program_(program),
       after_pass_(program.actions.size()),
       states_(program.actions.size()),
-      missing_(program.actions.size()) {
+      missing_(program.actions.size()),
+      came_to_(program.actions.size()) {
   for (size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     const int index = static_cast<int>(i);
-    (plan::LaneOf(action.kind) == Lane::kCompute ? computing_ : launching_).push_back(index);
+    const Lane lane = plan::LaneOf(action.kind);
+    (lane == Lane::kCompute  ? computing_
+     : lane == Lane::kMemory ? freeing_
+                             : launching_)
+        .push_back(index);
     if (action.backward == plan::kNone) continue;
     after_pass_[action.backward].push_back(index);
     waiting_for_.resize(
@@ -34,6 +40,9 @@ absl::Span<const int> ExecutorCore::Begin() {
     const Action& action = program_.actions[i];
     missing_[i] = action.end_parameter - action.first_parameter;
   }
+  std::fill(came_to_.begin(), came_to_.end(), -1);
+  pass_ = plan::kNone;
+  next_freeing_ = 0;
   next_computing_ = 0;
   next_launching_ = 0;
   is_computing_ = false;
@@ -61,11 +70,46 @@ void ExecutorCore::Apply(const Done& event) {
   states_[event.action] = State::kDone;
   ++num_done_;
   if (plan::LaneOf(program_.actions[event.action].kind) == Lane::kCompute) is_computing_ = false;
+  came_to_[event.action] = std::numeric_limits<int>::max();
+  if (event.action == pass_) pass_ = plan::kNone;
   for (const int waiting : after_pass_[event.action]) missing_[waiting] = 0;
+}
+
+void ExecutorCore::Apply(const UnitEntered& event) {
+  use_ = FindUse(event.unit);
+  MUSTER_CHECK(use_ >= 0);
+  came_to_[pass_] = use_;
+}
+
+int ExecutorCore::FindUse(int unit) const {
+  const std::vector<plan::Entry>& entries = program_.actions[pass_].entries;
+  for (int use = use_ + 1; use < static_cast<int>(entries.size()); ++use) {
+    if (entries[use].unit == unit) return use;
+  }
+  return -1;
+}
+
+ExecutorCore::Arrival ExecutorCore::WhatIs(int unit) const {
+  if (pass_ == plan::kNone || program_.actions[pass_].entries.empty()) return Arrival::kSame;
+  if (use_ >= 0 && use().unit == unit) return Arrival::kSame;
+  return FindUse(unit) < 0 ? Arrival::kUnknown : Arrival::kNext;
+}
+
+int ExecutorCore::UseHoldUp() const {
+  const plan::Entry& entry = use();
+  std::vector<int> needs = entry.waits;
+  if (entry.unshard != plan::kNone) needs.push_back(entry.unshard);
+  bool all_done = true;
+  for (const int need : needs) {
+    if (states_[need] == State::kStarted) return need;
+    all_done = all_done && states_[need] == State::kDone;
+  }
+  return all_done ? plan::kNone : HoldUpOfLaunches();
 }
 
 bool ExecutorCore::IsReady(int action) const {
   const Action& a = program_.actions[action];
+  if (a.at.pass != plan::kNone && came_to_[a.at.pass] < a.at.entry) return false;
   if (missing_[action] > 0) return false;
   if (a.backward != plan::kNone && states_[a.backward] == State::kWaiting) return false;
   return std::all_of(a.after.begin(), a.after.end(),
@@ -83,9 +127,12 @@ int ExecutorCore::HoldUp() const {
   int found = plan::kNone;
   if (next_computing_ < computing_.size()) found = HoldUpOf(computing_[next_computing_]);
   // What it waits for has not been launched: something before that in the order is in the way.
-  if (found == plan::kNone && next_launching_ < launching_.size()) {
-    found = HoldUpOf(launching_[next_launching_]);
-  }
+  return found == plan::kNone ? HoldUpOfLaunches() : found;
+}
+
+int ExecutorCore::HoldUpOfLaunches() const {
+  int found = plan::kNone;
+  if (next_launching_ < launching_.size()) found = HoldUpOf(launching_[next_launching_]);
   for (size_t i = 0; found == plan::kNone && i < next_launching_; ++i) {
     if (states_[launching_[i]] == State::kStarted) found = launching_[i];
   }
@@ -94,18 +141,41 @@ int ExecutorCore::HoldUp() const {
 }
 
 int ExecutorCore::HoldUpOf(int action) const {
-  for (const int other : program_.actions[action].after) {
+  const std::vector<int>& after = program_.actions[action].after;
+  for (const int other : after) {
     if (states_[other] == State::kStarted) return other;
   }
+  // What gives memory back may wait itself.
+  for (const int other : after) {
+    if (states_[other] == State::kDone) continue;
+    if (const int found = HoldUpOf(other); found != plan::kNone) return found;
+  }
   return plan::kNone;
+}
+
+void ExecutorCore::StartWhatNeedNotCompute() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    while (StartNext(freeing_, next_freeing_)) {
+      moved = true;
+      states_[started_.back()] = State::kDone;
+      ++num_done_;
+    }
+    while (StartNext(launching_, next_launching_)) moved = true;
+  }
 }
 
 // What travels goes first: it takes no time here.
 absl::Span<const int> ExecutorCore::StartWhatMay() {
   started_.clear();
-  while (StartNext(launching_, next_launching_)) {
+  StartWhatNeedNotCompute();
+  if (!is_computing_ && StartNext(computing_, next_computing_)) {
+    is_computing_ = true;
+    pass_ = computing_[next_computing_ - 1];
+    use_ = -1;
+    came_to_[pass_] = 0;
+    StartWhatNeedNotCompute();
   }
-  if (!is_computing_) is_computing_ = StartNext(computing_, next_computing_);
   return started_;
 }
 

@@ -3,7 +3,10 @@
 // Computing goes in the program's order, one action at a time. Collectives and transfers are started
 // in the program's order too, each as soon as what it waits for is there: while a backward pass
 // still runs, if it waits for gradients. So every rank starts the same sequence, whatever the order
-// of gradients on each.
+// of gradients on each. What gives memory back is done as soon as it may be.
+//
+// A pass that has uses (plan::Entry) says when it comes to one, and goes on when UseHoldUp() has nothing
+// left to wait for.
 //
 // Pure: the same events give the same starts. Thread-compatible: StepRunner calls it on the thread of
 // Engine::Step.
@@ -25,7 +28,11 @@ struct GradientReady {
 struct Done {
   int action = 0;
 };
-using ExecutorEvent = std::variant<GradientReady, Done>;
+// The pass that runs comes to its next use that is of this unit (Arrival::kNext).
+struct UnitEntered {
+  int unit = 0;
+};
+using ExecutorEvent = std::variant<GradientReady, Done, UnitEntered>;
 
 class ExecutorCore {
  public:
@@ -37,12 +44,26 @@ class ExecutorCore {
   absl::Span<const int> Begin();
 
   // Returns the actions to start now, in this order; valid until the next call. Each action is done
-  // once, after it was started.
+  // once, after it was started; those of Lane::kMemory are done by being started.
   absl::Span<const int> Step(const ExecutorEvent& event);
 
   // While nothing can be computed: the action under way that holds up the next one, to be waited for.
   int HoldUp() const;
 
+  // What it means that the pass that runs comes to a unit. Uses that a pass leaves out are passed over.
+  enum class Arrival : uint8_t {
+    kSame,     // it is there already, or the program does not look at uses
+    kNext,     // Step(UnitEntered)
+    kUnknown,  // the program has no such use from here on
+  };
+  Arrival WhatIs(int unit) const;
+  // The use that the pass has come to.
+  const plan::Entry& use() const { return program_.actions[pass_].entries[use_]; }
+  // The action under way that holds it up; kNone: it may go on.
+  int UseHoldUp() const;
+
+  // No forward or backward pass runs.
+  bool is_between_passes() const { return pass_ == plan::kNone; }
   // Every action is done.
   bool IsFinished() const { return num_done_ == static_cast<int>(program_.actions.size()); }
 
@@ -51,24 +72,34 @@ class ExecutorCore {
 
   void Apply(const GradientReady& event);
   void Apply(const Done& event);
+  void Apply(const UnitEntered& event);
+  // The number of the use; -1 if there is none.
+  int FindUse(int unit) const;
   bool IsReady(int action) const;
   // The first action of `from` that has not started, if it may start.
   bool StartNext(const std::vector<int>& order, size_t& next);
   absl::Span<const int> StartWhatMay();
+  void StartWhatNeedNotCompute();
+  int HoldUpOfLaunches() const;
   // The first action under way that `action` waits for; kNone.
   int HoldUpOf(int action) const;
 
   // Constant after construction.
   const plan::Program& program_;
   std::vector<int> computing_;                 // actions of the compute lane, in order
-  std::vector<int> launching_;                 // the others
+  std::vector<int> launching_;                 // what travels
+  std::vector<int> freeing_;                   // of Lane::kMemory
   std::vector<std::vector<int>> waiting_for_;  // by parameter: actions that wait for its gradient
   std::vector<std::vector<int>> after_pass_;   // by action: those that wait for gradients of it
 
   std::vector<State> states_;  // by action
   std::vector<int> missing_;   // by action: gradients that are not there yet
+  std::vector<int> came_to_;   // by action: of a pass the use that it has come to; -1: not begun
+  int pass_ = plan::kNone;     // the one that runs
+  int use_ = -1;               // that it is in
   size_t next_computing_ = 0;
   size_t next_launching_ = 0;
+  size_t next_freeing_ = 0;
   bool is_computing_ = false;
   int num_done_ = 0;
   std::vector<int> started_;

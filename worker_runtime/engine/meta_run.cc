@@ -20,6 +20,7 @@ class MetaBinding {
     }
   }
   ~MetaBinding() {
+    store_.OnUse(nullptr);
     for (const auto& parameter : store_.parameters()) parameter->Unbind();
   }
 
@@ -32,23 +33,44 @@ class MetaBinding {
 
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss) {
+  return RecordStageUse(store, plan, {},
+                        [&](Tape& tape, const Activation&) -> absl::StatusOr<Activation> {
+                          MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
+                          return std::move(made.output);
+                        });
+}
+
+absl::StatusOr<plan::UseTrace> RecordStageUse(
+    ParameterStore& store, const Plan& plan, const Shape& received,
+    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run) {
   const MetaBinding binding(store);
+  TensorPool boundary(Device::Meta());  // what is received and handed back is not the tape's
   TensorPool pool(Device::Meta());
   Tape tape(pool);
   tape.set_recompute(plan.recompute);
   plan::UseTrace trace;
+  std::vector<int>* uses = &trace.forward;
+  store.OnUse([&](Parameter& parameter) {
+    if (uses->empty() || uses->back() != parameter.unit()) uses->push_back(parameter.unit());
+  });
   for (const auto& parameter : store.parameters()) {
     if (parameter->frozen()) trace.gradients.push_back(parameter->index());  // nothing to wait for
   }
   tape.OnGradientReady([&](Parameter& parameter) { trace.gradients.push_back(parameter.index()); });
   const auto reserved = [&] { return static_cast<int64_t>(pool.usage().bytes_reserved); };
-  MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
+  Activation input;
+  if (received.rank() > 0) input = tape.Watch(boundary.Allocate(store.dtype(), received));
+  MUSTER_ASSIGN_OR_RETURN(const Activation output, run(tape, input));
   MUSTER_RETURN_IF_ERROR(tape.status());
   trace.kept_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
-  const Activation output = std::exchange(made.output, {});
-  // Where there is a loss scale, the first gradient is no longer known to be 1.
-  const bool scaled = plan.loss_scaling.kind != LossScaling::Kind::kNone;
-  tape.Backward(output, scaled ? 2 : 1);
+  uses = &trace.backward;
+  if (output.value.num_elements() == 1) {
+    // Where there is a loss scale, the first gradient is no longer known to be 1.
+    const bool scaled = plan.loss_scaling.kind != LossScaling::Kind::kNone;
+    tape.Backward(output, scaled ? 2 : 1);
+  } else {
+    tape.Backward(output, boundary.Allocate(store.dtype(), output.value.shape()));
+  }
   // Micro-batches after the first find the blocks of the one before.
   trace.peak_bytes = std::max(reserved(), trace.kept_bytes);
   return trace;

@@ -24,6 +24,12 @@ namespace muster::engine {
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss);
 
+// The same of a stage of a pipeline, which receives an activation of shape `received` (empty: the first
+// stage does not) and makes a loss or what it passes on.
+absl::StatusOr<plan::UseTrace> RecordStageUse(
+    ParameterStore& store, const Plan& plan, const Shape& received,
+    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run);
+
 // So many token ids, none of which may be read.
 absl::Span<const int32_t> SizesOf(int64_t num_tokens);
 

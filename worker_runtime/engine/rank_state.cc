@@ -1,7 +1,6 @@
 #include "worker_runtime/engine/rank_state.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "worker_runtime/nn/operations.h"
@@ -18,29 +17,21 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
       program_(program),
       queue_(queue),
       pool_(queue.device()),
-      values_(Allocate(store.dtype(), program.blocks.num_elements())),
       squares_(Allocate(DType::kF64, layout_.num_blocks)) {
-  for (int i = 0; i < program_.num_slots; ++i) {
-    gradients_.push_back(Allocate(program.types.gradients, program.blocks.num_elements()));
-  }
-  std::vector<size_t> by_blocks(program_.owned.size());
-  std::iota(by_blocks.begin(), by_blocks.end(), size_t{0});
-  std::sort(by_blocks.begin(), by_blocks.end(),
-            [&](size_t a, size_t b) { return program_.owned[a].begin < program_.owned[b].begin; });
-  int64_t owned = 0;
-  first_owned_.resize(by_blocks.size());
-  for (const size_t bucket : by_blocks) {
-    first_owned_[bucket] = owned;
-    owned += program_.owned[bucket].num_elements();
-  }
-  if (program_.types.has_master()) masters_ = Allocate(program_.types.master, owned);
-  if (num_moments > 0) first_moments_ = Allocate(program_.types.moments, owned);
-  if (num_moments > 1) second_moments_ = Allocate(program_.types.moments, owned);
-  BindFrozen();
+  AllocateValues();
+  AllocateGradients();
+  const plan::StateTypes& types = program_.types;
+  if (types.has_master()) masters_ = AllocateBlocks(types.master, program_.owned);
+  if (num_moments > 0) first_moments_ = AllocateBlocks(types.moments, program_.owned);
+  if (num_moments > 1) second_moments_ = AllocateBlocks(types.moments, program_.owned);
   for (const auto& parameter : store_.parameters()) {
-    if (Holds(*parameter)) {
-      parameter->BindValue(Of(*parameter, values_, program_.blocks.first_element()));
+    if (!Holds(*parameter)) continue;
+    if (!HoldsWhole(*parameter)) {
+      parameter->Unbind();
+      continue;
     }
+    const BlockRange blocks = BlocksOf(*parameter);
+    parameter->BindValue(Of(*parameter, whole_values_.Part(blocks), blocks.first_element()));
   }
   for (const int index : borrowed) {
     Parameter& parameter = *store_.parameters()[index];
@@ -48,9 +39,31 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
       return Allocate(dtype, parameter.num_elements()).Reshaped(parameter.shape());
     };
     parameter.BindValue(own(parameter.dtype()));
-    parameter.BindGradient(own(program_.types.gradients));
+    parameter.BindGradient(own(types.gradients));
   }
-  BindGradients(0);
+  BindFrozen();
+  if (!program_.streams_gradients) BindGradients(0);
+}
+
+void RankState::AllocateValues() {
+  std::vector<BlockRange> shards;
+  std::vector<BlockRange> kept;
+  std::vector<BlockRange> whole;
+  for (size_t b = 0; b < program_.buckets.size(); ++b) {
+    if (!program_.gathered[b]) {
+      whole.push_back(program_.buckets[b].blocks);
+      continue;
+    }
+    shards.push_back(program_.owned[b]);
+    if (program_.secondary.size > 1) kept.push_back(SecondaryBlocks(static_cast<int>(b)));
+  }
+  // Without any that is gathered a parameter may lie in two buckets.
+  if (shards.empty()) whole = {program_.blocks};
+  const DType dtype = program_.types.parameters;
+  whole_values_ = AllocateBlocks(dtype, whole);
+  shard_values_ = AllocateBlocks(dtype, shards);
+  secondary_ = AllocateBlocks(dtype, kept);
+  gather_arena_ = Allocate(dtype, program_.gathered_blocks * plan::kBlockElements);
 }
 
 void RankState::BindFrozen() {
@@ -68,11 +81,95 @@ void RankState::BindFrozen() {
   }
 }
 
+void RankState::AllocateGradients() {
+  const DType dtype = program_.types.gradients;
+  for (int i = 0; i < program_.num_slots; ++i) {
+    gradients_.push_back(AllocateBlocks(dtype, {program_.blocks}));
+  }
+  if (program_.streams_gradients) gradient_shards_ = AllocateBlocks(dtype, program_.owned);
+  unreduced_arena_ = Allocate(dtype, program_.unreduced_blocks * plan::kBlockElements);
+}
+
+void RankState::Initialize(uint64_t seed) {
+  store_.Initialize(seed);
+  for (size_t b = 0; b < program_.buckets.size(); ++b) {
+    if (!program_.gathered[b]) continue;
+    const Tensor values = Values(program_.owned[b]);
+    ForEachPiece(program_.owned[b], [&](const Piece& piece) {
+      InitializeElements(piece.parameter.spec(), seed, piece.first_in_parameter,
+                         values.Slice(piece.first_in_blocks, {piece.num_elements}));
+    });
+  }
+}
+
 void RankState::BindGradients(int slot) {
+  const Tensor all = gradients_[slot].Part(program_.blocks);
   for (const auto& parameter : store_.parameters()) {
     if (!Holds(*parameter)) continue;
-    parameter->BindGradient(Of(*parameter, gradients_[slot], program_.blocks.first_element()));
+    parameter->BindGradient(Of(*parameter, all, program_.blocks.first_element()));
   }
+}
+
+template <typename Visit>
+void RankState::ForEachParameterOf(int bucket, Visit visit) const {
+  const plan::Bucket& b = program_.buckets[bucket];
+  for (int p = b.first_parameter; p < b.end_parameter; ++p) {
+    if (!store_.parameters()[p]->frozen()) visit(*store_.parameters()[p]);
+  }
+}
+
+void RankState::BindUnreduced(int bucket, int64_t place) {
+  const BlockRange blocks = program_.buckets[bucket].blocks;
+  const Tensor padded = UnreducedPlace(place, program_.shards.PaddedOf(blocks.num_blocks()));
+  int64_t written = 0;
+  // What lies between parameters counts in the norm, and must be zero.
+  const auto clear_until = [&](int64_t element) {
+    if (element == written) return;
+    const Tensor gap = padded.Slice(written, {element - written});
+    queue_.device().operations(padded.dtype()).clear(queue_, gap);
+  };
+  ForEachParameterOf(bucket, [&](Parameter& parameter) {
+    const int64_t first = layout_.offsets[parameter.index()] - blocks.first_element();
+    clear_until(first);
+    written = first + parameter.num_elements();
+    parameter.BindGradient(padded.Slice(first, parameter.shape()));
+  });
+  clear_until(padded.num_elements());
+}
+
+void RankState::ZeroUnwritten(int bucket) {
+  ForEachParameterOf(bucket, [](Parameter& parameter) {
+    if (!parameter.gradient().empty() && !parameter.has_gradient()) parameter.BeginSparseGradient();
+  });
+}
+
+void RankState::BindGathered(int bucket, int64_t place) {
+  const BlockRange blocks = program_.buckets[bucket].blocks;
+  const Tensor values = GatherPlace(place, blocks.num_blocks());
+  ForEachParameterOf(bucket, [&](Parameter& parameter) {
+    parameter.BindValue(Of(parameter, values, blocks.first_element()));
+  });
+}
+
+void RankState::UnbindGathered(int bucket) {
+  ForEachParameterOf(bucket, [](Parameter& parameter) { parameter.UnbindValue(); });
+}
+
+void RankState::BindAnything(int bucket, bool values, bool gradients) {
+  const plan::StateTypes& types = program_.types;
+  ForEachParameterOf(bucket, [&](Parameter& parameter) {
+    const auto memory = [&](DType dtype) {
+      anything_.push_back(Allocate(dtype, parameter.num_elements()));
+      return anything_.back().Reshaped(parameter.shape());
+    };
+    if (values && parameter.value().empty()) parameter.BindValue(memory(types.parameters));
+    if (gradients && parameter.gradient().empty()) parameter.BindGradient(memory(types.gradients));
+  });
+}
+
+BlockRange RankState::SecondaryBlocks(int bucket) const {
+  return plan::ShardOf(program_.buckets[bucket].blocks, program_.secondary.rank,
+                       program_.secondary.size);
 }
 
 bool RankState::Holds(const Parameter& parameter) const {
@@ -80,6 +177,16 @@ bool RankState::Holds(const Parameter& parameter) const {
   const int64_t first = layout_.offsets[parameter.index()];
   return program_.blocks.first_element() <= first &&
          first < program_.blocks.end * plan::kBlockElements;
+}
+
+bool RankState::HoldsWhole(const Parameter& parameter) const {
+  return Holds(parameter) && whole_values_.Holds(BlocksOf(parameter));
+}
+
+BlockRange RankState::BlocksOf(const Parameter& parameter) const {
+  const int64_t first = layout_.offsets[parameter.index()];
+  const int64_t end = first + parameter.num_elements();
+  return {first / plan::kBlockElements, (end + plan::kBlockElements - 1) / plan::kBlockElements};
 }
 
 Tensor RankState::Of(const Parameter& parameter, const Tensor& buffer,
@@ -100,25 +207,22 @@ void RankState::ForEachPiece(BlockRange blocks, absl::FunctionRef<void(const Pie
   }
 }
 
-Tensor RankState::Part(const Tensor& buffer, BlockRange blocks) const {
-  return buffer.Slice(blocks.first_element() - program_.blocks.first_element(),
-                      {blocks.num_elements()});
-}
-
-Tensor RankState::OwnedPart(const Tensor& moments, int bucket) const {
-  if (moments.empty()) return {};
-  return moments.Slice(first_owned_[bucket], {program_.owned[bucket].num_elements()});
-}
-
 plan::ArenaBytes RankState::held() const {
   plan::ArenaBytes held = {};
   const auto bytes = [](const Tensor& tensor) {
     return tensor.empty() ? 0 : static_cast<int64_t>(tensor.num_bytes());
   };
-  At(held, Arena::kParameters) = bytes(values_) + bytes(frozen_);
-  At(held, Arena::kGradients) = bytes(gradients_[0]);
-  At(held, Arena::kPartialSums) = (program_.num_slots - 1) * bytes(gradients_[0]);
-  At(held, Arena::kOptimizer) = bytes(first_moments_) + bytes(second_moments_) + bytes(masters_);
+  At(held, Arena::kParameters) =
+      whole_values_.num_bytes() + shard_values_.num_bytes() + bytes(frozen_);
+  At(held, Arena::kGathered) = bytes(gather_arena_) + secondary_.num_bytes();
+  At(held, Arena::kGradients) = gradient_shards_.num_bytes();
+  if (!gradients_.empty()) {
+    At(held, Arena::kGradients) = gradients_[0].num_bytes();
+    At(held, Arena::kPartialSums) = (program_.num_slots - 1) * gradients_[0].num_bytes();
+  }
+  At(held, Arena::kUnreduced) = bytes(unreduced_arena_);
+  At(held, Arena::kOptimizer) =
+      first_moments_.num_bytes() + second_moments_.num_bytes() + masters_.num_bytes();
   At(held, Arena::kBuffers) = bytes(squares_);
   return held;
 }

@@ -1,5 +1,5 @@
-// The training state of one rank: the flat buffers of what its program says that it holds, and the
-// views of them that parameters are bound to.
+// The training state of one rank: the buffers and arenas of what its program says that it holds, and
+// the views of them that parameters are bound to.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "muster/device.h"
 #include "muster/parameter.h"
 #include "muster/tensor.h"
+#include "worker_runtime/engine/block_buffer.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/program.h"
 
@@ -20,19 +21,40 @@ namespace muster::engine {
 // Threads: thread-compatible.
 class RankState {
  public:
-  // Clears every buffer and binds the parameters that this rank holds. `store`, `program` and `queue`
-  // outlive this. `borrowed`: parameters of other stages, which get buffers of their own;
+  // Clears every buffer and binds the parameters that this rank holds whole. `store`, `program` and
+  // `queue` outlive this. `borrowed`: parameters of other stages, which get buffers of their own;
   // `num_moments`: of the update's rule.
   RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
             absl::Span<const int> borrowed, int num_moments, Queue& queue);
 
+  // Initial values of what this rank holds, each element by itself.
+  void Initialize(uint64_t seed);
+
   // Gradients of the next micro-batch go to slot `slot`, over what is there.
   void BindGradients(int slot);
+  // Those of a bucket, of a program that streams gradients.
+  void BindUnreduced(int bucket, int64_t place);
+  // Clears those of a bucket that nothing was written to.
+  void ZeroUnwritten(int bucket);
 
-  // Each of its type in program.types, [blocks.num_elements()].
-  Tensor Values(plan::BlockRange blocks) const { return Part(values_, blocks); }
+  // The parameters of a bucket that is gathered. BindGathered: all of it lies at `place` now.
+  void BindGathered(int bucket, int64_t place);
+  void UnbindGathered(int bucket);
+  // After a failure: memory of some content, so that a pass may run to its end.
+  void BindAnything(int bucket, bool values, bool gradients);
+
+  // Each of its type in program.types, [blocks.num_elements()]. Values: of blocks held whole or
+  // owned.
+  Tensor Values(plan::BlockRange blocks) const {
+    return whole_values_.Holds(blocks) ? whole_values_.Part(blocks) : shard_values_.Part(blocks);
+  }
   Tensor Gradients(int slot, plan::BlockRange blocks) const {
-    return Part(gradients_[slot], blocks);
+    return gradients_[slot].Part(blocks);
+  }
+  // The sum over all micro-batches, of blocks that this rank owns.
+  Tensor SummedGradients(plan::BlockRange blocks) const {
+    return program_.streams_gradients ? gradient_shards_.Part(blocks)
+                                      : Gradients(program_.root_slots.front(), blocks);
   }
   // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()]. Moments are empty
   // where the update's rule keeps none.
@@ -43,22 +65,32 @@ class RankState {
   Tensor FirstMoments(int bucket) const { return OwnedPart(first_moments_, bucket); }
   Tensor SecondMoments(int bucket) const { return OwnedPart(second_moments_, bucket); }
 
-  // Values of the frozen parameters, which every rank holds; empty if there are none.
-  const Tensor& frozen() const { return frozen_; }
-  // All of them, in the order of blocks.
-  const Tensor& first_moments() const { return first_moments_; }
-  const Tensor& second_moments() const { return second_moments_; }
+  // [num_blocks * kBlockElements] of the arenas.
+  Tensor GatherPlace(int64_t place, int64_t num_blocks) const {
+    return PlaceIn(gather_arena_, place, num_blocks);
+  }
+  Tensor UnreducedPlace(int64_t place, int64_t num_blocks) const {
+    return PlaceIn(unreduced_arena_, place, num_blocks);
+  }
+  // Of a bucket, the shard that a RESHARD keeps.
+  plan::BlockRange SecondaryBlocks(int bucket) const;
+  Tensor Secondary(int bucket) const { return secondary_.Part(SecondaryBlocks(bucket)); }
 
   // The elements of a parameter that lie in some blocks.
   struct Piece {
-    const Parameter& parameter;
+    Parameter& parameter;
     int64_t first_in_parameter;
     int64_t first_in_blocks;
     int64_t num_elements;
   };
   void ForEachPiece(plan::BlockRange blocks, absl::FunctionRef<void(const Piece&)> visit) const;
+  // The blocks that a parameter has elements in.
+  plan::BlockRange BlocksOf(const Parameter& parameter) const;
 
+  // A parameter of this rank's stage.
   bool Holds(const Parameter& parameter) const;
+  // ... that is not gathered.
+  bool HoldsWhole(const Parameter& parameter) const;
   // A parameter's part of a buffer that begins with element `first_element` of the layout.
   Tensor Of(const Parameter& parameter, const Tensor& buffer, int64_t first_element) const;
 
@@ -70,9 +102,20 @@ class RankState {
 
  private:
   Tensor Allocate(DType dtype, int64_t num_elements);
+  BlockBuffer AllocateBlocks(DType dtype, const std::vector<plan::BlockRange>& ranges) {
+    return {ranges, Allocate(dtype, BlockBuffer::NumElements(ranges))};
+  }
+  void AllocateValues();
   void BindFrozen();
-  Tensor Part(const Tensor& buffer, plan::BlockRange blocks) const;
-  Tensor OwnedPart(const Tensor& moments, int bucket) const;
+  void AllocateGradients();
+  Tensor PlaceIn(const Tensor& arena, int64_t place, int64_t num_blocks) const {
+    return arena.Slice(place * plan::kBlockElements, {num_blocks * plan::kBlockElements});
+  }
+  Tensor OwnedPart(const BlockBuffer& owned, int bucket) const {
+    return owned.empty() ? Tensor() : owned.Part(program_.owned[bucket]);
+  }
+  template <typename Visit>
+  void ForEachParameterOf(int bucket, Visit visit) const;
 
   // Constant after construction.
   ParameterStore& store_;
@@ -80,14 +123,19 @@ class RankState {
   const plan::Program& program_;
   Queue& queue_;
   TensorPool pool_;
-  const Tensor values_;
-  std::vector<Tensor> gradients_;     // by slot
-  std::vector<int64_t> first_owned_;  // by bucket: element of the moments
-  Tensor masters_;                    // empty where the values are what is updated
-  Tensor first_moments_;
-  Tensor second_moments_;
-  Tensor frozen_;
+  BlockBuffer whole_values_;
+  BlockBuffer shard_values_;  // of buckets that are gathered
+  Tensor gather_arena_;
+  BlockBuffer secondary_;
+  std::vector<BlockBuffer> gradients_;  // by slot
+  BlockBuffer gradient_shards_;
+  Tensor unreduced_arena_;
+  BlockBuffer masters_;  // empty where the values are what is updated
+  BlockBuffer first_moments_;
+  BlockBuffer second_moments_;
+  Tensor frozen_;  // values of frozen parameters, which every rank holds
   const Tensor squares_;
+  std::vector<Tensor> anything_;  // of BindAnything
 };
 
 }  // namespace muster::engine

@@ -1,6 +1,8 @@
 #include "worker_runtime/engine/reduction.h"
 #include "worker_runtime/engine/tensor_buffer.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "worker_runtime/nn/operations.h"
@@ -11,6 +13,11 @@ namespace {
 using plan::Action;
 using plan::ActionKind;
 using plan::BlockRange;
+
+// Losses have slots also where gradients do not.
+size_t LossSlots(const plan::Program& program) {
+  return static_cast<size_t>(std::max(program.num_slots, 1));
+}
 
 void Copy(Queue& queue, const Tensor& from, const Tensor& to) {
   queue.device().operations(from.dtype()).copy(queue, from, to);
@@ -26,14 +33,15 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
       leaves_(program.leaves_per_rank),
       queue_(queue),
       pool_(queue.device()),
-      padded_(program.root_slots.size()),
-      losses_(program.num_slots) {
+      padding_(pool_.Allocate(DType::kU8, {program.padding_bytes})),
+      losses_(LossSlots(program)) {
+  std::memset(padding_.raw_data(), 0, padding_.num_bytes());
   // The backward passes say where each micro-batch goes and what is added then; REDUCE says it for
   // the last one.
   for (const Action& action : program.actions) {
     if (action.kind == ActionKind::kBackward) {
-      leaves_[action.micro_batch] = {.slot = action.slot, .merges = action.merges};
-    } else if (action.kind == ActionKind::kReduce) {
+      leaves_[action.micro_batch] = {.slot = std::max(action.slot, 0), .merges = action.merges};
+    } else if (action.kind == ActionKind::kReduce && action.place == plan::kNone) {
       leaves_.back().merges = action.merges;
     }
   }
@@ -69,8 +77,10 @@ Work Reduction::Start(const Action& action) {
   switch (action.kind) {
     case ActionKind::kReduce:
       return StartReduce(action);
+    case ActionKind::kReplicate:
+      return StartReplicate(action);
     case ActionKind::kUnshard:
-      return StartUnshard(action);
+      return action.place == plan::kNone ? StartUnshard(action) : StartGather(action);
     case ActionKind::kSquares:
       // Each block is some rank's and zero on all others, so any order of adding is exact.
       return GroupOf(action).AllReduce(BufferOfTensor(state_.squares()));
@@ -79,13 +89,19 @@ Work Reduction::Start(const Action& action) {
   }
 }
 
+Buffer Reduction::ShareOf(const Tensor& whole, const Communicator& group) {
+  const int64_t each = whole.num_elements() / group.size();
+  return BufferOfTensor(whole.Slice(group.rank() * each, {each}));
+}
+
 Work Reduction::StartReduce(const Action& action) {
+  if (action.place != plan::kNone) return StartStreamedReduce(action);
   Merge(action, action.blocks);
   std::vector<ConstBuffer> roots;
   Buffer output;
   for (size_t i = 0; i < program_.root_slots.size(); ++i) {
     Tensor root = state_.Gradients(program_.root_slots[i], action.blocks);
-    if (IsPadded(action)) {
+    if (IsPadded(action, program_)) {
       const Tensor padded = Padded(i, action);
       Copy(queue_, root, padded);
       root = padded;
@@ -99,13 +115,30 @@ Work Reduction::StartReduce(const Action& action) {
                                                       {.leaves_per_rank = program_.leaves_per_rank})
                             : group.AllReduce(output);
   }
-  const int64_t each = output.count / group.size();
-  output.data = static_cast<char*>(output.data) +
-                group.rank() * each * static_cast<int64_t>(SizeOf(output.dtype));
-  output.count = each;
+  output = ShareOf(Tensor::Borrow(output.data, output.dtype, {output.count}), group);
   return program_.ordered ? group.ReduceScatterSubtrees(
                                 roots, output, {.leaves_per_rank = program_.leaves_per_rank})
                           : group.ReduceScatter(roots[0], output);
+}
+
+Work Reduction::StartStreamedReduce(const Action& action) {
+  Communicator& group = GroupOf(action);
+  const Tensor padded =
+      state_.UnreducedPlace(action.place, program_.shards.PaddedOf(action.blocks.num_blocks()));
+  const Buffer output = ShareOf(padded, group);
+  const ConstBuffer input = BufferOfTensor(padded);
+  return program_.ordered ? group.ReduceScatterSubtrees(
+                                {input}, output, {.leaves_per_rank = program_.leaves_per_rank})
+                          : group.ReduceScatter(input, output);
+}
+
+// The ranks of a shard group together are one leaf here.
+Work Reduction::StartReplicate(const Action& action) {
+  Communicator& group = GroupOf(action);
+  const Buffer sum = BufferOfTensor(state_.SummedGradients(action.blocks));
+  if (!program_.ordered) return group.AllReduce(sum);
+  return group.AllReduceSubtrees(
+      {sum}, sum, {.leaves_per_rank = program_.leaves_per_rank * program_.shards.size});
 }
 
 Work Reduction::StartLoss(const Action& action) {
@@ -126,56 +159,87 @@ Work Reduction::StartLoss(const Action& action) {
 Work Reduction::StartUnshard(const Action& action) {
   Communicator& group = GroupOf(action);
   Tensor whole = state_.Values(action.blocks);
-  if (IsPadded(action)) {
+  if (IsPadded(action, program_)) {
     const BlockRange owned = program_.owned[action.bucket];
     whole = Padded(0, action);
     const int64_t each = whole.num_elements() / group.size();
     Copy(queue_, state_.Values(owned), whole.Slice(group.rank() * each, {owned.num_elements()}));
   }
-  const Buffer output = BufferOfTensor(whole);
-  const int64_t each = output.count / group.size();
-  const ConstBuffer input(static_cast<char*>(output.data) +
-                              group.rank() * each * static_cast<int64_t>(SizeOf(output.dtype)),
-                          each, output.dtype);
-  return group.AllGather(input, output);
+  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole));
+}
+
+// The own shard goes to its place, the others come beside it.
+Work Reduction::StartGather(const Action& action) {
+  Communicator& group = GroupOf(action);
+  const plan::Shards& shards = action.secondary ? program_.secondary : program_.shards;
+  const int64_t blocks = action.blocks.num_blocks();
+  const Tensor whole = state_.GatherPlace(action.place, shards.PaddedOf(blocks));
+  const Tensor own = action.secondary ? state_.Secondary(action.bucket)
+                                      : state_.Values(program_.owned[action.bucket]);
+  if (own.num_elements() > 0) {
+    const int64_t first = shards.rank * shards.LargestOf(blocks) * plan::kBlockElements;
+    Copy(queue_, own, whole.Slice(first, own.shape()));
+  }
+  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole));
+}
+
+void Reduction::GiveUp(const Action& action) {
+  if (action.secondary) {
+    const BlockRange kept = state_.SecondaryBlocks(action.bucket);
+    if (kept.num_blocks() > 0) {
+      const Tensor whole = state_.GatherPlace(action.place, action.blocks.num_blocks());
+      const int64_t first = kept.first_element() - action.blocks.first_element();
+      Copy(queue_, whole.Slice(first, {kept.num_elements()}), state_.Secondary(action.bucket));
+    }
+  }
+  state_.UnbindGathered(action.bucket);
 }
 
 void Reduction::Finish(const Action& action) {
-  if (!IsPadded(action)) return;
+  if (action.kind == ActionKind::kUnshard && action.place != plan::kNone) {
+    state_.BindGathered(action.bucket, action.place);
+  } else if (action.kind == ActionKind::kReduce && action.place != plan::kNone) {
+    FinishStreamedReduce(action);
+  } else if (IsPadded(action, program_)) {
+    FinishPadded(action);
+  }
+}
+
+// The first micro-batch of a step begins the sum.
+void Reduction::FinishStreamedReduce(const Action& action) {
+  const BlockRange owned = program_.owned[action.bucket];
+  if (owned.num_blocks() == 0) return;
+  const Tensor padded =
+      state_.UnreducedPlace(action.place, program_.shards.PaddedOf(action.blocks.num_blocks()));
+  const int64_t first = owned.first_element() - action.blocks.first_element();
+  const Tensor part = padded.Slice(first, {owned.num_elements()});
+  const Tensor sum = state_.SummedGradients(owned);
+  if (action.micro_batch == 0) {
+    Copy(queue_, part, sum);
+  } else {
+    queue_.device().operations(sum.dtype()).add(queue_, sum, part, sum);
+  }
+}
+
+void Reduction::FinishPadded(const Action& action) {
   const Tensor padded = Padded(0, action);
   if (action.kind == ActionKind::kUnshard) {
     Copy(queue_, padded.Slice(0, {action.blocks.num_elements()}), state_.Values(action.blocks));
     return;
   }
   const BlockRange owned = program_.owned[action.bucket];
+  if (owned.num_blocks() == 0) return;
   const int64_t first = owned.first_element() - action.blocks.first_element();
   Copy(queue_, padded.Slice(first, {owned.num_elements()}),
        state_.Gradients(program_.root_slots.front(), owned));
 }
 
-bool Reduction::IsPadded(const Action& action) const {
-  if (action.kind != ActionKind::kReduce && action.kind != ActionKind::kUnshard) return false;
-  return action.collective != plan::Collective::kAllReduce &&
-         action.blocks.num_blocks() % static_cast<int64_t>(GroupOf(action).size()) != 0;
-}
-
 Tensor Reduction::Padded(size_t index, const Action& action) {
-  const Tensor like = state_.Values(action.blocks);
-  const int64_t count = action.bytes / static_cast<int64_t>(SizeOf(like.dtype()));
-  Tensor& buffer = padded_[index];
-  if (buffer.empty() || buffer.num_elements() < count) {
-    buffer = pool_.Allocate(like.dtype(), {count});
-    queue_.device().operations(like.dtype()).clear(queue_, buffer);
-  }
-  return buffer.Slice(0, {count});
-}
-
-int64_t Reduction::buffer_bytes() const {
-  int64_t bytes = 0;
-  for (const Tensor& buffer : padded_) {
-    if (!buffer.empty()) bytes += static_cast<int64_t>(buffer.num_bytes());
-  }
-  return bytes;
+  const bool is_gradient = action.kind == ActionKind::kReduce;
+  const DType dtype = is_gradient ? program_.types.gradients : program_.types.parameters;
+  const int64_t first = action.padding + static_cast<int64_t>(index) * action.bytes;
+  const Tensor bytes = padding_.Slice(first, {action.bytes});
+  return Tensor::Borrow(bytes.raw_data(), dtype, {action.bytes / plan::BytesOf(dtype)});
 }
 
 }  // namespace muster::engine

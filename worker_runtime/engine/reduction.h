@@ -37,23 +37,33 @@ class Reduction {
   // Adds slots of gradients: the merges of a backward pass, over all that this rank holds.
   void Merge(const plan::Action& action, plan::BlockRange blocks);
 
-  // Starts REDUCE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to it until the work is
-  // done, and Finish must follow.
+  // Starts REDUCE, REPLICATE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to it until the
+  // work is done, and Finish must follow.
   Work Start(const plan::Action& action);
   void Finish(const plan::Action& action);
 
-  // What this rank sent and what it takes: the one bucket that the ranks do not divide.
-  int64_t buffer_bytes() const;
+  // RESHARD: the parameters are there no longer.
+  void GiveUp(const plan::Action& action);
+
+  // Of copies that are padded.
+  int64_t buffer_bytes() const { return program_.padding_bytes; }
 
  private:
   using LossPair = std::array<double, 2>;
 
   Work StartReduce(const plan::Action& action);
   Work StartLoss(const plan::Action& action);
+  Work StartStreamedReduce(const plan::Action& action);
+  Work StartReplicate(const plan::Action& action);
   Work StartUnshard(const plan::Action& action);
+  Work StartGather(const plan::Action& action);
+  // Of `whole`, that the ranks of the action's group share, this one's part.
+  void FinishStreamedReduce(const plan::Action& action);
+  void FinishPadded(const plan::Action& action);
+  static Buffer ShareOf(const Tensor& whole, const Communicator& group);
   Communicator& GroupOf(const plan::Action& action) const { return *groups_[action.group]; }
-  bool IsPadded(const plan::Action& action) const;
-  // As many elements as the collective has, of which the first are those of `blocks`.
+  // The copy, number `index` of it: as many elements as the collective has, of which the first are those
+  // of `blocks`.
   Tensor Padded(size_t index, const plan::Action& action);
 
   // Constant after construction.
@@ -64,7 +74,7 @@ class Reduction {
 
   Queue& queue_;
   TensorPool pool_;
-  std::vector<Tensor> padded_;    // by root slot
+  const Tensor padding_;
   std::vector<LossPair> losses_;  // by slot
 };
 

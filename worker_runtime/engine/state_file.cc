@@ -20,10 +20,6 @@ std::vector<std::string> MomentPrefixes(const UpdateRule& rule) {
   }
 }
 
-const Tensor& MomentOf(const WholeMoments& moments, size_t number) {
-  return number == 0 ? moments.first : moments.second;
-}
-
 std::vector<int64_t> Sizes(const Shape& shape) {
   std::vector<int64_t> sizes;
   for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
@@ -34,37 +30,38 @@ std::string Describe(DType dtype, const std::vector<int64_t>& shape) {
   return absl::StrCat(ToString(dtype), " [", absl::StrJoin(shape, ", "), "]");
 }
 
-void Append(const ParameterStore& store, const RankState& state, const Tensor& moments,
-            absl::string_view prefix, std::vector<checkpoint::NamedArray>& out) {
-  for (const auto& parameter : store.parameters()) {
-    if (parameter->frozen()) continue;
-    out.push_back({.name = absl::StrCat(prefix, parameter->name()),
-                   .shape = Sizes(parameter->shape()),
-                   .elements = BufferOfTensor(state.Of(*parameter, moments, 0))});
-  }
-}
-
 }  // namespace
 
-std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store) {
-  std::vector<checkpoint::NamedArray> arrays;
+std::vector<StateArray> ModelArrays(const ParameterStore& store) {
+  std::vector<StateArray> arrays;
   for (const auto& parameter : store.parameters()) {
-    arrays.push_back({.name = parameter->name(),
-                      .shape = Sizes(parameter->shape()),
-                      .elements = BufferOfTensor(parameter->value())});
+    arrays.push_back({StateKind::kValue, parameter.get(), parameter->name()});
   }
   return arrays;
 }
 
-std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
-                                                 const RankState& state, const UpdateRule& rule,
-                                                 const WholeMoments& moments) {
-  std::vector<checkpoint::NamedArray> arrays;
+std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const UpdateRule& rule) {
+  std::vector<StateArray> arrays;
   const std::vector<std::string> prefixes = MomentPrefixes(rule);
   for (size_t i = 0; i < prefixes.size(); ++i) {
-    Append(store, state, MomentOf(moments, i), prefixes[i], arrays);
+    const StateKind kind = i == 0 ? StateKind::kFirstMoment : StateKind::kSecondMoment;
+    for (const auto& parameter : store.parameters()) {
+      if (parameter->frozen()) continue;
+      arrays.push_back({kind, parameter.get(), absl::StrCat(prefixes[i], parameter->name())});
+    }
   }
   return arrays;
+}
+
+std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& arrays, DType dtype,
+                                                const Tensor& memory) {
+  std::vector<checkpoint::NamedArray> named;
+  for (const StateArray& array : arrays) {
+    named.push_back({.name = array.name,
+                     .shape = Sizes(array.parameter->shape()),
+                     .elements = {memory.raw_data(), array.parameter->num_elements(), dtype}});
+  }
+  return named;
 }
 
 absl::Status CheckSameModel(const ParameterStore& store, const UpdateRule& rule,
@@ -94,24 +91,6 @@ absl::Status CheckSameModel(const ParameterStore& store, const UpdateRule& rule,
   }
   for (const auto& [name, info] : from.model.arrays()) {
     if (store.Find(name) == nullptr) return refuse("it has ", name, ", this model has not");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
-                       const ParameterStore& store, const RankState& state, const UpdateRule& rule,
-                       const WholeMoments& moments, const checkpoint::Progress& progress) {
-  MUSTER_RETURN_IF_ERROR(CheckSameModel(store, rule, from, path));
-  const std::vector<std::string> prefixes = MomentPrefixes(rule);
-  for (const auto& parameter : store.parameters()) {
-    const std::string& name = parameter->name();
-    MUSTER_RETURN_IF_ERROR(from.model.Read(name, BufferOfTensor(parameter->value())));
-    for (size_t i = 0; i < prefixes.size() && !parameter->frozen(); ++i) {
-      const Tensor moment = state.Of(*parameter, MomentOf(moments, i), 0);
-      MUSTER_RETURN_IF_ERROR(
-          from.optimizer.Read(absl::StrCat(prefixes[i], name), BufferOfTensor(moment)));
-    }
-    if (progress != nullptr) progress();
   }
   return absl::OkStatus();
 }

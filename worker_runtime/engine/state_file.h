@@ -1,25 +1,48 @@
 // The engine's state as arrays of a checkpoint, by parameter.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "muster/parameter.h"
 #include "muster/update.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
-#include "worker_runtime/engine/moment_exchange.h"
-#include "worker_runtime/engine/rank_state.h"
+#include "worker_runtime/engine/state_exchange.h"
 
 namespace muster::engine {
 
-// Arrays that refer to the memory of the parameters and of `moments`.
-std::vector<checkpoint::NamedArray> ParameterArrays(const ParameterStore& store);
-std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
-                                                 const RankState& state, const UpdateRule& rule,
-                                                 const WholeMoments& moments);
+struct StateArray {
+  StateKind kind = StateKind::kValue;
+  Parameter* parameter = nullptr;  // of the store
+  std::string name;                // in the file
+};
+
+// All arrays of a checkpoint: those of the model come first.
+struct CheckpointArrays {
+  std::vector<StateArray> model;
+  std::vector<StateArray> optimizer;
+  std::unique_ptr<TensorPool> pool = std::make_unique<TensorPool>();
+  Tensor memory;  // of the largest
+
+  size_t size() const { return model.size() + optimizer.size(); }
+  const StateArray& operator[](size_t i) const {
+    return i < model.size() ? model[i] : optimizer[i - model.size()];
+  }
+  Tensor MemoryOf(size_t i) const {
+    return memory.Slice(0, {(*this)[i].parameter->num_elements()});
+  }
+};
+
+// Of model.safetensors, and of optimizer.safetensors.
+std::vector<StateArray> ModelArrays(const ParameterStore& store);
+std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const UpdateRule& rule);
+
+// As a file takes them; all lie in `memory`, one after the other: each is filled when it is its turn.
+std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& arrays, DType dtype,
+                                                const Tensor& memory);
 
 // Whether `from` holds the parameters of `store`, no more and no fewer, and of each that is not frozen
 // the moments that `rule` keeps, in their shapes and type.
@@ -27,12 +50,5 @@ std::vector<checkpoint::NamedArray> MomentArrays(const ParameterStore& store,
 // Errors: kInvalidArgument: names the first that differs.
 absl::Status CheckSameModel(const ParameterStore& store, const UpdateRule& rule,
                             const checkpoint::WholeCheckpoint& from, const std::string& path);
-
-// Fills parameters and moments, and calls `progress` after each parameter's.
-//
-// Errors: CheckSameModel's, which leave them as they were; SafetensorsFile::Read's.
-absl::Status ReadState(const checkpoint::WholeCheckpoint& from, const std::string& path,
-                       const ParameterStore& store, const RankState& state, const UpdateRule& rule,
-                       const WholeMoments& moments, const checkpoint::Progress& progress);
 
 }  // namespace muster::engine

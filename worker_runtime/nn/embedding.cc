@@ -52,7 +52,7 @@ Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first
                                          .first_position = first_position};
   Tensor y = tape.pool().Allocate(tokens_.dtype(), {shape.batch, shape.sequence, shape.width});
   tape.operations(y.dtype()).embedding_forward(tape.queue(), shape, batch.tokens.data(),
-                                               tokens_.value(), positions_.value(), y);
+                                               tape.Use(tokens_), tape.Use(positions_), y);
   if (tokens_.frozen() && positions_.frozen()) return {.value = y};
   const auto weight_gradient = [shape, &table = tokens_, &positions = positions_,
                                 ids = batch.tokens](Tape& tape, const Tensor& dy) {

@@ -54,7 +54,7 @@ Activation LayerNorm::Forward(Tape& tape, const Activation& x) const {
   Tensor y = tape.pool().Allocate(dtype, x.value.shape());
   Tensor saved = tape.pool().Allocate(dtype, {2, rows.rows});
   tape.operations(dtype).layer_norm_forward(
-      tape.queue(), {.x = x.value, .gamma = weight_.value(), .saved = saved}, bias_.value(),
+      tape.queue(), {.x = x.value, .gamma = tape.Use(weight_), .saved = saved}, tape.Use(bias_),
       epsilon_, y);
   if (weight_.frozen() && bias_.frozen() && !x.needs_gradient()) return {.value = y};
   return tape.Record(

@@ -39,8 +39,8 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
   if (!residual.value.empty() && residual.value.shape() != y.shape()) {
     return tape.Refuse(SumDiffers(weight_.name(), residual.value.shape(), y.shape()));
   }
-  tape.operations(y.dtype()).bias_fill(tape.queue(), bias_.value(), residual.value, y);
-  ProductWithTransposed(tape, x.value, weight_.value(), y, /*accumulate=*/true);
+  tape.operations(y.dtype()).bias_fill(tape.queue(), tape.Use(bias_), residual.value, y);
+  ProductWithTransposed(tape, x.value, tape.Use(weight_), y, /*accumulate=*/true);
 
   const bool learns = !weight_.frozen() || !bias_.frozen();
   if (!learns && !residual.needs_gradient() && !x.needs_gradient()) return {.value = y};
@@ -71,8 +71,8 @@ Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
   if (!residual.value.empty() && residual.value.shape() != y.shape()) {
     return tape.Refuse(SumDiffers(weight_.name(), residual.value.shape(), y.shape()));
   }
-  tape.operations(y.dtype()).bias_fill(tape.queue(), bias_.value(), residual.value, y);
-  ProductWithTransposed(tape, activated(tape, x.value), weight_.value(), y, /*accumulate=*/true);
+  tape.operations(y.dtype()).bias_fill(tape.queue(), tape.Use(bias_), residual.value, y);
+  ProductWithTransposed(tape, activated(tape, x.value), tape.Use(weight_), y, /*accumulate=*/true);
 
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
                                x = x.value](Tape& tape, const Tensor& dy) {
@@ -96,7 +96,7 @@ Activation TiedHead(Tape& tape, const Activation& x, Parameter& table) {
     return tape.Refuse(WidthDiffers(table.name(), x.value.shape(), table.shape()[1]));
   }
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), table.shape()[0]));
-  ProductWithTransposed(tape, x.value, table.value(), y, /*accumulate=*/false);
+  ProductWithTransposed(tape, x.value, tape.Use(table), y, /*accumulate=*/false);
   if (table.frozen() && !x.needs_gradient()) return {.value = y};
   const auto input_gradient = [&table, slot = x.slot, shape = x.value.shape()](Tape& tape,
                                                                                const Tensor& dy) {

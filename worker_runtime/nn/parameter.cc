@@ -16,8 +16,17 @@
 
 namespace muster {
 
-Parameter::Parameter(ParameterSpec spec, DType dtype, int index, int unit)
-    : spec_(std::move(spec)), dtype_(dtype), index_(index), unit_(unit) {}
+Parameter::Parameter(ParameterStore& store, ParameterSpec spec, int index, int unit)
+    : store_(store), spec_(std::move(spec)), dtype_(store.dtype()), index_(index), unit_(unit) {}
+
+void Parameter::Enter() {
+  if (store_.on_use_) store_.on_use_(*this);
+}
+
+void Parameter::UnbindGradient() {
+  gradient_ = Tensor();
+  has_gradient_ = false;
+}
 
 void Parameter::BindValue(Tensor value) {
   MUSTER_CHECK(value.shape() == shape() && value.dtype() == dtype_);
@@ -54,7 +63,7 @@ Parameter& ParameterStore::Declare(ParameterSpec spec) {
   const int index = static_cast<int>(parameters_.size());
   const int unit = std::max(0, static_cast<int>(unit_names_.size()) - 1);
   parameters_.push_back(
-      std::unique_ptr<Parameter>(new Parameter(std::move(spec), dtype_, index, unit)));
+      std::unique_ptr<Parameter>(new Parameter(*this, std::move(spec), index, unit)));
   return *parameters_.back();
 }
 

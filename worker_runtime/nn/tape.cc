@@ -168,13 +168,17 @@ Tensor Tape::Seed(const Activation& output, double scale) {
 void Tape::ReplayInput(RecordedOperation& record) {
   record.dy = std::move(gradients_[record.output_slot]);
   if (record.dy.empty()) return;  // nothing depended on this output
+  for (int i = 0; i < record.num_weights; ++i) record.weights[i]->Enter();
   if (record.input_gradient) record.input_gradient(*this, record.dy);
   record.input_gradient.Reset();
   if (!record.weight_gradient) record.dy = Tensor();
 }
 
 void Tape::ReplayWeight(RecordedOperation& record) {
-  if (!record.dy.empty() && record.weight_gradient) record.weight_gradient(*this, record.dy);
+  if (!record.dy.empty() && record.weight_gradient) {
+    for (int i = 0; i < record.num_weights; ++i) record.weights[i]->Enter();
+    record.weight_gradient(*this, record.dy);
+  }
   record.weight_gradient.Reset();
   record.dy = Tensor();
   for (int i = 0; i < record.num_weights; ++i) Release(*record.weights[i]);

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -187,6 +189,104 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .help = "type of parameters and arithmetic: f32 or f64" + Default(ToString(out.dtype)),
        .read = Into(ParseDType, out.dtype)},
       {.name = "device", .value_name = "D", .help = "cpu (cpu)", .read = CheckDevice},
+  };
+}
+
+// true, false, or over how many ranks it stays sharded.
+absl::Status ReadReshard(const std::string& text, GatherPlan& gathering) {
+  gathering.secondary_ranks = 0;
+  gathering.reshard_after_forward = text != "false";
+  if (text == "true" || text == "false") return absl::OkStatus();
+  const absl::StatusOr<int64_t> ranks = ParseInt64(text);
+  if (!ranks.ok() || *ranks < 1) {
+    return absl::InvalidArgumentError("expected true, false or a number of ranks");
+  }
+  gathering.secondary_ranks = *ranks;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BackwardPrefetch> ParsePrefetch(const std::string& text) {
+  std::string lower = absl::AsciiStrToLower(text);
+  if (absl::StartsWith(lower, "backward_")) lower = lower.substr(9);
+  return ParseNamed<BackwardPrefetch>(
+      lower, {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone});
+}
+
+absl::StatusOr<GradientReduction> ParseReduction(const std::string& text) {
+  return ParseNamed<GradientReduction>(
+      text,
+      {GradientReduction::kChosen, GradientReduction::kEachMicroBatch, GradientReduction::kOnce});
+}
+
+absl::Status ReadMemory(const std::string& text, int64_t& bytes) {
+  MUSTER_ASSIGN_OR_RETURN(const double gibibytes, ParseNumber(text));
+  if (!(gibibytes > 0 && gibibytes <= 1 << 18)) {
+    return absl::InvalidArgumentError("expected a size in GiB above 0");
+  }
+  bytes = static_cast<int64_t>(gibibytes * (1 << 30));
+  return absl::OkStatus();
+}
+
+// Of plans that shard gradients or parameters. The second names are those of DeepSpeed's keys.
+std::vector<Option> ShardingRows(Plan& plan) {
+  GatherPlan& gathering = plan.gathering;
+  const auto number = [](const char* name, const char* help, const char* other, int64_t& field,
+                         const char* field_name) {
+    return Option{.name = name,
+                  .value_name = "N",
+                  .help = help,
+                  .read = Into(ParseInt64, field),
+                  .other_names = {other},
+                  .field = field_name};
+  };
+  return {
+      number("shard_ranks",
+             "ranks, neighbours, that share one shard of each state (all; hybrid: a node's)",
+             "mics_shard_size", plan.shard_ranks, "shard_ranks"),
+      {.name = "reshard_after_forward",
+       .value_name = "R",
+       .help =
+           "true: give up gathered parameters after the forward pass; false: keep them; a number "
+           "of ranks: keep them sharded among so many (as the plan has it)",
+       .read = [&plan](const std::string& text) { return ReadReshard(text, plan.gathering); },
+       .field = "gathering.secondary_ranks"},
+      {.name = "backward_prefetch",
+       .value_name = "P",
+       .help = "when the next unit is gathered in a backward pass: pre, post or none (pre)",
+       .read = Into(ParsePrefetch, gathering.backward_prefetch)},
+      {.name = "prefetch_units",
+       .value_name = "N",
+       .help = "units gathered ahead of their use, at most (as the plan has it)",
+       .read = Into(ParseInt64, gathering.prefetch_units),
+       .field = "gathering.prefetch_units"},
+      number("prefetch_elements",
+             "elements gathered ahead, before no more are (as the plan has it)",
+             "stage3_prefetch_bucket_size", gathering.prefetch_elements,
+             "gathering.prefetch_elements"),
+      number("max_live_parameters", "elements gathered at once, at most (as the plan has it)",
+             "stage3_max_live_parameters", gathering.max_live_elements,
+             "gathering.max_live_elements"),
+      number("max_reuse_distance",
+             "units used again within so many elements stay (as the plan has it)",
+             "stage3_max_reuse_distance", gathering.max_reuse_distance,
+             "gathering.max_reuse_distance"),
+      number("persistence_threshold",
+             "units of at most so many elements stay whole (as the plan has it)",
+             "stage3_param_persistence_threshold", gathering.persistence_threshold,
+             "gathering.persistence_threshold"),
+      number("model_persistence_threshold", "elements that stay whole, at most in all (no limit)",
+             "stage3_model_persistence_threshold", gathering.persistence_total,
+             "gathering.persistence_total"),
+      {.name = "gradient_reduction",
+       .value_name = "R",
+       .help = "when sharded gradients are reduced: each-micro-batch, once, or chosen: once if the "
+               "step then fits --memory_limit (chosen)",
+       .read = Into(ParseReduction, plan.gradient_reduction)},
+      {.name = "memory_limit",
+       .value_name = "X",
+       .help = "memory of a rank in GiB, for what the plan chooses (not known)",
+       .read = [&plan](const std::string& text) { return ReadMemory(text, plan.memory_bytes_max); },
+       .field = "memory_bytes_max"},
   };
 }
 
@@ -397,6 +497,7 @@ std::vector<Option> LaterRows() {
 std::vector<Option> PlanFlags(PlanOptions& options) {
   const std::pair<const char*, std::vector<Option>> groups[] = {
       {"Plan (in brackets: what holds without the option)", PlanRows(options)},
+      {"Sharding", ShardingRows(options.plan)},
       {"Model (a GPT)", ModelRows(options.model)},
       {"Steps", StepRows(options)},
       {"Updates", UpdateRows(options.plan)},

@@ -7,6 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/arena_layout.h"
+#include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/use_schedule.h"
 
 namespace muster::plan {
 namespace {
@@ -40,8 +43,9 @@ int64_t SentOfSmall(int64_t bytes, int64_t n) {
 
 class Compiler {
  public:
-  Compiler(const ProgramInput& input, int rank)
+  Compiler(const ProgramInput& input, int rank, bool reduces_each)
       : input_(input),
+        reduces_each_(reduces_each),
         plan_(input.plan),
         stage_(rank / input.mesh.replicas),
         replica_(rank % input.mesh.replicas),
@@ -53,6 +57,7 @@ class Compiler {
 
   Program Run() {
     SetUp();
+    PlanUses();
     AddPasses();
     AddReductions();
     AddNorm();
@@ -62,25 +67,33 @@ class Compiler {
   }
 
  private:
-  bool is_sharded() const {
-    return plan_.optimizer.placement == Placement::kShard && replicas() > 1;
+  // Ranks that share one shard of each sharded state.
+  int shard_ranks() const {
+    return plan_.shard_ranks == 0 ? replicas() : static_cast<int>(plan_.shard_ranks);
+  }
+  int inner() const { return replica_ % shard_ranks(); }
+  int outer() const { return replica_ / shard_ranks(); }
+  bool is_hybrid() const { return is_sharded() && shard_ranks() < replicas(); }
+  bool Shards(const StatePlan& state) const {
+    return state.placement == Placement::kShard && shard_ranks() > 1;
+  }
+  bool is_sharded() const { return Shards(plan_.optimizer); }
+  bool shards_parameters() const { return Shards(plan_.parameters); }
+  bool has_entries() const { return shards_parameters() || program_.streams_gradients; }
+  // In ordered mode a shard group adds its own micro-batches first, which is the order of the tree
+  // only where they are one subtree of it.
+  bool AddsByGroup() const {
+    if (!program_.ordered || !is_hybrid()) return is_sharded();
+    return std::has_single_bit(static_cast<uint64_t>(shard_ranks() * plan_.accumulation));
   }
   bool is_last_stage() const { return stage_ + 1 == input_.mesh.stages; }
   int64_t num_roots() const { return static_cast<int64_t>(program_.root_slots.size()); }
   int replicas() const { return input_.mesh.replicas; }
-  int world_group() const { return 0; }
-  int stage_group() const { return input_.mesh.stages == 1 ? 0 : 1; }
   // The rank that is this replica in another stage.
   int RankAt(int stage) const { return stage * replicas() + replica_; }
 
   void SetUp() {
-    Group world = {.name = "world"};
-    Group stage = {.name = absl::StrCat("stage", stage_)};
-    for (int r = 0; r < input_.mesh.size(); ++r) world.ranks.push_back(r);
-    for (int r = 0; r < replicas(); ++r) stage.ranks.push_back(stage_ * replicas() + r);
-    program_.groups.push_back(std::move(world));
-    if (input_.mesh.stages > 1) program_.groups.push_back(std::move(stage));
-
+    SetUpGroups();
     program_.ordered = plan_.mode == SumMode::kOrdered;
     program_.leaves_per_rank = plan_.accumulation;
     if (program_.ordered) {
@@ -89,26 +102,93 @@ class Compiler {
       sums_ = {.num_slots = 1, .root_slots = {0}};
       sums_.leaves.resize(plan_.accumulation);
     }
-    program_.num_slots = sums_.num_slots;
+    program_.streams_gradients = StreamsGradients();
+    program_.num_slots = program_.streams_gradients ? 0 : sums_.num_slots;
     program_.root_slots = sums_.root_slots;
     program_.blocks = info_.blocks;
     program_.num_blocks = layout_.num_blocks;
     program_.sharded = is_sharded();
     program_.trace = info_.trace;
     program_.buckets = BucketsInOrder();
-    for (const Bucket& bucket : program_.buckets) {
-      program_.owned.push_back(is_sharded() ? ShardOf(bucket.blocks, replica_, replicas())
-                                            : bucket.blocks);
+    program_.bucket_of_unit.assign(layout_.units.size(), kNone);
+    for (size_t b = 0; b < program_.buckets.size(); ++b) {
+      const BlockRange blocks = program_.buckets[b].blocks;
+      program_.owned.push_back(is_sharded() ? ShardOf(blocks, inner(), shard_ranks()) : blocks);
+      for (size_t u = 0; u < layout_.units.size(); ++u) {
+        if (layout_.units[u].Overlaps(blocks)) program_.bucket_of_unit[u] = static_cast<int>(b);
+      }
+    }
+    ChooseGathered();
+  }
+
+  int AddGroup(std::string name, std::vector<int> ranks) {
+    for (size_t g = 0; g < program_.groups.size(); ++g) {
+      if (program_.groups[g].ranks == ranks) return static_cast<int>(g);
+    }
+    program_.groups.push_back({.name = std::move(name), .ranks = std::move(ranks)});
+    return static_cast<int>(program_.groups.size()) - 1;
+  }
+
+  // Every rank makes as many groups, in this order, so that they can be split off together.
+  void SetUpGroups() {
+    const int first = stage_ * replicas();
+    const auto ranks = [&](int begin, int count, int step) {
+      std::vector<int> all;
+      for (int i = 0; i < count; ++i) all.push_back(begin + i * step);
+      return all;
+    };
+    AddGroup("world", ranks(0, input_.mesh.size(), 1));
+    stage_group_ = AddGroup(absl::StrCat("stage", stage_), ranks(first, replicas(), 1));
+    if (!is_sharded()) return;
+    const int n = shard_ranks();
+    program_.shards = {.group = AddGroup(absl::StrCat("shards", stage_, ".", outer()),
+                                         ranks(first + outer() * n, n, 1)),
+                       .rank = inner(),
+                       .size = n};
+    if (is_hybrid()) {
+      replica_group_ = AddGroup(absl::StrCat("replicas", stage_, ".", inner()),
+                                ranks(first + inner(), replicas() / n, n));
+    }
+    const int few = static_cast<int>(plan_.gathering.secondary_ranks);
+    if (!shards_parameters() || few <= 1 || few >= n) return;
+    program_.secondary = {.group = AddGroup(absl::StrCat("secondary", stage_, ".", replica_ / few),
+                                            ranks(first + replica_ / few * few, few, 1)),
+                          .rank = replica_ % few,
+                          .size = few};
+  }
+
+  bool StreamsGradients() const {
+    if (!Shards(plan_.gradients)) return false;
+    if (program_.ordered) return plan_.accumulation == 1 && AddsByGroup();
+    return plan_.accumulation == 1 || reduces_each_;
+  }
+
+  // Parameters that stay whole where others are sharded: small units, and what other stages borrow.
+  void ChooseGathered() {
+    program_.gathered.assign(program_.buckets.size(), shards_parameters());
+    if (!shards_parameters()) return;
+    const GatherPlan& gathering = plan_.gathering;
+    int64_t persistent = 0;
+    for (size_t u = 0; u < layout_.units.size(); ++u) {
+      const int bucket = program_.bucket_of_unit[u];
+      if (bucket == kNone) continue;
+      const int64_t elements = layout_.units[u].num_elements();
+      bool whole = elements <= gathering.persistence_threshold &&
+                   persistent + elements <= gathering.persistence_total;
+      for (const StageInfo& other : input_.stages) {
+        for (const int p : other.borrowed) {
+          whole = whole || input_.parameters[p].unit == static_cast<int>(u);
+        }
+      }
+      if (!whole) continue;
+      persistent += elements;
+      program_.gathered[bucket] = false;
     }
   }
 
   // By the last of their gradients.
   std::vector<Bucket> BucketsInOrder() const {
-    std::vector<Bucket> buckets = PlanBuckets(input_.parameters, layout_, info_.blocks,
-                                              {.bytes_per_element = BytesOf(input_.types.gradients),
-                                               .bytes_max = plan_.bucket_bytes_max,
-                                               .first_bytes = plan_.first_bucket_bytes,
-                                               .multiple = is_sharded() ? replicas() : 1});
+    std::vector<Bucket> buckets = has_entries() ? BucketsOfUnits() : BucketsOfBlocks();
     const std::vector<int> place =
         ReadinessOf(info_.trace, static_cast<int>(input_.parameters.size()));
     const auto complete = [&](const Bucket& bucket) {
@@ -123,25 +203,242 @@ class Compiler {
     return buckets;
   }
 
+  std::vector<Bucket> BucketsOfBlocks() const {
+    return PlanBuckets(input_.parameters, layout_, info_.blocks,
+                       {.bytes_per_element = BytesOf(input_.types.gradients),
+                        .bytes_max = plan_.bucket_bytes_max,
+                        .first_bytes = plan_.first_bucket_bytes,
+                        .multiple = is_sharded() ? shard_ranks() : 1});
+  }
+
+  // A unit is gathered and given up as a whole; where only gradients are, small neighbours share.
+  std::vector<Bucket> BucketsOfUnits() const {
+    const int64_t most = shards_parameters() ? 0 : plan_.bucket_bytes_max;
+    std::vector<Bucket> buckets;
+    for (size_t u = layout_.units.size(); u-- > 0;) {
+      const BlockRange unit = layout_.units[u];
+      if (unit.num_blocks() == 0 || !info_.blocks.Overlaps(unit)) continue;
+      const int64_t bytes = unit.num_elements() * BytesOf(input_.types.gradients);
+      const bool joins =
+          !buckets.empty() &&
+          buckets.back().blocks.num_elements() * BytesOf(input_.types.gradients) + bytes <= most;
+      if (!joins) buckets.push_back({.blocks = {unit.end, unit.end}});
+      buckets.back().blocks.begin = unit.begin;
+    }
+    for (Bucket& bucket : buckets) {
+      const auto place = [&](int64_t block) {
+        return static_cast<int>(std::lower_bound(layout_.offsets.begin(), layout_.offsets.end(),
+                                                 block * kBlockElements) -
+                                layout_.offsets.begin());
+      };
+      bucket.first_parameter = place(bucket.blocks.begin);
+      bucket.end_parameter = place(bucket.blocks.end);
+    }
+    return buckets;
+  }
+
   int Add(Action action) {
-    if (action.collective != Collective::kAlone && action.collective != Collective::kTransfer) {
-      action.group = std::max(action.group, 0);
+    const int index = static_cast<int>(program_.actions.size());
+    if (const int64_t bytes = PaddingOf(action, program_); bytes > 0) {
+      // Two at a time, so that one travels while the next is filled.
+      if (padded_.size() == 2) {
+        padding_.Give(program_.actions[padded_.front()].padding, padded_.front());
+        padded_.erase(padded_.begin());
+      }
+      action.padding = padding_.Take(bytes, action.after);
+      padded_.push_back(index);
     }
     program_.actions.push_back(std::move(action));
-    return static_cast<int>(program_.actions.size()) - 1;
+    return index;
   }
 
   // --- forward and backward ---------------------------------------------------------------------
 
-  void AddPasses() {
+  struct Pass {
+    int64_t micro_batch = 0;
+    bool is_backward = false;
+    size_t first_use = 0;
+    size_t end_use = 0;
+  };
+
+  // One forward, one backward.
+  std::vector<Pass> PassesInOrder() const {
     const int64_t m = plan_.accumulation;
     const int64_t warm_up = std::min<int64_t>(m, input_.mesh.stages - stage_);
+    std::vector<Pass> passes;
     int64_t forward = 0;
-    while (forward < warm_up) AddForward(forward++);
+    while (forward < warm_up) passes.push_back({.micro_batch = forward++});
     for (int64_t backward = 0; backward < m; ++backward) {
-      AddBackward(backward);
-      if (forward < m) AddForward(forward++);
+      passes.push_back({.micro_batch = backward, .is_backward = true});
+      if (forward < m) passes.push_back({.micro_batch = forward++});
     }
+    return passes;
+  }
+
+  // When units are gathered and given up.
+  void PlanUses() {
+    passes_ = PassesInOrder();
+    if (!has_entries()) return;
+    for (Pass& pass : passes_) {
+      pass.first_use = uses_.size();
+      // What the stage behind found for a borrowed parameter is written before anything else.
+      if (pass.is_backward) {
+        for (const int unit : LentUnits()) AddUse(pass, unit);
+      }
+      for (const int unit : pass.is_backward ? info_.trace.backward : info_.trace.forward) {
+        AddUse(pass, unit);
+      }
+      pass.end_use = uses_.size();
+    }
+    std::vector<int64_t> elements(layout_.units.size());
+    for (size_t u = 0; u < elements.size(); ++u) {
+      const int bucket = program_.bucket_of_unit[u];
+      if (bucket != kNone && program_.gathered[bucket]) {
+        elements[u] = layout_.units[u].num_elements();
+      }
+    }
+    schedule_ = ScheduleUses(uses_, elements, plan_.gathering);
+    program_.live_elements = schedule_.live_elements;
+    unshard_.assign(layout_.units.size(), kNone);
+    kept_.assign(layout_.units.size(), kNone);
+    gradient_place_.assign(program_.buckets.size(), kNone);
+  }
+
+  void AddUse(const Pass& pass, int unit) {
+    if (program_.bucket_of_unit[unit] == kNone) return;  // of another stage
+    if (uses_.size() > pass.first_use && uses_.back().unit == unit) return;
+    uses_.push_back(
+        {.unit = unit, .micro_batch = pass.micro_batch, .is_backward = pass.is_backward});
+  }
+
+  std::vector<int> LentUnits() const {
+    std::vector<int> units;
+    for (const StageInfo& other : input_.stages) {
+      for (const int p : other.borrowed) {
+        const int unit = input_.parameters[p].unit;
+        if (program_.bucket_of_unit[unit] != kNone) units.push_back(unit);
+      }
+    }
+    return units;
+  }
+
+  void AddPasses() {
+    for (size_t p = 0; p < passes_.size(); ++p) {
+      const Pass& pass = passes_[p];
+      if (p == 0 && !uses_.empty()) {
+        for (const int unit : schedule_.steps[0].gather) AddUnshardOf(unit, {});
+      }
+      if (pass.is_backward) {
+        AddBackward(pass);
+      } else {
+        AddForward(pass);
+      }
+    }
+  }
+
+  // What happens while a pass runs, and as it ends.
+  void AddUses(const Pass& pass, int action) {
+    if (!has_entries()) return;
+    const bool reduces = pass.is_backward && (program_.streams_gradients || IsLast(pass));
+    // Without overlap, whole gradients are reduced behind the pass, others before it goes on.
+    const bool early = reduces && (plan_.overlap || program_.streams_gradients);
+    for (size_t t = pass.first_use; t < pass.end_use; ++t) {
+      const Point at = {.pass = action, .entry = static_cast<int>(t - pass.first_use)};
+      const UseStep& step = schedule_.steps[t];
+      const bool post = plan_.gathering.backward_prefetch == BackwardPrefetch::kPost;
+      if (early && !post) ReduceWhatIsComplete(pass, t, at);
+      if (t > pass.first_use) {
+        for (const int unit : step.release) AddReshard(unit, t, at, kNone);
+      }
+      if (t > 0) {
+        for (const int unit : step.gather) AddUnshardOf(unit, at);
+      }
+      if (early && post) ReduceWhatIsComplete(pass, t, at);
+      Entry entry = {.unit = uses_[t].unit, .unshard = unshard_[uses_[t].unit]};
+      if (pass.is_backward && program_.streams_gradients) BeginGradients(entry);
+      if (early && !plan_.overlap && !reduced_.empty()) entry.waits.push_back(reduced_.back());
+      program_.actions[action].entries.push_back(std::move(entry));
+    }
+    if (reduces) ReduceWhatIsComplete(pass, pass.end_use, {.pass = action, .entry = kNone});
+    if (reduces && IsLast(pass)) Replicate();
+    const bool ends = pass.end_use == uses_.size();
+    for (const int unit : ends ? schedule_.release : schedule_.steps[pass.end_use].release) {
+      if (unshard_[unit] != kNone) AddReshard(unit, pass.end_use, {}, action);
+    }
+  }
+
+  bool IsLast(const Pass& pass) const { return pass.micro_batch + 1 == plan_.accumulation; }
+
+  void AddUnshardOf(int unit, Point at) {
+    const int b = program_.bucket_of_unit[unit];
+    const muster::plan::Shards& from = kept_[unit] == kNone ? program_.shards : program_.secondary;
+    Action action = {.kind = ActionKind::kUnshard,
+                     .at = at,
+                     .stage = stage_,
+                     .bucket = b,
+                     .blocks = program_.buckets[b].blocks,
+                     .secondary = kept_[unit] != kNone,
+                     .collective = Collective::kAllGather,
+                     .group = from.group};
+    if (kept_[unit] != kNone) action.after.push_back(kept_[unit]);
+    const int64_t blocks = from.PaddedOf(action.blocks.num_blocks());
+    action.place = gathered_.Take(blocks, action.after);
+    action.bytes = blocks * kBlockElements * BytesOf(input_.types.parameters);
+    action.sends = SentBytes(Collective::kAllGather, action.bytes, from.size, 1);
+    unshard_[unit] = Add(std::move(action));
+  }
+
+  // Before use `t`.
+  void AddReshard(int unit, size_t t, Point at, int after_pass) {
+    const int b = program_.bucket_of_unit[unit];
+    const int unshard = std::exchange(unshard_[unit], kNone);
+    Action action = {.kind = ActionKind::kReshard,
+                     .after = {unshard},
+                     .at = at,
+                     .stage = stage_,
+                     .bucket = b,
+                     .blocks = program_.buckets[b].blocks,
+                     .place = program_.actions[unshard].place,
+                     .unshard = unshard};
+    if (after_pass != kNone) action.after.push_back(after_pass);
+    action.secondary = program_.secondary.size > 1 && kept_[unit] == kNone &&
+                       std::any_of(uses_.begin() + static_cast<int64_t>(t), uses_.end(),
+                                   [&](const UnitUse& use) { return use.unit == unit; });
+    const bool keeps = action.secondary;
+    const int index = Add(std::move(action));
+    gathered_.Give(program_.actions[index].place, index);
+    if (keeps) kept_[unit] = index;
+  }
+
+  // The first use of a bucket by a backward pass.
+  void BeginGradients(Entry& entry) {
+    const int b = program_.bucket_of_unit[entry.unit];
+    if (gradient_place_[b] != kNone) return;
+    const int64_t blocks = program_.shards.PaddedOf(program_.buckets[b].blocks.num_blocks());
+    entry.place = gradient_place_[b] = unreduced_.Take(blocks, entry.waits);
+  }
+
+  // Buckets that no use from `t` on of this pass belongs to, and that are not reduced yet.
+  void ReduceWhatIsComplete(const Pass& pass, size_t t, Point at) {
+    for (size_t b = 0; b < program_.buckets.size(); ++b) {
+      const bool comes =
+          std::any_of(uses_.begin() + static_cast<int64_t>(t),
+                      uses_.begin() + static_cast<int64_t>(pass.end_use), [&](const UnitUse& use) {
+                        return program_.bucket_of_unit[use.unit] == static_cast<int>(b);
+                      });
+      if (comes || (b < is_reduced_.size() && is_reduced_[b])) continue;
+      // Not used at all: with the end of the pass.
+      const bool used =
+          std::any_of(uses_.begin() + static_cast<int64_t>(pass.first_use),
+                      uses_.begin() + static_cast<int64_t>(t), [&](const UnitUse& use) {
+                        return program_.bucket_of_unit[use.unit] == static_cast<int>(b);
+                      });
+      if (!used && at.entry != kNone) continue;
+      is_reduced_.resize(program_.buckets.size());
+      is_reduced_[b] = true;
+      AddReduce(static_cast<int>(b), pass.micro_batch, at);
+    }
+    if (at.entry == kNone) is_reduced_.clear();
   }
 
   Action Transfer(ActionKind kind, Payload payload, int stage, int64_t micro_batch,
@@ -157,7 +454,8 @@ class Compiler {
     return action;
   }
 
-  void AddForward(int64_t micro_batch) {
+  void AddForward(const Pass& pass) {
+    const int64_t micro_batch = pass.micro_batch;
     Action forward = {.kind = ActionKind::kForward,
                       .stage = stage_,
                       .micro_batch = micro_batch,
@@ -169,6 +467,7 @@ class Compiler {
     }
     const int at = Add(std::move(forward));
     last_forward_ = at;
+    AddUses(pass, at);
     if (!is_last_stage()) {
       Action send = Transfer(ActionKind::kSend, Payload::kActivation, stage_ + 1, micro_batch,
                              input_.stages[stage_ + 1].received_bytes);
@@ -186,20 +485,21 @@ class Compiler {
     Action loss = {.kind = ActionKind::kLoss,
                    .after = {last_forward},
                    .collective = Collective::kAllReduce,
-                   .group = stage_group(),
+                   .group = stage_group_,
                    .bytes = kLossBytes};
     loss.sends = program_.ordered ? SentBytes(Collective::kAllReduce, kLossBytes, n, num_roots())
                                   : SentOfSmall(kLossBytes, n);
     loss_ = Add(std::move(loss));
   }
 
-  void AddBackward(int64_t micro_batch) {
+  void AddBackward(const Pass& pass) {
+    const int64_t micro_batch = pass.micro_batch;
     const OrderedLeaf& leaf = sums_.leaves[micro_batch];
     const bool is_last = micro_batch + 1 == plan_.accumulation;
     Action backward = {.kind = ActionKind::kBackward,
                        .stage = stage_,
                        .micro_batch = micro_batch,
-                       .slot = leaf.slot,
+                       .slot = program_.streams_gradients ? kNone : leaf.slot,
                        .frees_bytes = info_.trace.kept_bytes,
                        .works_in_bytes = info_.trace.peak_bytes - info_.trace.kept_bytes};
     // Those of the last micro-batch are added bucket by bucket, where there is something to reduce.
@@ -216,6 +516,7 @@ class Compiler {
       }
     }
     last_backward_ = Add(std::move(backward));
+    AddUses(pass, last_backward_);
     if (stage_ > 0) {
       Action send = Transfer(ActionKind::kSend, Payload::kGradient, stage_ - 1, micro_batch,
                              info_.received_bytes);
@@ -259,46 +560,93 @@ class Compiler {
   // --- gradients ----------------------------------------------------------------------------------
 
   void AddReductions() {
-    if (replicas() > 1) {
-      for (size_t b = 0; b < program_.buckets.size(); ++b) AddReduce(static_cast<int>(b));
+    if (replicas() > 1 && !has_entries()) {
+      for (size_t b = 0; b < program_.buckets.size(); ++b) {
+        AddReduce(static_cast<int>(b), plan_.accumulation - 1, {});
+      }
+      Replicate();
     }
     if (input_.mesh.stages > 1) AddShareLoss();
   }
 
-  void AddReduce(int b) {
+  // `at`: where uses are known, the moment at which the gradients are all there; its entry is kNone
+  // for the end of the pass.
+  void AddReduce(int b, int64_t micro_batch, Point at) {
     const Bucket& bucket = program_.buckets[b];
-    Action reduce = {
-        .kind = ActionKind::kReduce,
-        .stage = stage_,
-        .bucket = b,
-        .blocks = bucket.blocks,
-        .merges = sums_.leaves.back().merges,
-        .collective = is_sharded() ? Collective::kReduceScatter : Collective::kAllReduce,
-        .group = stage_group(),
-        .bytes = CollectiveBytes(bucket, input_.types.gradients)};
-    reduce.sends = SentBytes(reduce.collective, reduce.bytes, replicas(), num_roots());
-    if (plan_.overlap) {
+    const bool by_group = AddsByGroup();
+    Action reduce = {.kind = ActionKind::kReduce,
+                     .stage = stage_,
+                     .micro_batch = program_.streams_gradients ? micro_batch : kNone,
+                     .bucket = b,
+                     .blocks = bucket.blocks,
+                     .merges = sums_.leaves.back().merges,
+                     .collective = by_group ? Collective::kReduceScatter : Collective::kAllReduce,
+                     .group = by_group ? program_.shards.group : stage_group_};
+    reduce.bytes = BytesOf(input_.types.gradients) * kBlockElements *
+                   (by_group ? program_.shards.PaddedOf(bucket.blocks.num_blocks())
+                             : bucket.blocks.num_blocks());
+    reduce.sends = SentBytes(reduce.collective, reduce.bytes,
+                             by_group ? program_.shards.size : replicas(), num_roots());
+    if (at.pass != kNone) {
+      if (at.entry == kNone) {
+        reduce.after = {at.pass};
+      } else {
+        reduce.at = at;
+      }
+    } else if (plan_.overlap) {
       reduce.backward = last_backward_;
       reduce.first_parameter = bucket.first_parameter;
       reduce.end_parameter = bucket.end_parameter;
     } else {
       reduce.after = {last_backward_};
     }
-    reduced_.push_back(Add(std::move(reduce)));
+    if (program_.streams_gradients) {
+      reduce.place = gradient_place_[b];
+      if (reduce.place == kNone) return;  // no gradient can come: its shard is cleared
+      last_reduce_.resize(program_.buckets.size(), kNone);  // to which it adds
+      if (last_reduce_[b] != kNone) reduce.after.push_back(last_reduce_[b]);
+    }
+    const int index = Add(std::move(reduce));
+    reduced_.push_back(index);
+    if (is_hybrid() && by_group && micro_batch + 1 == plan_.accumulation) {
+      to_replicate_.push_back(index);
+    }
+    if (!program_.streams_gradients) return;
+    last_reduce_[b] = index;
+    // Its memory is taken again two buckets later, so that it is free by then.
+    gradient_place_[b] = kNone;
+    if (leaving_ != kNone) unreduced_.Give(program_.actions[leaving_].place, leaving_);
+    leaving_ = index;
+    if (plan_.overlap) return;
+    unreduced_.Give(program_.actions[index].place, index);
+    leaving_ = kNone;
   }
 
-  // With the padding that makes shards alike.
-  int64_t CollectiveBytes(const Bucket& bucket, DType dtype) const {
-    int64_t blocks = bucket.blocks.num_blocks();
-    if (is_sharded()) blocks = (blocks + replicas() - 1) / replicas() * replicas();
-    return blocks * kBlockElements * BytesOf(dtype);
+  // Behind all reductions, which it would hold up.
+  void Replicate() {
+    for (const int reduce : to_replicate_) {
+      const int b = program_.actions[reduce].bucket;
+      const int64_t bytes = program_.owned[b].num_elements() * BytesOf(input_.types.gradients);
+      if (bytes == 0) continue;
+      const int n = replicas() / shard_ranks();
+      reduced_.push_back(Add({.kind = ActionKind::kReplicate,
+                              .after = {reduce},
+                              .stage = stage_,
+                              .bucket = b,
+                              .blocks = program_.owned[b],
+                              .collective = Collective::kAllReduce,
+                              .group = replica_group_,
+                              .bytes = bytes,
+                              .sends = SentBytes(Collective::kAllReduce, bytes, n, 1)}));
+    }
+    to_replicate_.clear();
   }
 
   void AddShareLoss() {
     Action share = {.kind = ActionKind::kShareLoss,
                     .after = {loss_ == kNone ? last_forward_ : loss_},
                     .collective = Collective::kAllReduce,
-                    .group = world_group(),
+                    .group = 0,
                     .bytes = kLossBytes,
                     .sends = SentOfSmall(kLossBytes, input_.mesh.size())};
     loss_ = Add(std::move(share));
@@ -312,7 +660,8 @@ class Compiler {
   }
 
   void AddNorm() {
-    if (!AddsSquares() || is_sharded() || replica_ == 0) program_.normed = program_.owned;
+    const bool gives = is_sharded() ? outer() == 0 : replica_ == 0;
+    if (!AddsSquares() || gives) program_.normed = program_.owned;
     Action norm = {.kind = ActionKind::kNorm, .after = reduced_, .stage = stage_};
     norm.after.push_back(last_backward_);
     int ready = Add(std::move(norm));
@@ -321,7 +670,7 @@ class Compiler {
       ready = Add({.kind = ActionKind::kSquares,
                    .after = {ready},
                    .collective = Collective::kAllReduce,
-                   .group = world_group(),
+                   .group = 0,
                    .bytes = bytes,
                    .sends = SentBytes(Collective::kAllReduce, bytes, input_.mesh.size(), 1)});
     }
@@ -338,23 +687,26 @@ class Compiler {
                              .stage = stage_,
                              .bucket = static_cast<int>(b),
                              .blocks = program_.owned[b]}));
-      if (is_sharded()) updates.back() = AddUnshard(static_cast<int>(b), updates.back());
+      if (is_sharded() && !program_.gathered[b]) {
+        updates.back() = AddUnshard(static_cast<int>(b), updates.back());
+      }
     }
     AddTiedValues(updates);
   }
 
   int AddUnshard(int b, int update) {
-    const Bucket& bucket = program_.buckets[b];
-    const int64_t bytes = CollectiveBytes(bucket, input_.types.parameters);
+    const BlockRange blocks = program_.buckets[b].blocks;
+    const int64_t bytes = program_.shards.PaddedOf(blocks.num_blocks()) * kBlockElements *
+                          BytesOf(input_.types.parameters);
     return Add({.kind = ActionKind::kUnshard,
                 .after = {update},
                 .stage = stage_,
                 .bucket = b,
-                .blocks = bucket.blocks,
+                .blocks = blocks,
                 .collective = Collective::kAllGather,
-                .group = stage_group(),
+                .group = program_.shards.group,
                 .bytes = bytes,
-                .sends = SentBytes(Collective::kAllGather, bytes, replicas(), 1)});
+                .sends = SentBytes(Collective::kAllGather, bytes, program_.shards.size, 1)});
   }
 
   void AddTiedValues(const std::vector<int>& updates) {
@@ -377,39 +729,51 @@ class Compiler {
 
   void HoldMemory() {
     const StateTypes& types = input_.types;
-    const int64_t whole = info_.blocks.num_elements();
     int64_t borrowed = 0;
     for (const int p : info_.borrowed) borrowed += input_.parameters[p].num_elements();
     int64_t frozen = 0;
     for (const ParameterInfo& p : input_.parameters) {
       if (p.frozen) frozen += PlacedElements(p.num_elements());
     }
+    const int64_t whole = info_.blocks.num_elements();
     int64_t owned = 0;
-    for (const BlockRange& blocks : program_.owned) owned += blocks.num_elements();
-    At(program_.held, Arena::kParameters) = (whole + borrowed + frozen) * BytesOf(types.parameters);
-    At(program_.held, Arena::kGradients) = (whole + borrowed) * BytesOf(types.gradients);
-    At(program_.held, Arena::kPartialSums) =
-        (program_.num_slots - 1) * whole * BytesOf(types.gradients);
-    At(program_.held, Arena::kOptimizer) =
-        owned * (NumMoments(plan_.update) * BytesOf(types.moments) +
-                 (types.has_master() ? BytesOf(types.master) : 0));
-    At(program_.held, Arena::kBuffers) = PaddedBytes() + program_.num_blocks * kPartialBytes;
-  }
-
-  // Of the one bucket that is no multiple of the ranks: each of its roots, and its parameters.
-  int64_t PaddedBytes() const {
-    int64_t most = 0;
-    for (const Bucket& bucket : program_.buckets) {
-      const StateTypes& types = input_.types;
-      const int64_t bytes = CollectiveBytes(bucket, types.gradients);
-      const bool padded = bytes != bucket.blocks.num_elements() * BytesOf(types.gradients);
-      const int64_t values = CollectiveBytes(bucket, types.parameters);
-      if (padded) most = std::max(most, std::max(num_roots() * bytes, values));
+    int64_t values = whole;
+    int64_t secondary = 0;
+    for (size_t b = 0; b < program_.owned.size(); ++b) {
+      owned += program_.owned[b].num_elements();
+      if (!program_.gathered[b]) continue;
+      const BlockRange blocks = program_.buckets[b].blocks;
+      values -= blocks.num_elements() - program_.owned[b].num_elements();
+      if (program_.secondary.size == 1) continue;
+      secondary += ShardOf(blocks, program_.secondary.rank, program_.secondary.size).num_elements();
     }
-    return most;
+    // Any of them may be gathered between steps, by itself.
+    program_.gathered_blocks = gathered_.size();
+    for (size_t b = 0; b < program_.buckets.size(); ++b) {
+      if (!program_.gathered[b]) continue;
+      program_.gathered_blocks =
+          std::max(program_.gathered_blocks,
+                   program_.shards.PaddedOf(program_.buckets[b].blocks.num_blocks()));
+    }
+    program_.unreduced_blocks = unreduced_.size();
+    const int64_t gradients = program_.streams_gradients ? owned : whole;
+    ArenaBytes& held = program_.held;
+    At(held, Arena::kParameters) = (values + borrowed + frozen) * BytesOf(types.parameters);
+    At(held, Arena::kGathered) =
+        (program_.gathered_blocks * kBlockElements + secondary) * BytesOf(types.parameters);
+    At(held, Arena::kGradients) = (gradients + borrowed) * BytesOf(types.gradients);
+    At(held, Arena::kUnreduced) = unreduced_.size() * kBlockElements * BytesOf(types.gradients);
+    At(held, Arena::kPartialSums) =
+        program_.streams_gradients ? 0
+                                   : (program_.num_slots - 1) * whole * BytesOf(types.gradients);
+    At(held, Arena::kOptimizer) = owned * (NumMoments(plan_.update) * BytesOf(types.moments) +
+                                           (types.has_master() ? BytesOf(types.master) : 0));
+    program_.padding_bytes = padding_.size();
+    At(held, Arena::kBuffers) = padding_.size() + program_.num_blocks * kPartialBytes;
   }
 
   const ProgramInput& input_;
+  const bool reduces_each_;  // micro-batch, where gradients are sharded
   const Plan& plan_;
   const int stage_;
   const int replica_;
@@ -418,6 +782,23 @@ class Compiler {
 
   OrderedSums sums_;
   Program program_;
+  int stage_group_ = 0;
+  int replica_group_ = kNone;
+
+  std::vector<Pass> passes_;
+  std::vector<UnitUse> uses_;
+  UseSchedule schedule_;
+  ArenaLayout gathered_;
+  ArenaLayout unreduced_;
+  ArenaLayout padding_;
+  std::vector<int> padded_;              // actions whose copies are not given back yet
+  std::vector<int> unshard_;             // by unit: what gathered it; kNone
+  std::vector<int> kept_;                // by unit: what keeps its secondary shards; kNone
+  std::vector<int64_t> gradient_place_;  // by bucket, while it lies there
+  std::vector<bool> is_reduced_;         // by bucket, of the pass at hand
+  std::vector<int> to_replicate_;
+  std::vector<int> last_reduce_;  // by bucket, of streamed gradients
+  int leaving_ = kNone;           // the reduction whose memory is not given back yet
   int last_forward_ = kNone;
   int last_backward_ = kNone;
   int loss_ = kNone;
@@ -427,15 +808,64 @@ class Compiler {
 
 }  // namespace
 
+absl::Status CheckGroups(const Plan& plan, Mesh mesh) {
+  const auto refuse = [](absl::string_view field, int64_t value, absl::string_view what,
+                         int64_t whole) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: ", field, " is ", value,
+                                                   ", which does not divide ", what, ", ", whole));
+  };
+  if (plan.optimizer.placement != Placement::kShard) return absl::OkStatus();
+  const bool of_node = plan.shard_ranks == Plan::kRanksOfNode ||
+                       plan.gathering.secondary_ranks == Plan::kRanksOfNode;
+  if (of_node) {
+    return absl::InvalidArgumentError(
+        "plan: it shards over the ranks of a node, and does not say how many these are; "
+        "CompletePlan "
+        "puts their number in");
+  }
+  const int64_t ranks = plan.shard_ranks == 0 ? mesh.replicas : plan.shard_ranks;
+  if (mesh.replicas % ranks != 0) {
+    return refuse("shard_ranks", ranks, "the ranks that train the same parameters", mesh.replicas);
+  }
+  const int64_t few = plan.gathering.secondary_ranks;
+  if (few != 0 && ranks % few != 0) {
+    return refuse("gathering.secondary_ranks", few, "the ranks of a shard group", ranks);
+  }
+  return absl::OkStatus();
+}
+
 Program CompileProgram(const ProgramInput& input, int rank) {
   MUSTER_CHECK(0 <= rank && rank < input.mesh.size());
   MUSTER_CHECK(static_cast<int>(input.stages.size()) == input.mesh.stages);
-  return Compiler(input, rank).Run();
+  return Compiler(input, rank, ReducesEachMicroBatch(input)).Run();
 }
 
-int RankThatNeedsMost(const Plan& plan, Mesh mesh) {
-  int most = 0;
-  if (plan.mode != SumMode::kOrdered) return most;
+bool ReducesEachMicroBatch(const ProgramInput& input) {
+  switch (input.plan.gradient_reduction) {
+    case GradientReduction::kEachMicroBatch:
+      return true;
+    case GradientReduction::kOnce:
+      return false;
+    case GradientReduction::kChosen:
+      break;
+  }
+  if (input.plan.accumulation == 1 || input.plan.memory_bytes_max == 0) return true;
+  for (int stage = 0; stage < input.mesh.stages; ++stage) {
+    const Program once = Compiler(input, stage * input.mesh.replicas, false).Run();
+    if (TotalOf(FiguresOf(once).peak) > input.plan.memory_bytes_max) return true;
+  }
+  return false;
+}
+
+bool NeedsUses(const Plan& plan, Mesh mesh) {
+  const int64_t ranks = plan.shard_ranks == 0 ? mesh.replicas : plan.shard_ranks;
+  return ranks > 1 && plan.gradients.placement == Placement::kShard;
+}
+
+int RankThatNeedsMost(const ProgramInput& input) {
+  const Plan& plan = input.plan;
+  const Mesh mesh = input.mesh;
+  if (plan.mode != SumMode::kOrdered) return 0;  // the largest shards
   const auto needs = [&](int rank) {
     const int64_t replica = rank % mesh.replicas;
     const LeafRange range = {replica * plan.accumulation, (replica + 1) * plan.accumulation};
@@ -443,10 +873,12 @@ int RankThatNeedsMost(const Plan& plan, Mesh mesh) {
     return std::pair(OrderedPartialSums(replica, mesh.replicas, plan.accumulation),
                      CoverWithSubtrees(range, leaves).size());
   };
+  int most = 0;
   for (int rank = 1; rank < mesh.replicas; ++rank) {
     if (needs(rank) > needs(most)) most = rank;
   }
-  return most;
+  const auto bytes = [&](int rank) { return TotalOf(FiguresOf(CompileProgram(input, rank)).peak); };
+  return most == 0 || bytes(0) > bytes(most) ? 0 : most;
 }
 
 StageInfo WholeModel(const BlockLayout& layout, UseTrace trace) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "muster/plan.h"
 #include "worker_runtime/plan/block_layout.h"
@@ -46,14 +47,26 @@ struct ProgramInput {
 // The program of `rank`. A pipeline runs one forward, one backward (1F1B): stage s of p first goes
 // forward min(m, p - s) times, then backward and forward in turn.
 //
-// Groups: "world" (0), then "stage<s>" (1), the replicas of this rank's stage; with one stage both are
-// the same ranks, and only "world" exists.
+// Groups: "world" (0); the replicas of this rank's stage; of them those that hold shards of one whole;
+// those that hold the same shard; those that hold secondary shards. Where two are the same ranks, they
+// are one group.
+//
+// plan.shard_ranks and plan.gathering.secondary_ranks divide what they are part of (CheckGroups).
 // Source: Narayanan et al., "Efficient Large-Scale Language Model Training", 2021, section 2.2.1
+// Errors of CheckGroups: kInvalidArgument: names the field.
+absl::Status CheckGroups(const Plan& plan, Mesh mesh);
 Program CompileProgram(const ProgramInput& input, int rank);
+
+// Whether gradients that are sharded are reduced with each micro-batch: what the plan says, or what
+// fits.
+bool ReducesEachMicroBatch(const ProgramInput& input);
+
+// Whether the programs of a plan need to know the uses of units (UseTrace::forward).
+bool NeedsUses(const Plan& plan, Mesh mesh);
 
 // Of all ranks of `mesh`, one whose step takes the most memory and sends the most: in ordered mode
 // ranks differ in how many partial sums they hold.
-int RankThatNeedsMost(const Plan& plan, Mesh mesh);
+int RankThatNeedsMost(const ProgramInput& input);
 
 // The single stage of a model that is not cut.
 StageInfo WholeModel(const BlockLayout& layout, UseTrace trace);

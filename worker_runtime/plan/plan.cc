@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <tuple>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -21,6 +22,7 @@ using plan::CheckNotNegative;
 constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
 constexpr int64_t kMostLayers = int64_t{1} << 20;
 constexpr int64_t kMostBucketBytes = int64_t{1} << 40;
+constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 // Printed as one line, so that texts of plans compare line by line.
 absl::Status CheckPresetName(const std::string& name) {
@@ -59,9 +61,36 @@ absl::Status CheckPlacements(const Plan& plan) {
                absl::StrCat("shard where the ", sharded,
                             " are sharded: a rank updates only what it holds"));
   }
-  if (plan.reshard_after_forward && !is_sharded(plan.parameters)) {
-    return Bad("reshard_after_forward", "true",
+  if (is_sharded(plan.parameters) && !is_sharded(plan.gradients)) {
+    return Bad("gradients.placement", ToString(plan.gradients.placement),
+               "shard where the parameters are sharded");
+  }
+  if (plan.gathering.reshard_after_forward && !is_sharded(plan.parameters)) {
+    return Bad("gathering.reshard_after_forward", "true",
                "false where the parameters are replicated: there is nothing to gather");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGathering(const Plan& plan) {
+  constexpr int64_t kNoLimit = GatherPlan::kNoLimit;
+  const GatherPlan& gathering = plan.gathering;
+  const std::tuple<absl::string_view, int64_t, int64_t, int64_t> fields[] = {
+      {"shard_ranks", plan.shard_ranks, Plan::kRanksOfNode, kMostRanks},
+      {"memory_bytes_max", plan.memory_bytes_max, 0, kNoLimit},
+      {"gathering.secondary_ranks", gathering.secondary_ranks, Plan::kRanksOfNode, kMostRanks},
+      {"gathering.prefetch_units", gathering.prefetch_units, 0, kNoLimit},
+      {"gathering.prefetch_elements", gathering.prefetch_elements, 0, kNoLimit},
+      {"gathering.max_live_elements", gathering.max_live_elements, 1, kNoLimit},
+      {"gathering.max_reuse_distance", gathering.max_reuse_distance, 0, kNoLimit},
+      {"gathering.persistence_threshold", gathering.persistence_threshold, 0, kNoLimit},
+      {"gathering.persistence_total", gathering.persistence_total, 0, kNoLimit}};
+  for (const auto& [name, value, low, high] : fields) {
+    MUSTER_RETURN_IF_ERROR(CheckInteger(name, value, low, high));
+  }
+  if (gathering.secondary_ranks != 0 && !gathering.reshard_after_forward) {
+    return Bad("gathering.secondary_ranks", absl::StrCat(gathering.secondary_ranks),
+               "0 unless parameters are given up after the forward pass");
   }
   return absl::OkStatus();
 }
@@ -78,11 +107,19 @@ absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckPresetName(preset));
   MUSTER_RETURN_IF_ERROR(CheckPlacements(*this));
   MUSTER_RETURN_IF_ERROR(CheckTypes(*this));
+  MUSTER_RETURN_IF_ERROR(CheckGathering(*this));
   MUSTER_RETURN_IF_ERROR(CheckInteger("accumulation", accumulation, 1, kMostMicroBatches));
   MUSTER_RETURN_IF_ERROR(CheckBuckets(*this));
   MUSTER_RETURN_IF_ERROR(CheckInteger("recompute.layers", recompute.layers, 1, kMostLayers));
   MUSTER_RETURN_IF_ERROR(plan::CheckUpdate(*this));
   return CheckNotNegative("max_gradient_norm", max_gradient_norm);
+}
+
+Plan CompletePlan(Plan plan, int64_t ranks_of_node) {
+  for (int64_t* ranks : {&plan.shard_ranks, &plan.gathering.secondary_ranks}) {
+    if (*ranks == Plan::kRanksOfNode) *ranks = ranks_of_node;
+  }
+  return plan;
 }
 
 }  // namespace muster

@@ -98,7 +98,9 @@ void AppendMemory(const StepFigures& figures, std::string& page) {
   for (int i = 0; i < kNumArenas; ++i) {
     const auto arena = static_cast<Arena>(i);
     const int64_t bytes = At(figures.peak, arena);
-    if (bytes > 0 || arena != Arena::kPartialSums) ByteLine(page, ToString(arena), bytes);
+    const bool is_special =
+        arena == Arena::kPartialSums || arena == Arena::kGathered || arena == Arena::kUnreduced;
+    if (bytes > 0 || !is_special) ByteLine(page, ToString(arena), bytes);
   }
   ByteLine(page, "total", TotalOf(figures.peak));
 }
@@ -124,6 +126,9 @@ void AppendWire(const StepFigures& figures, std::string& page) {
   Heading(page, "sent per rank and step:");
   const auto sent = [&](ActionKind kind) { return figures.sent[static_cast<size_t>(kind)]; };
   ByteLine(page, "gradients", sent(ActionKind::kReduce));
+  if (sent(ActionKind::kReplicate) > 0) {
+    ByteLine(page, "gradients, to replicas", sent(ActionKind::kReplicate));
+  }
   if (sent(ActionKind::kUnshard) > 0) {
     ByteLine(page, "parameters", sent(ActionKind::kUnshard));
     ByteLine(page, "norms of blocks", sent(ActionKind::kSquares));
@@ -132,17 +137,55 @@ void AppendWire(const StepFigures& figures, std::string& page) {
   ByteLine(page, "total", figures.sent_total());
 }
 
-// The program of the rank that needs most.
-Program ProgramOf(const PlanPageInput& input) {
-  const PlanOptions& options = input.options;
-  const std::vector<StageInfo> stages = {
-      WholeModel(PlanBlockLayout(input.parameters), input.trace)};
-  const ProgramInput program = {.plan = options.plan,
-                                .parameters = input.parameters,
-                                .types = TypesOf(options.plan, options.dtype),
-                                .mesh = {.replicas = static_cast<int>(input.world_size)},
-                                .stages = stages};
-  return CompileProgram(program, RankThatNeedsMost(options.plan, program.mesh));
+// How often units are gathered, and how much of them lies there at once.
+void AppendGathering(const Program& program, std::string& page) {
+  int64_t num_units = 0;
+  for (const bool gathered : program.gathered) num_units += gathered ? 1 : 0;
+  if (num_units == 0) return;
+  int64_t num_gathers = 0;
+  for (const Action& action : program.actions) {
+    if (action.kind == ActionKind::kUnshard && action.place != kNone) ++num_gathers;
+  }
+  Heading(page, "gathering of parameters:");
+  Line(page, "units at rest as shards", absl::StrCat(num_units, " of ", program.gathered.size()));
+  Line(page, "ranks of a shard group", absl::StrCat(program.shards.size));
+  if (program.secondary.size > 1) {
+    Line(page, "ranks of a secondary one", absl::StrCat(program.secondary.size));
+  }
+  Line(page, "gathers in a step", Grouped(num_gathers));
+  Line(page, "elements at once, at most", Grouped(program.live_elements));
+}
+
+ProgramInput InputOf(const PlanPageInput& input, const Plan& plan,
+                     absl::Span<const StageInfo> stages) {
+  const DType dtype = input.options.dtype;
+  return {.plan = plan,
+          .parameters = input.parameters,
+          .types = TypesOf(plan, dtype),
+          .mesh = {.replicas = static_cast<int>(input.world_size)},
+          .stages = stages};
+}
+
+// What the choice of when to reduce is between.
+void AppendReduction(const PlanPageInput& input, absl::Span<const StageInfo> stages,
+                     std::string& page) {
+  const Plan& plan = input.options.plan;
+  const ProgramInput own = InputOf(input, plan, stages);
+  if (!NeedsUses(plan, own.mesh) || plan.accumulation == 1 || plan.mode == SumMode::kOrdered) {
+    return;
+  }
+  Heading(page, "sharded gradients are reduced:");
+  const bool each_chosen = ReducesEachMicroBatch(own);
+  for (const GradientReduction reduction :
+       {GradientReduction::kEachMicroBatch, GradientReduction::kOnce}) {
+    Plan other = plan;
+    other.gradient_reduction = reduction;
+    const bool is_each = reduction == GradientReduction::kEachMicroBatch;
+    const StepFigures figures = FiguresOf(CompileProgram(InputOf(input, other, stages), 0));
+    Line(page, is_each ? "with each micro-batch" : "once, held whole before",
+         absl::StrCat(Bytes(TotalOf(figures.peak)), " of memory, ", Bytes(figures.sent_total()),
+                      " sent", is_each == each_chosen ? "  <- chosen" : ""));
+  }
 }
 
 }  // namespace
@@ -153,9 +196,14 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendModel(options, page);
   AppendPlan(input, page);
   MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
-  const Program program = ProgramOf(input);
+  const std::vector<StageInfo> stages = {
+      WholeModel(PlanBlockLayout(input.parameters), input.trace)};
+  const ProgramInput program_input = InputOf(input, options.plan, stages);
+  const Program program = CompileProgram(program_input, RankThatNeedsMost(program_input));
   const StepFigures figures = FiguresOf(program);
   AppendMemory(figures, page);
+  AppendGathering(program, page);
+  AppendReduction(input, stages, page);
   AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);
   AppendWire(figures, page);
   return page;

@@ -21,6 +21,21 @@ void DescribeState(absl::string_view name, const StatePlan& state, PlanText& tex
 
 std::string Text(bool value) { return value ? "true" : "false"; }
 
+void DescribeGathering(const GatherPlan& plan, PlanText& text) {
+  const auto limit = [](int64_t value) {
+    return value == GatherPlan::kNoLimit ? "none" : absl::StrCat(value);
+  };
+  text.emplace_back("gathering.reshard_after_forward", Text(plan.reshard_after_forward));
+  text.emplace_back("gathering.secondary_ranks", absl::StrCat(plan.secondary_ranks));
+  text.emplace_back("gathering.backward_prefetch", ToString(plan.backward_prefetch));
+  text.emplace_back("gathering.prefetch_units", limit(plan.prefetch_units));
+  text.emplace_back("gathering.prefetch_elements", limit(plan.prefetch_elements));
+  text.emplace_back("gathering.max_live_elements", limit(plan.max_live_elements));
+  text.emplace_back("gathering.max_reuse_distance", limit(plan.max_reuse_distance));
+  text.emplace_back("gathering.persistence_threshold", limit(plan.persistence_threshold));
+  text.emplace_back("gathering.persistence_total", limit(plan.persistence_total));
+}
+
 }  // namespace
 
 absl::string_view ToString(Placement placement) {
@@ -41,6 +56,30 @@ absl::string_view ToString(Residency residency) {
       return "cpu";
     case Residency::kNvme:
       return "nvme";
+  }
+  return "?";
+}
+
+absl::string_view ToString(BackwardPrefetch prefetch) {
+  switch (prefetch) {
+    case BackwardPrefetch::kPre:
+      return "pre";
+    case BackwardPrefetch::kPost:
+      return "post";
+    case BackwardPrefetch::kNone:
+      return "none";
+  }
+  return "?";
+}
+
+absl::string_view ToString(GradientReduction reduction) {
+  switch (reduction) {
+    case GradientReduction::kChosen:
+      return "chosen";
+    case GradientReduction::kEachMicroBatch:
+      return "each-micro-batch";
+    case GradientReduction::kOnce:
+      return "once";
   }
   return "?";
 }
@@ -73,7 +112,10 @@ PlanText Describe(const Plan& plan) {
   DescribeState("parameters", plan.parameters, text);
   DescribeState("gradients", plan.gradients, text);
   DescribeState("optimizer", plan.optimizer, text);
-  text.emplace_back("reshard_after_forward", Text(plan.reshard_after_forward));
+  text.emplace_back("shard_ranks", absl::StrCat(plan.shard_ranks));
+  DescribeGathering(plan.gathering, text);
+  text.emplace_back("gradient_reduction", ToString(plan.gradient_reduction));
+  text.emplace_back("memory_bytes_max", absl::StrCat(plan.memory_bytes_max));
   text.emplace_back("mode", ToString(plan.mode));
   text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
   text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));

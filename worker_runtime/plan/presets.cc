@@ -4,9 +4,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "muster/plan.h"
 #include "proto/base/nearest_name.h"
 
@@ -15,59 +17,99 @@ namespace {
 
 struct PresetName {
   const char* name;
-  const char* preset;  // of this version, or nullptr: of a later one
+  const char* preset;
 };
 
 // What the peers call the same placements. Source: DeepSpeed's zero_optimization.stage,
-// torch.distributed.fsdp.ShardingStrategy, MiCS (arXiv:2205.00119).
-constexpr std::array<PresetName, 14> kNames = {{
+// zero_hpz_partition_size and mics_shard_size; torch.distributed.fsdp.ShardingStrategy and
+// fully_shard; MiCS (arXiv:2205.00119).
+constexpr std::array<PresetName, 24> kNames = {{
     {"ddp", "ddp"},
     {"no_shard", "ddp"},
     {"zero-0", "ddp"},
     {"zero-1", "zero-1"},
-    {"zero-2", nullptr},
-    {"zero-3", nullptr},
-    {"fsdp", nullptr},
-    {"fsdp2", nullptr},
-    {"full_shard", nullptr},
-    {"shard_grad_op", nullptr},
-    {"hybrid_shard", nullptr},
-    {"hybrid_shard_zero2", nullptr},
-    {"hsdp", nullptr},
-    {"mics", nullptr},
+    {"zero-2", "zero-2"},
+    {"zero-3", "zero-3"},
+    {"zero-3-hpz", "zero-3-hpz"},
+    {"hpz", "zero-3-hpz"},
+    {"zero++", "zero-3-hpz"},
+    {"mics", "mics"},
+    {"fsdp", "full-shard"},
+    {"fsdp1", "full-shard"},
+    {"fsdp2", "full-shard"},
+    {"fully_shard", "full-shard"},
+    {"full_shard", "full-shard"},
+    {"shard_grad_op", "shard-grad-op"},
+    {"fsdp-zero2", "shard-grad-op"},
+    {"hybrid_shard", "hybrid-shard"},
+    {"fsdp-hybrid", "hybrid-shard"},
+    {"hsdp", "hybrid-shard"},
+    {"hybrid_shard_zero2", "hybrid-shard-zero2"},
+    {"hsdp-zero2", "hybrid-shard-zero2"},
+    {"distributed_data_parallel", "ddp"},
+    {"distributed_optimizer", "zero-1"},
 }};
 
-// ZeRO-2, zero_2 and zero2 are one name.
+// ZeRO-2, zero_2 and zero2 are one name; fsdp:full_shard is full_shard.
 std::string Folded(absl::string_view name) {
-  return absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"-", ""}, {"_", ""}});
+  const std::string lower = absl::AsciiStrToLower(name);
+  absl::string_view rest = lower;
+  if (!absl::ConsumePrefix(&rest, "fsdp:")) absl::ConsumePrefix(&rest, "fsdp2:");
+  return absl::StrReplaceAll(rest, {{"-", ""}, {"_", ""}});
 }
 
 std::string Offered() { return absl::StrJoin(PlanPresetNames(), ", "); }
 
+void Shard(StatePlan& state) { state.placement = Placement::kShard; }
+
+// DeepSpeed's defaults of stage3_prefetch_bucket_size, _max_live_parameters, _max_reuse_distance and
+// _param_persistence_threshold.
+GatherPlan AsDeepSpeed() {
+  return {.reshard_after_forward = true,
+          .prefetch_units = GatherPlan::kNoLimit,
+          .prefetch_elements = 50'000'000,
+          .max_live_elements = 1'000'000'000,
+          .max_reuse_distance = 1'000'000'000,
+          .persistence_threshold = 100'000};
+}
+
+Plan PlanOf(const std::string& preset) {
+  Plan plan;
+  plan.preset = preset;
+  if (preset == "ddp") return plan;
+  Shard(plan.optimizer);
+  if (preset == "zero-1") return plan;
+  Shard(plan.gradients);
+  if (preset == "zero-2") return plan;
+  Shard(plan.parameters);
+  const bool is_deepspeed = preset == "zero-3" || preset == "zero-3-hpz" || preset == "mics";
+  if (is_deepspeed) plan.gathering = AsDeepSpeed();
+  plan.gathering.reshard_after_forward =
+      preset != "shard-grad-op" && preset != "hybrid-shard-zero2";
+  if (absl::StartsWith(preset, "hybrid") || preset == "mics") plan.shard_ranks = Plan::kRanksOfNode;
+  if (preset == "zero-3-hpz") plan.gathering.secondary_ranks = Plan::kRanksOfNode;
+  return plan;
+}
+
 }  // namespace
 
-std::vector<std::string> PlanPresetNames() { return {"ddp", "zero-1"}; }
+std::vector<std::string> PlanPresetNames() {
+  return {"ddp",        "zero-1",        "zero-2",       "zero-3",
+          "full-shard", "shard-grad-op", "hybrid-shard", "hybrid-shard-zero2",
+          "mics",       "zero-3-hpz"};
+}
 
 absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
   const std::string folded = Folded(name);
   const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const PresetName& known) {
     return Folded(known.name) == folded;
   });
-  if (found == kNames.end()) {
-    std::vector<std::string> known;
-    for (const PresetName& preset : kNames) known.push_back(preset.name);
-    return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCHexEscape(name),
-                                                   "' is not a known plan; expected ", Offered(),
-                                                   DidYouMean(absl::AsciiStrToLower(name), known)));
-  }
-  if (found->preset == nullptr) {
-    return absl::UnimplementedError(
-        absl::StrCat("plan ", found->name, " is not in this version yet; expected ", Offered()));
-  }
-  Plan plan;
-  plan.preset = found->preset;
-  if (plan.preset == "zero-1") plan.optimizer.placement = Placement::kShard;
-  return plan;
+  if (found != kNames.end()) return PlanOf(found->preset);
+  std::vector<std::string> known;
+  for (const PresetName& preset : kNames) known.push_back(preset.name);
+  return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCHexEscape(name),
+                                                 "' is not a known plan; expected ", Offered(),
+                                                 DidYouMean(absl::AsciiStrToLower(name), known)));
 }
 
 }  // namespace muster

@@ -1,5 +1,6 @@
 #include "worker_runtime/plan/program.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,14 @@ std::string SumText(const std::vector<Merge>& merges) {
   for (const Merge& merge : merges) {
     absl::StrAppend(&text, " ", merge.left_slot, "+=", merge.right_slot);
   }
+  return text;
+}
+
+std::string EntryText(const Entry& entry) {
+  std::string text = absl::StrCat("  uses unit ", entry.unit);
+  if (entry.unshard != kNone) absl::StrAppend(&text, ", gathered by ", entry.unshard);
+  if (!entry.waits.empty()) absl::StrAppend(&text, ", after ", absl::StrJoin(entry.waits, " "));
+  if (entry.place != kNone) absl::StrAppend(&text, ", gradients to place ", entry.place);
   return text;
 }
 
@@ -30,6 +39,8 @@ absl::string_view ToString(ActionKind kind) {
       return "RECV";
     case ActionKind::kReduce:
       return "REDUCE";
+    case ActionKind::kReplicate:
+      return "REPLICATE";
     case ActionKind::kLoss:
       return "LOSS";
     case ActionKind::kShareLoss:
@@ -44,6 +55,8 @@ absl::string_view ToString(ActionKind kind) {
       return "UPDATE";
     case ActionKind::kUnshard:
       return "UNSHARD";
+    case ActionKind::kReshard:
+      return "RESHARD";
   }
   return "?";
 }
@@ -58,6 +71,8 @@ absl::string_view ToString(Lane lane) {
       return "gather";
     case Lane::kPeer:
       return "peer";
+    case Lane::kMemory:
+      return "memory";
   }
   return "?";
 }
@@ -71,10 +86,13 @@ Lane LaneOf(ActionKind kind) {
     case ActionKind::kUpdate:
       return Lane::kCompute;
     case ActionKind::kReduce:
+    case ActionKind::kReplicate:
     case ActionKind::kLoss:
     case ActionKind::kShareLoss:
     case ActionKind::kSquares:
       return Lane::kReduce;
+    case ActionKind::kReshard:
+      return Lane::kMemory;
     case ActionKind::kUnshard:
       return Lane::kGather;
     case ActionKind::kSend:
@@ -104,8 +122,12 @@ absl::string_view ToString(Arena arena) {
   switch (arena) {
     case Arena::kParameters:
       return "parameters";
+    case Arena::kGathered:
+      return "gathered parameters";
     case Arena::kGradients:
       return "gradients";
+    case Arena::kUnreduced:
+      return "gradients to be reduced";
     case Arena::kPartialSums:
       return "partial sums (ordered mode)";
     case Arena::kOptimizer:
@@ -140,6 +162,24 @@ absl::string_view ToString(Collective collective) {
   return "?";
 }
 
+bool UsesMatter(const Program& program) {
+  return program.streams_gradients || std::find(program.gathered.begin(), program.gathered.end(),
+                                                true) != program.gathered.end();
+}
+
+bool IsPadded(const Action& action, const Program& program) {
+  const bool shares_out = action.collective == Collective::kReduceScatter ||
+                          action.collective == Collective::kAllGather;
+  return shares_out && action.place == kNone &&
+         action.blocks.num_blocks() % program.shards.size != 0;
+}
+
+int64_t PaddingOf(const Action& action, const Program& program) {
+  if (!IsPadded(action, program)) return 0;
+  const bool sums = action.kind == ActionKind::kReduce;
+  return action.bytes * (sums ? static_cast<int64_t>(program.root_slots.size()) : 1);
+}
+
 std::string Describe(const Action& action, const Program& program) {
   std::string text(ToString(action.kind));
   if (action.micro_batch != kNone) {
@@ -149,6 +189,9 @@ std::string Describe(const Action& action, const Program& program) {
   if (action.blocks.num_blocks() > 0) {
     absl::StrAppend(&text, " blocks [", action.blocks.begin, ", ", action.blocks.end, ")");
   }
+  if (action.place != kNone) absl::StrAppend(&text, " at place ", action.place);
+  if (action.unshard != kNone) absl::StrAppend(&text, " of ", action.unshard);
+  if (action.secondary) absl::StrAppend(&text, ", secondary shards");
   if (action.slot != kNone) absl::StrAppend(&text, " to slot ", action.slot);
   absl::StrAppend(&text, SumText(action.merges));
   if (action.collective == Collective::kTransfer) {
@@ -174,7 +217,11 @@ std::string Describe(const Program& program) {
       absl::StrAppend(&text, ", with gradients ", action.first_parameter, " to ",
                       action.end_parameter - 1, " of ", action.backward);
     }
+    if (action.at.pass != kNone) {
+      absl::StrAppend(&text, ", with use ", action.at.entry, " of ", action.at.pass);
+    }
     text.push_back('\n');
+    for (const Entry& entry : action.entries) absl::StrAppend(&text, EntryText(entry), "\n");
   }
   return text;
 }

@@ -2,9 +2,14 @@
 //
 //   lane     runs
 //   compute  FORWARD, BACKWARD, NORM, CLIP, UPDATE, one after the other in the program's order
-//   reduce   REDUCE, LOSS, SHARE_LOSS, SQUARES  ) collectives and transfers are *started* in the
+//   reduce   REDUCE, REPLICATE, LOSS, …         ) collectives and transfers are *started* in the
 //   gather   UNSHARD                            ) program's order, all of them together; each ends
 //   peer     SEND, RECV                         ) when it can
+//   memory   RESHARD, at once
+//
+// Where parameters or gradients are sharded, a pass is not one thing: it comes to its uses of units,
+// one after the other (Action::entries), waits there for what the use needs, and other actions begin
+// as it comes to one (Action::at).
 //
 // The engine executes it (engine/executor_core.h), ProveProgram walks those of all ranks together
 // before the first step, `muster plan` folds it into memory and bytes. Its text is hashed and
@@ -33,6 +38,7 @@ enum class ActionKind : uint8_t {
   kSend,      // `payload` of (stage, micro-batch) to `peer`
   kRecv,
   kReduce,     // gradients of a bucket, over the ranks of a group: `merges`, then the collective
+  kReplicate,  // what REDUCE gave this rank, over those that hold the same shard
   kLoss,       // the sums of loss and tokens, over the ranks that computed them
   kShareLoss,  // the same, from the last stage to all
   kNorm,       // squares of the gradient, by block, of the blocks that this rank owns
@@ -40,11 +46,12 @@ enum class ActionKind : uint8_t {
   kClip,       // the norm, and what becomes of the step
   kUpdate,     // parameters and moments of `blocks`
   kUnshard,    // parameters of a bucket, each rank giving its shard
+  kReshard,    // gathered parameters are given up, but for a shard that may be kept
 };
-inline constexpr int kNumActionKinds = 12;
+inline constexpr int kNumActionKinds = 14;
 absl::string_view ToString(ActionKind kind);
 
-enum class Lane : uint8_t { kCompute, kReduce, kGather, kPeer };
+enum class Lane : uint8_t { kCompute, kReduce, kGather, kPeer, kMemory };
 absl::string_view ToString(Lane lane);
 Lane LaneOf(ActionKind kind);
 
@@ -61,13 +68,15 @@ absl::string_view ToString(Payload payload);
 // The kinds of memory that are laid out and counted.
 enum class Arena : uint8_t {
   kParameters,
+  kGathered,  // parameters that are gathered for use, at their most
   kGradients,
+  kUnreduced,    // gradients on their way to the ranks that own them, at their most
   kPartialSums,  // of ordered mode, beside the gradients
   kOptimizer,
   kBuffers,      // of collectives: with the padding that their results lack
   kActivations,  // and what the tape keeps with them
 };
-inline constexpr int kNumArenas = 6;
+inline constexpr int kNumArenas = 8;
 absl::string_view ToString(Arena arena);
 using ArenaBytes = std::array<int64_t, kNumArenas>;
 int64_t& At(ArenaBytes& bytes, Arena arena);
@@ -80,6 +89,22 @@ absl::string_view ToString(Collective collective);
 
 inline constexpr int kNone = -1;
 
+// A use of a unit by a pass.
+struct Entry {
+  int unit = 0;
+  int unshard = kNone;     // that gathered its parameters; kNone: they are whole
+  std::vector<int> waits;  // what else must be done: those who had the memory of `place` before
+  int64_t place = kNone;   // BACKWARD begins to write gradients of the unit's bucket, there
+  friend bool operator==(const Entry&, const Entry&) = default;
+};
+
+// The moment at which a pass comes to a use.
+struct Point {
+  int pass = kNone;  // an action
+  int entry = 0;
+  friend bool operator==(const Point&, const Point&) = default;
+};
+
 struct Action {
   ActionKind kind = ActionKind::kForward;
   std::vector<int> after;  // earlier actions of this program that must be done
@@ -88,6 +113,9 @@ struct Action {
   int backward = kNone;
   int first_parameter = 0;
   int end_parameter = 0;
+  // The moment from which on it may begin, if any.
+  Point at;
+  std::vector<Entry> entries;  // of FORWARD and BACKWARD, in their order
 
   int stage = 0;
   int64_t micro_batch = kNone;  // of this rank's: 0 .. accumulation - 1
@@ -95,6 +123,12 @@ struct Action {
   BlockRange blocks;          // that are worked on
   int slot = kNone;           // gradient buffer: BACKWARD writes it
   std::vector<Merge> merges;  // BACKWARD: of whole buffers; REDUCE: of `blocks`
+  // Of UNSHARD and RESHARD: where in the arena of gathered parameters, in blocks; of REDUCE: where in
+  // that of gradients. kNone: what is held whole.
+  int64_t place = kNone;
+  int64_t padding = kNone;  // of what IsPadded: where in that arena the copy lies, in bytes
+  int unshard = kNone;      // RESHARD: what it gives up
+  bool secondary = false;   // UNSHARD: from the shards that a RESHARD kept; RESHARD: keeps them
 
   // With others:
   Collective collective = Collective::kAlone;
@@ -120,6 +154,19 @@ struct Group {
   friend bool operator==(const Group&, const Group&) = default;
 };
 
+// Ranks that hold a state together.
+struct Shards {
+  int group = kNone;  // of Program::groups
+  int rank = 0;       // of this one in it
+  int size = 1;
+  friend bool operator==(const Shards&, const Shards&) = default;
+
+  // Blocks of the largest shard of so many.
+  int64_t LargestOf(int64_t blocks) const { return (blocks + size - 1) / size; }
+  // With the padding that makes shards alike.
+  int64_t PaddedOf(int64_t blocks) const { return LargestOf(blocks) * size; }
+};
+
 struct Program {
   int rank = 0;
   StateTypes types;
@@ -132,14 +179,34 @@ struct Program {
   int num_slots = 1;
   int64_t leaves_per_rank = 1;  // micro-batches
   bool ordered = false;
-  BlockRange blocks;               // that this rank holds parameters and gradients of: its stage's
-  std::vector<Bucket> buckets;     // of them, in the order of their reduction
-  std::vector<BlockRange> owned;   // by bucket: what this rank updates, and holds the moments of
-  std::vector<BlockRange> normed;  // blocks whose squares this rank gives to the norm
-  int64_t num_blocks = 0;          // of the whole model
-  bool sharded = false;            // the optimizer's state, over the ranks of a stage
-  UseTrace trace;                  // of this rank's stage
+  BlockRange blocks;                // of this rank's stage
+  std::vector<Bucket> buckets;      // of them, in the order of their reduction
+  std::vector<bool> gathered;       // by bucket: its parameters rest as shards, else whole
+  std::vector<int> bucket_of_unit;  // kNone: of another stage, or without parameters
+  std::vector<BlockRange> owned;    // by bucket: what this rank updates, and holds the moments of
+  std::vector<BlockRange> normed;   // blocks whose squares this rank gives to the norm
+  int64_t num_blocks = 0;           // of the whole model
+  bool sharded = false;             // the optimizer's state, over the ranks of a shard group
+  // Gradients rest as shards too: what a micro-batch adds is reduced with its backward pass. Else
+  // they are whole, in slots.
+  bool streams_gradients = false;
+  Shards shards;     // of everything that is sharded
+  Shards secondary;  // of parameters between two uses; size 1: none
+  // Arenas, in blocks.
+  int64_t gathered_blocks = 0;
+  int64_t unreduced_blocks = 0;
+  int64_t padding_bytes = 0;
+  int64_t live_elements = 0;  // of parameters that are gathered at once, at most
+  UseTrace trace;             // of this rank's stage
 };
+
+// Whether passes have uses (Action::entries).
+bool UsesMatter(const Program& program);
+
+// Whether a collective works on a copy: what it shares out lies whole here, and the ranks do not divide
+// it. PaddingOf: the bytes of that copy, one after the other for each root of a sum; 0 else.
+bool IsPadded(const Action& action, const Program& program);
+int64_t PaddingOf(const Action& action, const Program& program);
 
 // "REDUCE bucket 2 blocks [10, 20) of dp": for people and for the hash.
 std::string Describe(const Action& action, const Program& program);

@@ -18,11 +18,7 @@ bool IsCollective(const Action& action) {
   return action.collective != Collective::kAlone && action.collective != Collective::kTransfer;
 }
 
-// "rank 3, action 12 (NORM)"
-std::string Name(const Program& program, size_t action) {
-  return absl::StrCat("rank ", program.rank, ", action ", action, " (",
-                      Describe(program.actions[action], program), ")");
-}
+std::string Name(const Program& program, size_t action) { return NameOfAction(program, action); }
 
 template <typename... Text>
 absl::Status Broken(const Text&... text) {
@@ -37,6 +33,11 @@ struct Side {
   int action = 0;
 };
 
+bool IsLaunched(const Action& action) {
+  const Lane lane = LaneOf(action.kind);
+  return lane != Lane::kCompute && lane != Lane::kMemory;
+}
+
 class Walk {
  public:
   explicit Walk(absl::Span<const Program> programs) : programs_(programs) {
@@ -44,6 +45,8 @@ class Walk {
       done_.emplace_back(program.actions.size(), false);
       next_compute_.push_back(0);
       next_launch_.push_back(0);
+      next_memory_.push_back(0);
+      came_to_.emplace_back(program.actions.size(), kNone);
     }
   }
 
@@ -51,7 +54,7 @@ class Walk {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t rank = 0; rank < programs_.size(); ++rank) {
-        while (Compute(rank)) moved = true;
+        while (Compute(rank) || GiveUp(rank)) moved = true;
         for (;;) {
           MUSTER_ASSIGN_OR_RETURN(const bool launched, Launch(rank));
           if (!launched) break;
@@ -66,7 +69,8 @@ class Walk {
   bool IsReady(int rank, const Action& action) const {
     const auto is_done = [&](int i) { return static_cast<bool>(done_[rank][i]); };
     return std::all_of(action.after.begin(), action.after.end(), is_done) &&
-           (action.backward == kNone || is_done(action.backward));
+           (action.backward == kNone || is_done(action.backward)) &&
+           (action.at.pass == kNone || came_to_[rank][action.at.pass] >= action.at.entry);
   }
 
   // Skips to the next action of the kind that `wanted` tells.
@@ -81,6 +85,30 @@ class Walk {
     size_t& at = next_compute_[rank];
     const Action* action =
         Next(rank, at, [](const Action& a) { return LaneOf(a.kind) == Lane::kCompute; });
+    if (action == nullptr) return false;
+    int& use = came_to_[rank][at];
+    if (use == kNone) {
+      if (!IsReady(static_cast<int>(rank), *action)) return false;
+      use = 0;
+    } else if (!MayUse(rank, action->entries[use])) {
+      return false;
+    } else {
+      ++use;
+    }
+    if (use == static_cast<int>(action->entries.size())) done_[rank][at++] = true;
+    return true;
+  }
+
+  bool MayUse(size_t rank, const Entry& entry) const {
+    return (entry.unshard == kNone || done_[rank][entry.unshard]) &&
+           std::all_of(entry.waits.begin(), entry.waits.end(),
+                       [&](int other) { return static_cast<bool>(done_[rank][other]); });
+  }
+
+  bool GiveUp(size_t rank) {
+    size_t& at = next_memory_[rank];
+    const Action* action =
+        Next(rank, at, [](const Action& a) { return LaneOf(a.kind) == Lane::kMemory; });
     if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
     done_[rank][at++] = true;
     return true;
@@ -88,8 +116,7 @@ class Walk {
 
   absl::StatusOr<bool> Launch(size_t rank) {
     size_t& at = next_launch_[rank];
-    const Action* action =
-        Next(rank, at, [](const Action& a) { return LaneOf(a.kind) != Lane::kCompute; });
+    const Action* action = Next(rank, at, [](const Action& a) { return IsLaunched(a); });
     if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
     const Side side = {static_cast<int>(rank), static_cast<int>(at)};
     ++at;
@@ -157,9 +184,11 @@ class Walk {
   }
 
   const absl::Span<const Program> programs_;
-  std::vector<std::vector<bool>> done_;  // [rank][action]
-  std::vector<size_t> next_compute_;     // [rank]
-  std::vector<size_t> next_launch_;      // [rank]
+  std::vector<std::vector<bool>> done_;    // [rank][action]
+  std::vector<size_t> next_compute_;       // [rank]
+  std::vector<size_t> next_launch_;        // [rank]
+  std::vector<size_t> next_memory_;        // [rank]
+  std::vector<std::vector<int>> came_to_;  // [rank][action]: a pass to which of its uses
   std::map<std::pair<int, std::vector<int>>, int64_t> num_launched_;
   std::map<std::pair<std::vector<int>, int64_t>, std::vector<Side>> meetings_;
   std::map<std::pair<int, int>, std::vector<Side>> waiting_;  // by (from, to)
@@ -208,153 +237,6 @@ absl::Status ProveOneOrder(absl::Span<const Program> programs) {
                 " others comes before another collective on one rank and after it on another");
 }
 
-// --- M2: memory ---------------------------------------------------------------------------------
-
-enum class Memory : uint8_t { kValues, kBorrowedValues, kMoments, kSlot, kSquares, kLoss, kClip };
-
-struct Access {
-  Memory memory;
-  int slot = 0;
-  BlockRange blocks = {0, 1};
-  bool writes = false;
-};
-
-bool Conflict(const Access& a, const Access& b) {
-  return a.memory == b.memory && a.slot == b.slot && (a.writes || b.writes) &&
-         a.blocks.Overlaps(b.blocks);
-}
-
-void AddMerges(const Action& action, BlockRange blocks, std::vector<Access>& out) {
-  for (const Merge& merge : action.merges) {
-    out.push_back({Memory::kSlot, merge.left_slot, blocks, true});
-    out.push_back({Memory::kSlot, merge.right_slot, blocks, false});
-  }
-}
-
-void AddPass(const Action& action, const Program& program, std::vector<Access>& out) {
-  out.push_back({Memory::kValues, 0, program.blocks, false});
-  out.push_back({.memory = Memory::kBorrowedValues});
-  if (action.kind == ActionKind::kBackward) {
-    out.push_back({Memory::kSlot, action.slot, program.blocks, true});
-    AddMerges(action, program.blocks, out);
-  } else {
-    out.push_back({.memory = Memory::kLoss, .writes = true});
-  }
-}
-
-std::vector<Access> AccessesOf(const Action& action, const Program& program) {
-  std::vector<Access> out;
-  const int result = program.root_slots.front();
-  switch (action.kind) {
-    case ActionKind::kForward:
-    case ActionKind::kBackward:
-      AddPass(action, program, out);
-      break;
-    case ActionKind::kReduce:
-      AddMerges(action, action.blocks, out);
-      for (const int slot : program.root_slots) {
-        out.push_back({Memory::kSlot, slot, action.blocks, slot == result});
-      }
-      break;
-    case ActionKind::kLoss:
-    case ActionKind::kShareLoss:
-      out.push_back({.memory = Memory::kLoss, .writes = true});
-      break;
-    case ActionKind::kNorm:
-      for (const BlockRange& blocks : program.normed) {
-        out.push_back({Memory::kSlot, result, blocks, false});
-      }
-      out.push_back({.memory = Memory::kSquares, .writes = true});
-      break;
-    case ActionKind::kSquares:
-      out.push_back({.memory = Memory::kSquares, .writes = true});
-      break;
-    case ActionKind::kClip:
-      out.push_back({.memory = Memory::kSquares});
-      out.push_back({.memory = Memory::kLoss});
-      out.push_back({.memory = Memory::kClip, .writes = true});
-      break;
-    case ActionKind::kUpdate:
-      out.push_back({.memory = Memory::kClip});
-      out.push_back({Memory::kSlot, result, action.blocks, false});
-      out.push_back({Memory::kMoments, 0, action.blocks, true});
-      out.push_back({Memory::kValues, 0, action.blocks, true});
-      break;
-    case ActionKind::kUnshard:
-      out.push_back({Memory::kValues, 0, action.blocks, true});
-      break;
-    case ActionKind::kSend:
-      if (action.payload == Payload::kValue) {
-        out.push_back({Memory::kValues, 0, program.blocks, false});
-      }
-      break;
-    case ActionKind::kRecv:
-      if (action.payload == Payload::kValue) {
-        out.push_back({.memory = Memory::kBorrowedValues, .writes = true});
-      }
-      break;
-  }
-  return out;
-}
-
-// Which actions are done before another one starts.
-class Precedence {
- public:
-  explicit Precedence(const Program& program)
-      : words_((program.actions.size() + 63) / 64), before_(program.actions.size() * words_, 0) {
-    int last_compute = kNone;
-    for (size_t i = 0; i < program.actions.size(); ++i) {
-      const Action& action = program.actions[i];
-      for (const int other : action.after) Include(i, other);
-      // As far as what it touches is concerned.
-      if (action.backward != kNone) Include(i, action.backward);
-      if (LaneOf(action.kind) != Lane::kCompute) continue;
-      if (last_compute != kNone) Include(i, last_compute);
-      last_compute = static_cast<int>(i);
-    }
-  }
-
-  bool IsBefore(size_t earlier, size_t later) const {
-    return (before_[later * words_ + earlier / 64] >> (earlier % 64) & 1) != 0;
-  }
-
- private:
-  void Include(size_t action, size_t other) {
-    uint64_t* own = &before_[action * words_];
-    const uint64_t* its = &before_[other * words_];
-    for (size_t w = 0; w < words_; ++w) own[w] |= its[w];
-    own[other / 64] |= uint64_t{1} << (other % 64);
-  }
-
-  const size_t words_;
-  std::vector<uint64_t> before_;  // [actions][words_]
-};
-
-absl::Status ProveAccesses(const Program& program) {
-  const size_t n = program.actions.size();
-  if (n > kMostCheckedActions) return absl::OkStatus();
-  const Precedence precedence(program);
-  std::vector<std::vector<Access>> accesses;
-  for (const Action& action : program.actions) accesses.push_back(AccessesOf(action, program));
-  const auto conflict = [&](size_t a, size_t b) {
-    for (const Access& first : accesses[a]) {
-      for (const Access& second : accesses[b]) {
-        if (Conflict(first, second)) return true;
-      }
-    }
-    return false;
-  };
-  for (size_t later = 0; later < n; ++later) {
-    for (size_t earlier = 0; earlier < later; ++earlier) {
-      if (precedence.IsBefore(earlier, later) || !conflict(earlier, later)) continue;
-      return Broken(Name(program, later), " does not wait for action ", earlier, " (",
-                    Describe(program.actions[earlier], program),
-                    "), which touches the same memory");
-    }
-  }
-  return absl::OkStatus();
-}
-
 // --- P4: the norm -------------------------------------------------------------------------------
 
 // Of the ranks that add their squares, or of one that adds none.
@@ -380,18 +262,6 @@ absl::Status ProveNorm(absl::Span<const Program> programs) {
   return absl::OkStatus();
 }
 
-absl::Status CheckReferences(const Program& program) {
-  for (size_t i = 0; i < program.actions.size(); ++i) {
-    const Action& action = program.actions[i];
-    const auto is_earlier = [&](int other) { return 0 <= other && other < static_cast<int>(i); };
-    if (!std::all_of(action.after.begin(), action.after.end(), is_earlier) ||
-        (action.backward != kNone && !is_earlier(action.backward))) {
-      return Broken(Name(program, i), " waits for what comes later");
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int64_t StepFigures::sent_total() const {
@@ -409,11 +279,6 @@ StepFigures FiguresOf(const Program& program) {
     kept -= action.frees_bytes;
   }
   return figures;
-}
-
-absl::Status ProveMemory(const Program& program) {
-  MUSTER_RETURN_IF_ERROR(CheckReferences(program));
-  return ProveAccesses(program);
 }
 
 absl::Status ProvePrograms(absl::Span<const Program> programs) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,9 +29,11 @@ StepFigures FiguresOf(const Program& program);
 
 // Shows of one program that
 //
-//   M1  every action waits for earlier ones only;
-//   M2  of two actions that touch the same memory, of which one writes it, one waits for the other
-//       (not looked at in programs of more than kMostCheckedActions).
+//   M1  every action waits for earlier ones only, and nothing for itself;
+//   M2  of two actions, or uses of units, that touch the same memory, of which one writes it, one
+//       waits for the other (not looked at in programs of more than kMostCheckedActions of both);
+//   M3  what a pass uses has been gathered and not been given up yet, what is gathered is given up
+//       once, and all of it lies within its arena.
 //
 // Errors: kFailedPrecondition: names the rank, the action and what does not hold.
 absl::Status ProveMemory(const Program& program);
@@ -45,6 +49,12 @@ absl::Status ProveMemory(const Program& program);
 //
 // Errors: as ProveMemory.
 absl::Status ProvePrograms(absl::Span<const Program> programs);
+
+// M1 of actions alone, which the others build on.
+absl::Status CheckReferences(const Program& program);
+
+// "rank 3, action 12 (NORM)"
+std::string NameOfAction(const Program& program, size_t action);
 
 inline constexpr int kMostCheckedActions = 8192;
 

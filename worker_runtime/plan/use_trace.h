@@ -12,6 +12,10 @@
 namespace muster::plan {
 
 struct UseTrace {
+  // Units, as the passes come to them; a unit may come again (tied embeddings), though not twice in a
+  // row. Empty: not known.
+  std::vector<int> forward;
+  std::vector<int> backward;
   std::vector<int> gradients;  // parameters, each once, as a backward pass finishes them
   // On the tape and beside it: what stays from the forward pass until the backward pass begins, and
   // the most that is held at any moment of both. 0: not known.

@@ -54,7 +54,21 @@ Trainer::Trainer(Runtime& runtime, TrainOptions options)
     : runtime_(runtime),
       options_(std::move(options)),
       config_(options_.plan.model),
-      console_(runtime.rank() == 0 && !options_.quiet) {}
+      console_(runtime.rank() == 0 && !options_.quiet) {
+  options_.plan.plan = CompletePlan(options_.plan.plan, runtime.local_size());
+}
+
+bool Trainer::gathers_parameters() const {
+  return options_.plan.plan.parameters.placement == Placement::kShard && runtime_.size() > 1;
+}
+
+// Of a micro-batch: its number of tokens, none of which is read.
+absl::StatusOr<Loss> Trainer::Sample(const Gpt& model, Tape& tape) const {
+  const int64_t batch = options_.plan.batch_size;
+  const absl::Span<const int32_t> tokens(nullptr, batch * config_.context);
+  return model.ComputeLoss(tape, {.tokens = tokens, .batch = batch, .sequence = config_.context},
+                           tokens);
+}
 
 absl::Status Trainer::SetUp() {
   MUSTER_RETURN_IF_ERROR(CheckAlone());
@@ -74,8 +88,10 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_RETURN_IF_ERROR(config_.Validate());
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
-  MUSTER_RETURN_IF_ERROR(
-      CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
+  if (options_.plan.plan.optimizer.placement == Placement::kReplicate) {
+    MUSTER_RETURN_IF_ERROR(
+        CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
+  }
   // What the engine will read, before it is there.
   MUSTER_RETURN_IF_ERROR(
       BatchReader::Create(*tokens_, {.rank = runtime_.rank(),
@@ -91,14 +107,10 @@ absl::Status Trainer::CheckAlone() {
 absl::Status Trainer::CheckStepFits() const {
   ParameterStore store(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
-  const int64_t batch = options_.plan.batch_size;
-  const absl::Span<const int32_t> tokens(nullptr, batch * config_.context);  // nobody reads them
   MUSTER_ASSIGN_OR_RETURN(
       const EngineMemory memory,
-      Engine::PlanMemory(store, options_.plan.plan, runtime_.size(), [&](Tape& tape, int64_t) {
-        return absl::StatusOr<Loss>(model->ComputeLoss(
-            tape, {.tokens = tokens, .batch = batch, .sequence = config_.context}, tokens));
-      }));
+      Engine::PlanMemory(store, options_.plan.plan, runtime_.size(),
+                         [&](Tape& tape, int64_t) { return Sample(*model, tape); }));
   return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
 }
 
@@ -108,7 +120,9 @@ absl::Status Trainer::BuildTogether() {
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
-  MUSTER_ASSIGN_OR_RETURN(engine_, Engine::Create(*world_, *store_, options_.plan.plan));
+  MUSTER_ASSIGN_OR_RETURN(engine_,
+                          Engine::Create(*world_, *store_, options_.plan.plan,
+                                         [this](Tape& tape) { return Sample(*model_, tape); }));
   engine_->FenceCheckpoints(runtime_.checkpoint_fence());
   return options_.resume.empty() ? absl::OkStatus() : Resume();
 }
@@ -138,9 +152,11 @@ absl::Status Trainer::CheckOptionsAgree() {
   return CheckAgreement(
       *world_,
       absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
-                   "\n--heads=", config_.heads, "\nnumber of tokens in --data=",
-                   tokens_->num_tokens(), "\n--save=", options_.save,
-                   "\n--save_every=", options_.save_every, "\n--resume=", options_.resume, "\n"));
+                   "\n--heads=", config_.heads,
+                   "\nnumber of tokens in --data=", tokens_->num_tokens(),
+                   "\n--save=", options_.save, "\n--save_every=", options_.save_every,
+                   "\n--resume=", options_.resume, "\n--quiet=", options_.quiet,
+                   "\n--sample_tokens=", options_.sample_tokens, "\n--hash=", options_.hash, "\n"));
 }
 
 absl::Status Trainer::Resume() {
@@ -194,8 +210,9 @@ absl::StatusOr<int> Trainer::Run() {
     return stop_signal;
   }
   MUSTER_RETURN_IF_ERROR(PrintSample());
-  if (options_.hash && runtime_.rank() == 0) {
-    Console(true).Print(absl::StrCat("hash=", engine_->ParameterHash(), "\n"));
+  if (options_.hash) {
+    MUSTER_ASSIGN_OR_RETURN(const std::string hash, engine_->ParameterHash());
+    if (runtime_.rank() == 0) Console(true).Print(absl::StrCat("hash=", hash, "\n"));
   }
   MUSTER_RETURN_IF_ERROR(runtime_.Finish(engine_->step()));
   return 0;
@@ -211,7 +228,7 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
                         start);
   int stop = 0;
   while (stop == 0 && engine_->step() < options_.plan.steps) {
-    const int64_t sent_before = world_->bytes_sent();
+    const int64_t sent_before = engine_->bytes_sent();
     vote.Begin(signal.received());
     MUSTER_ASSIGN_OR_RETURN(const StepResult result,
                             engine_->Step(*reader_, [&](Tape& tape, const Batch& batch) {
@@ -221,7 +238,7 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
     if (!result.skipped) history_.Add(result.step, result.loss);
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
     MUSTER_ASSIGN_OR_RETURN(stop, vote.End());
-    bytes_sent_by_steps_ += world_->bytes_sent() - sent_before;
+    bytes_sent_by_steps_ += engine_->bytes_sent() - sent_before;
     if (IsSaveDue(stop)) {
       MUSTER_RETURN_IF_ERROR(Save(/*is_last=*/stop != 0 || engine_->step() >= options_.plan.steps));
     }
@@ -296,12 +313,15 @@ int64_t Trainer::BytesSentPerStep() const {
 }
 
 absl::Status Trainer::PrintSample() {
-  if (!console_.speaks() || options_.sample_tokens == 0) return absl::OkStatus();
+  if (options_.quiet || options_.sample_tokens == 0) return absl::OkStatus();
+  // Where parameters are sharded, each token is made by all ranks together.
+  if (!console_.speaks() && !gathers_parameters()) return absl::OkStatus();
   const std::vector<int32_t> prompt = PromptOf(options_, config_.vocabulary);
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<int32_t> tokens,
       Generate(*model_, engine_->pool(), prompt,
                {.num_tokens = options_.sample_tokens, .seed = options_.plan.plan.seed}));
+  MUSTER_RETURN_IF_ERROR(engine_->EndUse());
   std::string text = PrintableIds(tokens);
   if (config_.vocabulary <= kByteVocabulary) {
     std::vector<int32_t> whole = options_.prompt.has_value() ? prompt : std::vector<int32_t>();

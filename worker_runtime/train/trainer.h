@@ -43,6 +43,7 @@ class Trainer {
   // Of SetUp.
   absl::Status CheckAlone();
   absl::Status CheckStepFits() const;
+  absl::StatusOr<Loss> Sample(const Gpt& model, Tape& tape) const;
   absl::Status BuildTogether();
   absl::Status CheckOptionsAgree();
   absl::Status Resume();
@@ -50,6 +51,8 @@ class Trainer {
   absl::Status StartReading();
   absl::Status CheckResumedModel(const std::map<std::string, std::string>& metadata) const;
   void PrintStart() const;
+
+  bool gathers_parameters() const;
 
   // Of Run.
   absl::StatusOr<int> TrainAllSteps();

@@ -67,9 +67,11 @@ std::string DescribeCommunication(const EndFacts& facts) {
 std::string DescribeMemory(const EndFacts& facts) {
   const EngineMemory& memory = facts.memory;
   std::string text = absl::StrCat(
-      "parameters ", ShortBytes(memory.parameters), ", gradients ", ShortBytes(memory.gradients),
-      ", optimizer ", ShortBytes(memory.optimizer), ", activations ",
-      ShortBytes(memory.activations_peak), "; together ", ShortBytes(memory.total()));
+      "parameters ", ShortBytes(memory.parameters),
+      memory.gathered > 0 ? absl::StrCat(", gathered ", ShortBytes(memory.gathered)) : "",
+      ", gradients ", ShortBytes(memory.gradients), ", optimizer ", ShortBytes(memory.optimizer),
+      ", activations ", ShortBytes(memory.activations_peak), "; together ",
+      ShortBytes(memory.total()));
   if (facts.resident_bytes > 0) {
     absl::StrAppend(&text, ", whole process ", ShortBytes(facts.resident_bytes));
   }

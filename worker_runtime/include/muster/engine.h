@@ -47,6 +47,7 @@ struct StepTimes {
   absl::Duration backward;  // with starting reductions
   absl::Duration wait;      // for reductions, after the backward pass: what was not hidden
   absl::Duration update;    // norm and optimizer
+  absl::Duration gather;    // of forward and backward: for parameters that were gathered
   absl::Duration total;
   // For how long at least one reduction was under way; 1 - wait / communication was hidden.
   absl::Duration communication;
@@ -67,12 +68,15 @@ struct StepResult {
 
 // Bytes on this rank.
 struct EngineMemory {
-  int64_t parameters = 0;
-  int64_t gradients = 0;  // with the partial sums of ordered mode
+  int64_t parameters = 0;  // at rest
+  int64_t gathered = 0;    // of sharded parameters, for their use
+  int64_t gradients = 0;   // with those on their way, and the partial sums of ordered mode
   int64_t optimizer = 0;
   int64_t buffers = 0;           // of collectives
   int64_t activations_peak = 0;  // reserved for the tape so far
-  int64_t total() const { return parameters + gradients + optimizer + buffers + activations_peak; }
+  int64_t total() const {
+    return parameters + gathered + gradients + optimizer + buffers + activations_peak;
+  }
 };
 
 // How a model is cut into the stages of a pipeline. Rank s * (size / stages) + r of the world is
@@ -100,18 +104,27 @@ class Engine {
   // and parameters across the ranks. `world` and `store` outlive the engine, and the store's dtype
   // is the one trained in.
   //
-  // Errors: kInvalidArgument: the plan is wrong in itself, or differs between ranks (names the rank
-  //         and the first field that differs); kUnimplemented: a placement or residency that this
-  //         version has not; the communicator's.
+  // `sample`: what one micro-batch of the largest shape does, for the order in which it uses the
+  // parameters. It is called once, on a tape of the meta device, where tensors have sizes and no
+  // elements, and of tokens only the number matters. Plans that shard gradients or parameters need it;
+  // others without it learn the order from their first step.
+  //
+  // Errors: kInvalidArgument: the plan is wrong in itself or for so many ranks, needs a sample, or
+  //         differs between ranks (names the rank and the first field that differs); kUnimplemented:
+  //         a residency or type that this version has not; those of `sample`; the communicator's.
+  using Sample = std::function<absl::StatusOr<Loss>(Tape& tape)>;
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
-                                                        Plan plan);
+                                                        Plan plan, const Sample& sample = nullptr);
   // Of one stage of a pipeline, which runs one forward, one backward. Every rank declares the whole
   // model; those parameters get memory that its stage holds. Save and Load are not for pipelines yet.
   //
   // Errors: Create's; kInvalidArgument: the cut does not fit the model or the number of ranks.
+  using StageSample =
+      std::function<absl::StatusOr<StageOutput>(Tape& tape, const Activation& received)>;
   static absl::StatusOr<std::unique_ptr<Engine>> CreateStage(Communicator& world,
                                                              ParameterStore& store, Plan plan,
-                                                             const PipelineCut& cut);
+                                                             const PipelineCut& cut,
+                                                             const StageSample& sample = nullptr);
   ~Engine();
 
   // Computes the loss of this rank's micro-batch `index` (0 .. plan.accumulation - 1) on `tape`.
@@ -179,14 +192,22 @@ class Engine {
   //   engine->FenceCheckpoints(runtime->checkpoint_fence());
   void FenceCheckpoints(CheckpointFence fence);
 
+  // That this rank sent so far, in all groups: Communicator::bytes_sent.
+  int64_t bytes_sent() const;
+
   int64_t step() const;  // steps made so far, with those that a loss scale skipped
   const Plan& plan() const;
   EngineMemory memory() const;
   // Of activations; for work between steps (generating text) that shall not take memory of its own.
   TensorPool& pool();
 
-  // SHA-256 over names and values of the parameters, 64 hex digits. Equal on all ranks.
-  std::string ParameterHash() const;
+  // After the model was used between steps, as for generating text, which every rank must do alike
+  // where parameters are sharded: gives up what was gathered. Errors: the communicator's, of the use.
+  absl::Status EndUse();
+
+  // SHA-256 over names and values of the parameters that this rank's stage holds, 64 hex digits. Equal
+  // on all ranks of it, which call it together. Errors: the communicator's.
+  absl::StatusOr<std::string> ParameterHash() const;
   // Of the plan and the table of parameters; what Create compared.
   const std::string& PlanHash() const;
 

@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -18,6 +20,8 @@
 #include "muster/tensor.h"
 
 namespace muster {
+
+class ParameterStore;
 
 struct Initializer {
   enum class Kind { kConstant, kNormal };
@@ -49,6 +53,8 @@ class Parameter {
   DType dtype() const { return dtype_; }
   int index() const { return index_; }  // in the order of declaration
   int unit() const { return unit_; }    // see ParameterStore::BeginUnit
+  // For operations, before they read its value or write its gradient: see ParameterStore::OnUse.
+  void Enter();
 
   // Memory of shape(), which stays valid while the parameter is used; the value's of dtype(). The
   // gradient may be bound later, or not at all for inference.
@@ -57,6 +63,8 @@ class Parameter {
 
   // Forgets both.
   void Unbind();
+  void UnbindValue() { value_ = Tensor(); }
+  void UnbindGradient();
 
   // It keeps its value for good, and no gradient of it is wanted: operations leave it out. Before an
   // engine is made; a plan's groups freeze by name (muster/update.h).
@@ -88,8 +96,9 @@ class Parameter {
 
  private:
   friend class ParameterStore;
-  Parameter(ParameterSpec spec, DType dtype, int index, int unit);
+  Parameter(ParameterStore& store, ParameterSpec spec, int index, int unit);
 
+  ParameterStore& store_;  // owns it
   const ParameterSpec spec_;
   const DType dtype_;
   const int index_;
@@ -124,6 +133,10 @@ class ParameterStore {
   Parameter* Find(absl::string_view name) const;
   int64_t num_elements() const;
 
+  // Calls `listener` whenever an operation is about to use a parameter; it may bind it. One at a time;
+  // null: nobody.
+  void OnUse(std::function<void(Parameter&)> listener) { on_use_ = std::move(listener); }
+
   // One flat buffer of values and one of gradients, parameters side by side in order of
   // declaration. For programs without an engine, and tests.
   void BindToOwnBuffers();
@@ -140,7 +153,9 @@ class ParameterStore {
  private:
   const DType dtype_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  friend class Parameter;
   std::vector<std::string> unit_names_;
+  std::function<void(Parameter&)> on_use_;
   std::unique_ptr<TensorPool> pool_;  // of BindToOwnBuffers
   Tensor flat_values_;
   Tensor flat_gradients_;

@@ -50,14 +50,62 @@ enum class SumMode : uint8_t {
 };
 absl::string_view ToString(SumMode mode);
 
+// When sharded parameters are gathered for the backward pass: as the unit before begins to compute
+// (most overlap, one unit more in memory), once that has computed but before its gradients are
+// reduced, or after that.
+enum class BackwardPrefetch : uint8_t { kPre, kPost, kNone };
+absl::string_view ToString(BackwardPrefetch prefetch);
+
+// How sharded parameters are gathered for their use, unit by unit, and for how long. Of parameters
+// that are replicated nothing here counts.
+struct GatherPlan {
+  static constexpr int64_t kNoLimit = int64_t{1} << 48;
+
+  // Whether what was gathered for the forward pass is given up after it, and gathered again for the
+  // backward pass.
+  bool reshard_after_forward = false;
+  // Ranks, neighbours, that keep the parameters sharded among themselves from their first use in a
+  // step until the update, so that later uses gather from them. 0: only the shard group does.
+  int64_t secondary_ranks = 0;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  // Gathered ahead of their use are at most so many units, and further ones only while they have
+  // fewer elements.
+  int64_t prefetch_units = 1;
+  int64_t prefetch_elements = kNoLimit;
+  // Gathered at once are at most so many elements.
+  int64_t max_live_elements = kNoLimit;
+  // What is used again within so many elements of other units stays.
+  int64_t max_reuse_distance = 0;
+  // Units of at most so many elements are held whole, in the order of declaration, up to so many in
+  // all.
+  int64_t persistence_threshold = 0;
+  int64_t persistence_total = kNoLimit;
+  friend bool operator==(const GatherPlan&, const GatherPlan&) = default;
+};
+
+// When sharded gradients are reduced: with each micro-batch, whose gradients then never lie whole, or
+// once in a step, which sends less where there are several.
+enum class GradientReduction : uint8_t {
+  kChosen,  // once if the step then still fits memory_bytes_max, else with each
+  kEachMicroBatch,
+  kOnce,
+};
+absl::string_view ToString(GradientReduction reduction);
+
 struct Plan {
+  // For `shard_ranks`: those of one node, which CompletePlan puts in its place.
+  static constexpr int64_t kRanksOfNode = -1;
+
   std::string preset = "ddp";
   StatePlan parameters;
   StatePlan gradients;
   StatePlan optimizer;
-  // Whether parameters gathered for the forward pass are dropped after it and gathered again for
-  // the backward pass. Of sharded parameters only.
-  bool reshard_after_forward = false;
+  // What is sharded is sharded over so many ranks, neighbours, and replicated over such groups.
+  // 0: over all that train the same parameters.
+  int64_t shard_ranks = 0;
+  GatherPlan gathering;
+  GradientReduction gradient_reduction = GradientReduction::kChosen;
+  int64_t memory_bytes_max = 0;  // of a rank; 0: not known
 
   SumMode mode = SumMode::kFast;
   int64_t accumulation = 1;  // micro-batches per rank and step
@@ -89,6 +137,9 @@ struct Plan {
 absl::StatusOr<Plan> PlanPreset(absl::string_view name);
 // Those of this version, each under one name.
 std::vector<std::string> PlanPresetNames();
+
+// Puts `ranks_of_node` where the plan says "the ranks of a node".
+Plan CompletePlan(Plan plan, int64_t ranks_of_node);
 
 // Every field as text, in one order, numbers exact: equal lists mean equal plans. What the engine
 // hashes and compares, and what `muster plan` prints first.

@@ -109,6 +109,14 @@ class Tape {
   // --- for operations
   // -----------------------------------------------------------------------------------------------
 
+  // The value of a parameter, which is there from now until the next use of another unit: a plan may
+  // keep it sharded else. In forward passes operations read parameters through this; in their gradient
+  // functions what they recorded as weights is there.
+  const Tensor& Use(Parameter& parameter) {
+    parameter.Enter();
+    return parameter.value();
+  }
+
   // Records the operation that made `output` and returns it as an activation.
   //
   // input_gradient(tape, dy) hands on the gradients of the operation's inputs (AddGradient,

@@ -45,7 +45,7 @@ Outcome TrainRank(Communicator& world, const Plan& plan) {
   for (; outcome.status.ok() && step < 4; ++step)
     outcome.status = (*engine)->Step(forward).status();
   if (!outcome.status.ok()) return outcome;
-  outcome.hash = (*engine)->ParameterHash();
+  outcome.hash = (*engine)->ParameterHash().value_or("none");
   outcome.memory = (*engine)->memory();
   return outcome;
 }

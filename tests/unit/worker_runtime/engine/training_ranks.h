@@ -1,6 +1,11 @@
 // A small model trained by the ranks of a loopback group, each a thread: for tests of the engine.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +19,7 @@
 #include "muster/gpt.h"
 #include "muster/rng.h"
 #include "proto/base/status_macros.h"
+#include "tests/support/status_matchers.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
 
 namespace muster::testing {
@@ -52,7 +58,8 @@ class SmallTraining {
     auto training = std::unique_ptr<SmallTraining>(new SmallTraining(world, dtype));
     MUSTER_ASSIGN_OR_RETURN(training->gpt_, Gpt::Create(kSmallGpt, training->store_));
     MUSTER_ASSIGN_OR_RETURN(training->engine_,
-                            Engine::Create(world, training->store_, std::move(plan)));
+                            Engine::Create(world, training->store_, std::move(plan),
+                                           [&](Tape& tape) { return training->Sample(tape); }));
     return training;
   }
 
@@ -69,20 +76,14 @@ class SmallTraining {
     return engine_->Step([&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
       MUSTER_RETURN_IF_ERROR(before_forward(index));
       batch = std::make_unique<SmallBatch>(engine_->step(), world_.rank() * accumulation + index);
-      Activation x = gpt_->embedding().Forward(tape, batch->tokens());
-      for (const auto& block : gpt_->blocks()) {
-        x = block->Forward(tape, x);
-        const int slot = x.slot;
-        x = tape.Record(
-            x.value, {},
-            [this, slot](Tape& replay, const Tensor& dy) {
-              within_backward();
-              replay.AddGradient(slot, dy);
-            },
-            NoGradientFunction());
-      }
-      return CrossEntropy(tape, gpt_->Head(tape, x), batch->targets);
+      return LossOf(tape, *batch);
     });
+  }
+
+  // What a micro-batch does, for the engine to see.
+  absl::StatusOr<Loss> Sample(Tape& tape) {
+    const SmallBatch batch(0, 0);
+    return LossOf(tape, batch);
   }
 
   // The loss of the micro-batches that the next step takes.
@@ -108,6 +109,22 @@ class SmallTraining {
   ParameterStore& store() { return store_; }
 
  private:
+  Loss LossOf(Tape& tape, const SmallBatch& batch) {
+    Activation x = gpt_->embedding().Forward(tape, batch.tokens());
+    for (const auto& block : gpt_->blocks()) {
+      x = block->Forward(tape, x);
+      const int slot = x.slot;
+      x = tape.Record(
+          x.value, {},
+          [this, slot](Tape& replay, const Tensor& dy) {
+            within_backward();
+            replay.AddGradient(slot, dy);
+          },
+          NoGradientFunction());
+    }
+    return CrossEntropy(tape, gpt_->Head(tape, x), batch.targets);
+  }
+
   SmallTraining(Communicator& world, DType dtype) : world_(world), store_(dtype) {}
 
   Communicator& world_;
@@ -127,6 +144,66 @@ std::vector<Result> OnRanks(int size, const std::function<Result(Communicator& w
   }
   for (std::thread& thread : threads) thread.join();
   return results;
+}
+
+inline Plan SmallPlan(SumMode mode, int64_t accumulation) {
+  Plan plan;
+  plan.mode = mode;
+  plan.accumulation = accumulation;
+  plan.learning_rate = {.peak = 3e-3};
+  return plan;
+}
+
+// The placements of a preset; groups of half of the ranks where it has groups, and gathering that does
+// something with a model as small.
+inline Plan Under(const std::string& preset, Plan plan, int ranks) {
+  const Plan from = CompletePlan(*PlanPreset(preset), std::max(1, ranks / 2));
+  plan.preset = from.preset;
+  plan.parameters = from.parameters;
+  plan.gradients = from.gradients;
+  plan.optimizer = from.optimizer;
+  plan.shard_ranks = from.shard_ranks;
+  plan.gathering = from.gathering;
+  plan.gathering.persistence_threshold =
+      std::min<int64_t>(from.gathering.persistence_threshold, 1024);
+  plan.gathering.max_reuse_distance = std::min<int64_t>(from.gathering.max_reuse_distance, 15'000);
+  return plan;
+}
+
+struct Outcome {
+  absl::Status status;
+  std::vector<double> losses;
+  std::string hash;
+};
+
+inline Outcome TrainRank(Communicator& world, const Plan& plan, int steps, DType dtype) {
+  Outcome outcome;
+  auto training = SmallTraining::Create(world, plan, dtype);
+  if (!training.ok()) return {training.status()};
+  const auto losses = (*training)->Steps(steps);
+  if (!losses.ok()) return {losses.status()};
+  return {absl::OkStatus(), *losses, (*training)->engine().ParameterHash().value_or("none")};
+}
+
+// All ranks end alike; returns what they share.
+inline Outcome Train(int size, const Plan& plan, int steps, DType dtype = DType::kF32) {
+  const auto outcomes = OnRanks<Outcome>(
+      size, [&](Communicator& world) { return TrainRank(world, plan, steps, dtype); });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.status, IsOk());
+    EXPECT_EQ(outcome.hash, outcomes[0].hash);
+    EXPECT_EQ(outcome.losses, outcomes[0].losses);
+  }
+  return outcomes[0];
+}
+
+inline double LargestRelativeDifference(const std::vector<double>& a,
+                                        const std::vector<double>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  }
+  return largest;
 }
 
 }  // namespace muster::testing

@@ -218,7 +218,7 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
   ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu");
   ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");
   ExpectRefused({"--plan=dpp"},
-                "--plan=dpp: 'dpp' is not a known plan; expected ddp, zero-1; did you mean ddp?");
+                "--plan=dpp: 'dpp' is not a known plan; expected ddp, zero-1, zero-2, zero-3");
 }
 
 TEST(PlanOptions, RefuseValuesOutOfRangeByTheFlag) {
@@ -248,10 +248,38 @@ TEST(PlanOptions, RefuseALowestRateThatIsNeverReached) {
   ExpectRefused({"--min_lr=1", "--schedule=linear"}, "--min_lr must be between 0 and the peak");
 }
 
+TEST(PlanOptions, OfShardingReachTheirFields) {
+  const absl::StatusOr<PlanOptions> options =
+      Parse({"--plan=fsdp:full_shard", "--shard_ranks=4", "--reshard_after_forward=2",
+             "--backward_prefetch=BACKWARD_POST", "--prefetch_units=3",
+             "--stage3_prefetch_bucket_size=1000", "--stage3_max_live_parameters=2000",
+             "--stage3_max_reuse_distance=3000", "--stage3_param_persistence_threshold=40",
+             "--stage3_model_persistence_threshold=50", "--gradient_reduction=once",
+             "--memory_limit=1.5"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->plan.preset, "full-shard");
+  EXPECT_EQ(options->plan.shard_ranks, 4);
+  EXPECT_EQ(options->plan.gathering, (GatherPlan{.reshard_after_forward = true,
+                                                 .secondary_ranks = 2,
+                                                 .backward_prefetch = BackwardPrefetch::kPost,
+                                                 .prefetch_units = 3,
+                                                 .prefetch_elements = 1000,
+                                                 .max_live_elements = 2000,
+                                                 .max_reuse_distance = 3000,
+                                                 .persistence_threshold = 40,
+                                                 .persistence_total = 50}));
+  EXPECT_EQ(options->plan.gradient_reduction, GradientReduction::kOnce);
+  EXPECT_EQ(options->plan.memory_bytes_max, 3 << 29);
+  ExpectRefused({"--plan=fsdp", "--reshard_after_forward=perhaps"},
+                "expected true, false or a number");
+  ExpectRefused({"--plan=fsdp", "--backward_prefetch=later"}, "pre");
+  ExpectRefused({"--plan=ddp", "--reshard_after_forward=true"},
+                "reshard_after_forward must be false");
+}
+
 TEST(PlanOptions, SayWhatIsOfALaterVersionByName) {
-  for (const char* arg :
-       {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--plan=zero-2", "--deepspeed=ds.json",
-        "--accelerate=a.yaml", "--ilab=i.yaml", "--mesh=dp2"}) {
+  for (const char* arg : {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--deepspeed=ds.json",
+                          "--accelerate=a.yaml", "--ilab=i.yaml", "--mesh=dp2"}) {
     EXPECT_THAT(Parse({arg}),
                 StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(absl::StrCat(arg, ": "))));
   }

@@ -180,7 +180,12 @@ TEST(RankThatNeedsMost, HoldsTheMostPartialSums) {
   plan.mode = SumMode::kOrdered;
   plan.accumulation = 3;
   // Of 9 leaves: (0+1), 2 | 3, (4+5) | (6+7), 8.
-  const int rank = RankThatNeedsMost(plan, {.replicas = 3});
+  const Job job({.replicas = 3}, {.accumulation = 3, .ordered = true});
+  const int rank = RankThatNeedsMost({.plan = plan,
+                                      .parameters = job.parameters,
+                                      .types = {},
+                                      .mesh = job.mesh,
+                                      .stages = job.stages});
   for (int other = 0; other < 3; ++other) {
     EXPECT_GE(OrderedPartialSums(rank, 3, 3), OrderedPartialSums(other, 3, 3));
   }

@@ -31,6 +31,10 @@ std::string PageOf(PlanPageInput input) {
   EXPECT_THAT(Gpt::Create(input.options.model, store), IsOk());
   input.parameters = engine::InfoOf(store);
   input.trace = AssumedTrace(static_cast<int>(input.parameters.size()));
+  for (int unit = 0; unit <= input.parameters.back().unit; ++unit) {
+    input.trace.forward.push_back(unit);
+    input.trace.backward.insert(input.trace.backward.begin(), unit);
+  }
   input.trace.kept_bytes = 300;
   input.trace.peak_bytes = 1000;
   absl::StatusOr<std::string> page = FormatPlanPage(input);
@@ -114,6 +118,21 @@ TEST(FormatPlanPage, ShowsWhatGatheringSendsWhereTheOptimizerIsSharded) {
   const std::string page = PageOf(input);
   EXPECT_THAT(page, HasSubstr("\n parameters 20.7 MiB"));
   EXPECT_THAT(page, HasSubstr("\n norms of blocks "));
+}
+
+TEST(FormatPlanPage, ShowsHowParametersAreGatheredAndWhenGradientsAreReduced) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan = *PlanPreset("fsdp");
+  input.options.plan.accumulation = 5;
+  const std::string page = PageOf(input);
+  EXPECT_THAT(page, HasSubstr("gathering of parameters:\n units at rest as shards 8 of 8\n"));
+  EXPECT_THAT(page, HasSubstr("elements at once, at most "));
+  EXPECT_THAT(page, HasSubstr("\n gathered parameters "));
+  EXPECT_THAT(page, HasSubstr(" sent <- chosen\n once, held whole before "));
+  // Enough for anything: then it sends less.
+  input.options.plan.memory_bytes_max = int64_t{1} << 40;
+  EXPECT_THAT(PageOf(input), HasSubstr("once, held whole before"));
+  EXPECT_THAT(PageOf(input), HasSubstr("sent <- chosen\n\nbuckets"));
 }
 
 TEST(FormatPlanPage, RefusesMoreTokensThanItCanCount) {

@@ -97,10 +97,23 @@ TEST(PlanValidate, RefusesOptimizerStateThatOutlivesTheShardItUpdates) {
                 "optimizer.placement must be shard where the gradients are sharded");
   ExpectRefused([](Plan& p) { p.parameters.placement = Placement::kShard; },
                 "optimizer.placement must be shard where the parameters are sharded");
+  ExpectRefused([](Plan& p) { p.parameters.placement = p.optimizer.placement = Placement::kShard; },
+                "gradients.placement must be shard where the parameters are sharded");
+}
+
+TEST(PlanValidate, RefusesSecondaryShardsOfWhatIsNotGivenUp) {
+  ExpectRefused([](Plan& p) { p.gathering.secondary_ranks = 2; },
+                "gathering.secondary_ranks must be 0 unless");
+}
+
+TEST(CompletePlan, PutsTheRanksOfANodeWhereThePlanSaysSo) {
+  const Plan plan = CompletePlan(*PlanPreset("hybrid_shard"), 4);
+  EXPECT_EQ(plan.shard_ranks, 4);
+  EXPECT_EQ(CompletePlan(*PlanPreset("fsdp"), 4), *PlanPreset("fsdp"));
 }
 
 TEST(PlanValidate, RefusesToGatherAgainWhatIsNotSharded) {
-  ExpectRefused([](Plan& p) { p.reshard_after_forward = true; },
+  ExpectRefused([](Plan& p) { p.gathering.reshard_after_forward = true; },
                 "reshard_after_forward must be false");
 }
 
@@ -120,7 +133,7 @@ TEST(PlanValidate, AcceptsEveryRowOfTheTableOfStrategies) {
                   p.parameters.placement = row.parameters;
                   p.gradients.placement = row.gradients;
                   p.optimizer.placement = row.optimizer;
-                  p.reshard_after_forward = row.reshard_after_forward;
+                  p.gathering.reshard_after_forward = row.reshard_after_forward;
                 }).Validate(),
                 IsOk());
   }
@@ -176,7 +189,20 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.gradients.residency = Residency::kNvme; },
       [](Plan& p) { p.optimizer.placement = Placement::kShard; },
       [](Plan& p) { p.optimizer.residency = Residency::kCpu; },
-      [](Plan& p) { p.reshard_after_forward = true; },
+      [](Plan& p) { p.shard_ranks = 2; },
+      [](Plan& p) { p.gathering.reshard_after_forward = true; },
+      [](Plan& p) { p.gathering.secondary_ranks = 2; },
+      [](Plan& p) { p.gathering.backward_prefetch = BackwardPrefetch::kPost; },
+      [](Plan& p) { p.gathering.prefetch_units = 2; },
+      [](Plan& p) { p.gathering.prefetch_elements = 2; },
+      [](Plan& p) { p.gathering.max_live_elements = 2; },
+      [](Plan& p) { p.gathering.max_reuse_distance = 2; },
+      [](Plan& p) { p.gathering.persistence_threshold = 2; },
+      [](Plan& p) { p.gathering.persistence_total = 2; },
+      [](Plan& p) { p.gradient_reduction = GradientReduction::kOnce; },
+      [](Plan& p) { p.memory_bytes_max = 1; },
+      [](Plan& p) { p.gradients.dtype = DType::kF32; },
+      [](Plan& p) { p.optimizer.dtype = DType::kF32; },
       [](Plan& p) { p.mode = SumMode::kOrdered; },
       [](Plan& p) { p.accumulation = 2; },
       [](Plan& p) { p.bucket_bytes_max += 1; },

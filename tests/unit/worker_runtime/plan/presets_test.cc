@@ -20,7 +20,7 @@ TEST(PlanPreset, IsReplicatedThroughoutForDdp) {
   for (const StatePlan& state : {plan->parameters, plan->gradients, plan->optimizer}) {
     EXPECT_EQ(state, (StatePlan{Placement::kReplicate, Residency::kDevice}));
   }
-  EXPECT_FALSE(plan->reshard_after_forward);
+  EXPECT_FALSE(plan->gathering.reshard_after_forward);
 }
 
 TEST(PlanPreset, IsTheSamePlanUnderEachOfItsNames) {
@@ -50,14 +50,45 @@ TEST(PlanPreset, OffersOnlyNamesThatItTakesAndThatAreValid) {
   }
 }
 
-TEST(PlanPreset, SaysThatANameOfALaterVersionIsNotThereYet) {
-  for (const char* name : {"ZeRO-2", "zero3", "fsdp", "FULL_SHARD", "shard_grad_op", "hybrid_shard",
-                           "_HYBRID_SHARD_ZERO2", "hsdp", "mics"}) {
-    EXPECT_THAT(PlanPreset(name),
-                StatusIs(absl::StatusCode::kUnimplemented,
-                         AllOf(HasSubstr("not in this version"), HasSubstr("ddp"))))
-        << name;
+// Source: the table of placements that the peers' documentation agrees on.
+TEST(PlanPreset, ShardsWhatThePeersShardUnderTheirNames) {
+  struct Row {
+    const char* name;
+    bool parameters, gradients, optimizer, reshard, hybrid;
+  };
+  for (const Row& row : {Row{"ZeRO-2", false, true, true, false, false},
+                         {"zero3", true, true, true, true, false},
+                         {"fsdp", true, true, true, true, false},
+                         {"FULL_SHARD", true, true, true, true, false},
+                         {"fsdp:full_shard", true, true, true, true, false},
+                         {"fsdp2", true, true, true, true, false},
+                         {"SHARD_GRAD_OP", true, true, true, false, false},
+                         {"fsdp:no_shard", false, false, false, false, false},
+                         {"HYBRID_SHARD", true, true, true, true, true},
+                         {"hsdp", true, true, true, true, true},
+                         {"_HYBRID_SHARD_ZERO2", true, true, true, false, true},
+                         {"mics", true, true, true, true, true},
+                         {"hpz", true, true, true, true, false}}) {
+    const absl::StatusOr<Plan> plan = PlanPreset(row.name);
+    ASSERT_THAT(plan, IsOk()) << row.name;
+    const auto is_sharded = [](const StatePlan& state) {
+      return state.placement == Placement::kShard;
+    };
+    EXPECT_EQ(is_sharded(plan->parameters), row.parameters) << row.name;
+    EXPECT_EQ(is_sharded(plan->gradients), row.gradients) << row.name;
+    EXPECT_EQ(is_sharded(plan->optimizer), row.optimizer) << row.name;
+    EXPECT_EQ(plan->gathering.reshard_after_forward, row.reshard) << row.name;
+    EXPECT_EQ(plan->shard_ranks == Plan::kRanksOfNode, row.hybrid) << row.name;
   }
+}
+
+// Source: DeepSpeed's configuration, "ZeRO Optimizations": the defaults of its stage3 keys.
+TEST(PlanPreset, GathersForZeroThreeAsDeepSpeedDoes) {
+  const GatherPlan gathering = PlanPreset("zero-3")->gathering;
+  EXPECT_EQ(gathering.prefetch_elements, 50'000'000);
+  EXPECT_EQ(gathering.max_live_elements, 1'000'000'000);
+  EXPECT_EQ(gathering.max_reuse_distance, 1'000'000'000);
+  EXPECT_EQ(gathering.persistence_threshold, 100'000);
 }
 
 TEST(PlanPreset, NamesTheNearestOfAnUnknownName) {

@@ -1,6 +1,7 @@
 // A small model whose programs are compiled: for tests of programs and of what carries them out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ struct JobOptions {
   int64_t bucket_blocks = 3;
   bool tied = false;  // the last stage borrows the first parameter
   DType dtype = DType::kF32;
+  std::string preset;  // its placements and gathering, for `sharded`
+  int64_t shard_ranks = 0;
+  int64_t secondary_ranks = 0;
 };
 
 // Six units of two parameters; the second fills a block, the first none.
@@ -37,6 +41,18 @@ struct Job {
     plan.bucket_bytes_max = options.bucket_blocks * kBlockElements * 4;
     plan.first_bucket_bytes = kBlockElements * 4;
     if (options.sharded) plan.optimizer.placement = Placement::kShard;
+    if (!options.preset.empty()) {
+      const Plan preset = *PlanPreset(options.preset);
+      plan.preset = preset.preset;
+      plan.parameters = preset.parameters;
+      plan.gradients = preset.gradients;
+      plan.optimizer = preset.optimizer;
+      plan.gathering = preset.gathering;
+      plan.gathering.persistence_threshold = std::min<int64_t>(
+          plan.gathering.persistence_threshold, kBlockElements);  // the smaller units
+      plan.gathering.secondary_ranks = options.secondary_ranks;
+      plan.shard_ranks = options.shard_ranks;
+    }
     const BlockLayout layout = PlanBlockLayout(parameters);
     UseTrace trace = AssumedTrace(static_cast<int>(parameters.size()));
     trace.kept_bytes = kKeptBytes;
@@ -46,6 +62,15 @@ struct Job {
       info.blocks.begin = layout.units[6 * stage / mesh.stages].begin;
       info.blocks.end = layout.units[6 * (stage + 1) / mesh.stages - 1].end;
       info.received_bytes = 256;
+      for (int unit = 6 * stage / mesh.stages; unit < 6 * (stage + 1) / mesh.stages; ++unit) {
+        info.trace.forward.push_back(unit);
+      }
+      info.trace.backward.assign(info.trace.forward.rbegin(), info.trace.forward.rend());
+      // The first unit comes again, as a table that the head uses.
+      if (mesh.stages == 1) {
+        info.trace.forward.push_back(0);
+        info.trace.backward.insert(info.trace.backward.begin(), 0);
+      }
       if (options.tied && stage > 0 && stage + 1 == mesh.stages) info.borrowed = {0};
       stages.push_back(std::move(info));
     }

@@ -67,6 +67,80 @@ TEST(ProvePrograms, HoldsForPipelinesWithReplicasInEachStage) {
   }
 }
 
+// Of n ranks: those that divide it.
+std::vector<int64_t> Divisors(int64_t n) {
+  std::vector<int64_t> all;
+  for (int64_t d = 2; d < n; ++d) {
+    if (n % d == 0) all.push_back(d);
+  }
+  return all;
+}
+
+TEST(ProvePrograms, HoldsForEveryPresetThatShardsMoreOnOneToSixtyFourRanks) {
+  for (int ranks = 1; ranks <= 64; ranks += ranks < 9 ? 1 : 5) {
+    for (const std::string& preset : PlanPresetNames()) {
+      for (const bool ordered : {false, true}) {
+        for (const int64_t accumulation : {1, 2}) {
+          JobOptions options = {.accumulation = accumulation, .ordered = ordered, .preset = preset};
+          const std::vector<int64_t> divisors = Divisors(ranks);
+          const Plan plan = *PlanPreset(preset);
+          const int64_t some = divisors.empty() ? ranks : divisors[divisors.size() / 2];
+          if (plan.shard_ranks != 0) options.shard_ranks = some;
+          if (plan.gathering.secondary_ranks != 0) options.secondary_ranks = some;
+          EXPECT_THAT(Prove(Job({.replicas = ranks}, options).Programs()), IsOk())
+              << preset << ", " << ranks << " ranks, groups of " << some << ", ordered " << ordered
+              << ", accumulation " << accumulation;
+        }
+      }
+    }
+  }
+}
+
+TEST(ProvePrograms, HoldsForPipelinesThatShardWithinTheirStages) {
+  for (const std::string& preset : PlanPresetNames()) {
+    for (const int stages : {2, 3}) {
+      for (const int replicas : {2, 4}) {
+        for (const bool tied : {false, true}) {
+          JobOptions options = {.accumulation = 3, .tied = tied, .preset = preset};
+          if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 2;
+          const Job job({.stages = stages, .replicas = replicas}, options);
+          EXPECT_THAT(Prove(job.Programs()), IsOk())
+              << preset << ", " << stages << " stages of " << replicas << ", tied " << tied;
+        }
+      }
+    }
+  }
+}
+
+TEST(ProvePrograms, HoldsForEveryWayToPrefetchAndToKeep) {
+  int num_proven = 0;
+  for (const BackwardPrefetch prefetch :
+       {BackwardPrefetch::kPre, BackwardPrefetch::kPost, BackwardPrefetch::kNone}) {
+    for (const bool reshard : {false, true}) {
+      for (const int64_t units : {0, 1, 3}) {
+        for (const int64_t live :
+             {int64_t{2} * kBlockElements, 3 * kBlockElements, GatherPlan::kNoLimit}) {
+          for (const int64_t reuse : {int64_t{0}, 4 * kBlockElements}) {
+            for (const bool overlap : {false, true}) {
+              Job job({.replicas = 3}, {.accumulation = 2, .overlap = overlap, .preset = "fsdp"});
+              job.plan.gathering = {.reshard_after_forward = reshard,
+                                    .backward_prefetch = prefetch,
+                                    .prefetch_units = units,
+                                    .max_live_elements = live,
+                                    .max_reuse_distance = reuse};
+              const std::vector<Program> programs = job.Programs();
+              EXPECT_THAT(Prove(programs), IsOk()) << Describe(programs[0]);
+              EXPECT_LE(programs[0].live_elements, live);
+              ++num_proven;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(num_proven, 3 * 2 * 3 * 3 * 2 * 2);
+}
+
 // --- what is found ------------------------------------------------------------------------------
 
 TEST(ProvePrograms, FindsAWaitThatWasDropped) {
@@ -156,6 +230,53 @@ TEST(ProvePrograms, FindsAParameterShardThatIsNeverGathered) {
   std::vector<Action>& actions = programs[0].actions;
   actions.erase(actions.begin() + Find(programs[0], ActionKind::kUnshard));
   EXPECT_FALSE(Prove(programs).ok());
+}
+
+TEST(ProvePrograms, FindsAReshardThatIsMissing) {
+  const std::vector<Program> whole = Job({.replicas = 2}, {.preset = "fsdp"}).Programs();
+  int num_dropped = 0;
+  for (size_t i = 0; i < whole[0].actions.size(); ++i) {
+    if (whole[0].actions[i].kind != ActionKind::kReshard) continue;
+    std::vector<Program> programs = whole;
+    // Left where it is, so that others are numbered as before, but it gives up nothing.
+    programs[0].actions[i].kind = ActionKind::kClip;
+    EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("rank 0"))) << i;
+    ++num_dropped;
+  }
+  EXPECT_GT(num_dropped, 5);
+}
+
+// What gathers, waits for the memory, or is waited for: none may be forgotten.
+TEST(ProvePrograms, FindsEveryWaitOfAUseThatWasDropped) {
+  Job job({.replicas = 2}, {.accumulation = 2, .preset = "fsdp"});
+  job.plan.gathering.prefetch_units = 2;
+  const std::vector<Program> whole = job.Programs();
+  int num_dropped = 0;
+  const auto expect_broken = [&](const std::vector<Program>& programs, size_t i) {
+    ++num_dropped;
+    EXPECT_FALSE(Prove(programs).ok()) << NameOfAction(whole[0], i);
+  };
+  for (size_t i = 0; i < whole[0].actions.size(); ++i) {
+    const Action& action = whole[0].actions[i];
+    for (size_t e = 0; e < action.entries.size(); ++e) {
+      std::vector<Program> programs = whole;
+      programs[0].actions[i].entries[e].unshard = kNone;
+      expect_broken(programs, i);
+      for (size_t w = 0; w < action.entries[e].waits.size(); ++w) {
+        programs = whole;
+        std::vector<int>& waits = programs[0].actions[i].entries[e].waits;
+        waits.erase(waits.begin() + static_cast<int64_t>(w));
+        expect_broken(programs, i);
+      }
+    }
+    const bool moves = action.kind == ActionKind::kUnshard || action.kind == ActionKind::kReduce;
+    if (moves && action.at.pass != kNone && action.kind == ActionKind::kReduce) {
+      std::vector<Program> programs = whole;
+      programs[0].actions[i].at = {};
+      expect_broken(programs, i);
+    }
+  }
+  EXPECT_GT(num_dropped, 30);
 }
 
 TEST(ProvePrograms, FindsAGradientThatCountsTwiceInTheNorm) {

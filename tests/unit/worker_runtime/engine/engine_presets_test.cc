@@ -1,0 +1,299 @@
+// What holds for every preset: bits, numbers, bytes, memory and checkpoints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "muster/rng.h"
+#include "tests/support/files.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "tests/unit/worker_runtime/engine/watched_communicator.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/prove_program.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(EveryPreset, GivesTheSameBitsInOrderedModeOnOneToEightRanks) {
+  const std::string expected = Train(1, SmallPlan(SumMode::kOrdered, 8), 20).hash;
+  for (const std::string& preset : PlanPresetNames()) {
+    for (const int ranks : {1, 2, 4, 8}) {
+      Plan plan = SmallPlan(SumMode::kOrdered, 8 / ranks);
+      plan = Under(preset, plan, ranks);
+      EXPECT_EQ(Train(ranks, plan, 20).hash, expected) << preset << " on " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(EveryPreset, StaysWithinOneHundredThousandthOfOneProcess) {
+  const Outcome one = Train(1, SmallPlan(SumMode::kFast, 6), 40);
+  for (const std::string& preset : PlanPresetNames()) {
+    Plan plan = SmallPlan(SumMode::kFast, 3);
+    plan = Under(preset, plan, 2);
+    plan.bucket_bytes_max = 20'000;
+    EXPECT_LE(LargestRelativeDifference(Train(2, plan, 40).losses, one.losses), 1e-5) << preset;
+  }
+}
+
+// Settings of buckets, gathering and overlap, drawn at random.
+Plan Drawn(const Rng& rng, int draw, int ranks) {
+  const std::vector<std::string> presets = PlanPresetNames();
+  Plan plan = Under(presets[draw % presets.size()], SmallPlan(SumMode::kOrdered, 4 / ranks), ranks);
+  plan.bucket_bytes_max = 256 + rng.Below(60'000, draw, 0);
+  plan.first_bucket_bytes = 256 + rng.Below(20'000, draw, 1);
+  plan.overlap = draw % 5 != 0;
+  GatherPlan& gathering = plan.gathering;
+  const std::vector<BackwardPrefetch> prefetches = {BackwardPrefetch::kPre, BackwardPrefetch::kPost,
+                                                    BackwardPrefetch::kNone};
+  gathering.backward_prefetch = prefetches[rng.Below(3, draw, 2)];
+  gathering.prefetch_units = static_cast<int64_t>(rng.Below(4, draw, 3));
+  gathering.prefetch_elements = static_cast<int64_t>(rng.Below(40'000, draw, 4));
+  gathering.max_live_elements = 14'000 + static_cast<int64_t>(rng.Below(30'000, draw, 5));
+  gathering.max_reuse_distance = static_cast<int64_t>(rng.Below(30'000, draw, 6));
+  gathering.persistence_threshold = static_cast<int64_t>(rng.Below(3'000, draw, 7));
+  return plan;
+}
+
+// Ranks that fall behind at random, before each collective and before and within passes, change the
+// timing of everything but no bit.
+TEST(EveryPreset, GivesTheSameBitsForTwoHundredSettingsUnderRandomDelays) {
+  const std::string expected = Train(1, SmallPlan(SumMode::kOrdered, 4), 4).hash;
+  const Rng rng(5, "engine_presets_test settings");
+  for (int draw = 0; draw < 200; ++draw) {
+    const int ranks = draw % 2 == 0 ? 4 : 2;
+    const Plan plan = Drawn(rng, draw, ranks);
+    const auto hashes = OnRanks<std::string>(ranks, [&](Communicator& world) {
+      uint64_t delays = 2;
+      const auto delay = [&] {
+        const uint64_t micros = rng.Below(300, draw, 10 * delays++ + world.rank());
+        std::this_thread::sleep_for(std::chrono::microseconds(micros));
+      };
+      WatchedCommunicator delaying(world, [&](int64_t) { delay(); });
+      auto training = SmallTraining::Create(delaying, plan);
+      if (!training.ok()) return training.status().ToString();
+      (*training)->before_forward = [&](int64_t) {
+        delay();
+        return absl::OkStatus();
+      };
+      (*training)->within_backward = delay;
+      const auto losses = (*training)->Steps(4);
+      if (!losses.ok()) return losses.status().ToString();
+      return (*training)->engine().ParameterHash().value_or("none");
+    });
+    EXPECT_THAT(hashes, Each(expected)) << "draw " << draw << ", preset " << plan.preset;
+  }
+}
+
+// Known before the run, from the model on the meta device.
+TEST(EveryPreset, ReservesWhatItsProgramSays) {
+  for (const std::string& preset : PlanPresetNames()) {
+    for (const SumMode mode : {SumMode::kFast, SumMode::kOrdered}) {
+      Plan plan = SmallPlan(mode, 3);
+      plan = Under(preset, plan, 2);
+      EngineMemory planned;
+      const auto taken = OnRanks<EngineMemory>(2, [&](Communicator& world) {
+        ParameterStore store;
+        const auto gpt = Gpt::Create(kSmallGpt, store);
+        std::unique_ptr<SmallBatch> batch;
+        const auto forward = [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
+          batch = std::make_unique<SmallBatch>(0, 3 * world.rank() + index);
+          return (*gpt)->ComputeLoss(tape, batch->tokens(), batch->targets);
+        };
+        const auto memory = Engine::PlanMemory(store, plan, world.size(), forward);
+        EXPECT_THAT(memory, IsOk());
+        if (world.rank() == 0) planned = *memory;
+        auto engine =
+            Engine::Create(world, store, plan, [&](Tape& tape) { return forward(tape, 0); });
+        for (int step = 0; step < 2; ++step) EXPECT_THAT((*engine)->Step(forward), IsOk());
+        return (*engine)->memory();
+      });
+      EXPECT_EQ(std::max(taken[0].total(), taken[1].total()), planned.total());
+      for (const EngineMemory& memory : taken) {
+        EXPECT_LE(memory.total(), planned.total());
+        EXPECT_EQ(memory.gathered, planned.gathered);
+        EXPECT_EQ(memory.activations_peak, planned.activations_peak);
+      }
+    }
+  }
+}
+
+// In both directions, and onto other numbers of ranks.
+TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) {
+  const std::string whole = Train(4, SmallPlan(SumMode::kOrdered, 1), 6).hash;
+  const auto train = [](const std::string& preset, int ranks, const std::string& directory,
+                        bool loads, int steps) {
+    return OnRanks<std::string>(ranks, [&](Communicator& world) {
+      const Plan plan = Under(preset, SmallPlan(SumMode::kOrdered, 4 / ranks), ranks);
+      auto training = SmallTraining::Create(world, plan);
+      if (!training.ok()) return training.status().ToString();
+      Engine& engine = (*training)->engine();
+      if (loads) {
+        EXPECT_THAT(engine.Load(directory), IsOk()) << preset;
+      }
+      EXPECT_THAT((*training)->Steps(steps), IsOk());
+      if (!loads) {
+        EXPECT_THAT(engine.Save(directory, {}), IsOk()) << preset;
+      }
+      return engine.ParameterHash().value_or("none");
+    });
+  };
+  for (const std::string& preset : PlanPresetNames()) {
+    TemporaryDirectory directory;
+    train(preset, 4, directory.File("by"), false, 4);
+    EXPECT_THAT(train("ddp", 2, directory.File("by"), true, 2), Each(whole)) << preset;
+    train("ddp", 1, directory.File("ddp"), false, 4);
+    for (const int ranks : {2, 4}) {
+      EXPECT_THAT(train(preset, ranks, directory.File("ddp"), true, 2), Each(whole)) << preset;
+    }
+  }
+}
+
+// Of one step that is not the first.
+TEST(EveryPreset, SendsTheBytesThatItsProgramSays) {
+  for (const std::string& preset : PlanPresetNames()) {
+    for (const int64_t accumulation : {1, 3}) {
+      const Plan plan = Under(preset, SmallPlan(SumMode::kFast, accumulation), 4);
+      const auto sent = OnRanks<int64_t>(4, [&](Communicator& world) {
+        auto training = SmallTraining::Create(world, plan);
+        EXPECT_THAT((*training)->Steps(1), IsOk());
+        const int64_t before = (*training)->engine().bytes_sent();
+        EXPECT_THAT((*training)->Steps(1), IsOk());
+        return (*training)->engine().bytes_sent() - before;
+      });
+      ParameterStore store;
+      const auto gpt = Gpt::Create(kSmallGpt, store);
+      const auto tokens = engine::SizesOf(kRows * kSmallGpt.context);
+      const auto trace = engine::RecordUse(store, plan, [&](Tape& tape) -> absl::StatusOr<Loss> {
+        return (*gpt)->ComputeLoss(tape, {tokens, kRows, kSmallGpt.context}, tokens);
+      });
+      const auto parameters = engine::InfoOf(store);
+      const std::vector<plan::StageInfo> stages = {
+          plan::WholeModel(plan::PlanBlockLayout(parameters), *trace)};
+      for (int rank = 0; rank < 4; ++rank) {
+        const plan::Program program = plan::CompileProgram({.plan = plan,
+                                                            .parameters = parameters,
+                                                            .types = {},
+                                                            .mesh = {.replicas = 4},
+                                                            .stages = stages},
+                                                           rank);
+        const auto planned = static_cast<double>(plan::FiguresOf(program).sent_total());
+        EXPECT_NEAR(static_cast<double>(sent[rank]), planned, 0.01 * planned) << preset;
+      }
+    }
+  }
+}
+
+// Whole units of them, and parts of one.
+TEST(EveryPreset, LeavesFrozenParametersOut) {
+  std::string expected;
+  for (const std::string& preset : PlanPresetNames()) {
+    Plan plan = Under(preset, SmallPlan(SumMode::kOrdered, 1), 4);
+    plan.groups = {{.parameters = "h.0.*", .frozen = true},
+                   {.parameters = "h.1.mlp.*", .frozen = true}};
+    const std::string hash = Train(4, plan, 3).hash;
+    if (expected.empty()) expected = hash;
+    EXPECT_EQ(hash, expected) << preset;
+  }
+}
+
+TEST(EveryPreset, EvaluatesWithoutTouchingAnything) {
+  for (const std::string& preset : PlanPresetNames()) {
+    OnRanks<int>(2, [&](Communicator& world) {
+      const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
+      Plan of_two = plan;
+      of_two.shard_ranks = 0;
+      of_two.gathering.secondary_ranks = 0;
+      auto training = SmallTraining::Create(world, of_two);
+      const auto evaluated = (*training)->Evaluate(2);
+      EXPECT_THAT(evaluated, IsOk());
+      const absl::StatusOr<StepResult> step = (*training)->Step();
+      EXPECT_THAT(step, IsOk());
+      EXPECT_NEAR(evaluated->loss, step->loss, 1e-6) << preset;
+      return 0;
+    });
+  }
+}
+
+// A model that uses its units in another order than its sample: a sentence on every rank, no hang.
+TEST(Sharded, NamesTheUnitThatTheProgramDoesNotExpect) {
+  const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
+    ParameterStore store;
+    auto gpt = Gpt::Create(kSmallGpt, store);
+    const SmallBatch batch(0, world.rank());
+    bool swaps = false;
+    const auto forward = [&](Tape& tape) -> absl::StatusOr<Loss> {
+      Activation x = (*gpt)->embedding().Forward(tape, batch.tokens());
+      for (const int block : {0, 1}) {
+        x = (*gpt)->blocks()[swaps && world.rank() == 1 ? 1 - block : block]->Forward(tape, x);
+      }
+      return CrossEntropy(tape, (*gpt)->Head(tape, x), batch.targets);
+    };
+    auto engine = Engine::Create(world, store, *PlanPreset("fsdp"), forward);
+    EXPECT_THAT(engine, IsOk());
+    const auto step = [&](Tape& tape, int64_t) { return forward(tape); };
+    EXPECT_THAT((*engine)->Step(step), IsOk());
+    swaps = true;
+    return (*engine)->Step(step).status();
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the model uses unit h.0")) << status;
+  }
+}
+
+// Elements of the collectives that the last of three steps makes, in their order.
+std::vector<int64_t> ReducedByThirdStep(Communicator& world, bool has_sample) {
+  std::vector<int64_t> counts;
+  WatchedCommunicator watched(world, [&](int64_t count) { counts.push_back(count); });
+  ParameterStore store;
+  const Scope scope(store);
+  std::vector<std::unique_ptr<Linear>> layers;  // used from the last to the first
+  for (int i = 0; i < 3; ++i) {
+    layers.push_back(
+        std::make_unique<Linear>(scope / i, Linear::Options{.inputs = 40, .outputs = 40}));
+  }
+  const std::vector<int32_t> targets(4, 1);
+  const auto forward = [&](Tape& tape) -> absl::StatusOr<Loss> {
+    Activation x = {.value = tape.pool().Allocate(DType::kF32, {4, 40})};
+    if (x.value.has_elements()) {
+      for (float& element : x.value.span<float>()) element = 0.1f * (world.rank() + 1);
+    }
+    for (int i = 3; i-- > 0;) x = layers[i]->Forward(tape, x);
+    return CrossEntropy(tape, x, targets);
+  };
+  Plan plan = SmallPlan(SumMode::kFast, 1);
+  plan.first_bucket_bytes = 4096;  // one block, then two at a time
+  plan.bucket_bytes_max = 8192;
+  auto engine =
+      Engine::Create(watched, store, plan, has_sample ? Engine::Sample(forward) : nullptr);
+  EXPECT_THAT(engine, IsOk());
+  for (int step = 0; step < 3; ++step) {
+    counts.clear();
+    EXPECT_THAT((*engine)->Step([&](Tape& tape, int64_t) { return forward(tape); }), IsOk());
+  }
+  return counts;
+}
+
+// As of a plan whose sample says it: reduced in the order of the first step from then on, which here is
+// that of declaration.
+TEST(Ddp, LearnsTheOrderOfGradientsFromItsFirstStep) {
+  for (const bool has_sample : {false, true}) {
+    const auto counts = OnRanks<std::vector<int64_t>>(
+        2, [&](Communicator& world) { return ReducedByThirdStep(world, has_sample); });
+    EXPECT_THAT(counts, Each(ElementsAre(2, 2048, 2048, 1024))) << "with a sample: " << has_sample;
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing

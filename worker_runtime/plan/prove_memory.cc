@@ -1,0 +1,432 @@
+// ProveMemory: who touches what, and whether one of two that touch the same waits for the other. A
+// pass is looked at use by use.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/plan/prove_program.h"
+
+namespace muster::plan {
+namespace {
+
+template <typename... Text>
+absl::Status Broken(const Text&... text) {
+  return absl::FailedPreconditionError(absl::StrCat("this program cannot run: ", text...));
+}
+
+// --- who waits for whom -------------------------------------------------------------------------
+
+// A moment of a program: an action, or of a pass what comes before its first use (the first) and each
+// use.
+class Moments {
+ public:
+  explicit Moments(const Program& program) : program_(program) {
+    for (const Action& action : program.actions) {
+      first_.push_back(count_);
+      count_ += 1 + action.entries.size();
+    }
+    before_.resize(count_);
+    Connect();
+  }
+
+  size_t count() const { return count_; }
+  size_t First(int action) const { return first_[action]; }
+  size_t Last(int action) const { return first_[action] + program_.actions[action].entries.size(); }
+  // Of use number `entry`.
+  size_t Use(int pass, size_t entry) const { return first_[pass] + 1 + entry; }
+  // Whose it is.
+  size_t ActionOf(size_t moment) const {
+    return std::upper_bound(first_.begin(), first_.end(), moment) - first_.begin() - 1;
+  }
+
+  // False if something waits for itself.
+  bool Order() {
+    std::vector<int> missing(count_);
+    std::vector<std::vector<size_t>> followers(count_);
+    for (size_t m = 0; m < count_; ++m) {
+      missing[m] = static_cast<int>(before_[m].size());
+      for (const size_t other : before_[m]) followers[other].push_back(m);
+    }
+    words_ = (count_ + 63) / 64;
+    reach_.assign(count_ * words_, 0);
+    std::vector<size_t> free;
+    for (size_t m = 0; m < count_; ++m) {
+      if (missing[m] == 0) free.push_back(m);
+    }
+    size_t num_ordered = 0;
+    while (!free.empty()) {
+      const size_t moment = free.back();
+      free.pop_back();
+      ++num_ordered;
+      for (const size_t other : before_[moment]) Include(moment, other);
+      for (const size_t next : followers[moment]) {
+        if (--missing[next] == 0) free.push_back(next);
+      }
+    }
+    return num_ordered == count_;
+  }
+
+  bool IsBefore(size_t earlier, size_t later) const {
+    return (reach_[later * words_ + earlier / 64] >> (earlier % 64) & 1) != 0;
+  }
+
+ private:
+  void Connect() {
+    int last_compute = kNone;
+    for (size_t i = 0; i < program_.actions.size(); ++i) {
+      const Action& action = program_.actions[i];
+      const int index = static_cast<int>(i);
+      std::vector<size_t>& begin = before_[First(index)];
+      for (const int other : action.after) begin.push_back(Last(other));
+      // As far as what it touches is concerned.
+      if (action.backward != kNone) begin.push_back(Last(action.backward));
+      // What came before that use is over.
+      if (action.at.pass != kNone) begin.push_back(First(action.at.pass) + action.at.entry);
+      for (size_t e = 0; e < action.entries.size(); ++e) {
+        const Entry& entry = action.entries[e];
+        std::vector<size_t>& use = before_[Use(index, e)];
+        use.push_back(Use(index, e) - 1);
+        if (entry.unshard != kNone) use.push_back(Last(entry.unshard));
+        for (const int other : entry.waits) use.push_back(Last(other));
+      }
+      if (LaneOf(action.kind) != Lane::kCompute) continue;
+      if (last_compute != kNone) begin.push_back(Last(last_compute));
+      last_compute = index;
+    }
+  }
+
+  void Include(size_t moment, size_t other) {
+    uint64_t* own = &reach_[moment * words_];
+    const uint64_t* its = &reach_[other * words_];
+    for (size_t w = 0; w < words_; ++w) own[w] |= its[w];
+    own[other / 64] |= uint64_t{1} << (other % 64);
+  }
+
+  const Program& program_;
+  std::vector<size_t> first_;  // by action
+  size_t count_ = 0;
+  std::vector<std::vector<size_t>> before_;  // by moment: those that it waits for itself
+  size_t words_ = 0;
+  std::vector<uint64_t> reach_;  // [count_][words_]
+};
+
+// --- who touches what ---------------------------------------------------------------------------
+
+enum class Memory : uint8_t {
+  kValues,          // held whole
+  kShards,          // of parameters that are gathered
+  kGathered,        // by place
+  kSecondary,       // shards kept by a RESHARD
+  kBorrowedValues,  // of other stages
+  kSlot,            // whole gradients
+  kUnreduced,       // gradients on their way, by place
+  kGradientShards,
+  kPadding,  // by place, in bytes
+  kMoments,
+  kSquares,
+  kLoss,
+  kClip,
+};
+
+struct Access {
+  size_t moment = 0;
+  BlockRange blocks = {0, 1};
+  bool writes = false;
+};
+
+class Accesses {
+ public:
+  Accesses(const Program& program, const Moments& moments)
+      : program_(program), moments_(moments), place_(program.buckets.size(), kNone) {
+    for (size_t i = 0; i < program.actions.size(); ++i) Add(static_cast<int>(i));
+  }
+
+  using ByMemory = std::map<std::pair<Memory, int>, std::vector<Access>>;
+  const ByMemory& by_memory() const { return by_memory_; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void Touch(size_t moment, Memory memory, BlockRange blocks, bool writes, int slot = 0) {
+    if (blocks.num_blocks() == 0) return;
+    by_memory_[{memory, slot}].push_back({moment, blocks, writes});
+  }
+  void Touch(size_t moment, Memory memory, bool writes) { Touch(moment, memory, {0, 1}, writes); }
+
+  BlockRange PlaceOf(const Action& action) const {
+    const Shards& shards = action.kind == ActionKind::kUnshard && action.secondary
+                               ? program_.secondary
+                               : program_.shards;
+    return {action.place, action.place + shards.PaddedOf(action.blocks.num_blocks())};
+  }
+
+  void Merges(const Action& action, size_t moment, BlockRange blocks) {
+    for (const Merge& merge : action.merges) {
+      Touch(moment, Memory::kSlot, blocks, true, merge.left_slot);
+      Touch(moment, Memory::kSlot, blocks, false, merge.right_slot);
+    }
+  }
+
+  // The sum over all ranks, of blocks that this one owns.
+  void Result(size_t moment, BlockRange blocks, bool writes) {
+    if (program_.streams_gradients) {
+      Touch(moment, Memory::kGradientShards, blocks, writes);
+    } else {
+      Touch(moment, Memory::kSlot, blocks, writes, program_.root_slots.front());
+    }
+  }
+
+  void Pass(int index) {
+    const Action& action = program_.actions[index];
+    const bool is_backward = action.kind == ActionKind::kBackward;
+    const size_t last = moments_.Last(index);
+    Touch(last, Memory::kBorrowedValues, false);
+    if (!is_backward) Touch(last, Memory::kLoss, true);
+    if (action.entries.empty()) {
+      Touch(last, Memory::kValues, program_.blocks, false);
+      if (is_backward && action.slot != kNone) {
+        Touch(last, Memory::kSlot, program_.blocks, true, action.slot);
+      }
+    }
+    std::vector<bool> used(program_.buckets.size());
+    for (size_t e = 0; e < action.entries.size(); ++e) {
+      used[program_.bucket_of_unit[action.entries[e].unit]] = true;
+      Use(index, e);
+    }
+    // What no use wrote is cleared.
+    for (size_t b = 0; is_backward && action.slot != kNone && b < used.size(); ++b) {
+      if (!used[b]) Touch(last, Memory::kSlot, program_.buckets[b].blocks, true, action.slot);
+    }
+    if (is_backward) Merges(action, last, program_.blocks);
+  }
+
+  void Use(int index, size_t e) {
+    const Action& action = program_.actions[index];
+    const Entry& entry = action.entries[e];
+    const size_t moment = moments_.Use(index, e);
+    const int bucket = program_.bucket_of_unit[entry.unit];
+    const BlockRange blocks = program_.buckets[bucket].blocks;
+    if (!program_.gathered[bucket]) {
+      Touch(moment, Memory::kValues, blocks, false);
+    } else if (entry.unshard == kNone || program_.actions[entry.unshard].bucket != bucket) {
+      Fail(index, entry, "uses parameters that nothing has gathered");
+    } else {
+      Touch(moment, Memory::kGathered, PlaceOf(program_.actions[entry.unshard]), false);
+    }
+    if (action.kind != ActionKind::kBackward) return;
+    if (!program_.streams_gradients) {
+      Touch(moment, Memory::kSlot, blocks, true, action.slot);
+      return;
+    }
+    if (entry.place != kNone) place_[bucket] = entry.place;
+    if (place_[bucket] == kNone) {
+      Fail(index, entry, "has no memory for its gradients");
+      return;
+    }
+    const int64_t size = program_.shards.PaddedOf(blocks.num_blocks());
+    Touch(moment, Memory::kUnreduced, {place_[bucket], place_[bucket] + size}, true);
+  }
+
+  void Fail(int index, const Entry& entry, absl::string_view what) {
+    status_.Update(
+        Broken(NameOfAction(program_, index), ": its use of unit ", entry.unit, " ", what));
+  }
+
+  void Reduce(const Action& action, size_t moment) {
+    const BlockRange owned = program_.owned[action.bucket];
+    if (action.place != kNone) {
+      place_[action.bucket] = kNone;
+      Touch(moment, Memory::kUnreduced, PlaceOf(action), true);
+      Touch(moment, Memory::kGradientShards, owned, true);
+      return;
+    }
+    Merges(action, moment, action.blocks);
+    for (const int slot : program_.root_slots) {
+      Touch(moment, Memory::kSlot, action.blocks, slot == program_.root_slots.front(), slot);
+    }
+  }
+
+  void Unshard(const Action& action, size_t moment) {
+    if (action.place == kNone) {
+      Touch(moment, Memory::kValues, action.blocks, true);
+      return;
+    }
+    Touch(moment, Memory::kGathered, PlaceOf(action), true);
+    if (action.secondary) {
+      Touch(moment, Memory::kSecondary, action.blocks, false);
+    } else {
+      Touch(moment, Memory::kShards, program_.owned[action.bucket], false);
+    }
+  }
+
+  void Add(int index) {
+    const Action& action = program_.actions[index];
+    const size_t moment = moments_.First(index);
+    if (const int64_t bytes = PaddingOf(action, program_); bytes > 0) {
+      Touch(moment, Memory::kPadding, {action.padding, action.padding + bytes}, true);
+    }
+    switch (action.kind) {
+      case ActionKind::kForward:
+      case ActionKind::kBackward:
+        Pass(index);
+        break;
+      case ActionKind::kReduce:
+        Reduce(action, moment);
+        break;
+      case ActionKind::kReplicate:
+        Result(moment, action.blocks, true);
+        break;
+      case ActionKind::kLoss:
+      case ActionKind::kShareLoss:
+        Touch(moment, Memory::kLoss, true);
+        break;
+      case ActionKind::kNorm:
+        for (const BlockRange& blocks : program_.normed) Result(moment, blocks, false);
+        Touch(moment, Memory::kSquares, true);
+        break;
+      case ActionKind::kSquares:
+        Touch(moment, Memory::kSquares, true);
+        break;
+      case ActionKind::kClip:
+        Touch(moment, Memory::kSquares, false);
+        Touch(moment, Memory::kLoss, false);
+        Touch(moment, Memory::kClip, true);
+        break;
+      case ActionKind::kUpdate: {
+        const bool gathered = program_.gathered[action.bucket];
+        Touch(moment, Memory::kClip, false);
+        Result(moment, action.blocks, false);
+        Touch(moment, Memory::kMoments, action.blocks, true);
+        Touch(moment, gathered ? Memory::kShards : Memory::kValues, action.blocks, true);
+        break;
+      }
+      case ActionKind::kUnshard:
+        Unshard(action, moment);
+        break;
+      case ActionKind::kReshard:
+        // Of the UNSHARD that it ends.
+        Touch(moment, Memory::kGathered, PlaceOf(program_.actions[action.unshard]), true);
+        if (action.secondary) Touch(moment, Memory::kSecondary, action.blocks, true);
+        break;
+      case ActionKind::kSend:
+        if (action.payload == Payload::kValue) {
+          Touch(moment, Memory::kValues, program_.blocks, false);
+        }
+        break;
+      case ActionKind::kRecv:
+        if (action.payload == Payload::kValue) Touch(moment, Memory::kBorrowedValues, true);
+        break;
+    }
+  }
+
+  const Program& program_;
+  const Moments& moments_;
+  std::vector<int64_t> place_;  // by bucket: where its gradients are being written
+  ByMemory by_memory_;
+  absl::Status status_;
+};
+
+// --- M3: gathered and given up ------------------------------------------------------------------
+
+absl::Status ProveGathering(const Program& program, const Moments& moments) {
+  std::vector<int> reshard(program.actions.size(), kNone);  // by UNSHARD
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    if (action.kind != ActionKind::kReshard) continue;
+    if (reshard[action.unshard] != kNone) {
+      return Broken(NameOfAction(program, i), " gives up what was given up before");
+    }
+    reshard[action.unshard] = static_cast<int>(i);
+  }
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    if (action.kind == ActionKind::kUnshard && action.place != kNone && reshard[i] == kNone) {
+      return Broken(NameOfAction(program, i), " gathers what is never given up");
+    }
+    if (action.kind == ActionKind::kUnshard && action.place != kNone) {
+      const Shards& shards = action.secondary ? program.secondary : program.shards;
+      if (action.place + shards.PaddedOf(action.blocks.num_blocks()) > program.gathered_blocks) {
+        return Broken(NameOfAction(program, i), " gathers to beyond its arena");
+      }
+    }
+    for (size_t e = 0; e < action.entries.size(); ++e) {
+      const int unshard = action.entries[e].unshard;
+      if (unshard == kNone || reshard[unshard] == kNone) continue;
+      if (!moments.IsBefore(moments.First(reshard[unshard]), moments.Use(static_cast<int>(i), e))) {
+        continue;
+      }
+      return Broken(NameOfAction(program, i), ": its use of unit ", action.entries[e].unit,
+                    " comes after action ", reshard[unshard], ", which gives it up");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProveAccesses(const Program& program, const Moments& moments,
+                           const Accesses& accesses) {
+  for (const auto& [memory, all] : accesses.by_memory()) {
+    for (size_t b = 0; b < all.size(); ++b) {
+      for (size_t a = 0; a < b; ++a) {
+        if (!(all[a].writes || all[b].writes) || !all[a].blocks.Overlaps(all[b].blocks)) continue;
+        if (all[a].moment == all[b].moment || moments.IsBefore(all[a].moment, all[b].moment) ||
+            moments.IsBefore(all[b].moment, all[a].moment)) {
+          continue;
+        }
+        const size_t one = moments.ActionOf(all[a].moment);
+        const size_t other = moments.ActionOf(all[b].moment);
+        const size_t earlier = std::min(one, other);
+        return Broken(NameOfAction(program, std::max(one, other)), " does not wait for action ",
+                      earlier, " (", Describe(program.actions[earlier], program),
+                      "), which touches the same memory");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string NameOfAction(const Program& program, size_t action) {
+  return absl::StrCat("rank ", program.rank, ", action ", action, " (",
+                      Describe(program.actions[action], program), ")");
+}
+
+absl::Status CheckReferences(const Program& program) {
+  const int count = static_cast<int>(program.actions.size());
+  for (int i = 0; i < count; ++i) {
+    const Action& action = program.actions[i];
+    const auto is_earlier = [&](int other) { return 0 <= other && other < i; };
+    const auto is_earlier_or_none = [&](int other) { return other == kNone || is_earlier(other); };
+    if (!std::all_of(action.after.begin(), action.after.end(), is_earlier) ||
+        !is_earlier_or_none(action.backward) || !is_earlier_or_none(action.at.pass) ||
+        !is_earlier_or_none(action.unshard)) {
+      return Broken(NameOfAction(program, i), " waits for what comes later");
+    }
+    for (const Entry& entry : action.entries) {
+      const auto is_any = [&](int other) { return 0 <= other && other < count; };
+      if (!std::all_of(entry.waits.begin(), entry.waits.end(), is_any) ||
+          !(entry.unshard == kNone || is_any(entry.unshard))) {
+        return Broken(NameOfAction(program, i), " has a use that waits for nothing that is there");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProveMemory(const Program& program) {
+  MUSTER_RETURN_IF_ERROR(CheckReferences(program));
+  Moments moments(program);
+  if (moments.count() > kMostCheckedActions) return absl::OkStatus();
+  if (!moments.Order()) {
+    return Broken("rank ", program.rank, ": some of its actions wait for each other in a ring");
+  }
+  const Accesses accesses(program, moments);
+  MUSTER_RETURN_IF_ERROR(accesses.status());
+  MUSTER_RETURN_IF_ERROR(ProveGathering(program, moments));
+  return ProveAccesses(program, moments, accesses);
+}
+
+}  // namespace muster::plan
