@@ -69,5 +69,16 @@ TEST(RunAll, ABundleWithoutProgramsSaysWhichAreMissing) {
               HasSubstr("| kernels | skipped | cuda_kernels_gpu_test is not in the bundle |"));
 }
 
+TEST(RunAll, RunsOnlyThePartsThatAreNamed) {
+  const TemporaryDirectory directory;
+  const std::string script = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/run_all");
+  const auto ran = RunScript({script, directory.path(), "racecheck", "tokens"});
+  EXPECT_EQ(ran.exit_code, 0) << ToString(ran);
+  const auto parts = PartsOf(ReadFile(directory.File("results.md")));
+  ASSERT_THAT(parts, SizeIs(2));
+  EXPECT_THAT(parts[0], HasSubstr("| kernels under racecheck |"));
+  EXPECT_THAT(parts[1], HasSubstr("| tokens/s of "));
+}
+
 }  // namespace
 }  // namespace muster::testing

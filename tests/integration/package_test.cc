@@ -101,5 +101,30 @@ TEST_F(Package, LetsAProjectOfFiveLinesBuildAndRunTheProgramOfTheReadme) {
               Not(IsEmpty()));
 }
 
+constexpr char kAsksForNccl[] = R"(
+#include <cstdio>
+#include <string>
+#include "muster/runtime.h"
+int main() {
+  auto runtime = muster::Runtime::FromEnvironment();
+  if (!runtime.ok()) return 1;
+  const auto world = (*runtime)->MakeCommunicator("world", "nccl");
+  std::printf("%s\n", std::string(world.status().message()).c_str());
+}
+)";
+
+TEST_F(Package, NeedsNoCudaToolkitWhereverItWasBuilt) {
+  Install();
+  WriteFile(directory() + "/CMakeLists.txt", kProject);
+  WriteFile(directory() + "/app.cc", kAsksForNccl);
+  WriteFile(directory() + "/headers.cc", "");
+  BuildProject({"-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON"});
+
+  const SubprocessResult result = StartProgram({build_ + "/app"}).Wait(kBuildPatience);
+
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("linked without NCCL"));
+}
+
 }  // namespace
 }  // namespace muster::testing

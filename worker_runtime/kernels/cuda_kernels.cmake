@@ -8,7 +8,7 @@ if(MUSTER_ENABLE_CUDA)
   find_package(CUDAToolkit QUIET)
 endif()
 if(NOT MUSTER_ENABLE_CUDA OR NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cudart_static)
-  message(STATUS "nvcc not found: kernels run on the host alone")
+  message(STATUS "nvcc not found, or not wanted: kernels are for the host alone")
   return()
 endif()
 

@@ -48,12 +48,13 @@ __device__ inline uint16_t FromFloat<uint16_t>(float x) {
 template <typename T>
 inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
+// Read and written 16 bytes at a time, where it has as many.
 template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount) Group {
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Group {
   T number[kCount];
 };
 
-// `at` is aligned to kCount numbers, and they are read or written at once.
+// `at` is aligned to kCount numbers, or to 16 bytes.
 template <int kCount, typename T>
 __device__ void Load(const T* at, float (&to)[kCount]) {
   const auto group = *reinterpret_cast<const Group<T, kCount>*>(at);

@@ -1,13 +1,12 @@
-// The nccl back end of a build without NCCL: it says so when it is asked for.
+// The nccl back end of a program without NCCL: it says so when it is asked for.
 #include "worker_runtime/comm/nccl/nccl_backend.h"
 
 namespace muster::comm {
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(BackendRequest) {
   return absl::UnimplementedError(
-      "backend nccl: this build of muster has no NCCL; use gloo, or a build made where nccl.h and "
-      "the CUDA toolkit are "
-      "installed");
+      "backend nccl: this program is linked without NCCL; use gloo, or build it (and muster) where "
+      "nccl.h and the CUDA toolkit are installed");
 }
 
 }  // namespace muster::comm

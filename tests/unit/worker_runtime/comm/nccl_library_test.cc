@@ -21,7 +21,7 @@ TEST(NcclBackend, SaysWhatIsMissingWhereItCannotRun) {
   if (made.ok()) GTEST_SKIP() << "this machine has a GPU: see tests/gpu";
   EXPECT_THAT(made,
               AnyOf(StatusIs(absl::StatusCode::kUnimplemented,
-                             HasSubstr("this build of muster has no NCCL; use gloo")),
+                             HasSubstr("this program is linked without NCCL; use gloo")),
                     StatusIs(absl::StatusCode::kUnavailable,
                              AllOf(HasSubstr("backend nccl on rank 0 of group dp"),
                                    AnyOf(HasSubstr("no NVIDIA driver"), HasSubstr("no NVIDIA GPU"),
