@@ -282,7 +282,7 @@ void Agent::Perform(const Finish& effect) {
   pump_.CloseAttempt();
   worker_service_.Close();
   watch_.Stop();
-  hang_watch_.Stop();
+  hang_watch_.OnStopping();
   health_.Close();
   guardian_.BeginShutdown(kFarewell, [this](bool ended) {
     if (ended) {

@@ -120,8 +120,6 @@ void HangWatch::OnStopping() {
   timer_.cancel();
 }
 
-void HangWatch::Stop() { OnStopping(); }
-
 void HangWatch::Arm() {
   timer_.expires_after(absl::ToChronoNanoseconds(verdict::kWatchInterval));
   timer_.async_wait([this](const asio::error_code& error) {

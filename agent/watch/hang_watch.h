@@ -60,7 +60,6 @@ class HangWatch {
   void OnEnded(int local_rank);
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
-  void Stop();
   // A report lies in the report directory.
   bool HasWritten() const { return num_reports_ > 0; }
 

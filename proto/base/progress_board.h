@@ -117,6 +117,9 @@ struct ProgressBoard {
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<ProgressBoard>);
 static_assert(std::is_trivially_destructible_v<ProgressBoard>);
+// deploy/python/muster_marks.py writes these places.
+static_assert(offsetof(ProgressBoard, pid) == 24 && offsetof(ProgressBoard, progress) == 32 &&
+              offsetof(ProgressBoard, marked_ns) == 40 && offsetof(ProgressBoard, num_steps) == 48);
 static_assert(sizeof(BoardHeader) == 24 && sizeof(BoardGroup) == 64 &&
               sizeof(BoardOperation) == 64);
 

@@ -81,7 +81,7 @@ class Detective {
 
   Diagnosis Solve() {
     FindStalls();
-    if (stalls_.empty() && !HasPendingTransfer()) return {};
+    if (stalls_.empty() && !HasPendingTransfer()) return Silent();
     if (IsPartitioned()) return OutOfSight();
     FindMismatches();
     BuildGraph();
@@ -94,6 +94,40 @@ class Detective {
   int NodeOfUnseen() const { return static_cast<int>(evidence_.ranks.size() + stalls_.size()); }
 
   const RankEvidence& rank(int index) const { return evidence_.ranks[index]; }
+
+  // How far a rank has come in its program: by step, then by phase. What may come at any place of a
+  // step counts as its beginning.
+  static std::pair<int64_t, int> ProgressOf(const RankEvidence& rank) {
+    const bool in_a_pass = rank.phase >= Phase::kForward && rank.phase <= Phase::kUpdate;
+    return {*rank.step, in_a_pass ? static_cast<int>(rank.phase) : 0};
+  }
+
+  // Where the ranks do not tell us for whom they wait: who is furthest behind in what it has marked.
+  // Nobody where one has marked nothing, or where all wait for work by intention.
+  Diagnosis Silent() const {
+    std::vector<int> behind;
+    std::vector<int> others;
+    bool all_idle = true;
+    for (const auto& [number, i] : index_of_rank_) {
+      if (!rank(i).tells_waits || !rank(i).step || rank(i).life == Life::kEnded) return {};
+      all_idle = all_idle && rank(i).phase == Phase::kIdle;
+      if (!behind.empty() && ProgressOf(rank(i)) > ProgressOf(rank(behind.front()))) {
+        others.push_back(i);
+        continue;
+      }
+      if (!behind.empty() && ProgressOf(rank(i)) < ProgressOf(rank(behind.front()))) {
+        others.insert(others.end(), behind.begin(), behind.end());
+        behind.clear();
+      }
+      behind.push_back(i);
+    }
+    if (behind.empty() || all_idle) return {};
+    return {.finding = Finding::kSilent,
+            .culprits = NumbersOf(behind),
+            .waiting = NumbersOf(others),
+            .spoke_for_it = {"the marks of the program alone"},
+            .confidence = ScoreOf(Finding::kSilent)};
+  }
 
   bool HasPendingTransfer() const {
     for (const auto& records : by_group_) {

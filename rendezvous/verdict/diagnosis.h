@@ -29,6 +29,7 @@ enum class Finding {
   kNoReply,     // its records cannot be read
   kFault,       // its device or network has a known fault
   kInside,      // all have called it, and it does not end
+  kSilent,      // nobody is seen to wait, and all have marked what they do: who is furthest behind
   kOutOfSight,  // the way leads to ranks of whom nothing is known
 };
 std::string ToString(Finding finding);

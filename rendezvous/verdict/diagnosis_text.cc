@@ -27,6 +27,8 @@ std::string ToString(Finding finding) {
       return "fault";
     case Finding::kInside:
       return "inside the operation";
+    case Finding::kSilent:
+      return "silent";
     case Finding::kOutOfSight:
       return "out of sight";
   }
@@ -94,6 +96,9 @@ std::string Diagnosis::Describe() const {
                           rest);
     case Finding::kFault:
       return absl::StrCat(what, " does not end: ", absl::StrJoin(spoke_for_it, "; "), rest);
+    case Finding::kSilent:
+      return absl::StrCat("no rank moves, and none is seen to wait for another; ", who,
+                          is_one ? " is" : " are", " the furthest behind");
     case Finding::kInside:
       return absl::StrCat(what, " has been called by all of its ranks and does not end", rest);
     default:

@@ -13,6 +13,10 @@ namespace {
 // What cannot heal is said as soon as it has been seen this often, over this much silence.
 constexpr int kConfirmations = 3;
 constexpr absl::Duration kSilenceOfTheHopeless = absl::Seconds(5);
+// Another thread of one of the ranks may still open a circle.
+constexpr absl::Duration kSilenceOfACircle = absl::Seconds(30);
+// Where nobody is seen to wait it may be a long computation.
+constexpr absl::Duration kSoftWhereNobodyWaits = absl::Minutes(2);
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(std::llround(absl::ToDoubleSeconds(duration)), " s");
@@ -114,8 +118,9 @@ std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diag
   if (!diagnosis.can_heal) {
     const absl::Duration silence =
         LeastSilence(IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis));
-    const absl::Duration least =
-        diagnosis.finding == Finding::kStopped ? HangLimits::kSoftMin : kSilenceOfTheHopeless;
+    absl::Duration least = kSilenceOfTheHopeless;
+    if (diagnosis.finding == Finding::kStopped) least = HangLimits::kSoftMin;
+    if (diagnosis.finding == Finding::kCircle) least = kSilenceOfACircle;
     if (silence < least || incident_->confirmations < kConfirmations) return std::nullopt;
     return "waiting cannot heal it";
   }
@@ -137,9 +142,9 @@ void HangWatchCore::Close(bool goes_on, std::vector<WatchEffect>& out) {
 
 std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
   std::vector<WatchEffect> out;
-  const std::vector<int>& waiting =
-      diagnosis.waiting.empty() ? diagnosis.culprits : diagnosis.waiting;
-  if (diagnosis.finding == Finding::kNobodyWaits || LeastSilence(waiting) < kSilenceOfTheHopeless) {
+  const bool all_count = diagnosis.waiting.empty() || diagnosis.finding == Finding::kSilent;
+  if (diagnosis.finding == Finding::kNobodyWaits ||
+      LeastSilence(all_count ? Everyone(diagnosis) : diagnosis.waiting) < kSilenceOfTheHopeless) {
     Close(/*goes_on=*/true, out);
     return out;
   }
@@ -159,7 +164,9 @@ std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
   // One that is stopped may never have written anything: those who wait count.
   const std::vector<int>& awaited =
       diagnosis.culprits.empty() || IsGone(diagnosis) ? diagnosis.waiting : diagnosis.culprits;
-  if (!incident_->is_noticed && LeastSilence(awaited) >= LongestSoft(Everyone(diagnosis))) {
+  absl::Duration soft = LongestSoft(Everyone(diagnosis));
+  if (diagnosis.finding == Finding::kSilent) soft = std::max(soft, kSoftWhereNobodyWaits);
+  if (!incident_->is_noticed && LeastSilence(awaited) >= soft) {
     incident_->is_noticed = true;
     incident_->subject = diagnosis.Describe();
     out.push_back(Notice{diagnosis, incident_->subject});

@@ -53,8 +53,8 @@ TEST_F(HangWatch, RestartsAJobWhoseRankSleepsInItsDataLoader) {
                                 HasSubstr(absl::StrCat("hang: ", kNotice)),
                                 HasSubstr("nothing has moved for 12 s (--hang_timeout)")));
   const nlohmann::json report = Report("first_step");
-  EXPECT_EQ(report["verdict"]["culprits"], nlohmann::json({1}));
-  EXPECT_EQ(report["verdict"]["waiting"], nlohmann::json({0}));
+  EXPECT_EQ(report["verdict"]["culprits"].dump(), "[1]");
+  EXPECT_EQ(report["verdict"]["waiting"].dump(), "[0]");
   EXPECT_THAT(report["stacks"].dump(), HasSubstr("SleepInTheDataLoader"));
   for (const char* milestone : {"reported", "stopped", "started"}) {
     EXPECT_TRUE(report["timeline_ms"].contains(milestone)) << milestone;
@@ -88,11 +88,37 @@ TEST_F(HangWatch, DoesNotAwaitTheTimeoutForAStoppedRank) {
 
 TEST_F(HangWatch, DoesNotAwaitTheTimeoutForGroupsInOppositeOrders) {
   const SubprocessResult result =
-      Start(JobWith("orders", {"--watch=restart"})).Wait(absl::Minutes(1));
+      Start(JobWith("orders", {"--watch=restart"})).Wait(absl::Minutes(2));
   EXPECT_FALSE(result.ended && result.exit_code == 0);
   EXPECT_THAT(result.err,
               HasSubstr("hang: ranks 0 and 1 wait for each other in a circle: rank 0 waits "
                         "in all_reduce #0 (group a, 4096 bytes f32) for rank 1"));
+}
+
+// Programs of other languages and libraries, by a file that they copy.
+TEST_F(HangWatch, HearsTheMarksOfAPythonProgram) {
+  const std::string script = PythonScript(
+      "train.py",
+      "import os, sys, time\n"
+      "sys.path.insert(0, os.environ['MARKS'])\n"
+      "import muster_marks\n"
+      "for step in range(5):\n"
+      "    for phase in ('forward', 'backward', 'reduce'):\n"
+      "        muster_marks.mark(step, phase)\n"
+      "    muster_marks.mark(step + 1, 'idle')\n"
+      "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+      "    muster_marks.mark(5, 'reduce' if os.environ['RANK'] == '0' else 'forward')\n"
+      "    time.sleep(1000)\n");
+  const SubprocessResult result =
+      Start({"run", "--nproc_per_node=2", "--max_restarts=1", "--hang_timeout=8",
+             "--log_dir=" + Out("logs"), script},
+            {{"MARKS", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}})
+          .Wait(absl::Minutes(1));
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("hang: no rank moves, and none is seen to wait for another; "
+                              "rank 1 is the furthest behind"),
+                    HasSubstr("is in phase forward of step 5, asleep")));
 }
 
 TEST_F(HangWatch, LeavesAJobAloneThatOnlyTakesLong) {

@@ -59,7 +59,7 @@ TEST(Incident, IsJsonForPrograms) {
   incident.timeline = {{"stopped", absl::Milliseconds(1500)}};
   incident.ranks[1].no_frames = "bytes that are no text: \xff";
   const nlohmann::json json = nlohmann::json::parse(ToJson(incident));
-  EXPECT_EQ(json["verdict"]["culprits"], nlohmann::json({2}));
+  EXPECT_EQ(json["verdict"]["culprits"].dump(), "[2]");
   EXPECT_EQ(json["verdict"]["operation"]["sequence"], 17);
   EXPECT_EQ(json["timeline_ms"]["stopped"], 1500);
   EXPECT_EQ(json["round"], 3);

@@ -272,6 +272,30 @@ TEST(Diagnose, SurvivesRecordsThatMakeNoSense) {
   EXPECT_FALSE(Diagnose(job.Build()).Describe().empty());
 }
 
+TEST(Diagnose, NamesWhoIsFurthestBehindWhereOnlyMarksAreKnown) {
+  EvidenceBuilder job(3);
+  for (const int r : {0, 1, 2}) job.rank(r).step = 6;
+  job.rank(0).phase = Phase::kReduce;
+  job.rank(1).phase = Phase::kIdle;  // in its data loader
+  job.rank(2).phase = Phase::kBackward;
+  const Diagnosis found = Diagnose(job.Build());
+  EXPECT_EQ(found.finding, Finding::kSilent);
+  EXPECT_THAT(found.culprits, ElementsAre(1));
+  EXPECT_THAT(found.waiting, ElementsAre(0, 2));
+}
+
+TEST(Diagnose, TakesRanksThatAllWaitForWorkForWell) {
+  EvidenceBuilder job(2);
+  for (const int r : {0, 1}) {
+    job.rank(r).step = 6;
+    job.rank(r).phase = Phase::kIdle;
+  }
+  EXPECT_EQ(Diagnose(job.Build()).finding, Finding::kNobodyWaits);
+  job.rank(0).phase = Phase::kForward;
+  job.rank(1).step.reset();  // it has marked nothing: nothing is known of it
+  EXPECT_EQ(Diagnose(job.Build()).finding, Finding::kNobodyWaits);
+}
+
 TEST(RanksInWords, NamesRunsAndCutsLongLists) {
   EXPECT_EQ(RanksInWords({3}), "rank 3");
   EXPECT_EQ(RanksInWords({0, 1, 2, 5, 7}), "ranks 0-2, 5 and 7");

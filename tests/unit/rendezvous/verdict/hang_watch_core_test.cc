@@ -116,6 +116,28 @@ TEST_F(HangWatch, JudgesAMismatchInSecondsBecauseItCannotHeal) {
   EXPECT_EQ(verdicts_[0].reason, "waiting cannot heal it");
 }
 
+TEST_F(HangWatch, JudgesACircleWhenNoThreadHasOpenedItForHalfAMinute) {
+  EvidenceBuilder job(2);
+  const int a = job.AddGroup("a", {0, 1});
+  const int b = job.AddGroup("b", {0, 1});
+  const Diagnosis circle =
+      Diagnose(job.Waits(0, a, AllReduce(0)).Waits(1, b, AllReduce(0)).Build());
+  Pass(29, circle);
+  EXPECT_THAT(verdicts_, IsEmpty());
+  Pass(5, circle);
+  EXPECT_EQ(verdicts_.size(), 1u);
+}
+
+TEST_F(HangWatch, LeavesAJobAloneAllOfWhichIsStopped) {
+  EvidenceBuilder job(2);
+  const int world = job.AddWorld();
+  job.Waits(0, world, AllReduce(7));
+  for (const int r : {0, 1}) job.rank(r).life = Life::kStopped;
+  Pass(3000, Diagnose(job.Build()));
+  EXPECT_THAT(verdicts_, IsEmpty());
+  EXPECT_THAT(notices_, IsEmpty());
+}
+
 TEST_F(HangWatch, JudgesAStoppedRankAfterTheSoftLimit) {
   EvidenceBuilder job(2);
   const int world = job.AddWorld();
@@ -150,6 +172,18 @@ TEST_F(HangWatch, NeverJudgesWhatIsOutOfSight) {
   Pass(5000, Diagnose(job.Build()));
   EXPECT_THAT(notices_, testing::SizeIs(1));
   EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(HangWatch, GivesLongComputationsTwoMinutesBeforeAWordIsSaid) {
+  const Diagnosis silent{.finding = Finding::kSilent, .culprits = {0, 1}};
+  Pass(119, silent);
+  EXPECT_THAT(notices_, IsEmpty());
+  Pass(100, silent);
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("no rank moves")));
+  EXPECT_THAT(verdicts_, IsEmpty());
+  Pass(1, silent, {0});
+  Pass(500, silent);
+  EXPECT_THAT(verdicts_, IsEmpty()) << "one of them went on";
 }
 
 TEST_F(HangWatch, AnotherRoundBeginsWithoutSilence) {
