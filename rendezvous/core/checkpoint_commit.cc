@@ -33,7 +33,8 @@ absl::Status CheckCommit(const JobState& state, const CommitRequested& request,
                                            " is over for this node; ", newest));
   }
   const NodeState& node = state.nodes.at(request.from);
-  if (!node.connected || node.lease_expires <= judge.now) {
+  // A lease that was renewed because nobody at all was heard keeps a place, and publishes nothing.
+  if (!node.connected || node.lease_expires <= judge.now || node.free_renewals > 0) {
     return NotNow(checkpoint.step, absl::StrCat(node.report.node.name,
                                                 " was not heard of for so long that its lease has "
                                                 "ended, and has not reported since"));

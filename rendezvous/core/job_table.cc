@@ -28,7 +28,7 @@ StoreReply RefuseStoreRequest(const StoreRequest& request, std::string why) {
 
 void Append(const JobKey& key, std::vector<SendStoreReply> replies,
             std::vector<JobTable::JobEffect>& out) {
-  for (SendStoreReply& reply : replies) out.push_back({key, std::move(reply)});
+  for (SendStoreReply& reply : replies) out.push_back({key, std::move(reply), false});
 }
 
 }  // namespace
@@ -38,7 +38,30 @@ ServerTerm TermOfStart(int64_t unix_millis) { return ServerTerm(unix_millis); }
 Instance FirstInstanceOf(ServerTerm term) { return Instance((term.value() << kInstanceBits) + 1); }
 
 JobTable::JobTable(JobTableOptions options)
-    : options_(std::move(options)), next_instance_(FirstInstanceOf(options_.term)) {}
+    : options_(std::move(options)), next_instance_(FirstInstanceOf(options_.term)) {
+  if (options_.first_term == ServerTerm()) options_.first_term = options_.term;
+}
+
+void JobTable::Restore(std::vector<KeptJob> kept, MonoTime now) {
+  for (KeptJob& one : kept) {
+    if (one.record.phase == JobPhase::kEnded) {
+      RememberEnd({.key = one.key,
+                   .instance = one.instance,
+                   .outcome = *one.record.outcome,
+                   .known_until = now + one.record.settings->close_timeout},
+                  now);
+      continue;
+    }
+    const auto job = jobs_.try_emplace(one.key).first;
+    job->second.instance = one.instance;
+    job->second.core =
+        std::make_unique<RendezvousCore>(OptionsFor(one.instance), std::move(one.record), now);
+    std::vector<JobEffect> none;
+    StartStoreRound(job->second, one.key, now, none);
+    job->second.is_store_lost = true;
+    Reschedule(job);
+  }
+}
 
 std::vector<JobTable::JobEffect> JobTable::OnReport(const JobKey& key, Incarnation from,
                                                     const AgentReport& report, MonoTime now) {
@@ -53,6 +76,9 @@ std::vector<JobTable::JobEffect> JobTable::OnReport(const JobKey& key, Incarnati
   const auto job = jobs_.find(key);
   if (!answer) {
     StepCore(job, AgentReported{from, report}, now, out);
+    // Begun for one that may not take part: nobody else would ever end it.
+    const auto left = jobs_.find(key);
+    if (left != jobs_.end() && !left->second.core->state().settings) Drop(left);
     return out;
   }
   const bool is_end = std::holds_alternative<EndJob>(*answer);
@@ -112,7 +138,10 @@ DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
     if (is_it && now < ended.known_until) return EndJob{ended.outcome};
   }
   const auto job = jobs_.find(key);
-  if (job == jobs_.end() && IsOurs(report.instance)) {
+  // Of an earlier life: an instance that had no round yet was not kept.
+  const bool had_no_round =
+      report.instance < FirstInstanceOf(options_.term) && report.round == kNoRound;
+  if (job == jobs_.end() && IsOurs(report.instance) && !had_no_round) {
     return Refuse{absl::FailedPreconditionError(
         absl::StrCat("job '", key.run_id,
                      "' has ended; this node was not heard of for so long that "
@@ -155,7 +184,7 @@ DirectiveBody JobTable::AnswerOrphan(const JobKey& key, Incarnation from, const 
 }
 
 bool JobTable::IsOurs(Instance instance) const {
-  return instance >= FirstInstanceOf(options_.term) && instance < next_instance_;
+  return instance >= FirstInstanceOf(options_.first_term) && instance < next_instance_;
 }
 
 absl::Status JobTable::CheckServes(const JobKey& key) const {
@@ -186,11 +215,7 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
   Job job;
   job.instance = next_instance_;
   next_instance_ = next_instance_.Next();
-  job.core = std::make_unique<RendezvousCore>(CoreOptions{.term = options_.term,
-                                                          .instance = job.instance,
-                                                          .lease = options_.lease,
-                                                          .young_until = options_.young_until,
-                                                          .node_names = options_.node_names});
+  job.core = std::make_unique<RendezvousCore>(OptionsFor(job.instance));
   deadlines_.insert({job.deadline, key});
   jobs_.emplace(key, std::move(job));
   return absl::OkStatus();
@@ -217,6 +242,14 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
     const std::string why = absl::StrCat("this node is not a member of round ",
                                          ToString(job->second.core->state().round));
     out.push_back({key, SendStoreReply{from, RefuseStoreRequest(request, why)}});
+    return out;
+  }
+  const bool is_exchange = std::holds_alternative<UniqueIdExchange>(request.operation);
+  if (job->second.is_store_lost && request.round == job->second.store_round && !is_exchange) {
+    StoreReply reply{.request_id = request.request_id,
+                     .status = absl::UnavailableError(
+                         "the server was started again and has lost the store of this round")};
+    out.push_back({key, SendStoreReply{from, std::move(reply)}, false});
     return out;
   }
   Append(key, job->second.store.Step(from, request, now), out);
@@ -272,6 +305,7 @@ std::string JobTable::CheckInvariants() const {
   for (const auto& [key, job] : jobs_) {
     std::string broken = job.core->CheckInvariants();
     if (broken.empty()) broken = job.store.CheckInvariants();
+    if (broken.empty() && !job.core->state().settings) broken = "no node has been let in";
     if (broken.empty() && !deadlines_.contains({job.deadline, key})) broken = "no deadline kept";
     if (!broken.empty()) return absl::StrCat("job '", key.run_id, "': ", broken);
   }
@@ -289,6 +323,8 @@ void JobTable::StepCore(Jobs::iterator job, const Event& event, MonoTime now,
       out.push_back({key, std::move(*reply)});
     } else if (auto* announce = std::get_if<Announce>(&effect)) {
       out.push_back({key, std::move(*announce)});
+    } else if (const auto* keep = std::get_if<KeepRecord>(&effect)) {
+      if (options_.keeps_records) out.push_back({key, KeepOf(job->second, keep->is_new_round)});
     } else {
       is_retired = true;
     }
@@ -306,11 +342,27 @@ void JobTable::StartStoreRound(Job& job, const JobKey& key, MonoTime now,
   const JobState& state = job.core->state();
   if (state.round == job.store_round) return;
   job.store_round = state.round;
+  job.is_store_lost = false;
   Append(key, job.store.StartRound(state.round, now), out);
   for (const Incarnation member : job.store_members) {
     if (!state.assignments.contains(member)) job.store.Forget(member);
   }
   job.store_members = state.members;
+}
+
+CoreOptions JobTable::OptionsFor(Instance instance) const {
+  return {.term = options_.term,
+          .instance = instance,
+          .lease = options_.lease,
+          .young_until = options_.young_until,
+          .node_names = options_.node_names};
+}
+
+KeepJob JobTable::KeepOf(const Job& job, bool is_new_round) {
+  const JobRecord& record = job.core->state();
+  KeepJob keep{.instance = job.instance, .progress = record};
+  if (is_new_round) keep.round = record;
+  return keep;
 }
 
 void JobTable::Reschedule(Jobs::iterator job) {

@@ -30,6 +30,20 @@ struct JobKey {
   friend bool operator==(const JobKey&, const JobKey&) = default;
 };
 
+// A job as it is kept on disk.
+struct KeptJob {
+  JobKey key;
+  Instance instance;
+  JobRecord record;
+};
+
+// What is to be kept of one job from now on. `round` is left out where it is as it was.
+struct KeepJob {
+  Instance instance;
+  std::optional<RoundRecord> round;
+  ProgressRecord progress;
+};
+
 // How many instances that are over are remembered, each for its close_timeout.
 inline constexpr size_t kMaxEndedJobs = 1000;
 
@@ -45,6 +59,10 @@ struct JobTableOptions {
   MonoTime young_until;
   // By --node_rank, for messages of a server of one job; empty: not known.
   std::vector<std::string> node_names;
+  // A KeepJob comes with each change of a job's record.
+  bool keeps_records = false;
+  // The first term whose records were kept: what began since then and is not known has ended. 0: `term`.
+  ServerTerm first_term;
 };
 
 // The term of a server that starts at `unix_millis` by the wall clock, and has no record of another.
@@ -58,8 +76,16 @@ class JobTable {
 
   struct JobEffect {
     JobKey job;
-    std::variant<SendDirective, SendStoreReply, Announce> effect;
+    std::variant<SendDirective, SendStoreReply, Announce, KeepJob> effect;
+    // Follows from a record, and leaves when that is durable (effect_gate.h). The store's answers do not:
+    // what is in it dies with the server anyway.
+    bool waits_for_record = true;
   };
+
+  // Goes on with the jobs that an earlier life of this server has kept. Once, before anything else; the
+  // term must be higher than that life's. Keys that were in the store of a round are lost: requests
+  // for them are answered with kUnavailable until the next round.
+  void Restore(std::vector<KeptJob> jobs, MonoTime now);
 
   // A message of an agent. A job that is not known begins with its first joining report; one that
   // has ended begins anew as the next instance once each of its agents has been told the end. Workers
@@ -95,6 +121,7 @@ class JobTable {
     StoreCore store;
     std::vector<Incarnation> store_members;  // of the store's round
     Round store_round = kNoRound;
+    bool is_store_lost = false;  // of store_round, with the server's earlier life
     MonoTime deadline = MonoTime::InfiniteFuture();
   };
   using Jobs = absl::btree_map<JobKey, Job>;
@@ -119,6 +146,8 @@ class JobTable {
   bool IsOurs(Instance instance) const;
   absl::Status CheckServes(const JobKey& key) const;
   absl::Status Begin(const JobKey& key, const AgentReport& report);
+  CoreOptions OptionsFor(Instance instance) const;
+  static KeepJob KeepOf(const Job& job, bool is_new_round);
   void StepCore(Jobs::iterator job, const Event& event, MonoTime now, std::vector<JobEffect>& out);
   void StartStoreRound(Job& job, const JobKey& key, MonoTime now, std::vector<JobEffect>& out);
   // Keeps the index of deadlines after a step.

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 
+#include "proto/base/backoff.h"
+
 namespace muster::rendezvous {
 namespace {
+
+constexpr BackoffOptions kRestartBackoff{
+    .initial = absl::Milliseconds(250), .factor = 2.0, .max = absl::Seconds(15)};
+constexpr double kNoJitter = 1.0;
 
 // `first` doubled `times` times, at most `most`.
 absl::Duration Doubled(absl::Duration first, int times, absl::Duration most) {
@@ -25,6 +31,11 @@ void DropForgiven(JobState& state, MonoTime now) {
 }
 
 }  // namespace
+
+absl::Duration PauseAfter(int quick_ends) {
+  if (quick_ends < 2) return absl::ZeroDuration();
+  return ComputeBackoff(kRestartBackoff, quick_ends - 2, kNoJitter);
+}
 
 void RecordChange(JobState& state, const std::string& node_name, MonoTime now) {
   if (!state.histories.contains(node_name)) DropForgiven(state, now);

@@ -28,6 +28,10 @@ inline constexpr absl::Duration kMaxGrowthHoldOff = absl::Minutes(10);
 inline constexpr absl::Duration kGatherNewcomers = absl::Seconds(2);
 inline constexpr absl::Duration kSettledAfter = absl::Minutes(5);
 
+// How long the next round is held off after `quick_ends` rounds in a row that ended within ten
+// seconds.
+absl::Duration PauseAfter(int quick_ends);
+
 // A node's going, or its joining again by itself, has ended a round.
 void RecordChange(JobState& state, const std::string& node_name, MonoTime now);
 

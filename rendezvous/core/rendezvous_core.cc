@@ -12,6 +12,7 @@
 #include "rendezvous/core/job_outcome.h"
 #include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/round_restore.h"
 #include "rendezvous/core/waiting_list.h"
 #include "rendezvous/core/wording.h"
 
@@ -45,8 +46,15 @@ RendezvousCore::RendezvousCore(CoreOptions options) : options_(std::move(options
   state_.node_names = options_.node_names;
 }
 
+RendezvousCore::RendezvousCore(CoreOptions options, JobRecord record, MonoTime now)
+    : options_(options), state_(RestoreState(std::move(record), options.lease, now)) {
+  state_.young_until = options_.young_until;
+  state_.node_names = options_.node_names;
+}
+
 std::vector<Effect> RendezvousCore::Step(const Event& event, MonoTime now) {
   Turn turn{.now = now};
+  const RecordMark before = MarkOf(state_);
   const auto* report = std::get_if<AgentReported>(&event);
   ExpireLeases(report == nullptr ? std::nullopt : std::optional(report->from), turn);
   std::visit([&](const auto& e) { On(e, turn); }, event);
@@ -58,6 +66,11 @@ std::vector<Effect> RendezvousCore::Step(const Event& event, MonoTime now) {
     }
   } else if (reporter != state_.nodes.end()) {
     Tell(reporter->second, turn);
+  }
+  const RecordMark after = MarkOf(state_);
+  if (after != before) {
+    turn.effects.insert(turn.effects.begin(),
+                        KeepRecord{.is_new_round = after.round != before.round});
   }
   return std::move(turn.effects);
 }
@@ -320,6 +333,9 @@ struct EffectPrinter {
     return absl::StrCat("announce ", e.event, " round=", ToString(e.round), " \"", e.reason, "\"");
   }
   std::string operator()(const Retire&) const { return "retire"; }
+  std::string operator()(const KeepRecord& e) const {
+    return e.is_new_round ? "keep round" : "keep progress";
+  }
 };
 
 }  // namespace

@@ -60,7 +60,13 @@ struct Announce {
 struct Retire {
   friend bool operator==(const Retire&, const Retire&) = default;
 };
-using Effect = std::variant<SendDirective, SendStoreReply, Announce, Retire>;
+// The record of the job has changed: what follows in this step may leave the server only once the
+// record is durable, where it is kept at all.
+struct KeepRecord {
+  bool is_new_round = false;  // RoundRecord has changed, too
+  friend bool operator==(const KeepRecord&, const KeepRecord&) = default;
+};
+using Effect = std::variant<SendDirective, SendStoreReply, Announce, Retire, KeepRecord>;
 std::string ToString(const Effect& effect);
 
 struct CoreOptions {
@@ -83,6 +89,8 @@ inline constexpr int kMaxFreeRenewals = 2;
 class RendezvousCore {
  public:
   explicit RendezvousCore(CoreOptions options);
+  // Goes on with a job whose server died: RestoreState (round_restore.h).
+  RendezvousCore(CoreOptions options, JobRecord record, MonoTime now);
 
   // Applies `event` at `now` and returns what the shell must do, in this order. `now` must not go
   // back. Every AgentReported is answered by one SendDirective at least, and every CommitRequested by

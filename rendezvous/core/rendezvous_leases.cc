@@ -31,16 +31,18 @@ void RendezvousCore::Hear(Turn& turn) {
   const absl::Duration silence = turn.now - state_.last_heard;
   state_.last_heard = turn.now;
   if (!was_silent) return;
+  const LeaseSettings lease = LeaseOf(options_.lease, state_);
+  const absl::Duration fresh = lease.duration + lease.margin;
   for (auto& [unused, node] : state_.nodes) {
     if (node.free_renewals == kMaxFreeRenewals) continue;
+    if (node.lease_expires > turn.now + fresh) continue;  // longer, after a restart of the server
     ++node.free_renewals;
     RenewLease(node, turn.now);
   }
-  const LeaseSettings lease = LeaseOf(options_.lease, state_);
   if (silence <= lease.duration) return;
   Note("silence_ended",
        absl::StrCat("no agent was heard for ", InWords(silence), "; each has another ",
-                    InWords(lease.duration + lease.margin), " to be heard again"),
+                    InWords(fresh), " to be heard again"),
        turn);
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/base/backoff.h"
 #include "proto/base/exit_codes.h"
 #include "rendezvous/core/job_outcome.h"
 #include "rendezvous/core/membership_policy.h"
@@ -18,14 +17,6 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr absl::Duration kQuick = absl::Seconds(10);
-constexpr BackoffOptions kRestartBackoff{
-    .initial = absl::Milliseconds(250), .factor = 2.0, .max = absl::Seconds(15)};
-constexpr double kNoJitter = 1.0;
-
-absl::Duration PauseAfter(int quick_ends) {
-  if (quick_ends < 2) return absl::ZeroDuration();
-  return ComputeBackoff(kRestartBackoff, quick_ends - 2, kNoJitter);
-}
 
 }  // namespace
 
@@ -101,6 +92,7 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   }
   std::vector<Assignment> assignments = AssignRanks(nodes, state_.round, options_.instance);
   state_.assignments.clear();
+  state_.descriptions.clear();
   state_.peers = assignments.front().peers;
   for (size_t i = 0; i < assignments.size(); ++i) {
     NodeState& node = state_.nodes.at(state_.members[i]);
@@ -110,6 +102,7 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
     assignments[i].reason = reason;
     assignments[i].peers.clear();
     state_.assignments[node.incarnation] = std::move(assignments[i]);
+    state_.descriptions[node.incarnation] = node.report.node;
   }
   ++state_.attempts;
   state_.survivors_joined = 0;  // who is left on the list is not a member

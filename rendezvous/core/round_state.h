@@ -70,18 +70,26 @@ struct NodeHistory {
 };
 inline constexpr size_t kMaxNodeHistories = 4096;
 
-// What must outlive the server for its job to go on as if nothing had happened.
-struct JobRecord {
-  std::optional<RendezvousSettings> settings;  // of the first to join
-  std::string settings_from;                   // its name
-
-  // The last completed round. Whatever depends on who was in it is cleared by the next one.
+// Who is in the last completed round; the next one replaces it as a whole.
+struct RoundRecord {
   Round round = kNoRound;
   int64_t rounds_completed = 0;
-  std::vector<Incarnation> members;                      // by node rank
+  std::vector<Incarnation> members;                            // by node rank
+  absl::btree_map<Incarnation, NodeDescription> descriptions;  // of the members, as they joined
   absl::btree_map<Incarnation, Assignment> assignments;  // without peers, which are all the same
   std::vector<Peer> peers;                               // empty above kMaxPeersInAssignment
-  absl::btree_map<Incarnation, std::string> lost;        // members that are gone, with their names
+};
+
+// How far the job is, and what it has used up.
+struct ProgressRecord {
+  std::optional<RendezvousSettings> settings;  // of the first to join
+  std::string settings_from;                   // its name
+  JobPhase phase = JobPhase::kForming;
+  std::optional<StopRound> stop;  // what members are told while they are still in the round
+
+  // Of the last completed round.
+  absl::btree_map<Incarnation, std::string> lost;  // members that are gone, with their names
+  absl::btree_set<Incarnation> succeeded;          // members whose workers have all ended with 0
 
   // Rounds that ran workers, in this life of the job and in those that agents remember.
   int attempts = 0;
@@ -101,6 +109,10 @@ struct JobRecord {
   std::optional<JobOutcome> outcome;  // provisional while kEnding: failures still come in
 };
 
+// What must outlive the server for its job to go on as if nothing had happened. In two parts, because
+// the first is large and changes with each round only.
+struct JobRecord : RoundRecord, ProgressRecord {};
+
 // Invariants, checked by CheckInvariants after every Step in tests and simulation:
 //   R1: ranks of a completed round are 0..world_size-1, each once, contiguous by node.
 //   R2: rounds grow by one, and nobody has been told of a round that is not complete.
@@ -114,17 +126,14 @@ struct JobRecord {
 //       leases) agree with the nodes they speak of.
 //   R10: the attempt of a round is later than that of any round before it.
 struct JobState : JobRecord {
-  JobPhase phase = JobPhase::kForming;
   absl::btree_map<Incarnation, NodeState> nodes;
   absl::btree_map<Incarnation, FormerNode> former;  // at most kMaxFormerNodes
   uint64_t next_join_order = 0;
 
   // The round that runs, or ran last.
-  absl::btree_set<Incarnation> in_round;   // members whose workers may be alive, or that succeeded
-  absl::btree_set<Incarnation> succeeded;  // members whose workers have all ended with 0
+  absl::btree_set<Incarnation> in_round;  // members whose workers may be alive, or that succeeded
   MonoTime running_since;
   std::optional<MonoTime> committed_at;  // the newest checkpoint of this round
-  std::optional<StopRound> stop;         // what members are told while they are still in the round
 
   // The round being formed. Nodes that want a place, by join_order (waiting_list.h):
   absl::btree_map<uint64_t, Incarnation> joined;  // ready

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "rendezvous/server/record_wire.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -12,12 +13,23 @@ constexpr absl::Duration kStallWatch = absl::Milliseconds(500);
 
 }  // namespace
 
-JobLoop::JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce)
+JobLoop::JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce,
+                 std::unique_ptr<RecordKeeper> keeper)
     : mailbox_(loop),
       lease_(options.lease),
       table_(std::move(options)),
       announce_(std::move(announce)),
-      timer_(loop) {}
+      keeper_(std::move(keeper)),
+      timer_(loop) {
+  if (keeper_ != nullptr) {
+    keeper_->Open([this](uint64_t ticket) { Leave(gate_.OnDurable(ticket)); });
+  }
+}
+
+void JobLoop::Restore(std::vector<KeptJob> jobs) {
+  table_.Restore(std::move(jobs), Now());
+  ArmTimerOnLoop();
+}
 
 void JobLoop::Attach(const AgentKey& key, Attendee* attendee) {
   Attendee* const before = std::exchange(attendees_[key], attendee);
@@ -43,17 +55,40 @@ void JobLoop::OnHostLeaving(const Departure& departure, const std::string& host_
   Perform(table_.OnHostLeaving(departure, host_name, Now()));
 }
 
-void JobLoop::Perform(const std::vector<JobTable::JobEffect>& effects) {
+void JobLoop::Perform(std::vector<JobTable::JobEffect> effects) {
+  EffectGate::Passed passed = gate_.Push(std::move(effects));
+  if (!passed.to_write.empty()) Keep(passed.to_write, passed.ticket);
+  Leave(passed.leaving);
+  ArmTimerOnLoop();
+}
+
+void JobLoop::Keep(const std::vector<JobTable::JobEffect>& keeps, uint64_t ticket) {
+  std::vector<KeptChange> changes;
+  for (const JobTable::JobEffect& item : keeps) {
+    const KeepJob& keep = std::get<KeepJob>(item.effect);
+    KeptChange change{.key = item.job,
+                      .instance = keep.instance,
+                      .progress = EncodeProgress(keep.progress, Now())};
+    if (keep.round) change.round = EncodeRound(*keep.round);
+    // Its agents have close_timeout to learn how it ended, and as long again after a restart.
+    if (keep.progress.phase == JobPhase::kEnded) {
+      change.forget_after = 2 * keep.progress.settings->close_timeout;
+    }
+    changes.push_back(std::move(change));
+  }
+  keeper_->Keep(std::move(changes), ticket);
+}
+
+void JobLoop::Leave(const std::vector<JobTable::JobEffect>& effects) {
   for (const JobTable::JobEffect& item : effects) {
     if (const auto* send = std::get_if<SendDirective>(&item.effect)) {
       Deliver({item.job, send->to}, send->directive);
     } else if (const auto* reply = std::get_if<SendStoreReply>(&item.effect)) {
       Deliver({item.job, reply->to}, reply->reply);
-    } else if (announce_) {
-      announce_(item.job, std::get<Announce>(item.effect));
+    } else if (const auto* announce = std::get_if<Announce>(&item.effect); announce_ && announce) {
+      announce_(item.job, *announce);
     }
   }
-  ArmTimerOnLoop();
 }
 
 absl::Duration JobLoop::RenewInterval(const JobKey& job) const {

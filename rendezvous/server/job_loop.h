@@ -4,13 +4,17 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/container/btree_map.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/loop_mailbox.h"
+#include "rendezvous/core/effect_gate.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/server/record_keeper.h"
 #include "rendezvous/server/stall_clock.h"
 
 namespace muster::rendezvous {
@@ -38,7 +42,9 @@ using AnnounceSink = std::function<void(const JobKey&, const Announce&)>;
 class JobLoop {
  public:
   // `loop` must outlive this.
-  JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce);
+  // With `keeper`, what is decided leaves once it is durable (EffectGate).
+  JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce,
+          std::unique_ptr<RecordKeeper> keeper);
   ~JobLoop() { mailbox_.Close(); }
   JobLoop(const JobLoop&) = delete;
   JobLoop& operator=(const JobLoop&) = delete;
@@ -51,6 +57,9 @@ class JobLoop {
   void OnStoreRequest(const AgentKey& key, const StoreRequest& request);
   void OnHostLeaving(const Departure& departure, const std::string& host_name);
 
+  // See JobTable::Restore.
+  void Restore(std::vector<KeptJob> jobs);
+
   // How often the nodes of a job are to renew their leases.
   absl::Duration RenewInterval(const JobKey& job) const;
 
@@ -58,7 +67,10 @@ class JobLoop {
 
  private:
   MonoTime Now() { return clock_.Now(MonoNow()); }
-  void Perform(const std::vector<JobTable::JobEffect>& effects);
+  // What a turn decided: kept first, where it is to be kept.
+  void Perform(std::vector<JobTable::JobEffect> effects);
+  void Keep(const std::vector<JobTable::JobEffect>& keeps, uint64_t ticket);
+  void Leave(const std::vector<JobTable::JobEffect>& effects);
   template <typename Message>
   void Deliver(const AgentKey& key, const Message& message);
   void ArmTimerOnLoop();
@@ -68,6 +80,8 @@ class JobLoop {
   JobTable table_;
   const AnnounceSink announce_;
   StallClock clock_;
+  EffectGate gate_;
+  const std::unique_ptr<RecordKeeper> keeper_;  // or null
   absl::btree_map<AgentKey, Attendee*> attendees_;
   asio::steady_timer timer_;
 };

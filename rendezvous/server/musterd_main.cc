@@ -4,18 +4,24 @@
 
 #include <csignal>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/mono_time.h"
 #include "proto/io/descriptors.h"
 #include "rendezvous/server/musterd_options.h"
 #include "rendezvous/server/rendezvous_server.h"
+#include "rendezvous/server/state_file.h"
+#include "rendezvous/server/state_writer.h"
 
 namespace {
 
@@ -44,6 +50,29 @@ muster::SecretSources Sources(const MusterdOptions& options, const EnvironmentMa
           .home = home};
 }
 
+// What --state_dir holds, and who writes there; empty without.
+struct State {
+  std::unique_ptr<muster::rendezvous::RecordKeeper> keeper;
+  muster::rendezvous::StateFile::Contents contents;
+};
+
+absl::StatusOr<State> OpenState(asio::io_context& loop, const std::string& directory) {
+  if (directory.empty()) return State{};
+  auto file = muster::rendezvous::StateFile::Open(directory, absl::ToUnixMillis(absl::Now()),
+                                                  muster::MonoNow());
+  if (!file.ok()) return file.status();
+  State state{.contents = (*file)->TakeContents()};
+  state.keeper = std::make_unique<muster::rendezvous::StateWriter>(loop, *std::move(file));
+  return state;
+}
+
+std::string InWords(const MusterdOptions& options, size_t num_jobs) {
+  if (options.state_dir.empty()) return "";
+  if (num_jobs == 0) return absl::StrCat("; state in ", options.state_dir);
+  return absl::StrCat("; going on with ", num_jobs, num_jobs == 1 ? " job" : " jobs", " of ",
+                      options.state_dir);
+}
+
 int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   auto owners =
       options.authentication
@@ -55,11 +84,19 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   const auto guard = asio::make_work_guard(loop);
   muster::LeaseSettings lease;
   lease.duration = options.lease;
-  const auto server = RendezvousServer::Create(loop, {.may_have_predecessor = true,
-                                                      .lease = lease,
-                                                      .owners = *owners,
-                                                      .tls = options.tls,
-                                                      .host_name = HostName()});
+  auto state = OpenState(loop, options.state_dir);
+  if (!state.ok()) return Fail(state.status());
+  const size_t num_jobs = state->contents.jobs.size();
+  const auto server =
+      RendezvousServer::Create(loop,
+                               {.term = state->contents.term,
+                                .first_term = state->contents.first_term,
+                                .may_have_predecessor = true,
+                                .lease = lease,
+                                .owners = *owners,
+                                .tls = options.tls,
+                                .host_name = HostName()},
+                               std::move(state->keeper), std::move(state->contents.jobs));
   // Before anybody can know that it listens, and end it.
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   signals.async_wait([&](const asio::error_code&, int) {
@@ -75,7 +112,8 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   }
   std::cerr << "musterd: listening on "
             << ToString(muster::Endpoint{.host = options.listen.host, .port = *port})
-            << (options.authentication ? "" : muster::kAuthenticationOff) << std::endl;
+            << (options.authentication ? "" : muster::kAuthenticationOff)
+            << InWords(options, num_jobs) << std::endl;
 
   loop.run();
   return 0;

@@ -74,6 +74,11 @@ command_line::Grammar MusterdGrammar(MusterdOptions& out) {
        .value_name = "DIR",
        .help = "the secrets of several users: one file each, named after the user",
        .read = Into(ParseName, out.token_dir)},
+      {.name = "state_dir",
+       .value_name = "DIR",
+       .help = "keep the jobs' state in this local directory, so that a musterd that is started "
+               "again goes on with them [in memory only]",
+       .read = Into(ParseName, out.state_dir)},
       {.name = "tls",
        .value_name = "on|off",
        .help = "off: agents still prove the secret, but nothing is encrypted [on]",

@@ -23,6 +23,7 @@ struct MusterdOptions {
   std::string port_file;
   std::string token_file;
   std::string token_dir;
+  std::string state_dir;  // empty: the state dies with the process
   TlsMode tls = TlsMode::kOn;
   bool authentication = true;
   absl::Duration lease = LeaseSettings{}.duration;

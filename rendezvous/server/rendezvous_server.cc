@@ -97,7 +97,8 @@ MonoTime YoungUntil(const RendezvousServerOptions& options) {
 
 }  // namespace
 
-RendezvousServer::RendezvousServer(asio::io_context& loop, RendezvousServerOptions options)
+RendezvousServer::RendezvousServer(asio::io_context& loop, RendezvousServerOptions options,
+                                   std::unique_ptr<RecordKeeper> keeper)
     : loop_(loop),
       mailbox_(loop),
       options_(WithTerm(std::move(options))),
@@ -106,13 +107,21 @@ RendezvousServer::RendezvousServer(asio::io_context& loop, RendezvousServerOptio
                                                       .lease = options_.lease,
                                                       .only_run_id = options_.only_run_id,
                                                       .young_until = YoungUntil(options_),
-                                                      .node_names = options_.node_names},
-                                      options_.announce ? options_.announce : LogAnnouncement)),
+                                                      .node_names = options_.node_names,
+                                                      .keeps_records = keeper != nullptr,
+                                                      .first_term = options_.first_term},
+                                      options_.announce ? options_.announce : LogAnnouncement,
+                                      std::move(keeper))),
       shutdown_timer_(loop) {}
 
 std::unique_ptr<RendezvousServer> RendezvousServer::Create(asio::io_context& loop,
-                                                           RendezvousServerOptions options) {
-  return std::unique_ptr<RendezvousServer>(new RendezvousServer(loop, std::move(options)));
+                                                           RendezvousServerOptions options,
+                                                           std::unique_ptr<RecordKeeper> keeper,
+                                                           std::vector<KeptJob> jobs) {
+  std::unique_ptr<RendezvousServer> server(
+      new RendezvousServer(loop, std::move(options), std::move(keeper)));
+  if (!jobs.empty()) server->jobs_->Restore(std::move(jobs));
+  return server;
 }
 
 RendezvousServer::~RendezvousServer() { mailbox_.Close(); }

@@ -26,6 +26,8 @@ class AgentSessions;
 
 struct RendezvousServerOptions {
   ServerTerm term;  // 0: the wall clock's (TermOfStart)
+  // With durable state: the first term whose records were kept (JobTableOptions).
+  ServerTerm first_term;
   // Another server may have been at this endpoint before, whose agents come back: no round is
   // completed for a lease, so that none is formed beside one that runs.
   bool may_have_predecessor = false;
@@ -49,9 +51,12 @@ struct RendezvousServerOptions {
 // running (a work guard).
 class RendezvousServer {
  public:
-  // `loop` must outlive the server.
+  // `loop` must outlive the server. With `keeper` its state is durable: it goes on with `jobs`, and
+  // what it decides leaves once it is kept.
   static std::unique_ptr<RendezvousServer> Create(asio::io_context& loop,
-                                                  RendezvousServerOptions options);
+                                                  RendezvousServerOptions options,
+                                                  std::unique_ptr<RecordKeeper> keeper = nullptr,
+                                                  std::vector<KeptJob> jobs = {});
   // Breaks off what is open.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
@@ -85,7 +90,8 @@ class RendezvousServer {
   size_t num_streams() const;
 
  private:
-  RendezvousServer(asio::io_context& loop, RendezvousServerOptions options);
+  RendezvousServer(asio::io_context& loop, RendezvousServerOptions options,
+                   std::unique_ptr<RecordKeeper> keeper);
   void FinishShutdownOnLoop();
 
   asio::io_context& loop_;

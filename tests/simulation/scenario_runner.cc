@@ -196,6 +196,7 @@ class Scenario {
   }
 
   void Show(const rendezvous::Effect& effect) {
+    if (std::holds_alternative<rendezvous::KeepRecord>(effect)) return;
     const auto* send = std::get_if<rendezvous::SendDirective>(&effect);
     if (send == nullptr) {
       Say(rendezvous::ToString(effect));

@@ -122,6 +122,17 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
   }
 }
 
+// Messages that are lost or late often enough cost a node its place, though nothing happened to it.
+bool SimCluster::IsLossOfOneThatLives(int job, const rendezvous::Announce& announce) const {
+  if (announce.event != "node_lost") return false;
+  for (const auto& [unused, node] : nodes_) {
+    const bool flaps = plan_.flapping > 0 && node.name[1] == '2';
+    if (node.job != job || flaps || !node.is_alive) continue;
+    if (absl::StartsWith(announce.reason, absl::StrCat("lost ", node.name, " "))) return true;
+  }
+  return false;
+}
+
 void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
   const int job = JobOfKey(effect.job);
   if (const auto* announce = std::get_if<rendezvous::Announce>(&effect.effect)) {
@@ -132,8 +143,11 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
     coverage_.membership_changes += is_stop && !is_restart;
     coverage_.losses += announce->event == "node_lost";
     coverage_.unrecorded_rounds += announce->event == "job_unrecorded";
+    if (plan_.is_durable && announce->event == "job_unrecorded") {
+      Fail("C11: a server with durable state has no record of a round: " + announce->reason);
+    }
     coverage_.silences += announce->event == "silence_ended";
-    fates_[job].disturbances += is_restart;
+    fates_[job].disturbances += is_restart || IsLossOfOneThatLives(job, *announce);
     const rendezvous::JobState* state = table_->FindState(effect.job);
     coverage_.growths_at_commits += is_stop && absl::EndsWith(announce->reason, " joined") &&
                                     state != nullptr && state->committed_at == ServerNow();
@@ -152,15 +166,24 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
     CheckCommit(*reply);
     return;
   }
-  const auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect);
-  if (send == nullptr) return;
-  Trace("server", absl::StrCat("to ", nodes_.at(send->to).name, " revision=",
-                               send->directive.revision, " ", ToString(send->directive.body)));
-  if (const auto* wait = std::get_if<Wait>(&send->directive.body)) {
+}
+
+void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send) {
+  const Directive& directive = send.directive;
+  Trace("server", absl::StrCat("to ", nodes_.at(send.to).name, " revision=", directive.revision,
+                               " ", ToString(directive.body)));
+  if (const auto* wait = std::get_if<Wait>(&directive.body)) {
     coverage_.held_back += absl::StrContains(wait->text, "it is held back");
   }
-  const auto* end = std::get_if<EndJob>(&send->directive.body);
-  if (end != nullptr) ObserveEnd(job, send->directive, end->outcome);
+  if (const auto* run = std::get_if<RunRound>(&directive.body)) {
+    int& used = fates_[job].restarts_used[directive.instance];
+    if (run->assignment.restarts_used < used) {
+      Fail(absl::StrCat("C11: ", run->assignment.restarts_used, " restarts used after ", used));
+    }
+    used = run->assignment.restarts_used;
+  }
+  const auto* end = std::get_if<EndJob>(&directive.body);
+  if (end != nullptr) ObserveEnd(job, directive, end->outcome);
 }
 
 void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome) {
@@ -188,6 +211,7 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   const bool is_final = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
   const bool is_of_this_life =
+      plan_.is_durable ||
       directive.instance >= rendezvous::FirstInstanceOf(ServerTerm(server_life_));
   if (!is_final || !is_of_this_life || fate.person_asked || fate.node_broke) return;
   Fail(absl::StrCat("C5: two outcomes of one instance: \"", place->second.reason, "\" and \"",
@@ -195,8 +219,9 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
 }
 
 bool SimCluster::HarmsOnlyTheServer() const {
-  const char* const families[] = {"duplication",   "impostors",      "blackouts",
-                                  "server_stalls", "server_crashes", "stubborn_workers"};
+  const char* const families[] = {"duplication",     "impostors",      "blackouts",
+                                  "server_stalls",   "server_crashes", "disk_stalls",
+                                  "stubborn_workers"};
   return !plan_.is_embedded && HasOnly(plan_, families);
 }
 

@@ -28,6 +28,7 @@ void SimCoverage::Add(const SimCoverage& other) {
   held_back += other.held_back;
   unique_ids += other.unique_ids;
   strangers_survived += other.strangers_survived;
+  restored_jobs += other.restored_jobs;
   commits += other.commits;
   commits_refused += other.commits_refused;
   growths_at_commits += other.growths_at_commits;

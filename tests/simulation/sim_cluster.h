@@ -20,6 +20,8 @@
 //       node that flaps has no more than the membership policy grants it, however often it does.
 //   C10: a checkpoint is committed only by a member of the newest round of all server lives, whose lease
 //       runs.
+//   C11: a server with durable state knows every round that it has let anybody hear of, also after its
+//        death; restarts used never fall, and with C7 no worker is signalled for it.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,7 @@
 #include <vector>
 
 #include "agent/core/agent_core.h"
+#include "rendezvous/core/effect_gate.h"
 #include "rendezvous/core/job_table.h"
 #include "tests/simulation/sim_plan.h"
 #include "tests/simulation/sim_random.h"
@@ -53,6 +56,7 @@ struct SimCoverage {
   int held_back = 0;           // a node came and went too often
   int unique_ids = 0;          // handed to a rank
   int strangers_survived = 0;  // an accepted agent met an impostor
+  int restored_jobs = 0;       // a server with durable state went on with a job that was not over
   int commits = 0;
   int commits_refused = 0;
   int growths_at_commits = 0;  // a round ended for a newcomer right after a checkpoint
@@ -118,6 +122,7 @@ class SimCluster {
     MonoTime last_round_at;
     std::pair<Instance, Round> newest_round;
     int64_t step = 0;
+    std::map<Instance, int> restarts_used;
     std::map<Instance, JobOutcome> outcomes;
   };
 
@@ -150,6 +155,10 @@ class SimCluster {
   void AtServer(std::function<std::vector<rendezvous::JobTable::JobEffect>()> act);
   void StepServer(std::vector<rendezvous::JobTable::JobEffect> effects);
   void ArmServer();
+  void Leave(std::vector<rendezvous::JobTable::JobEffect> effects);
+  // The disk of a server with durable state: what is being written is lost when it crashes.
+  void Write(std::vector<rendezvous::JobTable::JobEffect> keeps, uint64_t ticket);
+  void SyncDisk();
 
   // --- sim_network.cc
   enum class Direction { kUp, kDown };
@@ -175,9 +184,12 @@ class SimCluster {
   void CheckAssignment(Node& node, const Assignment& assignment);
   void CheckNewRound(int job, Instance instance, Round round);
   void CheckCommit(const rendezvous::SendStoreReply& reply);
+  bool IsLossOfOneThatLives(int job, const rendezvous::Announce& announce) const;
   // C9.
   int RoundsBound(int job) const;
+  // As it is decided, and as it leaves.
   void Observe(const rendezvous::JobTable::JobEffect& effect);
+  void ObserveDirective(int job, const rendezvous::SendDirective& send);
   void ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome);
   // Families that harm nobody but the server and the ways to it.
   bool HarmsOnlyTheServer() const;
@@ -199,6 +211,12 @@ class SimCluster {
   std::unique_ptr<rendezvous::JobTable> table_;  // null while the server is down
   int server_life_ = 0;
   uint64_t server_timer_ = 0;
+  rendezvous::EffectGate gate_;
+  std::map<std::pair<rendezvous::JobKey, Instance>, rendezvous::KeptJob> disk_;
+  std::vector<rendezvous::JobTable::JobEffect> unsynced_;
+  uint64_t unsynced_ticket_ = 0;
+  bool is_syncing_ = false;
+  MonoTime disk_stalls_until_;
   absl::Duration stalled_;  // in all, by the present life
   bool is_stalling_ = false;
   std::vector<std::function<void()>> held_at_server_;

@@ -25,6 +25,7 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.held_back, 0);
   EXPECT_GT(coverage.unique_ids, 0);
   EXPECT_GT(coverage.strangers_survived, 0);
+  EXPECT_GT(coverage.restored_jobs, 0);
   EXPECT_GT(coverage.commits, 0);
   EXPECT_GT(coverage.commits_refused, 0);
   EXPECT_GT(coverage.growths_at_commits, 0);

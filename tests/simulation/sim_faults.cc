@@ -79,6 +79,12 @@ void SimCluster::InjectServerFaults() {
       if (node.hosts && node.is_alive) Pause(node, length);
     }
   }
+  if (random_.Chance(plan_.disk_stalls) && schedule_.now() >= disk_stalls_until_) {
+    const absl::Duration length = random_.Between(absl::Milliseconds(100), absl::Seconds(20));
+    Trace("disk", absl::StrCat("writes nothing for ", absl::FormatDuration(length)));
+    disk_stalls_until_ = schedule_.now() + length;
+    for (JobFate& fate : fates_) ++fate.disturbances;
+  }
   if (!plan_.is_embedded && table_ != nullptr && random_.Chance(plan_.server_crashes)) {
     CrashServer();
     for (JobFate& fate : fates_) ++fate.disturbances;

@@ -50,7 +50,9 @@ void SimCluster::NoteHeard(Node& node, uint64_t sequence) {
   const LeaseSettings lease;
   // It was not heard by this life before the job's present round was formed.
   const rendezvous::JobState* state = table_->FindState(KeyOf(node.job));
-  if (!node.heard_at && state != nullptr && state->round != kNoRound) node.has_lapsed = true;
+  const bool is_unknown =
+      state != nullptr && state->round != kNoRound && !state->in_round.contains(node.incarnation);
+  if (!node.heard_at && is_unknown) node.has_lapsed = true;
   if (node.heard_at && ServerNow() - *node.heard_at >= lease.duration) node.has_lapsed = true;
   node.heard_at = ServerNow();
 }

@@ -27,6 +27,7 @@ constexpr SimFamily kFamilies[] = {
     {"blackouts", &SimPlan::blackouts},
     {"server_crashes", &SimPlan::server_crashes},
     {"server_stalls", &SimPlan::server_stalls},
+    {"disk_stalls", &SimPlan::disk_stalls},
     {"host_departures", &SimPlan::host_departures},
     {"port_failures", &SimPlan::port_failures},
     {"worker_failures", &SimPlan::worker_failures},
@@ -37,8 +38,8 @@ constexpr SimFamily kFamilies[] = {
 // The most of each, in the order of kFamilies.
 constexpr double kMost[] = {0.2,       0.3,       0.2,      1.0 / 30, 1.0 / 120, 1.0 / 60,
                             1.0 / 10,  1.0 / 300, 1.0 / 60, 1.0 / 90, 1.0 / 90,  1.0 / 10,
-                            1.0 / 300, 1.0 / 3,   1.0 / 40, 1.0 / 60, 1.0 / 30,  1.0 / 200,
-                            0.05,      0.2,       0.3,      0.02};
+                            1.0 / 300, 1.0 / 3,   1.0 / 40, 1.0 / 60, 1.0 / 30,  1.0 / 30,
+                            1.0 / 200, 0.05,      0.2,      0.3,      0.02};
 static_assert(std::size(kMost) == std::size(kFamilies));
 
 ScaleUp DrawScaleUp(SimRandom& random) {
@@ -84,6 +85,7 @@ SimPlan DrawPlan(SimRandom& random) {
   const int num_jobs = random.Chance(0.2) ? random.Between(2, 3) : 1;
   for (int i = 0; i < num_jobs; ++i) plan.jobs.push_back(DrawJob(random));
   plan.is_embedded = num_jobs == 1 && random.Chance(0.3);
+  plan.is_durable = !plan.is_embedded && random.Chance(0.5);
   plan.delay_mean = absl::Milliseconds(random.Chance(0.2) ? 400 : random.Between(1, 50));
   plan.safety_phase = absl::Seconds(random.Between(30, 150));
   const double kind = random.Unit();
@@ -95,11 +97,14 @@ SimPlan DrawPlan(SimRandom& random) {
     plan.*kFamilies[i].rate = is_on ? rate : 0;
   }
   if (!plan.is_embedded) plan.host_departures = 0;
+  if (!plan.is_durable) plan.disk_stalls = 0;
   return plan;
 }
 
 std::string ToString(const SimPlan& plan) {
-  std::string text = plan.is_embedded ? "embedded" : "musterd";
+  std::string text = plan.is_embedded  ? "embedded"
+                     : plan.is_durable ? "musterd --state_dir"
+                                       : "musterd";
   for (const SimJobPlan& job : plan.jobs) {
     absl::StrAppend(&text, " job{nodes=", job.num_nodes, "+", job.num_late, "x",
                     job.local_world_size, " min=", job.settings.min_nodes,

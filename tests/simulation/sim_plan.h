@@ -25,6 +25,7 @@ struct SimJobPlan {
 struct SimPlan {
   std::vector<SimJobPlan> jobs;
   bool is_embedded = false;  // the server lives in the process of the first job's first node
+  bool is_durable = false;   // musterd with a state directory
   absl::Duration delay_mean;
   absl::Duration safety_phase;  // then the faults end, and everything must come to its end
 
@@ -48,6 +49,7 @@ struct SimPlan {
   double blackouts = 0;  // nobody reaches the server
   double server_crashes = 0;
   double server_stalls = 0;
+  double disk_stalls = 0;      // nothing is written for up to 20 s, as when the disk is full
   double host_departures = 0;  // the process that embeds the server is told to end
   // Of one reservation.
   double port_failures = 0;

@@ -1,4 +1,6 @@
 // The server of the simulation: its lives, its stalls, and what leaves it.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/sim_cluster.h"
 
@@ -19,9 +21,21 @@ void SimCluster::StartServer() {
       rendezvous::JobTableOptions{.term = ServerTerm(server_life_),
                                   .lease = lease,
                                   .only_run_id = plan_.is_embedded ? KeyOf(0).run_id : "",
-                                  .young_until = young_until});
+                                  .young_until = young_until,
+                                  .keeps_records = plan_.is_durable,
+                                  .first_term = ServerTerm(plan_.is_durable ? 1 : 0)});
+  gate_ = {};
+  unsynced_.clear();
+  is_syncing_ = false;
+  std::vector<rendezvous::KeptJob> kept;
+  for (const auto& [unused, job] : disk_) {
+    kept.push_back(job);
+    coverage_.restored_jobs += job.record.phase != rendezvous::JobPhase::kEnded;
+  }
+  table_->Restore(std::move(kept), ServerNow());
   for (auto& [unused, node] : nodes_) node.heard_at.reset();
   Trace("server", absl::StrCat("starts life ", server_life_));
+  ArmServer();
 }
 
 void SimCluster::CrashServer() {
@@ -60,8 +74,52 @@ void SimCluster::AtServer(std::function<std::vector<rendezvous::JobTable::JobEff
 }
 
 void SimCluster::StepServer(std::vector<rendezvous::JobTable::JobEffect> effects) {
+  for (const rendezvous::JobTable::JobEffect& effect : effects) Observe(effect);
+  rendezvous::EffectGate::Passed passed = gate_.Push(std::move(effects));
+  Leave(std::move(passed.leaving));
+  if (!passed.to_write.empty()) Write(std::move(passed.to_write), passed.ticket);
+  if (std::string broken = table_->CheckInvariants(); !broken.empty()) Fail(broken);
+  ArmServer();
+}
+
+void SimCluster::Write(std::vector<rendezvous::JobTable::JobEffect> keeps, uint64_t ticket) {
+  for (auto& keep : keeps) unsynced_.push_back(std::move(keep));
+  unsynced_ticket_ = ticket;
+  if (!is_syncing_) SyncDisk();
+}
+
+// One transaction at a time, with all that has come since the last one.
+void SimCluster::SyncDisk() {
+  is_syncing_ = true;
+  absl::Duration length = random_.Between(absl::Microseconds(50), absl::Milliseconds(30));
+  if (schedule_.now() < disk_stalls_until_) length += disk_stalls_until_ - schedule_.now();
+  const auto sync = [this, life = server_life_, ticket = unsynced_ticket_,
+                     written = std::exchange(unsynced_, {})] {
+    if (life != server_life_ || table_ == nullptr) return;
+    for (const auto& effect : written) {
+      const auto& keep = std::get<rendezvous::KeepJob>(effect.effect);
+      rendezvous::KeptJob& job = disk_[{effect.job, keep.instance}];
+      job.key = effect.job;
+      job.instance = keep.instance;
+      if (keep.round) static_cast<rendezvous::RoundRecord&>(job.record) = *keep.round;
+      static_cast<rendezvous::ProgressRecord&>(job.record) = keep.progress;
+    }
+    // Between the disk and whom it is told to the server may die, too.
+    AtServer([this, ticket] {
+      is_syncing_ = false;
+      Leave(gate_.OnDurable(ticket));
+      if (!unsynced_.empty()) SyncDisk();
+      return std::vector<rendezvous::JobTable::JobEffect>();
+    });
+  };
+  schedule_.After(length, sync);
+}
+
+void SimCluster::Leave(std::vector<rendezvous::JobTable::JobEffect> effects) {
   for (rendezvous::JobTable::JobEffect& effect : effects) {
-    Observe(effect);
+    if (const auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect)) {
+      ObserveDirective(JobOfKey(effect.job), *send);
+    }
     if (auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect)) {
       const Incarnation to = send->to;
       Deliver(to, Direction::kDown, [this, to, directive = send->directive] {
@@ -77,8 +135,6 @@ void SimCluster::StepServer(std::vector<rendezvous::JobTable::JobEffect> effects
       });
     }
   }
-  if (std::string broken = table_->CheckInvariants(); !broken.empty()) Fail(broken);
-  ArmServer();
 }
 
 void SimCluster::ArmServer() {

@@ -85,6 +85,16 @@ TEST_F(CommitTest, IsNotThatOfANodeWhoseLeaseHasEndedThoughNobodyWasHeard) {
   EXPECT_EQ(job.state().phase, JobPhase::kRunning) << "it has its place still";
 }
 
+TEST_F(CommitTest, WaitsForAReportAfterASilenceOfAll) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.now = job.now + absl::Seconds(20);
+  job.Send(2);
+  EXPECT_TRUE(absl::IsUnavailable(job.Commit(1, 100)));
+  job.Send(1);
+  EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
+}
+
 TEST_F(CommitTest, IsNotForAServerOlderThanTheAskersNewest) {
   CoreUnderTest& job = Job(Settings(1, 1));
   job.RunWith(1);

@@ -294,6 +294,12 @@ TEST_F(ForgetfulServerTest, NeverNumbersAnInstanceAsAnEarlierLifeDid) {
   EXPECT_GE(Joining(1).instance, FirstInstanceOf(ServerTerm(2)));
 }
 
+TEST_F(JobTableTest, ForgetsAJobWhoseOnlyNodeIsRefused) {
+  EXPECT_EQ(Refusal(Report(kA, 1, AgentPhase::kJoining, kNoRound, Instance(), 0)).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(table_.size(), 0u);
+}
+
 TEST_F(JobTableTest, RefusesMoreJobsThanItMayHave) {
   table_ = JobTable({.term = ServerTerm(1), .max_jobs = 1});
   Report(kA, 1, AgentPhase::kJoining);

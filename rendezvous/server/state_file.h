@@ -1,0 +1,75 @@
+// The file of musterd --state_dir: an SQLite database in a directory that one musterd holds at a time.
+// Write-ahead log, synchronous=FULL: what Write has returned from survives the process and the
+// machine; a transaction that was being written when either died is not there at all.
+//
+// Threads: compatible; one caller at a time.
+// Source:  SQLite, "Write-Ahead Logging", "PRAGMA synchronous" (sqlite.org).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/base/mono_time.h"
+#include "proto/io/unique_fd.h"
+#include "rendezvous/server/record_keeper.h"
+
+struct sqlite3;
+
+namespace muster::rendezvous {
+
+// Of the database; a higher one is refused.
+inline constexpr int kStateFormat = 1;
+
+class StateFile {
+ public:
+  // What it held, and the terms: of this life of the server (higher than any before it), and of the
+  // first that kept its state here.
+  struct Contents {
+    ServerTerm term;
+    ServerTerm first_term;
+    std::vector<KeptJob> jobs;
+  };
+
+  // Makes `directory` (0700) and the file if they are not there. `unix_millis` is the wall clock's.
+  //
+  // Errors: kInvalidArgument:    no directory, or one on a network file system.
+  //         kAlreadyExists:      another musterd uses it.
+  //         kFailedPrecondition: a newer version of muster wrote the file, or no muster did.
+  //         kDataLoss:           the file is damaged. Nothing in it is changed.
+  //         kUnavailable:        it cannot be written: a full disk, no permission, a read-only file
+  //                              system.
+  static absl::StatusOr<std::unique_ptr<StateFile>> Open(const std::string& directory,
+                                                         int64_t unix_millis, MonoTime now);
+  ~StateFile();
+  StateFile(const StateFile&) = delete;
+  StateFile& operator=(const StateFile&) = delete;
+
+  // Once.
+  Contents TakeContents() { return std::move(contents_); }
+
+  // All of `changes`, or none. Instances whose time is over are forgotten by the way.
+  //
+  // Errors: kUnavailable with the reason in words; trying again may help.
+  absl::Status Write(const std::vector<KeptChange>& changes, int64_t unix_millis);
+
+ private:
+  explicit StateFile(std::string path) : path_(std::move(path)) {}
+  absl::Status OpenDatabase();
+  absl::Status CheckFormat();
+  absl::Status BeginLife(int64_t unix_millis);
+  absl::Status Load(int64_t unix_millis, MonoTime now);
+  absl::Status Execute(const char* sql);
+  absl::StatusOr<int64_t> Number(const char* sql);
+  absl::Status Store(const KeptChange& change, int64_t unix_millis);
+  // The database's last error, with the file's name and what to do.
+  absl::Status Explain(const char* what) const;
+
+  const std::string path_;
+  UniqueFd lock_;
+  sqlite3* db_ = nullptr;
+  Contents contents_;
+};
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,260 @@
+#include "rendezvous/server/state_file.h"
+
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rendezvous/server/record_wire.h"
+#include "rendezvous/server/state_writer.h"
+#include "tests/support/files.h"
+#include "tests/unit/rendezvous/core/core_builders.h"
+#include "tests/unit/rendezvous/server/loop_world.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int64_t kToday = 1'800'000'000'000;
+const JobKey kJob{"alice", std::string("a\0b", 3)};
+
+// The record of a job of one node that runs round 0.
+JobRecord Running(int restarts_used = 0) {
+  CoreUnderTest job(Settings(1, 1, 5));
+  job.RunWith(1);
+  JobRecord record = job.state();
+  record.restarts_used = restarts_used;
+  return record;
+}
+
+KeptChange Change(const JobRecord& record, bool with_round = true) {
+  KeptChange change{
+      .key = kJob, .instance = Instance(7), .progress = EncodeProgress(record, At(100))};
+  if (with_round) change.round = EncodeRound(record);
+  return change;
+}
+
+class StateFileTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<StateFile>> Open(int64_t unix_millis = kToday) {
+    return StateFile::Open(directory(), unix_millis, At(500));
+  }
+  StateFile::Contents Contents(int64_t unix_millis = kToday) {
+    auto file = Open(unix_millis);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return file.ok() ? (*file)->TakeContents() : StateFile::Contents{};
+  }
+  std::string directory() const { return temporary_.File("state"); }
+  std::string path() const { return directory() + "/musterd.db"; }
+  void Run(const char* sql) {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(path().c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+    sqlite3_close(db);
+  }
+
+  muster::testing::TemporaryDirectory temporary_;
+};
+
+TEST_F(StateFileTest, GivesBackWhatWasWritten) {
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({Change(Running())}, kToday), absl::OkStatus());
+    EXPECT_EQ((*file)->Write({Change(Running(3), false)}, kToday), absl::OkStatus());
+  }
+  const StateFile::Contents contents = Contents();
+  ASSERT_THAT(contents.jobs, SizeIs(1));
+  EXPECT_EQ(contents.jobs[0].key, kJob);
+  EXPECT_EQ(contents.jobs[0].instance, Instance(7));
+  EXPECT_EQ(contents.jobs[0].record.restarts_used, 3);
+  EXPECT_EQ(contents.jobs[0].record.members, Running().members) << "the round stays as it was";
+}
+
+TEST_F(StateFileTest, HasAHigherTermInEachLifeAlsoWhenTheClockGoesBack) {
+  const StateFile::Contents first = Contents(), second = Contents(kToday - 1000);
+  EXPECT_GT(second.term, first.term);
+  EXPECT_EQ(first.first_term, first.term);
+  EXPECT_EQ(second.first_term, first.term);
+}
+
+TEST_F(StateFileTest, ForgetsAnInstanceThatHasEndedAfterItsTime) {
+  JobRecord record = Running();
+  record.phase = JobPhase::kEnded;
+  record.outcome = JobOutcome{};
+  KeptChange change = Change(record);
+  change.forget_after = absl::Seconds(60);
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({change}, kToday), absl::OkStatus());
+  }
+  EXPECT_THAT(Contents(kToday + 59000).jobs, SizeIs(1));
+  EXPECT_THAT(Contents(kToday + 60000).jobs, SizeIs(0));
+}
+
+TEST_F(StateFileTest, IsReadByItsOwnerAlone) {
+  ASSERT_TRUE(Open().ok());
+  struct stat about {};
+  ASSERT_EQ(::stat(directory().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0700u);
+}
+
+TEST_F(StateFileTest, IsUsedByOneServerAtATime) {
+  const auto first = Open();
+  ASSERT_TRUE(first.ok());
+  const absl::Status refused = Open().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("another musterd uses"));
+}
+
+TEST_F(StateFileTest, OfANewerVersionIsRefusedAndLeftAlone) {
+  ASSERT_TRUE(Open().ok());
+  Run("PRAGMA user_version=2");
+  const absl::Status refused = Open().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("written by a newer muster (format 2"));
+  Run("SELECT term FROM life");
+}
+
+TEST_F(StateFileTest, OfAnotherProgramIsRefused) {
+  std::filesystem::create_directory(directory());
+  Run("CREATE TABLE recipes (name TEXT)");
+  EXPECT_EQ(Open().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StateFileTest, ThatIsNoDatabaseIsRefusedAndLeftAlone) {
+  std::filesystem::create_directory(directory());
+  const std::string text(5000, 'x');
+  muster::testing::WriteFile(path(), text);
+  const absl::Status refused = Open().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("Move it away and start again"));
+  EXPECT_EQ(muster::testing::ReadFile(path()), text);
+}
+
+TEST_F(StateFileTest, WithADamagedRecordNamesTheJob) {
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({Change(Running())}, kToday), absl::OkStatus());
+  }
+  Run("UPDATE jobs SET progress = x'00ff'");
+  const absl::Status refused = Open().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the record of job 'a"));
+}
+
+// As after a crash in the middle of a transaction.
+TEST_F(StateFileTest, WithATornLogHasAllTransactionsBeforeTheTear) {
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({Change(Running(1))}, kToday), absl::OkStatus());
+    const std::string log = muster::testing::ReadFile(path() + "-wal");
+    const std::string database = muster::testing::ReadFile(path());
+    EXPECT_EQ((*file)->Write({Change(Running(2))}, kToday), absl::OkStatus());
+    const std::string longer = muster::testing::ReadFile(path() + "-wal");
+    ASSERT_GT(longer.size(), log.size());
+    std::filesystem::create_directory(temporary_.File("torn"));
+    muster::testing::WriteFile(temporary_.File("torn") + "/musterd.db", database);
+    muster::testing::WriteFile(temporary_.File("torn") + "/musterd.db-wal",
+                               longer.substr(0, longer.size() - 100));
+  }
+  auto file = StateFile::Open(temporary_.File("torn"), kToday, At(500));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const StateFile::Contents contents = (*file)->TakeContents();
+  ASSERT_THAT(contents.jobs, SizeIs(1));
+  EXPECT_EQ(contents.jobs[0].record.restarts_used, 1);
+}
+
+TEST_F(StateFileTest, OnAPathThatIsNoDirectoryIsRefused) {
+  muster::testing::WriteFile(directory(), "a file");
+  EXPECT_EQ(Open().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Files cannot grow while it lives: what a full disk does, for this process alone.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit full{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &full);
+  }
+  ~FullDisk() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+KeptChange LargeChange() {
+  JobRecord record = Running();
+  record.settings_from = std::string(60000, 'n');
+  return Change(record);
+}
+
+TEST_F(StateFileTest, LosesNothingOnAFullDisk) {
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({Change(Running(1))}, kToday), absl::OkStatus());
+    {
+      const FullDisk full(40000);
+      const absl::Status failed = (*file)->Write({LargeChange()}, kToday);
+      EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
+      EXPECT_THAT(std::string(failed.message()), HasSubstr(path()));
+    }
+    EXPECT_EQ((*file)->Write({Change(Running(2))}, kToday), absl::OkStatus());
+  }
+  const StateFile::Contents contents = Contents();
+  ASSERT_THAT(contents.jobs, SizeIs(1));
+  EXPECT_EQ(contents.jobs[0].record.restarts_used, 2);
+}
+
+class StateWriterTest : public StateFileTest {
+ protected:
+  void SetUp() override {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    writer_ = std::make_unique<StateWriter>(world_.loop(), *std::move(file));
+    writer_->Open([this](uint64_t ticket) { durable_ = ticket; });
+  }
+  LoopWorld world_;
+  std::unique_ptr<StateWriter> writer_;
+  uint64_t durable_ = 0;
+};
+
+TEST_F(StateWriterTest, SaysWhenItIsDurable) {
+  writer_->Keep({Change(Running(1))}, 1);
+  writer_->Keep({Change(Running(2), false)}, 2);
+  ASSERT_TRUE(world_.RunUntil([&] { return durable_ == 2; }));
+  writer_.reset();
+  const StateFile::Contents contents = Contents();
+  ASSERT_THAT(contents.jobs, SizeIs(1));
+  EXPECT_EQ(contents.jobs[0].record.restarts_used, 2);
+}
+
+TEST_F(StateWriterTest, TriesAgainUntilTheDiskHasRoom) {
+  std::optional<FullDisk> full(std::in_place, 20000);
+  writer_->Keep({LargeChange()}, 1);
+  world_.RunReady();
+  EXPECT_EQ(durable_, 0u);
+  full.reset();
+  EXPECT_TRUE(world_.RunUntil([&] { return durable_ == 1; }));
+}
+
+TEST_F(StateWriterTest, WritesWhatIsLeftAtItsEnd) {
+  writer_->Keep({Change(Running(4))}, 1);
+  writer_.reset();
+  EXPECT_THAT(Contents().jobs, SizeIs(1));
+}
+
+}  // namespace
+}  // namespace muster::rendezvous
