@@ -87,11 +87,13 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   auto state = OpenState(loop, options.state_dir);
   if (!state.ok()) return Fail(state.status());
   const size_t num_jobs = state->contents.jobs.size();
+  // Where the state of an earlier life is, every round that anybody was told of is in it.
+  const bool knows_all_rounds = state->contents.first_term < state->contents.term;
   const auto server =
       RendezvousServer::Create(loop,
                                {.term = state->contents.term,
                                 .first_term = state->contents.first_term,
-                                .may_have_predecessor = true,
+                                .may_have_predecessor = !knows_all_rounds,
                                 .lease = lease,
                                 .owners = *owners,
                                 .tls = options.tls,

@@ -14,7 +14,8 @@ void SimCluster::StartServer() {
   held_at_server_.clear();
   const LeaseSettings lease;
   // A first life has nobody before it; an embedded one does not wait in case it had.
-  const bool is_young = server_life_ > 1 && !plan_.is_embedded;
+  // One with durable state knows every round that runs.
+  const bool is_young = server_life_ > 1 && !plan_.is_embedded && !plan_.is_durable;
   const MonoTime young_until =
       is_young ? schedule_.now() + lease.duration + lease.margin : MonoTime();
   table_ = std::make_unique<rendezvous::JobTable>(
