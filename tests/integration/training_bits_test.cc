@@ -71,6 +71,17 @@ TEST_F(TrainingBits, AreTheSameForEverySizeOfBucketsInOrderedMode) {
   EXPECT_EQ(HashOf(4, {"--bucket_mb=0.05"}), expected);
 }
 
+TEST_F(TrainingBits, AreTheSameUnderEveryPlanInOrderedMode) {
+  const std::string expected = HashOf(1);
+  for (const char* plan : {"zero1", "zero2", "zero3", "fsdp", "fsdp:shard_grad_op"}) {
+    EXPECT_EQ(HashOf(2, {absl::StrCat("--plan=", plan)}), expected) << plan;
+  }
+  EXPECT_EQ(HashOf(4, {"--plan=hybrid_shard", "--shard_ranks=2"}), expected);
+  EXPECT_EQ(HashOf(4, {"--plan=zero3", "--reshard_after_forward=2", "--max_reuse_distance=0",
+                       "--persistence_threshold=0"}),
+            expected);
+}
+
 TEST_F(TrainingBits, DifferBetweenSeeds) { EXPECT_NE(HashOf(1), HashOf(1, {"--seed=2"})); }
 
 TEST_F(TrainingBits, StayWithinOneHundredThousandthOfOneProcessInFastMode) {

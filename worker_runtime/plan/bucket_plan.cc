@@ -40,4 +40,30 @@ std::vector<Bucket> PlanBuckets(absl::Span<const ParameterInfo> parameters,
   return buckets;
 }
 
+std::vector<Bucket> PlanUnitBuckets(const BlockLayout& layout, BlockRange whole,
+                                    const BucketOptions& options) {
+  const auto bytes_of = [&](BlockRange blocks) {
+    return blocks.num_elements() * options.bytes_per_element;
+  };
+  std::vector<Bucket> buckets;
+  for (size_t u = layout.units.size(); u-- > 0;) {
+    const BlockRange unit = layout.units[u];
+    if (unit.num_blocks() == 0 || !whole.Overlaps(unit)) continue;
+    const bool joins =
+        !buckets.empty() && bytes_of(buckets.back().blocks) + bytes_of(unit) <= options.bytes_max;
+    if (!joins) buckets.push_back({.blocks = {unit.end, unit.end}});
+    buckets.back().blocks.begin = unit.begin;
+  }
+  const auto parameter_at = [&](int64_t block) {
+    const auto found =
+        std::lower_bound(layout.offsets.begin(), layout.offsets.end(), block * kBlockElements);
+    return static_cast<int>(found - layout.offsets.begin());
+  };
+  for (Bucket& bucket : buckets) {
+    bucket.first_parameter = parameter_at(bucket.blocks.begin);
+    bucket.end_parameter = parameter_at(bucket.blocks.end);
+  }
+  return buckets;
+}
+
 }  // namespace muster::plan

@@ -40,4 +40,9 @@ std::vector<Bucket> PlanBuckets(absl::Span<const ParameterInfo> parameters,
                                 const BlockLayout& layout, BlockRange whole,
                                 const BucketOptions& options);
 
+// Of whole units: each is gathered and given up as one. Neighbours share a bucket up to
+// `options.bytes_max`; the other options do not count.
+std::vector<Bucket> PlanUnitBuckets(const BlockLayout& layout, BlockRange whole,
+                                    const BucketOptions& options);
+
 }  // namespace muster::plan

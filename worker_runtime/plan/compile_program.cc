@@ -8,6 +8,7 @@
 #include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/arena_layout.h"
+#include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/prove_program.h"
 #include "worker_runtime/plan/use_schedule.h"
 
@@ -15,7 +16,6 @@ namespace muster::plan {
 namespace {
 
 constexpr int64_t kLossBytes = 2 * sizeof(double);
-constexpr int64_t kPartialBytes = sizeof(double);  // of a block's squares
 
 // What a rank sends when `bytes` are exchanged by `n`: the costs of muster/communicator.h.
 int64_t SentBytes(Collective collective, int64_t bytes, int64_t n, int64_t num_roots) {
@@ -62,15 +62,16 @@ class Compiler {
     AddReductions();
     AddNorm();
     AddUpdates();
-    HoldMemory();
+    program_.gathered_blocks = gathered_.size();
+    program_.unreduced_blocks = unreduced_.size();
+    program_.padding_bytes = padding_.size();
+    HoldMemory(input_, info_, program_);
     return std::move(program_);
   }
 
  private:
   // Ranks that share one shard of each sharded state.
-  int shard_ranks() const {
-    return plan_.shard_ranks == 0 ? replicas() : static_cast<int>(plan_.shard_ranks);
-  }
+  int shard_ranks() const { return RanksOfShard(plan_, input_.mesh); }
   int inner() const { return replica_ % shard_ranks(); }
   int outer() const { return replica_ / shard_ranks(); }
   bool is_hybrid() const { return is_sharded() && shard_ranks() < replicas(); }
@@ -93,7 +94,10 @@ class Compiler {
   int RankAt(int stage) const { return stage * replicas() + replica_; }
 
   void SetUp() {
-    SetUpGroups();
+    groups_ = PlanRankGroups(plan_, input_.mesh, program_.rank);
+    program_.groups = groups_.groups;
+    program_.shards = groups_.shards;
+    program_.secondary = groups_.secondary;
     program_.ordered = plan_.mode == SumMode::kOrdered;
     program_.leaves_per_rank = plan_.accumulation;
     if (program_.ordered) {
@@ -119,42 +123,6 @@ class Compiler {
       }
     }
     ChooseGathered();
-  }
-
-  int AddGroup(std::string name, std::vector<int> ranks) {
-    for (size_t g = 0; g < program_.groups.size(); ++g) {
-      if (program_.groups[g].ranks == ranks) return static_cast<int>(g);
-    }
-    program_.groups.push_back({.name = std::move(name), .ranks = std::move(ranks)});
-    return static_cast<int>(program_.groups.size()) - 1;
-  }
-
-  // Every rank makes as many groups, in this order, so that they can be split off together.
-  void SetUpGroups() {
-    const int first = stage_ * replicas();
-    const auto ranks = [&](int begin, int count, int step) {
-      std::vector<int> all;
-      for (int i = 0; i < count; ++i) all.push_back(begin + i * step);
-      return all;
-    };
-    AddGroup("world", ranks(0, input_.mesh.size(), 1));
-    stage_group_ = AddGroup(absl::StrCat("stage", stage_), ranks(first, replicas(), 1));
-    if (!is_sharded()) return;
-    const int n = shard_ranks();
-    program_.shards = {.group = AddGroup(absl::StrCat("shards", stage_, ".", outer()),
-                                         ranks(first + outer() * n, n, 1)),
-                       .rank = inner(),
-                       .size = n};
-    if (is_hybrid()) {
-      replica_group_ = AddGroup(absl::StrCat("replicas", stage_, ".", inner()),
-                                ranks(first + inner(), replicas() / n, n));
-    }
-    const int few = static_cast<int>(plan_.gathering.secondary_ranks);
-    if (!shards_parameters() || few <= 1 || few >= n) return;
-    program_.secondary = {.group = AddGroup(absl::StrCat("secondary", stage_, ".", replica_ / few),
-                                            ranks(first + replica_ / few * few, few, 1)),
-                          .rank = replica_ % few,
-                          .size = few};
   }
 
   bool StreamsGradients() const {
@@ -211,30 +179,10 @@ class Compiler {
                         .multiple = is_sharded() ? shard_ranks() : 1});
   }
 
-  // A unit is gathered and given up as a whole; where only gradients are, small neighbours share.
   std::vector<Bucket> BucketsOfUnits() const {
-    const int64_t most = shards_parameters() ? 0 : plan_.bucket_bytes_max;
-    std::vector<Bucket> buckets;
-    for (size_t u = layout_.units.size(); u-- > 0;) {
-      const BlockRange unit = layout_.units[u];
-      if (unit.num_blocks() == 0 || !info_.blocks.Overlaps(unit)) continue;
-      const int64_t bytes = unit.num_elements() * BytesOf(input_.types.gradients);
-      const bool joins =
-          !buckets.empty() &&
-          buckets.back().blocks.num_elements() * BytesOf(input_.types.gradients) + bytes <= most;
-      if (!joins) buckets.push_back({.blocks = {unit.end, unit.end}});
-      buckets.back().blocks.begin = unit.begin;
-    }
-    for (Bucket& bucket : buckets) {
-      const auto place = [&](int64_t block) {
-        return static_cast<int>(std::lower_bound(layout_.offsets.begin(), layout_.offsets.end(),
-                                                 block * kBlockElements) -
-                                layout_.offsets.begin());
-      };
-      bucket.first_parameter = place(bucket.blocks.begin);
-      bucket.end_parameter = place(bucket.blocks.end);
-    }
-    return buckets;
+    return PlanUnitBuckets(layout_, info_.blocks,
+                           {.bytes_per_element = BytesOf(input_.types.gradients),
+                            .bytes_max = shards_parameters() ? 0 : plan_.bucket_bytes_max});
   }
 
   int Add(Action action) {
@@ -485,7 +433,7 @@ class Compiler {
     Action loss = {.kind = ActionKind::kLoss,
                    .after = {last_forward},
                    .collective = Collective::kAllReduce,
-                   .group = stage_group_,
+                   .group = groups_.stage,
                    .bytes = kLossBytes};
     loss.sends = program_.ordered ? SentBytes(Collective::kAllReduce, kLossBytes, n, num_roots())
                                   : SentOfSmall(kLossBytes, n);
@@ -581,7 +529,7 @@ class Compiler {
                      .blocks = bucket.blocks,
                      .merges = sums_.leaves.back().merges,
                      .collective = by_group ? Collective::kReduceScatter : Collective::kAllReduce,
-                     .group = by_group ? program_.shards.group : stage_group_};
+                     .group = by_group ? program_.shards.group : groups_.stage};
     reduce.bytes = BytesOf(input_.types.gradients) * kBlockElements *
                    (by_group ? program_.shards.PaddedOf(bucket.blocks.num_blocks())
                              : bucket.blocks.num_blocks());
@@ -635,7 +583,7 @@ class Compiler {
                               .bucket = b,
                               .blocks = program_.owned[b],
                               .collective = Collective::kAllReduce,
-                              .group = replica_group_,
+                              .group = groups_.replicas,
                               .bytes = bytes,
                               .sends = SentBytes(Collective::kAllReduce, bytes, n, 1)}));
     }
@@ -725,53 +673,6 @@ class Compiler {
     }
   }
 
-  // --- memory -------------------------------------------------------------------------------------
-
-  void HoldMemory() {
-    const StateTypes& types = input_.types;
-    int64_t borrowed = 0;
-    for (const int p : info_.borrowed) borrowed += input_.parameters[p].num_elements();
-    int64_t frozen = 0;
-    for (const ParameterInfo& p : input_.parameters) {
-      if (p.frozen) frozen += PlacedElements(p.num_elements());
-    }
-    const int64_t whole = info_.blocks.num_elements();
-    int64_t owned = 0;
-    int64_t values = whole;
-    int64_t secondary = 0;
-    for (size_t b = 0; b < program_.owned.size(); ++b) {
-      owned += program_.owned[b].num_elements();
-      if (!program_.gathered[b]) continue;
-      const BlockRange blocks = program_.buckets[b].blocks;
-      values -= blocks.num_elements() - program_.owned[b].num_elements();
-      if (program_.secondary.size == 1) continue;
-      secondary += ShardOf(blocks, program_.secondary.rank, program_.secondary.size).num_elements();
-    }
-    // Any of them may be gathered between steps, by itself.
-    program_.gathered_blocks = gathered_.size();
-    for (size_t b = 0; b < program_.buckets.size(); ++b) {
-      if (!program_.gathered[b]) continue;
-      program_.gathered_blocks =
-          std::max(program_.gathered_blocks,
-                   program_.shards.PaddedOf(program_.buckets[b].blocks.num_blocks()));
-    }
-    program_.unreduced_blocks = unreduced_.size();
-    const int64_t gradients = program_.streams_gradients ? owned : whole;
-    ArenaBytes& held = program_.held;
-    At(held, Arena::kParameters) = (values + borrowed + frozen) * BytesOf(types.parameters);
-    At(held, Arena::kGathered) =
-        (program_.gathered_blocks * kBlockElements + secondary) * BytesOf(types.parameters);
-    At(held, Arena::kGradients) = (gradients + borrowed) * BytesOf(types.gradients);
-    At(held, Arena::kUnreduced) = unreduced_.size() * kBlockElements * BytesOf(types.gradients);
-    At(held, Arena::kPartialSums) =
-        program_.streams_gradients ? 0
-                                   : (program_.num_slots - 1) * whole * BytesOf(types.gradients);
-    At(held, Arena::kOptimizer) = owned * (NumMoments(plan_.update) * BytesOf(types.moments) +
-                                           (types.has_master() ? BytesOf(types.master) : 0));
-    program_.padding_bytes = padding_.size();
-    At(held, Arena::kBuffers) = padding_.size() + program_.num_blocks * kPartialBytes;
-  }
-
   const ProgramInput& input_;
   const bool reduces_each_;  // micro-batch, where gradients are sharded
   const Plan& plan_;
@@ -782,8 +683,7 @@ class Compiler {
 
   OrderedSums sums_;
   Program program_;
-  int stage_group_ = 0;
-  int replica_group_ = kNone;
+  RankGroups groups_;
 
   std::vector<Pass> passes_;
   std::vector<UnitUse> uses_;
@@ -807,32 +707,6 @@ class Compiler {
 };
 
 }  // namespace
-
-absl::Status CheckGroups(const Plan& plan, Mesh mesh) {
-  const auto refuse = [](absl::string_view field, int64_t value, absl::string_view what,
-                         int64_t whole) {
-    return absl::InvalidArgumentError(absl::StrCat("plan: ", field, " is ", value,
-                                                   ", which does not divide ", what, ", ", whole));
-  };
-  if (plan.optimizer.placement != Placement::kShard) return absl::OkStatus();
-  const bool of_node = plan.shard_ranks == Plan::kRanksOfNode ||
-                       plan.gathering.secondary_ranks == Plan::kRanksOfNode;
-  if (of_node) {
-    return absl::InvalidArgumentError(
-        "plan: it shards over the ranks of a node, and does not say how many these are; "
-        "CompletePlan "
-        "puts their number in");
-  }
-  const int64_t ranks = plan.shard_ranks == 0 ? mesh.replicas : plan.shard_ranks;
-  if (mesh.replicas % ranks != 0) {
-    return refuse("shard_ranks", ranks, "the ranks that train the same parameters", mesh.replicas);
-  }
-  const int64_t few = plan.gathering.secondary_ranks;
-  if (few != 0 && ranks % few != 0) {
-    return refuse("gathering.secondary_ranks", few, "the ranks of a shard group", ranks);
-  }
-  return absl::OkStatus();
-}
 
 Program CompileProgram(const ProgramInput& input, int rank) {
   MUSTER_CHECK(0 <= rank && rank < input.mesh.size());
@@ -858,8 +732,7 @@ bool ReducesEachMicroBatch(const ProgramInput& input) {
 }
 
 bool NeedsUses(const Plan& plan, Mesh mesh) {
-  const int64_t ranks = plan.shard_ranks == 0 ? mesh.replicas : plan.shard_ranks;
-  return ranks > 1 && plan.gradients.placement == Placement::kShard;
+  return RanksOfShard(plan, mesh) > 1 && plan.gradients.placement == Placement::kShard;
 }
 
 int RankThatNeedsMost(const ProgramInput& input) {

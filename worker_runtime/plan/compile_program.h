@@ -6,25 +6,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "muster/plan.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/program.h"
+#include "worker_runtime/plan/rank_groups.h"
 #include "worker_runtime/plan/state_types.h"
 #include "worker_runtime/plan/use_trace.h"
 
 namespace muster::plan {
-
-// The ranks of a job: stages of a pipeline, each with as many replicas. Rank s * replicas + r is
-// replica r of stage s. A replica of all stages together works on the micro-batches
-// [r * accumulation, (r + 1) * accumulation) of a step.
-struct Mesh {
-  int stages = 1;
-  int replicas = 1;
-  int size() const { return stages * replicas; }
-};
 
 // What one stage of a pipeline computes; the whole model where there is one stage.
 struct StageInfo {
@@ -53,8 +44,6 @@ struct ProgramInput {
 //
 // plan.shard_ranks and plan.gathering.secondary_ranks divide what they are part of (CheckGroups).
 // Source: Narayanan et al., "Efficient Large-Scale Language Model Training", 2021, section 2.2.1
-// Errors of CheckGroups: kInvalidArgument: names the field.
-absl::Status CheckGroups(const Plan& plan, Mesh mesh);
 Program CompileProgram(const ProgramInput& input, int rank);
 
 // Whether gradients that are sharded are reduced with each micro-batch: what the plan says, or what

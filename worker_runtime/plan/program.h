@@ -88,6 +88,7 @@ enum class Collective : uint8_t { kAlone, kAllReduce, kReduceScatter, kAllGather
 absl::string_view ToString(Collective collective);
 
 inline constexpr int kNone = -1;
+inline constexpr int64_t kPartialBytes = sizeof(double);  // of a block's squares
 
 // A use of a unit by a pass.
 struct Entry {
