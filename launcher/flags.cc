@@ -188,6 +188,34 @@ absl::Status CheckNoHostOption(const CommandLine& line) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<AccelerateLaunch> ReadConfigFile(const Given& given, const ConfigFiles& files,
+                                                const EnvironmentMap& environment) {
+  const auto at = [&](const absl::Status& why) {
+    return command_line::At(given.source, given.text(), why);
+  };
+  const absl::StatusOr<std::string> text = files.read(given.text());
+  if (!text.ok()) return at(text.status());
+  absl::StatusOr<AccelerateLaunch> launch =
+      ReadAccelerateConfig(*text, environment, files.directory);
+  if (!launch.ok()) return at(launch.status());
+  return launch;
+}
+
+// What was given wins, as it does for accelerate.
+absl::Status TakeFromConfig(const AccelerateLaunch& config, const std::string& path,
+                            CommandLine& line) {
+  bool has_workers = line.Find("nproc_per_node") != nullptr;
+  for (const TakenOption& taken : config.options) {
+    has_workers = has_workers || taken.option == "nproc_per_node";
+    if (line.Find(taken.option) != nullptr) continue;
+    line.values[taken.option] =
+        Given{.texts = {taken.value}, .source = absl::StrCat(path, ", ", taken.source)};
+  }
+  if (has_workers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--config_file=", path, ": num_processes is missing: give it there, or --nproc_per_node"));
+}
+
 // Needed before values are read, of which it decides some.
 bool ReadsScheduler(const CommandLine& line) {
   const Given* given = line.Find("scheduler");
@@ -198,7 +226,8 @@ bool ReadsScheduler(const CommandLine& line) {
 
 absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
-    const std::string& fresh_run_id, const absl::StatusOr<SchedulerFindings>& scheduler) {
+    const std::string& fresh_run_id, const absl::StatusOr<SchedulerFindings>& scheduler,
+    const ConfigFiles& files) {
   RunChoices choices;
   const command_line::Grammar grammar = RunGrammar(choices);
   MUSTER_ASSIGN_OR_RETURN(CommandLine line, command_line::Split(grammar, args, environment));
@@ -210,6 +239,11 @@ absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
   MUSTER_RETURN_IF_ERROR(CheckNoHostOption(line));
   Assembly assembly(line, choices, fresh_run_id);
   assembly.ApplyStandalone();
+  AccelerateLaunch config;
+  if (const Given* file = line.Find("config_file")) {
+    MUSTER_ASSIGN_OR_RETURN(config, ReadConfigFile(*file, files, environment));
+    MUSTER_RETURN_IF_ERROR(TakeFromConfig(config, file->text(), line));
+  }
   Placement placement;
   if (ReadsScheduler(line)) {
     MUSTER_RETURN_IF_ERROR(scheduler.status());
@@ -221,6 +255,7 @@ absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
   return RunFlags{.spec = std::move(choices.spec),
                   .output = std::move(choices.output),
                   .placement = std::move(placement),
+                  .environment = std::move(config.environment),
                   .warnings = std::move(line.warnings)};
 }
 

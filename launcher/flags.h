@@ -7,11 +7,13 @@
 // Source: torch 2.15, torch/distributed/run.py.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/config/accelerate_config.h"
 #include "launcher/hosts/host_plan.h"
 #include "launcher/schedulers/placement.h"
 #include "launcher/schedulers/scheduler.h"
@@ -35,12 +37,19 @@ struct RunFlags {
   JobSpec spec;
   OutputFlags output;
   Placement placement;
+  EnvironmentMap environment;  // of a configuration file, over what workers inherit
   // Accepted, but worth a line (e.g. an option that --standalone overrules).
   std::vector<std::string> warnings;
 };
 
+// How --config_file is read, and where relative to.
+struct ConfigFiles {
+  std::function<absl::StatusOr<std::string>(const std::string& path)> read;
+  std::string directory;
+};
+
 // `args` without the program's name and without a leading `run`. Options end at the first
-// argument that is none. Precedence: command line, then PET_<NAME>, then what `scheduler` says
+// argument that is none. Precedence: command line, then PET_<NAME>, then --config_file, then what `scheduler` says
 // (schedulers/placement.h), then default; an empty variable counts as unset. `fresh_run_id` is the random id of a job on one node that needs none
 // (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
 // default.
@@ -54,6 +63,7 @@ struct RunFlags {
 absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
     const std::string& fresh_run_id = "",
-    const absl::StatusOr<SchedulerFindings>& scheduler = SchedulerFindings{});
+    const absl::StatusOr<SchedulerFindings>& scheduler = SchedulerFindings{},
+    const ConfigFiles& files = {});
 
 }  // namespace muster::launcher

@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -229,6 +231,15 @@ Surroundings SurroundingsOf(const Invocation& invocation) {
             text.resize(static_cast<size_t>(file.gcount()));
             return text;
           }};
+}
+
+ConfigFiles ConfigFilesHere() {
+  return {.read = [](const std::string& path) -> absl::StatusOr<std::string> {
+            std::ifstream file(path, std::ios::binary);
+            if (!file) return absl::InvalidArgumentError(std::strerror(errno));
+            return std::string(std::istreambuf_iterator<char>(file), {});
+          },
+          .directory = CurrentDirectory()};
 }
 
 void TakeAllCpus() {

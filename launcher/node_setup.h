@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "agent/agent.h"
 #include "launcher/endpoint.h"
+#include "launcher/flags.h"
 #include "launcher/invocation.h"
 #include "launcher/schedulers/placement.h"
 #include "launcher/schedulers/scheduler.h"
@@ -30,6 +31,9 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
 
 // What a scheduler's variables are read with: FindScheduler.
 Surroundings SurroundingsOf(const Invocation& invocation);
+
+// Reads files of the machine, from where we were started.
+ConfigFiles ConfigFilesHere();
 
 // Of several tasks on a node the agent's has the CPUs of them all, as far as the scheduler lets it:
 // its workers take the places of the others. Before anything is forked.

@@ -104,6 +104,11 @@ std::vector<Option> JobOptions(RunChoices& to) {
        .value_name = "N",
        .help = "number of this node: required by the static back end, a preference elsewhere",
        .read = Into(ParseInteger, spec.node_rank)},
+      {.name = "config_file",
+       .value_name = "FILE",
+       .help = "of Hugging Face Accelerate: nodes, workers and variables as `accelerate launch` "
+               "takes them from it",
+       .read = Noted},
       {.name = "scheduler",
        .value_name = "auto|none",
        .help = "whether nodes, ranks, meeting place and workers are taken from the variables of "
@@ -349,8 +354,8 @@ std::vector<Option> OutputOptions(RunChoices& to) {
 bool HasNoVariable(const std::string& name) {
   for (const char* known :
        {"worker_ports", "tls", "numa_binding", "logs_specs", "use_env", "console", "fold",
-        "log_format", "log_level", "hostfile", "include", "exclude", "num_nodes", "num_gpus",
-        "no_local_rank", "ssh_port", "ssh_config"}) {
+        "log_format", "log_level", "config_file", "hostfile", "include", "exclude", "num_nodes",
+        "num_gpus", "no_local_rank", "ssh_port", "ssh_config"}) {
     if (name == known) return true;
   }
   return false;

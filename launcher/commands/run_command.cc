@@ -325,8 +325,9 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
 
 int RunCommand(const Invocation& invocation) {
   const absl::StatusOr<SchedulerFindings> scheduler = FindScheduler(SurroundingsOf(invocation));
-  auto parsed = ParseFlags(invocation.args, invocation.environment,
-                           absl::StrCat("local-", ToString(DrawIncarnation())), scheduler);
+  auto parsed =
+      ParseFlags(invocation.args, invocation.environment,
+                 absl::StrCat("local-", ToString(DrawIncarnation())), scheduler, ConfigFilesHere());
   if (!parsed.ok()) {
     // One task of a node says it.
     if (scheduler.ok() && scheduler->local_task > 0) return ExitCodeOf(parsed.status());
@@ -361,7 +362,9 @@ int RunCommand(const Invocation& invocation) {
   if (!guardian.ok()) return Refuse(guardian.status());
   // Behind the guardian, so that workers keep the limit that they were started with.
   RaiseDescriptorLimit();
-  absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, placement, invocation);
+  Invocation configured = invocation;
+  for (const auto& [name, value] : flags.environment) configured.environment[name] = value;
+  absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, placement, configured);
   if (!setup.ok()) return Refuse(setup.status());
   for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
   const agent::AgentOptions prepared = setup->agent;

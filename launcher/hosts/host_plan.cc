@@ -27,7 +27,8 @@ constexpr std::array<absl::string_view, 8> kHostOptions = {
     "hostfile", "include",    "exclude",  "num_nodes",
     "num_gpus", "ssh_config", "ssh_port", "no_local_rank"};
 // What the host file decides.
-constexpr std::array<absl::string_view, 3> kDecided = {"nnodes", "node_rank", "standalone"};
+constexpr std::array<absl::string_view, 4> kDecided = {"nnodes", "node_rank", "standalone",
+                                                       "config_file"};
 // Variables of ours that every host gets, by how they begin. Others say something of this machine.
 constexpr std::array<absl::string_view, 11> kSentPrefixes = {
     "GLOO_",  "HF_",   "MLFLOW", "MV2",         "NCCL",  "OMP_",

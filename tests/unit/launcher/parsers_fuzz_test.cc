@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "launcher/config/accelerate_config.h"
 #include "launcher/flags.h"
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
@@ -83,6 +84,17 @@ TEST(RemoteStarts, AreReadOrRefused) {
     const absl::StatusOr<RemoteStart> start = DecodeRemoteStart(text);
     if (!start.ok()) return;
     EXPECT_TRUE(DecodeRemoteStart(EncodeRemoteStart(*start)).value() == *start) << text;
+  });
+}
+
+TEST(AccelerateConfigs, AreReadOrRefused) {
+  ForEachMutation(absl::StrCat(kCorpus, "accelerate"), kRounds, [](const std::string& text) {
+    const absl::StatusOr<AccelerateLaunch> launch = ReadAccelerateConfig(text, {}, "/");
+    if (!launch.ok()) {
+      EXPECT_EQ(launch.status().code(), absl::StatusCode::kInvalidArgument) << text;
+      return;
+    }
+    EXPECT_TRUE(launch->environment.contains("ACCELERATE_MIXED_PRECISION")) << text;
   });
 }
 

@@ -1,0 +1,354 @@
+#include "launcher/config/accelerate_config.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "launcher/config/python_yaml.h"
+#include "proto/base/nearest_name.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::launcher {
+namespace {
+
+enum class Form { kAsIs, kLower, kUpper };
+
+// A key of a block and the variable that it becomes.
+struct BlockRow {
+  const char* key;
+  const char* variable;   // nullptr: known, and not for workers
+  const char* otherwise;  // without the key; nullptr: the variable is not set
+  Form form = Form::kAsIs;
+  bool without_none = false;  // `null` leaves it out, where else it is "None"
+};
+
+constexpr BlockRow kFsdp[] = {
+    {"fsdp_version", "FSDP_VERSION", "1"},
+    {"fsdp_sharding_strategy", "FSDP_SHARDING_STRATEGY", "FULL_SHARD"},
+    {"fsdp_reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "true", Form::kLower},
+    {"fsdp_offload_params", "FSDP_OFFLOAD_PARAMS", "false", Form::kLower},
+    {"fsdp_min_num_params", "FSDP_MIN_NUM_PARAMS", "100000000"},
+    {"fsdp_auto_wrap_policy", "FSDP_AUTO_WRAP_POLICY", nullptr, Form::kAsIs, true},
+    {"fsdp_transformer_layer_cls_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP", nullptr, Form::kAsIs,
+     true},
+    {"fsdp_backward_prefetch", "FSDP_BACKWARD_PREFETCH", nullptr, Form::kAsIs, true},
+    {"fsdp_state_dict_type", "FSDP_STATE_DICT_TYPE", nullptr, Form::kAsIs, true},
+    {"fsdp_forward_prefetch", "FSDP_FORWARD_PREFETCH", "false", Form::kLower},
+    {"fsdp_use_orig_params", "FSDP_USE_ORIG_PARAMS", "true", Form::kLower},
+    {"fsdp_cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "true", Form::kLower},
+    {"fsdp_sync_module_states", "FSDP_SYNC_MODULE_STATES", "true", Form::kLower},
+    {"fsdp_activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING", "false", Form::kLower},
+    {"fsdp_activation_checkpointing_offload", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false",
+     Form::kLower},
+    {"fsdp_ignored_modules", "FSDP_IGNORED_MODULES", nullptr, Form::kAsIs, true},
+};
+
+constexpr BlockRow kDeepSpeed[] = {
+    {"zero_stage", "ACCELERATE_DEEPSPEED_ZERO_STAGE", nullptr, Form::kAsIs, true},
+    {"gradient_accumulation_steps", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", nullptr, Form::kAsIs,
+     true},
+    {"gradient_clipping", "ACCELERATE_GRADIENT_CLIPPING", nullptr, Form::kLower, true},
+    {"offload_optimizer_device", "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", nullptr,
+     Form::kLower, true},
+    {"offload_param_device", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", nullptr, Form::kLower,
+     true},
+    {"zero3_init_flag", "ACCELERATE_DEEPSPEED_ZERO3_INIT", nullptr, Form::kLower, true},
+    {"zero3_save_16bit_model", "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", nullptr, Form::kLower,
+     true},
+    {"deepspeed_config_file", "ACCELERATE_DEEPSPEED_CONFIG_FILE", nullptr, Form::kAsIs, true},
+    {"deepspeed_moe_layer_cls_names", "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", nullptr,
+     Form::kAsIs, true},
+    {"offload_optimizer_nvme_path", nullptr, nullptr},
+    {"offload_param_nvme_path", nullptr, nullptr},
+    {"deepspeed_multinode_launcher", nullptr, nullptr},
+};
+
+constexpr BlockRow kDynamo[] = {
+    {"dynamo_backend", "ACCELERATE_DYNAMO_BACKEND", "NO", Form::kUpper},
+    {"dynamo_mode", "ACCELERATE_DYNAMO_MODE", "default"},
+    {"dynamo_use_fullgraph", "ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+    {"dynamo_use_dynamic", "ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+    {"dynamo_use_regional_compilation", "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+};
+
+// Of the top level. Blocks are known by their names.
+constexpr const char* kTopKeys[] = {"compute_environment",
+                                    "distributed_type",
+                                    "mixed_precision",
+                                    "use_cpu",
+                                    "debug",
+                                    "num_processes",
+                                    "machine_rank",
+                                    "num_machines",
+                                    "gpu_ids",
+                                    "main_process_ip",
+                                    "main_process_port",
+                                    "rdzv_backend",
+                                    "same_network",
+                                    "main_training_function",
+                                    "enable_cpu_affinity",
+                                    "downcast_bf16",
+                                    "dynamo_backend",
+                                    "fsdp_config",
+                                    "deepspeed_config",
+                                    "dynamo_config",
+                                    "fp8_config",
+                                    "megatron_lm_config",
+                                    "parallelism_config",
+                                    "mpirun_config",
+                                    "tpu_name",
+                                    "tpu_zone",
+                                    "tpu_use_cluster",
+                                    "tpu_use_sudo",
+                                    "command_file",
+                                    "commands",
+                                    "tpu_vm",
+                                    "tpu_env"};
+constexpr const char* kRefusedBlocks[] = {"fp8_config", "megatron_lm_config", "parallelism_config",
+                                          "mpirun_config"};
+
+absl::Status Bad(absl::string_view key, absl::string_view value, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(key, ": ", value, ": ", why));
+}
+
+std::string Formed(const std::string& text, Form form) {
+  return form == Form::kLower   ? absl::AsciiStrToLower(text)
+         : form == Form::kUpper ? absl::AsciiStrToUpper(text)
+                                : text;
+}
+
+class Reading {
+ public:
+  Reading(PythonConfig config, const EnvironmentMap& inherited, std::string directory)
+      : config_(std::move(config)), inherited_(inherited), directory_(std::move(directory)) {
+    for (auto& [key, value] : config_.values) values_[key] = value;
+    for (auto& [key, block] : config_.blocks) blocks_[key] = block;
+  }
+
+  absl::StatusOr<AccelerateLaunch> Run() {
+    MUSTER_RETURN_IF_ERROR(CheckKeys());
+    MUSTER_RETURN_IF_ERROR(ReadKind());
+    MUSTER_RETURN_IF_ERROR(PlaceMachines());
+    MUSTER_RETURN_IF_ERROR(SetPrecision());
+    SetCommon();
+    if (kind_ == "DEEPSPEED") {
+      MUSTER_RETURN_IF_ERROR(SetDeepSpeed());
+    } else {
+      MUSTER_RETURN_IF_ERROR(SetDynamo());
+    }
+    if (kind_ == "FSDP") MUSTER_RETURN_IF_ERROR(SetFsdp());
+    if (kind_ == "NO") SetSimple();
+    return std::move(launch_);
+  }
+
+ private:
+  // The value of a key that is there and not null.
+  const PythonValue* Find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() || found->second.is_none() ? nullptr : &found->second;
+  }
+  std::string TextOf(const std::string& key, const std::string& otherwise) const {
+    const PythonValue* value = Find(key);
+    return value == nullptr ? otherwise : value->text;
+  }
+  bool IsTrue(const std::string& key) const {
+    const PythonValue* value = Find(key);
+    return value != nullptr && value->is_true();
+  }
+  void Set(const std::string& variable, std::string value) {
+    launch_.environment[variable] = std::move(value);
+  }
+  void Take(std::string option, std::string value, std::string key) {
+    launch_.options.push_back({std::move(option), std::move(value), std::move(key)});
+  }
+
+  absl::Status CheckKeys() const {
+    std::vector<std::string> known(std::begin(kTopKeys), std::end(kTopKeys));
+    const auto check = [&](const std::string& key) {
+      if (std::find(known.begin(), known.end(), key) != known.end()) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown key '", key, "'", DidYouMean(key, known)));
+    };
+    for (const auto& [key, unused] : values_) MUSTER_RETURN_IF_ERROR(check(key));
+    for (const auto& [key, block] : blocks_) {
+      MUSTER_RETURN_IF_ERROR(check(key));
+      const bool is_refused = std::find(std::begin(kRefusedBlocks), std::end(kRefusedBlocks),
+                                        key) != std::end(kRefusedBlocks);
+      if (is_refused && !block.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(key, " is not in this version"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadKind() {
+    const std::string environment = TextOf("compute_environment", "LOCAL_MACHINE");
+    if (environment != "LOCAL_MACHINE") {
+      return Bad("compute_environment", environment, "expected LOCAL_MACHINE");
+    }
+    if (values_.find("distributed_type") == values_.end()) {
+      return absl::InvalidArgumentError("the key distributed_type is missing");
+    }
+    kind_ = TextOf("distributed_type", "NO");
+    if (kind_ == "False") kind_ = "NO";  // an unquoted `no` is that in YAML
+    if (kind_ == "NO" || kind_ == "MULTI_GPU" || kind_ == "DEEPSPEED" || kind_ == "FSDP") {
+      return absl::OkStatus();
+    }
+    return Bad("distributed_type", kind_,
+               "expected NO, MULTI_GPU, DEEPSPEED or FSDP; others are not in this version");
+  }
+
+  absl::Status ReadNumber(const std::string& key, int otherwise, int& out) const {
+    out = otherwise;
+    const PythonValue* value = Find(key);
+    if (value == nullptr || absl::SimpleAtoi(value->text, &out)) return absl::OkStatus();
+    return Bad(key, value->text, "expected a number");
+  }
+
+  absl::Status PlaceMachines() {
+    int processes = 0, machines = 0, rank = 0, port = 0;
+    MUSTER_RETURN_IF_ERROR(ReadNumber("num_processes", -1, processes));
+    MUSTER_RETURN_IF_ERROR(ReadNumber("num_machines", 1, machines));
+    MUSTER_RETURN_IF_ERROR(ReadNumber("machine_rank", 0, rank));
+    MUSTER_RETURN_IF_ERROR(ReadNumber("main_process_port", 0, port));
+    if (machines < 1) return Bad("num_machines", absl::StrCat(machines), "expected 1 or more");
+    if (kind_ == "NO") {
+      Take("nproc_per_node", "1", "distributed_type");
+    } else if (processes != -1) {
+      if (processes < machines || processes % machines != 0) {
+        return Bad("num_processes", absl::StrCat(processes),
+                   absl::StrCat("expected a multiple of num_machines, ", machines,
+                                ": it counts the processes of all machines"));
+      }
+      Take("nproc_per_node", absl::StrCat(processes / machines), "num_processes");
+    }
+    const std::string ids = TextOf("gpu_ids", "all");
+    if (ids != "all") Set("CUDA_VISIBLE_DEVICES", ids);
+    if (machines == 1) {
+      if (port != 0) Take("master_port", absl::StrCat(port), "main_process_port");
+      return absl::OkStatus();
+    }
+    const PythonValue* ip = Find("main_process_ip");
+    if (ip == nullptr) {
+      return Bad("num_machines", absl::StrCat(machines), "needs main_process_ip too");
+    }
+    if (port == 0) port = 29500;
+    Take("nnodes", absl::StrCat(machines), "num_machines");
+    Take("node_rank", absl::StrCat(rank), "machine_rank");
+    Take("rdzv_backend", TextOf("rdzv_backend", "static"), "rdzv_backend");
+    Take("rdzv_endpoint", absl::StrCat(ip->text, ":", port), "main_process_ip, main_process_port");
+    return absl::OkStatus();
+  }
+
+  absl::Status SetPrecision() {
+    std::string precision = absl::AsciiStrToLower(TextOf("mixed_precision", "no"));
+    if (precision == "false") precision = "no";
+    if (precision != "no" && precision != "fp16" && precision != "bf16") {
+      return Bad("mixed_precision", precision,
+                 precision == "fp8" ? "not in this version" : "expected no, fp16 or bf16");
+    }
+    Set("ACCELERATE_MIXED_PRECISION", precision);
+    return absl::OkStatus();
+  }
+
+  void SetCommon() {
+    if (IsTrue("debug")) Set("ACCELERATE_DEBUG_MODE", "true");
+    if (IsTrue("enable_cpu_affinity")) Set("ACCELERATE_CPU_AFFINITY", "1");
+    const bool has_threads = !VariableOrEmpty(inherited_, "OMP_NUM_THREADS").empty();
+    if (kind_ != "DEEPSPEED" && !has_threads && !IsTrue("use_cpu")) Set("OMP_NUM_THREADS", "1");
+  }
+
+  // Accelerate puts `prefix` in front of keys that lack it.
+  absl::Status SetBlock(const std::string& name, absl::Span<const BlockRow> rows,
+                        const std::string& prefix) {
+    std::map<std::string, PythonValue> given;
+    std::vector<std::string> known;
+    for (const BlockRow& row : rows) known.push_back(row.key);
+    const auto block = blocks_.find(name);
+    for (const auto& [key, value] : block == blocks_.end() ? PythonBlock{} : block->second) {
+      const std::string full = absl::StartsWith(key, prefix) ? key : prefix + key;
+      if (std::find(known.begin(), known.end(), full) == known.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("unknown key '", key, "' in ", name, DidYouMean(full, known)));
+      }
+      given[full] = value;
+    }
+    for (const BlockRow& row : rows) {
+      if (row.variable == nullptr) continue;
+      const auto value = given.find(row.key);
+      if (value == given.end()) {
+        if (row.otherwise != nullptr) Set(row.variable, row.otherwise);
+      } else if (!value->second.is_none() || !row.without_none) {
+        Set(row.variable, Formed(value->second.text, row.form));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetDynamo() {
+    if (const PythonValue* backend = Find("dynamo_backend")) {  // the older form
+      blocks_["dynamo_config"].emplace_back("dynamo_backend", *backend);
+    }
+    return SetBlock("dynamo_config", kDynamo, "dynamo_");
+  }
+
+  absl::Status SetFsdp() {
+    Set("ACCELERATE_USE_FSDP", "true");
+    MUSTER_RETURN_IF_ERROR(SetBlock("fsdp_config", kFsdp, "fsdp_"));
+    if (launch_.environment["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true" &&
+        launch_.environment["FSDP_SYNC_MODULE_STATES"] == "false") {
+      return absl::InvalidArgumentError(
+          "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: true");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetDeepSpeed() {
+    MUSTER_RETURN_IF_ERROR(SetBlock("deepspeed_config", kDeepSpeed, ""));
+    std::vector<std::string> fields;
+    for (const auto& [key, value] : blocks_["deepspeed_config"]) fields.push_back(key);
+    if (Find("mixed_precision") != nullptr) fields.push_back("mixed_precision");
+    Set("ACCELERATE_CONFIG_DS_FIELDS", absl::AsciiStrToLower(absl::StrJoin(fields, ",")));
+    Set("ACCELERATE_USE_DEEPSPEED", "true");
+    const std::string path = VariableOrEmpty(inherited_, "PYTHONPATH");
+    Set("PYTHONPATH", path.empty() ? directory_ : absl::StrCat(path, ":", directory_));
+    return absl::OkStatus();
+  }
+
+  void SetSimple() {
+    const bool on_cpu = IsTrue("use_cpu");
+    Set("ACCELERATE_USE_CPU", on_cpu ? "True" : "False");
+    if (!on_cpu) return;
+    Set("KMP_AFFINITY", "granularity=fine,compact,1,0");
+    Set("KMP_BLOCKTIME", "1");
+  }
+
+  PythonConfig config_;
+  const EnvironmentMap& inherited_;
+  const std::string directory_;
+  std::map<std::string, PythonValue> values_;
+  std::map<std::string, PythonBlock> blocks_;
+  std::string kind_;
+  AccelerateLaunch launch_;
+};
+
+}  // namespace
+
+absl::StatusOr<AccelerateLaunch> ReadAccelerateConfig(const std::string& text,
+                                                      const EnvironmentMap& inherited,
+                                                      const std::string& directory) {
+  MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadPythonYaml(text));
+  return Reading(std::move(config), inherited, directory).Run();
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,34 @@
+// `muster run --config_file`: a configuration file of Hugging Face Accelerate -> the options and the
+// variables that `accelerate launch` makes of it. Every key is known, taken or refused by name.
+//
+// Differs in: with `use_cpu`, OMP_NUM_THREADS is left to us; a port of 29500 is not assumed on one
+// node; FP8, TPUs and SageMaker are refused.
+//
+// Source:  accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env, prepare_multi_gpu_env,
+//          prepare_deepspeed_cmd_env), commands/launch.py, commands/config/config_args.py.
+// Threads: pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/schedulers/scheduler.h"
+#include "proto/base/environment.h"
+
+namespace muster::launcher {
+
+struct AccelerateLaunch {
+  std::vector<TakenOption> options;  // of `muster run`; the source is the file's key
+  EnvironmentMap environment;        // set over what workers inherit
+};
+
+// `text` is the file's, YAML or JSON; `inherited` and `directory` are the launcher's own.
+//
+// Errors: kInvalidArgument naming the key, its value and what was expected; for an unknown key the
+// nearest one.
+absl::StatusOr<AccelerateLaunch> ReadAccelerateConfig(const std::string& text,
+                                                      const EnvironmentMap& inherited,
+                                                      const std::string& directory);
+
+}  // namespace muster::launcher

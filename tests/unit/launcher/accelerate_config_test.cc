@@ -1,0 +1,124 @@
+#include "launcher/config/accelerate_config.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/config/python_yaml.h"
+#include "launcher/flags.h"
+#include "tests/support/files.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+
+std::string ConfigOf(const std::string& name) {
+  return muster::testing::ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/" + name);
+}
+
+AccelerateLaunch Read(const std::string& text, const EnvironmentMap& inherited = {}) {
+  auto launch = ReadAccelerateConfig(text, inherited, "/work");
+  EXPECT_TRUE(launch.ok()) << launch.status();
+  return launch.value_or(AccelerateLaunch{});
+}
+
+std::string WhyNot(const std::string& text) {
+  const absl::Status status = ReadAccelerateConfig(text, {}, "/work").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+  return std::string(status.message());
+}
+
+std::string PythonText(const std::string& yaml) {
+  const auto config = ReadPythonYaml("k: " + yaml);
+  EXPECT_TRUE(config.ok()) << yaml << ": " << config.status();
+  return config.ok() && !config->values.empty() ? config->values[0].second.text : "";
+}
+
+TEST(ReadPythonYaml, WritesValuesAsPythonsStrDoes) {
+  EXPECT_EQ(PythonText("true"), "True");
+  EXPECT_EQ(PythonText("no"), "False");
+  EXPECT_EQ(PythonText("'no'"), "no");
+  EXPECT_EQ(PythonText("null"), "None");
+  EXPECT_EQ(PythonText("4"), "4");
+  EXPECT_EQ(PythonText("1.0"), "1.0");
+  EXPECT_EQ(PythonText("0.10"), "0.1");
+  EXPECT_EQ(PythonText("1.0e-5"), "1e-05");
+  EXPECT_EQ(PythonText("1e-5"), "1e-5");  // PyYAML takes it for text
+  EXPECT_EQ(PythonText("BACKWARD_PRE"), "BACKWARD_PRE");
+  EXPECT_EQ(PythonText("[a, 1]"), "['a', 1]");
+}
+
+TEST(ReadPythonYaml, NamesTheLineThatItCannotRead) {
+  EXPECT_THAT(ReadPythonYaml("a: 1\na: 2").status().message(), HasSubstr("line 2: the key 'a'"));
+  EXPECT_THAT(ReadPythonYaml("a: 1\nb: [").status().message(), HasSubstr("line "));
+  EXPECT_THAT(ReadPythonYaml("just text").status().message(), HasSubstr("keys with values"));
+  EXPECT_FALSE(ReadPythonYaml("").ok());
+}
+
+TEST(ReadAccelerateConfig, ReadsAJobOnSeveralGpus) {
+  const AccelerateLaunch launch = Read(ConfigOf("accelerate_multi_gpu.yaml"));
+  EXPECT_THAT(launch.options, ElementsAre(TakenOption{"nproc_per_node", "4", "num_processes"}));
+  EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16")));
+  EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_DYNAMO_BACKEND", "NO")));
+  EXPECT_THAT(launch.environment, Contains(Pair("OMP_NUM_THREADS", "1")));
+  EXPECT_THAT(Read(ConfigOf("accelerate_multi_gpu.yaml"), {{"OMP_NUM_THREADS", "3"}}).environment,
+              Not(Contains(Key("OMP_NUM_THREADS"))));
+}
+
+TEST(ReadAccelerateConfig, PlacesSeveralMachines) {
+  const AccelerateLaunch launch = Read(
+      "distributed_type: MULTI_GPU\nnum_processes: 16\nnum_machines: 2\nmachine_rank: 1\n"
+      "main_process_ip: 10.0.0.1\nmain_process_port: 7000\ngpu_ids: '0,2'\n");
+  EXPECT_THAT(launch.options, ElementsAre(TakenOption{"nproc_per_node", "8", "num_processes"},
+                                          TakenOption{"nnodes", "2", "num_machines"},
+                                          TakenOption{"node_rank", "1", "machine_rank"},
+                                          TakenOption{"rdzv_backend", "static", "rdzv_backend"},
+                                          TakenOption{"rdzv_endpoint", "10.0.0.1:7000",
+                                                      "main_process_ip, main_process_port"}));
+  EXPECT_THAT(launch.environment, Contains(Pair("CUDA_VISIBLE_DEVICES", "0,2")));
+}
+
+TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"),
+              HasSubstr("unknown key 'num_proceses'"));
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"), HasSubstr("num_processes"));
+  EXPECT_THAT(WhyNot("distributed_type: FSDP\nfsdp_config:\n  fsdp_shard: 1"),
+              HasSubstr("'fsdp_shard' in fsdp_config"));
+  EXPECT_THAT(WhyNot("num_processes: 1"), HasSubstr("distributed_type is missing"));
+  EXPECT_THAT(WhyNot("distributed_type: XLA"), HasSubstr("distributed_type: XLA"));
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: 3\nnum_machines: 2"),
+              HasSubstr("multiple of num_machines"));
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: 2\nnum_machines: 2"),
+              HasSubstr("main_process_ip"));
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: x"),
+              HasSubstr("num_processes: x: expected a number"));
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nmixed_precision: fp8"),
+              HasSubstr("mixed_precision: fp8"));
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nfp8_config:\n  backend: TE"),
+              HasSubstr("fp8_config is not in this version"));
+}
+
+TEST(ParseFlags, TakesAConfigurationFileUnlessOptionsWin) {
+  const ConfigFiles files = {.read = [](const std::string& path) -> absl::StatusOr<std::string> {
+    if (path != "a.yaml") return absl::InvalidArgumentError("No such file or directory");
+    return ConfigOf("accelerate_multi_gpu.yaml");
+  }};
+  const auto parse = [&](std::vector<std::string> args) {
+    return ParseFlags(args, {}, "fresh", SchedulerFindings{}, files);
+  };
+  const auto flags = parse({"--config_file=a.yaml", "train.py"});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(std::get<RunFlags>(*flags).spec.nproc_per_node.count, 4);
+  EXPECT_THAT(std::get<RunFlags>(*flags).environment, Contains(Key("ACCELERATE_MIXED_PRECISION")));
+  const auto given = parse({"--config_file=a.yaml", "--nproc_per_node=2", "train.py"});
+  EXPECT_EQ(std::get<RunFlags>(*given).spec.nproc_per_node.count, 2);
+  EXPECT_THAT(parse({"--config_file=b.yaml", "train.py"}).status().message(),
+              HasSubstr("--config_file=b.yaml: No such file"));
+}
+
+}  // namespace
+}  // namespace muster::launcher
