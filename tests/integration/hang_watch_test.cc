@@ -23,6 +23,9 @@ using ::testing::Not;
 constexpr char kNotice[] =
     "rank 1 has not called all_reduce #5 (group world, 4096 bytes f32); rank 0 waits";
 
+// A hang takes its time; more of it beside other tests on a small machine.
+constexpr absl::Duration kPatienceWithHangs = absl::Minutes(2);
+
 class HangWatch : public JobTest {
  protected:
   Arguments JobWith(const std::string& how, const Arguments& more) const {
@@ -47,7 +50,7 @@ class HangWatch : public JobTest {
 
 TEST_F(HangWatch, RestartsAJobWhoseRankSleepsInItsDataLoader) {
   const SubprocessResult result =
-      Start(JobWith("sleeps", {"--max_restarts=1", "--hang_timeout=12"})).Wait(absl::Minutes(1));
+      Start(JobWith("sleeps", {"--max_restarts=1", "--hang_timeout=12"})).Wait(kPatienceWithHangs);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, AllOf(HasSubstr(kNotice), HasSubstr("is between steps, before step 5"),
                                 HasSubstr(absl::StrCat("hang: ", kNotice)),
@@ -63,7 +66,7 @@ TEST_F(HangWatch, RestartsAJobWhoseRankSleepsInItsDataLoader) {
 
 TEST_F(HangWatch, OnlySaysItWhereItMayNotAct) {
   Subprocess job = Start(JobWith("spins", {"--hang_timeout=12"}));
-  ASSERT_TRUE(job.WaitForOutput("this is only reported (--watch=report)", absl::Minutes(1)));
+  ASSERT_TRUE(job.WaitForOutput("this is only reported (--watch=report)", kPatienceWithHangs));
   job.Signal(SIGTERM);
   const SubprocessResult result = job.Wait();
   EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
@@ -73,14 +76,14 @@ TEST_F(HangWatch, OnlySaysItWhereItMayNotAct) {
 
 TEST_F(HangWatch, RestartsAJobWhoseRankSkipsAnAllReduce) {
   const SubprocessResult result =
-      Start(JobWith("skips", {"--max_restarts=1", "--hang_timeout=12"})).Wait(absl::Minutes(1));
+      Start(JobWith("skips", {"--max_restarts=1", "--hang_timeout=12"})).Wait(kPatienceWithHangs);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, HasSubstr(absl::StrCat("hang: ", kNotice)));
 }
 
 TEST_F(HangWatch, DoesNotAwaitTheTimeoutForAStoppedRank) {
   const SubprocessResult result =
-      Start(JobWith("stops", {"--max_restarts=1"})).Wait(absl::Minutes(1));
+      Start(JobWith("stops", {"--max_restarts=1"})).Wait(kPatienceWithHangs);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, HasSubstr("hang: rank 1 is stopped by a signal and cannot take part in "
                                     "all_reduce #5"));
@@ -88,7 +91,7 @@ TEST_F(HangWatch, DoesNotAwaitTheTimeoutForAStoppedRank) {
 
 TEST_F(HangWatch, DoesNotAwaitTheTimeoutForGroupsInOppositeOrders) {
   const SubprocessResult result =
-      Start(JobWith("orders", {"--watch=restart"})).Wait(absl::Minutes(2));
+      Start(JobWith("orders", {"--watch=restart"})).Wait(kPatienceWithHangs);
   EXPECT_FALSE(result.ended && result.exit_code == 0);
   EXPECT_THAT(result.err,
               HasSubstr("hang: ranks 0 and 1 wait for each other in a circle: rank 0 waits "
@@ -113,7 +116,7 @@ TEST_F(HangWatch, HearsTheMarksOfAPythonProgram) {
       Start({"run", "--nproc_per_node=2", "--max_restarts=1", "--hang_timeout=8",
              "--log_dir=" + Out("logs"), script},
             {{"MARKS", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}})
-          .Wait(absl::Minutes(1));
+          .Wait(kPatienceWithHangs);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("hang: no rank moves, and none is seen to wait for another; "
@@ -128,7 +131,7 @@ TEST_F(HangWatch, LeavesAJobAloneThatOnlyTakesLong) {
   }
   Subprocess unwatched = Start(JobWith("computes", {"--watch=off", "--hang_timeout=1"}));
   for (Subprocess& job : jobs) {
-    const SubprocessResult result = job.Wait(absl::Minutes(1));
+    const SubprocessResult result = job.Wait(kPatienceWithHangs);
     EXPECT_THAT(result, ExitsWith(0));
     EXPECT_THAT(result.err, Not(HasSubstr("hang:")));
   }
