@@ -13,15 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class CommitTest : public testing::Test {
- protected:
-  CoreUnderTest& Job(RendezvousSettings settings) {
-    job_.emplace(settings);
-    return *job_;
-  }
-  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
-  std::optional<CoreUnderTest> job_;
-};
+class CommitTest : public CoreTest {};
 
 TEST_F(CommitTest, IsAMembersOfTheRunningRound) {
   CoreUnderTest& job = Job(Settings(2, 2));

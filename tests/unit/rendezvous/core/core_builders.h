@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "gtest/gtest.h"
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/core/rendezvous_core.h"
@@ -169,6 +170,18 @@ class CoreUnderTest {
   absl::btree_map<int, AgentReport> reports_;
   absl::btree_map<int, Round> told_;
   uint64_t commits_ = 0;
+};
+
+// One job, made by each test. Every test ends by asking that no invariant was broken on its way.
+class CoreTest : public ::testing::Test {
+ protected:
+  CoreUnderTest& Job(RendezvousSettings settings) {
+    job_.emplace(settings);
+    return *job_;
+  }
+  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
+
+  std::optional<CoreUnderTest> job_;
 };
 
 }  // namespace muster::rendezvous

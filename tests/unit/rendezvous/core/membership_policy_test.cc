@@ -61,15 +61,7 @@ TEST(RecordChange, KeepsABoundedNumberOfHistories) {
   EXPECT_LE(state.histories.size(), kMaxNodeHistories);
 }
 
-class GrowthTest : public testing::Test {
- protected:
-  CoreUnderTest& Job(RendezvousSettings settings) {
-    job_.emplace(settings);
-    return *job_;
-  }
-  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
-  std::optional<CoreUnderTest> job_;
-};
+class GrowthTest : public CoreTest {};
 
 TEST_F(GrowthTest, WaitsUntilTheRoundHasRunForAWhile) {
   CoreUnderTest& job = Job(Settings(1, 3));

@@ -14,16 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Every test ends by asking that no invariant was broken on its way.
-class RendezvousCoreTest : public testing::Test {
- protected:
-  CoreUnderTest& Job(RendezvousSettings settings) {
-    job_.emplace(settings);
-    return *job_;
-  }
-  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
-  std::optional<CoreUnderTest> job_;
-};
+class RendezvousCoreTest : public CoreTest {};
 
 // --- Answers
 
@@ -571,33 +562,6 @@ TEST_F(RendezvousCoreTest, EndsAJobThatAllItsNodesHaveLeft) {
   job.Leave(1, {.signal = SIGTERM, .reason = "node1 was told to end by SIGTERM"});
   EXPECT_EQ(job.state().phase, JobPhase::kEnded);
   EXPECT_TRUE(job.IsRetired());
-}
-
-// Without CoreUnderTest, whose checks after each step look at every node.
-TEST(LargeJob, HasALongerLeaseSinceItsAgentsAreToldToRenewItLessOften) {
-  constexpr int kNodes = 4000;
-  RendezvousCore core({.term = ServerTerm(1), .instance = Instance(5)});
-  MonoTime now = At(1000);
-  AgentReport report{.settings = Settings(kNodes + 1, kNodes + 1)};
-  for (report.sequence = 1; report.sequence <= 2; ++report.sequence) {  // joined, then renewed
-    for (int n = 1; n <= kNodes; ++n) {
-      report.node = Describe(absl::StrCat("node", n), 1);
-      core.Step(AgentReported{Incarnation(n), report}, now);
-    }
-  }
-  EXPECT_EQ(LeaseOf({}, core.state()).renew_interval, 2 * LeaseSettings{}.renew_interval);
-  const auto renew_the_last = [&] {
-    ++report.sequence;
-    core.Step(AgentReported{Incarnation(kNodes), report}, now);
-  };
-  for (int i = 0; i < 3; ++i) {
-    now = now + absl::Seconds(4);
-    renew_the_last();
-  }
-  EXPECT_EQ(core.state().nodes.size(), kNodes) << "the lease of a small job would be over";
-  now = now + absl::Milliseconds(400);
-  renew_the_last();
-  EXPECT_EQ(core.state().nodes.size(), 1u);
 }
 
 }  // namespace

@@ -8,15 +8,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Every test ends by asking that no invariant was broken on its way.
-class FencesTest : public testing::Test {
+class FencesTest : public CoreTest {
  protected:
-  CoreUnderTest& Job(RendezvousSettings settings) {
-    job_.emplace(settings);
-    return *job_;
-  }
-  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
-
   // What node `n` says that obeyed an old directive: it runs, or stops, round 0 of an instance that
   // is over, and has been told so.
   static void RunOfAnotherInstance(CoreUnderTest& job, int n, AgentPhase phase) {
@@ -26,8 +19,6 @@ class FencesTest : public testing::Test {
     report.instance = Instance();
     job.Send(n);
   }
-
-  std::optional<CoreUnderTest> job_;
 };
 
 TEST_F(FencesTest, AnswersEveryReportWithTheNewestSequence) {

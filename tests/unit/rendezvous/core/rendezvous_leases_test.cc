@@ -1,4 +1,5 @@
 // Who is lost, and who only seems to be.
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/exit_codes.h"
@@ -9,12 +10,8 @@ namespace {
 
 using testing::HasSubstr;
 
-class LeasesTest : public testing::Test {
+class LeasesTest : public CoreTest {
  protected:
-  CoreUnderTest& Job(RendezvousSettings settings) {
-    job_.emplace(settings);
-    return *job_;
-  }
   // As the shell does it: a tick at each deadline until `seconds` later, and no report.
   void Silence(double seconds) {
     const MonoTime end = job_->now + absl::Seconds(seconds);
@@ -26,8 +23,6 @@ class LeasesTest : public testing::Test {
     job_->now = end;
   }
   bool IsKnown(int n) const { return job_->state().nodes.contains(Incarnation(n)); }
-  void TearDown() override { EXPECT_EQ(job_->broken, ""); }
-  std::optional<CoreUnderTest> job_;
 };
 
 TEST_F(LeasesTest, ASilenceOfAllCostsNobodyItsPlace) {
@@ -147,6 +142,33 @@ TEST_F(LeasesTest, ADeadNodeThatWaitedGetsNoRank) {
   job.Advance(30, {2, 3});
   EXPECT_EQ(job.state().round, Round(0));
   EXPECT_EQ(job.state().members, (std::vector<Incarnation>{Incarnation(2), Incarnation(3)}));
+}
+
+// Without CoreUnderTest, whose checks after each step look at every node.
+TEST(LargeJob, HasALongerLeaseSinceItsAgentsAreToldToRenewItLessOften) {
+  constexpr int kNodes = 4000;
+  RendezvousCore core({.term = ServerTerm(1), .instance = Instance(5)});
+  MonoTime now = At(1000);
+  AgentReport report{.settings = Settings(kNodes + 1, kNodes + 1)};
+  for (report.sequence = 1; report.sequence <= 2; ++report.sequence) {  // joined, then renewed
+    for (int n = 1; n <= kNodes; ++n) {
+      report.node = Describe(absl::StrCat("node", n), 1);
+      core.Step(AgentReported{Incarnation(n), report}, now);
+    }
+  }
+  EXPECT_EQ(LeaseOf({}, core.state()).renew_interval, 2 * LeaseSettings{}.renew_interval);
+  const auto renew_the_last = [&] {
+    ++report.sequence;
+    core.Step(AgentReported{Incarnation(kNodes), report}, now);
+  };
+  for (int i = 0; i < 3; ++i) {
+    now = now + absl::Seconds(4);
+    renew_the_last();
+  }
+  EXPECT_EQ(core.state().nodes.size(), kNodes) << "the lease of a small job would be over";
+  now = now + absl::Milliseconds(400);
+  renew_the_last();
+  EXPECT_EQ(core.state().nodes.size(), 1u);
 }
 
 }  // namespace
