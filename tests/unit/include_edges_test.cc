@@ -42,7 +42,7 @@ Strings Public(const Strings& names, Strings others) {
 // The same for a back end of communicators, or what they share.
 Strings Backend(Strings others) {
   others.insert(others.end(), {"proto/base/", "proto/io/unique_fd.h", "worker_runtime/comm/*"});
-  return Public({"buffer", "communicator", "dtype", "store", "sum_tree", "work"},
+  return Public({"buffer", "communicator", "dtype", "sixteen_bits", "store", "sum_tree", "work"},
                 std::move(others));
 }
 

@@ -1,10 +1,10 @@
 #include "worker_runtime/comm/reduce_kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
 
+#include "muster/sixteen_bits.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::comm {
@@ -37,39 +37,6 @@ void CombineAs(ReduceOp op, void* out_bytes, const void* a_bytes, const void* b_
       for (int64_t i = 0; i < count; ++i) out[i] = b[i] < a[i] ? b[i] : a[i];
       return;
   }
-}
-
-float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-uint16_t ToBf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// Scaling by powers of two is exact, so that subnormals need no case of their own.
-float FromF16(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
-  const uint32_t magnitude = bits & 0x7fffu;
-  if (magnitude >= 0x7c00)
-    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
-}
-
-uint16_t ToF16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = bits >> 16 & 0x8000;
-  const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00);
-  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // rounds beyond 65504
-  if (magnitude < 0x38800000) {
-    // Below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits.
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-  return static_cast<uint16_t>(sign | (rounded - 0x38000000u) >> 13);
 }
 
 class TreeCombiner {

@@ -24,12 +24,13 @@ constexpr int kMostProvenRanks = 256;
 // What this version executes; the plan's types know more.
 absl::Status CheckSupported(const Plan& plan, DType parameters) {
   const plan::StateTypes types = plan::TypesOf(plan, parameters);
-  const plan::StateTypes alike = {parameters, parameters, parameters, parameters};
-  if (types != alike || SizeOf(parameters) < SizeOf(DType::kF32)) {
+  const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
+  if (types != plan::StateTypes{parameters, wide, wide, wide}) {
     return absl::UnimplementedError(
         absl::StrCat("parameters in ", ToString(types.parameters), ", gradients in ",
                      ToString(types.gradients), " and the optimizer in ", ToString(types.moments),
-                     ": this version trains in f32 or f64, all states alike"));
+                     ": this version keeps gradients and optimizer in f32 under parameters of 16 "
+                     "bits, and all states alike under others"));
   }
   const std::pair<const char*, const StatePlan*> states[] = {{"parameters", &plan.parameters},
                                                              {"gradients", &plan.gradients},
@@ -272,6 +273,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
         "the parameter store is empty: create the model before the engine");
   }
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
+  if (cut.stages() > 1 && plan::TypesOf(plan, store.dtype()).has_master()) {
+    return absl::UnimplementedError(
+        absl::StrCat("this version trains the stages of a pipeline in "
+                     "f32 or f64, not in ",
+                     ToString(store.dtype())));
+  }
   const plan::Mesh mesh = {.stages = cut.stages(), .replicas = world.size() / cut.stages()};
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, mesh));
   MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates,

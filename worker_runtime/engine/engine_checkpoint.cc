@@ -79,7 +79,7 @@ engine::CheckpointArrays Engine::State::ArraysOfCheckpoint() {
   for (const auto& parameter : store.parameters()) {
     most = std::max(most, parameter->num_elements());
   }
-  const DType dtype = store.dtype();
+  const DType dtype = program.types.master;  // and the moments'
   all.memory = all.pool->Allocate(dtype, {most});
   return all;
 }
@@ -106,8 +106,8 @@ absl::StatusOr<std::string> Engine::State::WriteCheckpoint(
     return exchange.Collect(all[index].kind, *all[index].parameter, all.MemoryOf(index));
   };
   return checkpoint::WriteWholeCheckpoint(
-      directory, saved, NamedArrays(all.model, store.dtype(), all.memory),
-      NamedArrays(all.optimizer, store.dtype(), all.memory), [this] { Mark(Phase::kSave); },
+      directory, saved, NamedArrays(all.model, program.types.master, all.memory),
+      NamedArrays(all.optimizer, program.types.master, all.memory), [this] { Mark(Phase::kSave); },
       [this] { return fence.commit ? fence.commit(step) : absl::OkStatus(); }, fill);
 }
 
@@ -135,7 +135,8 @@ absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
   plan::LossScaler read_scaler = scaler;
   int64_t skipped = 0;
   MUSTER_RETURN_IF_ERROR(ReadCounters(opened->state, path, read_scaler, skipped));
-  MUSTER_RETURN_IF_ERROR(engine::CheckSameModel(store, plan.update, *opened, path));
+  MUSTER_RETURN_IF_ERROR(
+      engine::CheckSameModel(store, program.types.master, plan.update, *opened, path));
   return opened;
 }
 
@@ -159,6 +160,7 @@ absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from) 
     MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory));
     Mark(Phase::kLoad);
   }
+  for (size_t b = 0; b < program.buckets.size(); ++b) held.RoundMasters(static_cast<int>(b));
   return absl::OkStatus();
 }
 

@@ -132,6 +132,7 @@ void Engine::State::Update(const plan::Action& action) {
                       .step = step - skipped_steps},
                      part(gradients), part(masters), part(first), part(second));
   });
+  held.RoundMasters(action.bucket);
 }
 
 }  // namespace muster

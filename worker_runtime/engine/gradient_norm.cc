@@ -14,10 +14,8 @@ double ClipFactor(double norm, double norm_max) {
 
 bool IsFinite(const Tensor& elements) {
   bool finite = true;
-  WithFloat(elements.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const auto span = elements.span<T>();
-    finite = std::all_of(span.begin(), span.end(), [](T x) { return std::isfinite(x); });
+  WithElements(elements, [&](auto read, auto) {
+    for (int64_t i = 0; finite && i < elements.num_elements(); ++i) finite = std::isfinite(read(i));
   });
   return finite;
 }

@@ -66,6 +66,12 @@ void RankState::AllocateValues() {
   gather_arena_ = Allocate(dtype, program_.gathered_blocks * plan::kBlockElements);
 }
 
+void RankState::RoundMasters(int bucket) {
+  if (!program_.types.has_master()) return;
+  const Tensor masters = Masters(bucket);
+  queue_.device().operations(masters.dtype()).cast(queue_, masters, Values(program_.owned[bucket]));
+}
+
 void RankState::BindFrozen() {
   int64_t elements = 0;
   for (const auto& parameter : store_.parameters()) {
@@ -92,6 +98,13 @@ void RankState::AllocateGradients() {
 
 void RankState::Initialize(uint64_t seed) {
   store_.Initialize(seed);
+  for (size_t b = 0; b < program_.buckets.size() && program_.types.has_master(); ++b) {
+    const Tensor masters = Masters(static_cast<int>(b));
+    ForEachPiece(program_.owned[b], [&](const Piece& piece) {
+      InitializeElements(piece.parameter.spec(), seed, piece.first_in_parameter,
+                         masters.Slice(piece.first_in_blocks, {piece.num_elements}));
+    });
+  }
   for (size_t b = 0; b < program_.buckets.size(); ++b) {
     if (!program_.gathered[b]) continue;
     const Tensor values = Values(program_.owned[b]);

@@ -1,17 +1,19 @@
 #include "worker_runtime/engine/state_exchange.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/tensor_buffer.h"
+#include "worker_runtime/nn/operations.h"
 #include "worker_runtime/plan/block_layout.h"
 
 namespace muster::engine {
 namespace {
 
-void CopyBytes(const Tensor& from, const Tensor& to) {
-  std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
+// Rounded where the types differ: a checkpoint holds the masters of parameters of 16 bits.
+void Copy(const Tensor& from, const Tensor& to) {
+  Queue queue(Device::Cpu());
+  queue.device().operations(from.dtype()).cast(queue, from, to);
 }
 
 }  // namespace
@@ -46,7 +48,7 @@ Tensor StateExchange::OwnPart(StateKind kind, const Owned& owned) const {
 absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
                                     const Tensor& whole) const {
   if (parameter.frozen()) {
-    CopyBytes(parameter.value(), whole);
+    Copy(parameter.value(), whole);
     return absl::OkStatus();
   }
   for (int rank = 0; rank < program_.shards.size; ++rank) {
@@ -54,7 +56,7 @@ absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
       if (rank == 0) {
-        CopyBytes(OwnPart(kind, owned), part);
+        Copy(OwnPart(kind, owned), part);
       } else if (world_.rank() == 0) {
         MUSTER_RETURN_IF_ERROR(world_.Recv(BufferOfTensor(part), rank).Wait());
       } else {
@@ -72,11 +74,11 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
   if (all_hold_it) {
     MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), 0).Wait());
     if (parameter.frozen()) {
-      CopyBytes(whole, parameter.value());
+      Copy(whole, parameter.value());
       return absl::OkStatus();
     }
     for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
-      CopyBytes(whole.Slice(owned.first_in_parameter, {owned.count}), OwnPart(kind, owned));
+      Copy(whole.Slice(owned.first_in_parameter, {owned.count}), OwnPart(kind, owned));
     }
     if (kind == StateKind::kValue) TakeValues(parameter, whole);
     return absl::OkStatus();
@@ -86,7 +88,7 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
       if (rank == 0) {
-        CopyBytes(part, OwnPart(kind, owned));
+        Copy(part, OwnPart(kind, owned));
       } else if (world_.rank() == 0) {
         MUSTER_RETURN_IF_ERROR(world_.Send(BufferOfTensor(part), rank).Wait());
       } else {
@@ -99,9 +101,7 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
 
 // Also what others update.
 void StateExchange::TakeValues(const Parameter& parameter, const Tensor& whole) const {
-  if (state_.HoldsWhole(parameter) && whole.dtype() == parameter.dtype()) {
-    CopyBytes(whole, parameter.value());
-  }
+  if (state_.HoldsWhole(parameter)) Copy(whole, parameter.value());
 }
 
 }  // namespace muster::engine

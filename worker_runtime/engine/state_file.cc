@@ -64,14 +64,14 @@ std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& a
   return named;
 }
 
-absl::Status CheckSameModel(const ParameterStore& store, const UpdateRule& rule,
+absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,
                             const checkpoint::WholeCheckpoint& from, const std::string& path) {
   const auto refuse = [&](const auto&... what) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is a checkpoint of another model: ", what...));
   };
   for (const auto& parameter : store.parameters()) {
-    const std::string wanted = Describe(parameter->dtype(), Sizes(parameter->shape()));
+    const std::string wanted = Describe(dtype, Sizes(parameter->shape()));
     std::vector<std::string> prefixes;
     if (!parameter->frozen()) prefixes = MomentPrefixes(rule);
     prefixes.insert(prefixes.begin(), "");

@@ -45,10 +45,10 @@ std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& a
                                                 const Tensor& memory);
 
 // Whether `from` holds the parameters of `store`, no more and no fewer, and of each that is not frozen
-// the moments that `rule` keeps, in their shapes and type.
+// the moments that `rule` keeps, in their shapes and of type `dtype`.
 //
 // Errors: kInvalidArgument: names the first that differs.
-absl::Status CheckSameModel(const ParameterStore& store, const UpdateRule& rule,
+absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,
                             const checkpoint::WholeCheckpoint& from, const std::string& path);
 
 }  // namespace muster::engine

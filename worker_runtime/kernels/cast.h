@@ -1,4 +1,4 @@
-// Casts between float and bfloat16 (held as its 16 bits).
+// Casts between float and the types of 16 bits, bfloat16 and half precision (held as their bits).
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,14 @@
 namespace muster::kernels {
 
 // Shapes:  every array [n].
-// Bits:    element-wise. To bf16: round to nearest, ties to even; NaN stays NaN (quiet), and what
-//          exceeds the largest bf16 becomes infinity. To float: exact.
+// Bits:    element-wise. To 16 bits: round to nearest, ties to even; NaN stays NaN (quiet), and what
+//          exceeds the largest number becomes infinity. To float: exact.
 // Threads: thread-safe.
 struct CastKernels {
   void (*f32_to_bf16)(const float* x, uint16_t* y, int64_t n);
   void (*bf16_to_f32)(const uint16_t* x, float* y, int64_t n);
+  void (*f32_to_f16)(const float* x, uint16_t* y, int64_t n);
+  void (*f16_to_f32)(const uint16_t* x, float* y, int64_t n);
 };
 
 template <Isa kIsa>

@@ -39,7 +39,7 @@ Activation CausalAttention::Forward(Tape& tape, const Activation& qkv) const {
       .batch = in[0], .sequence = in[1], .heads = heads_, .head_width = width / heads_};
   const DType dtype = qkv.value.dtype();
   Tensor out = tape.pool().Allocate(dtype, {in[0], in[1], width});
-  Tensor saved = tape.pool().Allocate(dtype, {2, in[0] * heads_ * in[1]});
+  Tensor saved = tape.pool().Allocate(StatisticsType(dtype), {2, in[0] * heads_ * in[1]});
   {
     const Tensor scratch = Scratch(tape, dtype, shape);
     tape.operations(dtype).attention_forward(tape.queue(), shape, qkv.value, out, saved, scratch);
@@ -68,7 +68,7 @@ Tensor CausalAttention::ForwardCached(Tape& tape, const Tensor& qkv, KeyValueCac
                                          .first_query = first};
   // Sized by the context, so that a growing text asks for the same blocks again.
   const Tensor out = tape.pool().Allocate(qkv.dtype(), {context, width});
-  const Tensor saved = tape.pool().Allocate(qkv.dtype(), {2, heads_ * context});
+  const Tensor saved = tape.pool().Allocate(StatisticsType(qkv.dtype()), {2, heads_ * context});
   const Tensor scratch =
       Scratch(tape, qkv.dtype(), {.batch = 1, .sequence = context, .heads = heads_});
   operations.attention_forward(tape.queue(), shape, cache.rows_, out, saved, scratch);

@@ -11,6 +11,7 @@
 #include "worker_runtime/kernels/layer_norm.h"
 #include "worker_runtime/kernels/matmul.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -149,6 +150,7 @@ struct HostKernels {
   }
 
   static constexpr Operations kOperations = {.copy = &Copy,
+                                             .cast = &CastElements,
                                              .clear = &Clear,
                                              .fill = &Fill,
                                              .add = &Add,
@@ -177,6 +179,7 @@ class CpuDevice final : public Device {
   bool has_elements() const override { return true; }
   const Operations& operations(DType dtype) const override {
     if (dtype == DType::kF32) return HostKernels<float>::kOperations;
+    if (dtype == DType::kBf16 || dtype == DType::kF16) return NarrowOperations();
     MUSTER_CHECK(dtype == DType::kF64);
     return HostKernels<double>::kOperations;
   }

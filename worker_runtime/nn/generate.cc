@@ -73,9 +73,8 @@ class Reader {
     const Tensor last = x.value.Slice((rows - 1) * width, {1, width});
     const Tensor logits = model_.Head(tape_, {last}).value;
     std::vector<double> values;
-    WithFloat(logits.dtype(), [&](auto zero) {
-      const auto span = logits.span<decltype(zero)>();
-      values.assign(span.begin(), span.end());
+    WithElements(logits, [&](auto read, auto) {
+      for (int64_t i = 0; i < logits.num_elements(); ++i) values.push_back(read(i));
     });
     return values;
   }

@@ -52,7 +52,7 @@ Activation LayerNorm::Forward(Tape& tape, const Activation& x) const {
   const kernels::RowShape rows = RowsOf(x.value.shape());
   const DType dtype = x.value.dtype();
   Tensor y = tape.pool().Allocate(dtype, x.value.shape());
-  Tensor saved = tape.pool().Allocate(dtype, {2, rows.rows});
+  Tensor saved = tape.pool().Allocate(StatisticsType(dtype), {2, rows.rows});
   tape.operations(dtype).layer_norm_forward(
       tape.queue(), {.x = x.value, .gamma = tape.Use(weight_), .saved = saved}, tape.Use(bias_),
       epsilon_, y);

@@ -17,6 +17,7 @@ kernels::CrossEntropySum CountCrossEntropy(Queue& queue, const Tensor& logits, c
 }
 
 constexpr Operations kOperations = {.copy = &Count,
+                                    .cast = &Count,
                                     .clear = &Count,
                                     .fill = &Count,
                                     .add = &Count,

@@ -21,6 +21,8 @@ namespace muster {
 struct Operations {
   // `to` may be longer.
   void (*copy)(Queue&, const Tensor& from, const Tensor& to);
+  // Element by element to another type: f32 to 16 bits and back, or a copy.
+  void (*cast)(Queue&, const Tensor& from, const Tensor& to);
   void (*clear)(Queue&, const Tensor& x);
   void (*fill)(Queue&, double value, const Tensor& x);
   void (*add)(Queue&, const Tensor& a, const Tensor& b, const Tensor& out);
@@ -74,5 +76,10 @@ struct Operations {
   kernels::CrossEntropySum (*cross_entropy)(Queue&, const Tensor& logits, const int32_t* targets,
                                             const Tensor& dlogits, const Tensor& value);
 };
+
+// Of what is kept of whole rows (means, largest scores) beside activations of type `dtype`.
+constexpr DType StatisticsType(DType dtype) {
+  return SizeOf(dtype) < SizeOf(DType::kF32) ? DType::kF32 : dtype;
+}
 
 }  // namespace muster

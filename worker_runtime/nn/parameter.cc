@@ -128,11 +128,9 @@ void InParts(int64_t n, absl::FunctionRef<void(int64_t begin, int64_t end)> fill
 void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first, Tensor out) {
   const Initializer init = spec.initializer;
   const Rng rng(seed, absl::StrCat("initial value of ", spec.name));
-  WithFloat(out.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    T* to = out.data<T>();
+  WithElements(out, [&](auto, auto write) {
     if (init.kind != Initializer::Kind::kNormal) {
-      std::fill(to, to + out.num_elements(), static_cast<T>(init.value));
+      for (int64_t i = 0; i < out.num_elements(); ++i) write(i, init.value);
       return;
     }
     InParts(out.num_elements(), [&](int64_t begin, int64_t end) {
@@ -140,7 +138,7 @@ void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first,
       for (int64_t i = begin; i < end; i += std::ssize(normal)) {
         const auto count = static_cast<size_t>(std::min<int64_t>(std::ssize(normal), end - i));
         rng.FillNormal(0, first + i, absl::MakeSpan(normal, count));
-        for (size_t k = 0; k < count; ++k) to[i + k] = static_cast<T>(init.value * normal[k]);
+        for (size_t k = 0; k < count; ++k) write(i + k, init.value * normal[k]);
       }
     });
   });

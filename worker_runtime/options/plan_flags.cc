@@ -114,19 +114,18 @@ absl::StatusOr<Recompute::Kind> ParseRecompute(const std::string& text) {
 
 // "f32", and what other programs call it.
 absl::StatusOr<DType> ParseDType(const std::string& text) {
-  for (const char* later : {"bf16", "bfloat16", "f16", "fp16", "float16"}) {
-    if (text == later) {
-      return absl::UnimplementedError(
-          absl::StrCat("this version cannot train in ", text, " yet; expected f32 or f64"));
-    }
-  }
   for (const auto& [name, dtype] : {std::pair{"fp32", DType::kF32},
                                     {"float32", DType::kF32},
+                                    {"bfloat16", DType::kBf16},
+                                    {"fp16", DType::kF16},
+                                    {"float16", DType::kF16},
                                     {"fp64", DType::kF64},
                                     {"float64", DType::kF64}}) {
     if (text == name) return dtype;
   }
-  return ParseChoice<DType>(text, {{"f32", DType::kF32}, {"f64", DType::kF64}});
+  return ParseChoice<DType>(
+      text,
+      {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"f16", DType::kF16}, {"f64", DType::kF64}});
 }
 
 absl::Status CheckDevice(const std::string& text) {
@@ -186,7 +185,9 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .field = "recompute.layers"},
       {.name = "dtype",
        .value_name = "T",
-       .help = "type of parameters and arithmetic: f32 or f64" + Default(ToString(out.dtype)),
+       .help = "type of parameters and activations: f32, bf16, f16 or f64; under bf16 and f16 lie "
+               "master parameters, gradients and moments of f32" +
+               Default(ToString(out.dtype)),
        .read = Into(ParseDType, out.dtype)},
       {.name = "device", .value_name = "D", .help = "cpu (cpu)", .read = CheckDevice},
   };

@@ -17,7 +17,11 @@
 namespace muster::train {
 namespace {
 
-constexpr int kArrays = 4;  // parameters, gradients, two moments
+// Parameters, gradients and two moments; of 16 bits with a master, all but the parameters in f32.
+double BytesPerParameter(DType dtype) {
+  const double parameter = static_cast<double>(SizeOf(dtype));
+  return parameter < 4 ? parameter + 4 * 4 : 4 * parameter;
+}
 
 }  // namespace
 
@@ -45,7 +49,7 @@ int64_t MachineBytes() {
 absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_size,
                               int64_t machine_bytes) {
   const double parameters = static_cast<double>(model.num_parameters());
-  const double rank_bytes = kArrays * parameters * static_cast<double>(SizeOf(dtype));
+  const double rank_bytes = parameters * BytesPerParameter(dtype);
   if (rank_bytes * local_size <= static_cast<double>(machine_bytes)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "a model of ", ShortCount(parameters), " parameters needs ", ShortBytes(rank_bytes),

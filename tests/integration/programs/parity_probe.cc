@@ -1,12 +1,13 @@
 // Trains a GPT for some steps and leaves all that another framework needs to do the same:
 //
-//   parity_probe DIR TEXT STEPS MICRO_BATCHES
+//   parity_probe DIR TEXT STEPS MICRO_BATCHES [bf16|f16]
 //
 //   DIR/step_00000000/model.safetensors  the initial values
 //   DIR/batches.bin                      int32: inputs, then targets, of every micro-batch in order
 //   DIR/losses.txt                       one loss per step, exact
 //
-// MICRO_BATCHES are those of a step, over all ranks. Its reader: parity_torch.py.
+// MICRO_BATCHES are those of a step, over all ranks. Parameters are of f32 unless it is said otherwise;
+// the losses of f16 are scaled. Its readers: parity_torch.py, parity_fsdp.py.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -31,6 +32,7 @@ struct Arguments {
   std::string text;
   int64_t steps = 0;
   int64_t micro_batches = 0;
+  DType dtype = DType::kF32;
 };
 
 absl::Status WriteBatches(const TokenSource& source, const BatchOptions& options,
@@ -53,11 +55,12 @@ absl::Status Run(const Arguments& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
   MUSTER_ASSIGN_OR_RETURN(const auto source, OpenTokens({arguments.text}));
-  ParameterStore store;
+  ParameterStore store(arguments.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store));
   Plan plan;
   plan.accumulation = arguments.micro_batches / world->size();
   plan.learning_rate = {.peak = 1e-3};
+  if (arguments.dtype == DType::kF16) plan.loss_scaling = LossScaling::Static(1024);
   MUSTER_ASSIGN_OR_RETURN(const auto engine, Engine::Create(*world, store, plan));
   MUSTER_RETURN_IF_ERROR(engine->Save(arguments.directory, {}));
   const BatchOptions options = {.rank = world->rank(),
@@ -86,9 +89,13 @@ absl::Status Run(const Arguments& arguments) {
 }  // namespace muster
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 5 && argc != 6) return 2;
+  muster::DType dtype = muster::DType::kF32;
+  for (const muster::DType narrow : {muster::DType::kBf16, muster::DType::kF16}) {
+    if (argc == 6 && argv[5] == muster::ToString(narrow)) dtype = narrow;
+  }
   const absl::Status status =
-      muster::Run({argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4])});
+      muster::Run({argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]), dtype});
   if (!status.ok()) std::fprintf(stderr, "parity_probe: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

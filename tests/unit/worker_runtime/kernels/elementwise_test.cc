@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "muster/sixteen_bits.h"
 #include "muster/sum_tree.h"
 #include "tests/unit/worker_runtime/numbers.h"
 #include "worker_runtime/kernels/adamw.h"
@@ -179,6 +180,35 @@ TEST(Cast, RoundsToTheNearestBf16AndTiesToEven) {
   EXPECT_EQ(y[7], 0x7f80);
   EXPECT_EQ(y[8], 0xc020);
   EXPECT_EQ(y[9], 0x3f80);
+}
+
+TEST(Cast, IsTheSameAsOneByOneForEveryF16AndWhatLiesBetween) {
+  std::vector<uint16_t> all(65536), again(65536);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  std::vector<float> wide(all.size());
+  Cast().f16_to_f32(all.data(), wide.data(), all.size());
+  Cast().f32_to_f16(wide.data(), again.data(), all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (std::isnan(wide[i])) continue;
+    ASSERT_EQ(all[i], again[i]);
+    ASSERT_EQ(wide[i], FromF16(all[i]));
+  }
+  EXPECT_EQ(wide[0x3c00], 1.0f);
+  EXPECT_EQ(wide[0x0001], 0x1p-24f);
+  EXPECT_EQ(wide[0x7bff], 65504.0f);
+  EXPECT_TRUE(std::isnan(wide[0x7e00]));
+  std::vector<float> x = {65519.9f, 65520.0f, 1e30f, -INFINITY, NAN, 0x1p-25f, 0x1.8p-25f, -0.0f};
+  for (const float random : RandomNumbers<float>(5000, "x", 1)) {
+    x.push_back(random * 0x1p-12f);
+    x.push_back(random * 100);
+  }
+  std::vector<uint16_t> y(x.size());
+  Cast().f32_to_f16(x.data(), y.data(), x.size());
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], ToF16(x[i])) << x[i];
+  EXPECT_EQ(y[0], 0x7bff);
+  EXPECT_EQ(y[1], 0x7c00);
+  EXPECT_EQ(y[5], 0x0000);
+  EXPECT_EQ(y[6], 0x0001);
 }
 
 TEST(Cast, GivesBackEveryBf16) {

@@ -202,6 +202,8 @@ TEST(PlanOptions, TakeTheUsualNamesOfTypes) {
     ASSERT_THAT(options, IsOk());
     EXPECT_EQ(options->dtype, DType::kF32);
   }
+  EXPECT_EQ(Parse({"--dtype=bfloat16"})->dtype, DType::kBf16);
+  EXPECT_EQ(Parse({"--dtype=fp16"})->dtype, DType::kF16);
 }
 
 TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
@@ -214,7 +216,7 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
   ExpectRefused({"--mode=slow"}, "--mode=slow: expected fast or ordered");
   ExpectRefused({"--schedule=step"},
                 "--schedule=step: expected constant, linear, cosine, warmup or warmup_decay");
-  ExpectRefused({"--dtype=int8"}, "--dtype=int8: expected f32 or f64");
+  ExpectRefused({"--dtype=int8"}, "--dtype=int8: expected f32, bf16, f16 or f64");
   ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu");
   ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");
   ExpectRefused({"--plan=dpp"},
@@ -278,8 +280,8 @@ TEST(PlanOptions, OfShardingReachTheirFields) {
 }
 
 TEST(PlanOptions, SayWhatIsOfALaterVersionByName) {
-  for (const char* arg : {"--dtype=bf16", "--dtype=float16", "--device=cuda", "--deepspeed=ds.json",
-                          "--accelerate=a.yaml", "--ilab=i.yaml", "--mesh=dp2"}) {
+  for (const char* arg : {"--device=cuda", "--deepspeed=ds.json", "--accelerate=a.yaml",
+                          "--ilab=i.yaml", "--mesh=dp2"}) {
     EXPECT_THAT(Parse({arg}),
                 StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(absl::StrCat(arg, ": "))));
   }

@@ -1,0 +1,234 @@
+#include "worker_runtime/nn/narrow_operations.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "proto/base/status_macros.h"
+#include "worker_runtime/kernels/cast.h"
+#include "worker_runtime/nn/operations.h"
+
+namespace muster {
+namespace {
+
+const Operations& F32() { return Device::Cpu().operations(DType::kF32); }
+
+bool IsNarrow(DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF16; }
+
+void Widen(const Tensor& from, const Tensor& to) {
+  const auto* bits = static_cast<const uint16_t*>(from.raw_data());
+  const auto cast =
+      from.dtype() == DType::kBf16 ? kernels::Cast().bf16_to_f32 : kernels::Cast().f16_to_f32;
+  cast(bits, to.data<float>(), from.num_elements());
+}
+
+void Round(const Tensor& from, const Tensor& to) {
+  auto* bits = static_cast<uint16_t*>(to.raw_data());
+  const auto cast =
+      to.dtype() == DType::kBf16 ? kernels::Cast().f32_to_bf16 : kernels::Cast().f32_to_f16;
+  cast(from.data<float>(), bits, from.num_elements());
+}
+
+// The arguments of one operation in f32; results are rounded when it goes. What is in f32 or left out
+// is passed on as it is.
+class Widened {
+ public:
+  ~Widened() {
+    for (const auto& [wide, narrow] : results_) Round(wide, narrow);
+  }
+  Tensor In(const Tensor& x) {
+    if (x.empty() || !IsNarrow(x.dtype())) return x;
+    Tensor wide = Pool().Allocate(DType::kF32, x.shape());
+    Widen(x, wide);
+    return wide;
+  }
+  Tensor Out(const Tensor& x) { return Sum(x, false); }
+  // A result that is added to what is there if `accumulate`.
+  Tensor Sum(const Tensor& x, bool accumulate) {
+    if (x.empty() || !IsNarrow(x.dtype())) return x;
+    Tensor wide = accumulate ? In(x) : Pool().Allocate(DType::kF32, x.shape());
+    results_.emplace_back(wide, x);
+    return wide;
+  }
+  // Memory to work in.
+  Tensor Scratch(const Tensor& x) {
+    return IsNarrow(x.dtype()) ? Pool().Allocate(DType::kF32, x.shape()) : x;
+  }
+
+ private:
+  static TensorPool& Pool() {
+    thread_local TensorPool pool;
+    return pool;
+  }
+  std::vector<std::pair<Tensor, Tensor>> results_;
+};
+
+void Copy(Queue&, const Tensor& from, const Tensor& to) {
+  MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
+  std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
+}
+
+void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
+
+void Fill(Queue& queue, double value, const Tensor& x) {
+  Widened wide;
+  F32().fill(queue, value, wide.Out(x));
+}
+
+void Add(Queue& queue, const Tensor& a, const Tensor& b, const Tensor& out) {
+  Widened wide;
+  F32().add(queue, wide.In(a), wide.In(b), wide.Out(out));
+}
+
+void Scale(Queue& queue, const Tensor& factor, const Tensor& x, const Tensor& out) {
+  Widened wide;
+  F32().scale(queue, wide.In(factor), wide.In(x), wide.Out(out));
+}
+
+void Multiply(Queue& queue, Product product, const Tensor& a, const Tensor& b, const Tensor& c) {
+  Widened wide;
+  F32().multiply(queue, product, wide.In(a), wide.In(b), wide.Sum(c, product.accumulate));
+}
+
+void BiasFill(Queue& queue, const Tensor& bias, const Tensor& residual, const Tensor& y) {
+  Widened wide;
+  F32().bias_fill(queue, wide.In(bias), wide.In(residual), wide.Out(y));
+}
+
+void BiasGradient(Queue& queue, const Tensor& dy, const Tensor& dbias, bool accumulate) {
+  Widened wide;
+  F32().bias_gradient(queue, wide.In(dy), wide.Sum(dbias, accumulate), accumulate);
+}
+
+void GeluForward(Queue& queue, const Tensor& x, const Tensor& y) {
+  Widened wide;
+  F32().gelu_forward(queue, wide.In(x), wide.Out(y));
+}
+
+void GeluBackward(Queue& queue, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  Widened wide;
+  F32().gelu_backward(queue, wide.In(x), wide.In(dy), wide.Out(dx));
+}
+
+// --- norms, tables, attention ---------------------------------------------------------------------
+
+void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta, double epsilon,
+                      const Tensor& y) {
+  Widened wide;
+  const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.Out(in.saved);
+  F32().layer_norm_forward(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(beta), epsilon,
+                           wide.Out(y));
+}
+
+void LayerNormInput(Queue& queue, Operations::LayerNorm in, const Tensor& dy, const Tensor& addend,
+                    const Tensor& dx) {
+  Widened wide;
+  const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
+  F32().layer_norm_input(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
+                         wide.In(addend), wide.Out(dx));
+}
+
+void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor& dy, const Tensor& dgamma,
+                     const Tensor& dbeta, bool accumulate) {
+  Widened wide;
+  const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
+  F32().layer_norm_weight(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
+                          wide.Sum(dgamma, accumulate), wide.Sum(dbeta, accumulate), accumulate);
+}
+
+void EmbeddingForward(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
+                      const Tensor& table, const Tensor& positions, const Tensor& y) {
+  Widened wide;
+  F32().embedding_forward(queue, shape, tokens, wide.In(table), wide.In(positions), wide.Out(y));
+}
+
+void EmbeddingGradient(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
+                       const Tensor& dy, const Tensor& dtable, const Tensor& dpositions) {
+  Widened wide;
+  F32().embedding_gradient(queue, shape, tokens, wide.In(dy), wide.Sum(dtable, true),
+                           wide.Sum(dpositions, true));
+}
+
+void AttentionForward(Queue& queue, kernels::AttentionShape shape, const Tensor& qkv,
+                      const Tensor& out, const Tensor& saved, const Tensor& scratch) {
+  Widened wide;
+  F32().attention_forward(queue, shape, wide.In(qkv), wide.Out(out), wide.Out(saved),
+                          wide.Scratch(scratch));
+}
+
+void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
+                       Operations::AttentionGradient in, const Tensor& dqkv,
+                       const Tensor& scratch) {
+  Widened wide;
+  const Tensor qkv = wide.In(in.qkv), saved = wide.In(in.saved), out = wide.In(in.out);
+  const Tensor dout = wide.In(in.dout);
+  F32().attention_backward(queue, shape, {.qkv = qkv, .saved = saved, .out = out, .dout = dout},
+                           wide.Out(dqkv), wide.Scratch(scratch));
+}
+
+// --- losses and updates ---------------------------------------------------------------------------
+
+void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {
+  Widened wide;
+  F32().squares(queue, wide.In(x), partials);
+}
+
+void AdamW(Queue& queue, const kernels::AdamWStep& step, const Tensor& gradient,
+           const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
+  Widened wide;
+  F32().adamw(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(first_moment, true),
+              wide.Sum(second_moment, true));
+}
+
+void Sgd(Queue& queue, const kernels::SgdStep& step, const Tensor& gradient, const Tensor& value,
+         const Tensor& buffer) {
+  Widened wide;
+  F32().sgd(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(buffer, true));
+}
+
+kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits, const int32_t* targets,
+                                      const Tensor& dlogits, const Tensor& value) {
+  Widened wide;
+  return F32().cross_entropy(queue, wide.In(logits), targets, wide.Out(dlogits), wide.Out(value));
+}
+
+}  // namespace
+
+void CastElements(Queue&, const Tensor& from, const Tensor& to) {
+  MUSTER_CHECK(from.num_elements() == to.num_elements());
+  if (from.dtype() == to.dtype()) {
+    std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
+  } else if (IsNarrow(from.dtype())) {
+    Widen(from, to);
+  } else {
+    Round(from, to);
+  }
+}
+
+const Operations& NarrowOperations() {
+  static constexpr Operations kOperations = {.copy = &Copy,
+                                             .cast = &CastElements,
+                                             .clear = &Clear,
+                                             .fill = &Fill,
+                                             .add = &Add,
+                                             .scale = &Scale,
+                                             .multiply = &Multiply,
+                                             .bias_fill = &BiasFill,
+                                             .bias_gradient = &BiasGradient,
+                                             .gelu_forward = &GeluForward,
+                                             .gelu_backward = &GeluBackward,
+                                             .layer_norm_forward = &LayerNormForward,
+                                             .layer_norm_input = &LayerNormInput,
+                                             .layer_norm_weight = &LayerNormWeight,
+                                             .embedding_forward = &EmbeddingForward,
+                                             .embedding_gradient = &EmbeddingGradient,
+                                             .attention_forward = &AttentionForward,
+                                             .attention_backward = &AttentionBackward,
+                                             .squares = &Squares,
+                                             .adamw = &AdamW,
+                                             .sgd = &Sgd,
+                                             .cross_entropy = &CrossEntropy};
+  return kOperations;
+}
+
+}  // namespace muster
