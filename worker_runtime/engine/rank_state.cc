@@ -67,7 +67,7 @@ void RankState::AllocateValues() {
 }
 
 void RankState::RoundMasters(int bucket) {
-  if (!program_.types.has_master()) return;
+  if (!program_.types.has_master() || program_.owned[bucket].num_blocks() == 0) return;
   const Tensor masters = Masters(bucket);
   queue_.device().operations(masters.dtype()).cast(queue_, masters, Values(program_.owned[bucket]));
 }
