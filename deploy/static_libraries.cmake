@@ -25,3 +25,13 @@ find_library(MUSTER_RE2_ARCHIVE libre2.a)
 if(TARGET re2::re2 AND MUSTER_RE2_ARCHIVE)
   set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES ${MUSTER_RE2_ARCHIVE})
 endif()
+
+# libdw stands in pkg-config's file as "-ldw"; its archive needs those of what it reads compressed sections with.
+set(libdw_archives)
+foreach(name dw elf bz2 lzma z)
+  find_library(MUSTER_${name}_ARCHIVE lib${name}.a)
+  list(APPEND libdw_archives "${MUSTER_${name}_ARCHIVE}")
+endforeach()
+if(TARGET PkgConfig::libdw AND NOT libdw_archives MATCHES "NOTFOUND")
+  set_target_properties(PkgConfig::libdw PROPERTIES INTERFACE_LINK_LIBRARIES "${libdw_archives}")
+endif()
