@@ -1,5 +1,6 @@
 #include "rendezvous/core/checkpoint_commit.h"
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,23 @@ absl::Status NotNow(int64_t step, const std::string& why) {
                                              "; the one before it stays, and training goes on"));
 }
 
+// Where the workers of `from` may still publish: their lease, or what stands for it; nothing if they
+// have no part in `round`.
+std::optional<MonoTime> PublishesUntil(const JobState& state, Incarnation from, Round round) {
+  const auto former = state.former.find(from);
+  if (former != state.former.end()) {
+    return former->second.told == round ? former->second.may_publish_until : std::nullopt;
+  }
+  const auto node = state.nodes.find(from);
+  if (node == state.nodes.end()) return std::nullopt;
+  // The end of a job clears the round, though workers may still be ending.
+  const bool is_ending = state.phase == JobPhase::kEnded && node->second.told == round;
+  if (!state.in_round.contains(from) && !is_ending) return std::nullopt;
+  // A lease that was renewed because nobody at all was heard keeps a place, and publishes nothing.
+  const bool is_heard = node->second.connected && node->second.free_renewals == 0;
+  return is_heard ? node->second.lease_expires : MonoTime();
+}
+
 }  // namespace
 
 absl::Status CheckCommit(const JobState& state, const CommitRequested& request,
@@ -24,7 +42,8 @@ absl::Status CheckCommit(const JobState& state, const CommitRequested& request,
                                                 " that the node has heard of"));
   }
   const bool is_of_round = checkpoint.instance == judge.instance && request.round == state.round;
-  if (!is_of_round || !state.in_round.contains(request.from)) {
+  const std::optional<MonoTime> until = PublishesUntil(state, request.from, request.round);
+  if (!is_of_round || !until) {
     const std::string newest = checkpoint.instance != judge.instance
                                    ? std::string("the job has been formed anew")
                                    : absl::StrCat("the newest is ", ToString(state.round));
@@ -32,12 +51,13 @@ absl::Status CheckCommit(const JobState& state, const CommitRequested& request,
                                            " is not committed: round ", ToString(request.round),
                                            " is over for this node; ", newest));
   }
-  const NodeState& node = state.nodes.at(request.from);
-  // A lease that was renewed because nobody at all was heard keeps a place, and publishes nothing.
-  if (!node.connected || node.lease_expires <= judge.now || node.free_renewals > 0) {
-    return NotNow(checkpoint.step, absl::StrCat(node.report.node.name,
-                                                " was not heard of for so long that its lease has "
-                                                "ended, and has not reported since"));
+  if (*until <= judge.now) {
+    const auto node = state.nodes.find(request.from);
+    return NotNow(
+        checkpoint.step,
+        absl::StrCat(node == state.nodes.end() ? "this node" : node->second.report.node.name,
+                     " was not heard of for so long that its lease has ended, and has not "
+                     "reported since"));
   }
   return absl::OkStatus();
 }

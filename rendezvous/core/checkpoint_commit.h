@@ -17,7 +17,8 @@ struct CommitJudge {
   MonoTime now;
 };
 
-// Yes for a member of the newest round, also while it is being stopped: no other round has begun.
+// Yes for a member of the newest round, also while it is being stopped, has left by itself or the job
+// has ended: no other round has begun, and workers save in their grace.
 //
 // Errors:  kUnavailable: not now. The node's lease has ended by the server's count, its stream has
 //          broken and it has not reported since, or the asker has heard of a newer server.

@@ -226,15 +226,19 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
                                                           MonoTime now) {
   std::vector<JobEffect> out;
   const auto job = jobs_.find(key);
+  const auto* commit = std::get_if<CommitCheckpoint>(&request.operation);
   if (job == jobs_.end()) {
     StoreReply reply = RefuseStoreRequest(request, "the job is not known");
+    if (commit != nullptr && MayPublishAfterEnd(key, from, request.round, *commit)) {
+      reply.status = absl::OkStatus();
+    }
     if (orphans_.contains(key)) {
       reply.status = absl::UnavailableError("the server has lost the store of this round");
     }
     out.push_back({key, SendStoreReply{from, std::move(reply)}});
     return out;
   }
-  if (const auto* commit = std::get_if<CommitCheckpoint>(&request.operation)) {
+  if (commit != nullptr) {
     StepCore(job, CommitRequested{from, request.request_id, request.round, *commit}, now, out);
     return out;
   }
@@ -373,17 +377,32 @@ void JobTable::Reschedule(Jobs::iterator job) {
 
 void JobTable::Erase(Jobs::iterator job, MonoTime now) {
   const JobState& state = job->second.core->state();
-  RememberEnd({.key = job->first,
-               .instance = job->second.instance,
-               .outcome = *state.outcome,
-               .known_until = now + state.settings->close_timeout},
-              now);
+  EndedJob ended{.key = job->first,
+                 .instance = job->second.instance,
+                 .outcome = *state.outcome,
+                 .known_until = now + state.settings->close_timeout,
+                 .round = state.round};
+  for (const auto& [node, former] : state.former) {
+    if (former.may_publish_until && former.told == state.round) ended.members.insert(node);
+  }
+  for (const auto& [node, held] : state.nodes) {
+    if (held.told == state.round) ended.members.insert(node);
+  }
+  RememberEnd(std::move(ended), now);
   Drop(job);
 }
 
 void JobTable::Drop(Jobs::iterator job) {
   deadlines_.erase({job->second.deadline, job->first});
   jobs_.erase(job);
+}
+
+bool JobTable::MayPublishAfterEnd(const JobKey& key, Incarnation from, Round round,
+                                  const CommitCheckpoint& commit) const {
+  return std::any_of(ended_.begin(), ended_.end(), [&](const EndedJob& ended) {
+    return ended.key == key && ended.instance == commit.instance && ended.round == round &&
+           ended.members.contains(from);
+  });
 }
 
 void JobTable::RememberEnd(EndedJob ended, MonoTime now) {

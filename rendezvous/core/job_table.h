@@ -132,6 +132,9 @@ class JobTable {
     Instance instance;
     JobOutcome outcome;
     MonoTime known_until;
+    Round round;
+    // Of that round, whose workers may still be ending, and saving.
+    absl::btree_set<Incarnation> members;
   };
 
   // The answer to a report that reaches no job; none if there is one, made now if need be.
@@ -155,6 +158,9 @@ class JobTable {
   void Erase(Jobs::iterator job, MonoTime now);
   void Drop(Jobs::iterator job);
   void RememberEnd(EndedJob ended, MonoTime now);
+  // A job that is over, and that nobody has formed anew: its last round's members may publish.
+  bool MayPublishAfterEnd(const JobKey& key, Incarnation from, Round round,
+                          const CommitCheckpoint& commit) const;
   JobEffect Stamp(const JobKey& key, SendDirective effect);
 
   // Constant after construction.

@@ -103,6 +103,10 @@ std::string RendezvousCore::CheckInvariants() const { return rendezvous::CheckIn
 
 void RendezvousCore::On(const AgentReported& event, Turn& turn) {
   const AgentReport& report = event.report;
+  const auto former = state_.former.find(event.from);
+  if (former != state_.former.end() && former->second.may_publish_until) {
+    HearFormer(event.from, turn.now);
+  }
   if (std::optional<DirectiveBody> body = AnswerWithoutChange(event, turn.now)) {
     Send(event.from, report.sequence, *std::move(body), turn);
     return;
@@ -154,6 +158,7 @@ void RendezvousCore::OnFarewell(Incarnation from, const AgentReport& report, Tur
   if (state_.phase == JobPhase::kEnded) {
     Send(from, report.sequence, EndJob{*state_.outcome}, turn);
     Forget(from);
+    HearFormer(from, turn.now);
     return;
   }
   const Departure departure = report.departure.value_or(Departure{});
@@ -275,6 +280,13 @@ void RendezvousCore::On(const HostLeaving& event, Turn& turn) {
   End(turn);
 }
 
+std::string RendezvousCore::NameOf(Incarnation node) const {
+  const auto here = state_.nodes.find(node);
+  if (here != state_.nodes.end()) return here->second.report.node.name;
+  const auto gone = state_.lost.find(node);
+  return gone == state_.lost.end() ? "a node that has left" : gone->second;
+}
+
 void RendezvousCore::On(const CommitRequested& event, Turn& turn) {
   const absl::Status status = CheckCommit(
       state_, event, {.term = options_.term, .instance = options_.instance, .now = turn.now});
@@ -287,8 +299,7 @@ void RendezvousCore::On(const CommitRequested& event, Turn& turn) {
   if (step <= state_.committed_step) return;
   state_.committed_step = step;
   Note("checkpoint_committed",
-       absl::StrCat("the checkpoint of step ", step, " is committed by ",
-                    state_.nodes.at(event.from).report.node.name),
+       absl::StrCat("the checkpoint of step ", step, " is committed by ", NameOf(event.from)),
        turn);
 }
 

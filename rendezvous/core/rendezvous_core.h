@@ -143,6 +143,9 @@ class RendezvousCore {
   // lost one.
   void Lose(Incarnation node, const std::string& reason, const std::optional<Departure>& departure,
             Turn& turn);
+  std::string NameOf(Incarnation node) const;
+  // A node that left by itself still speaks: its workers are ending, and may save.
+  void HearFormer(Incarnation node, MonoTime now);
   void Forget(Incarnation node);
 
   // What follows from state and time alone, whatever the event was.

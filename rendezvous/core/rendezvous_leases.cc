@@ -99,6 +99,7 @@ void RendezvousCore::Lose(Incarnation node, const std::string& reason,
     RecordChange(state_, state_.nodes.at(node).report.node.name, turn.now);
   }
   Forget(node);
+  if (departure) HearFormer(node, turn.now);
   if (state_.phase == JobPhase::kEnding) return;
   const bool ends_job = departure && (departure->ends_job || is_static || state_.nodes.empty());
   if (ends_job) {
@@ -108,6 +109,11 @@ void RendezvousCore::Lose(Incarnation node, const std::string& reason,
   } else if (is_missed) {
     EndRound(StopCause::kMembershipChange, reason, true, turn);
   }
+}
+
+void RendezvousCore::HearFormer(Incarnation node, MonoTime now) {
+  const LeaseSettings lease = LeaseOf(options_.lease, state_);
+  state_.former.at(node).may_publish_until = now + lease.duration + lease.margin;
 }
 
 void RendezvousCore::Forget(Incarnation node) {

@@ -59,6 +59,9 @@ struct NodeState {
 struct FormerNode {
   uint64_t sequence = 0;  // of its newest report
   Round told = kNoRound;  // as in NodeState
+  // It left by itself: its workers have their grace still, in which they may save. When its lease
+  // would end, had it one.
+  std::optional<MonoTime> may_publish_until;
 };
 inline constexpr size_t kMaxFormerNodes = 4096;
 

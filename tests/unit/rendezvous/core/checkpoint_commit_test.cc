@@ -1,5 +1,7 @@
 #include "rendezvous/core/checkpoint_commit.h"
 
+#include <csignal>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/exit_codes.h"
@@ -57,6 +59,38 @@ TEST_F(CommitTest, IsStillAMembersWhileItsRoundIsBeingStopped) {
   EXPECT_TRUE(absl::IsAborted(job.Commit(2, 101))) << "it has stopped";
 }
 
+// Whoever was told to end has its grace to save in.
+TEST_F(CommitTest, IsStillThatOfANodeThatLeavesByItself) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Leave(1, {.signal = SIGTERM, .reason = "node1 was told to end by SIGTERM"});
+  EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
+  EXPECT_EQ(job.state().committed_step, 100);
+
+  job.now = job.now + absl::Seconds(20);
+  EXPECT_TRUE(absl::IsUnavailable(job.Commit(1, 101))) << "it has not been heard of";
+  job.SendPhase(1, AgentPhase::kLeaving);
+  EXPECT_EQ(job.Commit(1, 101), absl::OkStatus());
+}
+
+TEST_F(CommitTest, IsNeverThatOfANodeThatLeftOnceTheOthersHaveGoneOn) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Leave(1, {.signal = SIGTERM, .reason = "node1 was told to end by SIGTERM"});
+  job.Join(2);
+  job.Advance(40, {2});
+  ASSERT_EQ(job.state().round, Round(1));
+  EXPECT_TRUE(absl::IsAborted(job.Commit(1, Round(0), {Instance(5), {}, 100})));
+}
+
+TEST_F(CommitTest, IsNeverThatOfANodeThatWasLost) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  job.Advance(20, {2});
+  ASSERT_FALSE(job.state().nodes.contains(Incarnation(1)));
+  EXPECT_TRUE(absl::IsAborted(job.Commit(1, Round(0), {Instance(5), {}, 100})));
+}
+
 TEST_F(CommitTest, WaitsForANodeThatHasLostItsConnectionToReport) {
   CoreUnderTest& job = Job(Settings(2, 2));
   job.RunWith(2);
@@ -109,6 +143,36 @@ TEST(CommitThroughTheTable, IsAnsweredAsARequestToTheStoreIs) {
   EXPECT_EQ(reply->reply.request_id, 9u);
   EXPECT_EQ(reply->reply.status, absl::OkStatus());
   EXPECT_EQ(table.FindState(key)->committed_step, 50);
+}
+
+// A job of one node is over as soon as that is told to end, and its workers save then.
+TEST(CommitThroughTheTable, IsForTheWorkersOfAJobThatIsOverUntilItIsFormedAnew) {
+  JobTable table({.term = ServerTerm(1)});
+  const JobKey key{"", "a"};
+  AgentReport report{.sequence = 1, .node = Describe("node1"), .settings = Settings(1, 1)};
+  table.OnReport(key, Incarnation(1), report, At(100));
+  const Instance instance = FirstInstanceOf(ServerTerm(1));
+  report.sequence = 2;
+  report.instance = instance;
+  report.round = Round(0);
+  report.phase = AgentPhase::kLeaving;
+  report.departure = Departure{.signal = SIGTERM};
+  table.OnReport(key, Incarnation(1), report, At(101));
+  ASSERT_TRUE(table.FindState(key) == nullptr);
+
+  const auto commit = [&](Incarnation from, Round round) {
+    const auto effects = table.OnStoreRequest(
+        key, from, {9, round, CommitCheckpoint{instance, ServerTerm(1), 50}}, At(102));
+    return std::get<SendStoreReply>(effects.at(0).effect).reply.status;
+  };
+  EXPECT_EQ(commit(Incarnation(1), Round(0)), absl::OkStatus());
+  EXPECT_FALSE(commit(Incarnation(2), Round(0)).ok()) << "a stranger";
+  EXPECT_FALSE(commit(Incarnation(1), Round(1)).ok()) << "no such round";
+
+  AgentReport comer{.sequence = 1, .node = Describe("node2"), .settings = Settings(1, 1)};
+  table.OnReport(key, Incarnation(3), comer, At(103));
+  ASSERT_TRUE(table.FindState(key) != nullptr);
+  EXPECT_TRUE(absl::IsAborted(commit(Incarnation(1), Round(0))));
 }
 
 // --- What commits say of a program's progress
