@@ -99,7 +99,8 @@ class JobTable {
   //   kResourceExhausted:  max_jobs
   std::vector<JobEffect> OnReport(const JobKey& job, Incarnation from, const AgentReport& report,
                                   MonoTime now);
-  // Answered with kAborted unless the agent is a member of the job's round.
+  // Answered with kAborted unless the agent is a member of the job's round; commits of checkpoints as
+  // CheckCommit says, and with yes for the last round's members of a job that has ended.
   std::vector<JobEffect> OnStoreRequest(const JobKey& job, Incarnation from,
                                         const StoreRequest& request, MonoTime now);
   std::vector<JobEffect> OnDisconnect(const JobKey& job, Incarnation from, MonoTime now);

@@ -33,6 +33,18 @@ std::vector<double> Numbers(const std::string& text) {
   return numbers;
 }
 
+// A number per step in each, as near to each other as `tolerance`, and falling.
+void ExpectSameLosses(const std::string& ours, const std::string& theirs, double tolerance) {
+  const std::vector<double> losses = Numbers(ours);
+  const std::vector<double> torch_losses = Numbers(theirs);
+  ASSERT_THAT(losses, SizeIs(kSteps));
+  ASSERT_THAT(torch_losses, SizeIs(kSteps));
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(losses[step] / torch_losses[step], 1, tolerance) << "step " << step;
+  }
+  EXPECT_LT(losses.back(), losses.front());
+}
+
 class TrainingParity : public JobTest, public ::testing::WithParamInterface<int> {
  protected:
   void SetUp() override {
@@ -59,14 +71,7 @@ TEST_P(TrainingParity, HasTheLossesOfPyTorchForTenSteps) {
            directory, absl::StrCat(kSteps), absl::StrCat(kMicroBatches)})
           .Wait(kPatience);
   ASSERT_THAT(theirs, ExitsWith(0));
-  const std::vector<double> losses = Numbers(ReadFile(directory + "/losses.txt"));
-  const std::vector<double> torch_losses = Numbers(theirs.out);
-  ASSERT_THAT(losses, SizeIs(kSteps));
-  ASSERT_THAT(torch_losses, SizeIs(kSteps));
-  for (int step = 0; step < kSteps; ++step) {
-    EXPECT_NEAR(losses[step] / torch_losses[step], 1, 1e-5) << "step " << step;
-  }
-  EXPECT_LT(losses.back(), losses.front());
+  ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 1e-5);
 }
 
 // Parameters of 16 bits over masters and gradients of f32, beside FSDP2 with the same. Rounding differs
@@ -92,14 +97,7 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
            directory, absl::StrCat(kSteps), absl::StrCat(kMicroBatches), GetParam()})
           .Wait(kPatience);
   ASSERT_THAT(theirs, ExitsWith(0));
-  const std::vector<double> losses = Numbers(ReadFile(directory + "/losses.txt"));
-  const std::vector<double> torch_losses = Numbers(theirs.out);
-  ASSERT_THAT(losses, SizeIs(kSteps));
-  ASSERT_THAT(torch_losses, SizeIs(kSteps));
-  for (int step = 0; step < kSteps; ++step) {
-    EXPECT_NEAR(losses[step] / torch_losses[step], 1, 2e-3) << "step " << step;
-  }
-  EXPECT_LT(losses.back(), losses.front());
+  ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 2e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, NarrowParity, ::testing::Values("bf16", "f16"),

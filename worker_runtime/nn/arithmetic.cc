@@ -1,3 +1,4 @@
+// Products and sums for operations of a program's own, as the device of the tape computes them.
 #include "muster/arithmetic.h"
 
 #include "proto/base/status_macros.h"

@@ -27,8 +27,8 @@ class LowRank final : public Layer {
     };
     const Product down = {.m = rows, .n = rank, .k = width, .transpose_b = true};
     const Product up = {.m = rows, .n = width, .k = rank, .transpose_b = true};
-    const Tensor h = product(tape, {rows, rank}, down, x.value, down_.value());
-    const Tensor y = product(tape, x.value.shape(), up, h, up_.value());
+    const Tensor h = product(tape, {rows, rank}, down, x.value, tape.Use(down_));
+    const Tensor y = product(tape, x.value.shape(), up, h, tape.Use(up_));
     const auto gradient_of_h = [=, &up = up_](Tape& on, const Tensor& dy) {
       return product(on, {rows, rank}, {.m = rows, .n = rank, .k = width}, dy, up.value());
     };
