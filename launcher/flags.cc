@@ -1,9 +1,13 @@
 #include "launcher/flags.h"
 
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/config/instructlab_config.h"
+#include "launcher/hosts/one_host.h"
 #include "launcher/run_options.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
@@ -176,44 +180,86 @@ class Assembly {
   const std::string fresh_run_id_;
 };
 
-// What only a host file gives a meaning.
-absl::Status CheckNoHostOption(const CommandLine& line) {
-  for (const char* option :
-       {"include", "exclude", "num_nodes", "num_gpus", "ssh_config", "ssh_port", "no_local_rank"}) {
-    const Given* given = line.Find(option);
-    if (given == nullptr) continue;
-    return command_line::At(given->source, given->text(),
-                            absl::InvalidArgumentError("needs --hostfile=FILE"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<AccelerateLaunch> ReadConfigFile(const Given& given, const ConfigFiles& files,
-                                                const EnvironmentMap& environment) {
-  const auto at = [&](const absl::Status& why) {
-    return command_line::At(given.source, given.text(), why);
-  };
-  const absl::StatusOr<std::string> text = files.read(given.text());
-  if (!text.ok()) return at(text.status());
-  absl::StatusOr<AccelerateLaunch> launch =
-      ReadAccelerateConfig(*text, environment, files.directory);
-  if (!launch.ok()) return at(launch.status());
-  return launch;
+// The file of an option, as `read` understands it.
+template <typename Read>
+absl::StatusOr<LaunchConfig> ReadConfigFile(const Given& given, const MachineView& machine,
+                                            Read read) {
+  const absl::StatusOr<std::string> text = machine.read(given.text());
+  absl::StatusOr<LaunchConfig> config =
+      text.ok() ? read(*text) : absl::StatusOr<LaunchConfig>(text.status());
+  if (!config.ok()) return command_line::At(given.source, given.text(), config.status());
+  return config;
 }
 
 // What was given wins, as it does for accelerate.
-absl::Status TakeFromConfig(const AccelerateLaunch& config, const std::string& path,
-                            CommandLine& line) {
-  bool has_workers = line.Find("nproc_per_node") != nullptr;
+void TakeFromConfig(const LaunchConfig& config, const std::string& origin, CommandLine& line) {
   for (const TakenOption& taken : config.options) {
-    has_workers = has_workers || taken.option == "nproc_per_node";
     if (line.Find(taken.option) != nullptr) continue;
     line.values[taken.option] =
-        Given{.texts = {taken.value}, .source = absl::StrCat(path, ", ", taken.source)};
+        Given{.texts = {taken.value}, .source = absl::StrCat(origin, taken.source)};
   }
-  if (has_workers) return absl::OkStatus();
+}
+
+absl::StatusOr<LaunchConfig> TakeAccelerateFile(const Given& given, const MachineView& machine,
+                                                const EnvironmentMap& environment,
+                                                CommandLine& line) {
+  const std::string path = given.text();
+  MUSTER_ASSIGN_OR_RETURN(LaunchConfig config,
+                          ReadConfigFile(given, machine, [&](const std::string& text) {
+                            return ReadAccelerateConfig(text, environment, machine.directory);
+                          }));
+  TakeFromConfig(config, path + ", ", line);
+  if (line.Find("nproc_per_node") != nullptr) return config;
   return absl::InvalidArgumentError(absl::StrCat(
       "--config_file=", path, ": num_processes is missing: give it there, or --nproc_per_node"));
+}
+
+absl::StatusOr<LaunchConfig> TakeInstructLabFile(const Given& given, const MachineView& machine,
+                                                 CommandLine& line) {
+  const std::string path = given.text();
+  if (line.Find("config_file") != nullptr) {
+    return command_line::At(given.source, path,
+                            absl::InvalidArgumentError("cannot be given beside --config_file"));
+  }
+  MUSTER_ASSIGN_OR_RETURN(LaunchConfig config,
+                          ReadConfigFile(given, machine, ReadInstructLabConfig));
+  if (line.script.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--ilab=", path,
+        ": InstructLab's file says how many workers to start and how to train, but no script was "
+        "given, and InstructLab's own training program is not part of muster; name yours: muster "
+        "run --ilab=",
+        path, " SCRIPT [arguments of the script]"));
+  }
+  for (std::string& note : config.notes) note = absl::StrCat("--ilab=", path, ": ", note);
+  TakeFromConfig(config, path + ", ", line);
+  return config;
+}
+
+// What the launchers that have other options, or files, would have made of the line.
+absl::StatusOr<LaunchConfig> TakeFromOtherLaunchers(const EnvironmentMap& environment,
+                                                    const MachineView& machine, CommandLine& line) {
+  const auto read = [&](const std::string& path) { return machine.read(path).value_or(""); };
+  const std::string variables =
+      HasDeepSpeedOption(line) ? FindDeepSpeedVariables(environment, read) : "";
+  MUSTER_ASSIGN_OR_RETURN(const LaunchConfig one_host,
+                          PlanOneHost(line, machine.count_gpus, variables));
+  TakeFromConfig(one_host, "", line);
+  LaunchConfig config;
+  if (const Given* file = line.Find("ilab")) {
+    MUSTER_ASSIGN_OR_RETURN(config, TakeInstructLabFile(*file, machine, line));
+  } else if (const Given* other = line.Find("config_file")) {
+    MUSTER_ASSIGN_OR_RETURN(config, TakeAccelerateFile(*other, machine, environment, line));
+  }
+  for (const auto& [name, value] : one_host.environment) config.environment[name] = value;
+  return config;
+}
+
+// A host file that was not named is where DeepSpeed looks for it.
+void FindUsualHostFile(const MachineView& machine, CommandLine& line) {
+  if (line.Find("hostfile") != nullptr || !HasDeepSpeedOption(line)) return;
+  if (!machine.read(kUsualHostFile).ok()) return;
+  line.values["hostfile"] = Given{.texts = {kUsualHostFile}, .source = "DeepSpeed's usual place"};
 }
 
 // Needed before values are read, of which it decides some.
@@ -227,23 +273,20 @@ bool ReadsScheduler(const CommandLine& line) {
 absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
     const std::string& fresh_run_id, const absl::StatusOr<SchedulerFindings>& scheduler,
-    const ConfigFiles& files) {
+    const MachineView& machine) {
   RunChoices choices;
   const command_line::Grammar grammar = RunGrammar(choices);
   MUSTER_ASSIGN_OR_RETURN(CommandLine line, command_line::Split(grammar, args, environment));
   if (!line.print.empty()) return PrintAndExit{std::move(line.print)};
+  FindUsualHostFile(machine, line);
   if (line.Find("hostfile") != nullptr) {
     MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
     return MakeHostJob(grammar, line);
   }
-  MUSTER_RETURN_IF_ERROR(CheckNoHostOption(line));
+  const bool as_deepspeed = HasDeepSpeedOption(line);
   Assembly assembly(line, choices, fresh_run_id);
   assembly.ApplyStandalone();
-  AccelerateLaunch config;
-  if (const Given* file = line.Find("config_file")) {
-    MUSTER_ASSIGN_OR_RETURN(config, ReadConfigFile(*file, files, environment));
-    MUSTER_RETURN_IF_ERROR(TakeFromConfig(config, file->text(), line));
-  }
+  MUSTER_ASSIGN_OR_RETURN(LaunchConfig config, TakeFromOtherLaunchers(environment, machine, line));
   Placement placement;
   if (ReadsScheduler(line)) {
     MUSTER_RETURN_IF_ERROR(scheduler.status());
@@ -252,11 +295,19 @@ absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(assembly.Finish());
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, choices.spec.Validate()));
+  if (as_deepspeed) {
+    config.environment.merge(ToldOfNodes(choices.spec));
+    if (!line.IsOn("no_local_rank")) {
+      std::vector<std::string>& args = choices.spec.program.args;
+      args.insert(args.begin(), kLocalRankArgument);
+    }
+  }
   return RunFlags{.spec = std::move(choices.spec),
                   .output = std::move(choices.output),
                   .placement = std::move(placement),
                   .environment = std::move(config.environment),
-                  .warnings = std::move(line.warnings)};
+                  .warnings = std::move(line.warnings),
+                  .notes = std::move(config.notes)};
 }
 
 }  // namespace muster::launcher

@@ -37,24 +37,28 @@ struct RunFlags {
   JobSpec spec;
   OutputFlags output;
   Placement placement;
-  EnvironmentMap environment;  // of a configuration file, over what workers inherit
+  EnvironmentMap environment;  // of a configuration file or DeepSpeed's, over what workers inherit
   // Accepted, but worth a line (e.g. an option that --standalone overrules).
   std::vector<std::string> warnings;
+  std::vector<std::string> notes;  // worth a line too, and nothing to worry about
 };
 
-// How --config_file is read, and where relative to.
-struct ConfigFiles {
-  std::function<absl::StatusOr<std::string>(const std::string& path)> read;
+// What options may ask of the machine. Where nothing is given, there are no files and no GPUs.
+struct MachineView {
+  // The text of a file; relative paths begin at `directory`.
+  std::function<absl::StatusOr<std::string>(const std::string& path)> read =
+      [](const std::string&) { return absl::NotFoundError("there are no files"); };
   std::string directory;
+  std::function<int()> count_gpus = [] { return 0; };  // those that are visible
 };
 
 // `args` without the program's name and without a leading `run`. Options end at the first
-// argument that is none. Precedence: command line, then PET_<NAME>, then --config_file, then what `scheduler` says
+// argument that is none. Precedence: command line, then PET_<NAME>, then --config_file or --ilab, then what `scheduler` says
 // (schedulers/placement.h), then default; an empty variable counts as unset. `fresh_run_id` is the random id of a job on one node that needs none
 // (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
 // default.
 //
-// With --hostfile it is a HostJob: its options have been read, and are checked together on each host.
+// With --hostfile, or DeepSpeed's options and a host file at its usual place, it is a HostJob: its options have been read, and are checked together on each host.
 // Else the spec is validated. Its endpoint is empty when a job on one node needs none; with several
 // nodes it always has host and port. A static job always has a node rank.
 //
@@ -64,6 +68,6 @@ absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
     const std::vector<std::string>& args, const EnvironmentMap& environment,
     const std::string& fresh_run_id = "",
     const absl::StatusOr<SchedulerFindings>& scheduler = SchedulerFindings{},
-    const ConfigFiles& files = {});
+    const MachineView& machine = {});
 
 }  // namespace muster::launcher

@@ -233,13 +233,18 @@ Surroundings SurroundingsOf(const Invocation& invocation) {
           }};
 }
 
-ConfigFiles ConfigFilesHere() {
+MachineView ViewOfThisMachine(const Invocation& invocation) {
   return {.read = [](const std::string& path) -> absl::StatusOr<std::string> {
             std::ifstream file(path, std::ios::binary);
             if (!file) return absl::InvalidArgumentError(std::strerror(errno));
             return std::string(std::istreambuf_iterator<char>(file), {});
           },
-          .directory = CurrentDirectory()};
+          .directory = CurrentDirectory(),
+          .count_gpus =
+              [visible = VisibleDevices(invocation.environment)] {
+                return static_cast<int>(visible ? agent::SplitVisibleDevices(*visible).size()
+                                                : agent::ListGpus().size());
+              }};
 }
 
 void TakeAllCpus() {

@@ -32,8 +32,8 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
 // What a scheduler's variables are read with: FindScheduler.
 Surroundings SurroundingsOf(const Invocation& invocation);
 
-// Reads files of the machine, from where we were started.
-ConfigFiles ConfigFilesHere();
+// What ParseFlags may ask of this machine.
+MachineView ViewOfThisMachine(const Invocation& invocation);
 
 // Of several tasks on a node the agent's has the CPUs of them all, as far as the scheduler lets it:
 // its workers take the places of the others. Before anything is forked.

@@ -109,6 +109,11 @@ std::vector<Option> JobOptions(RunChoices& to) {
        .help = "of Hugging Face Accelerate: nodes, workers and variables as `accelerate launch` "
                "takes them from it",
        .read = Noted},
+      {.name = "ilab",
+       .value_name = "FILE",
+       .help = "of InstructLab: nodes and workers as the section train has them; the rest is the "
+               "script's",
+       .read = Noted},
       {.name = "scheduler",
        .value_name = "auto|none",
        .help = "whether nodes, ranks, meeting place and workers are taken from the variables of "
@@ -118,7 +123,7 @@ std::vector<Option> JobOptions(RunChoices& to) {
   };
 }
 
-// DeepSpeed's; hosts/host_plan.cc reads them where there is a host file.
+// DeepSpeed's; hosts/host_plan.cc reads them where there is a host file, else hosts/one_host.cc.
 std::vector<Option> HostOptions() {
   const Read number = [](const std::string& text) { return ParseInteger(text).status(); };
   return {
@@ -129,7 +134,8 @@ std::vector<Option> HostOptions() {
        .short_name = 'H'},
       {.name = "include",
        .value_name = "HOST[:SLOT,..]@..",
-       .help = "only these hosts of the file, and of their slots these",
+       .help =
+           "only these hosts of the file, and of their slots these; without a file: of localhost",
        .read = Noted,
        .short_name = 'i'},
       {.name = "exclude",
@@ -143,7 +149,8 @@ std::vector<Option> HostOptions() {
        .read = number},
       {.name = "num_gpus",
        .value_name = "N",
-       .help = "the first N slots of each host",
+       .help = "the first N slots of each host; without a file: N workers here, as deepspeed "
+               "starts them",
        .read = number,
        .other_names = {"num_accelerators"}},
       {.name = "no_local_rank",
@@ -354,8 +361,8 @@ std::vector<Option> OutputOptions(RunChoices& to) {
 bool HasNoVariable(const std::string& name) {
   for (const char* known :
        {"worker_ports", "tls", "numa_binding", "logs_specs", "use_env", "console", "fold",
-        "log_format", "log_level", "config_file", "hostfile", "include", "exclude", "num_nodes",
-        "num_gpus", "no_local_rank", "ssh_port", "ssh_config"}) {
+        "log_format", "log_level", "config_file", "ilab", "hostfile", "include", "exclude",
+        "num_nodes", "num_gpus", "no_local_rank", "ssh_port", "ssh_config"}) {
     if (name == known) return true;
   }
   return false;

@@ -48,18 +48,9 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// DeepSpeed's places: home, then the working directory.
-std::string ReadDeepSpeedVariables(const EnvironmentMap& environment) {
-  const std::string given = VariableOrEmpty(environment, "DS_ENV_FILE");
-  const std::string name = given.empty() ? ".deepspeed_env" : given;
-  std::string text;
-  for (const std::string& directory : {VariableOrEmpty(environment, "HOME"), std::string(".")}) {
-    std::ifstream file(directory + "/" + name, std::ios::binary);
-    if (file) {
-      absl::StrAppend(&text, std::string(std::istreambuf_iterator<char>(file), {}), "\n");
-    }
-  }
-  return text;
+std::string ReadTextOrNone(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return file ? std::string(std::istreambuf_iterator<char>(file), {}) : "";
 }
 
 // The one text that a shell of the host sees.
@@ -180,10 +171,11 @@ absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job, const Invoc
   if (getcwd(directory, sizeof(directory)) == nullptr) {
     return absl::InternalError("there is no working directory");
   }
-  HostSurroundings surroundings{.directory = directory,
-                                .environment = invocation.environment,
-                                .deepspeed_env = ReadDeepSpeedVariables(invocation.environment),
-                                .fresh_run_id = "hosts-" + absl::BytesToHexString(RandomBytes(6))};
+  HostSurroundings surroundings{
+      .directory = directory,
+      .environment = invocation.environment,
+      .deepspeed_env = FindDeepSpeedVariables(invocation.environment, ReadTextOrNone),
+      .fresh_run_id = "hosts-" + absl::BytesToHexString(RandomBytes(6))};
   if (job.authentication) {
     MUSTER_ASSIGN_OR_RETURN(
         const UserSecret secret,

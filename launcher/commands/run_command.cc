@@ -325,9 +325,9 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
 
 int RunCommand(const Invocation& invocation) {
   const absl::StatusOr<SchedulerFindings> scheduler = FindScheduler(SurroundingsOf(invocation));
-  auto parsed =
-      ParseFlags(invocation.args, invocation.environment,
-                 absl::StrCat("local-", ToString(DrawIncarnation())), scheduler, ConfigFilesHere());
+  auto parsed = ParseFlags(invocation.args, invocation.environment,
+                           absl::StrCat("local-", ToString(DrawIncarnation())), scheduler,
+                           ViewOfThisMachine(invocation));
   if (!parsed.ok()) {
     // One task of a node says it.
     if (scheduler.ok() && scheduler->local_task > 0) return ExitCodeOf(parsed.status());
@@ -356,6 +356,9 @@ int RunCommand(const Invocation& invocation) {
   }
   for (const std::string& warning : flags.warnings) {
     log::Write(log::Level::kWarning, "flags", warning);
+  }
+  for (const std::string& note : flags.notes) {
+    log::Write(placement.is_first ? log::Level::kInfo : log::Level::kDebug, "flags", note);
   }
   // Before anything that may start a thread; it ends by itself when we do.
   absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();

@@ -135,7 +135,7 @@ class Reading {
     for (auto& [key, block] : config_.blocks) blocks_[key] = block;
   }
 
-  absl::StatusOr<AccelerateLaunch> Run() {
+  absl::StatusOr<LaunchConfig> Run() {
     MUSTER_RETURN_IF_ERROR(CheckKeys());
     MUSTER_RETURN_IF_ERROR(ReadKind());
     MUSTER_RETURN_IF_ERROR(PlaceMachines());
@@ -339,14 +339,14 @@ class Reading {
   std::map<std::string, PythonValue> values_;
   std::map<std::string, PythonBlock> blocks_;
   std::string kind_;
-  AccelerateLaunch launch_;
+  LaunchConfig launch_;
 };
 
 }  // namespace
 
-absl::StatusOr<AccelerateLaunch> ReadAccelerateConfig(const std::string& text,
-                                                      const EnvironmentMap& inherited,
-                                                      const std::string& directory) {
+absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
+                                                  const EnvironmentMap& inherited,
+                                                  const std::string& directory) {
   MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadPythonYaml(text));
   return Reading(std::move(config), inherited, directory).Run();
 }

@@ -10,25 +10,19 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/schedulers/scheduler.h"
+#include "launcher/config/launch_config.h"
 #include "proto/base/environment.h"
 
 namespace muster::launcher {
-
-struct AccelerateLaunch {
-  std::vector<TakenOption> options;  // of `muster run`; the source is the file's key
-  EnvironmentMap environment;        // set over what workers inherit
-};
 
 // `text` is the file's, YAML or JSON; `inherited` and `directory` are the launcher's own.
 //
 // Errors: kInvalidArgument naming the key, its value and what was expected; for an unknown key the
 // nearest one.
-absl::StatusOr<AccelerateLaunch> ReadAccelerateConfig(const std::string& text,
-                                                      const EnvironmentMap& inherited,
-                                                      const std::string& directory);
+absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
+                                                  const EnvironmentMap& inherited,
+                                                  const std::string& directory);
 
 }  // namespace muster::launcher

@@ -20,6 +20,9 @@ namespace muster::launcher {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr char kNoMap[] = "expected keys with values, 'key: value'";
+constexpr int kMaxDepth = 8;
+constexpr size_t kMaxValues = 10000;  // an alias can repeat what it stands for
 
 absl::Status At(const YAML::Mark& mark, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("line ", mark.line + 1, ": ", why));
@@ -122,7 +125,7 @@ absl::StatusOr<PythonBlock> Block(const YAML::Node& node) {
 }
 
 absl::StatusOr<PythonConfig> Config(const YAML::Node& root) {
-  if (!root.IsMap()) return absl::InvalidArgumentError("expected keys with values, 'key: value'");
+  if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
   PythonConfig config;
   std::set<std::string> known;
   for (const auto& entry : root) {
@@ -138,15 +141,61 @@ absl::StatusOr<PythonConfig> Config(const YAML::Node& root) {
   return config;
 }
 
+// Adds what `node`, a map, holds, with `path` in front of each name.
+absl::Status Flatten(const YAML::Node& node, const std::string& path, int depth, PythonBlock& out) {
+  if (depth > kMaxDepth) return At(node.Mark(), "the blocks are too deep");
+  std::set<std::string> known;
+  for (const auto& entry : node) {
+    MUSTER_ASSIGN_OR_RETURN(const std::string key, Key(entry.first, known));
+    if (entry.second.IsMap()) {
+      MUSTER_RETURN_IF_ERROR(Flatten(entry.second, path + key + ".", depth + 1, out));
+      continue;
+    }
+    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second));
+    out.emplace_back(path + key, std::move(value));
+    if (out.size() > kMaxValues) return At(entry.second.Mark(), "too many values");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PythonSection> Section(const YAML::Node& root, const std::string& name) {
+  if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
+  PythonSection section;
+  std::set<std::string> known;
+  for (const auto& entry : root) {
+    MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
+    if (key != name) {
+      section.others.push_back(std::move(key));
+      continue;
+    }
+    section.is_there = true;
+    if (entry.second.IsNull()) continue;
+    if (!entry.second.IsMap()) return At(entry.second.Mark(), kNoMap);
+    MUSTER_RETURN_IF_ERROR(Flatten(entry.second, "", 1, section.values));
+  }
+  return section;
+}
+
+// `read` of the root; the library's only way to say what is wrong is an exception.
+template <typename Read>
+auto ReadYaml(const std::string& text, Read read) -> decltype(read(YAML::Node())) {
+  if (text.size() > kMaxBytes) return absl::InvalidArgumentError("is longer than a megabyte");
+  try {
+    return read(YAML::Load(text));
+  } catch (const YAML::Exception& error) {
+    return At(error.mark, error.msg);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<PythonConfig> ReadPythonYaml(const std::string& text) {
-  if (text.size() > kMaxBytes) return absl::InvalidArgumentError("is longer than a megabyte");
-  try {
-    return Config(YAML::Load(text));
-  } catch (const YAML::Exception& error) {  // the library's only way to say so
-    return At(error.mark, error.msg);
-  }
+  return ReadYaml(text, [](const YAML::Node& root) { return Config(root); });
+}
+
+absl::StatusOr<PythonSection> ReadPythonYamlSection(const std::string& text,
+                                                    const std::string& name) {
+  return ReadYaml(text, [&](const YAML::Node& root) { return Section(root, name); });
 }
 
 }  // namespace muster::launcher

@@ -27,8 +27,8 @@ constexpr std::array<absl::string_view, 8> kHostOptions = {
     "hostfile", "include",    "exclude",  "num_nodes",
     "num_gpus", "ssh_config", "ssh_port", "no_local_rank"};
 // What the host file decides.
-constexpr std::array<absl::string_view, 4> kDecided = {"nnodes", "node_rank", "standalone",
-                                                       "config_file"};
+constexpr std::array<absl::string_view, 5> kDecided = {"nnodes", "node_rank", "standalone",
+                                                       "config_file", "ilab"};
 // Variables of ours that every host gets, by how they begin. Others say something of this machine.
 constexpr std::array<absl::string_view, 11> kSentPrefixes = {
     "GLOO_",  "HF_",   "MLFLOW", "MV2",         "NCCL",  "OMP_",
@@ -63,7 +63,45 @@ bool IsSent(const std::string& name) {
                      [&](absl::string_view prefix) { return absl::StartsWith(name, prefix); });
 }
 
-absl::Status ReadVariables(const std::string& text, EnvironmentMap& out) {
+std::vector<std::string> ArgumentsFor(const HostJob& job, const HostEntry& host,
+                                      const HostSurroundings& surroundings, bool are_several) {
+  std::vector<std::string> arguments;
+  const std::string& run_id = surroundings.fresh_run_id;
+  if (!job.has_run_id) arguments.push_back("--rdzv_id=" + run_id);
+  if (!job.has_place && are_several) {
+    arguments.push_back("--master_addr=" + surroundings.first_address);
+    if (!job.has_port) arguments.push_back(absl::StrCat("--master_port=", PortOfJob(run_id)));
+  }
+  if (!job.has_workers) arguments.push_back("--nproc_per_node=" + WorkersOfHost(host));
+  if (!job.has_console && are_several) arguments.push_back("--console=prefix");
+  arguments.insert(arguments.end(), job.options.begin(), job.options.end());
+  arguments.insert(arguments.end(), {"--", job.script.front()});
+  if (job.passes_local_rank) arguments.push_back(kLocalRankArgument);
+  arguments.insert(arguments.end(), job.script.begin() + 1, job.script.end());
+  return arguments;
+}
+
+}  // namespace
+
+HostChoice HostChoiceOf(const CommandLine& line) {
+  return {.include = TextOf(line, "include"),
+          .exclude = TextOf(line, "exclude"),
+          .num_nodes = NumberOf(line, "num_nodes"),
+          .num_gpus = NumberOf(line, "num_gpus")};
+}
+
+std::string FindDeepSpeedVariables(const EnvironmentMap& environment,
+                                   const std::function<std::string(const std::string&)>& read) {
+  const std::string given = VariableOrEmpty(environment, "DS_ENV_FILE");
+  const std::string name = given.empty() ? ".deepspeed_env" : given;
+  std::string text;
+  for (const std::string& directory : {VariableOrEmpty(environment, "HOME"), std::string(".")}) {
+    absl::StrAppend(&text, read(absl::StrCat(directory, "/", name)), "\n");
+  }
+  return text;
+}
+
+absl::Status ReadDeepSpeedVariables(const std::string& text, EnvironmentMap& out) {
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
@@ -79,37 +117,14 @@ absl::Status ReadVariables(const std::string& text, EnvironmentMap& out) {
   return absl::OkStatus();
 }
 
-std::string WorkersOf(const HostEntry& host) {
+std::string WorkersOfHost(const HostEntry& host) {
   if (host.are_all_slots) return absl::StrCat(host.slots.size());
   return absl::StrCat("gpu:", absl::StrJoin(host.slots, ","));
 }
 
-std::vector<std::string> ArgumentsFor(const HostJob& job, const HostEntry& host,
-                                      const HostSurroundings& surroundings, bool are_several) {
-  std::vector<std::string> arguments;
-  const std::string& run_id = surroundings.fresh_run_id;
-  if (!job.has_run_id) arguments.push_back("--rdzv_id=" + run_id);
-  if (!job.has_place && are_several) {
-    arguments.push_back("--master_addr=" + surroundings.first_address);
-    if (!job.has_port) arguments.push_back(absl::StrCat("--master_port=", PortOfJob(run_id)));
-  }
-  if (!job.has_workers) arguments.push_back("--nproc_per_node=" + WorkersOf(host));
-  if (!job.has_console && are_several) arguments.push_back("--console=prefix");
-  arguments.insert(arguments.end(), job.options.begin(), job.options.end());
-  arguments.insert(arguments.end(), {"--", job.script.front()});
-  if (job.passes_local_rank) arguments.push_back("--local_rank=${local_rank}");
-  arguments.insert(arguments.end(), job.script.begin() + 1, job.script.end());
-  return arguments;
-}
-
-}  // namespace
-
 absl::StatusOr<HostJob> MakeHostJob(const command_line::Grammar& grammar, const CommandLine& line) {
   HostJob job{.host_file = TextOf(line, "hostfile"),
-              .choice = {.include = TextOf(line, "include"),
-                         .exclude = TextOf(line, "exclude"),
-                         .num_nodes = NumberOf(line, "num_nodes"),
-                         .num_gpus = NumberOf(line, "num_gpus")},
+              .choice = HostChoiceOf(line),
               .ssh_config = TextOf(line, "ssh_config"),
               .ssh_port = NumberOf(line, "ssh_port").value_or(0),
               .passes_local_rank = !line.IsOn("no_local_rank"),
@@ -145,7 +160,7 @@ absl::StatusOr<std::vector<RemoteStart>> PlanHosts(const HostJob& job,
   for (const auto& [name, value] : surroundings.environment) {
     if (IsSent(name)) common[name] = value;
   }
-  MUSTER_RETURN_IF_ERROR(ReadVariables(surroundings.deepspeed_env, common));
+  MUSTER_RETURN_IF_ERROR(ReadDeepSpeedVariables(surroundings.deepspeed_env, common));
   if (!surroundings.token.empty()) common["MUSTER_TOKEN"] = surroundings.token;
   common["CROSS_SIZE"] = absl::StrCat(hosts.size());
   common["MUSTER_HOSTFILE_NODES"] = absl::StrCat(hosts.size());
@@ -156,6 +171,9 @@ absl::StatusOr<std::vector<RemoteStart>> PlanHosts(const HostJob& job,
                       .environment = common};
     start.environment["CROSS_RANK"] = absl::StrCat(i);
     start.environment["LOCAL_SIZE"] = absl::StrCat(hosts[i].slots.size());
+    if (hosts[i].are_all_slots && !job.has_workers) {  // else --nproc_per_node=gpu:... sets it
+      start.environment["CUDA_VISIBLE_DEVICES"] = absl::StrJoin(hosts[i].slots, ",");
+    }
     start.environment["MUSTER_HOSTFILE_RANK"] = absl::StrCat(i);
     start.environment["MUSTER_HOSTFILE_NAME"] = hosts[i].host;
     starts.push_back(std::move(start));

@@ -1,12 +1,13 @@
 // `muster run --hostfile`: the hosts that were chosen, and what was given -> what each host's agent is
 // started with. As `deepspeed` does: one agent per host, a worker per slot, `--local_rank=N` as the
-// script's first argument unless --no_local_rank, LOCAL_SIZE, CROSS_RANK and CROSS_SIZE for workers,
-// and the variables of .deepspeed_env.
+// script's first argument unless --no_local_rank, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE and
+// CUDA_VISIBLE_DEVICES for workers, and the variables of .deepspeed_env.
 //
 // Source:  DeepSpeed 0.18, deepspeed/launcher/{runner,launch,multinode_runner}.py.
 // Threads: pure.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@
 #include "proto/command_line/command_line.h"
 
 namespace muster::launcher {
+
+// What `deepspeed` puts in front of the script's own arguments; each worker gets its own number.
+inline constexpr char kLocalRankArgument[] = "--local_rank=${local_rank}";
 
 // A command line with --hostfile.
 struct HostJob {
@@ -50,6 +54,22 @@ struct HostSurroundings {
   std::string fresh_run_id;
   std::string token;  // the user's secret; empty: without
 };
+
+// --include, --exclude, --num_nodes and --num_gpus of `line`.
+HostChoice HostChoiceOf(const command_line::CommandLine& line);
+
+// The text of DeepSpeed's files of variables: of home, then of the working directory. `read` gives the
+// text of a file, empty if there is none.
+std::string FindDeepSpeedVariables(const EnvironmentMap& environment,
+                                   const std::function<std::string(const std::string&)>& read);
+
+// Sets what such a text says.
+//
+// Errors: kInvalidArgument: a line that is no NAME=value.
+absl::Status ReadDeepSpeedVariables(const std::string& text, EnvironmentMap& out);
+
+// As --nproc_per_node has it: "4", or "gpu:0,2".
+std::string WorkersOfHost(const HostEntry& host);
 
 // One start per host, in their order.
 //

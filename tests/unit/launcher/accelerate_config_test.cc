@@ -20,10 +20,10 @@ std::string ConfigOf(const std::string& name) {
   return muster::testing::ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/" + name);
 }
 
-AccelerateLaunch Read(const std::string& text, const EnvironmentMap& inherited = {}) {
+LaunchConfig Read(const std::string& text, const EnvironmentMap& inherited = {}) {
   auto launch = ReadAccelerateConfig(text, inherited, "/work");
   EXPECT_TRUE(launch.ok()) << launch.status();
-  return launch.value_or(AccelerateLaunch{});
+  return launch.value_or(LaunchConfig{});
 }
 
 std::string WhyNot(const std::string& text) {
@@ -60,7 +60,7 @@ TEST(ReadPythonYaml, NamesTheLineThatItCannotRead) {
 }
 
 TEST(ReadAccelerateConfig, ReadsAJobOnSeveralGpus) {
-  const AccelerateLaunch launch = Read(ConfigOf("accelerate_multi_gpu.yaml"));
+  const LaunchConfig launch = Read(ConfigOf("accelerate_multi_gpu.yaml"));
   EXPECT_THAT(launch.options, ElementsAre(TakenOption{"nproc_per_node", "4", "num_processes"}));
   EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16")));
   EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_DYNAMO_BACKEND", "NO")));
@@ -70,7 +70,7 @@ TEST(ReadAccelerateConfig, ReadsAJobOnSeveralGpus) {
 }
 
 TEST(ReadAccelerateConfig, PlacesSeveralMachines) {
-  const AccelerateLaunch launch = Read(
+  const LaunchConfig launch = Read(
       "distributed_type: MULTI_GPU\nnum_processes: 16\nnum_machines: 2\nmachine_rank: 1\n"
       "main_process_ip: 10.0.0.1\nmain_process_port: 7000\ngpu_ids: '0,2'\n");
   EXPECT_THAT(launch.options, ElementsAre(TakenOption{"nproc_per_node", "8", "num_processes"},
@@ -103,7 +103,7 @@ TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
 }
 
 TEST(ParseFlags, TakesAConfigurationFileUnlessOptionsWin) {
-  const ConfigFiles files = {.read = [](const std::string& path) -> absl::StatusOr<std::string> {
+  const MachineView files = {.read = [](const std::string& path) -> absl::StatusOr<std::string> {
     if (path != "a.yaml") return absl::InvalidArgumentError("No such file or directory");
     return ConfigOf("accelerate_multi_gpu.yaml");
   }};

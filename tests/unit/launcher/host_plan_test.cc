@@ -57,6 +57,8 @@ TEST(PlanHosts, GivesEachHostItsWorkersAndOneMeetingPlace) {
   EXPECT_THAT(starts[1].environment, Contains(Pair("CROSS_RANK", "1")));
   EXPECT_THAT(starts[1].environment, Contains(Pair("CROSS_SIZE", "2")));
   EXPECT_THAT(starts[1].environment, Contains(Pair("LOCAL_SIZE", "1")));
+  EXPECT_THAT(starts[0].environment, Contains(Pair("CUDA_VISIBLE_DEVICES", "0,1")));
+  EXPECT_THAT(starts[1].environment, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
 }
 
 TEST(PlanHosts, MakesAnAgentThatKnowsItsPlace) {
@@ -101,7 +103,7 @@ TEST(PlanHosts, SendsWhatDeepSpeedSends) {
   EXPECT_THAT(sent, Contains(Pair("B", "x=y")));
   EXPECT_THAT(sent, Contains(Pair("MUSTER_TOKEN", "secret")));
   EXPECT_THAT(sent, Not(Contains(Key("HOME"))));
-  EXPECT_THAT(sent, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
+  EXPECT_THAT(sent, Contains(Pair("CUDA_VISIBLE_DEVICES", "0,1")));  // of the file, not ours
   EXPECT_THAT(PlanHosts(Job({"--hostfile=h", "t.py"}), TwoHosts(), {.deepspeed_env = "A=1\nB\n"})
                   .status()
                   .message(),
@@ -112,7 +114,7 @@ TEST(MakeHostJob, RefusesWhatContradictsAHostFile) {
   EXPECT_THAT(WhyNot({"--hostfile=h", "--nnodes=2", "t.py"}),
               HasSubstr("--nnodes=2: --hostfile decides"));
   EXPECT_THAT(WhyNot({"--hostfile=h"}), HasSubstr("no script"));
-  EXPECT_THAT(WhyNot({"--include=a", "t.py"}), HasSubstr("--include=a: needs --hostfile"));
+  EXPECT_THAT(WhyNot({"--hostfile=h", "--ilab=i", "t.py"}), HasSubstr("--ilab=i: --hostfile"));
   EXPECT_THAT(WhyNot({"--hostfile=h", "--num_nodes=x", "t.py"}), HasSubstr("--num_nodes=x"));
   EXPECT_THAT(Job({"--hostfile=h", "t.py"}).options, IsEmpty());
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launcher/config/accelerate_config.h"
+#include "launcher/config/instructlab_config.h"
 #include "launcher/flags.h"
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
@@ -89,12 +90,25 @@ TEST(RemoteStarts, AreReadOrRefused) {
 
 TEST(AccelerateConfigs, AreReadOrRefused) {
   ForEachMutation(absl::StrCat(kCorpus, "accelerate"), kRounds, [](const std::string& text) {
-    const absl::StatusOr<AccelerateLaunch> launch = ReadAccelerateConfig(text, {}, "/");
+    const absl::StatusOr<LaunchConfig> launch = ReadAccelerateConfig(text, {}, "/");
     if (!launch.ok()) {
       EXPECT_EQ(launch.status().code(), absl::StatusCode::kInvalidArgument) << text;
       return;
     }
     EXPECT_TRUE(launch->environment.contains("ACCELERATE_MIXED_PRECISION")) << text;
+  });
+}
+
+TEST(InstructLabConfigs, AreReadOrRefused) {
+  ForEachMutation(absl::StrCat(kCorpus, "instructlab"), kRounds, [](const std::string& text) {
+    const absl::StatusOr<LaunchConfig> config = ReadInstructLabConfig(text);
+    if (!config.ok()) {
+      EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << text;
+      return;
+    }
+    for (const TakenOption& taken : config->options) {
+      EXPECT_EQ(taken.source.find("train."), 0u) << text;
+    }
   });
 }
 
