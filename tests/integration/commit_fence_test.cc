@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/integration/nodes_in_namespaces.h"
 
@@ -21,7 +23,9 @@ class CommitFence : public NodesInNamespaces {
     NodesInNamespaces::SetUp();
     if (IsSkipped()) return;
     StartMusterd();
-    script_ = MUSTER_COMMIT_PROBE;
+  }
+  void StartCommitting(const std::string& program) {
+    script_ = program;
     for (int node = 1; node <= 3; ++node) agents_.push_back(StartAgent(node));
     ASSERT_TRUE(WaitUntil([&] { return LinesOf("commits").size() > 3; }, kLongEnough));
   }
@@ -47,6 +51,7 @@ class CommitFence : public NodesInNamespaces {
 };
 
 TEST_F(CommitFence, LetsTheNextRoundAlonePublishWhenRankZeroIsCutOff) {
+  StartCommitting(MUSTER_COMMIT_PROBE);
   const int first = LinesOf("commits").front().node;
   network_->Cut(first);
   EXPECT_TRUE(SeesRound("refused", 0)) << "rank 0 runs on, and is told: not now";
@@ -56,7 +61,30 @@ TEST_F(CommitFence, LetsTheNextRoundAlonePublishWhenRankZeroIsCutOff) {
   ExpectThatRoundsNeverFall();
 }
 
+// Programs in C and in Python, which do not end at the SIGTERM that tells them that their round is over.
+class CommitFenceOf : public CommitFence, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(CommitFenceOf, TellsNotNowFromNever) {
+  StartCommitting(ShellScript(
+      "program", absl::StrCat("trap '' TERM\nexport JOB_MODULE=", MUSTER_SOURCE_DIRECTORY,
+                              "/deploy/python\nexec ", GetParam())));
+  const int first = LinesOf("commits").front().node;
+  network_->Cut(first);
+  EXPECT_TRUE(SeesRound("refused", 0)) << "not now";
+  EXPECT_TRUE(SeesRound("commits", 1));
+  network_->Heal(first);
+  EXPECT_TRUE(SeesRound("never", 0));
+  ExpectThatAllSucceed();
+  ExpectThatRoundsNeverFall();
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, CommitFenceOf,
+                         ::testing::Values(MUSTER_JOB_PROBE " commit",
+                                           "/usr/bin/python3 " MUSTER_JOB_PROBE_PY " commit"),
+                         [](const auto& program) { return program.index == 0 ? "C" : "Python"; });
+
 TEST_F(CommitFence, SaysNotNowWhileTheServerIsCutOffAndGoesOnBehindIt) {
+  StartCommitting(MUSTER_COMMIT_PROBE);
   for (const int node : {1, 2, 3}) network_->Cut(node);
   EXPECT_TRUE(SeesRound("refused", 0));
   const int last = LinesOf("refused").back().step;

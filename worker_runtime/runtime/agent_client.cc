@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/agent.pb.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/stop_wire.h"
 #include "proto/io/store_wire.h"
 
 namespace muster {
@@ -26,6 +28,8 @@ constexpr size_t kMaxPending = 1024;
 // The server judges the time-out of a wait; its answer needs a moment to arrive.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
 constexpr absl::Duration kLongestWait = absl::Hours(24);
+// An agent that reads nothing for so long is given up.
+constexpr absl::Duration kStopWordTime = absl::Seconds(30);
 
 absl::Status SocketError(absl::string_view what, const std::string& path) {
   return absl::UnavailableError(
@@ -178,7 +182,20 @@ absl::Status AgentClient::CommitCheckpoint(int64_t step, MonoTime deadline) {
   const absl::StatusOr<StoreReply> reply =
       Ask(muster::CommitCheckpoint{.instance = address_.instance, .step = step}, deadline);
   const absl::Status status = reply.ok() ? reply->status : reply.status();
-  return status.ok() ? status : absl::FailedPreconditionError(status.message());
+  if (status.ok() || absl::IsAborted(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
+// The agent hears of a worker that obeys only once it can be asked how far it is.
+bool AgentClient::ShouldStop(int64_t step) {
+  const bool stops = stop_gate_.ShouldStop(step);
+  if (!obeys_stop_.load(std::memory_order_relaxed) && !obeys_stop_.exchange(true)) {
+    proto::WorkerMessage message;
+    message.mutable_obeys_stop();
+    // An agent that is gone stops nobody.
+    SendMessage(message, MonoNow() + kStopWordTime).IgnoreError();
+  }
+  return stops;
 }
 
 absl::Status AgentClient::SendGoodbye(int64_t step, MonoTime deadline) {
@@ -208,7 +225,20 @@ void AgentClient::ReadReplies() {
   }
 }
 
+// What cannot be read is a stop that this version does not know: it is not obeyed.
+void AgentClient::OnStop(const proto::StopState& stop) {
+  absl::StatusOr<StopState> decoded = Decode(stop);
+  if (!decoded.ok()) return;
+  const std::optional<int64_t> floor = stop_gate_.Hear(*std::move(decoded));
+  if (!floor.has_value()) return;
+  proto::WorkerMessage message;
+  message.mutable_stop_floor()->set_step(*floor);
+  // A connection that is lost is noticed by its reader.
+  SendMessage(message, MonoNow() + kStopWordTime).IgnoreError();
+}
+
 void AgentClient::OnReply(const proto::WorkerReply& reply) {
+  if (reply.has_stop()) return OnStop(reply.stop());
   base::MutexLock lock(mu_);
   if (reply.has_welcome()) welcome_ = true;
   if (reply.has_store()) {
@@ -227,6 +257,7 @@ void AgentClient::OnReply(const proto::WorkerReply& reply) {
 }
 
 void AgentClient::OnLost(absl::Status why) {
+  stop_gate_.HearNoMore();
   base::MutexLock lock(mu_);
   lost_ = std::move(why);
   changed_.NotifyAll();

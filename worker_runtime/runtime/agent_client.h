@@ -6,6 +6,7 @@
 // be open at once.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,10 +21,12 @@
 #include "proto/base/mutex.h"
 #include "proto/base/store_messages.h"
 #include "proto/io/unique_fd.h"
+#include "worker_runtime/runtime/stop_gate.h"
 
 namespace muster {
 
 namespace proto {
+class StopState;
 class WorkerMessage;
 class WorkerReply;
 }  // namespace proto
@@ -48,10 +51,12 @@ class AgentClient final : public Store {
 
   absl::Status Set(const std::string& key, const std::string& value, MonoTime deadline) override;
   absl::StatusOr<std::string> Wait(const std::string& key, MonoTime deadline) override;
-  // May the checkpoint of `step` be published? See CheckpointFence.
-  //
-  // Errors: kFailedPrecondition.
+  // May the checkpoint of `step` be published? See Runtime::CommitCheckpoint.
   absl::Status CommitCheckpoint(int64_t step, MonoTime deadline);
+  // See Runtime::ShouldStop; one thread asks. The first time it tells the agent that this worker obeys.
+  bool ShouldStop(int64_t step);
+  // Why it said yes.
+  std::string stop_reason() const { return stop_gate_.reason(); }
   absl::Status SendGoodbye(int64_t step, MonoTime deadline);
 
  private:
@@ -67,11 +72,15 @@ class AgentClient final : public Store {
 
   void ReadReplies();
   void OnReply(const proto::WorkerReply& reply);
+  void OnStop(const proto::StopState& stop);
   void OnLost(absl::Status why);
 
   // Constant after construction.
   const UniqueFd fd_;
   const AgentAddress address_;
+
+  StopGate stop_gate_;
+  std::atomic<bool> obeys_stop_ = false;  // the agent has been told so
 
   base::Mutex write_mu_;  // held while one frame is written
 

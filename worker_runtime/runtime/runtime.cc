@@ -116,8 +116,22 @@ CheckpointFence Runtime::checkpoint_fence() const {
   return {.instance = state_->env.instance.value(),
           .round = state_->env.round.value(),
           .commit = [agent = state_->agent](int64_t step) {
-            return agent->CommitCheckpoint(step, MonoNow() + kAgentTime);
+            const absl::Status status = agent->CommitCheckpoint(step, MonoNow() + kAgentTime);
+            return status.ok() ? status : absl::FailedPreconditionError(status.message());
           }};
+}
+
+absl::Status Runtime::CommitCheckpoint(int64_t step) {
+  if (state_->agent == nullptr) return absl::OkStatus();
+  return state_->agent->CommitCheckpoint(step, MonoNow() + kAgentTime);
+}
+
+bool Runtime::ShouldStop(int64_t step) {
+  return state_->agent != nullptr && state_->agent->ShouldStop(step);
+}
+
+std::string Runtime::stop_reason() const {
+  return state_->agent == nullptr ? "" : state_->agent->stop_reason();
 }
 
 absl::Status Runtime::Finish(int64_t step) {

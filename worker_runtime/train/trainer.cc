@@ -204,21 +204,23 @@ void Trainer::PrintStart() const {
 // --- training -----------------------------------------------------------------------------------
 
 absl::StatusOr<int> Trainer::Run() {
-  MUSTER_ASSIGN_OR_RETURN(const int stop_signal, TrainAllSteps());
-  if (stop_signal != 0) {
-    PrintStop(stop_signal);
-    return stop_signal;
-  }
-  MUSTER_RETURN_IF_ERROR(PrintSample());
-  if (options_.hash) {
-    MUSTER_ASSIGN_OR_RETURN(const std::string hash, engine_->ParameterHash());
-    if (runtime_.rank() == 0) Console(true).Print(absl::StrCat("hash=", hash, "\n"));
+  MUSTER_ASSIGN_OR_RETURN(const std::optional<EarlyEnd> early, TrainAllSteps());
+  if (early.has_value()) {
+    PrintStop(*early);
+    if (early->signal != 0) return early->signal;
+  } else {
+    MUSTER_RETURN_IF_ERROR(PrintSample());
+    if (options_.hash) {
+      MUSTER_ASSIGN_OR_RETURN(const std::string hash, engine_->ParameterHash());
+      if (runtime_.rank() == 0) Console(true).Print(absl::StrCat("hash=", hash, "\n"));
+    }
   }
   MUSTER_RETURN_IF_ERROR(runtime_.Finish(engine_->step()));
   return 0;
 }
 
-absl::StatusOr<int> Trainer::TrainAllSteps() {
+// The agent hears before the first step that this rank obeys.
+absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps() {
   const StopSignal signal;
   StopVote vote(*world_);
   const MonoTime start = MonoNow();
@@ -226,33 +228,44 @@ absl::StatusOr<int> Trainer::TrainAllSteps() {
                          .total_steps = options_.plan.steps,
                          .log_every = options_.log_every},
                         start);
-  int stop = 0;
-  while (stop == 0 && engine_->step() < options_.plan.steps) {
+  std::optional<EarlyEnd> early = AskForStop();
+  while (!early.has_value() && engine_->step() < options_.plan.steps) {
     const int64_t sent_before = engine_->bytes_sent();
     vote.Begin(signal.received());
-    MUSTER_ASSIGN_OR_RETURN(const StepResult result,
-                            engine_->Step(*reader_, [&](Tape& tape, const Batch& batch) {
-                              return model_->ComputeLoss(tape, batch.tokens(), batch.targets);
-                            }));
-    totals_.Add(result);
-    if (!result.skipped) history_.Add(result.step, result.loss);
+    MUSTER_ASSIGN_OR_RETURN(const StepResult result, TrainOneStep());
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
-    MUSTER_ASSIGN_OR_RETURN(stop, vote.End());
+    MUSTER_ASSIGN_OR_RETURN(const int stop_signal, vote.End());
     bytes_sent_by_steps_ += engine_->bytes_sent() - sent_before;
-    if (IsSaveDue(stop)) {
-      MUSTER_RETURN_IF_ERROR(Save(/*is_last=*/stop != 0 || engine_->step() >= options_.plan.steps));
-    }
+    early = stop_signal != 0 ? EarlyEnd{.signal = stop_signal, .reason = SignalName(stop_signal)}
+                             : AskForStop();
+    const bool is_last = early.has_value() || engine_->step() >= options_.plan.steps;
+    if (IsSaveDue(is_last)) MUSTER_RETURN_IF_ERROR(Save(is_last));
   }
   const MonoTime end = MonoNow();
-  if (stop == 0) PrintEnd(end - start);
-  return stop;
+  if (!early.has_value()) PrintEnd(end - start);
+  return early;
 }
 
-bool Trainer::IsSaveDue(int stop_signal) const {
+absl::StatusOr<StepResult> Trainer::TrainOneStep() {
+  MUSTER_ASSIGN_OR_RETURN(const StepResult result,
+                          engine_->Step(*reader_, [&](Tape& tape, const Batch& batch) {
+                            return model_->ComputeLoss(tape, batch.tokens(), batch.targets);
+                          }));
+  totals_.Add(result);
+  if (!result.skipped) history_.Add(result.step, result.loss);
+  return result;
+}
+
+// What is complete is not stopped.
+std::optional<Trainer::EarlyEnd> Trainer::AskForStop() {
+  if (engine_->step() >= options_.plan.steps) return std::nullopt;
+  if (!runtime_.ShouldStop(engine_->step())) return std::nullopt;
+  return EarlyEnd{.reason = runtime_.stop_reason()};
+}
+
+bool Trainer::IsSaveDue(bool is_last) const {
   if (options_.save.empty()) return false;
-  const int64_t step = engine_->step();
-  return stop_signal != 0 || step >= options_.plan.steps ||
-         (options_.save_every > 0 && step % options_.save_every == 0);
+  return is_last || (options_.save_every > 0 && engine_->step() % options_.save_every == 0);
 }
 
 // Every rank gets the same answers, so all try as often.
@@ -285,13 +298,17 @@ absl::Status Trainer::Save(bool is_last) {
 
 // --- what came of it ----------------------------------------------------------------------------
 
-void Trainer::PrintStop(int stop_signal) const {
+void Trainer::PrintStop(const EarlyEnd& end) const {
+  std::string rest = absl::StrCat("it goes on from there with --resume=", options_.save);
+  if (options_.save.empty()) {
+    rest = "nothing is saved, since there was no --save";
+  } else if (saved_step_ != engine_->step()) {
+    rest = "nothing is saved, since nothing was trained";
+  }
   console_.Print(absl::StrCat(
-      SignalName(stop_signal), " ends the training after step ", engine_->step(), " of ",
-      options_.plan.steps, "; ",
-      options_.save.empty() ? std::string("nothing is saved, since there was no --save")
-                            : absl::StrCat("it goes on from there with --resume=", options_.save),
-      "\n"));
+      end.signal != 0 ? absl::StrCat(end.reason, " ends the training")
+                      : absl::StrCat("the job stops (", end.reason, "): training ends"),
+      " after step ", engine_->step(), " of ", options_.plan.steps, "; ", rest, "\n"));
 }
 
 void Trainer::PrintEnd(absl::Duration elapsed) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -34,7 +35,7 @@ class Trainer {
   absl::Status SetUp();
 
   // Trains, saves, and says what came of it; after SetUp. Returns the signal by which the process
-  // shall end, 0 if the training is complete; the same on all ranks.
+  // shall end; 0 if the training is complete or the job stops at this step. The same on all ranks.
   //
   // Errors: Engine::Step's and Engine::Save's.
   absl::StatusOr<int> Run();
@@ -54,12 +55,21 @@ class Trainer {
 
   bool gathers_parameters() const;
 
-  // Of Run.
-  absl::StatusOr<int> TrainAllSteps();
+  // Of Run. Why training ends before its last step, if it does; the same on all ranks, at the same
+  // step.
+  struct EarlyEnd {
+    int signal = 0;      // 0: the job stops, by the agents' word
+    std::string reason;  // for people
+  };
+
+  absl::StatusOr<std::optional<EarlyEnd>> TrainAllSteps();
+  absl::StatusOr<StepResult> TrainOneStep();
+  // Of the job, after the steps done so far.
+  std::optional<EarlyEnd> AskForStop();
   // `is_last`: a refusal to publish it is waited out.
   absl::Status Save(bool is_last);
-  bool IsSaveDue(int stop_signal) const;
-  void PrintStop(int stop_signal) const;
+  bool IsSaveDue(bool is_last) const;
+  void PrintStop(const EarlyEnd& end) const;
   void PrintEnd(absl::Duration elapsed) const;
   int64_t BytesSentPerStep() const;
   absl::Status PrintSample();

@@ -75,6 +75,27 @@ class Runtime {
   // published. May outlive the runtime.
   CheckpointFence checkpoint_fence() const;
 
+  // The same question for a program that writes checkpoints of its own: may the one of `step` be
+  // published (renamed into place, pointed to)? Asked by one rank, once all parts are on disk.
+  //
+  // Errors: kUnavailable: not now, because the rendezvous is out of reach or has not heard of this
+  //         node for a while; train on, and ask again at the next checkpoint. kAborted: never; another
+  //         round has begun, and this process is about to be stopped. Earlier checkpoints stay.
+  absl::Status CommitCheckpoint(int64_t step);
+
+  // Whether the job stops after `step`, which this rank has just finished (negative: before the
+  // first). All ranks get the same answer at the same step, without a collective: save, call Finish,
+  // and leave with 0. A rank asks after every step, or after every k-th, as all others do. Steps
+  // only grow. Once a stop is under way it waits until all ranks have said how far they are.
+  //
+  // A program that never asks has promised nothing, and is stopped by SIGTERM. Without an agent, or
+  // once it is gone: false. One thread asks.
+  //
+  // Cost: one atomic exchange, no lock and no system call, until there is a stop.
+  bool ShouldStop(int64_t step);
+  // Why ShouldStop said yes, for people: one sentence without its end.
+  std::string stop_reason() const;
+
   // Tells the agent that the program ends by intention after `step` steps. Call it last.
   //
   // Errors: kUnavailable, kDeadlineExceeded: the agent is gone.

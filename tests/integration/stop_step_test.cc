@@ -1,0 +1,119 @@
+// One stop step in real processes whose agent is the test: all ranks leave after the same step, and none
+// runs past it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "proto/base/environment.h"
+#include "tests/support/fake_agent.h"
+#include "tests/support/job_under_test.h"
+#include "tests/support/peer_python.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+constexpr absl::Duration kLong = absl::Seconds(90);
+constexpr char kWhy[] = "node b is drained";
+
+class StopStep : public JobTest {
+ protected:
+  // Two ranks of `argv`, on this node.
+  void StartRanks(const Arguments& argv) {
+    for (const int rank : {0, 1}) {
+      Environment changes;
+      for (const auto& [name, value] : agent_.EnvironmentOf(rank, 2)) changes[name] = value;
+      changes["JOB_MODULE"] = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python");
+      ranks_.push_back(StartProgram(argv, changes));
+    }
+  }
+  // What the server does: asks how far they are, and names the furthest. Returns it.
+  int64_t StopThem() {
+    EXPECT_TRUE(agent_.WaitForObeying(2));
+    agent_.Tell({.is_stopping = true, .reason = kWhy});
+    EXPECT_TRUE(agent_.WaitForFloors(2));
+    int64_t step = 0;
+    for (const auto& [rank, floor] : agent_.floors()) step = std::max(step, floor);
+    agent_.Tell({.is_stopping = true, .step = step, .reason = kWhy});
+    return step;
+  }
+  void ExpectThatRanksOfTheProbeLeaveTogether(const Arguments& argv) {
+    StartRanks(argv);
+    ASSERT_TRUE(WaitForOut("step.3.0"));
+    const int64_t step = StopThem();
+    for (Subprocess& rank : ranks_) {
+      const SubprocessResult result = rank.Wait(kLong);
+      EXPECT_THAT(result, ExitsWith(0));
+      EXPECT_THAT(result.out, HasSubstr(absl::StrCat("left after step ", step, ": ", kWhy)));
+    }
+    EXPECT_TRUE(agent_.WaitForGoodbyes(2));
+    EXPECT_TRUE(FileExists(Out(absl::StrCat("step.", step, ".0"))));
+    for (const int rank : {0, 1}) {
+      EXPECT_FALSE(FileExists(Out(absl::StrCat("step.", step + 1, ".", rank))))
+          << "rank " << rank << " went past the step";
+    }
+  }
+
+  Arguments Training(const Arguments& more) const {
+    return Arguments{MUSTER_TRAIN,
+                     "--data",
+                     absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md"),
+                     "--layers=1",
+                     "--heads=2",
+                     "--width=16",
+                     "--context=16",
+                     "--mode=ordered",
+                     "--sample_tokens=0",
+                     "--hash"} +
+           more;
+  }
+  std::string HashOf(const Arguments& more) const {
+    const SubprocessResult result =
+        Start(Arguments{"run", "--nproc_per_node=2"} + Training(more)).Wait(kLong);
+    EXPECT_THAT(result, ExitsWith(0));
+    const size_t at = result.out.find("hash=");
+    const std::string hash = at == std::string::npos ? "" : result.out.substr(at + 5, 64);
+    EXPECT_THAT(hash, SizeIs(64));
+    return hash;
+  }
+
+  FakeAgent agent_{Round(2)};
+  std::vector<Subprocess> ranks_;
+};
+
+TEST_F(StopStep, OfMusterTrainSavesOnAllRanksAndIsGoneOnFromToTheSameBits) {
+  StartRanks(Training({"--steps=100000000", "--save", Out("saved"), "--log_every=1"}));
+  ASSERT_TRUE(ranks_[0].WaitForOutput(" loss ", kLong));
+  const int64_t step = StopThem();
+  const SubprocessResult first = ranks_[0].Wait(kLong);
+  EXPECT_THAT(first, ExitsWith(0));
+  EXPECT_THAT(first.out, HasSubstr(absl::StrCat("the job stops (", kWhy,
+                                                "): training ends after step ", step, " of ")));
+  EXPECT_THAT(ranks_[1].Wait(kLong), ExitsWith(0));
+  EXPECT_TRUE(agent_.WaitForGoodbyes(2));
+  EXPECT_THAT(agent_.goodbyes(), UnorderedElementsAre(Pair(0, step), Pair(1, step)));
+  const std::string steps = absl::StrCat("--steps=", step + 7);
+  EXPECT_EQ(HashOf({steps, "--resume", Out("saved")}), HashOf({steps}));
+}
+
+TEST_F(StopStep, OfAProgramInCIsTheSameOnAllRanks) {
+  ExpectThatRanksOfTheProbeLeaveTogether({MUSTER_JOB_PROBE, "stop"});
+}
+
+TEST_F(StopStep, OfAProgramInPythonIsTheSameOnAllRanks) {
+  ExpectThatRanksOfTheProbeLeaveTogether({"/usr/bin/python3", MUSTER_JOB_PROBE_PY, "stop"});
+}
+
+}  // namespace
+}  // namespace muster::testing
