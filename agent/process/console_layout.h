@@ -3,8 +3,8 @@
 // Bytes of workers go in, bytes for the console come out. There are three ways, and which one a
 // console gets is decided by log_routing.h:
 //
-//   plain         a pipe or a file (and a terminal that cannot move its cursor): whole lines, with
-//                 or without a prefix
+//   plain         a pipe or a file (and a terminal that cannot move its cursor, or that is nobody's
+//                 screen): whole lines, with or without a prefix
 //   terminal      several streams share it: finished lines with their prefix, and below them the
 //                 rows that are still being drawn, each in its place
 //   pass-through  a terminal that one worker has to itself: its bytes as they are

@@ -55,6 +55,7 @@ LogPump::State::Console::Console(asio::io_context& loop, int fd, const char* nam
                                  std::function<void()> on_drained)
     : fd(fd),
       is_terminal(IsTerminal(fd)),
+      is_screen(IsScreen(fd)),
       writer(loop, {fd, name, std::move(on_drained)}),
       layout(MakePlainLayout({})) {}
 

@@ -51,9 +51,9 @@ void LogPump::State::LayOutConsoles() {
       }
     }
     Console::Kind kind = Console::Kind::kPlain;
-    if (console->is_terminal && ranks.size() == 1 && !has_prefixes) {
+    if (console->is_screen && ranks.size() == 1 && !has_prefixes) {
       kind = Console::Kind::kPassThrough;
-    } else if (console->is_terminal && options.cursor_moves) {
+    } else if (console->is_screen && options.cursor_moves) {
       kind = Console::Kind::kTerminal;
     }
     LayOut(*console, kind, static_cast<int>(ranks.size()));

@@ -67,6 +67,7 @@ struct LogPump::State {
     Console(asio::io_context& loop, int fd, const char* name, std::function<void()> on_drained);
     const int fd;
     const bool is_terminal;
+    const bool is_screen;  // a terminal in which drawing has a sense
     ConsoleWriter writer;
     enum class Kind { kPlain, kTerminal, kPassThrough };
     Kind kind = Kind::kPlain;

@@ -35,6 +35,12 @@ void SetWindowSize(int fd, WindowSize size) {
 
 bool IsTerminal(int fd) { return ::isatty(fd) == 1; }
 
+bool IsScreen(int fd) {
+  winsize window{};
+  if (!IsTerminal(fd) || ::ioctl(fd, TIOCGWINSZ, &window) != 0) return false;
+  return (window.ws_col > 0 && window.ws_row > 0) || ::tcgetsid(fd) >= 0;
+}
+
 WindowSize GetWindowSize(int fd) {
   WindowSize size;
   winsize window{};

@@ -1,15 +1,13 @@
-// The doors of InstructLab's and DeepSpeed's users on one node; beside the real `deepspeed` where it is
-// installed. Accelerate's is accelerate_test's, host files are hosts_test's.
+// The doors of InstructLab's and DeepSpeed's users on one node. Accelerate's is accelerate_test's, host
+// files are hosts_test's; what the real `deepspeed` does is beside ours in frameworks_test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
-#include "tests/support/peer_python.h"
 #include "tests/support/subprocess.h"
 
 namespace muster::testing {
@@ -64,30 +62,6 @@ TEST_F(FrontDoorsTest, DeepSpeedsOptionsAloneStartWorkersOfThisNode) {
   EXPECT_EQ(ReadOut("worker.0"), "0 of 1, 0 of 1, gpus 5, a b: --local_rank=0\n");
   EXPECT_THAT(Run({"--include=localhost:3", Teller()}, {{"CUDA_VISIBLE_DEVICES", "4,5"}}),
               ExitsWith(2));
-}
-
-TEST_F(FrontDoorsTest, WorkersFindWhatDeepSpeedGivesThem) {
-  const std::string deepspeed = PeerPython().substr(0, PeerPython().rfind('/') + 1) + "deepspeed";
-  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  if (access(deepspeed.c_str(), X_OK) != 0) GTEST_SKIP() << deepspeed << " is not installed";
-  // What a machine without GPUs shows of them differs.
-  const std::string script = PythonScript("show.py", R"(import os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR")
-with open(os.environ["SHOW"] + os.environ["RANK"], "w") as file:
-    print(sys.argv[1:], [(name, os.environ.get(name)) for name in names], file=file)
-)");
-  const Arguments job = {"--num_gpus=2", script, "--lr", "1"};
-  const SubprocessResult theirs =
-      StartProgram(Arguments{PeerPython(), deepspeed} + job, {{"SHOW", Out("theirs.")}})
-          .Wait(absl::Minutes(3));
-  if (theirs.err.find("ModuleNotFoundError") != std::string::npos) {
-    GTEST_SKIP() << "what deepspeed needs is not installed";
-  }
-  ASSERT_THAT(theirs, ExitsWith(0));
-  EXPECT_THAT(Run(job, {{"SHOW", Out("ours.")}, {"PYTHON_EXEC", PeerPython()}}), ExitsWith(0));
-  EXPECT_EQ(ReadOut("ours.0"), ReadOut("theirs.0"));
-  EXPECT_EQ(ReadOut("ours.1"), ReadOut("theirs.1"));
-  EXPECT_THAT(ReadOut("ours.1"), HasSubstr("--local_rank=1"));
 }
 
 }  // namespace

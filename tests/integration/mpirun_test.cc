@@ -13,6 +13,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kMpirun[] = "/usr/bin/mpirun";
 
@@ -32,7 +33,18 @@ class MpirunTest : public JobTest {
   }
 };
 
-// mpirun gives its tasks a pseudo terminal; results are files, which show no drawing.
+// mpirun gives its tasks a pseudo terminal that nobody sits at.
+TEST_F(MpirunTest, LinesReachMpirunWholeAndUndrawn) {
+  const SubprocessResult result = Mpirun(
+      3, {ShellScript("draw",
+                      "printf \"half of $RANK\"; sleep 1.5; printf '\\rdone by %s\\n' $RANK")});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, Not(HasSubstr("\x1b"))) << result.out;
+  for (const char* rank : {"0", "1", "2"}) {
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("done by ", rank, "\n"))) << result.out;
+  }
+}
+
 TEST_F(MpirunTest, TasksOfOneNodeBecomeOneJob) {
   const SubprocessResult result =
       Mpirun(3, {ShellScript("tell", "echo $RANK of $WORLD_SIZE > \"$OUT/worker.$LOCAL_RANK\"")});

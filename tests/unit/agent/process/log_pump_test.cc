@@ -389,6 +389,22 @@ TEST_F(TerminalPumpTest, GivesEveryWorkerATerminalLessItsPrefix) {
   EXPECT_TRUE(Shows("[h:11] hello\n")) << screen_;
 }
 
+// As mpirun makes them for its tasks.
+TEST_F(TerminalPumpTest, ATerminalWithoutASizeIsNobodysScreenAndGetsWholeLines) {
+  winsize none{};
+  ASSERT_EQ(::ioctl(pty_->ours.get(), TIOCSWINSZ, &none), 0);
+  EXPECT_TRUE(IsTerminal(pty_->worker.get()));
+  EXPECT_FALSE(IsScreen(pty_->worker.get()));
+  StartWith(OnTerminal({}), 2);
+  EXPECT_TRUE(IsTerminal(streams_[0].stdout_fd.get()));
+  Put(streams_[0].stdout_fd, "begun");
+  Put(streams_[1].stdout_fd, "other\n");
+  EXPECT_TRUE(Shows("[h:11] other\n")) << screen_;
+  Put(streams_[0].stdout_fd, " and done\n");
+  EXPECT_TRUE(Shows("and done\n")) << screen_;
+  EXPECT_FALSE(absl::StrContains(screen_, "\x1b")) << screen_;
+}
+
 TEST_F(TerminalPumpTest, ResizesTheWorkersTerminals) {
   StartWith(OnTerminal({}), 2);
   SetWindowSize(pty_->ours.get(), {.columns = 100, .rows = 30});
