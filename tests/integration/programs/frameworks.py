@@ -50,3 +50,7 @@ def main():
 
 
 main()
+# PyTorch's Gloo may abort while Python ends ("terminate called without an active exception"), under any
+# launcher; what was said is all that counts here.
+sys.stdout.flush()
+os._exit(0)
