@@ -25,15 +25,18 @@ YOUNG_S = 7  # a musterd completes no round in its first lease (rendezvous/READM
 class Daemon:
     """A musterd on a free port of the loopback address."""
 
-    def __init__(self, binary, tls):
+    def __init__(self, binary, tls, options=()):
         self.directory = tempfile.mkdtemp(prefix="rendezvous_bench.")
         port_file = self.directory + "/port"
         self.log = open(self.directory + "/log", "wb")
-        self.process = subprocess.Popen(
-            [binary, "--listen=127.0.0.1:0", f"--port_file={port_file}", f"--tls={tls}"],
-            env=dict(os.environ, MUSTER_TOKEN=TOKEN), stdout=self.log, stderr=self.log)
+        self.argv = [binary, f"--tls={tls}", *(option.format(directory=self.directory) for option in options)]
+        self.start(0, f"--port_file={port_file}")
         wait_until(lambda: os.path.exists(port_file), "musterd listens")
         self.port = int(open(port_file).read())
+
+    def start(self, port, *more):
+        self.process = subprocess.Popen(self.argv + [f"--listen=127.0.0.1:{port}", *more],
+                                        env=dict(os.environ, MUSTER_TOKEN=TOKEN), stdout=self.log, stderr=self.log)
 
     def __enter__(self):
         return self

@@ -26,7 +26,7 @@ bool ReadAll(int fd, char* data, size_t size) {
 
 }  // namespace
 
-FakeAgent::FakeAgent(Round round) : round_(round) {
+FakeAgent::FakeAgent(Round round, Instance instance) : round_(round), instance_(instance) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path().copy(address.sun_path, sizeof(address.sun_path) - 1);
@@ -62,6 +62,7 @@ EnvironmentMap FakeAgent::EnvironmentOf(int rank, int size) const {
   env.master_addr = "127.0.0.1";
   env.restart_count = 3;
   env.run_id = "j7";
+  env.instance = instance_;
   env.round = round_;
   env.agent_socket = path();
   return EncodeWorkerEnv(env, {});
@@ -78,6 +79,11 @@ void FakeAgent::Tell(const StopState& stop) {
 void FakeAgent::AnswerCommitsWith(absl::Status status) {
   base::MutexLock lock(mu_);
   commit_answer_ = std::move(status);
+}
+
+void FakeAgent::AtNextCommit(std::function<void(pid_t)> act) {
+  base::MutexLock lock(mu_);
+  at_commit_ = std::move(act);
 }
 
 void FakeAgent::HangUp() {
@@ -139,12 +145,15 @@ void FakeAgent::Serve(size_t worker) {
 
 bool FakeAgent::Handle(size_t worker, const proto::WorkerMessage& message) {
   proto::WorkerReply reply;
-  if (message.has_store()) Encode(Perform(*Decode(message.store())), reply.mutable_store());
+  if (message.has_store()) {
+    Encode(Perform(worker, *Decode(message.store())), reply.mutable_store());
+  }
   base::MutexLock lock(mu_);
   Worker& from = workers_[worker];
   if (message.has_hello()) {
     if (message.hello().round() != round_.value()) return false;
     from.local_rank = message.hello().local_rank();
+    from.pid = message.hello().pid();
     reply.mutable_welcome()->set_round(round_.value());
   }
   if (message.has_hello() || message.has_store()) Send(worker, reply);
@@ -158,7 +167,7 @@ bool FakeAgent::Handle(size_t worker, const proto::WorkerMessage& message) {
   return true;
 }
 
-StoreReply FakeAgent::Perform(const StoreRequest& request) {
+StoreReply FakeAgent::Perform(size_t worker, const StoreRequest& request) {
   StoreReply reply{.request_id = request.request_id};
   if (const auto* set = std::get_if<StoreSet>(&request.operation)) {
     reply.status = store_.Set(set->key, set->value, {});
@@ -167,10 +176,15 @@ StoreReply FakeAgent::Perform(const StoreRequest& request) {
     reply.status = value.status();
     if (value.ok()) reply.values = {*value};
   } else if (std::holds_alternative<CommitCheckpoint>(request.operation)) {
-    base::MutexLock lock(mu_);
-    reply.status = commit_answer_;
+    reply.status = AnswerCommit(worker);
   }
   return reply;
+}
+
+absl::Status FakeAgent::AnswerCommit(size_t worker) {
+  base::MutexLock lock(mu_);
+  if (at_commit_) std::exchange(at_commit_, nullptr)(workers_[worker].pid);
+  return commit_answer_;
 }
 
 void FakeAgent::Send(size_t worker, const proto::WorkerReply& reply) {

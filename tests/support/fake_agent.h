@@ -4,6 +4,9 @@
 // Threads: safe; one thread per worker serves it.
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -28,7 +31,7 @@ namespace muster::testing {
 
 class FakeAgent {
  public:
-  explicit FakeAgent(Round round);
+  explicit FakeAgent(Round round, Instance instance = Instance(1));
   ~FakeAgent();
   FakeAgent(const FakeAgent&) = delete;
   FakeAgent& operator=(const FakeAgent&) = delete;
@@ -41,6 +44,8 @@ class FakeAgent {
   void Tell(const StopState& stop);
   // Answers commits with it from now on.
   void AnswerCommitsWith(absl::Status status);
+  // Called with the worker's pid at the next commit, before it is answered; once.
+  void AtNextCommit(std::function<void(pid_t)> act);
   // Closes every connection.
   void HangUp();
 
@@ -57,6 +62,7 @@ class FakeAgent {
   struct Worker {
     int fd = -1;
     int local_rank = -1;
+    pid_t pid = -1;
     bool obeys = false;
   };
 
@@ -64,13 +70,15 @@ class FakeAgent {
   void Serve(size_t worker);
   // False once the connection is to be closed.
   bool Handle(size_t worker, const proto::WorkerMessage& message);
-  StoreReply Perform(const StoreRequest& request);
+  StoreReply Perform(size_t worker, const StoreRequest& request);
+  absl::Status AnswerCommit(size_t worker);
   void Send(size_t worker, const proto::WorkerReply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendStop(size_t worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool WaitFor(Sign sign, int num_workers);
   int Count(Sign sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Round round_;
+  const Instance instance_;
   const TemporaryDirectory directory_;
   int listener_ = -1;
   comm::MemoryStore store_;
@@ -81,6 +89,7 @@ class FakeAgent {
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
   StopState stop_ ABSL_GUARDED_BY(mu_);
   absl::Status commit_answer_ ABSL_GUARDED_BY(mu_);
+  std::function<void(pid_t)> at_commit_ ABSL_GUARDED_BY(mu_);
   std::map<int, int64_t> floors_ ABSL_GUARDED_BY(mu_);
   std::map<int, int64_t> goodbyes_ ABSL_GUARDED_BY(mu_);
   std::thread acceptor_;  // last: it uses everything above
