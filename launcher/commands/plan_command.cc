@@ -15,8 +15,10 @@
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
 #include "proto/io/sha256.h"
+#include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/options/plan_flags.h"
+#include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/plan_page.h"
@@ -88,29 +90,31 @@ absl::Status CheckCountable(const plan::PlanOptions& options) {
       " tokens would take up to ", bytes, " bytes of activations; at most 2^60 can be planned"));
 }
 
-// The model is built and run without any memory.
-absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, const plan::PlanOptions& options) {
-  MUSTER_RETURN_IF_ERROR(
-      plan::CheckGroups(options.plan, {.replicas = static_cast<int>(world_size)}));
+// The model is built, cut and run without any memory.
+absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, plan::PlanOptions options) {
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, static_cast<int>(world_size)));
+  options.plan.stages = stages;
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(
+      options.plan, {.stages = stages, .replicas = static_cast<int>(world_size) / stages}));
   MUSTER_RETURN_IF_ERROR(CheckCountable(options));
   ParameterStore store(options.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
-  const int64_t sequence = options.model.context;
-  const absl::Span<const int32_t> tokens = engine::SizesOf(options.batch_size * sequence);
+  const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
-  MUSTER_ASSIGN_OR_RETURN(
-      plan::UseTrace trace,
-      engine::RecordUse(store, options.plan, [&](Tape& tape) -> absl::StatusOr<Loss> {
-        return gpt->ComputeLoss(
-            tape, {.tokens = tokens, .batch = options.batch_size, .sequence = sequence}, tokens);
-      }));
+  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
+                          engine::CutModel(store, options.plan, stages, gpt->Units(), sample));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
+                          engine::RecordStages(store, options.plan, cut, gpt->Units(), sample));
   std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
   const std::string text = plan::CanonicalText(options.plan, parameters, options.dtype);
+  std::vector<plan::StageInfo> infos =
+      engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces);
   return plan::FormatPlanPage({.options = options,
                                .world_size = world_size,
                                .hash = Sha256().Add(text).Finish(),
+                               .unit_names = store.unit_names(),
                                .parameters = std::move(parameters),
-                               .trace = std::move(trace)});
+                               .stages = std::move(infos)});
 }
 
 }  // namespace

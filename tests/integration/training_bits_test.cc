@@ -82,6 +82,18 @@ TEST_F(TrainingBits, AreTheSameUnderEveryPlanInOrderedMode) {
             expected);
 }
 
+TEST_F(TrainingBits, AreTheSameInAPipelineWhateverItsStagesAndBehindACheckpoint) {
+  const std::string expected = HashOf(1);
+  EXPECT_EQ(HashOf(2, {"--plan=1f1b", "--accumulation=4"}), expected);
+  EXPECT_EQ(HashOf(4, {"--stages=2", "--accumulation=2"}), expected);
+  EXPECT_EQ(HashOf(4, {"--plan=zero1", "--stages=2", "--accumulation=2"}), expected);
+  HashOf(3,
+         {"--plan=1f1b", "--accumulation=4", "--steps=3", absl::StrCat("--save=", Out("three"))});
+  const std::string resume = absl::StrCat("--resume=", Out("three"));
+  EXPECT_EQ(HashOf(4, {"--stages=2", "--accumulation=2", resume}), expected);
+  EXPECT_EQ(HashOf(1, {resume}), expected);
+}
+
 TEST_F(TrainingBits, DifferBetweenSeeds) { EXPECT_NE(HashOf(1), HashOf(1, {"--seed=2"})); }
 
 TEST_F(TrainingBits, StayWithinOneHundredThousandthOfOneProcessInFastMode) {

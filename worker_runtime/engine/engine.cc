@@ -10,6 +10,7 @@
 #include "muster/agreement.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
+#include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/plan_text.h"
@@ -20,6 +21,8 @@ namespace {
 
 // Above it the ranks trust what was proven for fewer.
 constexpr int kMostProvenRanks = 256;
+
+constexpr char kNoParameters[] = "the parameter store is empty: create the model before the engine";
 
 // What this version executes; the plan's types know more.
 absl::Status CheckSupported(const Plan& plan, DType parameters) {
@@ -56,6 +59,16 @@ absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout) {
   return absl::OkStatus();
 }
 
+// `plan` says how many stages there are, unless the cut alone does.
+absl::Status CheckStages(const Plan& plan, const PipelineCut& cut, int world_size) {
+  if (plan.stages == 1) return absl::OkStatus();
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(plan, world_size));
+  if (stages == cut.stages()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: stages is ", stages, ", and the model is cut into ", cut.stages(),
+                   "; give Engine::Create a model in units, as Gpt::Units, and it cuts it"));
+}
+
 absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int world_size) {
   const auto refuse = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat("the pipeline's cut: ", what...));
@@ -86,35 +99,17 @@ EngineSetUp SetUpOf(const ParameterStore& store, const PipelineCut& cut, int wor
   EngineSetUp set_up = {.parameters = engine::InfoOf(store), .boundary = cut.boundary};
   set_up.layout = plan::PlanBlockLayout(set_up.parameters);
   set_up.mesh = {.stages = cut.stages(), .replicas = world_size / cut.stages()};
-  for (int s = 0; s < cut.stages(); ++s) {
-    plan::StageInfo stage = plan::WholeModel(set_up.layout, traces[s]);
-    if (s > 0) stage.blocks.begin = set_up.layout.units[cut.first_units[s]].begin;
-    if (s + 1 < cut.stages()) {
-      stage.blocks.end = set_up.layout.units[cut.first_units[s + 1]].begin;
-    }
-    for (const Parameter* parameter : cut.borrowed[s]) stage.borrowed.push_back(parameter->index());
-    stage.received_bytes =
-        cut.boundary.num_elements() * static_cast<int64_t>(SizeOf(store.dtype()));
-    set_up.stages.push_back(std::move(stage));
-  }
+  set_up.stages = engine::StagesOf(store, set_up.layout, cut, traces);
   return set_up;
 }
 
-plan::ProgramInput InputOf(const EngineSetUp& set_up, const Plan& plan, DType dtype) {
-  return {.plan = plan,
-          .parameters = set_up.parameters,
-          .types = plan::TypesOf(plan, dtype),
-          .mesh = set_up.mesh,
-          .stages = set_up.stages};
-}
-
 absl::Status Prove(const EngineSetUp& set_up, const Plan& plan, DType dtype, int own_rank) {
-  const plan::Program own = plan::CompileProgram(InputOf(set_up, plan, dtype), own_rank);
+  const plan::Program own = plan::CompileProgram(set_up.InputOf(plan, dtype), own_rank);
   MUSTER_RETURN_IF_ERROR(plan::ProveMemory(own));
   if (set_up.mesh.size() > kMostProvenRanks) return absl::OkStatus();
   std::vector<plan::Program> programs;
   for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
-    programs.push_back(plan::CompileProgram(InputOf(set_up, plan, dtype), rank));
+    programs.push_back(plan::CompileProgram(set_up.InputOf(plan, dtype), rank));
   }
   return plan::ProvePrograms(programs);
 }
@@ -127,6 +122,27 @@ EngineMemory MemoryOf(const plan::ArenaBytes& bytes) {
           .optimizer = At(bytes, plan::Arena::kOptimizer),
           .buffers = At(bytes, plan::Arena::kBuffers),
           .activations_peak = At(bytes, plan::Arena::kActivations)};
+}
+
+// Of the rank that needs most.
+absl::StatusOr<EngineMemory> MemoryOfStages(const ParameterStore& store, const Plan& plan,
+                                            const EngineSetUp& set_up) {
+  MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
+  const plan::ProgramInput input = set_up.InputOf(plan, store.dtype());
+  const plan::Program program = plan::CompileProgram(input, plan::RankThatNeedsMost(input));
+  return MemoryOf(plan::FiguresOf(program).peak);
+}
+
+// Where plan.stages cuts a model in units.
+absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,
+                                  const UnitModel& model, const ModelInput& sample) {
+  MUSTER_RETURN_IF_ERROR(plan.Validate());
+  if (store.parameters().empty()) return absl::InvalidArgumentError(kNoParameters);
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(plan, world_size));
+  MUSTER_RETURN_IF_ERROR(
+      plan::CheckGroups(plan, {.stages = stages, .replicas = world_size / stages}));
+  MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
+  return engine::CutModel(store, plan, stages, model, sample);
 }
 
 // Beyond what the plan and the parameters say: where the model is cut.
@@ -241,7 +257,7 @@ Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan th
       core(std::in_place, program),
       in_flight(plan.accumulation),
       scaler(plan.loss_scaling) {
-  if (!plan::UsesMatter(program)) return;
+  if (!plan::UsesMatter(program) && !is_pipeline()) return;
   store.OnUse([this](Parameter& parameter) { Enter(parameter); });
 }
 
@@ -269,16 +285,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
   if (store.parameters().empty()) {
-    return absl::InvalidArgumentError(
-        "the parameter store is empty: create the model before the engine");
+    return absl::InvalidArgumentError(kNoParameters);
   }
+  MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
-  if (cut.stages() > 1 && plan::TypesOf(plan, store.dtype()).has_master()) {
-    return absl::UnimplementedError(
-        absl::StrCat("this version trains the stages of a pipeline in "
-                     "f32 or f64, not in ",
-                     ToString(store.dtype())));
-  }
+  plan.stages = cut.stages();
   const plan::Mesh mesh = {.stages = cut.stages(), .replicas = world.size() / cut.stages()};
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, mesh));
   MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates,
@@ -288,14 +299,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces, ShareTraces(world, mesh, own));
   EngineSetUp set_up = SetUpOf(store, cut, world.size(), traces);
   set_up.updates = std::move(updates);
+  set_up.units = engine::UnitsOf(store, cut, world.rank() / mesh.replicas);
   set_up.learns_order = sample == nullptr && mesh.stages == 1 && mesh.replicas > 1 && plan.overlap;
   MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
-  const plan::Program program_of_0 = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), 0);
+  const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), 0);
   const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
   MUSTER_RETURN_IF_ERROR(
       CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), plan::Describe(program_of_0))));
   MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype(), world.rank()));
-  plan::Program program = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank());
+  plan::Program program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
   MUSTER_ASSIGN_OR_RETURN(auto groups, SplitGroups(world, program));
   auto state = std::make_unique<State>(world, store, std::move(plan), std::move(set_up),
                                        std::move(program), std::move(groups));
@@ -304,20 +316,44 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
+// The cut is found out before CreateStage looks at the plan, so that is looked at here too.
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, ParameterStore& store,
+                                                       Plan plan, UnitModel model,
+                                                       const BatchSize& size) {
+  const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
+  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut, CutOf(store, plan, world.size(), model, sample));
+  const UnitRange units = engine::UnitsOf(store, cut, world.rank() / (world.size() / cut.stages()));
+  MUSTER_ASSIGN_OR_RETURN(
+      std::unique_ptr<Engine> engine,
+      CreateStage(world, store, std::move(plan), cut, [&](Tape& tape, const Activation& received) {
+        return model(tape, units, sample, received);
+      }));
+  engine->state_->set_up.model = std::move(model);
+  return engine;
+}
+
+absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
+                                                int world_size, const UnitModel& model,
+                                                const BatchSize& size) {
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
+  const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
+  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut, CutOf(store, plan, world_size, model, sample));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
+                          engine::RecordStages(store, plan, cut, model, sample));
+  return MemoryOfStages(store, plan, SetUpOf(store, cut, world_size, traces));
+}
+
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
                                                 int world_size, Forward forward) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
+  MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, world_size));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = world_size}));
   MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace, engine::RecordUse(store, plan, [&](Tape& tape) {
                             return forward(tape, 0);
                           }));
-  const EngineSetUp set_up = SetUpOf(store, {}, world_size, {trace});
-  MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
-  const plan::ProgramInput input = InputOf(set_up, plan, store.dtype());
-  const plan::Program program = plan::CompileProgram(input, plan::RankThatNeedsMost(input));
-  return MemoryOf(plan::FiguresOf(program).peak);
+  return MemoryOfStages(store, plan, SetUpOf(store, {}, world_size, {trace}));
 }
 
 // As DDP's buckets are rebuilt: the first step ran in the assumed order, the others run in the one
@@ -340,7 +376,7 @@ absl::Status Engine::State::LearnOrder() {
   MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype(), world.rank()));
   core.reset();
   reduction.reset();
-  program = plan::CompileProgram(InputOf(set_up, plan, store.dtype()), world.rank());
+  program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
   reduction.emplace(program, GroupsOf(world, own_groups), held, queue);
   core.emplace(program);
   return absl::OkStatus();

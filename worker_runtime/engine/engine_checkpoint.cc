@@ -34,11 +34,6 @@ absl::Status ReadCounters(const checkpoint::TrainingState& saved, const std::str
   return absl::Status(status.code(), absl::StrCat(path, " is damaged: ", status.message()));
 }
 
-absl::Status NoPipelineError() {
-  return absl::UnimplementedError(
-      "this version saves and loads models that are whole on each rank, not stages of a pipeline");
-}
-
 constexpr int64_t kNoArray = -1;
 
 // Step, counters and metadata as JSON, for the other ranks.
@@ -55,7 +50,6 @@ absl::StatusOr<std::string> HeadOf(const absl::StatusOr<checkpoint::WholeCheckpo
 absl::Status Engine::Save(const std::string& directory,
                           const std::map<std::string, std::string>& metadata) {
   State& state = *state_;
-  if (state.is_pipeline()) return NoPipelineError();
   MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kSave);
   absl::StatusOr<std::string> written = std::string();
@@ -69,6 +63,17 @@ absl::Status Engine::Save(const std::string& directory,
   const absl::Status saved = FromRankZero(state.world, std::move(written)).status();
   state.Mark(Phase::kIdle);
   return saved;
+}
+
+std::vector<plan::Program> Engine::State::StagePrograms() const {
+  std::vector<plan::Program> programs;
+  for (int stage = 0; stage < set_up.mesh.stages; ++stage) {
+    programs.push_back(stage == stage_number()
+                           ? program
+                           : plan::CompileProgram(set_up.InputOf(plan, store.dtype()),
+                                                  stage * set_up.mesh.replicas));
+  }
+  return programs;
 }
 
 // All arrays of a checkpoint in one order, and memory for the largest.
@@ -99,7 +104,8 @@ absl::StatusOr<std::string> Engine::State::WriteCheckpoint(
   saved.written_by = {fence.instance, fence.round};
   saved.counters[kSkippedSteps] = absl::StrCat(skipped_steps);
   for (const auto& [key, value] : Describe(plan)) saved.plan[key] = value;
-  const engine::StateExchange exchange(world, held, program);
+  const std::vector<plan::Program> stages = StagePrograms();
+  const engine::StateExchange exchange(world, held, stages);
   const engine::CheckpointArrays all = ArraysOfCheckpoint();
   const auto fill = [&](size_t index) -> absl::Status {
     MUSTER_RETURN_IF_ERROR(TellNext(static_cast<int64_t>(index)).status());
@@ -112,7 +118,8 @@ absl::StatusOr<std::string> Engine::State::WriteCheckpoint(
 }
 
 absl::Status Engine::State::GiveArrays() {
-  const engine::StateExchange exchange(world, held, program);
+  const std::vector<plan::Program> stages = StagePrograms();
+  const engine::StateExchange exchange(world, held, stages);
   const engine::CheckpointArrays all = ArraysOfCheckpoint();
   for (;;) {
     MUSTER_ASSIGN_OR_RETURN(const int64_t next, TellNext(kNoArray));
@@ -142,7 +149,8 @@ absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
 
 // Rank 0 reads array by array and hands each on; `from` is empty on the others.
 absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from) {
-  const engine::StateExchange exchange(world, held, program);
+  const std::vector<plan::Program> stages = StagePrograms();
+  const engine::StateExchange exchange(world, held, stages);
   const engine::CheckpointArrays all = ArraysOfCheckpoint();
   for (size_t i = 0; i < all.size(); ++i) {
     const engine::StateArray& array = all[i];
@@ -166,7 +174,6 @@ absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from) 
 
 absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::string& directory) {
   State& state = *state_;
-  if (state.is_pipeline()) return NoPipelineError();
   MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kLoad);
   absl::StatusOr<checkpoint::WholeCheckpoint> opened = absl::UnknownError("not on this rank");

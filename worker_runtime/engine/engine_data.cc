@@ -19,38 +19,53 @@ absl::Status Differs(absl::string_view what, int64_t reader, int64_t engine) {
 absl::StatusOr<std::unique_ptr<BatchReader>> Engine::Read(const TokenSource& source,
                                                           const BatchSize& size) const {
   return BatchReader::Create(source, {.seed = state_->plan.seed,
-                                      .rank = state_->world.rank(),
-                                      .size = state_->world.size(),
+                                      .rank = state_->replica(),
+                                      .size = state_->set_up.mesh.replicas,
                                       .accumulation = state_->plan.accumulation,
                                       .batch = size.batch,
                                       .sequence = size.sequence,
                                       .first_step = state_->step});
 }
 
-absl::StatusOr<StepResult> Engine::Step(BatchReader& reader, BatchLoss loss) {
+absl::StatusOr<const Batch*> Engine::State::NextBatch(BatchReader& reader) const {
   const BatchOptions& options = reader.options();
+  if (options.accumulation != plan.accumulation) {
+    return Differs("accumulation", options.accumulation, plan.accumulation);
+  }
+  if (options.size != set_up.mesh.replicas) {
+    return Differs("number of ranks", options.size, set_up.mesh.replicas);
+  }
+  if (options.rank != replica()) return Differs("rank", options.rank, replica());
+  MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader.Next());
+  if (batch->step != step) return Differs("step", batch->step, step);
+  return batch;
+}
+
+absl::StatusOr<StepResult> Engine::Step(BatchReader& reader, BatchLoss loss) {
   return Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
-    const State& state = *state_;
-    if (options.accumulation != state.plan.accumulation) {
-      return Differs("accumulation", options.accumulation, state.plan.accumulation);
-    }
-    if (options.size != state.world.size()) {
-      return Differs("number of ranks", options.size, state.world.size());
-    }
-    if (options.rank != state.world.rank()) {
-      return Differs("rank", options.rank, state.world.rank());
-    }
-    MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader.Next());
-    if (batch->step != state.step) return Differs("step", batch->step, state.step);
+    MUSTER_ASSIGN_OR_RETURN(const Batch* batch, state_->NextBatch(reader));
     return loss(tape, *batch);
   });
 }
 
+absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
+  State& state = *state_;
+  if (state.set_up.model == nullptr) {
+    return absl::FailedPreconditionError(
+        "this engine was given no model in units: give Step what computes the loss of a batch");
+  }
+  state.batches.resize(state.plan.accumulation);
+  return StepStage(
+      [&](Tape& tape, int64_t index, const Activation& received) -> absl::StatusOr<StageOutput> {
+        MUSTER_ASSIGN_OR_RETURN(const Batch* batch, state.NextBatch(reader));
+        const Batch& own = state.batches[index] = *batch;
+        return state.set_up.model(tape, state.set_up.units,
+                                  {.tokens = own.tokens(), .targets = own.targets}, received);
+      });
+}
+
 absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward forward) {
   State& state = *state_;
-  if (state.is_pipeline()) {
-    return absl::UnimplementedError("this version evaluates models that are not cut into stages");
-  }
   std::vector<double> sums = {0, 0};
   Tape tape(state.pool, Tape::Mode::kInference);
   for (int64_t i = 0; i < num_batches; ++i) {

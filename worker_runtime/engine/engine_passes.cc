@@ -104,7 +104,7 @@ absl::Status Engine::State::RunBackward(const Action& action) {
 // What the stage behind has found comes first, as it does where one process replays the whole model.
 void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
   if (batch.tied_gradient.empty()) return;
-  const Operations& operations = queue.device().operations(store.dtype());
+  const Operations& operations = queue.device().operations(batch.tied_gradient.dtype());
   int64_t first = 0;
   for (const plan::StageInfo& info : set_up.stages) {
     for (const int p : info.borrowed) {
@@ -140,7 +140,8 @@ Tensor Engine::State::GatherTied(Payload payload) {
       count += parameter.num_elements();
     }
   }
-  const Tensor all = pool.Allocate(store.dtype(), {count});
+  const DType dtype = borrows ? program.types.gradients : program.types.parameters;
+  const Tensor all = pool.Allocate(dtype, {count});
   int64_t first = 0;
   for (const Tensor& part : parts) {
     queue.device().operations(part.dtype()).copy(queue, part, all.Slice(first, part.shape()));
@@ -151,11 +152,13 @@ Tensor Engine::State::GatherTied(Payload payload) {
 
 Tensor Engine::State::TransferTensor(const Action& action) {
   const bool sends = action.kind == ActionKind::kSend;
-  const int64_t count = action.bytes / static_cast<int64_t>(SizeOf(store.dtype()));
   if (!sends) {
     const bool is_boundary =
         action.payload == Payload::kActivation || action.payload == Payload::kGradient;
-    return pool.Allocate(store.dtype(), is_boundary ? set_up.boundary : Shape{count});
+    if (is_boundary) return pool.Allocate(store.dtype(), set_up.boundary);
+    const plan::StateTypes& types = program.types;
+    const DType dtype = action.payload == Payload::kTied ? types.gradients : types.parameters;
+    return pool.Allocate(dtype, {action.bytes / static_cast<int64_t>(SizeOf(dtype))});
   }
   switch (action.payload) {
     case Payload::kActivation:

@@ -28,6 +28,8 @@ namespace muster {
 
 // Everything that a rank's program is made from.
 struct EngineSetUp {
+  UnitModel model;  // null where the program calls its stages itself
+  UnitRange units;  // of this rank's stage
   std::vector<plan::ParameterInfo> parameters;
   std::vector<plan::ParameterUpdate> updates;  // of each
   plan::BlockLayout layout;
@@ -35,6 +37,14 @@ struct EngineSetUp {
   plan::Mesh mesh;
   bool learns_order = false;  // of gradients, from the first step
   Shape boundary;             // of what one stage hands to the next, per micro-batch
+
+  plan::ProgramInput InputOf(const Plan& plan, DType dtype) const {
+    return {.plan = plan,
+            .parameters = parameters,
+            .types = plan::TypesOf(plan, dtype),
+            .mesh = mesh,
+            .stages = stages};
+  }
 };
 
 // One micro-batch between its forward and its backward pass.
@@ -90,9 +100,12 @@ struct Engine::State {
   // An operation is about to use `parameter`: waits until its unit is there.
   void Enter(const Parameter& parameter);
   void EnterInStep(int unit);
-  // Between steps nothing is gathered ahead: the unit is, alone.
-  void EnterAlone(int bucket);
-  absl::Status GatherAlone(int bucket);
+  // Between steps nothing is gathered ahead: the unit is, alone, from the ranks that hold it.
+  void EnterAlone(int unit);
+  absl::Status GatherAlone(int unit);
+  void ReleaseAlone();
+  bool is_gathered(int unit) const;
+  int StageOf(int unit) const;
   // Forgets what was gathered between steps; returns what failed.
   absl::Status LeaveAlone();
 
@@ -104,7 +117,12 @@ struct Engine::State {
   absl::Status NormError(absl::string_view hint);
   void Update(const plan::Action& action);
 
+  // engine_data.cc
+  absl::StatusOr<const Batch*> NextBatch(BatchReader& reader) const;
+
   // engine_checkpoint.cc
+  // Of the first rank of each stage.
+  std::vector<plan::Program> StagePrograms() const;
   engine::CheckpointArrays ArraysOfCheckpoint();
   absl::StatusOr<int64_t> TellNext(int64_t array);
   absl::StatusOr<std::string> WriteCheckpoint(const std::string& directory,
@@ -115,6 +133,7 @@ struct Engine::State {
 
   bool is_pipeline() const { return set_up.mesh.stages > 1; }
   int stage_number() const { return world.rank() / set_up.mesh.replicas; }
+  int replica() const { return world.rank() % set_up.mesh.replicas; }
 
   // Constant after construction.
   Communicator& world;    // outlives the engine: the caller's
@@ -143,12 +162,13 @@ struct Engine::State {
   std::vector<Travel> arrived;  // of this step
   int to_compute = plan::kNone;
   absl::Status use_error;   // of a use within a pass, which cannot return it
-  int alone = plan::kNone;  // the bucket that was gathered between steps
+  int alone = plan::kNone;  // the unit that was gathered between steps
   absl::Status alone_error;
   bool in_step = false;
   std::vector<int> observed_gradients;                         // of the first step
   std::vector<std::unique_ptr<MicroBatchInFlight>> in_flight;  // by micro-batch
   std::vector<std::unique_ptr<Tape>> free_tapes;
+  std::vector<Batch> batches;  // by micro-batch, of a model in units: its tape reads the ids
   StepResult result;
   double gradient_scale = 0;
   bool own_loss_finite = true;

@@ -5,18 +5,20 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
+#include "worker_runtime/engine/tensor_buffer.h"
 
 namespace muster {
 
 using engine::ExecutorCore;
 
 void Engine::State::Enter(const Parameter& parameter) {
-  const int bucket = program.bucket_of_unit[parameter.unit()];
-  if (bucket == plan::kNone) return;  // of another stage, and lent
+  const int unit = parameter.unit();
   if (in_step) {
-    EnterInStep(parameter.unit());
-  } else if (program.gathered[bucket]) {
-    EnterAlone(bucket);
+    // Of another stage: lent.
+    const bool is_own = program.bucket_of_unit[unit] != plan::kNone;
+    if (is_own && plan::UsesMatter(program)) EnterInStep(unit);
+  } else if (!parameter.frozen() && (is_pipeline() || is_gathered(unit))) {
+    EnterAlone(unit);
   }
 }
 
@@ -52,28 +54,63 @@ void Engine::State::EnterInStep(int unit) {
   if (use.place != plan::kNone) held.BindUnreduced(bucket, use.place);
 }
 
-void Engine::State::EnterAlone(int bucket) {
-  if (alone == bucket) return;
-  if (alone != plan::kNone) held.UnbindGathered(alone);
-  alone = bucket;
-  if (alone_error.ok()) alone_error = GatherAlone(bucket);
-  held.BindGathered(bucket, 0);
+bool Engine::State::is_gathered(int unit) const {
+  const int bucket = program.bucket_of_unit[unit];
+  return bucket != plan::kNone && program.gathered[bucket];
 }
 
-absl::Status Engine::State::GatherAlone(int bucket) {
-  const plan::BlockRange blocks = program.buckets[bucket].blocks;
-  const plan::Action gather = {.kind = plan::ActionKind::kUnshard,
-                               .bucket = bucket,
-                               .blocks = blocks,
-                               .place = 0,
-                               .collective = plan::Collective::kAllGather,
-                               .group = program.shards.group};
-  return reduction->Start(gather).Wait();
+int Engine::State::StageOf(int unit) const {
+  int stage = 0;
+  while (set_up.stages[stage].blocks.end <= set_up.layout.units[unit].begin) ++stage;
+  return stage;
+}
+
+void Engine::State::EnterAlone(int unit) {
+  if (alone == unit) return;
+  ReleaseAlone();
+  alone = unit;
+  absl::Status gathered = GatherAlone(unit);
+  if (alone_error.ok()) alone_error = std::move(gathered);
+}
+
+// Whatever fails, the unit has memory, so that a model may run to its end.
+absl::Status Engine::State::GatherAlone(int unit) {
+  const int bucket = program.bucket_of_unit[unit];
+  const int stage = StageOf(unit);
+  const plan::BlockRange blocks = set_up.layout.units[unit];
+  absl::Status status = alone_error;
+  Tensor values;
+  if (stage != stage_number()) {
+    values = held.BindVisitor(unit);
+  } else if (program.gathered[bucket]) {
+    const plan::Action gather = {.kind = plan::ActionKind::kUnshard,
+                                 .bucket = bucket,
+                                 .blocks = blocks,
+                                 .place = 0,
+                                 .collective = plan::Collective::kAllGather,
+                                 .group = program.shards.group};
+    if (status.ok()) status = reduction->Start(gather).Wait();
+    held.BindGathered(bucket, 0);
+    values = held.GatherPlace(0, blocks.num_blocks());
+  } else {
+    values = held.Values(blocks);
+  }
+  if (!status.ok() || !is_pipeline()) return status;
+  return world.Broadcast(engine::BufferOfTensor(values), stage * set_up.mesh.replicas).Wait();
+}
+
+void Engine::State::ReleaseAlone() {
+  if (alone == plan::kNone) return;
+  if (is_gathered(alone)) {
+    held.UnbindGathered(program.bucket_of_unit[alone]);
+  } else {
+    held.ReleaseVisitor();
+  }
+  alone = plan::kNone;
 }
 
 absl::Status Engine::State::LeaveAlone() {
-  if (alone != plan::kNone) held.UnbindGathered(alone);
-  alone = plan::kNone;
+  ReleaseAlone();
   return std::exchange(alone_error, absl::OkStatus());
 }
 

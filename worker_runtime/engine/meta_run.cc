@@ -40,6 +40,19 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
                         });
 }
 
+absl::Status RunOnMeta(
+    ParameterStore& store, const Plan& plan, const Shape& received,
+    absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run) {
+  const MetaBinding binding(store);
+  TensorPool pool(Device::Meta());
+  Tape tape(pool);
+  tape.set_recompute(plan.recompute);
+  Activation input;
+  if (received.rank() > 0) input = tape.Watch(pool.Allocate(store.dtype(), received));
+  MUSTER_RETURN_IF_ERROR(run(tape, input));
+  return tape.status();
+}
+
 absl::StatusOr<plan::UseTrace> RecordStageUse(
     ParameterStore& store, const Plan& plan, const Shape& received,
     absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run) {

@@ -24,7 +24,14 @@ namespace muster::engine {
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss);
 
-// The same of a stage of a pipeline, which receives an activation of shape `received` (empty: the first
+// Runs `run` alone, on a tape of the meta device whose first operation receives an activation of shape
+// `received` (empty: none).
+//
+// Errors: those of `run`.
+absl::Status RunOnMeta(ParameterStore& store, const Plan& plan, const Shape& received,
+                       absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run);
+
+// The same as RecordUse of a stage of a pipeline, which receives an activation of shape `received` (empty: the first
 // stage does not) and makes a loss or what it passes on.
 absl::StatusOr<plan::UseTrace> RecordStageUse(
     ParameterStore& store, const Plan& plan, const Shape& received,

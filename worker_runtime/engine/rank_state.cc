@@ -38,7 +38,8 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
     const auto own = [&](DType dtype) {
       return Allocate(dtype, parameter.num_elements()).Reshaped(parameter.shape());
     };
-    parameter.BindValue(own(parameter.dtype()));
+    borrowed_.push_back({parameter, own(parameter.dtype())});
+    parameter.BindValue(borrowed_.back().value);
     parameter.BindGradient(own(types.gradients));
   }
   BindFrozen();
@@ -168,6 +169,32 @@ void RankState::UnbindGathered(int bucket) {
   ForEachParameterOf(bucket, [](Parameter& parameter) { parameter.UnbindValue(); });
 }
 
+Tensor RankState::BindVisitor(int unit) {
+  const BlockRange blocks = layout_.units[unit];
+  const Tensor values = Allocate(program_.types.parameters, blocks.num_elements());
+  for (const auto& parameter : store_.parameters()) {
+    if (parameter->unit() != unit || parameter->frozen()) continue;
+    parameter->BindValue(Of(*parameter, values, blocks.first_element()));
+  }
+  visitor_ = unit;
+  return values;
+}
+
+void RankState::ReleaseVisitor() {
+  for (const auto& parameter : store_.parameters()) {
+    if (parameter->unit() == visitor_ && !parameter->frozen()) parameter->UnbindValue();
+  }
+  for (const Borrowed& borrowed : borrowed_) {
+    if (borrowed.parameter.unit() == visitor_) borrowed.parameter.BindValue(borrowed.value);
+  }
+  visitor_ = -1;
+}
+
+bool RankState::Borrows(const Parameter& parameter) const {
+  return std::any_of(borrowed_.begin(), borrowed_.end(),
+                     [&](const Borrowed& borrowed) { return &borrowed.parameter == &parameter; });
+}
+
 void RankState::BindAnything(int bucket, bool values, bool gradients) {
   const plan::StateTypes& types = program_.types;
   ForEachParameterOf(bucket, [&](Parameter& parameter) {
@@ -232,6 +259,10 @@ plan::ArenaBytes RankState::held() const {
   if (!gradients_.empty()) {
     At(held, Arena::kGradients) = gradients_[0].num_bytes();
     At(held, Arena::kPartialSums) = (program_.num_slots - 1) * gradients_[0].num_bytes();
+  }
+  for (const Borrowed& borrowed : borrowed_) {
+    At(held, Arena::kParameters) += bytes(borrowed.value);
+    At(held, Arena::kGradients) += bytes(borrowed.parameter.gradient());
   }
   At(held, Arena::kUnreduced) = bytes(unreduced_arena_);
   At(held, Arena::kOptimizer) =

@@ -43,6 +43,10 @@ class RankState {
   // The parameters of a bucket that is gathered. BindGathered: all of it lies at `place` now.
   void BindGathered(int bucket, int64_t place);
   void UnbindGathered(int bucket);
+  // Between steps, of a pipeline: memory for a unit of another stage, to which its parameters are bound
+  // until it is released. [blocks of the unit]
+  Tensor BindVisitor(int unit);
+  void ReleaseVisitor();
   // After a failure: memory of some content, so that a pass may run to its end.
   void BindAnything(int bucket, bool values, bool gradients);
 
@@ -90,6 +94,8 @@ class RankState {
   // The blocks that a parameter has elements in.
   plan::BlockRange BlocksOf(const Parameter& parameter) const;
 
+  // A parameter of another stage, of which this one has a copy.
+  bool Borrows(const Parameter& parameter) const;
   // A parameter of this rank's stage.
   bool Holds(const Parameter& parameter) const;
   // ... that is not gathered.
@@ -138,6 +144,12 @@ class RankState {
   BlockBuffer second_moments_;
   Tensor frozen_;  // values of frozen parameters, which every rank holds
   const Tensor squares_;
+  struct Borrowed {
+    Parameter& parameter;  // of another stage
+    Tensor value;
+  };
+  std::vector<Borrowed> borrowed_;
+  int visitor_ = -1;              // a unit
   std::vector<Tensor> anything_;  // of BindAnything
 };
 

@@ -18,14 +18,25 @@ void Copy(const Tensor& from, const Tensor& to) {
 
 }  // namespace
 
+int StateExchange::StageOf(const Parameter& parameter) const {
+  const int64_t block = state_.layout().offsets[parameter.index()] / plan::kBlockElements;
+  int stage = 0;
+  while (stages_[stage].blocks.end <= block) ++stage;
+  return stage;
+}
+
+// Nothing of a parameter of another stage.
 std::vector<StateExchange::Owned> StateExchange::OwnedBy(int rank,
                                                          const Parameter& parameter) const {
+  std::vector<Owned> all;
+  if (rank / replicas_ != StageOf(parameter)) return all;
   const int64_t begin = state_.layout().offsets[parameter.index()];
   const int64_t end = begin + parameter.num_elements();
-  const int size = program_.shards.size;
-  std::vector<Owned> all;
-  for (size_t b = 0; b < program_.buckets.size(); ++b) {
-    const plan::BlockRange shard = plan::ShardOf(program_.buckets[b].blocks, rank % size, size);
+  const plan::Program& program = stages_[StageOf(parameter)];
+  const int size = program.shards.size;
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    const plan::BlockRange shard =
+        plan::ShardOf(program.buckets[b].blocks, rank % replicas_ % size, size);
     const int64_t first = std::max(begin, shard.first_element());
     const int64_t last = std::min(end, shard.first_element() + shard.num_elements());
     if (first >= last) continue;
@@ -44,14 +55,15 @@ Tensor StateExchange::OwnPart(StateKind kind, const Owned& owned) const {
   return all.Slice(owned.first_in_shard, {owned.count});
 }
 
-// The ranks of the first shard group own one whole together.
+// The ranks of a stage's first shard group own one whole together.
 absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
                                     const Tensor& whole) const {
   if (parameter.frozen()) {
     Copy(parameter.value(), whole);
     return absl::OkStatus();
   }
-  for (int rank = 0; rank < program_.shards.size; ++rank) {
+  const int first = StageOf(parameter) * replicas_;
+  for (int rank = first; rank < first + stages_[0].shards.size; ++rank) {
     if (world_.rank() != 0 && world_.rank() != rank) continue;
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
@@ -69,21 +81,17 @@ absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
 
 absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
                                    const Tensor& whole) const {
-  const bool all_hold_it = program_.shards.size == 1 || parameter.frozen() ||
-                           (kind == StateKind::kValue && state_.HoldsWhole(parameter));
-  if (all_hold_it) {
+  if (parameter.frozen()) {
     MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), 0).Wait());
-    if (parameter.frozen()) {
-      Copy(whole, parameter.value());
-      return absl::OkStatus();
-    }
-    for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
-      Copy(whole.Slice(owned.first_in_parameter, {owned.count}), OwnPart(kind, owned));
-    }
-    if (kind == StateKind::kValue) TakeValues(parameter, whole);
+    Copy(whole, parameter.value());
     return absl::OkStatus();
   }
-  for (int rank = 0; rank < world_.size(); ++rank) {
+  const plan::Program& program = stages_[StageOf(parameter)];
+  const bool is_whole =
+      kind == StateKind::kValue && !program.gathered[program.bucket_of_unit[parameter.unit()]];
+  if (is_whole || program.shards.size == 1) return SpreadToAll(kind, parameter, whole);
+  const int first = StageOf(parameter) * replicas_;
+  for (int rank = first; rank < first + replicas_; ++rank) {
     if (world_.rank() != 0 && world_.rank() != rank) continue;
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
@@ -99,9 +107,15 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
   return absl::OkStatus();
 }
 
-// Also what others update.
-void StateExchange::TakeValues(const Parameter& parameter, const Tensor& whole) const {
-  if (state_.HoldsWhole(parameter)) Copy(whole, parameter.value());
+absl::Status StateExchange::SpreadToAll(StateKind kind, const Parameter& parameter,
+                                        const Tensor& whole) const {
+  MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), 0).Wait());
+  for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
+    Copy(whole.Slice(owned.first_in_parameter, {owned.count}), OwnPart(kind, owned));
+  }
+  const bool has_values = state_.HoldsWhole(parameter) || state_.Borrows(parameter);
+  if (kind == StateKind::kValue && has_values) Copy(whole, parameter.value());
+  return absl::OkStatus();
 }
 
 }  // namespace muster::engine

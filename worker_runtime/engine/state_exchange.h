@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "muster/communicator.h"
 #include "muster/parameter.h"
 #include "muster/tensor.h"
@@ -20,13 +21,12 @@ enum class StateKind : uint8_t { kValue, kFirstMoment, kSecondMoment };
 // Threads: thread-compatible; every rank calls the same functions, for the same arrays.
 class StateExchange {
  public:
-  // All outlive this. Not of pipelines.
-  StateExchange(Communicator& world, RankState& state, const plan::Program& program)
-      : world_(world), state_(state), program_(program) {}
-
-  DType TypeOf(StateKind kind) const {
-    return kind == StateKind::kValue ? program_.types.master : program_.types.moments;
-  }
+  // All outlive this. `stages`: the program of the first rank of each stage.
+  StateExchange(Communicator& world, RankState& state, absl::Span<const plan::Program> stages)
+      : world_(world),
+        state_(state),
+        stages_(stages),
+        replicas_(world.size() / static_cast<int>(stages.size())) {}
 
   // A parameter's array from the ranks that own it to rank 0's `whole`, and from there to all that
   // hold some of it. Errors: the communicator's.
@@ -43,14 +43,17 @@ class StateExchange {
     int64_t first_in_shard = 0;
     int64_t count = 0;
   };
+  int StageOf(const Parameter& parameter) const;
   std::vector<Owned> OwnedBy(int rank, const Parameter& parameter) const;
+  // To all of them, of which each takes what it holds.
+  absl::Status SpreadToAll(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
   // This rank's memory of one.
   Tensor OwnPart(StateKind kind, const Owned& owned) const;
-  void TakeValues(const Parameter& parameter, const Tensor& whole) const;
 
   Communicator& world_;
   RankState& state_;
-  const plan::Program& program_;
+  const absl::Span<const plan::Program> stages_;
+  const int replicas_;
 };
 
 }  // namespace muster::engine

@@ -1,6 +1,7 @@
 // The layers of a GPT, whole and in the pieces that it may be cut into.
 #include "muster/gpt.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -73,18 +74,36 @@ absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const GptConfig& config, Parame
 }
 
 Activation Gpt::Forward(Tape& tape, const TokenBatch& batch) const {
-  Activation x = embedding_.Forward(tape, batch);
+  const int layers = static_cast<int>(blocks_.size());
+  return Head(tape, ForwardBlocks(tape, embedding_.Forward(tape, batch), {0, layers}));
+}
+
+Activation Gpt::ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const {
   const bool full = tape.recompute().kind == Recompute::Kind::kFull;
-  const size_t each = full ? static_cast<size_t>(tape.recompute().layers) : blocks_.size();
-  for (size_t first = 0; first < blocks_.size(); first += each) {
-    const auto layers = absl::MakeConstSpan(blocks_).subspan(first, each);
+  const int each = full ? static_cast<int>(tape.recompute().layers) : blocks.end - blocks.first;
+  for (int first = blocks.first; first < blocks.end; first += each) {
+    const auto layers =
+        absl::MakeConstSpan(blocks_).subspan(first, std::min(each, blocks.end - first));
     const auto region = [layers](Tape& on, Activation y) {
       for (const auto& block : layers) y = block->Forward(on, y);
       return y;
     };
     x = full ? tape.Recomputed(x, region) : region(tape, x);
   }
-  return Head(tape, x);
+  return x;
+}
+
+// Unit 0 is the embedding, then come the blocks, and the head is the last.
+UnitModel Gpt::Units() const {
+  return [this](Tape& tape, UnitRange units, const ModelInput& input,
+                const Activation& received) -> absl::StatusOr<StageOutput> {
+    const int layers = static_cast<int>(blocks_.size());
+    Activation x = units.first == 0 ? embedding_.Forward(tape, input.tokens) : received;
+    x = ForwardBlocks(tape, std::move(x),
+                      {std::max(units.first - 1, 0), std::min(units.end - 1, layers)});
+    if (units.end < layers + 2) return StageOutput{.passed_on = std::move(x)};
+    return StageOutput{.loss = CrossEntropy(tape, Head(tape, x), input.targets)};
+  };
 }
 
 Activation Gpt::Head(Tape& tape, const Activation& x) const {

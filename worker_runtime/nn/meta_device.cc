@@ -10,6 +10,21 @@ void Count(Queue& queue, Args...) {
   queue.Count();
 }
 
+void CountProduct(Queue& queue, Product product, const Tensor&, const Tensor&, const Tensor&) {
+  queue.Count();
+  queue.CountFlops(2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) *
+                   static_cast<double>(product.k));
+}
+
+// Of its two products, as if nothing were masked.
+void CountAttention(Queue& queue, kernels::AttentionShape shape, const Tensor&, const Tensor&,
+                    const Tensor&, const Tensor&) {
+  queue.Count();
+  const auto scores = static_cast<double>(shape.batch * shape.heads * shape.sequence) *
+                      static_cast<double>(shape.sequence);
+  queue.CountFlops(4 * scores * static_cast<double>(shape.head_width));
+}
+
 kernels::CrossEntropySum CountCrossEntropy(Queue& queue, const Tensor& logits, const int32_t*,
                                            const Tensor&, const Tensor&) {
   queue.Count();
@@ -22,7 +37,7 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .fill = &Count,
                                     .add = &Count,
                                     .scale = &Count,
-                                    .multiply = &Count,
+                                    .multiply = &CountProduct,
                                     .bias_fill = &Count,
                                     .bias_gradient = &Count,
                                     .gelu_forward = &Count,
@@ -32,7 +47,7 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .layer_norm_weight = &Count,
                                     .embedding_forward = &Count,
                                     .embedding_gradient = &Count,
-                                    .attention_forward = &Count,
+                                    .attention_forward = &CountAttention,
                                     .attention_backward = &Count,
                                     .squares = &Count,
                                     .adamw = &Count,

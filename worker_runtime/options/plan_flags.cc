@@ -159,6 +159,15 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .read = Into(
            +[](const std::string& text) { return PlanPreset(text); }, out.plan),
        .field = "preset"},
+      {.name = "stages",
+       .value_name = "N",
+       .help =
+           "of a pipeline, one forward, one backward, each of which a share of the ranks trains "
+           "under the plan; 0: one per rank" +
+           Default(out.plan.stages),
+       .read = Into(ParseInt64, out.plan.stages),
+       .other_names = {"pipeline_stages"},
+       .field = "stages"},
       {.name = "mode",
        .value_name = "M",
        .help = "fast, or ordered: the same bits on any number of ranks" +

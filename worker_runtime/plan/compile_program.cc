@@ -398,7 +398,10 @@ class Compiler {
                      .peer = RankAt(stage),
                      .payload = payload,
                      .bytes = bytes};
+    // What is received stays for its pass; what is passed on is the tape's.
+    if (kind == ActionKind::kRecv) action.keeps_bytes = bytes;
     if (kind == ActionKind::kSend) action.sends = bytes;
+    if (kind == ActionKind::kSend && payload != Payload::kActivation) action.keeps_bytes = bytes;
     return action;
   }
 
@@ -420,7 +423,7 @@ class Compiler {
       Action send = Transfer(ActionKind::kSend, Payload::kActivation, stage_ + 1, micro_batch,
                              input_.stages[stage_ + 1].received_bytes);
       send.after = {at};
-      Add(std::move(send));
+      passed_on_.push_back(Add(std::move(send)));
     } else if (micro_batch + 1 == plan_.accumulation) {
       AddLoss(at);
     }
@@ -463,19 +466,32 @@ class Compiler {
             Add(Transfer(ActionKind::kRecv, Payload::kTied, later, micro_batch, bytes)));
       }
     }
+    if (stage_ > 0) backward.frees_bytes += info_.received_bytes;
+    for (const int received : backward.after) {
+      backward.frees_bytes += program_.actions[received].keeps_bytes;
+    }
+    // What was sent has left by now, so that its memory is there again.
+    if (!is_last_stage()) backward.after.push_back(passed_on_[micro_batch]);
+    for (const int sent : handed_back_) {
+      const int64_t bytes = program_.actions[sent].keeps_bytes;
+      backward.after.push_back(sent);
+      backward.works_in_bytes -= bytes;
+      backward.frees_bytes += bytes;
+    }
+    handed_back_.clear();
     last_backward_ = Add(std::move(backward));
     AddUses(pass, last_backward_);
     if (stage_ > 0) {
       Action send = Transfer(ActionKind::kSend, Payload::kGradient, stage_ - 1, micro_batch,
                              info_.received_bytes);
       send.after = {last_backward_};
-      Add(std::move(send));
+      handed_back_.push_back(Add(std::move(send)));
     }
     if (stage_ > 0 && BorrowedElements(stage_) > 0) {
       Action send = Transfer(ActionKind::kSend, Payload::kTied, OwnerOfBorrowed(stage_),
                              micro_batch, BorrowedBytes(stage_, Payload::kTied));
       send.after = {last_backward_};
-      Add(std::move(send));
+      handed_back_.push_back(Add(std::move(send)));
     }
   }
 
@@ -662,6 +678,7 @@ class Compiler {
       if (const int64_t bytes = BorrowedBytes(later, Payload::kValue); bytes > 0) {
         Action send = Transfer(ActionKind::kSend, Payload::kValue, later, kNone, bytes);
         send.after = updates;
+        send.frees_bytes = send.keeps_bytes;
         Add(std::move(send));
       }
     }
@@ -669,6 +686,7 @@ class Compiler {
       Action receive = Transfer(ActionKind::kRecv, Payload::kValue, OwnerOfBorrowed(stage_), kNone,
                                 BorrowedBytes(stage_, Payload::kValue));
       receive.after = {last_backward_};  // which read the old one
+      receive.frees_bytes = receive.keeps_bytes;
       Add(std::move(receive));
     }
   }
@@ -701,6 +719,8 @@ class Compiler {
   int leaving_ = kNone;           // the reduction whose memory is not given back yet
   int last_forward_ = kNone;
   int last_backward_ = kNone;
+  std::vector<int> passed_on_;    // SENDs of activations, by micro-batch
+  std::vector<int> handed_back_;  // SENDs of the last backward pass
   int loss_ = kNone;
   int clip_ = kNone;
   std::vector<int> reduced_;
@@ -735,7 +755,10 @@ bool NeedsUses(const Plan& plan, Mesh mesh) {
   return RanksOfShard(plan, mesh) > 1 && plan.gradients.placement == Placement::kShard;
 }
 
-int RankThatNeedsMost(const ProgramInput& input) {
+namespace {
+
+// Of the replicas of a stage.
+int ReplicaThatNeedsMost(const ProgramInput& input) {
   const Plan& plan = input.plan;
   const Mesh mesh = input.mesh;
   if (plan.mode != SumMode::kOrdered) return 0;  // the largest shards
@@ -752,6 +775,26 @@ int RankThatNeedsMost(const ProgramInput& input) {
   }
   const auto bytes = [&](int rank) { return TotalOf(FiguresOf(CompileProgram(input, rank)).peak); };
   return most == 0 || bytes(0) > bytes(most) ? 0 : most;
+}
+
+}  // namespace
+
+int RankThatNeedsMost(const ProgramInput& input, int stage) {
+  return stage * input.mesh.replicas + ReplicaThatNeedsMost(input);
+}
+
+int RankThatNeedsMost(const ProgramInput& input) {
+  int most = 0;
+  int64_t most_bytes = -1;
+  for (int stage = 0; stage < input.mesh.stages; ++stage) {
+    const int rank = RankThatNeedsMost(input, stage);
+    const int64_t bytes =
+        input.mesh.stages == 1 ? 0 : TotalOf(FiguresOf(CompileProgram(input, rank)).peak);
+    if (bytes <= most_bytes) continue;
+    most = rank;
+    most_bytes = bytes;
+  }
+  return most;
 }
 
 StageInfo WholeModel(const BlockLayout& layout, UseTrace trace) {

@@ -56,6 +56,7 @@ bool NeedsUses(const Plan& plan, Mesh mesh);
 // Of all ranks of `mesh`, one whose step takes the most memory and sends the most: in ordered mode
 // ranks differ in how many partial sums they hold.
 int RankThatNeedsMost(const ProgramInput& input);
+int RankThatNeedsMost(const ProgramInput& input, int stage);  // of one stage
 
 // The single stage of a model that is not cut.
 StageInfo WholeModel(const BlockLayout& layout, UseTrace trace);

@@ -76,6 +76,7 @@ absl::Status CheckGathering(const Plan& plan) {
   constexpr int64_t kNoLimit = GatherPlan::kNoLimit;
   const GatherPlan& gathering = plan.gathering;
   const std::tuple<absl::string_view, int64_t, int64_t, int64_t> fields[] = {
+      {"stages", plan.stages, 0, kMostRanks},
       {"shard_ranks", plan.shard_ranks, Plan::kRanksOfNode, kMostRanks},
       {"memory_bytes_max", plan.memory_bytes_max, 0, kNoLimit},
       {"gathering.secondary_ranks", gathering.secondary_ranks, Plan::kRanksOfNode, kMostRanks},
@@ -120,6 +121,13 @@ Plan CompletePlan(Plan plan, int64_t ranks_of_node) {
     if (*ranks == Plan::kRanksOfNode) *ranks = ranks_of_node;
   }
   return plan;
+}
+
+absl::StatusOr<int> NumStages(const Plan& plan, int world_size) {
+  const int64_t stages = plan.stages == 0 ? world_size : plan.stages;
+  if (stages <= world_size && world_size % stages == 0) return static_cast<int>(stages);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "plan: ", world_size, " ranks cannot be divided into ", stages, " stages of a pipeline"));
 }
 
 }  // namespace muster

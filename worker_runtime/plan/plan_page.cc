@@ -75,13 +75,14 @@ void AppendPlan(const PlanPageInput& input, std::string& page) {
 absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
   const PlanOptions& options = input.options;
   const double tokens =
-      static_cast<double>(input.world_size) * static_cast<double>(options.plan.accumulation) *
+      static_cast<double>(input.replicas()) * static_cast<double>(options.plan.accumulation) *
       static_cast<double>(options.batch_size) * static_cast<double>(options.model.context);
   if (tokens > kMostTokens) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a step would have ", tokens, " tokens (", input.world_size, " ranks, ",
-        options.plan.accumulation, " micro-batches each, ", options.batch_size, " sequences each, ",
-        options.model.context, " tokens each); at most ", kMostTokens, " can be planned"));
+        "a step would have ", tokens, " tokens (", input.replicas(),
+        input.stages.size() > 1 ? " replicas, " : " ranks, ", options.plan.accumulation,
+        " micro-batches each, ", options.batch_size, " sequences each, ", options.model.context,
+        " tokens each); at most ", kMostTokens, " can be planned"));
   }
   Heading(page, "step:");
   Line(page, "micro-batches per rank", Grouped(options.plan.accumulation));
@@ -93,8 +94,9 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
   return absl::OkStatus();
 }
 
-void AppendMemory(const StepFigures& figures, std::string& page) {
-  Heading(page, "memory per rank:");
+// Of a pipeline, the rank that needs most.
+void AppendMemory(const StepFigures& figures, bool is_pipeline, std::string& page) {
+  Heading(page, is_pipeline ? "memory of the rank that needs most:" : "memory per rank:");
   for (int i = 0; i < kNumArenas; ++i) {
     const auto arena = static_cast<Arena>(i);
     const int64_t bytes = At(figures.peak, arena);
@@ -129,11 +131,10 @@ void AppendWire(const StepFigures& figures, std::string& page) {
   if (sent(ActionKind::kReplicate) > 0) {
     ByteLine(page, "gradients, to replicas", sent(ActionKind::kReplicate));
   }
-  if (sent(ActionKind::kUnshard) > 0) {
-    ByteLine(page, "parameters", sent(ActionKind::kUnshard));
-    ByteLine(page, "norms of blocks", sent(ActionKind::kSquares));
-  }
-  ByteLine(page, "loss and tokens", sent(ActionKind::kLoss));
+  if (sent(ActionKind::kUnshard) > 0) ByteLine(page, "parameters", sent(ActionKind::kUnshard));
+  if (sent(ActionKind::kSend) > 0) ByteLine(page, "to other stages", sent(ActionKind::kSend));
+  if (sent(ActionKind::kSquares) > 0) ByteLine(page, "norms of blocks", sent(ActionKind::kSquares));
+  ByteLine(page, "loss and tokens", sent(ActionKind::kLoss) + sent(ActionKind::kShareLoss));
   ByteLine(page, "total", figures.sent_total());
 }
 
@@ -156,21 +157,52 @@ void AppendGathering(const Program& program, std::string& page) {
   Line(page, "elements at once, at most", Grouped(program.live_elements));
 }
 
-ProgramInput InputOf(const PlanPageInput& input, const Plan& plan,
-                     absl::Span<const StageInfo> stages) {
-  const DType dtype = input.options.dtype;
+ProgramInput InputOf(const PlanPageInput& input, const Plan& plan) {
   return {.plan = plan,
           .parameters = input.parameters,
-          .types = TypesOf(plan, dtype),
-          .mesh = {.replicas = static_cast<int>(input.world_size)},
-          .stages = stages};
+          .types = TypesOf(plan, input.options.dtype),
+          .mesh = {.stages = static_cast<int>(input.stages.size()),
+                   .replicas = static_cast<int>(input.replicas())},
+          .stages = input.stages};
+}
+
+// "h.2 to h.5"
+std::string UnitsOf(const PlanPageInput& input, const BlockLayout& layout, const StageInfo& stage) {
+  std::vector<std::string> names;
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    if (layout.units[u].Overlaps(stage.blocks)) names.push_back(input.unit_names[u]);
+  }
+  return names.size() == 1 ? names[0] : absl::StrCat(names.front(), " to ", names.back());
+}
+
+void AppendStages(const PlanPageInput& input, std::string& page) {
+  if (input.stages.size() == 1) return;
+  const ProgramInput program_input = InputOf(input, input.options.plan);
+  const BlockLayout layout = PlanBlockLayout(input.parameters);
+  const auto num_stages = static_cast<int64_t>(input.stages.size());
+  Heading(page,
+          absl::StrCat("pipeline of ", num_stages, " stages, one forward, one backward, each of ",
+                       input.replicas(), input.replicas() == 1 ? " rank:" : " ranks:"));
+  for (int s = 0; s < num_stages; ++s) {
+    const StageInfo& stage = input.stages[s];
+    const StepFigures figures =
+        FiguresOf(CompileProgram(program_input, RankThatNeedsMost(program_input, s)));
+    Line(page, absl::StrCat("stage ", s, ", ", UnitsOf(input, layout, stage)),
+         absl::StrCat(Bytes(TotalOf(figures.peak)), " of memory, ", Bytes(figures.sent_total()),
+                      " sent per rank and step"));
+  }
+  ByteLine(page, "handed on per micro-batch", input.stages[1].received_bytes);
+  const int64_t passes = input.options.plan.accumulation + num_stages - 1;
+  Line(page, "time that stages wait",
+       absl::StrFormat("%d of %d passes (%.3g %%), if stages take alike long", num_stages - 1,
+                       passes,
+                       100.0 * static_cast<double>(num_stages - 1) / static_cast<double>(passes)));
 }
 
 // What the choice of when to reduce is between.
-void AppendReduction(const PlanPageInput& input, absl::Span<const StageInfo> stages,
-                     std::string& page) {
+void AppendReduction(const PlanPageInput& input, std::string& page) {
   const Plan& plan = input.options.plan;
-  const ProgramInput own = InputOf(input, plan, stages);
+  const ProgramInput own = InputOf(input, plan);
   if (!NeedsUses(plan, own.mesh) || plan.accumulation == 1 || plan.mode == SumMode::kOrdered) {
     return;
   }
@@ -181,7 +213,7 @@ void AppendReduction(const PlanPageInput& input, absl::Span<const StageInfo> sta
     Plan other = plan;
     other.gradient_reduction = reduction;
     const bool is_each = reduction == GradientReduction::kEachMicroBatch;
-    const StepFigures figures = FiguresOf(CompileProgram(InputOf(input, other, stages), 0));
+    const StepFigures figures = FiguresOf(CompileProgram(InputOf(input, other), 0));
     Line(page, is_each ? "with each micro-batch" : "once, held whole before",
          absl::StrCat(Bytes(TotalOf(figures.peak)), " of memory, ", Bytes(figures.sent_total()),
                       " sent", is_each == each_chosen ? "  <- chosen" : ""));
@@ -196,14 +228,13 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendModel(options, page);
   AppendPlan(input, page);
   MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
-  const std::vector<StageInfo> stages = {
-      WholeModel(PlanBlockLayout(input.parameters), input.trace)};
-  const ProgramInput program_input = InputOf(input, options.plan, stages);
+  AppendStages(input, page);
+  const ProgramInput program_input = InputOf(input, options.plan);
   const Program program = CompileProgram(program_input, RankThatNeedsMost(program_input));
   const StepFigures figures = FiguresOf(program);
-  AppendMemory(figures, page);
+  AppendMemory(figures, input.stages.size() > 1, page);
   AppendGathering(program, page);
-  AppendReduction(input, stages, page);
+  AppendReduction(input, page);
   AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);
   AppendWire(figures, page);
   return page;

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/plan_options.h"
-#include "worker_runtime/plan/use_trace.h"
 
 namespace muster::plan {
 
@@ -18,13 +18,16 @@ struct PlanPageInput {
   PlanOptions options;
   int64_t world_size = 1;
   std::string hash;  // of CanonicalText; what the engine compares between ranks
-  // Of the model that options.model describes: its parameters, and what a micro-batch does to them
-  // and to memory (engine/meta_run.h).
+  // Of the model that options.model describes: its units, their parameters, and what a micro-batch does
+  // to them and to memory in each stage (engine/cut_model.h). [stages] divides world_size.
+  std::vector<std::string> unit_names;
   std::vector<ParameterInfo> parameters;
-  UseTrace trace;
+  std::vector<StageInfo> stages;
+
+  int64_t replicas() const { return world_size / static_cast<int64_t>(stages.size()); }
 };
 
-// Lines of text: model, plan, step, memory per rank, buckets, bytes sent.
+// Lines of text: model, plan, step, stages of a pipeline, memory per rank, buckets, bytes sent.
 //
 // Errors: kInvalidArgument: more tokens than can be counted.
 absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input);

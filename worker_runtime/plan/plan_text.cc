@@ -112,6 +112,7 @@ PlanText Describe(const Plan& plan) {
   DescribeState("parameters", plan.parameters, text);
   DescribeState("gradients", plan.gradients, text);
   DescribeState("optimizer", plan.optimizer, text);
+  text.emplace_back("stages", plan.stages == 0 ? "one per rank" : absl::StrCat(plan.stages));
   text.emplace_back("shard_ranks", absl::StrCat(plan.shard_ranks));
   DescribeGathering(plan.gathering, text);
   text.emplace_back("gradient_reduction", ToString(plan.gradient_reduction));

@@ -23,7 +23,9 @@ struct PresetName {
 // What the peers call the same placements. Source: DeepSpeed's zero_optimization.stage,
 // zero_hpz_partition_size and mics_shard_size; torch.distributed.fsdp.ShardingStrategy and
 // fully_shard; MiCS (arXiv:2205.00119).
-constexpr std::array<PresetName, 24> kNames = {{
+constexpr std::array<PresetName, 26> kNames = {{
+    {"1f1b", "1f1b"},
+    {"pipeline", "1f1b"},
     {"ddp", "ddp"},
     {"no_shard", "ddp"},
     {"zero-0", "ddp"},
@@ -76,7 +78,8 @@ GatherPlan AsDeepSpeed() {
 Plan PlanOf(const std::string& preset) {
   Plan plan;
   plan.preset = preset;
-  if (preset == "ddp") return plan;
+  if (preset == "1f1b") plan.stages = 0;
+  if (preset == "ddp" || preset == "1f1b") return plan;
   Shard(plan.optimizer);
   if (preset == "zero-1") return plan;
   Shard(plan.gradients);
@@ -96,7 +99,7 @@ Plan PlanOf(const std::string& preset) {
 std::vector<std::string> PlanPresetNames() {
   return {"ddp",        "zero-1",        "zero-2",       "zero-3",
           "full-shard", "shard-grad-op", "hybrid-shard", "hybrid-shard-zero2",
-          "mics",       "zero-3-hpz"};
+          "mics",       "zero-3-hpz",    "1f1b"};
 }
 
 absl::StatusOr<Plan> PlanPreset(absl::string_view name) {

@@ -58,16 +58,10 @@ Trainer::Trainer(Runtime& runtime, TrainOptions options)
   options_.plan.plan = CompletePlan(options_.plan.plan, runtime.local_size());
 }
 
-bool Trainer::gathers_parameters() const {
-  return options_.plan.plan.parameters.placement == Placement::kShard && runtime_.size() > 1;
-}
-
-// Of a micro-batch: its number of tokens, none of which is read.
-absl::StatusOr<Loss> Trainer::Sample(const Gpt& model, Tape& tape) const {
-  const int64_t batch = options_.plan.batch_size;
-  const absl::Span<const int32_t> tokens(nullptr, batch * config_.context);
-  return model.ComputeLoss(tape, {.tokens = tokens, .batch = batch, .sequence = config_.context},
-                           tokens);
+// The sample text is then made by all ranks together.
+bool Trainer::needs_others() const {
+  const Plan& plan = engine_->plan();
+  return (plan.parameters.placement == Placement::kShard || plan.stages > 1) && runtime_.size() > 1;
 }
 
 absl::Status Trainer::SetUp() {
@@ -93,9 +87,11 @@ absl::Status Trainer::CheckAlone() {
         CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
   }
   // What the engine will read, before it is there.
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options_.plan.plan, runtime_.size()));
+  const int replicas = runtime_.size() / stages;
   MUSTER_RETURN_IF_ERROR(
-      BatchReader::Create(*tokens_, {.rank = runtime_.rank(),
-                                     .size = runtime_.size(),
+      BatchReader::Create(*tokens_, {.rank = runtime_.rank() % replicas,
+                                     .size = replicas,
                                      .accumulation = options_.plan.plan.accumulation,
                                      .batch = options_.plan.batch_size,
                                      .sequence = config_.context})
@@ -109,8 +105,7 @@ absl::Status Trainer::CheckStepFits() const {
   MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
   MUSTER_ASSIGN_OR_RETURN(
       const EngineMemory memory,
-      Engine::PlanMemory(store, options_.plan.plan, runtime_.size(),
-                         [&](Tape& tape, int64_t) { return Sample(*model, tape); }));
+      Engine::PlanMemory(store, options_.plan.plan, runtime_.size(), model->Units(), BatchSize()));
   return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
 }
 
@@ -120,17 +115,15 @@ absl::Status Trainer::BuildTogether() {
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
-  MUSTER_ASSIGN_OR_RETURN(engine_,
-                          Engine::Create(*world_, *store_, options_.plan.plan,
-                                         [this](Tape& tape) { return Sample(*model_, tape); }));
+  MUSTER_ASSIGN_OR_RETURN(
+      engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize()));
   engine_->FenceCheckpoints(runtime_.checkpoint_fence());
   return options_.resume.empty() ? absl::OkStatus() : Resume();
 }
 
 // The one step after the meeting that may fail on a rank alone: it takes the others with it.
 absl::Status Trainer::StartReading() {
-  absl::StatusOr<std::unique_ptr<BatchReader>> reader =
-      engine_->Read(*tokens_, {.batch = options_.plan.batch_size, .sequence = config_.context});
+  absl::StatusOr<std::unique_ptr<BatchReader>> reader = engine_->Read(*tokens_, BatchSize());
   if (!reader.ok()) {
     world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", reader.status().message()));
     return reader.status();
@@ -185,7 +178,7 @@ absl::Status Trainer::CheckResumedModel(const std::map<std::string, std::string>
 
 void Trainer::PrintStart() const {
   console_.Print(DescribeStart({.model = config_,
-                                .plan = options_.plan.plan,
+                                .plan = engine_->plan(),
                                 .dtype = options_.plan.dtype,
                                 .size = runtime_.size(),
                                 .batch_size = options_.plan.batch_size,
@@ -247,10 +240,7 @@ absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps() {
 }
 
 absl::StatusOr<StepResult> Trainer::TrainOneStep() {
-  MUSTER_ASSIGN_OR_RETURN(const StepResult result,
-                          engine_->Step(*reader_, [&](Tape& tape, const Batch& batch) {
-                            return model_->ComputeLoss(tape, batch.tokens(), batch.targets);
-                          }));
+  MUSTER_ASSIGN_OR_RETURN(const StepResult result, engine_->Step(*reader_));
   totals_.Add(result);
   if (!result.skipped) history_.Add(result.step, result.loss);
   return result;
@@ -331,8 +321,7 @@ int64_t Trainer::BytesSentPerStep() const {
 
 absl::Status Trainer::PrintSample() {
   if (options_.quiet || options_.sample_tokens == 0) return absl::OkStatus();
-  // Where parameters are sharded, each token is made by all ranks together.
-  if (!console_.speaks() && !gathers_parameters()) return absl::OkStatus();
+  if (!console_.speaks() && !needs_others()) return absl::OkStatus();
   const std::vector<int32_t> prompt = PromptOf(options_, config_.vocabulary);
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<int32_t> tokens,

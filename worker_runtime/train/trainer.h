@@ -44,7 +44,9 @@ class Trainer {
   // Of SetUp.
   absl::Status CheckAlone();
   absl::Status CheckStepFits() const;
-  absl::StatusOr<Loss> Sample(const Gpt& model, Tape& tape) const;
+  Engine::BatchSize BatchSize() const {
+    return {.batch = options_.plan.batch_size, .sequence = config_.context};
+  }
   absl::Status BuildTogether();
   absl::Status CheckOptionsAgree();
   absl::Status Resume();
@@ -53,7 +55,7 @@ class Trainer {
   absl::Status CheckResumedModel(const std::map<std::string, std::string>& metadata) const;
   void PrintStart() const;
 
-  bool gathers_parameters() const;
+  bool needs_others() const;
 
   // Of Run. Why training ends before its last step, if it does; the same on all ranks, at the same
   // step.

@@ -23,15 +23,18 @@ std::string DescribeModel(const StartFacts& facts) {
 }
 
 std::string DescribePlan(const StartFacts& facts) {
+  const int64_t replicas = facts.size / facts.plan.stages;
   const int64_t tokens_per_step =
-      facts.size * facts.plan.accumulation * facts.batch_size * facts.model.context;
-  std::vector<std::string> factors = {Counted(facts.size, "rank")};
+      replicas * facts.plan.accumulation * facts.batch_size * facts.model.context;
+  const bool is_pipeline = facts.plan.stages > 1;
+  std::vector<std::string> factors = {Counted(replicas, is_pipeline ? "replica" : "rank")};
   if (facts.plan.accumulation > 1) {
     factors.push_back(absl::StrCat(facts.plan.accumulation, " micro-batches"));
   }
   factors.push_back(Counted(facts.batch_size, "row"));
   factors.push_back(absl::StrCat(facts.model.context, " tokens"));
   return absl::StrCat(facts.plan.preset, ", ", ToString(facts.plan.mode), " sums, ",
+                      is_pipeline ? absl::StrCat(facts.plan.stages, " stages, ") : "",
                       absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step");
 }
 
@@ -55,13 +58,16 @@ std::string DescribeCommunication(const EndFacts& facts) {
   const StepTimes& times = facts.totals.times();
   const double busy = absl::ToDoubleSeconds(times.communication);
   const double hidden = std::max(0.0, busy - absl::ToDoubleSeconds(times.wait));
-  std::string text =
-      absl::StrCat(ShortDuration(times.communication / facts.totals.num_steps()), " per step, ",
-                   Percent(hidden, busy), " of it hidden behind the backward pass");
-  if (facts.wire_bytes_per_step > 0) {
-    absl::StrAppend(&text, ", ", ShortBytes(facts.wire_bytes_per_step), " sent per step");
+  std::vector<std::string> parts;
+  if (busy > 0) {
+    parts.push_back(
+        absl::StrCat(ShortDuration(times.communication / facts.totals.num_steps()), " per step"));
+    parts.push_back(absl::StrCat(Percent(hidden, busy), " of it hidden behind the backward pass"));
   }
-  return text;
+  if (facts.wire_bytes_per_step > 0) {
+    parts.push_back(absl::StrCat(ShortBytes(facts.wire_bytes_per_step), " sent per step"));
+  }
+  return absl::StrJoin(parts, ", ");
 }
 
 std::string DescribeMemory(const EndFacts& facts) {

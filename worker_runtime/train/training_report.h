@@ -18,7 +18,7 @@ namespace muster::train {
 
 struct StartFacts {
   GptConfig model;
-  Plan plan;
+  Plan plan;  // of an engine: its stages are counted
   DType dtype = DType::kF32;
   int size = 1;  // ranks
   int64_t batch_size = 1;

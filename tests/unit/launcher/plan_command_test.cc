@@ -51,6 +51,17 @@ TEST(PlanCommand, TakesTheSizesOfAKnownModelBesideThoseThatAreGiven) {
                   "3 layers, 12 heads, hidden size 768, context 1024, vocabulary 300, in f32")));
 }
 
+TEST(PlanCommand, CutsTheModelIntoStages) {
+  EXPECT_THAT(
+      PlanCommandText({"--model=gpt2-124m", "--world_size=8", "--plan=zero-1", "--stages=4",
+                       "--accumulation=13"}),
+      IsOkAndHolds(AllOf(HasSubstr("pipeline of 4 stages, one forward, one backward, each of 2"),
+                         ContainsRegex("stage 0, embedding to h.[0-9]+ +[0-9.]+ GiB of memory"),
+                         HasSubstr("3 of 16 passes (18.8 %)"))));
+  ExpectRefused({"--world_size=8", "--stages=3"}, "8 ranks cannot be divided into 3 stages");
+  ExpectRefused({"--world_size=9", "--plan=pipeline"}, "it has 8 units, and there are to be 9");
+}
+
 TEST(PlanCommand, PrintsTheHashThatTellsPlansApart) {
   EXPECT_THAT(PlanCommandText({}), IsOkAndHolds(ContainsRegex("hash +[0-9a-f]{64}\n")));
   EXPECT_EQ(HashOf({"--lr=0.1"}), HashOf({"--lr", "1e-1", "--batch-size=9", "--world_size=3"}));

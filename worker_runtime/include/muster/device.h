@@ -45,10 +45,14 @@ class Queue {
   // For kernels: one more was put here.
   void Count() { ++num_kernels_; }
   int64_t num_kernels() const { return num_kernels_; }
+  // On meta: the floating point operations of the products that were put here.
+  void CountFlops(double flops) { num_flops_ += flops; }
+  double num_flops() const { return num_flops_; }
 
  private:
   const Device& device_;
   int64_t num_kernels_ = 0;
+  double num_flops_ = 0;
 };
 
 }  // namespace muster

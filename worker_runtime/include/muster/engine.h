@@ -1,13 +1,14 @@
 // Trains the parameters of a store on the micro-batches of all ranks.
 //
-//   MUSTER_ASSIGN_OR_RETURN(auto engine, Engine::Create(*world, store, plan));
-//   MUSTER_ASSIGN_OR_RETURN(auto reader, engine->Read(*tokens, {.batch = 8, .sequence = 64}));
+//   const Engine::BatchSize size = {.batch = 8, .sequence = 64};
+//   MUSTER_ASSIGN_OR_RETURN(auto engine, Engine::Create(*world, store, plan, gpt->Units(), size));
+//   MUSTER_ASSIGN_OR_RETURN(auto reader, engine->Read(*tokens, size));
 //   for (int64_t step = 0; step < steps; ++step) {
-//     MUSTER_ASSIGN_OR_RETURN(
-//         StepResult result, engine->Step(*reader, [&](Tape& tape, const Batch& batch) {
-//           return gpt->ComputeLoss(tape, batch.tokens(), batch.targets);
-//         }));
+//     MUSTER_ASSIGN_OR_RETURN(StepResult result, engine->Step(*reader));
 //   }
+//
+// A model that is no row of units computes its loss by itself: Engine::Create with a sample, and Step
+// with what computes the loss of a batch.
 //
 // A step: for each micro-batch forward and backward; in the last backward pass each bucket of
 // gradients is reduced as soon as it is complete; then clipping by the global norm and the update
@@ -35,6 +36,7 @@
 #include "muster/data.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
+#include "muster/pipeline.h"
 #include "muster/plan.h"
 #include "muster/tape.h"
 #include "proto/base/progress_board.h"
@@ -79,24 +81,6 @@ struct EngineMemory {
   }
 };
 
-// How a model is cut into the stages of a pipeline. Rank s * (size / stages) + r of the world is
-// replica r of stage s.
-struct PipelineCut {
-  // [stages]: of each stage, the first of its units (ParameterStore::BeginUnit); 0 comes first.
-  std::vector<int> first_units = {0};
-  // [stages]: parameters of an earlier stage that a stage uses too, as tied embeddings; all of one
-  // stage.
-  std::vector<std::vector<const Parameter*>> borrowed = {{}};
-  Shape boundary;  // of what a stage hands to the next, per micro-batch; of the store's dtype
-  int stages() const { return static_cast<int>(first_units.size()); }
-};
-
-// What a stage computes from what it receives: a loss in the last stage, else what it passes on.
-struct StageOutput {
-  Activation passed_on;
-  Loss loss;
-};
-
 // Threads: thread-compatible; the communicator's threads do the reducing.
 class Engine {
  public:
@@ -115,10 +99,24 @@ class Engine {
   using Sample = std::function<absl::StatusOr<Loss>(Tape& tape)>;
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
                                                         Plan plan, const Sample& sample = nullptr);
-  // Of one stage of a pipeline, which runs one forward, one backward. Every rank declares the whole
-  // model; those parameters get memory that its stage holds. Save and Load are not for pipelines yet.
+
+  struct BatchSize {
+    int64_t batch = 4;       // rows per micro-batch
+    int64_t sequence = 256;  // tokens per row
+  };
+  // Of a model in units, which plan.stages may cut into a pipeline; it is the sample too. `model` is
+  // called until the engine is gone.
   //
-  // Errors: Create's; kInvalidArgument: the cut does not fit the model or the number of ranks.
+  // Errors: Create's; those of `model`; kInvalidArgument: the model or the ranks cannot be divided into
+  //         so many stages.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
+                                                        Plan plan, UnitModel model,
+                                                        const BatchSize& size);
+
+  // Of one stage of a pipeline that the program cuts itself, and whose data it brings (StepStage). Every
+  // rank declares the whole model; those parameters get memory that its stage holds.
+  //
+  // Errors: Create's; kInvalidArgument: the cut does not fit the model, the plan or the number of ranks.
   using StageSample =
       std::function<absl::StatusOr<StageOutput>(Tape& tape, const Activation& received)>;
   static absl::StatusOr<std::unique_ptr<Engine>> CreateStage(Communicator& world,
@@ -140,12 +138,9 @@ class Engine {
   //         the communicator's.
   absl::StatusOr<StepResult> Step(Forward forward);
 
-  struct BatchSize {
-    int64_t batch = 4;       // rows per micro-batch
-    int64_t sequence = 256;  // tokens per row
-  };
-  // This rank's batches of `source`, which outlives the reader. Rank, ranks, micro-batches, seed and
-  // the step to begin with are the engine's, so it is made after Load.
+  // This rank's batches of `source`, which outlives the reader: in a pipeline those of its replica.
+  // Rank, ranks, micro-batches, seed and the step to begin with are the engine's, so it is made after
+  // Load.
   //
   // Errors: BatchReader::Create's, on this rank alone.
   absl::StatusOr<std::unique_ptr<BatchReader>> Read(const TokenSource& source,
@@ -156,6 +151,8 @@ class Engine {
   //         of ranks or of micro-batches, or of another step.
   using BatchLoss = absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape, const Batch& batch)>;
   absl::StatusOr<StepResult> Step(BatchReader& reader, BatchLoss loss);
+  // The same of an engine that was given a model in units.
+  absl::StatusOr<StepResult> Step(BatchReader& reader);
 
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
   // micro-batch `index`. `received` is empty in the first stage.
@@ -164,7 +161,8 @@ class Engine {
   absl::StatusOr<StepResult> StepStage(StageForward forward);
 
   // The loss of `num_batches` micro-batches of this rank, over all ranks, without a backward pass:
-  // parameters and optimizer stay as they are. Not for pipelines yet.
+  // parameters and optimizer stay as they are. Where a pipeline or a shard holds parameters elsewhere,
+  // all ranks call it alike, and units come one by one as they are used.
   //
   // Errors: what `forward` returned, on its own rank, and kAborted with its text on the others;
   //         kFailedPrecondition: no target counted on any rank; the communicator's.
@@ -181,6 +179,10 @@ class Engine {
   // Errors: what `forward` returned; kInvalidArgument, kUnimplemented: Create's.
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
                                                  int world_size, Forward forward);
+  // The same of a model in units.
+  static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
+                                                 int world_size, const UnitModel& model,
+                                                 const BatchSize& size);
 
   // Tells `listener` of each phase as it begins, with the updates made so far, and while rank 0 saves
   // or loads of that again after each array; for a progress board:
@@ -202,11 +204,11 @@ class Engine {
   TensorPool& pool();
 
   // After the model was used between steps, as for generating text, which every rank must do alike
-  // where parameters are sharded: gives up what was gathered. Errors: the communicator's, of the use.
+  // where parameters are sharded or in stages: gives up what was gathered. Errors: the communicator's, of the use.
   absl::Status EndUse();
 
-  // SHA-256 over names and values of the parameters that this rank's stage holds, 64 hex digits. Equal
-  // on all ranks of it, which call it together. Errors: the communicator's.
+  // SHA-256 over names and values of all parameters, 64 hex digits. Equal on all ranks, which call it
+  // together. Errors: the communicator's.
   absl::StatusOr<std::string> ParameterHash() const;
   // Of the plan and the table of parameters; what Create compared.
   const std::string& PlanHash() const;

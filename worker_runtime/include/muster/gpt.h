@@ -22,6 +22,7 @@
 #include "muster/gpt_config.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
+#include "muster/pipeline.h"
 #include "muster/tape.h"
 
 namespace muster {
@@ -67,12 +68,17 @@ class Gpt {
   // `targets` [batch * sequence], -1 to leave a position out.
   Loss ComputeLoss(Tape& tape, const TokenBatch& batch, absl::Span<const int32_t> targets) const;
 
+  // The same piece by piece: for an engine that may cut the model. It uses this model, which outlives it.
+  UnitModel Units() const;
+
   const Embedding& embedding() const { return embedding_; }
   absl::Span<const std::unique_ptr<GptBlock>> blocks() const { return blocks_; }
   Activation Head(Tape& tape, const Activation& x) const;  // final norm and logits
 
  private:
   Gpt(const GptConfig& config, ParameterStore& store);
+  // Blocks [first, end), of which the tape may want some to be computed again.
+  Activation ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const;
 
   const GptConfig config_;
   const Embedding embedding_;

@@ -100,6 +100,9 @@ struct Plan {
   StatePlan parameters;
   StatePlan gradients;
   StatePlan optimizer;
+  // Of a pipeline (muster/pipeline.h), each of size / stages ranks that train it under the rest of this
+  // plan; 0: as many as there are ranks.
+  int64_t stages = 1;
   // What is sharded is sharded over so many ranks, neighbours, and replicated over such groups.
   // 0: over all that train the same parameters.
   int64_t shard_ranks = 0;
@@ -140,6 +143,9 @@ std::vector<std::string> PlanPresetNames();
 
 // Puts `ranks_of_node` where the plan says "the ranks of a node".
 Plan CompletePlan(Plan plan, int64_t ranks_of_node);
+
+// Of so many ranks. Errors: kInvalidArgument: they cannot be divided into plan.stages.
+absl::StatusOr<int> NumStages(const Plan& plan, int world_size);
 
 // Every field as text, in one order, numbers exact: equal lists mean equal plans. What the engine
 // hashes and compares, and what `muster plan` prints first.

@@ -158,7 +158,7 @@ TEST(Pipeline, ShardsEverythingWithinAStageToTheSameBits) {
   };
   for (const int64_t accumulation : {1, 2, 4}) {
     const auto expected = train("ddp", accumulation);
-    for (const std::string& preset : PlanPresetNames()) {
+    for (const std::string& preset : DataParallelPresets()) {
       const auto results = train(preset, accumulation);
       for (int rank = 0; rank < 4; ++rank) {
         ASSERT_THAT(results[rank].status, IsOk()) << preset;

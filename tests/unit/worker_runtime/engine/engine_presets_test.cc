@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 TEST(EveryPreset, GivesTheSameBitsInOrderedModeOnOneToEightRanks) {
   const std::string expected = Train(1, SmallPlan(SumMode::kOrdered, 8), 20).hash;
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     for (const int ranks : {1, 2, 4, 8}) {
       Plan plan = SmallPlan(SumMode::kOrdered, 8 / ranks);
       plan = Under(preset, plan, ranks);
@@ -39,7 +39,7 @@ TEST(EveryPreset, GivesTheSameBitsInOrderedModeOnOneToEightRanks) {
 
 TEST(EveryPreset, StaysWithinOneHundredThousandthOfOneProcess) {
   const Outcome one = Train(1, SmallPlan(SumMode::kFast, 6), 40);
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     Plan plan = SmallPlan(SumMode::kFast, 3);
     plan = Under(preset, plan, 2);
     plan.bucket_bytes_max = 20'000;
@@ -49,7 +49,7 @@ TEST(EveryPreset, StaysWithinOneHundredThousandthOfOneProcess) {
 
 // Settings of buckets, gathering and overlap, drawn at random.
 Plan Drawn(const Rng& rng, int draw, int ranks) {
-  const std::vector<std::string> presets = PlanPresetNames();
+  const std::vector<std::string> presets = DataParallelPresets();
   Plan plan = Under(presets[draw % presets.size()], SmallPlan(SumMode::kOrdered, 4 / ranks), ranks);
   plan.bucket_bytes_max = 256 + rng.Below(60'000, draw, 0);
   plan.first_bucket_bytes = 256 + rng.Below(20'000, draw, 1);
@@ -98,7 +98,7 @@ TEST(EveryPreset, GivesTheSameBitsForTwoHundredSettingsUnderRandomDelays) {
 
 // Known before the run, from the model on the meta device.
 TEST(EveryPreset, ReservesWhatItsProgramSays) {
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     for (const SumMode mode : {SumMode::kFast, SumMode::kOrdered}) {
       Plan plan = SmallPlan(mode, 3);
       plan = Under(preset, plan, 2);
@@ -149,7 +149,7 @@ TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) {
       return engine.ParameterHash().value_or("none");
     });
   };
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     TemporaryDirectory directory;
     train(preset, 4, directory.File("by"), false, 4);
     EXPECT_THAT(train("ddp", 2, directory.File("by"), true, 2), Each(whole)) << preset;
@@ -162,7 +162,7 @@ TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) {
 
 // Of one step that is not the first.
 TEST(EveryPreset, SendsTheBytesThatItsProgramSays) {
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     for (const int64_t accumulation : {1, 3}) {
       const Plan plan = Under(preset, SmallPlan(SumMode::kFast, accumulation), 4);
       const auto sent = OnRanks<int64_t>(4, [&](Communicator& world) {
@@ -198,7 +198,7 @@ TEST(EveryPreset, SendsTheBytesThatItsProgramSays) {
 // Whole units of them, and parts of one.
 TEST(EveryPreset, LeavesFrozenParametersOut) {
   std::string expected;
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     Plan plan = Under(preset, SmallPlan(SumMode::kOrdered, 1), 4);
     plan.groups = {{.parameters = "h.0.*", .frozen = true},
                    {.parameters = "h.1.mlp.*", .frozen = true}};
@@ -209,7 +209,7 @@ TEST(EveryPreset, LeavesFrozenParametersOut) {
 }
 
 TEST(EveryPreset, EvaluatesWithoutTouchingAnything) {
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     OnRanks<int>(2, [&](Communicator& world) {
       const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
       Plan of_two = plan;

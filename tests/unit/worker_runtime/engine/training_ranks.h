@@ -20,6 +20,7 @@
 #include "muster/rng.h"
 #include "proto/base/status_macros.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/data_parallel_presets.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
 
 namespace muster::testing {

@@ -48,6 +48,7 @@ TEST(PlanOptions, AreTheDefaultsIfNothingIsSaid) {
 
 TEST(PlanOptions, EachReachItsField) {
   const absl::StatusOr<PlanOptions> options = Parse({"--plan=no_shard",
+                                                     "--stages=2",
                                                      "--mode=ordered",
                                                      "--num_layers=2",
                                                      "--num_heads=4",
@@ -82,6 +83,7 @@ TEST(PlanOptions, EachReachItsField) {
       .kind = Kind::kCosine, .peak = 0.01, .floor = 0.001, .warmup_steps = 7, .total_steps = 90};
   plan.max_gradient_norm = 0.5;
   plan.seed = 42;
+  plan.stages = 2;
   EXPECT_EQ(Describe(options->plan), Describe(plan));
   EXPECT_EQ(
       options->model,

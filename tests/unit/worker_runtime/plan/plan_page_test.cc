@@ -26,17 +26,27 @@ PlanPageInput TwoRanks() {
 }
 
 // With runs of spaces as one.
-std::string PageOf(PlanPageInput input) {
+std::string PageOf(PlanPageInput input, int stages = 1) {
   ParameterStore store(input.options.dtype);
   EXPECT_THAT(Gpt::Create(input.options.model, store), IsOk());
   input.parameters = engine::InfoOf(store);
-  input.trace = AssumedTrace(static_cast<int>(input.parameters.size()));
+  input.unit_names = store.unit_names();
+  UseTrace trace = AssumedTrace(static_cast<int>(input.parameters.size()));
   for (int unit = 0; unit <= input.parameters.back().unit; ++unit) {
-    input.trace.forward.push_back(unit);
-    input.trace.backward.insert(input.trace.backward.begin(), unit);
+    trace.forward.push_back(unit);
+    trace.backward.insert(trace.backward.begin(), unit);
   }
-  input.trace.kept_bytes = 300;
-  input.trace.peak_bytes = 1000;
+  trace.kept_bytes = 300;
+  trace.peak_bytes = 1000;
+  const BlockLayout layout = PlanBlockLayout(input.parameters);
+  const auto units = static_cast<int>(layout.units.size());
+  for (int s = 0; s < stages; ++s) {
+    StageInfo stage = WholeModel(layout, trace);
+    stage.blocks = {layout.units[units * s / stages].begin,
+                    layout.units[units * (s + 1) / stages - 1].end};
+    stage.received_bytes = 1024;
+    input.stages.push_back(std::move(stage));
+  }
   absl::StatusOr<std::string> page = FormatPlanPage(input);
   EXPECT_THAT(page, IsOk());
   std::string text = std::move(page).value_or("");
@@ -135,9 +145,24 @@ TEST(FormatPlanPage, ShowsHowParametersAreGatheredAndWhenGradientsAreReduced) {
   EXPECT_THAT(PageOf(input), HasSubstr("sent <- chosen\n\nbuckets"));
 }
 
+TEST(FormatPlanPage, ShowsTheStagesOfAPipeline) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan.stages = 2;
+  const std::string page = PageOf(input, 2);
+  EXPECT_THAT(page, HasSubstr("pipeline of 2 stages, one forward, one backward, each of 1 rank:\n "
+                              "stage 0, embedding to h.2 "));
+  EXPECT_THAT(page, HasSubstr("\n stage 1, h.3 to head "));
+  EXPECT_THAT(page, HasSubstr(" sent per rank and step\n"));
+  EXPECT_THAT(page, HasSubstr("\n handed on per micro-batch 1 KiB 1,024 bytes\n"));
+  EXPECT_THAT(page, HasSubstr("\n time that stages wait 1 of 6 passes (16.7 %)"));
+  EXPECT_THAT(page, HasSubstr("\n to other stages 5 KiB 5,120 bytes\n"));
+  EXPECT_THAT(page, HasSubstr("\n tokens 3,840\n"));  // of one replica: 5 * 3 * 256
+}
+
 TEST(FormatPlanPage, RefusesMoreTokensThanItCanCount) {
   PlanPageInput input = TwoRanks();
   input.world_size = 1 << 20;
+  input.stages.resize(1);
   input.options.plan.accumulation = 1 << 20;
   input.options.batch_size = 1 << 20;
   EXPECT_THAT(FormatPlanPage(input),

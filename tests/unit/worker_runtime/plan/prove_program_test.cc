@@ -4,16 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/data_parallel_presets.h"
 #include "tests/unit/worker_runtime/plan/programs.h"
 
 namespace muster::plan {
 namespace {
 
+using ::muster::testing::DataParallelPresets;
 using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
 using ::testing::AllOf;
@@ -76,20 +80,45 @@ std::vector<int64_t> Divisors(int64_t n) {
   return all;
 }
 
-TEST(ProvePrograms, HoldsForEveryPresetThatShardsMoreOnOneToSixtyFourRanks) {
-  for (int ranks = 1; ranks <= 64; ranks += ranks < 9 ? 1 : 5) {
-    for (const std::string& preset : PlanPresetNames()) {
-      for (const bool ordered : {false, true}) {
-        for (const int64_t accumulation : {1, 2}) {
-          JobOptions options = {.accumulation = accumulation, .ordered = ordered, .preset = preset};
-          const std::vector<int64_t> divisors = Divisors(ranks);
-          const Plan plan = *PlanPreset(preset);
-          const int64_t some = divisors.empty() ? ranks : divisors[divisors.size() / 2];
-          if (plan.shard_ranks != 0) options.shard_ranks = some;
-          if (plan.gathering.secondary_ranks != 0) options.secondary_ranks = some;
-          EXPECT_THAT(Prove(Job({.replicas = ranks}, options).Programs()), IsOk())
-              << preset << ", " << ranks << " ranks, groups of " << some << ", ordered " << ordered
-              << ", accumulation " << accumulation;
+class ProvePreset : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ProvePreset, HoldsOnOneToSixtyFourRanks) {
+  const Plan plan = *PlanPreset(GetParam());
+  for (int ranks = 1; ranks <= 64; ++ranks) {
+    for (const bool ordered : {false, true}) {
+      for (const int64_t accumulation : {1, 2}) {
+        JobOptions options = {
+            .accumulation = accumulation, .ordered = ordered, .preset = GetParam()};
+        const std::vector<int64_t> divisors = Divisors(ranks);
+        const int64_t some = divisors.empty() ? ranks : divisors[divisors.size() / 2];
+        if (plan.shard_ranks != 0) options.shard_ranks = some;
+        if (plan.gathering.secondary_ranks != 0) options.secondary_ranks = some;
+        EXPECT_THAT(Prove(Job({.replicas = ranks}, options).Programs()), IsOk())
+            << ranks << " ranks, groups of " << some << ", ordered " << ordered << ", accumulation "
+            << accumulation;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, ProvePreset, ::testing::ValuesIn(DataParallelPresets()),
+                         [](const auto& preset) {
+                           return absl::StrReplaceAll(preset.param, {{"-", "_"}});
+                         });
+
+TEST(ProvePrograms, HoldsForEveryPipelineOnOneToSixtyFourRanks) {
+  for (int ranks = 1; ranks <= 64; ++ranks) {
+    for (int stages = 1; stages <= 6; ++stages) {
+      if (ranks % stages != 0) continue;
+      for (const bool sharded : {false, true}) {
+        for (const int64_t accumulation : {1, 4}) {
+          const Job job({.stages = stages, .replicas = ranks / stages},
+                        {.accumulation = accumulation,
+                         .sharded = sharded,
+                         .ordered = accumulation == 4,
+                         .tied = stages > 1});
+          EXPECT_THAT(Prove(job.Programs()), IsOk())
+              << stages << " stages, " << ranks << " ranks, sharded " << sharded;
         }
       }
     }
@@ -97,7 +126,7 @@ TEST(ProvePrograms, HoldsForEveryPresetThatShardsMoreOnOneToSixtyFourRanks) {
 }
 
 TEST(ProvePrograms, HoldsForPipelinesThatShardWithinTheirStages) {
-  for (const std::string& preset : PlanPresetNames()) {
+  for (const std::string& preset : DataParallelPresets()) {
     for (const int stages : {2, 3}) {
       for (const int replicas : {2, 4}) {
         for (const bool tied : {false, true}) {
@@ -165,7 +194,7 @@ TEST(ProvePrograms, FindsEveryWaitThatWasDropped) {
       if (action.collective == Collective::kTransfer) continue;
       for (size_t wait = 0; wait < action.after.size(); ++wait) {
         const ActionKind kind = whole[rank].actions[action.after[wait]].kind;
-        if (kind == ActionKind::kRecv) continue;
+        if (kind == ActionKind::kRecv || kind == ActionKind::kSend) continue;
         std::vector<Program> programs = whole;
         std::vector<int>& after = programs[rank].actions[i].after;
         after.erase(after.begin() + wait);

@@ -1,0 +1,190 @@
+#include "worker_runtime/engine/cut_model.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/stage_cut.h"
+
+namespace muster::engine {
+namespace {
+
+int NumUnits(const ParameterStore& store) {
+  return std::max(1, static_cast<int>(store.unit_names().size()));
+}
+
+std::string UnitName(const ParameterStore& store, int unit) {
+  return store.unit_names().empty() ? "0" : store.unit_names()[unit];
+}
+
+absl::Status Refuse(std::string why) {
+  return absl::InvalidArgumentError(absl::StrCat("the model cannot be cut into stages: ", why));
+}
+
+// Of each unit, by itself.
+struct UnitUse {
+  double work = 0;  // of its products, forward
+  Shape passed_on;  // none of the last unit
+  std::vector<const Parameter*> of_others;
+};
+
+absl::StatusOr<std::vector<UnitUse>> MeasureUnits(ParameterStore& store, const Plan& plan,
+                                                  const UnitModel& model,
+                                                  const ModelInput& sample) {
+  std::vector<UnitUse> units(NumUnits(store));
+  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+    std::set<int> used;
+    const auto run = [&](Tape& tape, const Activation& received) -> absl::Status {
+      store.OnUse([&](Parameter& parameter) {
+        if (parameter.unit() != u && !parameter.frozen()) used.insert(parameter.index());
+      });
+      MUSTER_ASSIGN_OR_RETURN(StageOutput output, model(tape, {u, u + 1}, sample, received));
+      units[u].work = tape.queue().num_flops();
+      if (output.passed_on.value.empty()) return absl::OkStatus();
+      units[u].passed_on = output.passed_on.value.shape();
+      return absl::OkStatus();
+    };
+    const Shape received = u == 0 ? Shape() : units[u - 1].passed_on;
+    MUSTER_RETURN_IF_ERROR(RunOnMeta(store, plan, received, run));
+    if (u + 1 < static_cast<int>(units.size()) && units[u].passed_on.rank() == 0) {
+      return Refuse(absl::StrCat("unit ", UnitName(store, u), " passes nothing on"));
+    }
+    for (const int p : used) units[u].of_others.push_back(store.parameters()[p].get());
+  }
+  return units;
+}
+
+// Of the borrowed parameters: who lends, and who borrows.
+absl::Status CheckBorrowed(const ParameterStore& store, const PipelineCut& cut) {
+  std::map<int, int> borrower_of;  // by the stage that lends
+  for (int s = 0; s < cut.stages(); ++s) {
+    std::set<int> lenders;
+    for (const Parameter* parameter : cut.borrowed[s]) {
+      const auto next =
+          std::upper_bound(cut.first_units.begin(), cut.first_units.end(), parameter->unit());
+      const int lender = static_cast<int>(next - cut.first_units.begin()) - 1;
+      if (lender > s) {
+        return Refuse(absl::StrCat("unit ", UnitName(store, cut.first_units[s]),
+                                   " or one behind it uses ", parameter->name(),
+                                   ", which a later stage declares"));
+      }
+      lenders.insert(lender);
+      const auto [place, is_new] = borrower_of.emplace(lender, s);
+      if (!is_new && place->second != s) {
+        return Refuse(absl::StrCat(parameter->name(), " is used by two later stages, ",
+                                   place->second, " and ", s, "; this version lends to one"));
+      }
+    }
+    if (lenders.size() > 1) {
+      return Refuse(absl::StrCat("stage ", s, " uses parameters of ", lenders.size(),
+                                 " earlier stages; this version borrows from one"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStages(const ParameterStore& store, const PipelineCut& cut,
+                         absl::Span<const UnitUse> units) {
+  for (int s = 0; s < cut.stages(); ++s) {
+    const UnitRange range = UnitsOf(store, cut, s);
+    const bool learns = std::any_of(
+        store.parameters().begin(), store.parameters().end(), [&](const auto& parameter) {
+          return !parameter->frozen() && range.first <= parameter->unit() &&
+                 parameter->unit() < range.end;
+        });
+    if (!learns) {
+      return Refuse(absl::StrCat("stage ", s, ", from unit ", UnitName(store, range.first),
+                                 " on, would have nothing to train"));
+    }
+    const Shape& passed_on = units[range.end - 1].passed_on;
+    if (s + 1 < cut.stages() && passed_on != cut.boundary) {
+      return Refuse(absl::StrCat("units ", UnitName(store, cut.first_units[1] - 1), " and ",
+                                 UnitName(store, range.end - 1),
+                                 " pass on activations of different shapes, ",
+                                 cut.boundary.ToString(), " and ", passed_on.ToString()));
+    }
+  }
+  return CheckBorrowed(store, cut);
+}
+
+}  // namespace
+
+ModelInput SampleInput(int64_t batch, int64_t sequence) {
+  const absl::Span<const int32_t> ids = SizesOf(batch * sequence);
+  return {.tokens = {.tokens = ids, .batch = batch, .sequence = sequence}, .targets = ids};
+}
+
+UnitRange UnitsOf(const ParameterStore& store, const PipelineCut& cut, int stage) {
+  const bool is_last = stage + 1 == cut.stages();
+  return {cut.first_units[stage], is_last ? NumUnits(store) : cut.first_units[stage + 1]};
+}
+
+absl::StatusOr<PipelineCut> CutModel(ParameterStore& store, const Plan& plan, int stages,
+                                     const UnitModel& model, const ModelInput& sample) {
+  if (stages == 1) return PipelineCut();
+  if (stages > NumUnits(store)) {
+    return Refuse(absl::StrCat("it has ", NumUnits(store), " units, and there are to be ", stages,
+                               " stages"));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<UnitUse> units,
+                          MeasureUnits(store, plan, model, sample));
+  std::vector<double> work;
+  for (const UnitUse& unit : units) work.push_back(unit.work);
+  PipelineCut cut = {.first_units = plan::CutIntoStages(work, stages)};
+  cut.borrowed.resize(stages);
+  cut.boundary = units[cut.first_units[1] - 1].passed_on;
+  for (int s = 0; s < stages; ++s) {
+    const UnitRange range = UnitsOf(store, cut, s);
+    std::set<int> borrowed;
+    for (int u = range.first; u < range.end; ++u) {
+      for (const Parameter* parameter : units[u].of_others) {
+        const bool own = range.first <= parameter->unit() && parameter->unit() < range.end;
+        if (!own) borrowed.insert(parameter->index());
+      }
+    }
+    for (const int p : borrowed) cut.borrowed[s].push_back(store.parameters()[p].get());
+  }
+  MUSTER_RETURN_IF_ERROR(CheckStages(store, cut, units));
+  return cut;
+}
+
+absl::StatusOr<std::vector<plan::UseTrace>> RecordStages(ParameterStore& store, const Plan& plan,
+                                                         const PipelineCut& cut,
+                                                         const UnitModel& model,
+                                                         const ModelInput& sample) {
+  std::vector<plan::UseTrace> traces;
+  for (int s = 0; s < cut.stages(); ++s) {
+    const auto run = [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
+      MUSTER_ASSIGN_OR_RETURN(StageOutput output,
+                              model(tape, UnitsOf(store, cut, s), sample, received));
+      return s + 1 == cut.stages() ? std::move(output.loss.output) : std::move(output.passed_on);
+    };
+    MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
+                            RecordStageUse(store, plan, s == 0 ? Shape() : cut.boundary, run));
+    traces.push_back(std::move(trace));
+  }
+  return traces;
+}
+
+std::vector<plan::StageInfo> StagesOf(const ParameterStore& store, const plan::BlockLayout& layout,
+                                      const PipelineCut& cut,
+                                      absl::Span<const plan::UseTrace> traces) {
+  std::vector<plan::StageInfo> stages;
+  for (int s = 0; s < cut.stages(); ++s) {
+    plan::StageInfo stage = plan::WholeModel(layout, traces[s]);
+    if (s > 0) stage.blocks.begin = layout.units[cut.first_units[s]].begin;
+    if (s + 1 < cut.stages()) stage.blocks.end = layout.units[cut.first_units[s + 1]].begin;
+    for (const Parameter* parameter : cut.borrowed[s]) stage.borrowed.push_back(parameter->index());
+    stage.received_bytes =
+        cut.boundary.num_elements() * static_cast<int64_t>(SizeOf(store.dtype()));
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+}  // namespace muster::engine

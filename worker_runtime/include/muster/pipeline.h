@@ -1,0 +1,64 @@
+// Models in units, and how they are cut into the stages of a pipeline.
+//
+//   MUSTER_ASSIGN_OR_RETURN(auto gpt, Gpt::Create(config, store));
+//   plan.stages = 4;  // one forward, one backward; 1: no pipeline
+//   MUSTER_ASSIGN_OR_RETURN(auto engine,
+//                           Engine::Create(*world, store, plan, gpt->Units(), {.batch = 8}));
+//   MUSTER_ASSIGN_OR_RETURN(StepResult result, engine->Step(*reader));
+//
+// Rank s * (size / stages) + r of the world is replica r of stage s.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "muster/layers.h"
+#include "muster/parameter.h"
+#include "muster/tape.h"
+#include "muster/tensor.h"
+
+namespace muster {
+
+// Units [first, end) of a store (ParameterStore::BeginUnit).
+struct UnitRange {
+  int first = 0;
+  int end = 0;
+  friend bool operator==(const UnitRange&, const UnitRange&) = default;
+};
+
+// What a stage computes from what it receives: a loss in the last stage, else what it passes on.
+struct StageOutput {
+  Activation passed_on;
+  Loss loss;
+};
+
+// A micro-batch. Of a sample only the sizes matter: its ids must not be read.
+struct ModelInput {
+  TokenBatch tokens;
+  absl::Span<const int32_t> targets;  // of each token
+};
+
+// A model whose units run one after the other, so that it may be cut between any two: computes `units`
+// from what those before them passed on, which is empty where `units` begin with the first. What the
+// last unit makes is the loss. A unit may use parameters of one that was declared before it, as a tied
+// head does.
+using UnitModel = std::function<absl::StatusOr<StageOutput>(
+    Tape& tape, UnitRange units, const ModelInput& input, const Activation& received)>;
+
+// Where a model is cut. Engine::Create finds it out from a UnitModel.
+struct PipelineCut {
+  // [stages]: of each stage, the first of its units; 0 comes first.
+  std::vector<int> first_units = {0};
+  // [stages]: parameters of an earlier stage that a stage uses too, as tied embeddings; all of one
+  // stage.
+  std::vector<std::vector<const Parameter*>> borrowed = {{}};
+  Shape boundary;  // of what a stage hands to the next, per micro-batch; of the store's dtype
+  int stages() const { return static_cast<int>(first_units.size()); }
+};
+
+}  // namespace muster
