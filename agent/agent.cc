@@ -395,11 +395,10 @@ void Agent::OnExited(const WorkerExit& exit) {
     return;
   }
   WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
-  const std::optional<int64_t> kills = oom_watch_.Count();
-  const bool killed_by_us = absl::c_linear_search(worker.signals, SIGKILL);
-  if (exit.signal == SIGKILL && !killed_by_us && kills && oom_kills_ && *kills > *oom_kills_) {
-    failure.probably_out_of_memory = true;
-    oom_kills_ = kills;
+  if (exit.signal == SIGKILL && !absl::c_linear_search(worker.signals, SIGKILL)) {
+    const std::optional<int64_t> kills = oom_watch_.Count();
+    failure.probably_out_of_memory = kills && oom_kills_ && *kills > *oom_kills_;
+    if (failure.probably_out_of_memory) oom_kills_ = kills;
   }
   FeedFailure(worker, std::move(failure));
 }

@@ -133,14 +133,14 @@ class Agent {
   // Adds what `worker` has said to `failure`, and what is known of it, and feeds it to the core as
   // the worker's exit: once its files have been read.
   void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
-  std::vector<std::string> StartHangWatch(const Assignment& assignment);
+  void MakeBoards();
   void EndHungWorker(int pid, const std::string& why);
   WorkerEnvContext MakeEnvContext() const;
   void RunHook(std::vector<WorkerStreams> streams);
   // Without streams: says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   void CancelStart();
-  absl::Status PrepareTorchStore(const WorkerEnv& env);
+  absl::Status PrepareTorchStore();
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
 
   // Constant after construction.
@@ -167,6 +167,9 @@ class Agent {
   // While a round lasts: on node 0 the store, on the others its witness.
   std::unique_ptr<TorchStoreServer> torch_store_;
   std::unique_ptr<StoreWitness> store_witness_;
+  // Made while the log files of the round are opened, used when they are.
+  absl::Status store_ready_;
+  std::vector<std::optional<BoardMemory>> boards_;  // by local rank
   WorkerService worker_service_;
   absl::btree_map<uint64_t, RunningWorker> workers_;
   uint64_t next_worker_id_ = 1;

@@ -47,6 +47,9 @@ void Agent::Perform(const StartWorkers& effect) {
                         SpawnWorkers(std::move(streams));
                       }
                     });
+  // Meanwhile, while another thread makes the files:
+  MakeBoards();
+  store_ready_ = PrepareTorchStore();
 }
 
 WorkerEnvContext Agent::MakeEnvContext() const {
@@ -98,20 +101,26 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   if (streams.ok()) {
     for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
   }
-  context.boards = StartHangWatch(assignment_);
-  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
-  absl::Status ready = streams.status();
-  if (ready.ok()) ready = PrepareTorchStore(envs.front());
-  for (size_t i = 0; i < envs.size(); ++i) {
-    if (ready.ok()) {
-      Spawn(envs[i], (*streams)[i], assignment_.round);
-      continue;
-    }
-    const uint64_t id = next_worker_id_++;
-    workers_[id] = {
-        .local_rank = envs[i].local_rank, .rank = envs[i].rank, .round = assignment_.round};
-    OnSpawnFailed(id, ready);
+  for (const std::optional<BoardMemory>& board : boards_) {
+    context.boards.push_back(board ? board->path() : "");
   }
+  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
+  const absl::Status ready = streams.ok() ? store_ready_ : streams.status();
+  if (!ready.ok()) {
+    for (const WorkerEnv& env : envs) {
+      const uint64_t id = next_worker_id_++;
+      workers_[id] = {.local_rank = env.local_rank, .rank = env.rank, .round = assignment_.round};
+      OnSpawnFailed(id, ready);
+    }
+    return;
+  }
+  for (size_t i = 0; i < envs.size(); ++i) Spawn(envs[i], (*streams)[i], assignment_.round);
+  // Not before them: it looks at the node's interfaces, and lets go of the boards of the last round.
+  hang_watch_.StartRound({.round = assignment_.round,
+                          .restart_count = assignment_.restart_count,
+                          .first_rank = assignment_.first_rank.value(),
+                          .world_size = assignment_.world_size,
+                          .boards = std::exchange(boards_, {})});
 }
 
 // The core is stopping workers that have not been started yet.
@@ -126,7 +135,8 @@ void Agent::CancelStart() {
 }
 
 // Before the first worker looks for it.
-absl::Status Agent::PrepareTorchStore(const WorkerEnv& env) {
+absl::Status Agent::PrepareTorchStore() {
+  const WorkerEnv env = MakeWorkerEnvs(assignment_, MakeEnvContext()).front();
   if (assignment_.node_rank != NodeRank(0)) {
     store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);
     return absl::OkStatus();
@@ -146,31 +156,22 @@ absl::Status Agent::PrepareTorchStore(const WorkerEnv& env) {
   return absl::OkStatus();
 }
 
-// Gives each worker a board and watches them; returns their paths by local rank. A worker without a
-// board runs all the same, but marks into memory of its own.
-std::vector<std::string> Agent::StartHangWatch(const Assignment& assignment) {
-  WatchedRound watched{.round = assignment.round,
-                       .restart_count = assignment.restart_count,
-                       .first_rank = assignment.first_rank.value(),
-                       .world_size = assignment.world_size};
-  std::vector<std::string> paths;
-  for (int i = 0; i < assignment.local_world_size; ++i) {
+// A worker without a board runs all the same, but marks into memory of its own.
+void Agent::MakeBoards() {
+  boards_.clear();
+  for (int i = 0; i < assignment_.local_world_size; ++i) {
     absl::StatusOr<BoardMemory> board = BoardMemory::Create();
-    if (!board.ok()) {
-      log::Write(log::Level::kWarning, "no_progress_board", std::string(board.status().message()),
-                 {{"run", options_.spec.run_id},
-                  {"round", ToString(assignment.round)},
-                  {"node", options_.node.name},
-                  {"local_rank", absl::StrCat(i)}});
-      watched.boards.emplace_back();
-      paths.emplace_back();
+    if (board.ok()) {
+      boards_.emplace_back(*std::move(board));
       continue;
     }
-    paths.push_back(board->path());
-    watched.boards.emplace_back(*std::move(board));
+    boards_.emplace_back();
+    log::Write(log::Level::kWarning, "no_progress_board", std::string(board.status().message()),
+               {{"run", options_.spec.run_id},
+                {"round", ToString(assignment_.round)},
+                {"node", options_.node.name},
+                {"local_rank", absl::StrCat(i)}});
   }
-  hang_watch_.StartRound(std::move(watched));
-  return paths;
 }
 
 void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {

@@ -53,9 +53,8 @@ BoardMemory::~BoardMemory() {
 absl::StatusOr<BoardMemory> BoardMemory::Create() {
   UniqueFd fd(memfd_create("muster-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return BoardError("make", errno);
-  if (const int error = posix_fallocate(fd.get(), 0, kBoardBytes); error != 0) {
-    return BoardError("make room for", error);
-  }
+  // Its pages come as they are written: a worker that marks nothing costs no memory.
+  if (ftruncate(fd.get(), kBoardBytes) != 0) return BoardError("make room for", errno);
   const BoardHeader header = NewBoardHeader();
   if (pwrite(fd.get(), &header, sizeof(header), 0) != static_cast<ssize_t>(sizeof(header))) {
     return BoardError("begin", errno);

@@ -18,6 +18,7 @@
 #include "asio/write.hpp"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 namespace {
@@ -42,12 +43,9 @@ std::string Numeric(const asio::ip::address& address) {
 
 // A socket of the address is bound and given up: only that tells whether it is this machine's.
 bool IsOfThisMachine(const asio::ip::address& address) {
-  asio::io_context unused;
-  tcp::socket probe(unused);
-  asio::error_code error;
-  probe.open(address.is_v4() ? tcp::v4() : tcp::v6(), error);
-  if (!error) probe.bind(tcp::endpoint(address, 0), error);
-  return !error;
+  const tcp::endpoint endpoint(address, 0);
+  const UniqueFd probe(::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return probe && ::bind(probe.get(), endpoint.data(), endpoint.size()) == 0;
 }
 
 // Where to listen. Blocks for as long as the name takes to resolve; empty: on every address.
