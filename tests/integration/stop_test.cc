@@ -18,12 +18,16 @@ using ::testing::HasSubstr;
 constexpr char kTakesNote[] = R"(
 import os, signal, sys
 left = int(sys.argv[1])
+noted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def note(number, frame):
     global left
+    # One after the other: the test sends the next as soon as the file is there.
+    signal.pthread_sigmask(signal.SIG_BLOCK, noted)
     open(os.environ['OUT'] + '/signals' + os.environ['RANK'], 'a').write(signal.Signals(number).name + '\n')
     left -= 1
     if left == 0: sys.exit(0)
-for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1): signal.signal(s, note)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, noted)
+for s in noted: signal.signal(s, note)
 open(os.environ['OUT'] + '/ready' + os.environ['RANK'], 'w').close()
 while True: signal.pause()
 )";
