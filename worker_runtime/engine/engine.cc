@@ -28,7 +28,14 @@ constexpr char kNoParameters[] = "the parameter store is empty: create the model
 absl::Status CheckSupported(const Plan& plan, DType parameters) {
   const plan::StateTypes types = plan::TypesOf(plan, parameters);
   const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
-  if (types != plan::StateTypes{parameters, wide, wide, wide}) {
+  const bool may_round = wide == DType::kF32 && SizeOf(types.reduced) < SizeOf(wide);
+  if (types.reduced != wide && !may_round) {
+    return absl::UnimplementedError(absl::StrCat(
+        "plan: reduce_dtype is ", ToString(types.reduced), " over gradients in ", ToString(wide),
+        ": this version reduces f32 in f32, bf16 or f16, and others as "
+        "they are"));
+  }
+  if (types != plan::StateTypes{parameters, wide, wide, wide, types.reduced}) {
     return absl::UnimplementedError(
         absl::StrCat("parameters in ", ToString(types.parameters), ", gradients in ",
                      ToString(types.gradients), " and the optimizer in ", ToString(types.moments),

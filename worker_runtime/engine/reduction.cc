@@ -23,6 +23,11 @@ void Copy(Queue& queue, const Tensor& from, const Tensor& to) {
   queue.device().operations(from.dtype()).copy(queue, from, to);
 }
 
+// Rounded, or widened again, where the types differ.
+void Convert(Queue& queue, const Tensor& from, const Tensor& to) {
+  queue.device().operations(from.dtype()).cast(queue, from, to);
+}
+
 }  // namespace
 
 Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> groups,
@@ -103,7 +108,7 @@ Work Reduction::StartReduce(const Action& action) {
     Tensor root = state_.Gradients(program_.root_slots[i], action.blocks);
     if (IsPadded(action, program_)) {
       const Tensor padded = Padded(i, action);
-      Copy(queue_, root, padded);
+      Convert(queue_, root, padded.Slice(0, {root.num_elements()}));
       root = padded;
     }
     roots.push_back(BufferOfTensor(root));
@@ -123,8 +128,12 @@ Work Reduction::StartReduce(const Action& action) {
 
 Work Reduction::StartStreamedReduce(const Action& action) {
   Communicator& group = GroupOf(action);
-  const Tensor padded =
-      state_.UnreducedPlace(action.place, program_.shards.PaddedOf(action.blocks.num_blocks()));
+  Tensor padded = StreamedPlace(action);
+  if (IsRounded(action, program_)) {
+    const Tensor rounded = Padded(0, action);
+    Convert(queue_, padded, rounded);
+    padded = rounded;
+  }
   const Buffer output = ShareOf(padded, group);
   const ConstBuffer input = BufferOfTensor(padded);
   return program_.ordered ? group.ReduceScatterSubtrees(
@@ -132,10 +141,20 @@ Work Reduction::StartStreamedReduce(const Action& action) {
                           : group.ReduceScatter(input, output);
 }
 
+Tensor Reduction::StreamedPlace(const Action& action) const {
+  return state_.UnreducedPlace(action.place, program_.shards.PaddedOf(action.blocks.num_blocks()));
+}
+
 // The ranks of a shard group together are one leaf here.
 Work Reduction::StartReplicate(const Action& action) {
   Communicator& group = GroupOf(action);
-  const Buffer sum = BufferOfTensor(state_.SummedGradients(action.blocks));
+  const Tensor own = state_.SummedGradients(action.blocks);
+  if (IsRounded(action, program_)) {
+    const Tensor rounded = Padded(0, action);
+    Convert(queue_, own, rounded);
+    return group.AllReduce(BufferOfTensor(rounded));
+  }
+  const Buffer sum = BufferOfTensor(own);
   if (!program_.ordered) return group.AllReduce(sum);
   return group.AllReduceSubtrees(
       {sum}, sum, {.leaves_per_rank = program_.leaves_per_rank * program_.shards.size});
@@ -209,10 +228,11 @@ void Reduction::Finish(const Action& action) {
 void Reduction::FinishStreamedReduce(const Action& action) {
   const BlockRange owned = program_.owned[action.bucket];
   if (owned.num_blocks() == 0) return;
-  const Tensor padded =
-      state_.UnreducedPlace(action.place, program_.shards.PaddedOf(action.blocks.num_blocks()));
   const int64_t first = owned.first_element() - action.blocks.first_element();
-  const Tensor part = padded.Slice(first, {owned.num_elements()});
+  const Tensor part = StreamedPlace(action).Slice(first, {owned.num_elements()});
+  if (IsRounded(action, program_)) {
+    Convert(queue_, Padded(0, action).Slice(first, part.shape()), part);
+  }
   const Tensor sum = state_.SummedGradients(owned);
   if (action.micro_batch == 0) {
     Copy(queue_, part, sum);
@@ -227,16 +247,21 @@ void Reduction::FinishPadded(const Action& action) {
     Copy(queue_, padded.Slice(0, {action.blocks.num_elements()}), state_.Values(action.blocks));
     return;
   }
-  const BlockRange owned = program_.owned[action.bucket];
-  if (owned.num_blocks() == 0) return;
-  const int64_t first = owned.first_element() - action.blocks.first_element();
-  Copy(queue_, padded.Slice(first, {owned.num_elements()}),
-       state_.Gradients(program_.root_slots.front(), owned));
+  if (action.kind == ActionKind::kReplicate) {
+    Convert(queue_, padded, state_.SummedGradients(action.blocks));
+    return;
+  }
+  const bool gives_all = action.collective == plan::Collective::kAllReduce;
+  const BlockRange result = gives_all ? action.blocks : program_.owned[action.bucket];
+  if (result.num_blocks() == 0) return;
+  const int64_t first = result.first_element() - action.blocks.first_element();
+  Convert(queue_, padded.Slice(first, {result.num_elements()}),
+          state_.Gradients(program_.root_slots.front(), result));
 }
 
 Tensor Reduction::Padded(size_t index, const Action& action) {
-  const bool is_gradient = action.kind == ActionKind::kReduce;
-  const DType dtype = is_gradient ? program_.types.gradients : program_.types.parameters;
+  const bool is_values = action.kind == ActionKind::kUnshard;
+  const DType dtype = is_values ? program_.types.parameters : program_.types.reduced;
   const int64_t first = action.padding + static_cast<int64_t>(index) * action.bytes;
   const Tensor bytes = padding_.Slice(first, {action.bytes});
   return Tensor::Borrow(bytes.raw_data(), dtype, {action.bytes / plan::BytesOf(dtype)});

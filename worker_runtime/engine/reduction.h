@@ -57,9 +57,10 @@ class Reduction {
   Work StartReplicate(const plan::Action& action);
   Work StartUnshard(const plan::Action& action);
   Work StartGather(const plan::Action& action);
-  // Of `whole`, that the ranks of the action's group share, this one's part.
+  Tensor StreamedPlace(const plan::Action& action) const;
   void FinishStreamedReduce(const plan::Action& action);
   void FinishPadded(const plan::Action& action);
+  // Of `whole`, that the ranks of the group share, this one's part.
   static Buffer ShareOf(const Tensor& whole, const Communicator& group);
   Communicator& GroupOf(const plan::Action& action) const { return *groups_[action.group]; }
   // The copy, number `index` of it: as many elements as the collective has, of which the first are those

@@ -198,6 +198,15 @@ std::vector<Option> PlanRows(PlanOptions& out) {
                "master parameters, gradients and moments of f32" +
                Default(ToString(out.dtype)),
        .read = Into(ParseDType, out.dtype)},
+      {.name = "reduce_dtype",
+       .value_name = "T",
+       .help = "type in which gradients travel between ranks, as f32 and bf16 (as they are kept)",
+       .read = [&out](const std::string& text) -> absl::Status {
+         MUSTER_ASSIGN_OR_RETURN(out.plan.reduce_dtype, ParseDType(text));
+         return absl::OkStatus();
+       },
+       .other_names = {"communication_data_type"},
+       .field = "reduce_dtype"},
       {.name = "device", .value_name = "D", .help = "cpu (cpu)", .read = CheckDevice},
   };
 }

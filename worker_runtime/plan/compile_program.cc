@@ -546,7 +546,7 @@ class Compiler {
                      .merges = sums_.leaves.back().merges,
                      .collective = by_group ? Collective::kReduceScatter : Collective::kAllReduce,
                      .group = by_group ? program_.shards.group : groups_.stage};
-    reduce.bytes = BytesOf(input_.types.gradients) * kBlockElements *
+    reduce.bytes = BytesOf(input_.types.reduced) * kBlockElements *
                    (by_group ? program_.shards.PaddedOf(bucket.blocks.num_blocks())
                              : bucket.blocks.num_blocks());
     reduce.sends = SentBytes(reduce.collective, reduce.bytes,
@@ -590,7 +590,7 @@ class Compiler {
   void Replicate() {
     for (const int reduce : to_replicate_) {
       const int b = program_.actions[reduce].bucket;
-      const int64_t bytes = program_.owned[b].num_elements() * BytesOf(input_.types.gradients);
+      const int64_t bytes = program_.owned[b].num_elements() * BytesOf(input_.types.reduced);
       if (bytes == 0) continue;
       const int n = replicas() / shard_ranks();
       reduced_.push_back(Add({.kind = ActionKind::kReplicate,

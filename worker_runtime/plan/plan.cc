@@ -44,6 +44,11 @@ absl::Status CheckTypes(const Plan& plan) {
   if (!is(plan.gradients, {DType::kF64, DType::kF32, DType::kBf16, DType::kF16})) {
     return Bad("gradients.dtype", ToString(*plan.gradients.dtype), "f64, f32, bf16 or f16");
   }
+  if (plan.reduce_dtype && plan.mode == SumMode::kOrdered) {
+    return Bad(
+        "reduce_dtype", ToString(*plan.reduce_dtype),
+        "left out in ordered mode: what is rounded on its way depends on the number of ranks");
+  }
   if (!is(plan.optimizer, {DType::kF64, DType::kF32})) {
     return Bad("optimizer.dtype", ToString(*plan.optimizer.dtype), "f64 or f32");
   }

@@ -117,6 +117,8 @@ PlanText Describe(const Plan& plan) {
   DescribeGathering(plan.gathering, text);
   text.emplace_back("gradient_reduction", ToString(plan.gradient_reduction));
   text.emplace_back("memory_bytes_max", absl::StrCat(plan.memory_bytes_max));
+  text.emplace_back("reduce_dtype",
+                    plan.reduce_dtype ? ToString(*plan.reduce_dtype) : "the gradients'");
   text.emplace_back("mode", ToString(plan.mode));
   text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
   text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));

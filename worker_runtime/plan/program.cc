@@ -167,7 +167,13 @@ bool UsesMatter(const Program& program) {
                                                 true) != program.gathered.end();
 }
 
+bool IsRounded(const Action& action, const Program& program) {
+  const bool sums = action.kind == ActionKind::kReduce || action.kind == ActionKind::kReplicate;
+  return sums && program.types.rounds_sums();
+}
+
 bool IsPadded(const Action& action, const Program& program) {
+  if (IsRounded(action, program)) return true;
   const bool shares_out = action.collective == Collective::kReduceScatter ||
                           action.collective == Collective::kAllGather;
   return shares_out && action.place == kNone &&

@@ -204,8 +204,10 @@ struct Program {
 // Whether passes have uses (Action::entries).
 bool UsesMatter(const Program& program);
 
-// Whether a collective works on a copy: what it shares out lies whole here, and the ranks do not divide
-// it. PaddingOf: the bytes of that copy, one after the other for each root of a sum; 0 else.
+// Whether what is added travels in another type than it is kept in.
+bool IsRounded(const Action& action, const Program& program);
+// Whether a collective works on a copy: of another type, or what it shares out lies whole here, and the
+// ranks do not divide it. PaddingOf: the bytes of that copy, one after the other for each root of a sum; 0 else.
 bool IsPadded(const Action& action, const Program& program);
 int64_t PaddingOf(const Action& action, const Program& program);
 

@@ -5,10 +5,12 @@ namespace muster::plan {
 StateTypes TypesOf(const Plan& plan, DType parameters) {
   const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
   const DType optimizer = plan.optimizer.dtype.value_or(wide);
+  const DType gradients = plan.gradients.dtype.value_or(wide);
   return {.parameters = parameters,
           .master = optimizer,
-          .gradients = plan.gradients.dtype.value_or(wide),
-          .moments = optimizer};
+          .gradients = gradients,
+          .moments = optimizer,
+          .reduced = plan.reduce_dtype.value_or(gradients)};
 }
 
 }  // namespace muster::plan

@@ -18,8 +18,10 @@ struct StateTypes {
   DType master = DType::kF32;
   DType gradients = DType::kF32;
   DType moments = DType::kF32;
+  DType reduced = DType::kF32;  // gradients between the ranks that add them up
 
   bool has_master() const { return master != parameters; }
+  bool rounds_sums() const { return reduced != gradients; }
   friend bool operator==(const StateTypes&, const StateTypes&) = default;
 };
 

@@ -109,6 +109,9 @@ struct Plan {
   GatherPlan gathering;
   GradientReduction gradient_reduction = GradientReduction::kChosen;
   int64_t memory_bytes_max = 0;  // of a rank; 0: not known
+  // Of gradients between the ranks that add them up; nothing: the gradients' own. Ranks add 16 bits in
+  // f32 and round once. f16 holds no more than 65504, and gradients are sums over the tokens of a step.
+  std::optional<DType> reduce_dtype;
 
   SumMode mode = SumMode::kFast;
   int64_t accumulation = 1;  // micro-batches per rank and step

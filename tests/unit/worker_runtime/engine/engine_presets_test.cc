@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -99,9 +100,11 @@ TEST(EveryPreset, GivesTheSameBitsForTwoHundredSettingsUnderRandomDelays) {
 // Known before the run, from the model on the meta device.
 TEST(EveryPreset, ReservesWhatItsProgramSays) {
   for (const std::string& preset : DataParallelPresets()) {
-    for (const SumMode mode : {SumMode::kFast, SumMode::kOrdered}) {
+    for (const auto& [mode, rounds] :
+         {std::pair{SumMode::kFast, false}, {SumMode::kFast, true}, {SumMode::kOrdered, false}}) {
       Plan plan = SmallPlan(mode, 3);
       plan = Under(preset, plan, 2);
+      if (rounds) plan.reduce_dtype = DType::kBf16;
       EngineMemory planned;
       const auto taken = OnRanks<EngineMemory>(2, [&](Communicator& world) {
         ParameterStore store;
@@ -160,39 +163,95 @@ TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) {
   }
 }
 
+// What the programs of `ranks` send in a step.
+std::vector<plan::StepFigures> PlannedFigures(const Plan& plan, int ranks) {
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kSmallGpt, store);
+  const auto tokens = engine::SizesOf(kRows * kSmallGpt.context);
+  const auto trace = *engine::RecordUse(store, plan, [&](Tape& tape) -> absl::StatusOr<Loss> {
+    return gpt->ComputeLoss(tape, {tokens, kRows, kSmallGpt.context}, tokens);
+  });
+  const auto parameters = engine::InfoOf(store);
+  const std::vector<plan::StageInfo> stages = {
+      plan::WholeModel(plan::PlanBlockLayout(parameters), trace)};
+  const plan::ProgramInput input = {.plan = plan,
+                                    .parameters = parameters,
+                                    .types = plan::TypesOf(plan, DType::kF32),
+                                    .mesh = {.replicas = ranks},
+                                    .stages = stages};
+  std::vector<plan::StepFigures> figures;
+  for (int rank = 0; rank < ranks; ++rank) {
+    figures.push_back(plan::FiguresOf(plan::CompileProgram(input, rank)));
+  }
+  return figures;
+}
+
 // Of one step that is not the first.
+void ExpectPlannedBytes(const Plan& plan) {
+  const auto sent = OnRanks<int64_t>(4, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, plan);
+    EXPECT_THAT((*training)->Steps(1), IsOk());
+    const int64_t before = (*training)->engine().bytes_sent();
+    EXPECT_THAT((*training)->Steps(1), IsOk());
+    return (*training)->engine().bytes_sent() - before;
+  });
+  const auto figures = PlannedFigures(plan, 4);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto planned = static_cast<double>(figures[rank].sent_total());
+    EXPECT_NEAR(static_cast<double>(sent[rank]), planned, 0.01 * planned) << plan.preset;
+  }
+}
+
 TEST(EveryPreset, SendsTheBytesThatItsProgramSays) {
   for (const std::string& preset : DataParallelPresets()) {
     for (const int64_t accumulation : {1, 3}) {
-      const Plan plan = Under(preset, SmallPlan(SumMode::kFast, accumulation), 4);
-      const auto sent = OnRanks<int64_t>(4, [&](Communicator& world) {
-        auto training = SmallTraining::Create(world, plan);
-        EXPECT_THAT((*training)->Steps(1), IsOk());
-        const int64_t before = (*training)->engine().bytes_sent();
-        EXPECT_THAT((*training)->Steps(1), IsOk());
-        return (*training)->engine().bytes_sent() - before;
-      });
-      ParameterStore store;
-      const auto gpt = Gpt::Create(kSmallGpt, store);
-      const auto tokens = engine::SizesOf(kRows * kSmallGpt.context);
-      const auto trace = engine::RecordUse(store, plan, [&](Tape& tape) -> absl::StatusOr<Loss> {
-        return (*gpt)->ComputeLoss(tape, {tokens, kRows, kSmallGpt.context}, tokens);
-      });
-      const auto parameters = engine::InfoOf(store);
-      const std::vector<plan::StageInfo> stages = {
-          plan::WholeModel(plan::PlanBlockLayout(parameters), *trace)};
-      for (int rank = 0; rank < 4; ++rank) {
-        const plan::Program program = plan::CompileProgram({.plan = plan,
-                                                            .parameters = parameters,
-                                                            .types = {},
-                                                            .mesh = {.replicas = 4},
-                                                            .stages = stages},
-                                                           rank);
-        const auto planned = static_cast<double>(plan::FiguresOf(program).sent_total());
-        EXPECT_NEAR(static_cast<double>(sent[rank]), planned, 0.01 * planned) << preset;
-      }
+      ExpectPlannedBytes(Under(preset, SmallPlan(SumMode::kFast, accumulation), 4));
     }
   }
+}
+
+TEST(EveryPreset, SendsHalfTheGradientsWhereTheyTravelIn16Bits) {
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const DType dtype : {DType::kBf16, DType::kF16}) {
+      Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
+      const plan::StepFigures whole = PlannedFigures(plan, 4)[0];
+      plan.reduce_dtype = dtype;
+      const plan::StepFigures half = PlannedFigures(plan, 4)[0];
+      for (const auto kind : {plan::ActionKind::kReduce, plan::ActionKind::kReplicate}) {
+        EXPECT_EQ(2 * half.sent[static_cast<size_t>(kind)], whole.sent[static_cast<size_t>(kind)])
+            << preset;
+      }
+      ExpectPlannedBytes(plan);
+    }
+  }
+}
+
+// Of one process, which sends nothing: 8 bits of mantissa of each rank's sum, or 11.
+TEST(EveryPreset, LearnsWithGradientsRoundedOnTheirWay) {
+  const Outcome one = Train(1, SmallPlan(SumMode::kFast, 8), 30);
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const DType dtype : {DType::kBf16, DType::kF16}) {
+      Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
+      plan.reduce_dtype = dtype;
+      plan.bucket_bytes_max = 20'000;
+      const Outcome rounded = Train(4, plan, 30);
+      const double difference = LargestRelativeDifference(rounded.losses, one.losses);
+      EXPECT_LE(difference, dtype == DType::kBf16 ? 1e-2 : 2e-3) << preset;
+      EXPECT_GE(difference, 1e-7) << preset << ": nothing was rounded";
+    }
+  }
+}
+
+TEST(ReduceDtype, IsRefusedWhereItCannotBe) {
+  Plan plan = SmallPlan(SumMode::kOrdered, 1);
+  plan.reduce_dtype = DType::kBf16;
+  EXPECT_THAT(plan.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("reduce_dtype")));
+  plan.mode = SumMode::kFast;
+  plan.reduce_dtype = DType::kF64;
+  const auto status = OnRanks<absl::Status>(
+      1, [&](Communicator& world) { return SmallTraining::Create(world, plan).status(); })[0];
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("reduce_dtype is f64")));
 }
 
 // Whole units of them, and parts of one.

@@ -102,6 +102,13 @@ TEST(PlanOptions, AreSpelledWithDashesOrUnderscoresAndEqualsOrSpace) {
   }
 }
 
+TEST(PlanOptions, TakeATypeForGradientsOnTheirWay) {
+  EXPECT_EQ(Parse({"--reduce_dtype=bf16"})->plan.reduce_dtype, DType::kBf16);
+  EXPECT_EQ(Parse({"--communication-data-type=fp16"})->plan.reduce_dtype, DType::kF16);
+  ExpectRefused({"--reduce_dtype=bf17"}, "--reduce_dtype=bf17");
+  ExpectRefused({"--reduce_dtype=bf16", "--mode=ordered"}, "--reduce_dtype must be left out");
+}
+
 TEST(PlanOptions, KeepTheirOldNames) {
   const absl::StatusOr<PlanOptions> options =
       Parse({"--layers=2", "--heads=4", "--width=64", "--context=32", "--accumulation=3",

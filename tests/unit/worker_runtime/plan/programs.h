@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct JobOptions {
   std::string preset;  // its placements and gathering, for `sharded`
   int64_t shard_ranks = 0;
   int64_t secondary_ranks = 0;
+  std::optional<DType> reduce_dtype;
 };
 
 // Six units of two parameters; the second fills a block, the first none.
@@ -37,6 +39,7 @@ struct Job {
     }
     plan.accumulation = options.accumulation;
     plan.overlap = options.overlap;
+    plan.reduce_dtype = options.reduce_dtype;
     plan.mode = options.ordered ? SumMode::kOrdered : SumMode::kFast;
     plan.bucket_bytes_max = options.bucket_blocks * kBlockElements * 4;
     plan.first_bucket_bytes = kBlockElements * 4;

@@ -125,6 +125,21 @@ TEST(ProvePrograms, HoldsForEveryPipelineOnOneToSixtyFourRanks) {
   }
 }
 
+TEST(ProvePrograms, HoldsWhereGradientsAreRoundedOnTheirWay) {
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const int64_t accumulation : {1, 3}) {
+      for (const bool overlap : {false, true}) {
+        JobOptions options = {.accumulation = accumulation,
+                              .overlap = overlap,
+                              .preset = preset,
+                              .reduce_dtype = DType::kBf16};
+        if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 2;
+        EXPECT_THAT(Prove(Job({.replicas = 4}, options).Programs()), IsOk()) << preset;
+      }
+    }
+  }
+}
+
 TEST(ProvePrograms, HoldsForPipelinesThatShardWithinTheirStages) {
   for (const std::string& preset : DataParallelPresets()) {
     for (const int stages : {2, 3}) {
