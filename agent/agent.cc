@@ -108,8 +108,10 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
             WarnOfSilentEnd(worker);
           }),
       watch_(loop, options_.watch, MakeWatchListener()),
-      hang_watch_(loop, MakeHangWatchOptions(options_),
-                  [this](int pid, const std::string& why) { EndHungWorker(pid, why); }),
+      hang_watch_(
+          loop, MakeHangWatchOptions(options_),
+          [this](int pid, const std::string& why) { EndHungWorker(pid, why); },
+          [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
       health_(loop),
       round_hook_(loop, guardian_),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
@@ -326,12 +328,14 @@ void Agent::Forward(StoreRequest request) {
 }
 
 rendezvous::LinkListener Agent::MakeLinkListener() {
-  return {.on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },
-          .on_store_reply = [this](StoreReply reply) { worker_service_.OnReply(reply); },
-          .on_state =
-              [this](bool up, std::string detail, absl::Status fatal) {
-                Feed(LinkChanged{up, std::move(detail), std::move(fatal)});
-              }};
+  return {
+      .on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },
+      .on_store_reply = [this](StoreReply reply) { worker_service_.OnReply(reply); },
+      .on_watch_order = [this](const verdict::WatchOrder& order) { hang_watch_.OnOrder(order); },
+      .on_state =
+          [this](bool up, std::string detail, absl::Status fatal) {
+            Feed(LinkChanged{up, std::move(detail), std::move(fatal)});
+          }};
 }
 
 // --- The guardian

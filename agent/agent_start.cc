@@ -118,6 +118,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   // Not before them: it looks at the node's interfaces, and lets go of the boards of the last round.
   hang_watch_.StartRound({.round = assignment_.round,
                           .restart_count = assignment_.restart_count,
+                          .num_nodes = assignment_.num_nodes,
                           .first_rank = assignment_.first_rank.value(),
                           .world_size = assignment_.world_size,
                           .boards = std::exchange(boards_, {})});

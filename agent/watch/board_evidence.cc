@@ -5,8 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace muster::agent {
 namespace {
 
@@ -88,7 +86,8 @@ class EvidenceMaker {
         index_.try_emplace(GroupKey(group.name, group.id), static_cast<int>(out_.groups.size()));
     if (is_new) {
       verdict::Group made{.name = group.name,
-                          .members = std::vector<int>(group.size, verdict::kUnknownRank)};
+                          .members = std::vector<int>(group.size, verdict::kUnknownRank),
+                          .id = group.id};
       // Of all ranks: each is what it is in the job.
       for (int r = 0; group.size == world_size_ && r < world_size_; ++r) made.members[r] = r;
       out_.groups.push_back(std::move(made));
@@ -122,19 +121,6 @@ verdict::Pulse MakePulse(int rank, const ProgressBoard& board) {
   pulse.num_steps = board.num_steps.load(std::memory_order_acquire);
   pulse.has_operations = board.num_operations.load(std::memory_order_acquire) != 0;
   return pulse;
-}
-
-std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step) {
-  const std::string of_step = step ? absl::StrCat(" of step ", *step) : "";
-  switch (phase) {
-    case Phase::kStarting:
-      return "has marked no phase";
-    case Phase::kIdle:
-      return step ? absl::StrCat("is between steps, before step ", *step)
-                  : std::string("is between steps");
-    default:
-      return absl::StrCat("is in phase ", ToString(phase), of_step);
-  }
 }
 
 }  // namespace muster::agent

@@ -10,6 +10,7 @@
 #include "proto/base/progress_board.h"
 #include "rendezvous/verdict/evidence.h"
 #include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::agent {
 
@@ -34,7 +35,6 @@ verdict::Evidence MakeEvidence(Round round, int world_size,
 // `is_told` where a worker has opened the board.
 verdict::Pulse MakePulse(int rank, const ProgressBoard& board);
 
-// "in its reduce phase of step 7", "between steps 7 and 8", "starting".
-std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step);
+using verdict::PhaseInWords;
 
 }  // namespace muster::agent

@@ -8,38 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "agent/watch/native_stacks.h"
+#include "agent/watch/rank_stacks.h"
 #include "proto/base/mutex.h"
 #include "proto/base/words.h"
 #include "proto/io/log.h"
 
 namespace muster::agent {
-namespace {
-
-constexpr absl::Duration kStackTime = absl::Seconds(8);  // for all ranks together
-
-// On a thread of its own.
-void ReadStacksOfRanks(Incident& incident) {
-  const MonoTime deadline = MonoNow() + kStackTime;
-  for (RankReport& rank : incident.ranks) {
-    if (rank.pid == 0) {
-      rank.no_frames = "it has ended";
-      continue;
-    }
-    if (MonoNow() >= deadline) {
-      rank.no_frames = "no time was left";
-      continue;
-    }
-    auto stacks = ReadStacks(rank.pid, deadline);
-    if (stacks.ok()) {
-      rank.frames = std::move(stacks->front().frames);
-    } else {
-      rank.no_frames = std::string(stacks.status().message());
-    }
-  }
-}
-
-}  // namespace
 
 // Each report replaces the one before, whole or not at all. Written by threads of their own: what
 // hangs may be the disk.
@@ -85,9 +59,11 @@ const WatchedRank* Find(const std::vector<WatchedRank>& watched, int rank) {
 }  // namespace
 
 HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
-                     std::function<void(int pid, const std::string& why)> end_worker)
+                     std::function<void(int pid, const std::string& why)> end_worker,
+                     std::function<void(verdict::NodeWord)> tell_server)
     : options_(std::move(options)),
       end_worker_(std::move(end_worker)),
+      tell_server_(std::move(tell_server)),
       mailbox_(loop),
       timer_(loop),
       core_(options_.hang_timeout),
@@ -136,7 +112,12 @@ void HangWatch::Tick() {
     AddMilestone("first_step");
     incident_.reset();
   }
-  if (!core_.Listen(pulses, now) || gathers_evidence_) return;
+  const bool is_suspicious = core_.Listen(pulses, now);
+  if (round_.num_nodes > 1) {
+    tell_server_(MakeSummary());
+    return;
+  }
+  if (!is_suspicious || gathers_evidence_) return;
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(now);
   if (!watched) return;
   const verdict::Evidence evidence = MakeEvidence(round_.round, round_.world_size, *watched);
@@ -206,25 +187,26 @@ void HangWatch::Perform(const verdict::Notice& notice, const std::vector<Watched
       absl::StrAppend(&text, "; ", Describe(*rank));
     }
   }
-  log::Write(log::Level::kWarning, "waiting_ranks", text,
-             {{"run", options_.run_id},
-              {"round", ToString(round_.round)},
-              {"node", options_.node},
-              {"finding", verdict::ToString(diagnosis.finding)}});
+  SayThatTheyWait(text, diagnosis.finding);
 }
 
 void HangWatch::Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>&) {
-  log::Write(
-      log::Level::kInfo, "ranks_go_on", recovery.text,
-      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+  SayThatTheyGoOn(recovery.text);
 }
 
 void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched) {
   gathers_evidence_ = true;
   decided_at_ = MonoNow();
+  Incident incident = MakeIncident(verdict.diagnosis, verdict.reason);
+  incident.ranks = MakeReports(watched);
+  // Those at fault first: time may not be enough for all.
+  const std::vector<int>& culprits = verdict.diagnosis.culprits;
+  std::stable_partition(incident.ranks.begin(), incident.ranks.end(), [&](const RankReport& rank) {
+    return std::find(culprits.begin(), culprits.end(), rank.rank) != culprits.end();
+  });
   std::thread([mailbox = mailbox_, this, round = round_.round, pulses = TakePulses(),
-               incident = MakeIncident(verdict, watched)]() mutable {
-    ReadStacksOfRanks(incident);
+               incident = std::move(incident)]() mutable {
+    ReadStacksOfRanks(incident.ranks);
     // Runs only while this object lives.
     mailbox.Post(
         [this, round, pulses = std::move(pulses), incident = std::move(incident)]() mutable {
@@ -233,29 +215,27 @@ void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<Watch
   }).detach();
 }
 
-Incident HangWatch::MakeIncident(const verdict::Verdict& verdict,
-                                 const std::vector<WatchedRank>& watched) const {
-  Incident incident{.run_id = options_.run_id,
-                    .node = options_.node,
-                    .round = round_.round,
-                    .restart_count = round_.restart_count,
-                    .decided_at = absl::Now(),
-                    .diagnosis = verdict.diagnosis,
-                    .reason = verdict.reason};
-  const std::vector<int>& culprits = verdict.diagnosis.culprits;
+Incident HangWatch::MakeIncident(verdict::Diagnosis diagnosis, std::string reason) const {
+  return {.run_id = options_.run_id,
+          .node = options_.node,
+          .round = round_.round,
+          .restart_count = round_.restart_count,
+          .decided_at = absl::Now(),
+          .diagnosis = std::move(diagnosis),
+          .reason = std::move(reason)};
+}
+
+std::vector<RankReport> HangWatch::MakeReports(const std::vector<WatchedRank>& watched) {
+  std::vector<RankReport> reports;
   for (const WatchedRank& rank : watched) {
-    incident.ranks.push_back({.rank = rank.rank,
-                              .pid = rank.pid,
-                              .phase = PhaseInWords(rank.board.phase, rank.board.step),
-                              .step = rank.board.step,
-                              .silent_for = rank.silent_for,
-                              .doing = rank.doing});
+    reports.push_back({.rank = rank.rank,
+                       .pid = rank.pid,
+                       .phase = PhaseInWords(rank.board.phase, rank.board.step),
+                       .step = rank.board.step,
+                       .silent_for = rank.silent_for,
+                       .doing = rank.doing});
   }
-  // Those at fault first: time may not be enough for all.
-  std::stable_partition(incident.ranks.begin(), incident.ranks.end(), [&](const RankReport& rank) {
-    return std::find(culprits.begin(), culprits.end(), rank.rank) != culprits.end();
-  });
-  return incident;
+  return reports;
 }
 
 // Time has passed: what has moved since is no hang.
@@ -264,17 +244,15 @@ void HangWatch::OnEvidence(Incident incident, const std::vector<verdict::Pulse>&
   const std::vector<verdict::Pulse> now = TakePulses();
   for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
     if (before[i].token == now[i].token) continue;
-    log::Write(
-        log::Level::kInfo, "ranks_go_on",
-        absl::StrCat("it goes on: ", incident.diagnosis.Describe()),
-        {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+    SayThatTheyGoOn(absl::StrCat("it goes on: ", incident.diagnosis.Describe()));
     return;
   }
   const std::vector<int> pids = options_.ends_workers ? PidsToEnd(incident) : std::vector<int>();
-  incident.action = options_.ends_workers
-                        ? "its worker is ended, and with it this attempt (--watch=restart)"
-                        : "this is only reported (--watch=report); --watch=restart ends the "
-                          "attempt, and starts the next one where --max_restarts allows it";
+  incident.action = verdict::ActionInWords(options_.ends_workers);
+  Report(std::move(incident), pids, options_.ends_workers);
+}
+
+void HangWatch::Report(Incident incident, const std::vector<int>& pids, bool ends_attempt) {
   report_path_ = absl::StrCat(options_.report_directory, "/hang_", round_.restart_count, "_",
                               ++num_reports_, ".json");
   log::Write(
@@ -286,20 +264,21 @@ void HangWatch::OnEvidence(Incident incident, const std::vector<verdict::Pulse>&
   const std::string why = absl::StrCat("hang: ", incident_->diagnosis.Describe(), "; ",
                                        incident_->reason, "; see ", report_path_);
   for (const int pid : pids) end_worker_(pid, why);
-  if (!options_.ends_workers) incident_.reset();  // nothing follows from it
+  if (!ends_attempt) incident_.reset();  // nothing follows from it
 }
 
-// Of those at fault; where nobody is, one of those who wait, since the attempt has to end.
+// Of those at fault; where nobody is, of those who wait, since the attempt has to end.
 std::vector<int> HangWatch::PidsToEnd(const Incident& incident) const {
+  const std::vector<int> pids = PidsOf(incident.diagnosis.culprits);
+  return pids.empty() ? PidsOf(incident.diagnosis.waiting) : pids;
+}
+
+std::vector<int> HangWatch::PidsOf(const std::vector<int>& ranks) const {
   std::vector<int> pids;
-  const auto add = [&](const std::vector<int>& ranks) {
-    for (const int rank : ranks) {
-      const auto found = workers_.find(rank - round_.first_rank);
-      if (found != workers_.end() && !found->second.has_ended) pids.push_back(found->second.pid);
-    }
-  };
-  add(incident.diagnosis.culprits);
-  if (pids.empty()) add(incident.diagnosis.waiting);
+  for (const int rank : ranks) {
+    const auto found = workers_.find(rank - round_.first_rank);
+    if (found != workers_.end() && !found->second.has_ended) pids.push_back(found->second.pid);
+  }
   return pids;
 }
 

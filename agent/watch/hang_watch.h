@@ -2,8 +2,9 @@
 // of who is waited for, and at a verdict gathers evidence, writes the report and ends the workers at
 // fault, if it may. What silence means is decided by rendezvous/verdict/hang_watch_core.h.
 //
-// Of ranks on other nodes nothing is known here: where the waiting leads to them, it is said, and
-// never judged.
+// In a round over several nodes the server decides, by the same core (rendezvous/verdict/job_watch.h):
+// this node tells it who is silent, answers what it asks, and performs what it says
+// (hang_watch_orders.cc).
 //
 // Evidence comes before any signal, and is read on a thread of its own, since looking into a process
 // can block; the loop does not wait for it.
@@ -11,6 +12,7 @@
 // One event loop, loop thread only.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +29,7 @@
 #include "asio/steady_timer.hpp"
 #include "proto/io/loop_mailbox.h"
 #include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/watch_messages.h"
 
 namespace muster::agent {
 
@@ -43,6 +46,7 @@ struct HangWatchOptions {
 struct WatchedRound {
   Round round;
   int restart_count = 0;
+  int num_nodes = 1;
   int first_rank = 0;
   int world_size = 1;
   std::vector<std::optional<BoardMemory>> boards;  // by local rank; nothing: could not be made
@@ -50,9 +54,11 @@ struct WatchedRound {
 
 class HangWatch {
  public:
-  // `end_worker` ends a worker by SIGKILL; `why` is for its failure.
+  // `end_worker` ends a worker by SIGKILL; `why` is for its failure. `tell_server` is for rounds over
+  // several nodes.
   HangWatch(asio::io_context& loop, HangWatchOptions options,
-            std::function<void(int pid, const std::string& why)> end_worker);
+            std::function<void(int pid, const std::string& why)> end_worker,
+            std::function<void(verdict::NodeWord)> tell_server);
   ~HangWatch();
 
   void StartRound(WatchedRound round);
@@ -60,6 +66,8 @@ class HangWatch {
   void OnEnded(int local_rank);
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
+  // Of the server.
+  void OnOrder(const verdict::WatchOrder& order);
   // A report lies in the report directory.
   bool HasWritten() const { return num_reports_ > 0; }
 
@@ -81,16 +89,31 @@ class HangWatch {
   void Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched);
-  Incident MakeIncident(const verdict::Verdict& verdict,
-                        const std::vector<WatchedRank>& watched) const;
+  static std::vector<RankReport> MakeReports(const std::vector<WatchedRank>& watched);
+  Incident MakeIncident(verdict::Diagnosis diagnosis, std::string reason) const;
   void OnEvidence(Incident incident, const std::vector<verdict::Pulse>& before);
   std::vector<int> PidsToEnd(const Incident& incident) const;
+  std::vector<int> PidsOf(const std::vector<int>& ranks) const;
+  // Prints and writes it, then ends the workers of `pids`. `ends_attempt`: here or elsewhere.
+  void Report(Incident incident, const std::vector<int>& pids, bool ends_attempt);
   void AddMilestone(const std::string& what);
   void WriteReport();
+
+  // --- hang_watch_orders.cc
+  verdict::NodeSummary MakeSummary() const;
+  void Obey(const verdict::AskDetails& order);
+  void Obey(const verdict::AskStacks& order);
+  void Obey(const verdict::SayNotice& order);
+  void Obey(const verdict::SayRecovery& order);
+  void Obey(const verdict::SayVerdict& order);
+  std::vector<int> PidsToEnd(const verdict::SayVerdict& order) const;
+  void SayThatTheyWait(const std::string& text, verdict::Finding finding) const;
+  void SayThatTheyGoOn(const std::string& text) const;
 
   // Constant after construction.
   const HangWatchOptions options_;
   const std::function<void(int pid, const std::string& why)> end_worker_;
+  const std::function<void(verdict::NodeWord)> tell_server_;
 
   // Loop thread only.
   const LoopMailbox mailbox_;
@@ -101,6 +124,10 @@ class HangWatch {
   std::vector<std::string> interfaces_;   // that were connected when the round began
   bool is_watching_ = false;
   bool gathers_evidence_ = false;
+  // Of the last AskStacks: how far each rank was when it was asked.
+  uint64_t asked_ = 0;
+  std::vector<verdict::Pulse> pulses_when_asked_;
+  uint64_t verdict_heard_ = 0;  // question of the last one
   // The last hang, until its ranks are back in a step.
   std::optional<Incident> incident_;
   MonoTime decided_at_;

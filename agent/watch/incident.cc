@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "proto/base/words.h"
 
 namespace muster::agent {
 namespace {
@@ -65,19 +63,6 @@ std::vector<std::string> TellingFrames(const std::vector<std::string>& frames) {
 
 }  // namespace
 
-std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks) {
-  std::map<std::vector<std::string>, std::vector<int>> by_frames;
-  for (const RankReport& rank : ranks) {
-    if (!rank.frames.empty()) by_frames[rank.frames].push_back(rank.rank);
-  }
-  std::vector<StackGroup> groups;
-  for (auto& [frames, members] : by_frames) groups.push_back({std::move(members), frames});
-  std::stable_sort(groups.begin(), groups.end(), [](const StackGroup& a, const StackGroup& b) {
-    return a.ranks.size() > b.ranks.size();
-  });
-  return groups;
-}
-
 std::string InWords(const Incident& incident) {
   std::string text = absl::StrCat("hang: ", incident.diagnosis.Describe(), "; ", incident.reason);
   size_t named = 0;
@@ -85,9 +70,7 @@ std::string InWords(const Incident& incident) {
     for (const RankReport& rank : incident.ranks) {
       if (IsCulprit(incident, rank.rank) != culprits || named == kRanksInWords) continue;
       ++named;
-      absl::StrAppend(&text, "\n  rank ", rank.rank, " (pid ", rank.pid, ") ", rank.phase,
-                      rank.doing.empty() ? "" : ", ", rank.doing, ", silent for ",
-                      muster::InWords(rank.silent_for));
+      absl::StrAppend(&text, "\n  ", verdict::InWords(rank));
     }
   }
   for (const StackGroup& group : MergeStacks(incident.ranks)) {
@@ -130,6 +113,7 @@ std::string ToJson(const Incident& incident) {
                   {"phase", rank.phase},
                   {"silent_s", absl::ToDoubleSeconds(rank.silent_for)},
                   {"doing", rank.doing}};
+    if (!rank.node.empty()) entry["node"] = rank.node;
     if (rank.step) entry["step"] = *rank.step;
     if (!rank.no_frames.empty()) entry["no_stack"] = rank.no_frames;
     json["ranks"].push_back(std::move(entry));

@@ -3,38 +3,19 @@
 // Pure values.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "proto/base/ids.h"
-#include "proto/base/progress_board.h"
 #include "rendezvous/verdict/diagnosis.h"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::agent {
 
-// What is known of one rank at the time of the verdict.
-struct RankReport {
-  int rank = 0;
-  int pid = 0;
-  std::string phase;
-  std::optional<int64_t> step;
-  absl::Duration silent_for;
-  std::string doing;
-  std::vector<std::string>
-      frames;  // of its main thread, innermost first; empty: `no_frames` says why
-  std::string no_frames;
-};
-
-// Ranks with one and the same stack.
-struct StackGroup {
-  std::vector<int> ranks;
-  std::vector<std::string> frames;
-};
-// Equal stacks are one, the most common first.
-std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks);
+using verdict::MergeStacks;
+using verdict::RankReport;
+using verdict::StackGroup;
 
 struct Incident {
   std::string run_id;

@@ -11,6 +11,7 @@
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
 #include "rendezvous/link/renewal.h"
+#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
@@ -96,6 +97,18 @@ void GrpcLink::SendStoreRequest(const StoreRequest& request) {
   mailbox_.Post([this, reply] {
     if (listener_.on_store_reply) listener_.on_store_reply(reply);
   });
+}
+
+void GrpcLink::SendWatchWord(const verdict::NodeWord& word) {
+  if (std::holds_alternative<verdict::NodeSummary>(word)) {
+    newest_summary_ = word;
+    return;
+  }
+  if (phase_ != Phase::kUp || unsent_answers_.size() >= kMaxUnsentWatchAnswers) return;
+  auto message = std::make_unique<proto::FromAgent>();
+  Encode(word, message->mutable_watch());
+  unsent_answers_.push_back(std::move(message));
+  PumpOnLoop();
 }
 
 void GrpcLink::Close(absl::Duration linger, std::function<void()> on_closed) {
@@ -245,6 +258,10 @@ absl::Status GrpcLink::TakeMessageOnLoop(const proto::FromServer& message) {
       if (phase_ == Phase::kClosing) return absl::OkStatus();
       break;
     case proto::FromServer::MESSAGE_NOT_SET:
+      if (message.has_watch()) {
+        OnWatchOrderOnLoop(message);
+        return absl::OkStatus();
+      }
       break;
   }
   return absl::InvalidArgumentError(
@@ -312,6 +329,14 @@ absl::Status GrpcLink::OnStoreReplyOnLoop(const proto::FromServer& message) {
   return absl::OkStatus();
 }
 
+// What a newer version says, and is not known here, is no reason to leave it.
+void GrpcLink::OnWatchOrderOnLoop(const proto::FromServer& message) {
+  absl::StatusOr<verdict::WatchOrder> order = Decode(message.watch());
+  if (phase_ == Phase::kUp && order.ok() && listener_.on_watch_order) {
+    listener_.on_watch_order(*std::move(order));
+  }
+}
+
 void GrpcLink::PumpOnLoop() {
   if (stream_ == nullptr || stream_->is_writing()) return;
   if (pending_proof_ != nullptr) {
@@ -320,7 +345,10 @@ void GrpcLink::PumpOnLoop() {
   }
   if (phase_ != Phase::kUp && phase_ != Phase::kClosing) return;
   if (std::exchange(has_unsent_report_, false) && WriteReportOnLoop()) return;
-  if (!unsent_requests_.empty()) {
+  if (!unsent_answers_.empty()) {
+    stream_->Write(*unsent_answers_.front());
+    unsent_answers_.pop_front();
+  } else if (!unsent_requests_.empty()) {
     unsent_bytes_ -= unsent_requests_.front()->ByteSizeLong();
     stream_->Write(*unsent_requests_.front());
     unsent_requests_.pop_front();
@@ -343,6 +371,8 @@ bool GrpcLink::WriteReportOnLoop() {
            message.mutable_report());
     sent_report_ = *newest_report_;
   }
+  if (newest_summary_) Encode(*newest_summary_, message.mutable_watch());
+  newest_summary_.reset();
   sent_at_ = now;
   stream_->Write(message);
   return true;
@@ -358,6 +388,7 @@ void GrpcLink::BreakOffOnLoop(absl::Status reason) {
 void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
   stream_.reset();
   pending_proof_.reset();
+  unsent_answers_.clear();
   if (phase_ == Phase::kClosing) {
     FinishCloseOnLoop();
     return;

@@ -51,6 +51,7 @@ struct GrpcLinkOptions {
 
 // Requests whose answer has not come yet; more, or more bytes, are answered with kResourceExhausted.
 inline constexpr size_t kMaxStoreRequestsInFlight = 4096;
+inline constexpr size_t kMaxUnsentWatchAnswers = 4;
 inline constexpr size_t kMaxUnsentStoreBytes = size_t{64} << 20;
 
 // Loop thread only. The loop must be kept running (a work guard) until on_closed, or until the link
@@ -67,6 +68,7 @@ class GrpcLink final : public RendezvousLink {
   void Open(LinkListener listener) override;
   void SendReport(const AgentReport& report) override;
   void SendStoreRequest(const StoreRequest& request) override;
+  void SendWatchWord(const verdict::NodeWord& word) override;
   void Close(absl::Duration linger, std::function<void()> on_closed) override;
 
  private:
@@ -93,6 +95,7 @@ class GrpcLink final : public RendezvousLink {
   absl::Status OnDirectiveOnLoop(const proto::FromServer& message);
   absl::Status OnRepeatOnLoop(const proto::FromServer& message);
   absl::Status OnStoreReplyOnLoop(const proto::FromServer& message);
+  void OnWatchOrderOnLoop(const proto::FromServer& message);
   void PumpOnLoop();
   bool WriteReportOnLoop();
   void BreakOffOnLoop(absl::Status reason);
@@ -139,6 +142,8 @@ class GrpcLink final : public RendezvousLink {
   std::optional<Directive> last_directive_;
   MonoTime sent_at_;               // the newest report or renewal
   absl::Duration renew_interval_;  // as the server wants it; zero until it has said so
+  std::optional<verdict::NodeWord> newest_summary_;               // since the last that was sent
+  std::deque<std::unique_ptr<proto::FromAgent>> unsent_answers_;  // to orders of the watch
   // Encoded, since most of their memory is that of keys and values.
   std::deque<std::unique_ptr<proto::FromAgent>> unsent_requests_;
   size_t unsent_bytes_ = 0;

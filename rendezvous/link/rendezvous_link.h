@@ -9,6 +9,7 @@
 
 #include "proto/base/membership.h"
 #include "proto/base/store_messages.h"
+#include "rendezvous/verdict/watch_messages.h"
 
 namespace muster::rendezvous {
 
@@ -16,6 +17,7 @@ namespace muster::rendezvous {
 struct LinkListener {
   std::function<void(Directive)> on_directive;
   std::function<void(StoreReply)> on_store_reply;
+  std::function<void(verdict::WatchOrder)> on_watch_order;  // only after a summary was sent
   // `detail` says to whom, or why not, for people. `fatal` is set when trying again cannot help:
   // kPermissionDenied (another secret, not our job), kInvalidArgument, kResourceExhausted (no threads to be had);
   // the link has then given up.
@@ -35,6 +37,10 @@ class RendezvousLink {
   // Answered by on_store_reply exactly once: with kUnavailable if the connection is lost before the
   // answer came.
   virtual void SendStoreRequest(const StoreRequest& request) = 0;
+  // What this node's hang watch says. Of summaries the newest is kept, and goes with a report;
+  // answers to orders go at once. What is unsent when the connection is lost is dropped: the server
+  // asks again.
+  virtual void SendWatchWord(const verdict::NodeWord& word) = 0;
   // Tries for `linger` to send what is queued, then closes; on_closed follows. No other callback
   // comes after.
   virtual void Close(absl::Duration linger, std::function<void()> on_closed) = 0;

@@ -8,6 +8,7 @@
 #include "proto/io/wire_check.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/link/renewal.h"
+#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 #include "rendezvous/server/outbox.h"
 
@@ -46,6 +47,7 @@ class AgentSessions::Session final : public Attendee {
       End(std::move(status));
       return;
     }
+    if (message.has_watch() && handshake_.is_admitted()) TakeWatchWord(message.watch());
     Pump();
     ReadUnlessFull();
   }
@@ -82,6 +84,10 @@ class AgentSessions::Session final : public Attendee {
     }
     Pump();
   }
+  void Deliver(const verdict::WatchOrder& order) override {
+    outbox_.Push(order);
+    Pump();
+  }
   void Replaced() override {
     End(absl::AbortedError("another stream of this agent has taken over"));
   }
@@ -106,6 +112,7 @@ class AgentSessions::Session final : public Attendee {
       case proto::FromAgent::kStore:
         return TakeStoreRequest(message.store());
       case proto::FromAgent::MESSAGE_NOT_SET:
+        if (message.has_watch()) return CheckAdmitted();
         break;
     }
     return absl::InvalidArgumentError(
@@ -162,6 +169,12 @@ class AgentSessions::Session final : public Attendee {
     return absl::OkStatus();
   }
 
+  // What a newer version says, and is not known here, is no reason to lose its node.
+  void TakeWatchWord(const proto::WatchWord& message) {
+    absl::StatusOr<verdict::NodeWord> word = Decode(message);
+    if (word.ok()) owner_.jobs_.OnWatchWord(handshake_.agent(), *std::move(word));
+  }
+
   absl::Status CheckAdmitted() const {
     return handshake_.is_admitted()
                ? absl::OkStatus()
@@ -214,6 +227,8 @@ class AgentSessions::Session final : public Attendee {
     proto::FromServer message;
     if (auto* directive = std::get_if<Directive>(&*next)) {
       Say(std::move(*directive), message);
+    } else if (const auto* order = std::get_if<verdict::WatchOrder>(&*next)) {
+      Encode(*order, message.mutable_watch());
     } else {
       Encode(std::get<StoreReply>(*next), message.mutable_store());
     }

@@ -51,6 +51,12 @@ void JobLoop::OnStoreRequest(const AgentKey& key, const StoreRequest& request) {
   Perform(table_.OnStoreRequest(key.job, key.agent, request, Now()));
 }
 
+void JobLoop::OnWatchWord(const AgentKey& key, verdict::NodeWord word) {
+  Deliver(key.job,
+          watches_.OnWord(key.job, table_.FindState(key.job), key.agent, std::move(word), Now()));
+  ArmTimerOnLoop();
+}
+
 void JobLoop::OnHostLeaving(const Departure& departure, const std::string& host_name) {
   Perform(table_.OnHostLeaving(departure, host_name, Now()));
 }
@@ -102,8 +108,12 @@ void JobLoop::Deliver(const AgentKey& key, const Message& message) {
   if (it != attendees_.end()) it->second->Deliver(message);
 }
 
+void JobLoop::Deliver(const JobKey& job, const verdict::JobWatch::Orders& orders) {
+  for (const verdict::OrderTo& order : orders) Deliver({job, order.to}, order.order);
+}
+
 void JobLoop::ArmTimerOnLoop() {
-  MonoTime due = clock_.ToReal(table_.NextDeadline());
+  MonoTime due = clock_.ToReal(Min(table_.NextDeadline(), watches_.NextDeadline()));
   if (table_.size() > 0) due = Min(due, MonoNow() + kStallWatch);
   clock_.Expect(due);
   if (due.is_infinite()) {
@@ -114,7 +124,10 @@ void JobLoop::ArmTimerOnLoop() {
       std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(due.since_zero())));
   timer_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
     if (error) return;
-    mailbox.Post([this] { Perform(table_.Tick(Now())); });
+    mailbox.Post([this] {
+      for (const auto& [job, orders] : watches_.Tick(table_, Now())) Deliver(job, orders);
+      Perform(table_.Tick(Now()));
+    });
   });
 }
 

@@ -14,6 +14,7 @@
 #include "proto/io/loop_mailbox.h"
 #include "rendezvous/core/effect_gate.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/server/job_watches.h"
 #include "rendezvous/server/record_keeper.h"
 #include "rendezvous/server/stall_clock.h"
 
@@ -25,6 +26,7 @@ class Attendee {
   virtual ~Attendee() = default;
   virtual void Deliver(const Directive& directive) = 0;
   virtual void Deliver(const StoreReply& reply) = 0;
+  virtual void Deliver(const verdict::WatchOrder& order) = 0;
   // A newer way to the same agent has taken this one's place.
   virtual void Replaced() = 0;
 };
@@ -55,6 +57,7 @@ class JobLoop {
   void Detach(const AgentKey& key, Attendee* attendee);
   void OnReport(const AgentKey& key, const AgentReport& report);
   void OnStoreRequest(const AgentKey& key, const StoreRequest& request);
+  void OnWatchWord(const AgentKey& key, verdict::NodeWord word);
   void OnHostLeaving(const Departure& departure, const std::string& host_name);
 
   // See JobTable::Restore.
@@ -73,11 +76,13 @@ class JobLoop {
   void Leave(const std::vector<JobTable::JobEffect>& effects);
   template <typename Message>
   void Deliver(const AgentKey& key, const Message& message);
+  void Deliver(const JobKey& job, const verdict::JobWatch::Orders& orders);
   void ArmTimerOnLoop();
 
   const LoopMailbox mailbox_;
   const LeaseSettings lease_;
   JobTable table_;
+  JobWatches watches_;
   const AnnounceSink announce_;
   StallClock clock_;
   EffectGate gate_;

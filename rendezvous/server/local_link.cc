@@ -42,6 +42,13 @@ void LocalLink::SendStoreRequest(const StoreRequest& request) {
   });
 }
 
+void LocalLink::SendWatchWord(const verdict::NodeWord& word) {
+  mailbox_.Post([this, word] {
+    const auto jobs = jobs_.lock();
+    if (is_open_ && jobs != nullptr) jobs->OnWatchWord(key_, word);
+  });
+}
+
 void LocalLink::Close(absl::Duration /*linger*/, std::function<void()> on_closed) {
   // Behind what was sent before, which is thereby taken first.
   mailbox_.Post([this, on_closed = std::move(on_closed)] {
@@ -60,6 +67,12 @@ void LocalLink::Deliver(const Directive& directive) {
 void LocalLink::Deliver(const StoreReply& reply) {
   mailbox_.Post([this, reply] {
     if (listener_.on_store_reply) listener_.on_store_reply(reply);
+  });
+}
+
+void LocalLink::Deliver(const verdict::WatchOrder& order) {
+  mailbox_.Post([this, order] {
+    if (listener_.on_watch_order) listener_.on_watch_order(order);
   });
 }
 

@@ -22,11 +22,13 @@ class LocalLink final : public RendezvousLink, private Attendee {
   void Open(LinkListener listener) override;
   void SendReport(const AgentReport& report) override;
   void SendStoreRequest(const StoreRequest& request) override;
+  void SendWatchWord(const verdict::NodeWord& word) override;
   void Close(absl::Duration linger, std::function<void()> on_closed) override;
 
  private:
   void Deliver(const Directive& directive) override;
   void Deliver(const StoreReply& reply) override;
+  void Deliver(const verdict::WatchOrder& order) override;
   void Replaced() override {}
   void Detach();
 

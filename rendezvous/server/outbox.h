@@ -1,5 +1,5 @@
-// What waits to be written to one agent: the newest directive, and store replies up to a bound in
-// bytes. A slow reader so never holds memory without end.
+// What waits to be written to one agent: the newest directive, a few orders of the hang watch, and
+// store replies up to a bound in bytes. A slow reader so never holds memory without end.
 //
 // Why replies are not simply dropped at the bound: each answers one request of one worker, which
 // would wait for it for ever. So the session first stops reading requests (kPauseBytes), and gives
@@ -15,6 +15,7 @@
 
 #include "proto/base/membership.h"
 #include "proto/base/store_messages.h"
+#include "rendezvous/verdict/watch_messages.h"
 
 namespace muster::rendezvous {
 
@@ -25,11 +26,19 @@ class Outbox {
   // What a reply costs beside its values.
   static constexpr size_t kReplyBytes = 256;
 
-  using Message = std::variant<Directive, StoreReply>;
+  // Orders of the hang watch: the oldest are dropped, since what matters is asked and said again.
+  static constexpr size_t kMaxOrders = 8;
+
+  using Message = std::variant<Directive, StoreReply, verdict::WatchOrder>;
 
   // Directives are complete statements: a newer one takes the place of one that has not been
   // written.
   void Push(const Directive& directive) { directive_ = directive; }
+
+  void Push(const verdict::WatchOrder& order) {
+    if (orders_.size() == kMaxOrders) orders_.pop_front();
+    orders_.push_back(order);
+  }
 
   // False if the bound is reached; the reply is not taken.
   bool Push(const StoreReply& reply) {
@@ -40,7 +49,13 @@ class Outbox {
     return true;
   }
 
+  // Orders first: a verdict comes before the directive that stops what it is about.
   std::optional<Message> Pop() {
+    if (!orders_.empty()) {
+      verdict::WatchOrder order = std::move(orders_.front());
+      orders_.pop_front();
+      return order;
+    }
     if (directive_.has_value()) return std::exchange(directive_, std::nullopt);
     if (replies_.empty()) return std::nullopt;
     StoreReply reply = std::move(replies_.front());
@@ -49,7 +64,7 @@ class Outbox {
     return reply;
   }
 
-  bool empty() const { return !directive_.has_value() && replies_.empty(); }
+  bool empty() const { return !directive_.has_value() && replies_.empty() && orders_.empty(); }
   size_t bytes() const { return bytes_; }  // of the replies
   // Whether more requests may be read from the agent.
   bool has_room() const { return bytes_ <= kPauseBytes; }
@@ -62,6 +77,7 @@ class Outbox {
   }
 
   std::optional<Directive> directive_;
+  std::deque<verdict::WatchOrder> orders_;
   std::deque<StoreReply> replies_;
   size_t bytes_ = 0;
 };

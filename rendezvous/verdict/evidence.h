@@ -24,6 +24,7 @@ inline constexpr int kUnknownRank = -1;
 struct Group {
   std::string name;
   std::vector<int> members;  // ranks of the job by rank in the group; kUnknownRank
+  uint32_t id = 0;           // tells groups of one name apart; the same for all members
 };
 
 // One call of a communicator.

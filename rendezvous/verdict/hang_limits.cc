@@ -41,6 +41,37 @@ void HangLimits::Learn(WatchPhase phase, absl::Duration silence) {
   seen.longest = std::max(seen.longest, silence);
 }
 
+LearnedSilences HangLimits::Learned() const {
+  LearnedSilences out;
+  for (int phase = 0; phase < kNumWatchPhases; ++phase) {
+    out.longest[phase] = seen_[phase].longest;
+    for (int bucket = 0; bucket < kNumBuckets; ++bucket) {
+      const int64_t count = seen_[phase].counts[bucket];
+      if (count > 0) out.counts.push_back({static_cast<WatchPhase>(phase), bucket, count});
+    }
+  }
+  return out;
+}
+
+void HangLimits::Add(const LearnedSilences& learned, const LearnedSilences& before) {
+  for (const LearnedSilences::Count& now : learned.counts) {
+    int64_t more = now.count;
+    for (const LearnedSilences::Count& then : before.counts) {
+      const bool is_same = then.phase == now.phase && then.bucket == now.bucket;
+      if (is_same && then.count <= now.count) more -= then.count;
+    }
+    Histogram& seen = seen_[static_cast<size_t>(now.phase)];
+    // Nothing real comes near it; what a peer makes up must not overflow.
+    constexpr int64_t kCountMax = int64_t{1} << 40;
+    more = std::min(more, kCountMax - seen.total);
+    seen.counts[now.bucket] += more;
+    seen.total += more;
+  }
+  for (int phase = 0; phase < kNumWatchPhases; ++phase) {
+    seen_[phase].longest = std::max(seen_[phase].longest, learned.longest[phase]);
+  }
+}
+
 std::optional<absl::Duration> HangLimits::Usual(WatchPhase phase) const {
   const Histogram& seen = seen_[static_cast<size_t>(phase)];
   if (seen.total < kSamplesMin) return std::nullopt;

@@ -9,7 +9,9 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -21,8 +23,23 @@ enum class WatchPhase { kStart, kFirstStep, kStep, kEvaluation, kCheckpoint };
 inline constexpr int kNumWatchPhases = 5;
 absl::string_view ToString(WatchPhase phase);
 
+// What was learned, to be told to others and added to what they know.
+struct LearnedSilences {
+  struct Count {
+    WatchPhase phase = WatchPhase::kStart;
+    int bucket = 0;  // of HangLimits
+    int64_t count = 0;
+    friend bool operator==(const Count&, const Count&) = default;
+  };
+  std::vector<Count> counts;  // that are not zero, by phase and bucket
+  std::array<absl::Duration, kNumWatchPhases> longest;
+  friend bool operator==(const LearnedSilences&, const LearnedSilences&) = default;
+};
+
 class HangLimits {
  public:
+  // Bounds of buckets grow by a quarter, from a tenth of a second to a day and beyond.
+  static constexpr int kNumBuckets = 64;
   static constexpr absl::Duration kSoftMin = absl::Seconds(10);
   static constexpr absl::Duration kSoftMax = absl::Minutes(10);
 
@@ -32,12 +49,16 @@ class HangLimits {
   // A rank was silent for this long in `phase`, and went on.
   void Learn(WatchPhase phase, absl::Duration silence);
 
+  LearnedSilences Learned() const;
+  // Adds what another has learned since it was `before`; counts that have fallen are those of a new
+  // beginning, and count as a whole.
+  void Add(const LearnedSilences& learned, const LearnedSilences& before);
+  void SetTimeout(absl::Duration hang_timeout) { hang_timeout_ = hang_timeout; }
+
   absl::Duration Soft(WatchPhase phase) const;
   absl::Duration Hard(WatchPhase phase) const;
 
  private:
-  // Bounds of buckets grow by a quarter, from a tenth of a second to a day and beyond.
-  static constexpr int kNumBuckets = 64;
   struct Histogram {
     std::array<int64_t, kNumBuckets> counts{};
     int64_t total = 0;

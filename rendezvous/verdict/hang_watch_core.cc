@@ -10,9 +10,7 @@
 namespace muster::verdict {
 namespace {
 
-// What cannot heal is said as soon as it has been seen this often, over this much silence.
 constexpr int kConfirmations = 3;
-constexpr absl::Duration kSilenceOfTheHopeless = absl::Seconds(5);
 // Another thread of one of the ranks may still open a circle.
 constexpr absl::Duration kSilenceOfACircle = absl::Seconds(30);
 // Where nobody is seen to wait it may be a long computation.
@@ -46,8 +44,7 @@ void HangWatchCore::StartRound() {
   last_listened_.reset();
 }
 
-WatchPhase HangWatchCore::PhaseOf(const RankState& state) {
-  const Pulse& pulse = state.pulse;
+WatchPhase HangWatchCore::PhaseOf(const Pulse& pulse) {
   if (pulse.phase == Phase::kSave || pulse.phase == Phase::kLoad) return WatchPhase::kCheckpoint;
   if (pulse.phase == Phase::kEvaluate) return WatchPhase::kEvaluation;
   if (pulse.phase == Phase::kStarting) {
@@ -65,7 +62,17 @@ bool HangWatchCore::Listen(const std::vector<Pulse>& pulses, MonoTime now) {
     if (!pulse.is_told) continue;
     Hear(pulse, gap);
     const absl::Duration silence = ranks_[pulse.rank].silent_for;
-    is_silent = is_silent || silence >= std::min(kSilenceOfTheHopeless, HangLimits::kSoftMin);
+    is_silent = is_silent || silence >= kSuspiciousSilence;
+  }
+  return is_silent || incident_.has_value();
+}
+
+bool HangWatchCore::Hear(const std::vector<RankSilence>& silences) {
+  ranks_.clear();
+  bool is_silent = false;
+  for (const RankSilence& each : silences) {
+    ranks_[each.rank] = {.phase = each.phase, .silent_for = each.silent_for};
+    is_silent = is_silent || each.silent_for >= kSuspiciousSilence;
   }
   return is_silent || incident_.has_value();
 }
@@ -77,10 +84,16 @@ void HangWatchCore::Hear(const Pulse& pulse, absl::Duration gap) {
     state.silent_for += gap;
     return;
   }
-  const WatchPhase before = PhaseOf(state);
+  const WatchPhase before = std::exchange(state.phase, PhaseOf(pulse));
   const absl::Duration silence = std::exchange(state.silent_for, absl::ZeroDuration()) + gap;
   state.pulse = pulse;
-  if (!is_new && before == PhaseOf(state)) limits_.Learn(before, silence);
+  if (!is_new && before == state.phase) limits_.Learn(before, silence);
+}
+
+std::vector<RankSilence> HangWatchCore::Silences() const {
+  std::vector<RankSilence> out;
+  for (const auto& [rank, state] : ranks_) out.push_back({rank, state.phase, state.silent_for});
+  return out;
 }
 
 absl::Duration HangWatchCore::SilenceOf(int rank) const {
@@ -98,7 +111,7 @@ absl::Duration HangWatchCore::LongestSoft(const std::vector<int>& ranks) const {
   absl::Duration longest = HangLimits::kSoftMin;
   for (const int rank : ranks) {
     const auto found = ranks_.find(rank);
-    if (found != ranks_.end()) longest = std::max(longest, limits_.Soft(PhaseOf(found->second)));
+    if (found != ranks_.end()) longest = std::max(longest, limits_.Soft(found->second.phase));
   }
   return longest;
 }
@@ -107,7 +120,7 @@ absl::Duration HangWatchCore::LongestHard(const std::vector<int>& ranks) const {
   absl::Duration longest = limits_.Hard(WatchPhase::kStep);
   for (const int rank : ranks) {
     const auto found = ranks_.find(rank);
-    if (found != ranks_.end()) longest = std::max(longest, limits_.Hard(PhaseOf(found->second)));
+    if (found != ranks_.end()) longest = std::max(longest, limits_.Hard(found->second.phase));
   }
   return longest;
 }
@@ -118,7 +131,7 @@ std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diag
   if (!diagnosis.can_heal) {
     const absl::Duration silence =
         LeastSilence(IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis));
-    absl::Duration least = kSilenceOfTheHopeless;
+    absl::Duration least = kSuspiciousSilence;
     if (diagnosis.finding == Finding::kStopped) least = HangLimits::kSoftMin;
     if (diagnosis.finding == Finding::kCircle) least = kSilenceOfACircle;
     if (silence < least || incident_->confirmations < kConfirmations) return std::nullopt;
@@ -144,13 +157,13 @@ std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
   std::vector<WatchEffect> out;
   const bool all_count = diagnosis.waiting.empty() || diagnosis.finding == Finding::kSilent;
   if (diagnosis.finding == Finding::kNobodyWaits ||
-      LeastSilence(all_count ? Everyone(diagnosis) : diagnosis.waiting) < kSilenceOfTheHopeless) {
+      LeastSilence(all_count ? Everyone(diagnosis) : diagnosis.waiting) < kSuspiciousSilence) {
     Close(/*goes_on=*/true, out);
     return out;
   }
   const std::string key = KeyOf(diagnosis);
   if (!incident_ || incident_->key != key) {
-    const bool goes_on = incident_ && LeastSilence(incident_->ranks) < kSilenceOfTheHopeless;
+    const bool goes_on = incident_ && LeastSilence(incident_->ranks) < kSuspiciousSilence;
     Close(goes_on, out);
     incident_ = Incident{.key = key, .ranks = Everyone(diagnosis)};
   }

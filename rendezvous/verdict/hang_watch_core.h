@@ -39,6 +39,18 @@ struct Pulse {
   bool has_operations = false;  // it has called a communicator
 };
 
+// A rank whose silence somebody else has measured.
+struct RankSilence {
+  int rank = 0;
+  WatchPhase phase = WatchPhase::kStep;
+  absl::Duration silent_for;
+  friend bool operator==(const RankSilence&, const RankSilence&) = default;
+};
+
+// What cannot heal is said as soon as it has been seen a few times, over this much silence; less is
+// not looked into.
+inline constexpr absl::Duration kSuspiciousSilence = absl::Seconds(5);
+
 struct Notice {
   Diagnosis diagnosis;
   std::string text;
@@ -64,17 +76,27 @@ class HangWatchCore {
   // Whether evidence is wanted now.
   bool Listen(const std::vector<Pulse>& pulses, MonoTime now);
 
+  // The same, with silences that were measured elsewhere (by the agents, job_watch.h): of all ranks
+  // of whom anything is known.
+  bool Hear(const std::vector<RankSilence>& silences);
+
   // `diagnosis` of evidence taken after the last Listen. At most one effect, but for a recovery
   // before it.
   std::vector<WatchEffect> Judge(const Diagnosis& diagnosis);
 
+  // Something is being looked into, noticed or judged.
+  bool HasIncident() const { return incident_.has_value(); }
   // How long it was watched to be silent; zero if nothing is known of it.
   absl::Duration SilenceOf(int rank) const;
+  // By rank.
+  std::vector<RankSilence> Silences() const;
   const HangLimits& limits() const { return limits_; }
+  HangLimits& limits() { return limits_; }
 
  private:
   struct RankState {
     Pulse pulse;
+    WatchPhase phase = WatchPhase::kStart;
     absl::Duration silent_for;
   };
   struct Incident {
@@ -86,7 +108,7 @@ class HangWatchCore {
     std::vector<int> ranks;
   };
 
-  static WatchPhase PhaseOf(const RankState& state);
+  static WatchPhase PhaseOf(const Pulse& pulse);
   void Hear(const Pulse& pulse, absl::Duration gap);
   absl::Duration LeastSilence(const std::vector<int>& ranks) const;
   // Of the phases of `ranks`, the longest.

@@ -1,8 +1,8 @@
 // Rank 1 of a job hangs, or seems to, in one of several ways while the others call collectives:
 //
-//   hanging_rank skips|sleeps|spins|stops|orders|save|first_step|computes
+//   hanging_rank skips|sleeps|spins|stops|orders|save|first_step|computes|long_save|long_first_step
 //
-// The last three are no hangs: the job ends well after them. So it does in a second attempt.
+// The last five are no hangs: the job ends well after them. So it does in a second attempt.
 #include <signal.h>
 
 #include <cstdio>
@@ -24,6 +24,8 @@ constexpr int64_t kCount = 1024;
 
 // What looks like a hang for longer than a notice takes to come.
 constexpr absl::Duration kLong = absl::Seconds(13);
+constexpr absl::Duration kLongSave = absl::Seconds(25);
+constexpr absl::Duration kLongFirstStep = absl::Seconds(20);
 
 // Seen by their names in the report.
 [[noreturn, gnu::noinline]] void SleepInTheDataLoader() {
@@ -65,9 +67,9 @@ absl::Status Misbehave(Runtime& runtime, Communicator& world, const std::string&
   if (how == "skips") {
     return runtime.store().Wait("a key that nobody sets", MonoNow() + absl::Hours(1)).status();
   }
-  if (how == "save") {
+  if (how == "save" || how == "long_save") {
     runtime.SetProgress(kGoodSteps, Phase::kSave);
-    absl::SleepFor(kLong);
+    absl::SleepFor(how == "save" ? kLong : kLongSave);
   }
   if (how == "computes") absl::SleepFor(kLong);
   return absl::OkStatus();
@@ -76,9 +78,10 @@ absl::Status Misbehave(Runtime& runtime, Communicator& world, const std::string&
 absl::Status Run(const std::string& how) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
-  if (how == "first_step" && runtime->rank() == 1) {
+  const bool is_long = how == "long_first_step";
+  if ((how == "first_step" || is_long) && runtime->rank() == 1) {
     runtime->SetProgress(0, Phase::kForward);
-    absl::SleepFor(kLong);
+    absl::SleepFor(is_long ? kLongFirstStep : kLong);
   }
   for (int step = 0; step < 2 * kGoodSteps; ++step) {
     if (step == kGoodSteps && runtime->restart_count() == 0) {

@@ -72,6 +72,28 @@ TEST_P(RendezvousLinkContract, AnswersEachStoreRequest) {
   EXPECT_EQ(heard_.replies[1].values, std::vector<std::string>{"v"});
 }
 
+TEST_P(RendezvousLinkContract, CarriesTheWordsOfTheHangWatchAndItsOrders) {
+  ASSERT_TRUE(RunRoundZero());
+  AgentReport running = JoiningReport(2);
+  running.phase = AgentPhase::kRunning;
+  running.round = heard_.assignment()->round;
+  running.instance = heard_.assignment()->instance;
+  const verdict::NodeSummary silent{
+      .round = running.round,
+      .hang_timeout = absl::Minutes(10),
+      .silent = {{0, 1, verdict::WatchPhase::kStep, absl::Seconds(10)}}};
+  link_->SendWatchWord(silent);
+  link_->SendReport(running);
+  EXPECT_TRUE(heard_.orders.empty());
+  ASSERT_TRUE(RunUntil([this] { return !heard_.orders.empty(); }));
+  const verdict::AskDetails ask = std::get<verdict::AskDetails>(heard_.orders[0]);
+  // Held by a debugger: it is asked again.
+  link_->SendWatchWord(
+      verdict::NodeDetails{.question = ask.question, .summary = silent, .is_held = true});
+  ASSERT_TRUE(RunUntil([this] { return heard_.orders.size() > 1; }));
+  EXPECT_GT(std::get<verdict::AskDetails>(heard_.orders[1]).question, ask.question);
+}
+
 TEST_P(RendezvousLinkContract, SendsWhatIsQueuedBeforeItCloses) {
   ASSERT_TRUE(RunRoundZero());
   AgentReport leaving = JoiningReport(2);

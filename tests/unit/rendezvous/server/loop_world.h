@@ -39,6 +39,7 @@ inline AgentReport JoiningReport(uint64_t sequence = 1) {
 struct Heard {
   std::vector<Directive> directives;
   std::vector<StoreReply> replies;
+  std::vector<verdict::WatchOrder> orders;
   std::vector<std::string> downs;
   absl::Status fatal;
   int ups = 0;
@@ -46,18 +47,21 @@ struct Heard {
   bool closed = false;
 
   LinkListener Listener() {
-    return {.on_directive = [this](Directive d) { directives.push_back(std::move(d)); },
-            .on_store_reply = [this](StoreReply r) { replies.push_back(std::move(r)); },
-            .on_state =
-                [this](bool up, std::string detail, absl::Status why) {
-                  is_up = up;
-                  if (up) ++ups;
-                  if (!up) downs.push_back(detail);
-                  if (!why.ok()) fatal = why;
-                }};
+    return {
+        .on_directive = [this](Directive d) { directives.push_back(std::move(d)); },
+        .on_store_reply = [this](StoreReply r) { replies.push_back(std::move(r)); },
+        .on_watch_order = [this](verdict::WatchOrder order) { orders.push_back(std::move(order)); },
+        .on_state =
+            [this](bool up, std::string detail, absl::Status why) {
+              is_up = up;
+              if (up) ++ups;
+              if (!up) downs.push_back(detail);
+              if (!why.ok()) fatal = why;
+            }};
   }
   size_t count() const {
-    return directives.size() + replies.size() + downs.size() + static_cast<size_t>(ups);
+    return directives.size() + replies.size() + orders.size() + downs.size() +
+           static_cast<size_t>(ups);
   }
   // The newest RunRound, or nullptr.
   const Assignment* assignment() const {

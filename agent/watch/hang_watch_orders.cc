@@ -1,0 +1,112 @@
+// The hang watch of one node among several: what it tells the server, and what it does for it.
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/watch/hang_watch.h"
+#include "agent/watch/rank_stacks.h"
+#include "proto/io/log.h"
+
+namespace muster::agent {
+namespace {
+
+bool HaveMoved(const std::vector<verdict::Pulse>& before, const std::vector<verdict::Pulse>& now) {
+  for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
+    if (before[i].token != now[i].token) return true;
+  }
+  return false;
+}
+
+Round RoundOf(const verdict::WatchOrder& order) {
+  return std::visit([](const auto& each) { return each.round; }, order);
+}
+
+}  // namespace
+
+void HangWatch::OnOrder(const verdict::WatchOrder& order) {
+  if (!is_watching_ || RoundOf(order) != round_.round) return;
+  std::visit([this](const auto& each) { Obey(each); }, order);
+}
+
+verdict::NodeSummary HangWatch::MakeSummary() const {
+  return {.round = round_.round,
+          .hang_timeout = options_.hang_timeout,
+          .ends_workers = options_.ends_workers,
+          .silent = verdict::Summarize(core_.Silences()),
+          .learned = core_.limits().Learned()};
+}
+
+void HangWatch::Obey(const verdict::AskDetails& order) {
+  verdict::NodeDetails details{.question = order.question, .summary = MakeSummary()};
+  const std::optional<std::vector<WatchedRank>> watched = LookAtAll(MonoNow());
+  details.is_held = !watched.has_value();
+  details.evidence =
+      MakeEvidence(round_.round, round_.world_size, watched.value_or(std::vector<WatchedRank>()));
+  tell_server_(std::move(details));
+}
+
+void HangWatch::Obey(const verdict::AskStacks& order) {
+  const std::optional<std::vector<WatchedRank>> watched = LookAtAll(MonoNow());
+  asked_ = order.question;
+  pulses_when_asked_ = TakePulses();
+  verdict::NodeStacks answer{.question = order.question, .round = round_.round};
+  if (!watched) {  // held by a debugger: nothing is to be done about them
+    answer.has_moved = true;
+    tell_server_(std::move(answer));
+    return;
+  }
+  answer.ranks = MakeReports(*watched);
+  std::thread([mailbox = mailbox_, this, answer = std::move(answer)]() mutable {
+    ReadStacksOfRanks(answer.ranks);
+    // Runs only while this object lives.
+    mailbox.Post([this, answer = std::move(answer)]() mutable {
+      if (!is_watching_ || answer.round != round_.round) return;
+      answer.has_moved = HaveMoved(pulses_when_asked_, TakePulses());
+      tell_server_(std::move(answer));
+    });
+  }).detach();
+}
+
+void HangWatch::Obey(const verdict::SayNotice& order) {
+  SayThatTheyWait(order.text, order.finding);
+}
+
+void HangWatch::Obey(const verdict::SayRecovery& order) { SayThatTheyGoOn(order.text); }
+
+void HangWatch::Obey(const verdict::SayVerdict& order) {
+  const std::vector<int> pids = PidsToEnd(order);
+  if (std::exchange(verdict_heard_, order.question) == order.question) {
+    const std::string why = absl::StrCat("hang: ", order.diagnosis.Describe(), "; ", order.reason);
+    for (const int pid : pids) end_worker_(pid, why);
+    return;
+  }
+  decided_at_ = MonoNow();
+  Incident incident = MakeIncident(order.diagnosis, order.reason);
+  incident.ranks = order.ranks;
+  incident.action = order.action;
+  Report(std::move(incident), pids, /*ends_attempt=*/!order.to_end.empty());
+}
+
+// Evidence was read here, and nothing has moved since.
+std::vector<int> HangWatch::PidsToEnd(const verdict::SayVerdict& order) const {
+  if (!options_.ends_workers || order.question != asked_) return {};
+  if (HaveMoved(pulses_when_asked_, TakePulses())) return {};
+  return PidsOf(order.to_end);
+}
+
+void HangWatch::SayThatTheyWait(const std::string& text, verdict::Finding finding) const {
+  log::Write(log::Level::kWarning, "waiting_ranks", text,
+             {{"run", options_.run_id},
+              {"round", ToString(round_.round)},
+              {"node", options_.node},
+              {"finding", verdict::ToString(finding)}});
+}
+
+void HangWatch::SayThatTheyGoOn(const std::string& text) const {
+  log::Write(
+      log::Level::kInfo, "ranks_go_on", text,
+      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,15 @@
+// The stacks of ranks that are looked into, for their reports.
+#pragma once
+
+#include <vector>
+
+#include "rendezvous/verdict/incident_parts.h"
+
+namespace muster::agent {
+
+// Fills in `frames` or `no_frames` of each, in this order, for eight seconds in all.
+//
+// Threads: safe; blocks, so not on the loop.
+void ReadStacksOfRanks(std::vector<verdict::RankReport>& ranks);
+
+}  // namespace muster::agent

@@ -1,0 +1,475 @@
+#include "rendezvous/link/watch_wire.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/io/wire_check.h"
+#include "proto/watch.pb.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using verdict::Finding;
+using verdict::WatchPhase;
+
+constexpr int kGroupsMax = kBoardGroups * 512;  // of all ranks of a node
+constexpr int kRecordsMax = 4 * kBoardGroups;
+constexpr int kTextsMax = 64;
+
+int64_t Millis(absl::Duration duration) {
+  return absl::ToInt64Milliseconds(std::max(duration, absl::ZeroDuration()));
+}
+absl::Duration FromMillis(WireCheck& check, absl::string_view field, int64_t millis) {
+  return absl::Milliseconds(check.Range<int64_t>(field, millis, 0, int64_t{1} << 50));
+}
+
+template <typename Enum>
+Enum FromNumber(WireCheck& check, absl::string_view field, int number, Enum last) {
+  return static_cast<Enum>(check.Range(field, number, 0, static_cast<int>(last)));
+}
+
+std::string Cut(const std::string& text) { return text.substr(0, kWatchedTextBytesMax); }
+std::string TakeText(WireCheck& check, absl::string_view field, const std::string& text) {
+  return check.Text(field, text, kWatchedTextBytesMax);
+}
+
+template <typename List>
+std::vector<std::string> TakeTexts(WireCheck& check, absl::string_view field, const List& in) {
+  std::vector<std::string> out;
+  if (!check.List(field, in.size(), kTextsMax)) return out;
+  for (const std::string& text : in) out.push_back(TakeText(check, field, text));
+  return out;
+}
+
+// --- Summaries
+
+void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
+  out->set_round(in.round.value());
+  out->set_hang_timeout_ms(Millis(in.hang_timeout));
+  out->set_ends_workers(in.ends_workers);
+  for (const verdict::SilentRanks& ranks : in.silent) {
+    if (out->silent_size() == verdict::kSilentRanksMax) break;
+    proto::WatchSummary::SilentRanks* to = out->add_silent();
+    to->set_first_rank(ranks.first_rank);
+    to->set_num_ranks(ranks.num_ranks);
+    to->set_phase(static_cast<int>(ranks.phase));
+    to->set_silent_ms(Millis(ranks.silent_for));
+  }
+  for (const verdict::LearnedSilences::Count& count : in.learned.counts) {
+    proto::WatchSummary::Learned* to = out->add_learned();
+    to->set_phase(static_cast<int>(count.phase));
+    to->set_bucket(count.bucket);
+    to->set_count(count.count);
+  }
+  for (const absl::Duration longest : in.learned.longest) out->add_longest_ms(Millis(longest));
+}
+
+verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check) {
+  constexpr WatchPhase kLastPhase = static_cast<WatchPhase>(verdict::kNumWatchPhases - 1);
+  verdict::NodeSummary out{
+      .round = Round(check.Count("watch.round", in.round())),
+      .hang_timeout = FromMillis(check, "watch.hang_timeout", in.hang_timeout_ms()),
+      .ends_workers = in.ends_workers()};
+  if (check.List("watch.silent", in.silent_size(), verdict::kSilentRanksMax)) {
+    for (const proto::WatchSummary::SilentRanks& ranks : in.silent()) {
+      out.silent.push_back(
+          {.first_rank = check.Range("watch.first_rank", ranks.first_rank(), 0, kWatchedRanksMax),
+           .num_ranks = check.Range("watch.num_ranks", ranks.num_ranks(), 1, kWatchedRanksMax),
+           .phase = FromNumber(check, "watch.phase", ranks.phase(), kLastPhase),
+           .silent_for = FromMillis(check, "watch.silent", ranks.silent_ms())});
+    }
+  }
+  constexpr int kCountsMax = verdict::kNumWatchPhases * verdict::HangLimits::kNumBuckets;
+  if (check.List("watch.learned", in.learned_size(), kCountsMax)) {
+    for (const proto::WatchSummary::Learned& count : in.learned()) {
+      out.learned.counts.push_back(
+          {.phase = FromNumber(check, "watch.learned", count.phase(), kLastPhase),
+           .bucket =
+               check.Range("watch.bucket", count.bucket(), 0, verdict::HangLimits::kNumBuckets - 1),
+           .count = check.Count("watch.count", count.count())});
+    }
+  }
+  if (check.List("watch.longest", in.longest_ms_size(), verdict::kNumWatchPhases)) {
+    for (int i = 0; i < in.longest_ms_size(); ++i) {
+      out.learned.longest[i] = FromMillis(check, "watch.longest", in.longest_ms(i));
+    }
+  }
+  return out;
+}
+
+// --- Details
+
+void Encode(const verdict::Operation& in, proto::WatchedOperation* out) {
+  out->set_kind(static_cast<int>(in.kind));
+  out->set_state(static_cast<int>(in.state));
+  out->set_sequence(in.sequence);
+  out->set_bytes(in.bytes);
+  out->set_peer(in.peer);
+  out->set_dtype(Cut(in.dtype));
+  out->set_chain(in.chain);
+  out->set_awaited(in.awaited);
+}
+
+verdict::Operation TakeOperation(const proto::WatchedOperation& in, WireCheck& check) {
+  return {.kind = FromNumber(check, "operation.kind", in.kind(), OperationKind::kRecv),
+          .state = FromNumber(check, "operation.state", in.state(), OperationState::kFailed),
+          .sequence = in.sequence(),
+          .bytes = in.bytes(),
+          .peer = in.peer(),
+          .dtype = TakeText(check, "operation.dtype", in.dtype()),
+          .chain = in.chain(),
+          .awaited = in.awaited()};
+}
+
+void Encode(const verdict::Group& in, proto::WatchDetails::Group* out) {
+  out->set_name(Cut(in.name));
+  out->set_id(in.id);
+  const int size = static_cast<int>(in.members.size());
+  out->set_size(size);
+  bool is_whole_job = true;
+  for (int i = 0; i < size; ++i) is_whole_job = is_whole_job && in.members[i] == i;
+  out->set_is_whole_job(is_whole_job);
+  if (is_whole_job) return;
+  for (int i = 0; i < size; ++i) {
+    if (in.members[i] == verdict::kUnknownRank) continue;
+    out->add_places(i);
+    out->add_members(in.members[i]);
+  }
+}
+
+verdict::Group TakeGroup(const proto::WatchDetails::Group& in, int64_t& members_left,
+                         WireCheck& check) {
+  verdict::Group out{
+      .name = TakeText(check, "group.name", in.name()), .members = {}, .id = in.id()};
+  const int size = check.Range("group.size", in.size(), 0, kWatchedRanksMax);
+  members_left -= size;
+  check.Require(members_left >= 0, "group.size", "is too much, with the other groups");
+  check.Require(in.places_size() == in.members_size(), "group.places", "do not fit the members");
+  if (!check.status().ok()) return out;
+  out.members.assign(size, verdict::kUnknownRank);
+  for (int i = 0; in.is_whole_job() && i < size; ++i) out.members[i] = i;
+  for (int i = 0; i < in.places_size() && check.status().ok(); ++i) {
+    const int place = check.Range("group.places", in.places(i), 0, size - 1);
+    const int member = check.Range("group.members", in.members(i), 0, kWatchedRanksMax);
+    if (check.status().ok()) out.members[place] = member;
+  }
+  return out;
+}
+
+void Encode(const verdict::RankEvidence& in, proto::WatchDetails::Rank* out) {
+  out->set_rank(in.rank);
+  out->set_pid(in.pid);
+  out->set_life(static_cast<int>(in.life));
+  out->set_phase(static_cast<int>(in.phase));
+  if (in.step) out->set_step(*in.step);
+  out->set_silent_ms(Millis(in.silent_for));
+  out->set_tells_waits(in.tells_waits);
+  out->set_fault(Cut(in.fault));
+  out->set_doing(Cut(in.doing));
+  for (const verdict::GroupRecord& record : in.groups) {
+    proto::WatchDetails::Record* to = out->add_records();
+    to->set_group(record.group);
+    to->set_num_issued(record.num_issued);
+    for (const verdict::Operation& op : record.operations) Encode(op, to->add_operations());
+  }
+}
+
+verdict::RankEvidence TakeRank(const proto::WatchDetails::Rank& in, Round round, int num_groups,
+                               WireCheck& check) {
+  verdict::RankEvidence out{
+      .rank = check.Range("rank.rank", in.rank(), 0, kWatchedRanksMax),
+      .round = round,
+      .pid = check.Count("rank.pid", in.pid()),
+      .life = FromNumber(check, "rank.life", in.life(), verdict::Life::kUnreachable),
+      .phase = FromNumber(check, "rank.phase", in.phase(), Phase::kEvaluate),
+      .silent_for = FromMillis(check, "rank.silent", in.silent_ms()),
+      .tells_waits = in.tells_waits(),
+      .fault = TakeText(check, "rank.fault", in.fault()),
+      .doing = TakeText(check, "rank.doing", in.doing())};
+  if (in.has_step()) out.step = in.step();
+  if (!check.List("rank.records", in.records_size(), kRecordsMax)) return out;
+  for (const proto::WatchDetails::Record& record : in.records()) {
+    verdict::GroupRecord taken{
+        .group = check.Range("record.group", record.group(), 0, num_groups - 1),
+        .num_issued = record.num_issued()};
+    if (!check.List("record.operations", record.operations_size(), kBoardOperations)) break;
+    for (const proto::WatchedOperation& op : record.operations()) {
+      taken.operations.push_back(TakeOperation(op, check));
+    }
+    out.groups.push_back(std::move(taken));
+  }
+  return out;
+}
+
+void Encode(const verdict::NodeDetails& in, proto::WatchDetails* out) {
+  out->set_question(in.question);
+  Encode(in.summary, out->mutable_summary());
+  out->set_is_held(in.is_held);
+  for (const verdict::Group& group : in.evidence.groups) Encode(group, out->add_groups());
+  size_t bytes = out->ByteSizeLong();
+  for (const verdict::RankEvidence& rank : in.evidence.ranks) {
+    Encode(rank, out->add_ranks());
+    const size_t more = out->ranks(out->ranks_size() - 1).ByteSizeLong() + 8;
+    if (more > kWatchedRankBytesMax || bytes + more > kWatchWordBytesMax) {
+      out->mutable_ranks()->RemoveLast();
+    } else {
+      bytes += more;
+    }
+  }
+}
+
+verdict::NodeDetails TakeDetails(const proto::WatchDetails& in, WireCheck& check) {
+  verdict::NodeDetails out{.question = in.question(),
+                           .summary = TakeSummary(in.summary(), check),
+                           .is_held = in.is_held()};
+  out.evidence.round = out.summary.round;
+  int64_t members_left = int64_t{1} << 22;
+  if (check.List("groups", in.groups_size(), kGroupsMax)) {
+    for (const proto::WatchDetails::Group& group : in.groups()) {
+      out.evidence.groups.push_back(TakeGroup(group, members_left, check));
+    }
+  }
+  if (check.List("ranks", in.ranks_size(), kWatchedRanksMax)) {
+    for (const proto::WatchDetails::Rank& rank : in.ranks()) {
+      out.evidence.ranks.push_back(TakeRank(rank, out.evidence.round, in.groups_size(), check));
+    }
+  }
+  return out;
+}
+
+// --- Stacks
+
+void Encode(const verdict::RankReport& in, proto::WatchedRankReport* out) {
+  out->set_rank(in.rank);
+  out->set_node(Cut(in.node));
+  out->set_pid(in.pid);
+  out->set_phase(Cut(in.phase));
+  if (in.step) out->set_step(*in.step);
+  out->set_silent_ms(Millis(in.silent_for));
+  out->set_doing(Cut(in.doing));
+  for (const std::string& frame : in.frames) {
+    if (out->frames_size() < kWatchedFramesMax) out->add_frames(Cut(frame));
+  }
+  out->set_no_frames(Cut(in.no_frames));
+}
+
+verdict::RankReport TakeReport(const proto::WatchedRankReport& in, WireCheck& check) {
+  verdict::RankReport out{.rank = check.Range("report.rank", in.rank(), 0, kWatchedRanksMax),
+                          .node = TakeText(check, "report.node", in.node()),
+                          .pid = check.Count("report.pid", in.pid()),
+                          .phase = TakeText(check, "report.phase", in.phase()),
+                          .silent_for = FromMillis(check, "report.silent", in.silent_ms()),
+                          .doing = TakeText(check, "report.doing", in.doing()),
+                          .frames = TakeTexts(check, "report.frames", in.frames()),
+                          .no_frames = TakeText(check, "report.no_frames", in.no_frames())};
+  if (in.has_step()) out.step = in.step();
+  return out;
+}
+
+template <typename Message>
+void EncodeReports(const std::vector<verdict::RankReport>& reports, size_t bytes_max,
+                   Message* out) {
+  size_t bytes = out->ByteSizeLong();
+  for (const verdict::RankReport& report : reports) {
+    Encode(report, out->add_ranks());
+    bytes += out->ranks(out->ranks_size() - 1).ByteSizeLong() + 8;
+    if (bytes <= bytes_max) continue;
+    out->mutable_ranks()->RemoveLast();
+    return;
+  }
+}
+
+template <typename Message>
+std::vector<verdict::RankReport> TakeReports(const Message& in, WireCheck& check) {
+  std::vector<verdict::RankReport> out;
+  if (!check.List("reports", in.ranks_size(), kWatchedRanksMax)) return out;
+  for (const proto::WatchedRankReport& report : in.ranks()) {
+    out.push_back(TakeReport(report, check));
+  }
+  return out;
+}
+
+// --- Verdicts
+
+template <typename List>
+void EncodeRuns(const std::vector<int>& ranks, List* out) {
+  for (size_t begin = 0; begin < ranks.size() && out->size() < 2 * kRunsMax;) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    out->Add(ranks[begin]);
+    out->Add(static_cast<int>(end - begin) - 1);
+    begin = end;
+  }
+}
+
+template <typename List>
+std::vector<int> TakeRuns(const List& in, absl::string_view field, WireCheck& check) {
+  std::vector<int> out;
+  check.Require(in.size() % 2 == 0, field, "are no pairs");
+  if (!check.List(field, in.size(), 2 * kRunsMax)) return out;
+  for (int i = 0; i + 1 < in.size(); i += 2) {
+    const int first = check.Range(field, in.Get(i), 0, kWatchedRanksMax);
+    const int more = check.Range(field, in.Get(i + 1), 0, kWatchedRanksMax);
+    check.Require(out.size() + static_cast<size_t>(more) < size_t{2} * kWatchedRanksMax, field,
+                  "are too many");
+    if (!check.status().ok()) return out;
+    for (int k = 0; k <= more; ++k) out.push_back(first + k);
+  }
+  return out;
+}
+
+template <typename List>
+void EncodeTexts(const std::vector<std::string>& texts, List* out) {
+  for (const std::string& text : texts) {
+    if (out->size() < kTextsMax) *out->Add() = Cut(text);
+  }
+}
+
+void Encode(const verdict::SayVerdict& in, proto::WatchVerdict* out) {
+  const verdict::Diagnosis& diagnosis = in.diagnosis;
+  out->set_question(in.question);
+  out->set_round(in.round.value());
+  out->set_finding(static_cast<int>(diagnosis.finding));
+  EncodeRuns(diagnosis.culprits, out->mutable_culprits());
+  EncodeRuns(diagnosis.waiting, out->mutable_waiting());
+  out->set_group(Cut(diagnosis.group));
+  if (diagnosis.operation) Encode(*diagnosis.operation, out->mutable_operation());
+  out->set_is_indirect(!diagnosis.is_direct);
+  EncodeTexts(diagnosis.path, out->mutable_path());
+  EncodeTexts(diagnosis.spoke_for_it, out->mutable_spoke_for_it());
+  out->set_confidence(diagnosis.confidence);
+  out->set_can_heal(diagnosis.can_heal);
+  out->set_reason(Cut(in.reason));
+  out->set_action(Cut(in.action));
+  EncodeRuns(in.to_end, out->mutable_to_end());
+  EncodeReports(in.ranks, kWatchOrderBytesMax, out);
+}
+
+verdict::SayVerdict TakeVerdict(const proto::WatchVerdict& in, WireCheck& check) {
+  verdict::SayVerdict out{.question = in.question(),
+                          .round = Round(check.Count("verdict.round", in.round())),
+                          .reason = TakeText(check, "verdict.reason", in.reason()),
+                          .action = TakeText(check, "verdict.action", in.action()),
+                          .ranks = TakeReports(in, check),
+                          .to_end = TakeRuns(in.to_end(), "verdict.to_end", check)};
+  verdict::Diagnosis& diagnosis = out.diagnosis;
+  diagnosis.finding = FromNumber(check, "verdict.finding", in.finding(), Finding::kOutOfSight);
+  diagnosis.culprits = TakeRuns(in.culprits(), "verdict.culprits", check);
+  diagnosis.waiting = TakeRuns(in.waiting(), "verdict.waiting", check);
+  diagnosis.group = TakeText(check, "verdict.group", in.group());
+  if (in.has_operation()) diagnosis.operation = TakeOperation(in.operation(), check);
+  diagnosis.is_direct = !in.is_indirect();
+  diagnosis.path = TakeTexts(check, "verdict.path", in.path());
+  diagnosis.spoke_for_it = TakeTexts(check, "verdict.spoke_for_it", in.spoke_for_it());
+  diagnosis.confidence = in.confidence();
+  diagnosis.can_heal = in.can_heal();
+  return out;
+}
+
+struct WordEncoder {
+  proto::WatchWord* out;
+
+  void operator()(const verdict::NodeSummary& word) const { Encode(word, out->mutable_summary()); }
+  void operator()(const verdict::NodeDetails& word) const { Encode(word, out->mutable_details()); }
+  void operator()(const verdict::NodeStacks& word) const {
+    proto::WatchStacks* to = out->mutable_stacks();
+    to->set_question(word.question);
+    to->set_round(word.round.value());
+    to->set_has_moved(word.has_moved);
+    EncodeReports(word.ranks, kWatchWordBytesMax, to);
+  }
+};
+
+struct OrderEncoder {
+  proto::WatchOrder* out;
+
+  void operator()(const verdict::AskDetails& order) const {
+    out->mutable_ask_details()->set_question(order.question);
+    out->mutable_ask_details()->set_round(order.round.value());
+  }
+  void operator()(const verdict::AskStacks& order) const {
+    out->mutable_ask_stacks()->set_question(order.question);
+    out->mutable_ask_stacks()->set_round(order.round.value());
+  }
+  void operator()(const verdict::SayNotice& order) const {
+    out->mutable_notice()->set_round(order.round.value());
+    out->mutable_notice()->set_finding(static_cast<int>(order.finding));
+    out->mutable_notice()->set_text(Cut(order.text));
+  }
+  void operator()(const verdict::SayRecovery& order) const {
+    out->mutable_recovery()->set_round(order.round.value());
+    out->mutable_recovery()->set_text(Cut(order.text));
+  }
+  void operator()(const verdict::SayVerdict& order) const { Encode(order, out->mutable_verdict()); }
+};
+
+}  // namespace
+
+void Encode(const verdict::NodeWord& word, proto::WatchWord* out) {
+  std::visit(WordEncoder{out}, word);
+}
+
+void Encode(const verdict::WatchOrder& order, proto::WatchOrder* out) {
+  std::visit(OrderEncoder{out}, order);
+}
+
+absl::StatusOr<verdict::NodeWord> Decode(const proto::WatchWord& in) {
+  WireCheck check;
+  verdict::NodeWord out;
+  switch (in.word_case()) {
+    case proto::WatchWord::kSummary:
+      out = TakeSummary(in.summary(), check);
+      break;
+    case proto::WatchWord::kDetails:
+      out = TakeDetails(in.details(), check);
+      break;
+    case proto::WatchWord::kStacks:
+      out = verdict::NodeStacks{.question = in.stacks().question(),
+                                .round = Round(check.Count("stacks.round", in.stacks().round())),
+                                .ranks = TakeReports(in.stacks(), check),
+                                .has_moved = in.stacks().has_moved()};
+      break;
+    case proto::WatchWord::WORD_NOT_SET:
+      check.Require(false, "watch", "is not known to this version of muster");
+      break;
+  }
+  if (!check.status().ok()) return check.status();
+  return out;
+}
+
+absl::StatusOr<verdict::WatchOrder> Decode(const proto::WatchOrder& in) {
+  WireCheck check;
+  verdict::WatchOrder out;
+  switch (in.order_case()) {
+    case proto::WatchOrder::kAskDetails:
+      out = verdict::AskDetails{in.ask_details().question(),
+                                Round(check.Count("order.round", in.ask_details().round()))};
+      break;
+    case proto::WatchOrder::kAskStacks:
+      out = verdict::AskStacks{in.ask_stacks().question(),
+                               Round(check.Count("order.round", in.ask_stacks().round()))};
+      break;
+    case proto::WatchOrder::kNotice:
+      out = verdict::SayNotice{
+          Round(check.Count("order.round", in.notice().round())),
+          FromNumber(check, "order.finding", in.notice().finding(), Finding::kOutOfSight),
+          TakeText(check, "order.text", in.notice().text())};
+      break;
+    case proto::WatchOrder::kRecovery:
+      out = verdict::SayRecovery{Round(check.Count("order.round", in.recovery().round())),
+                                 TakeText(check, "order.text", in.recovery().text())};
+      break;
+    case proto::WatchOrder::kVerdict:
+      out = TakeVerdict(in.verdict(), check);
+      break;
+    case proto::WatchOrder::ORDER_NOT_SET:
+      check.Require(false, "order", "is not known to this version of muster");
+      break;
+  }
+  if (!check.status().ok()) return check.status();
+  return out;
+}
+
+}  // namespace muster::rendezvous

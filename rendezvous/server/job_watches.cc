@@ -1,0 +1,84 @@
+#include "rendezvous/server/job_watches.h"
+
+#include <utility>
+
+namespace muster::rendezvous {
+namespace {
+
+// How often it is looked whether a job is still there, of which nothing is heard.
+constexpr absl::Duration kLookAtJob = absl::Minutes(1);
+
+std::vector<verdict::WatchedNode> MembersOf(const JobState& state) {
+  std::vector<verdict::WatchedNode> nodes;
+  for (const Incarnation member : state.members) {
+    const Assignment& assignment = state.assignments.at(member);
+    const auto description = state.descriptions.find(member);
+    nodes.push_back(
+        {.agent = member,
+         .name = description == state.descriptions.end() ? "a node" : description->second.name,
+         .first_rank = assignment.first_rank.value(),
+         .num_ranks = assignment.local_world_size});
+  }
+  return nodes;
+}
+
+}  // namespace
+
+bool JobWatches::Follow(Watch& watch, const JobState* state, MonoTime now) {
+  if (state == nullptr || state->phase == JobPhase::kEnded) return false;
+  if (state->phase != JobPhase::kRunning) {
+    watch.watch.StopRound();
+    watch.round = kNoRound;
+    return true;
+  }
+  if (watch.round == state->round && watch.running_since == state->running_since) return true;
+  watch.round = state->round;
+  watch.running_since = state->running_since;
+  watch.watch.StartRound(state->round, MembersOf(*state), now);
+  return true;
+}
+
+JobWatches::Orders JobWatches::OnWord(const JobKey& job, const JobState* state, Incarnation from,
+                                      verdict::NodeWord word, MonoTime now) {
+  const auto watch = watches_.try_emplace(job).first;
+  if (!Follow(watch->second, state, now)) {
+    Erase(watch);
+    return {};
+  }
+  Orders orders = watch->second.watch.OnWord(from, std::move(word), now);
+  Reschedule(watch, now);
+  return orders;
+}
+
+std::vector<std::pair<JobKey, JobWatches::Orders>> JobWatches::Tick(const JobTable& table,
+                                                                    MonoTime now) {
+  std::vector<JobKey> due;
+  for (const auto& [deadline, job] : deadlines_) {
+    if (deadline > now) break;
+    due.push_back(job);
+  }
+  std::vector<std::pair<JobKey, Orders>> out;
+  for (const JobKey& job : due) {
+    const auto watch = watches_.find(job);
+    if (!Follow(watch->second, table.FindState(job), now)) {
+      Erase(watch);
+      continue;
+    }
+    out.emplace_back(job, watch->second.watch.Tick(now));
+    Reschedule(watch, now);
+  }
+  return out;
+}
+
+void JobWatches::Reschedule(Watches::iterator watch, MonoTime now) {
+  deadlines_.erase({watch->second.deadline, watch->first});
+  watch->second.deadline = Min(watch->second.watch.NextDeadline(), now + kLookAtJob);
+  deadlines_.insert({watch->second.deadline, watch->first});
+}
+
+void JobWatches::Erase(Watches::iterator watch) {
+  deadlines_.erase({watch->second.deadline, watch->first});
+  watches_.erase(watch);
+}
+
+}  // namespace muster::rendezvous

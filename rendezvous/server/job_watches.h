@@ -1,0 +1,49 @@
+// The hang watches of the jobs of one server: each job of which an agent says a word of its watch has
+// one, over the members of the round that runs.
+//
+// Threads: compatible; pure (JobLoop calls it on its loop thread).
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "rendezvous/core/job_table.h"
+#include "rendezvous/verdict/job_watch.h"
+
+namespace muster::rendezvous {
+
+class JobWatches {
+ public:
+  using Orders = verdict::JobWatch::Orders;
+
+  // `state` is the job's now; nullptr: there is no such job.
+  Orders OnWord(const JobKey& job, const JobState* state, Incarnation from, verdict::NodeWord word,
+                MonoTime now);
+  // Of all jobs whose time has come.
+  std::vector<std::pair<JobKey, Orders>> Tick(const JobTable& table, MonoTime now);
+  MonoTime NextDeadline() const {
+    return deadlines_.empty() ? MonoTime::InfiniteFuture() : deadlines_.begin()->first;
+  }
+
+ private:
+  struct Watch {
+    verdict::JobWatch watch;
+    // Of which round: an instance begins again with round 0.
+    Round round = kNoRound;
+    MonoTime running_since;
+    MonoTime deadline;
+  };
+  using Watches = absl::btree_map<JobKey, Watch>;
+  // False if the job has gone.
+  static bool Follow(Watch& watch, const JobState* state, MonoTime now);
+
+  void Reschedule(Watches::iterator watch, MonoTime now);
+  void Erase(Watches::iterator watch);
+
+  Watches watches_;
+  absl::btree_set<std::pair<MonoTime, JobKey>> deadlines_;
+};
+
+}  // namespace muster::rendezvous

@@ -1,0 +1,49 @@
+// What is said of the ranks of one hang: collected by the agents, merged by whoever judges, written
+// by each agent (agent/watch/incident.h).
+//
+// Pure values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/base/progress_board.h"
+
+namespace muster::verdict {
+
+// What is known of one rank at the time of the verdict.
+struct RankReport {
+  int rank = 0;
+  std::string node;
+  int pid = 0;
+  std::string phase;
+  std::optional<int64_t> step;
+  absl::Duration silent_for;
+  std::string doing;
+  std::vector<std::string>
+      frames;  // of its main thread, innermost first; empty: `no_frames` says why
+  std::string no_frames;
+  friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
+// Ranks with one and the same stack.
+struct StackGroup {
+  std::vector<int> ranks;
+  std::vector<std::string> frames;
+};
+// Equal stacks are one, the most common first.
+std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks);
+
+// "in its reduce phase of step 7", "between steps 7 and 8", "starting".
+std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step);
+
+// "rank 3 on node2 (pid 12) is between steps, asleep, silent for 12 s".
+std::string InWords(const RankReport& rank);
+
+// What follows from a verdict.
+std::string ActionInWords(bool ends_workers);
+
+}  // namespace muster::verdict

@@ -1,0 +1,368 @@
+#include "rendezvous/verdict/job_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/words.h"
+
+namespace muster::verdict {
+namespace {
+
+// How long nodes have for their answers. Stacks may take an agent eight seconds.
+constexpr absl::Duration kTimeForDetails = absl::Seconds(3);
+constexpr absl::Duration kTimeForStacks = absl::Seconds(12);
+// Between two questions; more in large jobs, so that questions cost them no more than renewals do.
+constexpr absl::Duration kBetweenQuestions = absl::Seconds(1);
+constexpr size_t kNodesPerSecond = 256;
+constexpr absl::Duration kBetweenQuestionsMax = absl::Seconds(10);
+// A verdict that was lost on its way is said again.
+constexpr absl::Duration kSayAgain = absl::Seconds(15);
+// Of whom stacks are asked.
+constexpr size_t kNodesAtFaultAsked = 16;
+constexpr size_t kNodesWaitingAsked = 8;
+constexpr size_t kNamedMax = 4;
+
+}  // namespace
+
+void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime now) {
+  StopRound();
+  round_ = round;
+  // Also after a restart of the server an answer is told from one to an older question.
+  question_ =
+      std::max(question_, static_cast<uint64_t>(absl::ToInt64Microseconds(now.since_zero())));
+  next_question_ = now;
+  core_.StartRound();
+  for (WatchedNode& node : nodes) {
+    const Incarnation agent = node.agent;
+    nodes_[agent] = {.about = std::move(node)};
+  }
+  absl::erase_if(learned_from_, [&](const auto& entry) { return !nodes_.contains(entry.first); });
+}
+
+void JobWatch::StopRound() {
+  nodes_.clear();
+  awaited_.clear();
+  num_suspicious_ = 0;
+  stage_ = Stage::kListening;
+  verdict_.reset();
+  said_.reset();
+  reports_.clear();
+  evidence_ = EvidenceMerger(kNoRound);
+}
+
+JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now) {
+  Orders out;
+  const auto node = nodes_.find(from);
+  if (node == nodes_.end()) return out;
+  std::visit([&](auto&& w) { On(node->second, std::move(w), now); }, std::move(word));
+  Advance(now, out);
+  return out;
+}
+
+JobWatch::Orders JobWatch::Tick(MonoTime now) {
+  Orders out;
+  if (IsWatching()) Advance(now, out);
+  return out;
+}
+
+MonoTime JobWatch::NextDeadline() const {
+  if (!IsWatching()) return MonoTime::InfiniteFuture();
+  if (stage_ != Stage::kListening) return deadline_;
+  MonoTime next = MonoTime::InfiniteFuture();
+  if (num_suspicious_ > 0 || core_.HasIncident()) next = next_question_;
+  return said_ ? Min(next, say_again_) : next;
+}
+
+// --- What the nodes say
+
+void JobWatch::On(Node& node, NodeSummary&& summary, MonoTime) {
+  Absorb(node.about.agent, summary);
+  if (summary.round == round_) TakeSummary(node, std::move(summary));
+}
+
+void JobWatch::On(Node& node, NodeDetails&& details, MonoTime now) {
+  On(node, std::move(details.summary), now);
+  if (stage_ != Stage::kAsking || details.question != question_ ||
+      details.evidence.round != round_ || awaited_.erase(node.about.agent) == 0) {
+    return;
+  }
+  // Of its own ranks alone, each once.
+  Evidence& evidence = details.evidence;
+  absl::btree_set<int> seen;
+  std::vector<RankEvidence> own;
+  for (RankEvidence& rank : evidence.ranks) {
+    const int index = rank.rank - node.about.first_rank;
+    if (index < 0 || index >= node.about.num_ranks || !seen.insert(rank.rank).second) continue;
+    rank.node = node.about.name;
+    own.push_back(std::move(rank));
+  }
+  evidence.ranks = std::move(own);
+  node.has_answered = true;
+  is_held_ = is_held_ || details.is_held;
+  evidence_.Add(std::move(evidence));
+}
+
+void JobWatch::On(Node& node, NodeStacks&& stacks, MonoTime) {
+  if (stage_ != Stage::kGathering || stacks.question != question_ ||
+      awaited_.erase(node.about.agent) == 0) {
+    return;
+  }
+  has_moved_ = has_moved_ || stacks.has_moved || stacks.round != round_;
+  for (RankReport& report : stacks.ranks) {
+    const int index = report.rank - node.about.first_rank;
+    if (index < 0 || index >= node.about.num_ranks) continue;
+    report.node = node.about.name;
+    const auto same = std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& other) {
+      return other.rank == report.rank;
+    });
+    if (same != reports_.end()) {
+      *same = std::move(report);
+    } else {
+      reports_.push_back(std::move(report));
+    }
+  }
+}
+
+void JobWatch::Absorb(Incarnation from, const NodeSummary& summary) {
+  LearnedSilences& before = learned_from_[from];
+  if (before == summary.learned) return;
+  core_.limits().Add(summary.learned, before);
+  before = summary.learned;
+}
+
+void JobWatch::TakeSummary(Node& node, NodeSummary summary) {
+  const bool was_suspicious = std::exchange(
+      node.is_suspicious,
+      std::any_of(summary.silent.begin(), summary.silent.end(),
+                  [](const SilentRanks& ranks) { return ranks.silent_for >= kSuspiciousSilence; }));
+  num_suspicious_ += static_cast<int>(node.is_suspicious) - static_cast<int>(was_suspicious);
+  const bool is_new_timeout = !node.summary || node.summary->hang_timeout != summary.hang_timeout;
+  node.summary = std::move(summary);
+  if (!is_new_timeout) return;
+  // Where nodes differ, the most patient counts.
+  absl::Duration longest;
+  for (const auto& [agent, each] : nodes_) {
+    if (each.summary) longest = std::max(longest, each.summary->hang_timeout);
+  }
+  core_.limits().SetTimeout(longest);
+}
+
+// --- What follows
+
+void JobWatch::Advance(MonoTime now, Orders& out) {
+  const bool is_over = awaited_.empty() || now >= deadline_;
+  if (stage_ == Stage::kAsking && is_over) {
+    Decide(now, out);
+  } else if (stage_ == Stage::kGathering && is_over) {
+    Conclude(now, out);
+  }
+  if (stage_ != Stage::kListening) return;
+  if (said_ && now >= say_again_) {
+    say_again_ = now + kSayAgain;
+    absl::btree_set<Incarnation> holders;
+    for (const int rank : said_->to_end) {
+      if (const Node* node = NodeOfRank(rank)) holders.insert(node->about.agent);
+    }
+    for (const Incarnation holder : holders) out.push_back({holder, *said_});
+  }
+  if ((num_suspicious_ > 0 || core_.HasIncident()) && now >= next_question_) Ask(now, out);
+}
+
+void JobWatch::Ask(MonoTime now, Orders& out) {
+  stage_ = Stage::kAsking;
+  ++question_;
+  deadline_ = now + kTimeForDetails;
+  is_held_ = false;
+  evidence_ = EvidenceMerger(round_);
+  awaited_.clear();
+  for (auto& [agent, node] : nodes_) {
+    node.has_answered = false;
+    if (!node.summary) continue;
+    awaited_.insert(agent);
+    out.push_back({agent, AskDetails{question_, round_}});
+  }
+  const absl::Duration spread =
+      kBetweenQuestions * static_cast<double>(nodes_.size()) / static_cast<double>(kNodesPerSecond);
+  next_question_ = now + std::clamp(spread, kBetweenQuestions, kBetweenQuestionsMax);
+}
+
+std::vector<RankSilence> JobWatch::AllSilences() const {
+  std::vector<RankSilence> out;
+  for (const auto& [agent, node] : nodes_) {
+    if (!node.has_answered) continue;
+    for (const SilentRanks& ranks : node.summary->silent) {
+      for (int i = 0; i < ranks.num_ranks; ++i) {
+        const int index = ranks.first_rank + i - node.about.first_rank;
+        if (index < 0 || index >= node.about.num_ranks) continue;
+        out.push_back({ranks.first_rank + i, ranks.phase, ranks.silent_for});
+      }
+    }
+  }
+  return out;
+}
+
+void JobWatch::AddUnseenRanks() {
+  Evidence unseen{.round = round_};
+  for (const auto& [agent, node] : nodes_) {
+    if (node.has_answered) continue;
+    for (int i = 0; i < node.about.num_ranks; ++i) {
+      unseen.ranks.push_back({.rank = node.about.first_rank + i,
+                              .round = round_,
+                              .node = node.about.name,
+                              .life = Life::kUnreachable});
+    }
+  }
+  evidence_.Add(std::move(unseen));
+}
+
+void JobWatch::Decide(MonoTime now, Orders& out) {
+  stage_ = Stage::kListening;
+  awaited_.clear();
+  if (is_held_) return;
+  const bool is_silent = core_.Hear(AllSilences());
+  if (!core_.HasIncident()) said_.reset();  // what it was about goes on
+  if (!is_silent) return;
+  AddUnseenRanks();
+  const Diagnosis diagnosis = Diagnose(evidence_.merged());
+  for (const WatchEffect& effect : core_.Judge(diagnosis)) {
+    if (const auto* notice = std::get_if<Notice>(&effect)) {
+      TellAll(
+          SayNotice{round_, notice->diagnosis.finding,
+                    absl::StrCat(notice->text, DescribeUnseen(), DescribeRanks(notice->diagnosis))},
+          out);
+    } else if (const auto* recovery = std::get_if<Recovery>(&effect)) {
+      TellAll(SayRecovery{round_, recovery->text}, out);
+    } else {
+      Gather(std::get<Verdict>(effect), now, out);
+    }
+  }
+}
+
+void JobWatch::Gather(const Verdict& verdict, MonoTime now, Orders& out) {
+  stage_ = Stage::kGathering;
+  verdict_ = verdict;
+  ++question_;
+  deadline_ = now + kTimeForStacks;
+  has_moved_ = false;
+  reports_.clear();
+  SelectNodes(verdict.diagnosis.culprits, kNodesAtFaultAsked, awaited_);
+  SelectNodes(verdict.diagnosis.waiting, awaited_.size() + kNodesWaitingAsked, awaited_);
+  for (const Incarnation agent : awaited_) out.push_back({agent, AskStacks{question_, round_}});
+  // For those whose stacks do not come.
+  for (const RankEvidence& rank : evidence_.merged().ranks) {
+    const Node* node = NodeOfRank(rank.rank);
+    if (node != nullptr && awaited_.contains(node->about.agent)) reports_.push_back(ReportOf(rank));
+  }
+  if (awaited_.empty()) Conclude(now, out);
+}
+
+void JobWatch::Conclude(MonoTime now, Orders& out) {
+  stage_ = Stage::kListening;
+  next_question_ = std::max(next_question_, now + kBetweenQuestions);
+  const Verdict verdict = *std::exchange(verdict_, std::nullopt);
+  const Diagnosis& diagnosis = verdict.diagnosis;
+  if (has_moved_) {
+    TellAll(SayRecovery{round_, absl::StrCat("it goes on: ", diagnosis.Describe())}, out);
+    return;
+  }
+  SayVerdict say{.question = question_,
+                 .round = round_,
+                 .diagnosis = diagnosis,
+                 .reason = absl::StrCat(verdict.reason, DescribeUnseen()),
+                 .ranks = std::move(reports_)};
+  reports_.clear();
+  const auto is_culprit = [&](int rank) {
+    return std::binary_search(diagnosis.culprits.begin(), diagnosis.culprits.end(), rank);
+  };
+  std::stable_partition(say.ranks.begin(), say.ranks.end(),
+                        [&](const RankReport& rank) { return is_culprit(rank.rank); });
+  // Those at fault; where nobody is who lives, one of those who wait, since the attempt has to end.
+  for (const RankReport& rank : say.ranks) {
+    if (is_culprit(rank.rank) && rank.pid != 0) say.to_end.push_back(rank.rank);
+  }
+  if (say.to_end.empty() && !diagnosis.waiting.empty()) {
+    say.to_end.push_back(diagnosis.waiting.front());
+  }
+  const bool ends = std::any_of(say.to_end.begin(), say.to_end.end(), [&](int rank) {
+    const Node* node = NodeOfRank(rank);
+    return node != nullptr && node->summary && node->summary->ends_workers;
+  });
+  if (!ends) say.to_end.clear();
+  say.action = ActionInWords(ends);
+  TellAll(say, out);
+  if (!ends) return;
+  said_ = std::move(say);
+  say_again_ = now + kSayAgain;
+}
+
+// --- Words
+
+void JobWatch::TellAll(const WatchOrder& order, Orders& out) const {
+  for (const auto& [agent, node] : nodes_) {
+    if (node.summary) out.push_back({agent, order});
+  }
+}
+
+const JobWatch::Node* JobWatch::NodeOfRank(int rank) const {
+  for (const auto& [agent, node] : nodes_) {
+    const int index = rank - node.about.first_rank;
+    if (index >= 0 && index < node.about.num_ranks) return &node;
+  }
+  return nullptr;
+}
+
+void JobWatch::SelectNodes(const std::vector<int>& ranks, size_t max,
+                           absl::btree_set<Incarnation>& out) const {
+  constexpr size_t kRanksLookedAt = 256;
+  for (size_t i = 0; i < std::min(ranks.size(), kRanksLookedAt) && out.size() < max; ++i) {
+    const Node* node = NodeOfRank(ranks[i]);
+    if (node != nullptr && node->has_answered) out.insert(node->about.agent);
+  }
+}
+
+RankReport JobWatch::ReportOf(const RankEvidence& rank) const {
+  return {.rank = rank.rank,
+          .node = rank.node,
+          .pid = rank.pid,
+          .phase = PhaseInWords(rank.phase, rank.step),
+          .step = rank.step,
+          .silent_for = rank.silent_for,
+          .doing = rank.doing,
+          .no_frames = "its node did not answer in time"};
+}
+
+std::string JobWatch::DescribeRanks(const Diagnosis& diagnosis) const {
+  const std::vector<int>& named =
+      diagnosis.culprits.empty() ? diagnosis.waiting : diagnosis.culprits;
+  std::string text;
+  size_t num_named = 0;
+  for (const RankEvidence& rank : evidence_.merged().ranks) {
+    const bool is_named = std::binary_search(named.begin(), named.end(), rank.rank);
+    if (!is_named || rank.life == Life::kUnreachable || num_named++ >= kNamedMax) continue;
+    absl::StrAppend(&text, "; ", verdict::InWords(ReportOf(rank)));
+  }
+  return text;
+}
+
+std::string JobWatch::DescribeUnseen() const {
+  std::string text;
+  size_t num_named = 0;
+  for (const auto& [agent, node] : nodes_) {
+    if (node.has_answered) continue;
+    if (++num_named > kNamedMax) continue;
+    std::vector<int> ranks;
+    for (int i = 0; i < node.about.num_ranks; ++i) ranks.push_back(node.about.first_rank + i);
+    absl::StrAppend(&text, text.empty() ? "; nothing is known of " : ", ", RanksInWords(ranks),
+                    " on ", node.about.name,
+                    node.summary ? " (its agent does not answer)"
+                                 : " (its agent takes no part in the watch: --watch=off, or an "
+                                   "older muster)");
+  }
+  if (num_named > kNamedMax) {
+    absl::StrAppend(&text, " and of those on ", num_named - kNamedMax, " more nodes");
+  }
+  return text;
+}
+
+}  // namespace muster::verdict

@@ -1,0 +1,115 @@
+// The hang watch of a job over several nodes: what their agents say meets here, and is judged by the
+// core that judges a single node's (hang_watch_core.h).
+//
+//   summaries of all nodes -> somebody is silent -> AskDetails to all -> Diagnose -> Judge
+//     -> a notice: SayNotice to all
+//     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all
+//
+// Silence is what the agents have watched of it, and never grows here: a node that is not heard, or
+// that was stopped, makes nobody silent. What no agent tells is out of sight, and is never judged;
+// notice and verdict say what that is.
+//
+// Pure. Thread-compatible: one caller at a time (rendezvous/server/job_loop.h, on its loop).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "proto/base/ids.h"
+#include "proto/base/mono_time.h"
+#include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/merge_evidence.h"
+#include "rendezvous/verdict/watch_messages.h"
+
+namespace muster::verdict {
+
+// A member of the round.
+struct WatchedNode {
+  Incarnation agent;
+  std::string name;
+  int first_rank = 0;
+  int num_ranks = 1;
+};
+
+struct OrderTo {
+  Incarnation to;
+  WatchOrder order;
+};
+
+class JobWatch {
+ public:
+  using Orders = std::vector<OrderTo>;
+
+  // `nodes` are all members of `round`, by first rank. What was learned stays.
+  void StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime now);
+  void StopRound();
+  bool IsWatching() const { return !nodes_.empty(); }
+
+  // Words of another round, of strangers, and answers to old questions change nothing.
+  Orders OnWord(Incarnation from, NodeWord word, MonoTime now);
+  Orders Tick(MonoTime now);
+  // Earliest instant at which Tick would return something.
+  MonoTime NextDeadline() const;
+
+  const HangLimits& limits() const { return core_.limits(); }
+
+ private:
+  enum class Stage { kListening, kAsking, kGathering };
+  struct Node {
+    WatchedNode about;
+    std::optional<NodeSummary> summary;  // nothing: its agent has said nothing in this round
+    bool is_suspicious = false;
+    bool has_answered = false;
+  };
+  using Nodes = absl::btree_map<Incarnation, Node>;
+
+  void On(Node& node, NodeSummary&& summary, MonoTime now);
+  void On(Node& node, NodeDetails&& details, MonoTime now);
+  void On(Node& node, NodeStacks&& stacks, MonoTime now);
+  void Absorb(Incarnation from, const NodeSummary& summary);
+  void TakeSummary(Node& node, NodeSummary summary);
+
+  void Advance(MonoTime now, Orders& out);
+  void Ask(MonoTime now, Orders& out);
+  void Decide(MonoTime now, Orders& out);
+  void Gather(const Verdict& verdict, MonoTime now, Orders& out);
+  void Conclude(MonoTime now, Orders& out);
+  void TellAll(const WatchOrder& order, Orders& out) const;
+  void AddUnseenRanks();
+  std::vector<RankSilence> AllSilences() const;
+  // Nodes that answered and hold some of `ranks`, the first few.
+  void SelectNodes(const std::vector<int>& ranks, size_t max,
+                   absl::btree_set<Incarnation>& out) const;
+  const Node* NodeOfRank(int rank) const;
+  RankReport ReportOf(const RankEvidence& rank) const;
+  std::string DescribeRanks(const Diagnosis& diagnosis) const;
+  // "; nothing is known of ranks 2 and 3 (node2: ...)", or nothing.
+  std::string DescribeUnseen() const;
+
+  HangWatchCore core_{absl::Minutes(10)};
+  absl::btree_map<Incarnation, LearnedSilences> learned_from_;  // of the members
+
+  // Of the round.
+  Round round_ = kNoRound;
+  Nodes nodes_;
+  int num_suspicious_ = 0;
+  Stage stage_ = Stage::kListening;
+  uint64_t question_ = 0;
+  absl::btree_set<Incarnation> awaited_;  // who has not answered the question yet
+  MonoTime deadline_;                     // of the question
+  MonoTime next_question_;
+  bool is_held_ = false;
+  bool has_moved_ = false;
+  EvidenceMerger evidence_{kNoRound};
+  std::optional<Verdict> verdict_;  // while evidence is gathered for it
+  std::vector<RankReport> reports_;
+  // The last that was said and is to be performed, until it has been.
+  std::optional<SayVerdict> said_;
+  MonoTime say_again_;
+};
+
+}  // namespace muster::verdict

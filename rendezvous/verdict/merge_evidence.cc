@@ -1,0 +1,34 @@
+#include "rendezvous/verdict/merge_evidence.h"
+
+#include <vector>
+
+namespace muster::verdict {
+
+int EvidenceMerger::IndexOf(Group group) {
+  const auto [found, is_new] =
+      index_.try_emplace(std::pair(group.name, group.id), static_cast<int>(merged_.groups.size()));
+  if (is_new) {
+    merged_.groups.push_back(std::move(group));
+    return found->second;
+  }
+  std::vector<int>& known = merged_.groups[found->second].members;
+  if (known.size() < group.members.size()) known.resize(group.members.size(), kUnknownRank);
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    if (known[i] == kUnknownRank) known[i] = group.members[i];
+  }
+  return found->second;
+}
+
+void EvidenceMerger::Add(Evidence part) {
+  std::vector<int> new_index;
+  for (Group& group : part.groups) new_index.push_back(IndexOf(std::move(group)));
+  for (RankEvidence& rank : part.ranks) {
+    for (GroupRecord& record : rank.groups) {
+      const bool is_known = record.group >= 0 && record.group < static_cast<int>(new_index.size());
+      record.group = is_known ? new_index[record.group] : -1;
+    }
+    merged_.ranks.push_back(std::move(rank));
+  }
+}
+
+}  // namespace muster::verdict

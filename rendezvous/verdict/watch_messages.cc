@@ -1,0 +1,23 @@
+#include "rendezvous/verdict/watch_messages.h"
+
+#include <algorithm>
+
+namespace muster::verdict {
+
+std::vector<SilentRanks> Summarize(const std::vector<RankSilence>& silences) {
+  std::vector<SilentRanks> out;
+  for (const RankSilence& each : silences) {
+    if (each.silent_for < kSilenceTold) continue;
+    const bool goes_on = !out.empty() && out.back().phase == each.phase &&
+                         out.back().first_rank + out.back().num_ranks == each.rank;
+    if (goes_on) {
+      ++out.back().num_ranks;
+      out.back().silent_for = std::min(out.back().silent_for, each.silent_for);
+    } else if (out.size() < kSilentRanksMax) {
+      out.push_back({each.rank, 1, each.phase, each.silent_for});
+    }
+  }
+  return out;
+}
+
+}  // namespace muster::verdict

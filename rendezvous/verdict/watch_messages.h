@@ -1,0 +1,102 @@
+// What agents and the server say to each other about hangs of a job over several nodes. Decided by
+// JobWatch (job_watch.h); on the wire: proto/watch.proto, by rendezvous/link/watch_wire.h.
+//
+// At rest an agent says a few bytes with each renewal of its lease; everything else is asked for.
+//
+// Pure values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/base/ids.h"
+#include "rendezvous/verdict/diagnosis.h"
+#include "rendezvous/verdict/evidence.h"
+#include "rendezvous/verdict/hang_limits.h"
+#include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/incident_parts.h"
+
+namespace muster::verdict {
+
+// Neighbours by rank that are silent in the same phase; with the least silence of them.
+struct SilentRanks {
+  int first_rank = 0;
+  int num_ranks = 1;
+  WatchPhase phase = WatchPhase::kStep;
+  absl::Duration silent_for;
+  friend bool operator==(const SilentRanks&, const SilentRanks&) = default;
+};
+
+// Silences below this are not worth a byte.
+inline constexpr absl::Duration kSilenceTold = absl::Seconds(3);
+// What is more is left out, and counts as not silent.
+inline constexpr int kSilentRanksMax = 64;
+
+// The state of one node's ranks: complete, so that the newest replaces those before.
+struct NodeSummary {
+  Round round = kNoRound;
+  absl::Duration hang_timeout;
+  bool ends_workers = false;        // this node, at a verdict about its ranks
+  std::vector<SilentRanks> silent;  // at most kSilentRanksMax; the others move
+  LearnedSilences learned;          // in the life of this agent
+  friend bool operator==(const NodeSummary&, const NodeSummary&) = default;
+};
+
+// Answer to AskDetails.
+struct NodeDetails {
+  uint64_t question = 0;
+  NodeSummary summary;  // of the same moment
+  Evidence evidence;    // of this node's ranks
+  // A debugger holds one of them: time means nothing then.
+  bool is_held = false;
+};
+
+// Answer to AskStacks.
+struct NodeStacks {
+  uint64_t question = 0;
+  Round round = kNoRound;
+  std::vector<RankReport> ranks;
+  bool has_moved = false;  // a rank of this node has, since it was asked
+};
+
+using NodeWord = std::variant<NodeSummary, NodeDetails, NodeStacks>;
+
+struct AskDetails {
+  uint64_t question = 0;
+  Round round = kNoRound;
+};
+struct AskStacks {
+  uint64_t question = 0;
+  Round round = kNoRound;
+};
+// For the console of every node.
+struct SayNotice {
+  Round round = kNoRound;
+  Finding finding = Finding::kNobodyWaits;
+  std::string text;
+};
+struct SayRecovery {
+  Round round = kNoRound;
+  std::string text;
+};
+// For console and report of every node. May come again, with the same question.
+struct SayVerdict {
+  uint64_t question = 0;  // of the AskStacks before it
+  Round round = kNoRound;
+  Diagnosis diagnosis;
+  std::string reason;
+  std::string action;
+  std::vector<RankReport> ranks;  // those at fault first, then some of the others
+  // Ranks whose workers are to be ended by their node, if nothing has moved there since.
+  std::vector<int> to_end;
+};
+
+using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict>;
+
+// Of `silences`, by rank.
+std::vector<SilentRanks> Summarize(const std::vector<RankSilence>& silences);
+
+}  // namespace muster::verdict

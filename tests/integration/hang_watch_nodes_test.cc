@@ -1,0 +1,151 @@
+// The hang watch over several nodes: a rank of another node is named on every console; who only takes
+// long, or is not heard, is left alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kNotice[] = "rank 1 has not called all_reduce #5 (group world, 4096 bytes f32)";
+
+// A hang takes its time; more of it beside other tests on a small machine.
+constexpr absl::Duration kPatienceWithHangs = absl::Minutes(2);
+
+class HangWatchOverNodes : public SeveralNodes {
+ protected:
+  // Rank r lives on node r.
+  std::vector<Subprocess> StartNodes(int num_nodes, const std::string& how, const Arguments& more) {
+    std::vector<Subprocess> nodes;
+    for (int node = 0; node < num_nodes; ++node) {
+      nodes.push_back(StartNode(node, num_nodes, how, more));
+      if (node > 0) continue;
+      EXPECT_TRUE(nodes.front().WaitForOutput("hosting the rendezvous", kPatienceWithHangs));
+    }
+    return nodes;
+  }
+  Subprocess StartNode(int node, int num_nodes, const std::string& how, const Arguments& more) {
+    return StartStatic(
+        node, num_nodes,
+        Arguments{"--log_dir=" + LogsOf(node)} + more + Arguments{MUSTER_HANGING_RANK, how});
+  }
+  std::string LogsOf(int node) const { return Out(absl::StrCat("logs", node)); }
+
+  // Of the job's only hang, as `node` has written it; waits until it is there.
+  nlohmann::json Report(int node, const std::string& last_milestone) const {
+    nlohmann::json report;
+    WaitUntil([&] {
+      for (const std::string& file : FilesBelow(LogsOf(node))) {
+        if (!absl::EndsWith(file, "hang_0_1.json")) continue;
+        report = nlohmann::json::parse(ReadFile(LogsOf(node) + "/" + file), nullptr,
+                                       /*allow_exceptions=*/false);
+      }
+      return report.is_object() && report["timeline_ms"].contains(last_milestone);
+    });
+    return report;
+  }
+};
+
+TEST_F(HangWatchOverNodes, NamesARankOfAnotherNodeOnEveryConsoleAndRestartsTheJob) {
+  std::vector<Subprocess> nodes =
+      StartNodes(3, "sleeps", {"--max_restarts=1", "--hang_timeout=20"});
+  for (int node = 0; node < 3; ++node) {
+    const SubprocessResult result = nodes[node].Wait(kPatienceWithHangs);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr(absl::StrCat("warning: ", kNotice, "; ranks 0 and 2 wait")),
+                      HasSubstr(absl::StrCat("hang: ", kNotice)),
+                      HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid")),
+                      HasSubstr("is between steps, before step 5, asleep"),
+                      HasSubstr("SleepInTheDataLoader"),
+                      HasSubstr("nothing has moved for 20 s (--hang_timeout)")));
+    const nlohmann::json report = Report(node, "first_step");
+    EXPECT_EQ(report["verdict"]["culprits"].dump(), "[1]");
+    EXPECT_EQ(report["verdict"]["waiting"].dump(), "[0,2]");
+    EXPECT_EQ(report["verdict"]["operation"]["group"], "world");
+    EXPECT_EQ(report["ranks"][0]["node"], AddressOf(2));
+    EXPECT_THAT(report["stacks"].dump(), HasSubstr("SleepInTheDataLoader"));
+  }
+}
+
+TEST_F(HangWatchOverNodes, DoesNotAwaitTheTimeoutForARankThatIsStopped) {
+  std::vector<Subprocess> nodes = StartNodes(2, "stops", {"--max_restarts=1"});
+  for (Subprocess& node : nodes) {
+    const SubprocessResult result = node.Wait(kPatienceWithHangs);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, HasSubstr("hang: rank 1 is stopped by a signal and cannot take part in "
+                                      "all_reduce #5"));
+  }
+}
+
+TEST_F(HangWatchOverNodes, OnlySaysItWhereItMayNotAct) {
+  std::vector<Subprocess> nodes = StartNodes(2, "spins", {"--hang_timeout=12"});
+  for (Subprocess& node : nodes) {
+    ASSERT_TRUE(node.WaitForOutput("this is only reported (--watch=report)", kPatienceWithHangs));
+  }
+  for (Subprocess& node : nodes) node.Signal(SIGINT);
+  for (Subprocess& node : nodes) {
+    EXPECT_THAT(node.Wait(kPatienceWithHangs).err,
+                AllOf(HasSubstr(kNotice), HasSubstr("computing"), HasSubstr("SpinForEver")));
+  }
+}
+
+TEST_F(HangWatchOverNodes, SaysWhatItCannotSeeWhereANodeIsNotWatched) {
+  Subprocess seen = StartNode(0, 2, "sleeps", {"--hang_timeout=12", "--watch=restart"});
+  Subprocess unseen = StartNode(1, 2, "sleeps", {"--hang_timeout=12", "--watch=off"});
+  ASSERT_TRUE(seen.WaitForOutput("nothing is known of rank 1 on 127.0.0.2 (its agent takes no part",
+                                 kPatienceWithHangs));
+  for (Subprocess* node : {&seen, &unseen}) node->Signal(SIGINT);
+  for (Subprocess* node : {&seen, &unseen}) {
+    EXPECT_THAT(node->Wait(kPatienceWithHangs).err, Not(HasSubstr("hang:")));
+  }
+}
+
+// An agent that is stopped is not heard, and its rank is nobody's to judge meanwhile.
+TEST_F(HangWatchOverNodes, JudgesNobodyWhileAnAgentIsStopped) {
+  std::vector<Subprocess> nodes =
+      StartNodes(2, "sleeps", {"--max_restarts=1", "--hang_timeout=30", "--rdzv_conf=lease=300"});
+  ASSERT_TRUE(nodes[0].WaitForOutput(kNotice, kPatienceWithHangs));
+  nodes[1].Signal(SIGSTOP);
+  const bool is_late = nodes[0].WaitForOutput("hang:", absl::Seconds(40));
+  nodes[1].Signal(SIGCONT);
+  EXPECT_FALSE(is_late);
+  for (Subprocess& node : nodes) {
+    const SubprocessResult result = node.Wait(kPatienceWithHangs);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, HasSubstr(absl::StrCat("hang: ", kNotice)));
+  }
+}
+
+// On the limits that users have.
+class LongOverNodes : public HangWatchOverNodes,
+                      public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(LongOverNodes, IsLeftAlone) {
+  std::vector<Subprocess> nodes = StartNodes(2, GetParam(), {"--max_restarts=1"});
+  for (Subprocess& node : nodes) {
+    const SubprocessResult result = node.Wait(kPatienceWithHangs);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hangs, LongOverNodes,
+                         ::testing::Values("long_save", "long_first_step", "computes"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace muster::testing

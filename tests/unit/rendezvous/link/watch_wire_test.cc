@@ -1,0 +1,263 @@
+#include "rendezvous/link/watch_wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "proto/watch.pb.h"
+#include "tests/unit/rendezvous/verdict/evidence_builder.h"
+
+namespace muster::rendezvous {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+template <typename Value>
+absl::StatusOr<verdict::NodeWord> WordThere(const Value& value) {
+  proto::WatchWord message;
+  Encode(verdict::NodeWord(value), &message);
+  return Decode(message);
+}
+template <typename Value>
+Value OrderThere(const Value& value) {
+  proto::WatchOrder message;
+  Encode(verdict::WatchOrder(value), &message);
+  const auto back = Decode(message);
+  EXPECT_TRUE(back.ok()) << back.status();
+  return std::get<Value>(*back);
+}
+
+size_t BytesOf(const verdict::NodeWord& word) {
+  proto::WatchWord message;
+  Encode(word, &message);
+  return message.ByteSizeLong();
+}
+
+verdict::NodeSummary FilledSummary() {
+  verdict::NodeSummary summary{
+      .round = Round(3),
+      .hang_timeout = absl::Seconds(600),
+      .ends_workers = true,
+      .silent = {{8, 4, verdict::WatchPhase::kCheckpoint, absl::Milliseconds(5500)}}};
+  summary.learned.counts = {{verdict::WatchPhase::kStep, 11, 12345}};
+  summary.learned.longest[2] = absl::Seconds(7);
+  return summary;
+}
+
+// All that can be silent is, each for itself, and every bucket has been seen.
+verdict::NodeSummary FullestSummary() {
+  verdict::NodeSummary summary = FilledSummary();
+  summary.silent.assign(1000, {100000, 100000, verdict::WatchPhase::kStart, absl::Hours(9999)});
+  summary.learned.counts.clear();
+  for (int phase = 0; phase < verdict::kNumWatchPhases; ++phase) {
+    for (int bucket = 0; bucket < verdict::HangLimits::kNumBuckets; ++bucket) {
+      summary.learned.counts.push_back(
+          {static_cast<verdict::WatchPhase>(phase), bucket, int64_t{1} << 34});
+    }
+  }
+  return summary;
+}
+
+verdict::RankReport FilledReport(int rank) {
+  return {.rank = rank,
+          .node = "node2",
+          .pid = 12,
+          .phase = "is in phase reduce",
+          .step = 7,
+          .silent_for = absl::Seconds(12),
+          .doing = "asleep",
+          .frames = {"f", "main"},
+          .no_frames = "\xff"};
+}
+
+TEST(WatchOnTheWire, KeepsASummary) {
+  const auto back = WordThere(FilledSummary());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(std::get<verdict::NodeSummary>(*back), FilledSummary());
+}
+
+TEST(WatchOnTheWire, ASummaryAtRestIsSmallAndTheFullestHasABound) {
+  verdict::NodeSummary at_rest = FilledSummary();
+  at_rest.silent.clear();
+  EXPECT_LT(BytesOf(at_rest), 64u);
+  EXPECT_LT(BytesOf(FullestSummary()), kWatchSummaryBytesMax);
+  EXPECT_TRUE(WordThere(FullestSummary()).ok());
+}
+
+TEST(WatchOnTheWire, KeepsDetails) {
+  verdict::EvidenceBuilder job(3);
+  const int world = job.AddWorld();
+  const int pair = job.AddGroup("pair", {verdict::kUnknownRank, 2});
+  job.Waits(1, world, verdict::AllReduce(7))
+      .Called(2, pair, verdict::Of(OperationKind::kSend, 4, 0));
+  job.rank(2).life = verdict::Life::kStopped;
+  job.rank(2).step = 9;
+  job.rank(2).doing = "stopped";
+  verdict::NodeDetails details{.question = 5, .summary = FilledSummary(), .is_held = true};
+  details.summary.round = Round(2);
+  details.evidence = job.Build();
+  const auto back = WordThere(details);
+  ASSERT_TRUE(back.ok()) << back.status();
+  const auto& there = std::get<verdict::NodeDetails>(*back);
+  EXPECT_EQ(there.question, 5u);
+  EXPECT_TRUE(there.is_held);
+  EXPECT_EQ(there.evidence.round, Round(2));
+  ASSERT_THAT(there.evidence.groups, SizeIs(2));
+  EXPECT_EQ(there.evidence.groups[0].members, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(there.evidence.groups[1].members, (std::vector<int>{verdict::kUnknownRank, 2}));
+  ASSERT_THAT(there.evidence.ranks, SizeIs(3));
+  EXPECT_EQ(there.evidence.ranks[2].life, verdict::Life::kStopped);
+  EXPECT_EQ(there.evidence.ranks[2].step, 9);
+  EXPECT_EQ(there.evidence.ranks[1].groups[0].operations[0].chain, verdict::AllReduce(7).chain);
+  EXPECT_EQ(Diagnose(there.evidence).Describe(), Diagnose(details.evidence).Describe());
+}
+
+TEST(WatchOnTheWire, LeavesOutWholeRanksWhereDetailsAreTooMany) {
+  verdict::EvidenceBuilder job(200);
+  const int world = job.AddWorld();
+  for (int r = 0; r < 200; ++r) {
+    for (int i = 0; i < (r == 0 ? 4000 : 300); ++i) job.Waits(r, world, verdict::AllReduce(i));
+  }
+  verdict::NodeDetails details{.summary = FilledSummary()};
+  details.evidence = job.Build();
+  EXPECT_LE(BytesOf(details), kWatchWordBytesMax);
+  const auto back = WordThere(details);
+  ASSERT_TRUE(back.ok()) << back.status();
+  const auto& ranks = std::get<verdict::NodeDetails>(*back).evidence.ranks;
+  ASSERT_FALSE(ranks.empty());
+  EXPECT_EQ(ranks.front().rank, 1) << "rank 0 has too much for one";
+  EXPECT_LT(ranks.size(), 199u);
+  EXPECT_THAT(ranks.back().groups[0].operations, SizeIs(300));
+}
+
+TEST(WatchOnTheWire, KeepsStacksWithinABound) {
+  verdict::NodeStacks stacks{.question = 6, .round = Round(2), .has_moved = true};
+  for (int r = 0; r < 3; ++r) stacks.ranks.push_back(FilledReport(r));
+  const auto back = WordThere(stacks);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(std::get<verdict::NodeStacks>(*back).ranks, stacks.ranks);
+  for (int r = 3; r < 30; ++r) {
+    stacks.ranks.push_back(FilledReport(r));
+    stacks.ranks.back().frames.assign(60, std::string(5000, 'f'));
+  }
+  EXPECT_LE(BytesOf(stacks), kWatchWordBytesMax);
+}
+
+TEST(WatchOnTheWire, KeepsAVerdict) {
+  verdict::SayVerdict verdict{.question = 7,
+                              .round = Round(2),
+                              .reason = "it is late",
+                              .action = "it is ended",
+                              .ranks = {FilledReport(3)},
+                              .to_end = {3}};
+  verdict.diagnosis = {.finding = verdict::Finding::kNotCalled,
+                       .culprits = {3},
+                       .waiting = {0, 1, 2, 5, 7},
+                       .group = "world",
+                       .operation = verdict::AllReduce(7),
+                       .is_direct = false,
+                       .path = {"one", "two"},
+                       .spoke_for_it = {"this"},
+                       .confidence = 0.8,
+                       .can_heal = false};
+  const verdict::SayVerdict back = OrderThere(verdict);
+  EXPECT_EQ(back.question, 7u);
+  EXPECT_EQ(back.diagnosis.Describe(), verdict.diagnosis.Describe());
+  EXPECT_EQ(back.diagnosis.waiting, verdict.diagnosis.waiting);
+  EXPECT_EQ(back.diagnosis.path, verdict.diagnosis.path);
+  EXPECT_EQ(back.diagnosis.spoke_for_it, verdict.diagnosis.spoke_for_it);
+  EXPECT_FALSE(back.diagnosis.can_heal);
+  EXPECT_FALSE(back.diagnosis.is_direct);
+  EXPECT_EQ(back.diagnosis.confidence, 0.8);
+  EXPECT_EQ(back.reason, verdict.reason);
+  EXPECT_EQ(back.action, verdict.action);
+  EXPECT_EQ(back.ranks, verdict.ranks);
+  EXPECT_EQ(back.to_end, verdict.to_end);
+}
+
+TEST(WatchOnTheWire, KeepsQuestionsNoticesAndRecoveries) {
+  EXPECT_EQ(OrderThere(verdict::AskDetails{3, Round(4)}).question, 3u);
+  EXPECT_EQ(OrderThere(verdict::AskStacks{3, Round(4)}).round, Round(4));
+  const auto notice = OrderThere(verdict::SayNotice{Round(4), verdict::Finding::kCircle, "words"});
+  EXPECT_EQ(notice.finding, verdict::Finding::kCircle);
+  EXPECT_EQ(notice.text, "words");
+  EXPECT_EQ(OrderThere(verdict::SayRecovery{Round(4), "words"}).text, "words");
+}
+
+struct Damage {
+  std::string field;
+  std::function<void(proto::WatchWord&)> apply;
+};
+class DamagedWatchWord : public ::testing::TestWithParam<Damage> {};
+
+TEST_P(DamagedWatchWord, IsRefusedByTheNameOfTheField) {
+  proto::WatchWord message;
+  GetParam().apply(message);
+  const auto back = Decode(message);
+  EXPECT_EQ(back.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(back.status().message().find(GetParam().field), absl::string_view::npos)
+      << back.status();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, DamagedWatchWord,
+    ::testing::Values(
+        Damage{"watch", [](auto&) {}},
+        Damage{"watch.round", [](auto& m) { m.mutable_summary()->set_round(-1); }},
+        Damage{"watch.hang_timeout", [](auto& m) { m.mutable_summary()->set_hang_timeout_ms(-1); }},
+        Damage{"watch.num_ranks", [](auto& m) { m.mutable_summary()->add_silent(); }},
+        Damage{"watch.silent",
+               [](auto& m) {
+                 for (int i = 0; i < 65; ++i) m.mutable_summary()->add_silent();
+               }},
+        Damage{"watch.phase",
+               [](auto& m) {
+                 auto* silent = m.mutable_summary()->add_silent();
+                 silent->set_num_ranks(1);
+                 silent->set_phase(99);
+               }},
+        Damage{"watch.bucket",
+               [](auto& m) { m.mutable_summary()->add_learned()->set_bucket(1000); }},
+        Damage{"watch.count", [](auto& m) { m.mutable_summary()->add_learned()->set_count(-5); }},
+        Damage{"watch.longest",
+               [](auto& m) {
+                 for (int i = 0; i < 6; ++i) m.mutable_summary()->add_longest_ms(1);
+               }},
+        Damage{"group.size", [](auto& m) { m.mutable_details()->add_groups()->set_size(1 << 30); }},
+        Damage{"group.size",
+               [](auto& m) {
+                 for (int i = 0; i < 40; ++i) m.mutable_details()->add_groups()->set_size(1 << 17);
+               }},
+        Damage{"group.places",
+               [](auto& m) {
+                 auto* group = m.mutable_details()->add_groups();
+                 group->set_size(1);
+                 group->add_places(1);
+                 group->add_members(0);
+               }},
+        Damage{"group.places", [](auto& m) { m.mutable_details()->add_groups()->add_places(0); }},
+        Damage{"rank.life", [](auto& m) { m.mutable_details()->add_ranks()->set_life(99); }},
+        Damage{"record.group",
+               [](auto& m) { m.mutable_details()->add_ranks()->add_records()->set_group(0); }},
+        Damage{"operation.kind",
+               [](auto& m) {
+                 m.mutable_details()->add_groups();
+                 m.mutable_details()->add_ranks()->add_records()->add_operations()->set_kind(-1);
+               }},
+        Damage{"report.rank", [](auto& m) { m.mutable_stacks()->add_ranks()->set_rank(-1); }}));
+
+TEST(DamagedWatchOrder, IsRefused) {
+  proto::WatchOrder message;
+  EXPECT_FALSE(Decode(message).ok());
+  message.mutable_notice()->set_finding(1000);
+  EXPECT_FALSE(Decode(message).ok());
+  message.mutable_verdict()->add_culprits(1);
+  EXPECT_FALSE(Decode(message).ok()) << "no pair";
+  message.mutable_verdict()->add_culprits(1 << 30);
+  EXPECT_FALSE(Decode(message).ok()) << "too many";
+}
+
+}  // namespace
+}  // namespace muster::rendezvous
