@@ -1,4 +1,4 @@
-// One stop step in real processes whose agent is the test: all ranks leave after the same step, and none
+// One stop step in real processes, whose agent is the test: all ranks leave after the same step, and none
 // runs past it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,6 @@
 #include "proto/base/environment.h"
 #include "tests/support/fake_agent.h"
 #include "tests/support/job_under_test.h"
-#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
@@ -113,6 +112,45 @@ TEST_F(StopStep, OfAProgramInCIsTheSameOnAllRanks) {
 
 TEST_F(StopStep, OfAProgramInPythonIsTheSameOnAllRanks) {
   ExpectThatRanksOfTheProbeLeaveTogether({"/usr/bin/python3", MUSTER_JOB_PROBE_PY, "stop"});
+}
+
+TEST_F(StopStep, NeverComesToAProgramInPythonWithoutAnAgent) {
+  const std::string script =
+      PythonScript("alone.py",
+                   "import muster_job\n"
+                   "print(muster_job.should_stop(3), muster_job.commit_checkpoint(3), "
+                   "[muster_job.stop_reason()])\n");
+  const std::string module = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python");
+  const SubprocessResult result =
+      StartProgram({"/usr/bin/python3", script}, {{"PYTHONPATH", module}}).Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(result.out, "False yes ['']\n");
+}
+
+TEST_F(StopStep, IsAskedForByOneProcessOfAProgramInPythonAndNoneOfItsChildren) {
+  const std::string script = PythonScript("forks.py", R"(
+import os, time
+import muster_job
+while not muster_job.should_stop(1):
+    time.sleep(0.01)
+if os.fork() == 0:
+    try:
+        print("child", muster_job.should_stop(1), muster_job.commit_checkpoint(1))
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+print("parent", muster_job.should_stop(1), muster_job.commit_checkpoint(1))
+)");
+  Environment changes;
+  for (const auto& [name, value] : agent_.EnvironmentOf(0, 1)) changes[name] = value;
+  changes["PYTHONPATH"] = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python");
+  agent_.Tell({.is_stopping = true, .step = 1, .reason = kWhy});
+  const SubprocessResult result = StartProgram({"/usr/bin/python3", script}, changes).Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("and not its children"));
+  EXPECT_THAT(result.out, HasSubstr("parent True yes\n"));
+  EXPECT_TRUE(agent_.WaitForGoodbyes(1));
 }
 
 }  // namespace
