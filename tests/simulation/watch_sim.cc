@@ -1,0 +1,321 @@
+#include "tests/simulation/watch_sim.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::simulation {
+namespace {
+
+constexpr Round kRound(1);
+constexpr absl::Duration kTick = absl::Milliseconds(250);
+constexpr absl::Duration kHangTimeout = absl::Minutes(1);
+// What is no hang stays below the limits of its phase: a minute, three for a checkpoint. A clock that
+// jumps can double what is counted of a second.
+constexpr absl::Duration kLongestComputation = absl::Seconds(45);
+constexpr absl::Duration kLongestCheckpoint = absl::Seconds(140);
+constexpr absl::Duration kHealthyRun = absl::Minutes(12);
+constexpr absl::Duration kLongestSuspension = absl::Seconds(50);
+// Limits are five times the longest silence that has ended well: of a rank that waited for a checkpoint,
+// or for a node that was suspended, perhaps for one after the other.
+constexpr absl::Duration kTimeToJudge = absl::Minutes(60);
+constexpr int kCallsPerStep = 6;
+
+}  // namespace
+
+WatchSim::WatchSim(uint64_t seed) : random_(seed), seed_(seed) {
+  const int num_nodes = random_.Between(2, 4);
+  const int per_node = random_.Between(1, 3);
+  const int num_ranks = num_nodes * per_node;
+  verdict::Group world{.name = "world"};
+  std::vector<verdict::WatchedNode> members;
+  for (int n = 0; n < num_nodes; ++n) {
+    const Incarnation id(100 + n);
+    nodes_.push_back({.id = id, .next_tick = now_ + random_.Between(kTick, absl::Seconds(1))});
+    members.push_back({id, absl::StrCat("node", n), n * per_node, per_node});
+    verdict::Group local{.name = "local", .id = static_cast<uint32_t>(n)};
+    for (int i = 0; i < per_node; ++i) {
+      world.members.push_back(n * per_node + i);
+      local.members.push_back(n * per_node + i);
+      ranks_.push_back({.node = n, .busy_until = now_});
+    }
+    groups_.push_back(std::move(local));
+  }
+  // One rank of each node.
+  for (int i = 0; i < per_node; ++i) {
+    verdict::Group across{.name = "across", .id = static_cast<uint32_t>(i)};
+    for (int n = 0; n < num_nodes; ++n) across.members.push_back(n * per_node + i);
+    groups_.push_back(std::move(across));
+  }
+  groups_.push_back(std::move(world));
+  watch_.StartRound(kRound, std::move(members), now_);
+  fault_ = static_cast<Fault>(random_.Between(0, 3));
+  faulty_rank_ = random_.Between(0, num_ranks - 1);
+  fault_at_ = now_ + random_.Between(absl::Seconds(20), kHealthyRun);
+  end_ = fault_ == Fault::kNone ? now_ + kHealthyRun : fault_at_ + kTimeToJudge;
+  if (random_.Chance(0.1)) {
+    ranks_[faulty_rank_].has_wrong_board = true;
+    ++seen_.wrong_boards;
+  }
+}
+
+std::string WatchSim::Run(WatchCoverage& coverage) {
+  while (now_ < end_ && failure_.empty() && !is_judged_) {
+    now_ = now_ + kTick;
+    DrawFaults();
+    RunProgram();
+    RunAgents();
+    if (watch_.NextDeadline() <= now_) Perform(watch_.Tick(now_));
+  }
+  if (failure_.empty() && has_happened_ && !is_judged_) {
+    failure_ = absl::StrCat("W2: rank ", faulty_rank_, " of ", ranks_.size(), " on ", nodes_.size(),
+                            " nodes was never judged; its fault: ", static_cast<int>(fault_),
+                            "; the last notice: ", last_notice_);
+  }
+  for (auto field :
+       {&WatchCoverage::hangs, &WatchCoverage::mismatches, &WatchCoverage::stops,
+        &WatchCoverage::wrong_boards, &WatchCoverage::notices, &WatchCoverage::verdicts,
+        &WatchCoverage::recoveries, &WatchCoverage::unanswered, &WatchCoverage::paused_agents,
+        &WatchCoverage::suspended_nodes, &WatchCoverage::clock_jumps,
+        &WatchCoverage::long_phases}) {
+    coverage.*field += seen_.*field;
+  }
+  return failure_.empty() ? "" : absl::StrCat("seed ", seed_, ": ", failure_);
+}
+
+// Whoever looks is disturbed until the fault has had its time; then it must be found.
+void WatchSim::DrawFaults() {
+  if (fault_ != Fault::kNone && !has_happened_ && now_ >= fault_at_) {
+    has_happened_ = true;
+    Rank& rank = ranks_[faulty_rank_];
+    rank.hangs = fault_ == Fault::kHang;
+    rank.is_stopped = fault_ == Fault::kStop;
+    seen_.hangs += fault_ == Fault::kHang;
+    seen_.mismatches += fault_ == Fault::kMismatch;
+    seen_.stops += fault_ == Fault::kStop;
+  }
+  if (now_ > fault_at_ + absl::Minutes(2)) return;
+  for (Node& node : nodes_) {
+    if (random_.Chance(0.0005)) {
+      node.paused_until = now_ + random_.Between(absl::Seconds(1), absl::Minutes(4));
+      ++seen_.paused_agents;
+    }
+    if (random_.Chance(0.0005)) {
+      node.suspended_until = now_ + random_.Between(absl::Seconds(1), kLongestSuspension);
+      ++seen_.suspended_nodes;
+    }
+    if (random_.Chance(0.001)) {
+      node.mute_until = now_ + random_.Between(absl::Seconds(1), absl::Minutes(1));
+    }
+    if (random_.Chance(0.002)) {
+      node.clock += random_.Between(-absl::Hours(3), absl::Hours(3));
+      ++seen_.clock_jumps;
+    }
+  }
+}
+
+// --- The program: each step calls the node's group, the one across, and that of all, in turn.
+
+int WatchSim::GroupOfCall(int r, int64_t call) const {
+  const int num_nodes = static_cast<int>(nodes_.size());
+  const int per_node = static_cast<int>(ranks_.size()) / num_nodes;
+  switch (call % 3) {
+    case 0:
+      return ranks_[r].node;
+    case 1:
+      return num_nodes + r % per_node;
+    default:
+      return static_cast<int>(groups_.size()) - 1;
+  }
+}
+
+void WatchSim::RunProgram() {
+  bool goes_on = true;
+  while (goes_on) {
+    goes_on = false;
+    for (size_t r = 0; r < ranks_.size(); ++r) goes_on = StepRank(static_cast<int>(r)) || goes_on;
+  }
+}
+
+bool WatchSim::StepRank(int r) {
+  Rank& rank = ranks_[r];
+  const bool is_suspended = now_ < nodes_[rank.node].suspended_until;
+  if (rank.hangs || rank.is_stopped || is_suspended || rank.waits || now_ < rank.busy_until) {
+    return false;
+  }
+  const int group = GroupOfCall(r, rank.calls);
+  std::vector<verdict::Operation>& called = rank.called[group];
+  verdict::Operation op{.kind = OperationKind::kAllReduce,
+                        .state = OperationState::kStarted,
+                        .sequence = static_cast<int64_t>(called.size()),
+                        .bytes = 4096,
+                        .dtype = "f32",
+                        .chain = called.size() + 1,
+                        .awaited = true};
+  const bool has_others = groups_[group].members.size() > 1;
+  const bool differs =
+      fault_ == Fault::kMismatch && has_happened_ && r == faulty_rank_ && has_others;
+  if (differs) op.bytes = 8;
+  called.push_back(op);
+  ++rank.token;
+  rank.waits = true;
+  FinishComplete(group, op.sequence);
+  return true;
+}
+
+void WatchSim::FinishComplete(int group, int64_t sequence) {
+  for (const int member : groups_[group].members) {
+    const std::vector<verdict::Operation>& called = ranks_[member].called[group];
+    if (static_cast<int64_t>(called.size()) <= sequence) return;
+    if (called[sequence].bytes != 4096) return;
+  }
+  for (const int member : groups_[group].members) {
+    Rank& rank = ranks_[member];
+    rank.called[group][sequence].state = OperationState::kDone;
+    rank.called[group][sequence].awaited = false;
+    rank.waits = false;
+    ++rank.calls;
+    ++rank.token;
+    rank.phase = Phase::kForward;
+    absl::Duration work = random_.Between(absl::Milliseconds(50), absl::Seconds(1));
+    if (random_.Chance(0.002)) {
+      work = random_.Between(absl::Seconds(5), kLongestComputation);
+      ++seen_.long_phases;
+    }
+    if (rank.calls % kCallsPerStep == 0 && member == 0 && random_.Chance(0.02)) {
+      rank.phase = Phase::kSave;
+      work = random_.Between(absl::Seconds(5), kLongestCheckpoint);
+      ++seen_.long_phases;
+    }
+    rank.busy_until = now_ + work;
+  }
+}
+
+// --- The agents
+
+bool WatchSim::IsAwake(const Node& node) const {
+  return now_ >= node.paused_until && now_ >= node.suspended_until;
+}
+
+void WatchSim::RunAgents() {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    Node& node = nodes_[n];
+    if (!IsAwake(node) || now_ < node.next_tick) continue;
+    node.next_tick = now_ + verdict::kWatchInterval;
+    std::vector<verdict::Pulse> pulses;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      if (ranks_[r].node != static_cast<int>(n)) continue;
+      pulses.push_back({.rank = static_cast<int>(r),
+                        .is_told = true,
+                        .token = ranks_[r].token,
+                        .phase = ranks_[r].phase,
+                        .num_steps = 5,
+                        .has_operations = true});
+    }
+    node.core.Listen(pulses, now_ + node.clock);
+    const bool is_lost = random_.Chance(0.05);
+    if (node.num_ticks++ % 2 == 0 && !is_lost) {
+      Perform(watch_.OnWord(node.id, SummaryOf(node), now_));
+    }
+  }
+}
+
+verdict::NodeSummary WatchSim::SummaryOf(const Node& node) const {
+  return {.round = kRound,
+          .hang_timeout = kHangTimeout,
+          .ends_workers = true,
+          .silent = verdict::Summarize(node.core.Silences()),
+          .learned = node.core.limits().Learned()};
+}
+
+verdict::Evidence WatchSim::EvidenceOf(int n) {
+  constexpr size_t kRecent = 8;
+  verdict::Evidence evidence{.round = kRound, .groups = groups_};
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    const Rank& rank = ranks_[r];
+    if (rank.node != n) continue;
+    verdict::RankEvidence out{
+        .rank = r,
+        .round = kRound,
+        .pid = 1000 + r,
+        .life = rank.is_stopped ? verdict::Life::kStopped : verdict::Life::kRunning,
+        .phase = rank.phase,
+        .step = rank.calls / kCallsPerStep,
+        .silent_for = nodes_[n].core.SilenceOf(r),
+        .tells_waits = true};
+    for (const auto& [group, called] : rank.called) {
+      verdict::GroupRecord record{.group = group,
+                                  .num_issued = static_cast<int64_t>(called.size())};
+      for (size_t i = called.size() - std::min(called.size(), kRecent); i < called.size(); ++i) {
+        record.operations.push_back(called[i]);
+      }
+      // What was called is missing, or was never called.
+      if (rank.has_wrong_board) record.num_issued += random_.Between(-3, 3);
+      if (!rank.has_wrong_board || random_.Chance(0.7)) out.groups.push_back(std::move(record));
+    }
+    evidence.ranks.push_back(std::move(out));
+  }
+  return evidence;
+}
+
+std::vector<uint64_t> WatchSim::TokensOf(int n) const {
+  std::vector<uint64_t> tokens;
+  for (const Rank& rank : ranks_) {
+    if (rank.node == n) tokens.push_back(rank.token);
+  }
+  return tokens;
+}
+
+void WatchSim::Perform(const verdict::JobWatch::Orders& orders) {
+  for (const verdict::OrderTo& order : orders) {
+    const int node = static_cast<int>(order.to.value()) - 100;
+    if (!IsAwake(nodes_[node]) || now_ < nodes_[node].mute_until) {
+      ++seen_.unanswered;
+      continue;
+    }
+    std::visit([&](const auto& each) { Obey(node, each); }, order.order);
+  }
+}
+
+void WatchSim::Obey(int n, const verdict::AskDetails& ask) {
+  verdict::NodeDetails details{.question = ask.question, .summary = SummaryOf(nodes_[n])};
+  details.evidence = EvidenceOf(n);
+  Perform(watch_.OnWord(nodes_[n].id, std::move(details), now_));
+}
+
+void WatchSim::Obey(int n, const verdict::AskStacks& ask) {
+  verdict::NodeStacks stacks{.question = ask.question, .round = kRound};
+  nodes_[n].tokens_when_asked = TokensOf(n);
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    if (ranks_[r].node == n) stacks.ranks.push_back({.rank = r, .pid = 1000 + r});
+  }
+  Perform(watch_.OnWord(nodes_[n].id, std::move(stacks), now_));
+}
+
+void WatchSim::Obey(int, const verdict::SayNotice& say) {
+  ++seen_.notices;
+  last_notice_ = say.text;
+}
+void WatchSim::Obey(int, const verdict::SayRecovery&) { ++seen_.recoveries; }
+
+bool WatchSim::IsToBlame(int r) const {
+  const bool is_faulty = r == faulty_rank_ && has_happened_;
+  return is_faulty || ranks_[r].has_wrong_board;
+}
+
+void WatchSim::Obey(int n, const verdict::SayVerdict& say) {
+  ++seen_.verdicts;
+  is_judged_ = true;
+  // Of two sides of equal size none is right, and both are named.
+  const bool is_tie = say.diagnosis.confidence < 0.8;
+  for (const int culprit : say.diagnosis.culprits) {
+    if (IsToBlame(culprit) || is_tie) continue;
+    failure_ = absl::StrCat("W1: node ", n, " hears a verdict on rank ", culprit,
+                            ", which is innocent: ", say.diagnosis.Describe(), "; ", say.reason);
+  }
+  const bool is_real = has_happened_ || ranks_[faulty_rank_].has_wrong_board;
+  if (!is_real) failure_ = absl::StrCat("W1: nothing hangs: ", say.diagnosis.Describe());
+}
+
+}  // namespace muster::simulation

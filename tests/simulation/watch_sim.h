@@ -1,0 +1,108 @@
+// The hang watch of a whole job in one thread on a virtual clock: a program of real length in steps
+// and groups, the real HangWatchCore of each node and the real JobWatch over all of them. Ranks hang,
+// differ and are stopped; boards are wrong; agents stop, do not answer and have clocks that jump; nodes
+// are suspended. All of it follows from the seed.
+//
+// Invariants:
+//   W1: a verdict names nobody but ranks that hang, differ, are stopped, or whose board is wrong.
+//   W2: a rank that hangs for ever is judged, once those who look can look again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rendezvous/verdict/job_watch.h"
+#include "tests/simulation/sim_random.h"
+
+namespace muster::simulation {
+
+// What happened: a test demands that all of it happens in some seed.
+struct WatchCoverage {
+  int hangs = 0;
+  int mismatches = 0;
+  int stops = 0;
+  int wrong_boards = 0;
+  int notices = 0;
+  int verdicts = 0;
+  int recoveries = 0;
+  int unanswered = 0;
+  int paused_agents = 0;
+  int suspended_nodes = 0;
+  int clock_jumps = 0;
+  int long_phases = 0;
+};
+
+class WatchSim {
+ public:
+  explicit WatchSim(uint64_t seed);
+
+  // Empty, or the first thing that broke.
+  std::string Run(WatchCoverage& coverage);
+
+ private:
+  enum class Fault { kNone, kHang, kMismatch, kStop };
+  struct Rank {
+    int node = 0;
+    int64_t calls = 0;  // of its program, so far
+    MonoTime busy_until;
+    bool waits = false;
+    bool hangs = false;
+    bool is_stopped = false;
+    bool has_wrong_board = false;
+    Phase phase = Phase::kForward;
+    uint64_t token = 1;
+    std::map<int, std::vector<verdict::Operation>> called;  // by group, by sequence
+  };
+  struct Node {
+    Incarnation id;
+    verdict::HangWatchCore core{absl::Minutes(1)};
+    absl::Duration clock;      // ahead of the true time
+    MonoTime paused_until;     // its agent
+    MonoTime suspended_until;  // its agent and its ranks
+    MonoTime mute_until;       // answers nothing
+    MonoTime next_tick;
+    int num_ticks = 0;
+    std::optional<std::vector<uint64_t>> tokens_when_asked;
+  };
+
+  void DrawFaults();
+  void RunProgram();
+  bool StepRank(int r);
+  void FinishComplete(int group, int64_t sequence);
+  int GroupOfCall(int rank, int64_t call) const;
+  void RunAgents();
+  bool IsAwake(const Node& node) const;
+  verdict::NodeSummary SummaryOf(const Node& node) const;
+  verdict::Evidence EvidenceOf(int node);
+  std::vector<uint64_t> TokensOf(int node) const;
+  void Perform(const verdict::JobWatch::Orders& orders);
+  void Obey(int node, const verdict::AskDetails& ask);
+  void Obey(int node, const verdict::AskStacks& ask);
+  void Obey(int node, const verdict::SayNotice& say);
+  void Obey(int node, const verdict::SayRecovery& say);
+  void Obey(int node, const verdict::SayVerdict& say);
+  bool IsToBlame(int rank) const;
+
+  SimRandom random_;
+  const uint64_t seed_;
+  MonoTime now_ = MonoTime::At(absl::Hours(1));
+  MonoTime end_;
+  std::vector<Rank> ranks_;
+  std::vector<Node> nodes_;
+  std::vector<verdict::Group> groups_;
+  verdict::JobWatch watch_;
+  Fault fault_ = Fault::kNone;
+  int faulty_rank_ = -1;
+  MonoTime fault_at_;
+  bool has_happened_ = false;
+  bool is_judged_ = false;
+  WatchCoverage seen_;
+  std::string last_notice_;
+  std::string failure_;
+};
+
+}  // namespace muster::simulation
