@@ -1,5 +1,4 @@
 // The host's kernels, found by dtype; each runs at once, on the caller's thread.
-#include <cstring>
 #include <string>
 
 #include "muster/layers.h"
@@ -11,6 +10,7 @@
 #include "worker_runtime/kernels/layer_norm.h"
 #include "worker_runtime/kernels/matmul.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
@@ -18,20 +18,13 @@
 namespace muster {
 namespace {
 
-void Copy(Queue&, const Tensor& from, const Tensor& to) {
-  MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
-  std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
-}
-
-void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
-
 template <typename T>
 T* OrNull(const Tensor& tensor) {
   return tensor.empty() ? nullptr : tensor.data<T>();
 }
 
 template <typename T>
-struct HostKernels {
+struct HostKernels : BytesOfHost {
   static void Fill(Queue&, double value, const Tensor& x) {
     for (T& element : x.span<T>()) element = static_cast<T>(value);
   }
@@ -148,29 +141,6 @@ struct HostKernels {
     *value.data<T>() = static_cast<T>(sum.loss);
     return sum;
   }
-
-  static constexpr Operations kOperations = {.copy = &Copy,
-                                             .cast = &CastElements,
-                                             .clear = &Clear,
-                                             .fill = &Fill,
-                                             .add = &Add,
-                                             .scale = &Scale,
-                                             .multiply = &Multiply,
-                                             .bias_fill = &BiasFill,
-                                             .bias_gradient = &BiasGradient,
-                                             .gelu_forward = &GeluForward,
-                                             .gelu_backward = &GeluBackward,
-                                             .layer_norm_forward = &LayerNormForward,
-                                             .layer_norm_input = &LayerNormInput,
-                                             .layer_norm_weight = &LayerNormWeight,
-                                             .embedding_forward = &EmbeddingForward,
-                                             .embedding_gradient = &EmbeddingGradient,
-                                             .attention_forward = &AttentionForward,
-                                             .attention_backward = &AttentionBackward,
-                                             .squares = &Squares,
-                                             .adamw = &AdamW,
-                                             .sgd = &Sgd,
-                                             .cross_entropy = &CrossEntropy};
 };
 
 class CpuDevice final : public Device {
@@ -178,10 +148,12 @@ class CpuDevice final : public Device {
   absl::string_view name() const override { return "cpu"; }
   bool has_elements() const override { return true; }
   const Operations& operations(DType dtype) const override {
-    if (dtype == DType::kF32) return HostKernels<float>::kOperations;
+    static constexpr Operations kF32 = TableOf<HostKernels<float>>();
+    static constexpr Operations kF64 = TableOf<HostKernels<double>>();
+    if (dtype == DType::kF32) return kF32;
     if (dtype == DType::kBf16 || dtype == DType::kF16) return NarrowOperations();
     MUSTER_CHECK(dtype == DType::kF64);
-    return HostKernels<double>::kOperations;
+    return kF64;
   }
 };
 

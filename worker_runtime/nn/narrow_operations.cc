@@ -6,6 +6,7 @@
 
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/cast.h"
+#include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster {
@@ -63,134 +64,131 @@ class Widened {
   std::vector<std::pair<Tensor, Tensor>> results_;
 };
 
-void Copy(Queue&, const Tensor& from, const Tensor& to) {
-  MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
-  std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
-}
+struct NarrowKernels : BytesOfHost {
+  static void Fill(Queue& queue, double value, const Tensor& x) {
+    Widened wide;
+    F32().fill(queue, value, wide.Out(x));
+  }
 
-void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
+  static void Add(Queue& queue, const Tensor& a, const Tensor& b, const Tensor& out) {
+    Widened wide;
+    F32().add(queue, wide.In(a), wide.In(b), wide.Out(out));
+  }
 
-void Fill(Queue& queue, double value, const Tensor& x) {
-  Widened wide;
-  F32().fill(queue, value, wide.Out(x));
-}
+  static void Scale(Queue& queue, const Tensor& factor, const Tensor& x, const Tensor& out) {
+    Widened wide;
+    F32().scale(queue, wide.In(factor), wide.In(x), wide.Out(out));
+  }
 
-void Add(Queue& queue, const Tensor& a, const Tensor& b, const Tensor& out) {
-  Widened wide;
-  F32().add(queue, wide.In(a), wide.In(b), wide.Out(out));
-}
+  static void Multiply(Queue& queue, Product product, const Tensor& a, const Tensor& b,
+                       const Tensor& c) {
+    Widened wide;
+    F32().multiply(queue, product, wide.In(a), wide.In(b), wide.Sum(c, product.accumulate));
+  }
 
-void Scale(Queue& queue, const Tensor& factor, const Tensor& x, const Tensor& out) {
-  Widened wide;
-  F32().scale(queue, wide.In(factor), wide.In(x), wide.Out(out));
-}
+  static void BiasFill(Queue& queue, const Tensor& bias, const Tensor& residual, const Tensor& y) {
+    Widened wide;
+    F32().bias_fill(queue, wide.In(bias), wide.In(residual), wide.Out(y));
+  }
 
-void Multiply(Queue& queue, Product product, const Tensor& a, const Tensor& b, const Tensor& c) {
-  Widened wide;
-  F32().multiply(queue, product, wide.In(a), wide.In(b), wide.Sum(c, product.accumulate));
-}
+  static void BiasGradient(Queue& queue, const Tensor& dy, const Tensor& dbias, bool accumulate) {
+    Widened wide;
+    F32().bias_gradient(queue, wide.In(dy), wide.Sum(dbias, accumulate), accumulate);
+  }
 
-void BiasFill(Queue& queue, const Tensor& bias, const Tensor& residual, const Tensor& y) {
-  Widened wide;
-  F32().bias_fill(queue, wide.In(bias), wide.In(residual), wide.Out(y));
-}
+  static void GeluForward(Queue& queue, const Tensor& x, const Tensor& y) {
+    Widened wide;
+    F32().gelu_forward(queue, wide.In(x), wide.Out(y));
+  }
 
-void BiasGradient(Queue& queue, const Tensor& dy, const Tensor& dbias, bool accumulate) {
-  Widened wide;
-  F32().bias_gradient(queue, wide.In(dy), wide.Sum(dbias, accumulate), accumulate);
-}
+  static void GeluBackward(Queue& queue, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+    Widened wide;
+    F32().gelu_backward(queue, wide.In(x), wide.In(dy), wide.Out(dx));
+  }
 
-void GeluForward(Queue& queue, const Tensor& x, const Tensor& y) {
-  Widened wide;
-  F32().gelu_forward(queue, wide.In(x), wide.Out(y));
-}
+  // --- norms, tables, attention ---------------------------------------------------------------------
 
-void GeluBackward(Queue& queue, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  Widened wide;
-  F32().gelu_backward(queue, wide.In(x), wide.In(dy), wide.Out(dx));
-}
+  static void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta,
+                               double epsilon, const Tensor& y) {
+    Widened wide;
+    const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.Out(in.saved);
+    F32().layer_norm_forward(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(beta),
+                             epsilon, wide.Out(y));
+  }
 
-// --- norms, tables, attention ---------------------------------------------------------------------
+  static void LayerNormInput(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
+                             const Tensor& addend, const Tensor& dx) {
+    Widened wide;
+    const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
+    F32().layer_norm_input(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
+                           wide.In(addend), wide.Out(dx));
+  }
 
-void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta, double epsilon,
-                      const Tensor& y) {
-  Widened wide;
-  const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.Out(in.saved);
-  F32().layer_norm_forward(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(beta), epsilon,
-                           wide.Out(y));
-}
+  static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
+                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate) {
+    Widened wide;
+    const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
+    F32().layer_norm_weight(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
+                            wide.Sum(dgamma, accumulate), wide.Sum(dbeta, accumulate), accumulate);
+  }
 
-void LayerNormInput(Queue& queue, Operations::LayerNorm in, const Tensor& dy, const Tensor& addend,
-                    const Tensor& dx) {
-  Widened wide;
-  const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
-  F32().layer_norm_input(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
-                         wide.In(addend), wide.Out(dx));
-}
+  static void EmbeddingForward(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
+                               const Tensor& table, const Tensor& positions, const Tensor& y) {
+    Widened wide;
+    F32().embedding_forward(queue, shape, tokens, wide.In(table), wide.In(positions), wide.Out(y));
+  }
 
-void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor& dy, const Tensor& dgamma,
-                     const Tensor& dbeta, bool accumulate) {
-  Widened wide;
-  const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
-  F32().layer_norm_weight(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
-                          wide.Sum(dgamma, accumulate), wide.Sum(dbeta, accumulate), accumulate);
-}
+  static void EmbeddingGradient(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
+                                const Tensor& dy, const Tensor& dtable, const Tensor& dpositions) {
+    Widened wide;
+    F32().embedding_gradient(queue, shape, tokens, wide.In(dy), wide.Sum(dtable, true),
+                             wide.Sum(dpositions, true));
+  }
 
-void EmbeddingForward(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
-                      const Tensor& table, const Tensor& positions, const Tensor& y) {
-  Widened wide;
-  F32().embedding_forward(queue, shape, tokens, wide.In(table), wide.In(positions), wide.Out(y));
-}
+  static void AttentionForward(Queue& queue, kernels::AttentionShape shape, const Tensor& qkv,
+                               const Tensor& out, const Tensor& saved, const Tensor& scratch) {
+    Widened wide;
+    F32().attention_forward(queue, shape, wide.In(qkv), wide.Out(out), wide.Out(saved),
+                            wide.Scratch(scratch));
+  }
 
-void EmbeddingGradient(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
-                       const Tensor& dy, const Tensor& dtable, const Tensor& dpositions) {
-  Widened wide;
-  F32().embedding_gradient(queue, shape, tokens, wide.In(dy), wide.Sum(dtable, true),
-                           wide.Sum(dpositions, true));
-}
+  static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
+                                Operations::AttentionGradient in, const Tensor& dqkv,
+                                const Tensor& scratch) {
+    Widened wide;
+    const Tensor qkv = wide.In(in.qkv), saved = wide.In(in.saved), out = wide.In(in.out);
+    const Tensor dout = wide.In(in.dout);
+    F32().attention_backward(queue, shape, {.qkv = qkv, .saved = saved, .out = out, .dout = dout},
+                             wide.Out(dqkv), wide.Scratch(scratch));
+  }
 
-void AttentionForward(Queue& queue, kernels::AttentionShape shape, const Tensor& qkv,
-                      const Tensor& out, const Tensor& saved, const Tensor& scratch) {
-  Widened wide;
-  F32().attention_forward(queue, shape, wide.In(qkv), wide.Out(out), wide.Out(saved),
-                          wide.Scratch(scratch));
-}
+  // --- losses and updates ---------------------------------------------------------------------------
 
-void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
-                       Operations::AttentionGradient in, const Tensor& dqkv,
-                       const Tensor& scratch) {
-  Widened wide;
-  const Tensor qkv = wide.In(in.qkv), saved = wide.In(in.saved), out = wide.In(in.out);
-  const Tensor dout = wide.In(in.dout);
-  F32().attention_backward(queue, shape, {.qkv = qkv, .saved = saved, .out = out, .dout = dout},
-                           wide.Out(dqkv), wide.Scratch(scratch));
-}
+  static void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {
+    Widened wide;
+    F32().squares(queue, wide.In(x), partials);
+  }
 
-// --- losses and updates ---------------------------------------------------------------------------
+  static void AdamW(Queue& queue, const kernels::AdamWStep& step, const Tensor& gradient,
+                    const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
+    Widened wide;
+    F32().adamw(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(first_moment, true),
+                wide.Sum(second_moment, true));
+  }
 
-void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {
-  Widened wide;
-  F32().squares(queue, wide.In(x), partials);
-}
+  static void Sgd(Queue& queue, const kernels::SgdStep& step, const Tensor& gradient,
+                  const Tensor& value, const Tensor& buffer) {
+    Widened wide;
+    F32().sgd(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(buffer, true));
+  }
 
-void AdamW(Queue& queue, const kernels::AdamWStep& step, const Tensor& gradient,
-           const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
-  Widened wide;
-  F32().adamw(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(first_moment, true),
-              wide.Sum(second_moment, true));
-}
-
-void Sgd(Queue& queue, const kernels::SgdStep& step, const Tensor& gradient, const Tensor& value,
-         const Tensor& buffer) {
-  Widened wide;
-  F32().sgd(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(buffer, true));
-}
-
-kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits, const int32_t* targets,
-                                      const Tensor& dlogits, const Tensor& value) {
-  Widened wide;
-  return F32().cross_entropy(queue, wide.In(logits), targets, wide.Out(dlogits), wide.Out(value));
-}
+  static kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits,
+                                               const int32_t* targets, const Tensor& dlogits,
+                                               const Tensor& value) {
+    Widened wide;
+    return F32().cross_entropy(queue, wide.In(logits), targets, wide.Out(dlogits), wide.Out(value));
+  }
+};
 
 }  // namespace
 
@@ -206,28 +204,7 @@ void CastElements(Queue&, const Tensor& from, const Tensor& to) {
 }
 
 const Operations& NarrowOperations() {
-  static constexpr Operations kOperations = {.copy = &Copy,
-                                             .cast = &CastElements,
-                                             .clear = &Clear,
-                                             .fill = &Fill,
-                                             .add = &Add,
-                                             .scale = &Scale,
-                                             .multiply = &Multiply,
-                                             .bias_fill = &BiasFill,
-                                             .bias_gradient = &BiasGradient,
-                                             .gelu_forward = &GeluForward,
-                                             .gelu_backward = &GeluBackward,
-                                             .layer_norm_forward = &LayerNormForward,
-                                             .layer_norm_input = &LayerNormInput,
-                                             .layer_norm_weight = &LayerNormWeight,
-                                             .embedding_forward = &EmbeddingForward,
-                                             .embedding_gradient = &EmbeddingGradient,
-                                             .attention_forward = &AttentionForward,
-                                             .attention_backward = &AttentionBackward,
-                                             .squares = &Squares,
-                                             .adamw = &AdamW,
-                                             .sgd = &Sgd,
-                                             .cross_entropy = &CrossEntropy};
+  static constexpr Operations kOperations = TableOf<NarrowKernels>();
   return kOperations;
 }
 

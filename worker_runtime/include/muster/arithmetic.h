@@ -25,6 +25,14 @@ struct Product {
 void Multiply(Tape& tape, const Product& product, const Tensor& a, const Tensor& b,
               const Tensor& c);
 
+// x w^T and x w, new tensors, of rows x [..., k] and w [n, k] or [k, n]: the shape of x but for its last
+// size.
+Tensor TimesTransposed(Tape& tape, const Tensor& x, const Tensor& w);
+Tensor Times(Tape& tape, const Tensor& x, const Tensor& w);
+// Adds dy^T x to the gradient of `weight` [n, k], unless that is frozen; of rows dy [..., n] and
+// x [..., k].
+void AddProductGradient(Tape& tape, Parameter& weight, const Tensor& dy, const Tensor& x);
+
 // out = a + b, all of one shape; `out` may be one of them.
 void AddTensors(Tape& tape, const Tensor& a, const Tensor& b, const Tensor& out);
 

@@ -1,57 +1,29 @@
-// An operation of a program's own, written with the public headers alone: the one that
-// worker_runtime/README.md refers to.
+// An operation of a program's own: low_rank.h. Under sharded plans: engine_own_operation_test.cc.
 #include <gtest/gtest.h>
 
-#include "muster/arithmetic.h"
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "muster/layers.h"
+#include "tests/support/files.h"
 #include "tests/unit/worker_runtime/nn/finite_difference.h"
+#include "tests/unit/worker_runtime/nn/low_rank.h"
 
 namespace muster {
 namespace {
 
-// y = (x D^T) U^T, with x and y [rows, width], D [rank, width] and U [width, rank]: an adapter beside a
-// frozen layer. (Hu et al., "LoRA", 2021)
-class LowRank final : public Layer {
- public:
-  LowRank(const Scope& scope, int64_t width, int64_t rank)
-      : down_(scope.Declare({"down", {rank, width}, Initializer::Normal(0.5)})),
-        up_(scope.Declare({"up", {width, rank}})) {}
+using ::muster::testing::LowRank;
 
-  Activation Forward(Tape& tape, const Activation& x) const override {
-    const int64_t width = up_.shape()[0], rank = up_.shape()[1];
-    const int64_t rows = x.value.num_elements() / width;
-    const auto product = [=](Tape& on, Shape shape, Product of, const Tensor& a, const Tensor& b) {
-      Tensor c = on.pool().Allocate(a.dtype(), shape);
-      Multiply(on, of, a, b, c);
-      return c;
-    };
-    const Product down = {.m = rows, .n = rank, .k = width, .transpose_b = true};
-    const Product up = {.m = rows, .n = width, .k = rank, .transpose_b = true};
-    const Tensor h = product(tape, {rows, rank}, down, x.value, tape.Use(down_));
-    const Tensor y = product(tape, x.value.shape(), up, h, tape.Use(up_));
-    const auto gradient_of_h = [=, &up = up_](Tape& on, const Tensor& dy) {
-      return product(on, {rows, rank}, {.m = rows, .n = rank, .k = width}, dy, up.value());
-    };
-    const auto inputs = [=, &down = down_, slot = x.slot, shape = x.value.shape()](
-                            Tape& on, const Tensor& dy) {
-      const Product to_x = {.m = rows, .n = width, .k = rank};
-      on.AddGradient(slot, product(on, shape, to_x, gradient_of_h(on, dy), down.value()));
-    };
-    const auto weights = [=, &down = down_, &up = up_, x = x.value](Tape& on, const Tensor& dy) {
-      WriteGradient(up, [&](const Tensor& to, bool add) {
-        Multiply(on, {width, rank, rows, true, false, add}, dy, h, to);
-      });
-      WriteGradient(down, [&](const Tensor& to, bool add) {
-        Multiply(on, {rank, width, rows, true, false, add}, gradient_of_h(on, dy), x, to);
-      });
-    };
-    return tape.Record(y, {&down_, &up_}, inputs, weights);
-  }
-
- private:
-  Parameter& down_;
-  Parameter& up_;
-};
+TEST(OwnOperation, TakesLessThanThirtyLines) {
+  const std::string text = muster::testing::ReadFile(
+      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/worker_runtime/nn/low_rank.h"));
+  const size_t begin = text.find("class LowRank");
+  const size_t end = text.find("\n};", begin);
+  ASSERT_NE(end, std::string::npos);
+  EXPECT_LT(std::count(text.begin() + begin, text.begin() + end, '\n') + 2, 30);
+}
 
 TEST(OwnOperation, HasTheGradientsOfItsFormula) {
   ParameterStore store(DType::kF64);

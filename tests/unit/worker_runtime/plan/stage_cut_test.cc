@@ -18,7 +18,7 @@ TEST(CutIntoStages, GivesEveryStageAlikeMuch) {
 
 TEST(CutIntoStages, GivesEveryStageAUnit) {
   EXPECT_THAT(CutIntoStages({{0, 0, 7}}, 3), ElementsAre(0, 1, 2));
-  EXPECT_THAT(CutIntoStages({{3}}, 1), ElementsAre(0));
+  EXPECT_THAT(CutIntoStages(std::vector<double>{3}, 1), ElementsAre(0));
 }
 
 TEST(CutIntoStages, LeavesTheEarlierStagesMoreWhereItIsTheSame) {

@@ -1,0 +1,169 @@
+// From gradients to parameters: reductions, the norm, updates, and what is gathered or lent afterwards.
+#include <utility>
+
+#include "worker_runtime/plan/program_compiler.h"
+
+namespace muster::plan {
+void ProgramCompiler::AddReductions() {
+  if (replicas() > 1 && !has_entries()) {
+    for (size_t b = 0; b < program_.buckets.size(); ++b) {
+      AddReduce(static_cast<int>(b), plan_.accumulation - 1, {});
+    }
+    Replicate();
+  }
+  if (input_.mesh.stages > 1) AddShareLoss();
+}
+
+void ProgramCompiler::AddReduce(int b, int64_t micro_batch, Point at) {
+  const Bucket& bucket = program_.buckets[b];
+  const bool by_group = AddsByGroup();
+  Action reduce = {.kind = ActionKind::kReduce,
+                   .stage = stage_,
+                   .micro_batch = program_.streams_gradients ? micro_batch : kNone,
+                   .bucket = b,
+                   .blocks = bucket.blocks,
+                   .merges = sums_.leaves.back().merges,
+                   .collective = by_group ? Collective::kReduceScatter : Collective::kAllReduce,
+                   .group = by_group ? program_.shards.group : groups_.stage};
+  reduce.bytes = BytesOf(input_.types.reduced) * kBlockElements *
+                 (by_group ? program_.shards.PaddedOf(bucket.blocks.num_blocks())
+                           : bucket.blocks.num_blocks());
+  reduce.sends = SentBytes(reduce.collective, reduce.bytes,
+                           by_group ? program_.shards.size : replicas(), num_roots());
+  if (at.pass != kNone) {
+    if (at.entry == kNone) {
+      reduce.after = {at.pass};
+    } else {
+      reduce.at = at;
+    }
+  } else if (plan_.overlap) {
+    reduce.backward = last_backward_;
+    reduce.first_parameter = bucket.first_parameter;
+    reduce.end_parameter = bucket.end_parameter;
+  } else {
+    reduce.after = {last_backward_};
+  }
+  if (program_.streams_gradients) {
+    reduce.place = gradient_place_[b];
+    if (reduce.place == kNone) return;  // no gradient can come: its shard is cleared
+    last_reduce_.resize(program_.buckets.size(), kNone);  // to which it adds
+    if (last_reduce_[b] != kNone) reduce.after.push_back(last_reduce_[b]);
+  }
+  const int index = Add(std::move(reduce));
+  reduced_.push_back(index);
+  if (is_hybrid() && by_group && micro_batch + 1 == plan_.accumulation) {
+    to_replicate_.push_back(index);
+  }
+  if (!program_.streams_gradients) return;
+  last_reduce_[b] = index;
+  // Its memory is taken again two buckets later, so that it is free by then.
+  gradient_place_[b] = kNone;
+  if (leaving_ != kNone) unreduced_.Give(program_.actions[leaving_].place, leaving_);
+  leaving_ = index;
+  if (plan_.overlap) return;
+  unreduced_.Give(program_.actions[index].place, index);
+  leaving_ = kNone;
+}
+
+void ProgramCompiler::Replicate() {
+  for (const int reduce : to_replicate_) {
+    const int b = program_.actions[reduce].bucket;
+    const int64_t bytes = program_.owned[b].num_elements() * BytesOf(input_.types.reduced);
+    if (bytes == 0) continue;
+    const int n = replicas() / shard_ranks();
+    reduced_.push_back(Add({.kind = ActionKind::kReplicate,
+                            .after = {reduce},
+                            .stage = stage_,
+                            .bucket = b,
+                            .blocks = program_.owned[b],
+                            .collective = Collective::kAllReduce,
+                            .group = groups_.replicas,
+                            .bytes = bytes,
+                            .sends = SentBytes(Collective::kAllReduce, bytes, n, 1)}));
+  }
+  to_replicate_.clear();
+}
+
+void ProgramCompiler::AddShareLoss() {
+  Action share = {.kind = ActionKind::kShareLoss,
+                  .after = {loss_ == kNone ? last_forward_ : loss_},
+                  .collective = Collective::kAllReduce,
+                  .group = 0,
+                  .bytes = kLossBytes,
+                  .sends = SentOfSmall(kLossBytes, input_.mesh.size())};
+  loss_ = Add(std::move(share));
+}
+
+bool ProgramCompiler::AddsSquares() const {
+  return input_.mesh.size() > 1 && (is_sharded() || input_.mesh.stages > 1);
+}
+
+void ProgramCompiler::AddNorm() {
+  const bool gives = is_sharded() ? outer() == 0 : replica_ == 0;
+  if (!AddsSquares() || gives) program_.normed = program_.owned;
+  Action norm = {.kind = ActionKind::kNorm, .after = reduced_, .stage = stage_};
+  norm.after.push_back(last_backward_);
+  int ready = Add(std::move(norm));
+  if (AddsSquares()) {
+    const int64_t bytes = program_.num_blocks * kPartialBytes;
+    ready = Add({.kind = ActionKind::kSquares,
+                 .after = {ready},
+                 .collective = Collective::kAllReduce,
+                 .group = 0,
+                 .bytes = bytes,
+                 .sends = SentBytes(Collective::kAllReduce, bytes, input_.mesh.size(), 1)});
+  }
+  Action clip = {.kind = ActionKind::kClip, .after = {ready}, .stage = stage_};
+  if (loss_ != kNone) clip.after.push_back(loss_);
+  clip_ = Add(std::move(clip));
+}
+
+void ProgramCompiler::AddUpdates() {
+  std::vector<int> updates;
+  for (size_t b = 0; b < program_.buckets.size(); ++b) {
+    updates.push_back(Add({.kind = ActionKind::kUpdate,
+                           .after = {clip_},
+                           .stage = stage_,
+                           .bucket = static_cast<int>(b),
+                           .blocks = program_.owned[b]}));
+    if (is_sharded() && !program_.gathered[b]) {
+      updates.back() = AddUnshard(static_cast<int>(b), updates.back());
+    }
+  }
+  AddTiedValues(updates);
+}
+
+int ProgramCompiler::AddUnshard(int b, int update) {
+  const BlockRange blocks = program_.buckets[b].blocks;
+  const int64_t bytes = program_.shards.PaddedOf(blocks.num_blocks()) * kBlockElements *
+                        BytesOf(input_.types.parameters);
+  return Add({.kind = ActionKind::kUnshard,
+              .after = {update},
+              .stage = stage_,
+              .bucket = b,
+              .blocks = blocks,
+              .collective = Collective::kAllGather,
+              .group = program_.shards.group,
+              .bytes = bytes,
+              .sends = SentBytes(Collective::kAllGather, bytes, program_.shards.size, 1)});
+}
+
+void ProgramCompiler::AddTiedValues(const std::vector<int>& updates) {
+  for (int later = stage_ + 1; later < input_.mesh.stages; ++later) {
+    if (const int64_t bytes = BorrowedBytes(later, Payload::kValue); bytes > 0) {
+      Action send = Transfer(ActionKind::kSend, Payload::kValue, later, kNone, bytes);
+      send.after = updates;
+      send.frees_bytes = send.keeps_bytes;
+      Add(std::move(send));
+    }
+  }
+  if (stage_ > 0 && BorrowedElements(stage_) > 0) {
+    Action receive = Transfer(ActionKind::kRecv, Payload::kValue, OwnerOfBorrowed(stage_), kNone,
+                              BorrowedBytes(stage_, Payload::kValue));
+    receive.after = {last_backward_};  // which read the old one
+    receive.frees_bytes = receive.keeps_bytes;
+    Add(std::move(receive));
+  }
+}
+
+}  // namespace muster::plan
