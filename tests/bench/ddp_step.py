@@ -1,6 +1,7 @@
-"""The peer of ddp_step.cc: the same step of the same GPT under PyTorch's DistributedDataParallel on Gloo.
+"""The peer of ddp_step.cc: the same step of the same GPT under PyTorch's DistributedDataParallel on Gloo, or, where this
+PyTorch has it, FSDP2 (fully_shard of each block, then of the whole).
 
-    muster run --nproc_per_node=2 ddp_step.py [steps]
+    muster run --nproc_per_node=2 ddp_step.py [steps] [ddp|fsdp2]
 """
 
 import sys
@@ -13,6 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 from step_bench import BATCH, CONTEXT, VOCABULARY, Gpt
 
 
+def shard(gpt):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in gpt.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(gpt, mesh=mesh)
+
+
 def main():
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     torch.set_num_threads(1)
@@ -23,7 +33,10 @@ def main():
     for module in gpt.modules():  # Gloo cannot broadcast buffers of bool, and these are constants
         if "mask" in module._buffers:
             module.mask = module._buffers.pop("mask")
-    model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
+    if len(sys.argv) > 2 and sys.argv[2] == "fsdp2":
+        model = shard(gpt)
+    else:
+        model = DistributedDataParallel(gpt, gradient_as_bucket_view=True)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]

@@ -1,4 +1,5 @@
-"""Training beside PyTorch: a data-parallel step of a small GPT, and all-reduce by size.
+"""Training beside PyTorch: a step of a small GPT under every preset that two ranks can share, beside DistributedDataParallel
+and FSDP2, and all-reduce by size.
 
     training_bench.py --bin DIR [--python PYTHON] [--rounds 3] [--steps 12] [--json FILE]
 
@@ -15,6 +16,10 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+OURS = ("ddp", "zero-1", "zero-2", "zero-3", "full-shard", "shard-grad-op")
+# Whom each is compared with: those who hold parameters whole, or in shards.
+PEER_OF = {"ddp": "ddp", "zero-1": "ddp", "zero-2": "ddp", "zero-3": "fsdp2", "full-shard": "fsdp2", "shard-grad-op": "fsdp2"}
+HAS = {"ddp": "import torch.distributed", "fsdp2": "from torch.distributed.fsdp import fully_shard"}
 KINDS = ("forward", "backward", "wait", "update", "communication", "total")
 
 
@@ -50,38 +55,38 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     muster = os.path.join(options.bin, "muster")
-    has_peer = subprocess.run([options.python, "-c", "import torch.distributed"], capture_output=True).returncode == 0
-    samples = {"muster": {}, "torch": {}}
-    headers = {}
+    peers = [peer for peer, line in HAS.items()
+             if subprocess.run([options.python, "-c", line], capture_output=True).returncode == 0]
+    samples, headers = {}, {}
     bounds = []  # the first lines of all our runs: each measures the machine's rate anew
     for _ in range(options.rounds):
-        for name in ("muster", "torch") if has_peer else ("muster",):
-            ours = name == "muster"
+        for name in ["muster " + preset for preset in OURS] + ["torch " + peer for peer in peers]:
+            who, plan = name.split()
+            ours = who == "muster"
             worker = os.path.join(options.bin, "ddp_step") if ours else os.path.join(HERE, "ddp_step.py")
-            lines = run(muster, worker, [str(options.steps)], None if ours else options.python)
+            lines = run(muster, worker, [str(options.steps), plan], None if ours else options.python)
             headers[name] = lines[0]
             if ours:
                 bounds.append(lines[0])
             for kind, values in times_of(lines).items():
-                samples[name].setdefault(kind, []).extend(values)
+                samples.setdefault(name, {}).setdefault(kind, []).extend(values)
 
-    print("data-parallel step: GPT 6 layers, 6 heads, hidden size 384, context 256, micro-batch 4, fp32, 2 ranks of 1 thread")
-    medians = {name: {kind: statistics.median(values) for kind, values in kinds.items()}
-               for name, kinds in samples.items() if kinds}
-    print("  %-8s" % "" + "".join("%15s" % kind for kind in KINDS) + "   (ms, medians)")
+    print("step: GPT 6 layers, 6 heads, hidden size 384, context 256, micro-batch 4, fp32, 2 ranks of 1 thread; load average %.1f"
+          % os.getloadavg()[0])
+    medians = {name: {kind: statistics.median(values) for kind, values in kinds.items()} for name, kinds in samples.items()}
+    bound = statistics.median(float(ms) for ms in re.findall(r"bound ([0-9.]+) ms", " ".join(bounds)))
+    print("  %-21s" % "" + "".join("%14s" % kind for kind in KINDS) + "%10s%16s" % ("of bound", "torch / muster") + "   (ms, medians)")
     for name, kinds in medians.items():
-        print("  %-8s" % name + "".join("%15s" % ("%.1f" % kinds[kind] if kind in kinds else "-") for kind in KINDS)
-              + "   " + headers[name])
-    bound = [float(ms) for ms in re.findall(r"bound ([0-9.]+) ms", " ".join(bounds))]
-    print("  products alone at this machine's rate: %.1f ms; the step reaches %.0f %% of it (to reach: 90 %%)"
-          % (statistics.median(bound), 100 * statistics.median(bound) / medians["muster"]["total"]))
-    communication = medians["muster"]["communication"]
-    if communication > 0:
-        print("  hidden communication: %.0f %%" % (100 * (1 - min(1, medians["muster"]["wait"] / communication))))
-    if has_peer:
-        print("  torch / muster: %.2f (to reach: 1.2)" % (medians["torch"]["total"] / medians["muster"]["total"]))
-    else:
-        print("  no PyTorch: %s cannot import torch.distributed" % options.python)
+        who, plan = name.split()
+        peer = medians.get("torch " + PEER_OF.get(plan, "")) if who == "muster" else None
+        print("  %-21s" % name + "".join("%14s" % ("%.1f" % kinds[kind] if kind in kinds else "-") for kind in KINDS)
+              + "%10s%16s" % ("%.0f %%" % (100 * bound / kinds["total"]), "%.2f" % (peer["total"] / kinds["total"]) if peer else "-"))
+    print("  products alone at this machine's rate: %.1f ms (to reach: 90 %% of it; torch / muster: 1.2)" % bound)
+    ddp = medians["muster ddp"]
+    if ddp["communication"] > 0:
+        print("  hidden communication of ddp: %.0f %%" % (100 * (1 - min(1, ddp["wait"] / ddp["communication"]))))
+    for peer in set(HAS) - set(peers):
+        print("  no %s: %s fails in %s" % (peer, HAS[peer], options.python))
 
     print("\nall-reduce over gloo, 2 ranks")
     table = run(muster, os.path.join(options.bin, "all_reduce_perf"), ["-b", "8", "-e", "64M", "-f", "8"])
