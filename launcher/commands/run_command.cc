@@ -13,6 +13,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "agent/agent.h"
 #include "agent/process/error_file.h"
 #include "agent/process/log_routing.h"
@@ -21,6 +23,7 @@
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/posix/stream_descriptor.hpp"
+#include "asio/steady_timer.hpp"
 #include "launcher/commands/hosts_command.h"
 #include "launcher/exit_summary.h"
 #include "launcher/flags.h"
@@ -28,6 +31,7 @@
 #include "launcher/node_setup.h"
 #include "launcher/schedulers/placement.h"
 #include "launcher/schedulers/scheduler.h"
+#include "launcher/schedulers/step_daemon.h"
 #include "launcher/schedulers/task_gate.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
@@ -45,6 +49,8 @@ namespace {
 // Pipes, files, ports and a pidfd.
 constexpr int kDescriptorsPerWorker = 16;
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
+// For nodes that a scheduler starts later than the others, and after the end.
+constexpr absl::Duration kLateNodes = absl::Seconds(30);
 constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 
 int Refuse(const absl::Status& status) {
@@ -99,7 +105,9 @@ class NodeRun {
         placement_(flags.placement),
         incarnation_(DrawIncarnation()),
         work_(loop_.get_executor()),
-        signals_(loop_) {}
+        signals_(loop_),
+        step_daemon_(loop_),
+        late_nodes_(loop_) {}
 
   absl::StatusOr<JobOutcome> Run(agent::GuardianHandle guardian) {
     MUSTER_RETURN_IF_ERROR(ListenToSignals());
@@ -109,6 +117,7 @@ class NodeRun {
         [this](JobOutcome outcome) { OnFinished(std::move(outcome)); });
     RouteLogBetweenWorkersLines();
     const absl::Status started = agent_->Start();
+    if (placement_.is_slurm) WatchStepDaemon();
     if (started.ok()) loop_.run();
     ConfigureLog(output_, nullptr);  // the agent's lines end here, also where it could not start
     MUSTER_RETURN_IF_ERROR(started);
@@ -154,6 +163,7 @@ class NodeRun {
 
   void OnSignal(int signal) {
     if (agent_ == nullptr) return;
+    if (outcome_) late_nodes_.cancel();
     if (signal == SIGWINCH) return agent_->OnWindowSize();
     if (signal == SIGTSTP) return StopWithTheTerminalGivenBack();
     if (IsRepeatedBySlurm(signal)) return;
@@ -167,6 +177,21 @@ class NodeRun {
   bool IsRepeatedBySlurm(int signal) {
     if (!placement_.is_slurm || signal != SIGTERM) return false;
     return std::exchange(got_sigterm_, true);
+  }
+
+  // A node that Slurm can neither stop nor hear is lost to its job, and would be a ghost beside the next.
+  void WatchStepDaemon() {
+    UniqueFd daemon = OpenStepDaemon();
+    if (!daemon) return;
+    step_daemon_.assign(daemon.release());
+    step_daemon_.async_wait(
+        asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& error) {
+          if (error) return;
+          log::Write(log::Level::kError, "step_daemon_lost",
+                     "Slurm's step on this node has lost its daemon, slurmstepd, "
+                     "and nobody could stop what runs here; leaving the job");
+          OnSignal(SIGTERM);
+        });
   }
 
   // Ctrl-Z. What follows the stop runs once somebody continues us. The signal's default action stops
@@ -199,8 +224,9 @@ class NodeRun {
     options.reserved_descriptors += kDescriptorsPerWorker * setup_.agent.node.local_world_size;
     options.host_name = setup_.agent.node.name;
     options.node_names = placement_.expected_nodes;
-    options.announce = [tell = setup_.endpoint.has_value()](const rendezvous::JobKey&,
-                                                            const rendezvous::Announce& note) {
+    options.announce = [this, tell = setup_.endpoint.has_value()](
+                           const rendezvous::JobKey&, const rendezvous::Announce& note) {
+      if (note.event == "node_seen") ++nodes_seen_;
       // What concerns this node its agent says; the host adds who came and how the round began.
       const bool is_news = note.event == "node_seen" || note.event == "round_completed";
       log::Write(tell && is_news ? log::Level::kInfo : log::Level::kDebug, note.event, note.reason,
@@ -278,6 +304,19 @@ class NodeRun {
       loop_.stop();
       return;
     }
+    const int late = static_cast<int>(placement_.expected_nodes.size()) - nodes_seen_;
+    if (late <= 0 || agent_->IsLeaving() || outcome_->exit_code == kExitNodesMissing) {
+      return EndServer();
+    }
+    log::Write(log::Level::kInfo, "late_nodes",
+               absl::StrCat("over; ", late, " of the ", placement_.expected_nodes.size(),
+                            " nodes have not come yet, and are told so for ",
+                            absl::FormatDuration(kLateNodes)));
+    late_nodes_.expires_after(absl::ToChronoNanoseconds(kLateNodes));
+    late_nodes_.async_wait([this](const asio::error_code&) { EndServer(); });
+  }
+
+  void EndServer() {
     server_->Shutdown(kFarewell, [this] { loop_.stop(); });
   }
 
@@ -292,11 +331,14 @@ class NodeRun {
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   asio::posix::stream_descriptor signals_;
+  asio::posix::stream_descriptor step_daemon_;
+  asio::steady_timer late_nodes_;
   std::unique_ptr<rendezvous::RendezvousServer> server_;
   std::unique_ptr<agent::Agent> agent_;
   std::optional<JobOutcome> outcome_;
   bool told_leaving_ = false;
   bool got_sigterm_ = false;
+  int nodes_seen_ = 0;  // by the server of this process
 };
 
 // Whether the console of this node has shown what the worker wrote to stderr.
@@ -319,6 +361,13 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
     if (!written.ok()) log::Write(log::Level::kWarning, "error_file", written.message());
   }
   return outcome.exit_code;
+}
+
+// In words, with whole minutes.
+std::string TimeLeft(int64_t end_time) {
+  const absl::Duration left = absl::FromUnixSeconds(end_time) - absl::Now();
+  if (left < absl::Minutes(1)) return "less than a minute";
+  return absl::FormatDuration(absl::Trunc(left, absl::Minutes(1)));
 }
 
 }  // namespace
@@ -353,6 +402,11 @@ int RunCommand(const Invocation& invocation) {
   if (!placement.start_line.empty()) {
     log::Write(placement.is_first ? log::Level::kInfo : log::Level::kDebug, "scheduler",
                placement.start_line);
+  }
+  if (placement.end_time > 0) {
+    log::Write(placement.is_first ? log::Level::kInfo : log::Level::kDebug, "time_limit",
+               absl::StrCat("Slurm ends this job in ", TimeLeft(placement.end_time),
+                            " (SLURM_JOB_END_TIME)"));
   }
   for (const std::string& warning : flags.warnings) {
     log::Write(log::Level::kWarning, "flags", warning);

@@ -23,6 +23,7 @@ class Application {
   absl::StatusOr<Placement> Run() {
     placement_.is_slurm = found_.is_slurm;
     placement_.node_name = found_.node_name;
+    placement_.end_time = found_.end_time;
     placement_.shares_console = found_.num_nodes > 1;
     const TakenOption* rank = found_.Find("node_rank");
     placement_.is_first = rank == nullptr || rank->value == "0";

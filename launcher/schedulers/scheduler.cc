@@ -97,6 +97,7 @@ class Derivation {
     MUSTER_RETURN_IF_ERROR(NameJob());
     PlaceRendezvous();
     MUSTER_RETURN_IF_ERROR(CountWorkers());
+    MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kEndTime, 0, found_.end_time));
     if (found_.is_slurm) {
       Take("shutdown_timeout", absl::StrCat(kSlurmKillWaitSeconds - kGraceBelowKillWait),
            absl::StrCat("Slurm's KillWait, ", kSlurmKillWaitSeconds,
@@ -232,8 +233,10 @@ class Derivation {
     return absl::OkStatus();
   }
 
-  // With one task per node the order is the tasks': a distribution may be arbitrary.
+  // With one task per node the order is the tasks': a distribution may be arbitrary. A pod of a set of
+  // jobs knows its place within its job only.
   absl::Status RankNode() {
+    if (IsPodOfASet()) return absl::OkStatus();
     const bool one_task_each =
         !tasks_per_node_.empty() && std::all_of(tasks_per_node_.begin(), tasks_per_node_.end(),
                                                 [](int tasks) { return tasks == 1; });
@@ -335,14 +338,26 @@ class Derivation {
         "the nodes"));
   }
 
+  // "-3", or "-1-3" in a set of jobs: what the names of its pods differ in; empty: not known.
+  std::string EndingOfPod(bool in_a_set) const {
+    const Known* rank = Find(Fact::kNodeRank);
+    const Known* job = Find(Fact::kJobIndex);
+    if (rank == nullptr || (in_a_set && job == nullptr)) return "";
+    return absl::StrCat(in_a_set ? "-" + job->text : "", "-", rank->text);
+  }
+
+  bool IsPodOfASet() const {
+    const Known* pod = Find(Fact::kPodName);
+    const std::string ending = EndingOfPod(true);
+    return pod != nullptr && !ending.empty() && absl::EndsWith(pod->text, ending);
+  }
+
   // "train-3" -> "train": the pods of an indexed job are numbered behind its name.
   std::string PodFamily() const {
     const Known* pod = Find(Fact::kPodName);
-    const Known* rank = Find(Fact::kNodeRank);
-    if (pod == nullptr || rank == nullptr) return "";
-    const std::string ending = absl::StrCat("-", rank->text);
-    return absl::EndsWith(pod->text, ending) ? pod->text.substr(0, pod->text.size() - ending.size())
-                                             : "";
+    const std::string ending = EndingOfPod(IsPodOfASet());
+    if (pod == nullptr || ending.empty() || !absl::EndsWith(pod->text, ending)) return "";
+    return pod->text.substr(0, pod->text.size() - ending.size());
   }
 
   // The name of pod 0, with the domain that /etc/hosts has for this one. Without a domain there is no
@@ -355,7 +370,8 @@ class Derivation {
     for (absl::string_view word :
          absl::StrSplit(hosts, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty())) {
       if (!absl::StartsWith(word, own)) continue;
-      std::string host = absl::StrCat(family, "-0.", word.substr(own.size()));
+      std::string host =
+          absl::StrCat(family, IsPodOfASet() ? "-0-0." : "-0.", word.substr(own.size()));
       if (IsHost(host)) return host;
     }
     return "";

@@ -45,6 +45,7 @@ struct SchedulerFindings {
   int num_local_tasks = 1;
   int num_gpus_hidden = 0;  // GPUs of this node that were bound to other tasks
   bool is_slurm = false;
+  int64_t end_time = 0;  // when its time is up, seconds since 1970; 0: not known
   // Why the nodes cannot be brought together without options; ok: they can.
   absl::Status unplaced;
   std::vector<std::string> notes;  // worth a line each

@@ -59,9 +59,13 @@ constexpr std::array kSkyPilotFacts = {
 };
 
 constexpr std::array kKubernetesSigns = {"JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"};
+// A JobSet sets no variable; these are the usual names for its labels jobset.sigs.k8s.io/job-index and
+// job-global-index, which a template hands down.
 constexpr std::array kKubernetesFacts = {
     FactRow{Fact::kNodeRank, "JOB_COMPLETION_INDEX"},
     FactRow{Fact::kPodName, "HOSTNAME"},
+    FactRow{Fact::kJobIndex, "JOB_INDEX"},
+    FactRow{Fact::kJobIndex, "JOB_GLOBAL_INDEX"},
 };
 
 // MPICH and Intel MPI (Hydra). Nothing there says where rank 0 is.
@@ -100,7 +104,8 @@ constexpr std::array kTable = {
                  kPmiFacts},
     SchedulerRow{"SkyPilot", "sky", "", "SkyPilot's documentation, \"Environment Variables\"",
                  kSkyPilotSigns, kSkyPilotFacts},
-    SchedulerRow{"Kubernetes", "k8s", "", "Kubernetes' documentation, \"Job\", completion mode",
+    SchedulerRow{"Kubernetes", "k8s", "",
+                 "Kubernetes' documentation, \"Job\", completion mode; JobSet's, labels",
                  kKubernetesSigns, kKubernetesFacts},
     SchedulerRow{"LSF", "lsf", "blaunch",
                  "IBM Spectrum LSF 10.1, \"Environment variable reference\"", kLsfSigns, kLsfFacts},

@@ -33,6 +33,7 @@ enum class Fact {
   kGpuBinding,  // set: each task was given GPUs of its own
   kStarterUri,  // where the program that started the tasks listens
   kPodName,     // ends with the node rank: "train-3"
+  kJobIndex,    // of the jobs of one set, whose pods are "train-JOB-RANK" then
   kEndTime,     // of the job, seconds since 1970
 };
 

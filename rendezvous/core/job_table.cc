@@ -108,6 +108,9 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
     return AnswerOtherInstance(key, from, report, now, out);
   }
   const bool is_newcomer = report.phase == AgentPhase::kJoining && report.instance.value() == 0;
+  if (is_newcomer) {
+    if (const JobOutcome* end = FindEndFor(key, report.node.name, now)) return EndJob{*end};
+  }
   if (job != jobs_.end()) {
     const JobState& state = job->second.core->state();
     const bool is_new = is_newcomer && !state.nodes.contains(from) && !state.former.contains(from);
@@ -128,6 +131,21 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
   }
   const absl::Status begun = Begin(key, report);
   return begun.ok() ? std::nullopt : std::optional<DirectiveBody>(Refuse{begun});
+}
+
+const JobOutcome* JobTable::FindEndFor(const JobKey& key, const std::string& node_name,
+                                       MonoTime now) const {
+  const std::vector<std::string>& names = options_.node_names;
+  if (std::find(names.begin(), names.end(), node_name) == names.end()) return nullptr;
+  const auto job = jobs_.find(key);
+  if (job != jobs_.end()) {
+    const JobState& state = job->second.core->state();
+    return state.phase == JobPhase::kEnded ? &*state.outcome : nullptr;
+  }
+  const auto ended = std::find_if(ended_.rbegin(), ended_.rend(), [&](const EndedJob& one) {
+    return one.key == key && now < one.known_until;
+  });
+  return ended == ended_.rend() ? nullptr : &ended->outcome;
 }
 
 DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,

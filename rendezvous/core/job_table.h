@@ -57,7 +57,8 @@ struct JobTableOptions {
   // No round is completed before, so that agents of a server that has been here before can say what
   // they run: a lease after the start where there may have been one.
   MonoTime young_until;
-  // By --node_rank, for messages of a server of one job; empty: not known.
+  // Of a server of one job, by --node_rank; empty: not known. Whoever is called so and comes when the
+  // job is over is told how it ended, and begins no other.
   std::vector<std::string> node_names;
   // A KeepJob comes with each change of a job's record.
   bool keeps_records = false;
@@ -149,6 +150,8 @@ class JobTable {
                              MonoTime now, std::vector<JobEffect>& out);
   bool IsOurs(Instance instance) const;
   absl::Status CheckServes(const JobKey& key) const;
+  // For a newcomer of that name; nullptr: it has come in time.
+  const JobOutcome* FindEndFor(const JobKey& key, const std::string& node_name, MonoTime now) const;
   absl::Status Begin(const JobKey& key, const AgentReport& report);
   CoreOptions OptionsFor(Instance instance) const;
   static KeepJob KeepOf(const Job& job, bool is_new_round);

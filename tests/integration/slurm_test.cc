@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/slurm_cluster.h"
@@ -24,6 +27,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -48,8 +52,10 @@ class SlurmTest : public JobTest {
             {"PATH", absl::StrCat(MUSTER_BINARY_DIRECTORY, ":/usr/local/bin:/usr/bin:/bin")}};
   }
 
-  Subprocess StartThere(const Arguments& argv) const {
-    return StartProgram(cluster_->OnLoginNode(argv), SlurmEnvironment());
+  Subprocess StartThere(const Arguments& argv, const Environment& changes = {}) const {
+    Environment environment = SlurmEnvironment();
+    for (const auto& [name, value] : changes) environment[name] = value;
+    return StartProgram(cluster_->OnLoginNode(argv), environment);
   }
 
   Subprocess Srun(const Arguments& options, const Arguments& job) const {
@@ -57,9 +63,10 @@ class SlurmTest : public JobTest {
   }
 
   // Hands in a batch script and returns the job's id; its output goes to $OUT/batch.
-  std::string Submit(const Arguments& options) const {
+  std::string Submit(const Arguments& options, const Environment& changes = {}) const {
     const SubprocessResult result =
-        StartThere(Arguments{"/usr/bin/sbatch", "--parsable", "--output=" + Out("batch")} + options)
+        StartThere(Arguments{"/usr/bin/sbatch", "--parsable", "--output=" + Out("batch")} + options,
+                   changes)
             .Wait();
     EXPECT_EQ(result.exit_code, 0) << ToString(result);
     return std::string(absl::StripSuffix(result.out, "\n"));
@@ -169,12 +176,13 @@ TEST_F(SlurmTest, JobsAndStepsOnTheSameNodesDoNotMeet) {
 
 TEST_F(SlurmTest, TasksOfANodeAgreeOnOneAgent) {
   const SubprocessResult result =
-      Srun({"-N2", "--ntasks-per-node=3", "--gpus-per-node=2"}, {Teller()}).Wait();
+      Srun({"-N2", "--ntasks-per-node=8", "--gpus-per-node=2"}, {Teller()}).Wait(kJobPatience);
   EXPECT_THAT(result, ExitsWith(0));
   const std::vector<std::string> lines = LinesOf(result.out, "worker");
-  ASSERT_EQ(lines.size(), 6u) << ToString(result);
-  EXPECT_THAT(lines[0], HasSubstr("worker 0 of 6 on n8"));
-  EXPECT_THAT(lines[5], HasSubstr("worker 5 of 6 on n9"));
+  ASSERT_EQ(lines.size(), 16u) << ToString(result);
+  for (int rank = 0; rank < 16; ++rank) {
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("worker ", rank, " of 16 on n", 8 + rank / 8)));
+  }
 }
 
 TEST_F(SlurmTest, StartsAWorkerForEachGpuAndExplainsNarrowing) {
@@ -196,6 +204,16 @@ TEST_F(SlurmTest, TheRootCauseIsPrintedOnceAndItsCodeReachesTheRecordsOfSlurm) {
   EXPECT_THAT(result.err, HasSubstr("n8 stopped because rank 2 on n10 exited with code 7"));
   EXPECT_TRUE(WaitUntil([] { return absl::StrContains(cluster_->Completions(), "ExitCode=7:0"); }))
       << cluster_->Completions();
+}
+
+// Slurm 22.05 does not set the variable; later ones do.
+TEST_F(SlurmTest, TheTimeThatIsLeftIsSaid) {
+  const SubprocessResult result =
+      StartThere({"/usr/bin/srun", "-N2", "--ntasks-per-node=1", MusterBinary(), Teller()},
+                 {{"SLURM_JOB_END_TIME", absl::StrCat(absl::ToUnixSeconds(absl::Now()) + 7500)}})
+          .Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("Slurm ends this job in 2h"));
 }
 
 TEST_F(SlurmTest, ANodeThatNeverStartsIsNamed) {
@@ -232,19 +250,24 @@ sleep 0.5
   EXPECT_EQ(ReadOut("usr1.1"), "usr1\n");
 }
 
-// Ends the agent of n9 and its guardian in the first round, as the loss of a node would.
-std::string LoseN9(const std::string& then) {
+// In the round of all three, once all are up, the worker of n9 does `loss`; it knows its $agent and its
+// guardian, $PPID. The others go on with `then`. A round of two may come first, where one node is slow.
+std::string LoseN9(const std::string& loss, const std::string& then) {
   return absl::StrCat(
-      "touch \"$OUT/up.$RANK\"\n"
-      "if [ $(hostname) = n9 ] && ! [ -e \"$OUT/lost\" ]; then\n"
-      "  for i in 0 1 2; do while ! [ -e \"$OUT/up.$i\" ]; do sleep 0.1; done; done\n"
-      "  touch \"$OUT/lost\"; read -r a b c agent rest < /proc/$PPID/stat; kill -9 $agent $PPID\n"
-      "fi\n",
-      then);
+      "touch \"$OUT/up.$WORLD_SIZE.$RANK\"\n"
+      "if [ $(hostname) = n9 ] && [ $WORLD_SIZE = 3 ]; then\n"
+      "  for i in 0 1 2; do while ! [ -e \"$OUT/up.3.$i\" ]; do sleep 0.1; done; done\n"
+      "  read -r a b c agent rest < /proc/$PPID/stat; touch \"$OUT/lost\"\n",
+      loss, "\nfi\n", then);
 }
+// As the loss of a node would.
+constexpr char kKillAgent[] = "kill -9 $agent $PPID";
+constexpr char kGoOnWithTwo[] =
+    "[ $WORLD_SIZE = 2 ] && [ -e \"$OUT/lost\" ] || exec sleep 600\n"
+    "echo \"worker $RANK of $WORLD_SIZE\" > \"$OUT/again.$(hostname)\"";
 
 TEST_F(SlurmTest, TheLossOfANodeEndsAJobOfAFixedSize) {
-  const std::string script = ShellScript("worker", LoseN9("exec sleep 60"));
+  const std::string script = ShellScript("worker", LoseN9(kKillAgent, "exec sleep 600"));
   const SubprocessResult result =
       Srun({"-N3", "--ntasks-per-node=1"}, {"--rdzv_conf=lease=2,renew_interval=0.5", script})
           .Wait();
@@ -255,9 +278,7 @@ TEST_F(SlurmTest, TheLossOfANodeEndsAJobOfAFixedSize) {
 
 // Results are files: where a task was killed, srun may end before it has shown the others' last lines.
 TEST_F(SlurmTest, WithNoKillAnElasticJobGoesOnWithoutTheLostNode) {
-  const std::string script = ShellScript(
-      "worker", LoseN9("[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 60\n"
-                       "echo \"worker $RANK of $WORLD_SIZE\" > \"$OUT/again.$(hostname)\""));
+  const std::string script = ShellScript("worker", LoseN9(kKillAgent, kGoOnWithTwo));
   const SubprocessResult result =
       Srun({"-N3", "--ntasks-per-node=1", "--no-kill"},
            {"--nnodes=2:3", "--rdzv_conf=lease=2,renew_interval=0.5,last_call_timeout=1", script})
@@ -265,6 +286,26 @@ TEST_F(SlurmTest, WithNoKillAnElasticJobGoesOnWithoutTheLostNode) {
   EXPECT_TRUE(result.ended);
   EXPECT_EQ(ReadOut("again.n8"), "worker 0 of 2\n") << ToString(result);
   EXPECT_EQ(ReadOut("again.n10"), "worker 1 of 2\n") << ToString(result);
+}
+
+// srun does not end then by itself, and shows nothing more of that node.
+TEST_F(SlurmTest, ANodeWhoseStepDaemonIsKilledLeavesTheJobAndNoGhosts) {
+  const std::string loss =
+      "trap 'touch \"$OUT/told\"; exit 0' TERM\n"
+      "kill -9 $(sed -n 's/^PPid:[[:space:]]*//p' /proc/$agent/status); while :; do sleep 0.1; "
+      "done";
+  Subprocess srun = Srun({"-N3", "--ntasks-per-node=1", "--no-kill"},
+                         {"--nnodes=2:3", "--rdzv_conf=last_call_timeout=1",
+                          ShellScript("worker", LoseN9(loss, kGoOnWithTwo))});
+  const bool went_on = WaitUntil(
+      [&] { return FileExists(Out("again.n8")) && FileExists(Out("again.n10")); }, kJobPatience);
+  cluster_->Ask({"/usr/bin/scancel", RunningJob()});
+  const SubprocessResult result = srun.Wait(kJobPatience);
+  EXPECT_TRUE(went_on) << ToString(result);
+  EXPECT_TRUE(FileExists(Out("told"))) << ToString(result);
+  EXPECT_EQ(ReadOut("again.n8"), "worker 0 of 2\n");
+  EXPECT_EQ(ReadOut("again.n10"), "worker 1 of 2\n");
+  EXPECT_FALSE(FileExists(Out("again.n9")));
 }
 
 TEST_F(SlurmTest, ElementsOfAnArrayAreJobsOfTheirOwn) {
@@ -307,6 +348,58 @@ TEST_F(SlurmTest, TheWrappersOfDeployRun) {
         << wrapper << ":\n"
         << ReadOut("batch");
   }
+}
+
+// It would else look for the server of a job that is over until its own patience ends.
+TEST_F(SlurmTest, ASpareThatStartsAfterTheEndIsToldTheEnd) {
+  const std::string wrapper = ShellScript(
+      "wrapper",
+      absl::StrCat(
+          "if [ $SLURMD_NODENAME = n10 ]; then\n"
+          "  while ! [ -e \"$OUT/done.0\" ] || ! [ -e \"$OUT/done.1\" ]; do sleep 0.1; done\n"
+          "  sleep 2\nfi\nexec ",
+          MusterBinary(), " --nnodes=2 --rdzv_conf=join_timeout=600,last_call_timeout=1 ",
+          ShellScript("worker", "touch \"$OUT/done.$RANK\"")));
+  const SubprocessResult result =
+      StartThere({"/usr/bin/srun", "-N3", "--ntasks-per-node=1", wrapper}).Wait(kJobPatience);
+  EXPECT_THAT(result, ExitsWith(0));
+}
+
+// Programs in the place of apptainer and of an srun that has the plugin pyxis note what they are given,
+// and run what is behind it.
+TEST_F(SlurmTest, TheWrappersForContainersStartMusterInThem) {
+  const std::string programs = directory() + "/programs";
+  std::filesystem::create_directory(programs);
+  WriteScript(programs + "/apptainer", R"(#!/bin/bash
+echo "$*" > "$OUT/apptainer.$SLURMD_NODENAME"
+shift 3
+exec "$@"
+)");
+  WriteScript(programs + "/srun", R"(#!/bin/bash
+echo "$*" > "$OUT/srun"
+while [[ $1 == --container-* ]]; do shift; done
+exec /usr/bin/srun "$@"
+)");
+  const Environment environment = {
+      {"IMAGE", "/images/train"},
+      {"PATH", absl::StrCat(programs, ":", SlurmEnvironment().at("PATH"))}};
+  const std::string worker =
+      ShellScript("worker", "echo \"worker $RANK of $WORLD_SIZE, token ${#MUSTER_TOKEN}: $*\"");
+  for (const std::string wrapper : {"apptainer", "enroot"}) {
+    const std::string job = Submit(
+        {"-N2", absl::StrCat(kWrappers, wrapper, ".sbatch"), worker, "--lr", "1"}, environment);
+    EXPECT_EQ(AwaitEnd(job), "COMPLETED") << ReadOut("batch");
+    EXPECT_THAT(LinesOf(ReadOut("batch"), "worker"),
+                ElementsAre("worker 0 of 2, token 0: --lr 1", "worker 1 of 2, token 0: --lr 1"))
+        << wrapper;
+  }
+  const std::string command = absl::StrCat("muster ", worker, " --lr 1\n");
+  for (const char* node : {"n8", "n9"}) {
+    EXPECT_EQ(ReadOut(absl::StrCat("apptainer.", node)),
+              absl::StrCat("exec --nv /images/train ", command));
+  }
+  EXPECT_THAT(ReadOut("srun"), AllOf(HasSubstr("--container-image=/images/train "),
+                                     HasSubstr("--container-mounts="), EndsWith(" " + command)));
 }
 
 TEST_F(SlurmTest, AnUnfinishedJobGoesBackIntoTheQueueAndIsANewJob) {

@@ -82,6 +82,7 @@ const std::vector<Room>& Rooms() {
       {"launcher/main.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/node_setup.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/hosts/ssh_session.", {"proto/", "launcher/hosts/"}},
+      {"launcher/schedulers/step_daemon.", {"proto/", "launcher/schedulers/"}},
       {"launcher/schedulers/task_gate.", {"proto/", "launcher/schedulers/"}},
       {"launcher/", {"proto/base/", "proto/command_line/", "proto/spec/", "launcher/"}, true},
       // The runtime's layers, from the lowest: values, kernels, layers of a model and back ends of

@@ -337,6 +337,33 @@ TEST(ParseFlags, TakesAnIndexedJobOfKubernetes) {
   EXPECT_EQ(Parse({"--nnodes=1"}, pod, "train-3", hosts).spec.max_nodes, 1);
 }
 
+// A set of jobs is one job of ours: its first pod is the first of its first job.
+TEST(ParseFlags, TakesAJobSetOfKubernetes) {
+  const EnvironmentMap pod = {{"JOB_COMPLETION_INDEX", "1"},
+                              {"JOB_INDEX", "2"},
+                              {"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                              {"HOSTNAME", "run-workers-2-1"},
+                              {"PET_NNODES", "8"}};
+  const std::string hosts = "10.1.2.3\trun-workers-2-1.run.ns.svc.cluster.local\trun-workers-2-1\n";
+  const RunFlags flags = Parse({}, pod, "run-workers-2-1", hosts);
+  EXPECT_EQ(flags.spec.max_nodes, 8);
+  EXPECT_EQ(flags.spec.endpoint.host, "run-workers-0-0.run.ns.svc.cluster.local");
+  EXPECT_EQ(flags.spec.run_id, "k8s-run-workers");
+  EXPECT_EQ(flags.spec.backend, RendezvousBackend::kC10d);
+  EXPECT_EQ(flags.spec.node_rank, std::nullopt);
+  EnvironmentMap global = pod;
+  global.erase("JOB_INDEX");
+  global["JOB_GLOBAL_INDEX"] = "2";
+  EXPECT_EQ(Parse({}, global, "run-workers-2-1", hosts).spec.run_id, "k8s-run-workers");
+}
+
+TEST(ParseFlags, KnowsWhenSlurmEndsTheJob) {
+  EnvironmentMap task = SlurmStep();
+  EXPECT_EQ(Parse({}, task).placement.end_time, 0);
+  task["SLURM_JOB_END_TIME"] = "1763770000";
+  EXPECT_EQ(Parse({}, task).placement.end_time, 1763770000);
+}
+
 TEST(ParseFlags, LeavesKubeflowsVariablesInCharge) {
   const RunFlags flags = Parse({}, {{"JOB_COMPLETION_INDEX", "1"},
                                     {"KUBERNETES_SERVICE_HOST", "10.0.0.1"},

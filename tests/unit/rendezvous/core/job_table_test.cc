@@ -333,6 +333,19 @@ TEST_F(JobTableTest, TellsALatecomerHowItsInstanceEnded) {
   EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 0);
 }
 
+class ScheduledJobTableTest : public JobTableTest {
+ protected:
+  ScheduledJobTableTest()
+      : JobTableTest({.term = ServerTerm(1), .node_names = {"node1", "node2"}}) {}
+};
+
+TEST_F(ScheduledJobTableTest, TellsANodeOfTheJobThatComesTooLateHowItEnded) {
+  RunToTheEnd(kA, 1);
+  EXPECT_TRUE(std::holds_alternative<EndJob>(Report(kA, 2, AgentPhase::kJoining).body));
+  EXPECT_TRUE(std::holds_alternative<EndJob>(Report(kA, 2, AgentPhase::kJoining).body));
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Report(kA, 3, AgentPhase::kJoining).body));
+}
+
 TEST_F(JobTableTest, ForgetsHowAnInstanceEndedAfterTheCloseTimeout) {
   const Instance first = RunToTheEnd(kA, 1).instance;
   table_.OnDisconnect(kA, Incarnation(1), now_);
