@@ -1,4 +1,6 @@
 // Sizes only: every kernel is counted, none runs.
+#include <vector>
+
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -31,6 +33,63 @@ kernels::CrossEntropySum CountCrossEntropy(Queue& queue, const Tensor& logits, c
   return {.num_tokens = RowsOf(logits.shape()).rows};
 }
 
+// Of 16 bits the host computes in f32, in memory beside the arguments (narrow_operations.cc).
+class WideCopies {
+ public:
+  explicit WideCopies(Queue& queue) : queue_(queue) {}
+  void Take(const Tensor& x) {
+    const bool is_narrow = !x.empty() && SizeOf(x.dtype()) < SizeOf(DType::kF32);
+    if (!is_narrow || queue_.memory() == nullptr) return;
+    copies_.push_back(queue_.memory()->Allocate(DType::kF32, x.shape()));
+  }
+  void Take(const Operations::LayerNorm& in) {
+    for (const Tensor* x : {&in.x, &in.gamma, &in.saved}) Take(*x);
+  }
+  void Take(const Operations::AttentionGradient& in) {
+    for (const Tensor* x : {&in.qkv, &in.saved, &in.out, &in.dout}) Take(*x);
+  }
+  template <typename Other>
+  void Take(const Other&) {}  // sizes, ids and numbers
+
+ private:
+  Queue& queue_;
+  std::vector<Tensor> copies_;
+};
+
+template <auto kCount>
+struct Wide;
+template <typename Result, typename... Args, Result (*kCount)(Queue&, Args...)>
+struct Wide<kCount> {
+  static Result Run(Queue& queue, Args... args) {
+    WideCopies copies(queue);
+    (copies.Take(args), ...);
+    return kCount(queue, args...);
+  }
+};
+
+// The same kernels, with the memory that they take where they compute in f32.
+template <const Operations& kOf>
+constexpr Operations Widened() {
+  Operations wide = kOf;
+  wide.fill = &Wide<kOf.fill>::Run;
+  wide.add = &Wide<kOf.add>::Run;
+  wide.scale = &Wide<kOf.scale>::Run;
+  wide.multiply = &Wide<kOf.multiply>::Run;
+  wide.bias_fill = &Wide<kOf.bias_fill>::Run;
+  wide.bias_gradient = &Wide<kOf.bias_gradient>::Run;
+  wide.gelu_forward = &Wide<kOf.gelu_forward>::Run;
+  wide.gelu_backward = &Wide<kOf.gelu_backward>::Run;
+  wide.layer_norm_forward = &Wide<kOf.layer_norm_forward>::Run;
+  wide.layer_norm_input = &Wide<kOf.layer_norm_input>::Run;
+  wide.layer_norm_weight = &Wide<kOf.layer_norm_weight>::Run;
+  wide.embedding_forward = &Wide<kOf.embedding_forward>::Run;
+  wide.embedding_gradient = &Wide<kOf.embedding_gradient>::Run;
+  wide.attention_forward = &Wide<kOf.attention_forward>::Run;
+  wide.attention_backward = &Wide<kOf.attention_backward>::Run;
+  wide.cross_entropy = &Wide<kOf.cross_entropy>::Run;
+  return wide;
+}
+
 constexpr Operations kOperations = {.copy = &Count,
                                     .cast = &Count,
                                     .clear = &Count,
@@ -58,7 +117,10 @@ class MetaDevice final : public Device {
  public:
   absl::string_view name() const override { return "meta"; }
   bool has_elements() const override { return false; }
-  const Operations& operations(DType) const override { return kOperations; }
+  const Operations& operations(DType dtype) const override {
+    static constexpr Operations kWidened = Widened<kOperations>();
+    return SizeOf(dtype) < SizeOf(DType::kF32) ? kWidened : kOperations;
+  }
 };
 
 }  // namespace

@@ -34,12 +34,13 @@ void Round(const Tensor& from, const Tensor& to) {
 // is passed on as it is.
 class Widened {
  public:
+  explicit Widened(Queue& queue) : pool_(queue.memory() != nullptr ? *queue.memory() : OwnPool()) {}
   ~Widened() {
     for (const auto& [wide, narrow] : results_) Round(wide, narrow);
   }
   Tensor In(const Tensor& x) {
     if (x.empty() || !IsNarrow(x.dtype())) return x;
-    Tensor wide = Pool().Allocate(DType::kF32, x.shape());
+    Tensor wide = pool_.Allocate(DType::kF32, x.shape());
     Widen(x, wide);
     return wide;
   }
@@ -47,62 +48,63 @@ class Widened {
   // A result that is added to what is there if `accumulate`.
   Tensor Sum(const Tensor& x, bool accumulate) {
     if (x.empty() || !IsNarrow(x.dtype())) return x;
-    Tensor wide = accumulate ? In(x) : Pool().Allocate(DType::kF32, x.shape());
+    Tensor wide = accumulate ? In(x) : pool_.Allocate(DType::kF32, x.shape());
     results_.emplace_back(wide, x);
     return wide;
   }
   // Memory to work in.
   Tensor Scratch(const Tensor& x) {
-    return IsNarrow(x.dtype()) ? Pool().Allocate(DType::kF32, x.shape()) : x;
+    return IsNarrow(x.dtype()) ? pool_.Allocate(DType::kF32, x.shape()) : x;
   }
 
  private:
-  static TensorPool& Pool() {
+  static TensorPool& OwnPool() {
     thread_local TensorPool pool;
     return pool;
   }
+  TensorPool& pool_;
   std::vector<std::pair<Tensor, Tensor>> results_;
 };
 
 struct NarrowKernels : BytesOfHost {
   static void Fill(Queue& queue, double value, const Tensor& x) {
-    Widened wide;
+    Widened wide(queue);
     F32().fill(queue, value, wide.Out(x));
   }
 
   static void Add(Queue& queue, const Tensor& a, const Tensor& b, const Tensor& out) {
-    Widened wide;
+    Widened wide(queue);
     F32().add(queue, wide.In(a), wide.In(b), wide.Out(out));
   }
 
   static void Scale(Queue& queue, const Tensor& factor, const Tensor& x, const Tensor& out) {
-    Widened wide;
+    Widened wide(queue);
     F32().scale(queue, wide.In(factor), wide.In(x), wide.Out(out));
   }
 
   static void Multiply(Queue& queue, Product product, const Tensor& a, const Tensor& b,
                        const Tensor& c) {
-    Widened wide;
+    Widened wide(queue);
     F32().multiply(queue, product, wide.In(a), wide.In(b), wide.Sum(c, product.accumulate));
   }
 
   static void BiasFill(Queue& queue, const Tensor& bias, const Tensor& residual, const Tensor& y) {
-    Widened wide;
+    Widened wide(queue);
     F32().bias_fill(queue, wide.In(bias), wide.In(residual), wide.Out(y));
   }
 
   static void BiasGradient(Queue& queue, const Tensor& dy, const Tensor& dbias, bool accumulate) {
-    Widened wide;
+    Widened wide(queue);
     F32().bias_gradient(queue, wide.In(dy), wide.Sum(dbias, accumulate), accumulate);
   }
 
   static void GeluForward(Queue& queue, const Tensor& x, const Tensor& y) {
-    Widened wide;
+    Widened wide(queue);
     F32().gelu_forward(queue, wide.In(x), wide.Out(y));
   }
 
   static void GeluBackward(Queue& queue, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-    Widened wide;
+    Widened wide(queue);
     F32().gelu_backward(queue, wide.In(x), wide.In(dy), wide.Out(dx));
   }
 
@@ -110,7 +112,7 @@ struct NarrowKernels : BytesOfHost {
 
   static void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta,
                                double epsilon, const Tensor& y) {
-    Widened wide;
+    Widened wide(queue);
     const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.Out(in.saved);
     F32().layer_norm_forward(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(beta),
                              epsilon, wide.Out(y));
@@ -118,7 +120,7 @@ struct NarrowKernels : BytesOfHost {
 
   static void LayerNormInput(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
                              const Tensor& addend, const Tensor& dx) {
-    Widened wide;
+    Widened wide(queue);
     const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
     F32().layer_norm_input(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
                            wide.In(addend), wide.Out(dx));
@@ -126,7 +128,7 @@ struct NarrowKernels : BytesOfHost {
 
   static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
                               const Tensor& dgamma, const Tensor& dbeta, bool accumulate) {
-    Widened wide;
+    Widened wide(queue);
     const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
     F32().layer_norm_weight(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
                             wide.Sum(dgamma, accumulate), wide.Sum(dbeta, accumulate), accumulate);
@@ -134,20 +136,20 @@ struct NarrowKernels : BytesOfHost {
 
   static void EmbeddingForward(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
                                const Tensor& table, const Tensor& positions, const Tensor& y) {
-    Widened wide;
+    Widened wide(queue);
     F32().embedding_forward(queue, shape, tokens, wide.In(table), wide.In(positions), wide.Out(y));
   }
 
   static void EmbeddingGradient(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
                                 const Tensor& dy, const Tensor& dtable, const Tensor& dpositions) {
-    Widened wide;
+    Widened wide(queue);
     F32().embedding_gradient(queue, shape, tokens, wide.In(dy), wide.Sum(dtable, true),
                              wide.Sum(dpositions, true));
   }
 
   static void AttentionForward(Queue& queue, kernels::AttentionShape shape, const Tensor& qkv,
                                const Tensor& out, const Tensor& saved, const Tensor& scratch) {
-    Widened wide;
+    Widened wide(queue);
     F32().attention_forward(queue, shape, wide.In(qkv), wide.Out(out), wide.Out(saved),
                             wide.Scratch(scratch));
   }
@@ -155,7 +157,7 @@ struct NarrowKernels : BytesOfHost {
   static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
                                 Operations::AttentionGradient in, const Tensor& dqkv,
                                 const Tensor& scratch) {
-    Widened wide;
+    Widened wide(queue);
     const Tensor qkv = wide.In(in.qkv), saved = wide.In(in.saved), out = wide.In(in.out);
     const Tensor dout = wide.In(in.dout);
     F32().attention_backward(queue, shape, {.qkv = qkv, .saved = saved, .out = out, .dout = dout},
@@ -165,27 +167,27 @@ struct NarrowKernels : BytesOfHost {
   // --- losses and updates ---------------------------------------------------------------------------
 
   static void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {
-    Widened wide;
+    Widened wide(queue);
     F32().squares(queue, wide.In(x), partials);
   }
 
   static void AdamW(Queue& queue, const kernels::AdamWStep& step, const Tensor& gradient,
                     const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
-    Widened wide;
+    Widened wide(queue);
     F32().adamw(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(first_moment, true),
                 wide.Sum(second_moment, true));
   }
 
   static void Sgd(Queue& queue, const kernels::SgdStep& step, const Tensor& gradient,
                   const Tensor& value, const Tensor& buffer) {
-    Widened wide;
+    Widened wide(queue);
     F32().sgd(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(buffer, true));
   }
 
   static kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits,
                                                const int32_t* targets, const Tensor& dlogits,
                                                const Tensor& value) {
-    Widened wide;
+    Widened wide(queue);
     return F32().cross_entropy(queue, wide.In(logits), targets, wide.Out(dlogits), wide.Out(value));
   }
 };

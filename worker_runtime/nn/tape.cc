@@ -54,7 +54,7 @@ void PlacedFunction::Reset() {
 
 }  // namespace internal
 
-Tape::Tape(TensorPool& pool, Mode mode) : pool_(pool), mode_(mode), queue_(pool.device()) {}
+Tape::Tape(TensorPool& pool, Mode mode) : pool_(pool), mode_(mode), queue_(pool.device(), &pool) {}
 
 Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
   MUSTER_CHECK(weights.size() <= kMaxWeights);

@@ -17,6 +17,7 @@
 namespace muster {
 
 struct Operations;
+class TensorPool;
 
 // Threads: safe.
 class Device {
@@ -38,9 +39,11 @@ class Device {
 // Threads: thread-compatible.
 class Queue {
  public:
-  // `device` outlives it.
-  explicit Queue(const Device& device) : device_(device) {}
+  // Both outlive it. `memory`: what kernels work in that need some of their own, for as long as they run.
+  explicit Queue(const Device& device, TensorPool* memory = nullptr)
+      : device_(device), memory_(memory) {}
   const Device& device() const { return device_; }
+  TensorPool* memory() const { return memory_; }  // null: the kernels' own
 
   // For kernels: one more was put here.
   void Count() { ++num_kernels_; }
@@ -51,6 +54,7 @@ class Queue {
 
  private:
   const Device& device_;
+  TensorPool* const memory_;
   int64_t num_kernels_ = 0;
   double num_flops_ = 0;
 };

@@ -100,6 +100,29 @@ TEST(SixteenBits, HoldTwoBytesOfParametersAndF32OfTheRest) {
   EXPECT_EQ(memory.optimizer, 6 * memory.parameters);  // master and two moments
 }
 
+// What kernels of 16 bits work in is the tape's, and the plan's.
+TEST(SixteenBits, ReserveWhatIsPlannedWithTheMemoryThatTheirKernelsWorkIn) {
+  for (const char* preset : {"ddp", "zero-1", "full-shard"}) {
+    OnRanks<int>(2, [&](Communicator& world) {
+      const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 2);
+      ParameterStore store(DType::kBf16);
+      const auto gpt = *Gpt::Create(kSmallGpt, store);
+      const Engine::BatchSize size = {.batch = kRows, .sequence = kSmallGpt.context};
+      const auto planned = Engine::PlanMemory(store, plan, world.size(), gpt->Units(), size);
+      EXPECT_THAT(planned, IsOk());
+      auto training = SmallTraining::Create(world, plan, DType::kBf16);
+      EXPECT_THAT((*training)->Steps(2), IsOk());
+      const EngineMemory memory = (*training)->engine().memory();
+      EXPECT_NEAR(static_cast<double>(memory.activations_peak),
+                  static_cast<double>(planned->activations_peak),
+                  0.01 * static_cast<double>(planned->activations_peak))
+          << preset;
+      EXPECT_LE(memory.total(), 1.01 * static_cast<double>(planned->total())) << preset;
+      return 0;
+    });
+  }
+}
+
 // Steps that are too small to show in 16 bits add up in the masters.
 TEST(SixteenBits, DoNotLoseSmallSteps) {
   const auto moved = OnRanks<bool>(1, [](Communicator& world) {
