@@ -1,6 +1,7 @@
 #include "rendezvous/verdict/job_watch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,7 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
   core_.StartRound();
   for (WatchedNode& node : nodes) {
     const Incarnation agent = node.agent;
+    agent_of_first_rank_[node.first_rank] = agent;
     nodes_[agent] = {.about = std::move(node)};
   }
   absl::erase_if(learned_from_, [&](const auto& entry) { return !nodes_.contains(entry.first); });
@@ -42,6 +44,9 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
 
 void JobWatch::StopRound() {
   nodes_.clear();
+  agent_of_first_rank_.clear();
+  hang_timeout_ = absl::ZeroDuration();
+  is_judged_ = false;
   awaited_.clear();
   num_suspicious_ = 0;
   stage_ = Stage::kListening;
@@ -137,15 +142,10 @@ void JobWatch::TakeSummary(Node& node, NodeSummary summary) {
       std::any_of(summary.silent.begin(), summary.silent.end(),
                   [](const SilentRanks& ranks) { return ranks.silent_for >= kSuspiciousSilence; }));
   num_suspicious_ += static_cast<int>(node.is_suspicious) - static_cast<int>(was_suspicious);
-  const bool is_new_timeout = !node.summary || node.summary->hang_timeout != summary.hang_timeout;
   node.summary = std::move(summary);
-  if (!is_new_timeout) return;
   // Where nodes differ, the most patient counts.
-  absl::Duration longest;
-  for (const auto& [agent, each] : nodes_) {
-    if (each.summary) longest = std::max(longest, each.summary->hang_timeout);
-  }
-  core_.limits().SetTimeout(longest);
+  hang_timeout_ = std::max(hang_timeout_, node.summary->hang_timeout);
+  core_.limits().SetTimeout(hang_timeout_);
 }
 
 // --- What follows
@@ -184,7 +184,9 @@ void JobWatch::Ask(MonoTime now, Orders& out) {
   }
   const absl::Duration spread =
       kBetweenQuestions * static_cast<double>(nodes_.size()) / static_cast<double>(kNodesPerSecond);
-  next_question_ = now + std::clamp(spread, kBetweenQuestions, kBetweenQuestionsMax);
+  // What has been judged is only looked at to see whether it goes on.
+  next_question_ = now + (is_judged_ ? kBetweenQuestionsMax
+                                     : std::clamp(spread, kBetweenQuestions, kBetweenQuestionsMax));
 }
 
 std::vector<RankSilence> JobWatch::AllSilences() const {
@@ -221,7 +223,10 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
   awaited_.clear();
   if (is_held_) return;
   const bool is_silent = core_.Hear(AllSilences());
-  if (!core_.HasIncident()) said_.reset();  // what it was about goes on
+  if (!core_.HasIncident()) {  // what it was about goes on
+    said_.reset();
+    is_judged_ = false;
+  }
   if (!is_silent) return;
   AddUnseenRanks();
   const Diagnosis diagnosis = Diagnose(evidence_.merged());
@@ -289,6 +294,7 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
     return node != nullptr && node->summary && node->summary->ends_workers;
   });
   if (!ends) say.to_end.clear();
+  is_judged_ = true;
   say.action = ActionInWords(ends);
   TellAll(say, out);
   if (!ends) return;
@@ -305,11 +311,10 @@ void JobWatch::TellAll(const WatchOrder& order, Orders& out) const {
 }
 
 const JobWatch::Node* JobWatch::NodeOfRank(int rank) const {
-  for (const auto& [agent, node] : nodes_) {
-    const int index = rank - node.about.first_rank;
-    if (index >= 0 && index < node.about.num_ranks) return &node;
-  }
-  return nullptr;
+  auto after = agent_of_first_rank_.upper_bound(rank);
+  if (after == agent_of_first_rank_.begin()) return nullptr;
+  const Node& node = nodes_.at(std::prev(after)->second);
+  return rank < node.about.first_rank + node.about.num_ranks ? &node : nullptr;
 }
 
 void JobWatch::SelectNodes(const std::vector<int>& ranks, size_t max,

@@ -96,6 +96,8 @@ class JobWatch {
   // Of the round.
   Round round_ = kNoRound;
   Nodes nodes_;
+  absl::btree_map<int, Incarnation> agent_of_first_rank_;
+  absl::Duration hang_timeout_;  // the longest of the nodes
   int num_suspicious_ = 0;
   Stage stage_ = Stage::kListening;
   uint64_t question_ = 0;
@@ -107,6 +109,7 @@ class JobWatch {
   EvidenceMerger evidence_{kNoRound};
   std::optional<Verdict> verdict_;  // while evidence is gathered for it
   std::vector<RankReport> reports_;
+  bool is_judged_ = false;  // what is looked into has been said to be a hang
   // The last that was said and is to be performed, until it has been.
   std::optional<SayVerdict> said_;
   MonoTime say_again_;

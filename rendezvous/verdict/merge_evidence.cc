@@ -12,6 +12,7 @@ int EvidenceMerger::IndexOf(Group group) {
     return found->second;
   }
   std::vector<int>& known = merged_.groups[found->second].members;
+  if (known == group.members) return found->second;  // of all ranks, as a rule
   if (known.size() < group.members.size()) known.resize(group.members.size(), kUnknownRank);
   for (size_t i = 0; i < group.members.size(); ++i) {
     if (known[i] == kUnknownRank) known[i] = group.members[i];

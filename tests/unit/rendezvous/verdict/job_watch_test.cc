@@ -171,6 +171,16 @@ TEST_F(Watch, OnlySaysItWhereTheNodeAtFaultMayNotAct) {
   EXPECT_THAT(VerdictsOf(2)[0].action, HasSubstr("only reported"));
 }
 
+TEST_F(Watch, AsksLessOnceItHasJudged) {
+  Start(RankTwoIsMissing(), absl::Seconds(30));
+  agent(2).ends_workers = false;
+  Pass(60);
+  num_questions_ = 0;
+  Pass(100);
+  EXPECT_LE(num_questions_, 4 * 11);
+  EXPECT_GE(num_questions_, 4 * 9);
+}
+
 TEST_F(Watch, CallsItOffWhenSomethingMovesWhileStacksAreRead) {
   Start(RankTwoIsMissing(), absl::Seconds(30));
   agent(2).has_moved = true;
