@@ -106,6 +106,9 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           [this](LocalRank worker) {
             left_silently_.insert(worker);
             WarnOfSilentEnd(worker);
+          },
+          [this](LocalRank worker, StopPromise promise) {
+            Feed(WorkerOnStop{assignment_.round, worker, promise.obeys, promise.floor});
           }),
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(
@@ -252,6 +255,8 @@ void Agent::SignalWorkerGroups(int signal) {
     }
   }
 }
+
+void Agent::Perform(const TellStop& effect) { worker_service_.TellStop(effect.stop); }
 
 void Agent::Perform(const SweepDescendants& effect) { guardian_.Sweep(effect.signal); }
 

@@ -104,6 +104,7 @@ class Agent {
   void Perform(const ReservePorts& effect);
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
+  void Perform(const TellStop& effect);
   void SignalWorkerGroups(int signal);
   void SignalUnlessTheyHaveIt(int signal);
   void Perform(const SweepDescendants& effect);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "asio/write.hpp"
 #include "proto/agent.pb.h"
 #include "proto/io/log.h"
+#include "proto/io/stop_wire.h"
 #include "proto/io/store_wire.h"
 
 namespace muster::agent {
@@ -60,6 +62,7 @@ class WorkerService::Connection {
           if (error) {
             WorkerService* const service = keep->service_;
             service->Forget(keep->id_);
+            keep->TakeBackPromise();
             if (keep->greeted_ && !keep->said_goodbye_)
               service->on_silent_leave_(keep->local_rank_);
             return;
@@ -100,6 +103,7 @@ class WorkerService::Connection {
     if (outbox_.size() == 1) WriteNext();
   }
 
+  bool obeys_stop() const { return promise_.obeys; }
   size_t num_pending = 0;
 
  private:
@@ -127,7 +131,12 @@ class WorkerService::Connection {
       Drop("its first message was not a greeting");
       return false;
     }
-    if (message.has_goodbye()) said_goodbye_ = true;
+    if (message.has_goodbye()) {
+      said_goodbye_ = true;
+      Promise({promise_.obeys, message.goodbye().step()});  // it begins nothing more
+    }
+    if (message.has_obeys_stop()) Promise({true, promise_.floor});
+    if (message.has_stop_floor()) Promise({promise_.obeys, message.stop_floor().step()});
     if (message.has_store()) Ask(message.store());
     return service_->connections_.contains(id_);
   }
@@ -145,6 +154,17 @@ class WorkerService::Connection {
     reply.mutable_welcome()->set_round(service_->round_.value());
     Send(reply);
     return true;
+  }
+
+  void Promise(StopPromise promise) {
+    if (promise.floor) promise.floor = std::max<int64_t>(*promise.floor, -1);
+    if (promise == promise_) return;
+    promise_ = promise;
+    service_->on_stop_promise_(local_rank_, promise_);
+  }
+
+  void TakeBackPromise() {
+    if (!said_goodbye_) Promise({});
   }
 
   void Ask(const proto::StoreRequest& encoded) {
@@ -179,6 +199,7 @@ class WorkerService::Connection {
     log::Write(log::Level::kWarning, "worker_connection_dropped",
                absl::StrCat("closed a worker's connection: ", reason));
     service_->Forget(id_);
+    TakeBackPromise();
   }
 
   WorkerService* const service_;  // owns this connection
@@ -189,6 +210,7 @@ class WorkerService::Connection {
   bool said_goodbye_ = false;
   bool is_paused_ = false;  // nothing is being read: too much is unread at the other end
   LocalRank local_rank_;
+  StopPromise promise_;
   size_t unread_bytes_ = 0;  // in outbox_
   std::array<uint8_t, 4> length_{};
   std::string body_;
@@ -198,10 +220,12 @@ class WorkerService::Connection {
 WorkerService::WorkerService(asio::io_context& loop,
                              std::function<void(const StoreRequest&)> forward,
                              std::function<absl::Status()> may_publish,
-                             std::function<void(LocalRank)> on_silent_leave)
+                             std::function<void(LocalRank)> on_silent_leave,
+                             std::function<void(LocalRank, StopPromise)> on_stop_promise)
     : forward_(std::move(forward)),
       may_publish_(std::move(may_publish)),
       on_silent_leave_(std::move(on_silent_leave)),
+      on_stop_promise_(std::move(on_stop_promise)),
       acceptor_(loop),
       accept_again_(loop) {}
 
@@ -300,6 +324,15 @@ void WorkerService::OnReply(const StoreReply& reply) {
   Encode(answer, message.mutable_store());
   const std::shared_ptr<Connection> keep = found->second;  // Send may give it up
   keep->Send(message);
+}
+
+void WorkerService::TellStop(const StopState& stop) {
+  proto::WorkerReply message;
+  Encode(stop, message.mutable_stop());
+  const auto connections = connections_;  // Send may give one up
+  for (const auto& [unused, connection] : connections) {
+    if (connection->obeys_stop()) connection->Send(message);
+  }
 }
 
 void WorkerService::Close() {

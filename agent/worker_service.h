@@ -1,5 +1,5 @@
 // The agent's side of the workers' Unix socket (MUSTER_AGENT_SOCKET): the store, the exchange of
-// unique ids, and a worker's goodbye. Messages are WorkerMessage and WorkerReply of
+// unique ids, what is said of a stop, and a worker's goodbye. Messages are WorkerMessage and WorkerReply of
 // proto/agent.proto, framed by their length.
 //
 // While the lease of the node does not hold by the agent's own count, a commit of a checkpoint is
@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,17 @@
 #include "asio/io_context.hpp"
 #include "asio/local/stream_protocol.hpp"
 #include "asio/steady_timer.hpp"
+#include "proto/base/stop_state.h"
 #include "proto/base/store_messages.h"
 
 namespace muster::agent {
+
+// What a worker has said of stops, all of it (WorkerOnStop of core/agent_core.h).
+struct StopPromise {
+  bool obeys = false;
+  std::optional<int64_t> floor;
+  friend bool operator==(const StopPromise&, const StopPromise&) = default;
+};
 
 inline constexpr size_t kUnreadBytesPause = size_t{1} << 20;
 inline constexpr size_t kUnreadBytesMax = 2 * kMaxStoreReplyBytes;
@@ -38,10 +47,12 @@ class WorkerService {
   // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
   // `may_publish` says whether it may, or why not.
   // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
-  // but not by the intention of its program.
+  // but not by the intention of its program. `on_stop_promise`: whether it obeys a stop, or how far it
+  // is, has changed; a worker whose connection breaks has promised nothing.
   WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
                 std::function<absl::Status()> may_publish,
-                std::function<void(LocalRank)> on_silent_leave);
+                std::function<void(LocalRank)> on_silent_leave,
+                std::function<void(LocalRank, StopPromise)> on_stop_promise);
   ~WorkerService();
 
   // Errors: kInternal with errno in words.
@@ -49,6 +60,8 @@ class WorkerService {
   // Only workers of this round are served; connections of earlier ones are closed.
   void StartRound(Round round, Instance instance);
   void OnReply(const StoreReply& reply);
+  // To those workers of the round that obey.
+  void TellStop(const StopState& stop);
   // May be called at any time, often: what has waited goes out if it may by now.
   void OnLease();
   void Close();
@@ -68,6 +81,7 @@ class WorkerService {
   std::function<void(const StoreRequest&)> forward_;
   std::function<absl::Status()> may_publish_;
   std::function<void(LocalRank)> on_silent_leave_;
+  std::function<void(LocalRank, StopPromise)> on_stop_promise_;
   asio::local::stream_protocol::acceptor acceptor_;
   asio::steady_timer accept_again_;
   Round round_ = kNoRound;

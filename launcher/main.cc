@@ -10,14 +10,17 @@
 #include "launcher/commands/agent_command.h"
 #include "launcher/commands/plan_command.h"
 #include "launcher/commands/run_command.h"
+#include "launcher/commands/stop_command.h"
 #include "proto/base/environment.h"
 
 namespace {
 
 using muster::launcher::AgentCommand;
+using muster::launcher::DrainCommand;
 using muster::launcher::Invocation;
 using muster::launcher::PlanCommand;
 using muster::launcher::RunCommand;
+using muster::launcher::StopCommand;
 
 struct Subcommand {
   const char* name;
@@ -29,6 +32,8 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"run", "start and watch the workers of this node; its options follow", RunCommand},
     {"agent", "what `muster run --hostfile` starts on each host; not for people", AgentCommand},
+    {"stop", "end a job after a step that all its ranks agree on", StopCommand},
+    {"drain", "take a node out of a job, after such a step", DrainCommand},
     {"plan", "print what a training job would do and need, without running it", PlanCommand},
 };
 

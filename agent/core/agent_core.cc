@@ -52,6 +52,7 @@ MonoTime AgentCore::NextDeadline() const {
     next = Min(next, last_sent_ + options_.lease.renew_interval);
   }
   if (phase_ == NodePhase::kStopping) next = Min(next, rung_deadline_);
+  if (wish_ && !departure_ && !outcome_) next = Min(next, wish_->patience_ends);
   return next;
 }
 
@@ -206,6 +207,7 @@ void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
                       .reason = absl::StrCat(options_.node.name, " was ",
                                              by_person ? "interrupted by " : "told to end by ",
                                              SignalName(event.signal))};
+  if (!by_person && !wish_ && !outcome_ && AskForStopStep(departure, now, out)) return;
   if (NumAlive() > 0) {
     out.push_back(Announce{
         Announce::Level::kInfo, "interrupted",
@@ -233,6 +235,10 @@ void AgentCore::On(const Tick&, MonoTime now, Effects& out) {
   if (phase_ == NodePhase::kIdle) return;
   if (phase_ == NodePhase::kStopping && now >= rung_deadline_) ClimbLadder(now, out);
   if (phase_ == NodePhase::kDone) return;
+  if (wish_ && !departure_ && !outcome_ && now >= wish_->patience_ends) {
+    GiveUpWish(now, out);
+    if (phase_ == NodePhase::kDone) return;
+  }
   if (now >= ServerDeadline()) {
     GiveUpOnServer(now, out);
     return;
@@ -260,6 +266,7 @@ void AgentCore::Obey(const RunRound& run, MonoTime now, Effects& out) {
   past_.attempts = std::max(past_.attempts, assignment.restart_count + 1);
   past_.restarts_used = std::max(past_.restarts_used, assignment.restarts_used);
   failures_.clear();
+  stop_at_.reset();
   unkillable_pids_.clear();
   ladder_started_ = false;
   workers_.clear();
@@ -281,6 +288,10 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
     return;
   }
   if (stop.round != round_) return;
+  if (wish_ && !outcome_) {  // another round is not for this node
+    Depart(wish_->departure, now, out);
+    return;
+  }
   const After after = stop.cause == StopCause::kJobFailed ? After::kAsk : After::kJoin;
   const absl::Duration full = options_.settings.shutdown_timeout;
   const absl::Duration grace = stop.peer_lost ? std::min(full, options_.lost_peer_grace) : full;
@@ -320,6 +331,11 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
 
 void AgentCore::Obey(const EndJob& end, MonoTime now, Effects& out) {
   if (departure_) return;
+  // What else ends with 0 says why by itself: the program has finished.
+  const bool waits = phase_ == NodePhase::kJoining || phase_ == NodePhase::kReserving;
+  if (end.outcome.exit_code == 0 && (waits || (stop_at_ && phase_ == NodePhase::kWaiting))) {
+    out.push_back(Announce{Announce::Level::kInfo, "ended", end.outcome.reason});
+  }
   EndWith(end.outcome, now, out);
 }
 
@@ -352,6 +368,10 @@ bool AgentCore::IsStranger(const Refuse& refuse) const {
 
 void AgentCore::BeginAnew(const std::string& why, MonoTime now, Effects& out) {
   if (phase_ == NodePhase::kStopping && instance_ == Instance()) return;  // told before
+  if (wish_ && !outcome_) {  // another round is not for this node
+    Depart(wish_->departure, now, out);
+    return;
+  }
   out.push_back(Announce{Announce::Level::kWarning, "stale", why});
   instance_ = Instance();
   // Nobody else has charged it: the server that would have has lost its state.
@@ -464,7 +484,13 @@ AgentReport AgentCore::MakeReport(MonoTime now) {
                      .node = node_,
                      .settings = options_.settings,
                      .unkillable_pids = unkillable_pids_,
-                     .departure = departure_};
+                     .departure = departure_,
+                     .stop_floor = StopFloor()};
+  if (wish_ && !departure_) {
+    report.stop_wish = StopWish{.signal = wish_->departure.signal,
+                                .drain_me = wish_->drain_me,
+                                .reason = wish_->departure.reason};
+  }
   for (const TimedFailure& f : failures_) {
     report.failures.push_back(f.failure);
     report.failures.back().age = now - f.at;

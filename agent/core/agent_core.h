@@ -19,6 +19,7 @@
 #include "agent/core/agent_phase.h"
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
+#include "proto/base/stop_state.h"
 
 namespace muster::agent {
 
@@ -53,6 +54,14 @@ struct WorkerExited {
   LocalRank local_rank;
   std::optional<WorkerFailure> failure;
 };
+// What a worker of `round` has said of stops, all of it: whether it obeys, and the furthest step that it
+// has begun (-1: none) if it has promised to begin none beyond until the stop step is named.
+struct WorkerOnStop {
+  Round round;
+  LocalRank local_rank;
+  bool obeys = false;
+  std::optional<int64_t> floor;
+};
 // Answer to SweepDescendants and AwaitDescendants: no process is left below the guardian.
 struct DescendantsGone {};
 // Answer to NameDescendants: "aws s3 cp (pid 4711)".
@@ -67,8 +76,8 @@ struct GuardianLost {
 };
 struct Tick {};
 using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
-                           WorkerSpawned, WorkerExited, DescendantsGone, DescendantsNamed,
-                           SignalReceived, GuardianLost, Tick>;
+                           WorkerSpawned, WorkerExited, WorkerOnStop, DescendantsGone,
+                           DescendantsNamed, SignalReceived, GuardianLost, Tick>;
 
 struct SendReport {
   AgentReport report;
@@ -81,6 +90,10 @@ struct StartWorkers {
 // live worker of this node.
 struct SignalWorkers {
   int signal = 0;
+};
+// To every worker of the round that obeys.
+struct TellStop {
+  StopState stop;
 };
 // `signal` to everything below the guardian that is not a live worker. Answered by DescendantsGone
 // when empty.
@@ -106,8 +119,9 @@ struct Announce {
 struct Finish {
   JobOutcome outcome;
 };
-using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, SweepDescendants,
-                            AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
+using Effect =
+    std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, TellStop, SweepDescendants,
+                 AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
 std::string ToString(const Effect& effect);
 
 struct AgentCoreOptions {
@@ -168,6 +182,15 @@ class AgentCore {
     LocalRank local_rank;
     int pid = 0;
     bool alive = true;
+    bool obeys_stop = false;
+    std::optional<int64_t> stop_floor;
+  };
+  // This node has been told to end, and has asked for a stop step first.
+  struct Wish {
+    Departure departure;      // what follows if no step comes in time
+    MonoTime grace_deadline;  // SIGKILL for the workers
+    bool drain_me = false;
+    MonoTime patience_ends;
   };
   struct TimedFailure {
     MonoTime at;
@@ -182,6 +205,7 @@ class AgentCore {
   void On(const LinkChanged& event, MonoTime now, Effects& out);
   void On(const WorkerSpawned& event, MonoTime now, Effects& out);
   void On(const WorkerExited& event, MonoTime now, Effects& out);
+  void On(const WorkerOnStop& event, MonoTime now, Effects& out);
   void On(const DescendantsGone&, MonoTime now, Effects& out);
   void On(const DescendantsNamed& event, MonoTime now, Effects& out);
   void On(const SignalReceived& event, MonoTime now, Effects& out);
@@ -191,8 +215,19 @@ class AgentCore {
   void Obey(const Wait& wait, MonoTime now, Effects& out);
   void Obey(const RunRound& run, MonoTime now, Effects& out);
   void Obey(const StopRound& stop, MonoTime now, Effects& out);
+  void Obey(const StopAt& at, MonoTime now, Effects& out);
   void Obey(const EndJob& end, MonoTime now, Effects& out);
   void Obey(const Refuse& refuse, MonoTime now, Effects& out);
+
+  // --- agent_core_leave.cc
+  // False if it is no use: workers that do not obey, or no server to be heard.
+  bool AskForStopStep(const Departure& departure, MonoTime now, Effects& out);
+  void GiveUpWish(MonoTime now, Effects& out);
+  // What every local worker has promised, if each has.
+  std::optional<int64_t> StopFloor() const;
+  void TellWorkersOfStop(Effects& out) const;
+  // Workers that hold for a step that is open wake: signals follow.
+  void WithdrawStop(Effects& out);
 
   void Enter(NodePhase phase);
   void JoinAgain(Effects& out);
@@ -248,6 +283,9 @@ class AgentCore {
   std::optional<JobOutcome> outcome_;  // valid with After::kFinish
   std::optional<Departure> departure_;
   bool interrupted_twice_ = false;
+
+  std::optional<StopAt> stop_at_;  // of `round_`
+  std::optional<Wish> wish_;
 
   bool link_up_ = false;
   bool heard_server_ = false;  // at least one directive has come

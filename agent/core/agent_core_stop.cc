@@ -39,6 +39,7 @@ void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, M
     return;
   }
   ladder_started_ = true;
+  WithdrawStop(out);
   rung_ = Rung::kSignalled;
   rung_deadline_ = grace_deadline_;
   out.push_back(SignalWorkers{first_signal});
@@ -172,7 +173,9 @@ void AgentCore::Depart(Departure departure, MonoTime now, Effects& out) {
   switch (phase_) {
     case NodePhase::kRunning: {
       const int signal = departure_->signal != 0 ? departure_->signal : SIGTERM;
-      BeginStop(After::kLeave, signal, options_.settings.shutdown_timeout, now, out);
+      const absl::Duration grace =
+          wish_ ? wish_->grace_deadline - now : options_.settings.shutdown_timeout;
+      BeginStop(After::kLeave, signal, grace, now, out);
       return;
     }
     case NodePhase::kStopping:

@@ -15,6 +15,10 @@ struct EffectPrinter {
   std::string operator()(const SignalWorkers& e) const {
     return absl::StrCat("signal_workers ", SignalName(e.signal));
   }
+  std::string operator()(const TellStop& e) const {
+    if (!e.stop.is_stopping) return "tell_stop withdrawn";
+    return absl::StrCat("tell_stop step=", e.stop.step ? absl::StrCat(*e.stop.step) : "open");
+  }
   std::string operator()(const SweepDescendants& e) const {
     return absl::StrCat("sweep_descendants ", SignalName(e.signal));
   }

@@ -46,6 +46,8 @@ std::string ToString(const AgentReport& report) {
     absl::StrAppend(&text, " failure{", ToString(failure), "}");
   }
   if (report.departure) absl::StrAppend(&text, " departure=\"", report.departure->reason, "\"");
+  if (report.stop_floor) absl::StrAppend(&text, " stop_floor=", *report.stop_floor);
+  if (report.stop_wish) absl::StrAppend(&text, " stop_wish=\"", report.stop_wish->reason, "\"");
   return text;
 }
 
@@ -68,6 +70,11 @@ struct BodyPrinter {
                                                                      : "job_failed";
     return absl::StrCat("stop round=", ToString(stop.round), " cause=", cause, " reason=\"",
                         stop.reason, "\"");
+  }
+  std::string operator()(const StopAt& at) const {
+    const std::string step = at.step == kStopStepOpen ? "open" : absl::StrCat(at.step);
+    return absl::StrCat("stop_at round=", ToString(at.round), " step=", step, " reason=\"",
+                        at.reason, "\"");
   }
   std::string operator()(const EndJob& end) const {
     return absl::StrCat("end exit_code=", end.outcome.exit_code, " reason=\"", end.outcome.reason,

@@ -116,6 +116,14 @@ struct Departure {
   friend bool operator==(const Departure&, const Departure&) = default;
 };
 
+// A node has been told to end and has some time left: it asks that all ranks stop at one step first.
+struct StopWish {
+  int signal = 0;         // that told it; 0 if it was not a signal
+  bool drain_me = false;  // the job goes on without this node; else it ends
+  std::string reason;
+  friend bool operator==(const StopWish&, const StopWish&) = default;
+};
+
 // What an agent remembers of its job, so that a server that lost its state does not count from zero.
 struct JobPast {
   int attempts = 0;       // rounds that ran workers: the next one's restart_count is at least this
@@ -136,6 +144,10 @@ struct AgentReport {
   std::vector<WorkerFailure> failures;  // of `round`
   std::vector<int> unkillable_pids;     // workers that outlived SIGKILL; the node leaves
   std::optional<Departure> departure;   // with kLeaving
+  // Set once every local worker of `round` that has not ended has promised to begin no further step
+  // before it knows the stop step (StopAt): the furthest that any of them has begun, -1 if none has.
+  std::optional<int64_t> stop_floor;
+  std::optional<StopWish> stop_wish;  // while its workers run
   friend bool operator==(const AgentReport&, const AgentReport&) = default;
 };
 
@@ -204,6 +216,16 @@ struct StopRound {
   bool peer_lost = false;
   friend bool operator==(const StopRound&, const StopRound&) = default;
 };
+// All ranks of `round` stop at one step. While it is open each holds at its next question whether to
+// stop, and its agent reports a floor; once it is named, each leaves after it. No other is ever named.
+inline constexpr int64_t kStopStepOpen = -1;
+struct StopAt {
+  Round round = kNoRound;
+  int64_t step = kStopStepOpen;
+  std::string reason;
+  friend bool operator==(const StopAt&, const StopAt&) = default;
+};
+// The job has ended, or has for this node, which was drained.
 struct EndJob {
   JobOutcome outcome;
   friend bool operator==(const EndJob&, const EndJob&) = default;
@@ -222,7 +244,7 @@ struct Refuse {
   friend bool operator==(const Refuse&, const Refuse&) = default;
 };
 
-using DirectiveBody = std::variant<Wait, RunRound, StopRound, EndJob, Refuse>;
+using DirectiveBody = std::variant<Wait, RunRound, StopRound, EndJob, Refuse, StopAt>;
 
 struct Directive {
   ServerTerm term;

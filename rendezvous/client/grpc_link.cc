@@ -35,6 +35,10 @@ int TriesBeforeGivingUp(FailureKind kind) {
   }
 }
 
+proto::Role RoleOnTheWire(LinkRole role) {
+  return role == LinkRole::kPerson ? proto::ROLE_PERSON : proto::ROLE_AGENT;
+}
+
 ConnectFailure AsFailure(const absl::Status& status) {
   ConnectFailure failure{FailureKind::kRetry, std::string(status.message()), absl::OkStatus()};
   if (absl::IsPermissionDenied(status)) failure.kind = FailureKind::kSecret;
@@ -68,6 +72,11 @@ void GrpcLink::Open(LinkListener listener) {
     }
     ResolveOnLoop();
   });
+}
+
+void GrpcLink::Ask(const StopRequest& request, std::function<void(StopAnswer)> on_answer) {
+  request_ = request;
+  on_answer_ = std::move(on_answer);
 }
 
 void GrpcLink::SendReport(const AgentReport& report) {
@@ -205,7 +214,7 @@ void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
   transcript_ = {.protocol_version = kProtocolVersion,
                  .run_id = options_.run_id,
                  .incarnation = options_.incarnation,
-                 .role = proto::ROLE_AGENT,
+                 .role = RoleOnTheWire(options_.role),
                  .agent_nonce = RandomBytes(kNonceBytes)};
   stream_ = std::make_unique<AttendStream>(
       loop_, address, options_.secret.secret, options_.tls,
@@ -218,7 +227,7 @@ void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
   hello->set_run_id(options_.run_id);
   hello->set_incarnation(options_.incarnation.value());
   hello->set_nonce(transcript_.agent_nonce);
-  hello->set_role(proto::ROLE_AGENT);
+  hello->set_role(RoleOnTheWire(options_.role));
   hello->set_key_name(ChannelName(DeriveChannelKey(options_.secret.secret)));
   hello->set_node_name(options_.node_name);
   stream_->Write(message);
@@ -255,6 +264,10 @@ absl::Status GrpcLink::TakeMessageOnLoop(const proto::FromServer& message) {
       break;
     case proto::FromServer::kStore:
       if (phase_ == Phase::kUp) return OnStoreReplyOnLoop(message);
+      if (phase_ == Phase::kClosing) return absl::OkStatus();
+      break;
+    case proto::FromServer::kAnswer:
+      if (phase_ == Phase::kUp && request_) return OnAnswerOnLoop(message);
       if (phase_ == Phase::kClosing) return absl::OkStatus();
       break;
     case proto::FromServer::MESSAGE_NOT_SET:
@@ -296,6 +309,7 @@ absl::Status GrpcLink::OnAcceptedOnLoop(const proto::FromServer& message) {
   refusals_ = 0;
   ++timer_id_;
   has_unsent_report_ = newest_report_.has_value();
+  has_unsent_request_ = request_.has_value();
   sent_report_.reset();
   last_directive_.reset();
   renew_interval_ = absl::ZeroDuration();
@@ -337,6 +351,13 @@ void GrpcLink::OnWatchOrderOnLoop(const proto::FromServer& message) {
   }
 }
 
+absl::Status GrpcLink::OnAnswerOnLoop(const proto::FromServer& message) {
+  MUSTER_ASSIGN_OR_RETURN(StopAnswer answer, Decode(message.answer()));
+  request_.reset();
+  if (on_answer_) on_answer_(std::move(answer));
+  return absl::OkStatus();
+}
+
 void GrpcLink::PumpOnLoop() {
   if (stream_ == nullptr || stream_->is_writing()) return;
   if (pending_proof_ != nullptr) {
@@ -345,6 +366,12 @@ void GrpcLink::PumpOnLoop() {
   }
   if (phase_ != Phase::kUp && phase_ != Phase::kClosing) return;
   if (std::exchange(has_unsent_report_, false) && WriteReportOnLoop()) return;
+  if (std::exchange(has_unsent_request_, false) && request_) {
+    proto::FromAgent message;
+    Encode(*request_, message.mutable_ask());
+    stream_->Write(message);
+    return;
+  }
   if (!unsent_answers_.empty()) {
     stream_->Write(*unsent_answers_.front());
     unsent_answers_.pop_front();

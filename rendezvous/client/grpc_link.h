@@ -20,6 +20,7 @@
 #include "proto/base/backoff.h"
 #include "proto/base/ids.h"
 #include "proto/base/mono_time.h"
+#include "proto/base/stop_request.h"
 #include "proto/io/challenge.h"
 #include "proto/io/credentials.h"
 #include "proto/io/loop_mailbox.h"
@@ -36,12 +37,16 @@ namespace muster::rendezvous {
 
 class AttendStream;
 
+// Who is at our end.
+enum class LinkRole { kAgent, kPerson };
+
 struct GrpcLinkOptions {
   std::string host;  // name or numeric address, IPv6 without brackets
   int port = 0;
   UserSecret secret;
   TlsMode tls = TlsMode::kOn;
   std::string run_id;
+  LinkRole role = LinkRole::kAgent;
   Incarnation incarnation;
   std::string node_name;
   BackoffOptions backoff;
@@ -71,6 +76,9 @@ class GrpcLink final : public RendezvousLink {
   void SendWatchWord(const verdict::NodeWord& word) override;
   void Close(absl::Duration linger, std::function<void()> on_closed) override;
 
+  // A person's only request, before Open. Sent on each new connection until it is answered.
+  void Ask(const StopRequest& request, std::function<void(StopAnswer)> on_answer);
+
  private:
   enum class Phase {
     kIdle,
@@ -96,6 +104,7 @@ class GrpcLink final : public RendezvousLink {
   absl::Status OnRepeatOnLoop(const proto::FromServer& message);
   absl::Status OnStoreReplyOnLoop(const proto::FromServer& message);
   void OnWatchOrderOnLoop(const proto::FromServer& message);
+  absl::Status OnAnswerOnLoop(const proto::FromServer& message);
   void PumpOnLoop();
   bool WriteReportOnLoop();
   void BreakOffOnLoop(absl::Status reason);
@@ -148,6 +157,9 @@ class GrpcLink final : public RendezvousLink {
   std::deque<std::unique_ptr<proto::FromAgent>> unsent_requests_;
   size_t unsent_bytes_ = 0;
   absl::btree_set<uint64_t> unanswered_;
+  std::optional<StopRequest> request_;  // of a person
+  bool has_unsent_request_ = false;
+  std::function<void(StopAnswer)> on_answer_;
   std::function<void()> on_closed_;
 };
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/stop_step.h"
 #include "rendezvous/core/wording.h"
 
 namespace muster::rendezvous {
@@ -28,6 +29,10 @@ DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {
     return Wait{absl::StrCat("finished; waiting for the others (", state.succeeded.size(), " of ",
                              state.members.size(), " nodes have finished)")};
   }
+  // A node that has not heard of its round hears of that first.
+  if (state.stop_step && node.report.round == state.round) {
+    return StopAt{state.round, state.stop_step->step, state.stop_step->reason};
+  }
   RunRound run{.assignment = state.assignments.at(node.incarnation)};
   if (node.report.round < state.round) run.assignment.peers = state.peers;
   return run;
@@ -37,6 +42,11 @@ Wait WaitWhileRunning(const JobState& state, const NodeState& node, MonoTime now
   if (!state.succeeded.empty()) return Wait{"the job is finishing; no node joins any more"};
   const std::string& name = node.report.node.name;
   const int max_nodes = state.settings->max_nodes;
+  if (state.stop_step) {
+    return Wait{
+        absl::StrCat(state.stop_step->ends_job ? "the job" : "the running round",
+                     " stops after a step that all its ranks agree on: ", state.stop_step->reason)};
+  }
   if (const auto held = state.histories.find(name); held != state.histories.end()) {
     if (IsHeldBack(state, name, now)) {
       return Wait{absl::StrCat(name, " came and went ", held->second.changes,
@@ -72,6 +82,7 @@ DirectiveBody DecideDirective(const JobState& state, const NodeState& node, Mono
     if (state.phase == JobPhase::kRunning) return RunOrFinish(state, node);
     return *state.stop;
   }
+  if (state.drained.contains(node.incarnation)) return EndOfDrained(state, node.incarnation);
   const bool waits_for_end =
       state.phase == JobPhase::kEnding && IsLiveMember(state, node.incarnation);
   if (IsBehind(node) && !waits_for_end) return StopLeftover(state, node);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/nearest_name.h"
+#include "rendezvous/core/wording.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -11,6 +14,7 @@ namespace {
 constexpr int kInstanceBits = 20;
 // Beyond this many unrecorded rounds those that have been silent for long are swept out.
 constexpr size_t kMaxOrphansUnswept = 1000;
+constexpr int kMaxJobsNamed = 5;
 
 // Everybody has been told the end, and nobody says that its workers still run: it may not have heard.
 bool HasBeenTold(const JobState& state) {
@@ -279,6 +283,38 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
   return out;
 }
 
+std::vector<JobTable::JobEffect> JobTable::OnStopRequest(const JobKey& key, Incarnation from,
+                                                         const StopRequest& request, MonoTime now) {
+  std::vector<JobEffect> out;
+  const auto job = jobs_.find(key);
+  if (job == jobs_.end()) {
+    const absl::Status serves = CheckServes(key);
+    out.push_back({key, SendAnswer{from, {.status = serves.ok() ? NoSuchJob(key) : serves}}});
+  } else {
+    StepCore(job, StopRequested{from, request}, now, out);
+  }
+  return out;
+}
+
+absl::Status JobTable::NoSuchJob(const JobKey& key) const {
+  if (orphans_.contains(key)) {
+    return absl::NotFoundError(
+        absl::StrCat("this server has lost its record of job '", key.run_id,
+                     "', whose workers may still run; ask again once it is formed anew"));
+  }
+  std::vector<std::string> names;
+  for (const auto& [other, unused] : jobs_) {
+    if (other.owner == key.owner) names.push_back(absl::CHexEscape(other.run_id));
+  }
+  const std::string meant = DidYouMean(key.run_id, names);
+  const int count = static_cast<int>(names.size());
+  if (count > kMaxJobsNamed) names.resize(kMaxJobsNamed);
+  return absl::NotFoundError(
+      absl::StrCat("no job '", absl::CHexEscape(key.run_id), "' runs here", meant,
+                   count == 0 ? "" : absl::StrCat("; yours: ", NamesInWords(names, count)),
+                   ". Give its --rdzv_id"));
+}
+
 std::vector<JobTable::JobEffect> JobTable::OnDisconnect(const JobKey& key, Incarnation from,
                                                         MonoTime now) {
   std::vector<JobEffect> out;
@@ -343,6 +379,8 @@ void JobTable::StepCore(Jobs::iterator job, const Event& event, MonoTime now,
       out.push_back(Stamp(key, std::move(*directive)));
     } else if (auto* reply = std::get_if<SendStoreReply>(&effect)) {
       out.push_back({key, std::move(*reply)});
+    } else if (auto* answer = std::get_if<SendAnswer>(&effect)) {
+      out.push_back({key, std::move(*answer)});
     } else if (auto* announce = std::get_if<Announce>(&effect)) {
       out.push_back({key, std::move(*announce)});
     } else if (const auto* keep = std::get_if<KeepRecord>(&effect)) {
@@ -377,7 +415,8 @@ CoreOptions JobTable::OptionsFor(Instance instance) const {
           .instance = instance,
           .lease = options_.lease,
           .young_until = options_.young_until,
-          .node_names = options_.node_names};
+          .node_names = options_.node_names,
+          .host = options_.host};
 }
 
 KeepJob JobTable::KeepOf(const Job& job, bool is_new_round) {

@@ -60,6 +60,7 @@ struct JobTableOptions {
   // Of a server of one job, by --node_rank; empty: not known. Whoever is called so and comes when the
   // job is over is told how it ended, and begins no other.
   std::vector<std::string> node_names;
+  Incarnation host;  // CoreOptions
   // A KeepJob comes with each change of a job's record.
   bool keeps_records = false;
   // The first term whose records were kept: what began since then and is not known has ended. 0: `term`.
@@ -77,7 +78,7 @@ class JobTable {
 
   struct JobEffect {
     JobKey job;
-    std::variant<SendDirective, SendStoreReply, Announce, KeepJob> effect;
+    std::variant<SendDirective, SendStoreReply, SendAnswer, Announce, KeepJob> effect;
     // Follows from a record, and leaves when that is durable (effect_gate.h). The store's answers do not:
     // what is in it dies with the server anyway.
     bool waits_for_record = true;
@@ -104,10 +105,16 @@ class JobTable {
   // CheckCommit says, and with yes for the last round's members of a job that has ended.
   std::vector<JobEffect> OnStoreRequest(const JobKey& job, Incarnation from,
                                         const StoreRequest& request, MonoTime now);
+  // A person asks; answered by one SendAnswer to `from`.
+  std::vector<JobEffect> OnStopRequest(const JobKey& job, Incarnation from,
+                                       const StopRequest& request, MonoTime now);
   std::vector<JobEffect> OnDisconnect(const JobKey& job, Incarnation from, MonoTime now);
   std::vector<JobEffect> OnHostLeaving(const Departure& departure, const std::string& host_name,
                                        MonoTime now);
   std::vector<JobEffect> Tick(MonoTime now);
+
+  // The agent of the process that this server lives in, before it reports.
+  void SetHost(Incarnation host) { options_.host = host; }
 
   MonoTime NextDeadline() const;
   size_t size() const { return jobs_.size(); }
@@ -154,6 +161,7 @@ class JobTable {
   const JobOutcome* FindEndFor(const JobKey& key, const std::string& node_name, MonoTime now) const;
   absl::Status Begin(const JobKey& key, const AgentReport& report);
   CoreOptions OptionsFor(Instance instance) const;
+  absl::Status NoSuchJob(const JobKey& key) const;
   static KeepJob KeepOf(const Job& job, bool is_new_round);
   void StepCore(Jobs::iterator job, const Event& event, MonoTime now, std::vector<JobEffect>& out);
   void StartStoreRound(Job& job, const JobKey& key, MonoTime now, std::vector<JobEffect>& out);
@@ -167,7 +175,7 @@ class JobTable {
                           const CommitCheckpoint& commit) const;
   JobEffect Stamp(const JobKey& key, SendDirective effect);
 
-  // Constant after construction.
+  // Constant after construction, but for the host.
   JobTableOptions options_;
 
   // Loop thread only.

@@ -57,6 +57,7 @@ std::optional<MonoTime> GrowthTime(const JobState& state) {
   const bool has_place = static_cast<int>(state.members.size()) < state.settings->max_nodes;
   if (state.phase != JobPhase::kRunning || state.joined.empty() || !has_place) return std::nullopt;
   if (state.settings->is_static || !state.succeeded.empty()) return std::nullopt;
+  if (state.stop_step) return std::nullopt;  // it ends soon by itself
   if (state.settings->scale_up == ScaleUp::kNever) return std::nullopt;
   const absl::Duration hold_off =
       Doubled(kFirstGrowthHoldOff, state.hasty_changes, kMaxGrowthHoldOff);

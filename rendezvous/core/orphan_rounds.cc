@@ -97,6 +97,10 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
   }
   if (!report.failures.empty() && over_.empty())
     over_ = absl::StrCat("a worker failed on ", member.name);
+  if (report.stop_floor && report.phase == AgentPhase::kRunning && over_.empty()) {
+    over_ = absl::StrCat("the workers on ", member.name,
+                         " wait for a stop step, of which there is no record either");
+  }
   if (report.phase == AgentPhase::kLeaving) {
     members_.erase(from);
     return {.body = Wait{absl::StrCat(report.node.name, " has left the job")},

@@ -4,7 +4,7 @@
 // Such workers are left alone for the orphan time-out, counted from the first that is heard of: no
 // new instance of the job is begun meanwhile, because two rounds of one job must not run together. It
 // ends sooner when all members have succeeded (so has the job), or when one has failed or left (the
-// others wait for it in vain): then all are told to join a new instance.
+// others wait for it in vain), or holds for a stop step that is forgotten: then all are told to join a new instance.
 //
 // Threads: pure.
 #pragma once

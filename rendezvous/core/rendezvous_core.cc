@@ -13,6 +13,7 @@
 #include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/round_decision.h"
 #include "rendezvous/core/round_restore.h"
+#include "rendezvous/core/stop_step.h"
 #include "rendezvous/core/waiting_list.h"
 #include "rendezvous/core/wording.h"
 
@@ -87,6 +88,7 @@ MonoTime RendezvousCore::NextDeadline() const {
       return Min(next, DecideRound(state_, state_.forming_since).next_deadline);
     case JobPhase::kRunning:
       next = Min(next, Min(patience_ends, NextRelease(state_)));
+      next = Min(next, StopPatienceEnds(state_));
       return Min(next, GrowthTime(state_).value_or(MonoTime::InfiniteFuture()));
     case JobPhase::kEnding:
       return Min(next, state_.ending_deadline);
@@ -146,6 +148,7 @@ std::optional<DirectiveBody> RendezvousCore::AnswerWithoutChange(const AgentRepo
     if (is_known) return std::nullopt;
     return Wait{absl::StrCat("waiting for ", report.node.name, " to stop what it runs")};
   }
+  if (!is_known && state_.drained.contains(event.from)) return EndOfDrained(state_, event.from);
   const absl::Status admission = CheckAdmission(state_, event.from, report, now);
   if (absl::IsUnavailable(admission)) return Wait{std::string(admission.message())};
   if (!admission.ok()) return Refuse{admission};
@@ -234,7 +237,7 @@ void RendezvousCore::ApplyJoining(NodeState& node, Turn& turn) {
   const bool was_in_round = state_.in_round.erase(node.incarnation) > 0;
   const bool breaks_round = was_in_round && state_.phase == JobPhase::kRunning;
   if (breaks_round) RecordChange(state_, name, turn.now);
-  PutOnWaitingList(state_, node, turn.now);
+  if (!state_.drained.contains(node.incarnation)) PutOnWaitingList(state_, node, turn.now);
   if (!breaks_round) return;
   EndRound(StopCause::kMembershipChange, absl::StrCat(name, " joined again by itself"), true, turn);
 }
@@ -251,8 +254,16 @@ void RendezvousCore::ApplyMemberPhase(const NodeState& node, Turn& turn) {
       BeginEnding(OutcomeOfFailures(state_), false, turn);
     }
   }
+  if (state_.phase == JobPhase::kForming && phase == AgentPhase::kSucceeded &&
+      state_.drained.contains(from)) {
+    state_.in_round.erase(from);
+  }
   const bool is_done = phase == AgentPhase::kStopped || phase == AgentPhase::kSucceeded;
   if (phase == AgentPhase::kSucceeded) state_.succeeded.insert(from);
+  if (state_.phase == JobPhase::kRunning) {
+    NoteStopFloor(state_, node);
+    ObeyWish(node, turn);
+  }
   if (state_.phase == JobPhase::kEnding && is_done) state_.in_round.erase(from);
   if (state_.phase != JobPhase::kRunning || phase != AgentPhase::kStopped) return;
   RecordChange(state_, node.report.node.name, turn.now);
@@ -266,7 +277,8 @@ void RendezvousCore::On(const AgentDisconnected& event, Turn& turn) {
   NodeState& node = found->second;
   node.connected = false;
   if (node.wants_place) PutOnWaitingList(state_, node, turn.now);
-  if (state_.phase == JobPhase::kEnded && node.told_end) Forget(event.from);
+  const bool has_ended = state_.phase == JobPhase::kEnded || state_.drained.contains(event.from);
+  if (has_ended && node.told_end) Forget(event.from);
 }
 
 void RendezvousCore::On(const HostLeaving& event, Turn& turn) {
@@ -325,8 +337,9 @@ void RendezvousCore::Send(Incarnation to, uint64_t report_sequence, DirectiveBod
 }
 
 void RendezvousCore::Tell(NodeState& node, Turn& turn) const {
-  Send(node.incarnation, node.report.sequence, DecideDirective(state_, node, turn.now), turn);
-  if (state_.phase == JobPhase::kEnded) node.told_end = true;
+  DirectiveBody body = DecideDirective(state_, node, turn.now);
+  if (std::holds_alternative<EndJob>(body)) node.told_end = true;
+  Send(node.incarnation, node.report.sequence, std::move(body), turn);
 }
 
 // --- Transcripts
@@ -339,6 +352,10 @@ struct EffectPrinter {
   }
   std::string operator()(const SendStoreReply& e) const {
     return absl::StrCat("reply ", ToString(e.to), " ", e.reply.status.ToString());
+  }
+  std::string operator()(const SendAnswer& e) const {
+    return absl::StrCat("answer ", ToString(e.to), " ",
+                        e.answer.status.ok() ? e.answer.text : e.answer.status.ToString());
   }
   std::string operator()(const Announce& e) const {
     return absl::StrCat("announce ", e.event, " round=", ToString(e.round), " \"", e.reason, "\"");

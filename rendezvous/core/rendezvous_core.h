@@ -13,6 +13,7 @@
 
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
+#include "proto/base/stop_request.h"
 #include "rendezvous/core/round_state.h"
 #include "rendezvous/core/store_core.h"
 
@@ -40,14 +41,25 @@ struct CommitRequested {
   Round round;
   CommitCheckpoint checkpoint;
 };
+// A person asks that the job, or one node of it, stops.
+struct StopRequested {
+  Incarnation from;
+  StopRequest request;
+};
 struct Tick {};
-using Event = std::variant<AgentReported, AgentDisconnected, HostLeaving, CommitRequested, Tick>;
+using Event = std::variant<AgentReported, AgentDisconnected, HostLeaving, CommitRequested,
+                           StopRequested, Tick>;
 
 // What the shell must do. Sending twice is harmless: directives are complete statements.
 struct SendDirective {
   Incarnation to;
   Directive directive;
   friend bool operator==(const SendDirective&, const SendDirective&) = default;
+};
+struct SendAnswer {
+  Incarnation to;
+  StopAnswer answer;
+  friend bool operator==(const SendAnswer&, const SendAnswer&) = default;
 };
 // One line for the log, once per change. `event` is the log's event name.
 struct Announce {
@@ -66,7 +78,8 @@ struct KeepRecord {
   bool is_new_round = false;  // RoundRecord has changed, too
   friend bool operator==(const KeepRecord&, const KeepRecord&) = default;
 };
-using Effect = std::variant<SendDirective, SendStoreReply, Announce, Retire, KeepRecord>;
+using Effect =
+    std::variant<SendDirective, SendStoreReply, SendAnswer, Announce, Retire, KeepRecord>;
 std::string ToString(const Effect& effect);
 
 struct CoreOptions {
@@ -76,6 +89,8 @@ struct CoreOptions {
   // No round is completed before: agents of an earlier life of the server may still run one.
   MonoTime young_until;
   std::vector<std::string> node_names;  // by --node_rank, for messages; empty: not known
+  Incarnation
+      host;  // of the agent in the server's process, without which there is no server; 0: none
 };
 
 // Nobody of the job has been heard for this share of a lease (of three renewals, if that is more):
@@ -93,9 +108,9 @@ class RendezvousCore {
   RendezvousCore(CoreOptions options, JobRecord record, MonoTime now);
 
   // Applies `event` at `now` and returns what the shell must do, in this order. `now` must not go
-  // back. Every AgentReported is answered by one SendDirective at least, and every CommitRequested by
-  // one SendStoreReply. The first report defines the settings. `revision` of directives is left 0: JobTable numbers those of all its jobs on
-  // their way out.
+  // back. Every AgentReported is answered by one SendDirective at least, every CommitRequested by one
+  // SendStoreReply, every StopRequested by one SendAnswer. The first report defines the settings.
+  // `revision` of directives is left 0: JobTable numbers those of all its jobs on their way out.
   std::vector<Effect> Step(const Event& event, MonoTime now);
 
   // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
@@ -104,7 +119,7 @@ class RendezvousCore {
   // For the status page and for tests. Valid until the next Step.
   const JobState& state() const { return state_; }
 
-  // R1..R10 (round_state.h); empty if all hold, else the first broken one in words.
+  // R1..R12 (round_state.h); empty if all hold, else the first broken one in words.
   std::string CheckInvariants() const;
 
  private:
@@ -119,6 +134,7 @@ class RendezvousCore {
   void On(const AgentDisconnected& event, Turn& turn);
   void On(const HostLeaving& event, Turn& turn);
   void On(const CommitRequested& event, Turn& turn);
+  void On(const StopRequested& event, Turn& turn);
   void On(const Tick&, Turn&) {}
 
   // The answer to a report that changes nothing; none if the report counts.
@@ -147,6 +163,19 @@ class RendezvousCore {
   // A node that left by itself still speaks: its workers are ending, and may save.
   void HearFormer(Incarnation node, MonoTime now);
   void Forget(Incarnation node);
+
+  // --- rendezvous_stop.cc
+  StopAnswer Stop(const StopRequest& request, Turn& turn);
+  StopAnswer Drain(const StopRequest& request, Turn& turn);
+  void DrainNode(NodeState& node, DrainedNode why, bool at_once, Turn& turn);
+  // The job, or where `asked` says so its running round, is to stop.
+  void BeginStop(StopStep asked, bool at_once, Turn& turn);
+  void ObeyWish(const NodeState& node, Turn& turn);
+  void AdvanceStop(Turn& turn);
+  // Without a step that all agree on: by signals, as a round or a job is stopped otherwise.
+  void StopBySignals(const std::string& why, Turn& turn);
+  // Every worker of the round has ended with 0.
+  void FinishRound(Turn& turn);
 
   // What follows from state and time alone, whatever the event was.
   void Advance(Turn& turn);

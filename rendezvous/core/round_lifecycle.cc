@@ -10,6 +10,7 @@
 #include "rendezvous/core/rank_assignment.h"
 #include "rendezvous/core/rendezvous_core.h"
 #include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/stop_step.h"
 #include "rendezvous/core/waiting_list.h"
 #include "rendezvous/core/wording.h"
 
@@ -34,10 +35,7 @@ void RendezvousCore::Advance(Turn& turn) {
       BeginEnding({.exit_code = kExitNodesMissing, .reason = decision.reason}, false, turn);
     }
   }
-  if (state_.phase == JobPhase::kRunning && state_.succeeded.size() == state_.members.size()) {
-    state_.outcome = JobOutcome{.exit_code = 0, .reason = "every worker ended with exit code 0"};
-    End(turn);
-  }
+  AdvanceStop(turn);
   Grow(turn);
   if (state_.phase == JobPhase::kEnding) {
     if (state_.outcome->root_cause) state_.outcome = OutcomeOfFailures(state_);
@@ -111,6 +109,8 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   state_.succeeded.clear();
   state_.failures.clear();
   state_.stop.reset();
+  state_.stop_step.reset();
+  state_.stop_floors.clear();
   state_.running_since = turn.now;
   state_.committed_at.reset();
   Enter(JobPhase::kRunning, turn);
@@ -125,6 +125,11 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
 void RendezvousCore::RestartOrEnd(const std::string& reason, bool peer_lost, JobOutcome outcome,
                                   Turn& turn) {
   const int budget = state_.settings->max_restarts;
+  if (EndsByStop(state_)) {
+    BeginEnding(outcome.root_cause ? std::move(outcome) : OutcomeOfStop(state_, reason), peer_lost,
+                turn);
+    return;
+  }
   if (state_.restarts_used == budget || IsRestartPointless(state_)) {
     BeginEnding(std::move(outcome), peer_lost, turn);
     return;
@@ -137,6 +142,10 @@ void RendezvousCore::RestartOrEnd(const std::string& reason, bool peer_lost, Job
 }
 
 void RendezvousCore::EndRound(StopCause cause, std::string reason, bool peer_lost, Turn& turn) {
+  if (EndsByStop(state_)) {
+    BeginEnding(OutcomeOfStop(state_, reason), peer_lost, turn);
+    return;
+  }
   const bool is_growth = cause == StopCause::kMembershipChange && !peer_lost;
   if (turn.now - state_.running_since >= kQuick) {
     state_.quick_ends = 0;
@@ -149,6 +158,10 @@ void RendezvousCore::EndRound(StopCause cause, std::string reason, bool peer_los
   state_.last_call_since.reset();
   state_.forming_reason = reason;
   state_.stop = StopRound{state_.round, cause, reason, peer_lost};
+  state_.stop_step.reset();
+  for (const auto& [node, unused] : state_.drained) {
+    if (state_.succeeded.contains(node)) state_.in_round.erase(node);
+  }
   Enter(JobPhase::kForming, turn);
   Note("round_stopped", std::move(reason), turn);
 }

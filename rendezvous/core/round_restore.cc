@@ -5,6 +5,7 @@
 
 #include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/round_decision.h"
+#include "rendezvous/core/stop_step.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -50,11 +51,13 @@ JobState RestoreState(JobRecord record, const LeaseSettings& settings, MonoTime 
     if (state.phase != JobPhase::kEnded) state.in_round.insert(member);
   }
   state.last_heard = state.running_since = state.forming_since = state.ended_at = now;
+  state.stop_asked_at = now;
   state.not_before = now + PauseAfter(state.quick_ends);
   if (state.stop) state.forming_reason = state.stop->reason;
   if (state.settings) {
     state.ending_deadline = now + state.settings->shutdown_timeout + kStopSlack;
   }
+  if (state.stop_step) NoteFloorsOfFinished(state);
   if (!state.outcome) return state;
   // In their order, and before any that still comes in: the root cause stays what it was.
   MonoTime at = now - absl::Hours(1);
@@ -72,7 +75,10 @@ RecordMark MarkOf(const JobRecord& record) {
           .membership_changes = record.membership_changes,
           .committed_step = record.committed_step,
           .restarts_without_commit = record.restarts_without_commit,
-          .num_lost = record.lost.size()};
+          .num_lost = record.lost.size(),
+          .stop_step = record.stop_step ? std::optional(record.stop_step->step) : std::nullopt,
+          .stop_ends_job = record.stop_step && record.stop_step->ends_job,
+          .num_drained = record.drained.size()};
 }
 
 }  // namespace muster::rendezvous

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "rendezvous/core/round_state.h"
 
@@ -29,6 +30,9 @@ struct RecordMark {
   int64_t committed_step = -1;
   int restarts_without_commit = 0;
   size_t num_lost = 0;
+  std::optional<int64_t> stop_step;
+  bool stop_ends_job = false;
+  size_t num_drained = 0;
   friend bool operator==(const RecordMark&, const RecordMark&) = default;
 };
 RecordMark MarkOf(const JobRecord& record);

@@ -78,8 +78,22 @@ std::string CheckNode(const JobState& state, const NodeState& node) {
       node.wants_place) {
     return absl::StrCat("R9: ", node.report.node.name, " is away, but connected");
   }
+  if (node.wants_place && state.drained.contains(node.incarnation)) {
+    return absl::StrCat("R12: ", node.report.node.name, " is drained, and waits for a place");
+  }
   if (!state.leases.contains({node.lease_expires, node.incarnation})) {
     return absl::StrCat("R9: no lease of ", node.report.node.name);
+  }
+  return "";
+}
+
+std::string CheckStopStep(const JobState& state) {
+  if (!state.stop_step || state.stop_step->step == kStopStepOpen) return "";
+  for (const auto& [node, floor] : state.stop_floors) {
+    if (floor > state.stop_step->step) {
+      return absl::StrCat("R11: node ", ToString(node), " is in step ", floor,
+                          ", beyond the stop step ", state.stop_step->step);
+    }
   }
   return "";
 }
@@ -164,6 +178,7 @@ std::string CheckInvariants(const JobState& state) {
   for (const auto& [unused, node] : state.nodes) {
     if (std::string broken = CheckNode(state, node); !broken.empty()) return broken;
   }
+  if (std::string broken = CheckStopStep(state); !broken.empty()) return broken;
   return CheckIndices(state);
 }
 

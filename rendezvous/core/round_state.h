@@ -83,6 +83,23 @@ struct RoundRecord {
   std::vector<Peer> peers;                               // empty above kMaxPeersInAssignment
 };
 
+// The one step after which all ranks of the running round leave (stop_step.h).
+struct StopStep {
+  std::string reason;
+  bool ends_job = true;          // else the next round begins without the nodes that are drained
+  int exit_code = 0;             // of the job, if it ends by this
+  int64_t step = kStopStepOpen;  // once it is named it never changes
+  friend bool operator==(const StopStep&, const StopStep&) = default;
+};
+
+// A node that has no place in another round, because somebody has asked for that, or it has itself.
+struct DrainedNode {
+  std::string reason;
+  int exit_code = 0;  // of its agent
+  friend bool operator==(const DrainedNode&, const DrainedNode&) = default;
+};
+inline constexpr size_t kMaxDrainedNodes = 4096;
+
 // How far the job is, and what it has used up.
 struct ProgressRecord {
   std::optional<RendezvousSettings> settings;  // of the first to join
@@ -109,6 +126,9 @@ struct ProgressRecord {
   // Restarts for failures since then, or since the job began.
   int restarts_without_commit = 0;
 
+  std::optional<StopStep> stop_step;                  // of the round that runs
+  absl::btree_map<Incarnation, DrainedNode> drained;  // at most kMaxDrainedNodes
+
   std::optional<JobOutcome> outcome;  // provisional while kEnding: failures still come in
 };
 
@@ -128,6 +148,8 @@ struct JobRecord : RoundRecord, ProgressRecord {};
 //   R9: the indices (joined, away, held_back, survivors_joined, missing_ranks, in_round, succeeded,
 //       leases) agree with the nodes they speak of.
 //   R10: the attempt of a round is later than that of any round before it.
+//   R11: no rank has begun a step beyond the one that is named, by what its node has promised.
+//   R12: no drained node waits for a place.
 struct JobState : JobRecord {
   absl::btree_map<Incarnation, NodeState> nodes;
   absl::btree_map<Incarnation, FormerNode> former;  // at most kMaxFormerNodes
@@ -137,6 +159,10 @@ struct JobState : JobRecord {
   absl::btree_set<Incarnation> in_round;  // members whose workers may be alive, or that succeeded
   MonoTime running_since;
   std::optional<MonoTime> committed_at;  // the newest checkpoint of this round
+  // How far each member has promised to go at most until the stop step is named; -1: its workers
+  // have ended, or have begun none.
+  absl::btree_map<Incarnation, int64_t> stop_floors;
+  MonoTime stop_asked_at;
 
   // The round being formed. Nodes that want a place, by join_order (waiting_list.h):
   absl::btree_map<uint64_t, Incarnation> joined;  // ready
@@ -180,7 +206,7 @@ LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state);
 // A member of the current round that has not been lost and has not left the job.
 bool IsLiveMember(const JobState& state, Incarnation node);
 
-// R1..R10; empty if all hold, else the first broken one in words.
+// R1..R12; empty if all hold, else the first broken one in words.
 std::string CheckInvariants(const JobState& state);
 
 }  // namespace muster::rendezvous

@@ -52,6 +52,11 @@ struct BodyEncoder {
   void operator()(const RunRound& body) const { Encode(body.assignment, out->mutable_run_round()); }
   void operator()(const StopRound& body) const { Encode(body, out->mutable_stop_round()); }
   void operator()(const EndJob& body) const { Encode(body.outcome, out->mutable_end_job()); }
+  void operator()(const StopAt& body) const {
+    out->mutable_stop_at()->set_round(body.round.value());
+    out->mutable_stop_at()->set_step(body.step);
+    out->mutable_stop_at()->set_reason(body.reason);
+  }
   void operator()(const Refuse& body) const {
     out->mutable_refuse()->set_code(static_cast<int>(body.status.code()));
     out->mutable_refuse()->set_message(std::string(body.status.message()));
@@ -68,6 +73,12 @@ Refuse DecodeRefuse(const proto::Directive::Refuse& in, WireCheck& check) {
   return Refuse{absl::Status(code, Text(check, "refuse.message", in.message()))};
 }
 
+StopAt DecodeStopAt(const proto::Directive::StopAt& in, WireCheck& check) {
+  return {.round = Round(check.Count("stop_at.round", in.round())),
+          .step = Signed(check, "stop_at.step", in.step()),
+          .reason = Text(check, "stop_at.reason", in.reason())};
+}
+
 DirectiveBody DecodeBody(const proto::Directive& in, WireCheck& check) {
   switch (in.body_case()) {
     case proto::Directive::kWait:
@@ -80,6 +91,8 @@ DirectiveBody DecodeBody(const proto::Directive& in, WireCheck& check) {
       return EndJob{Decode(in.end_job(), check)};
     case proto::Directive::kRefuse:
       return DecodeRefuse(in.refuse(), check);
+    case proto::Directive::kStopAt:
+      return DecodeStopAt(in.stop_at(), check);
     case proto::Directive::BODY_NOT_SET:
       break;
   }
@@ -111,6 +124,13 @@ void Encode(const FencedReport& in, proto::Report* out) {
     to->set_signal(report.departure->signal);
     to->set_ends_job(report.departure->ends_job);
     to->set_reason(report.departure->reason);
+  }
+  if (report.stop_floor.has_value()) out->set_stop_floor(*report.stop_floor);
+  if (report.stop_wish.has_value()) {
+    proto::Report::StopWish* to = out->mutable_stop_wish();
+    to->set_signal(report.stop_wish->signal);
+    to->set_drain_me(report.stop_wish->drain_me);
+    to->set_reason(report.stop_wish->reason);
   }
   out->set_num_nodes(report.num_nodes);
   out->mutable_past()->set_attempts(report.past.attempts);
@@ -147,6 +167,13 @@ absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
                   .ends_job = in.departure().ends_job(),
                   .reason = Printable(check, "departure.reason", in.departure().reason())};
   }
+  if (in.has_stop_floor()) report.stop_floor = Signed(check, "stop_floor", in.stop_floor());
+  if (in.has_stop_wish()) {
+    report.stop_wish =
+        StopWish{.signal = check.Range("stop_wish.signal", in.stop_wish().signal(), 0, kMaxSignal),
+                 .drain_me = in.stop_wish().drain_me(),
+                 .reason = Printable(check, "stop_wish.reason", in.stop_wish().reason())};
+  }
   report.num_nodes = check.Count("num_nodes", in.num_nodes());
   report.past = {.attempts = check.Count("past.attempts", in.past().attempts()),
                  .restarts_used = check.Count("past.restarts_used", in.past().restarts_used())};
@@ -172,6 +199,35 @@ absl::StatusOr<Directive> Decode(const proto::Directive& in) {
   out.body = DecodeBody(in, check);
   if (!check.status().ok()) return check.status();
   return out;
+}
+
+void Encode(const StopRequest& request, proto::Ask* out) {
+  out->set_node(request.node);
+  out->set_reason(request.reason);
+  out->set_at_once(request.at_once);
+}
+
+absl::StatusOr<StopRequest> Decode(const proto::Ask& in) {
+  WireCheck check;
+  StopRequest out{.node = Printable(check, "ask.node", in.node()),
+                  .reason = Printable(check, "ask.reason", in.reason()),
+                  .at_once = in.at_once()};
+  if (!check.status().ok()) return check.status();
+  return out;
+}
+
+void Encode(const StopAnswer& answer, proto::Answer* out) {
+  out->set_code(static_cast<int>(answer.status.code()));
+  out->set_text(answer.status.ok() ? answer.text : std::string(answer.status.message()));
+}
+
+absl::StatusOr<StopAnswer> Decode(const proto::Answer& in) {
+  WireCheck check;
+  const absl::StatusCode code = check.Code("answer.code", in.code());
+  const std::string text = Text(check, "answer.text", in.text());
+  if (!check.status().ok()) return check.status();
+  if (code == absl::StatusCode::kOk) return StopAnswer{.text = text};
+  return StopAnswer{.status = absl::Status(code, text)};
 }
 
 }  // namespace muster::rendezvous

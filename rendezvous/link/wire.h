@@ -10,16 +10,19 @@
 
 #include "absl/status/statusor.h"
 #include "proto/base/membership.h"
+#include "proto/base/stop_request.h"
 #include "proto/io/store_wire.h"
 
 namespace muster::proto {
+class Answer;
+class Ask;
 class Directive;
 class Report;
 }  // namespace muster::proto
 
 namespace muster::rendezvous {
 
-inline constexpr int kProtocolVersion = 3;
+inline constexpr int kProtocolVersion = 4;
 // To the server: one report, or one request to the store. To an agent: one directive, or one reply of
 // the store with its values.
 inline constexpr int kMaxMessageBytes = 4 << 20;
@@ -50,10 +53,14 @@ using muster::Encode;
 
 void Encode(const FencedReport& report, proto::Report* out);
 void Encode(const Directive& directive, proto::Directive* out);
+void Encode(const StopRequest& request, proto::Ask* out);
+void Encode(const StopAnswer& answer, proto::Answer* out);
 
 // Errors: kInvalidArgument: an unknown enumerator, a negative size, a list or text over its bound,
 // a missing part.
 absl::StatusOr<FencedReport> Decode(const proto::Report& in);
 absl::StatusOr<Directive> Decode(const proto::Directive& in);
+absl::StatusOr<StopRequest> Decode(const proto::Ask& in);
+absl::StatusOr<StopAnswer> Decode(const proto::Answer& in);
 
 }  // namespace muster::rendezvous

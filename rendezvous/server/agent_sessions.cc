@@ -47,7 +47,7 @@ class AgentSessions::Session final : public Attendee {
       End(std::move(status));
       return;
     }
-    if (message.has_watch() && handshake_.is_admitted()) TakeWatchWord(message.watch());
+    if (message.has_watch() && IsMember()) TakeWatchWord(message.watch());
     Pump();
     ReadUnlessFull();
   }
@@ -88,6 +88,11 @@ class AgentSessions::Session final : public Attendee {
     outbox_.Push(order);
     Pump();
   }
+  void Deliver(const StopAnswer& answer) override {
+    greeting_ = std::make_unique<proto::FromServer>();
+    Encode(answer, greeting_->mutable_answer());
+    Pump();
+  }
   void Replaced() override {
     End(absl::AbortedError("another stream of this agent has taken over"));
   }
@@ -111,6 +116,8 @@ class AgentSessions::Session final : public Attendee {
         return TakeRenewal(message.renewal());
       case proto::FromAgent::kStore:
         return TakeStoreRequest(message.store());
+      case proto::FromAgent::kAsk:
+        return TakeAsk(message.ask());
       case proto::FromAgent::MESSAGE_NOT_SET:
         if (message.has_watch()) return CheckAdmitted();
         break;
@@ -175,10 +182,28 @@ class AgentSessions::Session final : public Attendee {
     if (word.ok()) owner_.jobs_.OnWatchWord(handshake_.agent(), *std::move(word));
   }
 
+  // The answer is the last that a person is told, who then ends the stream.
+  absl::Status TakeAsk(const proto::Ask& message) {
+    if (!handshake_.is_admitted() || !handshake_.is_person()) {
+      return absl::PermissionDeniedError("only a person may ask for a stop");
+    }
+    if (std::exchange(has_asked_, true)) {
+      return absl::FailedPreconditionError("a second request on one stream");
+    }
+    MUSTER_ASSIGN_OR_RETURN(const StopRequest request, Decode(message));
+    owner_.jobs_.OnStopRequest(handshake_.agent(), request);
+    return absl::OkStatus();
+  }
+
+  bool IsMember() const { return handshake_.is_admitted() && !handshake_.is_person(); }
+
+  // Of an agent: a person is no member, and has no part in the store.
   absl::Status CheckAdmitted() const {
-    return handshake_.is_admitted()
-               ? absl::OkStatus()
-               : absl::UnauthenticatedError("the stream has not proven the secret");
+    if (!handshake_.is_admitted()) {
+      return absl::UnauthenticatedError("the stream has not proven the secret");
+    }
+    return handshake_.is_person() ? absl::PermissionDeniedError("a person is no member of a job")
+                                  : absl::OkStatus();
   }
 
   // An agent that does not read its answers is not asked for more of its requests, so that a
@@ -251,7 +276,8 @@ class AgentSessions::Session final : public Attendee {
   const StreamId id_;
   const std::string address_;
   ServerHandshake handshake_;
-  std::unique_ptr<proto::FromServer> greeting_;  // the handshake's next message
+  // The handshake's next message, or a person's answer.
+  std::unique_ptr<proto::FromServer> greeting_;
   // What a renewal and a repeat on this stream refer to.
   std::optional<AgentReport> last_report_;
   std::optional<Directive> last_directive_;
@@ -260,6 +286,7 @@ class AgentSessions::Session final : public Attendee {
   bool is_paused_ = false;    // nothing is being read
   bool is_writing_ = false;
   bool is_finished_ = false;
+  bool has_asked_ = false;  // of a person
   bool told_end_ = false;
   bool drains_ = false;
   std::optional<absl::Status> ending_;

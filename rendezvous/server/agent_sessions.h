@@ -1,4 +1,5 @@
-// The agents that attend over gRPC: each stream's handshake, what it sends and what waits for it.
+// The agents that attend over gRPC, and the people who ask for a stop: each stream's handshake, what
+// it sends and what waits for it.
 #pragma once
 
 #include <functional>

@@ -23,7 +23,8 @@ absl::Status CheckHello(const proto::Hello& hello) {
         "the run id has ", hello.run_id().size(), " bytes; 1 to ", kMaxRunIdBytes, " are allowed"));
   }
   if (hello.incarnation() == 0 || hello.nonce().size() != kNonceBytes ||
-      hello.role() != proto::ROLE_AGENT || hello.node_name().size() > kMaxNameBytes) {
+      (hello.role() != proto::ROLE_AGENT && hello.role() != proto::ROLE_PERSON) ||
+      hello.node_name().size() > kMaxNameBytes) {
     return absl::InvalidArgumentError("malformed hello");
   }
   return absl::OkStatus();
@@ -50,6 +51,7 @@ absl::Status ServerHandshake::OnHello(const proto::Hello& hello, const std::stri
       std::find(peer_.names.begin(), peer_.names.end(), hello.key_name()) == peer_.names.end()) {
     return WrongSecret();
   }
+  is_person_ = hello.role() == proto::ROLE_PERSON;
   agent_ = {{owner->owner, hello.run_id()}, Incarnation(hello.incarnation())};
   job_key_ = DeriveJobKey(owner->secret, hello.run_id());
   transcript_ = {.protocol_version = hello.protocol_version(),

@@ -1,5 +1,5 @@
-// Decides whether the agent at the other end of a new stream may attend: hello -> challenge ->
-// proof.
+// Decides whether the agent, or the person, at the other end of a new stream may attend: hello ->
+// challenge -> proof. Which of both it is, is part of what is proven.
 //
 // Threads: compatible; pure (the nonce is an argument).
 #pragma once
@@ -43,6 +43,7 @@ class ServerHandshake {
   bool is_admitted() const { return is_admitted_; }
   // Valid once admitted.
   const AgentKey& agent() const { return agent_; }
+  bool is_person() const { return is_person_; }
   // As it called itself; printable. Empty before hello.
   const std::string& node_name() const { return node_name_; }
 
@@ -54,6 +55,7 @@ class ServerHandshake {
   const TlsPeer peer_;
   bool has_said_hello_ = false;
   bool is_admitted_ = false;
+  bool is_person_ = false;
   std::string node_name_;
   AgentKey agent_;
   Key job_key_{};

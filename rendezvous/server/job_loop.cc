@@ -57,6 +57,10 @@ void JobLoop::OnWatchWord(const AgentKey& key, verdict::NodeWord word) {
   ArmTimerOnLoop();
 }
 
+void JobLoop::OnStopRequest(const AgentKey& key, const StopRequest& request) {
+  Perform(table_.OnStopRequest(key.job, key.agent, request, Now()));
+}
+
 void JobLoop::OnHostLeaving(const Departure& departure, const std::string& host_name) {
   Perform(table_.OnHostLeaving(departure, host_name, Now()));
 }
@@ -91,6 +95,8 @@ void JobLoop::Leave(const std::vector<JobTable::JobEffect>& effects) {
       Deliver({item.job, send->to}, send->directive);
     } else if (const auto* reply = std::get_if<SendStoreReply>(&item.effect)) {
       Deliver({item.job, reply->to}, reply->reply);
+    } else if (const auto* send = std::get_if<SendAnswer>(&item.effect)) {
+      Deliver({item.job, send->to}, send->answer);
     } else if (const auto* announce = std::get_if<Announce>(&item.effect); announce_ && announce) {
       announce_(item.job, *announce);
     }

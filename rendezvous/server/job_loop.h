@@ -20,13 +20,14 @@
 
 namespace muster::rendezvous {
 
-// The way back to one agent. Deliver may only queue.
+// The way back to one agent, or to one person who asks. Deliver may only queue.
 class Attendee {
  public:
   virtual ~Attendee() = default;
   virtual void Deliver(const Directive& directive) = 0;
   virtual void Deliver(const StoreReply& reply) = 0;
   virtual void Deliver(const verdict::WatchOrder& order) = 0;
+  virtual void Deliver(const StopAnswer& answer) = 0;
   // A newer way to the same agent has taken this one's place.
   virtual void Replaced() = 0;
 };
@@ -58,7 +59,11 @@ class JobLoop {
   void OnReport(const AgentKey& key, const AgentReport& report);
   void OnStoreRequest(const AgentKey& key, const StoreRequest& request);
   void OnWatchWord(const AgentKey& key, verdict::NodeWord word);
+  // Of a person, who attends under an incarnation of its own, once.
+  void OnStopRequest(const AgentKey& key, const StopRequest& request);
   void OnHostLeaving(const Departure& departure, const std::string& host_name);
+  // The agent of this process.
+  void SetHost(Incarnation host) { table_.SetHost(host); }
 
   // See JobTable::Restore.
   void Restore(std::vector<KeptJob> jobs);

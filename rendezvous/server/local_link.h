@@ -29,6 +29,7 @@ class LocalLink final : public RendezvousLink, private Attendee {
   void Deliver(const Directive& directive) override;
   void Deliver(const StoreReply& reply) override;
   void Deliver(const verdict::WatchOrder& order) override;
+  void Deliver(const StopAnswer&) override {}  // an agent asks for nothing that a person may
   void Replaced() override {}
   void Detach();
 

@@ -59,6 +59,21 @@ void DecodeHistories(const proto::ProgressRecord& in, MonoTime kept_at, WireChec
   }
 }
 
+void DecodeStopStep(const proto::ProgressRecord& in, WireCheck& check, ProgressRecord& out) {
+  if (in.has_stop_step()) {
+    const proto::ProgressRecord::StopStep& from = in.stop_step();
+    out.stop_step = StopStep{.reason = Text(check, "stop_step.reason", from.reason()),
+                             .ends_job = from.ends_job(),
+                             .exit_code = from.exit_code(),
+                             .step = Signed(check, "stop_step.step", from.step())};
+  }
+  if (!check.List("drained", in.drained_size(), static_cast<int>(kMaxDrainedNodes))) return;
+  for (const proto::ProgressRecord::Drained& from : in.drained()) {
+    out.drained[Incarnation(from.incarnation())] = {
+        .reason = Text(check, "drained.reason", from.reason()), .exit_code = from.exit_code()};
+  }
+}
+
 void DecodeProgress(const proto::ProgressRecord& in, MonoTime kept_at, WireCheck& check,
                     ProgressRecord& out) {
   if (in.has_settings()) out.settings = Decode(in.settings(), check);
@@ -81,6 +96,7 @@ void DecodeProgress(const proto::ProgressRecord& in, MonoTime kept_at, WireCheck
   out.restarts_without_commit =
       check.Count("restarts_without_commit", in.restarts_without_commit());
   if (in.has_outcome()) out.outcome = Decode(in.outcome(), check);
+  DecodeStopStep(in, check, out);
 }
 
 // What the rest of the server takes for granted (round_restore.h, and R1 to R10 after it).
@@ -147,6 +163,18 @@ std::string EncodeProgress(const ProgressRecord& in, MonoTime now) {
   out.set_committed_step(in.committed_step);
   out.set_restarts_without_commit(in.restarts_without_commit);
   if (in.outcome) Encode(*in.outcome, out.mutable_outcome());
+  if (in.stop_step) {
+    out.mutable_stop_step()->set_reason(in.stop_step->reason);
+    out.mutable_stop_step()->set_ends_job(in.stop_step->ends_job);
+    out.mutable_stop_step()->set_exit_code(in.stop_step->exit_code);
+    out.mutable_stop_step()->set_step(in.stop_step->step);
+  }
+  for (const auto& [node, drained] : in.drained) {
+    proto::ProgressRecord::Drained* to = out.add_drained();
+    to->set_incarnation(node.value());
+    to->set_reason(drained.reason);
+    to->set_exit_code(drained.exit_code);
+  }
   return out.SerializeAsString();
 }
 

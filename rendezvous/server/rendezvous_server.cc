@@ -151,6 +151,7 @@ absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int por
 
 std::unique_ptr<RendezvousLink> RendezvousServer::MakeLocalLink(const std::string& run_id,
                                                                 Incarnation incarnation) {
+  jobs_->SetHost(incarnation);
   const std::string owner = options_.owners.empty() ? std::string() : options_.owners.front().owner;
   return std::make_unique<LocalLink>(loop_, jobs_, AgentKey{{owner, run_id}, incarnation});
 }

@@ -77,6 +77,10 @@ void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
                       ToString(assignment.round), " given twice"));
   }
   if (!is_new) Fail("C1: " + node.name + " starts one round twice");
+  const auto drained = drained_.find(node.incarnation);
+  if (drained != drained_.end() && drained->second == assignment.instance) {
+    Fail(absl::StrCat("C12: ", node.name, " is in a round after it was drained"));
+  }
   const auto size = world_sizes_.emplace(key, assignment.world_size).first;
   const int expected = assignment.num_nodes * JobOf(node).local_world_size;
   if (size->second != assignment.world_size || assignment.world_size != expected) {
@@ -182,8 +186,23 @@ void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send
     }
     used = run->assignment.restarts_used;
   }
+  if (const auto* at = std::get_if<StopAt>(&directive.body)) ObserveStopAt(job, directive, *at);
   const auto* end = std::get_if<EndJob>(&directive.body);
+  const rendezvous::JobState* state = table_->FindState(KeyOf(job));
+  if (end != nullptr && state != nullptr && state->drained.contains(send.to)) {
+    coverage_.nodes_drained += drained_.emplace(send.to, directive.instance).second;
+    if (state->phase != rendezvous::JobPhase::kEnded) return;  // the end of the node alone
+  }
   if (end != nullptr) ObserveEnd(job, directive, end->outcome);
+}
+
+void SimCluster::ObserveStopAt(int job, const Directive& directive, const StopAt& at) {
+  if (at.step == kStopStepOpen) return;
+  const RoundKey key(job, directive.instance, at.round);
+  const auto [named, unused] = stop_steps_.emplace(key, at.step);
+  if (named->second == at.step) return;
+  Fail(absl::StrCat("C12: the stop step of round ", ToString(at.round), " is ", named->second,
+                    ", and then ", at.step));
 }
 
 void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome) {
@@ -191,6 +210,9 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
   const auto [place, is_new] = fate.outcomes.emplace(directive.instance, outcome);
   if (is_new) {
     coverage_.successes += outcome.exit_code == 0;
+    coverage_.jobs_stopped += absl::StrContains(outcome.reason, "every rank left after step ");
+    coverage_.stops_by_signals +=
+        absl::StrContains(outcome.reason, "not after one step: not every");
     coverage_.job_failures += outcome.root_cause.has_value();
     coverage_.timeouts += outcome.exit_code == kExitNodesMissing;
     const bool was_deadline =

@@ -32,6 +32,11 @@ void SimCoverage::Add(const SimCoverage& other) {
   commits += other.commits;
   commits_refused += other.commits_refused;
   growths_at_commits += other.growths_at_commits;
+  stops_at_one_step += other.stops_at_one_step;
+  jobs_stopped += other.jobs_stopped;
+  nodes_drained += other.nodes_drained;
+  stops_by_signals += other.stops_by_signals;
+  stops_restored += other.stops_restored;
 }
 
 SimPlan SimCluster::PlanOf(uint64_t seed) {
@@ -154,6 +159,8 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     StartWorkers(node, start->assignment);
   } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
     SignalWorkers(node, signal->signal);
+  } else if (const auto* stop = std::get_if<agent::TellStop>(&effect)) {
+    TellStop(node, stop->stop);
   } else if (std::holds_alternative<agent::SweepDescendants>(effect) ||
              std::holds_alternative<agent::AwaitDescendants>(effect)) {
     schedule_.After(absl::Milliseconds(1), [this, id] { StepAgent(id, agent::DescendantsGone{}); });

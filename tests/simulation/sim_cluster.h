@@ -22,6 +22,9 @@
 //       runs.
 //   C11: a server with durable state knows every round that it has let anybody hear of, also after its
 //        death; restarts used never fall, and with C7 no worker is signalled for it.
+//   C12: the stop step of a round never changes, no worker begins a step beyond it, but for one that
+//        is to be ended by signals, and who leaves for it leaves after it. A node that has
+//        been drained is in no later round.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +63,11 @@ struct SimCoverage {
   int commits = 0;
   int commits_refused = 0;
   int growths_at_commits = 0;  // a round ended for a newcomer right after a checkpoint
+  int stops_at_one_step = 0;   // workers that left for a stop step
+  int jobs_stopped = 0;        // ended by a request, after a step
+  int nodes_drained = 0;
+  int stops_by_signals = 0;  // a step was not agreed on in time
+  int stops_restored = 0;    // a server with durable state went on with a stop that was not done
   void Add(const SimCoverage& other);
 };
 
@@ -80,6 +88,11 @@ class SimCluster {
     bool alive = true;
     bool is_stubborn = false;
     bool is_unkillable = false;
+    // Of a program that asks whether to stop.
+    int64_t step = -1;  // the furthest begun
+    StopState told;
+    bool is_holding = false;
+    bool is_released = false;  // signals follow, as its agent says
   };
   struct Node {
     Incarnation incarnation;
@@ -136,6 +149,11 @@ class SimCluster {
   static rendezvous::JobKey KeyOf(int job);
   static int JobOfKey(const rendezvous::JobKey& key);
 
+  using RoundId = std::pair<Instance, Round>;
+  static RoundId IdOf(const Assignment& assignment) {
+    return {assignment.instance, assignment.round};
+  }
+
   // --- sim_workers.cc
   void StartWorkers(Node& node, const Assignment& assignment);
   void SignalWorkers(Node& node, int signal);
@@ -145,6 +163,15 @@ class SimCluster {
   void Checkpoint(Incarnation id, const Assignment& of);
   uint64_t SendStoreRequest(Node& node, StoreOperation operation, const std::string& expected);
   void OnStoreReply(Incarnation to, const StoreReply& reply);
+
+  // --- sim_stop.cc: steps, promises, and who asks for a stop
+  void BeginStep(Incarnation id, RoundId round, int local_rank);
+  void TellStop(Node& node, const StopState& stop);
+  void HearStop(Incarnation id, RoundId round, int local_rank, const StopState& stop);
+  // nullptr if it has ended.
+  Worker* FindWorker(Incarnation id, RoundId round, int local_rank);
+  void InjectRequests();
+  void AskForStop(int job, const std::string& node);
 
   // --- sim_server.cc
   void StartServer();
@@ -190,6 +217,7 @@ class SimCluster {
   // As it is decided, and as it leaves.
   void Observe(const rendezvous::JobTable::JobEffect& effect);
   void ObserveDirective(int job, const rendezvous::SendDirective& send);
+  void ObserveStopAt(int job, const Directive& directive, const StopAt& at);
   void ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome);
   // Families that harm nobody but the server and the ways to it.
   bool HarmsOnlyTheServer() const;
@@ -226,6 +254,8 @@ class SimCluster {
   using RoundKey = std::tuple<int, Instance, Round>;
   std::map<RoundKey, std::map<int, Incarnation>> history_;
   std::map<RoundKey, int> world_sizes_;
+  std::map<RoundKey, int64_t> stop_steps_;   // as named to anybody
+  std::map<Incarnation, Instance> drained_;  // as its server has it
   SimCoverage coverage_;
   std::deque<std::string> last_effects_;
   std::string failure_;

@@ -29,6 +29,11 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.commits, 0);
   EXPECT_GT(coverage.commits_refused, 0);
   EXPECT_GT(coverage.growths_at_commits, 0);
+  EXPECT_GT(coverage.stops_at_one_step, 0);
+  EXPECT_GT(coverage.jobs_stopped, 0);
+  EXPECT_GT(coverage.nodes_drained, 0);
+  EXPECT_GT(coverage.stops_by_signals, 0);
+  EXPECT_GT(coverage.stops_restored, 0);
 }
 
 TEST(SimCluster, IsTheSameRunForTheSameSeed) {

@@ -20,6 +20,7 @@ void SimCluster::InjectFaults() {
   }
   for (const Incarnation id : alive) InjectNodeFaults(id);
   InjectServerFaults();
+  InjectRequests();
   schedule_.After(absl::Seconds(1), [this] { InjectFaults(); });
 }
 

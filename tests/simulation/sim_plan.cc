@@ -29,6 +29,8 @@ constexpr SimFamily kFamilies[] = {
     {"server_stalls", &SimPlan::server_stalls},
     {"disk_stalls", &SimPlan::disk_stalls},
     {"host_departures", &SimPlan::host_departures},
+    {"stops", &SimPlan::stops},
+    {"drains", &SimPlan::drains},
     {"port_failures", &SimPlan::port_failures},
     {"worker_failures", &SimPlan::worker_failures},
     {"stubborn_workers", &SimPlan::stubborn_workers},
@@ -36,10 +38,10 @@ constexpr SimFamily kFamilies[] = {
 };
 
 // The most of each, in the order of kFamilies.
-constexpr double kMost[] = {0.2,       0.3,       0.2,      1.0 / 30, 1.0 / 120, 1.0 / 60,
-                            1.0 / 10,  1.0 / 300, 1.0 / 60, 1.0 / 90, 1.0 / 90,  1.0 / 10,
-                            1.0 / 300, 1.0 / 3,   1.0 / 40, 1.0 / 60, 1.0 / 30,  1.0 / 30,
-                            1.0 / 200, 0.05,      0.2,      0.3,      0.02};
+constexpr double kMost[] = {0.2,       0.3,      0.2,      1.0 / 30, 1.0 / 120, 1.0 / 60,  1.0 / 10,
+                            1.0 / 300, 1.0 / 60, 1.0 / 90, 1.0 / 90, 1.0 / 10,  1.0 / 300, 1.0 / 3,
+                            1.0 / 40,  1.0 / 60, 1.0 / 30, 1.0 / 30, 1.0 / 200, 1.0 / 60,  1.0 / 30,
+                            0.05,      0.2,      0.3,      0.02};
 static_assert(std::size(kMost) == std::size(kFamilies));
 
 ScaleUp DrawScaleUp(SimRandom& random) {
@@ -73,6 +75,7 @@ SimJobPlan DrawJob(SimRandom& random) {
   job.start_spread = absl::Seconds(random.Between(0, 20));
   job.work = absl::Seconds(random.Between(5, 60));
   if (random.Chance(0.5)) job.checkpoint_every = absl::Seconds(random.Between(1, 15));
+  if (random.Chance(0.7)) job.steps = random.Between(5, 40);
   return job;
 }
 
@@ -106,12 +109,12 @@ std::string ToString(const SimPlan& plan) {
                      : plan.is_durable ? "musterd --state_dir"
                                        : "musterd";
   for (const SimJobPlan& job : plan.jobs) {
-    absl::StrAppend(&text, " job{nodes=", job.num_nodes, "+", job.num_late, "x",
-                    job.local_world_size, " min=", job.settings.min_nodes,
-                    " max=", job.settings.max_nodes, " restarts=", job.settings.max_restarts,
-                    " static=", job.settings.is_static,
-                    " scale_up=", InWords(job.settings.scale_up),
-                    " checkpoints=", absl::FormatDuration(job.checkpoint_every), "}");
+    absl::StrAppend(
+        &text, " job{nodes=", job.num_nodes, "+", job.num_late, "x", job.local_world_size,
+        " min=", job.settings.min_nodes, " max=", job.settings.max_nodes,
+        " restarts=", job.settings.max_restarts, " static=", job.settings.is_static,
+        " scale_up=", InWords(job.settings.scale_up),
+        " checkpoints=", absl::FormatDuration(job.checkpoint_every), " steps=", job.steps, "}");
   }
   for (const SimFamily& family : kFamilies) {
     if (plan.*family.rate > 0) absl::StrAppend(&text, " ", family.name, "=", plan.*family.rate);

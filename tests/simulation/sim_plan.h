@@ -20,6 +20,7 @@ struct SimJobPlan {
   absl::Duration start_spread;
   absl::Duration work;              // how long the workers of a round have to work
   absl::Duration checkpoint_every;  // zero: the program commits none
+  int steps = 0;  // of the program, which asks after each whether to stop; 0: it never asks
 };
 
 struct SimPlan {
@@ -51,6 +52,9 @@ struct SimPlan {
   double server_stalls = 0;
   double disk_stalls = 0;      // nothing is written for up to 20 s, as when the disk is full
   double host_departures = 0;  // the process that embeds the server is told to end
+  // Per job and second.
+  double stops = 0;   // a person stops it
+  double drains = 0;  // a person drains one of its nodes
   // Of one reservation.
   double port_failures = 0;
   // Per worker and round.

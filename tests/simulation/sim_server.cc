@@ -32,6 +32,8 @@ void SimCluster::StartServer() {
   for (const auto& [unused, job] : disk_) {
     kept.push_back(job);
     coverage_.restored_jobs += job.record.phase != rendezvous::JobPhase::kEnded;
+    coverage_.stops_restored +=
+        job.record.phase == rendezvous::JobPhase::kRunning && job.record.stop_step.has_value();
   }
   table_->Restore(std::move(kept), ServerNow());
   for (auto& [unused, node] : nodes_) node.heard_at.reset();

@@ -29,6 +29,13 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment) {
     if (faults && random_.Chance(plan_.worker_failures)) {
       ScheduleExit(node, LocalRank(i), random_.Unit() * work,
                    WorkerFailure{.exit_code = random_.Between(1, 100)});
+    }
+    if (JobOf(node).steps > 0) {
+      schedule_.After(jitter, [this, id = node.incarnation, of = IdOf(assignment), i] {
+        if (FindWorker(id, of, i) == nullptr) return;
+        StepAgent(id, agent::WorkerOnStop{of.second, LocalRank(i), true, std::nullopt});
+        BeginStep(id, of, i);
+      });
     } else {
       ScheduleExit(node, LocalRank(i), work + jitter, std::nullopt);
     }

@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/agent.pb.h"
+#include "proto/io/stop_wire.h"
 #include "proto/io/store_wire.h"
 
 namespace muster::agent {
@@ -90,7 +91,8 @@ class WorkerServiceTest : public ::testing::Test {
         service_(
             loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); },
             [this] { return may_publish_; },
-            [this](LocalRank worker) { left_silently_.push_back(worker); }) {
+            [this](LocalRank worker) { left_silently_.push_back(worker); },
+            [this](LocalRank, StopPromise promise) { promises_.push_back(promise); }) {
     std::filesystem::create_directory(directory_);
     EXPECT_TRUE(service_.Listen(Path()).ok());
     service_.StartRound(Round(3), Instance(1));
@@ -119,6 +121,7 @@ class WorkerServiceTest : public ::testing::Test {
   std::vector<StoreRequest> forwarded_;
   size_t num_answered_ = 0;
   std::vector<LocalRank> left_silently_;
+  std::vector<StopPromise> promises_;
   WorkerService service_;
 };
 
@@ -307,6 +310,74 @@ TEST_F(WorkerServiceTest, RefusesACommitWhileTheLeaseDoesNotHold) {
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(reply->status, may_publish_);
   EXPECT_TRUE(forwarded_.empty());
+}
+
+proto::WorkerMessage ObeysStop() {
+  proto::WorkerMessage message;
+  message.mutable_obeys_stop();
+  return message;
+}
+
+proto::WorkerMessage StopFloor(int64_t step) {
+  proto::WorkerMessage message;
+  message.mutable_stop_floor()->set_step(step);
+  return message;
+}
+
+TEST_F(WorkerServiceTest, TellsOfAStopThoseWhoObey) {
+  Client obeys(Path()), does_not(Path());
+  obeys.Greet(3, 0);
+  does_not.Greet(3, 1);
+  obeys.Send(ObeysStop());
+  Turn();
+  obeys.Receive();  // welcome
+  does_not.Receive();
+  service_.TellStop({.is_stopping = true, .step = 7, .reason = "maintenance"});
+  Turn();
+  const auto told = obeys.Receive();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(Decode(told->stop()).value(),
+            (StopState{.is_stopping = true, .step = 7, .reason = "maintenance"}));
+  service_.Close();
+  Turn();
+  EXPECT_FALSE(does_not.Receive().has_value());
+}
+
+TEST_F(WorkerServiceTest, PassesOnWhatAWorkerPromises) {
+  Client worker(Path());
+  worker.Greet(3);
+  worker.Send(ObeysStop());
+  worker.Send(StopFloor(-1));
+  Turn();
+  EXPECT_THAT(promises_, testing::ElementsAre(StopPromise{true, {}}, StopPromise{true, -1}));
+}
+
+TEST_F(WorkerServiceTest, AWorkerWhoseConnectionBreaksHasPromisedNothing) {
+  {
+    Client worker(Path());
+    worker.Greet(3);
+    worker.Send(ObeysStop());
+    worker.Send(StopFloor(4));
+    Turn();
+  }
+  Turn();
+  ASSERT_FALSE(promises_.empty());
+  EXPECT_EQ(promises_.back(), StopPromise());
+}
+
+TEST_F(WorkerServiceTest, AWorkerThatSaysGoodbyeBeginsNothingMore) {
+  {
+    Client worker(Path());
+    worker.Greet(3);
+    worker.Send(ObeysStop());
+    proto::WorkerMessage goodbye;
+    goodbye.mutable_goodbye()->set_step(9);
+    worker.Send(goodbye);
+    Turn();
+  }
+  Turn();
+  ASSERT_FALSE(promises_.empty());
+  EXPECT_EQ(promises_.back(), (StopPromise{true, 9}));
 }
 
 }  // namespace

@@ -265,5 +265,50 @@ TEST_F(RestoreTest, WhatIsNotKnownOfThisStateHasEnded) {
   EXPECT_EQ(std::get<Refuse>(directive.body).status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// --- A stop that is not done
+
+TEST_F(RestoreTest, AStopThatWasAskedForIsNotForgotten) {
+  RunWith(2);
+  Take(0, table_->OnStopRequest(kJob, Incarnation(99), {.reason = "maintenance"}, now_));
+  Agent(1).stop_floor = 4;
+  Say(1, AgentPhase::kRunning);
+  Restart();
+  EXPECT_EQ(std::get<StopAt>(Say(1, AgentPhase::kRunning).body).step, kStopStepOpen);
+  Agent(2).stop_floor = 6;
+  EXPECT_EQ(std::get<StopAt>(Say(2, AgentPhase::kRunning).body).step, 6);
+}
+
+TEST_F(RestoreTest, AStepThatWasNamedIsNamedAgain) {
+  RunWith(2);
+  Take(0, table_->OnStopRequest(kJob, Incarnation(99), {}, now_));
+  for (const int n : {1, 2}) {
+    Agent(n).stop_floor = 3 + n;
+    Say(n, AgentPhase::kRunning);
+  }
+  Restart();
+  Agent(1).stop_floor.reset();
+  EXPECT_EQ(std::get<StopAt>(Say(1, AgentPhase::kRunning).body).step, 5);
+  Say(1, AgentPhase::kSucceeded);
+  const Directive end = Say(2, AgentPhase::kSucceeded);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body));
+  EXPECT_THAT(std::get<EndJob>(end.body).outcome.reason, HasSubstr("after step 5"));
+}
+
+TEST_F(RestoreTest, ADrainedNodeStaysDrained) {
+  settings_ = Settings(1, 2);
+  RunWith(2);
+  Take(0, table_->OnStopRequest(kJob, Incarnation(99), {.node = "node2"}, now_));
+  for (const int n : {1, 2}) {
+    Agent(n).stop_floor = 5;
+    Say(n, AgentPhase::kRunning);
+  }
+  Say(1, AgentPhase::kSucceeded);
+  Restart();
+  Say(1, AgentPhase::kSucceeded);
+  const Directive end = Say(2, AgentPhase::kSucceeded);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body));
+  EXPECT_THAT(std::get<EndJob>(end.body).outcome.reason, HasSubstr("node2 was drained"));
+}
+
 }  // namespace
 }  // namespace muster::rendezvous

@@ -59,8 +59,10 @@ inline FencedReport FilledReport() {
                     FilledSettings(),
                     {FilledFailure()},
                     {11, 12},
-                    Departure{15, true, "asked to"}};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k] = value;
+                    Departure{15, true, "asked to"},
+                    int64_t{41},
+                    StopWish{15, true, "its time is up"}};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = value;
   return {Incarnation(0x1234), ServerTerm(2), value};
 }
 

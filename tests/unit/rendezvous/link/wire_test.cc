@@ -77,6 +77,8 @@ TEST(ReportOnTheWire, KeepsAnAbsentNodeRankAndDeparture) {
   FencedReport report = FilledReport();
   report.report.node.node_rank.reset();
   report.report.departure.reset();
+  report.report.stop_floor.reset();
+  report.report.stop_wish.reset();
   report.report.round = kNoRound;
   const auto back = RoundTrip<proto::Report>(report);
   ASSERT_TRUE(back.ok()) << back.status();
@@ -171,6 +173,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"failure.signal", [](auto& m) { m.mutable_failures(0)->set_signal(-9); }},
         Damage{"failure.message", [](auto& m) { m.mutable_failures(0)->set_message(kTooLong); }},
         Damage{"failure.age", [](auto& m) { m.mutable_failures(0)->set_age_us(-1); }},
+        Damage{"stop_floor", [](auto& m) { m.set_stop_floor(-2); }},
+        Damage{"stop_wish.signal", [](auto& m) { m.mutable_stop_wish()->set_signal(1000); }},
         Damage{"unkillable_pids", [](auto& m) { m.add_unkillable_pids(-1); }},
         Damage{"departure.signal", [](auto& m) { m.mutable_departure()->set_signal(1000); }}));
 
@@ -194,11 +198,35 @@ INSTANTIATE_TEST_SUITE_P(Bodies, DirectiveOnTheWire,
                                          StopRound{Round(2), StopCause::kMembershipChange, "why",
                                                    true},
                                          StopRound{Round(2), StopCause::kJobFailed, "why", true},
+                                         StopAt{Round(2), 41, "maintenance"},
+                                         StopAt{Round(2), kStopStepOpen, "maintenance"},
                                          EndJob{{.exit_code = 7,
                                                  .reason = "why",
                                                  .root_cause = FilledFailure(),
                                                  .failures = {FilledFailure()}}},
                                          Refuse{absl::InvalidArgumentError("min_nodes differs")}));
+
+TEST(StopRequestOnTheWire, KeepsEveryField) {
+  const StopRequest request{"node2", "maintenance", true};
+  [[maybe_unused]] const auto& [a, b, c] = request;
+  EXPECT_EQ(RoundTrip<proto::Ask>(request).value(), request);
+  proto::Ask message;
+  Encode(request, &message);
+  EXPECT_EQ(UnsetFields(message), std::vector<std::string>());
+}
+
+TEST(StopRequestFromTheWire, HasNoControlCharacters) {
+  proto::Ask message;
+  message.set_reason("a\nb\033");
+  EXPECT_EQ(Decode(message)->reason, "a?b?");
+}
+
+TEST(StopAnswerOnTheWire, KeepsTextAndErrors) {
+  const StopAnswer good{.text = "the job stops"};
+  EXPECT_EQ(RoundTrip<proto::Answer>(good).value(), good);
+  const StopAnswer bad{.status = absl::NotFoundError("no such job")};
+  EXPECT_EQ(RoundTrip<proto::Answer>(bad).value(), bad);
+}
 
 TEST(DirectiveFromTheWire, IsRefusedWithoutABody) {
   EXPECT_EQ(Decode(proto::Directive()).status().code(), absl::StatusCode::kInvalidArgument);

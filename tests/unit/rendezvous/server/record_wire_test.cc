@@ -40,12 +40,15 @@ JobRecord FilledRecord() {
       {{"node2", {8, At(90), At(130)}}},
       900,
       10,
+      StopStep{"maintenance", false, 12, 13},
+      {{two, {"node2 was drained", 14}}},
       JobOutcome{11, "why", FilledFailure(), {FilledFailure()}}};
   const auto& [a, b, c, d, e, f] = static_cast<const RoundRecord&>(record);
-  const auto& [g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] =
+  const auto& [g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] =
       static_cast<const ProgressRecord&>(record);
   (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h, (void)i, (void)j, (void)k;
   (void)l, (void)m, (void)n, (void)o, (void)p, (void)q, (void)r, (void)s, (void)t, (void)u;
+  (void)v, (void)w;
   return record;
 }
 
@@ -67,6 +70,8 @@ TEST(RecordOnDisk, KeepsEveryField) {
   EXPECT_EQ(back->stop, record.stop);
   EXPECT_EQ(back->lost, record.lost);
   EXPECT_EQ(back->succeeded, record.succeeded);
+  EXPECT_EQ(back->stop_step, record.stop_step);
+  EXPECT_EQ(back->drained, record.drained);
   EXPECT_EQ(back->outcome, record.outcome);
   EXPECT_EQ(back->phase, record.phase);
   EXPECT_EQ(back->rounds_completed, record.rounds_completed);

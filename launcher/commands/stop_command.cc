@@ -1,0 +1,115 @@
+#include "launcher/commands/stop_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "asio/executor_work_guard.hpp"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+#include "launcher/stop_options.h"
+#include "proto/base/exit_codes.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/user_secret.h"
+#include "rendezvous/client/grpc_link.h"
+
+namespace muster::launcher {
+namespace {
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "this node";
+}
+
+absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const StopFlags& flags,
+                                                   const Invocation& invocation) {
+  rendezvous::GrpcLinkOptions link{
+      .host = flags.endpoint.host,
+      .port = flags.endpoint.port,
+      .secret = PublicSecret(),
+      .tls = flags.tls && flags.authentication ? TlsMode::kOn : TlsMode::kOff,
+      .run_id = flags.run_id,
+      .role = rendezvous::LinkRole::kPerson,
+      .node_name = HostName()};
+  if (flags.authentication) {
+    MUSTER_ASSIGN_OR_RETURN(
+        link.secret,
+        LoadUserSecret({.token = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN"),
+                        .token_file = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN_FILE"),
+                        .home = VariableOrEmpty(invocation.environment, "HOME")}));
+  }
+  std::random_device random;
+  link.jitter_seed = random();
+  link.incarnation = Incarnation(uint64_t{random()} << 32 | random() | 1);
+  return link;
+}
+
+// The answer, or why there is none.
+absl::StatusOr<std::string> Ask(const StopFlags& flags, const Invocation& invocation) {
+  MUSTER_ASSIGN_OR_RETURN(rendezvous::GrpcLinkOptions options, LinkOf(flags, invocation));
+  asio::io_context loop{1};
+  const auto work = asio::make_work_guard(loop);
+  std::optional<StopAnswer> answer;
+  std::string detail = "no answer";
+  asio::steady_timer patience(loop, absl::ToChronoNanoseconds(flags.patience));
+  patience.async_wait([&](const asio::error_code& error) {
+    if (!error) loop.stop();
+  });
+  rendezvous::GrpcLink link(loop, std::move(options));
+  link.Ask(flags.request, [&](StopAnswer given) {
+    answer = std::move(given);
+    loop.stop();
+  });
+  link.Open({.on_state = [&](bool up, std::string why, absl::Status fatal) {
+    if (!up) detail = std::move(why);
+    if (fatal.ok()) return;
+    answer = StopAnswer{.status = fatal};
+    loop.stop();
+  }});
+  loop.run();
+  if (!answer) {
+    return absl::UnavailableError(absl::StrCat("the rendezvous at ", ToString(flags.endpoint),
+                                               " did not answer within ",
+                                               absl::FormatDuration(flags.patience), ": ", detail));
+  }
+  if (!answer->status.ok()) return answer->status;
+  return answer->text;
+}
+
+int RunStopCommand(StopCommandKind kind, const char* program, const Invocation& invocation) {
+  const auto refuse = [&](const absl::Status& why) {
+    std::fprintf(stderr, "%s: %s\n", program, std::string(why.message()).c_str());
+    return ExitCodeOf(why);
+  };
+  const auto parsed = ParseStopFlags(kind, invocation.args, invocation.environment);
+  if (!parsed.ok()) return refuse(parsed.status());
+  if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
+    return std::fputs(print->text.c_str(), stdout) < 0 ? kExitFailure : 0;
+  }
+  const StopFlags& flags = std::get<StopFlags>(*parsed);
+  for (const std::string& warning : flags.warnings) {
+    std::fprintf(stderr, "%s: %s\n", program, warning.c_str());
+  }
+  const absl::StatusOr<std::string> answer = Ask(flags, invocation);
+  if (!answer.ok()) return refuse(answer.status());
+  return std::printf("%s\n", answer->c_str()) < 0 ? kExitFailure : 0;
+}
+
+}  // namespace
+
+int StopCommand(const Invocation& invocation) {
+  return RunStopCommand(StopCommandKind::kStop, "muster stop", invocation);
+}
+
+int DrainCommand(const Invocation& invocation) {
+  return RunStopCommand(StopCommandKind::kDrain, "muster drain", invocation);
+}
+
+}  // namespace muster::launcher

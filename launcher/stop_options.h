@@ -1,0 +1,37 @@
+// The command lines of `muster stop` and `muster drain NODE`: what is asked for, and of whom.
+//
+// Threads: pure.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "launcher/flags.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/environment.h"
+#include "proto/base/stop_request.h"
+
+namespace muster::launcher {
+
+struct StopFlags {
+  StopRequest request;
+  Endpoint endpoint;  // with a port
+  std::string run_id;
+  bool tls = true;
+  bool authentication = true;
+  absl::Duration patience = absl::Seconds(30);  // for the server to answer
+  std::vector<std::string> warnings;
+};
+
+enum class StopCommandKind { kStop, kDrain };
+
+// The options by which a job is found are those of `muster run`, with their variables.
+//
+// Errors: kInvalidArgument: one sentence that names the option.
+absl::StatusOr<std::variant<StopFlags, PrintAndExit>> ParseStopFlags(
+    StopCommandKind kind, const std::vector<std::string>& args, const EnvironmentMap& environment);
+
+}  // namespace muster::launcher

@@ -1,0 +1,100 @@
+// The stop step in the simulation: programs that go from step to step and ask after each whether to
+// stop, as the runtime does it, and people who ask for a stop.
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/sim_cluster.h"
+
+namespace muster::simulation {
+
+SimCluster::Worker* SimCluster::FindWorker(Incarnation id, RoundId round, int local_rank) {
+  Node& node = nodes_.at(id);
+  if (!node.is_alive || IdOf(*node.assignment) != round) return nullptr;
+  Worker& worker = node.workers.at(local_rank);
+  return worker.alive ? &worker : nullptr;
+}
+
+// The worker has done its step, and asks.
+void SimCluster::BeginStep(Incarnation id, RoundId round, int local_rank) {
+  Worker* const worker = FindWorker(id, round, local_rank);
+  if (worker == nullptr) return;
+  Node& node = nodes_.at(id);
+  const StopState& told = worker->told;
+  const auto leave = [&] {
+    worker->alive = false;
+    StepAgent(id, agent::WorkerExited{round.second, LocalRank(local_rank), std::nullopt});
+  };
+  if (told.is_stopping && told.step && worker->step >= *told.step) {
+    ++coverage_.stops_at_one_step;
+    if (worker->step != *told.step) {
+      Fail(absl::StrCat("C12: a worker of ", node.name, " leaves after step ", worker->step,
+                        ", and the stop step is ", *told.step));
+    }
+    leave();
+    return;
+  }
+  if (worker->step + 1 >= JobOf(node).steps) {
+    StepAgent(id, agent::WorkerOnStop{round.second, LocalRank(local_rank), true, worker->step});
+    leave();
+    return;
+  }
+  worker->is_holding = told.is_stopping && !told.step;
+  if (worker->is_holding) return;
+  ++worker->step;
+  const auto named = stop_steps_.find(RoundKey(node.job, round.first, round.second));
+  if (!worker->is_released && named != stop_steps_.end() && worker->step > named->second) {
+    Fail(absl::StrCat("C12: a worker of ", node.name, " begins step ", worker->step,
+                      ", beyond the stop step ", named->second));
+  }
+  const absl::Duration mean = JobOf(node).work / JobOf(node).steps;
+  schedule_.After(mean * (0.5 + random_.Unit()),
+                  [this, id, round, local_rank] { BeginStep(id, round, local_rank); });
+}
+
+void SimCluster::TellStop(Node& node, const StopState& stop) {
+  if (JobOf(node).steps == 0) return;  // it has not said that it obeys
+  for (const Worker& worker : node.workers) {
+    if (!worker.alive) continue;
+    // In the order of sending: a socket.
+    schedule_.After(absl::ZeroDuration(),
+                    [this, id = node.incarnation, round = IdOf(*node.assignment),
+                     i = worker.local_rank.value(), stop] { HearStop(id, round, i, stop); });
+  }
+}
+
+void SimCluster::HearStop(Incarnation id, RoundId round, int local_rank, const StopState& stop) {
+  Worker* const worker = FindWorker(id, round, local_rank);
+  if (worker == nullptr) return;
+  worker->told = stop;
+  worker->is_released |= !stop.is_stopping;
+  const bool is_open = stop.is_stopping && !stop.step;
+  if (is_open) {
+    StepAgent(id, agent::WorkerOnStop{round.second, LocalRank(local_rank), true, worker->step});
+  } else if (worker->is_holding) {
+    BeginStep(id, round, local_rank);
+  }
+}
+
+void SimCluster::InjectRequests() {
+  for (int job = 0; job < static_cast<int>(plan_.jobs.size()); ++job) {
+    if (random_.Chance(plan_.stops)) AskForStop(job, "");
+    if (!random_.Chance(plan_.drains)) continue;
+    std::vector<std::string> names;
+    for (const auto& [unused, node] : nodes_) {
+      if (node.job == job && node.is_alive) names.push_back(node.name);
+    }
+    if (names.empty()) continue;
+    AskForStop(job, names[random_.Between(0, static_cast<int>(names.size()) - 1)]);
+  }
+}
+
+void SimCluster::AskForStop(int job, const std::string& node) {
+  if (table_ == nullptr || is_stalling_) return;
+  fates_[job].person_asked = true;
+  ++fates_[job].disturbances;
+  const StopRequest request{.node = node, .at_once = random_.Chance(0.1)};
+  Trace("person",
+        absl::StrCat(node.empty() ? "stop" : "drain ", node, request.at_once ? " now" : ""));
+  const Incarnation person(random_.Bits() | 1);
+  AtServer([&] { return table_->OnStopRequest(KeyOf(job), person, request, ServerNow()); });
+}
+
+}  // namespace muster::simulation

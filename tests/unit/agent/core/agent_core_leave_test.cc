@@ -1,0 +1,220 @@
+// How a node leaves after the one step at which all ranks stop.
+#include <csignal>
+
+#include "agent/core/agent_core.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/base/exit_codes.h"
+#include "tests/unit/agent/core/agent_core_fixture.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class AgentLeavesTest : public AgentCoreTest {
+ protected:
+  void RunObeying() {
+    Run();
+    for (const int rank : {0, 1}) Say(rank, std::nullopt);
+  }
+  std::vector<Effect>& Say(int local_rank, std::optional<int64_t> floor, bool obeys = true) {
+    return Do(WorkerOnStop{Round(0), LocalRank(local_rank), obeys, floor});
+  }
+  std::vector<Effect>& Open() { return Direct(StopAt{Round(0), kStopStepOpen, "maintenance"}); }
+  std::vector<Effect>& Name(int64_t step) { return Direct(StopAt{Round(0), step, "maintenance"}); }
+  std::vector<StopState> Told() const {
+    std::vector<StopState> told;
+    for (const TellStop& tell : All<TellStop>()) told.push_back(tell.stop);
+    return told;
+  }
+};
+
+const StopState kOpen{.is_stopping = true, .reason = "maintenance"};
+
+TEST_F(AgentLeavesTest, PassesTheStopOnToItsWorkersAndSaysSoOnce) {
+  RunObeying();
+  Open();
+  EXPECT_THAT(Told(), testing::ElementsAre(kOpen));
+  EXPECT_THAT(All<Announce>(), SizeIs(1));
+  Open();
+  EXPECT_THAT(effects_, IsEmpty());
+}
+
+TEST_F(AgentLeavesTest, SaysHowFarItsWorkersAreOnceEachHasPromised) {
+  RunObeying();
+  Open();
+  Say(0, 4);
+  EXPECT_THAT(All<SendReport>(), IsEmpty());
+  Say(1, 6);
+  ASSERT_THAT(All<SendReport>(), SizeIs(1));
+  EXPECT_EQ(LastReport().stop_floor, 6);
+  EXPECT_EQ(LastReport().phase, AgentPhase::kRunning);
+}
+
+TEST_F(AgentLeavesTest, AWorkerThatHasEndedNeedPromiseNothing) {
+  RunObeying();
+  Open();
+  Say(0, 4);
+  Exit(1, 0);
+  Do(Tick{}, absl::Seconds(2));
+  EXPECT_EQ(LastReport().stop_floor, 4);
+}
+
+TEST_F(AgentLeavesTest, AWorkerThatTakesItsPromiseBackIsNotCountedOn) {
+  RunObeying();
+  Open();
+  Say(0, 4);
+  Say(1, 4);
+  Say(1, std::nullopt, false);
+  EXPECT_EQ(LastReport().stop_floor, std::nullopt);
+}
+
+TEST_F(AgentLeavesTest, NothingIsSaidOfWorkersWithoutAStop) {
+  RunObeying();
+  Say(0, 4);
+  Say(1, 4);
+  EXPECT_THAT(All<SendReport>(), IsEmpty());
+}
+
+TEST_F(AgentLeavesTest, AWorkerThatBeginsToObeyLaterIsToldToo) {
+  Run();
+  Open();
+  Say(0, std::nullopt);
+  EXPECT_THAT(Told(), testing::ElementsAre(kOpen));
+}
+
+TEST_F(AgentLeavesTest, WorkersThatLeaveAfterTheStepHaveSucceeded) {
+  RunObeying();
+  Open();
+  Name(6);
+  EXPECT_EQ(Told().back().step, 6);
+  SucceedEverywhere();
+  EXPECT_EQ(LastReport().phase, AgentPhase::kSucceeded);
+}
+
+TEST_F(AgentLeavesTest, WorkersThatHoldWakeBeforeTheyAreSignalled) {
+  RunObeying();
+  Open();
+  Direct(StopRound{Round(0), StopCause::kMembershipChange, "node2 was lost"});
+  EXPECT_THAT(Told(), testing::ElementsAre(StopState()));
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentLeavesTest, AStepThatIsNamedIsNotTakenBack) {
+  RunObeying();
+  Name(6);
+  Direct(StopRound{Round(0), StopCause::kMembershipChange, "node2 was lost"});
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+TEST_F(AgentLeavesTest, AStopOfAnotherRoundIsLate) {
+  RunObeying();
+  Direct(StopAt{Round(3), 6, "maintenance"});
+  EXPECT_THAT(effects_, IsEmpty());
+}
+
+// --- SIGTERM
+
+TEST_F(AgentLeavesTest, ANodeThatIsToldToEndAsksForAStepBeforeItSignalsItsWorkers) {
+  RunObeying();
+  Do(SignalReceived{SIGTERM});
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  ASSERT_TRUE(LastReport().stop_wish.has_value());
+  EXPECT_EQ(LastReport().stop_wish->signal, SIGTERM);
+  EXPECT_TRUE(LastReport().stop_wish->drain_me);
+  EXPECT_EQ(LastReport().phase, AgentPhase::kRunning);
+}
+
+TEST_F(AgentLeavesTest, WorkersThatDoNotObeyAreSignalledAtOnce) {
+  Run();
+  Say(0, std::nullopt);
+  Do(SignalReceived{SIGTERM});
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentLeavesTest, APersonsInterruptIsNotDelayed) {
+  RunObeying();
+  Do(SignalReceived{SIGINT});
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentLeavesTest, WithoutAServerWorkersAreSignalledAtOnce) {
+  RunObeying();
+  Do(LinkChanged{.up = false, .detail = "reset"});
+  Do(SignalReceived{SIGTERM});
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentLeavesTest, WithoutAStepInHalfTheGraceWorkersAreSignalled) {
+  RunObeying();
+  Do(SignalReceived{SIGTERM});
+  Do(Tick{}, kGrace / 2 - absl::Seconds(1));
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  EXPECT_LE(core_.NextDeadline(), now_ + absl::Seconds(1));
+  Do(Tick{}, absl::Seconds(1));
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGTERM);
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  Do(Tick{}, kGrace / 2);
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGKILL) << "within the grace as ever";
+}
+
+TEST_F(AgentLeavesTest, WorkersThatLeaveAfterAStepHaveTheGraceButForItsEnd) {
+  RunObeying();
+  Do(SignalReceived{SIGTERM});
+  Name(6);
+  Do(Tick{}, kGrace - absl::Seconds(6));
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  Do(Tick{}, absl::Seconds(1));
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+}
+
+TEST_F(AgentLeavesTest, ASecondSignalIsForThoseInHaste) {
+  RunObeying();
+  Do(SignalReceived{SIGTERM});
+  Do(SignalReceived{SIGTERM});
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGTERM);
+  Do(SignalReceived{SIGTERM});
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGKILL);
+}
+
+TEST_F(AgentLeavesTest, ADrainedNodeEndsAsItIsTold) {
+  RunObeying();
+  Do(SignalReceived{SIGTERM});
+  Name(6);
+  SucceedEverywhere();
+  Direct(EndJob{{.exit_code = 143, .reason = "node1 was told to end by SIGTERM"}});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, ExitCodeOfSignal(SIGTERM));
+}
+
+TEST_F(AgentLeavesTest, ANodeThatIsDrainedOnRequestSaysWhyItEnds) {
+  RunObeying();
+  Name(6);
+  SucceedEverywhere();
+  Direct(EndJob{{.reason = "node1 was drained on request: a fan"}});
+  ASSERT_THAT(All<Announce>(), SizeIs(1));
+  EXPECT_EQ(All<Announce>()[0].text, "node1 was drained on request: a fan");
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 0);
+}
+
+TEST_F(AgentLeavesTest, ANodeThatIsToldToEndJoinsNoOtherRound) {
+  RunObeying();
+  Do(SignalReceived{SIGTERM});
+  Direct(StopRound{Round(0), StopCause::kRestart, "restart 1 of 3"});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  Exit(0, 0, SIGTERM);
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_THAT(All<Finish>()[0].outcome.reason, HasSubstr("told to end by SIGTERM"));
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,85 @@
+// The command lines of `muster stop` and `muster drain`.
+#include "launcher/stop_options.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+using enum StopCommandKind;
+
+StopFlags Parsed(StopCommandKind kind, const std::vector<std::string>& args,
+                 const EnvironmentMap& environment = {}) {
+  const auto parsed = ParseStopFlags(kind, args, environment);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? std::get<StopFlags>(*parsed) : StopFlags{};
+}
+
+std::string Refused(StopCommandKind kind, const std::vector<std::string>& args) {
+  const auto parsed = ParseStopFlags(kind, args, {});
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(parsed.status().message());
+}
+
+TEST(StopOptions, FindTheJobByTheOptionsOfRun) {
+  const StopFlags flags =
+      Parsed(kStop, {"--rdzv-endpoint=node1:4000", "--rdzv_id", "j7", "--tls=off"});
+  EXPECT_EQ(ToString(flags.endpoint), "node1:4000");
+  EXPECT_EQ(flags.run_id, "j7");
+  EXPECT_FALSE(flags.tls);
+  EXPECT_TRUE(flags.authentication);
+}
+
+TEST(StopOptions, FindTheJobByTheVariablesOfRun) {
+  const StopFlags flags =
+      Parsed(kStop, {}, {{"PET_RDZV_ENDPOINT", "node1"}, {"PET_RDZV_ID", "j7"}});
+  EXPECT_EQ(ToString(flags.endpoint), "node1:29400");
+  EXPECT_EQ(flags.run_id, "j7");
+}
+
+TEST(StopOptions, TakeAMasterForTheEndpoint) {
+  EXPECT_EQ(ToString(Parsed(kStop, {"--master_addr=node1", "--master_port=29500"}).endpoint),
+            "node1:29500");
+}
+
+TEST(StopOptions, SayWhatIsAskedFor) {
+  const StopFlags flags =
+      Parsed(kStop, {"--rdzv_endpoint=a:1", "--reason=a fan", "--now", "--timeout=5"});
+  EXPECT_EQ(flags.request, (StopRequest{"", "a fan", true}));
+  EXPECT_EQ(flags.patience, absl::Seconds(5));
+}
+
+TEST(StopOptions, OfDrainEndAtTheNode) {
+  EXPECT_EQ(Parsed(kDrain, {"--rdzv_endpoint=a:1", "node2"}).request,
+            (StopRequest{"node2", "", false}));
+}
+
+TEST(StopOptions, NeedAPlace) {
+  EXPECT_THAT(Refused(kStop, {}), HasSubstr("--rdzv_endpoint is missing"));
+}
+
+TEST(StopOptions, OfDrainNeedOneNode) {
+  EXPECT_THAT(Refused(kDrain, {"--rdzv_endpoint=a:1"}), HasSubstr("no node was given"));
+  EXPECT_THAT(Refused(kDrain, {"--rdzv_endpoint=a:1", "node2", "node3"}),
+              HasSubstr("'node3' is one argument too many"));
+}
+
+TEST(StopOptions, SayWhatWasMeant) {
+  EXPECT_THAT(Refused(kStop, {"--rdzv_endpiont=a:1"}), HasSubstr("did you mean --rdzv_endpoint"));
+  EXPECT_THAT(Refused(kStop, {"--rdzv_endpoint=a:b"}), HasSubstr("--rdzv_endpoint=a:b"));
+}
+
+TEST(StopOptions, HaveHelp) {
+  for (const auto& [kind, usage] : {std::pair(kStop, "usage: muster stop"),
+                                    std::pair(kDrain, "usage: muster drain [options] NODE")}) {
+    const auto parsed = ParseStopFlags(kind, {"--help"}, {});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_THAT(std::get<PrintAndExit>(*parsed).text,
+                testing::AllOf(HasSubstr(usage), HasSubstr("--rdzv_id"), HasSubstr("--reason")));
+  }
+}
+
+}  // namespace
+}  // namespace muster::launcher
