@@ -1,10 +1,11 @@
-// One stop step in real processes, whose agent is the test: all ranks leave after the same step, and none
-// runs past it.
+// One stop step in real processes, whose agent is the test, and under `muster stop`: all ranks leave after
+// the same step, and none runs past it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/base/environment.h"
+#include "tests/integration/several_nodes.h"
 #include "tests/support/fake_agent.h"
 #include "tests/support/job_under_test.h"
 
@@ -26,7 +28,7 @@ using ::testing::UnorderedElementsAre;
 constexpr absl::Duration kLong = absl::Seconds(90);
 constexpr char kWhy[] = "node b is drained";
 
-class StopStep : public JobTest {
+class StopStep : public SeveralNodes {
  protected:
   // Two ranks of `argv`, on this node.
   void StartRanks(const Arguments& argv) {
@@ -151,6 +153,89 @@ print("parent", muster_job.should_stop(1), muster_job.commit_checkpoint(1))
   EXPECT_THAT(result.out, HasSubstr("and not its children"));
   EXPECT_THAT(result.out, HasSubstr("parent True yes\n"));
   EXPECT_TRUE(agent_.WaitForGoodbyes(1));
+}
+
+// What a person sees of two nodes.
+class MusterStop : public StopStep {
+ protected:
+  void StartNodes(int count, const std::string& nodes, const Arguments& rest) {
+    const Environment changes = {
+        {"JOB_MODULE", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}};
+    for (int node = 1; node <= count; ++node) {
+      ranks_.push_back(
+          StartElastic(node, nodes, Arguments{"--shutdown_timeout=600"} + rest, changes));
+      if (node == 1) {
+        ASSERT_TRUE(ranks_[0].WaitForOutput("hosting", kLong));
+      }
+    }
+  }
+  void Ask(const std::string& verb, const Arguments& node = {}) const {
+    EXPECT_THAT(Run(Arguments{verb, "--rdzv_endpoint=" + endpoint(), "--rdzv_id=elastic",
+                              absl::StrCat("--reason=", kWhy)} +
+                    node),
+                ExitsWith(0));
+  }
+  bool OneOfThemSays(const std::string& text) {
+    return WaitUntil(
+        [&] {
+          return std::any_of(ranks_.begin(), ranks_.end(), [&](Subprocess& node) {
+            return node.WaitForOutput(text, absl::Milliseconds(100));
+          });
+        },
+        kLong);
+  }
+  // Returns what all nodes have printed.
+  std::string StopAndWait() {
+    Ask("stop");
+    std::string out;
+    for (Subprocess& node : ranks_) {
+      const SubprocessResult result = node.Wait(kLong);
+      EXPECT_THAT(result, ExitsWith(0));
+      out += result.out;
+    }
+    return out;
+  }
+  // The number behind `text`.
+  static int64_t NumberAfter(const std::string& text, const std::string& out) {
+    const size_t at = out.find(text);
+    return at == std::string::npos ? -1 : std::atoll(out.c_str() + at + text.size());
+  }
+};
+
+TEST_F(MusterStop, OfMusterTrainOnTwoNodesIsGoneOnFromToTheSameBits) {
+  StartNodes(2, "2", Training({"--steps=100000000", "--save", Out("saved"), "--log_every=1"}));
+  ASSERT_TRUE(OneOfThemSays(" loss "));
+  const std::string out = StopAndWait();
+  const int64_t step = NumberAfter("training ends after step ", out);
+  EXPECT_THAT(out, HasSubstr(absl::StrCat("saved after step ", step, " in ")));
+  EXPECT_THAT(out, HasSubstr(kWhy));
+  const std::string steps = absl::StrCat("--steps=", step + 7);
+  EXPECT_EQ(HashOf({steps, "--resume", Out("saved")}), HashOf({steps}));
+}
+
+TEST_F(MusterStop, OfOneNodeLetsTheOthersTrainOnFromTheStepAtWhichAllHaveLeft) {
+  StartNodes(3, "2:3",
+             Training({"--steps=100000000", "--save", Out("saved"), "--resume", Out("saved")}));
+  ASSERT_TRUE(OneOfThemSays(" loss "));
+  Ask("drain", {AddressOf(3)});
+  EXPECT_THAT(ranks_[2].Wait(kLong), ExitsWith(0));
+  ASSERT_TRUE(OneOfThemSays(", after step ")) << "the others have begun another round";
+  const std::string out = StopAndWait();
+  const int64_t step = NumberAfter("training ends after step ", out);
+  EXPECT_GT(step, 0);
+  EXPECT_EQ(step, NumberAfter(", after step ", out)) << "where the second round went on";
+}
+
+TEST_F(MusterStop, OfAProgramInPythonOnTwoNodesIsTheSameOnAllRanks) {
+  StartNodes(2, "2", {"/usr/bin/python3", MUSTER_JOB_PROBE_PY, "stop"});
+  ASSERT_TRUE(WaitForOut("step.3.0"));
+  ASSERT_TRUE(WaitForOut("step.3.1"));
+  const std::string out = StopAndWait();
+  const int64_t step = NumberAfter("left after step ", out);
+  EXPECT_GE(step, 3);
+  EXPECT_EQ(step, NumberAfter("left after step ", out.substr(out.rfind("left after step "))));
+  EXPECT_FALSE(FileExists(Out(absl::StrCat("step.", step + 1, ".0"))));
+  EXPECT_FALSE(FileExists(Out(absl::StrCat("step.", step + 1, ".1"))));
 }
 
 }  // namespace
