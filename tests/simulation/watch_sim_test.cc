@@ -6,7 +6,7 @@
 namespace muster::simulation {
 namespace {
 
-constexpr uint64_t kNumSeeds = 300;
+constexpr uint64_t kNumSeeds = 100;
 
 TEST(WatchSim, JudgesNobodyWhoIsInnocentAndMissesNoHangInAnySeed) {
   WatchCoverage coverage;
