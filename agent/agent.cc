@@ -147,6 +147,8 @@ void Agent::OnSignal(int signal) {
   received_signal_ = 0;
 }
 
+void Agent::OnTimeRunsOut(const std::string& reason) { Feed(TimeRunsOut{reason}); }
+
 void Agent::OnWindowSize() {
   pump_.OnWindowSize();
   for (const auto& [id, worker] : workers_) guardian_.SignalGroup(id, SIGWINCH);

@@ -74,6 +74,8 @@ class Agent {
   absl::Status Start();
   // A signal that the launcher got.
   void OnSignal(int signal);
+  // The job's time will be up after a grace from now: workers that obey stops leave after one step.
+  void OnTimeRunsOut(const std::string& reason);
   // Our terminal has another size; workers that draw on it are told.
   void OnWindowSize();
   // Around a stop of this process by Ctrl-Z.

@@ -71,13 +71,18 @@ struct DescendantsNamed {
 struct SignalReceived {
   int signal = 0;
 };
+// The job's time will be up soon, as its scheduler has said: if all workers obey, a stop step is asked
+// for. Else nothing is done: the scheduler's own signal comes in its time.
+struct TimeRunsOut {
+  std::string reason;
+};
 struct GuardianLost {
   std::string reason;
 };
 struct Tick {};
 using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
                            WorkerSpawned, WorkerExited, WorkerOnStop, DescendantsGone,
-                           DescendantsNamed, SignalReceived, GuardianLost, Tick>;
+                           DescendantsNamed, SignalReceived, TimeRunsOut, GuardianLost, Tick>;
 
 struct SendReport {
   AgentReport report;
@@ -209,6 +214,7 @@ class AgentCore {
   void On(const DescendantsGone&, MonoTime now, Effects& out);
   void On(const DescendantsNamed& event, MonoTime now, Effects& out);
   void On(const SignalReceived& event, MonoTime now, Effects& out);
+  void On(const TimeRunsOut& event, MonoTime now, Effects& out);
   void On(const GuardianLost& event, MonoTime now, Effects& out);
   void On(const Tick&, MonoTime now, Effects& out);
 

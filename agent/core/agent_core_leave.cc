@@ -2,7 +2,7 @@
 // names it (rendezvous/core/stop_step.h); this passes it on to the workers, and reports how far they are.
 //
 // A node that is told to end by SIGTERM, as by a scheduler that takes it back, asks for such a step
-// first, if all its workers obey. Half of the grace is for agreeing on it, and all but its last
+// first, if all its workers obey; so does one whose time will be up soon. Half of the grace is for agreeing on it, and all but its last
 // seconds for leaving after it; then the stop ladder (agent_core_stop.cc) is climbed as ever.
 #include <algorithm>
 #include <csignal>
@@ -70,6 +70,11 @@ std::optional<int64_t> AgentCore::StopFloor() const {
   return furthest;
 }
 
+void AgentCore::On(const TimeRunsOut& event, MonoTime now, Effects& out) {
+  if (departure_ || wish_ || outcome_) return;
+  AskForStopStep({.signal = SIGTERM, .ends_job = true, .reason = event.reason}, now, out);
+}
+
 bool AgentCore::AskForStopStep(const Departure& departure, MonoTime now, Effects& out) {
   const bool is_heard = link_up_ && unattended_.empty();
   const bool all_obey = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
@@ -84,7 +89,7 @@ bool AgentCore::AskForStopStep(const Departure& departure, MonoTime now, Effects
   wish_->departure.ends_job |= options_.hosts_server;  // without the server there is no job
   out.push_back(
       Announce{Announce::Level::kInfo, "stop_wished",
-               absl::StrCat("got ", SignalName(departure.signal),
+               absl::StrCat(departure.reason,
                             "; asking that all ranks stop after the same step (once more stops ",
                             NumAlive(), " workers at once)")});
   Report(now, out);

@@ -51,6 +51,7 @@ constexpr int kDescriptorsPerWorker = 16;
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
 // For nodes that a scheduler starts later than the others, and after the end.
 constexpr absl::Duration kLateNodes = absl::Seconds(30);
+constexpr absl::Duration kLongestTimer = absl::Hours(24 * 365);
 constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 
 int Refuse(const absl::Status& status) {
@@ -95,6 +96,15 @@ void ConfigureLog(const OutputFlags& flags, std::function<void(const std::string
   log::Configure(std::move(options));
 }
 
+absl::Duration LeftUntil(int64_t end_time) { return absl::FromUnixSeconds(end_time) - absl::Now(); }
+
+// In words, with whole minutes above one.
+std::string TimeLeft(int64_t end_time) {
+  const absl::Duration left = LeftUntil(end_time);
+  return absl::FormatDuration(
+      absl::Trunc(left, left < absl::Minutes(1) ? absl::Seconds(1) : absl::Minutes(1)));
+}
+
 // One node's run: the loop and everything on it. Destroyed in reverse order.
 class NodeRun {
  public:
@@ -107,7 +117,8 @@ class NodeRun {
         work_(loop_.get_executor()),
         signals_(loop_),
         step_daemon_(loop_),
-        late_nodes_(loop_) {}
+        late_nodes_(loop_),
+        time_limit_(loop_) {}
 
   absl::StatusOr<JobOutcome> Run(agent::GuardianHandle guardian) {
     MUSTER_RETURN_IF_ERROR(ListenToSignals());
@@ -118,6 +129,7 @@ class NodeRun {
     RouteLogBetweenWorkersLines();
     const absl::Status started = agent_->Start();
     if (placement_.is_slurm) WatchStepDaemon();
+    if (placement_.end_time > 0) AwaitTimeLimit();
     if (started.ok()) loop_.run();
     ConfigureLog(output_, nullptr);  // the agent's lines end here, also where it could not start
     MUSTER_RETURN_IF_ERROR(started);
@@ -192,6 +204,18 @@ class NodeRun {
                      "and nobody could stop what runs here; leaving the job");
           OnSignal(SIGTERM);
         });
+  }
+
+  // A grace before the scheduler's own signal, so that nothing is left to do when that comes.
+  void AwaitTimeLimit() {
+    const absl::Duration left = LeftUntil(placement_.end_time);
+    if (left < absl::ZeroDuration() || left > kLongestTimer) return;
+    time_limit_.expires_after(absl::ToChronoNanoseconds(left - setup_.agent.spec.shutdown_timeout));
+    time_limit_.async_wait([this](const asio::error_code& error) {
+      if (error) return;
+      agent_->OnTimeRunsOut(
+          absl::StrCat("the time limit of the job is in ", TimeLeft(placement_.end_time)));
+    });
   }
 
   // Ctrl-Z. What follows the stop runs once somebody continues us. The signal's default action stops
@@ -333,6 +357,7 @@ class NodeRun {
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor step_daemon_;
   asio::steady_timer late_nodes_;
+  asio::steady_timer time_limit_;
   std::unique_ptr<rendezvous::RendezvousServer> server_;
   std::unique_ptr<agent::Agent> agent_;
   std::optional<JobOutcome> outcome_;
@@ -361,13 +386,6 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
     if (!written.ok()) log::Write(log::Level::kWarning, "error_file", written.message());
   }
   return outcome.exit_code;
-}
-
-// In words, with whole minutes.
-std::string TimeLeft(int64_t end_time) {
-  const absl::Duration left = absl::FromUnixSeconds(end_time) - absl::Now();
-  if (left < absl::Minutes(1)) return "less than a minute";
-  return absl::FormatDuration(absl::Trunc(left, absl::Minutes(1)));
 }
 
 }  // namespace

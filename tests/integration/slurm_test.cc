@@ -216,6 +216,21 @@ TEST_F(SlurmTest, TheTimeThatIsLeftIsSaid) {
   EXPECT_THAT(result.err, HasSubstr("Slurm ends this job in 2h"));
 }
 
+TEST_F(SlurmTest, BeforeTheTimeLimitAllRanksLeaveAfterOneStep) {
+  const std::string sources = MUSTER_SOURCE_DIRECTORY;
+  const SubprocessResult result =
+      StartThere({"/usr/bin/srun", "-N2", "--ntasks-per-node=1", MusterBinary(),
+                  "--shutdown_timeout=110", sources + "/tests/integration/programs/job_probe.py"},
+                 {{"JOB_MODULE", sources + "/deploy/python"},
+                  {"SLURM_JOB_END_TIME", absl::StrCat(absl::ToUnixSeconds(absl::Now()) + 120)}})
+          .Wait(kJobPatience);
+  EXPECT_THAT(result, ExitsWith(143));
+  const std::vector<std::string> left = LinesOf(result.out, "left after step");
+  ASSERT_EQ(left.size(), 2u) << ToString(result);
+  EXPECT_EQ(left[0], left[1]);
+  EXPECT_THAT(left[0], HasSubstr("the time limit of the job is in"));
+}
+
 TEST_F(SlurmTest, ANodeThatNeverStartsIsNamed) {
   const std::string wrapper = ShellScript(
       "wrapper", absl::StrCat("[ $SLURMD_NODENAME = n10 ] && exit 0; exec ", MusterBinary(),

@@ -128,6 +128,23 @@ TEST_F(AgentLeavesTest, ANodeThatIsToldToEndAsksForAStepBeforeItSignalsItsWorker
   EXPECT_EQ(LastReport().phase, AgentPhase::kRunning);
 }
 
+TEST_F(AgentLeavesTest, WhenItsTimeRunsOutTheWholeJobIsToStopAtOneStep) {
+  RunObeying();
+  Do(TimeRunsOut{"the time limit is near"});
+  ASSERT_TRUE(LastReport().stop_wish.has_value());
+  EXPECT_EQ(*LastReport().stop_wish, (StopWish{SIGTERM, false, "the time limit is near"}));
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  Do(TimeRunsOut{"again"});
+  EXPECT_THAT(effects_, IsEmpty());
+}
+
+TEST_F(AgentLeavesTest, WorkersThatDoNotObeyRunOnUntilTheirTimeIsUp) {
+  Run();
+  Say(0, std::nullopt);
+  Do(TimeRunsOut{"the time limit is near"});
+  EXPECT_THAT(effects_, IsEmpty());
+}
+
 TEST_F(AgentLeavesTest, WorkersThatDoNotObeyAreSignalledAtOnce) {
   Run();
   Say(0, std::nullopt);
