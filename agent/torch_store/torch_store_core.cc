@@ -72,12 +72,12 @@ void TorchStoreCore::Serve(StoreConnection from, const TorchRequest& request, Mo
       if (port < 1 || port > 65535 || rank < 0 || rank >= settings_.world_size) continue;
       attendance_.Identify(address, static_cast<int>(port), Rank(static_cast<int>(rank)));
     }
-    TellIfComplete(now, out);
+    NoteArrival(now, out);
     return;
   }
   if (IsArrival(request)) {
     attendance_.Arrive(from);
-    TellIfComplete(now, out);
+    NoteArrival(now, out);
   }
   const bool cancels = request.command == StoreCommand::kCancelWait;
   const std::vector<TorchReply> replies = store_.Apply(from, request);
@@ -146,7 +146,7 @@ TorchStoreCore::Effects TorchStoreCore::Identify(const std::string& address, int
                                                  MonoTime now) {
   Effects out;
   attendance_.Identify(address, port, rank);
-  TellIfComplete(now, out);
+  NoteArrival(now, out);
   return out;
 }
 
@@ -182,14 +182,22 @@ TorchStoreCore::Effects TorchStoreCore::Tick(MonoTime now) {
                            InWords(now - since))});
   if (!has_told_) first_wait_ = since;
   has_told_ = true;
+  told_present_ = present;
   looked_up_ = false;
   next_notice_ = now + interval_;
   interval_ = 2 * interval_;
   return out;
 }
 
-void TorchStoreCore::TellIfComplete(MonoTime now, Effects& out) {
-  if (!has_told_ || !is_telling_ || !attendance_.IsComplete()) return;
+void TorchStoreCore::NoteArrival(MonoTime now, Effects& out) {
+  if (!has_told_ || !is_telling_) return;
+  if (!attendance_.IsComplete()) {
+    if (attendance_.NumPresent() == told_present_) return;
+    const MonoTime due = now + settings_.first_notice;
+    if (due < next_notice_) next_notice_ = due;
+    interval_ = settings_.repeat;
+    return;
+  }
   has_told_ = false;
   out.push_back(
       TellPeople{.text = absl::StrCat("all ", settings_.world_size, " ranks are there now, after ",

@@ -37,8 +37,8 @@ struct TorchStoreSettings {
   std::vector<StoreNode> nodes;  // by node rank; empty in very large rounds
   NodeRank own;                  // the node that serves
   TorchStoreLimits limits;
-  // A wait of this age is told while ranks are missing; again after the repeat interval, which
-  // doubles each time.
+  // A wait of this age is told while ranks are missing; again this long after one of them has come,
+  // else after the repeat interval, which doubles each time.
   absl::Duration first_notice = absl::Seconds(10);
   absl::Duration repeat = absl::Seconds(60);
   absl::Duration lookup_lead = absl::Seconds(2);  // before a notice, whom connections belong to
@@ -79,8 +79,8 @@ class TorchStoreCore {
   void Serve(StoreConnection from, const TorchRequest& request, MonoTime now, Effects& out);
   void NoteWait(StoreConnection connection, bool cancelled, MonoTime now);
   void Cut(StoreConnection connection, std::string reason, Effects& out);
-  // If everybody has come at last and it was said that they had not.
-  void TellIfComplete(MonoTime now, Effects& out);
+  // Where it was said that ranks are missing: whether all are there now, or others are missing.
+  void NoteArrival(MonoTime now, Effects& out);
   void TellIfGivenUp(StoreConnection connection, const Session& session, MonoTime now,
                      Effects& out);
   MonoTime NoticeDue() const;
@@ -98,6 +98,7 @@ class TorchStoreCore {
   bool is_telling_ = true;
   bool looked_up_ = false;  // for the notice that is due next
   bool has_told_ = false;   // that ranks are missing
+  int told_present_ = 0;    // how many were there then
   bool has_told_end_ = false;
   MonoTime first_wait_;      // that was told of
   MonoTime next_notice_;     // not before

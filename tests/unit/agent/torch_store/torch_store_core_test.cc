@@ -134,6 +134,27 @@ TEST_F(StoreCore, RepeatsTheNoticeMoreAndMoreSeldom) {
   EXPECT_EQ(told_.size(), 4) << "after 10, 70, 190 and 430 s";
 }
 
+TEST_F(StoreCore, NamesThoseWhoAreStillMissingSoonAfterOneHasCome) {
+  for (const int rank : {0, 1, 2, 3, 4}) Come(rank);
+  Send(0, WaitBytes({kKey}));
+  Until(12);
+  EXPECT_EQ(told_.size(), 1);
+  Come(5);
+  Identify(5);
+  Until(15);
+  Come(6);
+  Identify(6);
+  Identify(4);
+  Until(21);
+  EXPECT_EQ(told_.size(), 1);
+  Until(22);
+  EXPECT_EQ(told_.size(), 2);
+  EXPECT_THAT(told_.back(),
+              HasSubstr("7 of 8 ranks are there; waiting for rank 7 (node2) for 22s"));
+  Until(81);
+  EXPECT_EQ(told_.size(), 2);
+}
+
 TEST_F(StoreCore, SaysSoWhenTheMissingHaveCome) {
   for (int rank = 0; rank < 7; ++rank) Come(rank);
   Send(0, WaitBytes({kKey}));
