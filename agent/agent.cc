@@ -260,11 +260,7 @@ void Agent::SignalWorkerGroups(int signal) {
 
 void Agent::Perform(const TellStop& effect) { worker_service_.TellStop(effect.stop); }
 
-// While the guardian looks, there is time; on other nodes ranks may be ending that need the store.
-void Agent::Perform(const SweepDescendants& effect) {
-  guardian_.Sweep(effect.signal);
-  if (assignment_.num_nodes == 1) torch_store_.reset();
-}
+void Agent::Perform(const SweepDescendants& effect) { guardian_.Sweep(effect.signal); }
 
 void Agent::Perform(const AwaitDescendants&) { guardian_.Sweep(0); }
 
