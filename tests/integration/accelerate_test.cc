@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
@@ -30,11 +31,15 @@ TEST_P(AccelerateTest, WorkersSeeWhatAccelerateLaunchGivesThem) {
       MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/accelerate_", GetParam(), ".yaml");
   const std::string script = PythonScript("show.py", kShow);
   const Arguments options = {"--config_file", config};
-  const SubprocessResult theirs =
-      StartProgram(
-          Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options + Arguments{script},
-          {{"SHOW", Out("theirs")}})
-          .Wait(absl::Minutes(3));
+  // It chooses a port before it listens there; a test beside this one may have taken it.
+  SubprocessResult theirs;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    theirs = StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options +
+                              Arguments{script},
+                          {{"SHOW", Out("theirs")}})
+                 .Wait(absl::Minutes(3));
+    if (!absl::StrContains(theirs.err, "next_rendezvous")) break;
+  }
   if (theirs.err.find("No module named") != std::string::npos) {
     GTEST_SKIP() << "accelerate, or what it needs for this file, is not installed";
   }
