@@ -44,9 +44,8 @@ TEST_P(AccelerateTest, WorkersSeeWhatAccelerateLaunchGivesThem) {
     GTEST_SKIP() << "accelerate, or what it needs for this file, is not installed";
   }
   ASSERT_THAT(theirs, ExitsWith(0));
-  // The recorder of the hang watch has a module of ours on the path.
-  const SubprocessResult ours = Run(Arguments{"--watch=off"} + options + Arguments{script},
-                                    {{"SHOW", Out("ours")}, {"PYTHON_EXEC", PeerPython()}});
+  const SubprocessResult ours =
+      Run(options + Arguments{script}, {{"SHOW", Out("ours")}, {"PYTHON_EXEC", PeerPython()}});
   ASSERT_THAT(ours, ExitsWith(0));
   EXPECT_EQ(ReadOut("ours"), ReadOut("theirs"));
 }
