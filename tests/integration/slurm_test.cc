@@ -44,6 +44,7 @@ class SlurmTest : public JobTest {
   void SetUp() override {
     JobTest::SetUp();
     if (cluster_ == nullptr) GTEST_SKIP() << SlurmCluster::WhyNot();
+    cluster_->AwaitIdleNodes();
     ASSERT_EQ(cluster_->trouble(), "");
   }
 

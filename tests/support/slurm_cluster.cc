@@ -7,14 +7,17 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
 
 namespace muster::testing {
 namespace {
 
 constexpr int kNumNodes = 4;
 constexpr int kFirstNumber = 8;  // n8, n9, n10, n11
+constexpr absl::Duration kPatienceWithNodes = absl::Seconds(150);
 
 std::string NameOf(int node) {
   return node == 0 ? "login" : absl::StrCat("n", kFirstNumber + node - 1);
@@ -74,19 +77,31 @@ SlurmCluster::SlurmCluster() : network_(kNumNodes) {
                        {"/usr/bin/unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
                         "/usr/sbin/slurmd", "-D", "-N", NameOf(node)}));
   }
-  std::string states;
-  const bool are_idle = WaitUntil([&] {
-    states = Ask({"/usr/bin/sinfo", "-h", "-o", "%D %T"});
-    return states == "4 idle\n";
-  });
-  if (are_idle) return;
-  trouble_ = absl::StrCat("the nodes of Slurm are not idle: ", states, "\n",
-                          ReadFile(directory_.File("slurmctld.log")), "\n",
-                          ReadFile(directory_.File("slurmd.n8.log")));
+  AwaitIdleNodes();
 }
 
 SlurmCluster::~SlurmCluster() {
   for (const std::unique_ptr<Subprocess>& daemon : daemons_) daemon->Signal(SIGKILL);
+}
+
+void SlurmCluster::AwaitIdleNodes() {
+  if (!trouble_.empty()) return;
+  Ask({"/usr/bin/scancel", "--partition=p"});
+  std::string states;
+  const bool are_idle = WaitUntil(
+      [&] {
+        states = Ask({"/usr/bin/sinfo", "-h", "-o", "%D %T"});
+        // Slurm drains a node on which a step did not end in a minute.
+        if (absl::StrContains(states, "drained")) {
+          Ask({"/usr/bin/scontrol", "update", "NodeName=n[8-11]", "State=RESUME"});
+        }
+        return states == "4 idle\n";
+      },
+      kPatienceWithNodes);
+  if (are_idle) return;
+  trouble_ = absl::StrCat("the nodes of Slurm are not idle: ", states, "\n",
+                          ReadFile(directory_.File("slurmctld.log")), "\n",
+                          ReadFile(directory_.File("slurmd.n8.log")));
 }
 
 std::vector<std::string> SlurmCluster::OnLoginNode(const std::vector<std::string>& argv) const {

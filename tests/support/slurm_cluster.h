@@ -26,6 +26,10 @@ class SlurmCluster {
   SlurmCluster(const SlurmCluster&) = delete;
   SlurmCluster& operator=(const SlurmCluster&) = delete;
 
+  // Ends the jobs that are left, and waits until all nodes are free: Slurm may hold one for long after the
+  // end of a job of which a step was killed, and would give the next job another.
+  void AwaitIdleNodes();
+
   // `argv` as it runs on the login node.
   std::vector<std::string> OnLoginNode(const std::vector<std::string>& argv) const;
   // For programs that run there.
