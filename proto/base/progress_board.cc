@@ -45,6 +45,9 @@ BoardSnapshot::Group ReadGroup(const BoardGroup& in) {
   return out;
 }
 
+// Of the newest, for who looks often.
+constexpr uint64_t kLooked = 64;
+
 }  // namespace
 
 absl::string_view ToString(Phase phase) { return NameOf(kPhaseNames, phase); }
@@ -73,7 +76,6 @@ absl::StatusOr<const ProgressBoard*> AsBoard(absl::Span<const std::byte> bytes) 
 }
 
 uint64_t FingerprintOf(const ProgressBoard& board) {
-  constexpr uint64_t kLooked = 64;
   constexpr uint64_t kPrime = 0x100000001b3;
   uint64_t print = static_cast<uint64_t>(board.pid.load(std::memory_order_relaxed));
   const auto add = [&print](uint64_t value) { print = (print ^ value) * kPrime; };
@@ -88,6 +90,16 @@ uint64_t FingerprintOf(const ProgressBoard& board) {
         ~kAwaitedBit);
   }
   return print;
+}
+
+bool IsWaiting(const ProgressBoard& board) {
+  const uint64_t end = board.num_operations.load(std::memory_order_acquire);
+  for (uint64_t t = end < kLooked ? 0 : end - kLooked; t < end; ++t) {
+    const uint64_t state =
+        board.operations[t % kBoardOperations].state.load(std::memory_order_relaxed);
+    if (state >> 8 == t && (state & kAwaitedBit) != 0) return true;
+  }
+  return false;
 }
 
 std::optional<BoardSnapshot::Record> ReadRecord(const ProgressBoard& board, uint64_t ticket) {

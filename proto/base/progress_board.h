@@ -170,6 +170,9 @@ inline constexpr uint64_t kAwaitedBit = 0x80;  // of BoardOperation::state
 // 64. Cheap: for looking often.
 uint64_t FingerprintOf(const ProgressBoard& board);
 
+// Whether a thread of the program waits for one of the last 64 operations. Cheap, too.
+bool IsWaiting(const ProgressBoard& board);
+
 // One record, for who keeps a ticket; nothing if it has been replaced, is being written, or is
 // none.
 std::optional<BoardSnapshot::Record> ReadRecord(const ProgressBoard& board, uint64_t ticket);

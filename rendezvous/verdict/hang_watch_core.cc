@@ -13,6 +13,8 @@ namespace {
 constexpr int kConfirmations = 3;
 // Another thread of one of the ranks may still open a circle.
 constexpr absl::Duration kSilenceOfACircle = absl::Seconds(30);
+// Below it the ranks at fault are a guess: two sides of equal size, of which one is right.
+constexpr double kConfidenceToAct = 0.8;
 // Where nobody is seen to wait it may be a long computation.
 constexpr absl::Duration kSoftWhereNobodyWaits = absl::Minutes(2);
 
@@ -82,12 +84,14 @@ void HangWatchCore::Hear(const Pulse& pulse, absl::Duration gap) {
   RankState& state = found->second;
   if (!is_new && state.pulse.token == pulse.token) {
     state.silent_for += gap;
+    state.has_waited = state.has_waited || pulse.is_waiting;
     return;
   }
   const WatchPhase before = std::exchange(state.phase, PhaseOf(pulse));
   const absl::Duration silence = std::exchange(state.silent_for, absl::ZeroDuration()) + gap;
+  const bool has_waited = std::exchange(state.has_waited, pulse.is_waiting);
   state.pulse = pulse;
-  if (!is_new && before == state.phase) limits_.Learn(before, silence);
+  if (!is_new && before == state.phase && !has_waited) limits_.Learn(before, silence);
 }
 
 std::vector<RankSilence> HangWatchCore::Silences() const {
@@ -128,7 +132,7 @@ absl::Duration HangWatchCore::LongestHard(const std::vector<int>& ranks) const {
 // Nothing while a rank that is concerned still does something.
 std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diagnosis) const {
   if (diagnosis.finding == Finding::kOutOfSight) return std::nullopt;
-  if (!diagnosis.can_heal) {
+  if (!diagnosis.can_heal && diagnosis.confidence >= kConfidenceToAct) {
     const absl::Duration silence =
         LeastSilence(IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis));
     absl::Duration least = kSuspiciousSilence;

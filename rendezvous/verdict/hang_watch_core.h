@@ -4,11 +4,13 @@
 // for the soft limit of its phase it asks for evidence; what Diagnose makes of that is judged
 // (Judge). Two things come out, and they are not the same:
 //   Notice   who is waited for, and by whom; accuses nobody, and may turn out to be nothing.
-//   Verdict  a hang: a difference that waiting cannot heal, or the hard limit. Only this may end
-//            workers.
+//   Verdict  a hang: a difference that waiting cannot heal, where it is clear whose it is; or the
+//            hard limit. Only this may end workers.
 //
 // Silence is what was watched of it: the time between two calls of Listen counts at most
-// kGapMax. So a stopped agent, a suspended machine or a clock that jumps make nobody silent.
+// kGapMax. So a stopped agent, a suspended machine or a clock that jumps make nobody silent. Of a
+// silence that ended well the limits learn, but for that of a rank that waited for others: how long
+// they took is learned from them.
 //
 // Pure. Thread-compatible: one caller at a time (agent/watch/hang_watch.h calls it on the loop).
 #pragma once
@@ -37,6 +39,7 @@ struct Pulse {
   Phase phase = Phase::kStarting;
   int64_t num_steps = 0;        // that it has marked so far
   bool has_operations = false;  // it has called a communicator
+  bool is_waiting = false;      // for an operation, and so for others
 };
 
 // A rank whose silence somebody else has measured.
@@ -98,6 +101,7 @@ class HangWatchCore {
     Pulse pulse;
     WatchPhase phase = WatchPhase::kStart;
     absl::Duration silent_for;
+    bool has_waited = false;  // in this silence
   };
   struct Incident {
     std::string key;

@@ -17,9 +17,9 @@ constexpr absl::Duration kLongestComputation = absl::Seconds(45);
 constexpr absl::Duration kLongestCheckpoint = absl::Seconds(140);
 constexpr absl::Duration kHealthyRun = absl::Minutes(12);
 constexpr absl::Duration kLongestSuspension = absl::Seconds(50);
-// Limits are five times the longest silence that has ended well: of a rank that waited for a checkpoint,
-// or for a node that was suspended, perhaps for one after the other.
-constexpr absl::Duration kTimeToJudge = absl::Minutes(60);
+// Limits are five times the longest silence that has ended well and was nobody's waiting: a checkpoint's,
+// of which a clock that jumps may have counted more.
+constexpr absl::Duration kTimeToJudge = absl::Minutes(30);
 constexpr int kCallsPerStep = 6;
 
 }  // namespace
@@ -211,7 +211,8 @@ void WatchSim::RunAgents() {
                         .token = ranks_[r].token,
                         .phase = ranks_[r].phase,
                         .num_steps = 5,
-                        .has_operations = true});
+                        .has_operations = true,
+                        .is_waiting = ranks_[r].waits});
     }
     node.core.Listen(pulses, now_ + node.clock);
     const bool is_lost = random_.Chance(0.05);

@@ -62,6 +62,19 @@ TEST(BoardMemory, IsReadWhileTheWorkerHasItOpen) {
   EXPECT_EQ(snapshot->phase, Phase::kForward);
 }
 
+TEST(BoardMemory, TellsWhetherTheProgramWaitsForAnOperation) {
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
+  auto board = OperationRing::OpenBoard(memory->path());
+  ASSERT_THAT(board, IsOk());
+  const auto ticket = (*board)->Record(0, {}, 0, MonoNow());
+  EXPECT_FALSE(IsWaiting(memory->board())) << "called, and it does something else meanwhile";
+  (*board)->SetAwaited(ticket, true);
+  EXPECT_TRUE(IsWaiting(memory->board()));
+  (*board)->SetState(ticket, OperationState::kDone);
+  EXPECT_FALSE(IsWaiting(memory->board()));
+}
+
 TEST(BoardMemory, CannotBeCutShortByAWorker) {
   const auto memory = BoardMemory::Create();
   ASSERT_THAT(memory, IsOk());

@@ -108,12 +108,36 @@ TEST_F(HangWatch, GivesAFirstStepMoreTime) {
 }
 
 TEST_F(HangWatch, JudgesAMismatchInSecondsBecauseItCannotHeal) {
+  pulses_.push_back(pulses_[0]);
+  pulses_[2].rank = 2;
+  EvidenceBuilder job(3);
+  const int world = job.AddWorld();
+  job.AllWaitBut({1}, world, AllReduce(7)).Waits(1, world, AllReduce(7, 8));
+  Pass(9, Diagnose(job.Build()));
+  ASSERT_EQ(verdicts_.size(), 1u);
+  EXPECT_EQ(verdicts_[0].reason, "waiting cannot heal it");
+}
+
+TEST_F(HangWatch, GivesNoticeOfATieAndJudgesItAtTheHardLimitAlone) {
   EvidenceBuilder job(2);
   const int world = job.AddWorld();
   job.Waits(0, world, AllReduce(7)).Waits(1, world, AllReduce(7, 8));
-  Pass(8, Diagnose(job.Build()));
-  ASSERT_EQ(verdicts_.size(), 1u);
-  EXPECT_EQ(verdicts_[0].reason, "waiting cannot heal it");
+  Pass(599, Diagnose(job.Build()));
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("no side has a majority")));
+  EXPECT_THAT(verdicts_, IsEmpty());
+  Pass(10, Diagnose(job.Build()));
+  EXPECT_EQ(verdicts_.size(), 1u);
+}
+
+TEST_F(HangWatch, LearnsFromTheRankThatTookLongAndNotFromThoseThatWaitedForIt) {
+  pulses_[1].phase = Phase::kSave;
+  ++pulses_[1].token;
+  pulses_[0].is_waiting = true;
+  Pass(500, RankOneIsMissing());
+  pulses_[0].is_waiting = false;
+  Pass(1, {}, {0, 1});
+  EXPECT_EQ(core_.limits().Hard(WatchPhase::kCheckpoint), 5 * absl::Seconds(500));
+  EXPECT_EQ(core_.limits().Hard(WatchPhase::kStep), kTimeout);
 }
 
 TEST_F(HangWatch, JudgesACircleWhenNoThreadHasOpenedItForHalfAMinute) {
