@@ -98,6 +98,7 @@ const std::vector<Room>& Rooms() {
        {"proto/base/", "proto/command_line/", "worker_runtime/options/", "worker_runtime/plan/"},
        true},
       {"worker_runtime/kernels/", {"proto/base/", "worker_runtime/kernels/"}},
+      {"worker_runtime/cuda/", {"proto/base/", "worker_runtime/kernels/", "worker_runtime/cuda/"}},
       {"worker_runtime/nn/",
        {"proto/base/", "worker_runtime/include/muster/", "worker_runtime/kernels/",
         "worker_runtime/nn/"}},

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/base/status_macros.h"
+#include "tests/support/emulation/draws.h"
 #include "tests/support/emulation/fibre.h"
 
 namespace muster::testing {
@@ -16,22 +17,6 @@ namespace {
 
 constexpr unsigned char kPoison = 0xff;
 constexpr size_t kCopyBytes = 16;
-
-// splitmix64. Source: Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014
-class Draws {
- public:
-  explicit Draws(uint64_t seed) : state_(seed) {}
-  size_t Below(size_t bound) {
-    state_ += 0x9e3779b97f4a7c15;
-    uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return (z ^ (z >> 31)) % bound;
-  }
-
- private:
-  uint64_t state_;
-};
 
 std::string Place(const std::source_location& where) {
   absl::string_view file = where.file_name();

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <cstring>
 #include <source_location>
+#include <string>
 
 #include "tests/support/emulation/block_emulator.h"
+#include "tests/support/emulation/emulated_stream.h"
 #include "worker_runtime/kernels/launch.h"
 
 // CUDA's words for where a function runs, which g++ does not know.
@@ -34,10 +36,19 @@ namespace muster::kernels::simt {
 
 inline constexpr int kWarpSize = 32;
 
+// Without a stream it runs at once.
 template <typename... Parameters, typename... Arguments>
-LaunchError Launch(void (*kernel)(Parameters...), LaunchShape shape, StreamHandle,
+LaunchError Launch(void (*kernel)(Parameters...), LaunchShape shape, StreamHandle stream,
                    Arguments... arguments) {
-  return testing::BlockEmulator::Run(shape, [&] { kernel(static_cast<Parameters>(arguments)...); });
+  const auto run = [=]() -> std::string {
+    const LaunchError error =
+        testing::BlockEmulator::Run(shape, [&] { kernel(static_cast<Parameters>(arguments)...); });
+    return error == nullptr ? "" : error;
+  };
+  if (stream != nullptr) return testing::EmulatedStream::Of(stream).Enqueue(run);
+  thread_local std::string failure;
+  failure = run();
+  return failure.empty() ? nullptr : failure.c_str();
 }
 
 inline void* SharedMemory() { return testing::BlockEmulator::shared_memory; }

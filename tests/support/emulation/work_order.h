@@ -1,0 +1,45 @@
+// Pieces of work that wait for others, run in an order that is drawn: any order in which each comes
+// after those that it waits for is possible.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/emulation/draws.h"
+
+namespace muster::testing {
+
+// Threads: thread-compatible.
+class WorkOrder {
+ public:
+  struct Item {
+    std::function<std::string()> run;          // empty, or what went wrong
+    int lane = 0;                              // lanes are preferred or held back as wholes
+    int waits = 0;                             // for so many that have not run
+    std::vector<std::shared_ptr<Item>> later;  // which wait for this one
+    bool done = false;
+  };
+  using Handle = std::shared_ptr<Item>;
+
+  explicit WorkOrder(uint64_t seed) : draws_(seed) {}
+
+  Handle Add(std::function<std::string()> run, int lane, const std::vector<Handle>& after);
+  // Runs what is drawn until all of `wanted` have run. Empty, or the first that went wrong.
+  std::string RunUntil(const std::vector<Handle>& wanted);
+  // Runs a few, perhaps none.
+  std::string RunSome();
+  std::string RunAll();
+
+ private:
+  std::string RunOne();
+  uint64_t Preference(int lane) const;
+
+  Draws draws_;
+  uint64_t mood_ = 0;  // which lanes are preferred now
+  std::vector<Handle> ready_;
+};
+
+}  // namespace muster::testing

@@ -1,0 +1,19 @@
+// A program that is linked without CUDA says so, and what to do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
+#include "worker_runtime/cuda/cuda_api.h"
+
+namespace muster::testing {
+namespace {
+
+TEST(WithoutCuda, SaysSoWhenAGpuIsAskedFor) {
+  const auto says_so =
+      StatusIs(absl::StatusCode::kUnimplemented, ::testing::HasSubstr("linked without CUDA"));
+  EXPECT_THAT(CountCudaDevices(), says_so);
+  EXPECT_THAT(OpenCuda(0), says_so);
+}
+
+}  // namespace
+}  // namespace muster::testing

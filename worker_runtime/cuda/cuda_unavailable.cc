@@ -1,0 +1,19 @@
+// A program without CUDA: it says so when a GPU is asked for.
+#include "worker_runtime/cuda/cuda_api.h"
+
+namespace muster {
+namespace {
+
+absl::Status LinkedWithout() {
+  return absl::UnimplementedError(
+      "device cuda: this program is linked without CUDA; use device cpu, or build it (and muster) "
+      "where the CUDA toolkit is installed");
+}
+
+}  // namespace
+
+absl::StatusOr<int> CountCudaDevices() { return LinkedWithout(); }
+
+absl::StatusOr<std::unique_ptr<CudaApi>> OpenCuda(int) { return LinkedWithout(); }
+
+}  // namespace muster
