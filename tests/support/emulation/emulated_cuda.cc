@@ -202,13 +202,17 @@ bool EmulatedCuda::IsPinned(const void* memory, size_t bytes) {
 
 std::string EmulatedCuda::WhyNotCopied(const void* to, const void* from, size_t bytes,
                                        CopyDirection direction) {
-  const auto side = [&](absl::string_view name, const void* memory, bool on_host) -> std::string {
-    if (on_host ? IsPinned(memory, bytes) : memory_.Holds(memory, bytes)) return "";
+  const auto side = [&](absl::string_view name, bool on_host, bool right) -> std::string {
+    if (right) return "";
     return absl::StrCat("a copy of ", bytes, " bytes ", name, " what is no ",
                         on_host ? "pinned memory" : "memory of the device", ", or no longer");
   };
-  const std::string why = side("to", to, direction == CopyDirection::kToHost);
-  return why.empty() ? side("from", from, direction == CopyDirection::kToDevice) : why;
+  const bool to_host = direction == CopyDirection::kToHost;
+  const bool from_host = direction == CopyDirection::kToDevice;
+  const bool to_right = to_host ? IsPinned(to, bytes) : memory_.Holds(to, bytes);
+  const bool from_right = from_host ? IsPinned(from, bytes) : memory_.Holds(from, bytes);
+  const std::string why = side("to", to_host, to_right);
+  return why.empty() ? side("from", from_host, from_right) : why;
 }
 
 absl::Status EmulatedCuda::MemcpyAsync(void* to, const void* from, size_t bytes,
