@@ -55,7 +55,7 @@ command_line::Grammar PlanGrammar(int64_t& world_size, int64_t& ranks_of_node,
       {.name = "nproc_per_node",
        .value_name = "N",
        .group = "Job",
-       .help = "ranks of a node, for plans that shard within one (8, or all if they are fewer)",
+       .help = "ranks of a node, which share its memory (8, or all if they are fewer)",
        .read = command_line::IntoBetween(1, kMaxRanks, ranks_of_node)},
       {.name = "model",
        .value_name = "NAME",
@@ -91,7 +91,8 @@ absl::Status CheckCountable(const plan::PlanOptions& options) {
 }
 
 // The model is built, cut and run without any memory.
-absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, plan::PlanOptions options) {
+absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, int64_t ranks_of_node,
+                                          plan::PlanOptions options) {
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, static_cast<int>(world_size)));
   options.plan.stages = stages;
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(
@@ -111,6 +112,7 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, plan::PlanOptions 
       engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces);
   return plan::FormatPlanPage({.options = options,
                                .world_size = world_size,
+                               .ranks_of_node = ranks_of_node,
                                .hash = Sha256().Add(text).Finish(),
                                .unit_names = store.unit_names(),
                                .parameters = std::move(parameters),
@@ -133,7 +135,7 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
   if (ranks_of_node == 0) ranks_of_node = std::min<int64_t>(kUsualRanksOfNode, world_size);
   options.plan = CompletePlan(options.plan, ranks_of_node);
-  return FormatGptPlan(world_size, options);
+  return FormatGptPlan(world_size, ranks_of_node, options);
 }
 
 int PlanCommand(const Invocation& invocation) {

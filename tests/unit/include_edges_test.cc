@@ -41,7 +41,8 @@ Strings Public(const Strings& names, Strings others) {
 
 // The same for a back end of communicators, or what they share.
 Strings Backend(Strings others) {
-  others.insert(others.end(), {"proto/base/", "proto/io/unique_fd.h", "worker_runtime/comm/*"});
+  others.insert(others.end(), {"proto/base/", "proto/io/unique_fd.h", "worker_runtime/comm/*",
+                               "worker_runtime/plan/staging.h"});
   return Public({"buffer", "communicator", "dtype", "sixteen_bits", "store", "sum_tree", "work"},
                 std::move(others));
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "muster/communicator.h"
 #include "proto/base/progress_board.h"
+#include "worker_runtime/plan/staging.h"
 
 namespace muster::comm {
 
@@ -54,7 +55,7 @@ struct Position {
 };
 
 // A fixed-size form for the wire between ranks of one machine type.
-inline constexpr size_t kOperationWireBytes = 32;
+inline constexpr size_t kOperationWireBytes = plan::kCallBytes;
 void Encode(const Operation& operation, uint8_t* out);
 // Errors: kInvalidArgument: a value that no rank of this version sends.
 absl::StatusOr<Operation> DecodeOperation(const uint8_t* in);

@@ -13,6 +13,7 @@
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/prove_program.h"
 
@@ -133,11 +134,14 @@ EngineMemory MemoryOf(const plan::ArenaBytes& bytes) {
 
 // Of the rank that needs most.
 absl::StatusOr<EngineMemory> MemoryOfStages(const ParameterStore& store, const Plan& plan,
-                                            const EngineSetUp& set_up) {
+                                            const EngineSetUp& set_up, const Engine::Ranks& ranks) {
   MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
   const plan::ProgramInput input = set_up.InputOf(plan, store.dtype());
   const plan::Program program = plan::CompileProgram(input, plan::RankThatNeedsMost(input));
-  return MemoryOf(plan::FiguresOf(program).peak);
+  EngineMemory memory = MemoryOf(plan::FiguresOf(program).peak);
+  const int of_node = ranks.of_node == 0 ? ranks.world_size : ranks.of_node;
+  memory.exchange = plan::ExchangeMemoryOf(program, of_node).total();
+  return memory;
 }
 
 // Where plan.stages cuts a model in units.
@@ -340,27 +344,28 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
 }
 
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
-                                                int world_size, const UnitModel& model,
+                                                const Ranks& ranks, const UnitModel& model,
                                                 const BatchSize& size) {
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
   const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
-  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut, CutOf(store, plan, world_size, model, sample));
+  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
+                          CutOf(store, plan, ranks.world_size, model, sample));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
                           engine::RecordStages(store, plan, cut, model, sample));
-  return MemoryOfStages(store, plan, SetUpOf(store, cut, world_size, traces));
+  return MemoryOfStages(store, plan, SetUpOf(store, cut, ranks.world_size, traces), ranks);
 }
 
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
-                                                int world_size, Forward forward) {
+                                                const Ranks& ranks, Forward forward) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
-  MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, world_size));
+  MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
-  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = world_size}));
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = ranks.world_size}));
   MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace, engine::RecordUse(store, plan, [&](Tape& tape) {
                             return forward(tape, 0);
                           }));
-  return MemoryOfStages(store, plan, SetUpOf(store, {}, world_size, {trace}));
+  return MemoryOfStages(store, plan, SetUpOf(store, {}, ranks.world_size, {trace}), ranks);
 }
 
 // As DDP's buckets are rebuilt: the first step ran in the assumed order, the others run in the one
@@ -404,7 +409,10 @@ EngineMemory Engine::memory() const {
   plan::ArenaBytes taken = state_->held.held();
   At(taken, plan::Arena::kBuffers) += state_->reduction->buffer_bytes();
   At(taken, plan::Arena::kActivations) = static_cast<int64_t>(state_->pool.usage().bytes_reserved);
-  return MemoryOf(taken);
+  EngineMemory memory = MemoryOf(taken);
+  memory.exchange = state_->world.bytes_reserved();
+  for (const auto& group : state_->own_groups) memory.exchange += group->bytes_reserved();
+  return memory;
 }
 
 int64_t Engine::bytes_sent() const {

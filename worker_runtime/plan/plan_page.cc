@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/prove_program.h"
 
@@ -94,17 +95,30 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
   return absl::OkStatus();
 }
 
+// What a rank takes for `program`.
+struct RankMemory {
+  StepFigures figures;
+  int64_t exchange = 0;
+  int64_t total() const { return TotalOf(figures.peak) + exchange; }
+};
+
+RankMemory MemoryOf(const PlanPageInput& input, const Program& program) {
+  const auto of_node = static_cast<int>(input.ranks_of_node);
+  return {FiguresOf(program), ExchangeMemoryOf(program, of_node).total()};
+}
+
 // Of a pipeline, the rank that needs most.
-void AppendMemory(const StepFigures& figures, bool is_pipeline, std::string& page) {
+void AppendMemory(const RankMemory& memory, bool is_pipeline, std::string& page) {
   Heading(page, is_pipeline ? "memory of the rank that needs most:" : "memory per rank:");
   for (int i = 0; i < kNumArenas; ++i) {
     const auto arena = static_cast<Arena>(i);
-    const int64_t bytes = At(figures.peak, arena);
+    const int64_t bytes = At(memory.figures.peak, arena);
     const bool is_special =
         arena == Arena::kPartialSums || arena == Arena::kGathered || arena == Arena::kUnreduced;
     if (bytes > 0 || !is_special) ByteLine(page, ToString(arena), bytes);
   }
-  ByteLine(page, "total", TotalOf(figures.peak));
+  if (memory.exchange > 0) ByteLine(page, "exchange between ranks", memory.exchange);
+  ByteLine(page, "total", memory.total());
 }
 
 void AppendBuckets(const std::vector<Bucket>& buckets, int64_t element_bytes, std::string& page) {
@@ -185,10 +199,10 @@ void AppendStages(const PlanPageInput& input, std::string& page) {
                        input.replicas(), input.replicas() == 1 ? " rank:" : " ranks:"));
   for (int s = 0; s < num_stages; ++s) {
     const StageInfo& stage = input.stages[s];
-    const StepFigures figures =
-        FiguresOf(CompileProgram(program_input, RankThatNeedsMost(program_input, s)));
+    const RankMemory memory =
+        MemoryOf(input, CompileProgram(program_input, RankThatNeedsMost(program_input, s)));
     Line(page, absl::StrCat("stage ", s, ", ", UnitsOf(input, layout, stage)),
-         absl::StrCat(Bytes(TotalOf(figures.peak)), " of memory, ", Bytes(figures.sent_total()),
+         absl::StrCat(Bytes(memory.total()), " of memory, ", Bytes(memory.figures.sent_total()),
                       " sent per rank and step"));
   }
   ByteLine(page, "handed on per micro-batch", input.stages[1].received_bytes);
@@ -213,9 +227,9 @@ void AppendReduction(const PlanPageInput& input, std::string& page) {
     Plan other = plan;
     other.gradient_reduction = reduction;
     const bool is_each = reduction == GradientReduction::kEachMicroBatch;
-    const StepFigures figures = FiguresOf(CompileProgram(InputOf(input, other), 0));
+    const RankMemory memory = MemoryOf(input, CompileProgram(InputOf(input, other), 0));
     Line(page, is_each ? "with each micro-batch" : "once, held whole before",
-         absl::StrCat(Bytes(TotalOf(figures.peak)), " of memory, ", Bytes(figures.sent_total()),
+         absl::StrCat(Bytes(memory.total()), " of memory, ", Bytes(memory.figures.sent_total()),
                       " sent", is_each == each_chosen ? "  <- chosen" : ""));
   }
 }
@@ -231,12 +245,12 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendStages(input, page);
   const ProgramInput program_input = InputOf(input, options.plan);
   const Program program = CompileProgram(program_input, RankThatNeedsMost(program_input));
-  const StepFigures figures = FiguresOf(program);
-  AppendMemory(figures, input.stages.size() > 1, page);
+  const RankMemory memory = MemoryOf(input, program);
+  AppendMemory(memory, input.stages.size() > 1, page);
   AppendGathering(program, page);
   AppendReduction(input, page);
   AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);
-  AppendWire(figures, page);
+  AppendWire(memory.figures, page);
   return page;
 }
 

@@ -105,7 +105,9 @@ absl::Status Trainer::CheckStepFits() const {
   MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
   MUSTER_ASSIGN_OR_RETURN(
       const EngineMemory memory,
-      Engine::PlanMemory(store, options_.plan.plan, runtime_.size(), model->Units(), BatchSize()));
+      Engine::PlanMemory(store, options_.plan.plan,
+                         {.world_size = runtime_.size(), .of_node = runtime_.local_size()},
+                         model->Units(), BatchSize()));
   return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
 }
 

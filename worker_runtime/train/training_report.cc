@@ -76,8 +76,9 @@ std::string DescribeMemory(const EndFacts& facts) {
       "parameters ", ShortBytes(memory.parameters),
       memory.gathered > 0 ? absl::StrCat(", gathered ", ShortBytes(memory.gathered)) : "",
       ", gradients ", ShortBytes(memory.gradients), ", optimizer ", ShortBytes(memory.optimizer),
-      ", activations ", ShortBytes(memory.activations_peak), "; together ",
-      ShortBytes(memory.total()));
+      ", activations ", ShortBytes(memory.activations_peak),
+      memory.exchange > 0 ? absl::StrCat(", exchange ", ShortBytes(memory.exchange)) : "",
+      "; together ", ShortBytes(memory.total()));
   if (facts.resident_bytes > 0) {
     absl::StrAppend(&text, ", whole process ", ShortBytes(facts.resident_bytes));
   }

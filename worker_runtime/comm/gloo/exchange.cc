@@ -11,9 +11,6 @@ namespace muster::comm {
 
 namespace {
 
-// Of one lane, between operations.
-constexpr size_t kScratchBytesKept = size_t{64} << 20;
-
 Stream StreamOf(SlotClass slot_class) {
   const bool is_transfer =
       slot_class == SlotClass::kTransfer || slot_class == SlotClass::kTransferHeader;
@@ -105,33 +102,18 @@ Exchange::~Exchange() {
 }
 
 uint8_t* ScratchMemory::Take(size_t bytes) {
-  Block* best = nullptr;
-  for (Block& block : blocks_) {
-    const bool fits = !block.is_taken && block.bytes >= bytes;
-    if (fits && (best == nullptr || block.bytes < best->bytes)) best = &block;
-  }
-  if (best == nullptr) {
-    best = &blocks_.emplace_back();
-    best->memory.reset(new uint8_t[bytes]);
-    best->bytes = bytes;
-  }
-  best->is_taken = true;
-  return best->memory.get();
+  const size_t block = blocks_.Take(static_cast<int64_t>(bytes));
+  if (block == memory_.size()) memory_.emplace_back();
+  if (memory_[block] == nullptr) memory_[block].reset(new uint8_t[bytes]);
+  most_ = blocks_.most();
+  return memory_[block].get();
 }
 
 void ScratchMemory::GiveBackAll() {
-  size_t kept = 0;
-  for (Block& block : blocks_) {
-    block.is_taken = false;
-    kept += block.bytes;
-    if (kept > kScratchBytesKept || block.bytes == 0) {
-      kept -= block.bytes;
-      block.bytes = 0;
-    }
+  blocks_.GiveBackAll();
+  for (size_t i = 0; i < memory_.size(); ++i) {
+    if (blocks_.bytes(i) == 0) memory_[i].reset();
   }
-  blocks_.erase(std::remove_if(blocks_.begin(), blocks_.end(),
-                               [](const Block& block) { return block.bytes == 0; }),
-                blocks_.end());
 }
 
 absl::Status Exchange::ShowOperation(int right, int left) {

@@ -1,6 +1,7 @@
 // The messages of one operation: what its algorithm sends, receives and waits for.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "worker_runtime/comm/gloo/links.h"
 #include "worker_runtime/comm/operation.h"
+#include "worker_runtime/plan/staging.h"
 
 namespace muster::comm {
 
@@ -26,23 +28,22 @@ enum class SlotClass : uint8_t {
 
 uint64_t SlotOf(SlotClass slot_class, const Operation& operation, uint32_t index);
 
-// Memory for the messages of operations that run one after the other, kept from one to the next:
-// the system's fresh pages cost more than what is done with them.
+// Memory for the messages of operations that run one after the other.
 //
-// Threads: one.
+// Threads: one, but for most().
 class ScratchMemory {
  public:
   // Not cleared. Stays until GiveBackAll.
   uint8_t* Take(size_t bytes);
   void GiveBackAll();
 
+  // Bytes that were held at once so far.
+  int64_t most() const { return most_; }
+
  private:
-  struct Block {
-    std::unique_ptr<uint8_t[]> memory;
-    size_t bytes = 0;
-    bool is_taken = false;
-  };
-  std::vector<Block> blocks_;
+  plan::StagingBlocks blocks_;
+  std::vector<std::unique_ptr<uint8_t[]>> memory_;  // by block
+  std::atomic<int64_t> most_ = 0;
 };
 
 // Threads: one.
@@ -83,6 +84,9 @@ class Exchange {
 
   // Memory that lives as long as the exchange. Not cleared.
   uint8_t* Scratch(size_t bytes) { return memory_.Take(bytes); }
+
+  // Whether a ReceiveReduced from `peer` touches its landing.
+  bool NeedsLanding(int peer) const { return !links_.IsShared(peer); }
 
   // Sends our operation to the right neighbour and expects the left one's. It is looked at when
   // something is first waited for, so that it costs no round of its own: data of operations that

@@ -6,6 +6,7 @@
 
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/reduce_kernels.h"
+#include "worker_runtime/plan/staging.h"
 
 namespace muster::comm {
 namespace {
@@ -17,10 +18,10 @@ bool CanSumOnTheRing(const Operation& op) {
 
 // Latency counts for more than bytes.
 bool IsSmallAllReduce(const Operation& op) {
-  return op.order == SumOrder::kFast && op.bytes() <= kSmallBytes;
+  return op.order == SumOrder::kFast && op.bytes() <= plan::kSmallBytes;
 }
 bool IsRingReduceScatter(const Operation& op) {
-  return CanSumOnTheRing(op) && op.bytes() > kSmallBytes;
+  return CanSumOnTheRing(op) && op.bytes() > plan::kSmallBytes;
 }
 bool IsTreeBroadcast(const Operation& op) { return op.bytes() <= kChunkBytes / 2; }
 

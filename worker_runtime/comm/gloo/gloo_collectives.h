@@ -35,8 +35,6 @@ struct Blocks {
 
 // Parts of messages, so that sending, receiving and adding overlap.
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
-// Up to here latency counts for more than bytes.
-inline constexpr int64_t kSmallBytes = int64_t{16} << 10;
 
 // The ranks with which `rank` exchanges messages in `operation`, its neighbours on the ring included.
 // Threads: pure.

@@ -81,6 +81,13 @@ void GlooCommunicator::Abort(absl::string_view reason) {
   Fail(AbortError(rank(), size(), group(), reason), TellPeers::kYes);
 }
 
+int64_t GlooCommunicator::bytes_reserved() const {
+  int64_t bytes = parts_.links->ring_bytes();
+  base::MutexLock lock(lanes_mu_);
+  for (const auto& [key, lane] : lanes_) bytes += lane->scratch().most();
+  return bytes;
+}
+
 void GlooCommunicator::Fail(absl::Status failure, TellPeers tell) {
   if (!failure_.Set(failure)) return;
   if (tell == TellPeers::kYes) control_->Tell(failure);

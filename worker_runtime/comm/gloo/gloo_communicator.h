@@ -42,6 +42,7 @@ class GlooCommunicator final : public CallCommunicator {
 
   void Abort(absl::string_view reason) override;
   int64_t bytes_sent() const override { return parts_.links->bytes_sent(); }
+  int64_t bytes_reserved() const override;
 
  private:
   enum class TellPeers { kYes, kNo };
@@ -77,7 +78,7 @@ class GlooCommunicator final : public CallCommunicator {
   FailureCell failure_;
   std::unique_ptr<ControlChannel> control_;  // last to be set, first to end
 
-  base::Mutex lanes_mu_;
+  mutable base::Mutex lanes_mu_;
   // By kind (collectives as barrier) and peer.
   std::map<std::pair<OperationKind, int>, std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(lanes_mu_);
   bool failed_ ABSL_GUARDED_BY(lanes_mu_) = false;  // lanes made later start interrupted

@@ -69,10 +69,14 @@ class Links {
   void Close();
 
   int64_t bytes_sent() const { return mesh_->bytes_sent() + bytes_by_memory_; }
+  // Of rings that something has come through.
+  int64_t ring_bytes() const { return shared_.links == nullptr ? 0 : shared_.links->bytes_used(); }
   const std::shared_ptr<GlooDevice>& device() const { return mesh_->device(); }
 
- private:
+  // Whether what `peer` sends comes through memory that both map.
   bool IsShared(int peer) const { return shared_.links != nullptr && shared_.member_of[peer] >= 0; }
+
+ private:
   std::vector<int> PeersByConnection(absl::Span<const int> peers) const;
 
   const std::unique_ptr<GlooMesh> mesh_;

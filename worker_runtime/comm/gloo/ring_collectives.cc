@@ -55,9 +55,13 @@ class RingReduction {
         chunks_(blocks, operation.dtype, context.size - 1),
         input_(input),
         output_(output) {
+    // Of two ranks only what lands takes memory, as nothing is sent on.
+    const size_t num_blocks = context.size > 2                                ? 2
+                              : context.exchange.NeedsLanding(context.left()) ? 1
+                                                                              : 0;
     const int64_t largest = (blocks.count + blocks.size - 1) / blocks.size;
-    for (uint8_t*& scratch : scratch_) {
-      scratch = context.exchange.Scratch(largest * SizeOf(operation.dtype));
+    for (size_t i = 0; i < num_blocks; ++i) {
+      scratch_[i] = context.exchange.Scratch(largest * SizeOf(operation.dtype));
     }
     receives_.resize(last_step() + 1);
     for (auto& step : receives_) step.resize(chunks_.per_block());
@@ -83,7 +87,9 @@ class RingReduction {
     return At(input_, operation_.dtype, blocks_.begin(block) + chunks_.begin(block, c));
   }
   uint8_t* ScratchChunk(int step, int64_t c) {
-    return At(scratch_[step % 2], operation_.dtype, chunks_.begin(BlockReceivedAt(step), c));
+    uint8_t* scratch = scratch_[step % 2];
+    if (scratch == nullptr) return nullptr;
+    return At(scratch, operation_.dtype, chunks_.begin(BlockReceivedAt(step), c));
   }
   size_t ChunkBytes(int block, int64_t c) const {
     return chunks_.num_elements(block, c) * SizeOf(operation_.dtype);
@@ -124,7 +130,7 @@ class RingReduction {
   const Chunks chunks_;
   const void* const input_;
   void* const output_;
-  std::array<uint8_t*, 2> scratch_;
+  std::array<uint8_t*, 2> scratch_ = {};         // null: nothing lands
   std::vector<std::vector<Transfer>> receives_;  // [size - 1][per_block]
 };
 

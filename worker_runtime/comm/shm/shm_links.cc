@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/staging.h"
 
 namespace muster::comm {
 namespace {
 
-// Small enough that what one side writes is in the cache when the other side reads it.
-constexpr std::array<size_t, kNumStreams> kRingBytes = {size_t{1} << 19, size_t{1} << 18};
+constexpr std::array<size_t, kNumStreams> kRingBytes = {plan::kCollectiveRingBytes,
+                                                        plan::kTransferRingBytes};
 // The other side is told after so many bytes, that the copies of both overlap.
 constexpr size_t kPieceBytes = size_t{1} << 16;
 
@@ -74,6 +75,16 @@ absl::Status ShmLinks::Attach(int member, absl::string_view address) {
     other.out[static_cast<size_t>(stream)].ring = RingOf(*other.segment, self_, stream);
   }
   return absl::OkStatus();
+}
+
+int64_t ShmLinks::bytes_used() const {
+  int64_t bytes = 0;
+  for (const Member& member : members_) {
+    for (size_t stream = 0; stream < kNumStreams; ++stream) {
+      if (member.in[stream].ring.written() > 0) bytes += static_cast<int64_t>(kRingBytes[stream]);
+    }
+  }
+  return bytes;
 }
 
 void ShmLinks::Close() {

@@ -100,6 +100,9 @@ class ShmLinks {
   // Whoever waits for this member, or for another one here, gets kUnavailable.
   void Close();
 
+  // Of this member's rings, those that something has come through.
+  int64_t bytes_used() const;
+
  private:
   // What a segment begins with.
   struct Header {

@@ -145,6 +145,10 @@ class Communicator {
   // which sends nothing, and nccl, which does not tell, count what a ring would send.
   virtual int64_t bytes_sent() const = 0;
 
+  // Memory that this rank took to exchange in, at its most so far: what gloo stages messages in, and
+  // rings of shared memory that others send to it through. loopback takes none, and nccl does not tell.
+  virtual int64_t bytes_reserved() const { return 0; }
+
   // Ends the communicator on every rank: all waiters get kAborted with `reason` within a second.
   virtual void Abort(absl::string_view reason) = 0;
 

@@ -76,8 +76,9 @@ struct EngineMemory {
   int64_t optimizer = 0;
   int64_t buffers = 0;           // of collectives
   int64_t activations_peak = 0;  // reserved for the tape so far
+  int64_t exchange = 0;          // of communicators: Communicator::bytes_reserved
   int64_t total() const {
-    return parameters + gathered + gradients + optimizer + buffers + activations_peak;
+    return parameters + gathered + gradients + optimizer + buffers + activations_peak + exchange;
   }
 };
 
@@ -174,14 +175,19 @@ class Engine {
 
   // What Create and a step would take on the rank of `world_size` that needs most, found out without
   // taking it: `forward` runs on the meta device, where tensors have sizes and no elements, and of
-  // tokens only the number matters. `store` has no memory yet.
+  // tokens only the number matters. `store` has no memory yet. Communicators are those of the gloo back
+  // end.
   //
   // Errors: what `forward` returned; kInvalidArgument, kUnimplemented: Create's.
+  struct Ranks {
+    int world_size = 1;
+    int of_node = 0;  // that share a machine; 0: all
+  };
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
-                                                 int world_size, Forward forward);
+                                                 const Ranks& ranks, Forward forward);
   // The same of a model in units.
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
-                                                 int world_size, const UnitModel& model,
+                                                 const Ranks& ranks, const UnitModel& model,
                                                  const BatchSize& size);
 
   // Tells `listener` of each phase as it begins, with the updates made so far, and while rank 0 saves

@@ -108,7 +108,7 @@ TEST(SixteenBits, ReserveWhatIsPlannedWithTheMemoryThatTheirKernelsWorkIn) {
       ParameterStore store(DType::kBf16);
       const auto gpt = *Gpt::Create(kSmallGpt, store);
       const Engine::BatchSize size = {.batch = kRows, .sequence = kSmallGpt.context};
-      const auto planned = Engine::PlanMemory(store, plan, world.size(), gpt->Units(), size);
+      const auto planned = Engine::PlanMemory(store, plan, {world.size()}, gpt->Units(), size);
       EXPECT_THAT(planned, IsOk());
       auto training = SmallTraining::Create(world, plan, DType::kBf16);
       EXPECT_THAT((*training)->Steps(2), IsOk());

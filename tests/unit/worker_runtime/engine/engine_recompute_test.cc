@@ -37,7 +37,7 @@ Outcome TrainRank(Communicator& world, const Plan& plan) {
     batch = std::make_unique<SmallBatch>(step, world.rank() * plan.accumulation + index);
     return gpt->ComputeLoss(tape, batch->tokens(), batch->targets);
   };
-  const auto planned = Engine::PlanMemory(store, plan, world.size(), forward);
+  const auto planned = Engine::PlanMemory(store, plan, {world.size()}, forward);
   if (!planned.ok()) return {planned.status()};
   outcome.planned = *planned;
   const auto engine = Engine::Create(world, store, plan);

@@ -384,7 +384,7 @@ TEST(Engine, SaysWhichShapeDoesNotFitOnEveryRank) {
       const auto targets = absl::MakeConstSpan(tokens);
       return gpt->ComputeLoss(tape, {tokens, 1, 2 * kSmallGpt.context}, targets);
     };
-    const absl::Status planned = Engine::PlanMemory(store, Plan(), 2, forward).status();
+    const absl::Status planned = Engine::PlanMemory(store, Plan(), {2}, forward).status();
     auto engine = Engine::Create(world, store, Plan());
     return std::vector<absl::Status>{planned, (*engine)->Step(forward).status()};
   });

@@ -24,6 +24,7 @@ class WatchedCommunicator final : public Communicator {
   int size() const override { return inner_.size(); }
   const std::string& group() const override { return inner_.group(); }
   int64_t bytes_sent() const override { return inner_.bytes_sent(); }
+  int64_t bytes_reserved() const override { return inner_.bytes_reserved(); }
   void Abort(absl::string_view reason) override { inner_.Abort(reason); }
 
   Work AllReduce(Buffer buffer, ReduceOptions options) override {

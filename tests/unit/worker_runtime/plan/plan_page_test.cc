@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 PlanPageInput TwoRanks() {
-  PlanPageInput input = {.world_size = 2, .hash = "c0ffee"};
+  PlanPageInput input = {.world_size = 2, .ranks_of_node = 2, .hash = "c0ffee"};
   input.options.batch_size = 3;
   input.options.plan.accumulation = 5;
   return input;
@@ -95,6 +95,17 @@ TEST(FormatPlanPage, ShowsPartialSumsInOrderedModeOnly) {
   input.options.plan.accumulation = 2;
   input.options.model = {.layers = 1, .heads = 1, .hidden_size = 1, .context = 1, .vocabulary = 1};
   EXPECT_THAT(PageOf(input), HasSubstr("\n partial sums (ordered mode) 12 KiB 12,288 bytes\n"));
+}
+
+TEST(FormatPlanPage, ShowsTheMemoryThatRanksExchangeIn) {
+  PlanPageInput input = TwoRanks();
+  // A ring, calls, and the loss as it is added up.
+  EXPECT_THAT(PageOf(input), HasSubstr("\n exchange between ranks 512 KiB 524,384 bytes\n"));
+  // What comes by a connection lands beside what it is added to: half of the largest bucket.
+  input.ranks_of_node = 1;
+  EXPECT_THAT(PageOf(input), HasSubstr("\n exchange between ranks 13 MiB "));
+  input.world_size = 1;
+  EXPECT_THAT(PageOf(input), Not(HasSubstr("exchange between ranks")));
 }
 
 TEST(FormatPlanPage, ListsBucketsInTheOrderOfTheirReduction) {

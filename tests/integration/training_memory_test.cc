@@ -1,0 +1,79 @@
+// What a training takes of the machine is what `muster plan` says before it runs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/job_under_test.h"
+
+namespace muster::testing {
+namespace {
+
+// Of 51 MB of parameters, and of next to none.
+const Arguments kLarge = {"--layers=4", "--heads=8", "--width=512", "--context=128",
+                          "--batch_size=2"};
+const Arguments kSmall = {"--layers=1", "--heads=2", "--width=16", "--context=16",
+                          "--batch_size=1"};
+
+// "whole process 272 MB" gives 272e6; -1 where `text` has no `name`.
+double BytesBehind(const std::string& text, const std::string& name) {
+  const size_t at = text.find(name);
+  if (at == std::string::npos) return -1;
+  const std::vector<std::string> words =
+      absl::StrSplit(text.substr(at + name.size(), 60), absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  double number = -1;
+  if (words.size() < 2 || !absl::SimpleAtod(words[0], &number)) return -1;
+  for (const char* unit : {"B", "kB", "MB", "GB"}) {
+    if (words[1] == unit) return number;
+    number *= 1000;
+  }
+  return -1;
+}
+
+class TrainingMemory : public JobTest {
+ protected:
+  // What muster plan says that each of two ranks takes.
+  double Planned(const Arguments& model, const std::string& plan) const {
+    const SubprocessResult result = Run(Arguments{"plan", "--world_size=2", plan} + model);
+    EXPECT_THAT(result, ExitsWith(0));
+    const size_t total = result.out.find("\n  total ");
+    const size_t end = result.out.find(" bytes\n", total);
+    if (total == std::string::npos || end == std::string::npos) return -1;
+    const size_t begin = result.out.rfind(' ', end - 1) + 1;
+    const std::string digits =
+        absl::StrReplaceAll(result.out.substr(begin, end - begin), {{",", ""}});
+    double bytes = -1;
+    EXPECT_TRUE(absl::SimpleAtod(digits, &bytes)) << digits;
+    return bytes;
+  }
+
+  // The memory of rank 0's process, at the end of a training of two.
+  double Taken(const Arguments& model, const std::string& plan) const {
+    const SubprocessResult result =
+        Start(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN, "--data",
+                        absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md"), "--steps=3",
+                        "--sample_tokens=0", plan} +
+              model)
+            .Wait(absl::Seconds(300));
+    EXPECT_THAT(result, ExitsWith(0));
+    return BytesBehind(result.out, "whole process ");
+  }
+};
+
+// Libraries and text are in both, so they are in neither difference.
+TEST_F(TrainingMemory, IsWithinATwentiethOfWhatThePlanSays) {
+  for (const std::string plan : {"--plan=ddp", "--plan=zero-1", "--plan=zero-3"}) {
+    const double planned = Planned(kLarge, plan) - Planned(kSmall, plan);
+    const double taken = Taken(kLarge, plan) - Taken(kSmall, plan);
+    EXPECT_GT(planned, 150e6) << plan;
+    EXPECT_NEAR(taken, planned, 0.05 * planned) << plan;
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,102 @@
+// Engines whose ranks exchange as those of processes do: what their communicators take is planned.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/data/token_sources.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "worker_runtime/comm/gloo/gloo_communicator.h"
+#include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/engine/cut_model.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/exchange_memory.h"
+
+namespace muster::testing {
+namespace {
+
+constexpr GptConfig kModel = {
+    .layers = 3, .heads = 2, .hidden_size = 48, .context = 16, .vocabulary = 40};
+constexpr Engine::BatchSize kSize = {.batch = 2, .sequence = 16};
+
+// Of each rank.
+std::vector<int64_t> Planned(Plan plan, int ranks, int ranks_of_node) {
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kModel, store);
+  const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
+  const int stages = *NumStages(plan, ranks);
+  plan.stages = stages;
+  const PipelineCut cut = *engine::CutModel(store, plan, stages, gpt->Units(), sample);
+  const auto traces = *engine::RecordStages(store, plan, cut, gpt->Units(), sample);
+  const auto parameters = engine::InfoOf(store);
+  const auto infos = engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces);
+  std::vector<int64_t> planned;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const plan::Program program =
+        plan::CompileProgram({.plan = plan,
+                              .parameters = parameters,
+                              .types = plan::TypesOf(plan, DType::kF32),
+                              .mesh = {.stages = stages, .replicas = ranks / stages},
+                              .stages = infos},
+                             rank);
+    planned.push_back(plan::ExchangeMemoryOf(program, ranks_of_node).total());
+  }
+  return planned;
+}
+
+// Of each rank, after three steps.
+std::vector<int64_t> Taken(const Plan& plan, int ranks, bool by_memory) {
+  auto store = std::make_shared<comm::MemoryStore>();
+  std::vector<int64_t> taken(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto world = comm::GlooCommunicator::Make(
+          {.group = "world", .rank = rank, .size = ranks, .options = {.shared_memory = by_memory}},
+          *comm::OpenGlooDevice("127.0.0.1", "lo"), store, "test");
+      ASSERT_THAT(world, IsOk());
+      ParameterStore parameters;
+      const auto gpt = *Gpt::Create(kModel, parameters);
+      auto engine = Engine::Create(**world, parameters, plan, gpt->Units(), kSize);
+      ASSERT_THAT(engine, IsOk());
+      const CountingSource source(kModel.vocabulary);  // each token once
+      auto reader = (*engine)->Read(source, kSize);
+      ASSERT_THAT(reader, IsOk());
+      for (int step = 0; step < 3; ++step) ASSERT_THAT((*engine)->Step(**reader), IsOk());
+      taken[rank] = (*engine)->memory().exchange;
+      ASSERT_THAT((*world)->Barrier().Wait(), IsOk());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return taken;
+}
+
+TEST(Exchange, OfEveryPresetTakesTheMemoryThatIsPlanned) {
+  for (const std::string& preset : PlanPresetNames()) {
+    for (const int ranks : {2, 4}) {
+      for (const SumMode mode : {SumMode::kFast, SumMode::kOrdered}) {
+        if (ranks > 2 && mode == SumMode::kOrdered) continue;  // to be quick
+        Plan plan = Under(preset, SmallPlan(mode, 2), ranks);
+        plan.stages = PlanPreset(preset)->stages;
+        for (const bool by_memory : {true, false}) {
+          const auto taken = Taken(plan, ranks, by_memory);
+          const auto planned = Planned(plan, ranks, by_memory ? ranks : 1);
+          for (int rank = 0; rank < ranks; ++rank) {
+            // Stages tell each other of their use in a call or two before the first step.
+            EXPECT_NEAR(static_cast<double>(taken[rank]), static_cast<double>(planned[rank]), 64)
+                << preset << ", rank " << rank << " of " << ranks << ", " << ToString(mode)
+                << (by_memory ? ", by memory" : ", connected");
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing

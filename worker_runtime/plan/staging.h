@@ -1,0 +1,53 @@
+// The memory that a communicator of the gloo back end exchanges in: what comm/gloo and comm/shm take by,
+// and exchange_memory.h counts by.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace muster::plan {
+
+// Of sums up to here latency counts for more than bytes.
+inline constexpr int64_t kSmallBytes = int64_t{16} << 10;
+
+// Of two ranks that map each other's memory, per direction: small enough that what one side writes is
+// in the cache when the other side reads it.
+inline constexpr int64_t kCollectiveRingBytes = int64_t{1} << 19;
+inline constexpr int64_t kTransferRingBytes = int64_t{1} << 18;
+
+// What tells neighbours apart that call different things.
+inline constexpr int64_t kCallBytes = 32;
+
+// The sizes of the blocks that the calls of one thread of a communicator stage messages in. They are kept
+// from one call to the next: the system's fresh pages cost more than what is done with them.
+//
+// Threads: thread-compatible.
+class StagingBlocks {
+ public:
+  // Between calls.
+  static constexpr int64_t kMostKept = int64_t{64} << 20;
+
+  // The number of a block of at least so many bytes, which stays taken until GiveBackAll.
+  size_t Take(int64_t bytes);
+  // Blocks that are not kept have no bytes then.
+  void GiveBackAll();
+
+  size_t size() const { return blocks_.size(); }
+  int64_t bytes(size_t block) const { return blocks_[block].bytes; }
+  // Of all blocks together, so far.
+  int64_t most() const { return most_; }
+
+ private:
+  struct Block {
+    int64_t bytes = 0;
+    bool is_taken = false;
+  };
+  std::vector<Block> blocks_;
+  int64_t held_ = 0;
+  int64_t most_ = 0;
+};
+
+}  // namespace muster::plan
