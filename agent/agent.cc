@@ -125,6 +125,7 @@ absl::Status Agent::Start() {
   guardian_.RemoveAtEnd(options_.runtime_directory);
   MUSTER_RETURN_IF_ERROR(
       worker_service_.Listen(absl::StrCat(options_.runtime_directory, "/agent.sock")));
+  PrepareTorchHook();
   MUSTER_RETURN_IF_ERROR(watch_.Start());
   // Not before it is ours.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);

@@ -137,6 +137,7 @@ class Agent {
   // the worker's exit: once its files have been read.
   void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
   void MakeBoards();
+  void PrepareTorchHook();
   void EndHungWorker(int pid, const std::string& why);
   WorkerEnvContext MakeEnvContext() const;
   void RunHook(std::vector<WorkerStreams> streams);
@@ -186,6 +187,7 @@ class Agent {
   Assignment assignment_;
   WorkerWatch watch_;
   HangWatch hang_watch_;
+  std::string python_folder_;  // of the torch hook; empty: there is none
   HealthPort health_;
   RoundHook round_hook_;
   GuardianClient guardian_;

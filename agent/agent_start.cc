@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/agent.h"
 #include "agent/core/worker_environment.h"
+#include "agent/watch/torch_hook.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 
@@ -104,6 +105,11 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   for (const std::optional<BoardMemory>& board : boards_) {
     context.boards.push_back(board ? board->path() : "");
   }
+  context.python_folder = python_folder_;
+  for (int i = 0; !python_folder_.empty() && i < assignment_.local_world_size; ++i) {
+    context.torch_servers.push_back(
+        TorchServerPath(options_.runtime_directory, assignment_.round, i));
+  }
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
   const absl::Status ready = streams.ok() ? store_ready_ : streams.status();
   if (!ready.ok()) {
@@ -121,7 +127,8 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
                           .num_nodes = assignment_.num_nodes,
                           .first_rank = assignment_.first_rank.value(),
                           .world_size = assignment_.world_size,
-                          .boards = std::exchange(boards_, {})});
+                          .boards = std::exchange(boards_, {}),
+                          .torch_servers = context.torch_servers});
 }
 
 // The core is stopping workers that have not been started yet.
@@ -173,6 +180,18 @@ void Agent::MakeBoards() {
                 {"node", options_.node.name},
                 {"local_rank", absl::StrCat(i)}});
   }
+}
+
+// Without it PyTorch's workers run all the same, and nothing is known of them.
+void Agent::PrepareTorchHook() {
+  if (EffectiveWatch(options_.spec) == WatchMode::kOff) return;
+  absl::StatusOr<std::string> folder = WriteTorchHook(options_.runtime_directory);
+  if (folder.ok()) {
+    python_folder_ = *std::move(folder);
+    return;
+  }
+  log::Write(log::Level::kWarning, "no_torch_hook", std::string(folder.status().message()),
+             {{"run", options_.spec.run_id}, {"node", options_.node.name}});
 }
 
 void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {

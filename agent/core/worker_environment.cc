@@ -102,6 +102,8 @@ std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
     env.error_file = At(context.error_files, i);
     env.visible_devices = At(context.visible_devices, i);
     env.board = At(context.boards, i);
+    env.torch_server = At(context.torch_servers, i);
+    env.python_folder = context.python_folder;
     env.tf_config = MakeTfConfig(addresses, env.rank);
   }
   return envs;

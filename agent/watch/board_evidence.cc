@@ -46,9 +46,19 @@ std::vector<verdict::Operation> Choose(const BoardSnapshot& board, uint16_t grou
   return chosen;
 }
 
+// The same on all nodes: FNV-1a.
+uint32_t IdOf(const std::string& name) {
+  uint32_t hash = 2166136261;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619;
+  return hash;
+}
+
 class EvidenceMaker {
  public:
-  EvidenceMaker(Round round, int world_size) : world_size_(world_size) { out_.round = round; }
+  EvidenceMaker(Round round, int world_size, const TorchMembers& members)
+      : world_size_(world_size), members_(members) {
+    out_.round = round;
+  }
 
   void Add(const WatchedRank& watched) {
     verdict::RankEvidence rank{.rank = watched.rank,
@@ -75,12 +85,80 @@ class EvidenceMaker {
                              .num_issued = group.num_issued,
                              .operations = Choose(watched.board, static_cast<uint16_t>(g))});
     }
+    if (watched.torch) AddTorch(*watched.torch, rank);
     out_.ranks.push_back(std::move(rank));
   }
 
   verdict::Evidence Take() { return std::move(out_); }
 
  private:
+  // The recorder does not tell which of the pending operations the program waits for.
+  void AddTorch(const TorchRank& torch, verdict::RankEvidence& rank) {
+    if (!torch.records.groups.empty() || !torch.waits.operations.empty()) rank.tells_waits = false;
+    for (const TorchGroup& group : torch.records.groups) AddTorchGroup(group, rank);
+    AddTorchGroup(torch.waits, rank);
+    std::string call = TorchTransferOf(torch.python);
+    if (call == "wait") call = HasPending(rank) ? "" : "a send or receive";
+    if (!call.empty()) AddTorchTransfer(call, torch.waits, rank);
+  }
+
+  static bool HasPending(const verdict::RankEvidence& rank) {
+    for (const verdict::GroupRecord& record : rank.groups) {
+      for (const verdict::Operation& op : record.operations) {
+        if (op.is_pending()) return true;
+      }
+    }
+    return false;
+  }
+
+  // Its stack alone tells of it, and not with whom.
+  void AddTorchTransfer(const std::string& call, const TorchGroup& all_ranks,
+                        verdict::RankEvidence& rank) {
+    const OperationKind kind = call == "send" ? OperationKind::kSend : OperationKind::kRecv;
+    rank.groups.push_back(
+        {.group = IndexOf(all_ranks, rank.rank),
+         .operations = {{.kind = kind, .state = OperationState::kStarted, .name = call}}});
+  }
+
+  void AddTorchGroup(const TorchGroup& group, verdict::RankEvidence& rank) {
+    const int index = IndexOf(group, rank.rank);
+    verdict::GroupRecord record{.group = index, .num_issued = group.num_issued};
+    size_t pending = 0;
+    for (size_t i = 0; i < group.operations.size(); ++i) {
+      const verdict::Operation& op = group.operations[i];
+      const bool is_recent = i + kRecentCalls >= group.operations.size();
+      const bool is_wanted = op.is_pending() && pending++ < kPendingCallsMax;
+      if (is_recent || is_wanted) record.operations.push_back(op);
+    }
+    rank.groups.push_back(std::move(record));
+  }
+
+  int IndexOf(const TorchGroup& group, int rank) {
+    const auto [found, is_new] = torch_index_.try_emplace(group.name, out_.groups.size());
+    if (is_new) {
+      out_.groups.push_back(
+          {.name = group.label, .members = MembersOf(group), .id = IdOf(group.name)});
+    }
+    std::vector<int>& members = out_.groups[found->second].members;
+    if (std::find(members.begin(), members.end(), rank) == members.end()) {
+      members.insert(members.begin(), rank);
+    }
+    return found->second;
+  }
+
+  std::vector<int> MembersOf(const TorchGroup& group) const {
+    std::vector<int> members;
+    const auto known = members_.find(group.name);
+    if (group.label == "default_pg") {
+      for (int r = 0; r < world_size_; ++r) members.push_back(r);
+    } else if (known != members_.end()) {
+      members = known->second;
+    } else {
+      members.push_back(verdict::kUnknownRank);
+    }
+    return members;
+  }
+
   int IndexOf(const BoardSnapshot::Group& group) {
     const auto [found, is_new] =
         index_.try_emplace(GroupKey(group.name, group.id), static_cast<int>(out_.groups.size()));
@@ -100,27 +178,35 @@ class EvidenceMaker {
   }
 
   const int world_size_;
+  const TorchMembers& members_;
   verdict::Evidence out_;
   std::map<GroupKey, int> index_;
+  std::map<std::string, int> torch_index_;
 };
 
 }  // namespace
 
-verdict::Evidence MakeEvidence(Round round, int world_size,
-                               const std::vector<WatchedRank>& watched) {
-  EvidenceMaker maker(round, world_size);
+verdict::Evidence MakeEvidence(Round round, int world_size, const std::vector<WatchedRank>& watched,
+                               const TorchMembers& members) {
+  EvidenceMaker maker(round, world_size, members);
   for (const WatchedRank& rank : watched) maker.Add(rank);
   return maker.Take();
 }
 
-verdict::Pulse MakePulse(int rank, const ProgressBoard& board) {
+verdict::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch) {
   verdict::Pulse pulse{.rank = rank, .is_told = board.pid.load(std::memory_order_acquire) != 0};
-  if (!pulse.is_told) return pulse;
+  if (!pulse.is_told && torch == nullptr) return pulse;
+  pulse.is_told = true;
   pulse.token = FingerprintOf(board);
   pulse.phase = static_cast<Phase>(board.progress.load(std::memory_order_acquire) & 0xff);
   pulse.is_waiting = IsWaiting(board);
   pulse.num_steps = board.num_steps.load(std::memory_order_acquire);
   pulse.has_operations = board.num_operations.load(std::memory_order_acquire) != 0;
+  if (torch != nullptr) {
+    pulse.token += torch->token;
+    pulse.has_operations = pulse.has_operations || !torch->records.groups.empty();
+    pulse.is_waiting = pulse.is_waiting || torch->records.has_pending;
+  }
   return pulse;
 }
 

@@ -1,11 +1,15 @@
-// From progress boards to what the verdict is made of (rendezvous/verdict/evidence.h).
+// From progress boards, and from what PyTorch tells, to what the verdict is made of
+// (rendezvous/verdict/evidence.h).
 //
 // Pure values.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "agent/watch/torch_records.h"
+#include "agent/watch/torch_watch.h"
 #include "proto/base/ids.h"
 #include "proto/base/progress_board.h"
 #include "rendezvous/verdict/evidence.h"
@@ -24,16 +28,21 @@ struct WatchedRank {
   std::string fault;
   std::string doing;
   BoardSnapshot board;
+  std::optional<TorchRank> torch;
 };
 
 // Evidence of the ranks in `watched`; the others of the `world_size` are members of groups of whom
 // nothing is known. Of each group what waits, the last few calls, and the last send and receive of
 // each peer.
-verdict::Evidence MakeEvidence(Round round, int world_size,
-                               const std::vector<WatchedRank>& watched);
+//
+// PyTorch's groups have the ranks that `members` names, which its programs say of themselves where
+// they can; the first has all. Of others those that have used it are known, and that there may be
+// more.
+verdict::Evidence MakeEvidence(Round round, int world_size, const std::vector<WatchedRank>& watched,
+                               const TorchMembers& members = {});
 
-// `is_told` where a worker has opened the board.
-verdict::Pulse MakePulse(int rank, const ProgressBoard& board);
+// `is_told` where a worker has opened the board, or where PyTorch tells of it. `torch` may be null.
+verdict::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch = nullptr);
 
 using verdict::PhaseInWords;
 

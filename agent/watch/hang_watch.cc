@@ -37,10 +37,25 @@ struct HangWatch::ReportFile {
 
 namespace {
 
+// From then on PyTorch is asked every second.
+constexpr absl::Duration kSilenceToAskAbout = absl::Seconds(3);
+
+RankReport MakeReport(const WatchedRank& rank) {
+  // Of programs that mark nothing, nothing need be said.
+  const bool is_marked = rank.board.pid != 0;
+  return {.rank = rank.rank,
+          .pid = rank.pid,
+          .phase = is_marked ? verdict::PhaseInWords(rank.board.phase, rank.board.step) : "",
+          .step = rank.board.step,
+          .silent_for = rank.silent_for,
+          .doing = rank.doing,
+          .python = rank.torch ? rank.torch->python.frames : std::vector<std::string>()};
+}
+
 std::string Describe(const WatchedRank& rank) {
-  return absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
-                      PhaseInWords(rank.board.phase, rank.board.step), ", ", rank.doing,
-                      ", silent for ", muster::InWords(rank.silent_for));
+  const RankReport report = MakeReport(rank);
+  const std::string stack = verdict::PythonInWords(report.python);
+  return absl::StrCat(verdict::InWords(report), stack.empty() ? "" : ", in ", stack);
 }
 
 bool IsInAStep(const std::vector<verdict::Pulse>& pulses) {
@@ -67,6 +82,7 @@ HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
       mailbox_(loop),
       timer_(loop),
       core_(options_.hang_timeout),
+      torch_(mailbox_),
       report_file_(std::make_shared<ReportFile>()) {}
 
 HangWatch::~HangWatch() { mailbox_.Close(); }
@@ -75,6 +91,8 @@ void HangWatch::StartRound(WatchedRound round) {
   round_ = std::move(round);
   workers_.clear();
   core_.StartRound();
+  torch_.StartRound(round_.torch_servers);
+  is_somebody_silent_ = false;
   interfaces_ = ConnectedInterfaces();
   is_watching_ = options_.is_on;
   gathers_evidence_ = false;
@@ -107,12 +125,17 @@ void HangWatch::Arm() {
 
 void HangWatch::Tick() {
   const MonoTime now = MonoNow();
+  torch_.Tick(now, is_somebody_silent_);
   const std::vector<verdict::Pulse> pulses = TakePulses();
   if (incident_ && incident_->round != round_.round && IsInAStep(pulses)) {
     AddMilestone("first_step");
     incident_.reset();
   }
   const bool is_suspicious = core_.Listen(pulses, now);
+  is_somebody_silent_ =
+      is_suspicious || std::any_of(pulses.begin(), pulses.end(), [&](const auto& pulse) {
+        return core_.SilenceOf(pulse.rank) >= kSilenceToAskAbout;
+      });
   if (round_.num_nodes > 1) {
     tell_server_(MakeSummary());
     return;
@@ -120,7 +143,8 @@ void HangWatch::Tick() {
   if (!is_suspicious || gathers_evidence_) return;
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(now);
   if (!watched) return;
-  const verdict::Evidence evidence = MakeEvidence(round_.round, round_.world_size, *watched);
+  const verdict::Evidence evidence =
+      MakeEvidence(round_.round, round_.world_size, *watched, torch_.members());
   for (const verdict::WatchEffect& effect : core_.Judge(verdict::Diagnose(evidence))) {
     std::visit([&](const auto& e) { Perform(e, *watched); }, effect);
   }
@@ -130,7 +154,8 @@ std::vector<verdict::Pulse> HangWatch::TakePulses() const {
   std::vector<verdict::Pulse> pulses;
   for (size_t i = 0; i < round_.boards.size(); ++i) {
     if (!round_.boards[i]) continue;
-    pulses.push_back(MakePulse(round_.first_rank + static_cast<int>(i), round_.boards[i]->board()));
+    pulses.push_back(MakePulse(round_.first_rank + static_cast<int>(i), round_.boards[i]->board(),
+                               torch_.Find(static_cast<int>(i))));
   }
   return pulses;
 }
@@ -141,7 +166,25 @@ std::optional<std::vector<WatchedRank>> HangWatch::LookAtAll(MonoTime now) {
     watched.push_back(LookAt(local_rank, worker, now));
     if (worker.look && IsTraced(*worker.look)) return std::nullopt;
   }
+  // Where PyTorch tells of some, nothing is known of who tells nothing.
+  const bool some_tell = std::any_of(watched.begin(), watched.end(), [](const WatchedRank& rank) {
+    return rank.torch.has_value();
+  });
+  for (WatchedRank& rank : watched) {
+    const bool tells = rank.torch || rank.board.pid != 0;
+    if (some_tell && !tells && rank.life == verdict::Life::kRunning) {
+      rank.life = verdict::Life::kUnreachable;
+    }
+  }
   return watched;
+}
+
+// Its program may run in a process that the worker has started.
+void HangWatch::AddTorch(int local_rank, WatchedRank& out) const {
+  const TorchRank* torch = torch_.Find(local_rank);
+  if (torch == nullptr) return;
+  out.torch = *torch;
+  if (out.pid != 0) out.pid = torch->pid;
 }
 
 WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
@@ -150,8 +193,9 @@ WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
                   .pid = worker.has_ended ? 0 : worker.pid,
                   .node = options_.node,
                   .silent_for = core_.SilenceOf(rank)};
+  AddTorch(local_rank, out);
   std::optional<ProcessLook> look;
-  if (!worker.has_ended) look = LookAtProcess(worker.pid, now);
+  if (!worker.has_ended) look = LookAtProcess(out.pid, now);
   worker.look_before = std::exchange(worker.look, look);
   if (!look) {
     out.life = verdict::Life::kEnded;
@@ -159,6 +203,8 @@ WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
   } else {
     out.life = look->state == 'T' ? verdict::Life::kStopped : verdict::Life::kRunning;
     out.doing = InWords(*look, worker.look_before);
+    const bool is_mute = out.torch && !out.torch->answers;
+    if (out.life == verdict::Life::kRunning && is_mute) out.life = verdict::Life::kNoReply;
   }
   const std::vector<std::string> connected = ConnectedInterfaces();
   for (const std::string& name : interfaces_) {
@@ -205,13 +251,15 @@ void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<Watch
     return std::find(culprits.begin(), culprits.end(), rank.rank) != culprits.end();
   });
   std::thread([mailbox = mailbox_, this, round = round_.round, pulses = TakePulses(),
-               incident = std::move(incident)]() mutable {
+               incident = std::move(incident), has_moved = torch_.MakeMoveCheck()]() mutable {
     ReadStacksOfRanks(incident.ranks);
+    const bool goes_on = has_moved();
     // Runs only while this object lives.
-    mailbox.Post(
-        [this, round, pulses = std::move(pulses), incident = std::move(incident)]() mutable {
-          if (is_watching_ && round == round_.round) OnEvidence(std::move(incident), pulses);
-        });
+    mailbox.Post([this, round, goes_on, pulses = std::move(pulses),
+                  incident = std::move(incident)]() mutable {
+      if (!is_watching_ || round != round_.round) return;
+      OnEvidence(std::move(incident), goes_on || HaveMoved(pulses, TakePulses()));
+    });
   }).detach();
 }
 
@@ -227,23 +275,14 @@ Incident HangWatch::MakeIncident(verdict::Diagnosis diagnosis, std::string reaso
 
 std::vector<RankReport> HangWatch::MakeReports(const std::vector<WatchedRank>& watched) {
   std::vector<RankReport> reports;
-  for (const WatchedRank& rank : watched) {
-    reports.push_back({.rank = rank.rank,
-                       .pid = rank.pid,
-                       .phase = PhaseInWords(rank.board.phase, rank.board.step),
-                       .step = rank.board.step,
-                       .silent_for = rank.silent_for,
-                       .doing = rank.doing});
-  }
+  for (const WatchedRank& rank : watched) reports.push_back(MakeReport(rank));
   return reports;
 }
 
 // Time has passed: what has moved since is no hang.
-void HangWatch::OnEvidence(Incident incident, const std::vector<verdict::Pulse>& before) {
+void HangWatch::OnEvidence(Incident incident, bool has_moved) {
   gathers_evidence_ = false;
-  const std::vector<verdict::Pulse> now = TakePulses();
-  for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
-    if (before[i].token == now[i].token) continue;
+  if (has_moved) {
     SayThatTheyGoOn(absl::StrCat("it goes on: ", incident.diagnosis.Describe()));
     return;
   }

@@ -1,6 +1,7 @@
-// Watches the workers of this node for hangs: reads their progress boards every second, gives notice
-// of who is waited for, and at a verdict gathers evidence, writes the report and ends the workers at
-// fault, if it may. What silence means is decided by rendezvous/verdict/hang_watch_core.h.
+// Watches the workers of this node for hangs: reads their progress boards every second, and what
+// PyTorch tells of them (torch_watch.h), gives notice of who is waited for, and at a verdict gathers
+// evidence, writes the report and ends the workers at fault, if it may. What silence means is decided
+// by rendezvous/verdict/hang_watch_core.h.
 //
 // In a round over several nodes the server decides, by the same core (rendezvous/verdict/job_watch.h):
 // this node tells it who is silent, answers what it asks, and performs what it says
@@ -25,6 +26,7 @@
 #include "agent/watch/board_evidence.h"
 #include "agent/watch/incident.h"
 #include "agent/watch/process_look.h"
+#include "agent/watch/torch_watch.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/loop_mailbox.h"
@@ -50,6 +52,7 @@ struct WatchedRound {
   int first_rank = 0;
   int world_size = 1;
   std::vector<std::optional<BoardMemory>> boards;  // by local rank; nothing: could not be made
+  std::vector<std::string> torch_servers;          // by local rank; see torch_hook.h
 };
 
 class HangWatch {
@@ -86,12 +89,13 @@ class HangWatch {
   // By rank; nothing if a debugger holds one of them, since time means nothing then.
   std::optional<std::vector<WatchedRank>> LookAtAll(MonoTime now);
   WatchedRank LookAt(int local_rank, Worker& worker, MonoTime now);
+  void AddTorch(int local_rank, WatchedRank& out) const;
   void Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched);
   static std::vector<RankReport> MakeReports(const std::vector<WatchedRank>& watched);
   Incident MakeIncident(verdict::Diagnosis diagnosis, std::string reason) const;
-  void OnEvidence(Incident incident, const std::vector<verdict::Pulse>& before);
+  void OnEvidence(Incident incident, bool has_moved);
   std::vector<int> PidsToEnd(const Incident& incident) const;
   std::vector<int> PidsOf(const std::vector<int>& ranks) const;
   // Prints and writes it, then ends the workers of `pids`. `ends_attempt`: here or elsewhere.
@@ -107,6 +111,8 @@ class HangWatch {
   void Obey(const verdict::SayRecovery& order);
   void Obey(const verdict::SayVerdict& order);
   std::vector<int> PidsToEnd(const verdict::SayVerdict& order) const;
+  static bool HaveMoved(const std::vector<verdict::Pulse>& before,
+                        const std::vector<verdict::Pulse>& now);
   void SayThatTheyWait(const std::string& text, verdict::Finding finding) const;
   void SayThatTheyGoOn(const std::string& text) const;
 
@@ -119,10 +125,12 @@ class HangWatch {
   const LoopMailbox mailbox_;
   asio::steady_timer timer_;
   verdict::HangWatchCore core_;
+  TorchWatch torch_;
   WatchedRound round_;
   absl::btree_map<int, Worker> workers_;  // by local rank
   std::vector<std::string> interfaces_;   // that were connected when the round began
   bool is_watching_ = false;
+  bool is_somebody_silent_ = false;
   bool gathers_evidence_ = false;
   // Of the last AskStacks: how far each rank was when it was asked.
   uint64_t asked_ = 0;

@@ -11,18 +11,19 @@
 namespace muster::agent {
 namespace {
 
-bool HaveMoved(const std::vector<verdict::Pulse>& before, const std::vector<verdict::Pulse>& now) {
-  for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
-    if (before[i].token != now[i].token) return true;
-  }
-  return false;
-}
-
 Round RoundOf(const verdict::WatchOrder& order) {
   return std::visit([](const auto& each) { return each.round; }, order);
 }
 
 }  // namespace
+
+bool HangWatch::HaveMoved(const std::vector<verdict::Pulse>& before,
+                          const std::vector<verdict::Pulse>& now) {
+  for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
+    if (before[i].token != now[i].token) return true;
+  }
+  return false;
+}
 
 void HangWatch::OnOrder(const verdict::WatchOrder& order) {
   if (!is_watching_ || RoundOf(order) != round_.round) return;
@@ -41,8 +42,8 @@ void HangWatch::Obey(const verdict::AskDetails& order) {
   verdict::NodeDetails details{.question = order.question, .summary = MakeSummary()};
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(MonoNow());
   details.is_held = !watched.has_value();
-  details.evidence =
-      MakeEvidence(round_.round, round_.world_size, watched.value_or(std::vector<WatchedRank>()));
+  details.evidence = MakeEvidence(round_.round, round_.world_size,
+                                  watched.value_or(std::vector<WatchedRank>()), torch_.members());
   tell_server_(std::move(details));
 }
 
@@ -57,12 +58,14 @@ void HangWatch::Obey(const verdict::AskStacks& order) {
     return;
   }
   answer.ranks = MakeReports(*watched);
-  std::thread([mailbox = mailbox_, this, answer = std::move(answer)]() mutable {
+  std::thread([mailbox = mailbox_, this, answer = std::move(answer),
+               has_moved = torch_.MakeMoveCheck()]() mutable {
     ReadStacksOfRanks(answer.ranks);
+    answer.has_moved = has_moved();
     // Runs only while this object lives.
     mailbox.Post([this, answer = std::move(answer)]() mutable {
       if (!is_watching_ || answer.round != round_.round) return;
-      answer.has_moved = HaveMoved(pulses_when_asked_, TakePulses());
+      answer.has_moved = answer.has_moved || HaveMoved(pulses_when_asked_, TakePulses());
       tell_server_(std::move(answer));
     });
   }).detach();

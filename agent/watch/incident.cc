@@ -73,6 +73,10 @@ std::string InWords(const Incident& incident) {
       absl::StrAppend(&text, "\n  ", verdict::InWords(rank));
     }
   }
+  for (const StackGroup& group : MergeStacks(incident.ranks, &RankReport::python)) {
+    absl::StrAppend(&text, "\n  ", verdict::RanksInWords(group.ranks), " in ",
+                    verdict::PythonInWords(group.frames));
+  }
   for (const StackGroup& group : MergeStacks(incident.ranks)) {
     absl::StrAppend(&text, "\n  ", verdict::RanksInWords(group.ranks), " in ",
                     absl::StrJoin(TellingFrames(group.frames), " < "));
@@ -102,7 +106,7 @@ std::string ToJson(const Incident& incident) {
              {"spoke_for_it", diagnosis.spoke_for_it}};
   if (diagnosis.operation) {
     const verdict::Operation& op = *diagnosis.operation;
-    verdict["operation"] = {{"group", diagnosis.group}, {"kind", ToString(op.kind)},
+    verdict["operation"] = {{"group", diagnosis.group}, {"kind", verdict::NameOf(op)},
                             {"sequence", op.sequence},  {"bytes", op.bytes},
                             {"dtype", op.dtype},        {"peer", op.peer}};
   }
@@ -121,6 +125,10 @@ std::string ToJson(const Incident& incident) {
   json["stacks"] = Json::array();
   for (const StackGroup& group : MergeStacks(incident.ranks)) {
     json["stacks"].push_back({{"ranks", group.ranks}, {"frames", group.frames}});
+  }
+  json["python_stacks"] = Json::array();
+  for (const StackGroup& group : MergeStacks(incident.ranks, &RankReport::python)) {
+    json["python_stacks"].push_back({{"ranks", group.ranks}, {"frames", group.frames}});
   }
   json["timeline_ms"] = Json::object();
   for (const Incident::Milestone& milestone : incident.timeline) {

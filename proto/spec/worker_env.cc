@@ -21,6 +21,11 @@ constexpr char kInstance[] = "MUSTER_INSTANCE";
 constexpr char kRound[] = "MUSTER_ROUND";
 constexpr char kAgentSocket[] = "MUSTER_AGENT_SOCKET";
 constexpr char kBoard[] = "MUSTER_BOARD";
+constexpr char kTorchServer[] = "MUSTER_TORCH_SERVER";
+
+// Entries of PyTorch's flight recorder. Its own 2000 (torch 2.15) take it 24 ms to write out, too
+// long for what is asked for every few seconds; the hang watch needs the last of each group.
+constexpr char kRecorderEntries[] = "512";
 
 // Leaves room for the name and for what the kernel adds below its 128 KiB.
 constexpr size_t kMaxTfConfigBytes = 100 * 1024;
@@ -109,6 +114,7 @@ absl::Status DecodeRuntime(const EnvironmentMap& environment, WorkerEnv& env) {
   env.virtual_local_rank = FindVariable(environment, kVirtualLocalRank) != nullptr;
   ReadOptionalText(environment, kAgentSocket, env.agent_socket);
   ReadOptionalText(environment, kBoard, env.board);
+  ReadOptionalText(environment, kTorchServer, env.torch_server);
   return absl::OkStatus();
 }
 
@@ -131,6 +137,17 @@ void EncodeRuntime(const WorkerEnv& env, EnvironmentMap& out) {
   if (env.virtual_local_rank) out[kVirtualLocalRank] = "1";
   if (!env.agent_socket.empty()) out[kAgentSocket] = env.agent_socket;
   if (!env.board.empty()) out[kBoard] = env.board;
+}
+
+void EncodeTorchServer(const WorkerEnv& env, const EnvironmentMap& inherited, EnvironmentMap& out) {
+  if (env.torch_server.empty()) return;
+  out[kTorchServer] = env.torch_server;
+  const std::string path = VariableOrEmpty(inherited, "PYTHONPATH");
+  out["PYTHONPATH"] = path.empty() ? env.python_folder : absl::StrCat(env.python_folder, ":", path);
+  if (!IsSet(inherited, "TORCH_FR_BUFFER_SIZE") &&
+      !IsSet(inherited, "TORCH_NCCL_TRACE_BUFFER_SIZE")) {
+    out["TORCH_FR_BUFFER_SIZE"] = kRecorderEntries;
+  }
 }
 
 }  // namespace
@@ -160,6 +177,7 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   }
   if (!env.tf_config.empty() && !IsSet(inherited, "TF_CONFIG")) out["TF_CONFIG"] = env.tf_config;
   EncodeRuntime(env, out);
+  EncodeTorchServer(env, inherited, out);
   return out;
 }
 
@@ -205,9 +223,9 @@ std::string MakeTfConfig(const std::vector<std::string>& worker_addresses, Rank 
 }
 
 bool IsWithheldFromWorkers(const std::string& name) {
-  static constexpr std::array<absl::string_view, 8> kWithheld = {
-      "MUSTER_TOKEN", "MUSTER_TOKEN_FILE", kBoard,      kInstance, kRound,
-      kLocalRank,     kVirtualLocalRank,   kAgentSocket};
+  static constexpr std::array<absl::string_view, 9> kWithheld = {
+      "MUSTER_TOKEN", "MUSTER_TOKEN_FILE", kBoard,       kInstance,   kRound,
+      kLocalRank,     kVirtualLocalRank,   kAgentSocket, kTorchServer};
   return std::find(kWithheld.begin(), kWithheld.end(), name) != kWithheld.end();
 }
 

@@ -46,13 +46,17 @@ struct WorkerEnv {
   Round round;
   std::string agent_socket;  // Unix socket of the agent; empty: the program runs alone
   std::string board;         // file of the progress board; empty: none
+  std::string torch_server;  // Unix socket for PyTorch's worker server; empty: none
+  // First on PYTHONPATH where there is a torch_server; not read back.
+  std::string python_folder;
   friend bool operator==(const WorkerEnv&, const WorkerEnv&) = default;
 };
 
-// The variables to set over `inherited`: torchrun's set, MUSTER_*, TF_CONFIG. Variables with an
-// inherited value that wins (OMP_NUM_THREADS, TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG) are absent
-// from the result then; HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what
-// IsWithheldFromWorkers names from `inherited` itself.
+// The variables to set over `inherited`: torchrun's set, MUSTER_*, TF_CONFIG; with a torch_server
+// PYTHONPATH and TORCH_FR_BUFFER_SIZE. Variables with an inherited value that wins (OMP_NUM_THREADS,
+// TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG, TORCH_FR_BUFFER_SIZE) are absent from the result then;
+// HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what IsWithheldFromWorkers
+// names from `inherited` itself.
 EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
 
 // What a user should know of the OMP_NUM_THREADS=1 that EncodeWorkerEnv gives to each of several

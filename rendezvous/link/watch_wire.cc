@@ -110,6 +110,7 @@ void Encode(const verdict::Operation& in, proto::WatchedOperation* out) {
   out->set_dtype(Cut(in.dtype));
   out->set_chain(in.chain);
   out->set_awaited(in.awaited);
+  out->set_name(Cut(in.name));
 }
 
 verdict::Operation TakeOperation(const proto::WatchedOperation& in, WireCheck& check) {
@@ -119,6 +120,7 @@ verdict::Operation TakeOperation(const proto::WatchedOperation& in, WireCheck& c
           .bytes = in.bytes(),
           .peer = in.peer(),
           .dtype = TakeText(check, "operation.dtype", in.dtype()),
+          .name = TakeText(check, "operation.name", in.name()),
           .chain = in.chain(),
           .awaited = in.awaited()};
 }
@@ -253,6 +255,9 @@ void Encode(const verdict::RankReport& in, proto::WatchedRankReport* out) {
     if (out->frames_size() < kWatchedFramesMax) out->add_frames(Cut(frame));
   }
   out->set_no_frames(Cut(in.no_frames));
+  for (const std::string& frame : in.python) {
+    if (out->python_size() < kWatchedFramesMax) out->add_python(Cut(frame));
+  }
 }
 
 verdict::RankReport TakeReport(const proto::WatchedRankReport& in, WireCheck& check) {
@@ -263,7 +268,8 @@ verdict::RankReport TakeReport(const proto::WatchedRankReport& in, WireCheck& ch
                           .silent_for = FromMillis(check, "report.silent", in.silent_ms()),
                           .doing = TakeText(check, "report.doing", in.doing()),
                           .frames = TakeTexts(check, "report.frames", in.frames()),
-                          .no_frames = TakeText(check, "report.no_frames", in.no_frames())};
+                          .no_frames = TakeText(check, "report.no_frames", in.no_frames()),
+                          .python = TakeTexts(check, "report.python", in.python())};
   if (in.has_step()) out.step = in.step();
   return out;
 }

@@ -18,9 +18,9 @@ constexpr double kTieConfidence = 0.5;
 constexpr double kPartitionShare = 0.5;
 
 // What ranks must agree on about one operation.
-using Signature = std::tuple<OperationKind, std::string, int64_t, int, uint64_t>;
+using Signature = std::tuple<OperationKind, std::string, std::string, int64_t, int, uint64_t>;
 Signature SignatureOf(const Operation& op) {
-  return {op.kind, op.dtype, op.bytes, op.peer, op.chain};
+  return {op.kind, op.name, op.dtype, op.bytes, op.peer, op.chain};
 }
 
 // A group in which somebody waits.
@@ -243,8 +243,8 @@ class Detective {
       list.insert(list.end(), members.begin(), members.end());
       if (!is_culprit) majority = op;
       same_but_for_chain = same_but_for_chain && op->kind == first->kind &&
-                           op->dtype == first->dtype && op->bytes == first->bytes &&
-                           op->peer == first->peer;
+                           op->name == first->name && op->dtype == first->dtype &&
+                           op->bytes == first->bytes && op->peer == first->peer;
       parts.push_back(absl::StrCat(RanksInWords(NumbersOf(members)), " called ",
                                    InWords(*op, evidence_.groups[stall.group].name)));
     }
@@ -320,6 +320,7 @@ class Detective {
     const auto found = index_of_rank_.find(other);
     if (found == index_of_rank_.end() || rank(found->second).life == Life::kUnreachable) {
       graph_->AddEdge(i, NodeOfUnseen());
+      transfers_.push_back({i, NodeOfUnseen(), record.group, op});
       return;
     }
     const int own = RankInGroup(members, rank(i).rank);

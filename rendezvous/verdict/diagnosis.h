@@ -53,6 +53,7 @@ struct Diagnosis {
 
 Diagnosis Diagnose(const Evidence& evidence);
 
+std::string NameOf(const Operation& operation);
 // "all_reduce #17 (group dp, 4096 bytes f32)".
 std::string InWords(const Operation& operation, const std::string& group);
 // "rank 3", "ranks 0-2, 5 and 7"; long lists are cut: "ranks 0, 2, 4 and 96 others".

@@ -35,15 +35,22 @@ std::string ToString(Finding finding) {
   return "?";
 }
 
+std::string NameOf(const Operation& operation) {
+  return operation.name.empty() ? std::string(ToString(operation.kind)) : operation.name;
+}
+
 std::string InWords(const Operation& operation, const std::string& group) {
   std::string peer;
+  if (!operation.is_collective() && operation.peer < 0) {
+    return absl::StrCat(operation.name, " (group ", group, ")");
+  }
   if (operation.kind == OperationKind::kSend) peer = absl::StrCat(" to rank ", operation.peer);
   if (operation.kind == OperationKind::kRecv) peer = absl::StrCat(" from rank ", operation.peer);
-  const std::string size = operation.kind == OperationKind::kBarrier
-                               ? ""
-                               : absl::StrCat(", ", operation.bytes, " bytes ", operation.dtype);
-  return absl::StrCat(ToString(operation.kind), " #", operation.sequence, peer, " (group ", group,
-                      size, ")");
+  const bool has_size = operation.kind != OperationKind::kBarrier && !operation.dtype.empty();
+  const std::string size =
+      !has_size ? "" : absl::StrCat(", ", operation.bytes, " bytes ", operation.dtype);
+  return absl::StrCat(NameOf(operation), " #", operation.sequence, peer, " (group ", group, size,
+                      ")");
 }
 
 std::string RanksInWords(const std::vector<int>& ranks) {

@@ -33,8 +33,10 @@ struct Operation {
   OperationState state = OperationState::kIssued;
   int64_t sequence = 0;  // of the group's collectives, or of sends (receives) between two ranks
   int64_t bytes = 0;
-  int peer = -1;  // rank in the group: the root, or the other end of a send or receive
+  // Rank in the group: the root, or the other end of a send or receive; -1: none, or not known.
+  int peer = -1;
   std::string dtype;
+  std::string name;  // that its library gives it; empty: its kind's
   // Over the group's collectives up to and with this one, see BoardOperation; 0: not known.
   uint64_t chain = 0;
   bool awaited = false;  // the program waits for it and does nothing else

@@ -4,15 +4,18 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/base/words.h"
 
 namespace muster::verdict {
 
-std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks) {
+std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks,
+                                    std::vector<std::string> RankReport::*which) {
   std::map<std::vector<std::string>, std::vector<int>> by_frames;
   for (const RankReport& rank : ranks) {
-    if (!rank.frames.empty()) by_frames[rank.frames].push_back(rank.rank);
+    if (!(rank.*which).empty()) by_frames[rank.*which].push_back(rank.rank);
   }
   std::vector<StackGroup> groups;
   for (auto& [frames, members] : by_frames) groups.push_back({std::move(members), frames});
@@ -20,6 +23,35 @@ std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks) {
     return a.ranks.size() > b.ranks.size();
   });
   return groups;
+}
+
+namespace {
+
+// Of Python's own library, which stands between what waits and who called it; or a wrapper that
+// PyTorch puts around its functions.
+bool IsBetween(const std::string& frame) {
+  return absl::StrContains(frame, "/torch/distributed/c10d_logger.py:") ||
+         (absl::StrContains(frame, "/lib/python3") && !absl::StrContains(frame, "-packages/"));
+}
+
+}  // namespace
+
+// The innermost and the outermost.
+std::string PythonInWords(const std::vector<std::string>& frames) {
+  constexpr size_t kFramesInWords = 4;
+  std::vector<std::string> telling;
+  for (const std::string& frame : frames) {
+    if (!telling.empty() && IsBetween(frame)) continue;
+    const size_t path = frame.find(" at ");
+    const size_t file = frame.rfind('/');
+    const bool has_folders = path != std::string::npos && file != std::string::npos && file > path;
+    telling.push_back(has_folders ? absl::StrCat(frame.substr(0, path + 4), frame.substr(file + 1))
+                                  : frame);
+  }
+  if (telling.size() > kFramesInWords) {
+    telling.erase(telling.begin() + kFramesInWords - 1, telling.end() - 1);
+  }
+  return absl::StrJoin(telling, " < ");
 }
 
 std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step) {
@@ -37,7 +69,8 @@ std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step) {
 
 std::string InWords(const RankReport& rank) {
   return absl::StrCat("rank ", rank.rank, rank.node.empty() ? "" : " on ", rank.node, " (pid ",
-                      rank.pid, ") ", rank.phase, rank.doing.empty() ? "" : ", ", rank.doing,
+                      rank.pid, ") ", rank.phase,
+                      rank.doing.empty() || rank.phase.empty() ? "" : ", ", rank.doing,
                       ", silent for ", muster::InWords(rank.silent_for));
 }
 

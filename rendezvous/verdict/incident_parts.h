@@ -26,6 +26,8 @@ struct RankReport {
   std::vector<std::string>
       frames;  // of its main thread, innermost first; empty: `no_frames` says why
   std::string no_frames;
+  // "function at file:line" of its Python, innermost first; empty: not known.
+  std::vector<std::string> python;
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };
 
@@ -34,8 +36,13 @@ struct StackGroup {
   std::vector<int> ranks;
   std::vector<std::string> frames;
 };
-// Equal stacks are one, the most common first.
-std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks);
+// Equal stacks are one, the most common first. `which` of a rank's.
+std::vector<StackGroup> MergeStacks(
+    const std::vector<RankReport>& ranks,
+    std::vector<std::string> RankReport::*which = &RankReport::frames);
+
+// "all_reduce at distributed_c10d.py:4181 < step at train.py:26": what tells most; may be empty.
+std::string PythonInWords(const std::vector<std::string>& frames);
 
 // "in its reduce phase of step 7", "between steps 7 and 8", "starting".
 std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step);

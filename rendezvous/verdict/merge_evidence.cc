@@ -1,5 +1,6 @@
 #include "rendezvous/verdict/merge_evidence.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace muster::verdict {
@@ -13,6 +14,12 @@ int EvidenceMerger::IndexOf(Group group) {
   }
   std::vector<int>& known = merged_.groups[found->second].members;
   if (known == group.members) return found->second;  // of all ranks, as a rule
+  // PyTorch's members are told whole or not at all, and not by their place.
+  const auto is_whole = [](const std::vector<int>& members) {
+    return std::find(members.begin(), members.end(), kUnknownRank) == members.end();
+  };
+  if (is_whole(group.members) && !is_whole(known)) known = std::move(group.members);
+  if (is_whole(known)) return found->second;
   if (known.size() < group.members.size()) known.resize(group.members.size(), kUnknownRank);
   for (size_t i = 0; i < group.members.size(); ++i) {
     if (known[i] == kUnknownRank) known[i] = group.members[i];

@@ -19,6 +19,13 @@ constexpr char kShow[] = R"(import json, os
 prefixes = ("ACCELERATE_", "FSDP_", "OMP_NUM_THREADS", "PYTHONPATH", "KMP_", "CUDA_VISIBLE_DEVICES")
 if os.environ["RANK"] == "0":
     shown = {n: v for n, v in sorted(os.environ.items()) if n.startswith(prefixes)}
+    # The hang watch puts a folder of its own first (README.md, "variables of workers").
+    if "MUSTER_TORCH_SERVER" in os.environ:
+        own = os.path.dirname(os.environ["MUSTER_TORCH_SERVER"]) + "/python"
+        first, _, rest = shown.pop("PYTHONPATH").partition(":")
+        assert first == own, first
+        if rest:
+            shown["PYTHONPATH"] = rest
     with open(os.environ["SHOW"], "w") as file:
         json.dump(shown, file, indent=1)
 )";

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "rendezvous/verdict/diagnosis.h"
+#include "rendezvous/verdict/merge_evidence.h"
 
 namespace muster::agent {
 namespace {
@@ -84,6 +87,99 @@ TEST(PhaseInWords, NamesPhaseAndStep) {
   EXPECT_EQ(PhaseInWords(Phase::kReduce, 7), "is in phase reduce of step 7");
   EXPECT_EQ(PhaseInWords(Phase::kIdle, 8), "is between steps, before step 8");
   EXPECT_EQ(PhaseInWords(Phase::kStarting, std::nullopt), "has marked no phase");
+}
+
+// --- PyTorch's ranks
+
+TorchGroup TorchCalls(const std::string& name, const std::string& label, int64_t num_issued,
+                      OperationState last) {
+  TorchGroup group{.name = name, .label = label, .num_issued = num_issued};
+  group.operations.push_back({.kind = OperationKind::kAllReduce,
+                              .state = last,
+                              .sequence = num_issued - 1,
+                              .bytes = 4,
+                              .dtype = "f32"});
+  return group;
+}
+
+WatchedRank TorchRankIn(int rank, const std::vector<TorchGroup>& groups) {
+  WatchedRank out{.rank = rank, .pid = 100 + rank};
+  out.torch = TorchRank{.pid = out.pid, .answers = true};
+  out.torch->records.groups = groups;
+  out.torch->waits.label = "default_pg";
+  return out;
+}
+
+TEST(MakeEvidence, FindsWhoHasNotCalledAmongTheRanksOfTheDefaultGroup) {
+  const verdict::Diagnosis diagnosis = verdict::Diagnose(
+      MakeEvidence(Round(0), 3,
+                   {TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)}),
+                    TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)}),
+                    TorchRankIn(2, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)})}));
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  EXPECT_THAT(diagnosis.culprits, ElementsAre(1));
+  EXPECT_EQ(diagnosis.Describe(),
+            "rank 1 has not called all_reduce #6 (group default_pg, 4 bytes f32); ranks 0 and 2 "
+            "wait");
+}
+
+TEST(MakePulse, IsOfPyTorchWhereNothingIsOnTheBoard) {
+  const auto board = std::make_unique<ProgressBoard>();
+  EXPECT_FALSE(MakePulse(0, *board).is_told);
+  TorchRank torch =
+      *TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kDone)}).torch;
+  const verdict::Pulse done = MakePulse(0, *board, &torch);
+  EXPECT_TRUE(done.is_told);
+  EXPECT_TRUE(done.has_operations);
+  EXPECT_FALSE(done.is_waiting);
+  torch.token = 7;
+  torch.records.has_pending = true;
+  EXPECT_NE(MakePulse(0, *board, &torch).token, done.token);
+  EXPECT_TRUE(MakePulse(0, *board, &torch).is_waiting);
+}
+
+TEST(MakeEvidence, AccusesNobodyInAGroupWhoseRanksNobodyHasTold) {
+  const std::vector<WatchedRank> watched = {
+      TorchRankIn(0, {TorchCalls("5", "tp", 3, OperationState::kIssued)}), TorchRankIn(1, {}),
+      TorchRankIn(2, {})};
+  EXPECT_EQ(verdict::Diagnose(MakeEvidence(Round(0), 3, watched)).finding,
+            verdict::Finding::kOutOfSight);
+  const verdict::Diagnosis told =
+      verdict::Diagnose(MakeEvidence(Round(0), 3, watched, {{"5", {0, 2}}}));
+  EXPECT_EQ(told.finding, verdict::Finding::kNotCalled);
+  EXPECT_THAT(told.culprits, ElementsAre(2));
+}
+
+TEST(MakeEvidence, OfSeveralNodesHasTheRanksOfAGroupOnceOneNodeTellsThem) {
+  const std::vector<TorchGroup> waits = {TorchCalls("5", "tp", 3, OperationState::kIssued)};
+  const std::vector<TorchGroup> done = {TorchCalls("5", "tp", 2, OperationState::kDone)};
+  verdict::EvidenceMerger merger(Round(0));
+  merger.Add(MakeEvidence(Round(0), 3, {TorchRankIn(1, {}), TorchRankIn(2, waits)}));
+  merger.Add(MakeEvidence(Round(0), 3, {TorchRankIn(0, done)}, {{"5", {0, 2}}}));
+  const verdict::Diagnosis diagnosis = verdict::Diagnose(merger.merged());
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  EXPECT_THAT(diagnosis.culprits, ElementsAre(0));
+}
+
+// Rank 0 waits for rank 1, which waits for a send: whose, only its stack could tell, and does not.
+TEST(MakeEvidence, AccusesNobodyWhereTheWaitingEndsInAReceive) {
+  WatchedRank receives = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
+  receives.torch->python.frames = {"recv at /t/torch/distributed/distributed_c10d.py:9"};
+  const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(
+      Round(0), 2,
+      {TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)}), receives}));
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kOutOfSight);
+  EXPECT_THAT(diagnosis.waiting, ElementsAre(0, 1));
+}
+
+TEST(MakeEvidence, TakesAWaitForNothingThatIsRecordedForASendOrReceive) {
+  WatchedRank waits = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
+  waits.torch->python = {.frames = {"backward at /a.py:1"}, .calls = "wait"};
+  WatchedRank other = TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
+  other.torch->python = waits.torch->python;
+  const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(Round(0), 2, {other, waits}));
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kOutOfSight);
+  EXPECT_EQ(diagnosis.path.back(), "rank 1 waits for ranks of which nothing is known");
 }
 
 }  // namespace

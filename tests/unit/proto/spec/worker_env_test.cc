@@ -35,6 +35,7 @@ WorkerEnv Rank5() {
   env.round = Round(2);
   env.agent_socket = "/run/agent.sock";
   env.board = "/run/board-2-1";
+  env.torch_server = "/run/2.1";
   return env;
 }
 
@@ -87,8 +88,29 @@ TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
       {"MUSTER_LOCAL_RANK", "1"},
       {"MUSTER_AGENT_SOCKET", "/run/agent.sock"},
       {"MUSTER_BOARD", "/run/board-2-1"},
+      {"MUSTER_TORCH_SERVER", "/run/2.1"},
+      {"PYTHONPATH", "/run/python"},
+      {"TORCH_FR_BUFFER_SIZE", "512"},
   };
-  EXPECT_EQ(EncodeWorkerEnv(Rank5(), {}), expected);
+  WorkerEnv env = Rank5();
+  env.python_folder = "/run/python";
+  EXPECT_EQ(EncodeWorkerEnv(env, {}), expected);
+}
+
+TEST(EncodeWorkerEnv, KeepsAUsersPythonPathAndRecorder) {
+  WorkerEnv env = Rank5();
+  env.python_folder = "/run/python";
+  EXPECT_EQ(EncodeWorkerEnv(env, {{"PYTHONPATH", "/a:/b"}}).at("PYTHONPATH"), "/run/python:/a:/b");
+  for (const char* name : {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}) {
+    EXPECT_FALSE(EncodeWorkerEnv(env, {{name, "0"}}).contains("TORCH_FR_BUFFER_SIZE")) << name;
+  }
+}
+
+TEST(EncodeWorkerEnv, LeavesPythonAloneWithoutAServer) {
+  WorkerEnv env = Rank5();
+  env.torch_server.clear();
+  EXPECT_FALSE(EncodeWorkerEnv(env, {}).contains("PYTHONPATH"));
+  EXPECT_FALSE(EncodeWorkerEnv(env, {}).contains("TORCH_FR_BUFFER_SIZE"));
 }
 
 TEST(EncodeWorkerEnv, LeavesInheritedThreadsAndErrorHandlingAlone) {

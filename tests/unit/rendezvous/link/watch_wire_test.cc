@@ -69,7 +69,8 @@ verdict::RankReport FilledReport(int rank) {
           .silent_for = absl::Seconds(12),
           .doing = "asleep",
           .frames = {"f", "main"},
-          .no_frames = "\xff"};
+          .no_frames = "\xff",
+          .python = {"step at train.py:41", "\xff"}};
 }
 
 TEST(WatchOnTheWire, KeepsASummary) {

@@ -1,0 +1,181 @@
+# In the workers' Python, as sitecustomize.py on their PYTHONPATH: the process of a worker that makes its
+# first process group starts PyTorch's own worker server, on the Unix socket $MUSTER_TORCH_SERVER, which
+# the agent reads. Raises nothing; where PyTorch has no such server, nothing happens.
+#
+# Waits for the call of init_process_group, not for the import of torch.distributed, which `import torch`
+# does too.
+import os
+import sys
+
+_HERE = os.path.dirname(__file__)
+_PATH = os.environ.get("MUSTER_TORCH_SERVER", "")
+_MODULE = "torch.distributed.distributed_c10d"
+
+
+def _called_by(frame):
+    """The name that the frame has looked up last, so `wait` in work.wait(): C++ has no frames of its own."""
+    import dis
+
+    name = ""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset > frame.f_lasti:
+            break
+        if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR"):
+            name = str(instruction.argval)
+    return name
+
+
+def _state():
+    """What only Python can tell: the ranks of each process group by its name, and where the main thread is."""
+    import json
+    import threading
+
+    world = sys.modules[_MODULE]._world
+    names = dict(world.pg_names)
+    groups = {names[group]: sorted(of, key=of.get) for group, of in dict(world.pg_group_ranks).items()}
+    stack = []
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    calls = _called_by(frame) if frame is not None else ""
+    while frame is not None and len(stack) < 48:
+        if frame.f_code.co_filename != __file__:
+            stack.append([frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno])
+        frame = frame.f_back
+    return json.dumps({"groups": groups, "stack": stack, "calls": calls}).encode()
+
+
+def _tell(listener):
+    """On a thread of its own, which Python ends as it ends. PyTorch's server would not survive that."""
+    import time
+
+    while True:
+        try:
+            with listener.accept()[0] as connection:
+                connection.settimeout(1)
+                connection.recv(4096)
+                body = _state()
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        except Exception:
+            time.sleep(1)
+
+
+class _Quiet:
+    """PyTorch greets at its level of warnings; nobody is to read that in the output of a rank."""
+
+    def __enter__(self):
+        import ctypes
+
+        try:
+            self.level = ctypes.c_int.in_dll(
+                ctypes.CDLL("libc10.so", mode=os.RTLD_NOLOAD), "FLAGS_caffe2_log_level"
+            )
+            self.before = self.level.value
+            self.level.value = max(self.before, 2)
+        except (OSError, ValueError):
+            self.level = None
+
+    def __exit__(self, *_):
+        if self.level is not None:
+            self.level.value = self.before
+
+
+def _serve():
+    import _thread
+    import atexit
+    import fcntl
+    import socket
+
+    from torch._C import _distributed_c10d as c10d
+
+    # Of the processes of one worker the first serves. Held until the last that it forks has ended.
+    lock = os.open(_PATH + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.exists(_PATH):
+            raise OSError
+        with _Quiet():
+            server = c10d._WorkerServer(_PATH)
+    except BaseException:
+        os.close(lock)
+        raise
+    own = os.getpid()
+
+    # Threads of PyTorch must not read what the end of the process destroys.
+    @atexit.register
+    def stop():
+        if os.getpid() == own:
+            with _Quiet():
+                server.shutdown()
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(_PATH + "p")
+    listener.listen(8)
+    _thread.start_new_thread(_tell, (listener,))
+
+
+def _prepare(module):
+    import functools
+
+    init_process_group = module.init_process_group
+    todo = [_serve]
+
+    @functools.wraps(init_process_group)
+    def wrapper(*args, **kwargs):
+        while todo:
+            try:
+                todo.pop()()
+            except Exception:
+                pass
+        return init_process_group(*args, **kwargs)
+
+    module.init_process_group = wrapper
+
+
+class _Finder:
+    """Meets the module once, and leaves."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name != _MODULE:
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find and finder is not cls else None
+            if spec is not None:
+                cls._watch(spec.loader)
+                return spec
+        return None
+
+    @classmethod
+    def _watch(cls, loader):
+        execute = getattr(loader, "exec_module", None)
+
+        def execute_and_prepare(module):
+            execute(module)
+            try:
+                _prepare(module)
+                sys.meta_path.remove(cls)
+            except Exception:
+                pass
+
+        try:
+            if execute is not None:
+                loader.exec_module = execute_and_prepare
+        except Exception:
+            pass
+
+
+def _run_the_next():
+    """The sitecustomize that this one hides, as if this one were not there."""
+    own = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = own
+
+
+sys.path[:] = [folder for folder in sys.path if folder != _HERE]
+if _PATH:
+    sys.meta_path.insert(0, _Finder)
+_run_the_next()

@@ -1,0 +1,171 @@
+#include "agent/watch/torch_watch.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/watch/torch_hook.h"
+#include "agent/watch/torch_socket.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr absl::Duration kAskInterval = absl::Seconds(2);
+constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
+constexpr absl::Duration kStackTime = absl::Seconds(1);
+// An interval is this many times what asking took.
+constexpr double kRestFactor = 500;
+constexpr absl::Duration kAskIntervalMax = absl::Seconds(30);
+// A Python that does not let go of its lock answers nothing, however often it is asked.
+constexpr int kStacksMissedMax = 3;
+
+std::vector<absl::StatusOr<TorchAnswer>> AskAll(const std::vector<std::string>& sockets,
+                                                const char* handler, absl::Duration time) {
+  std::vector<TorchQuestion> questions;
+  for (const std::string& socket : sockets) questions.push_back({socket, handler});
+  return AskTorch(questions, MonoNow() + time);
+}
+
+// Reads and writes that a process has called for, with sockets; proc(5). 0 if it cannot be read.
+int64_t CountIo(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/io"));
+  std::string name;
+  int64_t value = 0;
+  int64_t total = 0;
+  while (file >> name >> value) {
+    if (name == "syscr:" || name == "syscw:") total += value;
+  }
+  return total;
+}
+
+}  // namespace
+
+void TorchWatch::StartRound(std::vector<std::string> sockets) {
+  ++round_;
+  is_asking_ = false;
+  next_ask_ = MonoTime();
+  known_ = {};
+  for (std::string& socket : sockets) known_.sources.push_back({.socket = std::move(socket)});
+}
+
+void TorchWatch::Tick(MonoTime now, bool is_somebody_silent) {
+  if (is_asking_ || known_.sources.empty() || (now < next_ask_ && !is_somebody_silent)) return;
+  is_asking_ = true;
+  std::thread([this, mailbox = mailbox_, known = known_, round = round_, is_somebody_silent,
+               began = now]() mutable {
+    Ask(known, is_somebody_silent);
+    // Runs only while this object lives.
+    mailbox.Post([this, round, began, known = std::move(known)]() mutable {
+      if (round != round_) return;
+      is_asking_ = false;
+      known_ = std::move(known);
+      const MonoTime end = MonoNow();
+      next_ask_ = began + std::clamp((end - began) * kRestFactor, kAskInterval, kAskIntervalMax);
+    });
+  }).detach();
+}
+
+const TorchRank* TorchWatch::Find(int local_rank) const {
+  if (local_rank < 0 || local_rank >= static_cast<int>(known_.sources.size())) return nullptr;
+  const std::optional<TorchRank>& rank = known_.sources[local_rank].rank;
+  return rank ? &*rank : nullptr;
+}
+
+std::function<bool()> TorchWatch::MakeMoveCheck() const {
+  std::vector<std::string> sockets;
+  std::vector<uint64_t> before;
+  for (const Source& source : known_.sources) {
+    if (!source.rank) continue;
+    sockets.push_back(source.socket);
+    before.push_back(source.rank->records.fingerprint);
+  }
+  return [sockets, before] {
+    const auto answers = AskAll(sockets, "fr_trace_json", kAskTime);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (absl::IsUnavailable(answers[i].status())) return true;
+      if (!answers[i].ok()) continue;
+      const absl::StatusOr<TorchRecords> now = ReadTorchRecorder(answers[i]->body);
+      if (now.ok() && now->fingerprint != before[i]) return true;
+    }
+    return false;
+  };
+}
+
+// --- On the thread aside
+
+void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits) {
+  absl::StatusOr<TorchRecords> records = ReadTorchRecorder(recorder);
+  if (!records.ok()) return;
+  TorchRank& rank = *source.rank;
+  rank.answers = true;
+  rank.records = *std::move(records);
+  rank.waits = ReadTorchWaits(waits);
+  rank.token = rank.records.fingerprint;
+  rank.token += 2 * static_cast<uint64_t>(rank.waits.num_issued);
+  const bool waits_in_one =
+      !rank.waits.operations.empty() && rank.waits.operations.back().is_pending();
+  rank.token += waits_in_one ? 1 : 0;
+  // What is not recorded shows by what it moves.
+  if (rank.records.has_unrecorded) {
+    rank.token += static_cast<uint64_t>(CountIo(rank.pid)) << 20;
+  }
+}
+
+void TorchWatch::Ask(Known& known, bool with_stacks) {
+  std::vector<std::string> sockets;
+  for (const Source& source : known.sources) sockets.push_back(source.socket);
+  const auto recorders = AskAll(sockets, "fr_trace_json", kAskTime);
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    if (!recorders[i].ok()) sockets[i].clear();
+  }
+  const auto waits = AskAll(sockets, "wait_counter_values", kAskTime);
+  std::vector<bool> is_still(known.sources.size(), false);
+  for (size_t i = 0; i < known.sources.size(); ++i) {
+    Source& source = known.sources[i];
+    if (source.rank) source.rank->answers = false;
+    // It ends, or never began.
+    if (absl::IsUnavailable(recorders[i].status())) source.rank.reset();
+    if (!recorders[i].ok()) continue;
+    if (!source.rank) source.rank.emplace();
+    source.rank->pid = recorders[i]->pid;
+    const uint64_t before = source.rank->token;
+    TakeRecords(source, recorders[i]->body, waits[i].ok() ? waits[i]->body : "");
+    is_still[i] = source.rank->token == before;
+    if (!is_still[i]) source.rank->python = {};
+  }
+  if (with_stacks) AskStacks(known, is_still);
+}
+
+// Of those that stand still, once for each place at which they do.
+void TorchWatch::AskStacks(Known& known, const std::vector<bool>& is_still) {
+  std::vector<std::string> sockets;
+  bool any = false;
+  for (size_t i = 0; i < known.sources.size(); ++i) {
+    Source& source = known.sources[i];
+    const bool is_asked = is_still[i] && source.rank->answers &&
+                          source.stacks_missed < kStacksMissedMax &&
+                          source.stack_read_at != source.rank->token;
+    sockets.push_back(is_asked ? TorchPythonPath(source.socket) : "");
+    any = any || is_asked;
+  }
+  if (!any) return;
+  const auto answers = AskAll(sockets, "python", kStackTime);
+  for (size_t i = 0; i < sockets.size(); ++i) {
+    if (sockets[i].empty()) continue;
+    Source& source = known.sources[i];
+    source.stack_read_at = source.rank->token;
+    source.rank->python = {};
+    if (answers[i].ok()) {
+      source.stacks_missed = 0;
+      source.rank->python = ReadTorchPython(answers[i]->body);
+      for (const auto& [name, ranks] : source.rank->python.members) known.members[name] = ranks;
+    } else {
+      ++source.stacks_missed;
+    }
+  }
+}
+
+}  // namespace muster::agent

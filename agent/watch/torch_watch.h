@@ -1,0 +1,71 @@
+// What PyTorch tells of the workers of this node (torch_records.h), asked for on a thread aside: every
+// two seconds at rest, or as seldom as keeps it below a few thousandths of the time; every second
+// once somebody is silent, and then for stacks too.
+//
+// Threads: loop thread only; the thread aside works on a copy.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/watch/torch_records.h"
+#include "proto/base/mono_time.h"
+#include "proto/io/loop_mailbox.h"
+
+namespace muster::agent {
+
+// One worker that has answered.
+struct TorchRank {
+  pid_t pid = 0;         // of the process that serves; the worker's, or one that it started
+  bool answers = false;  // when it was asked last; else the rest is of before
+  TorchRecords records;
+  TorchGroup waits;
+  uint64_t token = 0;  // changes with all that is known of what it does
+  TorchPython python;  // empty unless it is silent
+};
+
+class TorchWatch {
+ public:
+  explicit TorchWatch(LoopMailbox mailbox) : mailbox_(std::move(mailbox)) {}
+
+  // By local rank, where each would serve; empty: nowhere.
+  void StartRound(std::vector<std::string> sockets);
+  // Once a second or so. Asks if it is time to.
+  void Tick(MonoTime now, bool is_somebody_silent);
+
+  // Null: nobody serves there, so nothing is known. Until the next Tick.
+  const TorchRank* Find(int local_rank) const;
+  const TorchMembers& members() const { return known_.members; }
+
+  // Asks again whether any of those that have answered has moved since. Blocks for a second or two:
+  // for a thread aside, on which it may be called after this object's end.
+  std::function<bool()> MakeMoveCheck() const;
+
+ private:
+  struct Source {
+    std::string socket;
+    std::optional<TorchRank> rank;
+    std::optional<uint64_t> stack_read_at;  // fingerprint at which its stack was asked for
+    int stacks_missed = 0;                  // in a row, that were asked for and never came
+  };
+  struct Known {
+    std::vector<Source> sources;
+    TorchMembers members;  // as the newest answers have them
+  };
+
+  static void Ask(Known& known, bool with_stacks);
+  static void AskStacks(Known& known, const std::vector<bool>& is_still);
+  static void TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits);
+
+  const LoopMailbox mailbox_;
+  Known known_;
+  int round_ = 0;
+  bool is_asking_ = false;
+  MonoTime next_ask_;
+};
+
+}  // namespace muster::agent

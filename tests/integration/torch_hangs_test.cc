@@ -1,0 +1,182 @@
+// The hang watch beside programs of PyTorch that know nothing of it (programs/torch_hangs.py), over
+// Gloo. Needs the environment that `deploy/dev deps --peers` makes; skipped where it is not there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
+#include "tests/support/job_under_test.h"
+#include "tests/support/peer_python.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kPatience = absl::Minutes(4);
+constexpr char kReported[] = "this is only reported (--watch=report)";
+constexpr char kNotCalled[] =
+    "rank 1 has not called all_reduce #6 (group default_pg, 4096 bytes f32); rank 0 waits";
+
+struct Case {
+  const char* how;
+  std::string said;
+  std::string stack;  // of Python, as one rank's
+};
+
+Arguments ProgramThatHangs(const std::string& how) {
+  return {MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/torch_hangs.py", how};
+}
+
+Environment WithTorch() {
+  return {{"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}};
+}
+
+class TorchHangs : public JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  }
+  Subprocess StartJob(const std::string& how, const Arguments& more) const {
+    return Start(
+        Arguments{"run", "--nproc_per_node=2", "--rdzv_id=" + how, "--log_dir=" + Out("logs")} +
+            more + ProgramThatHangs(how),
+        WithTorch());
+  }
+
+  // Side by side, since most of their time is waiting.
+  void ExpectVerdicts(const std::vector<Case>& cases) const {
+    std::vector<Subprocess> jobs;
+    for (const Case& each : cases) jobs.push_back(StartJob(each.how, {"--hang_timeout=12"}));
+    for (size_t i = 0; i < cases.size(); ++i) {
+      EXPECT_TRUE(jobs[i].WaitForOutput(kReported, kPatience)) << cases[i].how;
+      jobs[i].Signal(SIGTERM);
+      const SubprocessResult result = jobs[i].Wait(kPatience);
+      EXPECT_THAT(result, ExitsWith(128 + SIGTERM)) << cases[i].how;
+      EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat("hang: ", cases[i].said)),
+                                    HasSubstr(cases[i].stack)))
+          << cases[i].how;
+    }
+  }
+};
+
+TEST_F(TorchHangs, AreEndedAndTheJobGoesOnWithTheNextAttempt) {
+  Subprocess sleeps = StartJob("sleeps", {"--max_restarts=1", "--hang_timeout=12"});
+  Subprocess stops = StartJob("stops", {"--max_restarts=1"});
+  const SubprocessResult slept = sleeps.Wait(kPatience);
+  EXPECT_THAT(slept, ExitsWith(0));
+  EXPECT_THAT(slept.err, AllOf(HasSubstr(absl::StrCat("hang: ", kNotCalled)),
+                               HasSubstr("rank 1 in next_batch at torch_hangs.py:"),
+                               HasSubstr("rank 0 in all_reduce at distributed_c10d.py:")));
+  const SubprocessResult stopped = stops.Wait(kPatience);
+  EXPECT_THAT(stopped, ExitsWith(0));
+  EXPECT_THAT(stopped.err, HasSubstr("hang: rank 1 is stopped by a signal and cannot take part in "
+                                     "all_reduce #6"));
+  for (const std::string& file : FilesBelow(Out("logs"))) {
+    if (!absl::StartsWith(file, "sleeps") || !absl::EndsWith(file, "hang_0_1.json")) continue;
+    const auto report = nlohmann::json::parse(ReadFile(Out("logs/") + file), nullptr, false);
+    EXPECT_EQ(report["verdict"]["culprits"].dump(), "[1]");
+    EXPECT_EQ(report["python_stacks"].size(), 2u);
+  }
+}
+
+TEST_F(TorchHangs, NameARankThatDoesSomethingElse) {
+  ExpectVerdicts({{"skips", kNotCalled, "rank 1 in hang at torch_hangs.py:"},
+                  {"child", kNotCalled, "_get_data at dataloader.py:"},
+                  {"spins", kNotCalled, "rank 1 in spin at torch_hangs.py:"},
+                  {"holds_python", kNotCalled, "rank 0 in all_reduce at distributed_c10d.py:"},
+                  {"lock", kNotCalled, "rank 1 in lock_for_ever at torch_hangs.py:"}});
+}
+
+TEST_F(TorchHangs, NameWhatTheRanksCallDifferently) {
+  ExpectVerdicts(
+      {{"operation",
+        "the ranks of group default_pg called different things: rank 0 called all_reduce #6 (group "
+        "default_pg, 4096 bytes f32), rank 1 called broadcast #6 (group default_pg, 32 bytes f32)",
+        "rank 1 in broadcast at distributed_c10d.py:"},
+       {"runs_out",
+        "the ranks of group default_pg called different things: rank 0 called all_reduce #6 (group "
+        "default_pg, 4096 bytes f32), rank 1 called barrier #6 (group default_pg)",
+        "rank 1 in barrier at distributed_c10d.py:"},
+       {"orders",
+        "ranks 0 and 1 wait for each other in a circle: rank 0 waits in all_reduce #1 (group 1, 32 "
+        "bytes f32) for rank 1, rank 1 waits in all_reduce #1 (group 2, 32 bytes f32) for rank 0",
+        "ranks 0 and 1 in all_reduce at distributed_c10d.py:"},
+       {"subgroup", "rank 1 has not called all_reduce #1 (group 1, 32 bytes f32); rank 0 waits",
+        "rank 1 in hang at torch_hangs.py:"},
+       {"new_group", "rank 1 has not called new_group #2 (group default_pg); rank 0 waits",
+        "rank 1 in hang at torch_hangs.py:"}});
+}
+
+// Which rank has not sent, nothing tells.
+TEST_F(TorchHangs, AccuseNobodyOfASendThatIsNotThere) {
+  Subprocess received = StartJob("recv", {"--hang_timeout=12"});
+  Subprocess awaited = StartJob("pipeline", {"--hang_timeout=12"});
+  EXPECT_TRUE(
+      received.WaitForOutput("rank 1 waits in recv (group default_pg) for ranks of which "
+                             "nothing is known here",
+                             kPatience));
+  EXPECT_TRUE(awaited.WaitForOutput("ranks 0 and 1 wait in a send or receive", kPatience));
+  // Longer than the limit.
+  EXPECT_FALSE(awaited.WaitForOutput("hang:", absl::Seconds(10)));
+  for (Subprocess* job : {&received, &awaited}) job->Signal(SIGTERM);
+  EXPECT_THAT(received.Wait(kPatience).err,
+              AllOf(HasSubstr("in recv at distributed_c10d.py:"), Not(HasSubstr("hang:"))));
+  EXPECT_THAT(awaited.Wait(kPatience).err,
+              AllOf(HasSubstr("in hang at torch_hangs.py:"), Not(HasSubstr("hang:"))));
+}
+
+TEST_F(TorchHangs, AreNoneWhereAJobOnlyTakesLong) {
+  std::vector<Subprocess> jobs;
+  for (const char* how : {"checkpoint", "first_step", "straggler"}) {
+    jobs.push_back(StartJob(how, {"--max_restarts=1"}));
+  }
+  for (Subprocess& job : jobs) {
+    const SubprocessResult result = job.Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
+  }
+}
+
+class TorchHangsOverNodes : public SeveralNodes {
+ protected:
+  void SetUp() override {
+    SeveralNodes::SetUp();
+    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  }
+};
+
+TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeOnEveryConsole) {
+  std::vector<Subprocess> nodes;
+  for (int node = 0; node < 2; ++node) {
+    nodes.push_back(
+        StartStatic(node, 2,
+                    Arguments{"--hang_timeout=12", absl::StrCat("--log_dir=", Out("logs"), node)} +
+                        ProgramThatHangs("skips"),
+                    WithTorch()));
+    if (node > 0) continue;
+    ASSERT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
+  }
+  for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput(kReported, kPatience));
+  for (Subprocess& node : nodes) node.Signal(SIGINT);
+  for (Subprocess& node : nodes) {
+    EXPECT_THAT(node.Wait(kPatience).err,
+                AllOf(HasSubstr(absl::StrCat("hang: ", kNotCalled)),
+                      HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid")),
+                      HasSubstr("rank 1 in hang at torch_hangs.py:"),
+                      HasSubstr("rank 0 in all_reduce at distributed_c10d.py:")));
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing

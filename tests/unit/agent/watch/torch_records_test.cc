@@ -1,0 +1,181 @@
+#include "agent/watch/torch_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+// One entry as torch 2.15 writes it over Gloo.
+struct Entry {
+  int sequence = 1;
+  int op_id = 1;
+  std::string name = "gloo:all_reduce";
+  std::string input = "[[1024]]";
+  std::string output = "[[1024]]";
+  std::string dtype = "Float";
+  std::string group = R"(["0","default_pg"])";
+  bool is_retired = false;
+  int pg_id = 0;
+
+  std::string Json() const {
+    return absl::StrCat(R"({"collective_seq_id":)", sequence, R"(,"input_dtypes":[")", dtype,
+                        R"("],"input_sizes":)", input, R"(,"is_p2p":false,"op_id":)", op_id,
+                        R"(,"output_dtypes":[")", dtype, R"("],"output_sizes":)", output,
+                        R"(,"p2p_seq_id":0,"pg_id":)", pg_id, R"(,"process_group":)", group,
+                        R"(,"profiling_name":")", name, R"(","record_id":0,"retired":)",
+                        is_retired ? "true" : "false",
+                        R"(,"state":"scheduled","time_created_ns":1795311522548187201})");
+  }
+};
+
+std::string Dump(const std::vector<Entry>& entries) {
+  return absl::StrCat(R"({"comm_lib_version":"","entries":[)",
+                      absl::StrJoin(entries, ",",
+                                    [](std::string* out, const Entry& entry) {
+                                      absl::StrAppend(out, entry.Json());
+                                    }),
+                      R"(],"pg_status":{},"version":"2.10"})");
+}
+
+verdict::Operation Only(const Entry& entry) {
+  const absl::StatusOr<TorchRecords> records = ReadTorchRecorder(Dump({entry}));
+  if (!records.ok() || records->groups.size() != 1) return {};
+  return records->groups[0].operations.front();
+}
+
+TEST(ReadTorchRecorder, TakesWhatIsNotRetiredForPending) {
+  const auto records = ReadTorchRecorder(
+      Dump({{.is_retired = true}, {.sequence = 2, .op_id = 2, .name = "gloo:broadcast"}}));
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_THAT(records->groups, SizeIs(1));
+  const TorchGroup& group = records->groups[0];
+  EXPECT_EQ(group.label, "default_pg");
+  EXPECT_EQ(group.num_issued, 3);
+  ASSERT_THAT(group.operations, SizeIs(2));
+  EXPECT_EQ(group.operations[0].state, OperationState::kDone);
+  EXPECT_EQ(group.operations[1].state, OperationState::kIssued);
+  EXPECT_EQ(group.operations[1].name, "broadcast");
+  EXPECT_EQ(group.operations[1].bytes, 4096);
+  EXPECT_EQ(group.operations[1].dtype, "f32");
+}
+
+TEST(ReadTorchRecorder, TellsGroupsApartByNameSinceDescriptionsAreShared) {
+  const auto records = ReadTorchRecorder(Dump({{.group = R"(["3","mesh_dp"])"},
+                                               {.group = R"(["4","mesh_dp"])"},
+                                               {.group = R"(["5","undefined"])"}}));
+  ASSERT_TRUE(records.ok());
+  ASSERT_THAT(records->groups, SizeIs(3));
+  EXPECT_EQ(records->groups[0].label, "mesh_dp 3");
+  EXPECT_EQ(records->groups[1].label, "mesh_dp 4");
+  EXPECT_EQ(records->groups[2].label, "5");
+}
+
+TEST(ReadTorchRecorder, ComparesSizesOnlyWhereAllRanksMustAgree) {
+  EXPECT_EQ(Only({.name = "gloo:all_gather", .input = "[[3]]", .output = "[[3],[5]]"}).bytes, 32);
+  EXPECT_EQ(Only({.name = "gloo:all_to_all"}).bytes, 0) << "each rank has splits of its own";
+  EXPECT_EQ(Only({.name = "gloo:gather"}).dtype, "");
+  EXPECT_EQ(Only({.name = "gloo:sparse_all_reduce"}).bytes, 0);
+  EXPECT_EQ(Only({.dtype = "BFloat16"}).dtype, "bf16");
+  EXPECT_EQ(Only({.dtype = "ComplexFloat"}).dtype, "ComplexFloat");
+}
+
+TEST(ReadTorchRecorder, NoticesThatSendsAndReceivesWereMadeBetween) {
+  EXPECT_FALSE(ReadTorchRecorder(Dump({{.sequence = 7, .op_id = 7}}))->has_unrecorded);
+  EXPECT_TRUE(ReadTorchRecorder(Dump({{.sequence = 7, .op_id = 9}}))->has_unrecorded);
+  EXPECT_TRUE(ReadTorchRecorder(R"({"version":"2.10"})")->has_unrecorded);
+}
+
+TEST(ReadTorchRecorder, HasAnotherFingerprintOnceAnythingIsAnother) {
+  const auto before = ReadTorchRecorder(Dump({{.is_retired = false}}));
+  EXPECT_EQ(before->fingerprint, ReadTorchRecorder(Dump({{.is_retired = false}}))->fingerprint);
+  EXPECT_NE(before->fingerprint, ReadTorchRecorder(Dump({{.is_retired = true}}))->fingerprint);
+}
+
+TEST(ReadTorchRecorder, ForgetsAGroupThatWasMadeAnewUnderItsOldName) {
+  const auto records =
+      ReadTorchRecorder(Dump({{.sequence = 1, .name = "gloo:broadcast", .is_retired = true},
+                              {.sequence = 9, .op_id = 9, .is_retired = true},
+                              {.sequence = 1, .is_retired = true, .pg_id = 2},
+                              {.sequence = 2, .op_id = 2, .pg_id = 2}}));
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_THAT(records->groups, SizeIs(1));
+  EXPECT_EQ(records->groups[0].num_issued, 3);
+  EXPECT_TRUE(records->has_pending);
+  ASSERT_THAT(records->groups[0].operations, SizeIs(2));
+  EXPECT_EQ(records->groups[0].operations[0].name, "all_reduce");
+}
+
+TEST(ReadTorchRecorder, RefusesWhatIsNoRecord) {
+  for (const char* text : {"", "[]", "{}", "{\"version\":", "null", "\x80\x02}q"}) {
+    EXPECT_FALSE(ReadTorchRecorder(text).ok()) << text;
+  }
+}
+
+TEST(ReadTorchRecorder, PassesOverSizesThatAreNone) {
+  for (const char* sizes : {"[[-1]]", "[[1e3]]", "[1]", "{}", "[[9223372036854775807,9]]"}) {
+    EXPECT_EQ(Only({.input = sizes}).bytes, 0) << sizes;
+  }
+}
+
+// Bytes changed at random: whatever comes out, nothing breaks.
+TEST(ReadTorchRecorder, SurvivesWhateverAWorkerSays) {
+  const std::string dump = Dump({{}, {.sequence = 2, .op_id = 3, .is_retired = true}});
+  const std::string python = R"({"groups":{"0":[0,1]},"stack":[["step","/a/train.py",7]]})";
+  std::mt19937 random(1);
+  for (int round = 0; round < 4000; ++round) {
+    std::string text = round % 2 == 0 ? dump : python;
+    for (int change = 0; change < 3; ++change) {
+      text[random() % text.size()] = "{}[]\",:0-e\x80\xff"[random() % 12];
+    }
+    ReadTorchRecorder(text).IgnoreError();
+    ReadTorchWaits(text);
+    ReadTorchPython(text);
+  }
+  const std::string deep(100000, '[');
+  EXPECT_FALSE(ReadTorchRecorder(deep).ok());
+  EXPECT_THAT(ReadTorchPython(absl::StrCat(R"({"stack":)", deep)).frames, IsEmpty());
+}
+
+TEST(ReadTorchWaits, CountsTheCallsOfNewGroupAsOperationsOfAllRanks) {
+  const TorchGroup waits = ReadTorchWaits(
+      R"({"pytorch.wait_counter.c10d.new_group":{"active_count":1,"total_calls":3}})");
+  EXPECT_EQ(waits.label, "default_pg");
+  EXPECT_EQ(waits.num_issued, 3);
+  ASSERT_THAT(waits.operations, SizeIs(1));
+  EXPECT_TRUE(waits.operations[0].is_pending());
+  EXPECT_EQ(waits.operations[0].sequence, 2);
+  EXPECT_THAT(ReadTorchWaits("{}").operations, IsEmpty());
+  EXPECT_THAT(ReadTorchWaits("what").operations, IsEmpty());
+}
+
+TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
+  const TorchPython python = ReadTorchPython(
+      R"({"groups":{"0":[0,1],"7":[1,3],"8":[-1]},"stack":[["recv","/t/torch/distributed/distributed_c10d.py",9],["main","/a/train.py",7]],"calls":"wait"})");
+  EXPECT_EQ(python.calls, "wait");
+  EXPECT_THAT(python.members,
+              ElementsAre(Pair("0", ElementsAre(0, 1)), Pair("7", ElementsAre(1, 3))));
+  EXPECT_THAT(python.frames, ElementsAre("recv at /t/torch/distributed/distributed_c10d.py:9",
+                                         "main at /a/train.py:7"));
+}
+
+TEST(TorchTransferOf, IsTheSendOrReceiveInWhichTheMainThreadIs) {
+  const std::string recv = "recv at /t/torch/distributed/distributed_c10d.py:9";
+  EXPECT_EQ(TorchTransferOf({.frames = {recv, "f at /a.py:1"}, .calls = "wait"}), "recv");
+  EXPECT_EQ(TorchTransferOf({.frames = {"f at /a.py:1", recv}, .calls = "wait"}), "wait");
+  EXPECT_EQ(TorchTransferOf({.frames = {"f at /a.py:1", recv}, .calls = "sleep"}), "");
+  EXPECT_EQ(TorchTransferOf({}), "");
+}
+
+}  // namespace
+}  // namespace muster::agent
