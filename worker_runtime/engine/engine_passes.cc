@@ -67,8 +67,9 @@ absl::Status Engine::State::RunBackward(const Action& action) {
   } else if (action.micro_batch == 0 && !program.streams_gradients) {
     store.ForgetGradients();
   }
+  // What travels with each micro-batch is of it alone.
   for (const int p : set_up.stages[stage_number()].borrowed) {
-    store.parameters()[p]->ForgetGradient();
+    if (program.ordered || action.micro_batch == 0) store.parameters()[p]->ForgetGradient();
   }
   ReceiveTiedGradient(batch);
   const bool is_last = action.micro_batch + 1 == plan.accumulation;

@@ -26,7 +26,7 @@ void ProgramCompiler::PlanUses() {
   for (Pass& pass : passes_) {
     pass.first_use = uses_.size();
     // What the stage behind found for a borrowed parameter is written before anything else.
-    if (pass.is_backward) {
+    if (pass.is_backward && HandsTiedBack(pass.micro_batch)) {
       for (const int unit : LentUnits()) AddUse(pass, unit);
     }
     for (const int unit : pass.is_backward ? info_.trace.backward : info_.trace.forward) {
@@ -247,7 +247,8 @@ void ProgramCompiler::AddBackward(const Pass& pass) {
                                           micro_batch, input_.stages[stage_ + 1].received_bytes)));
   }
   for (int later = stage_ + 1; later < input_.mesh.stages; ++later) {
-    if (const int64_t bytes = BorrowedBytes(later, Payload::kTied); bytes > 0) {
+    const int64_t bytes = BorrowedBytes(later, Payload::kTied);
+    if (bytes > 0 && HandsTiedBack(micro_batch)) {
       backward.after.push_back(
           Add(Transfer(ActionKind::kRecv, Payload::kTied, later, micro_batch, bytes)));
     }
@@ -273,7 +274,7 @@ void ProgramCompiler::AddBackward(const Pass& pass) {
     send.after = {last_backward_};
     handed_back_.push_back(Add(std::move(send)));
   }
-  if (stage_ > 0 && BorrowedElements(stage_) > 0) {
+  if (stage_ > 0 && BorrowedElements(stage_) > 0 && HandsTiedBack(micro_batch)) {
     Action send = Transfer(ActionKind::kSend, Payload::kTied, OwnerOfBorrowed(stage_), micro_batch,
                            BorrowedBytes(stage_, Payload::kTied));
     send.after = {last_backward_};

@@ -50,6 +50,11 @@ class ProgramCompiler {
   // In ordered mode a shard group adds its own micro-batches first, which is the order of the tree
   // only where they are one subtree of it.
   bool AddsByGroup() const;
+  // The gradient of what is borrowed: ordered sums are over micro-batches, others are made where they
+  // are found.
+  bool HandsTiedBack(int64_t micro_batch) const {
+    return program_.ordered || micro_batch + 1 == plan_.accumulation;
+  }
   bool is_last_stage() const { return stage_ + 1 == input_.mesh.stages; }
   int64_t num_roots() const { return static_cast<int64_t>(program_.root_slots.size()); }
   int replicas() const { return input_.mesh.replicas; }

@@ -26,6 +26,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Le;
 
 TEST(EveryPreset, GivesTheSameBitsInOrderedModeOnOneToEightRanks) {
   const std::string expected = Train(1, SmallPlan(SumMode::kOrdered, 8), 20).hash;
@@ -130,6 +131,36 @@ TEST(EveryPreset, ReservesWhatItsProgramSays) {
         EXPECT_EQ(memory.activations_peak, planned.activations_peak);
       }
     }
+  }
+}
+
+// What lies there in the middle of passes, not what the program says.
+TEST(EveryPreset, KeepsItsLiveParametersUnderTheLimit) {
+  constexpr int64_t kLimit = 14'000;  // a block of the model, and not two
+  for (const std::string& preset : DataParallelPresets()) {
+    Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
+    plan.gathering.max_live_elements = kLimit;
+    const auto most = OnRanks<int64_t>(4, [&](Communicator& world) {
+      auto training = *SmallTraining::Create(world, plan);
+      std::vector<Parameter*> at_rest_in_shards;
+      for (const auto& parameter : training->store().parameters()) {
+        if (parameter->value().empty()) at_rest_in_shards.push_back(parameter.get());
+      }
+      int64_t most = 0;
+      const auto look = [&] {
+        int64_t live = 0;
+        for (const Parameter* parameter : at_rest_in_shards) {
+          if (!parameter->value().empty()) live += parameter->num_elements();
+        }
+        most = std::max(most, live);
+      };
+      training->within_forward = look;
+      training->within_backward = look;
+      EXPECT_THAT(training->Steps(3), IsOk());
+      return most;
+    });
+    EXPECT_THAT(most, Each(Le(kLimit))) << preset;
+    EXPECT_EQ(most[0] > 0, plan.parameters.placement == Placement::kShard) << preset;
   }
 }
 

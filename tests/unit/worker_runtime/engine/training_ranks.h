@@ -64,11 +64,12 @@ class SmallTraining {
     return training;
   }
 
-  // For a rank's own delays and mistakes: called before each forward pass, and within each backward
-  // pass.
+  // For a rank's own delays and mistakes, and for a look at what there is: called before each forward
+  // pass, and within each pass after each block.
   std::function<absl::Status(int64_t index)> before_forward = [](int64_t) {
     return absl::OkStatus();
   };
+  std::function<void()> within_forward = [] {};
   std::function<void()> within_backward = [] {};
 
   absl::StatusOr<StepResult> Step() {
@@ -114,6 +115,7 @@ class SmallTraining {
     Activation x = gpt_->embedding().Forward(tape, batch.tokens());
     for (const auto& block : gpt_->blocks()) {
       x = block->Forward(tape, x);
+      within_forward();
       const int slot = x.slot;
       x = tape.Record(
           x.value, {},

@@ -161,6 +161,20 @@ TEST(CompileProgram, KeepsTheActivationsOfWhatIsInFlight) {
   }
 }
 
+// Ordered sums are over micro-batches; others are made before they travel.
+TEST(CompileProgram, HandsTheGradientOfWhatIsBorrowedBackOncePerStepUnlessSumsAreOrdered) {
+  for (const bool ordered : {false, true}) {
+    const Job job({.stages = 3}, {.accumulation = 5, .ordered = ordered, .tied = true});
+    for (const int rank : {0, 2}) {
+      int64_t num_tied = 0;
+      for (const Action& action : job.ProgramOf(rank).actions) {
+        if (action.payload == Payload::kTied) ++num_tied;
+      }
+      EXPECT_EQ(num_tied, ordered ? 5 : 1) << "rank " << rank;
+    }
+  }
+}
+
 TEST(CompileProgram, ReducesBucketsInTheOrderOfTheirGradients) {
   Job job({.replicas = 2}, {});
   std::vector<int>& gradients = job.stages[0].trace.gradients;
