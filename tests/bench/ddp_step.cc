@@ -3,13 +3,15 @@
 //
 //   muster run --nproc_per_node=2 ddp_step [steps] [preset]
 //
-// One thread per rank, micro-batch 4, fp32. Its peer is ddp_step.py, the same model in PyTorch.
+// One thread per rank, fp32, four sequences per rank and step: one micro-batch of them, or in a pipeline micro-batches of
+// two. Its peer is ddp_step.py, the same model in PyTorch.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "muster/data.h"
 #include "muster/engine.h"
 #include "muster/gpt.h"
 #include "muster/rng.h"
@@ -22,6 +24,24 @@ namespace muster {
 namespace {
 
 constexpr int64_t kRows = 4;
+constexpr int64_t kRowsOfStages = 2;
+
+class RandomTokens : public TokenSource {
+ public:
+  explicit RandomTokens(int64_t vocabulary) : vocabulary_(vocabulary) {}
+
+  int64_t num_tokens() const override { return int64_t{1} << 20; }
+  int64_t vocabulary() const override { return vocabulary_; }
+  std::string Describe() const override { return "random tokens"; }
+  absl::Status Read(int64_t first, absl::Span<int32_t> out) const override {
+    for (int32_t& token : out) token = rng_.Below(static_cast<uint64_t>(vocabulary_), 0, first++);
+    return absl::OkStatus();
+  }
+
+ private:
+  const int64_t vocabulary_;
+  const Rng rng_{1, "ddp_step"};
+};
 
 double Milliseconds(absl::Duration time) { return absl::ToDoubleMilliseconds(time); }
 
@@ -34,17 +54,14 @@ absl::Status Run(int64_t steps, const std::string& preset) {
   MUSTER_ASSIGN_OR_RETURN(Plan plan, PlanPreset(preset));
   plan = CompletePlan(plan, world->size());
   plan.learning_rate = {.peak = 1e-4};
-  const Rng rng(1, "ddp_step");
-  std::vector<int32_t> tokens(kRows * config.context + 1);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = rng.Below(config.vocabulary, world->rank(), i);
-  }
-  const auto inputs = absl::MakeConstSpan(tokens).first(tokens.size() - 1);
-  const auto targets = absl::MakeConstSpan(tokens).subspan(1);
-  const auto loss = [&](Tape& tape) -> absl::StatusOr<Loss> {
-    return gpt->ComputeLoss(tape, {inputs, kRows, config.context}, targets);
-  };
-  MUSTER_ASSIGN_OR_RETURN(const auto engine, Engine::Create(*world, store, plan, loss));
+  const bool is_pipeline = plan.stages != 1;
+  const Engine::BatchSize size = {.batch = is_pipeline ? kRowsOfStages : kRows,
+                                  .sequence = config.context};
+  if (is_pipeline) plan.accumulation = world->size() * kRows / kRowsOfStages;
+  const RandomTokens tokens(config.vocabulary);
+  MUSTER_ASSIGN_OR_RETURN(const auto engine,
+                          Engine::Create(*world, store, plan, gpt->Units(), size));
+  MUSTER_ASSIGN_OR_RETURN(const auto reader, engine->Read(tokens, size));
   const bool prints = world->rank() == 0;
   const double gemm_rate = bench::MeasureGemmRate(config, kRows * config.context);
   if (prints) {
@@ -54,8 +71,7 @@ absl::Status Run(int64_t steps, const std::string& preset) {
                 1e3 * bench::StepFlops(config, kRows * config.context) / gemm_rate);
   }
   for (int64_t i = 0; i < steps; ++i) {
-    MUSTER_ASSIGN_OR_RETURN(const StepResult result,
-                            engine->Step([&](Tape& tape, int64_t) { return loss(tape); }));
+    MUSTER_ASSIGN_OR_RETURN(const StepResult result, engine->Step(*reader));
     if (!prints) continue;
     const StepTimes& times = result.times;
     std::printf(

@@ -1,5 +1,5 @@
 """Training beside PyTorch: a step of a small GPT under every preset that two ranks can share, beside DistributedDataParallel
-and FSDP2, and all-reduce by size.
+and FSDP2; all-reduce by size; the initial values of GPT-2's 1.5 billion parameters.
 
     training_bench.py --bin DIR [--python PYTHON] [--rounds 3] [--steps 12] [--json FILE]
 
@@ -16,9 +16,10 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OURS = ("ddp", "zero-1", "zero-2", "zero-3", "full-shard", "shard-grad-op")
+OURS = ("ddp", "zero-1", "zero-2", "zero-3", "full-shard", "shard-grad-op", "1f1b")
 # Whom each is compared with: those who hold parameters whole, or in shards.
-PEER_OF = {"ddp": "ddp", "zero-1": "ddp", "zero-2": "ddp", "zero-3": "fsdp2", "full-shard": "fsdp2", "shard-grad-op": "fsdp2"}
+PEER_OF = {"ddp": "ddp", "zero-1": "ddp", "zero-2": "ddp", "zero-3": "fsdp2", "full-shard": "fsdp2", "shard-grad-op": "fsdp2",
+           "1f1b": "ddp"}
 HAS = {"ddp": "import torch.distributed", "fsdp2": "from torch.distributed.fsdp import fully_shard"}
 KINDS = ("forward", "backward", "wait", "update", "communication", "total")
 
@@ -91,9 +92,11 @@ def main():
     print("\nall-reduce over gloo, 2 ranks")
     table = run(muster, os.path.join(options.bin, "all_reduce_perf"), ["-b", "8", "-e", "64M", "-f", "8"])
     print("\n".join(table))
+    initial = subprocess.run([os.path.join(options.bin, "initialize_bench")], capture_output=True, text=True, timeout=600)
+    print("\n" + initial.stdout.strip() + initial.stderr.strip())
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"samples": samples, "headers": headers, "all_reduce": table}, file, indent=1)
+            json.dump({"samples": samples, "headers": headers, "all_reduce": table, "initial": initial.stdout}, file, indent=1)
 
 
 if __name__ == "__main__":
