@@ -71,11 +71,27 @@ CallCommunicator::CallCommunicator(Membership membership) : membership_(std::mov
   }
 }
 
-Work CallCommunicator::Refuse(const Operation& operation, absl::string_view why) const {
+Work CallCommunicator::Failed(absl::Status status) {
   auto completion = std::make_shared<Completion>([] { return std::string(); });
-  completion->Finish(absl::InvalidArgumentError(absl::StrCat(
-      ToString(operation.kind), " on rank ", rank(), " of group ", group(), ": ", why)));
+  completion->Finish(std::move(status));
   return Work(std::move(completion));
+}
+
+Work CallCommunicator::Refuse(const Operation& operation, absl::string_view why) const {
+  return Failed(absl::InvalidArgumentError(absl::StrCat(ToString(operation.kind), " on rank ",
+                                                        rank(), " of group ", group(), ": ", why)));
+}
+
+// The description is of a call that has its number, which it gets later.
+absl::StatusOr<std::shared_ptr<Completion>> CallCommunicator::MakeCompletion(
+    const Operation& operation, CallBuffers& buffers, Queue* queue) {
+  auto description = [operation, group = group(), rank = rank()] {
+    return absl::StrCat(Describe(operation, group), " on rank ", rank);
+  };
+  if (queue == nullptr) {
+    return std::make_shared<Completion>(std::move(description));
+  }
+  return StagedCompletion::Make(std::move(description), operation, rank(), size(), *queue, buffers);
 }
 
 int64_t CallCommunicator::NextSequence(const Operation& operation) {
@@ -84,11 +100,9 @@ int64_t CallCommunicator::NextSequence(const Operation& operation) {
   return next_sequence_[{counter, operation.is_collective() ? -1 : operation.peer}]++;
 }
 
-Work CallCommunicator::Issue(Operation operation, std::vector<const void*> inputs, void* output,
-                             std::optional<absl::Duration> timeout) {
+Work CallCommunicator::Issue(Operation operation, CallBuffers buffers,
+                             std::optional<absl::Duration> timeout, Queue* queue) {
   Call call;
-  call.inputs = std::move(inputs);
-  call.output = output;
   call.timeout = timeout.value_or(membership_.options.timeout);
   const MonoTime now = MonoNow();
   call.deadline = now + call.timeout;
@@ -96,9 +110,14 @@ Work CallCommunicator::Issue(Operation operation, std::vector<const void*> input
   base::MutexLock lock(issue_mu_);
   operation.sequence = NextSequence(operation);
   call.operation = operation;
-  call.completion = std::make_shared<Completion>([operation, group = group(), rank = rank()] {
-    return absl::StrCat(Describe(operation, group), " on rank ", rank);
-  });
+  if (queue != nullptr && queue->device().host_reads()) queue = nullptr;
+  if (ReachesDevices()) call.queue = std::exchange(queue, nullptr);
+  absl::StatusOr<std::shared_ptr<Completion>> completion =
+      MakeCompletion(operation, buffers, queue);
+  if (!completion.ok()) return Failed(completion.status());
+  call.completion = *std::move(completion);
+  call.inputs = std::move(buffers.inputs);
+  call.output = buffers.output;
   if (operation.is_collective()) {
     chain_ = ChainHash(chain_, operation);
     base::MutexLock issued_lock(issued_mu_);
@@ -127,12 +146,12 @@ Position CallCommunicator::PositionAt(int64_t sequence) {
 Work CallCommunicator::AllReduce(Buffer buffer, ReduceOptions options) {
   Operation op{.kind = OperationKind::kAllReduce, .reduce = options.op, .order = options.order};
   const ConstBuffer input = buffer;
-  return Reduce(op, {&input, 1}, buffer, 1, options.timeout);
+  return Reduce(op, {&input, 1}, buffer, 1, options.timeout, options.queue);
 }
 
 Work CallCommunicator::ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options) {
   Operation op{.kind = OperationKind::kReduceScatter, .reduce = options.op, .order = options.order};
-  return Reduce(op, {&input, 1}, output, size(), options.timeout);
+  return Reduce(op, {&input, 1}, output, size(), options.timeout, options.queue);
 }
 
 Work CallCommunicator::AllReduceSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
@@ -140,7 +159,7 @@ Work CallCommunicator::AllReduceSubtrees(absl::Span<const ConstBuffer> roots, Bu
   Operation op{.kind = OperationKind::kAllReduce,
                .order = SumOrder::kOrdered,
                .leaves_per_rank = options.leaves_per_rank};
-  return Reduce(op, roots, output, 1, options.timeout);
+  return Reduce(op, roots, output, 1, options.timeout, options.queue);
 }
 
 Work CallCommunicator::ReduceScatterSubtrees(absl::Span<const ConstBuffer> roots, Buffer output,
@@ -148,11 +167,11 @@ Work CallCommunicator::ReduceScatterSubtrees(absl::Span<const ConstBuffer> roots
   Operation op{.kind = OperationKind::kReduceScatter,
                .order = SumOrder::kOrdered,
                .leaves_per_rank = options.leaves_per_rank};
-  return Reduce(op, roots, output, size(), options.timeout);
+  return Reduce(op, roots, output, size(), options.timeout, options.queue);
 }
 
 Work CallCommunicator::Reduce(Operation op, absl::Span<const ConstBuffer> inputs, Buffer output,
-                              int64_t blocks, std::optional<absl::Duration> timeout) {
+                              int64_t blocks, std::optional<absl::Duration> timeout, Queue* queue) {
   constexpr int64_t kMaxLeaves = int64_t{1} << 32;
   if (op.leaves_per_rank < 1 || op.leaves_per_rank > kMaxLeaves) {
     return Refuse(op, absl::StrCat("leaves_per_rank is ", op.leaves_per_rank));
@@ -174,14 +193,14 @@ Work CallCommunicator::Reduce(Operation op, absl::Span<const ConstBuffer> inputs
   }
   op.dtype = output.dtype;
   op.count = output.count;
-  return Issue(op, std::move(pointers), output.data, timeout);
+  return Issue(op, {std::move(pointers), output.data}, timeout, queue);
 }
 
 Work CallCommunicator::AllGather(ConstBuffer input, Buffer output, CallOptions options) {
   Operation op{.kind = OperationKind::kAllGather, .dtype = input.dtype, .count = input.count};
   const std::string why = CheckBlocks(output, "output", input, "input", size());
   if (!why.empty()) return Refuse(op, why);
-  return Issue(op, {input.data}, output.data, options.timeout);
+  return Issue(op, {{input.data}, output.data}, options.timeout, options.queue);
 }
 
 Work CallCommunicator::Broadcast(Buffer buffer, int root, CallOptions options) {
@@ -193,7 +212,7 @@ Work CallCommunicator::Broadcast(Buffer buffer, int root, CallOptions options) {
   if (root < 0 || root >= size()) {
     return Refuse(op, absl::StrCat("root ", root, " is not one of its ", size(), " ranks"));
   }
-  return Issue(op, {buffer.data}, buffer.data, options.timeout);
+  return Issue(op, {{buffer.data}, buffer.data}, options.timeout, options.queue);
 }
 
 Work CallCommunicator::AllToAll(ConstBuffer input, Buffer output, CallOptions options) {
@@ -210,11 +229,11 @@ Work CallCommunicator::AllToAll(ConstBuffer input, Buffer output, CallOptions op
     return Refuse(
         op, absl::StrCat(input.count, " elements cannot be cut into ", size(), " equal blocks"));
   }
-  return Issue(op, {input.data}, output.data, options.timeout);
+  return Issue(op, {{input.data}, output.data}, options.timeout, options.queue);
 }
 
 Work CallCommunicator::Barrier(CallOptions options) {
-  return Issue(Operation{.kind = OperationKind::kBarrier}, {}, nullptr, options.timeout);
+  return Issue(Operation{.kind = OperationKind::kBarrier}, {}, options.timeout, options.queue);
 }
 
 Work CallCommunicator::Send(ConstBuffer buffer, int to, CallOptions options) {
@@ -224,7 +243,7 @@ Work CallCommunicator::Send(ConstBuffer buffer, int to, CallOptions options) {
   if (to < 0 || to >= size() || to == rank()) {
     return Refuse(op, absl::StrCat("rank ", to, " is not one of its ", size() - 1, " peers"));
   }
-  return Issue(op, {buffer.data}, nullptr, options.timeout);
+  return Issue(op, {{buffer.data}, nullptr}, options.timeout, options.queue);
 }
 
 Work CallCommunicator::Recv(Buffer buffer, int from, CallOptions options) {
@@ -234,7 +253,7 @@ Work CallCommunicator::Recv(Buffer buffer, int from, CallOptions options) {
   if (from < 0 || from >= size() || from == rank()) {
     return Refuse(op, absl::StrCat("rank ", from, " is not one of its ", size() - 1, " peers"));
   }
-  return Issue(op, {}, buffer.data, options.timeout);
+  return Issue(op, {{}, buffer.data}, options.timeout, options.queue);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> CallCommunicator::Split(std::optional<int> color,

@@ -16,6 +16,7 @@
 #include "worker_runtime/comm/completion.h"
 #include "worker_runtime/comm/operation.h"
 #include "worker_runtime/comm/operation_ring.h"
+#include "worker_runtime/comm/staged_call.h"
 
 namespace muster::comm {
 
@@ -36,6 +37,8 @@ struct Call {
   Operation operation;
   std::vector<const void*> inputs;  // roots of an ordered sum; one or none otherwise
   void* output = nullptr;
+  // The device's that holds the buffers: they are touched after what is on it now. Null: the host does.
+  Queue* queue = nullptr;
   MonoTime deadline;
   absl::Duration timeout;
   std::shared_ptr<Completion> completion;
@@ -76,6 +79,9 @@ class CallCommunicator : public Communicator {
 
   // Runs `call`, now or later, and then Finishes it. Called in the order of sequence numbers.
   virtual void Start(Call call) = 0;
+  // Whether it works on the memory of a device as on the host's, and looks at Call::queue. Else such
+  // buffers are copied.
+  virtual bool ReachesDevices() const { return false; }
   // Makes the communicator of a group split from this one. `members` are ranks here, in their new
   // order; `path` names the group uniquely among those that come from this communicator.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership membership,
@@ -87,11 +93,16 @@ class CallCommunicator : public Communicator {
   Position PositionAt(int64_t sequence);
 
  private:
-  Work Issue(Operation operation, std::vector<const void*> inputs, void* output,
-             std::optional<absl::Duration> timeout);
+  // `queue`: of CallOptions.
+  Work Issue(Operation operation, CallBuffers buffers, std::optional<absl::Duration> timeout,
+             Queue* queue);
+  // What ends with the call, whose buffers are copied if there is a queue.
+  absl::StatusOr<std::shared_ptr<Completion>> MakeCompletion(const Operation& operation,
+                                                             CallBuffers& buffers, Queue* queue);
   Work Refuse(const Operation& operation, absl::string_view why) const;
+  static Work Failed(absl::Status status);
   Work Reduce(Operation operation, absl::Span<const ConstBuffer> inputs, Buffer output,
-              int64_t blocks, std::optional<absl::Duration> timeout);
+              int64_t blocks, std::optional<absl::Duration> timeout, Queue* queue);
   int64_t NextSequence(const Operation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(issue_mu_);
 
   // Constant after construction.

@@ -50,6 +50,10 @@ absl::Status Work::Wait(MonoTime deadline) const {
   return completion_ == nullptr ? absl::OkStatus() : completion_->Wait(deadline);
 }
 
+absl::Status Work::Await(Queue& queue) const {
+  return completion_ == nullptr ? absl::OkStatus() : completion_->Await(queue);
+}
+
 bool Work::IsDone() const { return completion_ == nullptr || completion_->IsDone(); }
 
 MonoTime Work::StartedAt() const {

@@ -12,11 +12,17 @@
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/operation_ring.h"
 
+namespace muster {
+class Queue;
+}  // namespace muster
+
 namespace muster::comm {
 
 // Threads: safe.
 class Completion {
  public:
+  virtual ~Completion() = default;
+
   // `description` makes the message of a waiter that gives up.
   explicit Completion(std::function<std::string()> description)
       : description_(std::move(description)) {}
@@ -30,12 +36,14 @@ class Completion {
   // Later calls of the same change nothing.
   void MarkStarted();
   void Finish(absl::Status status);
-  absl::Status Wait(MonoTime deadline);
-  bool IsDone();
+  virtual absl::Status Wait(MonoTime deadline);
+  // Work::Await: of operations that run on the host.
+  virtual absl::Status Await(Queue&) { return Wait(MonoTime::InfiniteFuture()); }
+  virtual bool IsDone();
 
   // InfiniteFuture until then.
-  MonoTime started_at();
-  MonoTime finished_at();
+  virtual MonoTime started_at();
+  virtual MonoTime finished_at();
 
  private:
   // Constant once anybody can wait.

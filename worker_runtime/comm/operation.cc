@@ -44,6 +44,23 @@ absl::string_view ToString(ReduceOp op) {
   return kNames[static_cast<size_t>(op)];
 }
 
+BlockCounts CountBlocks(OperationKind kind, int size) {
+  switch (kind) {
+    case OperationKind::kReduceScatter:
+      return {.input = size};
+    case OperationKind::kAllGather:
+      return {.output = size};
+    case OperationKind::kAllToAll:
+      return {.input = size, .output = size};
+    case OperationKind::kSend:
+      return {.output = 0};
+    case OperationKind::kRecv:
+      return {.input = 0};
+    default:
+      return {};
+  }
+}
+
 std::string FormatBytes(int64_t bytes) {
   constexpr int64_t kKib = 1024;
   if (bytes >= kKib * kKib * kKib && bytes % (kKib * kKib * kKib) == 0) {

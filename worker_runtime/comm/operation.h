@@ -38,6 +38,13 @@ struct Operation {
   int64_t bytes() const { return count * static_cast<int64_t>(SizeOf(dtype)); }
 };
 
+// Blocks of `count` elements that the input and the output of one rank have.
+struct BlockCounts {
+  int64_t input = 1;
+  int64_t output = 1;
+};
+BlockCounts CountBlocks(OperationKind kind, int size);
+
 // "all_reduce #17", "send #3 to rank 2".
 std::string Name(const Operation& operation);
 // "all_reduce(sum, 4 MiB f32)": without the sequence, exact enough to tell two calls apart.

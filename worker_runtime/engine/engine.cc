@@ -12,6 +12,7 @@
 #include "proto/io/sha256.h"
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/engine_state.h"
+#include "worker_runtime/engine/host_copy.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/plan_text.h"
@@ -262,12 +263,21 @@ Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan th
       set_up(std::move(the_set_up)),
       program(std::move(the_program)),
       own_groups(std::move(the_groups)),
+      pool(store.device() == nullptr ? Device::Cpu() : *store.device()),
       held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed,
            NumMoments(plan.update), queue),
       reduction(std::in_place, program, GroupsOf(world, own_groups), held, queue),
       core(std::in_place, program),
       in_flight(plan.accumulation),
       scaler(plan.loss_scaling) {
+  for (const plan::ParameterUpdate& update : set_up.updates) {
+    auto group = std::find(update_groups.begin(), update_groups.end(), update);
+    if (group == update_groups.end() && !update.frozen) {
+      group = update_groups.insert(group, update);
+    }
+    group_of_parameter.push_back(static_cast<int>(group - update_groups.begin()));
+  }
+  decision.emplace(queue, static_cast<int>(update_groups.size()));
   if (!plan::UsesMatter(program) && !is_pipeline()) return;
   store.OnUse([this](Parameter& parameter) { Enter(parameter); });
 }
@@ -428,8 +438,9 @@ absl::StatusOr<std::string> Engine::ParameterHash() const {
   for (const auto& parameter : state_->store.parameters()) {
     parameter->Enter();                        // gathered, one unit at a time
     if (parameter->value().empty()) continue;  // of another stage
+    MUSTER_ASSIGN_OR_RETURN(const Tensor value, engine::OnHost(state_->queue, parameter->value()));
     hash.Add(parameter->name()).Add("\n");
-    hash.Add(parameter->value().raw_data(), parameter->value().num_bytes());
+    hash.Add(value.raw_data(), value.num_bytes());
   }
   MUSTER_RETURN_IF_ERROR(state_->LeaveAlone());
   return hash.Finish();

@@ -194,6 +194,7 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
   state.step = loaded.step;
   state.skipped_steps = 0;
   MUSTER_RETURN_IF_ERROR(ReadCounters(loaded, directory, state.scaler, state.skipped_steps));
+  state.decision->Begin(state.step - state.skipped_steps);
   state.Mark(Phase::kIdle);
   return fields["metadata"].get<std::map<std::string, std::string>>();
 }

@@ -75,7 +75,12 @@ absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward
       state.world.Abort(absl::StrCat("rank ", state.world.rank(), ": ", loss.status().message()));
       return loss.status();
     }
-    sums[0] += loss->sum;
+    double sum = loss->sum;
+    if (!loss->total.empty()) {
+      MUSTER_RETURN_IF_ERROR(
+          state.queue.device().Download(state.queue, loss->total.raw_data(), &sum, sizeof(sum)));
+    }
+    sums[0] += sum;
     sums[1] += static_cast<double>(loss->num_tokens);
   }
   MUSTER_RETURN_IF_ERROR(state.LeaveAlone());

@@ -1,5 +1,4 @@
 // Forward and backward passes of a program, and what travels between the stages of a pipeline.
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,9 +48,9 @@ absl::Status Engine::State::RunForward(const Action& action, StageForward forwar
   batch.output = *std::move(output);
   if (stage_number() + 1 == set_up.mesh.stages) {
     const Loss& loss = batch.output.loss;
-    own_loss_finite = own_loss_finite && std::isfinite(loss.sum);
     reduction->AddLoss(action.micro_batch,
-                       {.loss = loss.sum, .num_tokens = static_cast<double>(loss.num_tokens)});
+                       {.loss = loss.sum, .num_tokens = static_cast<double>(loss.num_tokens)},
+                       loss.total);
   }
   result.times.forward += MonoNow() - begin;
   return absl::OkStatus();
@@ -79,7 +78,7 @@ absl::Status Engine::State::RunBackward(const Action& action) {
     }
     tape.OnGradientReady([this](Parameter& parameter) {
       // It was used, but its output was not.
-      if (!parameter.has_gradient()) parameter.BeginSparseGradient();
+      if (!parameter.has_gradient()) parameter.BeginSparseGradient(queue);
       if (set_up.learns_order) observed_gradients.push_back(parameter.index());
       Start(core->Step(engine::GradientReady{parameter.index()}));
     });
@@ -92,7 +91,7 @@ absl::Status Engine::State::RunBackward(const Action& action) {
   tape.OnGradientReady(nullptr);
   MUSTER_RETURN_IF_ERROR(use_error);
   if (batch.received.needs_gradient()) batch.input_gradient = tape.TakeGradient(batch.received);
-  store.ZeroUnwritten();
+  store.ZeroUnwritten(queue);
   reduction->Merge(action, program.blocks);
   batch.received = {};
   batch.output = {};
@@ -173,8 +172,9 @@ Tensor Engine::State::TransferTensor(const Action& action) {
 
 Work Engine::State::StartTransfer(const Action& action, const Tensor& memory) {
   const Buffer buffer = engine::BufferOfTensor(memory);
-  return action.kind == ActionKind::kSend ? world.Send(buffer, action.peer)
-                                          : world.Recv(buffer, action.peer);
+  const CallOptions options = {.queue = &queue};
+  return action.kind == ActionKind::kSend ? world.Send(buffer, action.peer, options)
+                                          : world.Recv(buffer, action.peer, options);
 }
 
 void Engine::State::FinishTransfer(const Action& action, const Tensor& memory) {

@@ -18,6 +18,7 @@
 #include "worker_runtime/engine/rank_state.h"
 #include "worker_runtime/engine/reduction.h"
 #include "worker_runtime/engine/state_file.h"
+#include "worker_runtime/engine/step_decision.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/loss_scaler.h"
 #include "worker_runtime/plan/parameter_info.h"
@@ -112,6 +113,9 @@ struct Engine::State {
   // engine_update.cc
   void ComputeNorm();
   absl::Status DecideUpdate();
+  // What the host makes of the decision: at once where it reads the device's memory, else after the step.
+  absl::Status JudgeStep();
+  std::vector<kernels::UpdateSettings> UpdateSettings() const;
   absl::Status CheckLoss(engine::LossSum total);
   absl::Status JudgeScale(bool overflow);
   absl::Status NormError(absl::string_view hint);
@@ -145,9 +149,13 @@ struct Engine::State {
   // Of program.groups, all but the world.
   const std::vector<std::unique_ptr<Communicator>> own_groups;
 
-  Queue queue{Device::Cpu()};
-  TensorPool pool{queue.device()};
+  TensorPool pool;  // of the store's device
+  Queue queue{pool.device(), &pool};
   engine::RankState held;
+  // Parameters that are updated alike are a group.
+  std::vector<plan::ParameterUpdate> update_groups;
+  std::vector<int> group_of_parameter;  // of those that are not frozen
+  std::optional<engine::StepDecision> decision;
   std::optional<engine::Reduction> reduction;
   std::optional<engine::ExecutorCore> core;
 
@@ -170,8 +178,6 @@ struct Engine::State {
   std::vector<std::unique_ptr<Tape>> free_tapes;
   std::vector<Batch> batches;  // by micro-batch, of a model in units: its tape reads the ids
   StepResult result;
-  double gradient_scale = 0;
-  bool own_loss_finite = true;
 
   int64_t step = 0;           // taken: each has consumed its batches
   int64_t skipped_steps = 0;  // of them, those that changed nothing

@@ -29,7 +29,6 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   const MonoTime begin = MonoNow();
   MUSTER_RETURN_IF_ERROR(LeaveAlone());
   result = {};
-  own_loss_finite = true;
   use_error = absl::OkStatus();
   observed_gradients.clear();
   in_step = true;
@@ -37,6 +36,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   arrived.clear();
   Start(core->Begin());
   absl::Status status = CarryOut(forward);
+  if (status.ok() && !queue.device().host_reads()) status = JudgeStep();
   in_step = false;
   if (!status.ok()) {
     EndGroups(status);
@@ -137,7 +137,7 @@ absl::Status Engine::State::Await(int action) {
                                   [&](const Travel& travel) { return travel.action == action; });
   MUSTER_CHECK(found != travels.end());
   const MonoTime begin = MonoNow();
-  MUSTER_RETURN_IF_ERROR(found->work.Wait());
+  MUSTER_RETURN_IF_ERROR(found->work.Await(queue));
   // Time that the update waits for its own collectives is the update's, and a pass's is its own.
   if (result.step == 0 && core->is_between_passes()) result.times.wait += MonoNow() - begin;
   Travel travel = std::move(*found);

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/gradient_norm.h"
+#include "worker_runtime/engine/host_copy.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
 #include "worker_runtime/nn/operations.h"
 
@@ -27,28 +27,47 @@ void Engine::State::ComputeNorm() {
   }
 }
 
+std::vector<kernels::UpdateSettings> Engine::State::UpdateSettings() const {
+  std::vector<kernels::UpdateSettings> settings;
+  for (const plan::ParameterUpdate& update : update_groups) {
+    settings.push_back(
+        {.update = {.learning_rate = result.learning_rate * update.learning_rate_scale,
+                    .beta1 = update.beta1,
+                    .beta2 = update.beta2,
+                    .epsilon = plan.update.epsilon,
+                    .weight_decay = update.weight_decay,
+                    .decays_gradient = plan.update.kind == UpdateRule::Kind::kAdam},
+         .max_norm = plan.max_gradient_norm});
+  }
+  return settings;
+}
+
 absl::Status Engine::State::DecideUpdate() {
-  const engine::LossSum total = reduction->loss();
-  const bool scaled = scaler.is_on();
-  if (!scaled || std::isfinite(total.loss)) MUSTER_RETURN_IF_ERROR(CheckLoss(total));
-  const double scale = scaler.scale();
-  const double norm =
-      std::sqrt(TreeSum(held.squares().span<double>())) / (total.num_tokens * scale);
-  const bool finite = std::isfinite(norm) && std::isfinite(total.loss);
-  if (!finite && !scaled) return NormError("try a lower learning rate");
-  MUSTER_RETURN_IF_ERROR(JudgeScale(!finite));
-  // Before this step is counted.
-  const int64_t updates = step - skipped_steps;
   const bool counts_all = plan::CountsSkippedSteps(plan.loss_scaling.kind);
-  result.learning_rate = LearningRate(plan.learning_rate, counts_all ? step : updates);
+  // Before this step is counted.
+  const int64_t scheduled = counts_all ? step : step - skipped_steps;
+  result.learning_rate = LearningRate(plan.learning_rate, scheduled);
+  reduction->PutLoss(decision->loss());
+  decision->Decide(UpdateSettings(), held.squares(), scaler.scale());
+  return queue.device().host_reads() ? JudgeStep() : absl::OkStatus();
+}
+
+absl::Status Engine::State::JudgeStep() {
+  MUSTER_ASSIGN_OR_RETURN(const engine::StepRecord record, decision->Read());
+  const bool scaled = scaler.is_on();
+  if (!scaled || std::isfinite(record.loss)) {
+    MUSTER_RETURN_IF_ERROR(CheckLoss({.loss = record.loss, .num_tokens = record.num_tokens}));
+  }
+  const double scale = scaler.scale();
+  if (record.skipped && !scaled) return NormError("try a lower learning rate");
+  MUSTER_RETURN_IF_ERROR(JudgeScale(record.skipped));
   result.step = ++step;
-  result.loss = total.loss / total.num_tokens;
-  result.num_tokens = static_cast<int64_t>(total.num_tokens);
-  result.gradient_norm = norm;
+  result.loss = record.loss / record.num_tokens;
+  result.num_tokens = static_cast<int64_t>(record.num_tokens);
+  result.gradient_norm = record.norm;
   result.loss_scale = scale;
-  result.skipped = !finite;
+  result.skipped = record.skipped;
   if (result.skipped) ++skipped_steps;
-  gradient_scale = engine::ClipFactor(norm, plan.max_gradient_norm) / (total.num_tokens * scale);
   return absl::OkStatus();
 }
 
@@ -65,7 +84,8 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
         "step ", step + 1, ": no target counted on any rank, so there is no loss to learn from"));
   }
   // Every rank has the same sum, so all of them come here.
-  const std::vector<uint8_t> own = {own_loss_finite};
+  MUSTER_ASSIGN_OR_RETURN(const bool is_finite, reduction->OwnLossIsFinite());
+  const std::vector<uint8_t> own = {is_finite};
   std::vector<uint8_t> all(world.size());
   MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(own), BufferOf(all)).Wait());
   int rank = 0;
@@ -80,7 +100,7 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
 absl::Status Engine::State::NormError(absl::string_view hint) {
   std::vector<int64_t> first = {static_cast<int64_t>(store.parameters().size())};
   for (const plan::BlockRange& blocks : program.owned) {
-    const Tensor part = held.SummedGradients(blocks);
+    MUSTER_ASSIGN_OR_RETURN(const Tensor part, engine::OnHost(queue, held.SummedGradients(blocks)));
     held.ForEachPiece(blocks, [&](const engine::RankState::Piece& piece) {
       const Tensor elements = part.Slice(piece.first_in_blocks, {piece.num_elements});
       if (!engine::IsFinite(elements)) {
@@ -104,33 +124,25 @@ void Engine::State::Update(const plan::Action& action) {
   const Tensor masters = held.Masters(action.bucket);
   const Tensor first = held.FirstMoments(action.bucket);
   const Tensor second = held.SecondMoments(action.bucket);
-  const Operations& operations = queue.device().operations(store.dtype());
+  const Operations& operations = queue.device().operations(masters.dtype());
+  const std::vector<kernels::UpdateSettings> settings = UpdateSettings();
   held.ForEachPiece(action.blocks, [&](const engine::RankState::Piece& piece) {
-    const plan::ParameterUpdate& update = set_up.updates[piece.parameter.index()];
-    const double learning_rate = result.learning_rate * update.learning_rate_scale;
+    const int group = group_of_parameter[piece.parameter.index()];
+    const kernels::AdamWStep& as_adamw = settings[group].update;
     const auto part = [&](const Tensor& all) {
       return all.empty() ? Tensor() : all.Slice(piece.first_in_blocks, {piece.num_elements});
     };
     if (plan.update.kind == UpdateRule::Kind::kSgd) {
       operations.sgd(queue,
-                     {.learning_rate = learning_rate,
+                     {.learning_rate = as_adamw.learning_rate,
                       .momentum = plan.update.momentum,
                       .nesterov = plan.update.nesterov,
-                      .weight_decay = update.weight_decay,
-                      .gradient_scale = gradient_scale},
-                     part(gradients), part(masters), part(first));
+                      .weight_decay = as_adamw.weight_decay},
+                     decision->OfGroup(group), part(gradients), part(masters), part(first));
       return;
     }
-    operations.adamw(queue,
-                     {.learning_rate = learning_rate,
-                      .beta1 = update.beta1,
-                      .beta2 = update.beta2,
-                      .epsilon = plan.update.epsilon,
-                      .weight_decay = update.weight_decay,
-                      .decays_gradient = plan.update.kind == UpdateRule::Kind::kAdam,
-                      .gradient_scale = gradient_scale,
-                      .step = step - skipped_steps},
-                     part(gradients), part(masters), part(first), part(second));
+    operations.adamw(queue, as_adamw, decision->OfGroup(group), part(gradients), part(masters),
+                     part(first), part(second));
   });
   held.RoundMasters(action.bucket);
 }

@@ -96,7 +96,9 @@ absl::Status Engine::State::GatherAlone(int unit) {
     values = held.Values(blocks);
   }
   if (!status.ok() || !is_pipeline()) return status;
-  return world.Broadcast(engine::BufferOfTensor(values), stage * set_up.mesh.replicas).Wait();
+  return world
+      .Broadcast(engine::BufferOfTensor(values), stage * set_up.mesh.replicas, {.queue = &queue})
+      .Wait();
 }
 
 void Engine::State::ReleaseAlone() {

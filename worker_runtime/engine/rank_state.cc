@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker_runtime/engine/host_copy.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster::engine {
@@ -98,20 +99,24 @@ void RankState::AllocateGradients() {
 }
 
 void RankState::Initialize(uint64_t seed) {
-  store_.Initialize(seed);
+  for (const auto& parameter : store_.parameters()) {
+    const Tensor& value = parameter->value();
+    if (value.empty()) continue;
+    FillInitial(queue_, parameter->spec(), seed, 0, value.Reshaped({value.num_elements()}));
+  }
   for (size_t b = 0; b < program_.buckets.size() && program_.types.has_master(); ++b) {
     const Tensor masters = Masters(static_cast<int>(b));
     ForEachPiece(program_.owned[b], [&](const Piece& piece) {
-      InitializeElements(piece.parameter.spec(), seed, piece.first_in_parameter,
-                         masters.Slice(piece.first_in_blocks, {piece.num_elements}));
+      FillInitial(queue_, piece.parameter.spec(), seed, piece.first_in_parameter,
+                  masters.Slice(piece.first_in_blocks, {piece.num_elements}));
     });
   }
   for (size_t b = 0; b < program_.buckets.size(); ++b) {
     if (!program_.gathered[b]) continue;
     const Tensor values = Values(program_.owned[b]);
     ForEachPiece(program_.owned[b], [&](const Piece& piece) {
-      InitializeElements(piece.parameter.spec(), seed, piece.first_in_parameter,
-                         values.Slice(piece.first_in_blocks, {piece.num_elements}));
+      FillInitial(queue_, piece.parameter.spec(), seed, piece.first_in_parameter,
+                  values.Slice(piece.first_in_blocks, {piece.num_elements}));
     });
   }
 }
@@ -152,8 +157,9 @@ void RankState::BindUnreduced(int bucket, int64_t place) {
 }
 
 void RankState::ZeroUnwritten(int bucket) {
-  ForEachParameterOf(bucket, [](Parameter& parameter) {
-    if (!parameter.gradient().empty() && !parameter.has_gradient()) parameter.BeginSparseGradient();
+  ForEachParameterOf(bucket, [this](Parameter& parameter) {
+    if (parameter.gradient().empty() || parameter.has_gradient()) return;
+    parameter.BeginSparseGradient(queue_);
   });
 }
 
@@ -273,7 +279,7 @@ plan::ArenaBytes RankState::held() const {
 
 Tensor RankState::Allocate(DType dtype, int64_t num_elements) {
   Tensor flat = pool_.Allocate(dtype, {num_elements});
-  queue_.device().operations(dtype).clear(queue_, flat);
+  queue_.device().operations(DType::kF32).clear(queue_, flat);  // bytes
   return flat;
 }
 

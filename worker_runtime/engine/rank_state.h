@@ -104,6 +104,7 @@ class RankState {
   Tensor Of(const Parameter& parameter, const Tensor& buffer, int64_t first_element) const;
 
   const plan::BlockLayout& layout() const { return layout_; }
+  Queue& queue() const { return queue_; }
   // Squares of the gradient by block of the whole model, f64; zero where others own it.
   const Tensor& squares() const { return squares_; }
   // Of bytes that are taken from the system.

@@ -2,9 +2,11 @@
 #include "worker_runtime/engine/tensor_buffer.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <utility>
 
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/host_copy.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster::engine {
@@ -40,7 +42,11 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
       pool_(queue.device()),
       padding_(pool_.Allocate(DType::kU8, {program.padding_bytes})),
       losses_(LossSlots(program)) {
-  std::memset(padding_.raw_data(), 0, padding_.num_bytes());
+  queue_.device().operations(DType::kF32).clear(queue_, padding_);
+  if (!host_reads()) {
+    micro_batch_losses_ = pool_.Allocate(DType::kF64, {program.leaves_per_rank});
+    totals_ = pool_.Allocate(DType::kF64, {2 * static_cast<int64_t>(losses_.size())});
+  }
   // The backward passes say where each micro-batch goes and what is added then; REDUCE says it for
   // the last one.
   for (const Action& action : program.actions) {
@@ -52,22 +58,64 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
   }
 }
 
-void Reduction::Begin() { losses_.assign(losses_.size(), LossPair{}); }
+void Reduction::Begin() {
+  losses_.assign(losses_.size(), LossPair{});
+  summed_.assign(losses_.size(), LeafRange{});
+  own_loss_is_finite_ = true;
+  is_summed_ = false;
+  if (!host_reads()) queue_.device().operations(DType::kF32).clear(queue_, totals_);
+}
 
-void Reduction::AddLoss(int64_t index, LossSum loss) {
+void Reduction::AddLoss(int64_t index, LossSum loss, const Tensor& on_device) {
+  own_loss_is_finite_ = own_loss_is_finite_ && std::isfinite(loss.loss);
   const plan::OrderedLeaf& leaf = leaves_[index];
   LossPair& own = losses_[leaf.slot];
-  if (program_.ordered) own = {};
+  LeafRange& range = summed_[leaf.slot];
+  if (program_.ordered) {
+    own = {};
+    range = {index, index};
+  }
   own[0] += loss.loss;
   own[1] += loss.num_tokens;
+  range.end = index + 1;
   for (const plan::Merge& merge : leaf.merges) {
     for (int i : {0, 1}) losses_[merge.left_slot][i] += losses_[merge.right_slot][i];
+    summed_[merge.left_slot].end = summed_[merge.right_slot].end;
+  }
+  if (host_reads()) return;
+  const Tensor place = micro_batch_losses_.Slice(index, {1});
+  queue_.device().CopyBytes(queue_, on_device.raw_data(), place.raw_data(), place.num_bytes());
+}
+
+void Reduction::SumLosses() {
+  if (host_reads() || std::exchange(is_summed_, true)) return;
+  const Device& device = queue_.device();
+  for (const int slot : program_.root_slots) {
+    const LeafRange range = summed_[slot];
+    const Tensor total = TotalOf(slot);
+    device.operations(DType::kF32)
+        .tree_sum(queue_, micro_batch_losses_.Slice(range.begin, {range.end - range.begin}),
+                  total.Slice(0, {1}));
+    device.Upload(queue_, &losses_[slot][1], total.Slice(1, {1}).raw_data(), sizeof(double));
   }
 }
 
-LossSum Reduction::loss() const {
-  const LossPair& sum = losses_[program_.root_slots.front()];
-  return {.loss = sum[0], .num_tokens = sum[1]};
+Buffer Reduction::LossBuffer(int slot) {
+  return host_reads() ? BufferOf(losses_[slot]) : BufferOfTensor(TotalOf(slot));
+}
+
+void Reduction::PutLoss(const Tensor& to) {
+  SumLosses();
+  const int slot = program_.root_slots.front();
+  const void* from = host_reads() ? losses_[slot].data() : TotalOf(slot).raw_data();
+  queue_.device().CopyBytes(queue_, from, to.raw_data(), to.num_bytes());
+}
+
+absl::StatusOr<bool> Reduction::OwnLossIsFinite() const {
+  if (host_reads()) return own_loss_is_finite_;
+  MUSTER_ASSIGN_OR_RETURN(const Tensor losses, OnHost(queue_, micro_batch_losses_));
+  const auto all = losses.span<double>();
+  return std::all_of(all.begin(), all.end(), [](double loss) { return std::isfinite(loss); });
 }
 
 void Reduction::Merge(const Action& action, BlockRange blocks) {
@@ -88,7 +136,7 @@ Work Reduction::Start(const Action& action) {
       return action.place == plan::kNone ? StartUnshard(action) : StartGather(action);
     case ActionKind::kSquares:
       // Each block is some rank's and zero on all others, so any order of adding is exact.
-      return GroupOf(action).AllReduce(BufferOfTensor(state_.squares()));
+      return GroupOf(action).AllReduce(BufferOfTensor(state_.squares()), {.queue = &queue_});
     default:
       return StartLoss(action);
   }
@@ -115,15 +163,15 @@ Work Reduction::StartReduce(const Action& action) {
     if (i == 0) output = BufferOfTensor(root);
   }
   Communicator& group = GroupOf(action);
+  const SubtreeOptions ordered = {.leaves_per_rank = program_.leaves_per_rank, .queue = &queue_};
+  const ReduceOptions fast = {.queue = &queue_};
   if (action.collective == plan::Collective::kAllReduce) {
-    return program_.ordered ? group.AllReduceSubtrees(roots, output,
-                                                      {.leaves_per_rank = program_.leaves_per_rank})
-                            : group.AllReduce(output);
+    return program_.ordered ? group.AllReduceSubtrees(roots, output, ordered)
+                            : group.AllReduce(output, fast);
   }
   output = ShareOf(Tensor::Borrow(output.data, output.dtype, {output.count}), group);
-  return program_.ordered ? group.ReduceScatterSubtrees(
-                                roots, output, {.leaves_per_rank = program_.leaves_per_rank})
-                          : group.ReduceScatter(roots[0], output);
+  return program_.ordered ? group.ReduceScatterSubtrees(roots, output, ordered)
+                          : group.ReduceScatter(roots[0], output, fast);
 }
 
 Work Reduction::StartStreamedReduce(const Action& action) {
@@ -136,9 +184,9 @@ Work Reduction::StartStreamedReduce(const Action& action) {
   }
   const Buffer output = ShareOf(padded, group);
   const ConstBuffer input = BufferOfTensor(padded);
-  return program_.ordered ? group.ReduceScatterSubtrees(
-                                {input}, output, {.leaves_per_rank = program_.leaves_per_rank})
-                          : group.ReduceScatter(input, output);
+  if (!program_.ordered) return group.ReduceScatter(input, output, {.queue = &queue_});
+  return group.ReduceScatterSubtrees(
+      {input}, output, {.leaves_per_rank = program_.leaves_per_rank, .queue = &queue_});
 }
 
 Tensor Reduction::StreamedPlace(const Action& action) const {
@@ -152,27 +200,34 @@ Work Reduction::StartReplicate(const Action& action) {
   if (IsRounded(action, program_)) {
     const Tensor rounded = Padded(0, action);
     Convert(queue_, own, rounded);
-    return group.AllReduce(BufferOfTensor(rounded));
+    return group.AllReduce(BufferOfTensor(rounded), {.queue = &queue_});
   }
   const Buffer sum = BufferOfTensor(own);
-  if (!program_.ordered) return group.AllReduce(sum);
+  if (!program_.ordered) return group.AllReduce(sum, {.queue = &queue_});
   return group.AllReduceSubtrees(
-      {sum}, sum, {.leaves_per_rank = program_.leaves_per_rank * program_.shards.size});
+      {sum}, sum,
+      {.leaves_per_rank = program_.leaves_per_rank * program_.shards.size, .queue = &queue_});
 }
 
 Work Reduction::StartLoss(const Action& action) {
   Communicator& group = GroupOf(action);
-  LossPair& result = losses_[program_.root_slots.front()];
+  const int result = program_.root_slots.front();
   // Of the ranks that hold the sum only one gives it.
   if (action.kind == ActionKind::kShareLoss) {
-    if (program_.rank + 1 != groups_[0]->size()) result = {};
-    return group.AllReduce(BufferOf(result));
+    if (program_.rank + 1 != groups_[0]->size()) {
+      losses_[result] = {};
+      is_summed_ = true;
+      if (!host_reads()) queue_.device().operations(DType::kF32).clear(queue_, TotalOf(result));
+    }
+    SumLosses();
+    return group.AllReduce(LossBuffer(result), {.queue = &queue_});
   }
-  if (!program_.ordered) return group.AllReduce(BufferOf(result));
+  SumLosses();
+  if (!program_.ordered) return group.AllReduce(LossBuffer(result), {.queue = &queue_});
   std::vector<ConstBuffer> roots;
-  for (const int slot : program_.root_slots) roots.push_back(ConstBufferOf(losses_[slot]));
-  return group.AllReduceSubtrees(roots, BufferOf(result),
-                                 {.leaves_per_rank = program_.leaves_per_rank});
+  for (const int slot : program_.root_slots) roots.push_back(LossBuffer(slot));
+  return group.AllReduceSubtrees(roots, LossBuffer(result),
+                                 {.leaves_per_rank = program_.leaves_per_rank, .queue = &queue_});
 }
 
 Work Reduction::StartUnshard(const Action& action) {
@@ -184,7 +239,7 @@ Work Reduction::StartUnshard(const Action& action) {
     const int64_t each = whole.num_elements() / group.size();
     Copy(queue_, state_.Values(owned), whole.Slice(group.rank() * each, {owned.num_elements()}));
   }
-  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole));
+  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole), {.queue = &queue_});
 }
 
 // The own shard goes to its place, the others come beside it.
@@ -199,7 +254,7 @@ Work Reduction::StartGather(const Action& action) {
     const int64_t first = shards.rank * shards.LargestOf(blocks) * plan::kBlockElements;
     Copy(queue_, own, whole.Slice(first, own.shape()));
   }
-  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole));
+  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole), {.queue = &queue_});
 }
 
 void Reduction::GiveUp(const Action& action) {
@@ -263,8 +318,7 @@ Tensor Reduction::Padded(size_t index, const Action& action) {
   const bool is_values = action.kind == ActionKind::kUnshard;
   const DType dtype = is_values ? program_.types.parameters : program_.types.reduced;
   const int64_t first = action.padding + static_cast<int64_t>(index) * action.bytes;
-  const Tensor bytes = padding_.Slice(first, {action.bytes});
-  return Tensor::Borrow(bytes.raw_data(), dtype, {action.bytes / plan::BytesOf(dtype)});
+  return padding_.Slice(first, {action.bytes}).As(dtype, {action.bytes / plan::BytesOf(dtype)});
 }
 
 }  // namespace muster::engine

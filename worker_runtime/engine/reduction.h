@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "muster/communicator.h"
+#include "muster/sum_tree.h"
 #include "muster/tensor.h"
 #include "muster/work.h"
 #include "worker_runtime/engine/rank_state.h"
@@ -30,10 +32,13 @@ class Reduction {
 
   // A step begins.
   void Begin();
-  // Counts the loss of micro-batch `index` and the merges that follow it.
-  void AddLoss(int64_t index, LossSum loss);
-  // The sum over all ranks, once LOSS and SHARE_LOSS are done.
-  LossSum loss() const;
+  // Counts the loss of micro-batch `index` and the merges that follow it. `on_device` [1] of f64 holds the
+  // loss where the host cannot read it; else it is empty.
+  void AddLoss(int64_t index, LossSum loss, const Tensor& on_device);
+  // Copies the sum over all ranks, once LOSS and SHARE_LOSS are done, to `to` [2]: loss and tokens.
+  void PutLoss(const Tensor& to);
+  // Of this rank's micro-batches of the step, whether all losses are finite. Errors: the device's.
+  absl::StatusOr<bool> OwnLossIsFinite() const;
   // Adds slots of gradients: the merges of a backward pass, over all that this rank holds.
   void Merge(const plan::Action& action, plan::BlockRange blocks);
 
@@ -53,6 +58,11 @@ class Reduction {
 
   Work StartReduce(const plan::Action& action);
   Work StartLoss(const plan::Action& action);
+  // On a device the losses of micro-batches are added once all are there, by the tree of their slots.
+  void SumLosses();
+  bool host_reads() const { return queue_.device().host_reads(); }
+  Tensor TotalOf(int slot) const { return totals_.Slice(2 * slot, {2}); }
+  Buffer LossBuffer(int slot);
   Work StartStreamedReduce(const plan::Action& action);
   Work StartReplicate(const plan::Action& action);
   Work StartUnshard(const plan::Action& action);
@@ -76,7 +86,13 @@ class Reduction {
   Queue& queue_;
   TensorPool pool_;
   const Tensor padding_;
-  std::vector<LossPair> losses_;  // by slot
+  std::vector<LossPair> losses_;    // by slot; on a device of the tokens alone
+  std::vector<LeafRange> summed_;   // by slot: the micro-batches in it
+  bool own_loss_is_finite_ = true;  // as far as the host has seen
+  // On a device, of f64.
+  Tensor micro_batch_losses_;  // [leaves_per_rank]
+  Tensor totals_;              // [slots, 2]: what LOSS adds
+  bool is_summed_ = false;
 };
 
 }  // namespace muster::engine

@@ -3,20 +3,16 @@
 #include <algorithm>
 
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/host_copy.h"
 #include "worker_runtime/engine/tensor_buffer.h"
-#include "worker_runtime/nn/operations.h"
 #include "worker_runtime/plan/block_layout.h"
 
 namespace muster::engine {
-namespace {
 
 // Rounded where the types differ: a checkpoint holds the masters of parameters of 16 bits.
-void Copy(const Tensor& from, const Tensor& to) {
-  Queue queue(Device::Cpu());
-  queue.device().operations(from.dtype()).cast(queue, from, to);
+absl::Status StateExchange::Copy(const Tensor& from, const Tensor& to) const {
+  return CopyAcross(state_.queue(), from, to);
 }
-
-}  // namespace
 
 int StateExchange::StageOf(const Parameter& parameter) const {
   const int64_t block = state_.layout().offsets[parameter.index()] / plan::kBlockElements;
@@ -58,21 +54,19 @@ Tensor StateExchange::OwnPart(StateKind kind, const Owned& owned) const {
 // The ranks of a stage's first shard group own one whole together.
 absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
                                     const Tensor& whole) const {
-  if (parameter.frozen()) {
-    Copy(parameter.value(), whole);
-    return absl::OkStatus();
-  }
+  if (parameter.frozen()) return Copy(parameter.value(), whole);
   const int first = StageOf(parameter) * replicas_;
   for (int rank = first; rank < first + stages_[0].shards.size; ++rank) {
     if (world_.rank() != 0 && world_.rank() != rank) continue;
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
       if (rank == 0) {
-        Copy(OwnPart(kind, owned), part);
+        MUSTER_RETURN_IF_ERROR(Copy(OwnPart(kind, owned), part));
       } else if (world_.rank() == 0) {
         MUSTER_RETURN_IF_ERROR(world_.Recv(BufferOfTensor(part), rank).Wait());
       } else {
-        MUSTER_RETURN_IF_ERROR(world_.Send(BufferOfTensor(OwnPart(kind, owned)), 0).Wait());
+        MUSTER_RETURN_IF_ERROR(
+            world_.Send(BufferOfTensor(OwnPart(kind, owned)), 0, OfDevice()).Wait());
       }
     }
   }
@@ -83,8 +77,7 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
                                    const Tensor& whole) const {
   if (parameter.frozen()) {
     MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), 0).Wait());
-    Copy(whole, parameter.value());
-    return absl::OkStatus();
+    return Copy(whole, parameter.value());
   }
   const plan::Program& program = stages_[StageOf(parameter)];
   const bool is_whole =
@@ -96,11 +89,12 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
       if (rank == 0) {
-        Copy(part, OwnPart(kind, owned));
+        MUSTER_RETURN_IF_ERROR(Copy(part, OwnPart(kind, owned)));
       } else if (world_.rank() == 0) {
         MUSTER_RETURN_IF_ERROR(world_.Send(BufferOfTensor(part), rank).Wait());
       } else {
-        MUSTER_RETURN_IF_ERROR(world_.Recv(BufferOfTensor(OwnPart(kind, owned)), 0).Wait());
+        MUSTER_RETURN_IF_ERROR(
+            world_.Recv(BufferOfTensor(OwnPart(kind, owned)), 0, OfDevice()).Wait());
       }
     }
   }
@@ -111,11 +105,12 @@ absl::Status StateExchange::SpreadToAll(StateKind kind, const Parameter& paramet
                                         const Tensor& whole) const {
   MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), 0).Wait());
   for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
-    Copy(whole.Slice(owned.first_in_parameter, {owned.count}), OwnPart(kind, owned));
+    MUSTER_RETURN_IF_ERROR(
+        Copy(whole.Slice(owned.first_in_parameter, {owned.count}), OwnPart(kind, owned)));
   }
   const bool has_values = state_.HoldsWhole(parameter) || state_.Borrows(parameter);
-  if (kind == StateKind::kValue && has_values) Copy(whole, parameter.value());
-  return absl::OkStatus();
+  if (kind != StateKind::kValue || !has_values) return absl::OkStatus();
+  return Copy(whole, parameter.value());
 }
 
 }  // namespace muster::engine

@@ -31,7 +31,7 @@ class StateExchange {
   // A parameter's array from the ranks that own it to rank 0's `whole`, and from there to all that
   // hold some of it. Errors: the communicator's.
   //
-  // Shapes: whole [parameter.num_elements()], on every rank.
+  // Shapes: whole [parameter.num_elements()], on every rank, in memory of the host.
   absl::Status Collect(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
   absl::Status Spread(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
 
@@ -43,6 +43,9 @@ class StateExchange {
     int64_t first_in_shard = 0;
     int64_t count = 0;
   };
+  absl::Status Copy(const Tensor& from, const Tensor& to) const;
+  // Of calls with the state's own memory.
+  CallOptions OfDevice() const { return {.queue = &state_.queue()}; }
   int StageOf(const Parameter& parameter) const;
   std::vector<Owned> OwnedBy(int rank, const Parameter& parameter) const;
   // To all of them, of which each takes what it holds.

@@ -29,13 +29,15 @@ __global__ void DecideKernel(UpdateSettings settings, GradientTotals totals,
   const double weight = totals.tokens[0] * totals.loss_scale[0];
   const double norm = sqrt(totals.squares[0]) / weight;
   decision->norm = norm;
-  decision->skipped = norm - norm == 0 ? 0 : 1;  // infinities and NaN have no difference
+  const double loss = totals.loss == nullptr ? 0 : totals.loss[0];
+  // Infinities and NaN have no difference.
+  decision->skipped = norm - norm == 0 && loss - loss == 0 ? 0 : 1;
   if (decision->skipped == 1) return;
   const double most = settings.max_norm / (norm + kNormSlack);
   const double clip = settings.max_norm > 0 && most < 1 ? most : 1.0;
   const AdamWStep& update = settings.update;
   const int64_t t = ++decision->updates;
-  decision->gradient_scale = static_cast<float>(clip / weight);
+  decision->gradient_scale = clip / weight;
   decision->rate = static_cast<float>(-update.learning_rate / (1 - Power(update.beta1, t)));
   decision->root = static_cast<float>(1 / sqrt(1 - Power(update.beta2, t)));
   decision->keep = static_cast<float>(
@@ -98,13 +100,14 @@ __global__ void UpdateKernel(AdamWStep update, const UpdateDecision* decision,
   const float keep = decays ? decision->keep : 1.0f;
   const auto decay =
       static_cast<float>(decays && update.decays_gradient ? update.weight_decay : 0.0);
+  const auto scale = static_cast<float>(decision->gradient_scale);
   float gradient[kPerThread], m[kPerThread], v[kPerThread], master[kPerThread];
   LoadUpTo(arrays.gradient, first, n, gradient);
   LoadUpTo(arrays.first_moment, first, n, m);
   LoadUpTo(arrays.second_moment, first, n, v);
   LoadUpTo(arrays.master, first, n, master);
   for (int i = 0; i < kPerThread; ++i) {
-    const float g = fmaf(decay, master[i], decision->gradient_scale * gradient[i]);
+    const float g = fmaf(decay, master[i], scale * gradient[i]);
     m[i] = fmaf(rest1, g, beta1 * m[i]);
     v[i] = fmaf(rest2 * g, g, beta2 * v[i]);
     const float direction = m[i] / fmaf(sqrtf(v[i]), decision->root, epsilon);

@@ -19,6 +19,7 @@
 #include "worker_runtime/kernels/launch.h"
 #include "worker_runtime/kernels/row_shape.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/kernels/update_decision.h"
 
 namespace muster::kernels::cuda {
 
@@ -179,32 +180,11 @@ LaunchError TreeSum(StreamHandle stream, const double* values, int64_t n, double
 
 // --- The update
 
-// What a step decides, in the device's memory: the host need not wait for it.
-struct UpdateDecision {
-  double norm = 0;      // of the whole gradient
-  int32_t skipped = 0;  // 1: the norm is not finite, and the update leaves everything as it is
-  int64_t updates = 0;  // that were taken, this one included: t of adamw.h
+using kernels::GradientTotals;
+using kernels::UpdateDecision;
+using kernels::UpdateSettings;
 
-  // Factors of the update (adamw.h), rounded once.
-  float gradient_scale = 0;
-  float rate = 0;
-  float root = 0;
-  float keep = 1;  // of a value that decays
-};
-
-// `step` and `gradient_scale` of `update` are the decision's to find. The gradient is a sum over `tokens`
-// tokens of a loss that was multiplied by `loss_scale`.
-struct UpdateSettings {
-  AdamWStep update;
-  double max_norm = 0;  // 0: not clipped
-};
-struct GradientTotals {
-  const double* squares;     // [1]: of the whole gradient, as it is
-  const double* tokens;      // [1]
-  const double* loss_scale;  // [1]
-};
-// From the last decision to this one. norm = sqrt(squares) / (tokens * loss_scale), and clipped by
-// min(1, max_norm / (norm + 1e-6)).
+// From the last decision to this one (update_decision.h).
 LaunchError DecideUpdate(StreamHandle stream, const UpdateSettings& settings, GradientTotals totals,
                          UpdateDecision* decision);
 

@@ -119,8 +119,12 @@ struct HostKernels : BytesOfHost {
     MUSTER_CHECK(partials.num_elements() == kernels::NumNormBlocks(x.num_elements()));
     kernels::SumOfSquares<T>().blocks(x.data<T>(), x.num_elements(), partials.data<double>());
   }
-  static void AdamW(Queue&, const kernels::AdamWStep& step, const Tensor& gradient,
+  static void AdamW(Queue&, kernels::AdamWStep step, const Tensor& decision, const Tensor& gradient,
                     const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
+    const kernels::UpdateDecision& decided = *DecisionIn(decision);
+    if (decided.skipped != 0) return;
+    step.gradient_scale = decided.gradient_scale;
+    step.step = decided.updates;
     kernels::AdamW<T>().update(step, gradient.data<T>(),
                                {.value = value.data<T>(),
                                 .first_moment = first_moment.data<T>(),
@@ -128,17 +132,22 @@ struct HostKernels : BytesOfHost {
                                gradient.num_elements());
   }
 
-  static void Sgd(Queue&, const kernels::SgdStep& step, const Tensor& gradient, const Tensor& value,
-                  const Tensor& buffer) {
+  static void Sgd(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,
+                  const Tensor& value, const Tensor& buffer) {
+    const kernels::UpdateDecision& decided = *DecisionIn(decision);
+    if (decided.skipped != 0) return;
+    step.gradient_scale = decided.gradient_scale;
     kernels::Sgd<T>().update(step, gradient.data<T>(), value.data<T>(), OrNull<T>(buffer),
                              gradient.num_elements());
   }
 
   static kernels::CrossEntropySum CrossEntropy(Queue&, const Tensor& logits, const int32_t* targets,
-                                               const Tensor& dlogits, const Tensor& value) {
+                                               const Tensor& dlogits, const Tensor& value,
+                                               const Tensor& total) {
     const kernels::CrossEntropySum sum = kernels::CrossEntropy<T>().run(
         RowsOf(logits.shape()), logits.data<T>(), targets, OrNull<T>(dlogits));
     *value.data<T>() = static_cast<T>(sum.loss);
+    if (!total.empty()) *total.data<double>() = sum.loss;
     return sum;
   }
 };
@@ -147,6 +156,7 @@ class CpuDevice final : public Device {
  public:
   absl::string_view name() const override { return "cpu"; }
   bool has_elements() const override { return true; }
+  bool host_reads() const override { return true; }
   const Operations& operations(DType dtype) const override {
     static constexpr Operations kF32 = TableOf<HostKernels<float>>();
     static constexpr Operations kF64 = TableOf<HostKernels<double>>();

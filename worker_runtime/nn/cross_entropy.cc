@@ -1,4 +1,5 @@
 // The loss on the tape.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,10 +36,17 @@ Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targe
   }
   Loss loss;
   Tensor value = tape.pool().Allocate(dtype, {1});
+  const internal::DeviceIds ids = tape.Bring(targets);
+  if (ids.are_copied()) loss.total = tape.pool().Allocate(DType::kF64, {1});
   const kernels::CrossEntropySum sum = tape.operations(dtype).cross_entropy(
-      tape.queue(), logits.value, targets.data(), dlogits, value);
+      tape.queue(), logits.value, ids.data(), dlogits, value, loss.total);
   loss.sum = sum.loss;
   loss.num_tokens = sum.num_tokens;
+  if (ids.are_copied()) {
+    loss.sum = 0;
+    loss.num_tokens = static_cast<int64_t>(targets.size()) -
+                      std::count(targets.begin(), targets.end(), kernels::kIgnoredTarget);
+  }
   logits.value = Tensor();
   loss.output = tape.Record(
       value, {},

@@ -51,13 +51,17 @@ Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first
                                          .width = tokens_.shape()[1],
                                          .first_position = first_position};
   Tensor y = tape.pool().Allocate(tokens_.dtype(), {shape.batch, shape.sequence, shape.width});
-  tape.operations(y.dtype()).embedding_forward(tape.queue(), shape, batch.tokens.data(),
-                                               tape.Use(tokens_), tape.Use(positions_), y);
+  const internal::DeviceIds ids = tape.Bring(batch.tokens);
+  tape.operations(y.dtype()).embedding_forward(tape.queue(), shape, ids.data(), tape.Use(tokens_),
+                                               tape.Use(positions_), y);
   if (tokens_.frozen() && positions_.frozen()) return {.value = y};
-  const auto weight_gradient = [shape, &table = tokens_, &positions = positions_,
-                                ids = batch.tokens](Tape& tape, const Tensor& dy) {
-    const Tensor to_table = table.frozen() ? Tensor() : table.BeginSparseGradient();
-    const Tensor to_positions = positions.frozen() ? Tensor() : positions.BeginSparseGradient();
+  const auto weight_gradient = [shape, &table = tokens_, &positions = positions_, ids](
+                                   Tape& tape, const Tensor& dy) {
+    const auto target = [&tape](Parameter& of) {
+      return of.frozen() ? Tensor() : of.BeginSparseGradient(tape.queue());
+    };
+    const Tensor to_table = target(table);
+    const Tensor to_positions = target(positions);
     tape.operations(dy.dtype())
         .embedding_gradient(tape.queue(), shape, ids.data(), dy, to_table, to_positions);
   };

@@ -1,6 +1,7 @@
 // Text that a GPT writes, a token at a time.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "muster/gpt.h"
@@ -61,7 +62,7 @@ class Reader {
   }
 
   // Logits after the last of `tokens`.
-  std::vector<double> Read(absl::Span<const int32_t> tokens) {
+  absl::StatusOr<std::vector<double>> Read(absl::Span<const int32_t> tokens) {
     const int64_t rows = tokens.size();
     const int64_t width = model_.config().hidden_size;
     Activation x = model_.embedding().Forward(
@@ -72,9 +73,13 @@ class Reader {
     length_ += rows;
     const Tensor last = x.value.Slice((rows - 1) * width, {1, width});
     const Tensor logits = model_.Head(tape_, {last}).value;
+    std::vector<std::byte> bytes(logits.num_bytes());
+    MUSTER_RETURN_IF_ERROR(tape_.queue().device().Download(tape_.queue(), logits.raw_data(),
+                                                           bytes.data(), bytes.size()));
     std::vector<double> values;
-    WithElements(logits, [&](auto read, auto) {
-      for (int64_t i = 0; i < logits.num_elements(); ++i) values.push_back(read(i));
+    const Tensor on_host = Tensor::Borrow(bytes.data(), logits.dtype(), logits.shape());
+    WithElements(on_host, [&](auto read, auto) {
+      for (int64_t i = 0; i < on_host.num_elements(); ++i) values.push_back(read(i));
     });
     return values;
   }
@@ -102,7 +107,8 @@ absl::StatusOr<std::vector<int32_t>> Generate(const Gpt& model, TensorPool& pool
       reader.Forget();
       unread = std::max<size_t>(1, context / 2);
     }
-    const std::vector<double> logits = reader.Read(absl::MakeConstSpan(text).last(unread));
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<double> logits,
+                            reader.Read(absl::MakeConstSpan(text).last(unread)));
     text.push_back(Choose(logits, options.temperature, rng.Uniform(0, i)));
     unread = 1;
   }

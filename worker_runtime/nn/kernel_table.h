@@ -3,11 +3,18 @@
 
 #include <cstring>
 
+#include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster {
+
+// Of the host's memory, as of another device when its kernel runs.
+inline kernels::UpdateDecision* DecisionIn(const Tensor& bytes) {
+  MUSTER_CHECK(bytes.num_bytes() == sizeof(kernels::UpdateDecision));
+  return reinterpret_cast<kernels::UpdateDecision*>(bytes.raw_data());
+}
 
 // What is the same for every type.
 struct BytesOfHost {
@@ -16,6 +23,18 @@ struct BytesOfHost {
     std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
   }
   static void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
+  static void SumByTree(Queue&, const Tensor& values, const Tensor& to) {
+    *to.data<double>() = TreeSum(values.span<double>());
+  }
+  static void DecideUpdate(Queue&, const kernels::UpdateSettings& settings,
+                           Operations::Totals totals, const Tensor& decision) {
+    kernels::DecideUpdate(settings,
+                          {.squares = totals.squares.data<double>(),
+                           .tokens = totals.tokens.data<double>(),
+                           .loss_scale = totals.loss_scale.data<double>(),
+                           .loss = totals.loss.data<double>()},
+                          DecisionIn(decision));
+  }
 };
 
 template <typename Kernels>
@@ -39,6 +58,8 @@ constexpr Operations TableOf() {
           .attention_forward = &Kernels::AttentionForward,
           .attention_backward = &Kernels::AttentionBackward,
           .squares = &Kernels::Squares,
+          .tree_sum = &Kernels::SumByTree,
+          .decide_update = &Kernels::DecideUpdate,
           .adamw = &Kernels::AdamW,
           .sgd = &Kernels::Sgd,
           .cross_entropy = &Kernels::CrossEntropy};

@@ -28,7 +28,7 @@ void CountAttention(Queue& queue, kernels::AttentionShape shape, const Tensor&, 
 }
 
 kernels::CrossEntropySum CountCrossEntropy(Queue& queue, const Tensor& logits, const int32_t*,
-                                           const Tensor&, const Tensor&) {
+                                           const Tensor&, const Tensor&, const Tensor&) {
   queue.Count();
   return {.num_tokens = RowsOf(logits.shape()).rows};
 }
@@ -109,6 +109,8 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .attention_forward = &CountAttention,
                                     .attention_backward = &Count,
                                     .squares = &Count,
+                                    .tree_sum = &Count,
+                                    .decide_update = &Count,
                                     .adamw = &Count,
                                     .sgd = &Count,
                                     .cross_entropy = &CountCrossEntropy};

@@ -171,24 +171,27 @@ struct NarrowKernels : BytesOfHost {
     F32().squares(queue, wide.In(x), partials);
   }
 
-  static void AdamW(Queue& queue, const kernels::AdamWStep& step, const Tensor& gradient,
-                    const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
+  static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
+                    const Tensor& gradient, const Tensor& value, const Tensor& first_moment,
+                    const Tensor& second_moment) {
     Widened wide(queue);
-    F32().adamw(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(first_moment, true),
-                wide.Sum(second_moment, true));
+    F32().adamw(queue, step, decision, wide.In(gradient), wide.Sum(value, true),
+                wide.Sum(first_moment, true), wide.Sum(second_moment, true));
   }
 
-  static void Sgd(Queue& queue, const kernels::SgdStep& step, const Tensor& gradient,
-                  const Tensor& value, const Tensor& buffer) {
+  static void Sgd(Queue& queue, kernels::SgdStep step, const Tensor& decision,
+                  const Tensor& gradient, const Tensor& value, const Tensor& buffer) {
     Widened wide(queue);
-    F32().sgd(queue, step, wide.In(gradient), wide.Sum(value, true), wide.Sum(buffer, true));
+    F32().sgd(queue, step, decision, wide.In(gradient), wide.Sum(value, true),
+              wide.Sum(buffer, true));
   }
 
   static kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits,
                                                const int32_t* targets, const Tensor& dlogits,
-                                               const Tensor& value) {
+                                               const Tensor& value, const Tensor& sum) {
     Widened wide(queue);
-    return F32().cross_entropy(queue, wide.In(logits), targets, wide.Out(dlogits), wide.Out(value));
+    return F32().cross_entropy(queue, wide.In(logits), targets, wide.Out(dlogits), wide.Out(value),
+                               sum);
   }
 };
 

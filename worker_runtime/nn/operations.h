@@ -1,7 +1,8 @@
 // The kernels of one device for one dtype. What a layer computes goes through here, so a layer knows no
 // device; kernels/ says what each computes.
 //
-// Every function puts its kernel on the queue and returns; its tensors live until it has run.
+// Every function puts its kernel on the queue and returns; its tensors live until it has run, or their
+// memory is used again by what comes behind it on the queue.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/embedding.h"
 #include "worker_runtime/kernels/sgd.h"
+#include "worker_runtime/kernels/update_decision.h"
 
 namespace muster {
 
@@ -48,6 +50,7 @@ struct Operations {
   void (*layer_norm_weight)(Queue&, LayerNorm in, const Tensor& dy, const Tensor& dgamma,
                             const Tensor& dbeta, bool accumulate);
 
+  // `tokens` and targets (below) lie in the memory of the device.
   void (*embedding_forward)(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
                             const Tensor& table, const Tensor& positions, const Tensor& y);
   void (*embedding_gradient)(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
@@ -67,14 +70,31 @@ struct Operations {
 
   // partials[b] = the squares of block b of x, partials [blocks of x] of f64 (kernels/sum_of_squares.h).
   void (*squares)(Queue&, const Tensor& x, const Tensor& partials);
-  void (*adamw)(Queue&, const kernels::AdamWStep& step, const Tensor& gradient, const Tensor& value,
-                const Tensor& first_moment, const Tensor& second_moment);
-  void (*sgd)(Queue&, const kernels::SgdStep& step, const Tensor& gradient, const Tensor& value,
-              const Tensor& buffer);
+  // to[0] = the sum of `values` by the tree of muster/sum_tree.h; both of f64.
+  void (*tree_sum)(Queue&, const Tensor& values, const Tensor& to);
 
-  // `value` [1] receives the sum of the losses. On meta no loss is known, and every row counts.
+  // Of one update. `decision`: the bytes of a kernels::UpdateDecision. All other tensors are one number
+  // of f64.
+  struct Totals {
+    const Tensor& squares;
+    const Tensor& tokens;
+    const Tensor& loss_scale;
+    const Tensor& loss;
+  };
+  void (*decide_update)(Queue&, const kernels::UpdateSettings& settings, Totals totals,
+                        const Tensor& decision);
+  // The scale of gradients and the number of the update are the decision's, which was made with the same
+  // `step`; nothing is changed if that was to skip it.
+  void (*adamw)(Queue&, kernels::AdamWStep step, const Tensor& decision, const Tensor& gradient,
+                const Tensor& value, const Tensor& first_moment, const Tensor& second_moment);
+  void (*sgd)(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,
+              const Tensor& value, const Tensor& buffer);
+
+  // `value` [1] receives the sum of the losses, and so does `sum` [1] of f64. The result is the host's
+  // alone: on meta no loss is known and every row counts, on other devices it says nothing.
   kernels::CrossEntropySum (*cross_entropy)(Queue&, const Tensor& logits, const int32_t* targets,
-                                            const Tensor& dlogits, const Tensor& value);
+                                            const Tensor& dlogits, const Tensor& value,
+                                            const Tensor& sum);
 };
 
 // Of what is kept of whole rows (means, largest scores) beside activations of type `dtype`.

@@ -2,7 +2,6 @@
 #include "muster/parameter.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "muster/rng.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/float_dispatch.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 
@@ -50,11 +50,9 @@ Parameter::GradientTarget Parameter::BeginGradient() {
   return {.gradient = gradient_, .accumulate = std::exchange(has_gradient_, true)};
 }
 
-Tensor Parameter::BeginSparseGradient() {
+Tensor Parameter::BeginSparseGradient(Queue& queue) {
   const GradientTarget target = BeginGradient();
-  if (!target.accumulate && gradient_.has_elements()) {
-    std::memset(gradient_.raw_data(), 0, gradient_.num_bytes());
-  }
+  if (!target.accumulate) queue.device().operations(gradient_.dtype()).clear(queue, gradient_);
   return gradient_;
 }
 
@@ -97,11 +95,11 @@ void ParameterStore::ForgetGradients() {
   for (const auto& parameter : parameters_) parameter->ForgetGradient();
 }
 
-void ParameterStore::ZeroUnwritten() {
+void ParameterStore::ZeroUnwritten(Queue& queue) {
   for (const auto& parameter : parameters_) {
     if (parameter->frozen()) continue;
     if (!parameter->gradient().empty() && !parameter->has_gradient()) {
-      parameter->BeginSparseGradient();
+      parameter->BeginSparseGradient(queue);
     }
   }
 }

@@ -104,6 +104,14 @@ Tape::RecordedOperation& Tape::NewRegion() {
   return record;
 }
 
+internal::DeviceIds Tape::Bring(absl::Span<const int32_t> ids) {
+  const Device& device = pool_.device();
+  if (device.host_reads() || !device.has_elements()) return internal::DeviceIds(ids);
+  Tensor copy = pool_.Allocate(DType::kI32, {static_cast<int64_t>(ids.size())});
+  device.Upload(queue_, ids.data(), copy.raw_data(), copy.num_bytes());
+  return internal::DeviceIds(std::move(copy));
+}
+
 void Tape::BeginForward() {
   MUSTER_CHECK(stage_ != Stage::kWeightsAreDue);  // they would be lost
   if (stage_ == Stage::kReplayed) Clear();

@@ -32,15 +32,14 @@ std::string Shape::ToString() const {
 
 namespace internal {
 
-// Stands in front of the elements, one alignment long.
-struct alignas(TensorPool::kAlignment) Block {
+// Beside the elements, which the host may not be able to reach.
+struct Block {
   TensorPool::State* pool;  // lives at least until this block has come back
-  size_t capacity;          // bytes behind it
-  size_t bytes = 0;         // of the elements that it serves now, rounded up
-  int64_t returned = 0;     // how many blocks had come back before it did
+  size_t capacity;          // bytes of it
+  void* elements;
+  size_t bytes = 0;      // of the elements that it serves now, rounded up
+  int64_t returned = 0;  // how many blocks had come back before it did
   std::atomic<int64_t> owners;
-
-  void* elements() { return this + 1; }
 };
 
 }  // namespace internal
@@ -76,6 +75,10 @@ struct TensorPool::State {
   // False if none waits.
   bool FreeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void FreeWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Free(Block* block) {
+    device.GiveMemory(block->elements);
+    delete block;
+  }
 };
 
 Block* TensorPool::State::Reuse(size_t bytes) {
@@ -96,12 +99,12 @@ Block* TensorPool::State::Reserve(size_t bytes) {
   while (usage.bytes_reserved + bytes > bound && FreeOldest()) {
   }
   absl::erase_if(waiting, [](const auto& blocks) { return blocks.second.empty(); });
-  const size_t taken = device.has_elements() ? bytes : 0;
-  void* memory = std::aligned_alloc(kAlignment, sizeof(Block) + taken);
+  // Without elements there is a place for each block all the same, which tells them apart.
+  void* memory = device.TakeMemory(device.has_elements() ? bytes : kAlignment);
   MUSTER_CHECK(memory != nullptr);
   usage.bytes_reserved += bytes;
   ++usage.system_allocations;
-  return new (memory) Block{.pool = this, .capacity = bytes, .owners = 0};
+  return new Block{.pool = this, .capacity = bytes, .elements = memory, .owners = 0};
 }
 
 bool TensorPool::State::FreeOldest() {
@@ -116,7 +119,7 @@ bool TensorPool::State::FreeOldest() {
   Block* block = oldest->front();
   oldest->erase(oldest->begin());
   usage.bytes_reserved -= block->capacity;
-  std::free(block);
+  Free(block);
   return true;
 }
 
@@ -145,7 +148,7 @@ void TensorPool::State::FreeWaiting() {
   for (auto& [capacity, blocks] : waiting) {
     for (Block* block : blocks) {
       usage.bytes_reserved -= capacity;
-      std::free(block);
+      Free(block);
     }
     blocks.clear();
   }
@@ -187,7 +190,7 @@ Tensor TensorPool::Allocate(DType dtype, Shape shape) {
   tensor.device_ = &state_->device;
   const size_t bytes = std::max<size_t>(tensor.num_bytes(), 1);
   tensor.block_ = state_->Take((bytes + kAlignment - 1) / kAlignment * kAlignment);
-  tensor.data_ = tensor.block_->elements();
+  tensor.data_ = tensor.block_->elements;
   internal::AddOwner(tensor.block_);
   return tensor;
 }
@@ -246,6 +249,14 @@ Tensor Tensor::Borrow(void* data, DType dtype, Shape shape) {
   return tensor;
 }
 
+Tensor Tensor::As(DType dtype, Shape shape) const {
+  Tensor other = *this;
+  other.dtype_ = dtype;
+  other.shape_ = shape;
+  MUSTER_CHECK(other.num_bytes() <= num_bytes());
+  return other;
+}
+
 Tensor Tensor::Reshaped(Shape shape) const {
   MUSTER_CHECK(shape.num_elements() == num_elements());
   return Slice(0, shape);
@@ -261,7 +272,7 @@ Tensor Tensor::Slice(int64_t first, Shape shape) const {
 
 void Tensor::CheckType(DType wanted) const {
   MUSTER_CHECK(wanted == dtype_ && !empty());
-  MUSTER_CHECK(has_elements());  // on meta there are sizes only: no value can be read
+  MUSTER_CHECK(host_reads());  // on meta there are sizes only; other devices' memory is their own
 }
 
 }  // namespace muster

@@ -28,6 +28,7 @@ struct ParameterUpdate {
   double weight_decay = 0;
   double beta1 = 0;
   double beta2 = 0;
+  friend bool operator==(const ParameterUpdate&, const ParameterUpdate&) = default;
 };
 
 // [parameters]: what the plan's rule and groups say of each.

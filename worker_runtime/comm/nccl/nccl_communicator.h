@@ -66,6 +66,7 @@ class NcclCommunicator final : public CallCommunicator {
                    std::unique_ptr<GlooMesh> control_mesh);
 
   void Start(Call call) override;
+  bool ReachesDevices() const override { return true; }
   absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership child,
                                                           const std::vector<int>& members,
                                                           const std::string& path) override;

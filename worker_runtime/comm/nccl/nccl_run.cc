@@ -40,29 +40,6 @@ ncclRedOp_t ToNccl(ReduceOp op) {
   return ncclSum;
 }
 
-// Blocks of `count` elements that the input and the output of one rank have.
-struct BlockCounts {
-  int64_t input = 1;
-  int64_t output = 1;
-};
-
-BlockCounts CountBlocks(OperationKind kind, int size) {
-  switch (kind) {
-    case OperationKind::kReduceScatter:
-      return {.input = size};
-    case OperationKind::kAllGather:
-      return {.output = size};
-    case OperationKind::kAllToAll:
-      return {.input = size, .output = size};
-    case OperationKind::kSend:
-      return {.output = 0};
-    case OperationKind::kRecv:
-      return {.input = 0};
-    default:
-      return {};
-  }
-}
-
 }  // namespace
 
 NcclRun::~NcclRun() {

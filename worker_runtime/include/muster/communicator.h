@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "muster/buffer.h"
+#include "muster/device.h"
 #include "muster/dtype.h"
 #include "muster/work.h"
 
@@ -43,12 +44,16 @@ enum class SumOrder {
 struct CallOptions {
   // From the call until the operation must have finished; nothing: the communicator's.
   std::optional<absl::Duration> timeout;
+  // The buffers lie in the memory of this queue's device, and are touched once what was put on it before
+  // the call has run. Null: in the host's memory, and what fills them has finished.
+  Queue* queue = nullptr;
 };
 
 struct ReduceOptions {
   ReduceOp op = ReduceOp::kSum;
   SumOrder order = SumOrder::kFast;
   std::optional<absl::Duration> timeout;
+  Queue* queue = nullptr;  // as CallOptions::queue
 };
 
 struct SubtreeOptions {
@@ -56,6 +61,7 @@ struct SubtreeOptions {
   // leaves_per_rank).
   int64_t leaves_per_rank = 1;
   std::optional<absl::Duration> timeout;
+  Queue* queue = nullptr;  // as CallOptions::queue
 };
 
 struct CommunicatorOptions {
@@ -68,8 +74,9 @@ struct CommunicatorOptions {
 // One rank's end of a group.
 //
 // Sums of bf16 and f16 are taken in fp32 and rounded once (backend nccl: at each hop, unless
-// ordered); integers wrap around. Buffers lie in host memory; with nccl also, and better, in the
-// memory of the rank's GPU, and what fills them must have finished before the call.
+// ordered); integers wrap around. Buffers lie in host memory, unless the call names a queue; with nccl
+// also, and better, in the memory of the rank's GPU, and what fills them must have finished before the
+// call, unless it names a queue.
 // Errors of every operation: see Work::Wait. A call that is wrong in itself (a negative count,
 // sizes that do not fit together, a rank out of range) returns kInvalidArgument, takes no sequence
 // number and harms nobody. Send and Recv are counted apart, per peer and direction: they match in

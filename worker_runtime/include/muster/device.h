@@ -6,43 +6,82 @@
 //   pool.usage().peak_bytes_in_use
 //
 // A kernel is found by operation, device and dtype (nn/operations.h), and is put on a queue: on the cpu
-// it runs at once, on meta it is only counted. Reading a value on meta ends the process and says so.
+// it runs at once, on meta it is only counted, on others it runs later, in the order of its queue.
+// Reading a value where the host cannot ends the process and says so.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "muster/dtype.h"
 
 namespace muster {
 
 struct Operations;
+class Queue;
 class TensorPool;
 
+// What was put on a queue until some moment, for other queues to wait for.
+//
+// Threads: thread-compatible.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // From now on it stands for what is on `queue` now.
+  virtual void Record(Queue& queue) = 0;
+  // What is put on `queue` from now on runs after what the event stands for now.
+  virtual void HoldUp(Queue& queue) const = 0;
+};
+
+// The functions below that move bytes do nothing on a device without elements.
+//
 // Threads: safe.
 class Device {
  public:
   virtual ~Device() = default;
 
   virtual absl::string_view name() const = 0;
-  // Whether tensors have elements, which the host may read.
+  // Whether tensors have elements.
   virtual bool has_elements() const = 0;
+  // Whether the host may read and write them in place, as kernels have run once they were called.
+  virtual bool host_reads() const { return false; }
   // Ends the process for a type that the device does not compute in.
   virtual const Operations& operations(DType dtype) const = 0;
+
+  // Memory for elements, aligned to TensorPool::kAlignment; null: there is none left.
+  virtual void* TakeMemory(size_t bytes) const;
+  virtual void GiveMemory(void* memory) const;
+
+  // From one place of the device to another, once what is on the queue has run.
+  virtual void CopyBytes(Queue& queue, const void* from, void* to, size_t bytes) const;
+  // To the device, from memory of the host that may be used again when this returns.
+  virtual void Upload(Queue& queue, const void* from, void* to, size_t bytes) const;
+  // To the host. Waits until what is on the queue has run.
+  //
+  // Errors: kInternal: the device has failed, in that or before.
+  virtual absl::Status Download(Queue& queue, const void* from, void* to, size_t bytes) const;
+  virtual std::unique_ptr<Event> MakeEvent() const;
 
   static const Device& Cpu();
   static const Device& Meta();
 };
 
-// Kernels in the order in which they were put there.
+// Kernels in the order in which they were put there. All queues of a device that are of one lane are
+// one; kernels of different lanes may run side by side.
 //
 // Threads: thread-compatible.
 class Queue {
  public:
+  enum class Lane { kCompute, kCommunication };
+
   // Both outlive it. `memory`: what kernels work in that need some of their own, for as long as they run.
-  explicit Queue(const Device& device, TensorPool* memory = nullptr)
-      : device_(device), memory_(memory) {}
+  explicit Queue(const Device& device, TensorPool* memory = nullptr, Lane lane = Lane::kCompute)
+      : device_(device), memory_(memory), lane_(lane) {}
   const Device& device() const { return device_; }
+  Lane lane() const { return lane_; }
   TensorPool* memory() const { return memory_; }  // null: the kernels' own
 
   // For kernels: one more was put here.
@@ -55,6 +94,7 @@ class Queue {
  private:
   const Device& device_;
   TensorPool* const memory_;
+  const Lane lane_;
   int64_t num_kernels_ = 0;
   double num_flops_ = 0;
 };

@@ -144,9 +144,10 @@ Activation TiedHead(Tape& tape, const Activation& x, Parameter& table);
 
 // Summed, not averaged, so that ranks and micro-batches can be weighed by their tokens.
 struct Loss {
-  double sum = 0;
+  double sum = 0;          // where the host reads the device's memory; elsewhere it is in `total`
   int64_t num_tokens = 0;  // targets that counted
   Activation output;       // for Tape::Backward; its gradient is that of `sum`
+  Tensor total;            // [1] of f64; empty where `sum` is known
 
   double mean() const { return num_tokens == 0 ? 0 : sum / static_cast<double>(num_tokens); }
 };

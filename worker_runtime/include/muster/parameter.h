@@ -85,8 +85,8 @@ class Parameter {
   GradientTarget BeginGradient();
 
   // As BeginGradient for writers that touch only some elements: clears the gradient if nobody has
-  // written it.
-  Tensor BeginSparseGradient();
+  // written it, on the queue of the writer.
+  Tensor BeginSparseGradient(Queue& queue);
 
   // The gradient counts as zero again, whatever its memory holds.
   void ForgetGradient() { has_gradient_ = false; }
@@ -143,15 +143,21 @@ class ParameterStore {
   const Tensor& flat_values() const { return flat_values_; }
   const Tensor& flat_gradients() const { return flat_gradients_; }
 
-  // Fills every bound value. Each element depends on (seed, parameter name, element index) alone.
+  // Fills every bound value, in memory that the host reads. Each element depends on (seed, parameter name,
+  // element index) alone.
   void Initialize(uint64_t seed);
 
   void ForgetGradients();
   // Clears the gradients that nothing was written to, so that all memory is meaningful.
-  void ZeroUnwritten();
+  void ZeroUnwritten(Queue& queue);
+
+  // Where an engine gives parameters their memory; it outlives the store. Null: on the host.
+  void PlaceOn(const Device* device) { device_ = device; }
+  const Device* device() const { return device_; }
 
  private:
   const DType dtype_;
+  const Device* device_ = nullptr;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   friend class Parameter;
   std::vector<std::string> unit_names_;

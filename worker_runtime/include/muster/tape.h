@@ -44,6 +44,21 @@ class Tape;
 
 namespace internal {
 
+// Token ids where the kernels of a tape's device read them: those of the host, or a copy.
+class DeviceIds {
+ public:
+  explicit DeviceIds(absl::Span<const int32_t> on_host) : on_host_(on_host.data()) {}
+  explicit DeviceIds(Tensor copy) : copy_(std::move(copy)) {}
+  bool are_copied() const { return !copy_.empty(); }
+  const int32_t* data() const {
+    return are_copied() ? static_cast<const int32_t*>(copy_.raw_data()) : on_host_;
+  }
+
+ private:
+  const int32_t* on_host_ = nullptr;
+  Tensor copy_;
+};
+
 // Host memory for what is dropped together: no step after the first takes any from the system.
 class FunctionMemory {
  public:
@@ -116,6 +131,9 @@ class Tape {
     parameter.Enter();
     return parameter.value();
   }
+
+  // Token ids for a kernel. Where they are not copied they must stay as long as whoever reads them.
+  internal::DeviceIds Bring(absl::Span<const int32_t> ids);
 
   // Records the operation that made `output` and returns it as an activation.
   //

@@ -68,6 +68,8 @@ class Tensor {
 
   // `data` must outlive every handle made from this one.
   static Tensor Borrow(void* data, DType dtype, Shape shape);
+  // The same bytes as elements of another type, as many as fit: of the same memory, which this shares.
+  Tensor As(DType dtype, Shape shape) const;
 
   bool empty() const { return data_ == nullptr; }
   DType dtype() const { return dtype_; }
@@ -75,10 +77,12 @@ class Tensor {
   int64_t num_elements() const { return shape_.num_elements(); }
   size_t num_bytes() const { return num_elements() * SizeOf(dtype_); }
 
-  // False on a device without elements (meta), where reading one ends the process.
+  // False on a device without elements (meta).
   bool has_elements() const { return device_ == nullptr || device_->has_elements(); }
+  // False on a device whose memory is its own, where reading an element ends the process.
+  bool host_reads() const { return device_ == nullptr || device_->host_reads(); }
 
-  // T must be the C++ type of dtype().
+  // T must be the C++ type of dtype(), and the memory the host's.
   template <typename T>
   T* data() const;
   template <typename T>

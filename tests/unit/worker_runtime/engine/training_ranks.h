@@ -54,9 +54,12 @@ struct SmallBatch {
 // One rank's model, engine and steps.
 class SmallTraining {
  public:
+  // `device`: see ParameterStore::PlaceOn.
   static absl::StatusOr<std::unique_ptr<SmallTraining>> Create(Communicator& world, Plan plan,
-                                                               DType dtype = DType::kF32) {
+                                                               DType dtype = DType::kF32,
+                                                               const Device* device = nullptr) {
     auto training = std::unique_ptr<SmallTraining>(new SmallTraining(world, dtype));
+    training->store_.PlaceOn(device);
     MUSTER_ASSIGN_OR_RETURN(training->gpt_, Gpt::Create(kSmallGpt, training->store_));
     MUSTER_ASSIGN_OR_RETURN(training->engine_,
                             Engine::Create(world, training->store_, std::move(plan),

@@ -73,12 +73,13 @@ TEST(Parameter, SparseWritersFindZerosAndUnwrittenGradientsBecomeZero) {
   Parameter& sparse = store.Declare(Matrix("sparse", {4}));
   Parameter& unused = store.Declare(Matrix("unused", {4}));
   store.BindToOwnBuffers();
+  Queue queue(Device::Cpu());
   for (float& g : store.flat_gradients().span<float>()) g = 5;
-  EXPECT_THAT(sparse.BeginSparseGradient().span<float>(), Each(0));
+  EXPECT_THAT(sparse.BeginSparseGradient(queue).span<float>(), Each(0));
   sparse.gradient().data<float>()[1] = 2;
-  EXPECT_EQ(sparse.BeginSparseGradient().data<float>()[1], 2);
+  EXPECT_EQ(sparse.BeginSparseGradient(queue).data<float>()[1], 2);
   EXPECT_EQ(unused.gradient().data<float>()[0], 5);
-  store.ZeroUnwritten();
+  store.ZeroUnwritten(queue);
   EXPECT_THAT(unused.gradient().span<float>(), Each(0));
   EXPECT_EQ(sparse.gradient().data<float>()[1], 2);
 }

@@ -163,6 +163,33 @@ TEST_F(FlatKernel, AStepIsDecidedFromTheNorm) {
   EXPECT_EQ(below.gradient_scale, 1.0f / 8);
 }
 
+TEST_F(FlatKernel, AStepIsDecidedAsTheHostDecidesIt) {
+  for (const double sum : {9.0, 1e-12, double{INFINITY}}) {
+    for (const double max_norm : {0.0, 0.1}) {
+      for (const double loss : {2.5, double{NAN}}) {
+        const cuda::UpdateSettings settings = {.update = kUpdate, .max_norm = max_norm};
+        const std::vector<double> totals = {sum, 3, 4, loss};  // squares, tokens, scale
+        cuda::UpdateDecision host = {.updates = 6};
+        const auto at = [](const double* x) {
+          return cuda::GradientTotals{
+              .squares = x, .tokens = x + 1, .loss_scale = x + 2, .loss = x + 3};
+        };
+        DecideUpdate(settings, at(totals.data()), &host);
+        const KernelArray<double> there(totals);
+        const KernelArray<cuda::UpdateDecision> decision(
+            std::vector{cuda::UpdateDecision{.updates = 6}});
+        ASSERT_EQ(cuda::DecideUpdate(nullptr, settings, at(there.data()), decision.data()),
+                  nullptr);
+        const cuda::UpdateDecision late = decision.Read()[0];
+        EXPECT_EQ(late.skipped, host.skipped);
+        EXPECT_EQ(late.updates, host.updates);
+        EXPECT_EQ(late.gradient_scale, host.gradient_scale);
+        EXPECT_TRUE(SameBits(std::vector{late.norm}, std::vector{host.norm}));
+      }
+    }
+  }
+}
+
 TEST_F(FlatKernel, AStepWhoseNormIsNotFiniteIsSkippedAndNotCounted) {
   for (const double squares : {double{INFINITY}, double{NAN}}) {
     const auto decision = UpdateRun({.update = kUpdate}, squares).Decide();

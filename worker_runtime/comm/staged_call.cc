@@ -1,0 +1,57 @@
+#include "worker_runtime/comm/staged_call.h"
+
+#include <utility>
+
+#include "proto/base/status_macros.h"
+
+namespace muster::comm {
+
+absl::StatusOr<std::shared_ptr<StagedCompletion>> StagedCompletion::Make(
+    std::function<std::string()> description, const Operation& operation, int rank, int size,
+    Queue& queue, CallBuffers& buffers) {
+  std::shared_ptr<StagedCompletion> staged(new StagedCompletion(std::move(description), queue));
+  const BlockCounts blocks = CountBlocks(operation.kind, size);
+  const Device& device = queue.device();
+  const auto bytes = static_cast<size_t>(operation.bytes());
+  staged->copies_.reserve(buffers.inputs.size() + 1);  // so that none moves
+  staged->on_device_ = buffers.output;
+  // Of a broadcast only the root has anything to give.
+  const bool gives = operation.kind != OperationKind::kBroadcast || operation.peer == rank;
+  for (const void*& input : buffers.inputs) {
+    std::vector<std::byte>& copy = staged->copies_.emplace_back(bytes * blocks.input);
+    if (gives) {
+      MUSTER_RETURN_IF_ERROR(device.Download(queue, input, copy.data(), copy.size()));
+    }
+    // In place: backends know it by the pointers. A block of something larger has a copy of its own.
+    const bool is_whole = blocks.input == blocks.output;
+    if (input == buffers.output && is_whole) staged->output_ = &copy;
+    input = copy.data();
+  }
+  if (buffers.output == nullptr) return staged;
+  if (staged->output_ == nullptr) {
+    staged->output_ = &staged->copies_.emplace_back(bytes * blocks.output);
+  }
+  buffers.output = const_cast<std::byte*>(staged->output_->data());
+  return staged;
+}
+
+void StagedCompletion::PutOutput(Queue& queue) {
+  base::MutexLock lock(put_mu_);
+  if (is_put_ || output_ == nullptr) return;
+  is_put_ = true;
+  queue.device().Upload(queue, output_->data(), on_device_, output_->size());
+}
+
+absl::Status StagedCompletion::Wait(MonoTime deadline) {
+  MUSTER_RETURN_IF_ERROR(Completion::Wait(deadline));
+  PutOutput(queue_);
+  return queue_.device().Download(queue_, nullptr, nullptr, 0);
+}
+
+absl::Status StagedCompletion::Await(Queue& queue) {
+  MUSTER_RETURN_IF_ERROR(Completion::Wait(MonoTime::InfiniteFuture()));
+  PutOutput(queue);
+  return absl::OkStatus();
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,21 @@
+#include "worker_runtime/kernels/update_decision.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace muster::kernels {
+
+void DecideUpdate(const UpdateSettings& settings, GradientTotals totals, UpdateDecision* decision) {
+  const double weight = totals.tokens[0] * totals.loss_scale[0];
+  decision->norm = std::sqrt(totals.squares[0]) / weight;
+  const bool finite =
+      std::isfinite(decision->norm) && (totals.loss == nullptr || std::isfinite(totals.loss[0]));
+  decision->skipped = finite ? 0 : 1;
+  if (!finite) return;
+  const double clip =
+      settings.max_norm == 0 ? 1 : std::min(1.0, settings.max_norm / (decision->norm + 1e-6));
+  decision->gradient_scale = clip / weight;
+  ++decision->updates;
+}
+
+}  // namespace muster::kernels
