@@ -406,6 +406,10 @@ void Agent::OnExited(const WorkerExit& exit) {
     Feed(WorkerExited{worker.round, worker.local_rank, std::nullopt});
     return;
   }
+  // Before any of the others is signalled.
+  if (exit.signal == SIGABRT && worker.signals.empty()) {
+    hang_watch_.OnAborted(worker.local_rank.value());
+  }
   WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
   if (exit.signal == SIGKILL && !absl::c_linear_search(worker.signals, SIGKILL)) {
     const std::optional<int64_t> kills = oom_watch_.Count();
@@ -448,9 +452,11 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
                  absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",
                               options_.run_directory, ": its file system does not answer"));
     }
-    failure.age = MonoNow() - seen;
-    const LocalRank local_rank = failure.local_rank;
-    Feed(WorkerExited{round, local_rank, std::move(failure)});
+    hang_watch_.AfterQuestions([this, round, seen, failure = std::move(failure)]() mutable {
+      failure.age = MonoNow() - seen;
+      const LocalRank local_rank = failure.local_rank;
+      Feed(WorkerExited{round, local_rank, std::move(failure)});
+    });
   };
   pump_.TakeLastWords(worker.local_rank, kLastWordsTime, std::move(finish));
 }

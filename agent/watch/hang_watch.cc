@@ -109,6 +109,36 @@ void HangWatch::OnEnded(int local_rank) {
   if (all) AddMilestone("stopped");
 }
 
+void HangWatch::OnAborted(int local_rank) {
+  if (!is_watching_) return;
+  std::function<std::string()> ask = torch_.MakeSurvivorsQuestion(local_rank, round_.first_rank);
+  if (!ask) return;
+  ++num_questions_;
+  std::thread([mailbox = mailbox_, this, rank = round_.first_rank + local_rank,
+               ask = std::move(ask)] {
+    // Runs only while this object lives.
+    mailbox.Post([this, rank, calls = ask()] {
+      if (!calls.empty()) SayWhatSurvivorsCalled(rank, calls);
+      if (--num_questions_ > 0) return;
+      for (auto& then : std::exchange(after_questions_, {})) then();
+    });
+  }).detach();
+}
+
+void HangWatch::SayWhatSurvivorsCalled(int rank, const std::string& calls) const {
+  log::Write(
+      log::Level::kWarning, "survivors",
+      absl::StrCat("rank ", rank, " has aborted. Last ", calls,
+                   ". Gloo aborts a rank that receives another size than it expects, also "
+                   "where another rank is at fault"),
+      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+}
+
+void HangWatch::AfterQuestions(std::function<void()> then) {
+  if (num_questions_ == 0) return then();
+  after_questions_.push_back(std::move(then));
+}
+
 void HangWatch::OnStopping() {
   is_watching_ = false;
   timer_.cancel();

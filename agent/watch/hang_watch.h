@@ -67,6 +67,12 @@ class HangWatch {
   void StartRound(WatchedRound round);
   void OnSpawned(int local_rank, int pid);
   void OnEnded(int local_rank);
+  // It has ended by SIGABRT, of its own accord: PyTorch of the others is asked what they called last,
+  // which they forget as they end, and it is said. Gloo aborts the rank that receives another size
+  // than it expects, which need not be the one at fault.
+  void OnAborted(int local_rank);
+  // Calls `then`, at once or, while such a question is under way, after it; in order.
+  void AfterQuestions(std::function<void()> then);
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
   // Of the server.
@@ -100,6 +106,7 @@ class HangWatch {
   std::vector<int> PidsOf(const std::vector<int>& ranks) const;
   // Prints and writes it, then ends the workers of `pids`. `ends_attempt`: here or elsewhere.
   void Report(Incident incident, const std::vector<int>& pids, bool ends_attempt);
+  void SayWhatSurvivorsCalled(int rank, const std::string& calls) const;
   void AddMilestone(const std::string& what);
   void WriteReport();
 
@@ -131,6 +138,8 @@ class HangWatch {
   std::vector<std::string> interfaces_;   // that were connected when the round began
   bool is_watching_ = false;
   bool is_somebody_silent_ = false;
+  int num_questions_ = 0;  // to survivors, under way
+  std::vector<std::function<void()>> after_questions_;
   bool gathers_evidence_ = false;
   // Of the last AskStacks: how far each rank was when it was asked.
   uint64_t asked_ = 0;

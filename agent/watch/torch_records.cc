@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "rendezvous/verdict/diagnosis.h"
 
 namespace muster::agent {
 namespace {
@@ -179,6 +180,7 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
   }
   std::map<std::string, size_t> index;
   std::map<std::string, int64_t> id_of_group;
+  std::optional<size_t> last_group;
   for (const json& entry : *entries) {
     if (!entry.is_object()) continue;
     const auto group = entry.find("process_group");
@@ -203,6 +205,11 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
       to.num_issued = 0;
     }
     Keep(ToOperation(entry), to);
+    last_group = found->second;
+  }
+  if (last_group) {
+    const TorchGroup& group = out.groups[*last_group];
+    out.last_call = verdict::InWords(group.operations.back(), group.label);
   }
   for (const TorchGroup& group : out.groups) {
     out.has_pending =
@@ -246,6 +253,19 @@ TorchPython ReadTorchPython(absl::string_view text) {
                      frame[2].get<int64_t>()));
   }
   return out;
+}
+
+std::string LastCallsInWords(const std::map<int, TorchRecords>& ranks) {
+  std::map<std::string, std::vector<int>> by_call;
+  for (const auto& [rank, records] : ranks) {
+    if (!records.last_call.empty()) by_call[records.last_call].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [call, members] : by_call) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", verdict::RanksInWords(members), " called ",
+                    call);
+  }
+  return text;
 }
 
 std::string TorchTransferOf(const TorchPython& python) {

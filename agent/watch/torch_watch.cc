@@ -1,8 +1,8 @@
 #include "agent/watch/torch_watch.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -16,9 +16,8 @@ namespace {
 constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
-// An interval is this many times what asking took.
-constexpr double kRestFactor = 500;
-constexpr absl::Duration kAskIntervalMax = absl::Seconds(30);
+// While the agent does nothing about a worker that has died.
+constexpr absl::Duration kSurvivorsTime = absl::Milliseconds(300);
 // A Python that does not let go of its lock answers nothing, however often it is asked.
 constexpr int kStacksMissedMax = 3;
 
@@ -62,8 +61,7 @@ void TorchWatch::Tick(MonoTime now, bool is_somebody_silent) {
       if (round != round_) return;
       is_asking_ = false;
       known_ = std::move(known);
-      const MonoTime end = MonoNow();
-      next_ask_ = began + std::clamp((end - began) * kRestFactor, kAskInterval, kAskIntervalMax);
+      next_ask_ = began + kAskInterval;
     });
   }).detach();
 }
@@ -91,6 +89,26 @@ std::function<bool()> TorchWatch::MakeMoveCheck() const {
       if (now.ok() && now->fingerprint != before[i]) return true;
     }
     return false;
+  };
+}
+
+std::function<std::string()> TorchWatch::MakeSurvivorsQuestion(int dead, int first_rank) const {
+  std::vector<std::string> sockets;
+  bool any = false;
+  for (int i = 0; i < static_cast<int>(known_.sources.size()); ++i) {
+    sockets.push_back(i == dead ? "" : known_.sources[i].socket);
+    any = any || !sockets.back().empty();
+  }
+  if (!any) return nullptr;
+  return [sockets, first_rank] {
+    const auto answers = AskAll(sockets, "fr_trace_json", kSurvivorsTime);
+    std::map<int, TorchRecords> ranks;
+    for (int i = 0; i < static_cast<int>(answers.size()); ++i) {
+      if (!answers[i].ok()) continue;
+      absl::StatusOr<TorchRecords> records = ReadTorchRecorder(answers[i]->body);
+      if (records.ok()) ranks.emplace(first_rank + i, *std::move(records));
+    }
+    return LastCallsInWords(ranks);
   };
 }
 

@@ -1,6 +1,5 @@
 // What PyTorch tells of the workers of this node (torch_records.h), asked for on a thread aside: every
-// two seconds at rest, or as seldom as keeps it below a few thousandths of the time; every second
-// once somebody is silent, and then for stacks too.
+// two seconds at rest; every second once somebody is silent, and then for stacks too.
 //
 // Threads: loop thread only; the thread aside works on a copy.
 #pragma once
@@ -44,6 +43,9 @@ class TorchWatch {
   // Asks again whether any of those that have answered has moved since. Blocks for a second or two:
   // for a thread aside, on which it may be called after this object's end.
   std::function<bool()> MakeMoveCheck() const;
+  // Asks all but `dead` what they have called last: LastCallsInWords, by ranks from `first_rank` on.
+  // For a thread aside as above, a third of a second at most. Null: there is nobody to ask.
+  std::function<std::string()> MakeSurvivorsQuestion(int dead, int first_rank) const;
 
  private:
   struct Source {

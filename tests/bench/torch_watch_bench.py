@@ -57,7 +57,7 @@ dist.destroy_process_group()
 
 def environment(**changes):
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCH_")}
-    return dict(inherited, MUSTER_AUTH="none", **changes)
+    return dict(inherited, **changes)
 
 
 def job(arguments, ranks, program, watch, *rest, **changes):

@@ -118,6 +118,14 @@ TEST_F(TorchHangs, NameWhatTheRanksCallDifferently) {
         "rank 1 in hang at torch_hangs.py:"}});
 }
 
+// Rank 0 is innocent: it receives more than it has asked for.
+TEST_F(TorchHangs, AskTheSurvivorsOfAnAbortWhatTheyCalled) {
+  const SubprocessResult result = StartJob("size", {}).Wait(kPatience);
+  EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
+  EXPECT_THAT(result.err, HasSubstr("rank 0 has aborted. Last rank 1 called all_reduce #6 (group "
+                                    "default_pg, 8192 bytes f32). Gloo aborts"));
+}
+
 // Which rank has not sent, nothing tells.
 TEST_F(TorchHangs, AccuseNobodyOfASendThatIsNotThere) {
   Subprocess received = StartJob("recv", {"--hang_timeout=12"});

@@ -79,6 +79,11 @@ def hang(group_a, group_b):
             step()
         else:
             dist.broadcast(torch.ones(8), src=1)
+    elif HOW == "size":
+        try:
+            dist.all_reduce(torch.ones(1024 if RANK == 0 else 2048))
+        except RuntimeError:
+            time.sleep(FOR_EVER)
     elif HOW == "runs_out":
         if RANK == 0:
             step()
@@ -124,7 +129,7 @@ def main():
     for number in range(STEPS):
         step()
         if HOW == "straggler" and RANK == 1:
-            time.sleep(3)
+            time.sleep(7)
     if IS_FIRST:
         hang(*groups)
     step()

@@ -169,6 +169,17 @@ TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
                                          "main at /a/train.py:7"));
 }
 
+TEST(LastCallsInWords, SaysWhoCalledTheSame) {
+  const auto calls = [](const std::string& input) {
+    return *ReadTorchRecorder(
+        Dump({{.is_retired = true}, {.sequence = 2, .op_id = 2, .input = input}}));
+  };
+  EXPECT_EQ(LastCallsInWords({{0, calls("[[8]]")}, {1, calls("[[4]]")}, {3, calls("[[8]]")}}),
+            "rank 1 called all_reduce #2 (group default_pg, 16 bytes f32), ranks 0 and 3 called "
+            "all_reduce #2 (group default_pg, 32 bytes f32)");
+  EXPECT_EQ(LastCallsInWords({{0, *ReadTorchRecorder(Dump({}))}}), "");
+}
+
 TEST(TorchTransferOf, IsTheSendOrReceiveInWhichTheMainThreadIs) {
   const std::string recv = "recv at /t/torch/distributed/distributed_c10d.py:9";
   EXPECT_EQ(TorchTransferOf({.frames = {recv, "f at /a.py:1"}, .calls = "wait"}), "recv");
