@@ -2,11 +2,11 @@
 #   bin/      muster, musterd, muster-train
 #   include/  muster/*.h, and the few proto/base/*.h that they include
 #   share/    muster/python/, which PyTorch's launchers start our agents by
-#   lib/      libmuster.a, the nccl back end apart, and cmake/muster/ for find_package(muster), whose target is muster::muster
+#   lib/      libmuster.a, what needs CUDA apart, and cmake/muster/ for find_package(muster), whose target is muster::muster
 #
 # The archive holds every library of ours that muster::muster needs, so that users see one, and nothing of the flags
-# that this tree is built with. Where there was CUDA, the nccl back end is an archive besides that needs CUDA's runtime;
-# another one says that there is none, and muster-config.cmake takes the one that the user's machine can link.
+# that this tree is built with. Where there was CUDA, the nccl back end and the cuda device are archives besides that need
+# CUDA's runtime; others say that there is none, and muster-config.cmake takes those that the user's machine can link.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -32,7 +32,7 @@ function(muster_collect target)
     if(link MATCHES "^::@" OR link STREQUAL "muster_flags" OR NOT link)
       continue()  # the mark of another directory; what only this tree is built with; none
     endif()
-    if(link MATCHES "^muster_runtime_(without_)?nccl$")
+    if(link MATCHES "^muster_runtime_(without_)?(nccl|cuda)$")
       continue()
     endif()
     if(TARGET ${link})
@@ -67,14 +67,18 @@ endforeach()
 add_library(muster_archive STATIC ${objects})
 set_target_properties(muster_archive PROPERTIES OUTPUT_NAME muster LINKER_LANGUAGE CXX)
 
-foreach(back_end nccl without_nccl)
-  if(TARGET muster_runtime_${back_end})
-    add_library(muster_archive_${back_end} STATIC $<TARGET_OBJECTS:muster_runtime_${back_end}>)
-    set_target_properties(muster_archive_${back_end} PROPERTIES OUTPUT_NAME muster_${back_end} LINKER_LANGUAGE CXX)
-    add_dependencies(muster_archive muster_archive_${back_end})
-    install(TARGETS muster_archive_${back_end} ARCHIVE)
+foreach(part nccl without_nccl cuda without_cuda)
+  if(TARGET muster_runtime_${part})
+    add_library(muster_archive_${part} STATIC $<TARGET_OBJECTS:muster_runtime_${part}>)
+    set_target_properties(muster_archive_${part} PROPERTIES OUTPUT_NAME muster_${part} LINKER_LANGUAGE CXX)
+    add_dependencies(muster_archive muster_archive_${part})
+    install(TARGETS muster_archive_${part} ARCHIVE)
   endif()
 endforeach()
+if(TARGET muster_archive_cuda)
+  target_sources(muster_archive_cuda PRIVATE ${MUSTER_CUDA_OBJECTS})
+  add_dependencies(muster_archive_cuda muster_cuda_kernels)
+endif()
 
 # For muster-config.cmake: packages and plain libraries to look for, and what to link.
 set(packages)

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "muster/cuda_device.h"
 #include "tests/unit/worker_runtime/cuda/cuda_api_contract.h"
 
 namespace muster::testing {

@@ -138,7 +138,7 @@ void Rows(Figures& figures) {
   figures.Memory("GELU's gradient", 2 * 3 * 4 * n,
                  [&] { return cuda::GeluBackward<uint16_t>(nullptr, x, y, y, 4 * n); });
   figures.Memory("bias's gradient", 2 * 4 * n, [&] {
-    return cuda::BiasGradient<uint16_t>(nullptr, wide, x, beta, true, scratch);
+    return cuda::BiasGradient<uint16_t, uint16_t>(nullptr, wide, x, beta, true, scratch);
   });
 }
 

@@ -101,22 +101,25 @@ TEST_F(Package, LetsAProjectOfFiveLinesBuildAndRunTheProgramOfTheReadme) {
               Not(IsEmpty()));
 }
 
-constexpr char kAsksForNccl[] = R"(
+constexpr char kAsksForCuda[] = R"(
 #include <cstdio>
 #include <string>
+#include "muster/cuda_device.h"
 #include "muster/runtime.h"
 int main() {
   auto runtime = muster::Runtime::FromEnvironment();
   if (!runtime.ok()) return 1;
   const auto world = (*runtime)->MakeCommunicator("world", "nccl");
   std::printf("%s\n", std::string(world.status().message()).c_str());
+  const auto device = muster::OpenCudaDevice(0);
+  std::printf("%s\n", std::string(device.status().message()).c_str());
 }
 )";
 
 TEST_F(Package, NeedsNoCudaToolkitWhereverItWasBuilt) {
   Install();
   WriteFile(directory() + "/CMakeLists.txt", kProject);
-  WriteFile(directory() + "/app.cc", kAsksForNccl);
+  WriteFile(directory() + "/app.cc", kAsksForCuda);
   WriteFile(directory() + "/headers.cc", "");
   BuildProject({"-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON"});
 
@@ -124,6 +127,7 @@ TEST_F(Package, NeedsNoCudaToolkitWhereverItWasBuilt) {
 
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, HasSubstr("linked without NCCL"));
+  EXPECT_THAT(result.out, HasSubstr("linked without CUDA"));
 }
 
 }  // namespace

@@ -46,11 +46,13 @@ struct CudaMemory {
 //
 // Errors:  kResourceExhausted: the device, or the host, has no memory left. kInternal: CUDA's words; also
 //          for what an earlier piece of work failed with.
-// Threads: thread-safe; every call works on the GPU that was opened, whichever its thread used before.
+// Threads: thread-safe; every call works on the GPU that was opened, whichever its thread used before, and
+//          leaves the thread at it. What launches kernels on the streams itself calls MakeCurrent first.
 class CudaApi {
  public:
   virtual ~CudaApi() = default;
 
+  virtual absl::Status MakeCurrent() = 0;
   virtual absl::StatusOr<CudaProperties> Properties() = 0;
   virtual absl::StatusOr<CudaMemory> MemoryInfo() = 0;
   // What kernels failed with whose end nobody has waited for; ok if nothing is known.
@@ -104,14 +106,9 @@ class CudaApi {
   virtual absl::Status DestroyGraph(CudaGraph graph) = 0;
 };
 
-// GPUs that this process may use.
+// The GPU of that number, as muster/cuda_device.h counts them.
 //
-// Errors: kUnavailable: no driver. kUnimplemented: this program is linked without CUDA.
-absl::StatusOr<int> CountCudaDevices();
-
-// The GPU of that number.
-//
-// Errors: as above; kUnavailable: no GPU. kInvalidArgument: no GPU of that number.
+// Errors: those of OpenCudaDevice.
 absl::StatusOr<std::unique_ptr<CudaApi>> OpenCuda(int device);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
 // A program without CUDA: it says so when a GPU is asked for.
-#include "worker_runtime/cuda/cuda_api.h"
+#include "muster/cuda_device.h"
 
 namespace muster {
 namespace {
@@ -14,6 +14,6 @@ absl::Status LinkedWithout() {
 
 absl::StatusOr<int> CountCudaDevices() { return LinkedWithout(); }
 
-absl::StatusOr<std::unique_ptr<CudaApi>> OpenCuda(int) { return LinkedWithout(); }
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int) { return LinkedWithout(); }
 
 }  // namespace muster

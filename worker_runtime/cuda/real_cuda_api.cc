@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "muster/cuda_device.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/cuda/cuda_api.h"
 
@@ -56,6 +57,9 @@ class RealCudaApi final : public CudaApi {
  public:
   explicit RealCudaApi(int device) : device_(device) {}
 
+  // CUDA works on the device of the calling thread.
+  absl::Status MakeCurrent() override { return ToStatus(cudaSetDevice(device_), "cudaSetDevice"); }
+
   absl::StatusOr<CudaProperties> Properties() override {
     cudaDeviceProp properties;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, device_));
@@ -65,102 +69,102 @@ class RealCudaApi final : public CudaApi {
                           .num_multiprocessors = properties.multiProcessorCount};
   }
   absl::StatusOr<CudaMemory> MemoryInfo() override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     CudaMemory memory;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&memory.free_bytes, &memory.total_bytes));
     return memory;
   }
   absl::Status LastError() override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaGetLastError(), "a kernel");
   }
 
   absl::StatusOr<void*> Allocate(size_t bytes) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     void* memory = nullptr;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaMalloc(&memory, bytes));
     return memory;
   }
   absl::Status Free(void* memory) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaFree(memory), "cudaFree");
   }
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     void* memory = nullptr;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
     return memory;
   }
   absl::Status FreePinned(void* memory) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaFreeHost(memory), "cudaFreeHost");
   }
   absl::Status MemcpyAsync(void* to, const void* from, size_t bytes, CopyDirection direction,
                            CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaMemcpyAsync(to, from, bytes, KindOf(direction), StreamOf(stream)),
                     "cudaMemcpyAsync");
   }
   absl::Status MemsetAsync(void* memory, int value, size_t bytes, CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaMemsetAsync(memory, value, bytes, StreamOf(stream)), "cudaMemsetAsync");
   }
 
   absl::StatusOr<CudaStream> CreateStream() override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     cudaStream_t stream = nullptr;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     return static_cast<CudaStream>(stream);
   }
   absl::Status DestroyStream(CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaStreamDestroy(StreamOf(stream)), "cudaStreamDestroy");
   }
   absl::Status SynchronizeStream(CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaStreamSynchronize(StreamOf(stream)), "cudaStreamSynchronize");
   }
   absl::StatusOr<bool> QueryStream(CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return IsDone(cudaStreamQuery(StreamOf(stream)), "cudaStreamQuery");
   }
 
   absl::StatusOr<CudaEvent> CreateEvent() override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     cudaEvent_t event = nullptr;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return CudaEvent{.handle = event};
   }
   absl::Status DestroyEvent(CudaEvent event) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaEventDestroy(EventOf(event)), "cudaEventDestroy");
   }
   absl::Status RecordEvent(CudaEvent event, CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaEventRecord(EventOf(event), StreamOf(stream)), "cudaEventRecord");
   }
   absl::Status SynchronizeEvent(CudaEvent event) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaEventSynchronize(EventOf(event)), "cudaEventSynchronize");
   }
   absl::StatusOr<bool> QueryEvent(CudaEvent event) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return IsDone(cudaEventQuery(EventOf(event)), "cudaEventQuery");
   }
   absl::Status StreamWaitEvent(CudaStream stream, CudaEvent event) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaStreamWaitEvent(StreamOf(stream), EventOf(event), 0),
                     "cudaStreamWaitEvent");
   }
 
   absl::Status BeginCapture(CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     // Thread-local: other threads, such as a communicator's, go on with what they do.
     return ToStatus(cudaStreamBeginCapture(StreamOf(stream), cudaStreamCaptureModeThreadLocal),
                     "cudaStreamBeginCapture");
   }
   absl::StatusOr<CudaGraph> EndCapture(CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     cudaGraph_t captured = nullptr;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamEndCapture(StreamOf(stream), &captured));
     cudaGraphExec_t graph = nullptr;
@@ -170,18 +174,15 @@ class RealCudaApi final : public CudaApi {
     return CudaGraph{.handle = graph};
   }
   absl::Status LaunchGraph(CudaGraph graph, CudaStream stream) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaGraphLaunch(GraphOf(graph), StreamOf(stream)), "cudaGraphLaunch");
   }
   absl::Status DestroyGraph(CudaGraph graph) override {
-    MUSTER_RETURN_IF_ERROR(Use());
+    MUSTER_RETURN_IF_ERROR(MakeCurrent());
     return ToStatus(cudaGraphExecDestroy(GraphOf(graph)), "cudaGraphExecDestroy");
   }
 
  private:
-  // CUDA works on the device of the calling thread.
-  absl::Status Use() const { return ToStatus(cudaSetDevice(device_), "cudaSetDevice"); }
-
   const int device_;
 };
 

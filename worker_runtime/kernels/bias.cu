@@ -36,18 +36,19 @@ LaunchError BiasFill(StreamHandle stream, RowShape shape, const T* bias, const T
   });
 }
 
-template <typename T>
-LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, T* dbias,
+template <typename T, typename G>
+LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, G* dbias,
                          bool accumulate, float* scratch) {
   const LaunchError error =
       simt::Launch(&GradientStripKernel<T>, StripLaunch<1>(shape), stream, shape, dy, scratch);
   if (error != nullptr) return error;
-  return AddStrips<T, 1>(stream, shape, scratch, {.to = {dbias}, .accumulate = accumulate});
+  return AddStrips<G, 1>(stream, shape, scratch, {.to = {dbias}, .accumulate = accumulate});
 }
 
 template LaunchError BiasFill(StreamHandle, RowShape, const float*, const float*, float*);
 template LaunchError BiasFill(StreamHandle, RowShape, const uint16_t*, const uint16_t*, uint16_t*);
 template LaunchError BiasGradient(StreamHandle, RowShape, const float*, float*, bool, float*);
 template LaunchError BiasGradient(StreamHandle, RowShape, const uint16_t*, uint16_t*, bool, float*);
+template LaunchError BiasGradient(StreamHandle, RowShape, const uint16_t*, float*, bool, float*);
 
 }  // namespace muster::kernels::cuda

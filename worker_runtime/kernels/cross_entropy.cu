@@ -92,7 +92,24 @@ __global__ void RowKernel(int64_t width, T* logits, const int32_t* targets,
   WriteGradient<kCount>(row, width, softmax, target, gradient_scale[0]);
 }
 
+// One thread.
+template <typename T>
+__global__ void RoundKernel(const double* from, T* to) {
+  if (threadIdx.x == 0) to[0] = FromFloat<T>(static_cast<float>(from[0]));
+}
+
 }  // namespace
+
+template <typename T>
+LaunchError SumLosses(StreamHandle stream, const double* losses, int64_t n, double* scratch,
+                      double* sum, T* value) {
+  const LaunchError error = TreeSum(stream, losses, n, scratch, sum);
+  if (error != nullptr) return error;
+  return simt::Launch(&RoundKernel<T>, {.blocks = 1, .threads = simt::kWarpSize}, stream,
+                      static_cast<const double*>(sum), value);
+}
+template LaunchError SumLosses(StreamHandle, const double*, int64_t, double*, double*, float*);
+template LaunchError SumLosses(StreamHandle, const double*, int64_t, double*, double*, uint16_t*);
 
 template <typename T>
 LaunchError CrossEntropyRows(StreamHandle stream, RowShape shape, T* logits, const int32_t* targets,

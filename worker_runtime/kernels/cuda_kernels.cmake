@@ -1,6 +1,6 @@
 # Every `.cu` file: compiled by nvcc for a GPU into muster_cuda_kernels, and as plain C++ for the block emulator
 # (tests/unit/worker_runtime/kernels/cuda).
-set(muster_cuda_sources adamw attention bias cross_entropy elementwise embedding gelu layer_norm sum_of_squares)
+set(muster_cuda_sources adamw attention bias cross_entropy elementwise embedding gelu layer_norm sgd sum_of_squares)
 list(TRANSFORM muster_cuda_sources REPLACE "(.+)" "${CMAKE_CURRENT_LIST_DIR}/\\1.cu")
 set(MUSTER_CUDA_SOURCES ${muster_cuda_sources} CACHE INTERNAL "the block emulator's tests ask for them")
 
@@ -30,6 +30,7 @@ foreach(source ${muster_cuda_sources})
     VERBATIM)
   list(APPEND objects ${object})
 endforeach()
+set(MUSTER_CUDA_OBJECTS ${objects} CACHE INTERNAL "deploy/install.cmake asks for them")
 add_library(muster_cuda_kernels STATIC EXCLUDE_FROM_ALL ${objects} kernels/cuda_kernels.h)
 set_target_properties(muster_cuda_kernels PROPERTIES LINKER_LANGUAGE CXX)
 set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)

@@ -6,6 +6,8 @@
 // scratch may hold anything. Nothing is added up by atomic operations: the same arguments give the
 // same bits, run after run.
 //
+// Gradients of weights are of G: T, or float beside bf16.
+//
 // What a product of matrices is fused with comes from cuBLASLt; products are not here.
 //
 // Threads: thread-safe.
@@ -18,6 +20,7 @@
 #include "worker_runtime/kernels/embedding.h"
 #include "worker_runtime/kernels/launch.h"
 #include "worker_runtime/kernels/row_shape.h"
+#include "worker_runtime/kernels/sgd.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
 #include "worker_runtime/kernels/update_decision.h"
 
@@ -28,6 +31,8 @@ namespace muster::kernels::cuda {
 // out = a + b; may be either.
 template <typename T>
 LaunchError Add(StreamHandle stream, const T* a, const T* b, T* out, int64_t n);
+template <typename T>
+LaunchError Fill(StreamHandle stream, float value, T* out, int64_t n);
 // out = factor[0] * x; may be x.
 template <typename T>
 LaunchError Scale(StreamHandle stream, const T* factor, const T* x, T* out, int64_t n);
@@ -41,15 +46,15 @@ template <typename T>
 LaunchError EmbeddingForward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
                              const T* token_table, const T* position_table, T* y);
 // dtoken[tokens[b, t]] += dy[b, t], dposition[t] += the sum over b; each number in one sum in float,
-// in the order of (b, t), rounded once.
-template <typename T>
+// in the order of (b, t), rounded once. Either may be null.
+template <typename G>
 struct EmbeddingGradients {
-  T* dtoken;
-  T* dposition;
+  G* dtoken;
+  G* dposition;
 };
-template <typename T>
+template <typename T, typename G = T>
 LaunchError EmbeddingBackward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
-                              const T* dy, EmbeddingGradients<T> to);
+                              const T* dy, EmbeddingGradients<G> to);
 
 // --- Rows
 
@@ -93,22 +98,22 @@ constexpr int64_t ColumnScratch(RowShape shape, int arrays) {
 }
 
 // dgamma, dbeta [+]= …; scratch [ColumnScratch(shape, 2)].
-template <typename T>
+template <typename G>
 struct LayerNormWeights {
-  T* dgamma;
-  T* dbeta;
+  G* dgamma;
+  G* dbeta;
   bool accumulate;
 };
-template <typename T>
+template <typename T, typename G = T>
 LaunchError LayerNormWeightGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
-                                    LayerNormSaved saved, LayerNormWeights<T> to, float* scratch);
+                                    LayerNormSaved saved, LayerNormWeights<G> to, float* scratch);
 
 // y = bias in every row [+ residual]; either may be null.
 template <typename T>
 LaunchError BiasFill(StreamHandle stream, RowShape shape, const T* bias, const T* residual, T* y);
 // dbias [+]= the sum of dy over rows; scratch [ColumnScratch(shape, 1)].
-template <typename T>
-LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, T* dbias,
+template <typename T, typename G>
+LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, G* dbias,
                          bool accumulate, float* scratch);
 
 // pre = x + bias, y = gelu(pre). `bias` may be null: then pre is x and is not written.
@@ -159,6 +164,10 @@ LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T
 template <typename T>
 LaunchError CrossEntropyRows(StreamHandle stream, RowShape shape, T* logits, const int32_t* targets,
                              const float* gradient_scale, double* losses);
+// sum[0] = their sum by TreeSum (below), and value[0] the same in T; scratch [TreeScratch(n)].
+template <typename T>
+LaunchError SumLosses(StreamHandle stream, const double* losses, int64_t n, double* scratch,
+                      double* sum, T* value);
 
 // --- Sums
 
@@ -212,5 +221,14 @@ template <typename T>
 LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
                         const UpdateDecision* decision, AdamWArrays<T> arrays, RoundingDraws draws,
                         int64_t n);
+
+// The same for sgd.h: the decision's `gradient_scale` is used, and nothing is done if it is to skip.
+struct SgdArrays {
+  const float* gradient;
+  float* value;
+  float* buffer;  // null without momentum
+};
+LaunchError SgdUpdate(StreamHandle stream, const SgdStep& step, const UpdateDecision* decision,
+                      SgdArrays arrays, int64_t n);
 
 }  // namespace muster::kernels::cuda

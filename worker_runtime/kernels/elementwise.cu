@@ -1,4 +1,4 @@
-// Sums, scalings and casts of flat arrays: a thread has 16 bytes of the narrower type.
+// Sums, scalings, casts and fillings of flat arrays: a thread has 16 bytes of the narrower type.
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/device_numbers.h"
 
@@ -15,6 +15,16 @@ __global__ void AddKernel(const T* a, const T* b, T* out, int64_t n) {
   LoadUpTo(b, first, n, y);
   for (int i = 0; i < kCount; ++i) x[i] += y[i];
   StoreUpTo(x, out, first, n);
+}
+
+template <typename T>
+__global__ void FillKernel(float value, T* out, int64_t n) {
+  constexpr int kCount = kVector<T>;
+  const int64_t first = GlobalThread() * kCount;
+  if (first >= n) return;
+  float numbers[kCount];
+  for (int i = 0; i < kCount; ++i) numbers[i] = value;
+  StoreUpTo(numbers, out, first, n);
 }
 
 template <typename T>
@@ -51,6 +61,13 @@ LaunchError Add(StreamHandle stream, const T* a, const T* b, T* out, int64_t n) 
 }
 template LaunchError Add(StreamHandle, const float*, const float*, float*, int64_t);
 template LaunchError Add(StreamHandle, const uint16_t*, const uint16_t*, uint16_t*, int64_t);
+
+template <typename T>
+LaunchError Fill(StreamHandle stream, float value, T* out, int64_t n) {
+  return simt::Launch(&FillKernel<T>, Flat(n, kVector<T>), stream, value, out, n);
+}
+template LaunchError Fill(StreamHandle, float, float*, int64_t);
+template LaunchError Fill(StreamHandle, float, uint16_t*, int64_t);
 
 template <typename T>
 LaunchError Scale(StreamHandle stream, const T* factor, const T* x, T* out, int64_t n) {

@@ -50,8 +50,8 @@ __device__ int FindMatches(const int32_t* tokens, int64_t first, int64_t rows, i
 
 // Block (row, piece of the columns). The first row of each token works for all of its rows, so that
 // one thread adds up what a number gets, in order; the others look back until they find it.
-template <typename T, int kCount>
-__global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const T* dy, T* dtoken) {
+template <typename T, typename G, int kCount>
+__global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const T* dy, G* dtoken) {
   auto& matches = *static_cast<Matches*>(simt::SharedMemory());
   const int64_t row = blockIdx.x;
   const int32_t token = tokens[row];
@@ -75,13 +75,13 @@ __global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const
 }
 
 // A thread has some columns of a position.
-template <typename T, int kCount>
-__global__ void PositionGradientKernel(EmbeddingShape shape, const T* dy, T* dposition) {
+template <typename T, typename G, int kCount>
+__global__ void PositionGradientKernel(EmbeddingShape shape, const T* dy, G* dposition) {
   const int64_t column = GlobalThread() * kCount;
   if (column >= shape.width) return;
   const int64_t t = blockIdx.y;
   float sum[kCount];
-  T* to = dposition + (shape.first_position + t) * shape.width + column;
+  G* to = dposition + (shape.first_position + t) * shape.width + column;
   Load(to, sum);
   for (int64_t b = 0; b < shape.batch; ++b) {
     float d[kCount];
@@ -103,20 +103,23 @@ LaunchError EmbeddingForward(StreamHandle stream, EmbeddingShape shape, const in
   });
 }
 
-template <typename T>
+template <typename T, typename G>
 LaunchError EmbeddingBackward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
-                              const T* dy, EmbeddingGradients<T> to) {
+                              const T* dy, EmbeddingGradients<G> to) {
   const RowShape rows = {.rows = shape.batch * shape.sequence, .width = shape.width};
   return ForWidth<T>(shape.width, [&](auto count) -> LaunchError {
     const int64_t pieces = BlocksFor(shape.width, kThreads * count());
-    const LaunchError error = simt::Launch(&TokenGradientKernel<T, count()>,
-                                           {.blocks = rows.rows,
-                                            .blocks_y = pieces,
-                                            .threads = kThreads,
-                                            .shared_bytes = sizeof(Matches)},
-                                           stream, rows, tokens, dy, to.dtoken);
-    if (error != nullptr) return error;
-    return simt::Launch(&PositionGradientKernel<T, count()>,
+    LaunchError error = nullptr;
+    if (to.dtoken != nullptr) {
+      error = simt::Launch(&TokenGradientKernel<T, G, count()>,
+                           {.blocks = rows.rows,
+                            .blocks_y = pieces,
+                            .threads = kThreads,
+                            .shared_bytes = sizeof(Matches)},
+                           stream, rows, tokens, dy, to.dtoken);
+    }
+    if (error != nullptr || to.dposition == nullptr) return error;
+    return simt::Launch(&PositionGradientKernel<T, G, count()>,
                         {.blocks = pieces, .blocks_y = shape.sequence, .threads = kThreads}, stream,
                         shape, dy, to.dposition);
   });
@@ -130,5 +133,7 @@ template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32
                                        EmbeddingGradients<float>);
 template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*,
                                        const uint16_t*, EmbeddingGradients<uint16_t>);
+template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*,
+                                       const uint16_t*, EmbeddingGradients<float>);
 
 }  // namespace muster::kernels::cuda

@@ -135,13 +135,13 @@ LaunchError LayerNormInputGradient(StreamHandle stream, RowShape shape, LayerNor
   });
 }
 
-template <typename T>
+template <typename T, typename G>
 LaunchError LayerNormWeightGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
-                                    LayerNormSaved saved, LayerNormWeights<T> to, float* scratch) {
+                                    LayerNormSaved saved, LayerNormWeights<G> to, float* scratch) {
   const LaunchError error =
       simt::Launch(&WeightStripKernel<T>, StripLaunch<2>(shape), stream, shape, in, saved, scratch);
   if (error != nullptr) return error;
-  return AddStrips<T, 2>(stream, shape, scratch,
+  return AddStrips<G, 2>(stream, shape, scratch,
                          {.to = {to.dgamma, to.dbeta}, .accumulate = to.accumulate});
 }
 
@@ -157,5 +157,7 @@ template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUp
                                              LayerNormSaved, LayerNormWeights<float>, float*);
 template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
                                              LayerNormSaved, LayerNormWeights<uint16_t>, float*);
+template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
+                                             LayerNormSaved, LayerNormWeights<float>, float*);
 
 }  // namespace muster::kernels::cuda

@@ -1,4 +1,4 @@
-// The table of a struct of kernels for the host: one home for which kernel stands where.
+// The table of a struct of kernels: one home for which kernel stands where.
 #pragma once
 
 #include <cstring>
@@ -16,13 +16,16 @@ inline kernels::UpdateDecision* DecisionIn(const Tensor& bytes) {
   return reinterpret_cast<kernels::UpdateDecision*>(bytes.raw_data());
 }
 
-// What is the same for every type.
+// What is the same for every type on the host.
 struct BytesOfHost {
   static void Copy(Queue&, const Tensor& from, const Tensor& to) {
     MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
     std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
   }
   static void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
+  static void Cast(Queue& queue, const Tensor& from, const Tensor& to) {
+    CastElements(queue, from, to);
+  }
   static void SumByTree(Queue&, const Tensor& values, const Tensor& to) {
     *to.data<double>() = TreeSum(values.span<double>());
   }
@@ -40,7 +43,7 @@ struct BytesOfHost {
 template <typename Kernels>
 constexpr Operations TableOf() {
   return {.copy = &Kernels::Copy,
-          .cast = &CastElements,
+          .cast = &Kernels::Cast,
           .clear = &Kernels::Clear,
           .fill = &Kernels::Fill,
           .add = &Kernels::Add,

@@ -33,6 +33,7 @@ class CountingCuda final : public CudaApi {
   void Mark();
   CudaCalls since_mark() const;
 
+  absl::Status MakeCurrent() override { return inner_.MakeCurrent(); }
   absl::StatusOr<CudaProperties> Properties() override { return inner_.Properties(); }
   absl::StatusOr<CudaMemory> MemoryInfo() override { return inner_.MemoryInfo(); }
   absl::Status LastError() override { return inner_.LastError(); }

@@ -43,6 +43,7 @@ class EmulatedCuda final : public CudaApi {
   // Runs what is left. kInternal: the first thing that ever went wrong, or what was not given back.
   absl::Status Finish();
 
+  absl::Status MakeCurrent() override { return absl::OkStatus(); }
   absl::StatusOr<CudaProperties> Properties() override;
   absl::StatusOr<CudaMemory> MemoryInfo() override;
   absl::Status LastError() override;

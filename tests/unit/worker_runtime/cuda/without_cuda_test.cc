@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/cuda_device.h"
 #include "tests/support/status_matchers.h"
-#include "worker_runtime/cuda/cuda_api.h"
 
 namespace muster::testing {
 namespace {
@@ -12,7 +12,7 @@ TEST(WithoutCuda, SaysSoWhenAGpuIsAskedFor) {
   const auto says_so =
       StatusIs(absl::StatusCode::kUnimplemented, ::testing::HasSubstr("linked without CUDA"));
   EXPECT_THAT(CountCudaDevices(), says_so);
-  EXPECT_THAT(OpenCuda(0), says_so);
+  EXPECT_THAT(OpenCudaDevice(0), says_so);
 }
 
 }  // namespace

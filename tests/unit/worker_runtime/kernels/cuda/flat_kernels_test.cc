@@ -15,6 +15,7 @@
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/elementwise.h"
 #include "worker_runtime/kernels/gelu.h"
+#include "worker_runtime/kernels/sgd.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
 
 namespace muster::kernels {
@@ -56,6 +57,17 @@ TYPED_TEST(FlatKernels, AddAndScaleAsTheHostDoes) {
   }
 }
 
+TYPED_TEST(FlatKernels, FillsWholeArraysAndNothingBesideThem) {
+  for (const int64_t n : kFlatSizes) {
+    const KernelArray<TypeParam> x(KernelNumbers<TypeParam>(n + 1, "x"));
+    const auto before = x.Read();
+    ASSERT_EQ(cuda::Fill(nullptr, -0.75f, x.data(), n), nullptr);
+    auto expected = std::vector<float>(n, -0.75f);
+    expected.push_back(Widened(before)[n]);
+    EXPECT_EQ(Widened(x.Read()), expected) << n;
+  }
+}
+
 TYPED_TEST(FlatKernels, GeluHasTheHostsGradient) {
   for (const int64_t n : kFlatSizes) {
     auto x = KernelNumbers<TypeParam>(n, "x", 3);
@@ -90,6 +102,37 @@ TYPED_TEST(FlatKernels, SquaresByBlockHaveTheHostsBits) {
 }
 
 class FlatKernel : public KernelTest<float> {};
+
+TEST_F(FlatKernel, GradientDescentHasTheHostsBitsAndKeepsToTheDecision) {
+  const SgdStep plain = {.learning_rate = 0.3, .weight_decay = 0.1};
+  const SgdStep heavy = {.learning_rate = 0.3, .momentum = 0.9};
+  const SgdStep nesterov = {.learning_rate = 0.3, .momentum = 0.9, .nesterov = true};
+  for (const SgdStep& step : {plain, heavy, nesterov}) {
+    for (const int64_t n : kFlatSizes) {
+      const auto gradient = RandomNumbers<float>(n, "gradient");
+      auto value = RandomNumbers<float>(n, "value");
+      auto buffer = RandomNumbers<float>(n, "buffer");
+      const KernelArray<float> on_gradient(gradient), on_value(value), on_buffer(buffer);
+      const bool has_buffer = step.momentum != 0;
+      const auto update = [&](cuda::UpdateDecision decision) {
+        const KernelArray<cuda::UpdateDecision> on_decision(std::vector{decision});
+        EXPECT_EQ(
+            cuda::SgdUpdate(
+                nullptr, step, on_decision.data(),
+                {on_gradient.data(), on_value.data(), has_buffer ? on_buffer.data() : nullptr}, n),
+            nullptr);
+        EXPECT_TRUE(SameBits(on_value.Read(), value)) << n;
+        EXPECT_TRUE(SameBits(on_buffer.Read(), buffer)) << n;
+      };
+      update({.gradient_scale = 0.7, .skipped = 1});
+      SgdStep decided = step;
+      decided.gradient_scale = 0.7;
+      Sgd<float>().update(decided, gradient.data(), value.data(),
+                          has_buffer ? buffer.data() : nullptr, n);
+      update({.gradient_scale = 0.7});
+    }
+  }
+}
 
 TEST_F(FlatKernel, CastsHaveTheHostsBits) {
   auto x = RandomNumbers<float>(1029, "x", 1e3);

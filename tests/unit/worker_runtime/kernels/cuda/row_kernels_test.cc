@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/sum_tree.h"
 #include "tests/unit/worker_runtime/kernels/cuda/kernel_numbers.h"
 #include "worker_runtime/kernels/bias.h"
 #include "worker_runtime/kernels/cross_entropy.h"
@@ -23,6 +24,7 @@ using ::muster::testing::KernelTest;
 using ::muster::testing::KernelTypeNames;
 using ::muster::testing::KernelTypes;
 using ::muster::testing::kKernelTolerance;
+using ::muster::testing::RandomNumbers;
 using ::muster::testing::RandomTokens;
 using ::muster::testing::RelativeError;
 using ::muster::testing::SameBits;
@@ -246,6 +248,73 @@ TYPED_TEST(RowKernels, BiasFillsRowsAndGetsItsGradient) {
     EXPECT_LE(RelativeError(Widened(y.Read()), filled), this->kTolerance);
     EXPECT_EQ(zeros.Read(), std::vector<TypeParam>(n));
     EXPECT_LE(RelativeError(Widened(dbias.Read()), gradient), this->kTolerance);
+  }
+}
+
+// In float beside activations of any type: what the sums were before they would be rounded.
+TYPED_TEST(RowKernels, GradientsOfWeightsMayBeKeptInFloat) {
+  for (const RowShape shape : {RowShape{9, 264}, {300, 37}}) {
+    SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
+    const LayerNormInputs<TypeParam> in(shape);
+    const auto before = Widened(in.beta);
+    const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), beta(in.beta);
+    const auto y = KernelArray<TypeParam>::Poisoned(in.x.size());
+    const auto statistics = KernelArray<float>::Poisoned(2 * shape.rows);
+    const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 2));
+    const KernelArray<float> dbias(before), dgamma(before), dbeta(before);
+    const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + shape.rows};
+    ASSERT_EQ(cuda::BiasGradient(nullptr, shape, static_cast<const TypeParam*>(dy.data()),
+                                 dbias.data(), true, scratch.data()),
+              nullptr);
+    ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, {x.data(), nullptr, nullptr},
+                                                {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
+              nullptr);
+    ASSERT_EQ((cuda::LayerNormWeightGradient<TypeParam, float>(
+                  nullptr, shape, {x.data(), dy.data(), nullptr}, saved,
+                  {dgamma.data(), dbeta.data(), true}, scratch.data())),
+              nullptr);
+    const HostLayerNorm host = in.OnHost(in.x);
+    auto bias = before;
+    Bias<float>().gradient(shape, Widened(in.dy).data(), bias.data(), true);
+    EXPECT_LE(RelativeError(dbias.Read(), bias), 3e-6);
+    EXPECT_LE(RelativeError(dgamma.Read(), host.dgamma), 3e-6);
+    EXPECT_LE(RelativeError(dbeta.Read(), host.dbeta), 3e-6);
+  }
+}
+
+TYPED_TEST(RowKernels, GradientsOfTablesMayBeKeptInFloatAndEitherMayBeLeftOut) {
+  const EmbeddingShape shape = {.batch = 2, .sequence = 30, .width = 40};
+  const auto tokens = RandomTokens(60, 11);
+  const auto dy = KernelNumbers<TypeParam>(60 * 40, "dy");
+  std::vector<float> table(11 * 40, 1), positions(30 * 40, 2);
+  const KernelArray<int32_t> on_tokens(tokens);
+  const KernelArray<TypeParam> on_dy(dy);
+  const KernelArray<float> on_table(table), on_positions(positions);
+  const auto write = [&](float* to_table, float* to_positions) {
+    EXPECT_EQ((cuda::EmbeddingBackward<TypeParam, float>(nullptr, shape, on_tokens.data(),
+                                                         on_dy.data(), {to_table, to_positions})),
+              nullptr);
+    EXPECT_TRUE(SameBits(on_table.Read(), table));
+    EXPECT_TRUE(SameBits(on_positions.Read(), positions));
+  };
+  Embedding<float>().token_gradient(shape, tokens.data(), Widened(dy).data(), table.data());
+  write(on_table.data(), nullptr);
+  Embedding<float>().position_gradient(shape, Widened(dy).data(), positions.data());
+  write(nullptr, on_positions.data());
+}
+
+TYPED_TEST(RowKernels, LossesAreAddedInDoubleAndRoundedOnce) {
+  for (const int64_t n : {1, 60, 3000}) {
+    const auto losses = RandomNumbers<double>(n, "losses");
+    const KernelArray<double> on_losses(losses);
+    const auto scratch = KernelArray<double>::Poisoned(cuda::TreeScratch(n));
+    const auto sum = KernelArray<double>::Poisoned(1);
+    const auto value = KernelArray<TypeParam>::Poisoned(1);
+    ASSERT_EQ(cuda::SumLosses(nullptr, static_cast<const double*>(on_losses.data()), n,
+                              scratch.data(), sum.data(), value.data()),
+              nullptr);
+    EXPECT_EQ(sum.Read()[0], TreeSum(losses));
+    EXPECT_NEAR(Widened(value.Read())[0] / sum.Read()[0], 1, this->kTolerance);
   }
 }
 

@@ -1,0 +1,379 @@
+// A GPU as a device of tensors beside the host: over an emulated GPU (cuda_device_test.cc) and on a real one
+// (tests/gpu/cuda_device_gpu_test.cc). A file of tests says how one is opened: OpenDevice is its to define.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/gpt.h"
+#include "muster/sixteen_bits.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/numbers.h"
+#include "worker_runtime/kernels/adamw.h"
+#include "worker_runtime/kernels/sgd.h"
+#include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/kernels/update_decision.h"
+#include "worker_runtime/nn/operations.h"
+
+namespace muster::testing {
+
+// Null and a reason, where there is no GPU. `seed`: of the order of work, where it can be chosen.
+std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string& why);
+
+inline std::vector<float> OnHost(const Device& device, const Tensor& x) {
+  Queue queue(device);
+  std::vector<unsigned char> bytes(x.num_bytes());
+  EXPECT_THAT(device.Download(queue, x.raw_data(), bytes.data(), bytes.size()), IsOk());
+  std::vector<float> numbers(x.num_elements());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (x.dtype() == DType::kF32) {
+      std::memcpy(&numbers[i], &bytes[i * sizeof(float)], sizeof(float));
+    } else {
+      uint16_t bits;
+      std::memcpy(&bits, &bytes[i * sizeof(bits)], sizeof(bits));
+      numbers[i] = FromBf16(bits);
+    }
+  }
+  return numbers;
+}
+
+inline double NumberOnHost(const Device& device, const Tensor& x) {
+  Queue queue(device);
+  double number = 0;
+  EXPECT_THAT(device.Download(queue, x.raw_data(), &number, sizeof(number)), IsOk());
+  return number;
+}
+
+// A new tensor of `numbers`, rounded where the type needs it.
+inline Tensor OnDevice(TensorPool& pool, DType dtype, const std::vector<float>& numbers) {
+  Queue queue(pool.device());
+  const Tensor x = pool.Allocate(dtype, {static_cast<int64_t>(numbers.size())});
+  std::vector<uint16_t> narrow;
+  for (const float number : numbers) narrow.push_back(ToBf16(number));
+  const bool wide = dtype == DType::kF32;
+  pool.device().Upload(queue, wide ? static_cast<const void*>(numbers.data()) : narrow.data(),
+                       x.raw_data(), x.num_bytes());
+  return x;
+}
+
+// A small GPT whose parameters lie on a device, each array by itself.
+class GptOnDevice {
+ public:
+  static constexpr GptConfig kConfig = {
+      .layers = 2, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24};
+
+  // `gradients`: their type; the host's passes keep that of the parameters.
+  GptOnDevice(const Device& device, DType dtype, DType gradients)
+      : device_(device), store(dtype), pool(device) {
+    gpt = *Gpt::Create(kConfig, store);
+    for (const auto& parameter : store.parameters()) {
+      std::vector<float> numbers(parameter->num_elements());
+      InitializeElements(
+          parameter->spec(), 1, 0,
+          Tensor::Borrow(numbers.data(), DType::kF32, {static_cast<int64_t>(numbers.size())}));
+      // Away from 0 and 1, that biases and norms begin with.
+      for (float& number : numbers) number = FromBf16(ToBf16(3 * number + 0.05f));
+      parameter->BindValue(OnDevice(pool, dtype, numbers).Reshaped(parameter->shape()));
+      parameter->BindGradient(pool.Allocate(gradients, parameter->shape()));
+    }
+  }
+
+  // A forward and a backward pass; the loss.
+  double Pass() {
+    const auto tokens = RandomTokens(33, kConfig.vocabulary);
+    const absl::Span<const int32_t> all(tokens);
+    Tape tape(pool);
+    store.ForgetGradients();
+    const Loss loss = gpt->ComputeLoss(tape, {all.first(32), 2, 16}, all.subspan(1, 32));
+    tape.Backward(loss.output);
+    EXPECT_THAT(tape.status(), IsOk());
+    EXPECT_EQ(loss.num_tokens, 32);
+    return loss.total.empty() ? loss.sum : NumberOnHost(device_, loss.total);
+  }
+  std::vector<float> Gradients() {
+    std::vector<float> all;
+    for (const auto& parameter : store.parameters()) {
+      const auto one = OnHost(device_, parameter->gradient());
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+
+ private:
+  const Device& device_;
+
+ public:
+  ParameterStore store;
+  TensorPool pool;
+  std::unique_ptr<Gpt> gpt;
+};
+
+class CudaDeviceContract : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    device_ = OpenDevice(GetParam(), why);
+    if (device_ == nullptr) GTEST_SKIP() << why;
+    pool_ = std::make_unique<TensorPool>(*device_);
+    queue_ = std::make_unique<Queue>(*device_, pool_.get());
+  }
+  const Operations& operations(DType dtype) const { return device_->operations(dtype); }
+  Tensor Make(DType dtype, const std::vector<float>& numbers) {
+    return OnDevice(*pool_, dtype, numbers);
+  }
+  std::vector<float> Read(const Tensor& x) { return OnHost(*device_, x); }
+  Tensor MakeF64(const std::vector<double>& numbers) {
+    const Tensor x = pool_->Allocate(DType::kF64, {static_cast<int64_t>(numbers.size())});
+    device_->Upload(*queue_, numbers.data(), x.raw_data(), x.num_bytes());
+    return x;
+  }
+
+  // The device goes last.
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<TensorPool> pool_;
+  std::unique_ptr<Queue> queue_;
+};
+
+TEST_P(CudaDeviceContract, BytesGoUpInPiecesAndComeDown) {
+  for (const size_t count : {1, 1000, 3'000'000}) {
+    std::vector<float> numbers(count);
+    for (size_t i = 0; i < count; ++i) numbers[i] = static_cast<float>(i);
+    EXPECT_EQ(Read(Make(DType::kF32, numbers)), numbers);
+  }
+}
+
+TEST_P(CudaDeviceContract, WhatIsUploadedMayBeChangedAtOnce) {
+  const Tensor x = pool_->Allocate(DType::kF32, {1});
+  const Tensor all = pool_->Allocate(DType::kF32, {50});
+  for (int i = 0; i < 50; ++i) {
+    auto number = static_cast<float>(i);
+    device_->Upload(*queue_, &number, x.raw_data(), sizeof(number));
+    number = -1;
+    operations(DType::kF32).copy(*queue_, x, all.Slice(i, {1}));
+  }
+  const auto numbers = Read(all);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(numbers[i], i);
+}
+
+TEST_P(CudaDeviceContract, FillsClearsCopiesAndCasts) {
+  const auto x = RandomNumbers<float>(37, "x");
+  std::vector<float> rounded;
+  for (const float number : x) rounded.push_back(FromBf16(ToBf16(number)));
+  const Tensor wide = Make(DType::kF32, x);
+  const Tensor narrow = pool_->Allocate(DType::kBf16, {37});
+  operations(DType::kF32).cast(*queue_, wide, narrow);
+  EXPECT_EQ(Read(narrow), rounded);
+  operations(DType::kBf16).cast(*queue_, narrow, wide);
+  EXPECT_EQ(Read(wide), rounded);
+  const Tensor part = narrow.Slice(8, {10});
+  operations(DType::kBf16).fill(*queue_, 1.5, part);
+  EXPECT_EQ(Read(part), std::vector<float>(10, 1.5f));
+  EXPECT_EQ(Read(narrow)[7], rounded[7]);
+  operations(DType::kBf16).clear(*queue_, part);
+  EXPECT_EQ(Read(part), std::vector<float>(10));
+  operations(DType::kBf16).copy(*queue_, narrow.Slice(18, {10}), part);
+  EXPECT_EQ(Read(part), std::vector<float>(rounded.begin() + 18, rounded.begin() + 28));
+}
+
+TEST_P(CudaDeviceContract, ALaneThatIsHeldUpByAnEventSeesWhatTheOtherDid) {
+  Queue other(*device_, pool_.get(), Queue::Lane::kCommunication);
+  const std::unique_ptr<Event> event = device_->MakeEvent();
+  const Tensor x = Make(DType::kF32, {0});
+  const Tensor y = Make(DType::kF32, {0});
+  for (int i = 1; i <= 10; ++i) {
+    operations(DType::kF32).fill(*queue_, i, x);
+    event->Record(*queue_);
+    event->HoldUp(other);
+    device_->CopyBytes(other, x.raw_data(), y.raw_data(), sizeof(float));
+    event->Record(other);
+    event->HoldUp(*queue_);
+  }
+  EXPECT_EQ(Read(y), std::vector<float>{10});
+}
+
+TEST_P(CudaDeviceContract, ProductsOfEveryShapeAddUpInFloat) {
+  constexpr int64_t kM = 5, kN = 7, kK = 24;
+  const auto a = RandomNumbers<float>(kM * kK, "a");
+  const auto b = RandomNumbers<float>(kK * kN, "b");
+  const auto before = RandomNumbers<float>(kM * kN, "c");
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    const Tensor on_a = Make(dtype, a), on_b = Make(dtype, b);
+    const auto wide_a = Read(on_a), wide_b = Read(on_b);
+    for (int shape = 0; shape < 16; ++shape) {
+      const Product p = {.m = kM,
+                         .n = kN,
+                         .k = kK,
+                         .transpose_a = (shape & 1) != 0,
+                         .transpose_b = (shape & 2) != 0,
+                         .accumulate = (shape & 4) != 0};
+      const Tensor c = Make((shape & 8) != 0 ? DType::kF32 : dtype, before);
+      std::vector<float> expected = p.accumulate ? Read(c) : std::vector<float>(kM * kN);
+      for (int64_t i = 0; i < kM; ++i) {
+        for (int64_t j = 0; j < kN; ++j) {
+          double sum = expected[i * kN + j];
+          for (int64_t k = 0; k < kK; ++k) {
+            sum += static_cast<double>(wide_a[p.transpose_a ? k * kM + i : i * kK + k]) *
+                   wide_b[p.transpose_b ? j * kK + k : k * kN + j];
+          }
+          expected[i * kN + j] = static_cast<float>(sum);
+        }
+      }
+      operations(dtype).multiply(*queue_, p, on_a, on_b, c);
+      EXPECT_LE(RelativeError(Read(c), expected), c.dtype() == DType::kF32 ? 2e-6 : 4.5e-3)
+          << ToString(dtype) << " " << shape;
+    }
+  }
+}
+
+TEST_P(CudaDeviceContract, AGptHasTheHostsLossAndGradientsInFloat) {
+  GptOnDevice host(Device::Cpu(), DType::kF32, DType::kF32);
+  GptOnDevice gpu(*device_, DType::kF32, DType::kF32);
+  EXPECT_NEAR(gpu.Pass() / host.Pass(), 1, 1e-6);
+  EXPECT_LT(RelativeError(gpu.Gradients(), host.Gradients()), 1e-5);
+}
+
+// Weights are the same to the bit, and what is between them is rounded to 8 digits.
+TEST_P(CudaDeviceContract, AGptInBf16HasNearlyThoseOfFloatWhateverItsGradientsAreKeptIn) {
+  GptOnDevice host(Device::Cpu(), DType::kF32, DType::kF32);
+  const double loss = host.Pass();
+  for (const DType gradients : {DType::kBf16, DType::kF32}) {
+    GptOnDevice gpu(*device_, DType::kBf16, gradients);
+    EXPECT_NEAR(gpu.Pass() / loss, 1, 3e-3);
+    EXPECT_LT(RelativeError(gpu.Gradients(), host.Gradients()), 3e-2) << ToString(gradients);
+  }
+}
+
+TEST_P(CudaDeviceContract, TheSamePassHasTheSameBits) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    GptOnDevice gpu(*device_, dtype, DType::kF32);
+    const double loss = gpu.Pass();
+    const auto gradients = gpu.Gradients();
+    EXPECT_EQ(gpu.Pass(), loss);
+    EXPECT_TRUE(SameBits(gpu.Gradients(), gradients));
+  }
+}
+
+// The norm of a gradient, what it decides, and the update: as on the host, to the bit.
+class UpdateOn {
+ public:
+  UpdateOn(const Device& device, int64_t n) : device_(device), pool_(device), queue_(device) {
+    const auto make = [&](const char* name, bool positive) {
+      auto numbers = RandomNumbers<float>(n, name);
+      for (float& number : numbers) number = positive ? std::fabs(number) : number;
+      return OnDevice(pool_, DType::kF32, numbers);
+    };
+    gradient = make("gradient", false);
+    value = make("value", false);
+    first = make("first", false);
+    second = make("second", true);
+    decision_ = pool_.Allocate(DType::kU8, {sizeof(kernels::UpdateDecision)});
+    const kernels::UpdateDecision before = {.updates = 2};
+    device.Upload(queue_, &before, decision_.raw_data(), sizeof(before));
+  }
+  kernels::UpdateDecision Decide(const kernels::UpdateSettings& settings) {
+    const Operations& f32 = device_.operations(DType::kF32);
+    const int64_t blocks = kernels::NumNormBlocks(gradient.num_elements());
+    const Tensor partials = pool_.Allocate(DType::kF64, {blocks});
+    const Tensor totals = pool_.Allocate(DType::kF64, {4});
+    const double given[4] = {0, 100, 8, 3};
+    device_.Upload(queue_, given, totals.raw_data(), sizeof(given));
+    f32.squares(queue_, gradient, partials);
+    f32.tree_sum(queue_, partials, totals.Slice(0, {1}));
+    f32.decide_update(queue_, settings,
+                      {.squares = totals.Slice(0, {1}),
+                       .tokens = totals.Slice(1, {1}),
+                       .loss_scale = totals.Slice(2, {1}),
+                       .loss = totals.Slice(3, {1})},
+                      decision_);
+    kernels::UpdateDecision decided;
+    EXPECT_THAT(device_.Download(queue_, decision_.raw_data(), &decided, sizeof(decided)), IsOk());
+    return decided;
+  }
+  void AdamW(const kernels::AdamWStep& step) {
+    device_.operations(DType::kF32).adamw(queue_, step, decision_, gradient, value, first, second);
+  }
+  void Sgd(const kernels::SgdStep& step) {
+    device_.operations(DType::kF32)
+        .sgd(queue_, step, decision_, gradient, value, step.momentum == 0 ? Tensor() : first);
+  }
+  std::vector<float> Read(const Tensor& x) const { return OnHost(device_, x); }
+
+  Tensor gradient, value, first, second;
+
+ private:
+  const Device& device_;
+  TensorPool pool_;
+  Queue queue_;
+  Tensor decision_;
+};
+
+TEST_P(CudaDeviceContract, UpdatesHaveTheHostsBits) {
+  const kernels::AdamWStep step = {.learning_rate = 1e-2, .beta2 = 0.95, .weight_decay = 0.1};
+  for (const double max_norm : {0.0, 0.01}) {
+    UpdateOn host(Device::Cpu(), 5000), gpu(*device_, 5000);
+    const kernels::UpdateSettings settings = {.update = step, .max_norm = max_norm};
+    const auto expected = host.Decide(settings);
+    const auto decided = gpu.Decide(settings);
+    EXPECT_EQ(decided.norm, expected.norm);
+    EXPECT_EQ(decided.gradient_scale, expected.gradient_scale);
+    EXPECT_EQ(decided.updates, 3);
+    EXPECT_EQ(decided.skipped, 0);
+    host.AdamW(step);
+    gpu.AdamW(step);
+    for (const auto part : {&UpdateOn::value, &UpdateOn::first, &UpdateOn::second}) {
+      EXPECT_TRUE(SameBits(gpu.Read(gpu.*part), host.Read(host.*part)));
+    }
+    for (const kernels::SgdStep& sgd : std::vector<kernels::SgdStep>{
+             {.learning_rate = 0.1},
+             {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+             {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}}) {
+      host.Sgd(sgd);
+      gpu.Sgd(sgd);
+      EXPECT_TRUE(SameBits(gpu.Read(gpu.value), host.Read(host.value)));
+      EXPECT_TRUE(SameBits(gpu.Read(gpu.first), host.Read(host.first)));
+    }
+  }
+}
+
+TEST_P(CudaDeviceContract, AGradientThatIsNoNumberChangesNothing) {
+  UpdateOn gpu(*device_, 100);
+  const auto value = gpu.Read(gpu.value);
+  Queue queue(*device_);
+  operations(DType::kF32).fill(queue, std::nan(""), gpu.gradient.Slice(99, {1}));
+  EXPECT_EQ(gpu.Decide({}).skipped, 1);
+  gpu.AdamW({});
+  gpu.Sgd({});
+  EXPECT_TRUE(SameBits(gpu.Read(gpu.value), value));
+}
+
+TEST_P(CudaDeviceContract, TextIsTheHostsText) {
+  GptOnDevice host(Device::Cpu(), DType::kF32, DType::kF32);
+  GptOnDevice gpu(*device_, DType::kF32, DType::kF32);
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const GenerateOptions options = {.num_tokens = 20, .temperature = 0};
+  const auto text = Generate(*gpu.gpt, gpu.pool, prompt, options);
+  ASSERT_THAT(text, IsOk());
+  EXPECT_EQ(*text, *Generate(*host.gpt, host.pool, prompt, options));
+}
+
+TEST_P(CudaDeviceContract, WhatAKernelCannotDoIsSaidWhenTheHostReads) {
+  const kernels::AttentionShape shape = {.batch = 1, .sequence = 2, .heads = 1, .head_width = 200};
+  const Tensor qkv = Make(DType::kF32, std::vector<float>(1200));
+  const Tensor out = pool_->Allocate(DType::kF32, {400});
+  const Tensor saved = pool_->Allocate(DType::kF32, {2, 2});
+  operations(DType::kF32).attention_forward(*queue_, shape, qkv, out, saved, out);
+  float number = 0;
+  EXPECT_THAT(
+      device_->Download(*queue_, out.raw_data(), &number, sizeof(number)),
+      StatusIs(absl::StatusCode::kInternal, ::testing::HasSubstr("heads of more than 128")));
+}
+
+}  // namespace muster::testing

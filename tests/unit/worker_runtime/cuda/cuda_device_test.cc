@@ -1,0 +1,105 @@
+// The GPU as a device over an emulated one, in several orders of its work; and what a step must not do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/emulation/block_emulator.h"
+#include "tests/support/emulation/counting_cuda.h"
+#include "tests/support/emulation/emulated_cuda.h"
+#include "tests/support/emulation/emulated_products.h"
+#include "tests/unit/worker_runtime/cuda/cuda_device_contract.h"
+#include "worker_runtime/cuda/make_cuda_device.h"
+
+namespace muster::testing {
+
+std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string&) {
+  BlockEmulator::SetSchedule(seed);
+  return *MakeCudaDevice(
+      {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.seed = seed}),
+       .products = std::make_unique<EmulatedProducts>()});
+}
+
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Emulated, CudaDeviceContract, ::testing::Values(1, 2, 3));
+
+// An emulated GPU that is looked at after its device is gone.
+struct Watched {
+  explicit Watched(size_t memory_bytes = size_t{1} << 30)
+      : emulated({.seed = 5, .memory_bytes = memory_bytes}) {
+    auto counting = std::make_unique<CountingCuda>(emulated);
+    calls = counting.get();
+    device = *MakeCudaDevice(
+        {.cuda = std::move(counting), .products = std::make_unique<EmulatedProducts>()});
+  }
+
+  EmulatedCuda emulated;
+  CountingCuda* calls;
+  std::unique_ptr<Device> device;
+};
+
+TEST(CudaDevice, GivesEverythingBack) {
+  Watched on;
+  {
+    GptOnDevice gpu(*on.device, DType::kBf16, DType::kF32);
+    gpu.Pass();
+  }
+  on.device.reset();
+  EXPECT_THAT(on.emulated.Finish(), IsOk());
+}
+
+TEST(CudaDevice, TakesNothingFromCudaAndWaitsForNothingInPassesAfterTheFirst) {
+  Watched on;
+  GptOnDevice gpu(*on.device, DType::kBf16, DType::kF32);
+  gpu.Pass();
+  gpu.Pass();
+  on.calls->Mark();
+  gpu.Pass();
+  EXPECT_EQ(on.calls->since_mark().allocations, 0);
+  EXPECT_EQ(on.calls->since_mark().frees, 0);
+  EXPECT_EQ(on.calls->since_mark().made, 0);
+  EXPECT_EQ(on.calls->since_mark().host_waits, 1);  // the test reads the loss
+}
+
+TEST(CudaDevice, ComesToAnEndWhenItCannotBegin) {
+  EmulatedCuda emulated({.seed = 1, .memory_bytes = 0});
+  EXPECT_THAT(MakeCudaDevice({.cuda = std::make_unique<CountingCuda>(emulated),
+                              .products = std::make_unique<EmulatedProducts>()}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(emulated.Finish(), IsOk());
+}
+
+using CudaDeviceDeathTest = ::testing::Test;
+
+TEST(CudaDeviceDeathTest, MemoryThatIsNotThereIsNamedWithWhatIsLeft) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_DEATH(
+      {
+        Watched on(10000);
+        TensorPool pool(*on.device);
+        const Tensor x = pool.Allocate(DType::kF32, {100});
+        pool.Allocate(DType::kF32, {10000});
+      },
+      "no memory for 40000 bytes more .*of 10000 bytes are free");
+}
+
+TEST(CudaDeviceDeathTest, TypesThatItDoesNotComputeInAreNamed) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  Watched on;
+  EXPECT_DEATH(on.device->operations(DType::kF16), "computes in f32 and bf16, not in f16");
+}
+
+TEST(CudaDeviceDeathTest, ElementsAreNotTheHostsToRead) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  Watched on;
+  TensorPool pool(*on.device);
+  const Tensor x = pool.Allocate(DType::kF32, {1});
+  EXPECT_DEATH(x.data<float>(), "host_reads");
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,247 @@
+// Products by cuBLASLt, which is opened at run time: a program that has this starts on machines without it.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/mutex.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/cuda/products.h"
+
+namespace muster {
+namespace {
+
+// What NVIDIA recommends for Hopper. Source: cuBLAS manual, "cublasSetWorkspace"
+constexpr size_t kWorkspaceBytes = 32 << 20;
+// Pointers that are aligned better are all alike.
+constexpr uint32_t kBestAlignment = 256;
+
+struct CublasLt {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtGetStatusString) status_string;
+  decltype(&cublasLtMatmul) matmul;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulDescCreate) make_product;
+  decltype(&cublasLtMatmulDescDestroy) destroy_product;
+  decltype(&cublasLtMatmulDescSetAttribute) set_product;
+  decltype(&cublasLtMatrixLayoutCreate) make_layout;
+  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
+  decltype(&cublasLtMatmulPreferenceCreate) make_preference;
+  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
+};
+
+absl::StatusOr<CublasLt> OpenLibrary() {
+  void* handle = nullptr;
+  std::string why;
+  for (const std::string& path : {absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR),
+                                  std::string(MUSTER_CUBLASLT_LIBRARY_PATH)}) {
+    if (path.empty()) continue;  // would be this program
+    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
+    if (why.empty()) why = dlerror();
+  }
+  if (handle == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("device cuda: the cuBLASLt library cannot be loaded: ", why,
+                     "; install CUDA's libraries, or add their folder to LD_LIBRARY_PATH"));
+  }
+  CublasLt library{};
+  std::vector<std::string> missing;
+  const auto load = [&](const char* name, auto& function) {
+    void* const symbol = dlsym(handle, name);
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+    if (symbol == nullptr) missing.push_back(name);
+  };
+  load("cublasLtCreate", library.create);
+  load("cublasLtDestroy", library.destroy);
+  load("cublasLtGetStatusString", library.status_string);
+  load("cublasLtMatmul", library.matmul);
+  load("cublasLtMatmulAlgoGetHeuristic", library.heuristic);
+  load("cublasLtMatmulDescCreate", library.make_product);
+  load("cublasLtMatmulDescDestroy", library.destroy_product);
+  load("cublasLtMatmulDescSetAttribute", library.set_product);
+  load("cublasLtMatrixLayoutCreate", library.make_layout);
+  load("cublasLtMatrixLayoutDestroy", library.destroy_layout);
+  load("cublasLtMatmulPreferenceCreate", library.make_preference);
+  load("cublasLtMatmulPreferenceDestroy", library.destroy_preference);
+  load("cublasLtMatmulPreferenceSetAttribute", library.set_preference);
+  if (missing.empty()) return library;
+  return absl::UnavailableError(
+      absl::StrCat("device cuda: the cuBLASLt library lacks ", absl::StrJoin(missing, ", ")));
+}
+
+uint32_t AlignmentOf(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  uint32_t alignment = kBestAlignment;
+  while (address % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+// What an algorithm is chosen for.
+using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, DType, DType, uint32_t,
+                       uint32_t, uint32_t>;
+Key KeyOf(const CudaProduct& p) {
+  return {p.m,
+          p.n,
+          p.k,
+          p.transpose_a,
+          p.transpose_b,
+          p.accumulate,
+          p.type,
+          p.result,
+          AlignmentOf(p.a),
+          AlignmentOf(p.b),
+          AlignmentOf(p.c)};
+}
+
+// cuBLASLt has columns where we have rows, so it is asked for c^T = op(b)^T op(a)^T: its first operand is
+// our b, its second our a, and each lies there as its transpose already.
+class CublasLtProducts final : public Products {
+ public:
+  CublasLtProducts(CudaApi& cuda, const CublasLt& library) : cuda_(cuda), library_(library) {}
+  ~CublasLtProducts() override {
+    for (const auto& [key, plan] : plans_) Destroy(plan);
+    if (handle_ != nullptr) library_.destroy(handle_);
+    cuda_.Free(workspace_).IgnoreError();
+  }
+
+  absl::Status Begin() {
+    MUSTER_ASSIGN_OR_RETURN(workspace_, cuda_.Allocate(kWorkspaceBytes));
+    return ToStatus(library_.create(&handle_), "cublasLtCreate");
+  }
+
+  absl::Status Multiply(CudaStream stream, const CudaProduct& product) override {
+    base::MutexLock lock(mu_);
+    auto found = plans_.find(KeyOf(product));
+    if (found == plans_.end()) {
+      MUSTER_ASSIGN_OR_RETURN(const Plan plan, MakePlan(product));
+      found = plans_.emplace(KeyOf(product), plan).first;
+    }
+    const Plan& plan = found->second;
+    const float alpha = 1;
+    const float beta = product.accumulate ? 1 : 0;
+    return ToStatus(
+        library_.matmul(handle_, plan.product, &alpha, product.b, plan.b, product.a, plan.a, &beta,
+                        product.c, plan.c, product.c, plan.c, &plan.algorithm, workspace_,
+                        kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
+        "cublasLtMatmul");
+  }
+
+ private:
+  struct Plan {
+    cublasLtMatmulDesc_t product = nullptr;
+    cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+    cublasLtMatmulAlgo_t algorithm{};
+  };
+
+  absl::Status ToStatus(cublasStatus_t status, absl::string_view what) const {
+    if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat(what, " failed: ", library_.status_string(status)));
+  }
+
+  void Destroy(const Plan& plan) const {
+    for (const cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.c}) {
+      if (layout != nullptr) library_.destroy_layout(layout);
+    }
+    if (plan.product != nullptr) library_.destroy_product(plan.product);
+  }
+
+  absl::StatusOr<Plan> MakePlan(const CudaProduct& p) {
+    Plan plan;
+    const absl::Status status = Fill(p, plan);
+    if (status.ok()) return plan;
+    Destroy(plan);
+    return absl::Status(status.code(),
+                        absl::StrCat(status.message(), " (a product of ", p.m, " x ", p.k, " and ",
+                                     p.k, " x ", p.n, " in ", ToString(p.type), ")"));
+  }
+
+  absl::Status Fill(const CudaProduct& p, Plan& plan) {
+    // Not by tensor cores in tf32, whose numbers have 10 bits.
+    MUSTER_RETURN_IF_ERROR(
+        ToStatus(library_.make_product(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                 "cublasLtMatmulDescCreate"));
+    MUSTER_RETURN_IF_ERROR(SetTransposed(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b));
+    MUSTER_RETURN_IF_ERROR(SetTransposed(plan.product, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a));
+    MUSTER_RETURN_IF_ERROR(p.transpose_a ? MakeLayout(plan.a, p.type, p.k, p.m)
+                                         : MakeLayout(plan.a, p.type, p.m, p.k));
+    MUSTER_RETURN_IF_ERROR(p.transpose_b ? MakeLayout(plan.b, p.type, p.n, p.k)
+                                         : MakeLayout(plan.b, p.type, p.k, p.n));
+    MUSTER_RETURN_IF_ERROR(MakeLayout(plan.c, p.result, p.m, p.n));
+    return ChooseAlgorithm(p, plan);
+  }
+
+  absl::Status SetTransposed(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which,
+                             bool transposed) {
+    const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    return ToStatus(library_.set_product(product, which, &operation, sizeof(operation)),
+                    "cublasLtMatmulDescSetAttribute");
+  }
+
+  // Of an array of ours with so many rows and columns.
+  absl::Status MakeLayout(cublasLtMatrixLayout_t& layout, DType dtype, int64_t rows,
+                          int64_t columns) {
+    return ToStatus(library_.make_layout(&layout, TypeOf(dtype), columns, rows, columns),
+                    "cublasLtMatrixLayoutCreate");
+  }
+
+  absl::Status ChooseAlgorithm(const CudaProduct& p, Plan& plan) {
+    cublasLtMatmulPreference_t preference = nullptr;
+    MUSTER_RETURN_IF_ERROR(
+        ToStatus(library_.make_preference(&preference), "cublasLtMatmulPreferenceCreate"));
+    const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, const auto& value) {
+      library_.set_preference(preference, which, &value, sizeof(value));
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(p.b));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(p.a));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(p.c));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(p.c));
+    // Neither atomic additions nor an order that depends on time.
+    const uint32_t schemes =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const absl::Status status =
+        ToStatus(library_.heuristic(handle_, plan.product, plan.b, plan.a, plan.c, plan.c,
+                                    preference, 1, &best, &found),
+                 "cublasLtMatmulAlgoGetHeuristic");
+    library_.destroy_preference(preference);
+    MUSTER_RETURN_IF_ERROR(status);
+    if (found == 0) return absl::InternalError("cuBLASLt has no algorithm");
+    plan.algorithm = best.algo;
+    return absl::OkStatus();
+  }
+
+  CudaApi& cuda_;
+  const CublasLt library_;
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  base::Mutex mu_;
+  std::map<Key, Plan> plans_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Products>> MakeCublasLtProducts(CudaApi& cuda) {
+  MUSTER_ASSIGN_OR_RETURN(const CublasLt library, OpenLibrary());
+  auto products = std::make_unique<CublasLtProducts>(cuda, library);
+  MUSTER_RETURN_IF_ERROR(products->Begin());
+  return products;
+}
+
+}  // namespace muster

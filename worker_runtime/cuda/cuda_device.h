@@ -1,0 +1,79 @@
+// A GPU as a device of tensors, and what its kernels (cuda_operations.cc) need of it.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "muster/device.h"
+#include "muster/tensor.h"
+#include "proto/base/mutex.h"
+#include "worker_runtime/cuda/cuda_api.h"
+#include "worker_runtime/cuda/make_cuda_device.h"
+#include "worker_runtime/cuda/products.h"
+#include "worker_runtime/cuda/staging.h"
+#include "worker_runtime/kernels/launch.h"
+
+namespace muster {
+
+// A lane is a stream. What fails later than its call is kept, and said by Download: the first failure for
+// good, since what comes after it works on what it left.
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(CudaParts parts);
+  ~CudaDevice() override;
+  // Once, before anything else. Errors: CudaApi's.
+  absl::Status Begin();
+
+  absl::string_view name() const override { return "cuda"; }
+  bool has_elements() const override { return true; }
+  const Operations& operations(DType dtype) const override;
+  void* TakeMemory(size_t bytes) const override;
+  void GiveMemory(void* memory) const override;
+  void CopyBytes(Queue& queue, const void* from, void* to, size_t bytes) const override;
+  void Upload(Queue& queue, const void* from, void* to, size_t bytes) const override;
+  absl::Status Download(Queue& queue, const void* from, void* to, size_t bytes) const override;
+  std::unique_ptr<Event> MakeEvent() const override;
+
+  // --- for kernels
+
+  static const CudaDevice& Of(const Queue& queue) {
+    return static_cast<const CudaDevice&>(queue.device());
+  }
+  CudaApi& cuda() const { return *parts_.cuda; }
+  Products& products() const { return *parts_.products; }
+  // For what this thread puts there next.
+  CudaStream stream(const Queue& queue) const {
+    Keep(cuda().MakeCurrent());
+    return streams_[static_cast<size_t>(queue.lane())];
+  }
+  // To work in: the memory is another's as soon as the handle is gone, for what comes later on the queue.
+  Tensor Scratch(Queue& queue, DType dtype, int64_t count) const;
+  const float* one() const { return one_; }  // the number, in the device's memory
+
+  void Keep(const absl::Status& status) const;
+  void Keep(kernels::LaunchError error) const;
+  absl::Status status() const;
+
+ private:
+  static constexpr size_t kNumLanes = 2;
+
+  // Constant after Begin, in the order of use.
+  CudaParts parts_;
+  std::array<CudaStream, kNumLanes> streams_ = {};
+  float* one_ = nullptr;
+  const std::unique_ptr<Staging> staging_;
+  // For queues that bring no memory.
+  std::array<std::unique_ptr<TensorPool>, kNumLanes> pools_;
+
+  mutable base::Mutex mu_;
+  mutable absl::Status failure_ ABSL_GUARDED_BY(mu_);
+};
+
+// The kernels, by type; ends the process for one that they do not compute in.
+const Operations& CudaOperations(DType dtype);
+
+}  // namespace muster

@@ -1,0 +1,269 @@
+// The kernels of a GPU, found by dtype: each puts what it launches on the stream of its queue.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "proto/base/status_macros.h"
+#include "worker_runtime/cuda/cuda_device.h"
+#include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/nn/kernel_table.h"
+#include "worker_runtime/nn/operations.h"
+#include "worker_runtime/nn/row_view.h"
+
+namespace muster {
+namespace {
+
+namespace cuda = kernels::cuda;
+
+// The elements of an array of T; null: it is left out.
+template <typename T>
+T* At(const Tensor& tensor) {
+  MUSTER_CHECK(tensor.empty() || tensor.dtype() == internal::ElementType<T>());
+  return static_cast<T*>(tensor.raw_data());
+}
+
+void Keep(Queue& queue, kernels::LaunchError error) {
+  queue.Count();
+  CudaDevice::Of(queue).Keep(error);
+}
+void Keep(Queue& queue, const absl::Status& status) {
+  queue.Count();
+  CudaDevice::Of(queue).Keep(status);
+}
+CudaStream StreamOf(Queue& queue) { return CudaDevice::Of(queue).stream(queue); }
+Tensor Scratch(Queue& queue, DType dtype, int64_t count) {
+  return CudaDevice::Of(queue).Scratch(queue, dtype, count);
+}
+
+// What is the same for every type.
+struct BytesOfCuda {
+  static void Copy(Queue& queue, const Tensor& from, const Tensor& to) {
+    MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
+    queue.Count();
+    queue.device().CopyBytes(queue, from.raw_data(), to.raw_data(), from.num_bytes());
+  }
+
+  static void Clear(Queue& queue, const Tensor& x) {
+    Keep(queue,
+         CudaDevice::Of(queue).cuda().MemsetAsync(x.raw_data(), 0, x.num_bytes(), StreamOf(queue)));
+  }
+
+  static void Cast(Queue& queue, const Tensor& from, const Tensor& to) {
+    MUSTER_CHECK(from.num_elements() == to.num_elements());
+    if (from.dtype() == to.dtype()) return Copy(queue, from, to);
+    const int64_t n = from.num_elements();
+    Keep(queue, from.dtype() == DType::kF32
+                    ? cuda::CastToBf16(StreamOf(queue), At<float>(from), At<uint16_t>(to), n)
+                    : cuda::CastToFloat(StreamOf(queue), At<uint16_t>(from), At<float>(to), n));
+  }
+
+  static void SumByTree(Queue& queue, const Tensor& values, const Tensor& to) {
+    const int64_t n = values.num_elements();
+    const Tensor scratch = Scratch(queue, DType::kF64, cuda::TreeScratch(n));
+    Keep(queue, cuda::TreeSum(StreamOf(queue), At<double>(values), n, At<double>(scratch),
+                              At<double>(to)));
+  }
+
+  static void DecideUpdate(Queue& queue, const kernels::UpdateSettings& settings,
+                           Operations::Totals totals, const Tensor& decision) {
+    Keep(queue, cuda::DecideUpdate(StreamOf(queue), settings,
+                                   {.squares = At<double>(totals.squares),
+                                    .tokens = At<double>(totals.tokens),
+                                    .loss_scale = At<double>(totals.loss_scale),
+                                    .loss = At<double>(totals.loss)},
+                                   DecisionIn(decision)));
+  }
+
+  // Masters, moments and their gradients are of f32 under values of any type.
+  static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
+                    const Tensor& gradient, const Tensor& value, const Tensor& first_moment,
+                    const Tensor& second_moment) {
+    Keep(queue, cuda::AdamWUpdate<float>(StreamOf(queue), {.update = step}, DecisionIn(decision),
+                                         {.gradient = At<float>(gradient),
+                                          .master = At<float>(value),
+                                          .first_moment = At<float>(first_moment),
+                                          .second_moment = At<float>(second_moment),
+                                          .value = nullptr,
+                                          .decays = nullptr},
+                                         {}, gradient.num_elements()));
+  }
+
+  static void Sgd(Queue& queue, kernels::SgdStep step, const Tensor& decision,
+                  const Tensor& gradient, const Tensor& value, const Tensor& buffer) {
+    Keep(queue, cuda::SgdUpdate(StreamOf(queue), step, DecisionIn(decision),
+                                {.gradient = At<float>(gradient),
+                                 .value = At<float>(value),
+                                 .buffer = At<float>(buffer)},
+                                gradient.num_elements()));
+  }
+};
+
+// --- By type. Gradients of weights are of that type, or of f32.
+
+// Calls `run` with `gradient` as an array of its type.
+template <typename T, typename Run>
+void WithGradient(const Tensor& gradient, Run run) {
+  if (gradient.dtype() == DType::kF32) return run(At<float>(gradient));
+  run(At<T>(gradient));
+}
+
+template <typename T>
+struct CudaKernels : BytesOfCuda {
+  static constexpr DType kType = internal::ElementType<T>();
+
+  static void Fill(Queue& queue, double value, const Tensor& x) {
+    Keep(queue, cuda::Fill(StreamOf(queue), static_cast<float>(value), At<T>(x), x.num_elements()));
+  }
+  static void Add(Queue& queue, const Tensor& a, const Tensor& b, const Tensor& out) {
+    Keep(queue, cuda::Add<T>(StreamOf(queue), At<T>(a), At<T>(b), At<T>(out), out.num_elements()));
+  }
+  static void Scale(Queue& queue, const Tensor& factor, const Tensor& x, const Tensor& out) {
+    Keep(queue,
+         cuda::Scale<T>(StreamOf(queue), At<T>(factor), At<T>(x), At<T>(out), out.num_elements()));
+  }
+  static void Multiply(Queue& queue, Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
+    MUSTER_CHECK(a.dtype() == kType && b.dtype() == kType);
+    Keep(queue,
+         CudaDevice::Of(queue).products().Multiply(StreamOf(queue), {.m = p.m,
+                                                                     .n = p.n,
+                                                                     .k = p.k,
+                                                                     .transpose_a = p.transpose_a,
+                                                                     .transpose_b = p.transpose_b,
+                                                                     .accumulate = p.accumulate,
+                                                                     .type = kType,
+                                                                     .result = c.dtype(),
+                                                                     .a = a.raw_data(),
+                                                                     .b = b.raw_data(),
+                                                                     .c = c.raw_data()}));
+  }
+
+  static void BiasFill(Queue& queue, const Tensor& bias, const Tensor& residual, const Tensor& y) {
+    Keep(queue, cuda::BiasFill<T>(StreamOf(queue), RowsOf(y.shape()), At<T>(bias), At<T>(residual),
+                                  At<T>(y)));
+  }
+  static void BiasGradient(Queue& queue, const Tensor& dy, const Tensor& dbias, bool accumulate) {
+    const kernels::RowShape rows = RowsOf(dy.shape());
+    const Tensor scratch = Scratch(queue, DType::kF32, cuda::ColumnScratch(rows, 1));
+    WithGradient<T>(dbias, [&](auto* to) {
+      Keep(queue, cuda::BiasGradient(StreamOf(queue), rows, static_cast<const T*>(At<T>(dy)), to,
+                                     accumulate, At<float>(scratch)));
+    });
+  }
+  static void GeluForward(Queue& queue, const Tensor& x, const Tensor& y) {
+    Keep(queue,
+         cuda::BiasGeluForward<T>(StreamOf(queue), RowsOf(y.shape()),
+                                  {.x = At<T>(x), .bias = nullptr, .pre = nullptr}, At<T>(y)));
+  }
+  static void GeluBackward(Queue& queue, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+    Keep(queue,
+         cuda::GeluBackward<T>(StreamOf(queue), At<T>(x), At<T>(dy), At<T>(dx), dx.num_elements()));
+  }
+
+  static cuda::LayerNormSaved NormSaved(const Tensor& saved) {
+    return {.mean = At<float>(saved), .rstd = At<float>(saved) + saved.shape()[1]};
+  }
+  static void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta,
+                               double epsilon, const Tensor& y) {
+    Keep(queue, cuda::LayerNormForward<T>(
+                    StreamOf(queue), RowsOf(y.shape()),
+                    {.x = At<T>(in.x), .residual = nullptr, .sum = nullptr},
+                    {.gamma = At<T>(in.gamma), .beta = At<T>(beta), .epsilon = epsilon}, At<T>(y),
+                    NormSaved(in.saved)));
+  }
+  static void LayerNormInput(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
+                             const Tensor& addend, const Tensor& dx) {
+    Keep(queue, cuda::LayerNormInputGradient<T>(
+                    StreamOf(queue), RowsOf(in.x.shape()),
+                    {.x = At<T>(in.x), .dy = At<T>(dy), .addend = At<T>(addend)}, At<T>(in.gamma),
+                    NormSaved(in.saved), At<T>(dx)));
+  }
+  static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
+                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate) {
+    MUSTER_CHECK(dgamma.dtype() == dbeta.dtype());
+    const kernels::RowShape rows = RowsOf(in.x.shape());
+    const Tensor scratch = Scratch(queue, DType::kF32, cuda::ColumnScratch(rows, 2));
+    WithGradient<T>(dgamma, [&](auto* to) {
+      using G = std::remove_pointer_t<decltype(to)>;
+      Keep(queue,
+           cuda::LayerNormWeightGradient<T, G>(
+               StreamOf(queue), rows, {.x = At<T>(in.x), .dy = At<T>(dy), .addend = nullptr},
+               NormSaved(in.saved), {.dgamma = to, .dbeta = At<G>(dbeta), .accumulate = accumulate},
+               At<float>(scratch)));
+    });
+  }
+
+  static void EmbeddingForward(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
+                               const Tensor& table, const Tensor& positions, const Tensor& y) {
+    Keep(queue, cuda::EmbeddingForward<T>(StreamOf(queue), shape, tokens, At<T>(table),
+                                          At<T>(positions), At<T>(y)));
+  }
+  static void EmbeddingGradient(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
+                                const Tensor& dy, const Tensor& dtable, const Tensor& dpositions) {
+    WithGradient<T>(dtable.empty() ? dpositions : dtable, [&](auto* to) {
+      using G = std::remove_pointer_t<decltype(to)>;
+      Keep(queue, cuda::EmbeddingBackward<T, G>(
+                      StreamOf(queue), shape, tokens, At<T>(dy),
+                      {.dtoken = At<G>(dtable), .dposition = At<G>(dpositions)}));
+    });
+  }
+
+  static cuda::AttentionSaved AttentionSaved(const Tensor& saved) {
+    return {.row_max = At<float>(saved), .row_scale = At<float>(saved) + saved.shape()[1]};
+  }
+  static void AttentionForward(Queue& queue, kernels::AttentionShape shape, const Tensor& qkv,
+                               const Tensor& out, const Tensor& saved, const Tensor&) {
+    Keep(queue, cuda::AttentionForward<T>(StreamOf(queue), shape, At<T>(qkv), At<T>(out),
+                                          AttentionSaved(saved)));
+  }
+  static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
+                                Operations::AttentionGradient in, const Tensor& dqkv,
+                                const Tensor&) {
+    const Tensor scratch = Scratch(queue, DType::kF32, shape.batch * shape.heads * shape.sequence);
+    Keep(queue,
+         cuda::AttentionBackward<T>(StreamOf(queue), shape, At<T>(in.qkv), AttentionSaved(in.saved),
+                                    {.out = At<T>(in.out), .dout = At<T>(in.dout)}, At<T>(dqkv),
+                                    At<float>(scratch)));
+  }
+
+  static void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {
+    MUSTER_CHECK(partials.num_elements() == kernels::NumNormBlocks(x.num_elements()));
+    WithGradient<T>(x, [&](auto* from) {
+      using G = std::remove_pointer_t<decltype(from)>;
+      Keep(queue,
+           cuda::SquaresByBlock<G>(StreamOf(queue), from, x.num_elements(), At<double>(partials)));
+    });
+  }
+
+  static kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits,
+                                               const int32_t* targets, const Tensor& dlogits,
+                                               const Tensor& value, const Tensor& sum) {
+    const kernels::RowShape rows = RowsOf(logits.shape());
+    const bool learns = !dlogits.empty();
+    if (learns && dlogits.raw_data() != logits.raw_data()) Copy(queue, logits, dlogits);
+    const Tensor losses = Scratch(queue, DType::kF64, rows.rows);
+    const Tensor scratch = Scratch(queue, DType::kF64, cuda::TreeScratch(rows.rows) + 1);
+    Keep(queue, cuda::CrossEntropyRows<T>(StreamOf(queue), rows, At<T>(learns ? dlogits : logits),
+                                          targets, learns ? CudaDevice::Of(queue).one() : nullptr,
+                                          At<double>(losses)));
+    double* const total =
+        sum.empty() ? At<double>(scratch) + cuda::TreeScratch(rows.rows) : At<double>(sum);
+    Keep(queue, cuda::SumLosses<T>(StreamOf(queue), At<double>(losses), rows.rows,
+                                   At<double>(scratch), total, At<T>(value)));
+    return {};
+  }
+};
+
+}  // namespace
+
+const Operations& CudaOperations(DType dtype) {
+  static constexpr Operations kF32 = TableOf<CudaKernels<float>>();
+  static constexpr Operations kBf16 = TableOf<CudaKernels<uint16_t>>();
+  if (dtype == DType::kF32) return kF32;
+  if (dtype == DType::kBf16) return kBf16;
+  std::fprintf(stderr, "device cuda computes in f32 and bf16, not in %s\n",
+               std::string(ToString(dtype)).c_str());
+  std::abort();
+}
+
+}  // namespace muster

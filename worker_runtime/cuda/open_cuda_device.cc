@@ -1,0 +1,17 @@
+// CUDA's own parts as a device.
+#include <utility>
+
+#include "muster/cuda_device.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/cuda/make_cuda_device.h"
+
+namespace muster {
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number) {
+  CudaParts parts;
+  MUSTER_ASSIGN_OR_RETURN(parts.cuda, OpenCuda(number));
+  MUSTER_ASSIGN_OR_RETURN(parts.products, MakeCublasLtProducts(*parts.cuda));
+  return MakeCudaDevice(std::move(parts));
+}
+
+}  // namespace muster

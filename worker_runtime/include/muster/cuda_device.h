@@ -1,0 +1,27 @@
+// GPUs as devices.
+//
+//   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Device> gpu, OpenCudaDevice(0));
+//   TensorPool pool(*gpu);
+//
+// It computes in f32 and bf16. Its kernels run in the order of their queue, later than the call; what one of
+// them failed with is said by Device::Download.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "muster/device.h"
+
+namespace muster {
+
+// That this process may use.
+//
+// Errors: kUnavailable: no driver. kUnimplemented: this program is linked without CUDA.
+absl::StatusOr<int> CountCudaDevices();
+
+// The GPU of that number. Pools and queues of it must not outlive it.
+//
+// Errors: as above; kUnavailable: no GPU, or no cuBLASLt. kInvalidArgument: no GPU of that number.
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number);
+
+}  // namespace muster
