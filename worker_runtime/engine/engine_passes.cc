@@ -89,6 +89,10 @@ absl::Status Engine::State::RunBackward(const Action& action) {
     tape.Backward(batch.output.passed_on, std::move(batch.gradient));
   }
   tape.OnGradientReady(nullptr);
+  if (!tape.status().ok()) {
+    Abort(absl::StrCat("rank ", world.rank(), ": ", tape.status().message()));
+    return tape.status();
+  }
   MUSTER_RETURN_IF_ERROR(use_error);
   if (batch.received.needs_gradient()) batch.input_gradient = tape.TakeGradient(batch.received);
   store.ZeroUnwritten(queue);

@@ -84,6 +84,7 @@ absl::StatusOr<plan::UseTrace> RecordStageUse(
   } else {
     tape.Backward(output, boundary.Allocate(store.dtype(), output.value.shape()));
   }
+  MUSTER_RETURN_IF_ERROR(tape.status());
   // Micro-batches after the first find the blocks of the one before.
   trace.peak_bytes = std::max(reserved(), trace.kept_bytes);
   return trace;

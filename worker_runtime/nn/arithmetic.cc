@@ -1,44 +1,75 @@
 // Products and sums for operations of a program's own, as the device of the tape computes them.
 #include "muster/arithmetic.h"
 
-#include "proto/base/status_macros.h"
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/products.h"
 #include "worker_runtime/nn/row_view.h"
 
 namespace muster {
+namespace {
+
+// "Times: [2, 5] and [6, 3] do not fit"; what was made of a refused tensor has no shape.
+template <typename... Shapes>
+void RefuseShapes(Tape& tape, absl::string_view what, const Shapes&... shapes) {
+  std::string text(what);
+  absl::string_view before = ": ";
+  ((absl::StrAppend(&text, before, shapes.ToString()), before = " and "), ...);
+  tape.Refuse(absl::StrCat(text, " do not fit"));
+}
+
+bool AreRowsByMatrix(const Shape& x, const Shape& w) { return x.rank() > 0 && w.rank() == 2; }
+
+}  // namespace
 
 void Multiply(Tape& tape, const Product& product, const Tensor& a, const Tensor& b,
               const Tensor& c) {
-  MUSTER_CHECK(a.num_elements() == product.m * product.k);
-  MUSTER_CHECK(b.num_elements() == product.k * product.n);
-  MUSTER_CHECK(c.num_elements() == product.m * product.n);
+  if (a.num_elements() != product.m * product.k || b.num_elements() != product.k * product.n ||
+      c.num_elements() != product.m * product.n) {
+    return RefuseShapes(
+        tape, absl::StrCat("Multiply with m ", product.m, ", n ", product.n, ", k ", product.k),
+        a.shape(), b.shape(), c.shape());
+  }
   tape.operations(c.dtype()).multiply(tape.queue(), product, a, b, c);
 }
 
 Tensor TimesTransposed(Tape& tape, const Tensor& x, const Tensor& w) {
+  if (!AreRowsByMatrix(x.shape(), w.shape()) || RowsOf(x.shape()).width != w.shape()[1]) {
+    RefuseShapes(tape, "TimesTransposed", x.shape(), w.shape());
+    return {};
+  }
   const Tensor y = tape.pool().Allocate(x.dtype(), WithLast(x.shape(), w.shape()[0]));
   ProductWithTransposed(tape, x, w, y, /*accumulate=*/false);
   return y;
 }
 
 Tensor Times(Tape& tape, const Tensor& x, const Tensor& w) {
-  MUSTER_CHECK(RowsOf(x.shape()).width == w.shape()[0]);
+  if (!AreRowsByMatrix(x.shape(), w.shape()) || RowsOf(x.shape()).width != w.shape()[0]) {
+    RefuseShapes(tape, "Times", x.shape(), w.shape());
+    return {};
+  }
   const Tensor y = tape.pool().Allocate(x.dtype(), WithLast(x.shape(), w.shape()[1]));
   ProductWith(tape, x, w, y, /*accumulate=*/false);
   return y;
 }
 
 void AddProductGradient(Tape& tape, Parameter& weight, const Tensor& dy, const Tensor& x) {
-  const kernels::RowShape out = RowsOf(dy.shape());
-  const kernels::RowShape in = RowsOf(x.shape());
-  MUSTER_CHECK(out.rows == in.rows);
-  MUSTER_CHECK(weight.shape() == (Shape{out.width, in.width}));
+  const bool are_rows = dy.shape().rank() > 0 && x.shape().rank() > 0;
+  if (!are_rows || RowsOf(dy.shape()).rows != RowsOf(x.shape()).rows ||
+      weight.shape() != (Shape{RowsOf(dy.shape()).width, RowsOf(x.shape()).width})) {
+    return RefuseShapes(tape, absl::StrCat("AddProductGradient to ", weight.name()), weight.shape(),
+                        dy.shape(), x.shape());
+  }
   AddWeightGradient(tape, weight, dy, x);
 }
 
 void AddTensors(Tape& tape, const Tensor& a, const Tensor& b, const Tensor& out) {
-  MUSTER_CHECK(a.num_elements() == out.num_elements() && b.num_elements() == out.num_elements());
+  if (a.num_elements() != out.num_elements() || b.num_elements() != out.num_elements()) {
+    return RefuseShapes(tape, "AddTensors", a.shape(), b.shape(), out.shape());
+  }
   tape.operations(out.dtype()).add(tape.queue(), a, b, out);
 }
 

@@ -140,7 +140,7 @@ Tensor Tape::TakeGradient(const Activation& watched) {
 }
 
 void Tape::AddGradient(int slot, const Tensor& gradient) {
-  if (slot == Activation::kNoGradient) return;
+  if (slot == Activation::kNoGradient || gradient.empty()) return;  // empty: it was refused
   if (gradients_[slot].empty()) {
     gradients_[slot] = gradient;
     return;

@@ -1,8 +1,9 @@
 // The library's kernels for operations of one's own (worker_runtime/README.md "An operation of your own"
 // has one). They run on the device and the queue of the tape.
 //
-// Shapes: tensors are read row by row, whatever their rank; numbers of elements that do not fit end
-//         the process: an operation checks its inputs first (Tape::Refuse).
+// Shapes: tensors are read row by row, whatever their rank. What does not fit fails the pass with a
+//         sentence (Tape::Refuse) and computes nothing; a new tensor is empty then, and so is what is
+//         made of it.
 // Threads: as Tape.
 #pragma once
 

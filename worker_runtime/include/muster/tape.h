@@ -174,16 +174,16 @@ class Tape {
   const Recompute& recompute() const { return recompute_; }
   void set_recompute(const Recompute& recompute) { recompute_ = recompute; }
 
-  // For an input that does not fit, as a data set or a setting may bring about: the forward pass has
-  // failed, and `why` is its status if it is the first. Returns an activation without a value, of
-  // which operations make no others.
+  // For an input that does not fit, as a data set or a setting may bring about: the forward pass, or
+  // its replay, has failed, and `why` is its status if it is the first. Returns an activation without a
+  // value, of which operations make no others.
   Activation Refuse(absl::string_view why);
 
   // --- for models and engines
   // ---------------------------------------------------------------------------------------
 
-  // Of the forward pass since the tape was empty; an engine looks at it. One that failed can be
-  // dropped (Clear), not replayed.
+  // Of the forward pass since the tape was empty, and of its replay; an engine looks at it. A forward
+  // pass that failed can be dropped (Clear), not replayed.
   const absl::Status& status() const { return status_; }
 
   // A value that is no operation's output but whose gradient is wanted: what a pipeline stage
@@ -319,6 +319,7 @@ void Tape::ReplayRegion(const Activation& x, const Region& region, const Tensor&
   Tape& inner = Inner(replayer_, Mode::kTrain);
   const Activation input = inner.Watch(x.value);
   inner.Backward(region(inner, input), dy);
+  if (!inner.status().ok()) Refuse(inner.status().message());
   const Tensor gradient = inner.TakeGradient(input);
   if (!gradient.empty()) AddGradient(x.slot, gradient);
 }

@@ -8,14 +8,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/arithmetic.h"
 #include "muster/engine.h"
 #include "muster/layers.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 #include "tests/unit/worker_runtime/nn/low_rank.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int64_t kWidth = 32;
 constexpr int64_t kMicroBatches = 4;  // of a step
@@ -93,6 +97,34 @@ TEST(OwnOperation, LearnsUnderEveryPlanWithTheBitsOfOneProcess) {
         ASSERT_THAT(outcome.status, IsOk()) << preset;
         EXPECT_EQ(outcome.hash, one.hash) << preset << " on " << ranks << " ranks";
       }
+    }
+  }
+}
+
+// The sample shows it on every rank, before anybody waits for another; without one the step does.
+TEST(OwnOperation, WhoseGradientDoesNotFitIsRefusedInASentence) {
+  for (const bool has_sample : {true, false}) {
+    const auto statuses = OnRanks<absl::Status>(2, [&](Communicator& world) -> absl::Status {
+      ParameterStore store;
+      store.BeginUnit("all");
+      Parameter& table = Scope(store).Declare({"table", {8, 4}, Initializer::Normal(0.5)});
+      const std::vector<int32_t> targets = {1, 2, 3};
+      const auto loss = [&](Tape& tape) -> absl::StatusOr<Loss> {
+        const Tensor x = tape.pool().Allocate(DType::kF32, {3, 4});
+        tape.operations(DType::kF32).fill(tape.queue(), 1, x);
+        const Activation y = tape.Record(
+            TimesTransposed(tape, x, tape.Use(table)), {&table}, NoGradientFunction(),
+            [&table](Tape& on, const Tensor& dy) { AddProductGradient(on, table, dy, dy); });
+        return CrossEntropy(tape, y, targets);
+      };
+      MUSTER_ASSIGN_OR_RETURN(const auto engine,
+                              Engine::Create(world, store, SmallPlan(SumMode::kFast, 1),
+                                             has_sample ? Engine::Sample(loss) : Engine::Sample()));
+      return engine->Step([&](Tape& tape, int64_t) { return loss(tape); }).status();
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_THAT(status.message(),
+                  HasSubstr("AddProductGradient to table: [8, 4] and [3, 8] and [3, 8]"));
     }
   }
 }

@@ -1,4 +1,5 @@
 // An operation of a program's own: low_rank.h. Under sharded plans: engine_own_operation_test.cc.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,15 +7,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/arithmetic.h"
 #include "muster/layers.h"
 #include "tests/support/files.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/nn/finite_difference.h"
 #include "tests/unit/worker_runtime/nn/low_rank.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 namespace {
 
+using ::muster::testing::IsOk;
 using ::muster::testing::LowRank;
+using ::muster::testing::StatusIs;
+using ::testing::HasSubstr;
 
 TEST(OwnOperation, TakesLessThanThirtyLines) {
   const std::string text = muster::testing::ReadFile(
@@ -61,6 +68,82 @@ TEST(OwnOperation, LearnsBesideAFrozenLayerAndInARecomputedRegion) {
   EXPECT_NE(kept[0], 0);
   EXPECT_EQ(gradient(true), kept);
   EXPECT_FALSE(store.Find("base.weight")->has_gradient());
+}
+
+// y = x D^T, whose gradient of the input multiplies by something else.
+Activation WithAWrongGradient(Tape& tape, Parameter& down, const Activation& x) {
+  const Tensor y = TimesTransposed(tape, x.value, tape.Use(down));
+  return tape.Record(
+      y, {&down},
+      [&down, slot = x.slot](Tape& on, const Tensor& dy) {
+        on.AddGradient(slot, TimesTransposed(on, dy, down.value()));
+      },
+      [&down](Tape& on, const Tensor& dy) { AddProductGradient(on, down, dy, dy); });
+}
+
+class WrongOperation : public ::testing::Test {
+ protected:
+  WrongOperation() : layer_(Scope(store_) / "adapter", 7, 2), down_(*store_.Find("adapter.down")) {
+    store_.BindToOwnBuffers();
+    store_.Initialize(5);
+  }
+
+  ParameterStore store_{DType::kF64};
+  const LowRank layer_;
+  Parameter& down_;
+  TensorPool pool_;
+};
+
+TEST_F(WrongOperation, OfAWrongInputFailsThePassWithBothShapes) {
+  for (const bool recompute : {false, true}) {
+    Tape tape(pool_);
+    const Activation x = tape.Watch(pool_.Allocate(DType::kF64, {3, 6}));
+    const auto forward = [&](Tape& on, const Activation& in) { return layer_.Forward(on, in); };
+    const Activation y = recompute ? tape.Recomputed(x, forward) : forward(tape, x);
+    EXPECT_TRUE(y.value.empty());
+    EXPECT_THAT(tape.status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("TimesTransposed: [3, 6] and [2, 7] do not fit")));
+  }
+}
+
+TEST_F(WrongOperation, WhoseGradientsDoNotFitFailsTheReplay) {
+  for (const bool recompute : {false, true}) {
+    Tape tape(pool_);
+    const Activation x = tape.Watch(pool_.Allocate(DType::kF64, {3, 7}));
+    const auto forward = [&](Tape& on, const Activation& in) {
+      return WithAWrongGradient(on, down_, in);
+    };
+    const Activation y = recompute ? tape.Recomputed(x, forward) : forward(tape, x);
+    EXPECT_THAT(tape.status(), IsOk());
+    const Tensor dy = pool_.Allocate(DType::kF64, {3, 2});
+    tape.operations(DType::kF64).clear(tape.queue(), dy);
+    tape.Backward(y, dy);
+    EXPECT_THAT(tape.status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("TimesTransposed: [3, 2] and [2, 7] do not fit")));
+    EXPECT_TRUE(tape.TakeGradient(x).empty());
+    EXPECT_FALSE(down_.has_gradient());
+    // The next pass begins anew.
+    const Activation again = tape.Watch(pool_.Allocate(DType::kF64, {3, 7}));
+    EXPECT_FALSE(layer_.Forward(tape, again).value.empty());
+    EXPECT_THAT(tape.status(), IsOk());
+  }
+}
+
+TEST_F(WrongOperation, OfProductsAndSumsNamesTheShapes) {
+  Tape tape(pool_);
+  const Tensor a = pool_.Allocate(DType::kF64, {2, 3});
+  const Tensor b = pool_.Allocate(DType::kF64, {4});
+  Multiply(tape, {.m = 2, .n = 2, .k = 3}, a, b, b);
+  EXPECT_THAT(tape.status().message(),
+              HasSubstr("Multiply with m 2, n 2, k 3: [2, 3] and [4] and [4] do not fit"));
+  tape.Clear();
+  AddTensors(tape, a, b, a);
+  EXPECT_THAT(tape.status().message(), HasSubstr("AddTensors: [2, 3] and [4] and [2, 3]"));
+  tape.Clear();
+  EXPECT_TRUE(Times(tape, a, a).empty());
+  EXPECT_THAT(tape.status().message(), HasSubstr("Times: [2, 3] and [2, 3] do not fit"));
 }
 
 }  // namespace
