@@ -167,12 +167,16 @@ TorchMembers ReadMembers(const json& groups) {
 
 }  // namespace
 
+uint64_t FingerprintOfTorch(absl::string_view recorder) {
+  return std::hash<std::string_view>()({recorder.data(), recorder.size()});
+}
+
 absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
   const json dump = Parse(text);
   if (!dump.is_object() || !dump.contains("version")) {
     return absl::InvalidArgumentError("what it answers is no record of PyTorch's recorder");
   }
-  TorchRecords out{.fingerprint = std::hash<std::string_view>()({text.data(), text.size()})};
+  TorchRecords out{.fingerprint = FingerprintOfTorch(text)};
   const auto entries = dump.find("entries");
   if (entries == dump.end() || !entries->is_array()) {
     out.has_unrecorded = true;

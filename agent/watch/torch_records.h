@@ -37,6 +37,8 @@ struct TorchRecords {
   bool has_pending = false;  // of some operation it is not known that it has ended
 };
 
+uint64_t FingerprintOfTorch(absl::string_view recorder);
+
 // fr_trace_json.
 //
 // Errors: kInvalidArgument: no JSON of a recorder.

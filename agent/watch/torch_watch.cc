@@ -17,7 +17,7 @@ constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
 // While the agent does nothing about a worker that has died.
-constexpr absl::Duration kSurvivorsTime = absl::Milliseconds(300);
+constexpr absl::Duration kSurvivorsTime = absl::Seconds(1);
 // A Python that does not let go of its lock answers nothing, however often it is asked.
 constexpr int kStacksMissedMax = 3;
 
@@ -85,8 +85,7 @@ std::function<bool()> TorchWatch::MakeMoveCheck() const {
     for (size_t i = 0; i < answers.size(); ++i) {
       if (absl::IsUnavailable(answers[i].status())) return true;
       if (!answers[i].ok()) continue;
-      const absl::StatusOr<TorchRecords> now = ReadTorchRecorder(answers[i]->body);
-      if (now.ok() && now->fingerprint != before[i]) return true;
+      if (FingerprintOfTorch(answers[i]->body) != before[i]) return true;
     }
     return false;
   };
@@ -114,12 +113,18 @@ std::function<std::string()> TorchWatch::MakeSurvivorsQuestion(int dead, int fir
 
 // --- On the thread aside
 
-void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits) {
-  absl::StatusOr<TorchRecords> records = ReadTorchRecorder(recorder);
-  if (!records.ok()) return;
+void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits,
+                             bool in_full) {
   TorchRank& rank = *source.rank;
+  if (in_full || rank.records.groups.empty()) {
+    absl::StatusOr<TorchRecords> records = ReadTorchRecorder(recorder);
+    if (!records.ok()) return;
+    rank.records = *std::move(records);
+  } else {
+    rank.records.fingerprint = FingerprintOfTorch(recorder);
+    rank.records.has_pending = false;
+  }
   rank.answers = true;
-  rank.records = *std::move(records);
   rank.waits = ReadTorchWaits(waits);
   rank.token = rank.records.fingerprint;
   rank.token += 2 * static_cast<uint64_t>(rank.waits.num_issued);
@@ -132,7 +137,7 @@ void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::s
   }
 }
 
-void TorchWatch::Ask(Known& known, bool with_stacks) {
+void TorchWatch::Ask(Known& known, bool in_full) {
   std::vector<std::string> sockets;
   for (const Source& source : known.sources) sockets.push_back(source.socket);
   const auto recorders = AskAll(sockets, "fr_trace_json", kAskTime);
@@ -150,11 +155,11 @@ void TorchWatch::Ask(Known& known, bool with_stacks) {
     if (!source.rank) source.rank.emplace();
     source.rank->pid = recorders[i]->pid;
     const uint64_t before = source.rank->token;
-    TakeRecords(source, recorders[i]->body, waits[i].ok() ? waits[i]->body : "");
+    TakeRecords(source, recorders[i]->body, waits[i].ok() ? waits[i]->body : "", in_full);
     is_still[i] = source.rank->token == before;
     if (!is_still[i]) source.rank->python = {};
   }
-  if (with_stacks) AskStacks(known, is_still);
+  if (in_full) AskStacks(known, is_still);
 }
 
 // Of those that stand still, once for each place at which they do.

@@ -1,5 +1,6 @@
 // What PyTorch tells of the workers of this node (torch_records.h), asked for on a thread aside: every
-// two seconds at rest; every second once somebody is silent, and then for stacks too.
+// two seconds at rest, whether it is another than before; every second once somebody is silent, and
+// then all of it, and for stacks.
 //
 // Threads: loop thread only; the thread aside works on a copy.
 #pragma once
@@ -21,7 +22,7 @@ namespace muster::agent {
 struct TorchRank {
   pid_t pid = 0;         // of the process that serves; the worker's, or one that it started
   bool answers = false;  // when it was asked last; else the rest is of before
-  TorchRecords records;
+  TorchRecords records;  // of when somebody was silent, but for its fingerprint
   TorchGroup waits;
   uint64_t token = 0;  // changes with all that is known of what it does
   TorchPython python;  // empty unless it is silent
@@ -44,7 +45,7 @@ class TorchWatch {
   // for a thread aside, on which it may be called after this object's end.
   std::function<bool()> MakeMoveCheck() const;
   // Asks all but `dead` what they have called last: LastCallsInWords, by ranks from `first_rank` on.
-  // For a thread aside as above, a third of a second at most. Null: there is nobody to ask.
+  // For a thread aside as above, a second at most. Null: there is nobody to ask.
   std::function<std::string()> MakeSurvivorsQuestion(int dead, int first_rank) const;
 
  private:
@@ -59,9 +60,11 @@ class TorchWatch {
     TorchMembers members;  // as the newest answers have them
   };
 
-  static void Ask(Known& known, bool with_stacks);
+  // `in_full`: what has been recorded is read, and stacks are; else only whether it is another.
+  static void Ask(Known& known, bool in_full);
   static void AskStacks(Known& known, const std::vector<bool>& is_still);
-  static void TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits);
+  static void TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits,
+                          bool in_full);
 
   const LoopMailbox mailbox_;
   Known known_;

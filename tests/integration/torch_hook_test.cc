@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr absl::Duration kPatience = absl::Minutes(2);
+constexpr absl::Duration kPatience = absl::Minutes(4);
 
 // A process group of one rank; then what the hook has left behind, and who serves.
 constexpr char kOneRank[] =
