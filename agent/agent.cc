@@ -15,6 +15,7 @@
 #include "agent/process/error_file.h"
 #include "agent/process/pidfd.h"
 #include "agent/process/runtime_directory.h"
+#include "agent/process/signal_death.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 
@@ -98,6 +99,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       status_(loop,
               [](const std::string& text) { log::Write(log::Level::kInfo, "waiting", text); }),
       oom_watch_(OomWatch::Open()),
+      kernel_log_(KernelLog::Open()),
       pump_(loop, MakePumpOptions(options_)),
       link_(std::move(link)),
       worker_service_(
@@ -411,10 +413,20 @@ void Agent::OnExited(const WorkerExit& exit) {
     hang_watch_.OnAborted(worker.local_rank.value());
   }
   WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
-  if (exit.signal == SIGKILL && !absl::c_linear_search(worker.signals, SIGKILL)) {
+  const bool was_ours = absl::c_linear_search(worker.signals, exit.signal);
+  if (exit.signal == SIGKILL && !was_ours) {
     const std::optional<int64_t> kills = oom_watch_.Count();
     failure.probably_out_of_memory = kills && oom_kills_ && *kills > *oom_kills_;
     if (failure.probably_out_of_memory) oom_kills_ = kills;
+  }
+  if (exit.signal != 0) {
+    failure.message = Explain({.pid = worker.pid,
+                               .signal = exit.signal,
+                               .has_core = exit.has_core,
+                               .was_ours = was_ours,
+                               .was_out_of_memory = failure.probably_out_of_memory,
+                               .kernel_lines = kernel_log_.Lines(),
+                               .core_pattern = ReadCorePattern()});
   }
   FeedFailure(worker, std::move(failure));
 }

@@ -20,6 +20,7 @@
 #include "agent/core/worker_environment.h"
 #include "agent/health_port.h"
 #include "agent/process/guardian.h"
+#include "agent/process/kernel_log.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
@@ -164,6 +165,7 @@ class Agent {
   StatusLine status_;
   OomWatch oom_watch_;
   std::optional<int64_t> oom_kills_;
+  KernelLog kernel_log_;
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;
   std::optional<PortReservation> ports_;

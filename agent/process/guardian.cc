@@ -169,6 +169,7 @@ class Guardian {
       if (it == workers_.end()) continue;
       WorkerExit exit{it->second.worker_id};
       if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
+      exit.has_core = WIFSIGNALED(status) && WCOREDUMP(status);
       if (WIFEXITED(status)) exit.exit_code = WEXITSTATUS(status);
       workers_.erase(it);
       Say(exit);

@@ -55,6 +55,7 @@ void Write(const WorkerExit& reply, proto::GuardianReply& out) {
   exited.set_worker_id(reply.worker_id);
   exited.set_exit_code(reply.exit_code);
   exited.set_signal(reply.signal);
+  exited.set_has_core(reply.has_core);
 }
 
 void Write(const Empty&, proto::GuardianReply& out) { out.mutable_empty(); }
@@ -121,7 +122,8 @@ absl::StatusOr<Reply> DecodeReply(const std::string& body) {
       return SpawnFailed{in.spawn_failed().worker_id(), in.spawn_failed().error_number(),
                          in.spawn_failed().step()};
     case proto::GuardianReply::kExited:
-      return WorkerExit{in.exited().worker_id(), in.exited().exit_code(), in.exited().signal()};
+      return WorkerExit{in.exited().worker_id(), in.exited().exit_code(), in.exited().signal(),
+                        in.exited().has_core()};
     case proto::GuardianReply::kEmpty:
       return Empty{};
     case proto::GuardianReply::REPLY_NOT_SET:

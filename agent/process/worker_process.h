@@ -37,6 +37,7 @@ struct WorkerExit {
   uint64_t worker_id = 0;
   int exit_code = 0;
   int signal = 0;
+  bool has_core = false;  // the kernel has written one, or given it to a program
 };
 
 struct StartedWorker {
