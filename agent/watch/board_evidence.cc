@@ -200,6 +200,7 @@ verdict::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* 
   pulse.token = FingerprintOf(board);
   pulse.phase = static_cast<Phase>(board.progress.load(std::memory_order_acquire) & 0xff);
   pulse.is_waiting = IsWaiting(board);
+  pulse.waited = absl::Nanoseconds(board.waited_ns.load(std::memory_order_relaxed));
   pulse.num_steps = board.num_steps.load(std::memory_order_acquire);
   pulse.has_operations = board.num_operations.load(std::memory_order_acquire) != 0;
   if (torch != nullptr) {

@@ -27,6 +27,7 @@ struct WatchedRank {
   absl::Duration silent_for;
   std::string fault;
   std::string doing;
+  verdict::Hold hold = verdict::Hold::kUnknown;
   BoardSnapshot board;
   std::optional<TorchRank> torch;
 };

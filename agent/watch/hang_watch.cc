@@ -12,6 +12,7 @@
 #include "proto/base/mutex.h"
 #include "proto/base/words.h"
 #include "proto/io/log.h"
+#include "rendezvous/verdict/cause.h"
 
 namespace muster::agent {
 
@@ -49,6 +50,7 @@ RankReport MakeReport(const WatchedRank& rank) {
           .step = rank.board.step,
           .silent_for = rank.silent_for,
           .doing = rank.doing,
+          .hold = rank.hold,
           .python = rank.torch ? rank.torch->python.frames : std::vector<std::string>()};
 }
 
@@ -93,6 +95,8 @@ void HangWatch::StartRound(WatchedRound round) {
   core_.StartRound();
   torch_.StartRound(round_.torch_servers);
   is_somebody_silent_ = false;
+  pace_meter_.StartRound();
+  stragglers_.StartRound();
   interfaces_ = ConnectedInterfaces();
   is_watching_ = options_.is_on;
   gathers_evidence_ = false;
@@ -166,9 +170,14 @@ void HangWatch::Tick() {
       is_suspicious || std::any_of(pulses.begin(), pulses.end(), [&](const auto& pulse) {
         return core_.SilenceOf(pulse.rank) >= kSilenceToAskAbout;
       });
+  const bool has_paces = pace_meter_.Listen(pulses, now);
   if (round_.num_nodes > 1) {
     tell_server_(MakeSummary());
     return;
+  }
+  if (has_paces) {
+    const auto change = stragglers_.OnWindow(pace_meter_.paces());
+    if (change) Obey(verdict::SaySlow{round_.round, change->slow.empty(), change->text});
   }
   if (!is_suspicious || gathers_evidence_) return;
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(now);
@@ -235,6 +244,7 @@ WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
     out.doing = InWords(*look, worker.look_before);
     const bool is_mute = out.torch && !out.torch->answers;
     if (out.life == verdict::Life::kRunning && is_mute) out.life = verdict::Life::kNoReply;
+    out.hold = HoldOf(*look, worker.look_before);
   }
   const std::vector<std::string> connected = ConnectedInterfaces();
   for (const std::string& name : interfaces_) {
@@ -317,6 +327,7 @@ void HangWatch::OnEvidence(Incident incident, bool has_moved) {
     return;
   }
   const std::vector<int> pids = options_.ends_workers ? PidsToEnd(incident) : std::vector<int>();
+  incident.diagnosis.cause = verdict::RefineCause(incident.diagnosis, incident.ranks);
   incident.action = verdict::ActionInWords(options_.ends_workers);
   Report(std::move(incident), pids, options_.ends_workers);
 }

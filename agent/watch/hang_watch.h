@@ -31,6 +31,7 @@
 #include "asio/steady_timer.hpp"
 #include "proto/io/loop_mailbox.h"
 #include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/stragglers.h"
 #include "rendezvous/verdict/watch_messages.h"
 
 namespace muster::agent {
@@ -112,11 +113,13 @@ class HangWatch {
 
   // --- hang_watch_orders.cc
   verdict::NodeSummary MakeSummary() const;
+  verdict::NodePaces MakePaces() const;
   void Obey(const verdict::AskDetails& order);
   void Obey(const verdict::AskStacks& order);
   void Obey(const verdict::SayNotice& order);
   void Obey(const verdict::SayRecovery& order);
   void Obey(const verdict::SayVerdict& order);
+  void Obey(const verdict::SaySlow& order);
   std::vector<int> PidsToEnd(const verdict::SayVerdict& order) const;
   static bool HaveMoved(const std::vector<verdict::Pulse>& before,
                         const std::vector<verdict::Pulse>& now);
@@ -133,6 +136,8 @@ class HangWatch {
   asio::steady_timer timer_;
   verdict::HangWatchCore core_;
   TorchWatch torch_;
+  verdict::PaceMeter pace_meter_;
+  verdict::Stragglers stragglers_;  // of a job on one node
   WatchedRound round_;
   absl::btree_map<int, Worker> workers_;  // by local rank
   std::vector<std::string> interfaces_;   // that were connected when the round began

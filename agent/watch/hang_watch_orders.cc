@@ -35,7 +35,19 @@ verdict::NodeSummary HangWatch::MakeSummary() const {
           .hang_timeout = options_.hang_timeout,
           .ends_workers = options_.ends_workers,
           .silent = verdict::Summarize(core_.Silences()),
-          .learned = core_.limits().Learned()};
+          .learned = core_.limits().Learned(),
+          .paces = MakePaces()};
+}
+
+verdict::NodePaces HangWatch::MakePaces() const {
+  verdict::NodePaces paces{.window = pace_meter_.num_windows()};
+  for (const verdict::RankPace& pace : pace_meter_.paces()) {
+    const int local_rank = pace.rank - round_.first_rank;
+    if (local_rank >= verdict::kPacesMax) break;
+    paces.own.resize(local_rank + 1);
+    paces.own.back() = pace.own;
+  }
+  return paces;
 }
 
 void HangWatch::Obey(const verdict::AskDetails& order) {
@@ -76,6 +88,12 @@ void HangWatch::Obey(const verdict::SayNotice& order) {
 }
 
 void HangWatch::Obey(const verdict::SayRecovery& order) { SayThatTheyGoOn(order.text); }
+
+void HangWatch::Obey(const verdict::SaySlow& order) {
+  log::Write(
+      order.is_over ? log::Level::kInfo : log::Level::kWarning, "slow_ranks", order.text,
+      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+}
 
 void HangWatch::Obey(const verdict::SayVerdict& order) {
   const std::vector<int> pids = PidsToEnd(order);

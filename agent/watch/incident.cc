@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "rendezvous/verdict/cause.h"
 
 namespace muster::agent {
 namespace {
@@ -65,6 +66,10 @@ std::vector<std::string> TellingFrames(const std::vector<std::string>& frames) {
 
 std::string InWords(const Incident& incident) {
   std::string text = absl::StrCat("hang: ", incident.diagnosis.Describe(), "; ", incident.reason);
+  if (incident.diagnosis.cause != verdict::Cause::kUnknown) {
+    absl::StrAppend(&text, "\n  cause: ", verdict::InWords(incident.diagnosis.cause), " (",
+                    verdict::ToString(incident.diagnosis.cause), ")");
+  }
   size_t named = 0;
   for (const bool culprits : {true, false}) {
     for (const RankReport& rank : incident.ranks) {
@@ -99,6 +104,7 @@ std::string ToJson(const Incident& incident) {
       {"action", incident.action}};
   Json& verdict = json["verdict"];
   verdict = {{"finding", verdict::ToString(diagnosis.finding)},
+             {"cause", std::string(verdict::ToString(diagnosis.cause))},
              {"culprits", diagnosis.culprits},
              {"waiting", diagnosis.waiting},
              {"confidence", diagnosis.confidence},

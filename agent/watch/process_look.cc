@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 
 namespace muster::agent {
 namespace {
@@ -66,7 +67,8 @@ std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, const std::str
   const std::string stat = ReadAll(directory + "/stat");
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
-  // Source: proc(5): behind the name come the state (field 3), ..., utime (14) and stime (15).
+  // Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14) and
+  //         stime (15).
   const std::vector<absl::string_view> fields =
       absl::StrSplit(absl::string_view(stat).substr(name_end + 1), ' ', absl::SkipEmpty());
   if (fields.size() < 13) return std::nullopt;
@@ -76,6 +78,7 @@ std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, const std::str
   if (absl::SimpleAtoi(fields[11], &user) && absl::SimpleAtoi(fields[12], &system)) {
     look.cpu_ticks = user + system;
   }
+  if (!absl::SimpleAtoi(fields[9], &look.major_faults)) look.major_faults = 0;
   look.wait_channel = ReadAll(directory + "/wchan");
   if (look.wait_channel == "0") look.wait_channel.clear();
   const std::string call = ReadAll(directory + "/syscall");
@@ -110,6 +113,30 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
   }
   if (look.state == 'R') return "computing";
   return absl::StrCat(WaitInWords(look), where);
+}
+
+verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before) {
+  // Where the kernel looks for memory, or lets a process wait that has used more than it may.
+  constexpr absl::string_view kMemory[] = {"mem_cgroup", "try_to_free",     "shrink_", "reclaim",
+                                           "swap_read",  "folio_lock_swap", "oom_"};
+  constexpr absl::string_view kLock[] = {"futex", "flock", "locks_lock", "locks_mandatory"};
+  constexpr double kFaultsPerSecond = 100;
+  const auto waits_in = [&](absl::Span<const absl::string_view> parts) {
+    return std::any_of(parts.begin(), parts.end(), [&](absl::string_view part) {
+      return absl::StrContains(look.wait_channel, part);
+    });
+  };
+  if (waits_in(kMemory)) return verdict::Hold::kMemory;
+  const bool can_wait_for_pages = look.state == 'D' || look.state == 'R';
+  if (can_wait_for_pages && before && look.at > before->at) {
+    const double faults = static_cast<double>(look.major_faults - before->major_faults) /
+                          absl::ToDoubleSeconds(look.at - before->at);
+    if (faults >= kFaultsPerSecond) return verdict::Hold::kMemory;
+  }
+  if (look.state == 'D') return verdict::Hold::kDisk;
+  const bool is_futex = look.wait_channel.empty() && look.syscall == SYS_futex;
+  return look.state == 'S' && (is_futex || waits_in(kLock)) ? verdict::Hold::kLock
+                                                            : verdict::Hold::kUnknown;
 }
 
 std::vector<std::string> ConnectedInterfaces() {

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/base/mono_time.h"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::agent {
 
@@ -20,6 +21,7 @@ struct ProcessLook {
   std::string wait_channel;  // empty: not known, or it runs
   int64_t syscall = -1;      // number; -1: not known, or in none
   int64_t cpu_ticks = 0;     // of all its threads, so far
+  int64_t major_faults = 0;  // pages that it had to wait for, so far
   MonoTime at;
 };
 
@@ -32,6 +34,12 @@ std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now,
 //
 // Threads: pure.
 std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& before);
+
+// What holds it, where it is a lock, a disk or want of memory: by what it waits on in the kernel, or by
+// pages that have to be read again and again.
+//
+// Threads: pure.
+verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
 // Whether a debugger holds it.
 inline bool IsTraced(const ProcessLook& look) { return look.state == 't'; }

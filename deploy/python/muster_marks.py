@@ -6,7 +6,8 @@
 The agent reads it without the program's help, also once it hangs: it says which rank has stopped where, and ends a job in which
 nobody has moved for --hang_timeout. Phases: forward, backward, reduce, update, save, load, evaluate (the last three may take longer),
 and idle, of the step that comes next: waiting for work by intention; ranks that are all idle are never taken for hung. Where a
-program marks, it marks every step.
+program marks, it marks every step. Of the time in phase reduce it is assumed that the rank waits for the others: a rank that
+takes longer than they do for the rest of a step is named as slow.
 
 Costs about two microseconds, without a system call; nothing happens without `muster run`. One process per rank marks: the first.
 """
@@ -19,7 +20,7 @@ _PHASES = {name: number for number, name in enumerate(
     ("starting", "forward", "backward", "reduce", "update", "save", "load", "idle", "evaluate"))}
 # Of proto/base/progress_board.h.
 _MAGIC, _VERSION = 0x6472616F4273754D, 2
-_PID, _PROGRESS, _MARKED_NS, _NUM_STEPS = 24, 32, 40, 48
+_PID, _PROGRESS, _MARKED_NS, _NUM_STEPS, _WAITED_NS = 24, 32, 40, 48, 4168
 
 
 class _Board:
@@ -35,6 +36,7 @@ class _Board:
         self.progress = ctypes.c_uint64.from_buffer(self._memory, _PROGRESS)
         self.marked_ns = ctypes.c_int64.from_buffer(self._memory, _MARKED_NS)
         self.num_steps = ctypes.c_int64.from_buffer(self._memory, _NUM_STEPS)
+        self.waited_ns = ctypes.c_int64.from_buffer(self._memory, _WAITED_NS)
 
 
 def _open():
@@ -57,7 +59,10 @@ def mark(step, phase):
     if _board is None or _board.pid.value != os.getpid():  # a child of the rank's process
         return
     count = step + 1
-    _board.marked_ns.value = time.monotonic_ns()
+    now = time.monotonic_ns()
+    if _board.progress.value & 0xFF == _PHASES["reduce"]:
+        _board.waited_ns.value += now - _board.marked_ns.value
+    _board.marked_ns.value = now
     if count != _board.progress.value >> 8:
         _board.num_steps.value += 1
     _board.progress.value = count << 8 | number

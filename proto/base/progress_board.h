@@ -112,14 +112,17 @@ struct ProgressBoard {
   uint32_t reserved2;
   std::atomic<uint64_t> num_operations;  // that were ever recorded
   std::array<BoardGroup, kBoardGroups> groups;
+  std::atomic<int64_t> waited_ns;  // that the program has waited for operations, all in all
   alignas(64) std::array<BoardOperation, kBoardOperations> operations;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<ProgressBoard>);
 static_assert(std::is_trivially_destructible_v<ProgressBoard>);
-// deploy/python/muster_marks.py writes these places.
+// deploy/python/muster_marks.py and worker_runtime/include/muster/marks.h write these places.
 static_assert(offsetof(ProgressBoard, pid) == 24 && offsetof(ProgressBoard, progress) == 32 &&
-              offsetof(ProgressBoard, marked_ns) == 40 && offsetof(ProgressBoard, num_steps) == 48);
+              offsetof(ProgressBoard, marked_ns) == 40 &&
+              offsetof(ProgressBoard, num_steps) == 48 &&
+              offsetof(ProgressBoard, waited_ns) == 4168);
 static_assert(sizeof(BoardHeader) == 24 && sizeof(BoardGroup) == 64 &&
               sizeof(BoardOperation) == 64);
 

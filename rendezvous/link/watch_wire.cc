@@ -11,7 +11,9 @@
 namespace muster::rendezvous {
 namespace {
 
+using verdict::Cause;
 using verdict::Finding;
+using verdict::Hold;
 using verdict::WatchPhase;
 
 constexpr int kGroupsMax = kBoardGroups * 512;  // of all ranks of a node
@@ -64,6 +66,10 @@ void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
     to->set_count(count.count);
   }
   for (const absl::Duration longest : in.learned.longest) out->add_longest_ms(Millis(longest));
+  out->set_pace_window(in.paces.window);
+  for (const absl::Duration own : in.paces.own) {
+    if (out->own_us_size() < verdict::kPacesMax) out->add_own_us(absl::ToInt64Microseconds(own));
+  }
 }
 
 verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check) {
@@ -94,6 +100,13 @@ verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check
   if (check.List("watch.longest", in.longest_ms_size(), verdict::kNumWatchPhases)) {
     for (int i = 0; i < in.longest_ms_size(); ++i) {
       out.learned.longest[i] = FromMillis(check, "watch.longest", in.longest_ms(i));
+    }
+  }
+  out.paces.window = check.Count("watch.pace_window", in.pace_window());
+  if (check.List("watch.own", in.own_us_size(), verdict::kPacesMax)) {
+    for (const int64_t own : in.own_us()) {
+      out.paces.own.push_back(
+          absl::Microseconds(check.Range<int64_t>("watch.own", own, 0, int64_t{1} << 50)));
     }
   }
   return out;
@@ -251,6 +264,7 @@ void Encode(const verdict::RankReport& in, proto::WatchedRankReport* out) {
   if (in.step) out->set_step(*in.step);
   out->set_silent_ms(Millis(in.silent_for));
   out->set_doing(Cut(in.doing));
+  out->set_hold(static_cast<int>(in.hold));
   for (const std::string& frame : in.frames) {
     if (out->frames_size() < kWatchedFramesMax) out->add_frames(Cut(frame));
   }
@@ -267,6 +281,7 @@ verdict::RankReport TakeReport(const proto::WatchedRankReport& in, WireCheck& ch
                           .phase = TakeText(check, "report.phase", in.phase()),
                           .silent_for = FromMillis(check, "report.silent", in.silent_ms()),
                           .doing = TakeText(check, "report.doing", in.doing()),
+                          .hold = FromNumber(check, "report.hold", in.hold(), Hold::kMemory),
                           .frames = TakeTexts(check, "report.frames", in.frames()),
                           .no_frames = TakeText(check, "report.no_frames", in.no_frames()),
                           .python = TakeTexts(check, "report.python", in.python())};
@@ -347,6 +362,7 @@ void Encode(const verdict::SayVerdict& in, proto::WatchVerdict* out) {
   EncodeTexts(diagnosis.spoke_for_it, out->mutable_spoke_for_it());
   out->set_confidence(diagnosis.confidence);
   out->set_can_heal(diagnosis.can_heal);
+  out->set_cause(static_cast<int>(diagnosis.cause));
   out->set_reason(Cut(in.reason));
   out->set_action(Cut(in.action));
   EncodeRuns(in.to_end, out->mutable_to_end());
@@ -371,6 +387,7 @@ verdict::SayVerdict TakeVerdict(const proto::WatchVerdict& in, WireCheck& check)
   diagnosis.spoke_for_it = TakeTexts(check, "verdict.spoke_for_it", in.spoke_for_it());
   diagnosis.confidence = in.confidence();
   diagnosis.can_heal = in.can_heal();
+  diagnosis.cause = FromNumber(check, "verdict.cause", in.cause(), Cause::kDisk);
   return out;
 }
 
@@ -403,6 +420,11 @@ struct OrderEncoder {
     out->mutable_notice()->set_round(order.round.value());
     out->mutable_notice()->set_finding(static_cast<int>(order.finding));
     out->mutable_notice()->set_text(Cut(order.text));
+  }
+  void operator()(const verdict::SaySlow& order) const {
+    out->mutable_slow()->set_round(order.round.value());
+    out->mutable_slow()->set_is_over(order.is_over);
+    out->mutable_slow()->set_text(Cut(order.text));
   }
   void operator()(const verdict::SayRecovery& order) const {
     out->mutable_recovery()->set_round(order.round.value());
@@ -469,6 +491,10 @@ absl::StatusOr<verdict::WatchOrder> Decode(const proto::WatchOrder& in) {
       break;
     case proto::WatchOrder::kVerdict:
       out = TakeVerdict(in.verdict(), check);
+      break;
+    case proto::WatchOrder::kSlow:
+      out = verdict::SaySlow{Round(check.Count("order.round", in.slow().round())),
+                             in.slow().is_over(), TakeText(check, "order.text", in.slow().text())};
       break;
     case proto::WatchOrder::ORDER_NOT_SET:
       check.Require(false, "order", "is not known to this version of muster");

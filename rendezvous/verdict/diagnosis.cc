@@ -7,6 +7,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/verdict/cause.h"
 #include "rendezvous/verdict/wait_graph.h"
 
 namespace muster::verdict {
@@ -41,6 +42,7 @@ struct Mismatch {
   std::vector<int> culprits;  // indices
   std::vector<int> others;
   bool is_tie = false;
+  bool same_but_for_size = true;
   bool is_earlier = false;  // the operation itself agrees, what came before does not
   std::string words;
 };
@@ -245,6 +247,9 @@ class Detective {
       same_but_for_chain = same_but_for_chain && op->kind == first->kind &&
                            op->name == first->name && op->dtype == first->dtype &&
                            op->bytes == first->bytes && op->peer == first->peer;
+      out.same_but_for_size = out.same_but_for_size && op->kind == first->kind &&
+                              op->name == first->name && op->dtype == first->dtype &&
+                              op->peer == first->peer;
       parts.push_back(absl::StrCat(RanksInWords(NumbersOf(members)), " called ",
                                    InWords(*op, evidence_.groups[stall.group].name)));
     }
@@ -388,6 +393,8 @@ class Detective {
     out.waiting = WaitingAmong(waits, out.culprits);
     out.group = evidence_.groups[mismatch.group].name;
     out.operation = mismatch.operation;
+    out.cause = mismatch.same_but_for_size && !mismatch.is_earlier ? Cause::kOtherSize
+                                                                   : Cause::kOtherOperation;
     out.confidence = mismatch.is_tie ? kTieConfidence : kMinorityConfidence;
     out.spoke_for_it.push_back(mismatch.words);
     if (mismatch.is_tie) out.spoke_for_it.push_back("no side has a majority");
@@ -621,6 +628,10 @@ class Detective {
 
 }  // namespace
 
-Diagnosis Diagnose(const Evidence& evidence) { return Detective(evidence).Solve(); }
+Diagnosis Diagnose(const Evidence& evidence) {
+  Diagnosis found = Detective(evidence).Solve();
+  if (found.cause == Cause::kUnknown) found.cause = CauseOf(found.finding);
+  return found;
+}
 
 }  // namespace muster::verdict

@@ -34,6 +34,22 @@ enum class Finding {
 };
 std::string ToString(Finding finding);
 
+// What has to be mended, as a class (cause.h). Values are sent between nodes: new ones go to the end.
+enum class Cause {
+  kUnknown,
+  kNeverArrived,
+  kOtherOperation,
+  kOtherSize,
+  kReversedOrder,  // of groups
+  kDeadPeer,
+  kSlowLink,
+  kDataLoader,
+  kLock,
+  kStopped,
+  kMemory,
+  kDisk,
+};
+
 struct Diagnosis {
   Finding finding = Finding::kNobodyWaits;
   std::vector<int> culprits;  // ranks at which the waiting ends, sorted; see `finding`
@@ -46,6 +62,7 @@ struct Diagnosis {
   std::vector<std::string> spoke_for_it;
   double confidence = 0;  // that ending the culprits is right, once it is certain to be a hang
   bool can_heal = true;   // by waiting alone
+  Cause cause = Cause::kUnknown;
 
   // "rank 3 has not called all_reduce #17 (group dp, 4096 bytes f32), for which ranks 0-2 wait".
   std::string Describe() const;

@@ -40,6 +40,7 @@ struct Pulse {
   int64_t num_steps = 0;        // that it has marked so far
   bool has_operations = false;  // it has called a communicator
   bool is_waiting = false;      // for an operation, and so for others
+  absl::Duration waited;        // for operations, all in all
 };
 
 // A rank whose silence somebody else has measured.

@@ -14,6 +14,9 @@
 
 namespace muster::verdict {
 
+// What holds a thread in the kernel, as far as it is one of these.
+enum class Hold { kUnknown, kLock, kDisk, kMemory };
+
 // What is known of one rank at the time of the verdict.
 struct RankReport {
   int rank = 0;
@@ -23,6 +26,7 @@ struct RankReport {
   std::optional<int64_t> step;
   absl::Duration silent_for;
   std::string doing;
+  Hold hold = Hold::kUnknown;  // its main thread
   std::vector<std::string>
       frames;  // of its main thread, innermost first; empty: `no_frames` says why
   std::string no_frames;

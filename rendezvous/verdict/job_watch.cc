@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/words.h"
+#include "rendezvous/verdict/cause.h"
 
 namespace muster::verdict {
 namespace {
@@ -34,6 +35,7 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
       std::max(question_, static_cast<uint64_t>(absl::ToInt64Microseconds(now.since_zero())));
   next_question_ = now;
   core_.StartRound();
+  stragglers_.StartRound();
   for (WatchedNode& node : nodes) {
     const Incarnation agent = node.agent;
     agent_of_first_rank_[node.first_rank] = agent;
@@ -49,6 +51,8 @@ void JobWatch::StopRound() {
   is_judged_ = false;
   awaited_.clear();
   num_suspicious_ = 0;
+  num_measuring_ = 0;
+  num_new_paces_ = 0;
   stage_ = Stage::kListening;
   verdict_.reset();
   said_.reset();
@@ -61,6 +65,7 @@ JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now)
   const auto node = nodes_.find(from);
   if (node == nodes_.end()) return out;
   std::visit([&](auto&& w) { On(node->second, std::move(w), now); }, std::move(word));
+  ComparePaces(out);
   Advance(now, out);
   return out;
 }
@@ -142,10 +147,42 @@ void JobWatch::TakeSummary(Node& node, NodeSummary summary) {
       std::any_of(summary.silent.begin(), summary.silent.end(),
                   [](const SilentRanks& ranks) { return ranks.silent_for >= kSuspiciousSilence; }));
   num_suspicious_ += static_cast<int>(node.is_suspicious) - static_cast<int>(was_suspicious);
+  TakePaces(node, summary.paces);
   node.summary = std::move(summary);
   // Where nodes differ, the most patient counts.
   hang_timeout_ = std::max(hang_timeout_, node.summary->hang_timeout);
   core_.limits().SetTimeout(hang_timeout_);
+}
+
+// --- Who is slow
+
+// Once all that measure have a new window: windows of one time are compared.
+void JobWatch::ComparePaces(Orders& out) {
+  if (num_measuring_ == 0 || num_new_paces_ < num_measuring_) return;
+  num_new_paces_ = 0;
+  std::vector<RankPace> paces;
+  for (const auto& [first_rank, agent] : agent_of_first_rank_) {
+    Node& node = nodes_.at(agent);
+    node.has_new_paces = false;
+    if (!node.summary) continue;
+    const std::vector<absl::Duration>& own = node.summary->paces.own;
+    for (int i = 0; i < std::min(node.about.num_ranks, static_cast<int>(own.size())); ++i) {
+      if (own[i] > absl::ZeroDuration()) paces.push_back({first_rank + i, own[i]});
+    }
+  }
+  if (const auto change = stragglers_.OnWindow(paces)) {
+    TellAll(SaySlow{round_, change->slow.empty(), change->text}, out);
+  }
+}
+
+// Nodes measure from their first window on.
+void JobWatch::TakePaces(Node& node, const NodePaces& paces) {
+  const int64_t before = node.summary ? node.summary->paces.window : 0;
+  if (paces.window == before) return;
+  num_measuring_ += static_cast<int>(before == 0);
+  num_measuring_ -= static_cast<int>(paces.window == 0);
+  num_new_paces_ += static_cast<int>(paces.window != 0) - static_cast<int>(node.has_new_paces);
+  node.has_new_paces = paces.window != 0;
 }
 
 // --- What follows
@@ -282,6 +319,7 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
   };
   std::stable_partition(say.ranks.begin(), say.ranks.end(),
                         [&](const RankReport& rank) { return is_culprit(rank.rank); });
+  say.diagnosis.cause = RefineCause(diagnosis, say.ranks);
   // Those at fault; where nobody is who lives, one of those who wait, since the attempt has to end.
   for (const RankReport& rank : say.ranks) {
     if (is_culprit(rank.rank) && rank.pid != 0) say.to_end.push_back(rank.rank);

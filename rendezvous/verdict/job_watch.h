@@ -4,6 +4,7 @@
 //   summaries of all nodes -> somebody is silent -> AskDetails to all -> Diagnose -> Judge
 //     -> a notice: SayNotice to all
 //     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all
+//   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
 //
 // Silence is what the agents have watched of it, and never grows here: a node that is not heard, or
 // that was stopped, makes nobody silent. What no agent tells is out of sight, and is never judged;
@@ -23,6 +24,7 @@
 #include "proto/base/mono_time.h"
 #include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/merge_evidence.h"
+#include "rendezvous/verdict/stragglers.h"
 #include "rendezvous/verdict/watch_messages.h"
 
 namespace muster::verdict {
@@ -64,6 +66,7 @@ class JobWatch {
     std::optional<NodeSummary> summary;  // nothing: its agent has said nothing in this round
     bool is_suspicious = false;
     bool has_answered = false;
+    bool has_new_paces = false;
   };
   using Nodes = absl::btree_map<Incarnation, Node>;
 
@@ -73,6 +76,8 @@ class JobWatch {
   void Absorb(Incarnation from, const NodeSummary& summary);
   void TakeSummary(Node& node, NodeSummary summary);
 
+  void TakePaces(Node& node, const NodePaces& paces);
+  void ComparePaces(Orders& out);
   void Advance(MonoTime now, Orders& out);
   void Ask(MonoTime now, Orders& out);
   void Decide(MonoTime now, Orders& out);
@@ -91,6 +96,7 @@ class JobWatch {
   std::string DescribeUnseen() const;
 
   HangWatchCore core_{absl::Minutes(10)};
+  Stragglers stragglers_;
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;  // of the members
 
   // Of the round.
@@ -99,6 +105,8 @@ class JobWatch {
   absl::btree_map<int, Incarnation> agent_of_first_rank_;
   absl::Duration hang_timeout_;  // the longest of the nodes
   int num_suspicious_ = 0;
+  int num_measuring_ = 0;  // nodes that know their paces
+  int num_new_paces_ = 0;  // of those, with a window that has not been compared
   Stage stage_ = Stage::kListening;
   uint64_t question_ = 0;
   absl::btree_set<Incarnation> awaited_;  // who has not answered the question yet

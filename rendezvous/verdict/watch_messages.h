@@ -35,6 +35,16 @@ inline constexpr absl::Duration kSilenceTold = absl::Seconds(3);
 // What is more is left out, and counts as not silent.
 inline constexpr int kSilentRanksMax = 64;
 
+// Ranks of a node beyond it are left out, and count as not slow.
+inline constexpr int kPacesMax = 64;
+
+// Of the node's last window (stragglers.h).
+struct NodePaces {
+  int64_t window = 0;               // counts them; 0: none yet
+  std::vector<absl::Duration> own;  // by local rank, at most kPacesMax; zero: not known
+  friend bool operator==(const NodePaces&, const NodePaces&) = default;
+};
+
 // The state of one node's ranks: complete, so that the newest replaces those before.
 struct NodeSummary {
   Round round = kNoRound;
@@ -42,6 +52,7 @@ struct NodeSummary {
   bool ends_workers = false;        // this node, at a verdict about its ranks
   std::vector<SilentRanks> silent;  // at most kSilentRanksMax; the others move
   LearnedSilences learned;          // in the life of this agent
+  NodePaces paces;
   friend bool operator==(const NodeSummary&, const NodeSummary&) = default;
 };
 
@@ -82,6 +93,12 @@ struct SayRecovery {
   Round round = kNoRound;
   std::string text;
 };
+// Who is slow, or that nobody is any more.
+struct SaySlow {
+  Round round = kNoRound;
+  bool is_over = false;
+  std::string text;
+};
 // For console and report of every node. May come again, with the same question.
 struct SayVerdict {
   uint64_t question = 0;  // of the AskStacks before it
@@ -94,7 +111,7 @@ struct SayVerdict {
   std::vector<int> to_end;
 };
 
-using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict>;
+using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict, SaySlow>;
 
 // Of `silences`, by rank.
 std::vector<SilentRanks> Summarize(const std::vector<RankSilence>& silences);

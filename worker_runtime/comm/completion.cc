@@ -22,8 +22,11 @@ void Completion::Finish(absl::Status status) {
 
 absl::Status Completion::Wait(MonoTime deadline) {
   base::MutexLock lock(mu_);
-  if (!done_ && ring_ != nullptr) ring_->SetAwaited(ticket_, true);
+  if (done_) return status_;
+  const MonoTime began = MonoNow();
+  if (ring_ != nullptr) ring_->SetAwaited(ticket_, true);
   while (!done_ && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
+  if (ring_ != nullptr) ring_->AddWait(MonoNow() - began);
   if (done_) return status_;
   if (ring_ != nullptr) ring_->SetAwaited(ticket_, false);
   return absl::DeadlineExceededError(absl::StrCat(description_(), " has not finished yet"));

@@ -140,6 +140,10 @@ void OperationRing::SetState(Ticket ticket, OperationState state) {
   }
 }
 
+void OperationRing::AddWait(absl::Duration waited) {
+  board_->waited_ns.fetch_add(absl::ToInt64Nanoseconds(waited), std::memory_order_relaxed);
+}
+
 void OperationRing::SetAwaited(Ticket ticket, bool awaited) {
   if (ticket == kNoTicket) return;
   std::atomic<uint64_t>& word = board_->operations[ticket % kBoardOperations].state;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "proto/base/progress_board.h"
 #include "worker_runtime/comm/operation.h"
 
@@ -48,6 +49,8 @@ class OperationRing {
   void SetState(Ticket ticket, OperationState state);
   // Whether a thread of the program waits for it; forgotten once it has ended.
   void SetAwaited(Ticket ticket, bool awaited);
+  // A thread of the program has waited for an operation.
+  void AddWait(absl::Duration waited);
 
   // How many records were ever made; the last kBoardOperations of them can be read.
   uint64_t num_records() const { return board_->num_operations.load(std::memory_order_acquire); }

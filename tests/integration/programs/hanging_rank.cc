@@ -1,11 +1,15 @@
 // Rank 1 of a job hangs, or seems to, in one of several ways while the others call collectives:
 //
 //   hanging_rank skips|sleeps|spins|stops|orders|save|first_step|computes|long_save|long_first_step
+//   hanging_rank slow
 //
-// The last five are no hangs: the job ends well after them. So it does in a second attempt.
+// The last five of the first line are no hangs: the job ends well after them. So it does in a second
+// attempt. With `slow` rank 1 takes three times as long as the others for its part of each step, for
+// ever.
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -75,9 +79,27 @@ absl::Status Misbehave(Runtime& runtime, Communicator& world, const std::string&
   return absl::OkStatus();
 }
 
+[[noreturn]] void EndBadly(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+
+[[noreturn]] void StepSlowly(Runtime& runtime, Communicator& world) {
+  for (int step = 0;; ++step) {
+    absl::SleepFor(absl::Milliseconds(runtime.rank() == 1 ? 60 : 20));
+    const absl::Status status = Step(runtime, world, step);
+    if (!status.ok()) EndBadly(status);
+    if (step == kGoodSteps && runtime.rank() == 0) {
+      std::printf("stepping\n");
+      std::fflush(stdout);
+    }
+  }
+}
+
 absl::Status Run(const std::string& how) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
+  if (how == "slow") StepSlowly(*runtime, *world);
   const bool is_long = how == "long_first_step";
   if ((how == "first_step" || is_long) && runtime->rank() == 1) {
     runtime->SetProgress(0, Phase::kForward);
@@ -97,6 +119,6 @@ absl::Status Run(const std::string& how) {
 
 int main(int argc, char** argv) {
   const absl::Status status = muster::Run(argc > 1 ? argv[1] : "");
-  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  return status.ok() ? 0 : 1;
+  if (!status.ok()) muster::EndBadly(status);
+  return 0;
 }

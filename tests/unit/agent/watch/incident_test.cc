@@ -23,7 +23,8 @@ Incident RankTwoSleeps() {
       .operation =
           verdict::Operation{
               .kind = OperationKind::kAllReduce, .sequence = 17, .bytes = 64, .dtype = "f32"},
-      .confidence = 0.8};
+      .confidence = 0.8,
+      .cause = verdict::Cause::kDataLoader};
   const std::vector<std::string> waits = {
       "? in libc.so.6", "std::cv_status std::condition_variable::wait<int>(int)",
       "muster::comm::Completion::Wait(muster::MonoTime)", "main"};
@@ -48,6 +49,7 @@ TEST(MergeStacks, MakesOneOfEqualStacks) {
 TEST(Incident, ReadsAsOneParagraphWithTheRankAtFaultFirst) {
   const std::string text = InWords(RankTwoSleeps());
   EXPECT_THAT(text, AllOf(HasSubstr("hang: rank 2 has not called all_reduce #17"),
+                          HasSubstr("\n  cause: it waits for its data (data_loader)\n"),
                           HasSubstr("\n  rank 2 (pid 12) is between steps, asleep, silent for"),
                           HasSubstr("\n  ranks 0 and 1 in muster::comm::Completion::Wait\n"),
                           HasSubstr("\n  rank 2 in app::Load\n"), HasSubstr("\n  reported")));
@@ -61,6 +63,7 @@ TEST(Incident, IsJsonForPrograms) {
   const nlohmann::json json = nlohmann::json::parse(ToJson(incident));
   EXPECT_EQ(json["verdict"]["culprits"].dump(), "[2]");
   EXPECT_EQ(json["verdict"]["operation"]["sequence"], 17);
+  EXPECT_EQ(json["verdict"]["cause"], "data_loader");
   EXPECT_EQ(json["timeline_ms"]["stopped"], 1500);
   EXPECT_EQ(json["round"], 3);
 }

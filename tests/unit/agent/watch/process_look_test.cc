@@ -44,6 +44,25 @@ TEST(LookAtProcess, NamesWhatAThreadWaitsFor) {
               StartsWith("waiting in the kernel (something_new)"));
 }
 
+TEST(HoldOf, TellsLocksDisksAndWantOfMemoryApart) {
+  using verdict::Hold;
+  EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "futex_wait_queue"}, {}), Hold::kLock);
+  EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "locks_lock_inode_wait"}, {}), Hold::kLock);
+  EXPECT_EQ(HoldOf({.state = 'D', .wait_channel = "nfs_wait_bit_killable"}, {}), Hold::kDisk);
+  EXPECT_EQ(HoldOf({.state = 'D', .wait_channel = "mem_cgroup_handle_over_high"}, {}),
+            Hold::kMemory);
+  EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "hrtimer_nanosleep"}, {}), Hold::kUnknown);
+  EXPECT_EQ(HoldOf({.state = 'R'}, {}), Hold::kUnknown);
+}
+
+TEST(HoldOf, TakesPagesThatAreReadAgainAndAgainForWantOfMemory) {
+  const ProcessLook before{.state = 'D', .at = MonoTime::At(absl::Seconds(1))};
+  ProcessLook after{.state = 'D', .major_faults = 500, .at = MonoTime::At(absl::Seconds(2))};
+  EXPECT_EQ(HoldOf(after, before), verdict::Hold::kMemory);
+  after.major_faults = 3;
+  EXPECT_EQ(HoldOf(after, before), verdict::Hold::kDisk);
+}
+
 TEST(LookAtProcess, IsNothingForAProcessThatHasGone) {
   EXPECT_FALSE(LookAtProcess(1 << 30, MonoNow()).has_value());
 }

@@ -43,6 +43,7 @@ verdict::NodeSummary FilledSummary() {
       .silent = {{8, 4, verdict::WatchPhase::kCheckpoint, absl::Milliseconds(5500)}}};
   summary.learned.counts = {{verdict::WatchPhase::kStep, 11, 12345}};
   summary.learned.longest[2] = absl::Seconds(7);
+  summary.paces = {.window = 9, .own = {absl::Milliseconds(140), absl::ZeroDuration()}};
   return summary;
 }
 
@@ -50,6 +51,7 @@ verdict::NodeSummary FilledSummary() {
 verdict::NodeSummary FullestSummary() {
   verdict::NodeSummary summary = FilledSummary();
   summary.silent.assign(1000, {100000, 100000, verdict::WatchPhase::kStart, absl::Hours(9999)});
+  summary.paces.own.assign(1000, absl::Hours(9999));
   summary.learned.counts.clear();
   for (int phase = 0; phase < verdict::kNumWatchPhases; ++phase) {
     for (int bucket = 0; bucket < verdict::HangLimits::kNumBuckets; ++bucket) {
@@ -68,6 +70,7 @@ verdict::RankReport FilledReport(int rank) {
           .step = 7,
           .silent_for = absl::Seconds(12),
           .doing = "asleep",
+          .hold = verdict::Hold::kDisk,
           .frames = {"f", "main"},
           .no_frames = "\xff",
           .python = {"step at train.py:41", "\xff"}};
@@ -162,7 +165,8 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
                        .path = {"one", "two"},
                        .spoke_for_it = {"this"},
                        .confidence = 0.8,
-                       .can_heal = false};
+                       .can_heal = false,
+                       .cause = verdict::Cause::kDataLoader};
   const verdict::SayVerdict back = OrderThere(verdict);
   EXPECT_EQ(back.question, 7u);
   EXPECT_EQ(back.diagnosis.Describe(), verdict.diagnosis.Describe());
@@ -172,6 +176,7 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
   EXPECT_FALSE(back.diagnosis.can_heal);
   EXPECT_FALSE(back.diagnosis.is_direct);
   EXPECT_EQ(back.diagnosis.confidence, 0.8);
+  EXPECT_EQ(back.diagnosis.cause, verdict::Cause::kDataLoader);
   EXPECT_EQ(back.reason, verdict.reason);
   EXPECT_EQ(back.action, verdict.action);
   EXPECT_EQ(back.ranks, verdict.ranks);
@@ -185,6 +190,9 @@ TEST(WatchOnTheWire, KeepsQuestionsNoticesAndRecoveries) {
   EXPECT_EQ(notice.finding, verdict::Finding::kCircle);
   EXPECT_EQ(notice.text, "words");
   EXPECT_EQ(OrderThere(verdict::SayRecovery{Round(4), "words"}).text, "words");
+  const auto slow = OrderThere(verdict::SaySlow{Round(4), /*is_over=*/true, "words"});
+  EXPECT_TRUE(slow.is_over);
+  EXPECT_EQ(slow.text, "words");
 }
 
 struct Damage {

@@ -1,4 +1,5 @@
-// Who is found to hang. The first fifteen are the acceptance vectors of the hang watch.
+// Who is found to hang. The fifteen acceptance vectors of the hang watch have their numbers; the
+// fourteenth, a long checkpoint, is about time (hang_watch_core_test.cc).
 #include "rendezvous/verdict/diagnosis.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-TEST(Diagnose, NamesTheRankThatHasNotCalledTheOperation) {
+TEST(AcceptanceVector1, NamesTheRankThatHasNotCalledTheOperation) {
   EvidenceBuilder job(8);
   const int world = job.AddWorld();
   job.AllWaitBut({3}, world, AllReduce(17)).Called(3, world, Done(AllReduce(16)));
@@ -29,7 +30,7 @@ TEST(Diagnose, NamesTheRankThatHasNotCalledTheOperation) {
             "wait");
 }
 
-TEST(Diagnose, DoesNotTrustTheFirstRank) {
+TEST(AcceptanceVector2, DoesNotTrustTheFirstRank) {
   EvidenceBuilder job(8);
   const int world = job.AddWorld();
   job.Waits(0, world, Of(OperationKind::kBroadcast, 5, 0));
@@ -42,7 +43,7 @@ TEST(Diagnose, DoesNotTrustTheFirstRank) {
   EXPECT_THAT(found.Describe(), HasSubstr("rank 0 called broadcast #5"));
 }
 
-TEST(Diagnose, NamesBothSidesOfATieInSizesWithLittleConfidence) {
+TEST(AcceptanceVector3, NamesBothSidesOfATieInSizesWithLittleConfidence) {
   EvidenceBuilder job(8);
   const int world = job.AddWorld();
   job.AllWaitBut({4, 5, 6, 7}, world, AllReduce(9, 4096));
@@ -55,7 +56,7 @@ TEST(Diagnose, NamesBothSidesOfATieInSizesWithLittleConfidence) {
   EXPECT_THAT(found.Describe(), HasSubstr("ranks 4-7 called all_reduce #9 (group world, 8192 "));
 }
 
-TEST(Diagnose, NamesADeadRankThatHasLeftNoRecord) {
+TEST(AcceptanceVector4, NamesADeadRankThatHasLeftNoRecord) {
   EvidenceBuilder job(8);
   const int world = job.AddWorld();
   job.AllWaitBut({5}, world, AllReduce(3));
@@ -68,7 +69,7 @@ TEST(Diagnose, NamesADeadRankThatHasLeftNoRecord) {
 }
 
 // Tensor parallel {0,1} waits for its pipeline peer 2, which waits for data-parallel member 3.
-TEST(Diagnose, FollowsTheWaitingThroughOtherGroupsToTheRankThatSleeps) {
+TEST(AcceptanceVector5, FollowsTheWaitingThroughOtherGroupsToTheRankThatSleeps) {
   EvidenceBuilder job(4);
   const int tensor = job.AddGroup("tp", {0, 1});
   const int pipeline = job.AddGroup("pp", {1, 2});
@@ -88,7 +89,7 @@ TEST(Diagnose, FollowsTheWaitingThroughOtherGroupsToTheRankThatSleeps) {
                   "rank 2 waits in all_reduce #11 (group dp, 4096 bytes f32) for rank 3"));
 }
 
-TEST(Diagnose, FindsTwoGroupsThatAreUsedInOppositeOrders) {
+TEST(AcceptanceVector6, FindsTwoGroupsThatAreUsedInOppositeOrders) {
   EvidenceBuilder job(2);
   const int a = job.AddGroup("a", {0, 1});
   const int b = job.AddGroup("b", {0, 1});
@@ -103,7 +104,7 @@ TEST(Diagnose, FindsTwoGroupsThatAreUsedInOppositeOrders) {
                 "waits in all_reduce #0 (group b, 4096 bytes f32) for rank 0"));
 }
 
-TEST(Diagnose, BlamesTheFaultyDeviceWhereAllHaveStarted) {
+TEST(AcceptanceVector7, BlamesTheFaultyDeviceWhereAllHaveStarted) {
   EvidenceBuilder job(4);
   const int world = job.AddWorld();
   job.AllWaitBut({}, world, AllReduce(8));
@@ -114,7 +115,7 @@ TEST(Diagnose, BlamesTheFaultyDeviceWhereAllHaveStarted) {
   EXPECT_THAT(found.spoke_for_it, Contains(HasSubstr("ib0 is down")));
 }
 
-TEST(Diagnose, SeesADivergenceLongBeforeWhereTheOperationsThemselvesAgree) {
+TEST(AcceptanceVector8, SeesADivergenceLongBeforeWhereTheOperationsThemselvesAgree) {
   EvidenceBuilder job(4);
   const int world = job.AddWorld();
   job.AllWaitBut({1}, world, AllReduce(20000));
@@ -125,7 +126,7 @@ TEST(Diagnose, SeesADivergenceLongBeforeWhereTheOperationsThemselvesAgree) {
   EXPECT_THAT(found.Describe(), HasSubstr("the calls before all_reduce #20000"));
 }
 
-TEST(Diagnose, NamesThePeerThatDoesNotReceiveWhatIsSent) {
+TEST(AcceptanceVector9, NamesThePeerThatDoesNotReceiveWhatIsSent) {
   EvidenceBuilder job(2);
   const int world = job.AddWorld();
   job.Waits(0, world, Of(OperationKind::kSend, 3, 1));
@@ -136,7 +137,7 @@ TEST(Diagnose, NamesThePeerThatDoesNotReceiveWhatIsSent) {
   EXPECT_EQ(found.operation->kind, OperationKind::kSend);
 }
 
-TEST(Diagnose, NamesTheRankThatLaunchedOnlyAPartOfACoalescedCall) {
+TEST(AcceptanceVector10, NamesTheRankThatLaunchedOnlyAPartOfACoalescedCall) {
   EvidenceBuilder job(4);
   const int world = job.AddWorld();
   for (const int64_t sequence : {5, 6, 7}) {
@@ -149,7 +150,7 @@ TEST(Diagnose, NamesTheRankThatLaunchedOnlyAPartOfACoalescedCall) {
   EXPECT_EQ(found.operation->sequence, 7);
 }
 
-TEST(Diagnose, NamesTheRankThatIsOneReplayOfAGraphBehind) {
+TEST(AcceptanceVector11, NamesTheRankThatIsOneReplayOfAGraphBehind) {
   constexpr int64_t kPerReplay = 12;
   EvidenceBuilder job(4);
   const int world = job.AddWorld();
@@ -164,7 +165,7 @@ TEST(Diagnose, NamesTheRankThatIsOneReplayOfAGraphBehind) {
   EXPECT_EQ(found.operation->sequence, 10 * kPerReplay);
 }
 
-TEST(Diagnose, AccusesNobodyWhereHalfOfTheRanksCannotBeHeard) {
+TEST(AcceptanceVector12, AccusesNobodyWhereHalfOfTheRanksCannotBeHeard) {
   EvidenceBuilder job(8);
   const int world = job.AddWorld();
   job.AllWaitBut({4, 5, 6, 7}, world, AllReduce(2));
@@ -175,7 +176,7 @@ TEST(Diagnose, AccusesNobodyWhereHalfOfTheRanksCannotBeHeard) {
   EXPECT_THAT(found.waiting, ElementsAre(0, 1, 2, 3));
 }
 
-TEST(Diagnose, DropsWhatAnotherRoundHasLeft) {
+TEST(AcceptanceVector13, DropsWhatAnotherRoundHasLeft) {
   EvidenceBuilder job(4);
   const int world = job.AddWorld();
   job.AllWaitBut({1}, world, AllReduce(900));
@@ -188,7 +189,7 @@ TEST(Diagnose, DropsWhatAnotherRoundHasLeft) {
 }
 
 // The fourteenth vector, a long checkpoint, is HangWatchCore's: KeepsQuietDuringALongCheckpoint.
-TEST(Diagnose, FindsNobodyWhereAllGoOnSlowly) {
+TEST(AcceptanceVector15, FindsNobodyWhereAllGoOnSlowly) {
   EvidenceBuilder job(4);
   const int world = job.AddWorld();
   for (int r = 0; r < 4; ++r) job.Called(r, world, Done(AllReduce(40)));

@@ -89,8 +89,9 @@ TEST_F(HangWatch, NeverJudgesWhereTheOneThatIsWaitedForStillDoesSomething) {
   EXPECT_THAT(notices_, IsEmpty());
 }
 
-// Acceptance vector 14.
-TEST_F(HangWatch, KeepsQuietDuringALongCheckpoint) {
+using AcceptanceVector14 = HangWatch;
+
+TEST_F(AcceptanceVector14, KeepsQuietDuringALongCheckpoint) {
   pulses_[1].phase = Phase::kSave;
   ++pulses_[1].token;
   Pass(50, RankOneIsMissing());

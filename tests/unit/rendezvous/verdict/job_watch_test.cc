@@ -31,6 +31,7 @@ class Watch : public ::testing::Test {
     RankEvidence evidence;
     std::vector<Group> groups;
     LearnedSilences learned;
+    NodePaces paces;
     WatchPhase phase = WatchPhase::kStep;
   };
 
@@ -53,7 +54,8 @@ class Watch : public ::testing::Test {
             .hang_timeout = hang_timeout_,
             .ends_workers = agent.ends_workers,
             .silent = Summarize({{agent.evidence.rank, agent.phase, agent.silent_for}}),
-            .learned = agent.learned};
+            .learned = agent.learned,
+            .paces = agent.paces};
   }
 
   void Answer(Incarnation id, const AskDetails& ask) {
@@ -74,6 +76,7 @@ class Watch : public ::testing::Test {
   }
   void Answer(Incarnation id, const SayNotice& say) { notices_[id].push_back(say.text); }
   void Answer(Incarnation id, const SayRecovery& say) { recoveries_[id].push_back(say.text); }
+  void Answer(Incarnation id, const SaySlow& say) { slow_[id].push_back(say.text); }
   void Answer(Incarnation id, const SayVerdict& say) { verdicts_[id].push_back(say); }
 
   void Hear(const JobWatch::Orders& orders) {
@@ -114,6 +117,7 @@ class Watch : public ::testing::Test {
   std::map<Incarnation, std::vector<std::string>> notices_;
   std::map<Incarnation, std::vector<std::string>> recoveries_;
   std::map<Incarnation, std::vector<SayVerdict>> verdicts_;
+  std::map<Incarnation, std::vector<std::string>> slow_;
   int num_questions_ = 0;
   bool is_held_ = false;
 };
@@ -289,6 +293,34 @@ TEST_F(Watch, LearnsFromAllNodesAndAddsWhatIsNewOnce) {
   for (const int rank : {0, 1}) agent(rank).learned = seen.Learned();
   Pass(10, {0, 1, 2, 3});
   EXPECT_EQ(watch_.limits().Learned().counts.at(0).count, 40) << "kept over rounds";
+}
+
+TEST_F(Watch, TellsEveryNodeOnceWhoIsSlow) {
+  Start(RankTwoIsMissing());
+  for (int window = 1; window <= 6; ++window) {
+    for (auto& [id, agent] : agents_) {
+      const bool is_slow = agent.evidence.rank == 2;
+      agent.paces = {window, {absl::Milliseconds(is_slow ? 150 : 100)}};
+    }
+    Pass(10, {0, 1, 2, 3});
+  }
+  for (auto& [id, agent] : agents_) {
+    EXPECT_THAT(slow_[id], ElementsAre(HasSubstr("rank 2 is slow, not hung")));
+  }
+  EXPECT_THAT(notices_, IsEmpty());
+}
+
+TEST_F(Watch, ComparesNothingBeforeAllNodesHaveANewWindow) {
+  Start(RankTwoIsMissing());
+  for (auto& [id, agent] : agents_) {
+    agent.paces = {1, {absl::Milliseconds(agent.evidence.rank == 2 ? 150 : 100)}};
+  }
+  Pass(10, {0, 1, 2, 3});
+  for (int window = 2; window <= 9; ++window) {
+    for (const int rank : {0, 2, 3}) agent(rank).paces.window = window;
+    Pass(10, {0, 1, 2, 3});
+  }
+  EXPECT_THAT(slow_, IsEmpty());
 }
 
 TEST_F(Watch, AnotherRoundBeginsWithoutSilence) {
