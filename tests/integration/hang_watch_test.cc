@@ -58,6 +58,7 @@ TEST_F(HangWatch, RestartsAJobWhoseRankSleepsInItsDataLoader) {
   const nlohmann::json report = Report("first_step");
   EXPECT_EQ(report["verdict"]["culprits"].dump(), "[1]");
   EXPECT_EQ(report["verdict"]["waiting"].dump(), "[0]");
+  EXPECT_EQ(report["verdict"]["cause"], "data_loader");
   EXPECT_THAT(report["stacks"].dump(), HasSubstr("SleepInTheDataLoader"));
   for (const char* milestone : {"reported", "stopped", "started"}) {
     EXPECT_TRUE(report["timeline_ms"].contains(milestone)) << milestone;
@@ -99,7 +100,7 @@ TEST_F(HangWatch, DoesNotAwaitTheTimeoutForGroupsInOppositeOrders) {
 }
 
 // Programs of other languages and libraries, by a file that they copy.
-TEST_F(HangWatch, HearsTheMarksOfAPythonProgram) {
+TEST_F(HangWatch, HearsTheMarksOfProgramsInPythonAndC) {
   const std::string script = PythonScript(
       "train.py",
       "import os, sys, time\n"
@@ -112,16 +113,21 @@ TEST_F(HangWatch, HearsTheMarksOfAPythonProgram) {
       "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
       "    muster_marks.mark(5, 'reduce' if os.environ['RANK'] == '0' else 'forward')\n"
       "    time.sleep(1000)\n");
-  const SubprocessResult result =
-      Start({"run", "--nproc_per_node=2", "--max_restarts=1", "--hang_timeout=8",
-             "--log_dir=" + Out("logs"), script},
-            {{"MARKS", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}})
-          .Wait(kPatienceWithHangs);
-  EXPECT_THAT(result, ExitsWith(0));
-  EXPECT_THAT(result.err,
-              AllOf(HasSubstr("hang: no rank moves, and none is seen to wait for another; "
-                              "rank 1 is the furthest behind"),
-                    HasSubstr("is in phase forward of step 5, asleep")));
+  const auto start = [&](const char* name, const std::string& program) {
+    return Start({"run", "--nproc_per_node=2", "--max_restarts=1", "--hang_timeout=8",
+                  absl::StrCat("--rdzv_id=", name), "--log_dir=" + Out("logs"), program},
+                 {{"MARKS", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}});
+  };
+  Subprocess in_python = start("python", script);
+  Subprocess in_c = start("c", MUSTER_MARKS_PROBE);
+  for (Subprocess* job : {&in_python, &in_c}) {
+    const SubprocessResult result = job->Wait(kPatienceWithHangs);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("hang: no rank moves, and none is seen to wait for another; "
+                                "rank 1 is the furthest behind"),
+                      HasSubstr("is in phase forward of step 5, asleep")));
+  }
 }
 
 TEST_F(HangWatch, LeavesAJobAloneThatOnlyTakesLong) {
@@ -138,6 +144,18 @@ TEST_F(HangWatch, LeavesAJobAloneThatOnlyTakesLong) {
   const SubprocessResult result = unwatched.Wait();
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, Not(HasSubstr("has not called")));
+}
+
+TEST_F(HangWatch, NamesASlowRankAsSlowAndNotAsHung) {
+  Subprocess job = Start(JobWith("slow", {"--max_restarts=1"}));
+  ASSERT_TRUE(
+      job.WaitForOutput("rank 1 is slow, not hung: its own part of a step, without waiting "
+                        "for others, takes ",
+                        kPatienceWithHangs));
+  job.Signal(SIGTERM);
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
+  EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("has not called"))));
 }
 
 }  // namespace

@@ -9,10 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/marks.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/comm/loopback/loopback_communicator.h"
@@ -73,6 +76,26 @@ TEST(BoardMemory, TellsWhetherTheProgramWaitsForAnOperation) {
   EXPECT_TRUE(IsWaiting(memory->board()));
   (*board)->SetState(ticket, OperationState::kDone);
   EXPECT_FALSE(IsWaiting(memory->board()));
+}
+
+TEST(BoardMemory, HearsTheMarksOfAProgramInC) {
+  static_assert(offsetof(ProgressBoard, waited_ns) == MUSTER_BOARD_WAITED_AT);
+  static_assert(MUSTER_FORWARD == static_cast<int>(Phase::kForward) &&
+                MUSTER_EVALUATE == static_cast<int>(Phase::kEvaluate));
+  const auto memory = BoardMemory::Create();
+  ASSERT_THAT(memory, IsOk());
+  ::setenv("MUSTER_BOARD", memory->path().c_str(), 1);
+  muster_mark(7, MUSTER_REDUCE);
+  muster_mark(7, MUSTER_UPDATE);
+  muster_mark(8, MUSTER_IDLE);
+  ::unsetenv("MUSTER_BOARD");
+  const auto snapshot = memory->Read();
+  ASSERT_THAT(snapshot, IsOk());
+  EXPECT_EQ(snapshot->pid, ::getpid());
+  EXPECT_EQ(snapshot->step, 8);
+  EXPECT_EQ(snapshot->phase, Phase::kIdle);
+  EXPECT_EQ(memory->board().num_steps, 2);
+  EXPECT_GT(memory->board().waited_ns, 0) << "of the time in reduce";
 }
 
 TEST(BoardMemory, CannotBeCutShortByAWorker) {
