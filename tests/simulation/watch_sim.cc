@@ -29,11 +29,10 @@ WatchSim::WatchSim(uint64_t seed) : random_(seed), seed_(seed) {
   const int per_node = random_.Between(1, 3);
   const int num_ranks = num_nodes * per_node;
   verdict::Group world{.name = "world"};
-  std::vector<verdict::WatchedNode> members;
   for (int n = 0; n < num_nodes; ++n) {
     const Incarnation id(100 + n);
     nodes_.push_back({.id = id, .next_tick = now_ + random_.Between(kTick, absl::Seconds(1))});
-    members.push_back({id, absl::StrCat("node", n), n * per_node, per_node});
+    members_.push_back({id, absl::StrCat("node", n), n * per_node, per_node});
     verdict::Group local{.name = "local", .id = static_cast<uint32_t>(n)};
     for (int i = 0; i < per_node; ++i) {
       world.members.push_back(n * per_node + i);
@@ -49,7 +48,7 @@ WatchSim::WatchSim(uint64_t seed) : random_(seed), seed_(seed) {
     groups_.push_back(std::move(across));
   }
   groups_.push_back(std::move(world));
-  watch_.StartRound(kRound, std::move(members), now_);
+  watch_.StartRound(kRound, members_, now_);
   fault_ = static_cast<Fault>(random_.Between(0, 3));
   faulty_rank_ = random_.Between(0, num_ranks - 1);
   fault_at_ = now_ + random_.Between(absl::Seconds(20), kHealthyRun);
@@ -66,6 +65,7 @@ std::string WatchSim::Run(WatchCoverage& coverage) {
     DrawFaults();
     RunProgram();
     RunAgents();
+    CheckWhatIsKnownAgain();
     if (watch_.NextDeadline() <= now_) Perform(watch_.Tick(now_));
   }
   if (failure_.empty() && has_happened_ && !is_judged_) {
@@ -77,8 +77,8 @@ std::string WatchSim::Run(WatchCoverage& coverage) {
        {&WatchCoverage::hangs, &WatchCoverage::mismatches, &WatchCoverage::stops,
         &WatchCoverage::wrong_boards, &WatchCoverage::notices, &WatchCoverage::verdicts,
         &WatchCoverage::recoveries, &WatchCoverage::unanswered, &WatchCoverage::paused_agents,
-        &WatchCoverage::suspended_nodes, &WatchCoverage::clock_jumps,
-        &WatchCoverage::long_phases}) {
+        &WatchCoverage::suspended_nodes, &WatchCoverage::clock_jumps, &WatchCoverage::long_phases,
+        &WatchCoverage::server_restarts}) {
     coverage.*field += seen_.*field;
   }
   return failure_.empty() ? "" : absl::StrCat("seed ", seed_, ": ", failure_);
@@ -96,6 +96,7 @@ void WatchSim::DrawFaults() {
     seen_.stops += fault_ == Fault::kStop;
   }
   if (now_ > fault_at_ + absl::Minutes(2)) return;
+  if (random_.Chance(0.0005)) RestartServer();
   for (Node& node : nodes_) {
     if (random_.Chance(0.0005)) {
       node.paused_until = now_ + random_.Between(absl::Seconds(1), absl::Minutes(4));
@@ -113,6 +114,36 @@ void WatchSim::DrawFaults() {
       ++seen_.clock_jumps;
     }
   }
+}
+
+// Whatever it was doing.
+void WatchSim::RestartServer() {
+  // If it dies twice in a row, what the first life knew is still owed.
+  if (!learned_before_) learned_before_ = watch_.limits().Learned();
+  watch_ = verdict::JobWatch();
+  watch_.StartRound(kRound, members_, now_);
+  for (Node& node : nodes_) node.is_heard = false;
+  ++seen_.server_restarts;
+}
+
+void WatchSim::CheckWhatIsKnownAgain() {
+  const bool all =
+      std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.is_heard; });
+  if (!learned_before_ || !all) return;
+  const verdict::LearnedSilences now = watch_.limits().Learned();
+  for (int phase = 0; phase < verdict::kNumWatchPhases; ++phase) {
+    if (now.longest[phase] < learned_before_->longest[phase]) {
+      failure_ = absl::StrCat("W3: the server has forgotten how long phase ", phase, " may take");
+    }
+  }
+  for (const verdict::LearnedSilences::Count& before : learned_before_->counts) {
+    const auto same = std::find_if(now.counts.begin(), now.counts.end(), [&](const auto& each) {
+      return each.phase == before.phase && each.bucket == before.bucket;
+    });
+    if (same != now.counts.end() && same->count >= before.count) continue;
+    failure_ = absl::StrCat("W3: the server has forgotten silences of bucket ", before.bucket);
+  }
+  learned_before_.reset();
 }
 
 // --- The program: each step calls the node's group, the one across, and that of all, in turn.
@@ -217,6 +248,7 @@ void WatchSim::RunAgents() {
     node.core.Listen(pulses, now_ + node.clock);
     const bool is_lost = random_.Chance(0.05);
     if (node.num_ticks++ % 2 == 0 && !is_lost) {
+      node.is_heard = true;
       Perform(watch_.OnWord(node.id, SummaryOf(node), now_));
     }
   }
@@ -299,6 +331,7 @@ void WatchSim::Obey(int, const verdict::SayNotice& say) {
   last_notice_ = say.text;
 }
 void WatchSim::Obey(int, const verdict::SayRecovery&) { ++seen_.recoveries; }
+void WatchSim::Obey(int, const verdict::SaySlow&) {}  // its nodes measure no steps
 
 bool WatchSim::IsToBlame(int r) const {
   const bool is_faulty = r == faulty_rank_ && has_happened_;

@@ -1,11 +1,13 @@
 // The hang watch of a whole job in one thread on a virtual clock: a program of real length in steps
 // and groups, the real HangWatchCore of each node and the real JobWatch over all of them. Ranks hang,
 // differ and are stopped; boards are wrong; agents stop, do not answer and have clocks that jump; nodes
-// are suspended. All of it follows from the seed.
+// are suspended; the server dies and is started again. All of it follows from the seed.
 //
 // Invariants:
 //   W1: a verdict names nobody but ranks that hang, differ, are stopped, or whose board is wrong.
 //   W2: a rank that hangs for ever is judged, once those who look can look again.
+//   W3: a server that is started again without its state has back what was learned of silences, once it
+//       has heard all nodes.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +36,7 @@ struct WatchCoverage {
   int suspended_nodes = 0;
   int clock_jumps = 0;
   int long_phases = 0;
+  int server_restarts = 0;
 };
 
 class WatchSim {
@@ -67,9 +70,12 @@ class WatchSim {
     MonoTime next_tick;
     int num_ticks = 0;
     std::optional<std::vector<uint64_t>> tokens_when_asked;
+    bool is_heard = false;  // by this life of the server
   };
 
   void DrawFaults();
+  void RestartServer();
+  void CheckWhatIsKnownAgain();
   void RunProgram();
   bool StepRank(int r);
   void FinishComplete(int group, int64_t sequence);
@@ -84,6 +90,7 @@ class WatchSim {
   void Obey(int node, const verdict::AskStacks& ask);
   void Obey(int node, const verdict::SayNotice& say);
   void Obey(int node, const verdict::SayRecovery& say);
+  void Obey(int node, const verdict::SaySlow& say);
   void Obey(int node, const verdict::SayVerdict& say);
   bool IsToBlame(int rank) const;
 
@@ -94,7 +101,10 @@ class WatchSim {
   std::vector<Rank> ranks_;
   std::vector<Node> nodes_;
   std::vector<verdict::Group> groups_;
+  std::vector<verdict::WatchedNode> members_;
   verdict::JobWatch watch_;
+  // What the server's last life had learned, until this one is to know it.
+  std::optional<verdict::LearnedSilences> learned_before_;
   Fault fault_ = Fault::kNone;
   int faulty_rank_ = -1;
   MonoTime fault_at_;

@@ -26,6 +26,7 @@ TEST(WatchSim, JudgesNobodyWhoIsInnocentAndMissesNoHangInAnySeed) {
   EXPECT_GT(coverage.suspended_nodes, 0);
   EXPECT_GT(coverage.clock_jumps, 0);
   EXPECT_GT(coverage.long_phases, 0);
+  EXPECT_GT(coverage.server_restarts, 0);
 }
 
 }  // namespace
