@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/types.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/files.h"
+#include "tests/support/process_table.h"
 
 namespace muster::testing {
 namespace {
@@ -75,6 +78,7 @@ TEST_F(HangWatchOverNodes, NamesARankOfAnotherNodeOnEveryConsoleAndRestartsTheJo
     const nlohmann::json report = Report(node, "first_step");
     EXPECT_EQ(report["verdict"]["culprits"].dump(), "[1]");
     EXPECT_EQ(report["verdict"]["waiting"].dump(), "[0,2]");
+    EXPECT_EQ(report["verdict"]["cause"], "data_loader");
     EXPECT_EQ(report["verdict"]["operation"]["group"], "world");
     EXPECT_EQ(report["ranks"][0]["node"], AddressOf(2));
     EXPECT_THAT(report["stacks"].dump(), HasSubstr("SleepInTheDataLoader"));
@@ -103,6 +107,17 @@ TEST_F(HangWatchOverNodes, OnlySaysItWhereItMayNotAct) {
   }
 }
 
+TEST_F(HangWatchOverNodes, NamesASlowRankOfAnotherNode) {
+  std::vector<Subprocess> nodes = StartNodes(2, "slow", {"--max_restarts=1"});
+  for (Subprocess& node : nodes) {
+    EXPECT_TRUE(node.WaitForOutput("rank 1 is slow, not hung", kPatienceWithHangs));
+  }
+  for (Subprocess& node : nodes) node.Signal(SIGINT);
+  for (Subprocess& node : nodes) {
+    EXPECT_THAT(node.Wait(kPatienceWithHangs).err, Not(HasSubstr("hang:")));
+  }
+}
+
 TEST_F(HangWatchOverNodes, SaysWhatItCannotSeeWhereANodeIsNotWatched) {
   Subprocess seen = StartNode(0, 2, "sleeps", {"--hang_timeout=12", "--watch=restart"});
   Subprocess unseen = StartNode(1, 2, "sleeps", {"--hang_timeout=12", "--watch=off"});
@@ -127,6 +142,34 @@ TEST_F(HangWatchOverNodes, JudgesNobodyWhileAnAgentIsStopped) {
     const SubprocessResult result = node.Wait(kPatienceWithHangs);
     EXPECT_THAT(result, ExitsWith(0));
     EXPECT_THAT(result.err, HasSubstr(absl::StrCat("hang: ", kNotice)));
+  }
+}
+
+// Processes of a node, those that started the others first.
+std::vector<pid_t> ProcessesOf(pid_t agent) {
+  std::vector<pid_t> all = {agent};
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const pid_t child : ChildrenOf(all[i])) all.push_back(child);
+  }
+  return all;
+}
+
+constexpr char kOutOfSight[] =
+    "for ranks of which nothing is known here; nothing is known of rank 1";
+
+TEST_F(HangWatchOverNodes, JudgesNobodyWhileAWholeNodeIsSuspended) {
+  std::vector<Subprocess> nodes =
+      StartNodes(2, "slow", {"--max_restarts=1", "--rdzv_conf=lease=300"});
+  ASSERT_TRUE(nodes[0].WaitForOutput("stepping", kPatienceWithHangs));
+  std::vector<pid_t> suspended = ProcessesOf(nodes[1].pid());
+  for (const pid_t pid : suspended) ::kill(pid, SIGSTOP);
+  EXPECT_TRUE(nodes[0].WaitForOutput(kOutOfSight, kPatienceWithHangs));
+  std::reverse(suspended.begin(), suspended.end());
+  for (const pid_t pid : suspended) ::kill(pid, SIGCONT);
+  EXPECT_TRUE(nodes[0].WaitForOutput("it goes on", kPatienceWithHangs));
+  for (Subprocess& node : nodes) node.Signal(SIGINT);
+  for (Subprocess& node : nodes) {
+    EXPECT_THAT(node.Wait(kPatienceWithHangs).err, Not(HasSubstr("hang:")));
   }
 }
 
