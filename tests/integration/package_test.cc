@@ -116,6 +116,21 @@ int main() {
 }
 )";
 
+// Where there is no GPU: it says so, or that there was no toolkit.
+TEST_F(Package, LinksTheCudaDeviceThatItsMachineCanLink) {
+  Install();
+  WriteFile(directory() + "/CMakeLists.txt", kProject);
+  WriteFile(directory() + "/app.cc", kAsksForCuda);
+  WriteFile(directory() + "/headers.cc", "");
+  BuildProject();
+
+  const SubprocessResult result =
+      StartProgram({build_ + "/app"}, {{"CUDA_VISIBLE_DEVICES", ""}}).Wait(kBuildPatience);
+
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("device cuda: "));
+}
+
 TEST_F(Package, NeedsNoCudaToolkitWhereverItWasBuilt) {
   Install();
   WriteFile(directory() + "/CMakeLists.txt", kProject);
