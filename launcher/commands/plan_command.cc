@@ -93,6 +93,11 @@ absl::Status CheckCountable(const plan::PlanOptions& options) {
 // The model is built, cut and run without any memory.
 absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, int64_t ranks_of_node,
                                           plan::PlanOptions options) {
+  if (options.device != "cpu" && SizeOf(options.dtype) < SizeOf(DType::kF32)) {
+    return absl::UnimplementedError(
+        absl::StrCat("the memory of a step on a GPU is known in f32 only, not in ",
+                     ToString(options.dtype), "; leave out --device or --dtype"));
+  }
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, static_cast<int>(world_size)));
   options.plan.stages = stages;
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(

@@ -115,6 +115,17 @@ TEST_F(Training, NeedsNoLauncherForOneRank) {
   EXPECT_THAT(result.out, ContainsRegex("\nhash=[0-9a-f]*\n$"));
 }
 
+// Every GPU is hidden from it, where there are any.
+TEST_F(Training, SaysInOneSentenceThatThereIsNoGpuToTrainOn) {
+  SubprocessOptions options = OptionsFor({});
+  options.argv = Arguments{"/usr/bin/env", "CUDA_VISIBLE_DEVICES=", MUSTER_TRAIN, "--data",
+                           Text(),         "--device=cuda"};
+  const SubprocessResult result = Subprocess(options).Wait();
+  EXPECT_NE(result.exit_code, 0) << ToString(result);
+  EXPECT_THAT(LinesWith(result.err, ""), SizeIs(2)) << ToString(result);  // and what follows it
+  EXPECT_THAT(result.err, AllOf(HasSubstr("muster-train: device cuda: "), HasSubstr("use ")));
+}
+
 TEST_F(Training, WithoutDataTakesTheTextsOfTheMachine) {
   if (!std::filesystem::is_directory("/usr/share/common-licenses"))
     GTEST_SKIP() << "this machine has no /usr/share/common-licenses";

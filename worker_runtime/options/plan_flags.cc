@@ -128,12 +128,17 @@ absl::StatusOr<DType> ParseDType(const std::string& text) {
       {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"f16", DType::kF16}, {"f64", DType::kF64}});
 }
 
-absl::Status CheckDevice(const std::string& text) {
-  if (text == "cpu") return absl::OkStatus();
-  if (text == "cuda" || text == "gpu") {
-    return absl::UnimplementedError("this version trains on CPUs only; expected cpu");
+absl::StatusOr<std::string> ParseDevice(const std::string& text) {
+  return ParseChoice<std::string>(text, {{"cpu", "cpu"}, {"cuda", "cuda"}});
+}
+
+absl::Status CheckDevice(const PlanOptions& options) {
+  const DType dtype = options.dtype;
+  if (options.device == "cpu" || dtype == DType::kF32 || dtype == DType::kBf16) {
+    return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("expected cpu");
+  return absl::InvalidArgumentError(absl::StrCat("--device=cuda computes in f32 and bf16, not in ",
+                                                 ToString(dtype), "; try --dtype=bf16"));
 }
 
 // MiB, fractions too.
@@ -207,7 +212,10 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        },
        .other_names = {"communication_data_type"},
        .field = "reduce_dtype"},
-      {.name = "device", .value_name = "D", .help = "cpu (cpu)", .read = CheckDevice},
+      {.name = "device",
+       .value_name = "D",
+       .help = absl::StrCat("cpu, or cuda: a GPU for each worker of a node (", out.device, ")"),
+       .read = Into(ParseDevice, out.device)},
   };
 }
 
@@ -543,6 +551,7 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
         absl::StrCat("--min_lr=", ExactText(schedule.floor),
                      ": a constant learning rate does not fall; add --schedule=linear or cosine"));
   }
+  MUSTER_RETURN_IF_ERROR(CheckDevice(options));
   if (const absl::Status status = options.plan.Validate(); !status.ok()) {
     return absl::Status(status.code(), absl::StripPrefix(status.message(), "plan: "));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "muster/dtype.h"
 #include "muster/gpt_config.h"
@@ -16,6 +17,7 @@ struct PlanOptions {
   int64_t batch_size = 4;  // sequences per rank and micro-batch
   int64_t steps = 200;
   DType dtype = DType::kF32;
+  std::string device = "cpu";  // or "cuda"
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };

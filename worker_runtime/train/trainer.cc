@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "muster/agreement.h"
+#include "muster/cuda_device.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/train/files.h"
@@ -73,7 +74,17 @@ absl::Status Trainer::SetUp() {
   return absl::OkStatus();
 }
 
+// Workers beyond the number of GPUs share them.
+absl::Status Trainer::OpenDevice() {
+  if (options_.plan.device == "cpu") return absl::OkStatus();
+  MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
+  const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
+  MUSTER_ASSIGN_OR_RETURN(device_, OpenCudaDevice(number));
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::CheckAlone() {
+  MUSTER_RETURN_IF_ERROR(OpenDevice());
   if (options_.data.empty()) {
     MUSTER_ASSIGN_OR_RETURN(options_.data, DefaultTexts());
   }
@@ -82,7 +93,8 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_RETURN_IF_ERROR(config_.Validate());
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
-  if (options_.plan.plan.optimizer.placement == Placement::kReplicate) {
+  const bool on_host = device_ == nullptr;
+  if (on_host && options_.plan.plan.optimizer.placement == Placement::kReplicate) {
     MUSTER_RETURN_IF_ERROR(
         CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
   }
@@ -96,7 +108,7 @@ absl::Status Trainer::CheckAlone() {
                                      .batch = options_.plan.batch_size,
                                      .sequence = config_.context})
           .status());
-  return CheckStepFits();
+  return on_host ? CheckStepFits() : absl::OkStatus();
 }
 
 // The model on the meta device, which takes no memory.
@@ -116,6 +128,7 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckOptionsAgree());
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
+  store_->PlaceOn(device_.get());
   MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
   MUSTER_ASSIGN_OR_RETURN(
       engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize()));
@@ -147,7 +160,7 @@ absl::Status Trainer::CheckOptionsAgree() {
   return CheckAgreement(
       *world_,
       absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
-                   "\n--heads=", config_.heads,
+                   "\n--heads=", config_.heads, "\n--device=", options_.plan.device,
                    "\nnumber of tokens in --data=", tokens_->num_tokens(),
                    "\n--save=", options_.save, "\n--save_every=", options_.save_every,
                    "\n--resume=", options_.resume, "\n--quiet=", options_.quiet,
@@ -185,7 +198,7 @@ void Trainer::PrintStart() const {
                                 .size = runtime_.size(),
                                 .batch_size = options_.plan.batch_size,
                                 .data = tokens_->Describe(),
-                                .kernels = InstructionSet(),
+                                .kernels = device_ == nullptr ? InstructionSet() : "cuda",
                                 .backend = options_.backend,
                                 .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {

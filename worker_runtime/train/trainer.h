@@ -43,6 +43,8 @@ class Trainer {
  private:
   // Of SetUp.
   absl::Status CheckAlone();
+  // The GPU of this worker, where that is wanted.
+  absl::Status OpenDevice();
   absl::Status CheckStepFits() const;
   Engine::BatchSize BatchSize() const {
     return {.batch = options_.plan.batch_size, .sequence = config_.context};
@@ -85,6 +87,7 @@ class Trainer {
 
   // Each uses those above it.
   std::unique_ptr<TokenSource> tokens_;
+  std::unique_ptr<Device> device_;  // null: the host
   std::unique_ptr<Communicator> world_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Gpt> model_;

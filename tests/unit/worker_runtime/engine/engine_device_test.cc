@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -64,6 +65,55 @@ TEST(EngineOnADevice, HasTheBitsOfTheHostUnderEveryPreset) {
       EXPECT_EQ(TrainLate(ranks, plan, 4, ++seed).hash, expected)
           << preset << " on " << ranks << " ranks, seed " << seed;
     }
+  }
+}
+
+// Tokens that can be learned.
+class SmallText final : public TokenSource {
+ public:
+  int64_t num_tokens() const override { return 4000; }
+  int64_t vocabulary() const override { return kSmallGpt.vocabulary; }
+  std::string Describe() const override { return "a small text"; }
+  absl::Status Read(int64_t first, absl::Span<int32_t> out) const override {
+    for (int32_t& token : out) token = static_cast<int32_t>(first++ * 7 % 23);
+    return absl::OkStatus();
+  }
+};
+
+// Steps on batches of a reader, of a model that the engine may cut; `device` may be null.
+std::string HashOfUnits(Communicator& world, const Plan& plan, const Device* device) {
+  const Engine::BatchSize size = {.batch = kRows, .sequence = kSmallGpt.context};
+  const SmallText text;
+  ParameterStore store;
+  store.PlaceOn(device);
+  auto gpt = Gpt::Create(kSmallGpt, store);
+  auto engine = Engine::Create(world, store, plan, (*gpt)->Units(), size);
+  if (!engine.ok()) return engine.status().ToString();
+  auto reader = (*engine)->Read(text, size);
+  for (int i = 0; i < 4; ++i) {
+    const auto step = (*engine)->Step(**reader);
+    if (!step.ok()) return step.status().ToString();
+  }
+  return (*engine)->ParameterHash().value_or("none");
+}
+
+// Activations and the gradient of the tied table travel between devices.
+TEST(EngineOnADevice, RunsAPipelineToTheBitsOfOneProcessOnTheHost) {
+  const auto hash = [](int ranks, int64_t stages, EmulatedCuda* cuda) {
+    Plan plan = Under("zero-1", SmallPlan(SumMode::kOrdered, 8 * stages / ranks),
+                      ranks / static_cast<int>(stages));
+    plan.stages = stages;
+    return OnRanks<std::string>(ranks, [&](Communicator& world) {
+      if (cuda == nullptr) return HashOfUnits(world, plan, nullptr);
+      const LateDevice device(*cuda);
+      return HashOfUnits(world, plan, &device);
+    });
+  };
+  const std::string one = hash(1, 1, nullptr)[0];
+  for (const auto& [ranks, stages] : {std::pair{1, int64_t{1}}, {2, 2}, {4, 2}}) {
+    EmulatedCuda cuda({.seed = static_cast<uint64_t>(ranks)});
+    EXPECT_THAT(hash(ranks, stages, &cuda), Each(one)) << ranks;
+    EXPECT_THAT(cuda.Finish(), IsOk());
   }
 }
 

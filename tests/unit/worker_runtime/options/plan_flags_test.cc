@@ -226,7 +226,7 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
   ExpectRefused({"--schedule=step"},
                 "--schedule=step: expected constant, linear, cosine, warmup or warmup_decay");
   ExpectRefused({"--dtype=int8"}, "--dtype=int8: expected f32, bf16, f16 or f64");
-  ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu");
+  ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu or cuda");
   ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");
   ExpectRefused({"--plan=dpp"},
                 "--plan=dpp: 'dpp' is not a known plan; expected ddp, zero-1, zero-2, zero-3");
@@ -289,8 +289,8 @@ TEST(PlanOptions, OfShardingReachTheirFields) {
 }
 
 TEST(PlanOptions, SayWhatIsOfALaterVersionByName) {
-  for (const char* arg : {"--device=cuda", "--deepspeed=ds.json", "--accelerate=a.yaml",
-                          "--ilab=i.yaml", "--mesh=dp2"}) {
+  for (const char* arg :
+       {"--deepspeed=ds.json", "--accelerate=a.yaml", "--ilab=i.yaml", "--mesh=dp2"}) {
     EXPECT_THAT(Parse({arg}),
                 StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(absl::StrCat(arg, ": "))));
   }

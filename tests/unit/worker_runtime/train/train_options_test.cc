@@ -30,6 +30,20 @@ TEST(ParseTrainCommand, NeedsNoOption) {
   EXPECT_FALSE(options.hash);
 }
 
+TEST(ParseTrainCommand, TrainsOnTheHostUnlessItIsToldOtherwise) {
+  EXPECT_EQ(Parsed({}).plan.device, "cpu");
+  EXPECT_EQ(Parsed({"--device=cuda", "--dtype=bf16"}).plan.device, "cuda");
+  EXPECT_THAT(ParseTrainCommand({"--device=gpu"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--device=gpu"), HasSubstr("expected cpu or cuda"))));
+}
+
+TEST(ParseTrainCommand, NamesATypeThatAGpuDoesNotTrainIn) {
+  EXPECT_THAT(ParseTrainCommand({"--device=cuda", "--dtype=f16"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--device=cuda computes in f32 and bf16, not in f16")));
+}
+
 TEST(ParseTrainCommand, TakesSeveralFilesBehindOneOption) {
   EXPECT_THAT(Parsed({"--data", "a.txt", "b.txt", "--hash"}).data, ElementsAre("a.txt", "b.txt"));
 }

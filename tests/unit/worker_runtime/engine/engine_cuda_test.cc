@@ -1,0 +1,98 @@
+// The engine on the cuda device: our kernels on an emulated GPU, products by the host. Near the host's
+// numbers, whatever the order of the device's work.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/emulation/block_emulator.h"
+#include "tests/support/emulation/counting_cuda.h"
+#include "tests/support/emulation/emulated_cuda.h"
+#include "tests/support/emulation/emulated_products.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "worker_runtime/cuda/make_cuda_device.h"
+
+namespace muster::testing {
+namespace {
+
+// A device of `cuda`, which outlives it.
+std::unique_ptr<Device> DeviceOf(EmulatedCuda& cuda, CountingCuda** calls = nullptr) {
+  auto counting = std::make_unique<CountingCuda>(cuda);
+  if (calls != nullptr) *calls = counting.get();
+  return *MakeCudaDevice(
+      {.cuda = std::move(counting), .products = std::make_unique<EmulatedProducts>()});
+}
+
+// On ranks that share a GPU.
+Outcome TrainOnCuda(int ranks, const Plan& plan, int steps, DType dtype, uint64_t seed) {
+  BlockEmulator::SetSchedule(seed);
+  EmulatedCuda cuda({.seed = seed});
+  const auto outcomes = OnRanks<Outcome>(ranks, [&](Communicator& world) -> Outcome {
+    const std::unique_ptr<Device> device = DeviceOf(cuda);
+    auto training = SmallTraining::Create(world, plan, dtype, device.get());
+    if (!training.ok()) return {training.status()};
+    const auto losses = (*training)->Steps(steps);
+    if (!losses.ok()) return {losses.status()};
+    return {absl::OkStatus(), *losses, (*training)->engine().ParameterHash().value_or("none")};
+  });
+  EXPECT_THAT(cuda.Finish(), IsOk());
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.status, IsOk());
+    EXPECT_EQ(outcome.hash, outcomes[0].hash);
+  }
+  return outcomes[0];
+}
+
+TEST(EngineOnCuda, LearnsAsTheHostDoesInWhateverOrderItsWorkRuns) {
+  uint64_t seed = 0;
+  for (const auto& [preset, ranks] : {std::pair{"ddp", 1}, {"zero-1", 2}}) {
+    const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 1), ranks);
+    const Outcome host = Train(ranks, plan, 3);
+    const Outcome cuda = TrainOnCuda(ranks, plan, 3, DType::kF32, ++seed);
+    ASSERT_THAT(cuda.losses, ::testing::SizeIs(3));
+    EXPECT_LE(LargestRelativeDifference(cuda.losses, host.losses), 1e-5)
+        << preset << " on " << ranks << " ranks";
+  }
+}
+
+TEST(EngineOnCuda, HasTheSameBitsWhateverTheOrderOfItsWork) {
+  const Plan plan = Under("zero-3", SmallPlan(SumMode::kOrdered, 1), 2);
+  EXPECT_EQ(TrainOnCuda(2, plan, 2, DType::kF32, 13).hash,
+            TrainOnCuda(2, plan, 2, DType::kF32, 14).hash);
+}
+
+// Activations are rounded on both sides, each in places of its own.
+TEST(EngineOnCuda, LearnsInSixteenBitsOverMastersOfThirtyTwo) {
+  const Plan plan = SmallPlan(SumMode::kFast, 2);
+  const Outcome host = Train(1, plan, 3, DType::kBf16);
+  const Outcome cuda = TrainOnCuda(1, plan, 3, DType::kBf16, 5);
+  ASSERT_THAT(cuda.losses, ::testing::SizeIs(3));
+  EXPECT_LE(LargestRelativeDifference(cuda.losses, host.losses), 1e-2);
+}
+
+TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
+  BlockEmulator::SetSchedule(6);
+  EmulatedCuda cuda({.seed = 6});
+  OnRanks<int>(1, [&](Communicator& world) {
+    CountingCuda* calls = nullptr;
+    const std::unique_ptr<Device> device = DeviceOf(cuda, &calls);
+    auto training =
+        SmallTraining::Create(world, SmallPlan(SumMode::kFast, 2), DType::kBf16, device.get());
+    EXPECT_THAT((*training)->Steps(2), IsOk());
+    calls->Mark();
+    EXPECT_THAT((*training)->Steps(2), IsOk());
+    EXPECT_EQ(calls->since_mark().allocations, 0);
+    EXPECT_EQ(calls->since_mark().frees, 0);
+    EXPECT_EQ(calls->since_mark().made, 0);
+    EXPECT_EQ(calls->since_mark().host_waits, 2);
+    return 0;
+  });
+  EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+}  // namespace
+}  // namespace muster::testing
