@@ -20,7 +20,7 @@ namespace {
 using ::testing::SizeIs;
 
 constexpr char kPython[] = "/usr/bin/python3";
-constexpr absl::Duration kPatience = absl::Seconds(100);
+constexpr absl::Duration kPatience = absl::Seconds(250);
 constexpr int kSteps = 10;
 constexpr int kMicroBatches = 4;
 
