@@ -97,14 +97,15 @@ class Communicator {
   //
   // Cost: ring: 2(n-1) steps, 2(n-1)/n * S bytes sent. Small buffers: recursive doubling, about
   //       log2(n) steps of S bytes (of fp32 for bf16 and f16). bf16, f16 and ordered sums: 2(n-1)
-  //       messages, the same bytes as the ring.
+  //       messages, the same bytes as the ring; ordered sums of backend nccl (n-1) * S, since it has
+  //       no such exchange and gathers what is to be added.
   virtual Work AllReduce(Buffer buffer, ReduceOptions options = {}) = 0;
 
   // `output` becomes block rank() of the reduction of every rank's `input`.
   //
   // Shapes: input [size * count], output [count]; output may be block rank() of input itself, and
   //         overlap it no other way.
-  // Cost:   (n-1)/n * S bytes sent, S the input's; n-1 messages or steps.
+  // Cost:   (n-1)/n * S bytes sent, S the input's; n-1 messages or steps. Ordered with nccl: (n-1) * S.
   virtual Work ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options = {}) = 0;
 
   // Ordered sums over leaves (micro-batches) that do not follow the ranks one to one. The tree is
