@@ -117,8 +117,10 @@ TEST(EveryPreset, ReservesWhatItsProgramSays) {
         };
         const auto memory = Engine::PlanMemory(store, plan, {world.size()}, forward);
         EXPECT_THAT(memory, IsOk());
-        if (world.rank() == 0) planned = *memory;
-        planned.exchange = 0;  // of which loopback takes none
+        if (world.rank() == 0) {
+          planned = *memory;
+          planned.exchange = 0;  // of which loopback takes none
+        }
         auto engine =
             Engine::Create(world, store, plan, [&](Tape& tape) { return forward(tape, 0); });
         for (int step = 0; step < 2; ++step) EXPECT_THAT((*engine)->Step(forward), IsOk());
