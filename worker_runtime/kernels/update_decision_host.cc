@@ -1,3 +1,4 @@
+// The host's twin of DecideUpdate in adamw.cu.
 #include "worker_runtime/kernels/update_decision.h"
 
 #include <algorithm>
