@@ -212,6 +212,7 @@ absl::StatusOr<std::optional<TorchRequest>> RequestReader::Next() {
   MUSTER_RETURN_IF_ERROR(ReadFields(again, fields, &request).status());
   Consume(1 + cursor.position());
   has_asked_ = true;
+  if (*command == C::kWatchKey) watches_ = true;
   return request;
 }
 
@@ -231,12 +232,15 @@ std::optional<StoreCommand> RequestReader::NextBareCommand() {
     is_of_2_1_ = true;
     return kOf21[byte - kFirstOf21];
   }
-  if (byte == kWatchOrDelete && has_asked_) return C::kDeleteKey;
+  if (byte == kWatchOrDelete) {
+    if (has_asked_ && !watches_) is_of_2_1_ = true;
+    return is_of_2_1_ || (!watches_ && !may_watch_) ? C::kDeleteKey : C::kWatchKey;
+  }
   if (byte == kDeleteOrAppend) {
     Cursor cursor(Unread().substr(1));
     const auto key = ReadField(cursor, 'k', nullptr);
-    const bool goes_on = key.ok() && *key && 1 + cursor.position() < Unread().size();
-    if (is_of_2_1_ || goes_on) return C::kAppend;
+    if (key.ok() && *key && 1 + cursor.position() < Unread().size()) is_of_2_1_ = true;
+    if (is_of_2_1_) return C::kAppend;
   }
   return kBare[byte];
 }

@@ -80,6 +80,15 @@ class RequestReader {
 
   // Whether it began without VALIDATE.
   bool is_bare() const { return framing_ == Framing::kBare; }
+  // Whether at least one whole request has come.
+  bool has_asked() const { return has_asked_; }
+  // Whether it is known for certain to be PyTorch 2.1's.
+  bool is_of_2_1() const { return is_of_2_1_; }
+
+  // What is known of a client without VALIDATE before its first command (see bare_clients.h): that
+  // it is PyTorch 2.1's; that it is not the second connection of a store, which watches keys.
+  void AssumeIsOf21() { is_of_2_1_ = true; }
+  void AssumeNeverWatches() { may_watch_ = false; }
   size_t buffered_bytes() const { return buffer_.size() - start_; }
 
  private:
@@ -99,6 +108,8 @@ class RequestReader {
   size_t wanted_ = 1;  // no whole request before that many bytes are unread
   Framing framing_ = Framing::kUnknown;
   bool has_asked_ = false;  // at least one whole request
+  bool may_watch_ = true;   // as its first command
+  bool watches_ = false;    // has done so, and does nothing else
   bool is_of_2_1_ = false;  // a bare command came that PyTorch 2.1 alone has
 };
 

@@ -37,6 +37,7 @@ TorchStoreCore::TorchStoreCore(TorchStoreSettings settings)
 
 void TorchStoreCore::Open(StoreConnection connection, StoreClient client) {
   sessions_.try_emplace(connection);
+  bare_clients_.Connect(connection, client.address);
   attendance_.Connect(connection, std::move(client));
 }
 
@@ -46,9 +47,14 @@ TorchStoreCore::Effects TorchStoreCore::Receive(StoreConnection connection, absl
   const auto found = sessions_.find(connection);
   if (found == sessions_.end()) return out;
   Session& session = found->second;  // Serve may end it
+  if (!session.reader.has_asked()) {
+    if (bare_clients_.IsOf21(connection)) session.reader.AssumeIsOf21();
+    if (!bare_clients_.MayWatch(connection)) session.reader.AssumeNeverWatches();
+  }
   session.reader.Append(bytes);
   absl::StatusOr<std::optional<TorchRequest>> request = session.reader.Next();
   while (request.ok() && request->has_value()) {
+    NoteSpeech(connection, session.reader, **request);
     Serve(connection, **request, now, out);
     if (!sessions_.contains(connection)) return out;
     request = session.reader.Next();
@@ -61,6 +67,16 @@ TorchStoreCore::Effects TorchStoreCore::Receive(StoreConnection connection, absl
     Cut(connection, "requests that are not whole yet take too much memory", out);
   }
   return out;
+}
+
+void TorchStoreCore::NoteSpeech(StoreConnection connection, const RequestReader& reader,
+                                const TorchRequest& request) {
+  if (!reader.is_bare()) {
+    bare_clients_.Disconnect(connection);  // says itself what it is, and nothing of the others
+    return;
+  }
+  bare_clients_.Note(connection, request.command, IsArrival(request));
+  if (reader.is_of_2_1()) bare_clients_.NoteIsOf21(connection);
 }
 
 void TorchStoreCore::Serve(StoreConnection from, const TorchRequest& request, MonoTime now,
@@ -138,6 +154,7 @@ void TorchStoreCore::Cut(StoreConnection connection, std::string reason, Effects
   if (found->second.waits) waiting_.erase({found->second.since, connection});
   store_.Forget(connection);
   attendance_.Disconnect(connection);
+  bare_clients_.Disconnect(connection);
   sessions_.erase(found);
   out.push_back(CutClient{connection, std::move(reason)});
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "agent/torch_store/attendance.h"
+#include "agent/torch_store/bare_clients.h"
 #include "agent/torch_store/request.h"
 #include "agent/torch_store/torch_store.h"
 #include "proto/base/mono_time.h"
@@ -77,6 +78,9 @@ class TorchStoreCore {
   };
 
   void Serve(StoreConnection from, const TorchRequest& request, MonoTime now, Effects& out);
+  // Keeps count of who speaks in which way, for the first commands of others.
+  void NoteSpeech(StoreConnection connection, const RequestReader& reader,
+                  const TorchRequest& request);
   void NoteWait(StoreConnection connection, bool cancelled, MonoTime now);
   void Cut(StoreConnection connection, std::string reason, Effects& out);
   // Where it was said that ranks are missing: whether all are there now, or others are missing.
@@ -91,6 +95,7 @@ class TorchStoreCore {
 
   TorchStore store_;
   Attendance attendance_;
+  BareClients bare_clients_;
   std::map<StoreConnection, Session> sessions_;                    // references stay good
   absl::btree_set<std::pair<MonoTime, StoreConnection>> waiting_;  // by since
   size_t unread_bytes_ = 0;

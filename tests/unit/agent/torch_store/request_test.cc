@@ -91,8 +91,10 @@ TEST(RequestReader, TellsTheNumbersOfPyTorch21FromThoseOfItsPredecessors) {
     const auto request = reader.Next();
     return request.ok() && request->has_value() ? **request : TorchRequest{};
   };
+  EXPECT_EQ(next(Byte(8) + Text("k")).command, StoreCommand::kDeleteKey);  // as of PyTorch 1
+  EXPECT_FALSE(reader.is_of_2_1());
   EXPECT_EQ(next(Byte(8) + Text("k") + Text("v")).command, StoreCommand::kAppend);
-  EXPECT_EQ(next(Byte(8) + Text("k")).command, StoreCommand::kDeleteKey);  // of PyTorch 1
+  EXPECT_TRUE(reader.is_of_2_1());
   EXPECT_EQ(next(Byte(7) + Text("k")).command, StoreCommand::kDeleteKey);
   EXPECT_EQ(next(Byte(9) + one + Text("k")).command, StoreCommand::kMultiGet);
   EXPECT_EQ(next(Byte(10) + one + Text("k") + Text("v")).command, StoreCommand::kMultiSet);
@@ -100,6 +102,22 @@ TEST(RequestReader, TellsTheNumbersOfPyTorch21FromThoseOfItsPredecessors) {
   reader.Append(Byte(8) + Text("k"));  // by now it is known whose it is
   EXPECT_EQ(*reader.Next(), std::nullopt);
   EXPECT_EQ(next(Text("v")).command, StoreCommand::kAppend);
+}
+
+TEST(RequestReader, TakesByte7ForADeleteOnceAnotherCommandHasCome) {
+  RequestReader reader;
+  reader.Append(Byte(6) + Byte(7) + Text("k"));
+  EXPECT_EQ((*reader.Next())->command, StoreCommand::kGetNumKeys);
+  EXPECT_EQ((*reader.Next())->command, StoreCommand::kDeleteKey);
+  EXPECT_TRUE(reader.is_of_2_1());
+}
+
+TEST(RequestReader, TakesWhatFollowsAWatchForAnotherWatch) {
+  RequestReader reader;
+  reader.Append(Byte(7) + Text("k") + Byte(7) + Text("l"));
+  EXPECT_EQ((*reader.Next())->command, StoreCommand::kWatchKey);
+  EXPECT_EQ((*reader.Next())->command, StoreCommand::kWatchKey);
+  EXPECT_FALSE(reader.is_of_2_1());
 }
 
 TEST(RequestReader, PutsRequestsTogetherFromSingleBytes) {
