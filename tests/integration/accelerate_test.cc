@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
@@ -39,14 +38,12 @@ TEST_P(AccelerateTest, WorkersSeeWhatAccelerateLaunchGivesThem) {
   const std::string script = PythonScript("show.py", kShow);
   const Arguments options = {"--config_file", config};
   // It chooses a port before it listens there; a test beside this one may have taken it.
-  SubprocessResult theirs;
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    theirs = StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options +
-                              Arguments{script},
-                          {{"SHOW", Out("theirs")}})
-                 .Wait(absl::Minutes(3));
-    if (!absl::StrContains(theirs.err, "next_rendezvous")) break;
-  }
+  const SubprocessResult theirs = PeersOutcome([&] {
+    return StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options +
+                            Arguments{script},
+                        {{"SHOW", Out("theirs")}})
+        .Wait(absl::Minutes(3));
+  });
   if (theirs.err.find("No module named") != std::string::npos) {
     GTEST_SKIP() << "accelerate, or what it needs for this file, is not installed";
   }

@@ -109,9 +109,10 @@ with open(os.environ["SHOW"] + os.environ["RANK"], "w") as file:
     print(sys.argv[1:], [(name, os.environ.get(name)) for name in names], file=file)
 )");
   const Arguments job = {"--num_gpus=2", script, "--lr", "1"};
-  const SubprocessResult theirs =
-      StartProgram(Arguments{PeerPython(), deepspeed} + job, {{"SHOW", Out("theirs.")}})
-          .Wait(kPatienceWithTorch);
+  const SubprocessResult theirs = PeersOutcome([&] {
+    return StartProgram(Arguments{PeerPython(), deepspeed} + job, {{"SHOW", Out("theirs.")}})
+        .Wait(kPatienceWithTorch);
+  });
   if (absl::StrContains(theirs.err, "ModuleNotFoundError")) {
     GTEST_SKIP() << "what deepspeed needs is not installed";
   }

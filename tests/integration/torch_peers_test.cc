@@ -3,14 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
@@ -24,34 +23,6 @@ using ::testing::Not;
 // PyTorch takes a while to import, most of all beside other tests on a small machine.
 constexpr absl::Duration kPatienceWithTorch = absl::Seconds(170);
 constexpr char kDebianPython[] = "/usr/bin/python3";
-
-std::string VariableOr(const char* name, const std::string& otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr || *value == '\0' ? otherwise : value;
-}
-
-// MUSTER_PEER_PYTHON, or the newest environment that `deploy/dev deps --peers` has made. Empty if there is
-// none.
-std::string PeerPython() {
-  const std::string given = VariableOr("MUSTER_PEER_PYTHON", "");
-  if (!given.empty()) return given;
-  const std::string cache = VariableOr("XDG_CACHE_HOME", VariableOr("HOME", "/root") + "/.cache");
-  std::vector<int> newest;
-  std::string python;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(cache + "/muster", error)) {
-    const std::string name = entry.path().filename();
-    if (!absl::StartsWith(name, "peers-") || !std::filesystem::exists(entry.path() / "complete"))
-      continue;
-    std::vector<int> version;
-    for (const absl::string_view part : absl::StrSplit(name.substr(name.find('-') + 1), '.'))
-      version.push_back(std::atoi(std::string(part).c_str()));
-    if (version <= newest) continue;
-    newest = version;
-    python = entry.path() / "bin/python";
-  }
-  return python;
-}
 
 std::string Program(const std::string& name) {
   return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/", name);
@@ -71,9 +42,7 @@ class TorchPeers : public SeveralNodes {
   void SetUp() override {
     SeveralNodes::SetUp();
     if (python_.empty()) {
-      GTEST_SKIP()
-          << "no PyTorch from PyPI: neither MUSTER_PEER_PYTHON nor ~/.cache/muster/peers-* "
-             "(deploy/dev deps --peers makes it)";
+      GTEST_SKIP() << kNoPeerPython;
     }
   }
   Environment Changes(const std::string& python) const {
@@ -84,8 +53,11 @@ class TorchPeers : public SeveralNodes {
   }
   SubprocessResult UnderMuster(const Arguments& rest) const { return UnderMuster(rest, python_); }
   SubprocessResult UnderTorchrun(const Arguments& rest) const {
-    return StartProgram(Arguments{python_, "-m", "torch.distributed.run"} + rest, Changes(python_))
-        .Wait(kPatienceWithTorch);
+    return PeersOutcome([&] {
+      return StartProgram(Arguments{python_, "-m", "torch.distributed.run"} + rest,
+                          Changes(python_))
+          .Wait(kPatienceWithTorch);
+    });
   }
   const std::string python_ = PeerPython();
 };

@@ -1,17 +1,15 @@
 // What comes out of muster's console beside what comes out of torchrun's, for the same program and
 // options. Skipped where there is no torchrun (`deploy/dev deps --peers`).
-#include <glob.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
@@ -23,24 +21,11 @@ struct Peer {
   std::string python;
 };
 
-std::string VariableOr(const char* name, const std::string& otherwise) {
-  const char* const value = std::getenv(name);
-  return value == nullptr || *value == '\0' ? otherwise : value;
-}
-
-// The newest of the environments that `deploy/dev deps --peers` has made, else Debian's.
+// Of PyPI where `deploy/dev deps --peers` has been, else Debian's.
 Peer FindPeer() {
-  const std::string cache =
-      VariableOr("XDG_CACHE_HOME", absl::StrCat(VariableOr("HOME", "/root"), "/.cache"));
-  glob_t found{};
-  std::string newest;
-  if (glob(absl::StrCat(cache, "/muster/peers-*/bin/torchrun").c_str(), 0, nullptr, &found) == 0)
-    newest = found.gl_pathv[found.gl_pathc - 1];
-  globfree(&found);
-  if (newest.empty()) {
-    return {{"/usr/bin/python3", "-m", "torch.distributed.run"}, "/usr/bin/python3"};
-  }
-  return {{newest}, absl::StrReplaceAll(newest, {{"/bin/torchrun", "/bin/python3"}})};
+  std::string python = PeerPython();
+  if (python.empty()) python = "/usr/bin/python3";
+  return {{python, "-m", "torch.distributed.run"}, python};
 }
 
 class BesideTorchrun : public JobTest {

@@ -24,6 +24,10 @@ constexpr absl::Duration kPatience = absl::Seconds(250);
 constexpr int kSteps = 10;
 constexpr int kMicroBatches = 4;
 
+std::string Program(const std::string& name) {
+  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/", name);
+}
+
 std::vector<double> Numbers(const std::string& text) {
   std::vector<double> numbers;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
@@ -64,12 +68,11 @@ TEST_P(TrainingParity, HasTheLossesOfPyTorchForTenSteps) {
             {{"GLOO_SOCKET_IFNAME", "lo"}})
           .Wait(kPatience);
   ASSERT_THAT(ours, ExitsWith(0));
-  const SubprocessResult theirs =
-      StartProgram(
-          {kPython,
-           absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/parity_torch.py"),
-           directory, absl::StrCat(kSteps), absl::StrCat(kMicroBatches)})
-          .Wait(kPatience);
+  const SubprocessResult theirs = PeersOutcome([&] {
+    return StartProgram({kPython, Program("parity_torch.py"), directory, absl::StrCat(kSteps),
+                         absl::StrCat(kMicroBatches)})
+        .Wait(kPatience);
+  });
   ASSERT_THAT(theirs, ExitsWith(0));
   ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 1e-5);
 }
@@ -90,12 +93,11 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
             {{"GLOO_SOCKET_IFNAME", "lo"}})
           .Wait(kPatience);
   ASSERT_THAT(ours, ExitsWith(0));
-  const SubprocessResult theirs =
-      StartProgram(
-          {python,
-           absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/parity_fsdp.py"),
-           directory, absl::StrCat(kSteps), absl::StrCat(kMicroBatches), GetParam()})
-          .Wait(kPatience);
+  const SubprocessResult theirs = PeersOutcome([&] {
+    return StartProgram({python, Program("parity_fsdp.py"), directory, absl::StrCat(kSteps),
+                         absl::StrCat(kMicroBatches), GetParam()})
+        .Wait(kPatience);
+  });
   ASSERT_THAT(theirs, ExitsWith(0));
   ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 2e-3);
 }

@@ -1,37 +1,58 @@
 #include "tests/support/peer_python.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace muster::testing {
 namespace {
 
-std::string CacheFolder() {
-  const char* cache = getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != 0) return absl::StrCat(cache, "/muster");
-  const char* home = getenv("HOME");
-  return absl::StrCat(home == nullptr ? "" : home, "/.cache/muster");
+std::string VariableOr(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? otherwise : value;
 }
 
 }  // namespace
 
 std::string PeerPython() {
-  std::string newest;
+  const std::string given = VariableOr("MUSTER_PEER_PYTHON", "");
+  if (!given.empty()) return given;
+  const std::string cache = VariableOr("XDG_CACHE_HOME", VariableOr("HOME", "/root") + "/.cache");
+  std::vector<int> newest;
+  std::string python;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(CacheFolder(), error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string python = absl::StrCat(entry->path().string(), "/bin/python");
-    if (!absl::StartsWith(entry->path().filename().string(), "peers-")) continue;
-    if (access(python.c_str(), X_OK) == 0) newest = std::max(newest, python);
+  for (std::filesystem::directory_iterator entry(cache + "/muster", error), end;
+       !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (!absl::StartsWith(name, "peers-") || !std::filesystem::exists(entry->path() / "complete")) {
+      continue;
+    }
+    std::vector<int> version;
+    for (const absl::string_view part : absl::StrSplit(name.substr(name.find('-') + 1), '.')) {
+      version.push_back(std::atoi(std::string(part).c_str()));
+    }
+    if (version <= newest) continue;
+    newest = version;
+    python = entry->path() / "bin/python";
   }
-  return newest;
+  return python;
+}
+
+SubprocessResult PeersOutcome(const std::function<SubprocessResult()>& run) {
+  constexpr int kAttempts = 3;
+  SubprocessResult result = run();
+  for (int attempt = 1; attempt < kAttempts && result.exit_code != 0; ++attempt) {
+    std::cout << "The peer's run " << attempt << " of at most " << kAttempts << " "
+              << ToString(result) << "\n";
+    result = run();
+  }
+  return result;
 }
 
 }  // namespace muster::testing
