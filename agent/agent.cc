@@ -58,7 +58,8 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
 HangWatchOptions MakeHangWatchOptions(const AgentOptions& options) {
   const WatchMode mode = EffectiveWatch(options.spec);
   return {.is_on = mode != WatchMode::kOff,
-          .ends_workers = mode == WatchMode::kRestart,
+          .ends_workers = mode == WatchMode::kRestart || mode == WatchMode::kReplace,
+          .may_replace = mode == WatchMode::kReplace,
           .hang_timeout = options.spec.hang_timeout,
           .run_id = options.spec.run_id,
           .node = options.node.name,

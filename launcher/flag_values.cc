@@ -119,7 +119,8 @@ absl::StatusOr<WatchMode> ParseWatchMode(const std::string& text) {
   return ParseChoice<WatchMode>(text, {{"auto", WatchMode::kAuto},
                                        {"off", WatchMode::kOff},
                                        {"report", WatchMode::kReport},
-                                       {"restart", WatchMode::kRestart}});
+                                       {"restart", WatchMode::kRestart},
+                                       {"replace", WatchMode::kReplace}});
 }
 
 absl::StatusOr<StreamSelection> ParseStreamSelection(const std::string& text) {

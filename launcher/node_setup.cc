@@ -167,6 +167,16 @@ void ReadWatch(const EnvironmentMap& environment, NodeSetup* setup) {
   }
 }
 
+// Why a hang restarts the job although its node was to be replaced; empty: it may be replaced.
+std::string NoteOnReplacing(const JobSpec& spec) {
+  if (EffectiveWatch(spec) != WatchMode::kReplace) return "";
+  if (!spec.is_single_node() && spec.backend != RendezvousBackend::kStatic) return "";
+  return absl::StrCat("--watch=replace: ",
+                      spec.is_single_node() ? "a job on one node has no other to go on with"
+                                            : "a static job cannot go on without one of its nodes",
+                      "; a hang restarts it, as with --watch=restart");
+}
+
 absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environment,
                              agent::AgentOptions* options) {
   const std::string temporary = VariableOrEmpty(environment, "TMPDIR");
@@ -216,6 +226,8 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   std::string threads =
       NoteOnThreads(options.node.local_world_size, agent::CountCpus(), invocation.environment);
   if (!threads.empty()) setup.notes.push_back(std::move(threads));
+  std::string replacing = NoteOnReplacing(spec);
+  if (!replacing.empty()) setup.notes.push_back(std::move(replacing));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
   ReadWatch(invocation.environment, &setup);
   return setup;

@@ -240,9 +240,9 @@ std::vector<Option> FailureOptions(RunChoices& to) {
        .read = Into(ParseGrace, spec.shutdown_timeout),
        .variables = {VariableOf("shutdown_timeout"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}},
       {.name = "watch",
-       .value_name = "auto|off|report|restart",
-       .help = "when workers hang: say it, or also end the attempt as a failure does [restart with "
-               "--max_restarts, else report]",
+       .value_name = "auto|off|report|restart|replace",
+       .help = "when workers hang: say it, or also end the attempt as a failure does, or go on "
+               "without the nodes at fault, with spares [restart with --max_restarts, else report]",
        .read = Into(ParseWatchMode, spec.watch)},
       {.name = "hang_timeout",
        .value_name = "SECONDS",

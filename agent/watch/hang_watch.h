@@ -39,6 +39,7 @@ namespace muster::agent {
 struct HangWatchOptions {
   bool is_on = true;
   bool ends_workers = false;  // at a verdict; else it is only reported
+  bool may_replace = false;   // the server may end this node's part in the job instead
   absl::Duration hang_timeout = absl::Minutes(10);
   std::string run_id;
   std::string node;

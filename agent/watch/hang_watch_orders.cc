@@ -34,6 +34,7 @@ verdict::NodeSummary HangWatch::MakeSummary() const {
   return {.round = round_.round,
           .hang_timeout = options_.hang_timeout,
           .ends_workers = options_.ends_workers,
+          .may_replace = options_.may_replace,
           .silent = verdict::Summarize(core_.Silences()),
           .learned = core_.limits().Learned(),
           .paces = MakePaces()};
@@ -106,7 +107,7 @@ void HangWatch::Obey(const verdict::SayVerdict& order) {
   Incident incident = MakeIncident(order.diagnosis, order.reason);
   incident.ranks = order.ranks;
   incident.action = order.action;
-  Report(std::move(incident), pids, /*ends_attempt=*/!order.to_end.empty());
+  Report(std::move(incident), pids, /*ends_attempt=*/order.replaces || !order.to_end.empty());
 }
 
 // Evidence was read here, and nothing has moved since.

@@ -114,6 +114,7 @@ enum class WatchMode {
   kOff,      // nobody looks
   kReport,   // it is said
   kRestart,  // and the attempt is ended, as by a failure
+  kReplace,  // and the nodes at fault leave the job, where it can do without them; else kRestart
 };
 
 struct JobSpec {

@@ -296,6 +296,14 @@ std::vector<JobTable::JobEffect> JobTable::OnStopRequest(const JobKey& key, Inca
   return out;
 }
 
+std::vector<JobTable::JobEffect> JobTable::OnNodesAtFault(const JobKey& key, NodesAtFault event,
+                                                          MonoTime now) {
+  std::vector<JobEffect> out;
+  const auto job = jobs_.find(key);
+  if (job != jobs_.end()) StepCore(job, std::move(event), now, out);
+  return out;
+}
+
 absl::Status JobTable::NoSuchJob(const JobKey& key) const {
   if (orphans_.contains(key)) {
     return absl::NotFoundError(

@@ -108,6 +108,8 @@ class JobTable {
   // A person asks; answered by one SendAnswer to `from`.
   std::vector<JobEffect> OnStopRequest(const JobKey& job, Incarnation from,
                                        const StopRequest& request, MonoTime now);
+  // The hang watch has judged.
+  std::vector<JobEffect> OnNodesAtFault(const JobKey& job, NodesAtFault event, MonoTime now);
   std::vector<JobEffect> OnDisconnect(const JobKey& job, Incarnation from, MonoTime now);
   std::vector<JobEffect> OnHostLeaving(const Departure& departure, const std::string& host_name,
                                        MonoTime now);
@@ -115,6 +117,7 @@ class JobTable {
 
   // The agent of the process that this server lives in, before it reports.
   void SetHost(Incarnation host) { options_.host = host; }
+  Incarnation host() const { return options_.host; }
 
   MonoTime NextDeadline() const;
   size_t size() const { return jobs_.size(); }

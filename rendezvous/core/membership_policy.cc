@@ -73,6 +73,13 @@ MonoTime NextRelease(const JobState& state) {
   return state.held_back.begin()->first.first;
 }
 
+int NodesToSpare(const JobState& state) {
+  if (state.phase != JobPhase::kRunning || state.settings->is_static) return 0;
+  if (state.stop_step || !state.succeeded.empty()) return 0;
+  const size_t staying = state.members.size() - state.lost.size() + state.joined.size();
+  return std::max(0, static_cast<int>(staying) - state.settings->min_nodes);
+}
+
 void RecordRoundEnd(JobState& state, StopCause cause, MonoTime now) {
   if (cause != StopCause::kMembershipChange) return;
   ++state.membership_changes;

@@ -47,6 +47,11 @@ std::optional<MonoTime> GrowthTime(const JobState& state);
 // When the first of those held back is released; InfiniteFuture() if nobody is.
 MonoTime NextRelease(const JobState& state);
 
+// How many members the running round can do without: with those that wait for a place there would
+// still be min_nodes. None where the round cannot be formed anew without them: of a static job, of one
+// that stops or finishes.
+int NodesToSpare(const JobState& state);
+
 // Keeps count when a round ends at `now`.
 void RecordRoundEnd(JobState& state, StopCause cause, MonoTime now);
 

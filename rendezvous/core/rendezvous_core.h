@@ -46,9 +46,14 @@ struct StopRequested {
   Incarnation from;
   StopRequest request;
 };
+// The hang watch has judged: members of the running round are at fault, and are to leave the job.
+struct NodesAtFault {
+  std::vector<Incarnation> nodes;
+  std::string why;
+};
 struct Tick {};
 using Event = std::variant<AgentReported, AgentDisconnected, HostLeaving, CommitRequested,
-                           StopRequested, Tick>;
+                           StopRequested, NodesAtFault, Tick>;
 
 // What the shell must do. Sending twice is harmless: directives are complete statements.
 struct SendDirective {
@@ -135,6 +140,8 @@ class RendezvousCore {
   void On(const HostLeaving& event, Turn& turn);
   void On(const CommitRequested& event, Turn& turn);
   void On(const StopRequested& event, Turn& turn);
+  // Does nothing where the job cannot do without one of them (NodesToSpare, CoreOptions::host).
+  void On(const NodesAtFault& event, Turn& turn);
   void On(const Tick&, Turn&) {}
 
   // The answer to a report that changes nothing; none if the report counts.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/nearest_name.h"
+#include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/rendezvous_core.h"
 #include "rendezvous/core/stop_step.h"
 #include "rendezvous/core/waiting_list.h"
@@ -130,6 +131,21 @@ StopAnswer RendezvousCore::Drain(const StopRequest& request, Turn& turn) {
                          ", ", InWords(state_.settings->join_timeout),
                          " at most (--rdzv_conf=join_timeout)");
   return {.text = absl::StrCat(name, " is drained: ", HowItStops(state_, request.at_once), wait)};
+}
+
+// Their ranks hang, and so do the others: no step is agreed on, and nobody is waited for.
+void RendezvousCore::On(const NodesAtFault& event, Turn& turn) {
+  if (static_cast<int>(event.nodes.size()) > NodesToSpare(state_)) return;
+  const bool all_may_leave = std::all_of(
+      event.nodes.begin(), event.nodes.end(),
+      [&](Incarnation node) { return node != options_.host && state_.in_round.contains(node); });
+  if (event.nodes.empty() || !all_may_leave) return;
+  for (const Incarnation id : event.nodes) {
+    NodeState& node = state_.nodes.at(id);
+    DrainNode(node, {.reason = absl::StrCat(node.report.node.name, " was replaced: ", event.why)},
+              /*at_once=*/false, turn);
+  }
+  StopBySignals("its ranks can agree on no step", turn);
 }
 
 void RendezvousCore::DrainNode(NodeState& node, DrainedNode why, bool at_once, Turn& turn) {

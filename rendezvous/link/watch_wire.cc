@@ -51,6 +51,7 @@ void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
   out->set_round(in.round.value());
   out->set_hang_timeout_ms(Millis(in.hang_timeout));
   out->set_ends_workers(in.ends_workers);
+  out->set_may_replace(in.may_replace);
   for (const verdict::SilentRanks& ranks : in.silent) {
     if (out->silent_size() == verdict::kSilentRanksMax) break;
     proto::WatchSummary::SilentRanks* to = out->add_silent();
@@ -77,7 +78,8 @@ verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check
   verdict::NodeSummary out{
       .round = Round(check.Count("watch.round", in.round())),
       .hang_timeout = FromMillis(check, "watch.hang_timeout", in.hang_timeout_ms()),
-      .ends_workers = in.ends_workers()};
+      .ends_workers = in.ends_workers(),
+      .may_replace = in.may_replace()};
   if (check.List("watch.silent", in.silent_size(), verdict::kSilentRanksMax)) {
     for (const proto::WatchSummary::SilentRanks& ranks : in.silent()) {
       out.silent.push_back(
@@ -366,6 +368,7 @@ void Encode(const verdict::SayVerdict& in, proto::WatchVerdict* out) {
   out->set_reason(Cut(in.reason));
   out->set_action(Cut(in.action));
   EncodeRuns(in.to_end, out->mutable_to_end());
+  out->set_replaces(in.replaces);
   EncodeReports(in.ranks, kWatchOrderBytesMax, out);
 }
 
@@ -375,7 +378,8 @@ verdict::SayVerdict TakeVerdict(const proto::WatchVerdict& in, WireCheck& check)
                           .reason = TakeText(check, "verdict.reason", in.reason()),
                           .action = TakeText(check, "verdict.action", in.action()),
                           .ranks = TakeReports(in, check),
-                          .to_end = TakeRuns(in.to_end(), "verdict.to_end", check)};
+                          .to_end = TakeRuns(in.to_end(), "verdict.to_end", check),
+                          .replaces = in.replaces()};
   verdict::Diagnosis& diagnosis = out.diagnosis;
   diagnosis.finding = FromNumber(check, "verdict.finding", in.finding(), Finding::kOutOfSight);
   diagnosis.culprits = TakeRuns(in.culprits(), "verdict.culprits", check);

@@ -52,8 +52,7 @@ void JobLoop::OnStoreRequest(const AgentKey& key, const StoreRequest& request) {
 }
 
 void JobLoop::OnWatchWord(const AgentKey& key, verdict::NodeWord word) {
-  Deliver(key.job,
-          watches_.OnWord(key.job, table_.FindState(key.job), key.agent, std::move(word), Now()));
+  Perform(key.job, watches_.OnWord(table_, key.job, key.agent, std::move(word), Now()));
   ArmTimerOnLoop();
 }
 
@@ -114,8 +113,15 @@ void JobLoop::Deliver(const AgentKey& key, const Message& message) {
   if (it != attendees_.end()) it->second->Deliver(message);
 }
 
-void JobLoop::Deliver(const JobKey& job, const verdict::JobWatch::Orders& orders) {
-  for (const verdict::OrderTo& order : orders) Deliver({job, order.to}, order.order);
+void JobLoop::Perform(const JobKey& job, const verdict::JobWatch::Orders& orders) {
+  for (const auto& order : orders) {
+    if (const auto* to = std::get_if<verdict::OrderTo>(&order)) {
+      Deliver({job, to->to}, to->order);
+    } else {
+      const auto& replace = std::get<verdict::ReplaceNodes>(order);
+      Perform(table_.OnNodesAtFault(job, {replace.nodes, replace.why}, Now()));
+    }
+  }
 }
 
 void JobLoop::ArmTimerOnLoop() {
@@ -131,7 +137,7 @@ void JobLoop::ArmTimerOnLoop() {
   timer_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
     if (error) return;
     mailbox.Post([this] {
-      for (const auto& [job, orders] : watches_.Tick(table_, Now())) Deliver(job, orders);
+      for (const auto& [job, orders] : watches_.Tick(table_, Now())) Perform(job, orders);
       Perform(table_.Tick(Now()));
     });
   });

@@ -81,7 +81,7 @@ class JobLoop {
   void Leave(const std::vector<JobTable::JobEffect>& effects);
   template <typename Message>
   void Deliver(const AgentKey& key, const Message& message);
-  void Deliver(const JobKey& job, const verdict::JobWatch::Orders& orders);
+  void Perform(const JobKey& job, const verdict::JobWatch::Orders& orders);
   void ArmTimerOnLoop();
 
   const LoopMailbox mailbox_;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "rendezvous/core/membership_policy.h"
+
 namespace muster::rendezvous {
 namespace {
 
@@ -24,13 +26,15 @@ std::vector<verdict::WatchedNode> MembersOf(const JobState& state) {
 
 }  // namespace
 
-bool JobWatches::Follow(Watch& watch, const JobState* state, MonoTime now) {
+bool JobWatches::Follow(Watch& watch, const JobTable& table, const JobKey& job, MonoTime now) {
+  const JobState* const state = table.FindState(job);
   if (state == nullptr || state->phase == JobPhase::kEnded) return false;
   if (state->phase != JobPhase::kRunning) {
     watch.watch.StopRound();
     watch.round = kNoRound;
     return true;
   }
+  watch.watch.SetSpares({.num_nodes = NodesToSpare(*state), .host = table.host()});
   if (watch.round == state->round && watch.running_since == state->running_since) return true;
   watch.round = state->round;
   watch.running_since = state->running_since;
@@ -38,10 +42,10 @@ bool JobWatches::Follow(Watch& watch, const JobState* state, MonoTime now) {
   return true;
 }
 
-JobWatches::Orders JobWatches::OnWord(const JobKey& job, const JobState* state, Incarnation from,
+JobWatches::Orders JobWatches::OnWord(const JobTable& table, const JobKey& job, Incarnation from,
                                       verdict::NodeWord word, MonoTime now) {
   const auto watch = watches_.try_emplace(job).first;
-  if (!Follow(watch->second, state, now)) {
+  if (!Follow(watch->second, table, job, now)) {
     Erase(watch);
     return {};
   }
@@ -60,7 +64,7 @@ std::vector<std::pair<JobKey, JobWatches::Orders>> JobWatches::Tick(const JobTab
   std::vector<std::pair<JobKey, Orders>> out;
   for (const JobKey& job : due) {
     const auto watch = watches_.find(job);
-    if (!Follow(watch->second, table.FindState(job), now)) {
+    if (!Follow(watch->second, table, job, now)) {
       Erase(watch);
       continue;
     }

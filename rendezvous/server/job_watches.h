@@ -18,8 +18,7 @@ class JobWatches {
  public:
   using Orders = verdict::JobWatch::Orders;
 
-  // `state` is the job's now; nullptr: there is no such job.
-  Orders OnWord(const JobKey& job, const JobState* state, Incarnation from, verdict::NodeWord word,
+  Orders OnWord(const JobTable& table, const JobKey& job, Incarnation from, verdict::NodeWord word,
                 MonoTime now);
   // Of all jobs whose time has come.
   std::vector<std::pair<JobKey, Orders>> Tick(const JobTable& table, MonoTime now);
@@ -37,7 +36,7 @@ class JobWatches {
   };
   using Watches = absl::btree_map<JobKey, Watch>;
   // False if the job has gone.
-  static bool Follow(Watch& watch, const JobState* state, MonoTime now);
+  static bool Follow(Watch& watch, const JobTable& table, const JobKey& job, MonoTime now);
 
   void Reschedule(Watches::iterator watch, MonoTime now);
   void Erase(Watches::iterator watch);

@@ -33,6 +33,8 @@ enum class Finding {
   kOutOfSight,  // the way leads to ranks of whom nothing is known
 };
 std::string ToString(Finding finding);
+// What the program has called, or that it has ended, is to blame: it would do the same elsewhere.
+bool IsOfTheProgram(Finding finding);
 
 // What has to be mended, as a class (cause.h). Values are sent between nodes: new ones go to the end.
 enum class Cause {

@@ -35,6 +35,10 @@ std::string ToString(Finding finding) {
   return "?";
 }
 
+bool IsOfTheProgram(Finding finding) {
+  return finding == Finding::kMismatch || finding == Finding::kCircle || finding == Finding::kEnded;
+}
+
 std::string NameOf(const Operation& operation) {
   return operation.name.empty() ? std::string(ToString(operation.kind)) : operation.name;
 }

@@ -13,8 +13,6 @@ namespace {
 constexpr int kConfirmations = 3;
 // Another thread of one of the ranks may still open a circle.
 constexpr absl::Duration kSilenceOfACircle = absl::Seconds(30);
-// Below it the ranks at fault are a guess: two sides of equal size, of which one is right.
-constexpr double kConfidenceToAct = 0.8;
 // Where nobody is seen to wait it may be a long computation.
 constexpr absl::Duration kSoftWhereNobodyWaits = absl::Minutes(2);
 

@@ -55,6 +55,9 @@ struct RankSilence {
 // not looked into.
 inline constexpr absl::Duration kSuspiciousSilence = absl::Seconds(5);
 
+// Below it the ranks at fault are a guess: two sides of equal size, of which one is right.
+inline constexpr double kConfidenceToAct = 0.8;
+
 struct Notice {
   Diagnosis diagnosis;
   std::string text;

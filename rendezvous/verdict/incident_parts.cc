@@ -74,10 +74,21 @@ std::string InWords(const RankReport& rank) {
                       ", silent for ", muster::InWords(rank.silent_for));
 }
 
-std::string ActionInWords(bool ends_workers) {
-  return ends_workers ? "its worker is ended, and with it this attempt (--watch=restart)"
-                      : "this is only reported (--watch=report); --watch=restart ends the "
-                        "attempt, and starts the next one where --max_restarts allows it";
+std::string ActionInWords(bool ends_workers, absl::string_view why_not_replaced) {
+  if (!ends_workers) {
+    return "this is only reported (--watch=report); --watch=restart ends the attempt, and starts "
+           "the next one where --max_restarts allows it";
+  }
+  return absl::StrCat("its worker is ended, and with it this attempt (",
+                      why_not_replaced.empty() ? "--watch=restart" : "--watch=replace, but ",
+                      why_not_replaced, ")");
+}
+
+std::string ReplacementInWords(const std::vector<std::string>& nodes) {
+  const int count = static_cast<int>(nodes.size());
+  return absl::StrCat(NamesInWords(nodes, count), count == 1 ? " leaves" : " leave",
+                      " the job, which goes on without ", count == 1 ? "it" : "them",
+                      ", with spares where there are some (--watch=replace)");
 }
 
 }  // namespace muster::verdict

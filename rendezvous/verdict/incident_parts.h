@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/base/progress_board.h"
 
@@ -54,7 +55,9 @@ std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step);
 // "rank 3 on node2 (pid 12) is between steps, asleep, silent for 12 s".
 std::string InWords(const RankReport& rank);
 
-// What follows from a verdict.
-std::string ActionInWords(bool ends_workers);
+// What follows from a verdict. `why_not_replaced`: where the node at fault was to be; else empty.
+std::string ActionInWords(bool ends_workers, absl::string_view why_not_replaced = "");
+// The same where `nodes` are replaced.
+std::string ReplacementInWords(const std::vector<std::string>& nodes);
 
 }  // namespace muster::verdict

@@ -119,6 +119,7 @@ void JobWatch::On(Node& node, NodeStacks&& stacks, MonoTime) {
     return;
   }
   has_moved_ = has_moved_ || stacks.has_moved || stacks.round != round_;
+  shown_.insert(node.about.agent);
   for (RankReport& report : stacks.ranks) {
     const int index = report.rank - node.about.first_rank;
     if (index < 0 || index >= node.about.num_ranks) continue;
@@ -197,11 +198,7 @@ void JobWatch::Advance(MonoTime now, Orders& out) {
   if (stage_ != Stage::kListening) return;
   if (said_ && now >= say_again_) {
     say_again_ = now + kSayAgain;
-    absl::btree_set<Incarnation> holders;
-    for (const int rank : said_->to_end) {
-      if (const Node* node = NodeOfRank(rank)) holders.insert(node->about.agent);
-    }
-    for (const Incarnation holder : holders) out.push_back({holder, *said_});
+    for (const Incarnation holder : NodesOf(said_->to_end)) out.push_back(OrderTo{holder, *said_});
   }
   if ((num_suspicious_ > 0 || core_.HasIncident()) && now >= next_question_) Ask(now, out);
 }
@@ -217,7 +214,7 @@ void JobWatch::Ask(MonoTime now, Orders& out) {
     node.has_answered = false;
     if (!node.summary) continue;
     awaited_.insert(agent);
-    out.push_back({agent, AskDetails{question_, round_}});
+    out.push_back(OrderTo{agent, AskDetails{question_, round_}});
   }
   const absl::Duration spread =
       kBetweenQuestions * static_cast<double>(nodes_.size()) / static_cast<double>(kNodesPerSecond);
@@ -288,9 +285,12 @@ void JobWatch::Gather(const Verdict& verdict, MonoTime now, Orders& out) {
   deadline_ = now + kTimeForStacks;
   has_moved_ = false;
   reports_.clear();
+  shown_.clear();
   SelectNodes(verdict.diagnosis.culprits, kNodesAtFaultAsked, awaited_);
   SelectNodes(verdict.diagnosis.waiting, awaited_.size() + kNodesWaitingAsked, awaited_);
-  for (const Incarnation agent : awaited_) out.push_back({agent, AskStacks{question_, round_}});
+  for (const Incarnation agent : awaited_) {
+    out.push_back(OrderTo{agent, AskStacks{question_, round_}});
+  }
   // For those whose stacks do not come.
   for (const RankEvidence& rank : evidence_.merged().ranks) {
     const Node* node = NodeOfRank(rank.rank);
@@ -303,11 +303,28 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
   stage_ = Stage::kListening;
   next_question_ = std::max(next_question_, now + kBetweenQuestions);
   const Verdict verdict = *std::exchange(verdict_, std::nullopt);
-  const Diagnosis& diagnosis = verdict.diagnosis;
   if (has_moved_) {
-    TellAll(SayRecovery{round_, absl::StrCat("it goes on: ", diagnosis.Describe())}, out);
+    TellAll(SayRecovery{round_, absl::StrCat("it goes on: ", verdict.diagnosis.Describe())}, out);
     return;
   }
+  SayVerdict say = MakeVerdict(verdict);
+  is_judged_ = true;
+  std::string why_not_replaced;
+  if (Replace(say, why_not_replaced, out)) return;
+  const bool ends = std::any_of(say.to_end.begin(), say.to_end.end(), [&](int rank) {
+    const Node* node = NodeOfRank(rank);
+    return node != nullptr && node->summary && node->summary->ends_workers;
+  });
+  if (!ends) say.to_end.clear();
+  say.action = ActionInWords(ends, why_not_replaced);
+  TellAll(say, out);
+  if (!ends) return;
+  said_ = std::move(say);
+  say_again_ = now + kSayAgain;
+}
+
+SayVerdict JobWatch::MakeVerdict(const Verdict& verdict) {
+  const Diagnosis& diagnosis = verdict.diagnosis;
   SayVerdict say{.question = question_,
                  .round = round_,
                  .diagnosis = diagnosis,
@@ -327,24 +344,50 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
   if (say.to_end.empty() && !diagnosis.waiting.empty()) {
     say.to_end.push_back(diagnosis.waiting.front());
   }
-  const bool ends = std::any_of(say.to_end.begin(), say.to_end.end(), [&](int rank) {
-    const Node* node = NodeOfRank(rank);
-    return node != nullptr && node->summary && node->summary->ends_workers;
+  return say;
+}
+
+bool JobWatch::Replace(SayVerdict& say, std::string& why_not, Orders& out) {
+  const absl::btree_set<Incarnation> acting = NodesOf(say.to_end);
+  const bool is_wanted = !acting.empty() && std::all_of(acting.begin(), acting.end(), [&](auto id) {
+    return nodes_.at(id).summary && nodes_.at(id).summary->may_replace;
   });
-  if (!ends) say.to_end.clear();
-  is_judged_ = true;
-  say.action = ActionInWords(ends);
+  if (!is_wanted) return false;
+  const absl::btree_set<Incarnation> at_fault = NodesOf(say.diagnosis.culprits);
+  why_not = WhyNotReplaced(say.diagnosis, at_fault);
+  if (!why_not.empty()) return false;
+  std::vector<std::string> names;
+  for (const Incarnation node : at_fault) names.push_back(nodes_.at(node).about.name);
+  say.to_end.clear();
+  say.replaces = true;
+  say.action = ReplacementInWords(names);
   TellAll(say, out);
-  if (!ends) return;
-  said_ = std::move(say);
-  say_again_ = now + kSayAgain;
+  out.push_back(ReplaceNodes{{at_fault.begin(), at_fault.end()},
+                             absl::StrCat("hang: ", say.diagnosis.Describe(), "; ", say.reason)});
+  return true;
+}
+
+std::string JobWatch::WhyNotReplaced(const Diagnosis& diagnosis,
+                                     const absl::btree_set<Incarnation>& at_fault) const {
+  if (IsOfTheProgram(diagnosis.finding)) return "no other node would do better";
+  if (diagnosis.confidence < kConfidenceToAct) return "it is not certain which node is at fault";
+  if (static_cast<int>(at_fault.size()) > spares_.num_nodes) {
+    return "the job cannot do without its node: it has none to spare";
+  }
+  for (const Incarnation node : at_fault) {
+    const std::string& name = nodes_.at(node).about.name;
+    if (node == spares_.host) return absl::StrCat(name, " hosts the rendezvous");
+    if (!shown_.contains(node)) return absl::StrCat(name, " has not shown what its ranks do");
+    if (!nodes_.at(node).summary->may_replace) return absl::StrCat(name, " has another --watch");
+  }
+  return "";
 }
 
 // --- Words
 
 void JobWatch::TellAll(const WatchOrder& order, Orders& out) const {
   for (const auto& [agent, node] : nodes_) {
-    if (node.summary) out.push_back({agent, order});
+    if (node.summary) out.push_back(OrderTo{agent, order});
   }
 }
 
@@ -353,6 +396,14 @@ const JobWatch::Node* JobWatch::NodeOfRank(int rank) const {
   if (after == agent_of_first_rank_.begin()) return nullptr;
   const Node& node = nodes_.at(std::prev(after)->second);
   return rank < node.about.first_rank + node.about.num_ranks ? &node : nullptr;
+}
+
+absl::btree_set<Incarnation> JobWatch::NodesOf(const std::vector<int>& ranks) const {
+  absl::btree_set<Incarnation> nodes;
+  for (const int rank : ranks) {
+    if (const Node* node = NodeOfRank(rank)) nodes.insert(node->about.agent);
+  }
+  return nodes;
 }
 
 void JobWatch::SelectNodes(const std::vector<int>& ranks, size_t max,

@@ -3,7 +3,8 @@
 //
 //   summaries of all nodes -> somebody is silent -> AskDetails to all -> Diagnose -> Judge
 //     -> a notice: SayNotice to all
-//     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all
+//     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all, and
+//        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do without them
 //   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
 //
 // Silence is what the agents have watched of it, and never grows here: a node that is not heard, or
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -41,14 +43,28 @@ struct OrderTo {
   Incarnation to;
   WatchOrder order;
 };
+// For the rendezvous: these members are to leave the job, which goes on without them.
+struct ReplaceNodes {
+  std::vector<Incarnation> nodes;
+  std::string why;
+};
+
+// What the job can do without, as far as the rendezvous knows.
+struct Spares {
+  int num_nodes = 0;  // so many members at once, with those that wait for a place
+  Incarnation host;   // of the server, which never leaves; 0: none
+};
 
 class JobWatch {
  public:
-  using Orders = std::vector<OrderTo>;
+  // In the order in which they are to be performed.
+  using Orders = std::vector<std::variant<OrderTo, ReplaceNodes>>;
 
   // `nodes` are all members of `round`, by first rank. What was learned stays.
   void StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime now);
   void StopRound();
+  // As it is now; none before the first call.
+  void SetSpares(Spares spares) { spares_ = spares; }
   bool IsWatching() const { return !nodes_.empty(); }
 
   // Words of another round, of strangers, and answers to old questions change nothing.
@@ -83,6 +99,11 @@ class JobWatch {
   void Decide(MonoTime now, Orders& out);
   void Gather(const Verdict& verdict, MonoTime now, Orders& out);
   void Conclude(MonoTime now, Orders& out);
+  SayVerdict MakeVerdict(const Verdict& verdict);
+  // False if the nodes at fault are not replaced; then `why_not` says why, where they were to be.
+  bool Replace(SayVerdict& say, std::string& why_not, Orders& out);
+  std::string WhyNotReplaced(const Diagnosis& diagnosis,
+                             const absl::btree_set<Incarnation>& at_fault) const;
   void TellAll(const WatchOrder& order, Orders& out) const;
   void AddUnseenRanks();
   std::vector<RankSilence> AllSilences() const;
@@ -90,6 +111,7 @@ class JobWatch {
   void SelectNodes(const std::vector<int>& ranks, size_t max,
                    absl::btree_set<Incarnation>& out) const;
   const Node* NodeOfRank(int rank) const;
+  absl::btree_set<Incarnation> NodesOf(const std::vector<int>& ranks) const;
   RankReport ReportOf(const RankEvidence& rank) const;
   std::string DescribeRanks(const Diagnosis& diagnosis) const;
   // "; nothing is known of ranks 2 and 3 (node2: ...)", or nothing.
@@ -98,6 +120,7 @@ class JobWatch {
   HangWatchCore core_{absl::Minutes(10)};
   Stragglers stragglers_;
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;  // of the members
+  Spares spares_;
 
   // Of the round.
   Round round_ = kNoRound;
@@ -117,7 +140,8 @@ class JobWatch {
   EvidenceMerger evidence_{kNoRound};
   std::optional<Verdict> verdict_;  // while evidence is gathered for it
   std::vector<RankReport> reports_;
-  bool is_judged_ = false;  // what is looked into has been said to be a hang
+  absl::btree_set<Incarnation> shown_;  // nodes that have answered with their stacks
+  bool is_judged_ = false;              // what is looked into has been said to be a hang
   // The last that was said and is to be performed, until it has been.
   std::optional<SayVerdict> said_;
   MonoTime say_again_;

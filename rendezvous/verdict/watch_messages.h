@@ -50,6 +50,7 @@ struct NodeSummary {
   Round round = kNoRound;
   absl::Duration hang_timeout;
   bool ends_workers = false;        // this node, at a verdict about its ranks
+  bool may_replace = false;         // it may leave the job instead, for another node
   std::vector<SilentRanks> silent;  // at most kSilentRanksMax; the others move
   LearnedSilences learned;          // in the life of this agent
   NodePaces paces;
@@ -109,6 +110,8 @@ struct SayVerdict {
   std::vector<RankReport> ranks;  // those at fault first, then some of the others
   // Ranks whose workers are to be ended by their node, if nothing has moved there since.
   std::vector<int> to_end;
+  // The server ends the attempt itself, and goes on without the nodes at fault: `to_end` is empty.
+  bool replaces = false;
 };
 
 using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict, SaySlow>;

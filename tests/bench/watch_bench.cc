@@ -159,10 +159,11 @@ class Job {
 
   void Hear(int num_nodes, const std::vector<proto::WatchWord>& words) {
     for (int n = 0; n < num_nodes; ++n) {
-      for (const OrderTo& order :
+      for (const auto& each :
            watch_.OnWord(Incarnation(1 + n), *rendezvous::Decode(words[n]), now_)) {
-        if (const auto* ask = std::get_if<AskDetails>(&order.order)) question_ = ask->question;
-        if (const auto* notice = std::get_if<SayNotice>(&order.order)) said_ = notice->text;
+        const WatchOrder& order = std::get<OrderTo>(each).order;
+        if (const auto* ask = std::get_if<AskDetails>(&order)) question_ = ask->question;
+        if (const auto* notice = std::get_if<SayNotice>(&order)) said_ = notice->text;
       }
     }
   }

@@ -173,6 +173,37 @@ TEST_F(HangWatchOverNodes, JudgesNobodyWhileAWholeNodeIsSuspended) {
   }
 }
 
+// Rank 1 is stopped by SIGSTOP. There are no restarts to use.
+TEST_F(HangWatchOverNodes, GoesOnWithASpareInThePlaceOfTheNodeAtFault) {
+  const std::string script = ShellScript(
+      "train.sh",
+      absl::StrCat("touch $OUT/ready.$RANK\nwhile [ ! -e $OUT/go ]; do sleep 0.1; done\nexec ",
+                   MUSTER_HANGING_RANK, " stops\n"));
+  const auto start = [&](int node) {
+    return StartElastic(
+        node, "2",
+        {"--watch=replace", "--shutdown_timeout=5", "--log_dir=" + LogsOf(node), script});
+  };
+  std::vector<Subprocess> nodes;
+  nodes.push_back(start(1));
+  ASSERT_TRUE(nodes[0].WaitForOutput("hosting", kPatienceWithHangs));
+  nodes.push_back(start(2));
+  ASSERT_TRUE(WaitForOut("ready.0") && WaitForOut("ready.1"));
+  nodes.push_back(start(3));
+  ASSERT_TRUE(nodes[2].WaitForOutput("is a spare", kPatienceWithHangs));
+  WriteFile(Out("go"), "");
+  for (const int node : {1, 2, 3}) {
+    const SubprocessResult result = nodes[node - 1].Wait(kPatienceWithHangs);
+    EXPECT_THAT(result, ExitsWith(0));
+    if (node == 3) continue;
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr("hang: rank 1 is stopped by a signal"),
+                      HasSubstr("127.0.0.2 leaves the job, which goes on without it"),
+                      HasSubstr("127.0.0.2 was replaced: hang: rank 1 is stopped by a signal")));
+    EXPECT_EQ(Report(node, node == 1 ? "first_step" : "reported")["verdict"]["cause"], "stopped");
+  }
+}
+
 // On the limits that users have.
 class LongOverNodes : public HangWatchOverNodes,
                       public ::testing::WithParamInterface<const char*> {};

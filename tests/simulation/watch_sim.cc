@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::simulation {
@@ -48,7 +49,11 @@ WatchSim::WatchSim(uint64_t seed) : random_(seed), seed_(seed) {
     groups_.push_back(std::move(across));
   }
   groups_.push_back(std::move(world));
+  for (Node& node : nodes_) node.may_replace = random_.Chance(0.7);
+  spares_.num_nodes = random_.Between(0, 2);
+  if (random_.Chance(0.5)) spares_.host = nodes_.front().id;
   watch_.StartRound(kRound, members_, now_);
+  watch_.SetSpares(spares_);
   fault_ = static_cast<Fault>(random_.Between(0, 3));
   faulty_rank_ = random_.Between(0, num_ranks - 1);
   fault_at_ = now_ + random_.Between(absl::Seconds(20), kHealthyRun);
@@ -78,7 +83,8 @@ std::string WatchSim::Run(WatchCoverage& coverage) {
         &WatchCoverage::wrong_boards, &WatchCoverage::notices, &WatchCoverage::verdicts,
         &WatchCoverage::recoveries, &WatchCoverage::unanswered, &WatchCoverage::paused_agents,
         &WatchCoverage::suspended_nodes, &WatchCoverage::clock_jumps, &WatchCoverage::long_phases,
-        &WatchCoverage::server_restarts}) {
+        &WatchCoverage::server_restarts, &WatchCoverage::replacements,
+        &WatchCoverage::not_replaced}) {
     coverage.*field += seen_.*field;
   }
   return failure_.empty() ? "" : absl::StrCat("seed ", seed_, ": ", failure_);
@@ -122,6 +128,7 @@ void WatchSim::RestartServer() {
   if (!learned_before_) learned_before_ = watch_.limits().Learned();
   watch_ = verdict::JobWatch();
   watch_.StartRound(kRound, members_, now_);
+  watch_.SetSpares(spares_);
   for (Node& node : nodes_) node.is_heard = false;
   ++seen_.server_restarts;
 }
@@ -258,6 +265,7 @@ verdict::NodeSummary WatchSim::SummaryOf(const Node& node) const {
   return {.round = kRound,
           .hang_timeout = kHangTimeout,
           .ends_workers = true,
+          .may_replace = node.may_replace,
           .silent = verdict::Summarize(node.core.Silences()),
           .learned = node.core.limits().Learned()};
 }
@@ -301,13 +309,37 @@ std::vector<uint64_t> WatchSim::TokensOf(int n) const {
 }
 
 void WatchSim::Perform(const verdict::JobWatch::Orders& orders) {
-  for (const verdict::OrderTo& order : orders) {
+  for (const auto& each : orders) {
+    if (const auto* replace = std::get_if<verdict::ReplaceNodes>(&each)) {
+      Obey(*replace);
+      continue;
+    }
+    const auto& order = std::get<verdict::OrderTo>(each);
     const int node = static_cast<int>(order.to.value()) - 100;
     if (!IsAwake(nodes_[node]) || now_ < nodes_[node].mute_until) {
       ++seen_.unanswered;
       continue;
     }
-    std::visit([&](const auto& each) { Obey(node, each); }, order.order);
+    std::visit([&](const auto& word) { Obey(node, word); }, order.order);
+  }
+}
+
+void WatchSim::Obey(const verdict::ReplaceNodes& replace) {
+  ++seen_.replacements;
+  is_judged_ = true;
+  const int num_nodes = static_cast<int>(replace.nodes.size());
+  if (std::exchange(has_replaced_, true)) failure_ = "W4: nodes are replaced twice";
+  if (num_nodes == 0 || num_nodes > spares_.num_nodes) {
+    failure_ = absl::StrCat("W4: ", num_nodes, " nodes of ", spares_.num_nodes, " are replaced");
+  }
+  for (const Incarnation id : replace.nodes) {
+    const int n = static_cast<int>(id.value()) - 100;
+    bool has_faulty = false;
+    for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+      has_faulty = has_faulty || (ranks_[r].node == n && IsToBlame(r));
+    }
+    const bool is_right = has_faulty && nodes_[n].may_replace && id != spares_.host;
+    if (!is_right) failure_ = absl::StrCat("W4: node ", n, " is replaced: ", replace.why);
   }
 }
 
@@ -341,6 +373,8 @@ bool WatchSim::IsToBlame(int r) const {
 void WatchSim::Obey(int n, const verdict::SayVerdict& say) {
   ++seen_.verdicts;
   is_judged_ = true;
+  seen_.not_replaced += absl::StrContains(say.action, "--watch=replace, but") ? 1 : 0;
+  if (say.replaces && !say.to_end.empty()) failure_ = "W4: workers end although nodes are replaced";
   // Of two sides of equal size none is right, and both are named.
   const bool is_tie = say.diagnosis.confidence < 0.8;
   for (const int culprit : say.diagnosis.culprits) {

@@ -8,6 +8,8 @@
 //   W2: a rank that hangs for ever is judged, once those who look can look again.
 //   W3: a server that is started again without its state has back what was learned of silences, once it
 //       has heard all nodes.
+//   W4: nobody is replaced but nodes of ranks that hang, are stopped or whose board is wrong, once, where
+//       the job can do without them and all of them allow it; and then no worker is ended.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +39,8 @@ struct WatchCoverage {
   int clock_jumps = 0;
   int long_phases = 0;
   int server_restarts = 0;
+  int replacements = 0;
+  int not_replaced = 0;  // although the node at fault allows it
 };
 
 class WatchSim {
@@ -71,6 +75,7 @@ class WatchSim {
     int num_ticks = 0;
     std::optional<std::vector<uint64_t>> tokens_when_asked;
     bool is_heard = false;  // by this life of the server
+    bool may_replace = false;
   };
 
   void DrawFaults();
@@ -92,6 +97,7 @@ class WatchSim {
   void Obey(int node, const verdict::SayRecovery& say);
   void Obey(int node, const verdict::SaySlow& say);
   void Obey(int node, const verdict::SayVerdict& say);
+  void Obey(const verdict::ReplaceNodes& replace);
   bool IsToBlame(int rank) const;
 
   SimRandom random_;
@@ -103,6 +109,7 @@ class WatchSim {
   std::vector<verdict::Group> groups_;
   std::vector<verdict::WatchedNode> members_;
   verdict::JobWatch watch_;
+  verdict::Spares spares_;
   // What the server's last life had learned, until this one is to know it.
   std::optional<verdict::LearnedSilences> learned_before_;
   Fault fault_ = Fault::kNone;
@@ -110,6 +117,7 @@ class WatchSim {
   MonoTime fault_at_;
   bool has_happened_ = false;
   bool is_judged_ = false;
+  bool has_replaced_ = false;
   WatchCoverage seen_;
   std::string last_notice_;
   std::string failure_;

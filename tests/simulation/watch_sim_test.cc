@@ -27,6 +27,8 @@ TEST(WatchSim, JudgesNobodyWhoIsInnocentAndMissesNoHangInAnySeed) {
   EXPECT_GT(coverage.clock_jumps, 0);
   EXPECT_GT(coverage.long_phases, 0);
   EXPECT_GT(coverage.server_restarts, 0);
+  EXPECT_GT(coverage.replacements, 0);
+  EXPECT_GT(coverage.not_replaced, 0);
 }
 
 }  // namespace

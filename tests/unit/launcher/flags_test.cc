@@ -309,7 +309,7 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--redirects=5", "expected 0 (none)"},
       {"--tee=0:9", "expected 0 (none)"},
       {"--shutdown_timeout=-1", "expected 0 or more seconds"},
-      {"--watch=kill", "expected auto, off, report or restart"},
+      {"--watch=kill", "expected auto, off, report, restart or replace"},
       {"--hang_timeout=0", "must be longer than 0"},
       {"--round_hook_timeout=0", "must be longer than 0"},
       {"--rdzv_conf=timeout", "'timeout' is not of the form KEY=VALUE"},

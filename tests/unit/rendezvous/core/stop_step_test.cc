@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/exit_codes.h"
+#include "rendezvous/core/membership_policy.h"
 #include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
@@ -339,6 +340,74 @@ TEST_F(StopStepTest, AStopThatIsAskedForDuringADrainEndsTheJobAtTheSameStep) {
   Leave(job, 1);
   Leave(job, 2);
   EXPECT_EQ(job.state().phase, JobPhase::kEnded);
+}
+
+// --- Nodes that the hang watch has found at fault
+
+TEST_F(StopStepTest, TheNextRoundBeginsAtOnceWithASpareInThePlaceOfANodeAtFault) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(3);
+  job.Step(NodesAtFault{{Incarnation(2)}, "hang: rank 2 does nothing"});
+  for (const int n : {1, 2}) ASSERT_NE(job.Told<StopRound>(n), nullptr);
+  EXPECT_THAT(job.Told<StopRound>(1)->reason, HasSubstr("node2 was replaced: hang: rank 2"));
+  job.Join(2);
+  ASSERT_NE(job.Told<EndJob>(2), nullptr);
+  EXPECT_EQ(
+      job.Told<EndJob>(2)->outcome,
+      (JobOutcome{.exit_code = 0, .reason = "node2 was replaced: hang: rank 2 does nothing"}));
+  job.Join(1);
+  job.Advance(20, {1, 3});
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  EXPECT_EQ(job.state().members, (std::vector<Incarnation>{Incarnation(1), Incarnation(3)}));
+  EXPECT_EQ(job.state().restarts_used, 0) << "of --max_restarts, of which there are none";
+}
+
+TEST_F(StopStepTest, SeveralNodesAtFaultLeaveTogether) {
+  CoreUnderTest& job = Job(Settings(1, 3));
+  job.RunWith(3);
+  job.Step(NodesAtFault{{Incarnation(2), Incarnation(3)}, "hang"});
+  job.Join(3);
+  EXPECT_NE(job.Told<EndJob>(3), nullptr);
+  job.Join(2);
+  EXPECT_NE(job.Told<EndJob>(2), nullptr);
+  job.Join(1);
+  job.Advance(20, {1});
+  EXPECT_EQ(job.state().members, (std::vector<Incarnation>{Incarnation(1)}));
+}
+
+TEST_F(StopStepTest, NodesThatTheJobCannotDoWithoutStay) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(3);
+  for (const std::vector<Incarnation>& nodes :
+       {std::vector<Incarnation>{}, {Incarnation(1), Incarnation(2)}, {Incarnation(3)}}) {
+    job.Step(NodesAtFault{nodes, "hang"});
+    EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+    EXPECT_TRUE(job.state().drained.empty());
+  }
+}
+
+TEST_F(StopStepTest, ARestThatIsSmallerThanTheLeastHasNoNodeToSpare) {
+  CoreUnderTest& job = Job(Settings(2, 3));
+  job.RunWith(3);
+  EXPECT_EQ(NodesToSpare(job.state()), 1);
+  Ask(job, {});
+  EXPECT_EQ(NodesToSpare(job.state()), 0) << "it stops anyway";
+}
+
+TEST_F(StopStepTest, AStaticJobSparesNoneOfItsNodes) {
+  CoreUnderTest& job = Job(StaticSettings(2));
+  job.RunWith(2);
+  EXPECT_EQ(NodesToSpare(job.state()), 0);
+}
+
+TEST_F(StopStepTest, ANodeThatWaitsForAPlaceIsASpare) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  EXPECT_EQ(NodesToSpare(job.state()), 0);
+  job.Join(3);
+  EXPECT_EQ(NodesToSpare(job.state()), 1);
+  job.Step(AgentDisconnected{Incarnation(3)});
+  EXPECT_EQ(NodesToSpare(job.state()), 0);
 }
 
 // --- A node that has been told to end

@@ -40,6 +40,7 @@ verdict::NodeSummary FilledSummary() {
       .round = Round(3),
       .hang_timeout = absl::Seconds(600),
       .ends_workers = true,
+      .may_replace = true,
       .silent = {{8, 4, verdict::WatchPhase::kCheckpoint, absl::Milliseconds(5500)}}};
   summary.learned.counts = {{verdict::WatchPhase::kStep, 11, 12345}};
   summary.learned.longest[2] = absl::Seconds(7);
@@ -155,7 +156,8 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
                               .reason = "it is late",
                               .action = "it is ended",
                               .ranks = {FilledReport(3)},
-                              .to_end = {3}};
+                              .to_end = {3},
+                              .replaces = true};
   verdict.diagnosis = {.finding = verdict::Finding::kNotCalled,
                        .culprits = {3},
                        .waiting = {0, 1, 2, 5, 7},
@@ -181,6 +183,7 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
   EXPECT_EQ(back.action, verdict.action);
   EXPECT_EQ(back.ranks, verdict.ranks);
   EXPECT_EQ(back.to_end, verdict.to_end);
+  EXPECT_TRUE(back.replaces);
 }
 
 TEST(WatchOnTheWire, KeepsQuestionsNoticesAndRecoveries) {

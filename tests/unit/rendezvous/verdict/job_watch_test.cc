@@ -25,7 +25,9 @@ class Watch : public ::testing::Test {
   struct Agent {
     bool speaks = true;   // summaries
     bool answers = true;  // questions
+    bool shows_stacks = true;
     bool ends_workers = true;
+    bool may_replace = false;
     bool has_moved = false;  // when stacks are read
     absl::Duration silent_for;
     RankEvidence evidence;
@@ -53,6 +55,7 @@ class Watch : public ::testing::Test {
     return {.round = kRound,
             .hang_timeout = hang_timeout_,
             .ends_workers = agent.ends_workers,
+            .may_replace = agent.may_replace,
             .silent = Summarize({{agent.evidence.rank, agent.phase, agent.silent_for}}),
             .learned = agent.learned,
             .paces = agent.paces};
@@ -69,7 +72,7 @@ class Watch : public ::testing::Test {
   }
   void Answer(Incarnation id, const AskStacks& ask) {
     const Agent& agent = agents_.at(id);
-    if (!agent.answers) return;
+    if (!agent.answers || !agent.shows_stacks) return;
     RankReport report{.rank = agent.evidence.rank, .pid = 7, .frames = {"f"}};
     if (agent.evidence.life == Life::kEnded) report.pid = 0;
     Hear(watch_.OnWord(id, NodeStacks{ask.question, kRound, {report}, agent.has_moved}, now_));
@@ -80,8 +83,14 @@ class Watch : public ::testing::Test {
   void Answer(Incarnation id, const SayVerdict& say) { verdicts_[id].push_back(say); }
 
   void Hear(const JobWatch::Orders& orders) {
-    for (const OrderTo& order : orders) {
-      std::visit([&](const auto& each) { Answer(order.to, each); }, order.order);
+    for (const auto& order : orders) {
+      if (const auto* replace = std::get_if<ReplaceNodes>(&order)) {
+        replaced_.push_back(*replace);
+        EXPECT_THAT(verdicts_, Not(IsEmpty())) << "nodes hear why before they are stopped";
+        continue;
+      }
+      const OrderTo& to = std::get<OrderTo>(order);
+      std::visit([&](const auto& each) { Answer(to.to, each); }, to.order);
     }
   }
 
@@ -118,6 +127,7 @@ class Watch : public ::testing::Test {
   std::map<Incarnation, std::vector<std::string>> recoveries_;
   std::map<Incarnation, std::vector<SayVerdict>> verdicts_;
   std::map<Incarnation, std::vector<std::string>> slow_;
+  std::vector<ReplaceNodes> replaced_;
   int num_questions_ = 0;
   bool is_held_ = false;
 };
@@ -278,6 +288,101 @@ TEST_F(Watch, EndsOneOfThoseWhoWaitWhereTheRankAtFaultHasEnded) {
   Pass(20);
   ASSERT_THAT(VerdictsOf(0), Not(IsEmpty()));
   EXPECT_THAT(VerdictsOf(0)[0].to_end, ElementsAre(0));
+}
+
+// --- --watch=replace
+
+class ReplacingWatch : public Watch {
+ protected:
+  // With a spare, or however many there are.
+  void StartReplacing(const EvidenceBuilder& job, Spares spares = {.num_nodes = 1}) {
+    Start(job, absl::Seconds(30));
+    for (auto& [id, agent] : agents_) agent.may_replace = true;
+    watch_.SetSpares(spares);
+  }
+  // The attempt is ended instead, and everybody is told why.
+  void ExpectRestart(const std::string& why) {
+    EXPECT_THAT(replaced_, IsEmpty());
+    ASSERT_THAT(VerdictsOf(0), Not(IsEmpty()));
+    EXPECT_FALSE(VerdictsOf(0)[0].replaces);
+    EXPECT_THAT(VerdictsOf(0)[0].to_end, Not(IsEmpty()));
+    EXPECT_THAT(VerdictsOf(0)[0].action,
+                AllOf(HasSubstr("ended"), HasSubstr("--watch=replace, but " + why)));
+  }
+};
+
+TEST_F(ReplacingWatch, TheNodeAtFaultLeavesTheJobOnce) {
+  StartReplacing(RankTwoIsMissing());
+  Pass(120);
+  ASSERT_THAT(replaced_, SizeIs(1));
+  EXPECT_THAT(replaced_[0].nodes, ElementsAre(Incarnation(102)));
+  EXPECT_THAT(replaced_[0].why, HasSubstr("hang: rank 2 has not called all_reduce #7"));
+  for (const int rank : {0, 1, 2, 3}) {
+    ASSERT_THAT(VerdictsOf(rank), SizeIs(1)) << "who leaves is told as well";
+    EXPECT_TRUE(VerdictsOf(rank)[0].replaces);
+    EXPECT_THAT(VerdictsOf(rank)[0].to_end, IsEmpty());
+    EXPECT_THAT(VerdictsOf(rank)[0].action, HasSubstr("node2 leaves the job"));
+  }
+}
+
+TEST_F(ReplacingWatch, AllNodesAtFaultLeaveTogetherOrNone) {
+  EvidenceBuilder job(4);
+  const int world = job.AddWorld();
+  job.AllWaitBut({1, 2}, world, AllReduce(7));
+  StartReplacing(job, {.num_nodes = 2});
+  Pass(120);
+  ASSERT_THAT(replaced_, SizeIs(1));
+  EXPECT_THAT(replaced_[0].nodes, ElementsAre(Incarnation(101), Incarnation(102)));
+}
+
+TEST_F(ReplacingWatch, WhereTheJobCannotDoWithoutThemItIsRestarted) {
+  EvidenceBuilder job(4);
+  const int world = job.AddWorld();
+  job.AllWaitBut({1, 2}, world, AllReduce(7));
+  StartReplacing(job, {.num_nodes = 1});
+  Pass(60);
+  ExpectRestart("the job cannot do without its node");
+}
+
+TEST_F(ReplacingWatch, TheHostOfTheRendezvousIsNeverReplaced) {
+  StartReplacing(RankTwoIsMissing(), {.num_nodes = 1, .host = Incarnation(102)});
+  Pass(60);
+  ExpectRestart("node2 hosts the rendezvous");
+}
+
+TEST_F(ReplacingWatch, WhatTheProgramHasDoneWrongIsNoNodesFault) {
+  EvidenceBuilder job(3);
+  const int world = job.AddWorld();
+  job.Waits(0, world, AllReduce(7)).Waits(1, world, AllReduce(7)).Waits(2, world, AllReduce(7, 8));
+  StartReplacing(job);
+  Pass(20);
+  ExpectRestart("no other node would do better");
+}
+
+TEST_F(ReplacingWatch, AGuessReplacesNobody) {
+  EvidenceBuilder job(4);
+  job.AddWorld();
+  for (const int rank : {0, 1, 2, 3}) job.rank(rank).step = rank == 2 ? 4 : 5;
+  StartReplacing(job);
+  Pass(200);
+  ExpectRestart("it is not certain which node is at fault");
+}
+
+TEST_F(ReplacingWatch, ANodeThatHasNotShownItsStacksIsNotReplaced) {
+  StartReplacing(RankTwoIsMissing());
+  Pass(29);
+  agent(2).shows_stacks = false;
+  Pass(60);
+  ExpectRestart("node2 has not shown what its ranks do");
+}
+
+TEST_F(ReplacingWatch, ANodeWithAnotherWatchIsNotReplaced) {
+  StartReplacing(RankTwoIsMissing());
+  agent(2).may_replace = false;
+  Pass(60);
+  EXPECT_THAT(replaced_, IsEmpty());
+  EXPECT_THAT(VerdictsOf(0)[0].to_end, ElementsAre(2));
+  EXPECT_THAT(VerdictsOf(0)[0].action, HasSubstr("(--watch=restart)"));
 }
 
 TEST_F(Watch, LearnsFromAllNodesAndAddsWhatIsNewOnce) {
