@@ -1,6 +1,5 @@
 #include "agent/process/gpu_inventory.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <sys/sysinfo.h>
 
@@ -15,47 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "agent/process/device_binding.h"
+#include "agent/process/nvml.h"
 
 namespace muster::agent {
 namespace {
-
-// The part of NVML's ABI that is used; its versioned names never change meaning.
-// Source: NVML API reference, nvmlInit_v2 to nvmlDeviceGetUUID; nvmlPciInfo_t.
-struct NvmlPciInfo {
-  char bus_id_legacy[16];
-  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
-  char bus_id[32];
-};
-using NvmlDevice = void*;
-constexpr int kNvmlSuccess = 0;
-
-class Nvml {
- public:
-  Nvml() : library_(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
-    if (library_ == nullptr) return;
-    const auto init = Find<int (*)()>("nvmlInit_v2");
-    is_open_ = init != nullptr && init() == kNvmlSuccess;
-  }
-  ~Nvml() {
-    if (is_open_) {
-      if (const auto shutdown = Find<int (*)()>("nvmlShutdown")) shutdown();
-    }
-    if (library_ != nullptr) ::dlclose(library_);
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-
-  bool is_open() const { return is_open_; }
-
-  template <typename Function>
-  Function Find(const char* name) const {
-    return reinterpret_cast<Function>(::dlsym(library_, name));
-  }
-
- private:
-  void* const library_;
-  bool is_open_ = false;
-};
 
 int ReadNumaNode(const std::string& pci_address) {
   std::ifstream file(absl::StrCat("/sys/bus/pci/devices/", pci_address, "/numa_node"));
@@ -63,34 +25,14 @@ int ReadNumaNode(const std::string& pci_address) {
   return file >> node ? node : -1;
 }
 
-// NVML writes the domain with eight digits, sysfs with four.
-std::string ToSysfsAddress(absl::string_view bus_id) {
-  if (bus_id.size() > 12) bus_id.remove_prefix(bus_id.size() - 12);
-  return absl::AsciiStrToLower(bus_id);
-}
-
 std::vector<Gpu> ListByNvml(const Nvml& nvml) {
-  const auto count = nvml.Find<int (*)(unsigned*)>("nvmlDeviceGetCount_v2");
-  const auto by_index = nvml.Find<int (*)(unsigned, NvmlDevice*)>("nvmlDeviceGetHandleByIndex_v2");
   const auto get_uuid = nvml.Find<int (*)(NvmlDevice, char*, unsigned)>("nvmlDeviceGetUUID");
-  const auto get_pci = nvml.Find<int (*)(NvmlDevice, NvmlPciInfo*)>("nvmlDeviceGetPciInfo_v3");
-  unsigned total = 0;
   std::vector<Gpu> gpus;
-  if (!count || !by_index || count(&total) != kNvmlSuccess) return gpus;
-  for (unsigned i = 0; i < total; ++i) {
-    NvmlDevice device = nullptr;
-    // The count includes GPUs that a container or a Slurm step hides; only a usable one has a
-    // handle.
-    if (by_index(i, &device) != kNvmlSuccess) continue;
-    Gpu gpu;
+  for (const NvmlDevice device : nvml.Devices()) {
+    Gpu gpu{.pci_address = nvml.PciAddressOf(device)};
     char uuid[96] = {};
     if (get_uuid && get_uuid(device, uuid, sizeof(uuid)) == kNvmlSuccess) gpu.uuid = uuid;
-    NvmlPciInfo pci = {};
-    if (get_pci && get_pci(device, &pci) == kNvmlSuccess) {
-      pci.bus_id[sizeof(pci.bus_id) - 1] = '\0';
-      gpu.pci_address = ToSysfsAddress(pci.bus_id);
-      gpu.numa_node = ReadNumaNode(gpu.pci_address);
-    }
+    if (!gpu.pci_address.empty()) gpu.numa_node = ReadNumaNode(gpu.pci_address);
     gpus.push_back(gpu);
   }
   return gpus;

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
@@ -20,6 +21,7 @@ namespace muster::agent {
 namespace {
 
 constexpr size_t kLinesMax = 256;
+constexpr size_t kSaidMax = 4;
 constexpr size_t kLineBytesMax = 300;  // in words
 
 // A record is "priority,sequence,time,flags;text", then lines of keys that begin with a space.
@@ -43,6 +45,11 @@ bool NamesProcess(absl::string_view line, int pid) {
   return absl::StrContains(line, absl::StrCat("[", pid, "]: segfault at")) ||
          (absl::StartsWith(line, "traps: ") &&
           absl::StrContains(line, absl::StrCat("[", pid, "]")));
+}
+
+std::string InWords(const Xid& xid) {
+  const std::string text = xid.text.empty() ? "" : absl::StrCat(" (", xid.text, ")");
+  return absl::StrCat("GPU ", xid.device, ": Xid ", xid.number, text, ": ", AdviceFor(xid));
 }
 
 }  // namespace
@@ -92,21 +99,25 @@ std::string AdviceFor(const Xid& xid) {
 }
 
 std::string WhatTheKernelSays(const std::vector<std::string>& lines, int pid) {
-  constexpr size_t kSaidMax = 4;
   std::vector<std::string> said;
   for (const std::string& line : lines) {
     if (said.size() == kSaidMax) break;
     if (NamesProcess(line, pid)) {
       said.push_back(absl::StrCat("the kernel says: ", line.substr(0, kLineBytesMax)));
     } else if (const auto xid = ParseXid(line); xid && (xid->pid == pid || xid->pid == 0)) {
-      said.push_back(absl::StrCat("GPU ", xid->device, ": Xid ", xid->number,
-                                  xid->text.empty() ? "" : " (", xid->text,
-                                  xid->text.empty() ? "" : ")", ": ", AdviceFor(*xid)));
+      said.push_back(InWords(*xid));
     }
   }
-  std::string text;
-  for (const std::string& each : said) absl::StrAppend(&text, text.empty() ? "" : "; ", each);
-  return text;
+  return absl::StrJoin(said, "; ");
+}
+
+std::string XidsOf(const std::vector<std::string>& lines, int pid) {
+  std::vector<std::string> said;
+  for (const std::string& line : lines) {
+    const auto xid = ParseXid(line);
+    if (xid && xid->pid == pid && said.size() < kSaidMax) said.push_back(InWords(*xid));
+  }
+  return absl::StrJoin(said, "; ");
 }
 
 KernelLog KernelLog::Open(const std::string& path) {

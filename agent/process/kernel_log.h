@@ -39,6 +39,11 @@ std::string AdviceFor(const Xid& xid);
 // Threads: pure.
 std::string WhatTheKernelSays(const std::vector<std::string>& lines, int pid);
 
+// The Xids of process `pid` alone, in the same words. Empty: none.
+//
+// Threads: pure.
+std::string XidsOf(const std::vector<std::string>& lines, int pid);
+
 // Threads: compatible.
 class KernelLog {
  public:

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/watch/gpu_look.h"
 #include "agent/watch/rank_stacks.h"
 #include "proto/base/mutex.h"
 #include "proto/base/words.h"
@@ -85,6 +86,7 @@ HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
       timer_(loop),
       core_(options_.hang_timeout),
       torch_(mailbox_),
+      kernel_log_(KernelLog::Open()),
       report_file_(std::make_shared<ReportFile>()) {}
 
 HangWatch::~HangWatch() { mailbox_.Close(); }
@@ -98,6 +100,7 @@ void HangWatch::StartRound(WatchedRound round) {
   pace_meter_.StartRound();
   stragglers_.StartRound();
   interfaces_ = ConnectedInterfaces();
+  kernel_log_.Forget();
   is_watching_ = options_.is_on;
   gathers_evidence_ = false;
   AddMilestone("started");
@@ -246,6 +249,7 @@ WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
     if (out.life == verdict::Life::kRunning && is_mute) out.life = verdict::Life::kNoReply;
     out.hold = HoldOf(*look, worker.look_before);
   }
+  if (!worker.has_ended) out.fault = XidsOf(kernel_log_.Lines(), out.pid);
   const std::vector<std::string> connected = ConnectedInterfaces();
   for (const std::string& name : interfaces_) {
     if (!std::binary_search(connected.begin(), connected.end(), name)) {
@@ -292,6 +296,7 @@ void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<Watch
   });
   std::thread([mailbox = mailbox_, this, round = round_.round, pulses = TakePulses(),
                incident = std::move(incident), has_moved = torch_.MakeMoveCheck()]() mutable {
+    AddGpusOfRanks(incident.ranks);
     ReadStacksOfRanks(incident.ranks);
     const bool goes_on = has_moved();
     // Runs only while this object lives.

@@ -23,6 +23,7 @@
 
 #include "absl/container/btree_map.h"
 #include "agent/process/board_memory.h"
+#include "agent/process/kernel_log.h"
 #include "agent/watch/board_evidence.h"
 #include "agent/watch/incident.h"
 #include "agent/watch/process_look.h"
@@ -137,6 +138,7 @@ class HangWatch {
   asio::steady_timer timer_;
   verdict::HangWatchCore core_;
   TorchWatch torch_;
+  KernelLog kernel_log_;  // since the round began
   verdict::PaceMeter pace_meter_;
   verdict::Stragglers stragglers_;  // of a job on one node
   WatchedRound round_;

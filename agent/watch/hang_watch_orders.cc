@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/watch/gpu_look.h"
 #include "agent/watch/hang_watch.h"
 #include "agent/watch/rank_stacks.h"
 #include "proto/io/log.h"
@@ -73,6 +74,7 @@ void HangWatch::Obey(const verdict::AskStacks& order) {
   answer.ranks = MakeReports(*watched);
   std::thread([mailbox = mailbox_, this, answer = std::move(answer),
                has_moved = torch_.MakeMoveCheck()]() mutable {
+    AddGpusOfRanks(answer.ranks);
     ReadStacksOfRanks(answer.ranks);
     answer.has_moved = has_moved();
     // Runs only while this object lives.

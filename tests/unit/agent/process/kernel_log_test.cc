@@ -63,6 +63,18 @@ TEST(WhatTheKernelSays, TellsOfTheProcessAndOfGpusAndOfNothingElse) {
   EXPECT_EQ(WhatTheKernelSays({"Out of memory: Killed process 12345 (python)"}, 1234), "");
 }
 
+TEST(XidsOf, AreThoseOfOneProcess) {
+  const std::vector<std::string> lines = {
+      "NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=other, MMU Fault",
+      "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.",
+      "NVRM: Xid (PCI:0000:5e:00): 48, pid='<unknown>', name=<unknown>, DBE",
+      "Out of memory: Killed process 1234 (python)"};
+  EXPECT_EQ(XidsOf(lines, 1234),
+            "GPU 0000:3b:00: Xid 79 (GPU has fallen off the bus.): the node needs a look: its GPU, "
+            "its links or its power");
+  EXPECT_EQ(XidsOf(lines, 12), "");
+}
+
 // A pipe that gives a record for each write, as the kernel does.
 TEST(KernelLog, GivesTheTextOfRecordsUntilItForgets) {
   const TemporaryDirectory directory;
