@@ -16,31 +16,10 @@ std::string Shown(const StoreClient& client) {
 }
 
 constexpr size_t kNodesNamed = 3;
-constexpr size_t kRangesNamed = 8;
 
 std::string Ranks(int count) { return absl::StrCat(count, count == 1 ? " rank" : " ranks"); }
 
 }  // namespace
-
-std::string RanksInWords(const std::vector<Rank>& ranks) {
-  std::vector<std::string> parts;
-  int told = 0;
-  for (size_t i = 0; i < ranks.size() && parts.size() < kRangesNamed;) {
-    size_t end = i + 1;
-    while (end < ranks.size() && ranks[end].value() == ranks[end - 1].value() + 1) ++end;
-    if (end - i > 2) {
-      parts.push_back(absl::StrCat(ranks[i].value(), " to ", ranks[end - 1].value()));
-    } else {
-      end = i + 1;
-      parts.push_back(absl::StrCat(ranks[i].value()));
-    }
-    told += static_cast<int>(end - i);
-    i = end;
-  }
-  const int untold = static_cast<int>(ranks.size()) - told;
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      NamesInWords(parts, static_cast<int>(parts.size()) + untold));
-}
 
 void Attendance::Connect(StoreConnection connection, StoreClient client) {
   Visitor visitor{.client = std::move(client)};
@@ -122,11 +101,11 @@ std::string Attendance::MissingInWords() const {
   int nodes_missing = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const StoreNode& node = nodes_[i];
-    std::vector<Rank> absent;
+    std::vector<int> absent;
     for (Rank rank = node.first_rank;
          absent.size() + NumNamed(node) < static_cast<size_t>(node.local_world_size);
          rank = rank.Next()) {
-      if (!present_.contains(rank)) absent.push_back(rank);
+      if (!present_.contains(rank)) absent.push_back(rank.value());
     }
     const int count = static_cast<int>(absent.size()) - unnamed[i];
     if (count <= 0 || ++nodes_missing > static_cast<int>(kNodesNamed)) continue;

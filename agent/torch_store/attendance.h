@@ -82,7 +82,4 @@ class Attendance {
   std::vector<Visitor> left_;
 };
 
-// "rank 3", "ranks 3 and 5", "ranks 4 to 7", "ranks 0, 2 and 4 to 7": `ranks` are sorted.
-std::string RanksInWords(const std::vector<Rank>& ranks);
-
 }  // namespace muster::agent

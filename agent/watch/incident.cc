@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "proto/base/words.h"
 #include "rendezvous/verdict/cause.h"
 
 namespace muster::agent {
@@ -79,11 +80,11 @@ std::string InWords(const Incident& incident) {
     }
   }
   for (const StackGroup& group : MergeStacks(incident.ranks, &RankReport::python)) {
-    absl::StrAppend(&text, "\n  ", verdict::RanksInWords(group.ranks), " in ",
+    absl::StrAppend(&text, "\n  ", RanksInWords(group.ranks), " in ",
                     verdict::PythonInWords(group.frames));
   }
   for (const StackGroup& group : MergeStacks(incident.ranks)) {
-    absl::StrAppend(&text, "\n  ", verdict::RanksInWords(group.ranks), " in ",
+    absl::StrAppend(&text, "\n  ", RanksInWords(group.ranks), " in ",
                     absl::StrJoin(TellingFrames(group.frames), " < "));
   }
   absl::StrAppend(&text, "\n  ", incident.action);

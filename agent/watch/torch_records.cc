@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "proto/base/words.h"
 #include "rendezvous/verdict/diagnosis.h"
 
 namespace muster::agent {
@@ -266,8 +267,7 @@ std::string LastCallsInWords(const std::map<int, TorchRecords>& ranks) {
   }
   std::string text;
   for (const auto& [call, members] : by_call) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", verdict::RanksInWords(members), " called ",
-                    call);
+    absl::StrAppend(&text, text.empty() ? "" : ", ", RanksInWords(members), " called ", call);
   }
   return text;
 }

@@ -1,13 +1,16 @@
 #include "rendezvous/verdict/diagnosis.h"
 
 #include <algorithm>
-#include <map>
-#include <tuple>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/words.h"
 #include "rendezvous/verdict/cause.h"
+#include "rendezvous/verdict/evidence_index.h"
+#include "rendezvous/verdict/stalls.h"
 #include "rendezvous/verdict/wait_graph.h"
 
 namespace muster::verdict {
@@ -18,84 +21,29 @@ constexpr double kTieConfidence = 0.5;
 // From this share of unheard ranks on it is the network that has a fault, not the ranks.
 constexpr double kPartitionShare = 0.5;
 
-// What ranks must agree on about one operation.
-using Signature = std::tuple<OperationKind, std::string, std::string, int64_t, int, uint64_t>;
-Signature SignatureOf(const Operation& op) {
-  return {op.kind, op.name, op.dtype, op.bytes, op.peer, op.chain};
-}
-
-// A group in which somebody waits.
-struct Stall {
-  int group = 0;
-  int64_t oldest = 0;        // sequence of the oldest that is pending anywhere
-  int64_t awaited = 0;       // of the oldest that a rank waits for; else as `oldest`
-  std::vector<int> waiting;  // indices into the evidence's ranks
-  std::vector<int> missing;  // have not called it
-  std::vector<int> queued;   // have called it, but it has not been started there
-  bool has_unseen_members = false;
-  std::optional<Operation> operation;  // the first that is missing, as a waiting rank called it
-};
-
-struct Mismatch {
-  int group = 0;
-  Operation operation;
-  std::vector<int> culprits;  // indices
-  std::vector<int> others;
-  bool is_tie = false;
-  bool same_but_for_size = true;
-  bool is_earlier = false;  // the operation itself agrees, what came before does not
-  std::string words;
-};
-
-const Operation* FindCollective(const GroupRecord& record, int64_t sequence) {
-  for (const Operation& op : record.operations) {
-    if (op.is_collective() && op.sequence == sequence) return &op;
-  }
-  return nullptr;
-}
-
-const Operation* OldestPending(const GroupRecord& record, bool only_awaited = false) {
-  const Operation* oldest = nullptr;
-  for (const Operation& op : record.operations) {
-    if (!op.is_collective() || !op.is_pending() || (only_awaited && !op.awaited)) continue;
-    if (oldest == nullptr || op.sequence < oldest->sequence) oldest = &op;
-  }
-  return oldest;
-}
-
 class Detective {
  public:
-  explicit Detective(const Evidence& evidence) : evidence_(evidence) {
-    for (int i = 0; i < static_cast<int>(evidence.ranks.size()); ++i) {
-      const RankEvidence& rank = evidence.ranks[i];
-      if (rank.round == evidence.round) index_of_rank_.emplace(rank.rank, i);
-    }
-    by_group_.resize(evidence.groups.size());
-    for (const auto& [rank, i] : index_of_rank_) {
-      if (evidence.ranks[i].life == Life::kUnreachable) continue;
-      for (const GroupRecord& record : evidence.ranks[i].groups) {
-        if (record.group >= 0 && record.group < static_cast<int>(by_group_.size())) {
-          by_group_[record.group].emplace_back(i, &record);
-        }
-      }
+  explicit Detective(const Evidence& evidence) : index_(evidence), stalls_(FindStalls(index_)) {
+    stall_of_group_.assign(index_.num_groups(), -1);
+    for (size_t s = 0; s < stalls_.size(); ++s) {
+      stall_of_group_[stalls_[s].group] = static_cast<int>(s);
     }
   }
 
   Diagnosis Solve() {
-    FindStalls();
-    if (stalls_.empty() && !HasPendingTransfer()) return Silent();
+    if (stalls_.empty() && !index_.HasPendingTransfer()) return Silent();
     if (IsPartitioned()) return OutOfSight();
-    FindMismatches();
+    mismatches_ = FindMismatches(index_, stalls_);
     BuildGraph();
     return Choose();
   }
 
  private:
   // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight.
-  int NodeOfStall(int stall) const { return static_cast<int>(evidence_.ranks.size()) + stall; }
-  int NodeOfUnseen() const { return static_cast<int>(evidence_.ranks.size() + stalls_.size()); }
+  int NodeOfStall(int stall) const { return index_.num_ranks() + stall; }
+  int NodeOfUnseen() const { return index_.num_ranks() + static_cast<int>(stalls_.size()); }
 
-  const RankEvidence& rank(int index) const { return evidence_.ranks[index]; }
+  const RankEvidence& rank(int index) const { return index_.rank(index); }
 
   // How far a rank has come in its program: by step, then by phase. What may come at any place of a
   // step counts as its beginning.
@@ -110,7 +58,7 @@ class Detective {
     std::vector<int> behind;
     std::vector<int> others;
     bool all_idle = true;
-    for (const auto& [number, i] : index_of_rank_) {
+    for (const auto& [number, i] : index_.indices()) {
       if (!rank(i).tells_waits || !rank(i).step || rank(i).life == Life::kEnded) return {};
       all_idle = all_idle && rank(i).phase == Phase::kIdle;
       if (!behind.empty() && ProgressOf(rank(i)) > ProgressOf(rank(behind.front()))) {
@@ -125,151 +73,24 @@ class Detective {
     }
     if (behind.empty() || all_idle) return {};
     return {.finding = Finding::kSilent,
-            .culprits = NumbersOf(behind),
-            .waiting = NumbersOf(others),
+            .culprits = index_.NumbersOf(behind),
+            .waiting = index_.NumbersOf(others),
             .spoke_for_it = {"the marks of the program alone"},
             .confidence = ScoreOf(Finding::kSilent)};
   }
 
-  bool HasPendingTransfer() const {
-    for (const auto& records : by_group_) {
-      for (const auto& [i, record] : records) {
-        for (const Operation& op : record->operations) {
-          if (!op.is_collective() && op.is_pending()) return true;
-        }
-      }
-    }
-    return false;
-  }
-
-  void FindStalls() {
-    stall_of_group_.assign(by_group_.size(), -1);
-    for (int g = 0; g < static_cast<int>(by_group_.size()); ++g) {
-      Stall stall{.group = g};
-      const Operation* oldest = nullptr;
-      const Operation* awaited = nullptr;
-      for (const auto& [i, record] : by_group_[g]) {
-        const Operation* pending = OldestPending(*record);
-        if (pending == nullptr) continue;
-        stall.waiting.push_back(i);
-        if (oldest == nullptr || pending->sequence < oldest->sequence) oldest = pending;
-        const Operation* waits = OldestPending(*record, rank(i).tells_waits);
-        if (waits == nullptr) continue;
-        if (awaited == nullptr || waits->sequence < awaited->sequence) awaited = waits;
-      }
-      if (oldest == nullptr) continue;
-      if (awaited == nullptr) awaited = oldest;
-      stall.oldest = oldest->sequence;
-      stall.awaited = awaited->sequence;
-      stall.operation = *awaited;
-      stall_of_group_[g] = static_cast<int>(stalls_.size());
-      FillMembers(stall);
-      stalls_.push_back(std::move(stall));
-    }
-  }
-
-  void FillMembers(Stall& stall) const {
-    int64_t first_missing = stall.awaited;
-    absl::btree_map<int, const GroupRecord*> records(by_group_[stall.group].begin(),
-                                                     by_group_[stall.group].end());
-    for (const int member : evidence_.groups[stall.group].members) {
-      const auto found = index_of_rank_.find(member);
-      if (found == index_of_rank_.end() || rank(found->second).life == Life::kUnreachable) {
-        stall.has_unseen_members = true;
-        continue;
-      }
-      const auto record = records.find(found->second);
-      const int64_t num_issued = record == records.end() ? 0 : record->second->num_issued;
-      if (num_issued <= stall.awaited) {
-        stall.missing.push_back(found->second);
-        first_missing = std::min(first_missing, std::max(num_issued, stall.oldest));
-        continue;
-      }
-      const Operation* op = FindCollective(*record->second, stall.awaited);
-      if (op != nullptr && op->state == OperationState::kIssued) {
-        stall.queued.push_back(found->second);
-      }
-    }
-    for (const int i : stall.waiting) {
-      const Operation* op = FindCollective(*records.at(i), first_missing);
-      if (op == nullptr) continue;
-      stall.operation = *op;
-      break;
-    }
-  }
-
   bool IsPartitioned() const {
     int unseen = 0;
-    for (const auto& [rank_number, i] : index_of_rank_) {
+    for (const auto& [rank_number, i] : index_.indices()) {
       if (rank(i).life == Life::kUnreachable) ++unseen;
     }
-    return unseen > 0 && unseen >= kPartitionShare * static_cast<double>(index_of_rank_.size());
-  }
-
-  // What the members called as the operation that waits, and as the one before it, which those
-  // that have not come yet have in common with the others.
-  void FindMismatches() {
-    for (const Stall& stall : stalls_) {
-      for (const int64_t sequence : {stall.oldest - 1, stall.oldest}) {
-        std::map<Signature, std::vector<int>> classes;
-        std::map<Signature, const Operation*> examples;
-        for (const auto& [i, record] : by_group_[stall.group]) {
-          const Operation* op = FindCollective(*record, sequence);
-          if (op == nullptr) continue;
-          classes[SignatureOf(*op)].push_back(i);
-          examples[SignatureOf(*op)] = op;
-        }
-        if (classes.size() < 2) continue;
-        mismatches_.push_back(JudgeClasses(stall, classes, examples));
-        break;
-      }
-    }
-  }
-
-  // The largest class is right; without one all are suspects.
-  Mismatch JudgeClasses(const Stall& stall, const std::map<Signature, std::vector<int>>& classes,
-                        const std::map<Signature, const Operation*>& examples) const {
-    size_t largest = 0;
-    for (const auto& [signature, members] : classes) largest = std::max(largest, members.size());
-    int num_largest = 0;
-    for (const auto& [signature, members] : classes) num_largest += members.size() == largest;
-    Mismatch out{.group = stall.group, .is_tie = num_largest > 1};
-    const Operation* majority = nullptr;
-    std::vector<std::string> parts;
-    bool same_but_for_chain = true;
-    const Operation* first = examples.begin()->second;
-    for (const auto& [signature, members] : classes) {
-      const Operation* op = examples.at(signature);
-      const bool is_culprit = out.is_tie || members.size() < largest;
-      std::vector<int>& list = is_culprit ? out.culprits : out.others;
-      list.insert(list.end(), members.begin(), members.end());
-      if (!is_culprit) majority = op;
-      same_but_for_chain = same_but_for_chain && op->kind == first->kind &&
-                           op->name == first->name && op->dtype == first->dtype &&
-                           op->bytes == first->bytes && op->peer == first->peer;
-      out.same_but_for_size = out.same_but_for_size && op->kind == first->kind &&
-                              op->name == first->name && op->dtype == first->dtype &&
-                              op->peer == first->peer;
-      parts.push_back(absl::StrCat(RanksInWords(NumbersOf(members)), " called ",
-                                   InWords(*op, evidence_.groups[stall.group].name)));
-    }
-    out.operation = majority == nullptr ? *first : *majority;
-    out.is_earlier = same_but_for_chain;
-    for (const std::string& part : parts) {
-      absl::StrAppend(&out.words, out.words.empty() ? "" : ", ", part);
-    }
-    if (out.is_earlier) {
-      out.words = absl::StrCat("the calls before ",
-                               InWords(out.operation, evidence_.groups[stall.group].name),
-                               " differ between its ranks");
-    }
-    return out;
+    return unseen > 0 && unseen >= kPartitionShare * static_cast<double>(index_.indices().size());
   }
 
   void BuildGraph() {
     graph_.emplace(NodeOfUnseen() + 1);
     for (size_t s = 0; s < stalls_.size(); ++s) AddStall(static_cast<int>(s));
-    for (const auto& [number, i] : index_of_rank_) AddWaits(i);
+    for (const auto& [number, i] : index_.indices()) AddWaits(i);
   }
 
   void AddStall(int s) {
@@ -304,7 +125,7 @@ class Detective {
     const RankEvidence& from = rank(i);
     if (from.life != Life::kRunning) return;  // whoever waits for it waits for it alone
     for (const GroupRecord& record : from.groups) {
-      if (record.group < 0 || record.group >= static_cast<int>(by_group_.size())) continue;
+      if (record.group < 0 || record.group >= index_.num_groups()) continue;
       const Operation* collective = nullptr;
       for (const Operation& op : record.operations) {
         if (!op.is_pending() || (from.tells_waits && !op.awaited)) continue;
@@ -319,11 +140,11 @@ class Detective {
   }
 
   void AddTransfer(int i, const GroupRecord& record, const Operation& op) {
-    const std::vector<int>& members = evidence_.groups[record.group].members;
+    const std::vector<int>& members = index_.group(record.group).members;
     const int other = op.peer >= 0 && op.peer < static_cast<int>(members.size()) ? members[op.peer]
                                                                                  : kUnknownRank;
-    const auto found = index_of_rank_.find(other);
-    if (found == index_of_rank_.end() || rank(found->second).life == Life::kUnreachable) {
+    const auto found = index_.indices().find(other);
+    if (found == index_.indices().end() || rank(found->second).life == Life::kUnreachable) {
       graph_->AddEdge(i, NodeOfUnseen());
       transfers_.push_back({i, NodeOfUnseen(), record.group, op});
       return;
@@ -357,16 +178,6 @@ class Detective {
     return false;
   }
 
-  std::vector<int> NumbersOf(const std::vector<int>& indices) const {
-    std::vector<int> numbers;
-    for (const int i : indices) {
-      if (i < static_cast<int>(evidence_.ranks.size())) numbers.push_back(rank(i).rank);
-    }
-    std::sort(numbers.begin(), numbers.end());
-    numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-    return numbers;
-  }
-
   // --- Where the waiting ends
 
   Diagnosis OutOfSight() const {
@@ -375,23 +186,23 @@ class Detective {
     for (const Stall& stall : stalls_) {
       waiting.insert(waiting.end(), stall.waiting.begin(), stall.waiting.end());
     }
-    out.waiting = NumbersOf(waiting);
+    out.waiting = index_.NumbersOf(waiting);
     if (!stalls_.empty()) SetOperation(out, stalls_.front());
     out.spoke_for_it.push_back("nothing is heard of the ranks that are waited for");
     return out;
   }
 
   void SetOperation(Diagnosis& out, const Stall& stall) const {
-    out.group = evidence_.groups[stall.group].name;
+    out.group = index_.group(stall.group).name;
     out.operation = stall.operation;
   }
 
   Diagnosis OfMismatch(const Mismatch& mismatch) const {
     Diagnosis out{.finding = Finding::kMismatch, .can_heal = false};
-    out.culprits = NumbersOf(mismatch.culprits);
+    out.culprits = index_.NumbersOf(mismatch.culprits);
     std::vector<bool> waits = graph_->Reach({NodeOfStall(stall_of_group_[mismatch.group])});
     out.waiting = WaitingAmong(waits, out.culprits);
-    out.group = evidence_.groups[mismatch.group].name;
+    out.group = index_.group(mismatch.group).name;
     out.operation = mismatch.operation;
     out.cause = mismatch.same_but_for_size && !mismatch.is_earlier ? Cause::kOtherSize
                                                                    : Cause::kOtherOperation;
@@ -404,7 +215,7 @@ class Detective {
   std::vector<int> WaitingAmong(const std::vector<bool>& reaches,
                                 const std::vector<int>& culprits) const {
     std::vector<int> waiting;
-    for (const auto& [number, i] : index_of_rank_) {
+    for (const auto& [number, i] : index_.indices()) {
       if (reaches[i] && !std::binary_search(culprits.begin(), culprits.end(), number)) {
         waiting.push_back(number);
       }
@@ -457,9 +268,9 @@ class Detective {
   }
 
   Diagnosis OfEnd(const std::vector<int>& end) const {
-    const int num_ranks = static_cast<int>(evidence_.ranks.size());
+    const int num_ranks = index_.num_ranks();
     Diagnosis out;
-    out.culprits = NumbersOf(end);
+    out.culprits = index_.NumbersOf(end);
     if (out.culprits.size() > 1) {
       out.finding = Finding::kCircle;
       out.can_heal = !AllTellWaits(end);
@@ -477,7 +288,7 @@ class Detective {
 
   bool AllTellWaits(const std::vector<int>& nodes) const {
     return std::all_of(nodes.begin(), nodes.end(), [this](int node) {
-      return node >= static_cast<int>(evidence_.ranks.size()) || rank(node).tells_waits;
+      return node >= index_.num_ranks() || rank(node).tells_waits;
     });
   }
 
@@ -485,19 +296,19 @@ class Detective {
     out.finding = Finding::kInside;
     SetOperation(out, stall);
     std::vector<int> faulty;
-    for (const auto& [i, record] : by_group_[stall.group]) {
+    for (const auto& [i, record] : index_.records(stall.group)) {
       if (!rank(i).fault.empty()) faulty.push_back(i);
     }
     if (faulty.empty()) return;
     out.finding = Finding::kFault;
-    out.culprits = NumbersOf(faulty);
+    out.culprits = index_.NumbersOf(faulty);
   }
 
   // Fills in who waits for the culprits, in what, and by which way.
   void AddWaiting(Diagnosis& out) const {
     if (out.finding == Finding::kNobodyWaits) return;
     std::vector<int> targets;
-    for (const int culprit : out.culprits) targets.push_back(index_of_rank_.at(culprit));
+    for (const int culprit : out.culprits) targets.push_back(index_.indices().at(culprit));
     if (out.finding == Finding::kOutOfSight) targets.push_back(NodeOfUnseen());
     if (out.operation) targets.push_back(NodeOfStall(StallNamed(out.group)));
     out.waiting = WaitingAmong(graph_->Reach(targets), out.culprits);
@@ -508,7 +319,7 @@ class Detective {
 
   int StallNamed(const std::string& group) const {
     for (size_t s = 0; s < stalls_.size(); ++s) {
-      if (evidence_.groups[stalls_[s].group].name == group) return static_cast<int>(s);
+      if (index_.group(stalls_[s].group).name == group) return static_cast<int>(s);
     }
     return 0;
   }
@@ -528,7 +339,7 @@ class Detective {
     }
     for (const Transfer& transfer : transfers_) {
       if (!is_target(transfer.to)) continue;
-      out.group = evidence_.groups[transfer.group].name;
+      out.group = index_.group(transfer.group).name;
       out.operation = transfer.operation;
       out.is_direct = out.waiting.size() <= 1;
       return;
@@ -542,13 +353,13 @@ class Detective {
     const bool is_circle = out.finding == Finding::kCircle;
     const std::vector<int>& starts = is_circle ? out.culprits : out.waiting;
     for (size_t k = 0; k < std::min(starts.size(), kLooksMax); ++k) {
-      const int from = index_of_rank_.at(starts[k]);
+      const int from = index_.indices().at(starts[k]);
       const std::vector<int> path = is_circle ? CircleFrom(from) : graph_->PathTo(from, targets);
       if (path.size() > longest.size()) longest = path;
       if (is_circle) break;
     }
     for (size_t k = 0; k + 1 < longest.size(); ++k) {
-      if (longest[k] >= static_cast<int>(evidence_.ranks.size())) continue;
+      if (longest[k] >= index_.num_ranks()) continue;
       out.path.push_back(StepInWords(longest, k));
     }
   }
@@ -566,7 +377,7 @@ class Detective {
   }
 
   std::string StepInWords(const std::vector<int>& path, size_t k) const {
-    const int num_ranks = static_cast<int>(evidence_.ranks.size());
+    const int num_ranks = index_.num_ranks();
     const int from = path[k];
     const int next = path[k + 1];
     if (next == NodeOfUnseen()) {
@@ -574,7 +385,7 @@ class Detective {
     }
     if (next >= num_ranks) {
       const Stall& stall = stalls_[next - num_ranks];
-      const std::string what = InWords(*stall.operation, evidence_.groups[stall.group].name);
+      const std::string what = InWords(*stall.operation, index_.group(stall.group).name);
       const bool is_last = k + 2 >= path.size() || path[k + 2] == NodeOfUnseen();
       return is_last ? absl::StrCat("rank ", rank(from).rank, " waits in ", what)
                      : absl::StrCat("rank ", rank(from).rank, " waits in ", what, " for rank ",
@@ -583,7 +394,7 @@ class Detective {
     for (const Transfer& transfer : transfers_) {
       if (transfer.from != from || transfer.to != next) continue;
       return absl::StrCat("rank ", rank(from).rank, " waits in ",
-                          InWords(transfer.operation, evidence_.groups[transfer.group].name),
+                          InWords(transfer.operation, index_.group(transfer.group).name),
                           " for rank ", rank(next).rank);
     }
     return "";
@@ -598,7 +409,7 @@ class Detective {
     }
     constexpr size_t kReasonsMax = 8;
     for (size_t k = 0; k < std::min(out.culprits.size(), kReasonsMax); ++k) {
-      const RankEvidence& culprit = rank(index_of_rank_.at(out.culprits[k]));
+      const RankEvidence& culprit = rank(index_.indices().at(out.culprits[k]));
       if (!culprit.fault.empty()) {
         out.spoke_for_it.push_back(absl::StrCat("rank ", culprit.rank, ": ", culprit.fault));
       }
@@ -616,10 +427,8 @@ class Detective {
     Operation operation;
   };
 
-  const Evidence& evidence_;
-  absl::btree_map<int, int> index_of_rank_;
-  std::vector<std::vector<std::pair<int, const GroupRecord*>>> by_group_;
-  std::vector<Stall> stalls_;
+  const EvidenceIndex index_;
+  const std::vector<Stall> stalls_;
   std::vector<int> stall_of_group_;  // -1: nobody waits there
   std::vector<Mismatch> mismatches_;
   std::vector<Transfer> transfers_;

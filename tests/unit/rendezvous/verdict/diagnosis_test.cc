@@ -297,13 +297,5 @@ TEST(Diagnose, TakesRanksThatAllWaitForWorkForWell) {
   EXPECT_EQ(Diagnose(job.Build()).finding, Finding::kNobodyWaits);
 }
 
-TEST(RanksInWords, NamesRunsAndCutsLongLists) {
-  EXPECT_EQ(RanksInWords({3}), "rank 3");
-  EXPECT_EQ(RanksInWords({0, 1, 2, 5, 7}), "ranks 0-2, 5 and 7");
-  std::vector<int> even;
-  for (int r = 0; r < 200; r += 2) even.push_back(r);
-  EXPECT_EQ(RanksInWords(even), "ranks 0, 2, 4, 6, 8, 10 and 94 others");
-}
-
 }  // namespace
 }  // namespace muster::verdict
