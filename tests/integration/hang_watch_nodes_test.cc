@@ -204,6 +204,52 @@ TEST_F(HangWatchOverNodes, GoesOnWithASpareInThePlaceOfTheNodeAtFault) {
   }
 }
 
+// What was learned of silences is known to the agents, and so to a server that knows nothing.
+TEST_F(HangWatchOverNodes, AServerWithoutStateThatIsKilledKnowsAgainWhatWasLearned) {
+  const auto start_daemon = [&] {
+    Subprocess daemon = StartProgram({MusterdBinary(), "--listen=" + endpoint()});
+    EXPECT_TRUE(daemon.WaitForOutput("listening", kPatienceWithHangs));
+    return daemon;
+  };
+  Subprocess daemon = start_daemon();
+  std::vector<Subprocess> nodes;
+  for (const int node : {1, 2}) {
+    nodes.push_back(StartElastic(node, "2",
+                                 {"--max_restarts=1", "--hang_timeout=20", "--rdzv_conf=is_host=0",
+                                  MUSTER_HANGING_RANK, "learns"}));
+  }
+  const auto says_anywhere = [&](const std::string& text) {
+    return WaitUntil(
+        [&] {
+          return std::any_of(nodes.begin(), nodes.end(), [&](Subprocess& node) {
+            return node.WaitForOutput(text, absl::Milliseconds(100));
+          });
+        },
+        kPatienceWithHangs);
+  };
+  ASSERT_TRUE(says_anywhere("it went on")) << "13 s of silence have ended well";
+  daemon.Signal(SIGKILL);
+  ASSERT_TRUE(daemon.Wait().ended);
+  for (Subprocess& node : nodes) {
+    ASSERT_TRUE(node.WaitForOutput("workers run on", kPatienceWithHangs));
+  }
+  Subprocess again = start_daemon();
+  for (Subprocess& node : nodes) {
+    ASSERT_TRUE(node.WaitForOutput("its workers run on, for", kPatienceWithHangs));
+  }
+  // A worker that fails ends the round of which there is no record.
+  for (const pid_t pid : ProcessesOf(nodes[0].pid())) {
+    if (NameOf(pid) == "hanging_rank") ::kill(pid, SIGKILL);
+  }
+  for (Subprocess& node : nodes) {
+    const SubprocessResult result = node.Wait(kPatienceWithHangs);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, Not(HasSubstr("hang:"))) << "30 s are longer than --hang_timeout";
+  }
+  again.Signal(SIGTERM);
+  EXPECT_TRUE(again.Wait().ended);
+}
+
 // On the limits that users have.
 class LongOverNodes : public HangWatchOverNodes,
                       public ::testing::WithParamInterface<const char*> {};

@@ -158,5 +158,13 @@ TEST_F(HangWatch, NamesASlowRankAsSlowAndNotAsHung) {
   EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("has not called"))));
 }
 
+TEST_F(HangWatch, SaysThatOneNodeCannotBeReplaced) {
+  const SubprocessResult result = Run({"run", "--watch=replace", "--no_python", "/bin/true"});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err,
+              HasSubstr("--watch=replace: a job on one node has no other to go on with; "
+                        "a hang restarts it"));
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -2,10 +2,12 @@
 //
 //   hanging_rank skips|sleeps|spins|stops|orders|save|first_step|computes|long_save|long_first_step
 //   hanging_rank slow
+//   hanging_rank learns
 //
 // The last five of the first line are no hangs: the job ends well after them. So it does in a second
 // attempt. With `slow` rank 1 takes three times as long as the others for its part of each step, for
-// ever.
+// ever. With `learns` rank 1 once takes long, says so, and steps on for ever; in the second attempt it takes
+// twice as long and more, and the job ends well.
 #include <signal.h>
 
 #include <cstdio>
@@ -30,6 +32,7 @@ constexpr int64_t kCount = 1024;
 constexpr absl::Duration kLong = absl::Seconds(13);
 constexpr absl::Duration kLongSave = absl::Seconds(25);
 constexpr absl::Duration kLongFirstStep = absl::Seconds(20);
+constexpr absl::Duration kLonger = absl::Seconds(30);
 
 // Seen by their names in the report.
 [[noreturn, gnu::noinline]] void SleepInTheDataLoader() {
@@ -96,10 +99,25 @@ absl::Status Misbehave(Runtime& runtime, Communicator& world, const std::string&
   }
 }
 
+absl::Status TakeLonger(Runtime& runtime, Communicator& world) {
+  const bool is_first = runtime.restart_count() == 0;
+  for (int step = 0; is_first || step < 2 * kGoodSteps; ++step) {
+    if (step == kGoodSteps && runtime.rank() == 1) absl::SleepFor(is_first ? kLong : kLonger);
+    if (step > kGoodSteps) absl::SleepFor(absl::Milliseconds(100));
+    MUSTER_RETURN_IF_ERROR(Step(runtime, world, step));
+    if (step == 2 * kGoodSteps && runtime.rank() == 0) {
+      std::printf("it went on\n");
+      std::fflush(stdout);
+    }
+  }
+  return runtime.Finish(2 * kGoodSteps);
+}
+
 absl::Status Run(const std::string& how) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
   if (how == "slow") StepSlowly(*runtime, *world);
+  if (how == "learns") return TakeLonger(*runtime, *world);
   const bool is_long = how == "long_first_step";
   if ((how == "first_step" || is_long) && runtime->rank() == 1) {
     runtime->SetProgress(0, Phase::kForward);
