@@ -35,6 +35,7 @@ void SimCoverage::Add(const SimCoverage& other) {
   stops_at_one_step += other.stops_at_one_step;
   jobs_stopped += other.jobs_stopped;
   nodes_drained += other.nodes_drained;
+  nodes_replaced += other.nodes_replaced;
   stops_by_signals += other.stops_by_signals;
   stops_restored += other.stops_restored;
 }

@@ -66,6 +66,7 @@ struct SimCoverage {
   int stops_at_one_step = 0;   // workers that left for a stop step
   int jobs_stopped = 0;        // ended by a request, after a step
   int nodes_drained = 0;
+  int nodes_replaced = 0;    // of a round, by the hang watch
   int stops_by_signals = 0;  // a step was not agreed on in time
   int stops_restored = 0;    // a server with durable state went on with a stop that was not done
   void Add(const SimCoverage& other);
@@ -172,6 +173,7 @@ class SimCluster {
   Worker* FindWorker(Incarnation id, RoundId round, int local_rank);
   void InjectRequests();
   void AskForStop(int job, const std::string& node);
+  void FindAtFault(int job, const Node& node);
 
   // --- sim_server.cc
   void StartServer();

@@ -32,6 +32,7 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.stops_at_one_step, 0);
   EXPECT_GT(coverage.jobs_stopped, 0);
   EXPECT_GT(coverage.nodes_drained, 0);
+  EXPECT_GT(coverage.nodes_replaced, 0);
   EXPECT_GT(coverage.stops_by_signals, 0);
   EXPECT_GT(coverage.stops_restored, 0);
 }

@@ -1,6 +1,7 @@
 // The stop step in the simulation: programs that go from step to step and ask after each whether to
 // stop, as the runtime does it, and people who ask for a stop.
 #include "absl/strings/str_cat.h"
+#include "rendezvous/core/membership_policy.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
@@ -77,12 +78,41 @@ void SimCluster::InjectRequests() {
   for (int job = 0; job < static_cast<int>(plan_.jobs.size()); ++job) {
     if (random_.Chance(plan_.stops)) AskForStop(job, "");
     if (!random_.Chance(plan_.drains)) continue;
-    std::vector<std::string> names;
+    std::vector<const Node*> alive;
     for (const auto& [unused, node] : nodes_) {
-      if (node.job == job && node.is_alive) names.push_back(node.name);
+      if (node.job == job && node.is_alive) alive.push_back(&node);
     }
-    if (names.empty()) continue;
-    AskForStop(job, names[random_.Between(0, static_cast<int>(names.size()) - 1)]);
+    if (alive.empty()) continue;
+    const Node& node = *alive[random_.Between(0, static_cast<int>(alive.size()) - 1)];
+    if (random_.Chance(0.3)) {
+      FindAtFault(job, node);
+    } else {
+      AskForStop(job, node.name);
+    }
+  }
+}
+
+// The hang watch has judged.
+void SimCluster::FindAtFault(int job, const Node& node) {
+  if (table_ == nullptr || is_stalling_) return;
+  fates_[job].person_asked = true;
+  ++fates_[job].disturbances;
+  const Incarnation id = node.incarnation;
+  const std::string name = node.name;
+  Trace("watch", absl::StrCat("replaces ", name));
+  const rendezvous::JobState* state = table_->FindState(KeyOf(job));
+  const bool may_leave = state != nullptr && rendezvous::NodesToSpare(*state) > 0 &&
+                         state->in_round.contains(id) && id != table_->host();
+  const bool was_drained = state != nullptr && state->drained.contains(id);
+  AtServer([&] {
+    return table_->OnNodesAtFault(KeyOf(job), {.nodes = {id}, .why = "hang"}, ServerNow());
+  });
+  state = table_->FindState(KeyOf(job));
+  const bool is_drained = state != nullptr && state->drained.contains(id);
+  coverage_.nodes_replaced += may_leave;
+  if (state != nullptr && is_drained != (was_drained || may_leave)) {
+    Fail(absl::StrCat("C12: ", name, is_drained ? " has left" : " has not left",
+                      " the job, when the hang watch found it at fault"));
   }
 }
 
