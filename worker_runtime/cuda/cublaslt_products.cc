@@ -2,7 +2,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
-#include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/mutex.h"
@@ -91,29 +92,52 @@ uint32_t AlignmentOf(const void* pointer) {
 cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 // What an algorithm is chosen for.
-using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, DType, DType, uint32_t,
-                       uint32_t, uint32_t>;
+using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, DType, DType, Epilogue,
+                       std::array<uint32_t, 6>>;
 Key KeyOf(const CudaProduct& p) {
   return {p.m,
           p.n,
           p.k,
           p.transpose_a,
           p.transpose_b,
-          p.accumulate,
+          p.addend != nullptr,
           p.type,
           p.result,
-          AlignmentOf(p.a),
-          AlignmentOf(p.b),
-          AlignmentOf(p.c)};
+          p.epilogue,
+          {AlignmentOf(p.a), AlignmentOf(p.b), AlignmentOf(p.c), AlignmentOf(p.addend),
+           AlignmentOf(p.bias), AlignmentOf(p.pre)}};
 }
 
+cublasLtEpilogue_t Named(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::kBiasGelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::kGeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kBiasGradient:
+      return CUBLASLT_EPILOGUE_BGRADB;  // our a is its b
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// What lies beside the result must begin its rows on multiples of this. Source: cublasLt.h,
+// CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
+constexpr int64_t kPreMultiple = 8;
+
 // cuBLASLt has columns where we have rows, so it is asked for c^T = op(b)^T op(a)^T: its first operand is
-// our b, its second our a, and each lies there as its transpose already.
+// our b, its second our a, and each lies there as its transpose already. A bias of our columns is one of its
+// rows, as it wants it.
 class CublasLtProducts final : public Products {
  public:
   CublasLtProducts(CudaApi& cuda, const CublasLt& library) : cuda_(cuda), library_(library) {}
   ~CublasLtProducts() override {
-    for (const auto& [key, plan] : plans_) Destroy(plan);
+    for (const auto& [key, plan] : plans_) {
+      if (plan.ok()) Destroy(*plan);
+    }
     if (handle_ != nullptr) library_.destroy(handle_);
     cuda_.Free(workspace_).IgnoreError();
   }
@@ -125,19 +149,22 @@ class CublasLtProducts final : public Products {
 
   absl::Status Multiply(CudaStream stream, const CudaProduct& product) override {
     base::MutexLock lock(mu_);
-    auto found = plans_.find(KeyOf(product));
-    if (found == plans_.end()) {
-      MUSTER_ASSIGN_OR_RETURN(const Plan plan, MakePlan(product));
-      found = plans_.emplace(KeyOf(product), plan).first;
-    }
-    const Plan& plan = found->second;
+    MUSTER_ASSIGN_OR_RETURN(const Plan plan, PlanOf(product));
+    MUSTER_RETURN_IF_ERROR(SetPointers(plan.product, product));
     const float alpha = 1;
-    const float beta = product.accumulate ? 1 : 0;
+    const float beta = product.addend != nullptr ? 1 : 0;
+    const void* const addend = product.addend != nullptr ? product.addend : product.c;
     return ToStatus(
         library_.matmul(handle_, plan.product, &alpha, product.b, plan.b, product.a, plan.a, &beta,
-                        product.c, plan.c, product.c, plan.c, &plan.algorithm, workspace_,
+                        addend, plan.c, product.c, plan.c, &plan.algorithm, workspace_,
                         kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
         "cublasLtMatmul");
+  }
+
+  // What it has no algorithm for it does not have.
+  bool HasInOnePass(const CudaProduct& product) override {
+    base::MutexLock lock(mu_);
+    return PlanOf(product).ok();
   }
 
  private:
@@ -159,7 +186,18 @@ class CublasLtProducts final : public Products {
     if (plan.product != nullptr) library_.destroy_product(plan.product);
   }
 
+  const absl::StatusOr<Plan>& PlanOf(const CudaProduct& product)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Key key = KeyOf(product);
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) return found->second;
+    return plans_.emplace(key, MakePlan(product)).first->second;
+  }
+
   absl::StatusOr<Plan> MakePlan(const CudaProduct& p) {
+    if (p.pre != nullptr && p.n % kPreMultiple != 0) {
+      return absl::UnimplementedError("cuBLASLt has no epilogue for rows of such a size");
+    }
     Plan plan;
     const absl::Status status = Fill(p, plan);
     if (status.ok()) return plan;
@@ -174,8 +212,15 @@ class CublasLtProducts final : public Products {
     MUSTER_RETURN_IF_ERROR(
         ToStatus(library_.make_product(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "cublasLtMatmulDescCreate"));
-    MUSTER_RETURN_IF_ERROR(SetTransposed(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b));
-    MUSTER_RETURN_IF_ERROR(SetTransposed(plan.product, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a));
+    const auto transposed = [](bool is) { return is ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    const cublasOperation_t first = transposed(p.transpose_b), second = transposed(p.transpose_a);
+    MUSTER_RETURN_IF_ERROR(Set(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, first));
+    MUSTER_RETURN_IF_ERROR(Set(plan.product, CUBLASLT_MATMUL_DESC_TRANSB, second));
+    MUSTER_RETURN_IF_ERROR(Set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, Named(p.epilogue)));
+    if (p.pre != nullptr) {
+      MUSTER_RETURN_IF_ERROR(Set(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n));
+    }
+    MUSTER_RETURN_IF_ERROR(SetPointers(plan.product, p));  // their alignment is looked at
     MUSTER_RETURN_IF_ERROR(p.transpose_a ? MakeLayout(plan.a, p.type, p.k, p.m)
                                          : MakeLayout(plan.a, p.type, p.m, p.k));
     MUSTER_RETURN_IF_ERROR(p.transpose_b ? MakeLayout(plan.b, p.type, p.n, p.k)
@@ -184,11 +229,19 @@ class CublasLtProducts final : public Products {
     return ChooseAlgorithm(p, plan);
   }
 
-  absl::Status SetTransposed(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which,
-                             bool transposed) {
-    const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    return ToStatus(library_.set_product(product, which, &operation, sizeof(operation)),
+  template <typename T>
+  absl::Status Set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t which,
+                   const T& value) {
+    return ToStatus(library_.set_product(product, which, &value, sizeof(value)),
                     "cublasLtMatmulDescSetAttribute");
+  }
+
+  absl::Status SetPointers(cublasLtMatmulDesc_t product, const CudaProduct& p) {
+    if (p.bias != nullptr) {
+      MUSTER_RETURN_IF_ERROR(Set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias));
+    }
+    if (p.pre == nullptr) return absl::OkStatus();
+    return Set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre);
   }
 
   // Of an array of ours with so many rows and columns.
@@ -208,7 +261,8 @@ class CublasLtProducts final : public Products {
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(p.b));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(p.a));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(p.c));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+        AlignmentOf(p.addend != nullptr ? p.addend : p.c));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(p.c));
     // Neither atomic additions nor an order that depends on time.
     const uint32_t schemes =
@@ -232,7 +286,8 @@ class CublasLtProducts final : public Products {
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   base::Mutex mu_;
-  std::map<Key, Plan> plans_ ABSL_GUARDED_BY(mu_);
+  // Of products that cannot be: why.
+  std::map<Key, absl::StatusOr<Plan>> plans_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -45,6 +45,7 @@ class CudaDevice final : public Device {
   }
   CudaApi& cuda() const { return *parts_.cuda; }
   Products& products() const { return *parts_.products; }
+  int64_t logits_at_once() const { return parts_.logits_at_once; }
   // For what this thread puts there next.
   CudaStream stream(const Queue& queue) const {
     Keep(cuda().MakeCurrent());

@@ -1,4 +1,5 @@
 // The kernels of a GPU, found by dtype: each puts what it launches on the stream of its queue.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -6,8 +7,11 @@
 
 #include "proto/base/status_macros.h"
 #include "worker_runtime/cuda/cuda_device.h"
+#include "worker_runtime/cuda/products.h"
+#include "worker_runtime/kernels/chunked_loss.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/nn/kernel_table.h"
+#include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -122,20 +126,73 @@ struct CudaKernels : BytesOfCuda {
     Keep(queue,
          cuda::Scale<T>(StreamOf(queue), At<T>(factor), At<T>(x), At<T>(out), out.num_elements()));
   }
-  static void Multiply(Queue& queue, Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
+  // As a product of the device.
+  static CudaProduct Of(Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
     MUSTER_CHECK(a.dtype() == kType && b.dtype() == kType);
-    Keep(queue,
-         CudaDevice::Of(queue).products().Multiply(StreamOf(queue), {.m = p.m,
-                                                                     .n = p.n,
-                                                                     .k = p.k,
-                                                                     .transpose_a = p.transpose_a,
-                                                                     .transpose_b = p.transpose_b,
-                                                                     .accumulate = p.accumulate,
-                                                                     .type = kType,
-                                                                     .result = c.dtype(),
-                                                                     .a = a.raw_data(),
-                                                                     .b = b.raw_data(),
-                                                                     .c = c.raw_data()}));
+    return {.m = p.m,
+            .n = p.n,
+            .k = p.k,
+            .transpose_a = p.transpose_a,
+            .transpose_b = p.transpose_b,
+            .type = kType,
+            .result = c.dtype(),
+            .a = a.raw_data(),
+            .b = b.raw_data(),
+            .addend = p.accumulate ? c.raw_data() : nullptr,
+            .c = c.raw_data()};
+  }
+  static void Multiply(Queue& queue, Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
+    Keep(queue, CudaDevice::Of(queue).products().Multiply(StreamOf(queue), Of(p, a, b, c)));
+  }
+
+  // Whether it was put there in one pass.
+  static bool MultiplyInOnePass(Queue& queue, const CudaProduct& product) {
+    const CudaStream stream = StreamOf(queue);
+    Products& products = CudaDevice::Of(queue).products();
+    if (!products.HasInOnePass(product)) return false;
+    Keep(queue, products.Multiply(stream, product));
+    return true;
+  }
+  static void LinearForward(Queue& queue, Operations::Linear in, const Tensor& residual,
+                            const Tensor& y) {
+    CudaProduct product = Of(ForwardProduct(in.x, in.weight), in.x, in.weight, y);
+    product.addend = At<T>(residual);
+    product.epilogue = Epilogue::kBias;
+    product.bias = At<T>(in.bias);
+    if (!MultiplyInOnePass(queue, product)) LinearInPasses::LinearForward(queue, in, residual, y);
+  }
+  static void LinearGelu(Queue& queue, Operations::Linear in, const Tensor& pre, const Tensor& y) {
+    CudaProduct product = Of(ForwardProduct(in.x, in.weight), in.x, in.weight, y);
+    product.epilogue = Epilogue::kBiasGelu;
+    product.bias = At<T>(in.bias);
+    product.pre = At<T>(pre);
+    if (MultiplyInOnePass(queue, product)) return;
+    LinearForward(queue, in, {}, pre);
+    GeluForward(queue, pre, y);
+  }
+  static void GeluLinearInput(Queue& queue, const Tensor& dy, const Tensor& weight,
+                              const Tensor& pre, const Tensor& dpre) {
+    CudaProduct product = Of(InputProduct(dy, weight), dy, weight, dpre);
+    product.epilogue = Epilogue::kGeluGradient;
+    product.pre = At<T>(pre);
+    if (!MultiplyInOnePass(queue, product)) {
+      LinearInPasses::GeluLinearInput(queue, dy, weight, pre, dpre);
+    }
+  }
+  // The gradient of the bias cannot be added to on the way.
+  static void LinearWeight(Queue& queue, const Tensor& dy, const Tensor& x,
+                           Operations::GradientSum dweight, Operations::GradientSum dbias) {
+    const auto in_passes = [&] { LinearInPasses::LinearWeight(queue, dy, x, dweight, dbias); };
+    if (dweight.to.empty() || dbias.to.empty() || dweight.to.dtype() != dbias.to.dtype()) {
+      return in_passes();
+    }
+    const DType type = dbias.to.dtype();
+    const Tensor sums = dbias.accumulate ? Scratch(queue, type, dbias.to.num_elements()) : dbias.to;
+    CudaProduct product = Of(WeightProduct(dy, x, dweight.accumulate), dy, x, dweight.to);
+    product.epilogue = Epilogue::kBiasGradient;
+    product.bias = sums.raw_data();
+    if (!MultiplyInOnePass(queue, product)) return in_passes();
+    if (dbias.accumulate) CudaOperations(type).add(queue, dbias.to, sums, dbias.to);
   }
 
   static void BiasFill(Queue& queue, const Tensor& bias, const Tensor& residual, const Tensor& y) {
@@ -242,15 +299,65 @@ struct CudaKernels : BytesOfCuda {
     const bool learns = !dlogits.empty();
     if (learns && dlogits.raw_data() != logits.raw_data()) Copy(queue, logits, dlogits);
     const Tensor losses = Scratch(queue, DType::kF64, rows.rows);
-    const Tensor scratch = Scratch(queue, DType::kF64, cuda::TreeScratch(rows.rows) + 1);
     Keep(queue, cuda::CrossEntropyRows<T>(StreamOf(queue), rows, At<T>(learns ? dlogits : logits),
                                           targets, learns ? CudaDevice::Of(queue).one() : nullptr,
                                           At<double>(losses)));
-    double* const total =
-        sum.empty() ? At<double>(scratch) + cuda::TreeScratch(rows.rows) : At<double>(sum);
-    Keep(queue, cuda::SumLosses<T>(StreamOf(queue), At<double>(losses), rows.rows,
-                                   At<double>(scratch), total, At<T>(value)));
+    SumLosses(queue, losses, value, sum);
     return {};
+  }
+
+  // The gradients' scale is 1: what comes from behind is multiplied in the backward pass.
+  static void HeadLoss(Queue& queue, Operations::HeadLoss in, const Tensor& dx,
+                       const Tensor& dtable, const Tensor& value, const Tensor& sum) {
+    const CudaDevice& device = CudaDevice::Of(queue);
+    const kernels::RowShape rows = RowsOf(in.x.shape());
+    const int64_t vocabulary = in.table.shape()[0];
+    const int64_t chunk = std::clamp<int64_t>(device.logits_at_once() / vocabulary, 1, rows.rows);
+    const Tensor logits = Scratch(queue, kType, chunk * vocabulary);
+    const Tensor losses = Scratch(queue, DType::kF64, rows.rows);
+    const bool learns = !dx.empty() || !dtable.empty();
+    const auto multiply = [&]<typename C>(const cuda::DenseProduct<T, C>& p) {
+      Keep(queue,
+           device.products().Multiply(StreamOf(queue), {.m = p.m,
+                                                        .n = p.n,
+                                                        .k = p.k,
+                                                        .transpose_a = p.transpose_a,
+                                                        .transpose_b = p.transpose_b,
+                                                        .type = kType,
+                                                        .result = internal::ElementType<C>(),
+                                                        .a = p.a,
+                                                        .b = p.b,
+                                                        .addend = p.accumulate ? p.c : nullptr,
+                                                        .c = p.c}));
+      return kernels::LaunchError(nullptr);  // the device keeps what failed
+    };
+    Keep(
+        queue,
+        cuda::ChunkedLoss<T, float>(
+            StreamOf(queue),
+            {.rows = rows.rows, .width = rows.width, .vocabulary = vocabulary, .chunk_rows = chunk},
+            {.x = At<T>(in.x),
+             .weight = At<T>(in.table),
+             .targets = in.targets,
+             .gradient_scale = learns ? device.one() : nullptr},
+            {.losses = At<double>(losses),
+             .dx = At<T>(dx),
+             .dweight = At<float>(dtable),
+             .logits = At<T>(logits),
+             .accumulates = false},
+            multiply));
+    SumLosses(queue, losses, value, sum);
+  }
+
+ private:
+  static void SumLosses(Queue& queue, const Tensor& losses, const Tensor& value,
+                        const Tensor& sum) {
+    const int64_t rows = losses.num_elements();
+    const Tensor scratch = Scratch(queue, DType::kF64, cuda::TreeScratch(rows) + 1);
+    double* const total =
+        sum.empty() ? At<double>(scratch) + cuda::TreeScratch(rows) : At<double>(sum);
+    Keep(queue, cuda::SumLosses<T>(StreamOf(queue), At<double>(losses), rows, At<double>(scratch),
+                                   total, At<T>(value)));
   }
 };
 

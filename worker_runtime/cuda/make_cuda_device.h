@@ -1,6 +1,7 @@
 // A device out of its parts: CUDA's own in a program (OpenCudaDevice), emulated ones in tests.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,9 @@ namespace muster {
 struct CudaParts {
   std::unique_ptr<CudaApi> cuda;
   std::unique_ptr<Products> products;  // may use `cuda`
+  // Numbers of logits that are there at a time, but a row at least: so many that products of them are large.
+  // Of bf16 half a GiB.
+  int64_t logits_at_once = int64_t{1} << 28;
 };
 
 // Errors: CudaApi's.

@@ -12,19 +12,31 @@
 
 namespace muster {
 
-// c = op(a) op(b) [+ c], row-major and dense: op(a) [m, k], op(b) [k, n], in memory of the device.
+// What is done on the way, before numbers are rounded, to p = op(a) op(b) [+ addend].
+enum class Epilogue {
+  kNone,          // c = p
+  kBias,          // c = p + bias, bias [n]
+  kBiasGelu,      // pre = p + bias, c = gelu(pre); the tanh form
+  kGeluGradient,  // c = p * gelu'(pre)
+  kBiasGradient,  // c = p, bias = the sums of op(a) over k, bias [m]; a is transposed
+};
+
+// Row-major and dense: op(a) [m, k], op(b) [k, n], c [m, n], in memory of the device.
 struct CudaProduct {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;
   DType type = DType::kF32;    // of a and b: f32 or bf16
-  DType result = DType::kF32;  // of c: that, or f32
+  DType result = DType::kF32;  // of all others: that, or f32
   const void* a = nullptr;
   const void* b = nullptr;
+  const void* addend = nullptr;  // [m, n]; may be c, and null: nothing is added
   void* c = nullptr;
+  Epilogue epilogue = Epilogue::kNone;
+  void* bias = nullptr;  // read, or the gradient that is written
+  void* pre = nullptr;   // [m, n], written or read
 };
 
 // Bits:    sums in f32, rounded once; f32 is multiplied as f32. The same arguments give the same bits on the
@@ -33,6 +45,8 @@ struct CudaProduct {
 class Products {
  public:
   virtual ~Products() = default;
+  // Whether it can be done in one pass; without an epilogue it can.
+  virtual bool HasInOnePass(const CudaProduct& product) = 0;
   // Puts it on the stream.
   virtual absl::Status Multiply(CudaStream stream, const CudaProduct& product) = 0;
 };

@@ -1,7 +1,7 @@
 // The loss of a model's last layer on a CUDA device, some rows at a time: its logits, the largest array
 // of a step, never exist as a whole.
 //
-//   logits = x weight^T,   losses by row,   dx = dlogits weight,   dweight += dlogits^T x
+//   logits = x weight^T,   losses by row,   dx = dlogits weight,   dweight [+]= dlogits^T x
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ struct ChunkedLossShape {
 };
 
 // c = op(a) op(b) [+ c], row-major and dense: op(a) [m, k], op(b) [k, n].
-template <typename T>
+template <typename T, typename C = T>
 struct DenseProduct {
   int64_t m, n, k;
   const T* a;
   const T* b;
-  T* c;
+  C* c;
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
@@ -39,55 +39,61 @@ struct ChunkedLossInput {
   const int32_t* targets;
   const float* gradient_scale;
 };
-// losses [rows]; dx [rows, width] is overwritten, dweight [vocabulary, width] is added to, once per
-// chunk; logits [chunk_rows, vocabulary] is scratch.
-template <typename T>
+// losses [rows]; dx [rows, width] is overwritten, dweight [vocabulary, width] of G is added to, once per
+// chunk, by the first only if it `accumulates`; either may be null; logits [chunk_rows, vocabulary] is
+// scratch.
+template <typename T, typename G = T>
 struct ChunkedLossOutput {
   double* losses;
   T* dx;
-  T* dweight;
+  G* dweight;
   T* logits;
+  bool accumulates = true;
 };
 
-// `multiply(product)` puts a DenseProduct on the same stream and returns its LaunchError.
-template <typename T, typename Multiply>
+// `multiply(product)` puts a DenseProduct of T, with a result of T or G, on the same stream and returns its
+// LaunchError.
+template <typename T, typename G = T, typename Multiply>
 LaunchError ChunkedLoss(StreamHandle stream, ChunkedLossShape shape, ChunkedLossInput<T> in,
-                        ChunkedLossOutput<T> out, const Multiply& multiply) {
+                        ChunkedLossOutput<T, G> out, const Multiply& multiply) {
   const int64_t width = shape.width;
   const int64_t vocabulary = shape.vocabulary;
   LaunchError error = nullptr;
-  const auto product = [&](const DenseProduct<T>& p) {
+  const auto product = [&](const auto& p) {
     if (error == nullptr) error = multiply(p);
   };
   for (int64_t first = 0; first < shape.rows; first += shape.chunk_rows) {
     const int64_t rows = std::min(shape.chunk_rows, shape.rows - first);
     const T* x = in.x + first * width;
-    product({.m = rows,
-             .n = vocabulary,
-             .k = width,
-             .a = x,
-             .b = in.weight,
-             .c = out.logits,
-             .transpose_b = true});
+    product(DenseProduct<T>{.m = rows,
+                            .n = vocabulary,
+                            .k = width,
+                            .a = x,
+                            .b = in.weight,
+                            .c = out.logits,
+                            .transpose_b = true});
     if (error == nullptr) {
       error = CrossEntropyRows(stream, {.rows = rows, .width = vocabulary}, out.logits,
                                in.targets + first, in.gradient_scale, out.losses + first);
     }
     if (in.gradient_scale == nullptr) continue;
-    product({.m = rows,
-             .n = width,
-             .k = vocabulary,
-             .a = out.logits,
-             .b = in.weight,
-             .c = out.dx + first * width});
-    product({.m = vocabulary,
-             .n = width,
-             .k = rows,
-             .a = out.logits,
-             .b = x,
-             .c = out.dweight,
-             .transpose_a = true,
-             .accumulate = true});
+    if (out.dx != nullptr) {
+      product(DenseProduct<T>{.m = rows,
+                              .n = width,
+                              .k = vocabulary,
+                              .a = out.logits,
+                              .b = in.weight,
+                              .c = out.dx + first * width});
+    }
+    if (out.dweight == nullptr) continue;
+    product(DenseProduct<T, G>{.m = vocabulary,
+                               .n = width,
+                               .k = rows,
+                               .a = out.logits,
+                               .b = x,
+                               .c = out.dweight,
+                               .transpose_a = true,
+                               .accumulate = out.accumulates || first > 0});
   }
   return error;
 }

@@ -42,7 +42,7 @@ Tensor TimesTransposed(Tape& tape, const Tensor& x, const Tensor& w) {
     return {};
   }
   const Tensor y = tape.pool().Allocate(x.dtype(), WithLast(x.shape(), w.shape()[0]));
-  ProductWithTransposed(tape, x, w, y, /*accumulate=*/false);
+  ProductWithTransposed(tape, x, w, y);
   return y;
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "muster/layers.h"
+#include "worker_runtime/nn/fit.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -18,16 +19,93 @@ Tensor Scaled(Tape& tape, Tensor dlogits, const Tensor& dloss) {
   return out;
 }
 
+// The same of a gradient that nobody else holds.
+void ScaleInPlace(Tape& tape, const Tensor& gradient, const Tensor& dloss) {
+  if (gradient.empty() || tape.IsOne(dloss)) return;
+  Tensor factor = dloss;
+  if (factor.dtype() != gradient.dtype()) {
+    factor = tape.pool().Allocate(gradient.dtype(), {1});
+    tape.operations(dloss.dtype()).cast(tape.queue(), dloss, factor);
+  }
+  tape.operations(gradient.dtype()).scale(tape.queue(), factor, gradient, gradient);
+}
+
+void AddToGradient(Tape& tape, Parameter& weight, const Tensor& sum) {
+  const Parameter::GradientTarget to = weight.BeginGradient();
+  const Operations& operations = tape.operations(to.gradient.dtype());
+  if (!to.accumulate) return operations.cast(tape.queue(), sum, to.gradient);
+  Tensor addend = sum;
+  if (addend.dtype() != to.gradient.dtype()) {
+    addend = tape.pool().Allocate(to.gradient.dtype(), sum.shape());
+    operations.cast(tape.queue(), sum, addend);
+  }
+  operations.add(tape.queue(), to.gradient, addend, to.gradient);
+}
+
+bool CheckTargets(Tape& tape, const Shape& logits, absl::Span<const int32_t> targets) {
+  const int64_t rows = RowsOf(logits).rows;
+  if (static_cast<int64_t>(targets.size()) == rows) return true;
+  tape.Refuse(absl::StrCat("CrossEntropy: there are ", targets.size(), " targets for ", rows,
+                           " rows of logits, ", logits.ToString()));
+  return false;
+}
+
+int64_t NumThatCount(absl::Span<const int32_t> targets) {
+  return static_cast<int64_t>(targets.size()) -
+         std::count(targets.begin(), targets.end(), kernels::kIgnoredTarget);
+}
+
+// By the device's operation of that name, with the gradients.
+Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
+              absl::Span<const int32_t> targets) {
+  const DType dtype = x.value.dtype();
+  const Tensor& weight = tape.Use(table);
+  Tensor dx, dtable;
+  if (tape.recording() && x.needs_gradient()) {
+    dx = tape.pool().Allocate(dtype, x.value.shape());
+  }
+  if (tape.recording() && !table.frozen()) {
+    dtable = tape.pool().Allocate(DType::kF32, table.shape());
+  }
+  const internal::DeviceIds ids = tape.Bring(targets);
+  const Tensor value = tape.pool().Allocate(dtype, {1});
+  Loss loss = {.num_tokens = NumThatCount(targets),
+               .total = tape.pool().Allocate(DType::kF64, {1})};
+  tape.operations(dtype).head_loss(tape.queue(),
+                                   {.x = x.value, .table = weight, .targets = ids.data()}, dx,
+                                   dtable, value, loss.total);
+  loss.output = tape.Record(
+      value, {&table},
+      [slot = x.slot, dx = std::move(dx)](Tape& tape, const Tensor& dloss) {
+        if (dx.empty()) return;
+        ScaleInPlace(tape, dx, dloss);
+        tape.AddGradient(slot, dx);
+      },
+      [&table, dtable = std::move(dtable)](Tape& tape, const Tensor& dloss) {
+        if (table.frozen()) return;
+        ScaleInPlace(tape, dtable, dloss);
+        AddToGradient(tape, table, dtable);
+      });
+  return loss;
+}
+
 }  // namespace
+
+Loss TiedHeadLoss(Tape& tape, const Activation& x, Parameter& table,
+                  absl::Span<const int32_t> targets) {
+  if (x.value.empty()) return {};
+  if (tape.operations(x.value.dtype()).head_loss == nullptr ||
+      !HasWidth(x.value.shape(), table.shape()[1])) {
+    return CrossEntropy(tape, TiedHead(tape, x, table), targets);
+  }
+  const Shape logits = WithLast(x.value.shape(), table.shape()[0]);
+  if (!CheckTargets(tape, logits, targets)) return {};
+  return HeadLoss(tape, x, table, targets);
+}
 
 Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targets) {
   if (logits.value.empty()) return {};
-  const kernels::RowShape rows = RowsOf(logits.value.shape());
-  if (static_cast<int64_t>(targets.size()) != rows.rows) {
-    tape.Refuse(absl::StrCat("CrossEntropy: there are ", targets.size(), " targets for ", rows.rows,
-                             " rows of logits, ", logits.value.shape().ToString()));
-    return {};
-  }
+  if (!CheckTargets(tape, logits.value.shape(), targets)) return {};
   const DType dtype = logits.value.dtype();
   Tensor dlogits;
   if (tape.recording()) {
@@ -44,8 +122,7 @@ Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targe
   loss.num_tokens = sum.num_tokens;
   if (ids.are_copied()) {
     loss.sum = 0;
-    loss.num_tokens = static_cast<int64_t>(targets.size()) -
-                      std::count(targets.begin(), targets.end(), kernels::kIgnoredTarget);
+    loss.num_tokens = NumThatCount(targets);
   }
   logits.value = Tensor();
   loss.output = tape.Record(

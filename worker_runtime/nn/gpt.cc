@@ -46,11 +46,7 @@ Activation GptBlock::ForwardCached(Tape& tape, const Activation& x, KeyValueCach
 }
 
 Activation GptBlock::Mlp(Tape& tape, const Activation& x) const {
-  const Activation hidden = widen_.Forward(tape, norm2_.Forward(tape, x));
-  if (tape.recompute().kind == Recompute::Kind::kSelective) {
-    return narrow_.ForwardOntoGelu(tape, x, hidden);
-  }
-  return narrow_.ForwardOnto(tape, x, gelu_.Forward(tape, hidden));
+  return narrow_.ForwardOntoGelu(tape, x, widen_.ForwardGelu(tape, norm2_.Forward(tape, x)));
 }
 
 Gpt::Gpt(const GptConfig& config, ParameterStore& store)
@@ -102,7 +98,7 @@ UnitModel Gpt::Units() const {
     x = ForwardBlocks(tape, std::move(x),
                       {std::max(units.first - 1, 0), std::min(units.end - 1, layers)});
     if (units.end < layers + 2) return StageOutput{.passed_on = std::move(x)};
-    return StageOutput{.loss = CrossEntropy(tape, Head(tape, x), input.targets)};
+    return StageOutput{.loss = HeadLoss(tape, x, input.targets)};
   };
 }
 
@@ -110,9 +106,14 @@ Activation Gpt::Head(Tape& tape, const Activation& x) const {
   return TiedHead(tape, final_norm_->Forward(tape, x), embedding_.token_table());
 }
 
+Loss Gpt::HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const {
+  return TiedHeadLoss(tape, final_norm_->Forward(tape, x), embedding_.token_table(), targets);
+}
+
 Loss Gpt::ComputeLoss(Tape& tape, const TokenBatch& batch,
                       absl::Span<const int32_t> targets) const {
-  return CrossEntropy(tape, Forward(tape, batch), targets);
+  const int layers = static_cast<int>(blocks_.size());
+  return HeadLoss(tape, ForwardBlocks(tape, embedding_.Forward(tape, batch), {0, layers}), targets);
 }
 
 }  // namespace muster

@@ -5,6 +5,7 @@
 
 #include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
 
@@ -17,7 +18,9 @@ inline kernels::UpdateDecision* DecisionIn(const Tensor& bytes) {
 }
 
 // What is the same for every type on the host.
-struct BytesOfHost {
+struct BytesOfHost : LinearInPasses {
+  static constexpr decltype(Operations::head_loss) HeadLoss = nullptr;
+
   static void Copy(Queue&, const Tensor& from, const Tensor& to) {
     MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
     std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
@@ -53,6 +56,10 @@ constexpr Operations TableOf() {
           .bias_gradient = &Kernels::BiasGradient,
           .gelu_forward = &Kernels::GeluForward,
           .gelu_backward = &Kernels::GeluBackward,
+          .linear_forward = &Kernels::LinearForward,
+          .linear_gelu = &Kernels::LinearGelu,
+          .gelu_linear_input = &Kernels::GeluLinearInput,
+          .linear_weight = &Kernels::LinearWeight,
           .layer_norm_forward = &Kernels::LayerNormForward,
           .layer_norm_input = &Kernels::LayerNormInput,
           .layer_norm_weight = &Kernels::LayerNormWeight,
@@ -65,7 +72,8 @@ constexpr Operations TableOf() {
           .decide_update = &Kernels::DecideUpdate,
           .adamw = &Kernels::AdamW,
           .sgd = &Kernels::Sgd,
-          .cross_entropy = &Kernels::CrossEntropy};
+          .cross_entropy = &Kernels::CrossEntropy,
+          .head_loss = Kernels::HeadLoss};
 }
 
 }  // namespace muster

@@ -1,5 +1,8 @@
 // Matrix products with weights and biases on the tape.
+#include <utility>
+
 #include "muster/layers.h"
+#include "muster/recompute.h"
 #include "worker_runtime/nn/fit.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/products.h"
@@ -10,10 +13,15 @@ namespace {
 
 void AddLinearGradients(Tape& tape, Parameter& weight, Parameter& bias, const Tensor& dy,
                         const Tensor& x) {
-  AddWeightGradient(tape, weight, dy, x);
-  if (bias.frozen()) return;
-  const Parameter::GradientTarget to = bias.BeginGradient();
-  tape.operations(dy.dtype()).bias_gradient(tape.queue(), dy, to.gradient, to.accumulate);
+  const auto target = [](Parameter& parameter) {
+    return parameter.frozen() ? Parameter::GradientTarget{} : parameter.BeginGradient();
+  };
+  const Parameter::GradientTarget to_weight = target(weight), to_bias = target(bias);
+  if (to_weight.gradient.empty() && to_bias.gradient.empty()) return;
+  tape.operations(dy.dtype())
+      .linear_weight(tape.queue(), dy, x,
+                     {.to = to_weight.gradient, .accumulate = to_weight.accumulate},
+                     {.to = to_bias.gradient, .accumulate = to_bias.accumulate});
 }
 
 }  // namespace
@@ -29,19 +37,26 @@ Activation Linear::Forward(Tape& tape, const Activation& x) const {
   return ForwardOnto(tape, {}, x);
 }
 
-Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const {
-  const int64_t outputs = weight_.shape()[0];
-  if (x.value.empty()) return {};
-  if (!HasWidth(x.value.shape(), weight_.shape()[1])) {
-    return tape.Refuse(WidthDiffers(weight_.name(), x.value.shape(), weight_.shape()[1]));
+// A new tensor for x W^T; empty if `x` does not fit.
+Tensor Linear::MakeOutput(Tape& tape, const Tensor& x) const {
+  if (x.empty()) return {};
+  if (!HasWidth(x.shape(), weight_.shape()[1])) {
+    tape.Refuse(WidthDiffers(weight_.name(), x.shape(), weight_.shape()[1]));
+    return {};
   }
-  Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), outputs));
-  if (!residual.value.empty() && residual.value.shape() != y.shape()) {
-    return tape.Refuse(SumDiffers(weight_.name(), residual.value.shape(), y.shape()));
-  }
-  tape.operations(y.dtype()).bias_fill(tape.queue(), tape.Use(bias_), residual.value, y);
-  ProductWithTransposed(tape, x.value, tape.Use(weight_), y, /*accumulate=*/true);
+  return tape.pool().Allocate(x.dtype(), WithLast(x.shape(), weight_.shape()[0]));
+}
 
+// The same for `residual` + x W^T; `residual` may be empty.
+Tensor Linear::MakeSum(Tape& tape, const Tensor& residual, const Tensor& x) const {
+  const Tensor y = MakeOutput(tape, x);
+  if (y.empty() || residual.empty() || residual.shape() == y.shape()) return y;
+  tape.Refuse(SumDiffers(weight_.name(), residual.shape(), y.shape()));
+  return {};
+}
+
+Activation Linear::RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
+                                 const Activation& x) const {
   const bool learns = !weight_.frozen() || !bias_.frozen();
   if (!learns && !residual.needs_gradient() && !x.needs_gradient()) return {.value = y};
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
@@ -56,36 +71,54 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
   return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
 }
 
-Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
-                                   const Activation& x) const {
-  const auto activated = [](Tape& tape, const Tensor& x) {
-    Tensor y = tape.pool().Allocate(x.dtype(), x.shape());
-    tape.operations(x.dtype()).gelu_forward(tape.queue(), x, y);
-    return y;
-  };
-  if (x.value.empty()) return {};
-  if (!HasWidth(x.value.shape(), weight_.shape()[1])) {
-    return tape.Refuse(WidthDiffers(weight_.name(), x.value.shape(), weight_.shape()[1]));
-  }
-  Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), weight_.shape()[0]));
-  if (!residual.value.empty() && residual.value.shape() != y.shape()) {
-    return tape.Refuse(SumDiffers(weight_.name(), residual.value.shape(), y.shape()));
-  }
-  tape.operations(y.dtype()).bias_fill(tape.queue(), tape.Use(bias_), residual.value, y);
-  ProductWithTransposed(tape, activated(tape, x.value), tape.Use(weight_), y, /*accumulate=*/true);
+Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const {
+  const Tensor y = MakeSum(tape, residual.value, x.value);
+  if (y.empty()) return {};
+  const Tensor& bias = tape.Use(bias_);
+  const Tensor& weight = tape.Use(weight_);
+  tape.operations(y.dtype()).linear_forward(
+      tape.queue(), {.x = x.value, .weight = weight, .bias = bias}, residual.value, y);
+  return RecordProduct(tape, y, residual, x);
+}
 
-  const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
-                               x = x.value](Tape& tape, const Tensor& dy) {
+Activated Linear::ForwardGelu(Tape& tape, const Activation& x) const {
+  const Tensor pre = MakeOutput(tape, x.value);
+  if (pre.empty()) return {};
+  Tensor gelu = tape.pool().Allocate(pre.dtype(), pre.shape());
+  const Tensor& bias = tape.Use(bias_);
+  const Tensor& weight = tape.Use(weight_);
+  tape.operations(pre.dtype())
+      .linear_gelu(tape.queue(), {.x = x.value, .weight = weight, .bias = bias}, pre, gelu);
+  return {.pre = RecordProduct(tape, pre, {}, x), .gelu = std::move(gelu)};
+}
+
+Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
+                                   const Activated& in) const {
+  const Tensor y = MakeSum(tape, residual.value, in.gelu);
+  if (y.empty()) return {};
+  const Tensor& bias = tape.Use(bias_);
+  const Tensor& weight = tape.Use(weight_);
+  tape.operations(y.dtype()).linear_forward(
+      tape.queue(), {.x = in.gelu, .weight = weight, .bias = bias}, residual.value, y);
+
+  const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = in.pre.slot,
+                               pre = in.pre.value](Tape& tape, const Tensor& dy) {
     tape.AddGradient(residual, dy);
     if (slot == Activation::kNoGradient) return;
-    const Tensor dx = tape.pool().Allocate(x.dtype(), x.shape());
-    ProductWith(tape, dy, weight.value(), dx, /*accumulate=*/false);
-    tape.operations(dx.dtype()).gelu_backward(tape.queue(), x, dx, dx);
-    tape.AddGradient(slot, dx);
+    const Tensor dpre = tape.pool().Allocate(pre.dtype(), pre.shape());
+    tape.operations(dy.dtype()).gelu_linear_input(tape.queue(), dy, weight.value(), pre, dpre);
+    tape.AddGradient(slot, dpre);
   };
-  const auto weight_gradient = [&weight = weight_, &bias = bias_, x = x.value, activated](
-                                   Tape& tape, const Tensor& dy) {
-    AddLinearGradients(tape, weight, bias, dy, activated(tape, x));
+  const bool again = tape.recompute().kind == Recompute::Kind::kSelective;
+  const auto weight_gradient = [&weight = weight_, &bias = bias_,
+                                kept = again ? in.pre.value : in.gelu,
+                                again](Tape& tape, const Tensor& dy) {
+    Tensor gelu = kept;
+    if (again) {
+      gelu = tape.pool().Allocate(kept.dtype(), kept.shape());
+      tape.operations(kept.dtype()).gelu_forward(tape.queue(), kept, gelu);
+    }
+    AddLinearGradients(tape, weight, bias, dy, gelu);
   };
   return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
 }
@@ -96,7 +129,7 @@ Activation TiedHead(Tape& tape, const Activation& x, Parameter& table) {
     return tape.Refuse(WidthDiffers(table.name(), x.value.shape(), table.shape()[1]));
   }
   Tensor y = tape.pool().Allocate(x.value.dtype(), WithLast(x.value.shape(), table.shape()[0]));
-  ProductWithTransposed(tape, x.value, tape.Use(table), y, /*accumulate=*/false);
+  ProductWithTransposed(tape, x.value, tape.Use(table), y);
   if (table.frozen() && !x.needs_gradient()) return {.value = y};
   const auto input_gradient = [&table, slot = x.slot, shape = x.value.shape()](Tape& tape,
                                                                                const Tensor& dy) {

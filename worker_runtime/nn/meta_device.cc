@@ -1,6 +1,7 @@
 // Sizes only: every kernel is counted, none runs.
 #include <vector>
 
+#include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -101,6 +102,10 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .bias_gradient = &Count,
                                     .gelu_forward = &Count,
                                     .gelu_backward = &Count,
+                                    .linear_forward = &LinearInPasses::LinearForward,
+                                    .linear_gelu = &LinearInPasses::LinearGelu,
+                                    .gelu_linear_input = &LinearInPasses::GeluLinearInput,
+                                    .linear_weight = &LinearInPasses::LinearWeight,
                                     .layer_norm_forward = &Count,
                                     .layer_norm_input = &Count,
                                     .layer_norm_weight = &Count,

@@ -37,6 +37,29 @@ struct Operations {
   void (*gelu_forward)(Queue&, const Tensor& x, const Tensor& y);
   void (*gelu_backward)(Queue&, const Tensor& x, const Tensor& dy, const Tensor& dx);
 
+  // A product and what stands around it in layers, in one pass where the device has it in one
+  // (linear_in_passes.h has them in several). Rows x [.., inputs], weight [outputs, inputs], bias [outputs].
+  struct Linear {
+    const Tensor& x;
+    const Tensor& weight;
+    const Tensor& bias;
+  };
+  // y = x weight^T + bias [+ residual]
+  void (*linear_forward)(Queue&, Linear in, const Tensor& residual, const Tensor& y);
+  // pre = x weight^T + bias, y = gelu(pre)
+  void (*linear_gelu)(Queue&, Linear in, const Tensor& pre, const Tensor& y);
+  // Of y = gelu(pre) weight^T + ...: dpre = (dy weight) * gelu'(pre).
+  void (*gelu_linear_input)(Queue&, const Tensor& dy, const Tensor& weight, const Tensor& pre,
+                            const Tensor& dpre);
+  // What a gradient of a weight is written to, or added to; `to` may be left out.
+  struct GradientSum {
+    const Tensor& to;
+    bool accumulate;
+  };
+  // dweight [+]= dy^T x, dbias [+]= the rows of dy.
+  void (*linear_weight)(Queue&, const Tensor& dy, const Tensor& x, GradientSum dweight,
+                        GradientSum dbias);
+
   // `saved` [2, rows]: mean and 1 / deviation.
   struct LayerNorm {
     const Tensor& x;
@@ -95,6 +118,17 @@ struct Operations {
   kernels::CrossEntropySum (*cross_entropy)(Queue&, const Tensor& logits, const int32_t* targets,
                                             const Tensor& dlogits, const Tensor& value,
                                             const Tensor& sum);
+
+  // The same of logits x table^T, of which a device that has this never holds all; null: it has it not.
+  // dx (of x) and dtable (of the table, of f32) are overwritten with the gradients of the sum; either may be
+  // left out.
+  struct HeadLoss {
+    const Tensor& x;
+    const Tensor& table;
+    const int32_t* targets;
+  };
+  void (*head_loss)(Queue&, HeadLoss in, const Tensor& dx, const Tensor& dtable,
+                    const Tensor& value, const Tensor& sum);
 };
 
 // Of what is kept of whole rows (means, largest scores) beside activations of type `dtype`.

@@ -1,32 +1,18 @@
 #include "worker_runtime/nn/products.h"
 
-#include "proto/base/status_macros.h"
+#include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
-#include "worker_runtime/nn/row_view.h"
 
 namespace muster {
 
-using kernels::RowShape;
-
-void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const Tensor& y,
-                           bool accumulate) {
-  const RowShape in = RowsOf(x.shape());
-  MUSTER_CHECK(w.shape()[1] == in.width);
-  tape.operations(x.dtype()).multiply(tape.queue(),
-                                      {.m = in.rows,
-                                       .n = w.shape()[0],
-                                       .k = in.width,
-                                       .transpose_b = true,
-                                       .accumulate = accumulate},
-                                      x, w, y);
+void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const Tensor& y) {
+  tape.operations(x.dtype()).multiply(tape.queue(), ForwardProduct(x, w), x, w, y);
 }
 
 void ProductWith(Tape& tape, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
-  const RowShape out = RowsOf(dy.shape());
-  tape.operations(dy.dtype())
-      .multiply(tape.queue(),
-                {.m = out.rows, .n = w.shape()[1], .k = out.width, .accumulate = accumulate}, dy, w,
-                dx);
+  Product product = InputProduct(dy, w);
+  product.accumulate = accumulate;
+  tape.operations(dy.dtype()).multiply(tape.queue(), product, dy, w, dx);
 }
 
 void PassThroughProduct(Tape& tape, int slot, Shape shape, const Tensor& dy, const Tensor& w) {
@@ -42,16 +28,9 @@ void PassThroughProduct(Tape& tape, int slot, Shape shape, const Tensor& dy, con
 
 void AddWeightGradient(Tape& tape, Parameter& w, const Tensor& dy, const Tensor& x) {
   if (w.frozen()) return;
-  const RowShape out = RowsOf(dy.shape());
   const Parameter::GradientTarget to = w.BeginGradient();
   tape.operations(dy.dtype())
-      .multiply(tape.queue(),
-                {.m = out.width,
-                 .n = w.shape()[1],
-                 .k = out.rows,
-                 .transpose_a = true,
-                 .accumulate = to.accumulate},
-                dy, x, to.gradient);
+      .multiply(tape.queue(), WeightProduct(dy, x, to.accumulate), dy, x, to.gradient);
 }
 
 }  // namespace muster

@@ -8,9 +8,8 @@
 
 namespace muster {
 
-// y = x W^T, or y += x W^T.  x [.., inputs], y [.., outputs]
-void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const Tensor& y,
-                           bool accumulate);
+// y = x W^T.  x [.., inputs], y [.., outputs]
+void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const Tensor& y);
 
 // dx = dy W, or dx += dy W.  dy [.., outputs], dx [.., inputs]
 void ProductWith(Tape& tape, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate);

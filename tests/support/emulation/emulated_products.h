@@ -8,7 +8,17 @@ namespace muster::testing {
 // Threads: safe.
 class EmulatedProducts final : public Products {
  public:
+  // Whether epilogues are done on the way; else they are left to the caller.
+  enum class Epilogues { kInOnePass, kNone };
+  explicit EmulatedProducts(Epilogues epilogues = Epilogues::kInOnePass) : epilogues_(epilogues) {}
+
+  bool HasInOnePass(const CudaProduct& product) override {
+    return product.epilogue == Epilogue::kNone || epilogues_ == Epilogues::kInOnePass;
+  }
   absl::Status Multiply(CudaStream stream, const CudaProduct& product) override;
+
+ private:
+  const Epilogues epilogues_;
 };
 
 }  // namespace muster::testing

@@ -7,6 +7,7 @@
 
 #include "proto/base/status_macros.h"
 #include "tests/support/emulation/emulated_stream.h"
+#include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster::testing {
@@ -86,6 +87,10 @@ constexpr Operations TableOf() {
           .bias_gradient = &Late<kType, &Operations::bias_gradient>::Run,
           .gelu_forward = &Late<kType, &Operations::gelu_forward>::Run,
           .gelu_backward = &Late<kType, &Operations::gelu_backward>::Run,
+          .linear_forward = &LinearInPasses::LinearForward,
+          .linear_gelu = &LinearInPasses::LinearGelu,
+          .gelu_linear_input = &LinearInPasses::GeluLinearInput,
+          .linear_weight = &LinearInPasses::LinearWeight,
           .layer_norm_forward = &Late<kType, &Operations::layer_norm_forward>::Run,
           .layer_norm_input = &Late<kType, &Operations::layer_norm_input>::Run,
           .layer_norm_weight = &Late<kType, &Operations::layer_norm_weight>::Run,

@@ -45,7 +45,6 @@ class GptBlock final : public Layer {
   Linear projection_;
   LayerNorm norm2_;
   Linear widen_;
-  Gelu gelu_;
   Linear narrow_;
 };
 
@@ -74,6 +73,8 @@ class Gpt {
   const Embedding& embedding() const { return embedding_; }
   absl::Span<const std::unique_ptr<GptBlock>> blocks() const { return blocks_; }
   Activation Head(Tape& tape, const Activation& x) const;  // final norm and logits
+  // CrossEntropy(Head(x)), as TiedHeadLoss.
+  Loss HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const;
 
  private:
   Gpt(const GptConfig& config, ParameterStore& store);

@@ -44,6 +44,12 @@ class Layer {
   virtual Activation Forward(Tape& tape, const Activation& x) const = 0;
 };
 
+// gelu(pre), and the `pre` that its gradient needs.
+struct Activated {
+  Activation pre;
+  Tensor gelu;
+};
+
 // y = x W^T + b
 class Linear final : public Layer {
  public:
@@ -58,10 +64,18 @@ class Linear final : public Layer {
   Activation Forward(Tape& tape, const Activation& x) const override;
   // residual + x W^T + b, without a pass of its own for either sum.
   Activation ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const;
-  // residual + gelu(x) W^T + b, of which x is kept and gelu(x) computed again in the backward pass.
-  Activation ForwardOntoGelu(Tape& tape, const Activation& residual, const Activation& x) const;
+  // gelu(x W^T + b), without passes of its own for the sum and the GELU where the device can.
+  Activated ForwardGelu(Tape& tape, const Activation& x) const;
+  // residual + gelu(pre) W^T + b. Where the tape is to recompute selectively, gelu(pre) is not kept but
+  // computed again in the backward pass.
+  Activation ForwardOntoGelu(Tape& tape, const Activation& residual, const Activated& in) const;
 
  private:
+  Tensor MakeOutput(Tape& tape, const Tensor& x) const;
+  Tensor MakeSum(Tape& tape, const Tensor& residual, const Tensor& x) const;
+  Activation RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
+                           const Activation& x) const;
+
   Parameter& weight_;  // of the store, which outlives the model
   Parameter& bias_;
 };
@@ -157,5 +171,10 @@ struct Loss {
 //
 // Shapes: logits [.., vocabulary]; targets one per row, each -1 or in [0, vocabulary).
 Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targets);
+
+// CrossEntropy(TiedHead(x, table)), some rows after others on a device that never holds all logits (cuda). The
+// gradients are then computed along with the loss.
+Loss TiedHeadLoss(Tape& tape, const Activation& x, Parameter& table,
+                  absl::Span<const int32_t> targets);
 
 }  // namespace muster

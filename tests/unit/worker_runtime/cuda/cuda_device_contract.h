@@ -18,9 +18,11 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/numbers.h"
 #include "worker_runtime/kernels/adamw.h"
+#include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/sgd.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
 #include "worker_runtime/kernels/update_decision.h"
+#include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster::testing {
@@ -230,6 +232,132 @@ TEST_P(CudaDeviceContract, ProductsOfEveryShapeAddUpInFloat) {
       EXPECT_LE(RelativeError(Read(c), expected), c.dtype() == DType::kF32 ? 2e-6 : 4.5e-3)
           << ToString(dtype) << " " << shape;
     }
+  }
+}
+
+// The operations of a linear layer and of the GELU before it or behind it, each on arrays of its own.
+class LinearOn {
+ public:
+  static constexpr int64_t kRows = 5, kInputs = 24, kOutputs = 16;
+
+  // `in_passes`: one kernel after another, whatever the device has in one.
+  LinearOn(const Device& device, DType dtype, DType gradients, bool in_passes)
+      : device_(device), pool_(device), queue_(device, &pool_), dtype_(dtype) {
+    const Tensor x = Make("x", kRows, kInputs), weight = Make("w", kOutputs, kInputs);
+    const Tensor bias = Make("b", 1, kOutputs).Reshaped({kOutputs});
+    const Tensor residual = Make("r", kRows, kOutputs), dy = Make("dy", kRows, kOutputs);
+    y = Make("y", kRows, kOutputs), onto = Make("onto", kRows, kOutputs);
+    pre = Make("pre", kRows, kOutputs), gelu = Make("gelu", kRows, kOutputs);
+    dpre = Make("dpre", kRows, kInputs);
+    dweight = Make("dw", kOutputs, kInputs, gradients);
+    dbias = Make("db", 1, kOutputs, gradients).Reshaped({kOutputs});
+    const Operations& table = device.operations(dtype);
+    const auto forward = in_passes ? &LinearInPasses::LinearForward : table.linear_forward;
+    const auto with_gelu = in_passes ? &LinearInPasses::LinearGelu : table.linear_gelu;
+    const auto input = in_passes ? &LinearInPasses::GeluLinearInput : table.gelu_linear_input;
+    const auto weights = in_passes ? &LinearInPasses::LinearWeight : table.linear_weight;
+    const Operations::Linear in = {.x = x, .weight = weight, .bias = bias};
+    forward(queue_, in, {}, y);
+    forward(queue_, in, residual, onto);
+    with_gelu(queue_, in, pre, gelu);
+    input(queue_, dy, weight, x, dpre);
+    weights(queue_, dy, x, {.to = dweight, .accumulate = false},
+            {.to = dbias, .accumulate = false});
+    weights(queue_, dy, x, {.to = dweight, .accumulate = true}, {.to = dbias, .accumulate = true});
+    weights(queue_, dy, x, {.to = Tensor(), .accumulate = false},
+            {.to = dbias, .accumulate = true});
+    weights(queue_, dy, x, {.to = dweight, .accumulate = true},
+            {.to = Tensor(), .accumulate = false});
+  }
+  std::vector<float> Read(const Tensor& x) const { return OnHost(device_, x); }
+  int64_t num_kernels() const { return queue_.num_kernels(); }
+
+  Tensor y, onto, pre, gelu, dpre, dweight, dbias;
+
+ private:
+  Tensor Make(const char* name, int64_t rows, int64_t width) {
+    return Make(name, rows, width, dtype_);
+  }
+  Tensor Make(const char* name, int64_t rows, int64_t width, DType dtype) {
+    return OnDevice(pool_, dtype, RandomNumbers<float>(rows * width, name)).Reshaped({rows, width});
+  }
+
+  const Device& device_;
+  TensorPool pool_;
+  Queue queue_;
+  const DType dtype_;
+};
+
+// In float beside the host too.
+TEST_P(CudaDeviceContract, WhatStandsAroundAProductIsTheSameInOnePassAndInSeveral) {
+  for (const auto& [dtype, gradients] :
+       {std::pair{DType::kF32, DType::kF32}, std::pair{DType::kBf16, DType::kBf16},
+        std::pair{DType::kBf16, DType::kF32}}) {
+    const LinearOn once(*device_, dtype, gradients, /*in_passes=*/false);
+    const LinearOn in_passes(*device_, dtype, gradients, /*in_passes=*/true);
+    for (const auto part : {&LinearOn::y, &LinearOn::onto, &LinearOn::pre, &LinearOn::gelu,
+                            &LinearOn::dpre, &LinearOn::dweight, &LinearOn::dbias}) {
+      const auto numbers = once.Read(once.*part);
+      EXPECT_LE(RelativeError(numbers, in_passes.Read(in_passes.*part)),
+                dtype == DType::kF32 ? 3e-6 : 2e-2)
+          << ToString(dtype) << " " << ToString(gradients);
+      if (dtype != DType::kF32) continue;
+      const LinearOn host(Device::Cpu(), dtype, gradients, /*in_passes=*/false);
+      EXPECT_LE(RelativeError(numbers, host.Read(host.*part)), 3e-6);
+    }
+  }
+}
+
+// The loss of a tied head, by TiedHeadLoss or of all logits at once; twice, of which the second is added
+// under a scale.
+struct HeadOutcome {
+  double loss = 0;
+  std::vector<float> dx, dtable;
+};
+inline HeadOutcome RunHead(const Device& device, DType dtype, DType gradients, bool at_once) {
+  constexpr int64_t kRows = 11, kVocabulary = 40, kWidth = 16;
+  TensorPool pool(device);
+  ParameterStore store(dtype);
+  Parameter& table = store.Declare({.name = "table", .shape = {kVocabulary, kWidth}});
+  const auto make = [&](const char* name, int64_t rows) {
+    return OnDevice(pool, dtype, RandomNumbers<float>(rows * kWidth, name))
+        .Reshaped({rows, kWidth});
+  };
+  table.BindValue(make("table", kVocabulary));
+  table.BindGradient(pool.Allocate(gradients, table.shape()));
+  auto targets = RandomTokens(kRows, kVocabulary);
+  targets[3] = kernels::kIgnoredTarget;
+  Tape tape(pool);
+  HeadOutcome outcome;
+  for (const double scale : {1.0, 0.5}) {
+    const Activation x = tape.Watch(make("x", kRows));
+    const Loss loss = at_once ? CrossEntropy(tape, TiedHead(tape, x, table), targets)
+                              : TiedHeadLoss(tape, x, table, targets);
+    EXPECT_EQ(loss.num_tokens, kRows - 1);
+    tape.Backward(loss.output, scale);
+    EXPECT_THAT(tape.status(), IsOk());
+    outcome.loss = loss.total.empty() ? loss.sum : NumberOnHost(device, loss.total);
+    outcome.dx = OnHost(device, tape.TakeGradient(x));
+  }
+  outcome.dtable = OnHost(device, table.gradient());
+  return outcome;
+}
+
+TEST_P(CudaDeviceContract, TheLossOfATiedHeadIsThatOfAllLogitsUnderAnyScale) {
+  for (const auto& [dtype, gradients] :
+       {std::pair{DType::kF32, DType::kF32}, std::pair{DType::kBf16, DType::kBf16},
+        std::pair{DType::kBf16, DType::kF32}}) {
+    const double tolerance = dtype == DType::kF32 ? 3e-6 : 2e-2;
+    const HeadOutcome some = RunHead(*device_, dtype, gradients, /*at_once=*/false);
+    const HeadOutcome all = RunHead(*device_, dtype, gradients, /*at_once=*/true);
+    EXPECT_NEAR(some.loss / all.loss, 1, tolerance);
+    EXPECT_LE(RelativeError(some.dx, all.dx), tolerance);
+    EXPECT_LE(RelativeError(some.dtable, all.dtable), tolerance) << ToString(gradients);
+    if (dtype != DType::kF32) continue;
+    const HeadOutcome host = RunHead(Device::Cpu(), dtype, gradients, /*at_once=*/false);
+    EXPECT_NEAR(some.loss / host.loss, 1, tolerance);
+    EXPECT_LE(RelativeError(some.dx, host.dx), tolerance);
+    EXPECT_LE(RelativeError(some.dtable, host.dtable), tolerance);
   }
 }
 

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,16 +18,25 @@
 
 namespace muster::testing {
 
+// Some rows of the small models here.
+constexpr int64_t kLogitsAtOnce = 130;
+
+// The seed under which what stands around products takes passes of its own.
+constexpr uint64_t kWithoutEpilogues = 3;
+
 std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string&) {
   BlockEmulator::SetSchedule(seed);
+  const auto epilogues = seed == kWithoutEpilogues ? EmulatedProducts::Epilogues::kNone
+                                                   : EmulatedProducts::Epilogues::kInOnePass;
   return *MakeCudaDevice(
       {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.seed = seed}),
-       .products = std::make_unique<EmulatedProducts>()});
+       .products = std::make_unique<EmulatedProducts>(epilogues),
+       .logits_at_once = kLogitsAtOnce});
 }
 
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Emulated, CudaDeviceContract, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Emulated, CudaDeviceContract, ::testing::Values(1, 2, kWithoutEpilogues));
 
 // An emulated GPU that is looked at after its device is gone.
 struct Watched {
@@ -33,8 +44,9 @@ struct Watched {
       : emulated({.seed = 5, .memory_bytes = memory_bytes}) {
     auto counting = std::make_unique<CountingCuda>(emulated);
     calls = counting.get();
-    device = *MakeCudaDevice(
-        {.cuda = std::move(counting), .products = std::make_unique<EmulatedProducts>()});
+    device = *MakeCudaDevice({.cuda = std::move(counting),
+                              .products = std::make_unique<EmulatedProducts>(),
+                              .logits_at_once = kLogitsAtOnce});
   }
 
   EmulatedCuda emulated;
@@ -71,6 +83,35 @@ TEST(CudaDevice, ComesToAnEndWhenItCannotBegin) {
                               .products = std::make_unique<EmulatedProducts>()}),
               StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(emulated.Finish(), IsOk());
+}
+
+TEST(CudaDevice, NeverHoldsAllLogits) {
+  Watched on;
+  for (const int64_t rows : {64, 256}) {
+    constexpr int64_t kVocabulary = 400, kWidth = 8;
+    TensorPool pool(*on.device);
+    ParameterStore store(DType::kBf16);
+    Parameter& table = store.Declare({.name = "table", .shape = {kVocabulary, kWidth}});
+    table.BindValue(pool.Allocate(DType::kBf16, table.shape()));
+    Queue queue(*on.device);
+    on.device->operations(DType::kBf16).clear(queue, table.value());
+    const Tensor x = OnDevice(pool, DType::kBf16, std::vector<float>(rows * kWidth, 1));
+    const auto before = pool.usage().bytes_in_use;
+    Tape tape(pool, Tape::Mode::kInference);
+    const std::vector<int32_t> targets(rows, 7);
+    const Loss loss = TiedHeadLoss(tape, {x.Reshaped({rows, kWidth})}, table, targets);
+    EXPECT_NEAR(NumberOnHost(*on.device, loss.total), rows * std::log(kVocabulary), 1e-3 * rows);
+    EXPECT_LT(pool.usage().bytes_in_use_peak - before, 20000u) << "bytes, of a row 800";
+  }
+}
+
+TEST(CudaDevice, HasAProductAndWhatStandsAroundItInOneKernel) {
+  Watched on;
+  const LinearOn once(*on.device, DType::kBf16, DType::kF32, /*in_passes=*/false);
+  const LinearOn in_passes(*on.device, DType::kBf16, DType::kF32, /*in_passes=*/true);
+  // Sums of a bias's gradient are added by one more.
+  EXPECT_EQ(once.num_kernels(), 4 + 1 + 2 + 1 + 1);
+  EXPECT_EQ(in_passes.num_kernels(), 2 + 2 + 3 + 2 + 2 + 2 + 1 + 1);
 }
 
 using CudaDeviceDeathTest = ::testing::Test;

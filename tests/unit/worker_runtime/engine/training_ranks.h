@@ -128,7 +128,7 @@ class SmallTraining {
           },
           NoGradientFunction());
     }
-    return CrossEntropy(tape, gpt_->Head(tape, x), batch.targets);
+    return gpt_->HeadLoss(tape, x, batch.targets);
   }
 
   SmallTraining(Communicator& world, DType dtype) : world_(world), store_(dtype) {}

@@ -53,9 +53,14 @@ class Fit : public ::testing::Test {
 TEST_F(Fit, OfAMatrixIsToldByItsName) {
   ExpectRefused({2, 3, 5}, "fc.weight: the input is [2, 3, 5], and its last size must be 6",
                 [&](Tape& tape, const Activation& x) { return linear_.Forward(tape, x); });
-  ExpectRefused(
-      {2, 5}, "fc.weight: the input is [2, 5], and its last size must be 6",
-      [&](Tape& tape, const Activation& x) { return linear_.ForwardOntoGelu(tape, {}, x); });
+  ExpectRefused({2, 5}, "fc.weight: the input is [2, 5], and its last size must be 6",
+                [&](Tape& tape, const Activation& x) {
+                  return linear_.ForwardOntoGelu(tape, {}, {.pre = x, .gelu = x.value});
+                });
+  ExpectRefused({2, 5}, "fc.weight: the input is [2, 5], and its last size must be 6",
+                [&](Tape& tape, const Activation& x) {
+                  return linear_.ForwardOntoGelu(tape, {}, linear_.ForwardGelu(tape, x));
+                });
   ExpectRefused(
       {2, 5}, "wte.weight: the input is [2, 5], and its last size must be 6",
       [&](Tape& tape, const Activation& x) { return TiedHead(tape, x, embedding_.token_table()); });

@@ -32,6 +32,18 @@ TEST_F(Gradient, OfLinearOntoAResidual) {
   test.ExpectGradientsEqualSlopes();
 }
 
+TEST_F(Gradient, OfTwoLinearLayersWithGeluBetweenThemKeptOrComputedAgain) {
+  const Linear widen(Scope(store_) / "widen", {.inputs = 5, .outputs = 7, .initial_std = 0.5});
+  const Linear narrow(Scope(store_) / "narrow", {.inputs = 7, .outputs = 5, .initial_std = 0.5});
+  for (const auto kind : {Recompute::Kind::kNone, Recompute::Kind::kSelective}) {
+    LayerUnderTest test(store_, {2, 3, 5}, [&](Tape& tape, const Activation& x) {
+      tape.set_recompute({.kind = kind});
+      return narrow.ForwardOntoGelu(tape, x, widen.ForwardGelu(tape, x));
+    });
+    test.ExpectGradientsEqualSlopes();
+  }
+}
+
 TEST_F(Gradient, OfLayerNorm) {
   const LayerNorm norm(Scope(store_), 19);
   LayerUnderTest test(store_, {4, 19},
