@@ -113,16 +113,17 @@ class TrainingOnAGpu : public ::testing::Test {
   const TemporaryDirectory directory_;
 };
 
-TEST_F(TrainingOnAGpu, LearnsAsTheHostDoesInFloatAndNearlyInBf16) {
+TEST_F(TrainingOnAGpu, LearnsAsTheHostDoesInFloatAndNearlyInSixteenBits) {
   const std::vector<double> host = Train(Command({}));
   ASSERT_THAT(host, SizeIs(kSteps));
   EXPECT_LT(host.back(), 0.9 * host.front());
   ExpectNear(Train(Command({"--device=cuda"})), host, 5e-3);
   ExpectNear(Train(Command({"--device=cuda", "--dtype=bf16"})), host, 5e-2);
+  ExpectNear(Train(Command({"--device=cuda", "--dtype=f16"})), host, 5e-2);
 }
 
 TEST_F(TrainingOnAGpu, HasTheSameBitsAgain) {
-  for (const char* dtype : {"--dtype=f32", "--dtype=bf16"}) {
+  for (const char* dtype : {"--dtype=f32", "--dtype=bf16", "--dtype=f16"}) {
     const auto hash = [&] {
       const SubprocessResult result =
           Subprocess({.argv = Command({"--device=cuda", dtype, "--hash", "--quiet"}),

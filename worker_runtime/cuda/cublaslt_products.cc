@@ -89,7 +89,10 @@ uint32_t AlignmentOf(const void* pointer) {
   return alignment;
 }
 
-cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t TypeOf(DType dtype) {
+  if (dtype == DType::kBf16) return CUDA_R_16BF;
+  return dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
+}
 
 // What an algorithm is chosen for.
 using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, DType, DType, Epilogue,

@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <type_traits>
 
 #include "proto/base/status_macros.h"
 #include "worker_runtime/cuda/cuda_device.h"
 #include "worker_runtime/cuda/products.h"
 #include "worker_runtime/kernels/chunked_loss.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/half.h"
 #include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
@@ -20,10 +22,19 @@ namespace {
 
 namespace cuda = kernels::cuda;
 
+template <typename T>
+constexpr DType TypeOf() {
+  if constexpr (std::is_same_v<T, kernels::Half>) {
+    return DType::kF16;
+  } else {
+    return internal::ElementType<T>();
+  }
+}
+
 // The elements of an array of T; null: it is left out.
 template <typename T>
 T* At(const Tensor& tensor) {
-  MUSTER_CHECK(tensor.empty() || tensor.dtype() == internal::ElementType<T>());
+  MUSTER_CHECK(tensor.empty() || tensor.dtype() == TypeOf<T>());
   return static_cast<T*>(tensor.raw_data());
 }
 
@@ -57,9 +68,16 @@ struct BytesOfCuda {
     MUSTER_CHECK(from.num_elements() == to.num_elements());
     if (from.dtype() == to.dtype()) return Copy(queue, from, to);
     const int64_t n = from.num_elements();
-    Keep(queue, from.dtype() == DType::kF32
-                    ? cuda::CastToBf16(StreamOf(queue), At<float>(from), At<uint16_t>(to), n)
-                    : cuda::CastToFloat(StreamOf(queue), At<uint16_t>(from), At<float>(to), n));
+    const CudaStream stream = StreamOf(queue);
+    if (to.dtype() == DType::kBf16) {
+      Keep(queue, cuda::CastToBf16(stream, At<float>(from), At<uint16_t>(to), n));
+    } else if (to.dtype() == DType::kF16) {
+      Keep(queue, cuda::CastToF16(stream, At<float>(from), At<kernels::Half>(to), n));
+    } else if (from.dtype() == DType::kBf16) {
+      Keep(queue, cuda::CastToFloat(stream, At<uint16_t>(from), At<float>(to), n));
+    } else {
+      Keep(queue, cuda::CastToFloat(stream, At<kernels::Half>(from), At<float>(to), n));
+    }
   }
 
   static void SumByTree(Queue& queue, const Tensor& values, const Tensor& to) {
@@ -114,7 +132,7 @@ void WithGradient(const Tensor& gradient, Run run) {
 
 template <typename T>
 struct CudaKernels : BytesOfCuda {
-  static constexpr DType kType = internal::ElementType<T>();
+  static constexpr DType kType = TypeOf<T>();
 
   static void Fill(Queue& queue, double value, const Tensor& x) {
     Keep(queue, cuda::Fill(StreamOf(queue), static_cast<float>(value), At<T>(x), x.num_elements()));
@@ -324,7 +342,7 @@ struct CudaKernels : BytesOfCuda {
                                                         .transpose_a = p.transpose_a,
                                                         .transpose_b = p.transpose_b,
                                                         .type = kType,
-                                                        .result = internal::ElementType<C>(),
+                                                        .result = TypeOf<C>(),
                                                         .a = p.a,
                                                         .b = p.b,
                                                         .addend = p.accumulate ? p.c : nullptr,
@@ -361,14 +379,22 @@ struct CudaKernels : BytesOfCuda {
   }
 };
 
+// Gradients of a loss that is scaled are not to be rounded to f16 before they have been multiplied.
+constexpr Operations WithAllLogits(Operations table) {
+  table.head_loss = nullptr;
+  return table;
+}
+
 }  // namespace
 
 const Operations& CudaOperations(DType dtype) {
   static constexpr Operations kF32 = TableOf<CudaKernels<float>>();
   static constexpr Operations kBf16 = TableOf<CudaKernels<uint16_t>>();
+  static constexpr Operations kF16 = WithAllLogits(TableOf<CudaKernels<kernels::Half>>());
   if (dtype == DType::kF32) return kF32;
   if (dtype == DType::kBf16) return kBf16;
-  std::fprintf(stderr, "device cuda computes in f32 and bf16, not in %s\n",
+  if (dtype == DType::kF16) return kF16;
+  std::fprintf(stderr, "device cuda computes in f32, bf16 and f16, not in %s\n",
                std::string(ToString(dtype)).c_str());
   std::abort();
 }

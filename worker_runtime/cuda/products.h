@@ -28,7 +28,7 @@ struct CudaProduct {
   int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  DType type = DType::kF32;    // of a and b: f32 or bf16
+  DType type = DType::kF32;    // of a and b: f32, bf16 or f16
   DType result = DType::kF32;  // of all others: that, or f32
   const void* a = nullptr;
   const void* b = nullptr;

@@ -395,10 +395,14 @@ template LaunchError AttentionForward(StreamHandle, AttentionShape, const float*
                                       AttentionSaved);
 template LaunchError AttentionForward(StreamHandle, AttentionShape, const uint16_t*, uint16_t*,
                                       AttentionSaved);
+template LaunchError AttentionForward(StreamHandle, AttentionShape, const Half*, Half*,
+                                      AttentionSaved);
 template LaunchError AttentionBackward(StreamHandle, AttentionShape, const float*, AttentionSaved,
                                        AttentionUpstream<float>, float*, float*);
 template LaunchError AttentionBackward(StreamHandle, AttentionShape, const uint16_t*,
                                        AttentionSaved, AttentionUpstream<uint16_t>, uint16_t*,
                                        float*);
+template LaunchError AttentionBackward(StreamHandle, AttentionShape, const Half*, AttentionSaved,
+                                       AttentionUpstream<Half>, Half*, float*);
 
 }  // namespace muster::kernels::cuda

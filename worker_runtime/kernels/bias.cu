@@ -47,8 +47,11 @@ LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, G* db
 
 template LaunchError BiasFill(StreamHandle, RowShape, const float*, const float*, float*);
 template LaunchError BiasFill(StreamHandle, RowShape, const uint16_t*, const uint16_t*, uint16_t*);
+template LaunchError BiasFill(StreamHandle, RowShape, const Half*, const Half*, Half*);
 template LaunchError BiasGradient(StreamHandle, RowShape, const float*, float*, bool, float*);
 template LaunchError BiasGradient(StreamHandle, RowShape, const uint16_t*, uint16_t*, bool, float*);
+template LaunchError BiasGradient(StreamHandle, RowShape, const Half*, Half*, bool, float*);
 template LaunchError BiasGradient(StreamHandle, RowShape, const uint16_t*, float*, bool, float*);
+template LaunchError BiasGradient(StreamHandle, RowShape, const Half*, float*, bool, float*);
 
 }  // namespace muster::kernels::cuda

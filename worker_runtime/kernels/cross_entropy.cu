@@ -110,6 +110,7 @@ LaunchError SumLosses(StreamHandle stream, const double* losses, int64_t n, doub
 }
 template LaunchError SumLosses(StreamHandle, const double*, int64_t, double*, double*, float*);
 template LaunchError SumLosses(StreamHandle, const double*, int64_t, double*, double*, uint16_t*);
+template LaunchError SumLosses(StreamHandle, const double*, int64_t, double*, double*, Half*);
 
 template <typename T>
 LaunchError CrossEntropyRows(StreamHandle stream, RowShape shape, T* logits, const int32_t* targets,
@@ -125,5 +126,7 @@ template LaunchError CrossEntropyRows(StreamHandle, RowShape, float*, const int3
                                       double*);
 template LaunchError CrossEntropyRows(StreamHandle, RowShape, uint16_t*, const int32_t*,
                                       const float*, double*);
+template LaunchError CrossEntropyRows(StreamHandle, RowShape, Half*, const int32_t*, const float*,
+                                      double*);
 
 }  // namespace muster::kernels::cuda

@@ -1,12 +1,12 @@
 // The kernels of a CUDA device, each computing what its host twin computes (`<op>.h`, `<op>_host.cc`),
 // in `<op>.cu`.
 //
-// Every function puts its kernels on a stream and returns. T is float or uint16_t, bf16 by its bits;
+// Every function puts its kernels on a stream and returns. T is float, uint16_t (bf16 by its bits) or Half;
 // sums run in float. Pointers are of the device's memory, arrays start on multiples of 16 bytes, and
 // scratch may hold anything. Nothing is added up by atomic operations: the same arguments give the
 // same bits, run after run.
 //
-// Gradients of weights are of G: T, or float beside bf16.
+// Gradients of weights are of G: T, or float beside 16 bits.
 //
 // What a product of matrices is fused with comes from cuBLASLt; products are not here.
 //
@@ -18,6 +18,7 @@
 #include "worker_runtime/kernels/adamw.h"
 #include "worker_runtime/kernels/attention.h"
 #include "worker_runtime/kernels/embedding.h"
+#include "worker_runtime/kernels/half.h"
 #include "worker_runtime/kernels/launch.h"
 #include "worker_runtime/kernels/row_shape.h"
 #include "worker_runtime/kernels/sgd.h"
@@ -38,7 +39,9 @@ template <typename T>
 LaunchError Scale(StreamHandle stream, const T* factor, const T* x, T* out, int64_t n);
 // To nearest, ties to even: the bits of cast.h.
 LaunchError CastToBf16(StreamHandle stream, const float* x, uint16_t* y, int64_t n);
+LaunchError CastToF16(StreamHandle stream, const float* x, Half* y, int64_t n);
 LaunchError CastToFloat(StreamHandle stream, const uint16_t* x, float* y, int64_t n);
+LaunchError CastToFloat(StreamHandle stream, const Half* x, float* y, int64_t n);
 
 // --- Embedding
 
@@ -139,7 +142,7 @@ struct AttentionSaved {
   float* row_scale;
 };
 // Shapes as in attention.h. Flash attention: blocks of 64 queries against 64 keys at a time, softmax
-// rescaled as they come; for bf16 products by tensor cores, probabilities rounded to bf16 before the
+// rescaled as they come; for 16 bits products by tensor cores, probabilities rounded to T before the
 // second one.
 // Source: Dao, "FlashAttention-2", 2023, section 3
 template <typename T>
@@ -216,7 +219,7 @@ struct AdamWArrays {
   // Bit (i / 16) % 32 of word i / 512: whether element i shrinks by weight decay; null: all do.
   const uint32_t* decays;
 };
-// One pass over all parameters of a rank: the bits of adamw.h in float.
+// One pass over all parameters of a rank: the bits of adamw.h in float. Not of Half.
 template <typename T>
 LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
                         const UpdateDecision* decision, AdamWArrays<T> arrays, RoundingDraws draws,

@@ -1,5 +1,5 @@
-// Numbers as kernels of the device read, add up and write them: stored as float or as bf16 (held as
-// its 16 bits), computed in float. Only `.cu` files include it.
+// Numbers as kernels of the device read, add up and write them: stored as float, as bf16 (held as its 16
+// bits, uint16_t) or as f16 (Half), computed in float. Only `.cu` files include it.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,8 @@ __device__ inline float ToFloat(uint16_t bits) {
   return FloatOf(static_cast<uint32_t>(bits) << 16);
 }
 
+__device__ inline float ToFloat(Half x) { return simt::FloatOfHalf(x); }
+
 // To nearest, ties to even; the bits of cast.h.
 template <typename T>
 __device__ T FromFloat(float x);
@@ -42,6 +44,11 @@ __device__ inline uint16_t FromFloat<uint16_t>(float x) {
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint32_t quiet = (bits >> 16) | 0x40u;
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+template <>
+__device__ inline Half FromFloat<Half>(float x) {
+  return simt::HalfOfFloat(x);
 }
 
 // Numbers in 16 bytes.

@@ -61,6 +61,7 @@ LaunchError Add(StreamHandle stream, const T* a, const T* b, T* out, int64_t n) 
 }
 template LaunchError Add(StreamHandle, const float*, const float*, float*, int64_t);
 template LaunchError Add(StreamHandle, const uint16_t*, const uint16_t*, uint16_t*, int64_t);
+template LaunchError Add(StreamHandle, const Half*, const Half*, Half*, int64_t);
 
 template <typename T>
 LaunchError Fill(StreamHandle stream, float value, T* out, int64_t n) {
@@ -68,6 +69,7 @@ LaunchError Fill(StreamHandle stream, float value, T* out, int64_t n) {
 }
 template LaunchError Fill(StreamHandle, float, float*, int64_t);
 template LaunchError Fill(StreamHandle, float, uint16_t*, int64_t);
+template LaunchError Fill(StreamHandle, float, Half*, int64_t);
 
 template <typename T>
 LaunchError Scale(StreamHandle stream, const T* factor, const T* x, T* out, int64_t n) {
@@ -75,13 +77,22 @@ LaunchError Scale(StreamHandle stream, const T* factor, const T* x, T* out, int6
 }
 template LaunchError Scale(StreamHandle, const float*, const float*, float*, int64_t);
 template LaunchError Scale(StreamHandle, const uint16_t*, const uint16_t*, uint16_t*, int64_t);
+template LaunchError Scale(StreamHandle, const Half*, const Half*, Half*, int64_t);
 
 LaunchError CastToBf16(StreamHandle stream, const float* x, uint16_t* y, int64_t n) {
   return simt::Launch(&CastKernel<float, uint16_t>, Flat(n, kVector<float>), stream, x, y, n);
 }
 
+LaunchError CastToF16(StreamHandle stream, const float* x, Half* y, int64_t n) {
+  return simt::Launch(&CastKernel<float, Half>, Flat(n, kVector<float>), stream, x, y, n);
+}
+
 LaunchError CastToFloat(StreamHandle stream, const uint16_t* x, float* y, int64_t n) {
   return simt::Launch(&CastKernel<uint16_t, float>, Flat(n, kVector<float>), stream, x, y, n);
+}
+
+LaunchError CastToFloat(StreamHandle stream, const Half* x, float* y, int64_t n) {
+  return simt::Launch(&CastKernel<Half, float>, Flat(n, kVector<float>), stream, x, y, n);
 }
 
 }  // namespace muster::kernels::cuda

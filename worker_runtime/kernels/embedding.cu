@@ -129,11 +129,17 @@ template LaunchError EmbeddingForward(StreamHandle, EmbeddingShape, const int32_
                                       const float*, float*);
 template LaunchError EmbeddingForward(StreamHandle, EmbeddingShape, const int32_t*, const uint16_t*,
                                       const uint16_t*, uint16_t*);
+template LaunchError EmbeddingForward(StreamHandle, EmbeddingShape, const int32_t*, const Half*,
+                                      const Half*, Half*);
 template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*, const float*,
                                        EmbeddingGradients<float>);
 template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*,
                                        const uint16_t*, EmbeddingGradients<uint16_t>);
+template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*, const Half*,
+                                       EmbeddingGradients<Half>);
 template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*,
                                        const uint16_t*, EmbeddingGradients<float>);
+template LaunchError EmbeddingBackward(StreamHandle, EmbeddingShape, const int32_t*, const Half*,
+                                       EmbeddingGradients<float>);
 
 }  // namespace muster::kernels::cuda

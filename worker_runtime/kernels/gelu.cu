@@ -71,8 +71,10 @@ LaunchError GeluBackward(StreamHandle stream, const T* pre, const T* dy, T* dx, 
 
 template LaunchError BiasGeluForward(StreamHandle, RowShape, BiasGelu<float>, float*);
 template LaunchError BiasGeluForward(StreamHandle, RowShape, BiasGelu<uint16_t>, uint16_t*);
+template LaunchError BiasGeluForward(StreamHandle, RowShape, BiasGelu<Half>, Half*);
 template LaunchError GeluBackward(StreamHandle, const float*, const float*, float*, int64_t);
 template LaunchError GeluBackward(StreamHandle, const uint16_t*, const uint16_t*, uint16_t*,
                                   int64_t);
+template LaunchError GeluBackward(StreamHandle, const Half*, const Half*, Half*, int64_t);
 
 }  // namespace muster::kernels::cuda

@@ -149,15 +149,23 @@ template LaunchError LayerNormForward(StreamHandle, RowShape, LayerNormInput<flo
                                       LayerNormAffine<float>, float*, LayerNormSaved);
 template LaunchError LayerNormForward(StreamHandle, RowShape, LayerNormInput<uint16_t>,
                                       LayerNormAffine<uint16_t>, uint16_t*, LayerNormSaved);
+template LaunchError LayerNormForward(StreamHandle, RowShape, LayerNormInput<Half>,
+                                      LayerNormAffine<Half>, Half*, LayerNormSaved);
 template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<float>,
                                             const float*, LayerNormSaved, float*);
 template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
                                             const uint16_t*, LayerNormSaved, uint16_t*);
+template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<Half>,
+                                            const Half*, LayerNormSaved, Half*);
 template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<float>,
                                              LayerNormSaved, LayerNormWeights<float>, float*);
 template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
                                              LayerNormSaved, LayerNormWeights<uint16_t>, float*);
+template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<Half>,
+                                             LayerNormSaved, LayerNormWeights<Half>, float*);
 template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
+                                             LayerNormSaved, LayerNormWeights<float>, float*);
+template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<Half>,
                                              LayerNormSaved, LayerNormWeights<float>, float*);
 
 }  // namespace muster::kernels::cuda

@@ -8,10 +8,13 @@
 // blocks.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "worker_runtime/kernels/half.h"
 #include "worker_runtime/kernels/launch.h"
 
 namespace muster::kernels::simt {
@@ -76,18 +79,32 @@ __device__ inline void StartCopy(void* to, const void* from, bool valid) {
 }
 __device__ inline void FinishCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// c += a b on one tile: a [16, 16] and b [16, 8] of bf16, c [16, 8] of float, spread over the warp:
+// To nearest, ties to even.
+__device__ inline float FloatOfHalf(Half x) { return __half2float(__ushort_as_half(x.bits)); }
+__device__ inline Half HalfOfFloat(float x) { return {__half_as_ushort(__float2half_rn(x))}; }
+
+// c += a b on one tile: a [16, 16] and b [16, 8] of T, bf16 (uint16_t) or f16, c [16, 8] of float, spread over
+// the warp:
 // with g = lane / 4 and t = lane % 4, two numbers per word, the first in its low half,
 //   a: (g, 2t) (g + 8, 2t) (g, 2t + 8) (g + 8, 2t + 8), each with the next column
 //   b: (2t, g) (2t + 8, g), each with the next row
 //   c: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
 // Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"
-__device__ inline void MultiplyTile(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+template <typename T = uint16_t>
+__device__ void MultiplyTile(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (std::is_same_v<T, Half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
 }
 
 }  // namespace muster::kernels::simt

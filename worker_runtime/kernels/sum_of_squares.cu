@@ -61,6 +61,7 @@ LaunchError SquaresByBlock(StreamHandle stream, const T* x, int64_t n, double* p
 }
 template LaunchError SquaresByBlock(StreamHandle, const float*, int64_t, double*);
 template LaunchError SquaresByBlock(StreamHandle, const uint16_t*, int64_t, double*);
+template LaunchError SquaresByBlock(StreamHandle, const Half*, int64_t, double*);
 
 LaunchError TreeSum(StreamHandle stream, const double* values, int64_t n, double* scratch,
                     double* to) {

@@ -1,8 +1,10 @@
 // Products of tiles that lie in shared memory, a warp at a time. Only `.cu` files include it.
 //
-// bf16 goes through tensor cores; float, which has none with its precision, by fused multiply-add
-// with the same numbers in the same lanes.
+// Numbers of 16 bits go through tensor cores; float, which has none with its precision, by fused
+// multiply-add with the same numbers in the same lanes.
 #pragma once
+
+#include <type_traits>
 
 #include "worker_runtime/kernels/device_numbers.h"
 
@@ -23,14 +25,15 @@ __device__ inline int ColumnOf(int piece, int i) {
   return piece * kTileColumns + simt::Lane() % 4 * 2 + i % 2;
 }
 
-// A matrix in shared memory. Of bf16, `data` and `stride` are even.
+// A matrix in shared memory. Of 16 bits, `data` and `stride` are even.
 template <typename T>
 struct SharedMatrix {
   const T* data;
   int stride;
 };
 
-__device__ inline uint32_t Pair(const uint16_t* low) {
+template <typename T>
+__device__ uint32_t Pair(const T* low) {
   uint32_t word;
   memcpy(&word, low, sizeof(word));
   return word;
@@ -38,28 +41,29 @@ __device__ inline uint32_t Pair(const uint16_t* low) {
 __device__ inline uint32_t Pair(uint16_t low, uint16_t high) {
   return static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16;
 }
+__device__ inline uint32_t Pair(Half low, Half high) { return Pair(low.bits, high.bits); }
 
 // b[k][n] is at n * stride + k if kByColumn, else at k * stride + n.
-template <bool kByColumn, int kPieces>
-__device__ void MultiplyAdd(SharedMatrix<uint16_t> a, SharedMatrix<uint16_t> b, int depth,
+template <bool kByColumn, typename T, int kPieces, std::enable_if_t<sizeof(T) == 2, int> = 0>
+__device__ void MultiplyAdd(SharedMatrix<T> a, SharedMatrix<T> b, int depth,
                             TileResult<kPieces>& c) {
   const int g = simt::Lane() / 4;
   const int t = simt::Lane() % 4 * 2;
   for (int k = 0; k < depth; k += 16) {
-    const uint16_t* upper = a.data + g * a.stride + k + t;
-    const uint16_t* lower = upper + 8 * a.stride;
+    const T* upper = a.data + g * a.stride + k + t;
+    const T* lower = upper + 8 * a.stride;
     const uint32_t of_a[4] = {Pair(upper), Pair(lower), Pair(upper + 8), Pair(lower + 8)};
     for (int piece = 0; piece < kPieces; ++piece) {
       const int n = piece * kTileColumns + g;
       if constexpr (kByColumn) {
-        const uint16_t* column = b.data + n * b.stride + k + t;
+        const T* column = b.data + n * b.stride + k + t;
         const uint32_t of_b[2] = {Pair(column), Pair(column + 8)};
-        simt::MultiplyTile(c.piece[piece], of_a, of_b);
+        simt::MultiplyTile<T>(c.piece[piece], of_a, of_b);
       } else {
-        const uint16_t* row = b.data + (k + t) * b.stride + n;
-        const uint16_t* later = row + 8 * b.stride;
+        const T* row = b.data + (k + t) * b.stride + n;
+        const T* later = row + 8 * b.stride;
         const uint32_t of_b[2] = {Pair(row[0], row[b.stride]), Pair(later[0], later[b.stride])};
-        simt::MultiplyTile(c.piece[piece], of_a, of_b);
+        simt::MultiplyTile<T>(c.piece[piece], of_a, of_b);
       }
     }
   }

@@ -133,12 +133,9 @@ absl::StatusOr<std::string> ParseDevice(const std::string& text) {
 }
 
 absl::Status CheckDevice(const PlanOptions& options) {
-  const DType dtype = options.dtype;
-  if (options.device == "cpu" || dtype == DType::kF32 || dtype == DType::kBf16) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("--device=cuda computes in f32 and bf16, not in ",
-                                                 ToString(dtype), "; try --dtype=bf16"));
+  if (options.device == "cpu" || options.dtype != DType::kF64) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--device=cuda computes in f32, bf16 and f16, not in f64; try --dtype=f32");
 }
 
 // MiB, fractions too.

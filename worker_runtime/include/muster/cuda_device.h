@@ -3,7 +3,7 @@
 //   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Device> gpu, OpenCudaDevice(0));
 //   TensorPool pool(*gpu);
 //
-// It computes in f32 and bf16. Its kernels run in the order of their queue, later than the call; what one of
+// It computes in f32, bf16 and f16. Its kernels run in the order of their queue, later than the call; what one of
 // them failed with is said by Device::Download.
 #pragma once
 

@@ -41,7 +41,7 @@ inline std::vector<float> OnHost(const Device& device, const Tensor& x) {
     } else {
       uint16_t bits;
       std::memcpy(&bits, &bytes[i * sizeof(bits)], sizeof(bits));
-      numbers[i] = FromBf16(bits);
+      numbers[i] = x.dtype() == DType::kF16 ? FromF16(bits) : FromBf16(bits);
     }
   }
   return numbers;
@@ -59,7 +59,9 @@ inline Tensor OnDevice(TensorPool& pool, DType dtype, const std::vector<float>& 
   Queue queue(pool.device());
   const Tensor x = pool.Allocate(dtype, {static_cast<int64_t>(numbers.size())});
   std::vector<uint16_t> narrow;
-  for (const float number : numbers) narrow.push_back(ToBf16(number));
+  for (const float number : numbers) {
+    narrow.push_back(dtype == DType::kF16 ? ToF16(number) : ToBf16(number));
+  }
   const bool wide = dtype == DType::kF32;
   pool.device().Upload(queue, wide ? static_cast<const void*>(numbers.data()) : narrow.data(),
                        x.raw_data(), x.num_bytes());
@@ -175,6 +177,12 @@ TEST_P(CudaDeviceContract, FillsClearsCopiesAndCasts) {
   EXPECT_EQ(Read(narrow), rounded);
   operations(DType::kBf16).cast(*queue_, narrow, wide);
   EXPECT_EQ(Read(wide), rounded);
+  const Tensor half = pool_->Allocate(DType::kF16, {37});
+  operations(DType::kF32).cast(*queue_, Make(DType::kF32, x), half);
+  EXPECT_EQ(Read(half), Read(Make(DType::kF16, x)));
+  const Tensor back = pool_->Allocate(DType::kF32, {37});
+  operations(DType::kF16).cast(*queue_, half, back);
+  EXPECT_EQ(Read(back), Read(half));
   const Tensor part = narrow.Slice(8, {10});
   operations(DType::kBf16).fill(*queue_, 1.5, part);
   EXPECT_EQ(Read(part), std::vector<float>(10, 1.5f));
@@ -206,7 +214,7 @@ TEST_P(CudaDeviceContract, ProductsOfEveryShapeAddUpInFloat) {
   const auto a = RandomNumbers<float>(kM * kK, "a");
   const auto b = RandomNumbers<float>(kK * kN, "b");
   const auto before = RandomNumbers<float>(kM * kN, "c");
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
     const Tensor on_a = Make(dtype, a), on_b = Make(dtype, b);
     const auto wide_a = Read(on_a), wide_b = Read(on_b);
     for (int shape = 0; shape < 16; ++shape) {
@@ -292,7 +300,7 @@ class LinearOn {
 TEST_P(CudaDeviceContract, WhatStandsAroundAProductIsTheSameInOnePassAndInSeveral) {
   for (const auto& [dtype, gradients] :
        {std::pair{DType::kF32, DType::kF32}, std::pair{DType::kBf16, DType::kBf16},
-        std::pair{DType::kBf16, DType::kF32}}) {
+        std::pair{DType::kBf16, DType::kF32}, std::pair{DType::kF16, DType::kF32}}) {
     const LinearOn once(*device_, dtype, gradients, /*in_passes=*/false);
     const LinearOn in_passes(*device_, dtype, gradients, /*in_passes=*/true);
     for (const auto part : {&LinearOn::y, &LinearOn::onto, &LinearOn::pre, &LinearOn::gelu,
@@ -346,7 +354,7 @@ inline HeadOutcome RunHead(const Device& device, DType dtype, DType gradients, b
 TEST_P(CudaDeviceContract, TheLossOfATiedHeadIsThatOfAllLogitsUnderAnyScale) {
   for (const auto& [dtype, gradients] :
        {std::pair{DType::kF32, DType::kF32}, std::pair{DType::kBf16, DType::kBf16},
-        std::pair{DType::kBf16, DType::kF32}}) {
+        std::pair{DType::kBf16, DType::kF32}, std::pair{DType::kF16, DType::kF32}}) {
     const double tolerance = dtype == DType::kF32 ? 3e-6 : 2e-2;
     const HeadOutcome some = RunHead(*device_, dtype, gradients, /*at_once=*/false);
     const HeadOutcome all = RunHead(*device_, dtype, gradients, /*at_once=*/true);
@@ -379,8 +387,18 @@ TEST_P(CudaDeviceContract, AGptInBf16HasNearlyThoseOfFloatWhateverItsGradientsAr
   }
 }
 
+TEST_P(CudaDeviceContract, AGptInF16HasNearlyThoseOfFloat) {
+  GptOnDevice host(Device::Cpu(), DType::kF32, DType::kF32);
+  const double loss = host.Pass();
+  for (const DType gradients : {DType::kF16, DType::kF32}) {
+    GptOnDevice gpu(*device_, DType::kF16, gradients);
+    EXPECT_NEAR(gpu.Pass() / loss, 1, 1e-3);
+    EXPECT_LT(RelativeError(gpu.Gradients(), host.Gradients()), 1e-2) << ToString(gradients);
+  }
+}
+
 TEST_P(CudaDeviceContract, TheSamePassHasTheSameBits) {
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
     GptOnDevice gpu(*device_, dtype, DType::kF32);
     const double loss = gpu.Pass();
     const auto gradients = gpu.Gradients();

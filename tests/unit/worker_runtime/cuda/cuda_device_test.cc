@@ -131,7 +131,7 @@ TEST(CudaDeviceDeathTest, MemoryThatIsNotThereIsNamedWithWhatIsLeft) {
 TEST(CudaDeviceDeathTest, TypesThatItDoesNotComputeInAreNamed) {
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   Watched on;
-  EXPECT_DEATH(on.device->operations(DType::kF16), "computes in f32 and bf16, not in f16");
+  EXPECT_DEATH(on.device->operations(DType::kF64), "computes in f32, bf16 and f16, not in f64");
 }
 
 TEST(CudaDeviceDeathTest, ElementsAreNotTheHostsToRead) {

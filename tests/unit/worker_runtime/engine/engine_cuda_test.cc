@@ -68,10 +68,12 @@ TEST(EngineOnCuda, HasTheSameBitsWhateverTheOrderOfItsWork) {
 // Activations are rounded on both sides, each in places of its own.
 TEST(EngineOnCuda, LearnsInSixteenBitsOverMastersOfThirtyTwo) {
   const Plan plan = SmallPlan(SumMode::kFast, 2);
-  const Outcome host = Train(1, plan, 3, DType::kBf16);
-  const Outcome cuda = TrainOnCuda(1, plan, 3, DType::kBf16, 5);
-  ASSERT_THAT(cuda.losses, ::testing::SizeIs(3));
-  EXPECT_LE(LargestRelativeDifference(cuda.losses, host.losses), 1e-2);
+  for (const DType dtype : {DType::kBf16, DType::kF16}) {
+    const Outcome host = Train(1, plan, 3, dtype);
+    const Outcome cuda = TrainOnCuda(1, plan, 3, dtype, 5);
+    ASSERT_THAT(cuda.losses, ::testing::SizeIs(3));
+    EXPECT_LE(LargestRelativeDifference(cuda.losses, host.losses), 1e-2) << ToString(dtype);
+  }
 }
 
 TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {

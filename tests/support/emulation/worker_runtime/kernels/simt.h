@@ -9,9 +9,12 @@
 #include <cstring>
 #include <source_location>
 #include <string>
+#include <type_traits>
 
 #include "tests/support/emulation/block_emulator.h"
 #include "tests/support/emulation/emulated_stream.h"
+#include "worker_runtime/kernels/cast.h"
+#include "worker_runtime/kernels/half.h"
 #include "worker_runtime/kernels/launch.h"
 
 // CUDA's words for where a function runs, which g++ does not know.
@@ -95,20 +98,36 @@ inline void StartCopy(void* to, const void* from, bool valid,
 }
 inline void FinishCopies() { testing::BlockEmulator::FinishCopies(); }
 
+inline float FloatOfHalf(Half x) {
+  float wide;
+  Cast().f16_to_f32(&x.bits, &wide, 1);
+  return wide;
+}
+inline Half HalfOfFloat(float x) {
+  Half narrow;
+  Cast().f32_to_f16(&x, &narrow.bits, 1);
+  return narrow;
+}
+
 // The products are exact in double; the device rounds their sum once or more, in an order that is
 // not documented.
-inline void MultiplyTile(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                         std::source_location where = std::source_location::current()) {
+template <typename T = uint16_t>
+void MultiplyTile(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                  std::source_location where = std::source_location::current()) {
   struct Operands {
     uint32_t a[4];
     uint32_t b[2];
   };
   const auto lanes = Exchange(Operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, where);
   const auto number = [](uint32_t word, int half) {
-    const uint32_t bits = half == 0 ? word << 16 : word & 0xffff0000u;
-    float value;
-    std::memcpy(&value, &bits, sizeof(value));
-    return static_cast<double>(value);
+    const uint32_t upper = half == 0 ? word << 16 : word & 0xffff0000u;
+    if constexpr (std::is_same_v<T, Half>) {
+      return static_cast<double>(FloatOfHalf({static_cast<uint16_t>(upper >> 16)}));
+    } else {
+      float value;
+      std::memcpy(&value, &upper, sizeof(value));
+      return static_cast<double>(value);
+    }
   };
   for (int i = 0; i < 4; ++i) {
     const int row = Lane() / 4 + i / 2 * 8;

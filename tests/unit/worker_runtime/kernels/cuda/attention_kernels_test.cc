@@ -118,7 +118,7 @@ TYPED_TEST(AttentionKernel, LeavesOutTheQueriesBeforeTheFirst) {
   const auto qkv = KernelNumbers<TypeParam>(3 * shape.sequence * width, "qkv");
   Host host(shape, Widened(qkv));
   const KernelArray<TypeParam> on_qkv(qkv);
-  const std::vector<TypeParam> sevens(shape.sequence * width, 7);
+  const std::vector<TypeParam> sevens(shape.sequence * width, TypeParam{7});
   const KernelArray<TypeParam> out(sevens);
   const auto saved = KernelArray<float>::Poisoned(2 * shape.heads * shape.sequence);
   ASSERT_EQ(cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(),

@@ -22,6 +22,7 @@ using ::muster::testing::KernelNumbers;
 using ::muster::testing::KernelTest;
 using ::muster::testing::KernelTypeNames;
 using ::muster::testing::KernelTypes;
+using ::muster::testing::Narrowed;
 using ::muster::testing::RandomTokens;
 using ::muster::testing::RelativeError;
 using ::muster::testing::Widened;
@@ -58,8 +59,7 @@ LaunchError MultiplyOnHost(const cuda::DenseProduct<T>& p) {
   if constexpr (std::is_same_v<T, float>) {
     CopyToKernels(c.data(), p.c, c.size() * sizeof(T));
   } else {
-    std::vector<T> narrow(c.size());
-    Cast().f32_to_bf16(c.data(), narrow.data(), static_cast<int64_t>(c.size()));
+    const auto narrow = Narrowed<T>(c);
     CopyToKernels(narrow.data(), p.c, c.size() * sizeof(T));
   }
   return nullptr;

@@ -8,14 +8,30 @@
 #include <type_traits>
 #include <vector>
 
+#include "muster/sixteen_bits.h"
 #include "tests/support/kernel_memory.h"
 #include "tests/unit/worker_runtime/numbers.h"
 #include "worker_runtime/kernels/cast.h"
+#include "worker_runtime/kernels/half.h"
 
 namespace muster::testing {
 
 // Each result is looked at under so many orders of blocks and threads.
 inline constexpr uint64_t kKernelSchedules = 3;
+
+// Rounded to T, uint16_t (bf16) or Half.
+template <typename T>
+std::vector<T> Narrowed(const std::vector<float>& numbers) {
+  std::vector<T> narrow(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if constexpr (std::is_same_v<T, kernels::Half>) {
+      narrow[i] = {ToF16(numbers[i])};
+    } else {
+      narrow[i] = ToBf16(numbers[i]);
+    }
+  }
+  return narrow;
+}
 
 template <typename T>
 std::vector<T> KernelNumbers(int64_t count, absl::string_view purpose, double deviation = 1) {
@@ -23,9 +39,7 @@ std::vector<T> KernelNumbers(int64_t count, absl::string_view purpose, double de
   if constexpr (std::is_same_v<T, float>) {
     return numbers;
   } else {
-    std::vector<T> narrow(count);
-    kernels::Cast().f32_to_bf16(numbers.data(), narrow.data(), count);
-    return narrow;
+    return Narrowed<T>(numbers);
   }
 }
 
@@ -35,16 +49,22 @@ inline std::vector<float> Widened(const std::vector<uint16_t>& numbers) {
   kernels::Cast().bf16_to_f32(numbers.data(), wide.data(), static_cast<int64_t>(numbers.size()));
   return wide;
 }
+inline std::vector<float> Widened(const std::vector<kernels::Half>& numbers) {
+  std::vector<float> wide;
+  for (const kernels::Half number : numbers) wide.push_back(FromF16(number.bits));
+  return wide;
+}
 
 // Relative to the largest result: what float keeps after sums of some hundred terms; a bf16 has 8
 // bits, and sums of such numbers are rounded once.
 template <typename T>
 constexpr double kKernelTolerance = std::is_same_v<T, float> ? 3e-6 : 4.5e-3;
 
-using KernelTypes = ::testing::Types<float, uint16_t>;
+using KernelTypes = ::testing::Types<float, uint16_t, kernels::Half>;
 struct KernelTypeNames {
   template <typename T>
   static std::string GetName(int) {
+    if (std::is_same_v<T, kernels::Half>) return "f16";
     return std::is_same_v<T, float> ? "f32" : "bf16";
   }
 };
