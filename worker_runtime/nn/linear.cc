@@ -55,6 +55,14 @@ Tensor Linear::MakeSum(Tape& tape, const Tensor& residual, const Tensor& x) cons
   return {};
 }
 
+void Linear::AddProduct(Tape& tape, const Tensor& residual, const Tensor& x,
+                        const Tensor& y) const {
+  const Tensor& bias = tape.Use(bias_);
+  const Tensor& weight = tape.Use(weight_);
+  tape.operations(y.dtype()).linear_forward(tape.queue(), {.x = x, .weight = weight, .bias = bias},
+                                            residual, y);
+}
+
 Activation Linear::RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
                                  const Activation& x) const {
   const bool learns = !weight_.frozen() || !bias_.frozen();
@@ -74,10 +82,7 @@ Activation Linear::RecordProduct(Tape& tape, const Tensor& y, const Activation& 
 Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const {
   const Tensor y = MakeSum(tape, residual.value, x.value);
   if (y.empty()) return {};
-  const Tensor& bias = tape.Use(bias_);
-  const Tensor& weight = tape.Use(weight_);
-  tape.operations(y.dtype()).linear_forward(
-      tape.queue(), {.x = x.value, .weight = weight, .bias = bias}, residual.value, y);
+  AddProduct(tape, residual.value, x.value, y);
   return RecordProduct(tape, y, residual, x);
 }
 
@@ -96,10 +101,7 @@ Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
                                    const Activated& in) const {
   const Tensor y = MakeSum(tape, residual.value, in.gelu);
   if (y.empty()) return {};
-  const Tensor& bias = tape.Use(bias_);
-  const Tensor& weight = tape.Use(weight_);
-  tape.operations(y.dtype()).linear_forward(
-      tape.queue(), {.x = in.gelu, .weight = weight, .bias = bias}, residual.value, y);
+  AddProduct(tape, residual.value, in.gelu, y);
 
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = in.pre.slot,
                                pre = in.pre.value](Tape& tape, const Tensor& dy) {

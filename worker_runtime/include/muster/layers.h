@@ -73,6 +73,7 @@ class Linear final : public Layer {
  private:
   Tensor MakeOutput(Tape& tape, const Tensor& x) const;
   Tensor MakeSum(Tape& tape, const Tensor& residual, const Tensor& x) const;
+  void AddProduct(Tape& tape, const Tensor& residual, const Tensor& x, const Tensor& y) const;
   Activation RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
                            const Activation& x) const;
 
