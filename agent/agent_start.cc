@@ -27,6 +27,7 @@ void Agent::Perform(const StartWorkers& effect) {
   assignment_ = effect.assignment;
   worker_service_.StartRound(assignment_.round, assignment_.instance);
   watch_.StartRound();
+  hang_watch_.OnReformed();
   kernel_log_.Forget();
   left_silently_.clear();
   ended_with_zero_.clear();

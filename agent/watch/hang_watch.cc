@@ -42,6 +42,12 @@ namespace {
 // From then on PyTorch is asked every second.
 constexpr absl::Duration kSilenceToAskAbout = absl::Seconds(3);
 
+verdict::ToldBy WhoTells(const WatchedRank& rank) {
+  if (!rank.board.groups.empty()) return verdict::ToldBy::kOperations;
+  if (rank.torch) return verdict::ToldBy::kTorch;
+  return rank.board.pid != 0 ? verdict::ToldBy::kMarks : verdict::ToldBy::kUnknown;
+}
+
 RankReport MakeReport(const WatchedRank& rank) {
   // Of programs that mark nothing, nothing need be said.
   const bool is_marked = rank.board.pid != 0;
@@ -50,6 +56,7 @@ RankReport MakeReport(const WatchedRank& rank) {
           .phase = is_marked ? verdict::PhaseInWords(rank.board.phase, rank.board.step) : "",
           .step = rank.board.step,
           .silent_for = rank.silent_for,
+          .told_by = WhoTells(rank),
           .doing = rank.doing,
           .hold = rank.hold,
           .python = rank.torch ? rank.torch->python.frames : std::vector<std::string>()};
@@ -103,17 +110,19 @@ void HangWatch::StartRound(WatchedRound round) {
   kernel_log_.Forget();
   is_watching_ = options_.is_on;
   gathers_evidence_ = false;
-  AddMilestone("started");
   if (is_watching_) Arm();
 }
 
-void HangWatch::OnSpawned(int local_rank, int pid) { workers_[local_rank] = {.pid = pid}; }
+void HangWatch::OnSpawned(int local_rank, int pid) {
+  workers_[local_rank] = {.pid = pid};
+  if (workers_.size() == round_.boards.size()) AddMilestone(kStarted);
+}
 
 void HangWatch::OnEnded(int local_rank) {
   workers_[local_rank].has_ended = true;
   const bool all = std::all_of(workers_.begin(), workers_.end(),
                                [](const auto& entry) { return entry.second.has_ended; });
-  if (all) AddMilestone("stopped");
+  if (all) AddMilestone(kStopped);
 }
 
 void HangWatch::OnAborted(int local_rank) {
@@ -165,7 +174,11 @@ void HangWatch::Tick() {
   torch_.Tick(now, is_somebody_silent_);
   const std::vector<verdict::Pulse> pulses = TakePulses();
   if (incident_ && incident_->round != round_.round && IsInAStep(pulses)) {
-    AddMilestone("first_step");
+    AddMilestone(kFirstStep);
+    log::Write(
+        log::Level::kInfo, "hang_timeline",
+        absl::StrCat("the job steps again after the hang; ", TimelineInWords(*incident_)),
+        {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
     incident_.reset();
   }
   const bool is_suspicious = core_.Listen(pulses, now);
@@ -286,8 +299,8 @@ void HangWatch::Perform(const verdict::Recovery& recovery, const std::vector<Wat
 
 void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched) {
   gathers_evidence_ = true;
-  decided_at_ = MonoNow();
-  Incident incident = MakeIncident(verdict.diagnosis, verdict.reason);
+  Incident incident =
+      MakeIncident(verdict.diagnosis, verdict.reason, verdict.since_detected, absl::ZeroDuration());
   incident.ranks = MakeReports(watched);
   // Those at fault first: time may not be enough for all.
   const std::vector<int>& culprits = verdict.diagnosis.culprits;
@@ -308,14 +321,18 @@ void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<Watch
   }).detach();
 }
 
-Incident HangWatch::MakeIncident(verdict::Diagnosis diagnosis, std::string reason) const {
+Incident HangWatch::MakeIncident(verdict::Diagnosis diagnosis, std::string reason,
+                                 absl::Duration since_detected, absl::Duration since_decided) {
+  detected_at_ = MonoNow() - since_detected;
   return {.run_id = options_.run_id,
           .node = options_.node,
           .round = round_.round,
           .restart_count = round_.restart_count,
-          .decided_at = absl::Now(),
+          .decided_at = absl::Now() - since_decided,
           .diagnosis = std::move(diagnosis),
-          .reason = std::move(reason)};
+          .reason = std::move(reason),
+          .timeline = {{std::string(kDetected), absl::ZeroDuration()},
+                       {std::string(kDecided), since_detected - since_decided}}};
 }
 
 std::vector<RankReport> HangWatch::MakeReports(const std::vector<WatchedRank>& watched) {
@@ -340,12 +357,13 @@ void HangWatch::OnEvidence(Incident incident, bool has_moved) {
 void HangWatch::Report(Incident incident, const std::vector<int>& pids, bool ends_attempt) {
   report_path_ = absl::StrCat(options_.report_directory, "/hang_", round_.restart_count, "_",
                               ++num_reports_, ".json");
+  incident.timeline.push_back({std::string(kReported), MonoNow() - detected_at_});
   log::Write(
       log::Level::kError, "hang",
       absl::StrCat(InWords(incident), "\n  all of it is in ", report_path_),
       {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
   incident_ = std::move(incident);
-  AddMilestone("reported");
+  WriteReport();
   const std::string why = absl::StrCat("hang: ", incident_->diagnosis.Describe(), "; ",
                                        incident_->reason, "; see ", report_path_);
   for (const int pid : pids) end_worker_(pid, why);
@@ -367,9 +385,11 @@ std::vector<int> HangWatch::PidsOf(const std::vector<int>& ranks) const {
   return pids;
 }
 
-void HangWatch::AddMilestone(const std::string& what) {
+// What comes a second time follows from something else: the attempt after the hang has ended too.
+void HangWatch::AddMilestone(absl::string_view what) {
+  if (incident_ && HasReached(*incident_, what)) incident_.reset();
   if (!incident_) return;
-  incident_->timeline.push_back({what, MonoNow() - decided_at_});
+  incident_->timeline.push_back({std::string(what), MonoNow() - detected_at_});
   WriteReport();
 }
 

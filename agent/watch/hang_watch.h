@@ -67,6 +67,8 @@ class HangWatch {
             std::function<void(verdict::NodeWord)> tell_server);
   ~HangWatch();
 
+  // The next round is agreed on; StartRound follows when its workers are being started.
+  void OnReformed() { AddMilestone(kReformed); }
   void StartRound(WatchedRound round);
   void OnSpawned(int local_rank, int pid);
   void OnEnded(int local_rank);
@@ -103,14 +105,16 @@ class HangWatch {
   void Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched);
   static std::vector<RankReport> MakeReports(const std::vector<WatchedRank>& watched);
-  Incident MakeIncident(verdict::Diagnosis diagnosis, std::string reason) const;
+  // Both times ago.
+  Incident MakeIncident(verdict::Diagnosis diagnosis, std::string reason,
+                        absl::Duration since_detected, absl::Duration since_decided);
   void OnEvidence(Incident incident, bool has_moved);
   std::vector<int> PidsToEnd(const Incident& incident) const;
   std::vector<int> PidsOf(const std::vector<int>& ranks) const;
   // Prints and writes it, then ends the workers of `pids`. `ends_attempt`: here or elsewhere.
   void Report(Incident incident, const std::vector<int>& pids, bool ends_attempt);
   void SayWhatSurvivorsCalled(int rank, const std::string& calls) const;
-  void AddMilestone(const std::string& what);
+  void AddMilestone(absl::string_view what);
   void WriteReport();
 
   // --- hang_watch_orders.cc
@@ -155,7 +159,7 @@ class HangWatch {
   uint64_t verdict_heard_ = 0;  // question of the last one
   // The last hang, until its ranks are back in a step.
   std::optional<Incident> incident_;
-  MonoTime decided_at_;
+  MonoTime detected_at_;
   std::string report_path_;
   int num_reports_ = 0;
   int num_writes_ = 0;

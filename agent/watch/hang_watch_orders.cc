@@ -105,8 +105,8 @@ void HangWatch::Obey(const verdict::SayVerdict& order) {
     for (const int pid : pids) end_worker_(pid, why);
     return;
   }
-  decided_at_ = MonoNow();
-  Incident incident = MakeIncident(order.diagnosis, order.reason);
+  Incident incident =
+      MakeIncident(order.diagnosis, order.reason, order.since_detected, order.since_decided);
   incident.ranks = order.ranks;
   incident.action = order.action;
   Report(std::move(incident), pids, /*ends_attempt=*/order.replaces || !order.to_end.empty());

@@ -1,15 +1,19 @@
 #include "agent/watch/incident.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/words.h"
 #include "rendezvous/verdict/cause.h"
+#include "rendezvous/verdict/hang_watch_core.h"
 
 namespace muster::agent {
 namespace {
@@ -22,6 +26,32 @@ constexpr size_t kRanksInWords = 8;
 bool IsCulprit(const Incident& incident, int rank) {
   const std::vector<int>& culprits = incident.diagnosis.culprits;
   return std::find(culprits.begin(), culprits.end(), rank) != culprits.end();
+}
+
+// By whom the silence of which ranks was told: of those concerned, that live and were silent for long
+// enough.
+std::map<verdict::ToldBy, std::vector<int>> Detectors(const Incident& incident) {
+  const std::vector<int>& waiting = incident.diagnosis.waiting;
+  std::map<verdict::ToldBy, std::vector<int>> out;
+  for (const RankReport& rank : incident.ranks) {
+    const bool is_concerned = IsCulprit(incident, rank.rank) ||
+                              std::find(waiting.begin(), waiting.end(), rank.rank) != waiting.end();
+    if (!is_concerned || rank.pid == 0 || rank.told_by == verdict::ToldBy::kUnknown) continue;
+    if (rank.silent_for >= verdict::kSuspiciousSilence) out[rank.told_by].push_back(rank.rank);
+  }
+  for (auto& [told_by, ranks] : out) std::sort(ranks.begin(), ranks.end());
+  return out;
+}
+
+// "detected by silence: ranks 0 and 2 on the progress board, rank 1 in its marks", or nothing.
+std::string DetectionInWords(const Incident& incident) {
+  constexpr std::array<absl::string_view, 4> kWhere = {"", "on the progress board", "in its marks",
+                                                       "to PyTorch's flight recorder"};
+  std::vector<std::string> parts;
+  for (const auto& [told_by, ranks] : Detectors(incident)) {
+    parts.push_back(absl::StrCat(RanksInWords(ranks), " ", kWhere[static_cast<size_t>(told_by)]));
+  }
+  return parts.empty() ? "" : absl::StrCat("detected by silence: ", absl::StrJoin(parts, ", "));
 }
 
 // A function's name without what it was made for: arguments and those of templates.
@@ -87,8 +117,25 @@ std::string InWords(const Incident& incident) {
     absl::StrAppend(&text, "\n  ", RanksInWords(group.ranks), " in ",
                     absl::StrJoin(TellingFrames(group.frames), " < "));
   }
+  const std::string detection = DetectionInWords(incident);
+  if (!detection.empty()) absl::StrAppend(&text, "\n  ", detection);
+  if (!incident.timeline.empty()) absl::StrAppend(&text, "\n  ", TimelineInWords(incident));
   absl::StrAppend(&text, "\n  ", incident.action);
   return text;
+}
+
+bool HasReached(const Incident& incident, absl::string_view milestone) {
+  return std::any_of(incident.timeline.begin(), incident.timeline.end(),
+                     [&](const Incident::Milestone& each) { return each.what == milestone; });
+}
+
+std::string TimelineInWords(const Incident& incident) {
+  std::vector<std::string> parts;
+  for (const Incident::Milestone& milestone : incident.timeline) {
+    parts.push_back(absl::StrCat(absl::StrReplaceAll(milestone.what, {{"_", " "}}), " ",
+                                 absl::ToInt64Milliseconds(milestone.after)));
+  }
+  return absl::StrCat("timeline in ms: ", absl::StrJoin(parts, ", "));
 }
 
 std::string ToJson(const Incident& incident) {
@@ -111,6 +158,11 @@ std::string ToJson(const Incident& incident) {
              {"confidence", diagnosis.confidence},
              {"path", diagnosis.path},
              {"spoke_for_it", diagnosis.spoke_for_it}};
+  json["detected_by"] = Json::array();
+  for (const auto& [told_by, ranks] : Detectors(incident)) {
+    json["detected_by"].push_back(
+        {{"silence_on", std::string(verdict::ToString(told_by))}, {"ranks", ranks}});
+  }
   if (diagnosis.operation) {
     const verdict::Operation& op = *diagnosis.operation;
     verdict["operation"] = {{"group", diagnosis.group}, {"kind", verdict::NameOf(op)},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/base/ids.h"
 #include "rendezvous/verdict/diagnosis.h"
@@ -27,16 +28,30 @@ struct Incident {
   std::string reason;  // why it is a hang now
   std::string action;  // "reported only (--watch=report)"
   std::vector<RankReport> ranks;
-  // From the verdict on: what happened, and when.
+  // What happened, and how long after the silence was detected.
   struct Milestone {
-    std::string what;  // "decided", "stopped", "started", "first_step"
+    std::string what;  // one of those below
     absl::Duration after;
   };
   std::vector<Milestone> timeline;
 };
 
+// In their order. All of them are seen where the hang is followed by another attempt whose program says
+// that it steps.
+inline constexpr absl::string_view kDetected = "detected";  // the first was silent for five seconds
+inline constexpr absl::string_view kDecided = "decided";    // a verdict
+inline constexpr absl::string_view kReported = "reported";  // with evidence
+inline constexpr absl::string_view kStopped = "stopped";    // all workers of this node
+inline constexpr absl::string_view kReformed = "reformed";  // the next round
+inline constexpr absl::string_view kStarted = "started";    // all workers of this node
+inline constexpr absl::string_view kFirstStep = "first_step";  // of the next attempt
+
+bool HasReached(const Incident& incident, absl::string_view milestone);
+
 // "hang: rank 1 has not called …; nothing has moved for 600 s (--hang_timeout)", then who does what.
 std::string InWords(const Incident& incident);
+// "timeline in ms: detected 0, decided 7012, reported 7105".
+std::string TimelineInWords(const Incident& incident);
 std::string ToJson(const Incident& incident);
 
 }  // namespace muster::agent

@@ -14,6 +14,7 @@ namespace {
 using verdict::Cause;
 using verdict::Finding;
 using verdict::Hold;
+using verdict::ToldBy;
 using verdict::WatchPhase;
 
 constexpr int kGroupsMax = kBoardGroups * 512;  // of all ranks of a node
@@ -267,6 +268,7 @@ void Encode(const verdict::RankReport& in, proto::WatchedRankReport* out) {
   out->set_silent_ms(Millis(in.silent_for));
   out->set_doing(Cut(in.doing));
   out->set_hold(static_cast<int>(in.hold));
+  out->set_told_by(static_cast<int>(in.told_by));
   for (const std::string& frame : in.frames) {
     if (out->frames_size() < kWatchedFramesMax) out->add_frames(Cut(frame));
   }
@@ -277,16 +279,18 @@ void Encode(const verdict::RankReport& in, proto::WatchedRankReport* out) {
 }
 
 verdict::RankReport TakeReport(const proto::WatchedRankReport& in, WireCheck& check) {
-  verdict::RankReport out{.rank = check.Range("report.rank", in.rank(), 0, kWatchedRanksMax),
-                          .node = TakeText(check, "report.node", in.node()),
-                          .pid = check.Count("report.pid", in.pid()),
-                          .phase = TakeText(check, "report.phase", in.phase()),
-                          .silent_for = FromMillis(check, "report.silent", in.silent_ms()),
-                          .doing = TakeText(check, "report.doing", in.doing()),
-                          .hold = FromNumber(check, "report.hold", in.hold(), Hold::kMemory),
-                          .frames = TakeTexts(check, "report.frames", in.frames()),
-                          .no_frames = TakeText(check, "report.no_frames", in.no_frames()),
-                          .python = TakeTexts(check, "report.python", in.python())};
+  verdict::RankReport out{
+      .rank = check.Range("report.rank", in.rank(), 0, kWatchedRanksMax),
+      .node = TakeText(check, "report.node", in.node()),
+      .pid = check.Count("report.pid", in.pid()),
+      .phase = TakeText(check, "report.phase", in.phase()),
+      .silent_for = FromMillis(check, "report.silent", in.silent_ms()),
+      .told_by = FromNumber(check, "report.told_by", in.told_by(), ToldBy::kTorch),
+      .doing = TakeText(check, "report.doing", in.doing()),
+      .hold = FromNumber(check, "report.hold", in.hold(), Hold::kMemory),
+      .frames = TakeTexts(check, "report.frames", in.frames()),
+      .no_frames = TakeText(check, "report.no_frames", in.no_frames()),
+      .python = TakeTexts(check, "report.python", in.python())};
   if (in.has_step()) out.step = in.step();
   return out;
 }
@@ -367,19 +371,24 @@ void Encode(const verdict::SayVerdict& in, proto::WatchVerdict* out) {
   out->set_cause(static_cast<int>(diagnosis.cause));
   out->set_reason(Cut(in.reason));
   out->set_action(Cut(in.action));
+  out->set_since_detected_ms(Millis(in.since_detected));
+  out->set_since_decided_ms(Millis(in.since_decided));
   EncodeRuns(in.to_end, out->mutable_to_end());
   out->set_replaces(in.replaces);
   EncodeReports(in.ranks, kWatchOrderBytesMax, out);
 }
 
 verdict::SayVerdict TakeVerdict(const proto::WatchVerdict& in, WireCheck& check) {
-  verdict::SayVerdict out{.question = in.question(),
-                          .round = Round(check.Count("verdict.round", in.round())),
-                          .reason = TakeText(check, "verdict.reason", in.reason()),
-                          .action = TakeText(check, "verdict.action", in.action()),
-                          .ranks = TakeReports(in, check),
-                          .to_end = TakeRuns(in.to_end(), "verdict.to_end", check),
-                          .replaces = in.replaces()};
+  verdict::SayVerdict out{
+      .question = in.question(),
+      .round = Round(check.Count("verdict.round", in.round())),
+      .reason = TakeText(check, "verdict.reason", in.reason()),
+      .action = TakeText(check, "verdict.action", in.action()),
+      .since_detected = FromMillis(check, "verdict.since_detected", in.since_detected_ms()),
+      .since_decided = FromMillis(check, "verdict.since_decided", in.since_decided_ms()),
+      .ranks = TakeReports(in, check),
+      .to_end = TakeRuns(in.to_end(), "verdict.to_end", check),
+      .replaces = in.replaces()};
   verdict::Diagnosis& diagnosis = out.diagnosis;
   diagnosis.finding = FromNumber(check, "verdict.finding", in.finding(), Finding::kOutOfSight);
   diagnosis.culprits = TakeRuns(in.culprits(), "verdict.culprits", check);

@@ -109,6 +109,12 @@ absl::Duration HangWatchCore::LeastSilence(const std::vector<int>& ranks) const 
   return ranks.empty() ? absl::ZeroDuration() : least;
 }
 
+absl::Duration HangWatchCore::MostSilence(const std::vector<int>& ranks) const {
+  absl::Duration most;
+  for (const int rank : ranks) most = std::max(most, SilenceOf(rank));
+  return most;
+}
+
 absl::Duration HangWatchCore::LongestSoft(const std::vector<int>& ranks) const {
   absl::Duration longest = HangLimits::kSoftMin;
   for (const int rank : ranks) {
@@ -173,7 +179,12 @@ std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
   if (incident_->is_judged) return out;
   if (const std::optional<std::string> reason = ReasonForVerdict(diagnosis)) {
     incident_->is_judged = true;
-    out.push_back(Verdict{diagnosis, diagnosis.Describe(), *reason});
+    out.push_back(Verdict{
+        .diagnosis = diagnosis,
+        .text = diagnosis.Describe(),
+        .reason = *reason,
+        .since_detected =
+            std::max(MostSilence(Everyone(diagnosis)) - kSuspiciousSilence, absl::ZeroDuration())});
     return out;
   }
   // One that is stopped may never have written anything: those who wait count.

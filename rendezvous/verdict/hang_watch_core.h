@@ -66,6 +66,8 @@ struct Verdict {
   Diagnosis diagnosis;
   std::string text;
   std::string reason;  // why it is a hang now
+  // Ago: the first of those concerned had been silent for long enough to be looked into.
+  absl::Duration since_detected;
 };
 // What a notice was about goes on.
 struct Recovery {
@@ -119,6 +121,7 @@ class HangWatchCore {
   static WatchPhase PhaseOf(const Pulse& pulse);
   void Hear(const Pulse& pulse, absl::Duration gap);
   absl::Duration LeastSilence(const std::vector<int>& ranks) const;
+  absl::Duration MostSilence(const std::vector<int>& ranks) const;
   // Of the phases of `ranks`, the longest.
   absl::Duration LongestSoft(const std::vector<int>& ranks) const;
   absl::Duration LongestHard(const std::vector<int>& ranks) const;

@@ -1,6 +1,7 @@
 #include "rendezvous/verdict/incident_parts.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -10,6 +11,12 @@
 #include "proto/base/words.h"
 
 namespace muster::verdict {
+
+absl::string_view ToString(ToldBy told_by) {
+  constexpr std::array<absl::string_view, 4> kNames = {"unknown", "progress_board", "marks",
+                                                       "torch"};
+  return kNames[static_cast<size_t>(told_by)];
+}
 
 std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks,
                                     std::vector<std::string> RankReport::*which) {

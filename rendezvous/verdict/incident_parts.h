@@ -18,6 +18,17 @@ namespace muster::verdict {
 // What holds a thread in the kernel, as far as it is one of these.
 enum class Hold { kUnknown, kLock, kDisk, kMemory };
 
+// Who tells what a rank does, and so that it is silent. Values are sent between nodes: new ones go to
+// the end.
+enum class ToldBy {
+  kUnknown,
+  kOperations,  // on its progress board
+  kMarks,       // on its progress board, which holds nothing else
+  kTorch,       // PyTorch's flight recorder, wait counters and stacks
+};
+// "progress_board", "marks", "torch"; "unknown".
+absl::string_view ToString(ToldBy told_by);
+
 // What is known of one rank at the time of the verdict.
 struct RankReport {
   int rank = 0;
@@ -26,6 +37,7 @@ struct RankReport {
   std::string phase;
   std::optional<int64_t> step;
   absl::Duration silent_for;
+  ToldBy told_by = ToldBy::kUnknown;
   std::string doing;
   Hold hold = Hold::kUnknown;  // its main thread
   std::vector<std::string>

@@ -197,6 +197,9 @@ void JobWatch::Advance(MonoTime now, Orders& out) {
   }
   if (stage_ != Stage::kListening) return;
   if (said_ && now >= say_again_) {
+    const absl::Duration since_last = now - (say_again_ - kSayAgain);
+    said_->since_detected += since_last;
+    said_->since_decided += since_last;
     say_again_ = now + kSayAgain;
     for (const Incarnation holder : NodesOf(said_->to_end)) out.push_back(OrderTo{holder, *said_});
   }
@@ -281,6 +284,7 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
 void JobWatch::Gather(const Verdict& verdict, MonoTime now, Orders& out) {
   stage_ = Stage::kGathering;
   verdict_ = verdict;
+  decided_at_ = now;
   ++question_;
   deadline_ = now + kTimeForStacks;
   has_moved_ = false;
@@ -307,7 +311,7 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
     TellAll(SayRecovery{round_, absl::StrCat("it goes on: ", verdict.diagnosis.Describe())}, out);
     return;
   }
-  SayVerdict say = MakeVerdict(verdict);
+  SayVerdict say = MakeVerdict(verdict, now);
   is_judged_ = true;
   std::string why_not_replaced;
   if (Replace(say, why_not_replaced, out)) return;
@@ -323,12 +327,14 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
   say_again_ = now + kSayAgain;
 }
 
-SayVerdict JobWatch::MakeVerdict(const Verdict& verdict) {
+SayVerdict JobWatch::MakeVerdict(const Verdict& verdict, MonoTime now) {
   const Diagnosis& diagnosis = verdict.diagnosis;
   SayVerdict say{.question = question_,
                  .round = round_,
                  .diagnosis = diagnosis,
                  .reason = absl::StrCat(verdict.reason, DescribeUnseen()),
+                 .since_detected = verdict.since_detected + (now - decided_at_),
+                 .since_decided = now - decided_at_,
                  .ranks = std::move(reports_)};
   reports_.clear();
   const auto is_culprit = [&](int rank) {

@@ -99,7 +99,7 @@ class JobWatch {
   void Decide(MonoTime now, Orders& out);
   void Gather(const Verdict& verdict, MonoTime now, Orders& out);
   void Conclude(MonoTime now, Orders& out);
-  SayVerdict MakeVerdict(const Verdict& verdict);
+  SayVerdict MakeVerdict(const Verdict& verdict, MonoTime now);
   // False if the nodes at fault are not replaced; then `why_not` says why, where they were to be.
   bool Replace(SayVerdict& say, std::string& why_not, Orders& out);
   std::string WhyNotReplaced(const Diagnosis& diagnosis,
@@ -139,6 +139,7 @@ class JobWatch {
   bool has_moved_ = false;
   EvidenceMerger evidence_{kNoRound};
   std::optional<Verdict> verdict_;  // while evidence is gathered for it
+  MonoTime decided_at_;             // that verdict
   std::vector<RankReport> reports_;
   absl::btree_set<Incarnation> shown_;  // nodes that have answered with their stacks
   bool is_judged_ = false;              // what is looked into has been said to be a hang

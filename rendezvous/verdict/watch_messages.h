@@ -107,6 +107,9 @@ struct SayVerdict {
   Diagnosis diagnosis;
   std::string reason;
   std::string action;
+  // Ago, when it is said: see Verdict; and that it was a hang.
+  absl::Duration since_detected;
+  absl::Duration since_decided;
   std::vector<RankReport> ranks;  // those at fault first, then some of the others
   // Ranks whose workers are to be ended by their node, if nothing has moved there since.
   std::vector<int> to_end;

@@ -81,6 +81,9 @@ TEST_F(HangWatchOverNodes, NamesARankOfAnotherNodeOnEveryConsoleAndRestartsTheJo
     EXPECT_EQ(report["verdict"]["cause"], "data_loader");
     EXPECT_EQ(report["verdict"]["operation"]["group"], "world");
     EXPECT_EQ(report["ranks"][0]["node"], AddressOf(2));
+    EXPECT_EQ(report["detected_by"][0]["silence_on"], "progress_board");
+    EXPECT_GE(report["timeline_ms"]["decided"], 1) << "20 s of silence, of which 5 s detect it";
+    EXPECT_TRUE(report["timeline_ms"].contains("reformed"));
     EXPECT_THAT(report["stacks"].dump(), HasSubstr("SleepInTheDataLoader"));
   }
 }

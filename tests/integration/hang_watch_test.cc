@@ -60,8 +60,17 @@ TEST_F(HangWatch, RestartsAJobWhoseRankSleepsInItsDataLoader) {
   EXPECT_EQ(report["verdict"]["waiting"].dump(), "[0]");
   EXPECT_EQ(report["verdict"]["cause"], "data_loader");
   EXPECT_THAT(report["stacks"].dump(), HasSubstr("SleepInTheDataLoader"));
-  for (const char* milestone : {"reported", "stopped", "started"}) {
-    EXPECT_TRUE(report["timeline_ms"].contains(milestone)) << milestone;
+  EXPECT_EQ(report["detected_by"][0]["silence_on"], "progress_board");
+  EXPECT_THAT(
+      result.err,
+      AllOf(HasSubstr("detected by silence: ranks 0 and 1 on the progress board"),
+            HasSubstr("the job steps again after the hang; timeline in ms: detected 0, decided ")));
+  int64_t last = 0;
+  for (const char* milestone :
+       {"detected", "decided", "reported", "stopped", "reformed", "started", "first_step"}) {
+    ASSERT_TRUE(report["timeline_ms"].contains(milestone)) << milestone;
+    EXPECT_GE(report["timeline_ms"][milestone], last) << milestone;
+    last = report["timeline_ms"][milestone];
   }
 }
 

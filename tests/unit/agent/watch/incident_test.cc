@@ -31,10 +31,22 @@ Incident RankTwoSleeps() {
   incident.ranks = {{.rank = 2,
                      .pid = 12,
                      .phase = "is between steps",
+                     .silent_for = absl::Seconds(12),
+                     .told_by = verdict::ToldBy::kMarks,
                      .doing = "asleep",
                      .frames = {"clock_nanosleep", "app::(anonymous namespace)::Load(int)"}},
-                    {.rank = 0, .pid = 10, .phase = "is in phase reduce", .frames = waits},
-                    {.rank = 1, .pid = 11, .phase = "is in phase reduce", .frames = waits}};
+                    {.rank = 0,
+                     .pid = 10,
+                     .phase = "is in phase reduce",
+                     .silent_for = absl::Seconds(11),
+                     .told_by = verdict::ToldBy::kOperations,
+                     .frames = waits},
+                    {.rank = 1,
+                     .pid = 11,
+                     .phase = "is in phase reduce",
+                     .silent_for = absl::Seconds(11),
+                     .told_by = verdict::ToldBy::kOperations,
+                     .frames = waits}};
   incident.action = "reported";
   return incident;
 }
@@ -58,7 +70,7 @@ TEST(Incident, ReadsAsOneParagraphWithTheRankAtFaultFirst) {
 
 TEST(Incident, IsJsonForPrograms) {
   Incident incident = RankTwoSleeps();
-  incident.timeline = {{"stopped", absl::Milliseconds(1500)}};
+  incident.timeline = {{std::string(kStopped), absl::Milliseconds(1500)}};
   incident.ranks[1].no_frames = "bytes that are no text: \xff";
   const nlohmann::json json = nlohmann::json::parse(ToJson(incident));
   EXPECT_EQ(json["verdict"]["culprits"].dump(), "[2]");
@@ -66,6 +78,29 @@ TEST(Incident, IsJsonForPrograms) {
   EXPECT_EQ(json["verdict"]["cause"], "data_loader");
   EXPECT_EQ(json["timeline_ms"]["stopped"], 1500);
   EXPECT_EQ(json["round"], 3);
+  EXPECT_EQ(
+      json["detected_by"].dump(),
+      R"([{"ranks":[0,1],"silence_on":"progress_board"},{"ranks":[2],"silence_on":"marks"}])");
+}
+
+TEST(Incident, SaysByWhoseSilenceItWasDetectedAndWhatHappenedWhen) {
+  Incident incident = RankTwoSleeps();
+  incident.timeline = {{std::string(kDetected), absl::ZeroDuration()},
+                       {std::string(kFirstStep), absl::Milliseconds(1500)}};
+  EXPECT_TRUE(HasReached(incident, kFirstStep));
+  EXPECT_FALSE(HasReached(incident, kStopped));
+  EXPECT_THAT(
+      InWords(incident),
+      AllOf(HasSubstr("\n  detected by silence: ranks 0 and 1 on the progress board, rank 2 "
+                      "in its marks\n"),
+            HasSubstr("\n  timeline in ms: detected 0, first step 1500\n")));
+}
+
+TEST(Incident, WhoHasEndedOrDoesNotMoveForLessTimeHasNotShownIt) {
+  Incident incident = RankTwoSleeps();
+  incident.ranks[0].pid = 0;
+  incident.ranks[1].silent_for = absl::Seconds(4);
+  EXPECT_THAT(InWords(incident), HasSubstr("detected by silence: rank 1 on the progress board\n"));
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ verdict::RankReport FilledReport(int rank) {
           .phase = "is in phase reduce",
           .step = 7,
           .silent_for = absl::Seconds(12),
+          .told_by = verdict::ToldBy::kTorch,
           .doing = "asleep",
           .hold = verdict::Hold::kDisk,
           .frames = {"f", "main"},
@@ -155,6 +156,8 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
                               .round = Round(2),
                               .reason = "it is late",
                               .action = "it is ended",
+                              .since_detected = absl::Seconds(9),
+                              .since_decided = absl::Milliseconds(1500),
                               .ranks = {FilledReport(3)},
                               .to_end = {3},
                               .replaces = true};
@@ -181,6 +184,8 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
   EXPECT_EQ(back.diagnosis.cause, verdict::Cause::kDataLoader);
   EXPECT_EQ(back.reason, verdict.reason);
   EXPECT_EQ(back.action, verdict.action);
+  EXPECT_EQ(back.since_detected, verdict.since_detected);
+  EXPECT_EQ(back.since_decided, verdict.since_decided);
   EXPECT_EQ(back.ranks, verdict.ranks);
   EXPECT_EQ(back.to_end, verdict.to_end);
   EXPECT_TRUE(back.replaces);

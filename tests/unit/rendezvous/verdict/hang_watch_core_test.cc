@@ -73,6 +73,7 @@ TEST_F(HangWatch, JudgesAtTheHardLimitOnce) {
   ASSERT_EQ(verdicts_.size(), 1u);
   EXPECT_THAT(verdicts_[0].diagnosis.culprits, ElementsAre(1));
   EXPECT_THAT(verdicts_[0].reason, HasSubstr("600 s (--hang_timeout)"));
+  EXPECT_EQ(verdicts_[0].since_detected, absl::Seconds(595)) << "after five seconds of silence";
 }
 
 TEST_F(HangWatch, SaysWhenItGoesOn) {

@@ -161,6 +161,8 @@ TEST_F(Watch, JudgesAtTheHardLimitWithTheStacksOfThoseConcerned) {
   EXPECT_THAT(verdict.diagnosis.culprits, ElementsAre(2));
   EXPECT_THAT(verdict.to_end, ElementsAre(2));
   EXPECT_THAT(verdict.reason, HasSubstr("60 s (--hang_timeout)"));
+  EXPECT_GE(verdict.since_detected, absl::Seconds(54)) << "after five seconds of silence";
+  EXPECT_EQ(verdict.since_decided, absl::ZeroDuration());
   ASSERT_THAT(verdict.ranks, SizeIs(4));
   EXPECT_EQ(verdict.ranks[0].rank, 2);
   EXPECT_EQ(verdict.ranks[0].node, "node2");
@@ -173,6 +175,8 @@ TEST_F(Watch, SaysAVerdictAgainToTheNodeThatIsToAct) {
   Pass(60);
   ASSERT_GE(VerdictsOf(2).size(), 2u);
   EXPECT_EQ(VerdictsOf(2)[0].question, VerdictsOf(2)[1].question);
+  EXPECT_GE(VerdictsOf(2)[1].since_decided, absl::Seconds(15)) << "as of when it is said";
+  EXPECT_GE(VerdictsOf(2)[1].since_detected - VerdictsOf(2)[0].since_detected, absl::Seconds(15));
   EXPECT_THAT(VerdictsOf(0), SizeIs(1));
 }
 
