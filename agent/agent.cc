@@ -401,8 +401,9 @@ void Agent::OnExited(const WorkerExit& exit) {
   if (found == workers_.end()) return;
   const RunningWorker worker = std::move(found->second);
   workers_.erase(found);
-  hang_watch_.OnEnded(worker.local_rank.value());
-  if (exit.exit_code == 0 && exit.signal == 0) {
+  const bool is_well = exit.exit_code == 0 && exit.signal == 0;
+  hang_watch_.OnEnded(worker.local_rank.value(), is_well);
+  if (is_well) {
     pump_.DrainNow(worker.local_rank);
     ended_with_zero_.insert(worker.local_rank);
     WarnOfSilentEnd(worker.local_rank);

@@ -118,7 +118,8 @@ void HangWatch::OnSpawned(int local_rank, int pid) {
   if (workers_.size() == round_.boards.size()) AddMilestone(kStarted);
 }
 
-void HangWatch::OnEnded(int local_rank) {
+void HangWatch::OnEnded(int local_rank, bool is_well) {
+  if (is_well) core_.Finish(round_.first_rank + local_rank);
   workers_[local_rank].has_ended = true;
   const bool all = std::all_of(workers_.begin(), workers_.end(),
                                [](const auto& entry) { return entry.second.has_ended; });

@@ -71,7 +71,8 @@ class HangWatch {
   void OnReformed() { AddMilestone(kReformed); }
   void StartRound(WatchedRound round);
   void OnSpawned(int local_rank, int pid);
-  void OnEnded(int local_rank);
+  // `is_well`: with 0.
+  void OnEnded(int local_rank, bool is_well);
   // It has ended by SIGABRT, of its own accord: PyTorch of the others is asked what they called last,
   // which they forget as they end, and it is said. Gloo aborts the rank that receives another size
   // than it expects, which need not be the one at fault.

@@ -5,7 +5,7 @@
 
 The agent reads it without the program's help, also once it hangs: it says which rank has stopped where, and ends a job in which
 nobody has moved for --hang_timeout. Phases: forward, backward, reduce, update, save, load, evaluate (the last three may take longer),
-and idle, of the step that comes next: waiting for work by intention; ranks that are all idle are never taken for hung. Where a
+end (behind the last step: what is left to do, which may take as long), and idle, of the step that comes next: waiting for work by intention; ranks that are all idle are never taken for hung. Where a
 program marks, it marks every step. Of the time in phase reduce it is assumed that the rank waits for the others: a rank that
 takes longer than they do for the rest of a step is named as slow.
 
@@ -17,7 +17,8 @@ import os
 import time
 
 _PHASES = {name: number for number, name in enumerate(
-    ("starting", "forward", "backward", "reduce", "update", "save", "load", "idle", "evaluate"))}
+    ("starting", "forward", "backward", "reduce", "update", "save", "load", "idle", "evaluate",
+     "end"))}
 # Of proto/base/progress_board.h.
 _MAGIC, _VERSION = 0x6472616F4273754D, 2
 _PID, _PROGRESS, _MARKED_NS, _NUM_STEPS, _WAITED_NS = 24, 32, 40, 48, 4168

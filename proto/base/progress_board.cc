@@ -7,8 +7,9 @@
 namespace muster {
 namespace {
 
-constexpr std::array<absl::string_view, 9> kPhaseNames = {
-    "starting", "forward", "backward", "reduce", "update", "save", "load", "idle", "evaluate"};
+constexpr std::array<absl::string_view, 10> kPhaseNames = {
+    "starting", "forward", "backward", "reduce",   "update",
+    "save",     "load",    "idle",     "evaluate", "end"};
 constexpr std::array<absl::string_view, 8> kKindNames = {
     "all_reduce", "reduce_scatter", "all_gather", "broadcast",
     "all_to_all", "barrier",        "send",       "recv"};

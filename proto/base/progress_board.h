@@ -38,6 +38,7 @@ enum class Phase : uint8_t {
   kLoad,
   kIdle,
   kEvaluate,
+  kEnd,
 };
 absl::string_view ToString(Phase phase);
 

@@ -67,7 +67,12 @@ void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
     to->set_bucket(count.bucket);
     to->set_count(count.count);
   }
-  for (const absl::Duration longest : in.learned.longest) out->add_longest_ms(Millis(longest));
+  // Zeros at the end are not said: a server that knows fewer phases reads it until one of a new phase is
+  // learned.
+  const auto& longest = in.learned.longest;
+  size_t num_phases = longest.size();
+  while (num_phases > 0 && longest[num_phases - 1] <= absl::ZeroDuration()) --num_phases;
+  for (size_t i = 0; i < num_phases; ++i) out->add_longest_ms(Millis(longest[i]));
   out->set_pace_window(in.paces.window);
   for (const absl::Duration own : in.paces.own) {
     if (out->own_us_size() < verdict::kPacesMax) out->add_own_us(absl::ToInt64Microseconds(own));
@@ -201,7 +206,7 @@ verdict::RankEvidence TakeRank(const proto::WatchDetails::Rank& in, Round round,
       .round = round,
       .pid = check.Count("rank.pid", in.pid()),
       .life = FromNumber(check, "rank.life", in.life(), verdict::Life::kUnreachable),
-      .phase = FromNumber(check, "rank.phase", in.phase(), Phase::kEvaluate),
+      .phase = FromNumber(check, "rank.phase", in.phase(), Phase::kEnd),
       .silent_for = FromMillis(check, "rank.silent", in.silent_ms()),
       .tells_waits = in.tells_waits(),
       .fault = TakeText(check, "rank.fault", in.fault()),

@@ -48,19 +48,21 @@ class Detective {
   // How far a rank has come in its program: by step, then by phase. What may come at any place of a
   // step counts as its beginning.
   static std::pair<int64_t, int> ProgressOf(const RankEvidence& rank) {
-    const bool in_a_pass = rank.phase >= Phase::kForward && rank.phase <= Phase::kUpdate;
+    const bool in_a_pass = (rank.phase >= Phase::kForward && rank.phase <= Phase::kUpdate) ||
+                           rank.phase == Phase::kEnd;
     return {*rank.step, in_a_pass ? static_cast<int>(rank.phase) : 0};
   }
 
   // Where the ranks do not tell us for whom they wait: who is furthest behind in what it has marked.
-  // Nobody where one has marked nothing, or where all wait for work by intention.
+  // Nobody where one has marked nothing, or where all wait for work by intention or are behind their last
+  // step.
   Diagnosis Silent() const {
     std::vector<int> behind;
     std::vector<int> others;
     bool all_idle = true;
     for (const auto& [number, i] : index_.indices()) {
       if (!rank(i).tells_waits || !rank(i).step || rank(i).life == Life::kEnded) return {};
-      all_idle = all_idle && rank(i).phase == Phase::kIdle;
+      all_idle = all_idle && (rank(i).phase == Phase::kIdle || rank(i).phase == Phase::kEnd);
       if (!behind.empty() && ProgressOf(rank(i)) > ProgressOf(rank(behind.front()))) {
         others.push_back(i);
         continue;

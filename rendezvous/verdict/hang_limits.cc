@@ -17,14 +17,14 @@ constexpr absl::Duration kLongPhaseSoft = absl::Minutes(1);
 
 bool IsLong(WatchPhase phase) {
   return phase == WatchPhase::kStart || phase == WatchPhase::kEvaluation ||
-         phase == WatchPhase::kCheckpoint;
+         phase == WatchPhase::kCheckpoint || phase == WatchPhase::kEnd;
 }
 
 }  // namespace
 
 absl::string_view ToString(WatchPhase phase) {
-  constexpr std::array<absl::string_view, kNumWatchPhases> kNames = {"start", "first step", "step",
-                                                                     "evaluation", "checkpoint"};
+  constexpr std::array<absl::string_view, kNumWatchPhases> kNames = {
+      "start", "first step", "step", "evaluation", "checkpoint", "end"};
   return kNames[static_cast<size_t>(phase)];
 }
 

@@ -19,8 +19,9 @@
 
 namespace muster::verdict {
 
-enum class WatchPhase { kStart, kFirstStep, kStep, kEvaluation, kCheckpoint };
-inline constexpr int kNumWatchPhases = 5;
+// Values are sent between nodes: new ones go to the end.
+enum class WatchPhase { kStart, kFirstStep, kStep, kEvaluation, kCheckpoint, kEnd };
+inline constexpr int kNumWatchPhases = 6;
 absl::string_view ToString(WatchPhase phase);
 
 // What was learned, to be told to others and added to what they know.

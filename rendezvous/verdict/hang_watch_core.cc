@@ -47,6 +47,7 @@ void HangWatchCore::StartRound() {
 WatchPhase HangWatchCore::PhaseOf(const Pulse& pulse) {
   if (pulse.phase == Phase::kSave || pulse.phase == Phase::kLoad) return WatchPhase::kCheckpoint;
   if (pulse.phase == Phase::kEvaluate) return WatchPhase::kEvaluation;
+  if (pulse.phase == Phase::kEnd) return WatchPhase::kEnd;
   if (pulse.phase == Phase::kStarting) {
     return pulse.has_operations ? WatchPhase::kStep : WatchPhase::kStart;
   }
@@ -90,6 +91,15 @@ void HangWatchCore::Hear(const Pulse& pulse, absl::Duration gap) {
   const bool has_waited = std::exchange(state.has_waited, pulse.is_waiting);
   state.pulse = pulse;
   if (!is_new && before == state.phase && !has_waited) limits_.Learn(before, silence);
+}
+
+void HangWatchCore::Finish(int rank) {
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end()) return;
+  const RankState& state = found->second;
+  if (state.phase == WatchPhase::kEnd && !state.has_waited) {
+    limits_.Learn(state.phase, state.silent_for);
+  }
 }
 
 std::vector<RankSilence> HangWatchCore::Silences() const {

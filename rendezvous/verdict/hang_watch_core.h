@@ -89,6 +89,9 @@ class HangWatchCore {
   // of whom anything is known.
   bool Hear(const std::vector<RankSilence>& silences);
 
+  // The process of `rank` has ended as it should: so has its silence, if it was at its end.
+  void Finish(int rank);
+
   // `diagnosis` of evidence taken after the last Listen. At most one effect, but for a recovery
   // before it.
   std::vector<WatchEffect> Judge(const Diagnosis& diagnosis);

@@ -69,6 +69,8 @@ std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step) {
     case Phase::kIdle:
       return step ? absl::StrCat("is between steps, before step ", *step)
                   : std::string("is between steps");
+    case Phase::kEnd:
+      return "is behind its last step";
     default:
       return absl::StrCat("is in phase ", ToString(phase), of_step);
   }

@@ -155,6 +155,14 @@ TEST_F(HangWatch, LeavesAJobAloneThatOnlyTakesLong) {
   EXPECT_THAT(result.err, Not(HasSubstr("has not called")));
 }
 
+// For twice --hang_timeout.
+TEST_F(HangWatch, LeavesARankAloneThatTakesLongBehindItsLastStep) {
+  const SubprocessResult result =
+      Start(JobWith("end", {"--max_restarts=1", "--hang_timeout=10"})).Wait(kPatienceWithHangs);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
+}
+
 TEST_F(HangWatch, NamesASlowRankAsSlowAndNotAsHung) {
   Subprocess job = Start(JobWith("slow", {"--max_restarts=1"}));
   ASSERT_TRUE(

@@ -135,6 +135,7 @@ std::string Runtime::stop_reason() const {
 }
 
 absl::Status Runtime::Finish(int64_t step) {
+  SetProgress(step, Phase::kEnd);
   if (state_->agent == nullptr) return absl::OkStatus();
   return state_->agent->SendGoodbye(step, MonoNow() + kAgentTime);
 }

@@ -1,11 +1,12 @@
 // Rank 1 of a job hangs, or seems to, in one of several ways while the others call collectives:
 //
 //   hanging_rank skips|sleeps|spins|stops|orders|save|first_step|computes|long_save|long_first_step
+//   hanging_rank end
 //   hanging_rank slow
 //   hanging_rank learns
 //
 // The last five of the first line are no hangs: the job ends well after them. So it does in a second
-// attempt. With `slow` rank 1 takes three times as long as the others for its part of each step, for
+// attempt. With `end` the others wait for rank 1, which takes long behind its last step. With `slow` rank 1 takes three times as long as the others for its part of each step, for
 // ever. With `learns` rank 1 once takes long, says so, and steps on for ever; in the second attempt it takes
 // twice as long and more, and the job ends well.
 #include <signal.h>
@@ -32,6 +33,7 @@ constexpr int64_t kCount = 1024;
 constexpr absl::Duration kLong = absl::Seconds(13);
 constexpr absl::Duration kLongSave = absl::Seconds(25);
 constexpr absl::Duration kLongFirstStep = absl::Seconds(20);
+constexpr absl::Duration kLongEnd = absl::Seconds(20);
 constexpr absl::Duration kLonger = absl::Seconds(30);
 
 // Seen by their names in the report.
@@ -113,6 +115,14 @@ absl::Status TakeLonger(Runtime& runtime, Communicator& world) {
   return runtime.Finish(2 * kGoodSteps);
 }
 
+absl::Status EndSlowly(Runtime& runtime, Communicator& world) {
+  if (runtime.rank() == 1) {
+    runtime.SetProgress(2 * kGoodSteps, Phase::kEnd);
+    absl::SleepFor(kLongEnd);
+  }
+  return world.Barrier().Wait();
+}
+
 absl::Status Run(const std::string& how) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
@@ -129,6 +139,7 @@ absl::Status Run(const std::string& how) {
     }
     MUSTER_RETURN_IF_ERROR(Step(*runtime, *world, step));
   }
+  if (how == "end") MUSTER_RETURN_IF_ERROR(EndSlowly(*runtime, *world));
   return runtime->Finish(2 * kGoodSteps);
 }
 

@@ -28,8 +28,9 @@
 extern "C" {
 #endif
 
-// Save, load and evaluate may take longer than the others. Idle, of the step that comes next: waiting for
-// work by intention; ranks that are all idle are never taken for hung.
+// Save, load, evaluate and end may take longer than the others. End: behind the last step, what is left to
+// do. Idle, of the step that comes next: waiting for work by intention; ranks that are all idle, or at
+// their end, are never taken for hung.
 enum muster_phase {
   MUSTER_FORWARD = 1,
   MUSTER_BACKWARD = 2,
@@ -38,7 +39,8 @@ enum muster_phase {
   MUSTER_SAVE = 5,
   MUSTER_LOAD = 6,
   MUSTER_IDLE = 7,
-  MUSTER_EVALUATE = 8
+  MUSTER_EVALUATE = 8,
+  MUSTER_END = 9
 };
 
 // The beginning of proto/base/progress_board.h, and where one more of its words lies.

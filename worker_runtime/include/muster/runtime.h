@@ -64,9 +64,10 @@ class Runtime {
   // Says what the program does, and of which step (negative: before the first), on its progress
   // board (proto/base/progress_board.h), where it can be read without the program's help, also after
   // it has hung or died. Phases are those of muster::Phase: kStarting (until the first call),
-  // kForward, kBackward, kReduce, kUpdate, kSave, kLoad, kEvaluate, and kIdle, of the step that comes
-  // next (waiting for work by intention). A job all of whose ranks mark, and of which none moves for
-  // --hang_timeout, has hung, unless all are idle; so a program that marks, marks every step.
+  // kForward, kBackward, kReduce, kUpdate, kSave, kLoad, kEvaluate, kEnd (behind the last step; Finish
+  // marks it) and kIdle, of the step that comes next (waiting for work by intention). A job all of whose
+  // ranks mark, and of which none moves for --hang_timeout, has hung, unless all are idle or at their
+  // end; so a program that marks, marks every step.
   //
   // Cost: tens of nanoseconds, no lock and no system call.
   void SetProgress(int64_t step, Phase phase);

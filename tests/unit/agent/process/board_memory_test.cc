@@ -81,7 +81,8 @@ TEST(BoardMemory, TellsWhetherTheProgramWaitsForAnOperation) {
 TEST(BoardMemory, HearsTheMarksOfAProgramInC) {
   static_assert(offsetof(ProgressBoard, waited_ns) == MUSTER_BOARD_WAITED_AT);
   static_assert(MUSTER_FORWARD == static_cast<int>(Phase::kForward) &&
-                MUSTER_EVALUATE == static_cast<int>(Phase::kEvaluate));
+                MUSTER_EVALUATE == static_cast<int>(Phase::kEvaluate) &&
+                MUSTER_END == static_cast<int>(Phase::kEnd));
   const auto memory = BoardMemory::Create();
   ASSERT_THAT(memory, IsOk());
   ::setenv("MUSTER_BOARD", memory->path().c_str(), 1);

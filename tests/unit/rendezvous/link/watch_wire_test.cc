@@ -240,7 +240,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"watch.count", [](auto& m) { m.mutable_summary()->add_learned()->set_count(-5); }},
         Damage{"watch.longest",
                [](auto& m) {
-                 for (int i = 0; i < 6; ++i) m.mutable_summary()->add_longest_ms(1);
+                 for (int i = 0; i <= verdict::kNumWatchPhases; ++i)
+                   m.mutable_summary()->add_longest_ms(1);
                }},
         Damage{"group.size", [](auto& m) { m.mutable_details()->add_groups()->set_size(1 << 30); }},
         Damage{"group.size",

@@ -285,6 +285,16 @@ TEST(Diagnose, NamesWhoIsFurthestBehindWhereOnlyMarksAreKnown) {
   EXPECT_THAT(found.waiting, ElementsAre(0, 2));
 }
 
+TEST(Diagnose, WhoIsBehindItsLastStepIsNotBehindTheOthers) {
+  EvidenceBuilder job(2);
+  for (const int r : {0, 1}) job.rank(r).step = 6;
+  job.rank(0).phase = Phase::kUpdate;
+  job.rank(1).phase = Phase::kEnd;
+  EXPECT_THAT(Diagnose(job.Build()).culprits, ElementsAre(0));
+  job.rank(0).phase = Phase::kIdle;
+  EXPECT_EQ(Diagnose(job.Build()).finding, Finding::kNobodyWaits) << "none of them is in a step";
+}
+
 TEST(Diagnose, TakesRanksThatAllWaitForWorkForWell) {
   EvidenceBuilder job(2);
   for (const int r : {0, 1}) {

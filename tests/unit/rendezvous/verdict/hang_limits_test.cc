@@ -13,6 +13,8 @@ TEST(HangLimits, AreTheDefaultsBeforeAnythingWasLearned) {
   EXPECT_EQ(limits.Hard(WatchPhase::kStep), kTimeout);
   EXPECT_EQ(limits.Soft(WatchPhase::kCheckpoint), absl::Minutes(1));
   EXPECT_EQ(limits.Hard(WatchPhase::kCheckpoint), 3 * kTimeout);
+  EXPECT_EQ(limits.Soft(WatchPhase::kEnd), absl::Minutes(1));
+  EXPECT_EQ(limits.Hard(WatchPhase::kEnd), 3 * kTimeout);
   EXPECT_EQ(limits.Hard(WatchPhase::kFirstStep), 3 * kTimeout);
 }
 

@@ -142,6 +142,29 @@ TEST_F(HangWatch, LearnsFromTheRankThatTookLongAndNotFromThoseThatWaitedForIt) {
   EXPECT_EQ(core_.limits().Hard(WatchPhase::kStep), kTimeout);
 }
 
+TEST_F(HangWatch, GivesARankBehindItsLastStepMoreTimeAndLearnsHowLongItsEndTook) {
+  pulses_[1].phase = Phase::kEnd;
+  ++pulses_[1].token;
+  Pass(50, RankOneIsMissing());
+  EXPECT_THAT(notices_, IsEmpty());
+  Pass(1500, RankOneIsMissing());
+  EXPECT_THAT(verdicts_, IsEmpty());
+  core_.Finish(0);
+  core_.Finish(1);
+  core_.Finish(2);
+  EXPECT_EQ(core_.limits().Hard(WatchPhase::kEnd), 5 * absl::Seconds(1549));
+  EXPECT_EQ(core_.limits().Hard(WatchPhase::kStep), kTimeout) << "who waits teaches nothing";
+}
+
+TEST_F(HangWatch, JudgesARankBehindItsLastStepForWhichOthersWaitAtThreeTimesTheTimeout) {
+  pulses_[1].phase = Phase::kEnd;
+  ++pulses_[1].token;
+  Pass(1790, RankOneIsMissing());
+  EXPECT_THAT(verdicts_, IsEmpty());
+  Pass(20, RankOneIsMissing());
+  EXPECT_EQ(verdicts_.size(), 1u);
+}
+
 TEST_F(HangWatch, JudgesACircleWhenNoThreadHasOpenedItForHalfAMinute) {
   EvidenceBuilder job(2);
   const int a = job.AddGroup("a", {0, 1});
