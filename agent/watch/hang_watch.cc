@@ -104,6 +104,7 @@ void HangWatch::StartRound(WatchedRound round) {
   core_.StartRound();
   torch_.StartRound(round_.torch_servers);
   is_somebody_silent_ = false;
+  quiet_ranks_.StartRound();
   pace_meter_.StartRound();
   stragglers_.StartRound();
   interfaces_ = ConnectedInterfaces();
@@ -187,6 +188,7 @@ void HangWatch::Tick() {
       is_suspicious || std::any_of(pulses.begin(), pulses.end(), [&](const auto& pulse) {
         return core_.SilenceOf(pulse.rank) >= kSilenceToAskAbout;
       });
+  LookForQuietRanks(pulses, now);
   const bool has_paces = pace_meter_.Listen(pulses, now);
   if (round_.num_nodes > 1) {
     tell_server_(MakeSummary());

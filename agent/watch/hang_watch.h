@@ -27,6 +27,7 @@
 #include "agent/watch/board_evidence.h"
 #include "agent/watch/incident.h"
 #include "agent/watch/process_look.h"
+#include "agent/watch/quiet_ranks.h"
 #include "agent/watch/torch_watch.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
@@ -102,6 +103,9 @@ class HangWatch {
   std::optional<std::vector<WatchedRank>> LookAtAll(MonoTime now);
   WatchedRank LookAt(int local_rank, Worker& worker, MonoTime now);
   void AddTorch(int local_rank, WatchedRank& out) const;
+  // Of those that tell nothing, once per window.
+  void LookForQuietRanks(const std::vector<verdict::Pulse>& pulses, MonoTime now);
+  void Say(const QuietRanks::Change& change, const std::vector<RankReport>& quiet) const;
   void Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched);
@@ -144,6 +148,7 @@ class HangWatch {
   verdict::HangWatchCore core_;
   TorchWatch torch_;
   KernelLog kernel_log_;  // since the round began
+  QuietRanks quiet_ranks_;
   verdict::PaceMeter pace_meter_;
   verdict::Stragglers stragglers_;  // of a job on one node
   WatchedRound round_;

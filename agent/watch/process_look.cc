@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "agent/process/descendants.h"
 
 namespace muster::agent {
 namespace {
@@ -60,25 +61,62 @@ std::string WaitInWords(const ProcessLook& look) {
   return "waiting in the kernel";
 }
 
+// Of /proc/<pid>/stat, from the state on; empty if there is no such process.
+// Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14), stime (15),
+//         cutime (16) and cstime (17), those of children that have ended.
+std::vector<absl::string_view> FieldsBehindTheName(const std::string& stat) {
+  constexpr size_t kFieldsUsed = 15;
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::vector<absl::string_view> fields =
+      absl::StrSplit(absl::string_view(stat).substr(name_end + 1), ' ', absl::SkipEmpty());
+  if (fields.size() < kFieldsUsed) fields.clear();
+  return fields;
+}
+
+int64_t NumberIn(absl::string_view text) {
+  int64_t number = 0;
+  return absl::SimpleAtoi(text, &number) ? number : 0;
+}
+
+// Source: proc(5), /proc/pid/io: rchar and wchar.
+int64_t BytesIn(const std::string& io) {
+  int64_t bytes = 0;
+  for (const absl::string_view line : absl::StrSplit(io, '\n')) {
+    absl::string_view rest = line;
+    if (absl::ConsumePrefix(&rest, "rchar:") || absl::ConsumePrefix(&rest, "wchar:")) {
+      bytes += NumberIn(rest);
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
+
+std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc) {
+  std::vector<pid_t> pids = {pid};
+  for (const ProcessInfo& below : ListDescendants(pid, {}, proc)) pids.push_back(below.pid);
+  ProcessUse use;
+  for (const pid_t each : pids) {
+    const std::string directory = absl::StrCat(proc, "/", each);
+    const std::string stat = ReadAll(directory + "/stat");
+    const std::vector<absl::string_view> fields = FieldsBehindTheName(stat);
+    if (each == pid && (fields.empty() || fields[0] == "t")) return std::nullopt;
+    if (fields.empty()) continue;
+    for (size_t i = 11; i <= 14; ++i) use.cpu_ticks += NumberIn(fields[i]);
+    use.io_bytes += BytesIn(ReadAll(directory + "/io"));
+  }
+  return use;
+}
 
 std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, const std::string& proc) {
   const std::string directory = absl::StrCat(proc, "/", pid);
   const std::string stat = ReadAll(directory + "/stat");
-  const size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  // Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14) and
-  //         stime (15).
-  const std::vector<absl::string_view> fields =
-      absl::StrSplit(absl::string_view(stat).substr(name_end + 1), ' ', absl::SkipEmpty());
-  if (fields.size() < 13) return std::nullopt;
-  ProcessLook look{.state = fields[0].empty() ? '?' : fields[0][0], .at = now};
-  int64_t user = 0;
-  int64_t system = 0;
-  if (absl::SimpleAtoi(fields[11], &user) && absl::SimpleAtoi(fields[12], &system)) {
-    look.cpu_ticks = user + system;
-  }
-  if (!absl::SimpleAtoi(fields[9], &look.major_faults)) look.major_faults = 0;
+  const std::vector<absl::string_view> fields = FieldsBehindTheName(stat);
+  if (fields.empty()) return std::nullopt;
+  ProcessLook look{.state = fields[0][0], .at = now};
+  look.cpu_ticks = NumberIn(fields[11]) + NumberIn(fields[12]);
+  look.major_faults = NumberIn(fields[9]);
   look.wait_channel = ReadAll(directory + "/wchan");
   if (look.wait_channel == "0") look.wait_channel.clear();
   const std::string call = ReadAll(directory + "/syscall");

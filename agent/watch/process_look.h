@@ -29,6 +29,16 @@ struct ProcessLook {
 std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now,
                                          const std::string& proc = "/proc");
 
+// Of a process and all below it, so far.
+struct ProcessUse {
+  int64_t cpu_ticks = 0;
+  int64_t io_bytes =
+      0;  // read and written: files, pipes and what else read and write are called for
+};
+
+// Nothing if there is no such process, or a debugger holds it.
+std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc = "/proc");
+
 // "asleep (hrtimer_nanosleep)", "computing (98 % of a core)", "stopped by a signal". `before` is an
 // earlier look at the same process, if there is one.
 //

@@ -175,6 +175,22 @@ TEST_F(HangWatch, NamesASlowRankAsSlowAndNotAsHung) {
   EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("has not called"))));
 }
 
+// Shells that know nothing of us. It takes two minutes.
+TEST_F(HangWatch, SaysOfARankThatTellsNothingThatItDoesNothingAndEndsNobody) {
+  const std::string script =
+      ShellScript("serve.sh",
+                  "[ $RANK = 1 ] && exec sleep 1000\n"
+                  "while :; do head -c 100000 /dev/zero > /dev/null; sleep 0.2; done\n");
+  Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=1", "--hang_timeout=20",
+                          "--no_python", script});
+  ASSERT_TRUE(job.WaitForOutput("rank 1 has used next to no processor time", absl::Minutes(6)));
+  job.Signal(SIGTERM);
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("; rank 0 does something; rank 1 (pid"),
+                                HasSubstr("asleep"), Not(HasSubstr("hang:"))));
+}
+
 TEST_F(HangWatch, SaysThatOneNodeCannotBeReplaced) {
   const SubprocessResult result = Run({"run", "--watch=replace", "--no_python", "/bin/true"});
   EXPECT_THAT(result, ExitsWith(0));

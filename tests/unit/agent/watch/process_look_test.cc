@@ -63,6 +63,24 @@ TEST(HoldOf, TakesPagesThatAreReadAgainAndAgainForWantOfMemory) {
   EXPECT_EQ(HoldOf(after, before), verdict::Hold::kDisk);
 }
 
+// What a process has started counts as its own, also once it has ended.
+TEST(UseOfTree, CountsTimeAndBytesOfAProcessAndThoseBelowIt) {
+  Subprocess quiet({.argv = {"/bin/sleep", "1000"}});
+  Subprocess busy(
+      {.argv = {"/bin/sh", "-c", "while :; do head -c 100000 /dev/zero > /dev/null; done"}});
+  const auto before = UseOfTree(busy.pid());
+  ASSERT_TRUE(before.has_value());
+  EXPECT_TRUE(WaitUntil([&] {
+    const auto now = UseOfTree(busy.pid());
+    return now && now->cpu_ticks > before->cpu_ticks + 1 &&
+           now->io_bytes > before->io_bytes + 100000;
+  }));
+  const auto use = UseOfTree(quiet.pid());
+  ASSERT_TRUE(use.has_value());
+  EXPECT_LE(use->cpu_ticks, 10);
+  EXPECT_FALSE(UseOfTree(1 << 30).has_value());
+}
+
 TEST(LookAtProcess, IsNothingForAProcessThatHasGone) {
   EXPECT_FALSE(LookAtProcess(1 << 30, MonoNow()).has_value());
 }

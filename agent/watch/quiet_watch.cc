@@ -1,0 +1,70 @@
+// The hang watch of ranks that tell nothing: looks at what they use, and says who does nothing.
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/watch/gpu_look.h"
+#include "agent/watch/hang_watch.h"
+#include "proto/base/words.h"
+#include "proto/io/log.h"
+
+namespace muster::agent {
+
+void HangWatch::LookForQuietRanks(const std::vector<verdict::Pulse>& pulses, MonoTime now) {
+  if (!quiet_ranks_.IsDue(now)) return;
+  std::vector<QuietRanks::RankUse> uses;
+  for (const verdict::Pulse& pulse : pulses) {
+    const auto worker = workers_.find(pulse.rank - round_.first_rank);
+    if (pulse.is_told || worker == workers_.end() || worker->second.has_ended) continue;
+    const std::optional<ProcessUse> use = UseOfTree(worker->second.pid);
+    if (use) uses.push_back({pulse.rank, *use});
+  }
+  const std::optional<QuietRanks::Change> change = quiet_ranks_.Listen(uses, now);
+  if (!change) return;
+  if (change->is_over) return Say(*change, {});
+  constexpr size_t kNamedMax = 4;
+  std::vector<RankReport> reports;
+  for (const int rank : change->quiet) {
+    if (reports.size() == kNamedMax) break;
+    const int pid = workers_.at(rank - round_.first_rank).pid;
+    const std::optional<ProcessLook> look = LookAtProcess(pid, now);
+    reports.push_back({.rank = rank,
+                       .pid = pid,
+                       .silent_for = change->quiet_for,
+                       .doing = look ? InWords(*look, std::nullopt) : "ended"});
+  }
+  // GPUs are asked on a thread of its own: they can take their time.
+  std::thread([mailbox = mailbox_, this, round = round_.round, change = *change,
+               reports = std::move(reports)]() mutable {
+    AddGpusOfRanks(reports);
+    // Runs only while this object lives.
+    mailbox.Post([this, round, change = std::move(change), reports = std::move(reports)] {
+      if (is_watching_ && round == round_.round) Say(change, reports);
+    });
+  }).detach();
+}
+
+void HangWatch::Say(const QuietRanks::Change& change, const std::vector<RankReport>& quiet) const {
+  const bool is_one = change.quiet.size() == 1;
+  std::string text;
+  if (change.is_over) {
+    text = absl::StrCat(RanksInWords(change.quiet), is_one ? " does" : " do",
+                        " something again, after ", muster::InWords(change.quiet_for));
+  } else {
+    text = absl::StrCat(RanksInWords(change.quiet), is_one ? " has" : " have",
+                        " used next to no processor time, and moved next to no bytes, for ",
+                        muster::InWords(change.quiet_for), "; what ",
+                        is_one ? "it waits" : "they wait",
+                        " for is not known, since the program tells nothing");
+    if (!change.busy.empty()) {
+      absl::StrAppend(&text, "; ", RanksInWords(change.busy),
+                      change.busy.size() == 1 ? " does" : " do", " something");
+    }
+    for (const RankReport& rank : quiet) absl::StrAppend(&text, "; ", verdict::InWords(rank));
+  }
+  log::Write(
+      change.is_over ? log::Level::kInfo : log::Level::kWarning, "quiet_ranks", text,
+      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+}
+
+}  // namespace muster::agent
