@@ -92,6 +92,29 @@ int Attendance::NumPresent() const {
   return std::min(count, world_size_);
 }
 
+Attendance Attendance::Among(const absl::btree_set<StoreConnection>& connections) const {
+  Attendance among(world_size_, nodes_, own_);
+  for (const StoreConnection connection : connections) {
+    Visitor visitor;
+    if (const auto found = visitors_.find(connection); found != visitors_.end()) {
+      visitor = found->second;
+    }
+    visitor.arrived = true;
+    if (visitor.rank) among.present_.insert(*visitor.rank);
+    among.visitors_.emplace(connection, std::move(visitor));
+  }
+  return among;
+}
+
+std::string Attendance::PresentInWords() const {
+  for (const int unnamed : Unnamed()) {
+    if (unnamed > 0) return "";
+  }
+  std::vector<int> present;
+  for (const Rank rank : present_) present.push_back(rank.value());
+  return RanksInWords(present);
+}
+
 std::string Attendance::MissingInWords() const {
   const int missing = world_size_ - NumPresent();
   const std::vector<int> unnamed = Unnamed();

@@ -50,6 +50,11 @@ class Attendance {
   int NumPresent() const;
   bool IsComplete() const { return NumPresent() >= world_size_; }
   int world_size() const { return world_size_; }
+  // The same round, to which only those have come to whom `connections` belong. Of one that is gone
+  // it is not known whose it was.
+  Attendance Among(const absl::btree_set<StoreConnection>& connections) const;
+  // "ranks 0 and 2"; empty if the rank of one that has come is not known.
+  std::string PresentInWords() const;
   // "ranks 3 and 5 (node2)", "rank 1 (node1) and 2 of the 4 ranks of node2", "2 ranks".
   std::string MissingInWords() const;
   // "rank 3", "a rank of node2", "10.0.0.7:40312".

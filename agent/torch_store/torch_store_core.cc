@@ -1,5 +1,6 @@
 #include "agent/torch_store/torch_store_core.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -33,7 +34,9 @@ TorchStoreCore::TorchStoreCore(TorchStoreSettings settings)
     : settings_(std::move(settings)),
       store_(settings_.limits),
       attendance_(settings_.world_size, settings_.nodes, settings_.own),
-      interval_(settings_.repeat) {}
+      barriers_(settings_.world_size),
+      of_absent_{.interval = settings_.repeat},
+      of_barrier_{.interval = settings_.repeat} {}
 
 void TorchStoreCore::Open(StoreConnection connection, StoreClient client) {
   sessions_.try_emplace(connection);
@@ -97,6 +100,8 @@ void TorchStoreCore::Serve(StoreConnection from, const TorchRequest& request, Mo
   }
   const bool cancels = request.command == StoreCommand::kCancelWait;
   const std::vector<TorchReply> replies = store_.Apply(from, request);
+  const auto wait = store_.waits().find(from);
+  barriers_.Note(from, request, wait == store_.waits().end() ? nullptr : &wait->second);
   NoteWait(from, cancels, now);
   for (const TorchReply& reply : replies) {
     if (const auto* cut = std::get_if<CutClient>(&reply)) {
@@ -107,6 +112,7 @@ void TorchStoreCore::Serve(StoreConnection from, const TorchRequest& request, Mo
     if (send.to != from) NoteWait(send.to, /*cancelled=*/false, now);
     out.push_back(send);
   }
+  NoteBarrier(now, out);
 }
 
 // After each request: whether `connection` waits now, and since when.
@@ -118,6 +124,7 @@ void TorchStoreCore::NoteWait(StoreConnection connection, bool cancelled, MonoTi
   if (wait == store_.waits().end()) {
     if (!session.waits) return;
     waiting_.erase({session.since, connection});
+    at_barrier_.erase({session.since, connection});
     session.waits = false;
     session.cancelled_at = now;
     if (!cancelled) session.awaited.clear();
@@ -131,6 +138,7 @@ void TorchStoreCore::NoteWait(StoreConnection connection, bool cancelled, MonoTi
   session.awaited = key;
   session.waits = true;
   waiting_.insert({session.since, connection});
+  if (barriers_.Find(key) != nullptr) at_barrier_.insert({session.since, connection});
 }
 
 TorchStoreCore::Effects TorchStoreCore::Close(StoreConnection connection, MonoTime now) {
@@ -151,7 +159,8 @@ void TorchStoreCore::Cut(StoreConnection connection, std::string reason, Effects
         absl::StrCat("closed the connection of ", attendance_.NameOf(connection), ": ", reason);
   }
   unread_bytes_ -= found->second.unread_bytes;
-  if (found->second.waits) waiting_.erase({found->second.since, connection});
+  waiting_.erase({found->second.since, connection});
+  at_barrier_.erase({found->second.since, connection});
   store_.Forget(connection);
   attendance_.Disconnect(connection);
   bare_clients_.Disconnect(connection);
@@ -170,10 +179,15 @@ TorchStoreCore::Effects TorchStoreCore::Identify(const std::string& address, int
 // --- What people are told
 
 MonoTime TorchStoreCore::NoticeDue() const {
-  if (!is_telling_ || waiting_.empty() || attendance_.IsComplete())
-    return MonoTime::InfiniteFuture();
-  const MonoTime due = waiting_.begin()->first + settings_.first_notice;
-  return due < next_notice_ ? next_notice_ : due;
+  if (!is_telling_ || waiting_.empty()) return MonoTime::InfiniteFuture();
+  const bool is_absent = !attendance_.IsComplete();
+  const auto& waiting = is_absent ? waiting_ : at_barrier_;
+  if (waiting.empty()) return MonoTime::InfiniteFuture();
+  const auto& [since, connection] = *waiting.begin();
+  const MonoTime due = since + settings_.first_notice;
+  if (is_absent) return std::max(due, of_absent_.next);
+  const bool goes_on = of_barrier_.key == sessions_.at(connection).awaited;
+  return goes_on ? std::max(due, of_barrier_.next) : due;
 }
 
 MonoTime TorchStoreCore::NextDeadline() const {
@@ -190,6 +204,16 @@ TorchStoreCore::Effects TorchStoreCore::Tick(MonoTime now) {
     out.push_back(LookUpWorkers{});
   }
   if (now < due) return out;
+  const bool is_absent = !attendance_.IsComplete();
+  is_absent ? TellOfAbsent(now, out) : TellOfBarrier(now, out);
+  Notices& notices = is_absent ? of_absent_ : of_barrier_;
+  looked_up_ = false;
+  notices.next = now + notices.interval;
+  notices.interval = 2 * notices.interval;
+  return out;
+}
+
+void TorchStoreCore::TellOfAbsent(MonoTime now, Effects& out) {
   const auto& [since, connection] = *waiting_.begin();
   const int present = attendance_.NumPresent();
   out.push_back(TellPeople{
@@ -197,28 +221,58 @@ TorchStoreCore::Effects TorchStoreCore::Tick(MonoTime now) {
                            settings_.world_size, present == 1 ? " ranks is" : " ranks are",
                            " there; waiting for ", attendance_.MissingInWords(), " for ",
                            InWords(now - since))});
-  if (!has_told_) first_wait_ = since;
-  has_told_ = true;
-  told_present_ = present;
-  looked_up_ = false;
-  next_notice_ = now + interval_;
-  interval_ = 2 * interval_;
-  return out;
+  if (!of_absent_.has_told) of_absent_.first_wait = since;
+  of_absent_.has_told = true;
+  of_absent_.told_present = present;
+}
+
+void TorchStoreCore::TellOfBarrier(MonoTime now, Effects& out) {
+  const auto& [since, connection] = *at_barrier_.begin();
+  const std::string& key = sessions_.at(connection).awaited;
+  const StoreBarrier* const barrier = barriers_.Find(key);
+  if (barrier == nullptr) {  // spoilt: its key holds no number any more, or is one of several
+    at_barrier_.erase(at_barrier_.begin());
+    return;
+  }
+  if (of_barrier_.key != key) {
+    of_barrier_ = {
+        .key = key, .name = barrier->name, .first_wait = since, .interval = settings_.repeat};
+  }
+  of_barrier_.has_told = true;
+  of_barrier_.told_present = static_cast<int>(barrier->came.size());
+  out.push_back(TellPeople{
+      .text = absl::StrCat("the barrier ", Shown(barrier->name), " of PyTorch's store: ",
+                           ComeInWords(*barrier, attendance_), " for ", InWords(now - since))});
 }
 
 void TorchStoreCore::NoteArrival(MonoTime now, Effects& out) {
-  if (!has_told_ || !is_telling_) return;
+  if (!of_absent_.has_told || !is_telling_) return;
   if (!attendance_.IsComplete()) {
-    if (attendance_.NumPresent() == told_present_) return;
-    const MonoTime due = now + settings_.first_notice;
-    if (due < next_notice_) next_notice_ = due;
-    interval_ = settings_.repeat;
+    if (attendance_.NumPresent() == of_absent_.told_present) return;
+    of_absent_.next = std::min(of_absent_.next, now + settings_.first_notice);
+    of_absent_.interval = settings_.repeat;
     return;
   }
-  has_told_ = false;
+  of_absent_.has_told = false;
   out.push_back(
       TellPeople{.text = absl::StrCat("all ", settings_.world_size, " ranks are there now, after ",
-                                      InWords(now - first_wait_))});
+                                      InWords(now - of_absent_.first_wait))});
+}
+
+// As NoteArrival, of the barrier that was told of.
+void TorchStoreCore::NoteBarrier(MonoTime now, Effects& out) {
+  if (!of_barrier_.has_told || !is_telling_) return;
+  if (const StoreBarrier* const barrier = barriers_.Find(of_barrier_.key)) {
+    if (static_cast<int>(barrier->came.size()) == of_barrier_.told_present) return;
+    of_barrier_.next = std::min(of_barrier_.next, now + settings_.first_notice);
+    of_barrier_.interval = settings_.repeat;
+    return;
+  }
+  out.push_back(
+      TellPeople{.text = absl::StrCat("all have come to the barrier ", Shown(of_barrier_.name),
+                                      " of PyTorch's store now, after ",
+                                      InWords(now - of_barrier_.first_wait))});
+  of_barrier_ = {.interval = settings_.repeat};
 }
 
 void TorchStoreCore::TellIfGivenUp(StoreConnection connection, const Session& session, MonoTime now,
@@ -234,13 +288,16 @@ void TorchStoreCore::TellIfGivenUp(StoreConnection connection, const Session& se
   const absl::Duration waited = (session.waits ? now : session.cancelled_at) - session.since;
   std::string text =
       absl::StrCat(attendance_.NameOf(connection), " gave up after ", InWords(waited), ": ");
-  if (attendance_.IsComplete()) {
-    absl::StrAppend(&text, "nobody set the key ", Shown(session.awaited),
-                    " of PyTorch's store that it waited for");
-  } else {
+  if (!attendance_.IsComplete()) {
     absl::StrAppend(&text, Purpose(session.awaited), " needs ", settings_.world_size,
                     " ranks, of which ", attendance_.NumPresent(),
                     " came; missing: ", attendance_.MissingInWords());
+  } else if (const StoreBarrier* const barrier = barriers_.Find(session.awaited)) {
+    absl::StrAppend(&text, "the barrier ", Shown(barrier->name), " ",
+                    NeedsInWords(*barrier, attendance_));
+  } else {
+    absl::StrAppend(&text, "nobody set the key ", Shown(session.awaited),
+                    " of PyTorch's store that it waited for");
   }
   out.push_back(TellPeople{.is_warning = true, .text = std::move(text)});
 }
@@ -255,6 +312,9 @@ std::string TorchStoreCore::CheckInvariants() const {
   for (const auto& [connection, session] : sessions_) unread += session.reader.buffered_bytes();
   if (unread != unread_bytes_) return absl::StrCat("T4: ", unread_bytes_, " is not ", unread);
   if (waiting_.size() != store_.waits().size()) return "T4: another number of waits";
+  for (const auto& wait : at_barrier_) {
+    if (!waiting_.contains(wait)) return "T4: at a barrier, but not waiting";
+  }
   return store_.CheckInvariants();
 }
 

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "agent/torch_store/attendance.h"
 #include "agent/torch_store/bare_clients.h"
+#include "agent/torch_store/barriers.h"
 #include "agent/torch_store/request.h"
 #include "agent/torch_store/torch_store.h"
 #include "proto/base/mono_time.h"
@@ -38,8 +39,8 @@ struct TorchStoreSettings {
   std::vector<StoreNode> nodes;  // by node rank; empty in very large rounds
   NodeRank own;                  // the node that serves
   TorchStoreLimits limits;
-  // A wait of this age is told while ranks are missing; again this long after one of them has come,
-  // else after the repeat interval, which doubles each time.
+  // A wait of this age is told while ranks are missing, from the round or at its barrier; again
+  // this long after one of them has come, else after the repeat interval, which doubles each time.
   absl::Duration first_notice = absl::Seconds(10);
   absl::Duration repeat = absl::Seconds(60);
   absl::Duration lookup_lead = absl::Seconds(2);  // before a notice, whom connections belong to
@@ -62,7 +63,8 @@ class TorchStoreCore {
   // Earliest instant at which Tick would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
-  // TorchStore's, and T4: the bytes that are held unread are within the budget.
+  // TorchStore's, and T4: the bytes that are held unread are within the budget; who waits is known,
+  // and who waits at a barrier is one of them.
   std::string CheckInvariants() const;
 
  private:
@@ -85,10 +87,24 @@ class TorchStoreCore {
   void Cut(StoreConnection connection, std::string reason, Effects& out);
   // Where it was said that ranks are missing: whether all are there now, or others are missing.
   void NoteArrival(MonoTime now, Effects& out);
+  void NoteBarrier(MonoTime now, Effects& out);
+  void TellOfAbsent(MonoTime now, Effects& out);
+  void TellOfBarrier(MonoTime now, Effects& out);
   void TellIfGivenUp(StoreConnection connection, const Session& session, MonoTime now,
                      Effects& out);
   MonoTime NoticeDue() const;
   std::string Purpose(const std::string& key) const;
+
+  // What was told of ranks that are missing, and when the next notice may come.
+  struct Notices {
+    bool has_told = false;
+    int told_present = 0;     // how many were there then
+    std::string key;          // that is awaited at the barrier
+    std::string name;         // of the barrier
+    MonoTime first_wait;      // that was told of
+    MonoTime next;            // not before
+    absl::Duration interval;  // until the notice after the next
+  };
 
   // Constant after construction.
   TorchStoreSettings settings_;
@@ -96,18 +112,17 @@ class TorchStoreCore {
   TorchStore store_;
   Attendance attendance_;
   BareClients bare_clients_;
-  std::map<StoreConnection, Session> sessions_;                    // references stay good
-  absl::btree_set<std::pair<MonoTime, StoreConnection>> waiting_;  // by since
+  Barriers barriers_;
+  std::map<StoreConnection, Session> sessions_;                       // references stay good
+  absl::btree_set<std::pair<MonoTime, StoreConnection>> waiting_;     // by since
+  absl::btree_set<std::pair<MonoTime, StoreConnection>> at_barrier_;  // those of them at one
   size_t unread_bytes_ = 0;
 
   bool is_telling_ = true;
   bool looked_up_ = false;  // for the notice that is due next
-  bool has_told_ = false;   // that ranks are missing
-  int told_present_ = 0;    // how many were there then
+  Notices of_absent_;       // of ranks that have not made their store
+  Notices of_barrier_;      // of those that have not come to a barrier, once all have
   bool has_told_end_ = false;
-  MonoTime first_wait_;      // that was told of
-  MonoTime next_notice_;     // not before
-  absl::Duration interval_;  // until the notice after the next
 };
 
 }  // namespace muster::agent

@@ -121,26 +121,50 @@ TEST_F(TorchPeers, TheStoreRepliesAsPyTorchsOwnToRandomCommands) {
   EXPECT_THAT(result.out, HasSubstr("agree"));
 }
 
-// A node's ranks are told apart by the other node's agent, which shares the address here.
-TEST_F(TorchPeers, NamesTheRankOfAnotherNodeThatKeepsTheOthersWaiting) {
-  const std::string script = PythonScript("late.py",
-                                          "import os, time, torch.distributed as dist\n"
-                                          "while os.environ['RANK'] == '2' and not "
-                                          "os.path.exists(os.environ['OUT'] + '/named'):\n"
-                                          "  time.sleep(0.1)\n"
-                                          "dist.init_process_group('gloo')\n"
-                                          "dist.barrier()\n"
-                                          "dist.destroy_process_group()\n");
-  std::vector<Subprocess> agents;
-  for (const int node : {0, 1}) {
-    agents.push_back(StartStatic(node, 2, {"--nproc_per_node=2", script}, Changes(python_)));
+// Rank 2 of two nodes comes to `meets` when it has been named. A node's ranks are told apart by the
+// other node's agent, which shares the address here.
+class TorchPeersThatWait : public TorchPeers {
+ protected:
+  void ExpectRank2IsNamed(const std::string& opens, const std::string& meets,
+                          const std::string& notice) {
+    const std::string script =
+        PythonScript("late.py", "import os, time, torch.distributed as dist\n" + opens +
+                                    "while os.environ['RANK'] == '2' and not "
+                                    "os.path.exists(os.environ['OUT'] + '/named'):\n"
+                                    "  time.sleep(0.1)\n" +
+                                    meets +
+                                    "dist.barrier()\n"
+                                    "dist.destroy_process_group()\n");
+    std::vector<Subprocess> agents;
+    for (const int node : {0, 1}) {
+      agents.push_back(StartStatic(node, 2, {"--nproc_per_node=2", script}, Changes(python_)));
+    }
+    EXPECT_TRUE(agents[0].WaitForOutput(notice, kPatienceWithTorch));
+    WriteFile(Out("named"), "");
+    for (Subprocess& agent : agents) {
+      EXPECT_THAT(agent.Wait(kPatienceWithTorch), ExitsWith(0));
+    }
   }
-  // The first notice names rank 3 too, if it took its time to import torch.
-  EXPECT_TRUE(agents[0].WaitForOutput("waiting for rank 2 (", kPatienceWithTorch));
-  WriteFile(Out("named"), "");
-  for (Subprocess& agent : agents) {
-    EXPECT_THAT(agent.Wait(kPatienceWithTorch), ExitsWith(0));
-  }
+};
+
+// The first notice names rank 3 too, if it took its time to import torch.
+TEST_F(TorchPeersThatWait, NameTheRankOfAnotherNodeThatMakesNoProcessGroup) {
+  ExpectRank2IsNamed("", "dist.init_process_group('gloo')\n", "waiting for rank 2 (");
+}
+
+TEST_F(TorchPeersThatWait, NameTheRankOfAnotherNodeThatDoesNotComeToABarrierOfTheStore) {
+  ExpectRank2IsNamed(
+      "dist.init_process_group('gloo')\n"
+      "store = dist.distributed_c10d._get_default_store()\n",
+      "store.barrier('ready', 4)\n",
+      "ready' of PyTorch's store: 3 ranks are there; if it is for all, waiting for rank 2 (");
+}
+
+TEST_F(TorchPeersThatWait, NameTheRankOfAnotherNodeThatDoesNotComeToABarrierBehindANewGroup) {
+  ExpectRank2IsNamed(
+      "os.environ['TORCH_DIST_INIT_BARRIER'] = '1'\n"
+      "dist.init_process_group('gloo')\n",
+      "dist.new_group([0, 1])\n", "3 of 4 ranks are there; waiting for rank 2 (");
 }
 
 // PyTorch 1 of Debian, whose framing is another.

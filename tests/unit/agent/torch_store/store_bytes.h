@@ -51,6 +51,9 @@ inline std::string WaitBytes(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) out += Text(key);
   return out;
 }
+inline std::string BarrierBytes(const std::string& key, int64_t world_size) {
+  return Byte(kBarrierCode) + Text(key) + Number<int64_t>(world_size);
+}
 inline std::string Arrival() { return Validate() + AddBytes("init/", 1); }
 
 }  // namespace muster::agent

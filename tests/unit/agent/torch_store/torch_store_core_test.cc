@@ -328,6 +328,142 @@ TEST_F(StoreCore, NamesTheKeyThatNobodySetIfEverybodyHadCome) {
                                  "PyTorch's store that it waited for"));
 }
 
+// --- Who has not come to a barrier
+
+class StoreBarriers : public StoreCore {
+ protected:
+  StoreBarriers() {
+    for (int rank = 0; rank < 8; ++rank) {
+      Come(rank);
+      Identify(rank);
+    }
+  }
+  // PyTorch's barrier behind init_process_group and new_group, up to where it waits.
+  void Count(int rank, const std::string& group) {
+    const std::string key = "store_based_barrier_key:" + group;
+    Send(rank, AddBytes(key, 1) + AddBytes(key, 0) + WaitBytes({key + ":last_worker"}));
+  }
+};
+
+TEST_F(StoreBarriers, NameTheRanksThatHaveNotCome) {
+  for (const int rank : {0, 1, 2, 4, 6, 7}) Send(rank, BarrierBytes("k", 8));
+  Until(9);
+  EXPECT_THAT(told_, IsEmpty());
+  EXPECT_EQ(lookups_, 1);
+  Until(10);
+  EXPECT_THAT(told_,
+              ElementsAre("the barrier 'k' of PyTorch's store: 6 of 8 ranks are there; waiting for "
+                          "rank 3 (node1) and rank 5 (node2) for 10s"));
+}
+
+TEST_F(StoreBarriers, SaySoWhenAllHaveCome) {
+  for (int rank = 0; rank < 7; ++rank) Send(rank, BarrierBytes("k", 8));
+  Until(15);
+  told_.clear();
+  Send(7, BarrierBytes("k", 8));
+  EXPECT_THAT(told_,
+              ElementsAre("all have come to the barrier 'k' of PyTorch's store now, after 15s"));
+  Until(1000);
+  EXPECT_EQ(told_.size(), 1);
+}
+
+TEST_F(StoreBarriers, AreToldOfAgainSoonAfterARankHasCome) {
+  for (int rank = 0; rank < 6; ++rank) Send(rank, BarrierBytes("k", 8));
+  Until(12);
+  Send(6, BarrierBytes("k", 8));
+  Until(21);
+  EXPECT_EQ(told_.size(), 1);
+  Until(22);
+  EXPECT_EQ(told_.size(), 2);
+  EXPECT_THAT(told_.back(), HasSubstr("7 of 8 ranks are there; waiting for rank 7 (node2)"));
+  Until(600);
+  EXPECT_EQ(told_.size(), 5) << "after 82, 202 and 442 s";
+}
+
+TEST_F(StoreBarriers, OfEachOneIsToldByItself) {
+  for (int rank = 0; rank < 7; ++rank) Send(rank, BarrierBytes("k", 8));
+  Until(15);
+  Send(7, BarrierBytes("k", 8));
+  for (int rank = 1; rank < 8; ++rank) Send(rank, BarrierBytes("l", 8));
+  told_.clear();
+  Until(25);
+  EXPECT_THAT(told_,
+              ElementsAre(HasSubstr("the barrier 'l' of PyTorch's store: 7 of 8 ranks are there; "
+                                    "waiting for rank 0 (node1)")));
+}
+
+TEST_F(StoreBarriers, ThatCountWithAKeyAreToldOfToo) {
+  for (const int rank : {0, 1, 2, 3, 4, 5, 7}) Count(rank, "12");
+  for (int slice = 1; slice <= 2; ++slice) {
+    Until(10.01 * slice);
+    for (const int rank : {0, 1, 2, 3, 4, 5, 7}) {
+      Send(rank, Byte(kCancelWaitCode) + AddBytes("store_based_barrier_key:12", 0) +
+                     WaitBytes({"store_based_barrier_key:12:last_worker"}));
+    }
+  }
+  EXPECT_THAT(told_,
+              ElementsAre("the barrier 'store_based_barrier_key:12' of PyTorch's store: 7 of "
+                          "8 ranks are there; waiting for rank 6 (node2) for 10s"));
+  told_.clear();
+  Send(6, AddBytes("store_based_barrier_key:12", 1) +
+              SetBytes("store_based_barrier_key:12:last_worker", "1"));
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("all have come to the barrier")));
+}
+
+// Source: seen of PyTorch 2.15's PrefixStore, and of torch.distributed.elastic.utils.store.barrier.
+TEST_F(StoreBarriers, ThatDoNotSayHowManyTheyAreForMayBeForAll) {
+  for (const int rank : {0, 1, 2, 3, 4, 5, 7}) {
+    Send(rank, AddBytes("k/num_members", 1) + WaitBytes({"k/last_member"}));
+  }
+  Until(10);
+  EXPECT_THAT(told_, ElementsAre("the barrier 'k' of PyTorch's store: 7 ranks are there; if it is "
+                                 "for all, waiting for rank 6 (node2) for 10s"));
+  Until(30);
+  told_.clear();
+  Send(0, Byte(kCancelWaitCode));
+  Keep(core_.Close(StoreConnection(0), now_));
+  EXPECT_THAT(told_,
+              ElementsAre("rank 0 gave up after 30s: the barrier 'k' was not opened; if it is "
+                          "for all, missing: rank 6 (node2)"));
+  told_.clear();
+  Send(1, SetBytes("k/last_member", "1"));
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("all have come to the barrier 'k'")));
+}
+
+TEST_F(StoreBarriers, OfSomeRanksAreToldOfWithoutGuessingTheOthers) {
+  Send(3, BarrierBytes("k", 2));
+  Count(5, "hash_of_some_ranks");
+  Until(10);
+  EXPECT_THAT(told_, ElementsAre("the barrier 'k' of PyTorch's store: 1 of 2 is there (rank 3); "
+                                 "waiting for 10s"));
+}
+
+TEST_F(StoreBarriers, CountThoseWhoHaveGone) {
+  for (int rank = 0; rank < 6; ++rank) Send(rank, BarrierBytes("k", 8));
+  Keep(core_.Close(StoreConnection(2), now_));
+  Until(10);
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("6 of 8 ranks are there; waiting for 2 ranks")));
+}
+
+TEST_F(StoreBarriers, NameWhoIsMissingToThoseWhoGiveUp) {
+  for (int rank = 0; rank < 7; ++rank) Send(rank, BarrierBytes("k", 8));
+  Until(30);
+  told_.clear();
+  Send(0, Byte(kCancelWaitCode));
+  Keep(core_.Close(StoreConnection(0), now_));
+  EXPECT_THAT(told_, ElementsAre("rank 0 gave up after 30s: the barrier 'k' needs 8 ranks, of "
+                                 "which 7 came; missing: rank 7 (node2)"));
+}
+
+TEST_F(StoreBarriers, WhoseKeyIsSpoiltAreNoLongerToldOf) {
+  Send(0, BarrierBytes("k", 8));
+  Send(1, SetBytes("k", "not a number"));
+  Send(2, BarrierBytes("k", 8));
+  EXPECT_EQ(cuts_.size(), 1);
+  Until(100);
+  EXPECT_THAT(told_, IsEmpty());
+}
+
 TEST_F(StoreCore, DoesNotCallItGivingUpWhenAClientOnlyLooksForAMoment) {
   Come(0);
   Send(0, WaitBytes({kKey}));
@@ -371,6 +507,33 @@ TEST_F(StoreCore, SurvivesAnyBytesFromAnyone) {
         core_.Receive(from, bytes, now_);
       }
     }
+    ASSERT_EQ(core_.CheckInvariants(), "") << i;
+  }
+}
+
+TEST_F(StoreBarriers, SurviveAnyOrderOfRequests) {
+  std::mt19937 random(5);
+  const std::vector<std::string> keys = {"k", "store_based_barrier_key:1",
+                                         "store_based_barrier_key:1:last_worker", "k/num_members",
+                                         "k/last_member"};
+  for (int i = 0; i < 20000; ++i) {
+    const int rank = static_cast<int>(random() % 8);
+    const std::string& key = keys[random() % keys.size()];
+    const std::vector<std::string> requests = {BarrierBytes(key, random() % 9),
+                                               AddBytes(key, random() % 2),
+                                               SetBytes(key, random() % 4 ? "1" : "x"),
+                                               WaitBytes({key}),
+                                               WaitBytes(keys),
+                                               Byte(kCancelWaitCode),
+                                               Byte(kDeleteKeyCode) + Text(key),
+                                               BarrierBytes("k", 1000)};
+    core_.Receive(StoreConnection(rank), requests[random() % requests.size()], now_);
+    if (random() % 20 == 0) {
+      core_.Close(StoreConnection(rank), now_);
+      Come(rank);
+    }
+    now_ = now_ + absl::Milliseconds(random() % 9000);
+    if (core_.NextDeadline() <= now_) core_.Tick(now_);
     ASSERT_EQ(core_.CheckInvariants(), "") << i;
   }
 }
