@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -92,6 +93,28 @@ TEST_F(CheckpointRace, IsLostByTheOlderInstanceThatWasStoppedBetweenItsCommitAnd
   EXPECT_THAT(late.Wait(absl::ZeroDuration()).out, Not(HasSubstr("\nsaved after step 3 ")));
   EXPECT_THAT(WritersBy("instance"),
               UnorderedElementsAre(Pair("00000003", "2"), Pair("00000006", "2")));
+}
+
+TEST_F(CheckpointRace, IsGivenUpAtOnceByALastSaveThatIsRefusedForGood) {
+  FakeAgent agent(Round(0));
+  agent.AnswerCommitsWith(absl::AbortedError("round 0 is over for this node; the newest is 1"));
+  const SubprocessResult result = StartUnder(agent, {"--steps=3"}).Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err,
+              HasSubstr("muster-train: not saved after step 3: round 0 is over for this "
+                        "node; the newest is 1; earlier checkpoints stay\n"));
+  EXPECT_THAT(WritersBy("round"), IsEmpty());
+}
+
+TEST_F(CheckpointRace, IsNotLostByALastSaveThatIsRefusedForNow) {
+  FakeAgent agent(Round(0));
+  agent.AnswerCommitsWith(absl::UnavailableError("not now"));
+  Subprocess last = StartUnder(agent, {"--steps=3"});
+  ASSERT_TRUE(
+      last.WaitForOutput("not saved after step 3: not now; earlier checkpoints stay", kLong));
+  agent.AnswerCommitsWith(absl::OkStatus());
+  EXPECT_THAT(last.Wait(kLong), ExitsWith(0));
+  EXPECT_THAT(WritersBy("round"), UnorderedElementsAre(Pair("00000003", "0")));
 }
 
 // The same with a server that decides, and agents that are stopped as well.

@@ -199,9 +199,9 @@ absl::Status CheckNotOfLaterRound(const std::string& place, const JobRound& ours
   if (!text.ok()) return absl::OkStatus();
   const absl::StatusOr<TrainingState> there = ParseTrainingState(*text);
   if (!there.ok() || there->written_by <= ours) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(place, " is of round ", there->written_by.round,
-                                                    " of the job, and this is round ", ours.round,
-                                                    ", which is over"));
+  return absl::CancelledError(absl::StrCat(place, " is of round ", there->written_by.round,
+                                           " of the job, and this is round ", ours.round,
+                                           ", which is over"));
 }
 
 }  // namespace

@@ -117,7 +117,9 @@ CheckpointFence Runtime::checkpoint_fence() const {
           .round = state_->env.round.value(),
           .commit = [agent = state_->agent](int64_t step) {
             const absl::Status status = agent->CommitCheckpoint(step, MonoNow() + kAgentTime);
-            return status.ok() ? status : absl::FailedPreconditionError(status.message());
+            if (status.ok()) return status;
+            return absl::IsAborted(status) ? absl::CancelledError(status.message())
+                                           : absl::FailedPreconditionError(status.message());
           }};
 }
 

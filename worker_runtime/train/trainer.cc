@@ -288,10 +288,10 @@ absl::Status Trainer::Save(bool is_last) {
     const absl::Status saved = engine_->Save(options_.save, metadata);
     if (saved.ok()) break;
     if (!IsRefusedByFence(saved)) return saved;
-    if (attempt == 0) {
-      console_.Print(absl::StrCat("not saved after step ", engine_->step(), ": ", saved.message(),
-                                  "; earlier checkpoints stay\n"));
-    }
+    const std::string refusal = absl::StrCat("not saved after step ", engine_->step(), ": ",
+                                             saved.message(), "; earlier checkpoints stay");
+    if (is_last && IsRefusedForGood(saved)) return absl::CancelledError(refusal);
+    if (attempt == 0) console_.Print(refusal + "\n");
     if (!is_last) return absl::OkStatus();
     if (attempt == kLastSaveAttempts) return saved;
     absl::SleepFor(kBetweenLastSaves);

@@ -70,7 +70,7 @@ class Trainer {
   absl::StatusOr<StepResult> TrainOneStep();
   // Of the job, after the steps done so far.
   std::optional<EarlyEnd> AskForStop();
-  // `is_last`: a refusal to publish it is waited out.
+  // `is_last`: a refusal to publish it is waited out, and an error if it is for good.
   absl::Status Save(bool is_last);
   bool IsSaveDue(bool is_last) const;
   void PrintStop(const EarlyEnd& end) const;

@@ -19,15 +19,18 @@ struct CheckpointFence {
   int64_t round = -1;
   // Asked by rank 0 once a checkpoint is written, before it is published; may be empty.
   //
-  // Errors: kFailedPrecondition: it may not be published. Not now, because the rendezvous is out of
-  //         reach or has not heard of this node for a while; or never, because another round has
-  //         begun, and this process is about to be stopped.
+  // Errors: it may not be published. kFailedPrecondition: not now, because the rendezvous is out of
+  //         reach or has not heard of this node for a while. kCancelled: never, because another round
+  //         has begun, and this process is about to be stopped.
   std::function<absl::Status(int64_t step)> commit;
 };
 
 // A checkpoint was written well and may not be published: train on, earlier ones stay as they are.
 inline bool IsRefusedByFence(const absl::Status& status) {
-  return absl::IsFailedPrecondition(status);
+  return absl::IsFailedPrecondition(status) || absl::IsCancelled(status);
 }
+
+// So refused that it is of no use to try again: nothing of this process will be published.
+inline bool IsRefusedForGood(const absl::Status& status) { return absl::IsCancelled(status); }
 
 }  // namespace muster
