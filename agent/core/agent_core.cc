@@ -27,7 +27,7 @@ bool IsCrash(int signal) {
 }
 
 // Schedulers warn with these before they end a job; they are the workers' business and stop
-// nothing.
+// nothing, unless --signals_to_handle names them.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
 
 // Of a server that can be reached and does not answer, for the orphan time-out.
@@ -201,9 +201,9 @@ void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
     if (rung_ == Rung::kSignalled || rung_ == Rung::kSweeping) ClimbLadder(now, out);
     return;
   }
-  const bool by_person = event.signal != SIGTERM;
+  const bool by_person = event.signal != SIGTERM && !IsPassedOn(event.signal);
   Departure departure{.signal = event.signal,
-                      .ends_job = by_person || options_.settings.is_static,
+                      .ends_job = event.signal != SIGTERM || options_.settings.is_static,
                       .reason = absl::StrCat(options_.node.name, " was ",
                                              by_person ? "interrupted by " : "told to end by ",
                                              SignalName(event.signal))};

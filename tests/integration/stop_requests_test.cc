@@ -125,6 +125,20 @@ TEST_F(StopRequests, ANodeThatIsToldToEndLeavesAfterOneStepAndTheOtherGoesOn) {
   EXPECT_EQ(StepLeft(stayed), StepLeft(left));
 }
 
+// As Slurm's --signal=USR1@120 sends it, here to one node alone.
+TEST_F(StopRequests, AUserSignalThatIsToBeHandledStopsAllNodesAfterOneStep) {
+  std::vector<Subprocess> agents = StartNodes(
+      2, "2", {"--shutdown_timeout=600", "--signals_to_handle=SIGTERM,SIGUSR1", Stepping()});
+  ASSERT_TRUE(AllHaveBegun(0, 3, 2));
+  agents[1].Signal(SIGUSR1);
+  const SubprocessResult first = agents[0].Wait(kLong), second = agents[1].Wait(kLong);
+  EXPECT_THAT(first, ExitsWith(128 + SIGUSR1));
+  EXPECT_THAT(second, ExitsWith(128 + SIGUSR1));
+  EXPECT_GE(StepLeft(first), 3);
+  EXPECT_EQ(StepLeft(first), StepLeft(second));
+  ExpectThatNobodyBegan(0, StepLeft(first) + 1, 2);
+}
+
 TEST_F(StopRequests, AStopThatIsOpenOutlivesTheServer) {
   const auto start_daemon = [&] {
     Subprocess daemon = StartProgram(

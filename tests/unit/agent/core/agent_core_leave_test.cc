@@ -158,6 +158,28 @@ TEST_F(AgentLeavesTest, APersonsInterruptIsNotDelayed) {
   EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
 }
 
+// What --signals_to_handle names is a scheduler's word, as of Slurm's --signal=USR1@120.
+TEST_F(AgentLeavesTest, AUserSignalThatEndsTheJobAsksForAStepOfAllNodes) {
+  AgentCoreOptions options = Options();
+  options.stop_signals = {SIGTERM, SIGUSR1};
+  core_ = AgentCore(options);
+  RunObeying();
+  Do(SignalReceived{SIGUSR1});
+  EXPECT_THAT(All<SignalWorkers>(), IsEmpty());
+  EXPECT_EQ(LastReport().stop_wish, (StopWish{SIGUSR1, false, "node1 was told to end by SIGUSR1"}));
+  Do(Tick{}, kGrace / 2);
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGUSR1);
+}
+
+TEST_F(AgentLeavesTest, OtherwiseItIsPassedOnAndAsksForNothing) {
+  RunObeying();
+  Do(SignalReceived{SIGUSR1});
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGUSR1);
+  EXPECT_THAT(All<SendReport>(), IsEmpty());
+}
+
 TEST_F(AgentLeavesTest, WithoutAServerWorkersAreSignalledAtOnce) {
   RunObeying();
   Do(LinkChanged{.up = false, .detail = "reset"});
