@@ -1,8 +1,8 @@
 """Runs command lines through the real torchrun and says what came of each.
 
-Reads a JSON list of {"args": [...], "environment": {...}, "out": directory} from the file it is given and writes a list of exit
-codes (null: still running at the deadline). PyTorch is imported once; each line runs in a process forked after that, in a
-session of its own, with exactly the environment given.
+Reads a JSON list of jobs from the file it is given: {"seconds": ..., "nodes": [{"args": [...], "environment": {...}, "out":
+directory}, ...]}. Writes a list of exit codes for each (null: still running after so many seconds). PyTorch is imported
+once; each node runs in a process forked after that, in a session of its own, with exactly the environment given.
 """
 import json
 import os
@@ -12,7 +12,6 @@ import time
 
 import torch.distributed.run as run
 
-SECONDS_PER_LINE = 60
 AT_ONCE = 2
 
 
@@ -41,27 +40,41 @@ def start(line):
         os._exit(code)
 
 
+class Job:
+    def __init__(self, request):
+        self.codes = [None] * len(request["nodes"])
+        self.pids = {start(node): i for i, node in enumerate(request["nodes"])}
+        self.deadline = time.monotonic() + request["seconds"]
+
+    def ended(self, pid, status):
+        self.codes[self.pids.pop(pid)] = os.waitstatus_to_exitcode(status)
+
+    def give_up(self):
+        for pid in self.pids:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.pids = {}
+
+
 def main():
     with open(sys.argv[1]) as file:
-        lines = json.load(file)
-    codes = [None] * len(lines)
-    waiting = list(range(len(lines)))
-    running = {}
+        waiting = json.load(file)
+    jobs = []
+    running = []
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
-            index = waiting.pop(0)
-            running[start(lines[index])] = (index, time.monotonic() + SECONDS_PER_LINE)
+            running.append(Job(waiting.pop(0)))
+            jobs.append(running[-1])
         pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid in running:
-            index, _ = running.pop(pid)
-            codes[index] = os.waitstatus_to_exitcode(status)
-        for late in [p for p, (_, deadline) in running.items() if time.monotonic() > deadline]:
-            os.killpg(late, signal.SIGKILL)
-            os.waitpid(late, 0)
-            running.pop(late)
+        for job in running:
+            if pid in job.pids:
+                job.ended(pid, status)
+            if time.monotonic() > job.deadline:
+                job.give_up()
+        running = [job for job in running if job.pids]
         if pid == 0:
             time.sleep(0.02)
-    json.dump(codes, sys.stdout)
+    json.dump([job.codes for job in jobs], sys.stdout)
 
 
 if __name__ == "__main__":
