@@ -83,15 +83,24 @@ Work CallCommunicator::Refuse(const Operation& operation, absl::string_view why)
 }
 
 // The description is of a call that has its number, which it gets later.
-absl::StatusOr<std::shared_ptr<Completion>> CallCommunicator::MakeCompletion(
-    const Operation& operation, CallBuffers& buffers, Queue* queue) {
+absl::Status CallCommunicator::MakeCompletion(CallBuffers& buffers, Queue* queue, Call& call) {
+  const Operation& operation = call.operation;
   auto description = [operation, group = group(), rank = rank()] {
     return absl::StrCat(Describe(operation, group), " on rank ", rank);
   };
-  if (queue == nullptr) {
-    return std::make_shared<Completion>(std::move(description));
+  if (queue == nullptr || queue->device().host_reads()) {
+    call.completion = std::make_shared<Completion>(std::move(description));
+    return absl::OkStatus();
   }
-  return StagedCompletion::Make(std::move(description), operation, rank(), size(), *queue, buffers);
+  if (ReachesDevices()) {
+    call.queue = queue;
+    call.completion = call.on_stream =
+        std::make_shared<StreamCompletion>(std::move(description), *queue);
+    return absl::OkStatus();
+  }
+  MUSTER_ASSIGN_OR_RETURN(call.completion, StagedCompletion::Make(std::move(description), operation,
+                                                                  rank(), size(), *queue, buffers));
+  return absl::OkStatus();
 }
 
 int64_t CallCommunicator::NextSequence(const Operation& operation) {
@@ -110,12 +119,9 @@ Work CallCommunicator::Issue(Operation operation, CallBuffers buffers,
   base::MutexLock lock(issue_mu_);
   operation.sequence = NextSequence(operation);
   call.operation = operation;
-  if (queue != nullptr && queue->device().host_reads()) queue = nullptr;
-  if (ReachesDevices()) call.queue = std::exchange(queue, nullptr);
-  absl::StatusOr<std::shared_ptr<Completion>> completion =
-      MakeCompletion(operation, buffers, queue);
-  if (!completion.ok()) return Failed(completion.status());
-  call.completion = *std::move(completion);
+  if (const absl::Status made = MakeCompletion(buffers, queue, call); !made.ok()) {
+    return Failed(made);
+  }
   call.inputs = std::move(buffers.inputs);
   call.output = buffers.output;
   if (operation.is_collective()) {

@@ -17,6 +17,7 @@
 #include "worker_runtime/comm/operation.h"
 #include "worker_runtime/comm/operation_ring.h"
 #include "worker_runtime/comm/staged_call.h"
+#include "worker_runtime/comm/stream_call.h"
 
 namespace muster::comm {
 
@@ -37,8 +38,10 @@ struct Call {
   Operation operation;
   std::vector<const void*> inputs;  // roots of an ordered sum; one or none otherwise
   void* output = nullptr;
-  // The device's that holds the buffers: they are touched after what is on it now. Null: the host does.
+  // Of backends that reach devices; null where the host may touch the buffers. The queue of the call, for as long
+  // as Start runs, and `completion`: what is done on another stream follows the queue by it, and is followed.
   Queue* queue = nullptr;
+  std::shared_ptr<StreamCompletion> on_stream;
   MonoTime deadline;
   absl::Duration timeout;
   std::shared_ptr<Completion> completion;
@@ -79,7 +82,7 @@ class CallCommunicator : public Communicator {
 
   // Runs `call`, now or later, and then Finishes it. Called in the order of sequence numbers.
   virtual void Start(Call call) = 0;
-  // Whether it works on the memory of a device as on the host's, and looks at Call::queue. Else such
+  // Whether it works on the memory of a device as on the host's, and looks at Call::on_stream. Else such
   // buffers are copied.
   virtual bool ReachesDevices() const { return false; }
   // Makes the communicator of a group split from this one. `members` are ranks here, in their new
@@ -96,9 +99,8 @@ class CallCommunicator : public Communicator {
   // `queue`: of CallOptions.
   Work Issue(Operation operation, CallBuffers buffers, std::optional<absl::Duration> timeout,
              Queue* queue);
-  // What ends with the call, whose buffers are copied if there is a queue.
-  absl::StatusOr<std::shared_ptr<Completion>> MakeCompletion(const Operation& operation,
-                                                             CallBuffers& buffers, Queue* queue);
+  // What ends with the call; whose buffers are copied, if there is a queue and this reaches no device.
+  absl::Status MakeCompletion(CallBuffers& buffers, Queue* queue, Call& call);
   Work Refuse(const Operation& operation, absl::string_view why) const;
   static Work Failed(absl::Status status);
   Work Reduce(Operation operation, absl::Span<const ConstBuffer> inputs, Buffer output,

@@ -20,6 +20,18 @@ void Completion::Finish(absl::Status status) {
   changed_.NotifyAll();
 }
 
+void Completion::MarkPosted() {
+  base::MutexLock lock(mu_);
+  posted_ = true;
+  changed_.NotifyAll();
+}
+
+absl::Status Completion::WaitUntilPosted() {
+  base::MutexLock lock(mu_);
+  while (!done_ && !posted_) changed_.WaitUntil(mu_, MonoTime::InfiniteFuture());
+  return done_ ? status_ : absl::OkStatus();
+}
+
 absl::Status Completion::Wait(MonoTime deadline) {
   base::MutexLock lock(mu_);
   if (done_) return status_;

@@ -36,6 +36,8 @@ class Completion {
   // Later calls of the same change nothing.
   void MarkStarted();
   void Finish(absl::Status status);
+  // All of it is on a stream.
+  void MarkPosted();
   virtual absl::Status Wait(MonoTime deadline);
   // Work::Await: of operations that run on the host.
   virtual absl::Status Await(Queue&) { return Wait(MonoTime::InfiniteFuture()); }
@@ -44,6 +46,10 @@ class Completion {
   // InfiniteFuture until then.
   virtual MonoTime started_at();
   virtual MonoTime finished_at();
+
+ protected:
+  // Waits until it is on a stream, or has ended; the failure that it ended with.
+  absl::Status WaitUntilPosted();
 
  private:
   // Constant once anybody can wait.
@@ -54,6 +60,7 @@ class Completion {
   base::Mutex mu_;
   base::Condition changed_;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
+  bool posted_ ABSL_GUARDED_BY(mu_) = false;
   MonoTime started_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();
   MonoTime finished_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();
   absl::Status status_ ABSL_GUARDED_BY(mu_);

@@ -26,6 +26,7 @@ class SoloCommunicator final : public CallCommunicator {
     call.MarkStarted();
     const int64_t bytes = call.operation.bytes();
     if (failure.ok() && bytes > 0 && call.output != call.inputs[0]) Copy(call, bytes);
+    if (call.on_stream != nullptr) call.on_stream->finished().Record(*call.queue);
     call.Finish(failure);
   }
 

@@ -9,9 +9,13 @@ namespace muster::comm {
 absl::StatusOr<std::shared_ptr<StagedCompletion>> StagedCompletion::Make(
     std::function<std::string()> description, const Operation& operation, int rank, int size,
     Queue& queue, CallBuffers& buffers) {
-  std::shared_ptr<StagedCompletion> staged(new StagedCompletion(std::move(description), queue));
-  const BlockCounts blocks = CountBlocks(operation.kind, size);
   const Device& device = queue.device();
+  std::shared_ptr<StagedCompletion> staged(new StagedCompletion(std::move(description), device));
+  base::MutexLock lock(staged->put_mu_);
+  const std::unique_ptr<Event> filled = device.MakeEvent();
+  filled->Record(queue);
+  filled->HoldUp(staged->lane_);
+  const BlockCounts blocks = CountBlocks(operation.kind, size);
   const auto bytes = static_cast<size_t>(operation.bytes());
   staged->copies_.reserve(buffers.inputs.size() + 1);  // so that none moves
   staged->on_device_ = buffers.output;
@@ -20,7 +24,7 @@ absl::StatusOr<std::shared_ptr<StagedCompletion>> StagedCompletion::Make(
   for (const void*& input : buffers.inputs) {
     std::vector<std::byte>& copy = staged->copies_.emplace_back(bytes * blocks.input);
     if (gives) {
-      MUSTER_RETURN_IF_ERROR(device.Download(queue, input, copy.data(), copy.size()));
+      MUSTER_RETURN_IF_ERROR(device.Download(staged->lane_, input, copy.data(), copy.size()));
     }
     // In place: backends know it by the pointers. A block of something larger has a copy of its own.
     const bool is_whole = blocks.input == blocks.output;
@@ -35,22 +39,26 @@ absl::StatusOr<std::shared_ptr<StagedCompletion>> StagedCompletion::Make(
   return staged;
 }
 
-void StagedCompletion::PutOutput(Queue& queue) {
-  base::MutexLock lock(put_mu_);
-  if (is_put_ || output_ == nullptr) return;
-  is_put_ = true;
-  queue.device().Upload(queue, output_->data(), on_device_, output_->size());
+void StagedCompletion::PutOutput() {
+  if (output_is_there_ != nullptr || output_ == nullptr) return;
+  const Device& device = lane_.device();
+  device.Upload(lane_, output_->data(), on_device_, output_->size());
+  output_is_there_ = device.MakeEvent();
+  output_is_there_->Record(lane_);
 }
 
 absl::Status StagedCompletion::Wait(MonoTime deadline) {
   MUSTER_RETURN_IF_ERROR(Completion::Wait(deadline));
-  PutOutput(queue_);
-  return queue_.device().Download(queue_, nullptr, nullptr, 0);
+  base::MutexLock lock(put_mu_);
+  PutOutput();
+  return lane_.device().Download(lane_, nullptr, nullptr, 0);
 }
 
 absl::Status StagedCompletion::Await(Queue& queue) {
   MUSTER_RETURN_IF_ERROR(Completion::Wait(MonoTime::InfiniteFuture()));
-  PutOutput(queue);
+  base::MutexLock lock(put_mu_);
+  PutOutput();
+  if (output_is_there_ != nullptr) output_is_there_->HoldUp(queue);
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 // A call whose buffers lie in the memory of a device, for a backend that works on the host's: inputs are
-// copied to the host before the call, the output back when somebody waits for it.
+// copied to the host before the call, the output back when somebody waits for it. Both on the device's lane of
+// communication, which follows the queue of the call by an event, and is followed by another.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +22,13 @@ struct CallBuffers {
   void* output = nullptr;
 };
 
-// Owns the copies. The output is put on the queue of whoever waits first.
+// Owns the copies.
 //
 // Threads: safe.
 class StagedCompletion final : public Completion {
  public:
-  // Waits until `queue`, which outlives this, has run. `buffers` become those of the copies.
+  // Waits until what is on `queue` has run, if there is an input. `buffers` become those of the copies. The
+  // device of `queue` outlives this.
   //
   // Errors: the device's.
   static absl::StatusOr<std::shared_ptr<StagedCompletion>> Make(
@@ -37,18 +39,18 @@ class StagedCompletion final : public Completion {
   absl::Status Await(Queue& queue) override;
 
  private:
-  StagedCompletion(std::function<std::string()> description, Queue& queue)
-      : Completion(std::move(description)), queue_(queue) {}
-  void PutOutput(Queue& queue);
+  StagedCompletion(std::function<std::string()> description, const Device& device)
+      : Completion(std::move(description)), lane_(device, nullptr, Queue::Lane::kCommunication) {}
+  void PutOutput() ABSL_EXCLUSIVE_LOCKS_REQUIRED(put_mu_);
 
   // Constant once it is made.
-  Queue& queue_;
   std::vector<std::vector<std::byte>> copies_;
   const std::vector<std::byte>* output_ = nullptr;  // one of them; null: there is none
   void* on_device_ = nullptr;
 
   base::Mutex put_mu_;
-  bool is_put_ ABSL_GUARDED_BY(put_mu_) = false;
+  Queue lane_ ABSL_GUARDED_BY(put_mu_);
+  std::unique_ptr<Event> output_is_there_ ABSL_GUARDED_BY(put_mu_);  // null: not put there yet
 };
 
 }  // namespace muster::comm

@@ -9,10 +9,38 @@
 namespace muster {
 namespace {
 
-class CudaDeviceEvent final : public Event {
+class CapturedGraph final : public CapturedWork {
  public:
-  CudaDeviceEvent(const CudaDevice& device, CudaEvent event) : device_(device), event_(event) {}
-  ~CudaDeviceEvent() override { device_.Keep(device_.cuda().DestroyEvent(event_)); }
+  // `stream`: where it is launched.
+  CapturedGraph(const CudaDevice& device, CudaGraph graph, CudaStream stream)
+      : device_(device), graph_(graph), stream_(stream) {}
+  ~CapturedGraph() override {
+    device_.Keep(device_.cuda().SynchronizeStream(stream_));
+    device_.Keep(device_.cuda().DestroyGraph(graph_));
+  }
+
+  void PutOn(Queue& queue) const override {
+    MUSTER_CHECK(device_.stream(queue) == stream_);
+    device_.Keep(device_.cuda().LaunchGraph(graph_, stream_));
+  }
+
+ private:
+  const CudaDevice& device_;  // outlives what it captured
+  const CudaGraph graph_;
+  const CudaStream stream_;
+};
+
+}  // namespace
+
+class CudaDevice::DeviceEvent final : public Event {
+ public:
+  DeviceEvent(const CudaDevice& device, CudaEvent event)
+      : device_(device), events_(device.events_), event_(event) {}
+  // Who was held up by it stays so: CUDA looks at what an event stands for when the wait is put there.
+  ~DeviceEvent() override {
+    base::MutexLock lock(events_->mu);
+    if (event_.handle != nullptr) events_->free.push_back(event_);
+  }
 
   void Record(Queue& queue) override {
     device_.Keep(device_.cuda().RecordEvent(event_, device_.stream(queue)));
@@ -20,13 +48,13 @@ class CudaDeviceEvent final : public Event {
   void HoldUp(Queue& queue) const override {
     device_.Keep(device_.cuda().StreamWaitEvent(device_.stream(queue), event_));
   }
+  void* native() const override { return event_.handle; }
 
  private:
-  const CudaDevice& device_;  // outlives its events
+  const CudaDevice& device_;
+  const std::shared_ptr<Events> events_;
   const CudaEvent event_;
 };
-
-}  // namespace
 
 CudaDevice::CudaDevice(CudaParts parts)
     : parts_(std::move(parts)), staging_(std::make_unique<Staging>(*parts_.cuda)) {
@@ -36,6 +64,8 @@ CudaDevice::CudaDevice(CudaParts parts)
 CudaDevice::~CudaDevice() {
   for (auto& pool : pools_) pool.reset();
   if (one_ != nullptr) cuda().Free(one_).IgnoreError();
+  base::MutexLock lock(events_->mu);
+  for (const CudaEvent event : events_->all) cuda().DestroyEvent(event).IgnoreError();
   for (const CudaStream stream : streams_) {
     if (stream == nullptr) continue;
     cuda().SynchronizeStream(stream).IgnoreError();
@@ -53,8 +83,6 @@ absl::Status CudaDevice::Begin() {
   MUSTER_RETURN_IF_ERROR(staging_->Upload(&number, one_, sizeof(number), streams_[0]));
   return cuda().SynchronizeStream(streams_[0]);
 }
-
-const Operations& CudaDevice::operations(DType dtype) const { return CudaOperations(dtype); }
 
 // The pool ends the process, which says why.
 void* CudaDevice::TakeMemory(size_t bytes) const {
@@ -79,18 +107,64 @@ void CudaDevice::CopyBytes(Queue& queue, const void* from, void* to, size_t byte
 }
 
 void CudaDevice::Upload(Queue& queue, const void* from, void* to, size_t bytes) const {
+  if (const absl::Status may = CheckMayCross(); !may.ok()) return Keep(may);
   Keep(staging_->Upload(from, to, bytes, stream(queue)));
 }
 
 absl::Status CudaDevice::Download(Queue& queue, const void* from, void* to, size_t bytes) const {
+  if (absl::Status may = CheckMayCross(); !may.ok()) {
+    Keep(may);
+    return may;
+  }
   Keep(staging_->Download(from, to, bytes, stream(queue)));
   return status();
 }
 
 std::unique_ptr<Event> CudaDevice::MakeEvent() const {
-  auto event = cuda().CreateEvent();
+  const absl::StatusOr<CudaEvent> event = TakeEvent();
   Keep(event.status());
-  return std::make_unique<CudaDeviceEvent>(*this, event.ok() ? *event : CudaEvent());
+  return std::make_unique<DeviceEvent>(*this, event.ok() ? *event : CudaEvent());
+}
+
+absl::Status CudaDevice::CheckMayCross() const {
+  base::MutexLock lock(mu_);
+  if (!is_capturing_) return absl::OkStatus();
+  return absl::InternalError(
+      "device cuda: bytes cross to the GPU or back while work is captured for a graph");
+}
+
+absl::Status CudaDevice::BeginCapture(Queue& queue) const {
+  MUSTER_RETURN_IF_ERROR(cuda().BeginCapture(stream(queue)));
+  base::MutexLock lock(mu_);
+  is_capturing_ = true;
+  capture_failure_ = absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CapturedWork>> CudaDevice::EndCapture(Queue& queue) const {
+  const auto graph = cuda().EndCapture(stream(queue));
+  absl::Status failure;
+  {
+    base::MutexLock lock(mu_);
+    is_capturing_ = false;
+    failure = std::exchange(capture_failure_, absl::OkStatus());
+  }
+  MUSTER_RETURN_IF_ERROR(graph.status());
+  auto work = std::make_unique<CapturedGraph>(*this, *graph, stream(queue));
+  MUSTER_RETURN_IF_ERROR(failure);
+  return work;
+}
+
+absl::StatusOr<CudaEvent> CudaDevice::TakeEvent() const {
+  base::MutexLock lock(events_->mu);
+  if (events_->free.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(const CudaEvent made, cuda().CreateEvent());
+    events_->all.push_back(made);
+    return made;
+  }
+  const CudaEvent event = events_->free.back();
+  events_->free.pop_back();
+  return event;
 }
 
 Tensor CudaDevice::Scratch(Queue& queue, DType dtype, int64_t count) const {
@@ -101,7 +175,8 @@ Tensor CudaDevice::Scratch(Queue& queue, DType dtype, int64_t count) const {
 void CudaDevice::Keep(const absl::Status& status) const {
   if (status.ok()) return;
   base::MutexLock lock(mu_);
-  if (failure_.ok()) failure_ = status;
+  absl::Status& first = is_capturing_ ? capture_failure_ : failure_;
+  if (first.ok()) first = status;
 }
 
 void CudaDevice::Keep(kernels::LaunchError error) const {

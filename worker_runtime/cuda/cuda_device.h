@@ -4,9 +4,11 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/device.h"
 #include "muster/tensor.h"
@@ -30,13 +32,16 @@ class CudaDevice final : public Device {
 
   absl::string_view name() const override { return "cuda"; }
   bool has_elements() const override { return true; }
-  const Operations& operations(DType dtype) const override;
+  const Operations& operations(DType dtype) const override { return parts_.operations(dtype); }
   void* TakeMemory(size_t bytes) const override;
   void GiveMemory(void* memory) const override;
   void CopyBytes(Queue& queue, const void* from, void* to, size_t bytes) const override;
   void Upload(Queue& queue, const void* from, void* to, size_t bytes) const override;
   absl::Status Download(Queue& queue, const void* from, void* to, size_t bytes) const override;
   std::unique_ptr<Event> MakeEvent() const override;
+  bool captures() const override { return true; }
+  absl::Status BeginCapture(Queue& queue) const override;
+  absl::StatusOr<std::unique_ptr<CapturedWork>> EndCapture(Queue& queue) const override;
 
   // --- for kernels
 
@@ -51,6 +56,8 @@ class CudaDevice final : public Device {
     Keep(cuda().MakeCurrent());
     return streams_[static_cast<size_t>(queue.lane())];
   }
+  // Within a capture nothing crosses to the host or from it: the host's side of a copy would not outlive it.
+  absl::Status CheckMayCross() const;
   // To work in: the memory is another's as soon as the handle is gone, for what comes later on the queue.
   Tensor Scratch(Queue& queue, DType dtype, int64_t count) const;
   const float* one() const { return one_; }  // the number, in the device's memory
@@ -60,7 +67,7 @@ class CudaDevice final : public Device {
   absl::Status status() const;
 
  private:
-  static constexpr size_t kNumLanes = 2;
+  static constexpr size_t kNumLanes = 3;
 
   // Constant after Begin, in the order of use.
   CudaParts parts_;
@@ -70,11 +77,20 @@ class CudaDevice final : public Device {
   // For queues that bring no memory.
   std::array<std::unique_ptr<TensorPool>, kNumLanes> pools_;
 
+  // Events are used again, and may be dropped after the device: calls of communicators hold some.
+  struct Events {
+    base::Mutex mu;
+    std::vector<CudaEvent> all ABSL_GUARDED_BY(mu);
+    std::vector<CudaEvent> free ABSL_GUARDED_BY(mu);
+  };
+  class DeviceEvent;
+  absl::StatusOr<CudaEvent> TakeEvent() const;
+  const std::shared_ptr<Events> events_ = std::make_shared<Events>();
+
   mutable base::Mutex mu_;
   mutable absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  mutable bool is_capturing_ ABSL_GUARDED_BY(mu_) = false;
+  mutable absl::Status capture_failure_ ABSL_GUARDED_BY(mu_);  // in place of failure_ meanwhile
 };
-
-// The kernels, by type; ends the process for one that they do not compute in.
-const Operations& CudaOperations(DType dtype);
 
 }  // namespace muster

@@ -13,11 +13,17 @@ namespace muster {
 
 struct CudaParts {
   std::unique_ptr<CudaApi> cuda;
-  std::unique_ptr<Products> products;  // may use `cuda`
+  std::unique_ptr<Products> products;  // may use `cuda`; null: `operations` needs none
+  // The kernels, by type, which work on the device that is made (CudaDevice::Of): CudaOperations, but for
+  // tests that bring others.
+  const Operations& (*operations)(DType dtype);
   // Numbers of logits that are there at a time, but a row at least: so many that products of them are large.
   // Of bf16 half a GiB.
   int64_t logits_at_once = int64_t{1} << 28;
 };
+
+// Ends the process for a type that they do not compute in.
+const Operations& CudaOperations(DType dtype);
 
 // Errors: CudaApi's.
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(CudaParts parts);

@@ -8,9 +8,10 @@
 namespace muster {
 
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number) {
-  CudaParts parts;
+  CudaParts parts = {};
   MUSTER_ASSIGN_OR_RETURN(parts.cuda, OpenCuda(number));
   MUSTER_ASSIGN_OR_RETURN(parts.products, MakeCublasLtProducts(*parts.cuda));
+  parts.operations = &CudaOperations;
   return MakeCudaDevice(std::move(parts));
 }
 

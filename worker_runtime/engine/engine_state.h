@@ -74,6 +74,7 @@ struct Engine::State {
   // engine_step.cc
   absl::StatusOr<StepResult> RunStep(StageForward forward);
   absl::Status CarryOut(StageForward forward);
+  absl::Status EndOnDevice();
   void EndGroups(const absl::Status& failure);
   void Abort(absl::string_view reason);
   // Actions to start: those that compute wait in `to_compute`.

@@ -36,7 +36,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   arrived.clear();
   Start(core->Begin());
   absl::Status status = CarryOut(forward);
-  if (status.ok() && !queue.device().host_reads()) status = JudgeStep();
+  if (status.ok() && !queue.device().host_reads()) status = EndOnDevice();
   in_step = false;
   if (!status.ok()) {
     EndGroups(status);
@@ -55,6 +55,12 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   times.update = times.total - times.forward - times.backward - times.wait;
   times.communication = CommunicationTime();
   return result;
+}
+
+// What the host did not wait for may have failed since, and then the record says nothing.
+absl::Status Engine::State::EndOnDevice() {
+  for (const Travel& travel : arrived) MUSTER_RETURN_IF_ERROR(travel.work.Wait());
+  return JudgeStep();
 }
 
 // An error that ended one communicator ends the others with the same words: a rank that waits in its

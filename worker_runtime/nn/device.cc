@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "muster/tensor.h"
 
 namespace muster {
@@ -37,5 +38,13 @@ absl::Status Device::Download(Queue& queue, const void* from, void* to, size_t b
 }
 
 std::unique_ptr<Event> Device::MakeEvent() const { return std::make_unique<PastEvent>(); }
+
+absl::Status Device::BeginCapture(Queue&) const {
+  return absl::UnimplementedError(absl::StrCat("device ", name(), " captures no work"));
+}
+
+absl::StatusOr<std::unique_ptr<CapturedWork>> Device::EndCapture(Queue& queue) const {
+  return BeginCapture(queue);
+}
 
 }  // namespace muster

@@ -1,12 +1,16 @@
 #include "tests/support/emulation/late_device.h"
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
 
 #include "proto/base/status_macros.h"
+#include "tests/support/emulation/counting_cuda.h"
 #include "tests/support/emulation/emulated_stream.h"
+#include "worker_runtime/cuda/cuda_device.h"
+#include "worker_runtime/cuda/make_cuda_device.h"
 #include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
 
@@ -60,16 +64,16 @@ template <DType kType, typename Result, typename... Args,
           Result (*Operations::*kMember)(Queue&, Args...)>
 struct Late<kType, kMember> {
   static Result Run(Queue& queue, Args... args) {
-    const auto& device = static_cast<const LateDevice&>(queue.device());
+    const CudaDevice& device = CudaDevice::Of(queue);
     const auto kept = std::make_tuple(Kept<std::decay_t<Args>>(args)...);
     const kernels::LaunchError error =
-        EmulatedStream::Of(device.stream()).Enqueue([kept]() -> std::string {
+        EmulatedStream::Of(device.stream(queue)).Enqueue([kept]() -> std::string {
           Queue host(Device::Cpu());
           const auto kernel = Device::Cpu().operations(kType).*kMember;
           std::apply([&](const auto&... each) { kernel(host, each.Get()...); }, kept);
           return "";
         });
-    if (error != nullptr) device.Fail(absl::InternalError(error));
+    device.Keep(error);
     if constexpr (!std::is_void_v<Result>) return {.loss = NAN, .num_tokens = -1};
   }
 };
@@ -106,9 +110,7 @@ constexpr Operations TableOf() {
           .cross_entropy = &Late<kType, &Operations::cross_entropy>::Run};
 }
 
-}  // namespace
-
-const Operations& LateDevice::operations(DType dtype) const {
+const Operations& LateOperations(DType dtype) {
   static constexpr Operations kF32 = TableOf<DType::kF32>();
   static constexpr Operations kBf16 = TableOf<DType::kBf16>();
   static constexpr Operations kF16 = TableOf<DType::kF16>();
@@ -116,6 +118,14 @@ const Operations& LateDevice::operations(DType dtype) const {
   if (dtype == DType::kBf16) return kBf16;
   MUSTER_CHECK(dtype == DType::kF16);
   return kF16;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> MakeLateDevice(CudaApi& cuda) {
+  return *MakeCudaDevice({.cuda = std::make_unique<CountingCuda>(cuda),
+                          .products = nullptr,
+                          .operations = &LateOperations});
 }
 
 }  // namespace muster::testing

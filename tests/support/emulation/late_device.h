@@ -1,21 +1,19 @@
 // A device whose memory the host cannot reach and whose kernels, the host's own, run late on an emulated
-// GPU: what is computed on it has the bits of the host, if nothing is read too early or too late.
+// GPU: what is computed on it has the bits of the host, if nothing is read too early or too late. But for
+// its kernels it is the device of a GPU (worker_runtime/cuda/cuda_device.h), lanes and all.
 //
 //   EmulatedCuda cuda({.seed = seed});
-//   const LateDevice device(cuda);
+//   const std::unique_ptr<Device> device = MakeLateDevice(cuda);
 #pragma once
 
-#include "tests/support/emulation/cuda_memory_device.h"
+#include <memory>
+
+#include "muster/device.h"
+#include "worker_runtime/cuda/cuda_api.h"
 
 namespace muster::testing {
 
-class LateDevice final : public CudaMemoryDevice {
- public:
-  // `cuda` is an EmulatedCuda, or what hands on to one, and outlives this.
-  explicit LateDevice(CudaApi& cuda) : CudaMemoryDevice(cuda) {}
-
-  absl::string_view name() const override { return "late"; }
-  const Operations& operations(DType dtype) const override;
-};
+// `cuda` is an EmulatedCuda, or what hands on to one, and outlives the device.
+std::unique_ptr<Device> MakeLateDevice(CudaApi& cuda);
 
 }  // namespace muster::testing

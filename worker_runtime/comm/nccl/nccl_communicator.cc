@@ -187,10 +187,6 @@ absl::StatusOr<NcclLane*> NcclCommunicator::LaneOf(const Operation& op) {
 }
 
 void NcclCommunicator::Start(Call call) {
-  if (call.queue != nullptr) {
-    const absl::Status filled = call.queue->device().Download(*call.queue, nullptr, nullptr, 0);
-    if (!filled.ok()) Fail(filled, TellPeers::kYes);
-  }
   if (const absl::Status failure = failure_.Get(); !failure.ok()) return call.Finish(failure);
   bytes_sent_ += BytesToSend(call.operation, size());
   const absl::StatusOr<NcclLane*> lane = LaneOf(call.operation);

@@ -21,7 +21,10 @@
 // ranks that call something else are named after a second instead of at once, and NCCL may have
 // written into the buffers by then.
 //
-// Device buffers: what fills them must have finished before the call (synchronise the stream).
+// Device buffers: a call with a queue runs on the lane's stream behind an event of that queue, and Work::Await lets a
+// queue go on behind one of the stream (stream_call.h); the host waits until NCCL has enqueued it, and no longer. But
+// for ordered sums, whose end the host has to bring about. Without a queue, what fills buffers must have finished
+// before the call (synchronise the stream).
 #pragma once
 
 #include <atomic>

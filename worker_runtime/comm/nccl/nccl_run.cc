@@ -93,7 +93,29 @@ absl::Status NcclRun::Check(ncclResult_t result) const {
 absl::Status NcclRun::Post() {
   const Operation& op = call_.operation;
   is_ordered_ = op.is_reduction() && op.order == SumOrder::kOrdered;
+  MUSTER_RETURN_IF_ERROR(FollowQueue());
   return is_ordered_ ? PostOrdered() : PostPlain();
+}
+
+// What the device has not come to yet: its queue did not wait for the call.
+absl::Status NcclRun::FollowQueue() {
+  if (call_.on_stream == nullptr) return absl::OkStatus();
+  void* const filled = call_.on_stream->filled().native();
+  if (filled == nullptr) return absl::InternalError("the device has no event for its queue");
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      cudaStreamWaitEvent(place_.stream.get(), static_cast<cudaEvent_t>(filled), 0));
+  return absl::OkStatus();
+}
+
+// Behind the last that is put on the stream.
+absl::Status NcclRun::LetQueuesFollow() {
+  if (call_.on_stream == nullptr) return absl::OkStatus();
+  void* const finished = call_.on_stream->finished().native();
+  if (finished == nullptr) return absl::InternalError("the device has no event for its queue");
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      cudaEventRecord(static_cast<cudaEvent_t>(finished), place_.stream.get()));
+  call_.on_stream->MarkPosted();
+  return absl::OkStatus();
 }
 
 absl::Status NcclRun::PostPlain() {
@@ -198,6 +220,8 @@ absl::Status NcclRun::AfterPost() {
     MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host_output_.pinned, host_output_.device,
                                                 host_output_.bytes, cudaMemcpyDeviceToHost,
                                                 place_.stream.get()));
+  } else {
+    MUSTER_RETURN_IF_ERROR(LetQueuesFollow());
   }
   return RecordEvent();
 }
@@ -248,6 +272,7 @@ absl::StatusOr<bool> NcclRun::AddInOrder() {
   }
   MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(call_.output, gathered_pinned_, op.bytes(),
                                               cudaMemcpyHostToDevice, place_.stream.get()));
+  MUSTER_RETURN_IF_ERROR(LetQueuesFollow());
   MUSTER_RETURN_IF_ERROR(RecordEvent());
   return false;
 }

@@ -63,6 +63,8 @@ class NcclRun {
   absl::Status PostOrdered();
   absl::StatusOr<bool> AddInOrder();
   absl::Status RecordEvent();
+  absl::Status FollowQueue();
+  absl::Status LetQueuesFollow();
 
   int64_t WholeElements() const;  // of one rank's contribution to an ordered sum
 

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/dtype.h"
 
@@ -34,6 +35,17 @@ class Event {
   virtual void Record(Queue& queue) = 0;
   // What is put on `queue` from now on runs after what the event stands for now.
   virtual void HoldUp(Queue& queue) const = 0;
+  // For what works on the device beside its queues, as NCCL does: on a GPU a cudaEvent_t. Null: there is
+  // nothing to wait for, what was called has happened.
+  virtual void* native() const { return nullptr; }
+};
+
+// What was put on a queue and kept instead of run.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  // All of it once more, with the arguments and on the memory that it was captured with.
+  virtual void PutOn(Queue& queue) const = 0;
 };
 
 // The functions below that move bytes do nothing on a device without elements.
@@ -65,6 +77,16 @@ class Device {
   virtual absl::Status Download(Queue& queue, const void* from, void* to, size_t bytes) const;
   virtual std::unique_ptr<Event> MakeEvent() const;
 
+  virtual bool captures() const { return false; }
+  // What this thread puts on `queue` until EndCapture is kept and does not run, with what other queues get behind
+  // events that were recorded meanwhile and that are followed again. Nothing is uploaded, waited for or taken from
+  // the device meanwhile.
+  //
+  // Errors: kUnimplemented: captures() is false; the device's. What is put there runs then, as ever.
+  virtual absl::Status BeginCapture(Queue& queue) const;
+  // Errors: what went wrong since BeginCapture. Nothing has run, and the device goes on as if nothing had been.
+  virtual absl::StatusOr<std::unique_ptr<CapturedWork>> EndCapture(Queue& queue) const;
+
   static const Device& Cpu();
   static const Device& Meta();
 };
@@ -75,7 +97,7 @@ class Device {
 // Threads: thread-compatible.
 class Queue {
  public:
-  enum class Lane { kCompute, kCommunication };
+  enum class Lane { kCompute, kCommunication, kCopy };
 
   // Both outlive it. `memory`: what kernels work in that need some of their own, for as long as they run.
   explicit Queue(const Device& device, TensorPool* memory = nullptr, Lane lane = Lane::kCompute)

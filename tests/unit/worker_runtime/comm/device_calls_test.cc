@@ -18,12 +18,12 @@ namespace muster::comm {
 namespace {
 
 using testing::EmulatedCuda;
-using testing::LateDevice;
+using testing::MakeLateDevice;
 
 // An array on a device, which holds it in turn: bytes go there by its queue, late.
 class OnDevice {
  public:
-  OnDevice(const LateDevice& device, TypedArray& host, DType dtype)
+  OnDevice(const Device& device, TypedArray& host, DType dtype)
       : device_(device),
         queue_(device),
         pool_(device),
@@ -45,7 +45,7 @@ class OnDevice {
   }
 
  private:
-  const LateDevice& device_;
+  const Device& device_;
   Queue queue_;
   TensorPool pool_;
   TypedArray& host_;
@@ -85,12 +85,12 @@ std::vector<ContractBackend::Join> MakeGloo(int size, const CommunicatorOptions&
 class DeviceCalls : public CommunicatorContract {
  protected:
   // On each number of ranks, with a seed of its own for the order of the device's work.
-  void OnDevices(const std::function<void(Communicator& c, const LateDevice& device)>& program) {
+  void OnDevices(const std::function<void(Communicator& c, const Device& device)>& program) {
     for (const int size : {1, 2, 3}) {
       EmulatedCuda cuda({.seed = static_cast<uint64_t>(size) + 7});
       OnRanks(size, [&](Communicator& c) {
-        const LateDevice device(cuda);
-        program(c, device);
+        const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+        program(c, *device);
       });
       EXPECT_THAT(cuda.Finish(), IsOk());
     }
@@ -100,7 +100,7 @@ class DeviceCalls : public CommunicatorContract {
 constexpr int64_t kCount = 1003;
 
 TEST_P(DeviceCalls, AllReduceFollowsWhatWasPutOnTheQueueAndIsFollowedByWhatComesAfterAwait) {
-  OnDevices([](Communicator& c, const LateDevice& device) {
+  OnDevices([](Communicator& c, const Device& device) {
     for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
       TypedArray host = Filled(dtype, kCount, c.rank());
       OnDevice array(device, host, dtype);
@@ -117,8 +117,24 @@ TEST_P(DeviceCalls, AllReduceFollowsWhatWasPutOnTheQueueAndIsFollowedByWhatComes
   });
 }
 
+TEST_P(DeviceCalls, IsFollowedByWhatComesOnEveryQueueThatAwaitsIt) {
+  OnDevices([](Communicator& c, const Device& device) {
+    TypedArray host = Filled(DType::kF32, kCount, c.rank());
+    OnDevice array(device, host, DType::kF32);
+    const Work work = c.AllReduce(array.buffer(), {.queue = array.queue()});
+    ASSERT_THAT(work.Await(*array.queue()), IsOk());
+    Queue other(device, nullptr, Queue::Lane::kCopy);
+    ASSERT_THAT(work.Await(other), IsOk());
+    EXPECT_THAT(
+        device.Download(other, array.buffer().data, host.buffer().data, kCount * sizeof(float)),
+        IsOk());
+    EXPECT_EQ(Difference(host, [&](int64_t i) { return Reduced(ReduceOp::kSum, c.size(), i); }),
+              "");
+  });
+}
+
 TEST_P(DeviceCalls, WaitPutsTheResultOnTheQueueOfTheCall) {
-  OnDevices([](Communicator& c, const LateDevice& device) {
+  OnDevices([](Communicator& c, const Device& device) {
     TypedArray host = Filled(DType::kF32, kCount, c.rank());
     OnDevice array(device, host, DType::kF32);
     ASSERT_THAT(c.AllReduce(array.buffer(), {.queue = array.queue()}).Wait(), IsOk());
@@ -129,7 +145,7 @@ TEST_P(DeviceCalls, WaitPutsTheResultOnTheQueueOfTheCall) {
 }
 
 TEST_P(DeviceCalls, ReduceScatterInPlaceLeavesTheOtherBlocksAlone) {
-  OnDevices([](Communicator& c, const LateDevice& device) {
+  OnDevices([](Communicator& c, const Device& device) {
     TypedArray host = Filled(DType::kF32, kCount * c.size(), c.rank());
     OnDevice array(device, host, DType::kF32);
     const Work work =
@@ -143,7 +159,7 @@ TEST_P(DeviceCalls, ReduceScatterInPlaceLeavesTheOtherBlocksAlone) {
 }
 
 TEST_P(DeviceCalls, AllGatherInPlaceBringsEveryBlock) {
-  OnDevices([](Communicator& c, const LateDevice& device) {
+  OnDevices([](Communicator& c, const Device& device) {
     TypedArray host(DType::kF32, kCount * c.size());
     for (int64_t i = 0; i < kCount; ++i) host.Set(c.rank() * kCount + i, ValueAt(c.rank(), i));
     OnDevice array(device, host, DType::kF32);
@@ -158,7 +174,7 @@ TEST_P(DeviceCalls, AllGatherInPlaceBringsEveryBlock) {
 }
 
 TEST_P(DeviceCalls, OrderedSumsOverLeavesHaveTheBitsOfTheHost) {
-  OnDevices([](Communicator& c, const LateDevice& device) {
+  OnDevices([](Communicator& c, const Device& device) {
     constexpr int64_t kLeaves = 3;
     const LeafRange own{c.rank() * kLeaves, (c.rank() + 1) * kLeaves};
     const size_t num_roots = CoverWithSubtrees(own, c.size() * kLeaves).size();
@@ -186,7 +202,7 @@ TEST_P(DeviceCalls, OrderedSumsOverLeavesHaveTheBitsOfTheHost) {
 }
 
 TEST_P(DeviceCalls, BroadcastAndAllToAllMoveWhatTheyMoveOnTheHost) {
-  OnDevices([](Communicator& c, const LateDevice& device) {
+  OnDevices([](Communicator& c, const Device& device) {
     TypedArray host = Filled(DType::kI32, kCount, c.rank());
     OnDevice array(device, host, DType::kI32);
     const int root = c.size() - 1;
@@ -208,7 +224,7 @@ TEST_P(DeviceCalls, BroadcastAndAllToAllMoveWhatTheyMoveOnTheHost) {
 }
 
 TEST_P(DeviceCalls, WhatIsReceivedComesFromTheOtherDevicesMemory) {
-  OnDevices([](Communicator& c, const LateDevice& device) {
+  OnDevices([](Communicator& c, const Device& device) {
     if (c.size() < 2) return;
     const int to = (c.rank() + 1) % c.size(), from = (c.rank() + c.size() - 1) % c.size();
     TypedArray sent_host = Filled(DType::kF32, kCount, c.rank());
@@ -225,9 +241,9 @@ TEST_P(DeviceCalls, WhatIsReceivedComesFromTheOtherDevicesMemory) {
 TEST_P(DeviceCalls, AnAbortReachesWhoAwaits) {
   EmulatedCuda cuda({.seed = 3});
   OnRanks(2, [&](Communicator& c) {
-    const LateDevice device(cuda);
+    const std::unique_ptr<Device> device = MakeLateDevice(cuda);
     TypedArray host = Filled(DType::kF32, kCount, c.rank());
-    OnDevice array(device, host, DType::kF32);
+    OnDevice array(*device, host, DType::kF32);
     if (c.rank() == 1) return c.Abort("no more");
     const Work work = c.AllReduce(array.buffer(), {.queue = array.queue()});
     EXPECT_THAT(work.Await(*array.queue()),

@@ -209,6 +209,30 @@ TEST_P(CudaDeviceContract, ALaneThatIsHeldUpByAnEventSeesWhatTheOtherDid) {
   EXPECT_EQ(Read(y), std::vector<float>{10});
 }
 
+// Both lanes work in it.
+TEST_P(CudaDeviceContract, WorkThatWasCapturedRunsOnlyWhenItIsPutOnAQueueAndAsOftenAsItIs) {
+  Queue other(*device_, pool_.get(), Queue::Lane::kCopy);
+  const std::unique_ptr<Event> begun = device_->MakeEvent(), done = device_->MakeEvent();
+  const Tensor x = Make(DType::kF32, {1}), y = Make(DType::kF32, {0});
+  ASSERT_TRUE(device_->captures());
+  ASSERT_THAT(device_->BeginCapture(*queue_), IsOk());
+  operations(DType::kF32).add(*queue_, x, x, x);
+  begun->Record(*queue_);
+  begun->HoldUp(other);
+  device_->CopyBytes(other, x.raw_data(), y.raw_data(), sizeof(float));
+  done->Record(other);
+  done->HoldUp(*queue_);
+  const auto captured = device_->EndCapture(*queue_);
+  ASSERT_THAT(captured, IsOk());
+  const CapturedWork* const work = captured->get();
+  EXPECT_EQ(Read(x), std::vector<float>{1});
+  for (int i = 0; i < 3; ++i) work->PutOn(*queue_);
+  EXPECT_EQ(Read(y), std::vector<float>{8});
+  operations(DType::kF32).fill(*queue_, 5, x);
+  work->PutOn(*queue_);
+  EXPECT_EQ(Read(y), std::vector<float>{10});
+}
+
 TEST_P(CudaDeviceContract, ProductsOfEveryShapeAddUpInFloat) {
   constexpr int64_t kM = 5, kN = 7, kK = 24;
   const auto a = RandomNumbers<float>(kM * kK, "a");

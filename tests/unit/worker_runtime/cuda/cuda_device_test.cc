@@ -31,6 +31,7 @@ std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string&) {
   return *MakeCudaDevice(
       {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.seed = seed}),
        .products = std::make_unique<EmulatedProducts>(epilogues),
+       .operations = &CudaOperations,
        .logits_at_once = kLogitsAtOnce});
 }
 
@@ -46,6 +47,7 @@ struct Watched {
     calls = counting.get();
     device = *MakeCudaDevice({.cuda = std::move(counting),
                               .products = std::make_unique<EmulatedProducts>(),
+                              .operations = &CudaOperations,
                               .logits_at_once = kLogitsAtOnce});
   }
 
@@ -77,10 +79,45 @@ TEST(CudaDevice, TakesNothingFromCudaAndWaitsForNothingInPassesAfterTheFirst) {
   EXPECT_EQ(on.calls->since_mark().host_waits, 1);  // the test reads the loss
 }
 
+TEST(CudaDevice, MayGoBeforeItsEventsAndUsesThemAgain) {
+  Watched on;
+  std::unique_ptr<Event> event = on.device->MakeEvent();
+  event = nullptr;
+  on.calls->Mark();
+  event = on.device->MakeEvent();
+  EXPECT_EQ(on.calls->since_mark().made, 0);
+  on.device.reset();
+  event = nullptr;
+  EXPECT_THAT(on.emulated.Finish(), IsOk());
+}
+
+TEST(CudaDevice, SaysThatNothingCrossesWhileWorkIsCapturedAndGoesOn) {
+  Watched on;
+  {
+    TensorPool pool(*on.device);
+    Queue queue(*on.device, &pool);
+    const Tensor x = pool.Allocate(DType::kF32, {1});
+    float number = 1;
+    const auto says = StatusIs(absl::StatusCode::kInternal, ::testing::HasSubstr("bytes cross"));
+    ASSERT_THAT(on.device->BeginCapture(queue), IsOk());
+    on.device->Upload(queue, &number, x.raw_data(), sizeof(number));
+    EXPECT_THAT(on.device->EndCapture(queue), says);
+    ASSERT_THAT(on.device->BeginCapture(queue), IsOk());
+    EXPECT_THAT(on.device->Download(queue, x.raw_data(), &number, sizeof(number)), says);
+    EXPECT_THAT(on.device->EndCapture(queue), says);
+    on.device->Upload(queue, &number, x.raw_data(), sizeof(number));
+    EXPECT_THAT(on.device->Download(queue, x.raw_data(), &number, sizeof(number)), IsOk());
+    EXPECT_EQ(number, 1);
+  }
+  on.device.reset();
+  EXPECT_THAT(on.emulated.Finish(), IsOk());
+}
+
 TEST(CudaDevice, ComesToAnEndWhenItCannotBegin) {
   EmulatedCuda emulated({.seed = 1, .memory_bytes = 0});
   EXPECT_THAT(MakeCudaDevice({.cuda = std::make_unique<CountingCuda>(emulated),
-                              .products = std::make_unique<EmulatedProducts>()}),
+                              .products = std::make_unique<EmulatedProducts>(),
+                              .operations = &CudaOperations}),
               StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(emulated.Finish(), IsOk());
 }

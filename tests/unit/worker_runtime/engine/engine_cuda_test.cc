@@ -23,8 +23,9 @@ namespace {
 std::unique_ptr<Device> DeviceOf(EmulatedCuda& cuda, CountingCuda** calls = nullptr) {
   auto counting = std::make_unique<CountingCuda>(cuda);
   if (calls != nullptr) *calls = counting.get();
-  return *MakeCudaDevice(
-      {.cuda = std::move(counting), .products = std::make_unique<EmulatedProducts>()});
+  return *MakeCudaDevice({.cuda = std::move(counting),
+                          .products = std::make_unique<EmulatedProducts>(),
+                          .operations = &CudaOperations});
 }
 
 // On ranks that share a GPU.

@@ -29,8 +29,8 @@ Outcome TrainLate(int ranks, const Plan& plan, int steps, uint64_t seed,
                   DType dtype = DType::kF32) {
   EmulatedCuda cuda({.seed = seed});
   const auto outcomes = OnRanks<Outcome>(ranks, [&](Communicator& world) -> Outcome {
-    const LateDevice device(cuda);
-    auto training = SmallTraining::Create(world, plan, dtype, &device);
+    const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+    auto training = SmallTraining::Create(world, plan, dtype, device.get());
     if (!training.ok()) return {training.status()};
     const auto losses = (*training)->Steps(steps);
     if (!losses.ok()) return {losses.status()};
@@ -105,8 +105,8 @@ TEST(EngineOnADevice, RunsAPipelineToTheBitsOfOneProcessOnTheHost) {
     plan.stages = stages;
     return OnRanks<std::string>(ranks, [&](Communicator& world) {
       if (cuda == nullptr) return HashOfUnits(world, plan, nullptr);
-      const LateDevice device(*cuda);
-      return HashOfUnits(world, plan, &device);
+      const std::unique_ptr<Device> device = MakeLateDevice(*cuda);
+      return HashOfUnits(world, plan, device.get());
     });
   };
   const std::string one = hash(1, 1, nullptr)[0];
@@ -138,10 +138,10 @@ TEST(EngineOnADevice, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
   EmulatedCuda cuda({.seed = 5});
   CountingCuda counting(cuda);
   OnRanks<int>(1, [&](Communicator& world) {
-    const LateDevice device(counting);
+    const std::unique_ptr<Device> device = MakeLateDevice(counting);
     for (const std::string preset : {"ddp", "zero-1"}) {
       const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 1);
-      auto training = SmallTraining::Create(world, plan, DType::kF32, &device);
+      auto training = SmallTraining::Create(world, plan, DType::kF32, device.get());
       EXPECT_THAT((*training)->Steps(2), IsOk());
       counting.Mark();
       EXPECT_THAT((*training)->Steps(3), IsOk());
@@ -165,8 +165,9 @@ TEST(EngineOnADevice, GoesOnFromCheckpointsOfTheHostAndTheHostFromItsOwn) {
     TemporaryDirectory directory;
     const auto train = [&](bool on_host, bool loads) {
       return OnRanks<std::string>(2, [&](Communicator& world) {
-        const LateDevice late(cuda);
-        auto training = SmallTraining::Create(world, plan, DType::kF32, on_host ? nullptr : &late);
+        const std::unique_ptr<Device> late = MakeLateDevice(cuda);
+        auto training =
+            SmallTraining::Create(world, plan, DType::kF32, on_host ? nullptr : late.get());
         Engine& engine = (*training)->engine();
         if (loads) {
           EXPECT_THAT(engine.Load(directory.File("saved")), IsOk());
@@ -188,9 +189,9 @@ TEST(EngineOnADevice, EvaluatesAsTheHostDoes) {
   const Plan plan = SmallPlan(SumMode::kFast, 1);
   EmulatedCuda cuda({.seed = 7});
   const auto losses = OnRanks<std::vector<double>>(1, [&](Communicator& world) {
-    const LateDevice late(cuda);
+    const std::unique_ptr<Device> late = MakeLateDevice(cuda);
     std::vector<double> losses;
-    for (const Device* device : {static_cast<const Device*>(&late), &Device::Cpu()}) {
+    for (const Device* device : {static_cast<const Device*>(late.get()), &Device::Cpu()}) {
       auto training = SmallTraining::Create(world, plan, DType::kF32, device);
       const auto evaluation = (*training)->Evaluate(3);
       EXPECT_THAT(evaluation, IsOk());
@@ -213,12 +214,12 @@ void Spoil(SmallTraining& training, const Device& device) {
 TEST(EngineOnADevice, NamesTheParameterWhoseGradientIsNotFiniteAndChangesNothing) {
   EmulatedCuda cuda({.seed = 8});
   OnRanks<int>(1, [&](Communicator& world) {
-    const LateDevice device(cuda);
+    const std::unique_ptr<Device> device = MakeLateDevice(cuda);
     auto training =
-        SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1), DType::kF32, &device);
+        SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1), DType::kF32, device.get());
     EXPECT_THAT((*training)->Steps(1), IsOk());
     const std::string before = (*training)->engine().ParameterHash().value_or("none");
-    (*training)->within_backward = [&] { Spoil(**training, device); };
+    (*training)->within_backward = [&] { Spoil(**training, *device); };
     EXPECT_THAT((*training)->Step(),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr("step 2: the gradient is not finite, first in "
@@ -237,9 +238,9 @@ TEST(EngineOnADevice, SkipsAStepThatALossScaleWasTooLargeForAndCountsItAsTheHost
   plan.loss_scaling = {.kind = LossScaling::Kind::kTorch};
   EmulatedCuda cuda({.seed = 9});
   const auto hashes = OnRanks<std::vector<std::string>>(1, [&](Communicator& world) {
-    const LateDevice late(cuda);
+    const std::unique_ptr<Device> late = MakeLateDevice(cuda);
     std::vector<std::string> hashes;
-    for (const Device* device : {static_cast<const Device*>(&late), &Device::Cpu()}) {
+    for (const Device* device : {static_cast<const Device*>(late.get()), &Device::Cpu()}) {
       auto training = SmallTraining::Create(world, plan, DType::kF32, device);
       for (const bool spoils : {false, true, false, false}) {
         (*training)->within_backward = [&, spoils] {
