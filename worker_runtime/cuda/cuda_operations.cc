@@ -93,7 +93,8 @@ struct BytesOfCuda {
                                    {.squares = At<double>(totals.squares),
                                     .tokens = At<double>(totals.tokens),
                                     .loss_scale = At<double>(totals.loss_scale),
-                                    .loss = At<double>(totals.loss)},
+                                    .loss = At<double>(totals.loss),
+                                    .learning_rate = At<double>(totals.learning_rate)},
                                    DecisionIn(decision)));
   }
 

@@ -409,6 +409,10 @@ absl::Status Engine::State::LearnOrder() {
 void Engine::OnPhase(std::function<void(int64_t step, Phase phase)> listener) {
   state_->on_phase = std::move(listener);
 }
+void Engine::CaptureSteps(bool captures) {
+  state_->captures_steps = captures;
+  state_->captured.reset();
+}
 void Engine::FenceCheckpoints(CheckpointFence fence) { state_->fence = std::move(fence); }
 int64_t Engine::step() const { return state_->step; }
 const Plan& Engine::plan() const { return state_->plan; }
@@ -417,7 +421,9 @@ const std::string& Engine::PlanHash() const { return state_->plan_hash; }
 
 EngineMemory Engine::memory() const {
   plan::ArenaBytes taken = state_->held.held();
-  At(taken, plan::Arena::kBuffers) += state_->reduction->buffer_bytes();
+  At(taken, plan::Arena::kBuffers) +=
+      state_->reduction->buffer_bytes() +
+      static_cast<int64_t>(state_->batch_pool.usage().bytes_reserved);
   At(taken, plan::Arena::kActivations) = static_cast<int64_t>(state_->pool.usage().bytes_reserved);
   EngineMemory memory = MemoryOf(taken);
   memory.exchange = state_->world.bytes_reserved();

@@ -1,9 +1,11 @@
 // Steps on the batches of a reader, and passes without an update.
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/engine_state.h"
+#include "worker_runtime/kernels/cross_entropy.h"
 
 namespace muster {
 namespace {
@@ -55,13 +57,65 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
         "this engine was given no model in units: give Step what computes the loss of a batch");
   }
   state.batches.resize(state.plan.accumulation);
-  return StepStage(
+  if (!state.queue.device().host_reads()) {
+    if (absl::Status taken = state.TakeBatches(reader); !taken.ok()) {
+      state.Abort(absl::StrCat("rank ", state.world.rank(), ": ", taken.message()));
+      return taken;
+    }
+  }
+  return state.RunStep(
       [&](Tape& tape, int64_t index, const Activation& received) -> absl::StatusOr<StageOutput> {
-        MUSTER_ASSIGN_OR_RETURN(const Batch* batch, state.NextBatch(reader));
-        const Batch& own = state.batches[index] = *batch;
+        MUSTER_ASSIGN_OR_RETURN(const Batch* own, state.BatchOf(reader, tape, index));
         return state.set_up.model(tape, state.set_up.units,
-                                  {.tokens = own.tokens(), .targets = own.targets}, received);
-      });
+                                  {.tokens = own->tokens(), .targets = own->targets}, received);
+      },
+      /*from_reader=*/true);
+}
+
+// Their places are free: the host has waited for the end of the step that read them last, or that has failed and
+// nobody wants what it still computes from whichever ids.
+absl::Status Engine::State::TakeBatches(BatchReader& reader) {
+  const Device& device = queue.device();
+  batch_places.resize(batches.size());
+  for (size_t i = 0; i < batches.size(); ++i) {
+    MUSTER_ASSIGN_OR_RETURN(const Batch* next, NextBatch(reader));
+    const Batch& own = batches[i] = *next;
+    BatchPlace& place = batch_places[i];
+    const auto bring = [&](const std::vector<int32_t>& ids, Tensor& to) {
+      const auto count = static_cast<int64_t>(ids.size());
+      if (to.empty() || to.num_elements() != count) to = batch_pool.Allocate(DType::kI32, {count});
+      device.Upload(copies, ids.data(), to.raw_data(), to.num_bytes());
+    };
+    bring(own.inputs, place.inputs);
+    bring(own.targets, place.targets);
+    if (place.is_there == nullptr) place.is_there = device.MakeEvent();
+    place.is_there->Record(copies);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const Batch*> Engine::State::BatchOf(BatchReader& reader, Tape& tape,
+                                                    int64_t index) {
+  Batch& own = batches[index];
+  if (queue.device().host_reads()) {
+    MUSTER_ASSIGN_OR_RETURN(const Batch* batch, NextBatch(reader));
+    own = *batch;
+    return &own;
+  }
+  const BatchPlace& place = batch_places[index];
+  if (!is_capturing) place.is_there->HoldUp(queue);
+  tape.AreBrought({{own.inputs, place.inputs}, {own.targets, place.targets}});
+  return &own;
+}
+
+std::vector<double> Engine::State::TargetsThatCount() const {
+  std::vector<double> counts;
+  for (const Batch& batch : batches) {
+    const auto ignored =
+        std::count(batch.targets.begin(), batch.targets.end(), kernels::kIgnoredTarget);
+    counts.push_back(static_cast<double>(batch.targets.size()) - static_cast<double>(ignored));
+  }
+  return counts;
 }
 
 absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward forward) {

@@ -84,7 +84,7 @@ absl::Status Engine::State::RunBackward(const Action& action) {
     });
   }
   if (batch.gradient.empty()) {
-    tape.Backward(batch.output.loss.output, scaler.scale());
+    BeginBackward(tape, batch.output.loss.output);
   } else {
     tape.Backward(batch.output.passed_on, std::move(batch.gradient));
   }
@@ -103,6 +103,14 @@ absl::Status Engine::State::RunBackward(const Action& action) {
   result.times.backward += MonoNow() - begin;
   if (is_last) Mark(Phase::kReduce);
   return absl::OkStatus();
+}
+
+// A scale that may change is read in the device's memory.
+void Engine::State::BeginBackward(Tape& tape, const Activation& loss) {
+  if (!scaler.is_on() || queue.device().host_reads()) return tape.Backward(loss, scaler.scale());
+  const Tensor scale = pool.Allocate(loss.value.dtype(), loss.value.shape());
+  queue.device().operations(DType::kF32).cast(queue, decision->narrow_loss_scale(), scale);
+  tape.Backward(loss, scale);
 }
 
 // What the stage behind has found comes first, as it does where one process replays the whole model.

@@ -1,6 +1,8 @@
 // What an engine holds, for the files that are its methods: engine.cc (set-up), engine_step.cc (the
 // loop that carries out a program), engine_passes.cc (forward and backward, and what travels between
-// stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from reduced gradients to parameters), engine_checkpoint.cc.
+// stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from reduced
+// gradients to parameters), engine_data.cc (batches), engine_capture.cc (steps as one piece of work),
+// engine_checkpoint.cc.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +74,11 @@ struct Engine::State {
   absl::Status LearnOrder();
 
   // engine_step.cc
-  absl::StatusOr<StepResult> RunStep(StageForward forward);
+  // `from_reader`: on the batches of TakeBatches.
+  absl::StatusOr<StepResult> RunStep(StageForward forward, bool from_reader = false);
+  // All of a step but what the host learns of it, after Reduction::Begin.
+  absl::Status PutStep(StageForward forward);
+  void ForgetStep();
   absl::Status CarryOut(StageForward forward);
   absl::Status EndOnDevice();
   void EndGroups(const absl::Status& failure);
@@ -90,6 +96,7 @@ struct Engine::State {
   // engine_passes.cc
   absl::Status RunForward(const plan::Action& action, StageForward forward);
   absl::Status RunBackward(const plan::Action& action);
+  void BeginBackward(Tape& tape, const Activation& loss);
   void ReceiveTiedGradient(MicroBatchInFlight& in_flight);
   // What a transfer sends, or where it receives; stays until it is finished.
   Tensor TransferTensor(const plan::Action& action);
@@ -113,6 +120,7 @@ struct Engine::State {
 
   // engine_update.cc
   void ComputeNorm();
+  double ScheduledLearningRate() const;
   absl::Status DecideUpdate();
   // What the host makes of the decision: at once where it reads the device's memory, else after the step.
   absl::Status JudgeStep();
@@ -124,6 +132,16 @@ struct Engine::State {
 
   // engine_data.cc
   absl::StatusOr<const Batch*> NextBatch(BatchReader& reader) const;
+  absl::StatusOr<const Batch*> BatchOf(BatchReader& reader, Tape& tape, int64_t index);
+  // On a device: all batches of the step, on their way there by the copy lane.
+  absl::Status TakeBatches(BatchReader& reader);
+  std::vector<double> TargetsThatCount() const;
+
+  // engine_capture.cc
+  bool MayCapture() const;
+  // Puts the step on the queue: as it was captured, or captures it, if the last ones were as they must be.
+  absl::Status PutOrLaunch(StageForward forward);
+  absl::Status CaptureStep(StageForward forward);
 
   // engine_checkpoint.cc
   // Of the first rank of each stage.
@@ -152,6 +170,8 @@ struct Engine::State {
 
   TensorPool pool;  // of the store's device
   Queue queue{pool.device(), &pool};
+  TensorPool batch_pool{pool.device()};  // of batches on their way
+  Queue copies{pool.device(), &batch_pool, Queue::Lane::kCopy};
   engine::RankState held;
   // Parameters that are updated alike are a group.
   std::vector<plan::ParameterUpdate> update_groups;
@@ -178,6 +198,24 @@ struct Engine::State {
   std::vector<std::unique_ptr<MicroBatchInFlight>> in_flight;  // by micro-batch
   std::vector<std::unique_ptr<Tape>> free_tapes;
   std::vector<Batch> batches;  // by micro-batch, of a model in units: its tape reads the ids
+  // The same on a device that the host cannot reach.
+  struct BatchPlace {
+    Tensor inputs;
+    Tensor targets;
+    std::unique_ptr<Event> is_there;
+  };
+  std::vector<BatchPlace> batch_places;
+
+  // Steps on batches of a reader as one piece of work (engine_capture.cc).
+  struct CapturedStep {
+    int64_t batch = 0;       // rows of each micro-batch
+    int64_t sequence = 0;    // tokens of each row
+    TensorPool::Usage pool;  // as it was left: what was taken or given back since may be the work's
+    std::unique_ptr<CapturedWork> work;  // null: such a step has run, and took no memory
+  };
+  std::optional<CapturedStep> captured;
+  bool captures_steps = true;
+  bool is_capturing = false;
   StepResult result;
 
   int64_t step = 0;           // taken: each has consumed its batches

@@ -25,26 +25,27 @@ absl::StatusOr<StepResult> Engine::StepStage(StageForward forward) {
   return state_->RunStep(forward);
 }
 
-absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
+absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool from_reader) {
   const MonoTime begin = MonoNow();
   MUSTER_RETURN_IF_ERROR(LeaveAlone());
   result = {};
-  use_error = absl::OkStatus();
-  observed_gradients.clear();
+  result.learning_rate = ScheduledLearningRate();
+  decision->PutNumbers(scaler.scale(), result.learning_rate);
   in_step = true;
-  reduction->Begin();
-  arrived.clear();
-  Start(core->Begin());
-  absl::Status status = CarryOut(forward);
+  absl::Status status;
+  if (from_reader && MayCapture()) {
+    status = PutOrLaunch(forward);
+  } else {
+    reduction->Begin();
+    status = PutStep(forward);
+  }
   if (status.ok() && !queue.device().host_reads()) status = EndOnDevice();
   in_step = false;
   if (!status.ok()) {
     EndGroups(status);
     // What is under way uses memory of the engine until it has ended.
     AwaitRest().IgnoreError();
-    to_compute = plan::kNone;
-    in_flight.clear();
-    in_flight.resize(plan.accumulation);
+    ForgetStep();
     return status;
   }
   if (set_up.learns_order) MUSTER_RETURN_IF_ERROR(LearnOrder());
@@ -55,6 +56,20 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward) {
   times.update = times.total - times.forward - times.backward - times.wait;
   times.communication = CommunicationTime();
   return result;
+}
+
+absl::Status Engine::State::PutStep(StageForward forward) {
+  use_error = absl::OkStatus();
+  observed_gradients.clear();
+  arrived.clear();
+  Start(core->Begin());
+  return CarryOut(forward);
+}
+
+void Engine::State::ForgetStep() {
+  to_compute = plan::kNone;
+  in_flight.clear();
+  in_flight.resize(plan.accumulation);
 }
 
 // What the host did not wait for may have failed since, and then the record says nothing.

@@ -31,7 +31,8 @@ std::vector<kernels::UpdateSettings> Engine::State::UpdateSettings() const {
   std::vector<kernels::UpdateSettings> settings;
   for (const plan::ParameterUpdate& update : update_groups) {
     settings.push_back(
-        {.update = {.learning_rate = result.learning_rate * update.learning_rate_scale,
+        {.update = {.learning_rate =
+                        update.learning_rate_scale,  // of the step's, which the device has
                     .beta1 = update.beta1,
                     .beta2 = update.beta2,
                     .epsilon = plan.update.epsilon,
@@ -42,13 +43,15 @@ std::vector<kernels::UpdateSettings> Engine::State::UpdateSettings() const {
   return settings;
 }
 
-absl::Status Engine::State::DecideUpdate() {
+// Of the step that begins, which is not counted yet.
+double Engine::State::ScheduledLearningRate() const {
   const bool counts_all = plan::CountsSkippedSteps(plan.loss_scaling.kind);
-  // Before this step is counted.
-  const int64_t scheduled = counts_all ? step : step - skipped_steps;
-  result.learning_rate = LearningRate(plan.learning_rate, scheduled);
+  return LearningRate(plan.learning_rate, counts_all ? step : step - skipped_steps);
+}
+
+absl::Status Engine::State::DecideUpdate() {
   reduction->PutLoss(decision->loss());
-  decision->Decide(UpdateSettings(), held.squares(), scaler.scale());
+  decision->Decide(UpdateSettings(), held.squares());
   return queue.device().host_reads() ? JudgeStep() : absl::OkStatus();
 }
 

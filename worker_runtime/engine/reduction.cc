@@ -44,7 +44,7 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
       losses_(LossSlots(program)) {
   queue_.device().operations(DType::kF32).clear(queue_, padding_);
   if (!host_reads()) {
-    micro_batch_losses_ = pool_.Allocate(DType::kF64, {program.leaves_per_rank});
+    micro_batch_losses_ = pool_.Allocate(DType::kF64, {2, program.leaves_per_rank});
     totals_ = pool_.Allocate(DType::kF64, {2 * static_cast<int64_t>(losses_.size())});
   }
   // The backward passes say where each micro-batch goes and what is added then; REDUCE says it for
@@ -58,12 +58,19 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
   }
 }
 
-void Reduction::Begin() {
+void Reduction::Begin(absl::Span<const double> tokens) {
   losses_.assign(losses_.size(), LossPair{});
   summed_.assign(losses_.size(), LeafRange{});
   own_loss_is_finite_ = true;
   is_summed_ = false;
-  if (!host_reads()) queue_.device().operations(DType::kF32).clear(queue_, totals_);
+  tokens_.assign(program_.leaves_per_rank, 0);
+  tokens_are_there_ = !tokens.empty();
+  if (tokens_are_there_) PutTokens(tokens);
+}
+
+void Reduction::PutTokens(absl::Span<const double> tokens) {
+  const Tensor to = OfMicroBatches(1, {0, program_.leaves_per_rank});
+  queue_.device().Upload(queue_, tokens.data(), to.raw_data(), to.num_bytes());
 }
 
 void Reduction::AddLoss(int64_t index, LossSum loss, const Tensor& on_device) {
@@ -75,6 +82,7 @@ void Reduction::AddLoss(int64_t index, LossSum loss, const Tensor& on_device) {
     own = {};
     range = {index, index};
   }
+  tokens_[index] = loss.num_tokens;
   own[0] += loss.loss;
   own[1] += loss.num_tokens;
   range.end = index + 1;
@@ -83,20 +91,20 @@ void Reduction::AddLoss(int64_t index, LossSum loss, const Tensor& on_device) {
     summed_[merge.left_slot].end = summed_[merge.right_slot].end;
   }
   if (host_reads()) return;
-  const Tensor place = micro_batch_losses_.Slice(index, {1});
+  const Tensor place = OfMicroBatches(0, {index, index + 1});
   queue_.device().CopyBytes(queue_, on_device.raw_data(), place.raw_data(), place.num_bytes());
 }
 
 void Reduction::SumLosses() {
   if (host_reads() || std::exchange(is_summed_, true)) return;
-  const Device& device = queue_.device();
+  if (!tokens_are_there_) PutTokens(tokens_);
+  const Operations& operations = queue_.device().operations(DType::kF32);
+  operations.clear(queue_, totals_);
   for (const int slot : program_.root_slots) {
-    const LeafRange range = summed_[slot];
-    const Tensor total = TotalOf(slot);
-    device.operations(DType::kF32)
-        .tree_sum(queue_, micro_batch_losses_.Slice(range.begin, {range.end - range.begin}),
-                  total.Slice(0, {1}));
-    device.Upload(queue_, &losses_[slot][1], total.Slice(1, {1}).raw_data(), sizeof(double));
+    for (const int which : {0, 1}) {
+      operations.tree_sum(queue_, OfMicroBatches(which, summed_[slot]),
+                          TotalOf(slot).Slice(which, {1}));
+    }
   }
 }
 
@@ -113,7 +121,8 @@ void Reduction::PutLoss(const Tensor& to) {
 
 absl::StatusOr<bool> Reduction::OwnLossIsFinite() const {
   if (host_reads()) return own_loss_is_finite_;
-  MUSTER_ASSIGN_OR_RETURN(const Tensor losses, OnHost(queue_, micro_batch_losses_));
+  MUSTER_ASSIGN_OR_RETURN(const Tensor losses,
+                          OnHost(queue_, OfMicroBatches(0, {0, program_.leaves_per_rank})));
   const auto all = losses.span<double>();
   return std::all_of(all.begin(), all.end(), [](double loss) { return std::isfinite(loss); });
 }

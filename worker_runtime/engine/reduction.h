@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "muster/communicator.h"
 #include "muster/sum_tree.h"
 #include "muster/tensor.h"
@@ -30,8 +31,11 @@ class Reduction {
   Reduction(const plan::Program& program, std::vector<Communicator*> groups, RankState& state,
             Queue& queue);
 
-  // A step begins.
-  void Begin();
+  // A step begins. `tokens` of its micro-batches, on a device, if they are known by now; else they go there once all
+  // losses were counted.
+  void Begin(absl::Span<const double> tokens = {});
+  // As AddLoss has counted them, by micro-batch.
+  const std::vector<double>& tokens() const { return tokens_; }
   // Counts the loss of micro-batch `index` and the merges that follow it. `on_device` [1] of f64 holds the
   // loss where the host cannot read it; else it is empty.
   void AddLoss(int64_t index, LossSum loss, const Tensor& on_device);
@@ -60,6 +64,12 @@ class Reduction {
   Work StartLoss(const plan::Action& action);
   // On a device the losses of micro-batches are added once all are there, by the tree of their slots.
   void SumLosses();
+  // Row `which` of micro_batch_losses_, some of it.
+  Tensor OfMicroBatches(int which, LeafRange range) const {
+    return micro_batch_losses_.Slice(which * program_.leaves_per_rank + range.begin,
+                                     {range.end - range.begin});
+  }
+  void PutTokens(absl::Span<const double> tokens);
   bool host_reads() const { return queue_.device().host_reads(); }
   Tensor TotalOf(int slot) const { return totals_.Slice(2 * slot, {2}); }
   Buffer LossBuffer(int slot);
@@ -86,12 +96,14 @@ class Reduction {
   Queue& queue_;
   TensorPool pool_;
   const Tensor padding_;
-  std::vector<LossPair> losses_;    // by slot; on a device of the tokens alone
+  std::vector<LossPair> losses_;    // by slot; not on a device
   std::vector<LeafRange> summed_;   // by slot: the micro-batches in it
   bool own_loss_is_finite_ = true;  // as far as the host has seen
   // On a device, of f64.
-  Tensor micro_batch_losses_;  // [leaves_per_rank]
-  Tensor totals_;              // [slots, 2]: what LOSS adds
+  Tensor micro_batch_losses_;   // [2, leaves_per_rank]: losses, tokens
+  Tensor totals_;               // [slots, 2]: what LOSS adds
+  std::vector<double> tokens_;  // by micro-batch
+  bool tokens_are_there_ = false;
   bool is_summed_ = false;
 };
 

@@ -24,20 +24,32 @@ void StepDecision::Begin(int64_t updates) {
   }
 }
 
-void StepDecision::Decide(absl::Span<const kernels::UpdateSettings> settings, const Tensor& squares,
-                          double loss_scale) {
+void StepDecision::PutNumbers(double loss_scale, double learning_rate) {
+  std::array<std::byte, kSquares - kLossScale> bytes = {};
+  const auto narrow = static_cast<float>(loss_scale);
+  std::memcpy(bytes.data(), &loss_scale, sizeof(loss_scale));
+  std::memcpy(bytes.data() + kLearningRate - kLossScale, &learning_rate, sizeof(learning_rate));
+  std::memcpy(bytes.data() + kNarrowScale - kLossScale, &narrow, sizeof(narrow));
+  queue_.device().Upload(queue_, bytes.data(),
+                         memory_.Slice(kLossScale, {kSquares - kLossScale}).raw_data(),
+                         bytes.size());
+}
+
+void StepDecision::Decide(absl::Span<const kernels::UpdateSettings> settings,
+                          const Tensor& squares) {
   const Device& device = queue_.device();
   const Operations& operations = device.operations(DType::kF32);
   const Tensor scale = Part(kLossScale, DType::kF64, 1);
+  const Tensor learning_rate = Part(kLearningRate, DType::kF64, 1);
   const Tensor sum = Part(kSquares, DType::kF64, 1);
-  device.Upload(queue_, &loss_scale, scale.raw_data(), sizeof(loss_scale));
   operations.tree_sum(queue_, squares, sum);
   for (int group = 0; group < num_groups_; ++group) {
     operations.decide_update(queue_, settings[group],
                              {.squares = sum,
                               .tokens = loss().Slice(1, {1}),
                               .loss_scale = scale,
-                              .loss = loss().Slice(0, {1})},
+                              .loss = loss().Slice(0, {1}),
+                              .learning_rate = learning_rate},
                              OfGroup(group));
   }
 }

@@ -30,11 +30,15 @@ class StepDecision {
   // So many updates were taken before.
   void Begin(int64_t updates);
 
+  // What the next step needs of the host beside its batches, before its first kernel.
+  void PutNumbers(double loss_scale, double learning_rate);
+  // [1] of f32: the scale of the loss, for its gradient.
+  Tensor narrow_loss_scale() const { return Part(kNarrowScale, DType::kF32, 1); }
+
   // [2] of f64: where the sum of the loss and its tokens are put before Decide.
   Tensor loss() const { return Part(kLoss, DType::kF64, 2); }
   // `settings` by group; `squares` by block of the whole gradient.
-  void Decide(absl::Span<const kernels::UpdateSettings> settings, const Tensor& squares,
-              double loss_scale);
+  void Decide(absl::Span<const kernels::UpdateSettings> settings, const Tensor& squares);
   // For the kernels of the update.
   Tensor OfGroup(int group) const { return memory_.Slice(kFirst + group * kEach, {kEach}); }
 
@@ -45,8 +49,10 @@ class StepDecision {
   // Places in memory_, in bytes. What the record has comes first.
   static constexpr int64_t kLoss = 0;
   static constexpr int64_t kLossScale = 16;
-  static constexpr int64_t kSquares = 24;
-  static constexpr int64_t kFirst = 32;
+  static constexpr int64_t kLearningRate = 24;
+  static constexpr int64_t kNarrowScale = 32;
+  static constexpr int64_t kSquares = 40;
+  static constexpr int64_t kFirst = 48;
   static constexpr int64_t kEach = sizeof(kernels::UpdateDecision);
 
   Tensor Part(int64_t place, DType dtype, int64_t count) const {

@@ -38,10 +38,13 @@ __global__ void DecideKernel(UpdateSettings settings, GradientTotals totals,
   const AdamWStep& update = settings.update;
   const int64_t t = ++decision->updates;
   decision->gradient_scale = clip / weight;
-  decision->rate = static_cast<float>(-update.learning_rate / (1 - Power(update.beta1, t)));
+  const double of_step = totals.learning_rate == nullptr ? 1 : totals.learning_rate[0];
+  const double learning_rate = of_step * update.learning_rate;
+  decision->learning_rate = learning_rate;
+  decision->rate = static_cast<float>(-learning_rate / (1 - Power(update.beta1, t)));
   decision->root = static_cast<float>(1 / sqrt(1 - Power(update.beta2, t)));
-  decision->keep = static_cast<float>(
-      update.decays_gradient ? 1 : 1 - update.learning_rate * update.weight_decay);
+  decision->keep =
+      static_cast<float>(update.decays_gradient ? 1 : 1 - learning_rate * update.weight_decay);
 }
 
 // Philox4x32-10, the words of muster/rng.h.

@@ -17,7 +17,7 @@ __global__ void UpdateKernel(SgdStep step, const UpdateDecision* decision, SgdAr
   const auto scale = static_cast<float>(decision->gradient_scale);
   const auto decay = static_cast<float>(step.weight_decay);
   const auto momentum = static_cast<float>(step.momentum);
-  const auto rate = static_cast<float>(-step.learning_rate);
+  const auto rate = static_cast<float>(-decision->learning_rate);
   float gradient[kCount], value[kCount], buffer[kCount] = {};
   LoadUpTo(arrays.gradient, first, n, gradient);
   LoadUpTo(arrays.value, first, n, value);

@@ -19,6 +19,7 @@ struct UpdateDecision {
   double gradient_scale = 0;  // of a gradient before it is used
   int32_t skipped = 0;  // 1: loss or norm is not finite, and the update leaves everything as it is
   int64_t updates = 0;  // that were taken, this one included: t of adamw.h
+  double learning_rate = 0;  // of this update
 
   // Factors of AdamW (adamw.h) on a device, rounded once.
   float rate = 0;
@@ -26,7 +27,8 @@ struct UpdateDecision {
   float keep = 1;  // of a value that decays
 };
 
-// `step` and `gradient_scale` of `update` are the decision's to find. The gradient is a sum over `tokens`
+// `step` and `gradient_scale` of `update` are the decision's to find, and `learning_rate` is its part of
+// GradientTotals::learning_rate. The gradient is a sum over `tokens`
 // tokens of a loss that was multiplied by `loss_scale`.
 struct UpdateSettings {
   AdamWStep update;
@@ -38,7 +40,8 @@ struct GradientTotals {
   const double* squares;  // of the whole gradient, as it is
   const double* tokens;
   const double* loss_scale;
-  const double* loss = nullptr;  // looked at for being finite; null: it is
+  const double* loss = nullptr;           // looked at for being finite; null: it is
+  const double* learning_rate = nullptr;  // of the step; null: 1
 };
 
 // The host twin. From the last decision to this one. Threads: thread-safe.

@@ -17,6 +17,8 @@ void DecideUpdate(const UpdateSettings& settings, GradientTotals totals, UpdateD
       settings.max_norm == 0 ? 1 : std::min(1.0, settings.max_norm / (decision->norm + 1e-6));
   decision->gradient_scale = clip / weight;
   ++decision->updates;
+  const double of_step = totals.learning_rate == nullptr ? 1 : totals.learning_rate[0];
+  decision->learning_rate = of_step * settings.update.learning_rate;
 }
 
 }  // namespace muster::kernels

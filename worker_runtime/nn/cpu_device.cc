@@ -123,6 +123,7 @@ struct HostKernels : BytesOfHost {
                     const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
     const kernels::UpdateDecision& decided = *DecisionIn(decision);
     if (decided.skipped != 0) return;
+    step.learning_rate = decided.learning_rate;
     step.gradient_scale = decided.gradient_scale;
     step.step = decided.updates;
     kernels::AdamW<T>().update(step, gradient.data<T>(),
@@ -136,6 +137,7 @@ struct HostKernels : BytesOfHost {
                   const Tensor& value, const Tensor& buffer) {
     const kernels::UpdateDecision& decided = *DecisionIn(decision);
     if (decided.skipped != 0) return;
+    step.learning_rate = decided.learning_rate;
     step.gradient_scale = decided.gradient_scale;
     kernels::Sgd<T>().update(step, gradient.data<T>(), value.data<T>(), OrNull<T>(buffer),
                              gradient.num_elements());

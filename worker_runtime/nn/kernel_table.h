@@ -34,12 +34,15 @@ struct BytesOfHost : LinearInPasses {
   }
   static void DecideUpdate(Queue&, const kernels::UpdateSettings& settings,
                            Operations::Totals totals, const Tensor& decision) {
-    kernels::DecideUpdate(settings,
-                          {.squares = totals.squares.data<double>(),
-                           .tokens = totals.tokens.data<double>(),
-                           .loss_scale = totals.loss_scale.data<double>(),
-                           .loss = totals.loss.data<double>()},
-                          DecisionIn(decision));
+    kernels::DecideUpdate(
+        settings,
+        {.squares = totals.squares.data<double>(),
+         .tokens = totals.tokens.data<double>(),
+         .loss_scale = totals.loss_scale.data<double>(),
+         .loss = totals.loss.data<double>(),
+         .learning_rate =
+             totals.learning_rate.empty() ? nullptr : totals.learning_rate.data<double>()},
+        DecisionIn(decision));
   }
 };
 

@@ -103,11 +103,12 @@ struct Operations {
     const Tensor& tokens;
     const Tensor& loss_scale;
     const Tensor& loss;
+    const Tensor& learning_rate;  // empty: 1
   };
   void (*decide_update)(Queue&, const kernels::UpdateSettings& settings, Totals totals,
                         const Tensor& decision);
-  // The scale of gradients and the number of the update are the decision's, which was made with the same
-  // `step`; nothing is changed if that was to skip it.
+  // The learning rate, the scale of gradients and the number of the update are the decision's, which was made
+  // with the same `step`; nothing is changed if that was to skip it.
   void (*adamw)(Queue&, kernels::AdamWStep step, const Tensor& decision, const Tensor& gradient,
                 const Tensor& value, const Tensor& first_moment, const Tensor& second_moment);
   void (*sgd)(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,

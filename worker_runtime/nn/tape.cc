@@ -107,6 +107,9 @@ Tape::RecordedOperation& Tape::NewRegion() {
 internal::DeviceIds Tape::Bring(absl::Span<const int32_t> ids) {
   const Device& device = pool_.device();
   if (device.host_reads() || !device.has_elements()) return internal::DeviceIds(ids);
+  for (const BroughtIds& brought : brought_) {
+    if (brought.on_host == ids) return internal::DeviceIds(brought.copy);
+  }
   Tensor copy = pool_.Allocate(DType::kI32, {static_cast<int64_t>(ids.size())});
   device.Upload(queue_, ids.data(), copy.raw_data(), copy.num_bytes());
   return internal::DeviceIds(std::move(copy));

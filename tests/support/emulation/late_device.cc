@@ -50,11 +50,15 @@ struct Kept<Operations::AttentionGradient> {
 template <>
 struct Kept<Operations::Totals> {
   explicit Kept(const Operations::Totals& in)
-      : squares(in.squares), tokens(in.tokens), loss_scale(in.loss_scale), loss(in.loss) {}
+      : squares(in.squares),
+        tokens(in.tokens),
+        loss_scale(in.loss_scale),
+        loss(in.loss),
+        learning_rate(in.learning_rate) {}
   Operations::Totals Get() const {
-    return {squares.Get(), tokens.Get(), loss_scale.Get(), loss.Get()};
+    return {squares.Get(), tokens.Get(), loss_scale.Get(), loss.Get(), learning_rate.Get()};
   }
-  const Kept<Tensor> squares, tokens, loss_scale, loss;
+  const Kept<Tensor> squares, tokens, loss_scale, loss, learning_rate;
 };
 
 // The host's kernel `kMember` for `kType`, put on the device's stream.

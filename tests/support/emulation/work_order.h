@@ -39,6 +39,8 @@ class WorkOrder {
 
   Draws draws_;
   uint64_t mood_ = 0;  // which lanes are preferred now
+  bool is_steady_ = false;
+  int64_t num_asked_ = 0;
   std::vector<Handle> ready_;
 };
 

@@ -155,6 +155,10 @@ class Engine {
   // The same of an engine that was given a model in units.
   absl::StatusOr<StepResult> Step(BatchReader& reader);
 
+  // Whether those steps are captured as one piece of work of a device that can (a CUDA graph), which the host starts
+  // at once; they are from the beginning, of one rank whose batches stay of one size. Bits are the same.
+  void CaptureSteps(bool captures);
+
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
   // micro-batch `index`. `received` is empty in the first stage.
   using StageForward = absl::FunctionRef<absl::StatusOr<StageOutput>(Tape& tape, int64_t index,

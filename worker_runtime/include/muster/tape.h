@@ -134,6 +134,12 @@ class Tape {
 
   // Token ids for a kernel. Where they are not copied they must stay as long as whoever reads them.
   internal::DeviceIds Bring(absl::Span<const int32_t> ids);
+  // Ids whose copy is there when the queue comes to what is put on it next: Bring has nothing to do for them.
+  struct BroughtIds {
+    absl::Span<const int32_t> on_host;
+    Tensor copy;
+  };
+  void AreBrought(std::vector<BroughtIds> ids) { brought_ = std::move(ids); }
 
   // Records the operation that made `output` and returns it as an activation.
   //
@@ -264,6 +270,7 @@ class Tape {
   const void* one_ = nullptr;
   absl::Status status_;
 
+  std::vector<BroughtIds> brought_;
   Recompute recompute_;
   std::vector<Parameter*> region_weights_;
   std::unique_ptr<Tape> observer_;  // runs regions forward, and sees what they use

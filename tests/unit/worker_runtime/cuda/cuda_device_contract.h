@@ -452,8 +452,8 @@ class UpdateOn {
     const Operations& f32 = device_.operations(DType::kF32);
     const int64_t blocks = kernels::NumNormBlocks(gradient.num_elements());
     const Tensor partials = pool_.Allocate(DType::kF64, {blocks});
-    const Tensor totals = pool_.Allocate(DType::kF64, {4});
-    const double given[4] = {0, 100, 8, 3};
+    const Tensor totals = pool_.Allocate(DType::kF64, {5});
+    const double given[5] = {0, 100, 8, 3, 0.9};
     device_.Upload(queue_, given, totals.raw_data(), sizeof(given));
     f32.squares(queue_, gradient, partials);
     f32.tree_sum(queue_, partials, totals.Slice(0, {1}));
@@ -461,7 +461,8 @@ class UpdateOn {
                       {.squares = totals.Slice(0, {1}),
                        .tokens = totals.Slice(1, {1}),
                        .loss_scale = totals.Slice(2, {1}),
-                       .loss = totals.Slice(3, {1})},
+                       .loss = totals.Slice(3, {1}),
+                       .learning_rate = totals.Slice(4, {1})},
                       decision_);
     kernels::UpdateDecision decided;
     EXPECT_THAT(device_.Download(queue_, decision_.raw_data(), &decided, sizeof(decided)), IsOk());

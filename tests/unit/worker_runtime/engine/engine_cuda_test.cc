@@ -13,7 +13,7 @@
 #include "tests/support/emulation/emulated_cuda.h"
 #include "tests/support/emulation/emulated_products.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "tests/unit/worker_runtime/engine/reader_training.h"
 #include "worker_runtime/cuda/make_cuda_device.h"
 
 namespace muster::testing {
@@ -95,6 +95,27 @@ TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
     return 0;
   });
   EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {
+  const auto hash = [](bool captures) {
+    BlockEmulator::SetSchedule(7);
+    EmulatedCuda cuda({.seed = 7});
+    const auto hashes = OnRanks<std::string>(1, [&](Communicator& world) {
+      CountingCuda* calls = nullptr;
+      const std::unique_ptr<Device> device = DeviceOf(cuda, &calls);
+      Plan plan = SmallPlan(SumMode::kFast, 1);
+      plan.loss_scaling = LossScaling::Static(1024);
+      ReaderTraining on(world, plan, device.get(), DType::kBf16);
+      on.engine->CaptureSteps(captures);
+      on.Steps(5);
+      EXPECT_EQ(calls->since_mark().graph_launches, captures ? 3 : 0);
+      return on.Hash();
+    });
+    EXPECT_THAT(cuda.Finish(), IsOk());
+    return hashes[0];
+  };
+  EXPECT_EQ(hash(true), hash(false));
 }
 
 }  // namespace

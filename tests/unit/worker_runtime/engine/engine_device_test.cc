@@ -68,18 +68,6 @@ TEST(EngineOnADevice, HasTheBitsOfTheHostUnderEveryPreset) {
   }
 }
 
-// Tokens that can be learned.
-class SmallText final : public TokenSource {
- public:
-  int64_t num_tokens() const override { return 4000; }
-  int64_t vocabulary() const override { return kSmallGpt.vocabulary; }
-  std::string Describe() const override { return "a small text"; }
-  absl::Status Read(int64_t first, absl::Span<int32_t> out) const override {
-    for (int32_t& token : out) token = static_cast<int32_t>(first++ * 7 % 23);
-    return absl::OkStatus();
-  }
-};
-
 // Steps on batches of a reader, of a model that the engine may cut; `device` may be null.
 std::string HashOfUnits(Communicator& world, const Plan& plan, const Device* device) {
   const Engine::BatchSize size = {.batch = kRows, .sequence = kSmallGpt.context};

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "muster/data.h"
 #include "muster/engine.h"
 #include "muster/gpt.h"
 #include "muster/rng.h"
@@ -48,6 +49,18 @@ struct SmallBatch {
   }
   TokenBatch tokens() const {
     return {.tokens = inputs, .batch = kRows, .sequence = kSmallGpt.context};
+  }
+};
+
+// The same for readers of batches: tokens that can be learned.
+class SmallText final : public TokenSource {
+ public:
+  int64_t num_tokens() const override { return 4000; }
+  int64_t vocabulary() const override { return kSmallGpt.vocabulary; }
+  std::string Describe() const override { return "a small text"; }
+  absl::Status Read(int64_t first, absl::Span<int32_t> out) const override {
+    for (int32_t& token : out) token = static_cast<int32_t>(first++ * 7 % 23);
+    return absl::OkStatus();
   }
 };
 

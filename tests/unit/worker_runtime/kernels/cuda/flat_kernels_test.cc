@@ -130,7 +130,7 @@ TEST_F(FlatKernel, GradientDescentHasTheHostsBitsAndKeepsToTheDecision) {
       decided.gradient_scale = 0.7;
       Sgd<float>().update(decided, gradient.data(), value.data(),
                           has_buffer ? buffer.data() : nullptr, n);
-      update({.gradient_scale = 0.7});
+      update({.gradient_scale = 0.7, .learning_rate = step.learning_rate});
     }
   }
 }
@@ -201,6 +201,7 @@ TEST_F(FlatKernel, AStepIsDecidedFromTheNorm) {
   EXPECT_EQ(free.skipped, 0);
   EXPECT_EQ(free.updates, 7);
   EXPECT_EQ(free.gradient_scale, 1.0f / 8);
+  EXPECT_EQ(free.learning_rate, kUpdate.learning_rate);
   const auto clipped = UpdateRun({.update = kUpdate, .max_norm = 0.1}).Decide();
   EXPECT_FLOAT_EQ(clipped.gradient_scale, 0.1 / (3.0 / 8 + 1e-6) / 8);
   const auto below = UpdateRun({.update = kUpdate, .max_norm = 0.5}).Decide();
@@ -212,11 +213,15 @@ TEST_F(FlatKernel, AStepIsDecidedAsTheHostDecidesIt) {
     for (const double max_norm : {0.0, 0.1}) {
       for (const double loss : {2.5, double{NAN}}) {
         const cuda::UpdateSettings settings = {.update = kUpdate, .max_norm = max_norm};
-        const std::vector<double> totals = {sum, 3, 4, loss};  // squares, tokens, scale
+        // Squares, tokens, scale of the loss, loss, learning rate.
+        const std::vector<double> totals = {sum, 3, 4, loss, 0.7};
         cuda::UpdateDecision host = {.updates = 6};
         const auto at = [](const double* x) {
-          return cuda::GradientTotals{
-              .squares = x, .tokens = x + 1, .loss_scale = x + 2, .loss = x + 3};
+          return cuda::GradientTotals{.squares = x,
+                                      .tokens = x + 1,
+                                      .loss_scale = x + 2,
+                                      .loss = x + 3,
+                                      .learning_rate = x + 4};
         };
         DecideUpdate(settings, at(totals.data()), &host);
         const KernelArray<double> there(totals);
@@ -228,6 +233,7 @@ TEST_F(FlatKernel, AStepIsDecidedAsTheHostDecidesIt) {
         EXPECT_EQ(late.skipped, host.skipped);
         EXPECT_EQ(late.updates, host.updates);
         EXPECT_EQ(late.gradient_scale, host.gradient_scale);
+        EXPECT_EQ(late.learning_rate, host.learning_rate);
         EXPECT_TRUE(SameBits(std::vector{late.norm}, std::vector{host.norm}));
       }
     }
