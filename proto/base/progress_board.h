@@ -152,7 +152,7 @@ struct BoardSnapshot {
     OperationKind kind = OperationKind::kBarrier;
     std::string dtype;
     OperationState state = OperationState::kIssued;
-    bool awaited = false;  // a thread of the program waits for its end
+    bool awaited = false;  // the program waits for its end: a thread, or the queue of a device
     int64_t sequence = 0;
     int64_t bytes = 0;
     int peer = -1;

@@ -28,7 +28,12 @@ void Completion::MarkPosted() {
 
 absl::Status Completion::WaitUntilPosted() {
   base::MutexLock lock(mu_);
+  if (done_) return status_;
+  const MonoTime began = MonoNow();
+  followed_ = true;
+  if (ring_ != nullptr) ring_->SetAwaited(ticket_, true);
   while (!done_ && !posted_) changed_.WaitUntil(mu_, MonoTime::InfiniteFuture());
+  if (ring_ != nullptr) ring_->AddWait(MonoNow() - began);
   return done_ ? status_ : absl::OkStatus();
 }
 
@@ -38,9 +43,9 @@ absl::Status Completion::Wait(MonoTime deadline) {
   const MonoTime began = MonoNow();
   if (ring_ != nullptr) ring_->SetAwaited(ticket_, true);
   while (!done_ && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
-  if (ring_ != nullptr) ring_->AddWait(MonoNow() - began);
+  if (ring_ != nullptr && !followed_) ring_->AddWait(MonoNow() - began);
   if (done_) return status_;
-  if (ring_ != nullptr) ring_->SetAwaited(ticket_, false);
+  if (ring_ != nullptr && !followed_) ring_->SetAwaited(ticket_, false);
   return absl::DeadlineExceededError(absl::StrCat(description_(), " has not finished yet"));
 }
 

@@ -48,7 +48,9 @@ class Completion {
   virtual MonoTime finished_at();
 
  protected:
-  // Waits until it is on a stream, or has ended; the failure that it ended with.
+  // For a queue to go on behind it: waits until it is on a stream, or has ended; the failure that it ended with.
+  // From then on the board shows that the program waits for it, until its end. What threads wait for it later does
+  // not count as waiting for other ranks: it is the device's own work as well.
   absl::Status WaitUntilPosted();
 
  private:
@@ -61,6 +63,7 @@ class Completion {
   base::Condition changed_;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   bool posted_ ABSL_GUARDED_BY(mu_) = false;
+  bool followed_ ABSL_GUARDED_BY(mu_) = false;  // by a queue
   MonoTime started_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();
   MonoTime finished_at_ ABSL_GUARDED_BY(mu_) = MonoTime::InfiniteFuture();
   absl::Status status_ ABSL_GUARDED_BY(mu_);

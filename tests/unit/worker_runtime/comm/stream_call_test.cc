@@ -4,15 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "muster/tensor.h"
 #include "muster/work.h"
+#include "proto/base/progress_board.h"
 #include "tests/support/emulation/counting_cuda.h"
 #include "tests/support/emulation/emulated_cuda.h"
 #include "tests/support/emulation/late_device.h"
+#include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
+#include "worker_runtime/comm/operation_ring.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster::comm {
@@ -99,6 +107,86 @@ TEST(StreamCalls, WhatFailsAfterAwaitIsToldByWait) {
     EXPECT_THAT(Work(call).Await(queue), IsOk());
     call->Finish(absl::UnavailableError("rank 3 has gone"));
     EXPECT_THAT(Work(call).Wait(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+// A call as it stands on the progress board.
+struct Shown {
+  explicit Shown(Queue& queue,
+                 std::shared_ptr<OperationRing> ring = std::make_shared<OperationRing>())
+      : ring(std::move(ring)), call(Call(queue)) {
+    call->ShowWaits(this->ring, ticket);
+  }
+  BoardSnapshot::Record record() const { return *ring->Read(ticket); }
+
+  const std::shared_ptr<OperationRing> ring;
+  const OperationRing::Ticket ticket = ring->Record(
+      0, {.kind = OperationKind::kAllReduce, .dtype = DType::kF32, .count = 8}, 0, MonoTime());
+  const std::shared_ptr<StreamCompletion> call;
+};
+
+// The hang watch goes by this: the host is long past a call when the device comes to it.
+TEST(StreamCalls, AreShownAsWaitedForFromAwaitUntilTheirEndThoughNoThreadWaits) {
+  EmulatedCuda cuda({.seed = 8});
+  {
+    const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+    Queue queue(*device);
+    Shown shown(queue);
+    shown.ring->SetState(shown.ticket, OperationState::kStarted);
+    shown.call->MarkPosted();
+    EXPECT_FALSE(shown.record().awaited);
+    EXPECT_THAT(Work(shown.call).Await(queue), IsOk());
+    EXPECT_TRUE(shown.record().awaited);
+    EXPECT_EQ(shown.record().state, OperationState::kStarted);
+    // Who looks in vain does not take that away.
+    EXPECT_THAT(Work(shown.call).Wait(MonoTime()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_TRUE(shown.record().awaited);
+    shown.ring->SetState(shown.ticket, OperationState::kDone);
+    shown.call->Finish(absl::OkStatus());
+    EXPECT_FALSE(shown.record().awaited);
+    EXPECT_THAT(Work(shown.call).Await(queue), IsOk());
+    EXPECT_FALSE(shown.record().awaited);
+  }
+  EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+TEST(StreamCalls, AreShownAsWaitedForUntilTheBackendTakesThemUp) {
+  EmulatedCuda cuda({.seed = 9});
+  {
+    const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+    Queue queue(*device);
+    Shown shown(queue);
+    std::thread waits([&] { EXPECT_THAT(Work(shown.call).Await(queue), IsOk()); });
+    while (!shown.record().awaited) std::this_thread::yield();
+    shown.call->MarkPosted();
+    waits.join();
+  }
+  EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+// The wait at a step's end is for the rank's own kernels too: it would make the rank with the busiest host the slow one.
+TEST(StreamCalls, WhatAThreadWaitsForACallThatAQueueFollowsIsNotCountedAsWaitingForOthers) {
+  EmulatedCuda cuda({.seed = 10});
+  {
+    const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+    Queue queue(*device);
+    const testing::TemporaryDirectory directory;
+    const std::string board = directory.File("board");
+    std::string bytes(kBoardBytes, '\0');
+    const BoardHeader header = NewBoardHeader();
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    testing::WriteFile(board, bytes);
+    const auto waited = [&] {
+      return testing::ReadFile(board).substr(offsetof(ProgressBoard, waited_ns), sizeof(int64_t));
+    };
+    Shown shown(queue, *OperationRing::OpenBoard(board));
+    shown.call->MarkPosted();
+    EXPECT_THAT(Work(shown.call).Await(queue), IsOk());
+    const std::string before = waited();
+    EXPECT_THAT(Work(shown.call).Wait(MonoNow() + absl::Milliseconds(5)),
+                StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_EQ(waited(), before);
   }
   EXPECT_THAT(cuda.Finish(), IsOk());
 }
