@@ -1,9 +1,9 @@
 // Pinned memory that bytes pass through on their way between plain memory of the host and a GPU.
 #pragma once
 
+#include <array>
 #include <cstddef>
-#include <memory>
-#include <vector>
+#include <deque>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// Keeps what it took: after the first step the same copies take nothing from the system, and wait for none
-// before them.
+// Keeps what it took: once the same copies were all on their way at the same time, they take nothing from the
+// system, and wait for none before them.
 //
 // Threads: safe.
 class Staging {
@@ -31,21 +31,25 @@ class Staging {
   absl::Status Download(const void* from, void* to, size_t bytes, CudaStream stream);
 
  private:
+  static constexpr size_t kSmallestPlace = 4 << 10;
+  static constexpr size_t kLargestPlace = 4 << 20;  // longer copies go in pieces
+  static constexpr size_t kNumSizes = 11;           // powers of two from one to the other
+
   struct Place {
     void* memory = nullptr;
-    size_t bytes = 0;
-    CudaEvent used;         // its last copy
-    bool is_taken = false;  // by a caller, until that copy is on its stream
+    CudaEvent used;  // its last copy
+    size_t size = 0;
   };
-  // One whose last copy has run.
-  absl::StatusOr<Place*> Take(size_t bytes);
-  absl::StatusOr<Place*> Make(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Return(Place* place, CudaStream stream);
+  // One of at least so many bytes whose last copy has run. The caller's until Return, behind its copy.
+  absl::StatusOr<Place> Take(size_t bytes);
+  absl::StatusOr<Place> Make(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Return(const Place& place, CudaStream stream);
 
   CudaApi& cuda_;
   base::Mutex mu_;
-  std::vector<std::unique_ptr<Place>> places_ ABSL_GUARDED_BY(mu_);
-  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // By size, as powers of two; the one that was returned first comes first.
+  std::array<std::deque<Place>, kNumSizes> places_ ABSL_GUARDED_BY(mu_);
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of all that were made
 };
 
 }  // namespace muster

@@ -18,6 +18,7 @@ struct CudaCalls {
   int64_t allocations = 0;  // of the device and of pinned memory
   int64_t frees = 0;
   int64_t host_waits = 0;  // for streams and events
+  int64_t questions = 0;   // whether an event has come
   int64_t made = 0;        // streams, events and graphs
   int64_t copies = 0;      // and settings of bytes
   int64_t graph_launches = 0;
@@ -88,7 +89,10 @@ class CountingCuda final : public CudaApi {
     ++host_waits_;
     return inner_.SynchronizeEvent(event);
   }
-  absl::StatusOr<bool> QueryEvent(CudaEvent event) override { return inner_.QueryEvent(event); }
+  absl::StatusOr<bool> QueryEvent(CudaEvent event) override {
+    ++questions_;
+    return inner_.QueryEvent(event);
+  }
   absl::Status StreamWaitEvent(CudaStream stream, CudaEvent event) override {
     return inner_.StreamWaitEvent(stream, event);
   }
@@ -106,18 +110,19 @@ class CountingCuda final : public CudaApi {
 
  private:
   CudaApi& inner_;
-  std::atomic<int64_t> allocations_ = 0, frees_ = 0, host_waits_ = 0, made_ = 0, copies_ = 0,
-                       graph_launches_ = 0;
+  std::atomic<int64_t> allocations_ = 0, frees_ = 0, host_waits_ = 0, questions_ = 0, made_ = 0,
+                       copies_ = 0, graph_launches_ = 0;
 };
 
 inline void CountingCuda::Mark() {
-  allocations_ = frees_ = host_waits_ = made_ = copies_ = graph_launches_ = 0;
+  allocations_ = frees_ = host_waits_ = questions_ = made_ = copies_ = graph_launches_ = 0;
 }
 
 inline CudaCalls CountingCuda::since_mark() const {
   return {.allocations = allocations_,
           .frees = frees_,
           .host_waits = host_waits_,
+          .questions = questions_,
           .made = made_,
           .copies = copies_,
           .graph_launches = graph_launches_};

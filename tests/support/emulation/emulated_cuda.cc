@@ -69,7 +69,7 @@ EmulatedCuda::~EmulatedCuda() = default;
 
 absl::Status EmulatedCuda::Finish() {
   base::MutexLock lock(mu_);
-  MUSTER_RETURN_IF_ERROR(Let(&WorkOrder::RunAll));
+  MUSTER_RETURN_IF_ERROR(Let(WorkOrder::kAll));
   if (!captures_.empty()) return absl::InternalError("a capture was not ended");
   if (memory_.num_allocations() + pinned_.size() + streams_.size() + events_.size() +
           graphs_.size() >
@@ -104,10 +104,12 @@ absl::Status EmulatedCuda::Failure() {
   return failure_.empty() ? absl::OkStatus() : absl::InternalError(failure_);
 }
 
-absl::Status EmulatedCuda::Let(std::string (WorkOrder::*run)()) {
+// To let the device reach its memory and to take it away again costs more than a piece of work.
+absl::Status EmulatedCuda::Let(size_t most) {
+  if (most == 0 || order_.is_idle()) return Failure();
   base::MutexLock lock(WhoWorks());
   memory_.Open();
-  std::string failure = (order_.*run)();
+  std::string failure = order_.Run(most);
   memory_.Close();
   if (failure_.empty()) failure_ = std::move(failure);
   return Failure();
@@ -126,7 +128,7 @@ absl::Status EmulatedCuda::Force(const Front& front) {
 // Something happens meanwhile, so that who asks again and again gets its answer.
 absl::StatusOr<bool> EmulatedCuda::Query(const Front& front) {
   if (front.capture != 0) return Wrong("the host asks for what is captured and does not run");
-  MUSTER_RETURN_IF_ERROR(Let(&WorkOrder::RunSome));
+  MUSTER_RETURN_IF_ERROR(Let(order_.DrawSome()));
   return std::all_of(front.work.begin(), front.work.end(),
                      [](const WorkOrder::Handle& item) { return item->done; });
 }
@@ -170,7 +172,7 @@ absl::Status EmulatedCuda::Free(void* memory) {
   base::MutexLock lock(mu_);
   if (memory == nullptr) return absl::OkStatus();
   MUSTER_RETURN_IF_ERROR(NotCapturing("memory is freed"));
-  const absl::Status status = Let(&WorkOrder::RunAll);
+  const absl::Status status = Let(WorkOrder::kAll);
   std::string failure = memory_.Free(memory);
   if (failure_.empty()) failure_ = std::move(failure);
   return status.ok() ? Failure() : status;

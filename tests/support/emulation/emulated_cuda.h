@@ -84,9 +84,9 @@ class EmulatedCuda final : public CudaApi {
   };
 
   absl::Status Put(Stream& stream, Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lets the device work: `run` of order_. Keeps the first failure; later calls fail with it too, as
-  // CUDA does it.
-  absl::Status Let(std::string (WorkOrder::*run)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lets the device do so many pieces of work, or what there is. Keeps the first failure; later calls
+  // fail with it too, as CUDA does it.
+  absl::Status Let(size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Force(const Front& front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<bool> Query(const Front& front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -37,9 +37,9 @@ void* GuardedMemory::Allocate(size_t bytes) {
   unsigned char* memory = area.pages + area.page_bytes - page - aligned;
   live_.emplace(reinterpret_cast<uintptr_t>(memory), area);
   bytes_ += bytes;
-  Open();
+  Protect(area, PROT_READ | PROT_WRITE);
   std::memset(memory, kMemoryPoison, aligned);
-  Close();
+  Protect(area, PROT_NONE);
   return memory;
 }
 
@@ -47,12 +47,12 @@ std::string GuardedMemory::Free(void* memory) {
   const auto found = live_.find(reinterpret_cast<uintptr_t>(memory));
   if (found == live_.end()) return "memory is freed that was not allocated, or was freed before";
   const Area area = found->second;
-  Open();
+  Protect(area, PROT_READ | PROT_WRITE);
   const auto* slack = static_cast<const unsigned char*>(memory) + area.bytes;
   const size_t slack_bytes = RoundedUp(std::max<size_t>(area.bytes, 1), kAlignment) - area.bytes;
   const bool untouched = std::all_of(slack, slack + slack_bytes,
                                      [](unsigned char byte) { return byte == kMemoryPoison; });
-  Close();
+  Protect(area, PROT_NONE);
   freed_.insert(live_.extract(found));
   MUSTER_CHECK(madvise(area.pages, area.page_bytes, MADV_DONTNEED) == 0);
   bytes_ -= area.bytes;
@@ -68,11 +68,13 @@ bool GuardedMemory::Holds(const void* memory, size_t bytes) const {
   return address - first <= area.bytes && bytes <= area.bytes - (address - first);
 }
 
-void GuardedMemory::Protect(int protection) const {
+void GuardedMemory::Protect(const Area& area, int protection) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  for (const auto& [address, area] : live_) {
-    MUSTER_CHECK(mprotect(area.pages + page, area.page_bytes - 2 * page, protection) == 0);
-  }
+  MUSTER_CHECK(mprotect(area.pages + page, area.page_bytes - 2 * page, protection) == 0);
+}
+
+void GuardedMemory::ProtectAll(int protection) const {
+  for (const auto& [address, area] : live_) Protect(area, protection);
 }
 
 }  // namespace muster::testing

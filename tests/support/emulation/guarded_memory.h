@@ -28,8 +28,8 @@ class GuardedMemory {
   // there is none, or the few bytes up to its last page's end were written to.
   std::string Free(void* memory);
 
-  void Open() { Protect(PROT_READ | PROT_WRITE); }
-  void Close() { Protect(PROT_NONE); }
+  void Open() { ProtectAll(PROT_READ | PROT_WRITE); }
+  void Close() { ProtectAll(PROT_NONE); }
 
   // Whether all of it lies in one allocation.
   bool Holds(const void* memory, size_t bytes) const;
@@ -42,7 +42,8 @@ class GuardedMemory {
     unsigned char* pages;  // the first is a guard
     size_t page_bytes;     // of all of them
   };
-  void Protect(int protection) const;
+  static void Protect(const Area& area, int protection);
+  void ProtectAll(int protection) const;
 
   std::map<uintptr_t, Area> live_;
   std::map<uintptr_t, Area> freed_;

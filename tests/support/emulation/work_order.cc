@@ -65,23 +65,18 @@ std::string WorkOrder::RunUntil(const std::vector<Handle>& wanted) {
   return failure;
 }
 
-std::string WorkOrder::RunSome() {
+std::string WorkOrder::Run(size_t most) {
   std::string failure;
-  if (is_steady_ && ++num_asked_ % kPatience != 0) return failure;
-  for (size_t left = draws_.Below(kMostAtOnce); left > 0 && !ready_.empty(); --left) {
+  for (size_t left = most; left > 0 && !ready_.empty(); --left) {
     std::string one = RunOne();
     if (failure.empty()) failure = std::move(one);
   }
   return failure;
 }
 
-std::string WorkOrder::RunAll() {
-  std::string failure;
-  while (!ready_.empty()) {
-    std::string one = RunOne();
-    if (failure.empty()) failure = std::move(one);
-  }
-  return failure;
+size_t WorkOrder::DrawSome() {
+  if (is_steady_ && ++num_asked_ % kPatience != 0) return 0;
+  return draws_.Below(kMostAtOnce);
 }
 
 }  // namespace muster::testing

@@ -2,6 +2,7 @@
 // after those that it waits for is possible.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,9 +30,12 @@ class WorkOrder {
   Handle Add(std::function<std::string()> run, int lane, const std::vector<Handle>& after);
   // Runs what is drawn until all of `wanted` have run. Empty, or the first that went wrong.
   std::string RunUntil(const std::vector<Handle>& wanted);
-  // Runs a few, perhaps none.
-  std::string RunSome();
-  std::string RunAll();
+  static constexpr size_t kAll = SIZE_MAX;
+  // Runs so many, or what there is.
+  std::string Run(size_t most);
+  // How many happen to run while somebody asks.
+  size_t DrawSome();
+  bool is_idle() const { return ready_.empty(); }
 
  private:
   std::string RunOne();

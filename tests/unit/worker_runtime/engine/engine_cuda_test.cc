@@ -32,20 +32,9 @@ std::unique_ptr<Device> DeviceOf(EmulatedCuda& cuda, CountingCuda** calls = null
 Outcome TrainOnCuda(int ranks, const Plan& plan, int steps, DType dtype, uint64_t seed) {
   BlockEmulator::SetSchedule(seed);
   EmulatedCuda cuda({.seed = seed});
-  const auto outcomes = OnRanks<Outcome>(ranks, [&](Communicator& world) -> Outcome {
-    const std::unique_ptr<Device> device = DeviceOf(cuda);
-    auto training = SmallTraining::Create(world, plan, dtype, device.get());
-    if (!training.ok()) return {training.status()};
-    const auto losses = (*training)->Steps(steps);
-    if (!losses.ok()) return {losses.status()};
-    return {absl::OkStatus(), *losses, (*training)->engine().ParameterHash().value_or("none")};
-  });
+  Outcome outcome = Train(ranks, plan, steps, dtype, [&] { return DeviceOf(cuda); });
   EXPECT_THAT(cuda.Finish(), IsOk());
-  for (const Outcome& outcome : outcomes) {
-    EXPECT_THAT(outcome.status, IsOk());
-    EXPECT_EQ(outcome.hash, outcomes[0].hash);
-  }
-  return outcomes[0];
+  return outcome;
 }
 
 TEST(EngineOnCuda, LearnsAsTheHostDoesInWhateverOrderItsWorkRuns) {

@@ -195,19 +195,28 @@ struct Outcome {
   std::string hash;
 };
 
-inline Outcome TrainRank(Communicator& world, const Plan& plan, int steps, DType dtype) {
-  Outcome outcome;
-  auto training = SmallTraining::Create(world, plan, dtype);
+// `device`: see ParameterStore::PlaceOn.
+inline Outcome TrainRank(Communicator& world, const Plan& plan, int steps, DType dtype,
+                         const Device* device) {
+  auto training = SmallTraining::Create(world, plan, dtype, device);
   if (!training.ok()) return {training.status()};
   const auto losses = (*training)->Steps(steps);
   if (!losses.ok()) return {losses.status()};
   return {absl::OkStatus(), *losses, (*training)->engine().ParameterHash().value_or("none")};
 }
 
+// For each rank; null: the host.
+using OpenDevice = std::function<std::unique_ptr<Device>()>;
+
+inline std::unique_ptr<Device> OnTheHost() { return nullptr; }
+
 // All ranks end alike; returns what they share.
-inline Outcome Train(int size, const Plan& plan, int steps, DType dtype = DType::kF32) {
-  const auto outcomes = OnRanks<Outcome>(
-      size, [&](Communicator& world) { return TrainRank(world, plan, steps, dtype); });
+inline Outcome Train(int size, const Plan& plan, int steps, DType dtype = DType::kF32,
+                     const OpenDevice& open = OnTheHost) {
+  const auto outcomes = OnRanks<Outcome>(size, [&](Communicator& world) {
+    const std::unique_ptr<Device> device = open();
+    return TrainRank(world, plan, steps, dtype, device.get());
+  });
   for (const Outcome& outcome : outcomes) {
     EXPECT_THAT(outcome.status, IsOk());
     EXPECT_EQ(outcome.hash, outcomes[0].hash);
