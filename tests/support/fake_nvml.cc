@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <cstring>
+#include <cstdio>
 
 // Source: NVML API reference.
 namespace {
@@ -65,7 +65,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   return gpu.is_hidden ? kNoPermission : kSuccess;
 }
 int nvmlDeviceGetPciInfo_v3(void* device, PciInfo* pci) {
-  std::strncpy(pci->bus_id, GpuOf(device).bus_id, sizeof(pci->bus_id));
+  std::snprintf(pci->bus_id, sizeof(pci->bus_id), "%s", GpuOf(device).bus_id);
   return kSuccess;
 }
 int nvmlDeviceGetUtilizationRates(void* device, Utilization* rates) {
