@@ -33,8 +33,8 @@ struct GpuLook {
 //         nvmlDeviceGetFieldValues, nvmlDeviceGetComputeRunningProcesses_v3.
 std::vector<GpuLook> LookAtGpus(const Nvml& nvml, MonoTime now);
 
-// "GPU 0000:3b:00.0 runs a kernel and moves no memory, NVLink 0 KiB/s". `before` is an earlier look at
-// the same GPU.
+// "GPU 0000:3b:00.0 runs a kernel that moves no memory: it waits, NVLink 0 KiB/s". `before` is an
+// earlier look at the same GPU.
 //
 // Threads: pure.
 std::string InWords(const GpuLook& look, const GpuLook& before);

@@ -32,8 +32,7 @@ std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now,
 // Of a process and all below it, so far.
 struct ProcessUse {
   int64_t cpu_ticks = 0;
-  int64_t io_bytes =
-      0;  // read and written: files, pipes and what else read and write are called for
+  int64_t io_bytes = 0;  // by the calls read and write, of files, pipes and others
 };
 
 // Nothing if there is no such process, or a debugger holds it.

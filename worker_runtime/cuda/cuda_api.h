@@ -90,7 +90,7 @@ class CudaApi {
   // Waits until that has run; at once if it was never recorded.
   virtual absl::Status SynchronizeEvent(CudaEvent event) = 0;
   virtual absl::StatusOr<bool> QueryEvent(CudaEvent event) = 0;
-  // What is put on `stream` from now on runs after what the event stands for now.
+  // What is put on `stream` from now on runs after the work that the event marks at this moment.
   virtual absl::Status StreamWaitEvent(CudaStream stream, CudaEvent event) = 0;
 
   // --- Graphs

@@ -33,7 +33,7 @@ class Event {
   virtual ~Event() = default;
   // From now on it stands for what is on `queue` now.
   virtual void Record(Queue& queue) = 0;
-  // What is put on `queue` from now on runs after what the event stands for now.
+  // What is put on `queue` from now on runs after the work that the event marks at this moment.
   virtual void HoldUp(Queue& queue) const = 0;
   // For what works on the device beside its queues, as NCCL does: on a GPU a cudaEvent_t. Null: there is
   // nothing to wait for, what was called has happened.
