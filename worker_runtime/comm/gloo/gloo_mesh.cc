@@ -9,6 +9,7 @@
 #include <gloo/transport/unbound_buffer.h>
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
@@ -97,12 +98,24 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
       Pair::handleEvents(events);
     } catch (const std::exception&) {
       std::lock_guard<std::mutex> lock(m_);
-      if (state_ == CLOSED) return;
-      // To close it Gloo takes the socket from its loop, which throws if it is not there: a connection
-      // that was just accepted is not.
-      device_->registerDescriptor(fd_, EPOLLIN, this);
-      signalException(std::current_exception());
+      if (state_ != CLOSED) signalException(std::current_exception());
     }
+  }
+
+ protected:
+  // To close a connection Gloo takes its socket from the loop, and the process ends if the loop does
+  // not have it. It does not where the connection was accepted and then failed before Gloo was through
+  // with it; whoever comes first then closes it, the I/O thread or one in Close.
+  void changeState(state next) noexcept override {
+    if (next == CLOSED && state_ == LISTENING && fd_ >= 0) {
+      try {
+        device_->registerDescriptor(fd_, EPOLLIN, this);  // no harm where it is there
+      } catch (const std::exception&) {
+        ::close(fd_);
+        fd_ = -1;  // so that Gloo leaves it alone
+      }
+    }
+    Pair::changeState(next);
   }
 
  private:

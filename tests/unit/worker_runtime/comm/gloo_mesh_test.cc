@@ -1,20 +1,50 @@
 // Connections between ranks against what is not a rank, or one that ends at once.
 #include "worker_runtime/comm/gloo/gloo_mesh.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "proto/io/unique_fd.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/comm/memory_store.h"
+
+namespace {
+
+// While it is set, a connection has no peer any more by the time its name is asked for: what Gloo sees
+// of one that was reset at once.
+std::atomic<bool> peers_are_gone = false;
+// Called once, by the thread that catches the next exception, before it does anything about it.
+std::atomic<std::function<void()>*> before_catch = nullptr;
+
+}  // namespace
+
+// Both in place of the libraries' own, for Gloo as well.
+extern "C" int getpeername(int fd, sockaddr* address, socklen_t* length) noexcept {
+  if (!peers_are_gone) return static_cast<int>(syscall(SYS_getpeername, fd, address, length));
+  errno = ENOTCONN;
+  return -1;
+}
+
+extern "C" void* __cxa_begin_catch(void* exception) noexcept {
+  static const auto own = reinterpret_cast<void* (*)(void*)>(dlsym(RTLD_NEXT, "__cxa_begin_catch"));
+  if (const std::function<void()>* act = before_catch.exchange(nullptr); act != nullptr) (*act)();
+  return own(exception);
+}
 
 namespace muster::comm {
 namespace {
@@ -90,6 +120,38 @@ TEST_P(StrangeConnections, EndThemselvesAndNotTheProcess) {
   std::thread other([&] { connect(1); });
   connect(0);
   other.join();
+}
+
+// Between Gloo's error and the end of its connection another thread may close it.
+TEST(StrangeConnection, MayBeClosedAtTheMomentItFails) {
+  auto store = std::make_shared<MemoryStore>();
+  const auto device = OpenGlooDevice("127.0.0.1", "lo");
+  ASSERT_THAT(device, IsOk());
+  const auto mesh = GlooMesh::Create(
+      *device, store,
+      {.size = 2, .group = "world", .prefix = "mesh", .deadline = MonoNow() + absl::Minutes(1)});
+  ASSERT_THAT(mesh, IsOk());
+  WaitPoint point;
+  absl::Status reached;
+  std::thread reaching([&] { reached = (*mesh)->Reach({1}, point); });
+  const auto published = store->Wait("mesh/0/1", MonoNow() + absl::Minutes(1));
+  ASSERT_THAT(published, IsOk());
+
+  absl::Notification closed;
+  std::function<void()> close = [&] {
+    (*mesh)->Close();
+    closed.Notify();
+  };
+  before_catch = &close;
+  peers_are_gone = true;
+  ConnectAndEnd(*published, End::kReset);
+  EXPECT_TRUE(closed.WaitForNotificationWithTimeout(absl::Minutes(1)));
+  peers_are_gone = false;
+  before_catch = nullptr;
+
+  point.Interrupt();
+  reaching.join();
+  EXPECT_FALSE(reached.ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, StrangeConnections, ::testing::Values(End::kReset, End::kGarbage),
