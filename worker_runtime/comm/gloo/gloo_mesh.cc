@@ -93,32 +93,43 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     if (state_ != CLOSED) changeState(CLOSED);
   }
 
+  // In place of the base's, and with the same steps: the lock is held from the event to the end of a
+  // connection that fails, so that no other thread closes one that is half made. Who closes waits with
+  // the lock for the I/O thread's next turn, so the I/O thread never waits for the lock.
   void handleEvents(int events) override {
+    const std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+    if (!lock) return;  // the event comes again
     try {
-      Pair::handleEvents(events);
-    } catch (const std::exception&) {
-      std::lock_guard<std::mutex> lock(m_);
-      if (state_ != CLOSED) signalException(std::current_exception());
-    }
-  }
-
- protected:
-  // To close a connection Gloo takes its socket from the loop, and the process ends if the loop does
-  // not have it. It does not where the connection was accepted and then failed before Gloo was through
-  // with it; whoever comes first then closes it, the I/O thread or one in Close.
-  void changeState(state next) noexcept override {
-    if (next == CLOSED && state_ == LISTENING && fd_ >= 0) {
-      try {
-        device_->registerDescriptor(fd_, EPOLLIN, this);  // no harm where it is there
-      } catch (const std::exception&) {
-        ::close(fd_);
-        fd_ = -1;  // so that Gloo leaves it alone
+      switch (state_) {
+        case LISTENING:
+          return handleListening();
+        case CONNECTING:
+          return handleConnecting();
+        case CONNECTED:
+          return handleReadWrite(events);
+        case INITIALIZING:
+        case CLOSED:
+          return;
       }
+    } catch (const std::exception&) {
+      if (state_ == CLOSED) return;
+      PutIntoLoop();
+      signalException(std::current_exception());
     }
-    Pair::changeState(next);
   }
 
  private:
+  // To close a connection Gloo takes its socket from the loop, and the process ends if the loop does
+  // not have it: one that was just accepted it has only once all is well.
+  void PutIntoLoop() {
+    try {
+      device_->registerDescriptor(fd_, EPOLLIN, this);  // nothing new where it is there
+    } catch (const std::exception&) {
+      if (fd_ >= 0) ::close(fd_);
+      fd_ = -1;  // which Gloo leaves alone
+    }
+  }
+
   // For a base that is larger than its header says: see not_shipped/gloo/common/memory.h.
   [[maybe_unused]] std::byte room_[256];
 };

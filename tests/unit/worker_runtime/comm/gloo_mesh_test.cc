@@ -137,17 +137,22 @@ TEST(StrangeConnection, MayBeClosedAtTheMomentItFails) {
   const auto published = store->Wait("mesh/0/1", MonoNow() + absl::Minutes(1));
   ASSERT_THAT(published, IsOk());
 
+  // It may have to wait until the connection has failed, and the connection never waits for it.
   absl::Notification closed;
+  std::thread closing;
   std::function<void()> close = [&] {
-    (*mesh)->Close();
-    closed.Notify();
+    closing = std::thread([&] {
+      (*mesh)->Close();
+      closed.Notify();
+    });
+    closed.WaitForNotificationWithTimeout(absl::Milliseconds(100));
   };
   before_catch = &close;
   peers_are_gone = true;
   ConnectAndEnd(*published, End::kReset);
-  EXPECT_TRUE(closed.WaitForNotificationWithTimeout(absl::Minutes(1)));
+  ASSERT_TRUE(closed.WaitForNotificationWithTimeout(absl::Minutes(1)));
+  closing.join();
   peers_are_gone = false;
-  before_catch = nullptr;
 
   point.Interrupt();
   reaching.join();
