@@ -100,16 +100,21 @@ struct BytesOfCuda {
 
   // Masters, moments and their gradients are of f32 under values of any type.
   static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
-                    const Tensor& gradient, const Tensor& value, const Tensor& first_moment,
-                    const Tensor& second_moment) {
-    Keep(queue, cuda::AdamWUpdate<float>(StreamOf(queue), {.update = step}, DecisionIn(decision),
-                                         {.gradient = At<float>(gradient),
-                                          .master = At<float>(value),
-                                          .first_moment = At<float>(first_moment),
-                                          .second_moment = At<float>(second_moment),
-                                          .value = nullptr,
-                                          .decays = nullptr},
-                                         {}, gradient.num_elements()));
+                    Operations::AdamWArrays arrays) {
+    Keep(queue, cuda::AdamWUpdate(StreamOf(queue), {.update = step}, DecisionIn(decision),
+                                  {.gradient = At<float>(arrays.gradient),
+                                   .master = At<float>(arrays.value),
+                                   .first_moment = At<float>(arrays.first_moment),
+                                   .second_moment = At<float>(arrays.second_moment),
+                                   .value = At<uint16_t>(arrays.rounded),
+                                   .decays = nullptr},
+                                  arrays.draws, arrays.gradient.num_elements()));
+  }
+
+  static void RoundByDraws(Queue& queue, const Tensor& decision, const Tensor& masters,
+                           kernels::RoundingDraws draws, const Tensor& to) {
+    Keep(queue, cuda::RoundByDraws(StreamOf(queue), DecisionIn(decision), At<float>(masters),
+                                   At<uint16_t>(to), draws, masters.num_elements()));
   }
 
   static void Sgd(Queue& queue, kernels::SgdStep step, const Tensor& decision,

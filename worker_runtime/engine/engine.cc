@@ -17,6 +17,7 @@
 #include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
 namespace {
@@ -28,6 +29,7 @@ constexpr char kNoParameters[] = "the parameter store is empty: create the model
 
 // What this version executes; the plan's types know more.
 absl::Status CheckSupported(const Plan& plan, DType parameters) {
+  MUSTER_RETURN_IF_ERROR(plan::CheckRounding(plan, parameters));
   const plan::StateTypes types = plan::TypesOf(plan, parameters);
   const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
   const bool may_round = wide == DType::kF32 && SizeOf(types.reduced) < SizeOf(wide);

@@ -1,5 +1,6 @@
 // Save and load: the state of all ranks passes through rank 0, array by array.
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -147,10 +148,13 @@ absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
   return opened;
 }
 
-// Rank 0 reads array by array and hands each on; `from` is empty on the others.
-absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from) {
+// Rank 0 reads array by array and hands each on; `from` is empty on the others. Then values follow their masters
+// as after so many updates.
+absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from, int64_t updates) {
   const std::vector<plan::Program> stages = StagePrograms();
-  const engine::StateExchange exchange(world, held, stages);
+  std::optional<engine::ValueRounding> rounding;
+  if (plan.update.stochastic_rounding) rounding = {RoundingKey(), updates};
+  const engine::StateExchange exchange(world, held, stages, rounding);
   const engine::CheckpointArrays all = ArraysOfCheckpoint();
   for (size_t i = 0; i < all.size(); ++i) {
     const engine::StateArray& array = all[i];
@@ -168,7 +172,8 @@ absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from) 
     MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory));
     Mark(Phase::kLoad);
   }
-  for (size_t b = 0; b < program.buckets.size(); ++b) held.RoundMasters(static_cast<int>(b));
+  decision->Begin(updates);
+  for (size_t b = 0; b < program.buckets.size(); ++b) RoundMasters(static_cast<int>(b));
   return absl::OkStatus();
 }
 
@@ -183,18 +188,21 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
     head = HeadOf(opened);
   }
   MUSTER_ASSIGN_OR_RETURN(head, FromRankZero(state.world, head));
-  MUSTER_RETURN_IF_ERROR(state.TakeArrays(opened.ok() ? &*opened : nullptr));
-  MUSTER_ASSIGN_OR_RETURN(const std::string hash, ParameterHash());
-  MUSTER_RETURN_IF_ERROR(CheckSameState(
-      state.world, hash, absl::StrCat("after the checkpoint in ", directory, " was loaded")));
   const nlohmann::json fields = nlohmann::json::parse(*head);
   const checkpoint::TrainingState loaded = {
       .step = fields["step"].get<int64_t>(),
       .counters = fields["counters"].get<std::map<std::string, std::string>>()};
+  plan::LossScaler scaler = state.scaler;
+  int64_t skipped_steps = 0;
+  MUSTER_RETURN_IF_ERROR(ReadCounters(loaded, directory, scaler, skipped_steps));
+  MUSTER_RETURN_IF_ERROR(
+      state.TakeArrays(opened.ok() ? &*opened : nullptr, loaded.step - skipped_steps));
+  MUSTER_ASSIGN_OR_RETURN(const std::string hash, ParameterHash());
+  MUSTER_RETURN_IF_ERROR(CheckSameState(
+      state.world, hash, absl::StrCat("after the checkpoint in ", directory, " was loaded")));
   state.step = loaded.step;
-  state.skipped_steps = 0;
-  MUSTER_RETURN_IF_ERROR(ReadCounters(loaded, directory, state.scaler, state.skipped_steps));
-  state.decision->Begin(state.step - state.skipped_steps);
+  state.scaler = scaler;
+  state.skipped_steps = skipped_steps;
   state.Mark(Phase::kIdle);
   return fields["metadata"].get<std::map<std::string, std::string>>();
 }

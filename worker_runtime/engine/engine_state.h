@@ -16,11 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/engine.h"
+#include "muster/rng.h"
 #include "worker_runtime/engine/executor_core.h"
 #include "worker_runtime/engine/rank_state.h"
 #include "worker_runtime/engine/reduction.h"
 #include "worker_runtime/engine/state_file.h"
 #include "worker_runtime/engine/step_decision.h"
+#include "worker_runtime/kernels/rounding.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/loss_scaler.h"
 #include "worker_runtime/plan/parameter_info.h"
@@ -129,6 +131,12 @@ struct Engine::State {
   absl::Status JudgeScale(bool overflow);
   absl::Status NormError(absl::string_view hint);
   void Update(const plan::Action& action);
+  // Gives the parameters that this rank owns of a bucket the values of their masters, after so many updates as the
+  // decision has counted.
+  void RoundMasters(int bucket);
+  PhiloxKey RoundingKey() const { return Rng(plan.seed, "rounding").key(); }
+  // Of elements from number `first_element` of the model on.
+  kernels::RoundingDraws DrawsFrom(int64_t first_element) const;
 
   // engine_data.cc
   absl::StatusOr<const Batch*> NextBatch(BatchReader& reader) const;
@@ -152,7 +160,7 @@ struct Engine::State {
                                               const std::map<std::string, std::string>& metadata);
   absl::Status GiveArrays();
   absl::StatusOr<checkpoint::WholeCheckpoint> OpenCheckpoint(const std::string& directory);
-  absl::Status TakeArrays(const checkpoint::WholeCheckpoint* from);
+  absl::Status TakeArrays(const checkpoint::WholeCheckpoint* from, int64_t updates);
 
   bool is_pipeline() const { return set_up.mesh.stages > 1; }
   int stage_number() const { return world.rank() / set_up.mesh.replicas; }

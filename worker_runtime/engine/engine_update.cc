@@ -127,6 +127,9 @@ void Engine::State::Update(const plan::Action& action) {
   const Tensor masters = held.Masters(action.bucket);
   const Tensor first = held.FirstMoments(action.bucket);
   const Tensor second = held.SecondMoments(action.bucket);
+  const bool rounds_at_once =
+      plan.update.stochastic_rounding && plan.update.kind != UpdateRule::Kind::kSgd;
+  const Tensor rounded = rounds_at_once ? held.Values(action.blocks) : Tensor();
   const Operations& operations = queue.device().operations(masters.dtype());
   const std::vector<kernels::UpdateSettings> settings = UpdateSettings();
   held.ForEachPiece(action.blocks, [&](const engine::RankState::Piece& piece) {
@@ -144,10 +147,31 @@ void Engine::State::Update(const plan::Action& action) {
                      decision->OfGroup(group), part(gradients), part(masters), part(first));
       return;
     }
-    operations.adamw(queue, as_adamw, decision->OfGroup(group), part(gradients), part(masters),
-                     part(first), part(second));
+    operations.adamw(queue, as_adamw, decision->OfGroup(group),
+                     {.gradient = part(gradients),
+                      .value = part(masters),
+                      .first_moment = part(first),
+                      .second_moment = part(second),
+                      .rounded = part(rounded),
+                      .draws = DrawsFrom(action.blocks.first_element() + piece.first_in_blocks)});
   });
-  held.RoundMasters(action.bucket);
+  if (!rounds_at_once) RoundMasters(action.bucket);
+}
+
+void Engine::State::RoundMasters(int bucket) {
+  if (!program.types.has_master() || program.owned[bucket].num_blocks() == 0) return;
+  const Tensor masters = held.Masters(bucket);
+  const Tensor values = held.Values(program.owned[bucket]);
+  const Operations& operations = queue.device().operations(masters.dtype());
+  if (!plan.update.stochastic_rounding) return operations.cast(queue, masters, values);
+  // Every group has counted the same updates.
+  operations.round_by_draws(queue, decision->OfGroup(0), masters,
+                            DrawsFrom(program.owned[bucket].first_element()), values);
+}
+
+kernels::RoundingDraws Engine::State::DrawsFrom(int64_t first_element) const {
+  const PhiloxKey key = RoundingKey();
+  return {.key_low = key.low, .key_high = key.high, .first_element = first_element};
 }
 
 }  // namespace muster

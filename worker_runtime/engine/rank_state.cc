@@ -68,12 +68,6 @@ void RankState::AllocateValues() {
   gather_arena_ = Allocate(dtype, program_.gathered_blocks * plan::kBlockElements);
 }
 
-void RankState::RoundMasters(int bucket) {
-  if (!program_.types.has_master() || program_.owned[bucket].num_blocks() == 0) return;
-  const Tensor masters = Masters(bucket);
-  queue_.device().operations(masters.dtype()).cast(queue_, masters, Values(program_.owned[bucket]));
-}
-
 void RankState::BindFrozen() {
   int64_t elements = 0;
   for (const auto& parameter : store_.parameters()) {

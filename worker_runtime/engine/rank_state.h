@@ -30,9 +30,6 @@ class RankState {
   // Initial values of what this rank holds, each element by itself.
   void Initialize(uint64_t seed);
 
-  // Gives the parameters of what this rank owns of a bucket the values of their masters.
-  void RoundMasters(int bucket);
-
   // Gradients of the next micro-batch go to slot `slot`, over what is there.
   void BindGradients(int slot);
   // Those of a bucket, of a program that streams gradients.

@@ -5,6 +5,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/host_copy.h"
 #include "worker_runtime/engine/tensor_buffer.h"
+#include "worker_runtime/nn/rounding.h"
 #include "worker_runtime/plan/block_layout.h"
 
 namespace muster::engine {
@@ -110,7 +111,19 @@ absl::Status StateExchange::SpreadToAll(StateKind kind, const Parameter& paramet
   }
   const bool has_values = state_.HoldsWhole(parameter) || state_.Borrows(parameter);
   if (kind != StateKind::kValue || !has_values) return absl::OkStatus();
-  return Copy(whole, parameter.value());
+  return CopyToValue(whole, parameter);
+}
+
+absl::Status StateExchange::CopyToValue(const Tensor& masters, const Parameter& parameter) const {
+  if (!rounding_) return Copy(masters, parameter.value());
+  TensorPool pool;
+  const Tensor rounded = pool.Allocate(parameter.dtype(), masters.shape());
+  RoundByDraws(masters.span<float>(),
+               {.key_low = rounding_->key.low,
+                .key_high = rounding_->key.high,
+                .first_element = state_.layout().offsets[parameter.index()]},
+               rounding_->updates, static_cast<uint16_t*>(rounded.raw_data()));
+  return Copy(rounded, parameter.value());
 }
 
 }  // namespace muster::engine

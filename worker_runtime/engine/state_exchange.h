@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "muster/communicator.h"
 #include "muster/parameter.h"
+#include "muster/rng.h"
 #include "muster/tensor.h"
 #include "worker_runtime/engine/rank_state.h"
 #include "worker_runtime/plan/program.h"
@@ -18,14 +20,23 @@ namespace muster::engine {
 
 enum class StateKind : uint8_t { kValue, kFirstMoment, kSecondMoment };
 
+// Of values that follow their masters by draws (kernels/rounding.h).
+struct ValueRounding {
+  PhiloxKey key;
+  int64_t updates = 0;  // that the masters have taken
+};
+
 // Threads: thread-compatible; every rank calls the same functions, for the same arrays.
 class StateExchange {
  public:
-  // All outlive this. `stages`: the program of the first rank of each stage.
-  StateExchange(Communicator& world, RankState& state, absl::Span<const plan::Program> stages)
+  // All outlive this. `stages`: the program of the first rank of each stage. `rounding`: of what is spread; none:
+  // to nearest.
+  StateExchange(Communicator& world, RankState& state, absl::Span<const plan::Program> stages,
+                std::optional<ValueRounding> rounding = std::nullopt)
       : world_(world),
         state_(state),
         stages_(stages),
+        rounding_(rounding),
         replicas_(world.size() / static_cast<int>(stages.size())) {}
 
   // A parameter's array from the ranks that own it to rank 0's `whole`, and from there to all that
@@ -44,6 +55,8 @@ class StateExchange {
     int64_t count = 0;
   };
   absl::Status Copy(const Tensor& from, const Tensor& to) const;
+  // The value of a parameter from its masters, which lie whole on the host.
+  absl::Status CopyToValue(const Tensor& masters, const Parameter& parameter) const;
   // Of calls with the state's own memory.
   CallOptions OfDevice() const { return {.queue = &state_.queue()}; }
   int StageOf(const Parameter& parameter) const;
@@ -56,6 +69,7 @@ class StateExchange {
   Communicator& world_;
   RankState& state_;
   const absl::Span<const plan::Program> stages_;
+  const std::optional<ValueRounding> rounding_;
   const int replicas_;
 };
 

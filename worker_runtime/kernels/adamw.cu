@@ -3,13 +3,14 @@
 
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/device_numbers.h"
+#include "worker_runtime/kernels/device_rounding.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
 constexpr double kNormSlack = 1e-6;
-// Elements of a thread: what one draw rounds.
-constexpr int kPerThread = 8;
+// Elements of a thread.
+constexpr int kPerThread = kElementsPerDraw;
 // Elements that share a bit of AdamWArrays::decays.
 constexpr int kPerDecayBit = 16;
 
@@ -47,49 +48,8 @@ __global__ void DecideKernel(UpdateSettings settings, GradientTotals totals,
       static_cast<float>(update.decays_gradient ? 1 : 1 - learning_rate * update.weight_decay);
 }
 
-// Philox4x32-10, the words of muster/rng.h.
-// Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3
-__device__ inline void Draw(RoundingDraws draws, int64_t low, int64_t high, uint32_t (&x)[4]) {
-  x[0] = static_cast<uint32_t>(low);
-  x[1] = static_cast<uint32_t>(static_cast<uint64_t>(low) >> 32);
-  x[2] = static_cast<uint32_t>(high);
-  x[3] = static_cast<uint32_t>(static_cast<uint64_t>(high) >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = uint64_t{0xD2511F53} * x[0];
-    const uint64_t product1 = uint64_t{0xCD9E8D57} * x[2];
-    x[0] = static_cast<uint32_t>(product1 >> 32) ^ x[1] ^ draws.key_low;
-    x[1] = static_cast<uint32_t>(product1);
-    x[2] = static_cast<uint32_t>(product0 >> 32) ^ x[3] ^ draws.key_high;
-    x[3] = static_cast<uint32_t>(product0);
-    draws.key_low += 0x9E3779B9;
-    draws.key_high += 0xBB67AE85;
-  }
-}
-
-// Up or down to a neighbour, with the chance that the 16 bits `draw` give it.
-__device__ inline float RoundedBy(float x, uint32_t draw) {
-  const uint32_t bits = BitsOf(x);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return x;  // neither a number nor a neighbour
-  return FloatOf((bits + draw) & 0xffff0000u);
-}
-
-template <typename T>
-__device__ void StoreValues(const float (&master)[kPerThread], AdamWArrays<T> arrays,
-                            RoundingDraws draws, int64_t updates, int64_t first, int64_t n) {
-  if (arrays.value == nullptr) return;
-  if constexpr (sizeof(T) == sizeof(float)) return StoreUpTo(master, arrays.value, first, n);
-  uint32_t words[4];
-  Draw(draws, updates, (draws.first_element + first) / kPerThread, words);
-  float rounded[kPerThread];
-  for (int i = 0; i < kPerThread; ++i) {
-    rounded[i] = RoundedBy(master[i], words[i / 2] >> (i % 2 * 16) & 0xffffu);
-  }
-  StoreUpTo(rounded, arrays.value, first, n);
-}
-
-template <typename T>
-__global__ void UpdateKernel(AdamWStep update, const UpdateDecision* decision,
-                             AdamWArrays<T> arrays, RoundingDraws draws, int64_t n) {
+__global__ void UpdateKernel(AdamWStep update, const UpdateDecision* decision, AdamWArrays arrays,
+                             RoundingDraws draws, int64_t n) {
   const int64_t first = GlobalThread() * kPerThread;
   if (first >= n || decision->skipped == 1) return;
   const auto beta1 = static_cast<float>(update.beta1);
@@ -119,7 +79,8 @@ __global__ void UpdateKernel(AdamWStep update, const UpdateDecision* decision,
   StoreUpTo(m, arrays.first_moment, first, n);
   StoreUpTo(v, arrays.second_moment, first, n);
   StoreUpTo(master, arrays.master, first, n);
-  StoreValues(master, arrays, draws, decision->updates, first, n);
+  if (arrays.value == nullptr) return;
+  StoreRounded(master, arrays.value, draws, decision->updates, first, n);
 }
 
 }  // namespace
@@ -130,17 +91,12 @@ LaunchError DecideUpdate(StreamHandle stream, const UpdateSettings& settings, Gr
                       totals, decision);
 }
 
-template <typename T>
 LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
-                        const UpdateDecision* decision, AdamWArrays<T> arrays, RoundingDraws draws,
+                        const UpdateDecision* decision, AdamWArrays arrays, RoundingDraws draws,
                         int64_t n) {
-  return simt::Launch(&UpdateKernel<T>,
+  return simt::Launch(&UpdateKernel,
                       {.blocks = BlocksFor(n, kThreads * kPerThread), .threads = kThreads}, stream,
                       settings.update, decision, arrays, draws, n);
 }
-template LaunchError AdamWUpdate(StreamHandle, const UpdateSettings&, const UpdateDecision*,
-                                 AdamWArrays<float>, RoundingDraws, int64_t);
-template LaunchError AdamWUpdate(StreamHandle, const UpdateSettings&, const UpdateDecision*,
-                                 AdamWArrays<uint16_t>, RoundingDraws, int64_t);
 
 }  // namespace muster::kernels::cuda

@@ -20,6 +20,7 @@
 #include "worker_runtime/kernels/embedding.h"
 #include "worker_runtime/kernels/half.h"
 #include "worker_runtime/kernels/launch.h"
+#include "worker_runtime/kernels/rounding.h"
 #include "worker_runtime/kernels/row_shape.h"
 #include "worker_runtime/kernels/sgd.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
@@ -193,6 +194,7 @@ LaunchError TreeSum(StreamHandle stream, const double* values, int64_t n, double
 // --- The update
 
 using kernels::GradientTotals;
+using kernels::RoundingDraws;
 using kernels::UpdateDecision;
 using kernels::UpdateSettings;
 
@@ -200,30 +202,24 @@ using kernels::UpdateSettings;
 LaunchError DecideUpdate(StreamHandle stream, const UpdateSettings& settings, GradientTotals totals,
                          UpdateDecision* decision);
 
-// How values in bf16 follow their masters: bits are added below them that are drawn from (key, t, index of
-// the element among all of the model), and the rest is cut off. So the mean is right, and no bits
-// depend on how the elements are spread over ranks.
-struct RoundingDraws {
-  uint32_t key_low = 0;
-  uint32_t key_high = 0;
-  int64_t first_element = 0;  // of the arrays; a multiple of 8
-};
 // Arrays of one rank, [n].
-template <typename T>
 struct AdamWArrays {
-  const T* gradient;
+  const float* gradient;
   float* master;
   float* first_moment;
   float* second_moment;
-  T* value;  // what the model computes with; null: the masters
+  uint16_t* value;  // follows the masters by draws (rounding.h); null: the masters are all there is
   // Bit (i / 16) % 32 of word i / 512: whether element i shrinks by weight decay; null: all do.
   const uint32_t* decays;
 };
-// One pass over all parameters of a rank: the bits of adamw.h in float. Not of Half.
-template <typename T>
+// One pass over all parameters of a rank: the bits of adamw.h in float.
 LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
-                        const UpdateDecision* decision, AdamWArrays<T> arrays, RoundingDraws draws,
+                        const UpdateDecision* decision, AdamWArrays arrays, RoundingDraws draws,
                         int64_t n);
+
+// value [n] as it follows `master` [n] after the update that was decided last.
+LaunchError RoundByDraws(StreamHandle stream, const UpdateDecision* decision, const float* master,
+                         uint16_t* value, RoundingDraws draws, int64_t n);
 
 // The same for sgd.h: the decision's `gradient_scale` is used, and nothing is done if it is to skip.
 struct SgdArrays {

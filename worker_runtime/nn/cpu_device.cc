@@ -119,18 +119,20 @@ struct HostKernels : BytesOfHost {
     MUSTER_CHECK(partials.num_elements() == kernels::NumNormBlocks(x.num_elements()));
     kernels::SumOfSquares<T>().blocks(x.data<T>(), x.num_elements(), partials.data<double>());
   }
-  static void AdamW(Queue&, kernels::AdamWStep step, const Tensor& decision, const Tensor& gradient,
-                    const Tensor& value, const Tensor& first_moment, const Tensor& second_moment) {
+  static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
+                    Operations::AdamWArrays arrays) {
     const kernels::UpdateDecision& decided = *DecisionIn(decision);
     if (decided.skipped != 0) return;
     step.learning_rate = decided.learning_rate;
     step.gradient_scale = decided.gradient_scale;
     step.step = decided.updates;
-    kernels::AdamW<T>().update(step, gradient.data<T>(),
-                               {.value = value.data<T>(),
-                                .first_moment = first_moment.data<T>(),
-                                .second_moment = second_moment.data<T>()},
-                               gradient.num_elements());
+    kernels::AdamW<T>().update(step, arrays.gradient.data<T>(),
+                               {.value = arrays.value.data<T>(),
+                                .first_moment = arrays.first_moment.data<T>(),
+                                .second_moment = arrays.second_moment.data<T>()},
+                               arrays.gradient.num_elements());
+    if (arrays.rounded.empty()) return;
+    RoundByDraws(queue, decision, arrays.value, arrays.draws, arrays.rounded);
   }
 
   static void Sgd(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,

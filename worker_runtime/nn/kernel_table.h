@@ -8,6 +8,7 @@
 #include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
+#include "worker_runtime/nn/rounding.h"
 
 namespace muster {
 
@@ -44,6 +45,12 @@ struct BytesOfHost : LinearInPasses {
              totals.learning_rate.empty() ? nullptr : totals.learning_rate.data<double>()},
         DecisionIn(decision));
   }
+  static void RoundByDraws(Queue&, const Tensor& decision, const Tensor& masters,
+                           kernels::RoundingDraws draws, const Tensor& to) {
+    MUSTER_CHECK(to.dtype() == DType::kBf16 && to.num_elements() == masters.num_elements());
+    muster::RoundByDraws(masters.span<float>(), draws, DecisionIn(decision)->updates,
+                         static_cast<uint16_t*>(to.raw_data()));
+  }
 };
 
 template <typename Kernels>
@@ -75,6 +82,7 @@ constexpr Operations TableOf() {
           .decide_update = &Kernels::DecideUpdate,
           .adamw = &Kernels::AdamW,
           .sgd = &Kernels::Sgd,
+          .round_by_draws = &Kernels::RoundByDraws,
           .cross_entropy = &Kernels::CrossEntropy,
           .head_loss = Kernels::HeadLoss};
 }

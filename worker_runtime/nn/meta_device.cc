@@ -118,6 +118,7 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .decide_update = &Count,
                                     .adamw = &Count,
                                     .sgd = &Count,
+                                    .round_by_draws = &Count,
                                     .cross_entropy = &CountCrossEntropy};
 
 class MetaDevice final : public Device {

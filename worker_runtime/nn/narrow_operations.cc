@@ -172,11 +172,18 @@ struct NarrowKernels : BytesOfHost {
   }
 
   static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
-                    const Tensor& gradient, const Tensor& value, const Tensor& first_moment,
-                    const Tensor& second_moment) {
+                    Operations::AdamWArrays arrays) {
     Widened wide(queue);
-    F32().adamw(queue, step, decision, wide.In(gradient), wide.Sum(value, true),
-                wide.Sum(first_moment, true), wide.Sum(second_moment, true));
+    const Tensor gradient = wide.In(arrays.gradient), value = wide.Sum(arrays.value, true),
+                 first_moment = wide.Sum(arrays.first_moment, true),
+                 second_moment = wide.Sum(arrays.second_moment, true);
+    F32().adamw(queue, step, decision,
+                {.gradient = gradient,
+                 .value = value,
+                 .first_moment = first_moment,
+                 .second_moment = second_moment,
+                 .rounded = arrays.rounded,
+                 .draws = arrays.draws});
   }
 
   static void Sgd(Queue& queue, kernels::SgdStep step, const Tensor& decision,

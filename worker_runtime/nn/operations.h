@@ -14,6 +14,7 @@
 #include "worker_runtime/kernels/attention.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/embedding.h"
+#include "worker_runtime/kernels/rounding.h"
 #include "worker_runtime/kernels/sgd.h"
 #include "worker_runtime/kernels/update_decision.h"
 
@@ -109,10 +110,20 @@ struct Operations {
                         const Tensor& decision);
   // The learning rate, the scale of gradients and the number of the update are the decision's, which was made
   // with the same `step`; nothing is changed if that was to skip it.
-  void (*adamw)(Queue&, kernels::AdamWStep step, const Tensor& decision, const Tensor& gradient,
-                const Tensor& value, const Tensor& first_moment, const Tensor& second_moment);
+  struct AdamWArrays {
+    const Tensor& gradient;
+    const Tensor& value;
+    const Tensor& first_moment;
+    const Tensor& second_moment;
+    const Tensor& rounded;  // of bf16, follows `value` as round_by_draws has it; may be left out
+    kernels::RoundingDraws draws;
+  };
+  void (*adamw)(Queue&, kernels::AdamWStep step, const Tensor& decision, AdamWArrays arrays);
   void (*sgd)(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,
               const Tensor& value, const Tensor& buffer);
+  // `to` of bf16, as it follows `masters` of f32 after the last update that was taken (kernels/rounding.h).
+  void (*round_by_draws)(Queue&, const Tensor& decision, const Tensor& masters,
+                         kernels::RoundingDraws draws, const Tensor& to);
 
   // `value` [1] receives the sum of the losses, and so does `sum` [1] of f64. The result is the host's
   // alone: on meta no loss is known and every row counts, on other devices it says nothing.

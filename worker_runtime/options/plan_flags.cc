@@ -14,6 +14,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
 #include "worker_runtime/plan/plan_text.h"
+#include "worker_runtime/plan/update_plan.h"
 
 namespace muster::plan {
 namespace {
@@ -430,6 +431,12 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .help = "sgd looks ahead along its momentum",
        .read = Into(ParseBool, plan.update.nesterov),
        .field = "update.nesterov"},
+      {.name = "stochastic_rounding",
+       .help =
+           "of --dtype=bf16: parameters follow their f32 masters up or down by a draw, right in "
+           "the mean, and not to the nearest number",
+       .read = Into(ParseBool, plan.update.stochastic_rounding),
+       .field = "update.stochastic_rounding"},
       {.name = "max_gradient_norm",
        .value_name = "X",
        .help = "gradients with a larger norm are scaled down to it; 0: no clipping" +
@@ -549,7 +556,9 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
                      ": a constant learning rate does not fall; add --schedule=linear or cosine"));
   }
   MUSTER_RETURN_IF_ERROR(CheckDevice(options));
-  if (const absl::Status status = options.plan.Validate(); !status.ok()) {
+  absl::Status status = options.plan.Validate();
+  if (status.ok()) status = CheckRounding(options.plan, options.dtype);
+  if (!status.ok()) {
     return absl::Status(status.code(), absl::StripPrefix(status.message(), "plan: "));
   }
   return options.model.Validate();

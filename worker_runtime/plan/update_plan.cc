@@ -152,6 +152,13 @@ absl::Status NoParameterError(const Plan& plan, size_t group,
 
 }  // namespace
 
+absl::Status CheckRounding(const Plan& plan, DType parameters) {
+  if (!plan.update.stochastic_rounding || parameters == DType::kBf16) return absl::OkStatus();
+  return Bad("update.stochastic_rounding", "true",
+             absl::StrCat("false with parameters of ", ToString(parameters),
+                          ", since only those of bf16 are rounded so"));
+}
+
 absl::Status CheckUpdate(const Plan& plan) {
   MUSTER_RETURN_IF_ERROR(CheckRule(plan.update));
   MUSTER_RETURN_IF_ERROR(CheckSchedule(plan.learning_rate));
@@ -178,6 +185,7 @@ void DescribeUpdate(const Plan& plan, PlanText& text) {
   number("update.weight_decay", plan.update.weight_decay);
   number("update.momentum", plan.update.momentum);
   flag("update.nesterov", plan.update.nesterov);
+  flag("update.stochastic_rounding", plan.update.stochastic_rounding);
   text.emplace_back("learning_rate.kind", ToString(plan.learning_rate.kind));
   number("learning_rate.peak", plan.learning_rate.peak);
   number("learning_rate.floor", plan.learning_rate.floor);

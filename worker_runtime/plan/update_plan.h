@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "muster/dtype.h"
 #include "muster/plan.h"
 #include "worker_runtime/plan/parameter_info.h"
 
@@ -17,6 +18,9 @@ namespace muster::plan {
 
 // Errors: kInvalidArgument naming the field, its value and what was expected.
 absl::Status CheckUpdate(const Plan& plan);
+
+// What of it is not for parameters of every type. Errors: as CheckUpdate.
+absl::Status CheckRounding(const Plan& plan, DType parameters);
 
 // Adds a line for each of its fields.
 void DescribeUpdate(const Plan& plan, PlanText& text);

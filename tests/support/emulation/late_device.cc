@@ -48,6 +48,22 @@ struct Kept<Operations::AttentionGradient> {
   const Kept<Tensor> qkv, saved, out, dout;
 };
 template <>
+struct Kept<Operations::AdamWArrays> {
+  explicit Kept(const Operations::AdamWArrays& in)
+      : gradient(in.gradient),
+        value(in.value),
+        first_moment(in.first_moment),
+        second_moment(in.second_moment),
+        rounded(in.rounded),
+        draws(in.draws) {}
+  Operations::AdamWArrays Get() const {
+    return {gradient.Get(),      value.Get(),   first_moment.Get(),
+            second_moment.Get(), rounded.Get(), draws};
+  }
+  const Kept<Tensor> gradient, value, first_moment, second_moment, rounded;
+  const kernels::RoundingDraws draws;
+};
+template <>
 struct Kept<Operations::Totals> {
   explicit Kept(const Operations::Totals& in)
       : squares(in.squares),
@@ -111,6 +127,7 @@ constexpr Operations TableOf() {
           .decide_update = &Late<kType, &Operations::decide_update>::Run,
           .adamw = &Late<kType, &Operations::adamw>::Run,
           .sgd = &Late<kType, &Operations::sgd>::Run,
+          .round_by_draws = &Late<kType, &Operations::round_by_draws>::Run,
           .cross_entropy = &Late<kType, &Operations::cross_entropy>::Run};
 }
 

@@ -54,6 +54,9 @@ class Rng {
  public:
   Rng(uint64_t seed, absl::string_view purpose);
 
+  // For what draws its blocks itself, as kernels of a device do.
+  PhiloxKey key() const { return key_; }
+
   // Word number `index` of `step`.
   uint32_t Word(uint64_t step, uint64_t index) const;
   // Uniform in (0, 1), never 0 or 1; 32 bits.

@@ -36,6 +36,11 @@ struct UpdateRule {
   double momentum = 0;
   bool nesterov = false;  // a step ahead along the momentum
 
+  // Parameters of bf16 follow their masters in the mean and not to the nearest number: which way each is
+  // rounded is drawn from Plan::seed, the number of the update and the element, so it is the same on any
+  // number of ranks and after a restart.
+  bool stochastic_rounding = false;
+
   friend bool operator==(const UpdateRule&, const UpdateRule&) = default;
 };
 absl::string_view ToString(UpdateRule::Kind kind);

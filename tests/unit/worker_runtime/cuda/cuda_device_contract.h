@@ -468,9 +468,22 @@ class UpdateOn {
     EXPECT_THAT(device_.Download(queue_, decision_.raw_data(), &decided, sizeof(decided)), IsOk());
     return decided;
   }
-  void AdamW(const kernels::AdamWStep& step) {
-    device_.operations(DType::kF32).adamw(queue_, step, decision_, gradient, value, first, second);
+  void AdamW(const kernels::AdamWStep& step) { AdamW(step, Tensor()); }
+  // `rounded` follows.
+  void AdamW(const kernels::AdamWStep& step, const Tensor& rounded) {
+    device_.operations(DType::kF32)
+        .adamw(queue_, step, decision_,
+               {.gradient = gradient,
+                .value = value,
+                .first_moment = first,
+                .second_moment = second,
+                .rounded = rounded,
+                .draws = kDraws});
   }
+  void Round(const Tensor& to) {
+    device_.operations(DType::kF32).round_by_draws(queue_, decision_, value, kDraws, to);
+  }
+  Tensor Narrow() { return pool_.Allocate(DType::kBf16, {value.num_elements()}); }
   void Sgd(const kernels::SgdStep& step) {
     device_.operations(DType::kF32)
         .sgd(queue_, step, decision_, gradient, value, step.momentum == 0 ? Tensor() : first);
@@ -480,6 +493,8 @@ class UpdateOn {
   Tensor gradient, value, first, second;
 
  private:
+  static constexpr kernels::RoundingDraws kDraws = {
+      .key_low = 5, .key_high = 6, .first_element = 64};
   const Device& device_;
   TensorPool pool_;
   Queue queue_;
@@ -512,6 +527,23 @@ TEST_P(CudaDeviceContract, UpdatesHaveTheHostsBits) {
       EXPECT_TRUE(SameBits(gpu.Read(gpu.first), host.Read(host.first)));
     }
   }
+}
+
+// Those that the update rounds on its way, and those that are rounded of masters that are there.
+TEST_P(CudaDeviceContract, ValuesFollowTheirMastersByTheHostsDraws) {
+  const kernels::AdamWStep step = {.learning_rate = 1e-2};
+  UpdateOn host(Device::Cpu(), 2501), gpu(*device_, 2501);
+  std::vector<std::vector<float>> read;
+  for (UpdateOn* on : {&host, &gpu}) {
+    on->Decide({.update = step});
+    const Tensor on_the_way = on->Narrow(), of_masters = on->Narrow();
+    on->AdamW(step, on_the_way);
+    on->Round(of_masters);
+    read.push_back(on->Read(on_the_way));
+    read.push_back(on->Read(of_masters));
+  }
+  for (const auto& values : read) EXPECT_TRUE(SameBits(values, read[0]));
+  EXPECT_FALSE(SameBits(read[0], gpu.Read(gpu.value)));
 }
 
 TEST_P(CudaDeviceContract, AGradientThatIsNoNumberChangesNothing) {

@@ -96,6 +96,7 @@ TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {
       const std::unique_ptr<Device> device = DeviceOf(cuda, &calls);
       Plan plan = SmallPlan(SumMode::kFast, 1);
       plan.loss_scaling = LossScaling::Static(1024);
+      plan.update.stochastic_rounding = true;
       ReaderTraining on(world, plan, device.get(), DType::kBf16);
       on.engine->CaptureSteps(captures);
       on.Steps(5);

@@ -100,6 +100,21 @@ TEST(EngineOnADevice, HasTheBitsOfTheHostWithParametersOfSixteenBits) {
   }
 }
 
+TEST(EngineOnADevice, HasTheBitsOfTheHostWithStochasticRounding) {
+  uint64_t seed = 50;
+  for (const auto kind : {UpdateRule::Kind::kAdamW, UpdateRule::Kind::kSgd}) {
+    Plan plan = SmallPlan(SumMode::kOrdered, 4);
+    plan.update = {.kind = kind, .stochastic_rounding = true};
+    const std::string expected = Train(1, plan, 4, DType::kBf16).hash;
+    EXPECT_EQ(TrainLate(1, plan, 4, ++seed, DType::kBf16).hash, expected) << ToString(kind);
+    plan.accumulation = 2;
+    for (const std::string preset : {"zero-1", "zero-3", "hybrid-shard"}) {
+      EXPECT_EQ(TrainLate(2, Under(preset, plan, 2), 4, ++seed, DType::kBf16).hash, expected)
+          << preset << ", " << ToString(kind) << ", seed " << seed;
+    }
+  }
+}
+
 TEST(EngineOnADevice, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
   EmulatedCuda cuda({.seed = 5});
   CountingCuda counting(cuda);
@@ -124,17 +139,15 @@ TEST(EngineOnADevice, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
 }
 
 // One of the two trains on a device, in turn.
-TEST(EngineOnADevice, GoesOnFromCheckpointsOfTheHostAndTheHostFromItsOwn) {
-  const Plan plan = Under("zero-1", SmallPlan(SumMode::kOrdered, 2), 2);
-  const std::string whole = Train(2, plan, 6).hash;
+void ExpectTheSameBitsAcrossCheckpoints(const Plan& plan, DType dtype) {
+  const std::string whole = Train(2, plan, 6, dtype).hash;
   EmulatedCuda cuda({.seed = 6});
   for (const bool first_on_host : {true, false}) {
     TemporaryDirectory directory;
     const auto train = [&](bool on_host, bool loads) {
       return OnRanks<std::string>(2, [&](Communicator& world) {
         const std::unique_ptr<Device> late = MakeLateDevice(cuda);
-        auto training =
-            SmallTraining::Create(world, plan, DType::kF32, on_host ? nullptr : late.get());
+        auto training = SmallTraining::Create(world, plan, dtype, on_host ? nullptr : late.get());
         Engine& engine = (*training)->engine();
         if (loads) {
           EXPECT_THAT(engine.Load(directory.File("saved")), IsOk());
@@ -150,6 +163,13 @@ TEST(EngineOnADevice, GoesOnFromCheckpointsOfTheHostAndTheHostFromItsOwn) {
     EXPECT_THAT(train(!first_on_host, true), Each(whole));
   }
   EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+TEST(EngineOnADevice, GoesOnFromCheckpointsOfTheHostAndTheHostFromItsOwn) {
+  Plan plan = Under("zero-1", SmallPlan(SumMode::kOrdered, 2), 2);
+  ExpectTheSameBitsAcrossCheckpoints(plan, DType::kF32);
+  plan.update.stochastic_rounding = true;
+  ExpectTheSameBitsAcrossCheckpoints(plan, DType::kBf16);
 }
 
 TEST(EngineOnADevice, EvaluatesAsTheHostDoes) {

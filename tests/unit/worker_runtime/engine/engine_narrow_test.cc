@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "muster/engine.h"
+#include "muster/sixteen_bits.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "tests/unit/worker_runtime/engine/reader_training.h"
 
 namespace muster::testing {
 namespace {
@@ -30,6 +31,8 @@ struct Setting {
   std::string preset = "ddp";
   LossScaling scaling = {};
   SumMode mode = SumMode::kOrdered;
+  UpdateRule update = {};
+  uint64_t seed = 1;
 };
 
 Course TrainRank(Communicator& world, const Setting& setting, int steps,
@@ -39,6 +42,8 @@ Course TrainRank(Communicator& world, const Setting& setting, int steps,
   plan.accumulation = kMicroBatches / world.size();
   plan.learning_rate = {.peak = 3e-3};
   plan.loss_scaling = setting.scaling;
+  plan.update = setting.update;
+  plan.seed = setting.seed;
   Course course;
   auto training = SmallTraining::Create(world, plan, setting.dtype);
   course.status = training.status();
@@ -156,19 +161,135 @@ TEST(SixteenBits, SkipStepsUntilTheLossScaleFitsF16) {
   EXPECT_LT(course.losses.back(), course.losses.front());
 }
 
-TEST(SixteenBits, GoOnFromACheckpointWithTheirMasters) {
-  const std::string expected = Train(2, {}, 6).hash;
+// Saves after 3 steps on two ranks and goes on for 3 more on four, under every preset.
+void ExpectTheSameBitsAfterARestart(Setting setting) {
+  const std::string expected = Train(2, setting, 6).hash;
   for (const std::string& preset : DataParallelPresets()) {
+    setting.preset = preset;
     const TemporaryDirectory directory;
     const auto run = [&](int ranks, int steps, const std::string& load, const std::string& save) {
       return OnRanks<Course>(ranks, [&](Communicator& world) {
-        return TrainRank(world, {.preset = preset}, steps, load, save);
+        return TrainRank(world, setting, steps, load, save);
       })[0];
     };
-    ASSERT_THAT(run(2, 3, "", directory.path()).status, IsOk()) << preset;
+    const Course saved = run(2, 3, "", directory.path());
+    ASSERT_THAT(saved.status, IsOk()) << preset;
+    EXPECT_EQ(run(4, 0, directory.path(), "").hash, saved.hash) << preset;
     const Course rest = run(4, 3, directory.path(), "");
     ASSERT_THAT(rest.status, IsOk()) << preset;
     EXPECT_EQ(rest.hash, expected) << preset;
+  }
+}
+
+TEST(SixteenBits, GoOnFromACheckpointWithTheirMasters) { ExpectTheSameBitsAfterARestart({}); }
+
+// --- stochastic rounding
+
+TEST(StochasticRounding, GivesTheSameBitsForEveryPresetOnOneToEightRanks) {
+  const Setting setting = {.update = {.stochastic_rounding = true}};
+  const std::string expected = Train(1, setting, 6).hash;
+  EXPECT_NE(expected, Train(1, {}, 6).hash);
+  Setting other_seed = setting;
+  other_seed.seed = 2;
+  EXPECT_NE(expected, Train(1, other_seed, 6).hash);
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const int ranks : {2, 4, 8}) {
+      Setting on = setting;
+      on.preset = preset;
+      EXPECT_EQ(Train(ranks, on, 6).hash, expected) << preset << " on " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(StochasticRounding, LearnsAsF32Does) {
+  const Course wide = Train(1, {.dtype = DType::kF32}, 30);
+  for (const auto kind : {UpdateRule::Kind::kAdamW, UpdateRule::Kind::kAdam}) {
+    const UpdateRule rule = {.kind = kind, .weight_decay = 0, .stochastic_rounding = true};
+    const Course narrow = Train(1, {.update = rule}, 30);
+    EXPECT_NEAR(narrow.losses.back() / wide.losses.back(), 1, 0.1) << ToString(kind);
+  }
+}
+
+// Its values are rounded once the update is done, by the same draws.
+TEST(StochasticRounding, IsOfEveryRule) {
+  const UpdateRule sgd = {
+      .kind = UpdateRule::Kind::kSgd, .momentum = 0.9, .stochastic_rounding = true};
+  UpdateRule nearest = sgd;
+  nearest.stochastic_rounding = false;
+  const std::string expected = Train(1, {.update = sgd}, 4).hash;
+  EXPECT_NE(expected, Train(1, {.update = nearest}, 4).hash);
+  EXPECT_EQ(Train(4, {.preset = "zero-3", .update = sgd}, 4).hash, expected);
+}
+
+TEST(StochasticRounding, GoesOnFromACheckpointWithTheSameBits) {
+  ExpectTheSameBitsAfterARestart({.update = {.stochastic_rounding = true}});
+}
+
+// The draws are of the updates that were taken: none of a step that was skipped, which changes nothing.
+TEST(StochasticRounding, LeavesParametersAsTheyAreInASkippedStep) {
+  const Setting setting = {
+      .scaling = {.kind = LossScaling::Kind::kTorch, .initial = 0x1p127, .growth = 2},
+      .update = {.stochastic_rounding = true}};
+  const Course none = Train(1, setting, 0);
+  const Course one = Train(1, setting, 1);
+  ASSERT_TRUE(one.steps[0].skipped);
+  EXPECT_EQ(one.hash, none.hash);
+  ExpectTheSameBitsAfterARestart(setting);
+}
+
+// A step too small to show in 16 bits moves some of the values at once.
+TEST(StochasticRounding, ShowsSmallStepsInSomeValues) {
+  const auto moved = OnRanks<int64_t>(1, [](Communicator& world) {
+    Plan plan;
+    plan.learning_rate = {.peak = 1e-4};  // norms are 1, where bf16's last digit is 2^-8
+    plan.update = {.weight_decay = 0, .stochastic_rounding = true};
+    auto training = *SmallTraining::Create(world, plan, DType::kBf16);
+    EXPECT_THAT(training->Steps(10), IsOk());
+    const Tensor& norm = training->store().Find("ln_f.weight")->value();
+    const auto* first = static_cast<const uint16_t*>(norm.raw_data());
+    return std::count_if(first, first + norm.num_elements(),
+                         [](uint16_t bits) { return FromBf16(bits) != 1; });
+  });
+  EXPECT_GT(moved[0], 0);
+  EXPECT_LT(moved[0], kSmallGpt.hidden_size);
+}
+
+// The last stage has a copy of the table that the first one updates.
+TEST(StochasticRounding, HasTheSameBitsInAPipelineAndAfterItsRestart) {
+  const TemporaryDirectory directory;
+  const auto hash = [&](int ranks, int steps, bool loads, bool saves) {
+    Plan plan = SmallPlan(SumMode::kOrdered, 4);
+    plan.update.stochastic_rounding = true;
+    plan.stages = ranks;
+    return OnRanks<std::string>(ranks, [&](Communicator& world) {
+      ReaderTraining on(world, plan, nullptr, DType::kBf16);
+      if (loads) {
+        EXPECT_THAT(on.engine->Load(directory.path()), IsOk());
+      }
+      on.Steps(steps);
+      if (saves) {
+        EXPECT_THAT(on.engine->Save(directory.path(), {}), IsOk());
+      }
+      return on.Hash();
+    })[0];
+  };
+  const std::string expected = hash(1, 5, false, false);
+  EXPECT_EQ(hash(2, 5, false, false), expected);
+  hash(1, 3, false, true);
+  EXPECT_EQ(hash(2, 2, true, false), expected);
+}
+
+TEST(StochasticRounding, IsRefusedForOtherTypesThanBf16) {
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    OnRanks<int>(1, [&](Communicator& world) {
+      Plan plan;
+      plan.update.stochastic_rounding = true;
+      EXPECT_THAT(SmallTraining::Create(world, plan, dtype),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           ::testing::HasSubstr("update.stochastic_rounding must be false with "
+                                                "parameters of")));
+      return 0;
+    });
   }
 }
 

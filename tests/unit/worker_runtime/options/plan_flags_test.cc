@@ -186,6 +186,18 @@ TEST(PlanOptions, ChooseOptimizerAndSchedule) {
   ExpectRefused({"--optimizer=lion"}, "--optimizer=lion: expected adamw, adam or sgd");
 }
 
+TEST(PlanOptions, RoundStochasticallyInBf16Alone) {
+  const auto options = Parse({"--stochastic_rounding", "--dtype=bf16"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_TRUE(options->plan.update.stochastic_rounding);
+  EXPECT_FALSE(Parse({"--dtype=bf16"})->plan.update.stochastic_rounding);
+  for (const std::string dtype : {"f32", "f16"}) {
+    ExpectRefused({"--stochastic_rounding", "--dtype=" + dtype},
+                  "--stochastic_rounding must be false with parameters of " + dtype +
+                      ", since only those of bf16 are rounded so");
+  }
+}
+
 TEST(PlanOptions, TakeALossScaleByItsAlgorithmOrAsANumber) {
   EXPECT_EQ(Parse({"--loss_scale=128"})->plan.loss_scaling, LossScaling::Static(128));
   EXPECT_EQ(Parse({"--loss_scale=torch"})->plan.loss_scaling, LossScaling::Torch());

@@ -217,6 +217,7 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.update.kind = UpdateRule::Kind::kSgd; },
       [](Plan& p) { p.update.momentum = 0.5; },
       [](Plan& p) { p.update.nesterov = true; },
+      [](Plan& p) { p.update.stochastic_rounding = true; },
       [](Plan& p) { p.groups = {{.parameters = "a"}}; },
       [](Plan& p) { p.groups = {{.parameters = "b"}}; },
       [](Plan& p) { p.groups = {{.parameters = "a", .frozen = true}}; },

@@ -2,13 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "muster/rng.h"
 #include "muster/sum_tree.h"
 #include "tests/unit/worker_runtime/kernels/cuda/kernel_numbers.h"
 #include "worker_runtime/kernels/adamw.h"
@@ -17,6 +16,7 @@
 #include "worker_runtime/kernels/gelu.h"
 #include "worker_runtime/kernels/sgd.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/nn/rounding.h"
 
 namespace muster::kernels {
 namespace {
@@ -27,6 +27,7 @@ using ::muster::testing::KernelNumbers;
 using ::muster::testing::KernelTest;
 using ::muster::testing::KernelTypeNames;
 using ::muster::testing::kKernelTolerance;
+using ::muster::testing::Narrowed;
 using ::muster::testing::RandomNumbers;
 using ::muster::testing::RelativeError;
 using ::muster::testing::SameBits;
@@ -37,9 +38,9 @@ const std::vector<int64_t> kFlatSizes = {1, 7, 16, 129, 1025, 2500};
 
 template <typename T>
 class FlatKernels : public KernelTest<T> {};
-// Updates are not of f16.
-using UpdateTypes = ::testing::Types<float, uint16_t>;
-TYPED_TEST_SUITE(FlatKernels, UpdateTypes, KernelTypeNames);
+// f16 is the types' own, which row_kernels_test looks at.
+using FlatTypes = ::testing::Types<float, uint16_t>;
+TYPED_TEST_SUITE(FlatKernels, FlatTypes, KernelTypeNames);
 
 TYPED_TEST(FlatKernels, AddAndScaleAsTheHostDoes) {
   for (const int64_t n : kFlatSizes) {
@@ -249,157 +250,151 @@ TEST_F(FlatKernel, AStepWhoseNormIsNotFiniteIsSkippedAndNotCounted) {
 }
 
 // The arrays of parameters, before an update.
-template <typename T>
 struct Parameters {
   explicit Parameters(int64_t n)
-      : gradient(KernelNumbers<T>(n, "gradient")),
+      : gradient(RandomNumbers<float>(n, "gradient")),
         master(RandomNumbers<float>(n, "master")),
         first(RandomNumbers<float>(n, "first")),
         second(RandomNumbers<float>(n, "second")) {
     for (float& v : second) v = std::fabs(v);
   }
-  std::vector<T> gradient;
-  std::vector<float> master, first, second;
+  std::vector<float> gradient, master, first, second;
 };
 
-// One update of n parameters, on the host and by the kernel.
-template <typename T>
-void CompareUpdates(const AdamWStep& update, int64_t n) {
-  Parameters<T> host(n);
-  const KernelArray<T> gradient(host.gradient);
-  const KernelArray<float> master(host.master), first(host.first), second(host.second);
-  const auto value = KernelArray<T>::Poisoned(n);
-  UpdateRun run({.update = update, .max_norm = 0.3});
-  const auto decision = run.Decide();
-  ASSERT_EQ(cuda::AdamWUpdate<T>(nullptr, run.settings, run.decision.data(),
-                                 {.gradient = gradient.data(),
-                                  .master = master.data(),
-                                  .first_moment = first.data(),
-                                  .second_moment = second.data(),
-                                  .value = value.data(),
-                                  .decays = nullptr},
-                                 {}, n),
-            nullptr);
-  AdamWStep step = update;
-  step.step = decision.updates;
-  step.gradient_scale = decision.gradient_scale;
-  AdamW<float>().update(step, Widened(host.gradient).data(),
-                        {host.master.data(), host.first.data(), host.second.data()}, n);
-  EXPECT_TRUE(SameBits(master.Read(), host.master)) << n;
-  EXPECT_TRUE(SameBits(first.Read(), host.first)) << n;
-  EXPECT_TRUE(SameBits(second.Read(), host.second)) << n;
-  if constexpr (std::is_same_v<T, float>) {
-    EXPECT_TRUE(SameBits(value.Read(), host.master)) << n;
-  }
-}
+// The same where kernels see them, from element `begin` on. `value` of bf16 follows.
+struct OnGpu {
+  explicit OnGpu(const Parameters& all, int64_t begin = 0)
+      : gradient(std::vector(all.gradient.begin() + begin, all.gradient.end())),
+        master(std::vector(all.master.begin() + begin, all.master.end())),
+        first(std::vector(all.first.begin() + begin, all.first.end())),
+        second(std::vector(all.second.begin() + begin, all.second.end())),
+        value(KernelArray<uint16_t>::Poisoned(all.master.size() - begin)),
+        n(static_cast<int64_t>(all.master.size()) - begin) {}
 
-TYPED_TEST(FlatKernels, UpdatesHaveTheHostsBits) {
+  void Update(UpdateRun& run, bool follows, RoundingDraws draws = {},
+              const uint32_t* decays = nullptr) {
+    ASSERT_EQ(cuda::AdamWUpdate(nullptr, run.settings, run.decision.data(),
+                                {.gradient = gradient.data(),
+                                 .master = master.data(),
+                                 .first_moment = first.data(),
+                                 .second_moment = second.data(),
+                                 .value = follows ? value.data() : nullptr,
+                                 .decays = decays},
+                                draws, n),
+              nullptr);
+  }
+
+  KernelArray<float> gradient, master, first, second;
+  KernelArray<uint16_t> value;
+  int64_t n;
+};
+
+TEST_F(FlatKernel, UpdatesHaveTheHostsBits) {
   AdamWStep adam = kUpdate;
   adam.decays_gradient = true;
-  for (const int64_t n : {5, 16, 1024, 1541}) {
-    CompareUpdates<TypeParam>(kUpdate, n);
-    CompareUpdates<TypeParam>(adam, n);
+  for (const AdamWStep& update : {kUpdate, adam}) {
+    for (const int64_t n : {5, 16, 1024, 1541}) {
+      Parameters host(n);
+      OnGpu gpu(host);
+      UpdateRun run({.update = update, .max_norm = 0.3});
+      const auto decision = run.Decide();
+      gpu.Update(run, false);
+      AdamWStep step = update;
+      step.step = decision.updates;
+      step.gradient_scale = decision.gradient_scale;
+      AdamW<float>().update(step, host.gradient.data(),
+                            {host.master.data(), host.first.data(), host.second.data()}, n);
+      EXPECT_TRUE(SameBits(gpu.master.Read(), host.master)) << n;
+      EXPECT_TRUE(SameBits(gpu.first.Read(), host.first)) << n;
+      EXPECT_TRUE(SameBits(gpu.second.Read(), host.second)) << n;
+    }
   }
 }
 
-TYPED_TEST(FlatKernels, ASkippedUpdateLeavesEverythingAsItIs) {
-  const Parameters<TypeParam> host(100);
-  const KernelArray<TypeParam> gradient(host.gradient), value(host.gradient);
-  const KernelArray<float> master(host.master), first(host.first), second(host.second);
+TEST_F(FlatKernel, ASkippedUpdateLeavesEverythingAsItIs) {
+  const Parameters host(100);
+  OnGpu gpu(host);
+  const auto value = gpu.value.Read();
   UpdateRun run({.update = kUpdate}, NAN);
   run.Decide();
-  ASSERT_EQ(cuda::AdamWUpdate<TypeParam>(nullptr, run.settings, run.decision.data(),
-                                         {.gradient = gradient.data(),
-                                          .master = master.data(),
-                                          .first_moment = first.data(),
-                                          .second_moment = second.data(),
-                                          .value = value.data(),
-                                          .decays = nullptr},
-                                         {}, 100),
-            nullptr);
-  EXPECT_TRUE(SameBits(master.Read(), host.master));
-  EXPECT_TRUE(SameBits(first.Read(), host.first));
-  EXPECT_TRUE(SameBits(second.Read(), host.second));
-  EXPECT_TRUE(SameBits(value.Read(), host.gradient));
+  gpu.Update(run, true);
+  EXPECT_TRUE(SameBits(gpu.master.Read(), host.master));
+  EXPECT_TRUE(SameBits(gpu.first.Read(), host.first));
+  EXPECT_TRUE(SameBits(gpu.second.Read(), host.second));
+  EXPECT_TRUE(SameBits(gpu.value.Read(), value));
 }
 
 TEST_F(FlatKernel, OnlyWhatIsMarkedShrinksByWeightDecay) {
-  constexpr int64_t kElements = 16 * 70;
-  const Parameters<float> host(kElements);
-  const KernelArray<float> gradient(std::vector<float>(kElements, 0.0f));
-  const std::vector<float> zeros(kElements, 0);
-  const KernelArray<float> master(host.master), first(zeros), second(zeros);
+  Parameters host(16 * 70);
+  for (auto* zeros : {&host.gradient, &host.first, &host.second}) {
+    std::fill(zeros->begin(), zeros->end(), 0.0f);
+  }
+  OnGpu gpu(host);
   std::vector<uint32_t> marks = {0x5a5a5a5a, 0x12345678, 0x3c};
   const KernelArray<uint32_t> decays(marks);
   UpdateRun run({.update = kUpdate});
   run.Decide();
-  ASSERT_EQ(cuda::AdamWUpdate<float>(nullptr, run.settings, run.decision.data(),
-                                     {.gradient = gradient.data(),
-                                      .master = master.data(),
-                                      .first_moment = first.data(),
-                                      .second_moment = second.data(),
-                                      .value = nullptr,
-                                      .decays = decays.data()},
-                                     {}, kElements),
-            nullptr);
-  const auto after = master.Read();
-  for (int64_t i = 0; i < kElements; ++i) {
+  gpu.Update(run, false, {}, decays.data());
+  const auto after = gpu.master.Read();
+  for (size_t i = 0; i < after.size(); ++i) {
     const bool decays_here = marks[i / 512] >> (i / 16 % 32) & 1;
     EXPECT_EQ(after[i] != host.master[i], decays_here) << i;
   }
 }
 
-// The bits of the values that follow `masters`, by the host's own Philox.
-std::vector<uint16_t> RoundedByDraws(const std::vector<float>& masters, PhiloxKey key, int64_t t,
-                                     int64_t first_element) {
-  std::vector<uint16_t> rounded;
-  for (size_t i = 0; i < masters.size(); ++i) {
-    const uint64_t element = first_element + i;
-    const PhiloxWords words = PhiloxBlock(key, {static_cast<uint64_t>(t), element / 8});
-    const uint32_t draw = words[element % 8 / 2] >> (element % 2 * 16) & 0xffff;
-    uint32_t bits;
-    std::memcpy(&bits, &masters[i], sizeof(bits));
-    rounded.push_back(static_cast<uint16_t>((bits + draw) >> 16));
-  }
-  return rounded;
-}
-
-// Values after an update of masters [first, first + n) of a model.
+// Masters [first, first + n) of a model after an update, and the values that follow them.
 struct RoundedUpdate {
   std::vector<float> masters;
   std::vector<uint16_t> values;
 };
-RoundedUpdate RunRounded(int64_t first_element, int64_t n, cuda::RoundingDraws draws) {
-  const Parameters<uint16_t> all(first_element + n);
-  const auto part = [&](const auto& of) {
-    return std::vector(of.begin() + first_element, of.end());
-  };
-  const KernelArray<uint16_t> gradient(part(all.gradient));
-  const KernelArray<float> master(part(all.master)), first(part(all.first)),
-      second(part(all.second));
-  const auto value = KernelArray<uint16_t>::Poisoned(n);
+RoundedUpdate RunRounded(int64_t first_element, int64_t n, RoundingDraws draws) {
+  const Parameters all(first_element + n);
+  OnGpu gpu(all, first_element);
   UpdateRun run({.update = kUpdate});
-  run.Decide();
+  EXPECT_EQ(run.Decide().updates, 7);
   draws.first_element = first_element;
-  EXPECT_EQ(cuda::AdamWUpdate<uint16_t>(nullptr, run.settings, run.decision.data(),
-                                        {.gradient = gradient.data(),
-                                         .master = master.data(),
-                                         .first_moment = first.data(),
-                                         .second_moment = second.data(),
-                                         .value = value.data(),
-                                         .decays = nullptr},
-                                        draws, n),
-            nullptr);
-  return {master.Read(), value.Read()};
+  gpu.Update(run, true, draws);
+  return {gpu.master.Read(), gpu.value.Read()};
+}
+
+std::vector<uint16_t> OnTheHost(const std::vector<float>& masters, RoundingDraws draws,
+                                int64_t updates) {
+  std::vector<uint16_t> values(masters.size());
+  RoundByDraws(masters, draws, updates, values.data());
+  return values;
 }
 
 TEST_F(FlatKernel, ValuesAreRoundedByTheDrawsOfTheirElement) {
-  const cuda::RoundingDraws draws = {.key_low = 0xdeadbeef, .key_high = 77};
+  const RoundingDraws draws = {.key_low = 0xdeadbeef, .key_high = 77};
   const auto whole = RunRounded(0, 1045, draws);
-  EXPECT_EQ(whole.values, RoundedByDraws(whole.masters, {0xdeadbeef, 77}, 7, 0));
+  EXPECT_EQ(whole.values, OnTheHost(whole.masters, draws, 7));
+  EXPECT_NE(whole.values, OnTheHost(whole.masters, draws, 8));
+  EXPECT_NE(whole.values, OnTheHost(whole.masters, {.key_low = 0xdeadbeef, .key_high = 78}, 7));
   // A rank that has the end alone gets the same.
   const auto end = RunRounded(1008, 37, draws);
   EXPECT_EQ(end.values, std::vector(whole.values.begin() + 1008, whole.values.end()));
+}
+
+// As a checkpoint brings them, and other rules than AdamW.
+TEST_F(FlatKernel, ValuesOfGivenMastersAreThoseThatTheUpdateLeft) {
+  for (const int64_t n : kFlatSizes) {
+    auto masters = RandomNumbers<float>(n, "masters");
+    masters[0] = n % 2 == 0 ? NAN : INFINITY;
+    for (const int64_t updates : {0, 1, 1 << 20}) {
+      const RoundingDraws draws = {.key_low = 3, .key_high = 4, .first_element = 8 * n};
+      const KernelArray<float> on_masters(masters);
+      const KernelArray<cuda::UpdateDecision> decision(
+          std::vector{cuda::UpdateDecision{.updates = updates}});
+      const auto values = KernelArray<uint16_t>::Poisoned(n);
+      ASSERT_EQ(
+          cuda::RoundByDraws(nullptr, decision.data(), on_masters.data(), values.data(), draws, n),
+          nullptr);
+      EXPECT_EQ(values.Read(), OnTheHost(masters, draws, updates)) << n << " " << updates;
+      if (updates == 0) {
+        EXPECT_EQ(values.Read(), Narrowed<uint16_t>(masters)) << n;
+      }
+    }
+  }
 }
 
 TEST_F(FlatKernel, RoundingByDrawsIsRightInTheMean) {
