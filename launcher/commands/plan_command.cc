@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "muster/cuda_device.h"
 #include "muster/gpt.h"
 #include "muster/parameter.h"
 #include "proto/base/exit_codes.h"
@@ -93,16 +94,12 @@ absl::Status CheckCountable(const plan::PlanOptions& options) {
 // The model is built, cut and run without any memory.
 absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, int64_t ranks_of_node,
                                           plan::PlanOptions options) {
-  if (options.device != "cpu" && SizeOf(options.dtype) < SizeOf(DType::kF32)) {
-    return absl::UnimplementedError(
-        absl::StrCat("the memory of a step on a GPU is known in f32 only, not in ",
-                     ToString(options.dtype), "; leave out --device or --dtype"));
-  }
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, static_cast<int>(world_size)));
   options.plan.stages = stages;
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(
       options.plan, {.stages = stages, .replicas = static_cast<int>(world_size) / stages}));
   MUSTER_RETURN_IF_ERROR(CheckCountable(options));
+  const bool on_gpus = options.device != "cpu";
   ParameterStore store(options.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
   const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);
@@ -110,7 +107,8 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, int64_t ranks_of_n
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
                           engine::CutModel(store, options.plan, stages, gpt->Units(), sample));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
-                          engine::RecordStages(store, options.plan, cut, gpt->Units(), sample));
+                          engine::RecordStages(store, options.plan, cut, gpt->Units(), sample,
+                                               engine::MetaDevice(on_gpus)));
   std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
   const std::string text = plan::CanonicalText(options.plan, parameters, options.dtype);
   std::vector<plan::StageInfo> infos =
@@ -118,6 +116,8 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, int64_t ranks_of_n
   return plan::FormatPlanPage({.options = options,
                                .world_size = world_size,
                                .ranks_of_node = ranks_of_node,
+                               .gpu_bytes = on_gpus ? kCudaWorkspaceBytes : 0,
+                               .pinned_bytes_max = on_gpus ? kCudaPinnedBytesMax : 0,
                                .hash = Sha256().Add(text).Finish(),
                                .unit_names = store.unit_names(),
                                .parameters = std::move(parameters),

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "muster/cuda_device.h"
 #include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/cuda/products.h"
@@ -22,7 +23,7 @@ namespace muster {
 namespace {
 
 // What NVIDIA recommends for Hopper. Source: cuBLAS manual, "cublasSetWorkspace"
-constexpr size_t kWorkspaceBytes = 32 << 20;
+constexpr size_t kWorkspaceBytes = kCudaWorkspaceBytes;
 // Pointers that are aligned better are all alike.
 constexpr uint32_t kBestAlignment = 256;
 

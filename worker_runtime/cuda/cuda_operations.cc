@@ -1,5 +1,4 @@
 // The kernels of a GPU, found by dtype: each puts what it launches on the stream of its queue.
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include "worker_runtime/kernels/chunked_loss.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/half.h"
+#include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/operations.h"
@@ -336,7 +336,7 @@ struct CudaKernels : BytesOfCuda {
     const CudaDevice& device = CudaDevice::Of(queue);
     const kernels::RowShape rows = RowsOf(in.x.shape());
     const int64_t vocabulary = in.table.shape()[0];
-    const int64_t chunk = std::clamp<int64_t>(device.logits_at_once() / vocabulary, 1, rows.rows);
+    const int64_t chunk = kernels::RowsAtOnce(rows.rows, vocabulary, device.logits_at_once());
     const Tensor logits = Scratch(queue, kType, chunk * vocabulary);
     const Tensor losses = Scratch(queue, DType::kF64, rows.rows);
     const bool learns = !dx.empty() || !dtable.empty();

@@ -8,6 +8,7 @@
 #include "muster/device.h"
 #include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/cuda/products.h"
+#include "worker_runtime/kernels/logit_chunks.h"
 
 namespace muster {
 
@@ -17,9 +18,8 @@ struct CudaParts {
   // The kernels, by type, which work on the device that is made (CudaDevice::Of): CudaOperations, but for
   // tests that bring others.
   const Operations& (*operations)(DType dtype);
-  // Numbers of logits that are there at a time, but a row at least: so many that products of them are large.
-  // Of bf16 half a GiB.
-  int64_t logits_at_once = int64_t{1} << 28;
+  // Numbers of logits that are there at a time, but a row at least.
+  int64_t logits_at_once = kernels::kLogitsAtOnce;
 };
 
 // Ends the process for a type that they do not compute in.

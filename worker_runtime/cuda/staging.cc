@@ -5,12 +5,13 @@
 #include <cstring>
 #include <utility>
 
+#include "muster/cuda_device.h"
 #include "proto/base/status_macros.h"
 
 namespace muster {
 namespace {
 
-// From then on a copy waits for an earlier one rather than take more.
+// From then on a copy waits for an earlier one rather than take more; but each size has a place.
 constexpr size_t kMostBytes = 64 << 20;
 // Of each stream the place that was used first is free first; the lanes of a device have that many. Were all places
 // asked, a host that is far ahead of its GPU would ask thousands for each copy.
@@ -54,7 +55,8 @@ absl::StatusOr<Staging::Place> Staging::Take(size_t bytes) {
     if (is_free) break;
   }
   if (chosen == asked) {
-    if (used.empty() || bytes_ < kMostBytes) return Make(size);
+    static_assert(kMostBytes + 2 * kLargestPlace == size_t{kCudaPinnedBytesMax});
+    if (used.empty() || bytes_ + (kSmallestPlace << size) <= kMostBytes) return Make(size);
     chosen = 0;
     MUSTER_RETURN_IF_ERROR(cuda_.SynchronizeEvent(used.front().used));
   }

@@ -156,7 +156,8 @@ absl::StatusOr<PipelineCut> CutModel(ParameterStore& store, const Plan& plan, in
 absl::StatusOr<std::vector<plan::UseTrace>> RecordStages(ParameterStore& store, const Plan& plan,
                                                          const PipelineCut& cut,
                                                          const UnitModel& model,
-                                                         const ModelInput& sample) {
+                                                         const ModelInput& sample,
+                                                         const Device& meta) {
   std::vector<plan::UseTrace> traces;
   for (int s = 0; s < cut.stages(); ++s) {
     const auto run = [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
@@ -164,8 +165,9 @@ absl::StatusOr<std::vector<plan::UseTrace>> RecordStages(ParameterStore& store, 
                               model(tape, UnitsOf(store, cut, s), sample, received));
       return s + 1 == cut.stages() ? std::move(output.loss.output) : std::move(output.passed_on);
     };
-    MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
-                            RecordStageUse(store, plan, s == 0 ? Shape() : cut.boundary, run));
+    MUSTER_ASSIGN_OR_RETURN(
+        plan::UseTrace trace,
+        RecordStageUse(store, plan, s == 0 ? Shape() : cut.boundary, run, meta));
     traces.push_back(std::move(trace));
   }
   return traces;

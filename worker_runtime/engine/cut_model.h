@@ -35,7 +35,8 @@ UnitRange UnitsOf(const ParameterStore& store, const PipelineCut& cut, int stage
 absl::StatusOr<std::vector<plan::UseTrace>> RecordStages(ParameterStore& store, const Plan& plan,
                                                          const PipelineCut& cut,
                                                          const UnitModel& model,
-                                                         const ModelInput& sample);
+                                                         const ModelInput& sample,
+                                                         const Device& meta = Device::Meta());
 
 // The stages as programs see them. Shapes: traces [stages].
 std::vector<plan::StageInfo> StagesOf(const ParameterStore& store, const plan::BlockLayout& layout,

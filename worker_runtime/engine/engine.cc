@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "muster/agreement.h"
+#include "muster/cuda_device.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
 #include "worker_runtime/engine/cut_model.h"
@@ -142,6 +143,7 @@ absl::StatusOr<EngineMemory> MemoryOfStages(const ParameterStore& store, const P
   const plan::ProgramInput input = set_up.InputOf(plan, store.dtype());
   const plan::Program program = plan::CompileProgram(input, plan::RankThatNeedsMost(input));
   EngineMemory memory = MemoryOf(plan::FiguresOf(program).peak);
+  if (ranks.on_gpus) memory.device = kCudaWorkspaceBytes;
   const int of_node = ranks.of_node == 0 ? ranks.world_size : ranks.of_node;
   memory.exchange = plan::ExchangeMemoryOf(program, of_node).total();
   return memory;
@@ -251,7 +253,8 @@ absl::StatusOr<plan::UseTrace> RecordOrAssume(Communicator& world, ParameterStor
         MUSTER_ASSIGN_OR_RETURN(StageOutput output, sample(tape, received));
         return number + 1 == mesh.stages ? std::move(output.loss.output)
                                          : std::move(output.passed_on);
-      });
+      },
+      engine::MetaDeviceOf(store));
 }
 
 }  // namespace
@@ -362,9 +365,16 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
                           CutOf(store, plan, ranks.world_size, model, sample));
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
-                          engine::RecordStages(store, plan, cut, model, sample));
-  return MemoryOfStages(store, plan, SetUpOf(store, cut, ranks.world_size, traces), ranks);
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::vector<plan::UseTrace> traces,
+      engine::RecordStages(store, plan, cut, model, sample, engine::MetaDevice(ranks.on_gpus)));
+  MUSTER_ASSIGN_OR_RETURN(
+      EngineMemory memory,
+      MemoryOfStages(store, plan, SetUpOf(store, cut, ranks.world_size, traces), ranks));
+  // Ids and targets of all micro-batches of a step.
+  const auto ids = static_cast<int64_t>(2 * sizeof(int32_t)) * size.batch * size.sequence;
+  if (ranks.on_gpus) memory.buffers += ids * plan.accumulation;
+  return memory;
 }
 
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
@@ -374,9 +384,10 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = ranks.world_size}));
-  MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace, engine::RecordUse(store, plan, [&](Tape& tape) {
-                            return forward(tape, 0);
-                          }));
+  MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
+                          engine::RecordUse(
+                              store, plan, [&](Tape& tape) { return forward(tape, 0); },
+                              engine::MetaDevice(ranks.on_gpus)));
   return MemoryOfStages(store, plan, SetUpOf(store, {}, ranks.world_size, {trace}), ranks);
 }
 

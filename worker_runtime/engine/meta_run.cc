@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "proto/base/status_macros.h"
+#include "worker_runtime/nn/meta_gpu.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster::engine {
 namespace {
@@ -11,7 +13,7 @@ namespace {
 // Gives every parameter of a store sizes, and takes them back.
 class MetaBinding {
  public:
-  explicit MetaBinding(ParameterStore& store) : store_(store) {
+  MetaBinding(ParameterStore& store, const Device& meta) : store_(store), pool_(meta) {
     for (const auto& parameter : store.parameters()) {
       MUSTER_CHECK(parameter->value().empty());  // its memory would be forgotten
       parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
@@ -26,24 +28,38 @@ class MetaBinding {
 
  private:
   ParameterStore& store_;
-  TensorPool pool_{Device::Meta()};
+  TensorPool pool_;
 };
 
 }  // namespace
 
+const Device& MetaDevice(bool on_gpus) { return on_gpus ? MetaOfGpus() : Device::Meta(); }
+
+const Device& MetaDeviceOf(const ParameterStore& store) {
+  const Device* const device = store.device();
+  if (device == nullptr || device->host_reads()) return Device::Meta();
+  const auto has_head_loss = [&](const Device& of) {
+    return of.operations(store.dtype()).head_loss != nullptr;
+  };
+  return MetaDevice(has_head_loss(*device) == has_head_loss(MetaOfGpus()));
+}
+
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
-                                         absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss) {
-  return RecordStageUse(store, plan, {},
-                        [&](Tape& tape, const Activation&) -> absl::StatusOr<Activation> {
-                          MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
-                          return std::move(made.output);
-                        });
+                                         absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
+                                         const Device& meta) {
+  return RecordStageUse(
+      store, plan, {},
+      [&](Tape& tape, const Activation&) -> absl::StatusOr<Activation> {
+        MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
+        return std::move(made.output);
+      },
+      meta);
 }
 
 absl::Status RunOnMeta(
     ParameterStore& store, const Plan& plan, const Shape& received,
     absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run) {
-  const MetaBinding binding(store);
+  const MetaBinding binding(store, Device::Meta());
   TensorPool pool(Device::Meta());
   Tape tape(pool);
   tape.set_recompute(plan.recompute);
@@ -55,10 +71,11 @@ absl::Status RunOnMeta(
 
 absl::StatusOr<plan::UseTrace> RecordStageUse(
     ParameterStore& store, const Plan& plan, const Shape& received,
-    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run) {
-  const MetaBinding binding(store);
-  TensorPool boundary(Device::Meta());  // what is received and handed back is not the tape's
-  TensorPool pool(Device::Meta());
+    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run,
+    const Device& meta) {
+  const MetaBinding binding(store, meta);
+  TensorPool boundary(meta);  // what is received and handed back is not the tape's
+  TensorPool pool(meta);
   Tape tape(pool);
   tape.set_recompute(plan.recompute);
   plan::UseTrace trace;

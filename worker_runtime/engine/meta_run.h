@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "muster/device.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
 #include "muster/plan.h"
@@ -17,12 +18,18 @@
 
 namespace muster::engine {
 
+// That of the host, or that of GPUs.
+const Device& MetaDevice(bool on_gpus);
+// The one whose layers go as those of the store's device.
+const Device& MetaDeviceOf(const ParameterStore& store);
+
 // Runs `loss` on a tape of the meta device, and its backward pass, as `plan` lets an engine. Parameters that have no memory get
 // sizes for the time of the run; of tokens only the number matters (see SizesOf).
 //
 // Errors: those of `loss`. What reads a value ends the process: there are none.
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
-                                         absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss);
+                                         absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
+                                         const Device& meta = Device::Meta());
 
 // Runs `run` alone, on a tape of the meta device whose first operation receives an activation of shape
 // `received` (empty: none).
@@ -35,7 +42,8 @@ absl::Status RunOnMeta(ParameterStore& store, const Plan& plan, const Shape& rec
 // stage does not) and makes a loss or what it passes on.
 absl::StatusOr<plan::UseTrace> RecordStageUse(
     ParameterStore& store, const Plan& plan, const Shape& received,
-    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run);
+    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run,
+    const Device& meta = Device::Meta());
 
 // So many token ids, none of which may be read.
 absl::Span<const int32_t> SizesOf(int64_t num_tokens);

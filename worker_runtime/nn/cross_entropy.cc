@@ -50,7 +50,9 @@ bool CheckTargets(Tape& tape, const Shape& logits, absl::Span<const int32_t> tar
   return false;
 }
 
-int64_t NumThatCount(absl::Span<const int32_t> targets) {
+// On a device without elements there is nothing to read, and all do.
+int64_t NumThatCount(Tape& tape, absl::Span<const int32_t> targets) {
+  if (!tape.pool().device().has_elements()) return static_cast<int64_t>(targets.size());
   return static_cast<int64_t>(targets.size()) -
          std::count(targets.begin(), targets.end(), kernels::kIgnoredTarget);
 }
@@ -69,7 +71,7 @@ Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
   }
   const internal::DeviceIds ids = tape.Bring(targets);
   const Tensor value = tape.pool().Allocate(dtype, {1});
-  Loss loss = {.num_tokens = NumThatCount(targets),
+  Loss loss = {.num_tokens = NumThatCount(tape, targets),
                .total = tape.pool().Allocate(DType::kF64, {1})};
   tape.operations(dtype).head_loss(tape.queue(),
                                    {.x = x.value, .table = weight, .targets = ids.data()}, dx,
@@ -122,7 +124,7 @@ Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targe
   loss.num_tokens = sum.num_tokens;
   if (ids.are_copied()) {
     loss.sum = 0;
-    loss.num_tokens = NumThatCount(targets);
+    loss.num_tokens = NumThatCount(tape, targets);
   }
   logits.value = Tensor();
   loss.output = tape.Record(

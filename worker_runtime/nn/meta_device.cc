@@ -1,7 +1,10 @@
 // Sizes only: every kernel is counted, none runs.
 #include <vector>
 
+#include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/nn/linear_in_passes.h"
+#include "worker_runtime/nn/meta_gpu.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
@@ -121,6 +124,84 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .round_by_draws = &Count,
                                     .cross_entropy = &CountCrossEntropy};
 
+// What a GPU's kernels work in.
+struct GpuKernels {
+  static Tensor Take(Queue& queue, DType dtype, int64_t count) {
+    return queue.memory() == nullptr ? Tensor() : queue.memory()->Allocate(dtype, {count});
+  }
+  static void SumLosses(Queue& queue, int64_t rows) {
+    Take(queue, DType::kF64, kernels::cuda::TreeScratch(rows) + 1);
+  }
+  static void BiasGradient(Queue& queue, const Tensor& dy, const Tensor&, bool) {
+    Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(dy.shape()), 1));
+    queue.Count();
+  }
+  // On the product's way or in a pass of its own: cuBLASLt decides.
+  static void LinearWeight(Queue& queue, const Tensor& dy, const Tensor& x,
+                           Operations::GradientSum dweight, Operations::GradientSum dbias) {
+    if (!dbias.to.empty()) Take(queue, dbias.to.dtype(), dbias.to.num_elements());
+    LinearInPasses::LinearWeight(queue, dy, x, dweight, dbias);
+  }
+  static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor&, const Tensor&,
+                              const Tensor&, bool) {
+    Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(in.x.shape()), 2));
+    queue.Count();
+  }
+  static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
+                                Operations::AttentionGradient, const Tensor&, const Tensor&) {
+    Take(queue, DType::kF32, shape.batch * shape.heads * shape.sequence);
+    queue.Count();
+  }
+  static void TreeSum(Queue& queue, const Tensor& values, const Tensor&) {
+    Take(queue, DType::kF64, kernels::cuda::TreeScratch(values.num_elements()));
+    queue.Count();
+  }
+  static kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits,
+                                               const int32_t* targets, const Tensor& dlogits,
+                                               const Tensor& value, const Tensor& sum) {
+    const Tensor losses = Take(queue, DType::kF64, RowsOf(logits.shape()).rows);
+    SumLosses(queue, RowsOf(logits.shape()).rows);
+    return CountCrossEntropy(queue, logits, targets, dlogits, value, sum);
+  }
+  static void HeadLoss(Queue& queue, Operations::HeadLoss in, const Tensor&, const Tensor&,
+                       const Tensor&, const Tensor&) {
+    const kernels::RowShape rows = RowsOf(in.x.shape());
+    const int64_t vocabulary = in.table.shape()[0];
+    const int64_t chunk = kernels::RowsAtOnce(rows.rows, vocabulary, kernels::kLogitsAtOnce);
+    const Tensor logits = Take(queue, in.x.dtype(), chunk * vocabulary);
+    const Tensor losses = Take(queue, DType::kF64, rows.rows);
+    SumLosses(queue, rows.rows);
+    queue.Count();
+  }
+};
+
+constexpr Operations WithGpuKernels() {
+  Operations table = kOperations;
+  table.bias_gradient = &GpuKernels::BiasGradient;
+  table.linear_weight = &GpuKernels::LinearWeight;
+  table.layer_norm_weight = &GpuKernels::LayerNormWeight;
+  table.attention_backward = &GpuKernels::AttentionBackward;
+  table.tree_sum = &GpuKernels::TreeSum;
+  table.cross_entropy = &GpuKernels::CrossEntropy;
+  return table;
+}
+constexpr Operations WithHeadLoss(Operations table) {
+  table.head_loss = &GpuKernels::HeadLoss;
+  return table;
+}
+
+class MetaGpu final : public Device {
+ public:
+  absl::string_view name() const override { return "meta"; }
+  bool has_elements() const override { return false; }
+  // As CudaOperations has them.
+  const Operations& operations(DType dtype) const override {
+    static constexpr Operations kF16 = WithGpuKernels();
+    static constexpr Operations kOthers = WithHeadLoss(kF16);
+    return dtype == DType::kF16 ? kF16 : kOthers;
+  }
+};
+
 class MetaDevice final : public Device {
  public:
   absl::string_view name() const override { return "meta"; }
@@ -132,6 +213,11 @@ class MetaDevice final : public Device {
 };
 
 }  // namespace
+
+const Device& MetaOfGpus() {
+  static const MetaGpu device;
+  return device;
+}
 
 const Device& Device::Meta() {
   static const MetaDevice device;

@@ -99,17 +99,30 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
 struct RankMemory {
   StepFigures figures;
   int64_t exchange = 0;
-  int64_t total() const { return TotalOf(figures.peak) + exchange; }
+  int64_t gpu = 0;  // for itself; with one, what ranks exchange in is the host's
+  int64_t total() const { return TotalOf(figures.peak) + (gpu > 0 ? gpu : exchange); }
 };
 
 RankMemory MemoryOf(const PlanPageInput& input, const Program& program) {
   const auto of_node = static_cast<int>(input.ranks_of_node);
-  return {FiguresOf(program), ExchangeMemoryOf(program, of_node).total()};
+  RankMemory memory = {FiguresOf(program), ExchangeMemoryOf(program, of_node).total(),
+                       input.gpu_bytes};
+  // Ids and targets of all micro-batches of a step.
+  const PlanOptions& options = input.options;
+  const auto ids = static_cast<int64_t>(2 * sizeof(int32_t)) * options.batch_size;
+  if (memory.gpu > 0) {
+    At(memory.figures.peak, Arena::kBuffers) +=
+        ids * options.model.context * options.plan.accumulation;
+  }
+  return memory;
 }
 
 // Of a pipeline, the rank that needs most.
-void AppendMemory(const RankMemory& memory, bool is_pipeline, std::string& page) {
-  Heading(page, is_pipeline ? "memory of the rank that needs most:" : "memory per rank:");
+void AppendMemory(const PlanPageInput& input, const RankMemory& memory, std::string& page) {
+  const bool is_pipeline = input.stages.size() > 1;
+  const bool on_gpu = memory.gpu > 0;
+  Heading(page, absl::StrCat(on_gpu ? "memory of the GPU" : "memory",
+                             is_pipeline ? " of the rank that needs most:" : " per rank:"));
   for (int i = 0; i < kNumArenas; ++i) {
     const auto arena = static_cast<Arena>(i);
     const int64_t bytes = At(memory.figures.peak, arena);
@@ -117,8 +130,14 @@ void AppendMemory(const RankMemory& memory, bool is_pipeline, std::string& page)
         arena == Arena::kPartialSums || arena == Arena::kGathered || arena == Arena::kUnreduced;
     if (bytes > 0 || !is_special) ByteLine(page, ToString(arena), bytes);
   }
-  if (memory.exchange > 0) ByteLine(page, "exchange between ranks", memory.exchange);
+  if (on_gpu) ByteLine(page, "products (cuBLASLt)", memory.gpu);
+  if (memory.exchange > 0 && !on_gpu) ByteLine(page, "exchange between ranks", memory.exchange);
   ByteLine(page, "total", memory.total());
+  if (!on_gpu) return;
+  Line(page, "not in it", "CUDA's own, and with --backend=nccl NCCL's");
+  Heading(page, "memory of the host per rank:");
+  ByteLine(page, "pinned for copies, at most", input.pinned_bytes_max);
+  if (memory.exchange > 0) ByteLine(page, "exchange between ranks, gloo", memory.exchange);
 }
 
 void AppendBuckets(const std::vector<Bucket>& buckets, int64_t element_bytes, std::string& page) {
@@ -246,7 +265,7 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   const ProgramInput program_input = InputOf(input, options.plan);
   const Program program = CompileProgram(program_input, RankThatNeedsMost(program_input));
   const RankMemory memory = MemoryOf(input, program);
-  AppendMemory(memory, input.stages.size() > 1, page);
+  AppendMemory(input, memory, page);
   AppendGathering(program, page);
   AppendReduction(input, page);
   AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);

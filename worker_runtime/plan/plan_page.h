@@ -18,7 +18,10 @@ struct PlanPageInput {
   PlanOptions options;
   int64_t world_size = 1;
   int64_t ranks_of_node = 1;  // that share a machine
-  std::string hash;           // of CanonicalText; what the engine compares between ranks
+  // That each rank's GPU takes for itself, and of the host, pinned, at most; 0: there are none.
+  int64_t gpu_bytes = 0;
+  int64_t pinned_bytes_max = 0;
+  std::string hash;  // of CanonicalText; what the engine compares between ranks
   // Of the model that options.model describes: its units, their parameters, and what a micro-batch does
   // to them and to memory in each stage (engine/cut_model.h). [stages] divides world_size.
   std::vector<std::string> unit_names;

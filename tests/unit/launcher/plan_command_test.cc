@@ -39,6 +39,16 @@ TEST(PlanCommand, PlansAKnownModelForSoManyRanks) {
                                  HasSubstr("124,439,808"), HasSubstr("for 8 ranks"))));
 }
 
+TEST(PlanCommand, TellsAGpusMemoryInEveryTypeThatItComputesIn) {
+  for (const std::string dtype : {"f32", "bf16", "f16"}) {
+    EXPECT_THAT(
+        PlanCommandText({"--model=gpt2-124m", "--device=cuda", absl::StrCat("--dtype=", dtype)}),
+        IsOkAndHolds(AllOf(ContainsRegex("products \\(cuBLASLt\\) +32 MiB"),
+                           ContainsRegex("pinned for copies, at most +72 MiB"))));
+  }
+  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m"}), IsOkAndHolds(Not(HasSubstr("cuBLASLt"))));
+}
+
 // The small bucket is the first, so that its reduction starts early, as the engine does it.
 TEST(PlanCommand, ShowsBucketsInTheOrderInWhichTheEngineReducesThem) {
   EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=2"}),

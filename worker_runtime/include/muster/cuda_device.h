@@ -7,12 +7,18 @@
 // them failed with is said by Device::Download.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "muster/device.h"
 
 namespace muster {
+
+// What a device takes for itself, beside what pools do: of the GPU, for products to work in; and of the host at most,
+// pinned, for copies to pass through.
+inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
+inline constexpr int64_t kCudaPinnedBytesMax = int64_t{72} << 20;
 
 // That this process may use.
 //

@@ -77,8 +77,10 @@ struct EngineMemory {
   int64_t buffers = 0;           // of collectives
   int64_t activations_peak = 0;  // reserved for the tape so far
   int64_t exchange = 0;          // of communicators: Communicator::bytes_reserved
+  int64_t device = 0;            // planned: of a GPU for itself (muster/cuda_device.h)
   int64_t total() const {
-    return parameters + gathered + gradients + optimizer + buffers + activations_peak + exchange;
+    return parameters + gathered + gradients + optimizer + buffers + activations_peak + exchange +
+           device;
   }
 };
 
@@ -186,6 +188,9 @@ class Engine {
   struct Ranks {
     int world_size = 1;
     int of_node = 0;  // that share a machine; 0: all
+    // Each trains on a GPU. All but `exchange`, which is the host's, is of that GPU then. NCCL's own buffers are not
+    // known before it has connected.
+    bool on_gpus = false;
   };
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
                                                  const Ranks& ranks, Forward forward);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/cuda_device.h"
 #include "tests/support/emulation/block_emulator.h"
 #include "tests/support/emulation/counting_cuda.h"
 #include "tests/support/emulation/emulated_cuda.h"
@@ -85,6 +86,58 @@ TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
     return 0;
   });
   EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+// What an engine takes of a GPU, in the mean of ranks that share it. Beside what products work in, which those of the
+// emulated GPU do not.
+double TakenPerRank(int ranks, const Plan& plan, DType dtype) {
+  BlockEmulator::SetSchedule(8);
+  EmulatedCuda cuda({.seed = 8});
+  const auto taken = [&](Communicator& world) {
+    EXPECT_THAT(world.Barrier().Wait(), IsOk());
+    const auto memory = cuda.MemoryInfo();
+    EXPECT_THAT(world.Barrier().Wait(), IsOk());
+    return static_cast<double>(memory->total_bytes - memory->free_bytes);
+  };
+  const auto all = OnRanks<double>(ranks, [&](Communicator& world) {
+    const std::unique_ptr<Device> device = DeviceOf(cuda);
+    const double before = taken(world);
+    ReaderTraining on(world, plan, device.get(), dtype);
+    on.Steps(4);
+    return taken(world) - before;
+  });
+  EXPECT_THAT(cuda.Finish(), IsOk());
+  return all[0] / ranks;
+}
+
+struct MemoryCase {
+  const char* preset;
+  int ranks;
+  DType dtype;
+};
+
+TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
+  for (const MemoryCase& c : {MemoryCase{"ddp", 1, DType::kF32},
+                              {"zero-1", 2, DType::kBf16},
+                              {"zero-3", 2, DType::kF16}}) {
+    SCOPED_TRACE(c.preset);
+    const Plan plan = Under(c.preset, SmallPlan(SumMode::kFast, 2), c.ranks);
+    const auto planned = [&](bool on_gpus) {
+      ParameterStore store(c.dtype);
+      const auto gpt = *Gpt::Create(kSmallGpt, store);
+      const auto memory = Engine::PlanMemory(
+          store, plan, {.world_size = c.ranks, .on_gpus = on_gpus}, gpt->Units(), kWhole);
+      EXPECT_THAT(memory, IsOk());
+      return *memory;
+    };
+    const EngineMemory on_gpu = planned(true);
+    EXPECT_EQ(on_gpu.device, kCudaWorkspaceBytes);
+    const auto expected = static_cast<double>(on_gpu.total() - on_gpu.device - on_gpu.exchange);
+    const double taken = TakenPerRank(c.ranks, plan, c.dtype);
+    EXPECT_LE(taken, 1.01 * expected);
+    EXPECT_GE(taken, 0.95 * expected);  // it is that of the rank with the largest shards
+    EXPECT_NE(planned(false).activations_peak, on_gpu.activations_peak);
+  }
 }
 
 TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {

@@ -59,14 +59,17 @@ Use Measured(const Case& c) {
   return use;
 }
 
-plan::UseTrace Planned(const Case& c) {
+plan::UseTrace Planned(const Case& c, bool on_gpus = false) {
   ParameterStore store(c.dtype);
   const auto gpt = Gpt::Create(c.config, store);
   EXPECT_THAT(gpt, IsOk());
   const auto tokens = SizesOf(c.batch * c.sequence);
-  const auto trace = RecordUse(store, Plan(), [&](Tape& tape) -> absl::StatusOr<Loss> {
-    return (*gpt)->ComputeLoss(tape, {tokens, c.batch, c.sequence}, tokens);
-  });
+  const auto trace = RecordUse(
+      store, Plan(),
+      [&](Tape& tape) -> absl::StatusOr<Loss> {
+        return (*gpt)->ComputeLoss(tape, {tokens, c.batch, c.sequence}, tokens);
+      },
+      MetaDevice(on_gpus));
   EXPECT_THAT(trace, IsOk());
   for (const auto& parameter : store.parameters()) EXPECT_TRUE(parameter->value().empty());
   return *trace;
@@ -91,6 +94,18 @@ TEST(RecordUse, TakesNoMemoryForAModelThatWouldNotFit) {
   const plan::UseTrace trace = Planned(large);
   EXPECT_THAT(trace.gradients, SizeIs(2 + 96 * 12 + 2));
   EXPECT_GT(trace.peak_bytes, int64_t{1} << 40);
+}
+
+TEST(RecordUse, HasAllLogitsOnTheHostAndAFewAtATimeOnAGpu) {
+  constexpr int64_t kVocabulary = 50257;
+  const Case wide = {{.layers = 1, .heads = 1, .hidden_size = 64, .vocabulary = kVocabulary},
+                     64,
+                     256,
+                     DType::kBf16};
+  constexpr int64_t kLogits = 64 * 256 * kVocabulary;
+  EXPECT_GT(Planned(wide).peak_bytes, 2 * kLogits);
+  EXPECT_LT(Planned(wide, true).peak_bytes, kLogits);
+  EXPECT_GT(Planned(wide, true).peak_bytes, int64_t{2} << 28);
 }
 
 TEST(MetaDeathTest, SaysThatNoValueCanBeRead) {

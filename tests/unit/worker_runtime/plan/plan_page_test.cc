@@ -108,6 +108,20 @@ TEST(FormatPlanPage, ShowsTheMemoryThatRanksExchangeIn) {
   EXPECT_THAT(PageOf(input), Not(HasSubstr("exchange between ranks")));
 }
 
+TEST(FormatPlanPage, SaysWhatIsOfAGpuAndWhatOfItsHost) {
+  PlanPageInput input = TwoRanks();
+  const std::string on_host = PageOf(input);
+  EXPECT_THAT(on_host, Not(HasSubstr("GPU")));
+  input.gpu_bytes = 3 << 20;
+  input.pinned_bytes_max = 5 << 20;
+  const std::string page = PageOf(input);
+  EXPECT_THAT(page, HasSubstr("\nmemory of the GPU per rank:\n"));
+  EXPECT_THAT(page, HasSubstr("\n products (cuBLASLt) 3 MiB 3,145,728 bytes\n total "));
+  EXPECT_THAT(page, HasSubstr("\nmemory of the host per rank:\n"
+                              " pinned for copies, at most 5 MiB 5,242,880 bytes\n"
+                              " exchange between ranks, gloo 512 KiB 524,384 bytes\n"));
+}
+
 TEST(FormatPlanPage, ListsBucketsInTheOrderOfTheirReduction) {
   const std::string page = PageOf(TwoRanks());
   EXPECT_THAT(page, HasSubstr("buckets of gradients, in the order of their reduction: "));
