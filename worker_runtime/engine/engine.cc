@@ -16,6 +16,7 @@
 #include "worker_runtime/engine/host_copy.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/exchange_memory.h"
+#include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/prove_program.h"
 #include "worker_runtime/plan/update_plan.h"
@@ -371,9 +372,9 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   MUSTER_ASSIGN_OR_RETURN(
       EngineMemory memory,
       MemoryOfStages(store, plan, SetUpOf(store, cut, ranks.world_size, traces), ranks));
-  // Ids and targets of all micro-batches of a step.
-  const auto ids = static_cast<int64_t>(2 * sizeof(int32_t)) * size.batch * size.sequence;
-  if (ranks.on_gpus) memory.buffers += ids * plan.accumulation;
+  if (ranks.on_gpus) {
+    memory.buffers += plan::BytesOfBatches(size.batch * size.sequence * plan.accumulation);
+  }
   return memory;
 }
 

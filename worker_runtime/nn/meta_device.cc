@@ -136,10 +136,11 @@ struct GpuKernels {
     Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(dy.shape()), 1));
     queue.Count();
   }
-  // On the product's way or in a pass of its own: cuBLASLt decides.
+  // On the product's way, or in a pass of its own once that was refused: cuBLASLt decides.
   static void LinearWeight(Queue& queue, const Tensor& dy, const Tensor& x,
                            Operations::GradientSum dweight, Operations::GradientSum dbias) {
-    if (!dbias.to.empty()) Take(queue, dbias.to.dtype(), dbias.to.num_elements());
+    Tensor sums;
+    if (!dbias.to.empty()) sums = Take(queue, dbias.to.dtype(), dbias.to.num_elements());
     LinearInPasses::LinearWeight(queue, dy, x, dweight, dbias);
   }
   static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor&, const Tensor&,

@@ -3,6 +3,8 @@
 // Threads: pure.
 #pragma once
 
+#include <cstdint>
+
 #include "worker_runtime/plan/compile_program.h"
 
 namespace muster::plan {
@@ -10,5 +12,10 @@ namespace muster::plan {
 // Fills program.held from its arenas, buckets and types, and makes the arena of gathered parameters large enough for any unit, since
 // between steps each is gathered alone.
 void HoldMemory(const ProgramInput& input, const StageInfo& stage, Program& program);
+
+// Of a GPU, which gets the batches of a step before it begins: ids and targets of so many tokens.
+constexpr int64_t BytesOfBatches(int64_t num_tokens) {
+  return static_cast<int64_t>(2 * sizeof(int32_t)) * num_tokens;
+}
 
 }  // namespace muster::plan

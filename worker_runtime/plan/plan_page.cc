@@ -10,6 +10,7 @@
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/gpt_parameters.h"
+#include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/prove_program.h"
 
 namespace muster::plan {
@@ -107,12 +108,10 @@ RankMemory MemoryOf(const PlanPageInput& input, const Program& program) {
   const auto of_node = static_cast<int>(input.ranks_of_node);
   RankMemory memory = {FiguresOf(program), ExchangeMemoryOf(program, of_node).total(),
                        input.gpu_bytes};
-  // Ids and targets of all micro-batches of a step.
   const PlanOptions& options = input.options;
-  const auto ids = static_cast<int64_t>(2 * sizeof(int32_t)) * options.batch_size;
   if (memory.gpu > 0) {
     At(memory.figures.peak, Arena::kBuffers) +=
-        ids * options.model.context * options.plan.accumulation;
+        BytesOfBatches(options.batch_size * options.model.context * options.plan.accumulation);
   }
   return memory;
 }

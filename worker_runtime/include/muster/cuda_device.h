@@ -16,7 +16,7 @@
 namespace muster {
 
 // What a device takes for itself, beside what pools do: of the GPU, for products to work in; and of the host at most,
-// pinned, for copies to pass through.
+// pinned, for copies to pass through, if one thread copies at a time.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kCudaPinnedBytesMax = int64_t{72} << 20;
 

@@ -21,11 +21,13 @@ namespace muster::testing {
 namespace {
 
 // A device of `cuda`, which outlives it.
-std::unique_ptr<Device> DeviceOf(EmulatedCuda& cuda, CountingCuda** calls = nullptr) {
+std::unique_ptr<Device> DeviceOf(
+    EmulatedCuda& cuda, CountingCuda** calls = nullptr,
+    EmulatedProducts::Epilogues epilogues = EmulatedProducts::Epilogues::kInOnePass) {
   auto counting = std::make_unique<CountingCuda>(cuda);
   if (calls != nullptr) *calls = counting.get();
   return *MakeCudaDevice({.cuda = std::move(counting),
-                          .products = std::make_unique<EmulatedProducts>(),
+                          .products = std::make_unique<EmulatedProducts>(epilogues),
                           .operations = &CudaOperations});
 }
 
@@ -88,9 +90,24 @@ TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
   EXPECT_THAT(cuda.Finish(), IsOk());
 }
 
-// What an engine takes of a GPU, in the mean of ranks that share it. Beside what products work in, which those of the
-// emulated GPU do not.
-double TakenPerRank(int ranks, const Plan& plan, DType dtype) {
+using Epilogues = EmulatedProducts::Epilogues;
+
+struct MemoryCase {
+  const char* preset;
+  int ranks;
+  DType dtype;
+  Epilogues epilogues;
+
+  Plan plan() const { return Under(preset, SmallPlan(SumMode::kFast, 2), ranks); }
+};
+
+// What an engine takes of a GPU, in the mean of ranks that share it, and what its tape has of that. Beside what
+// products work in, which those of the emulated GPU do not.
+struct Taken {
+  double bytes = 0;
+  int64_t activations = 0;
+};
+Taken TakenPerRank(const MemoryCase& c) {
   BlockEmulator::SetSchedule(8);
   EmulatedCuda cuda({.seed = 8});
   const auto taken = [&](Communicator& world) {
@@ -99,43 +116,38 @@ double TakenPerRank(int ranks, const Plan& plan, DType dtype) {
     EXPECT_THAT(world.Barrier().Wait(), IsOk());
     return static_cast<double>(memory->total_bytes - memory->free_bytes);
   };
-  const auto all = OnRanks<double>(ranks, [&](Communicator& world) {
-    const std::unique_ptr<Device> device = DeviceOf(cuda);
+  const auto all = OnRanks<Taken>(c.ranks, [&](Communicator& world) {
+    const std::unique_ptr<Device> device = DeviceOf(cuda, nullptr, c.epilogues);
     const double before = taken(world);
-    ReaderTraining on(world, plan, device.get(), dtype);
+    ReaderTraining on(world, c.plan(), device.get(), c.dtype);
     on.Steps(4);
-    return taken(world) - before;
+    return Taken{(taken(world) - before) / c.ranks, on.engine->memory().activations_peak};
   });
   EXPECT_THAT(cuda.Finish(), IsOk());
-  return all[0] / ranks;
+  return all[0];
 }
 
-struct MemoryCase {
-  const char* preset;
-  int ranks;
-  DType dtype;
-};
-
 TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
-  for (const MemoryCase& c : {MemoryCase{"ddp", 1, DType::kF32},
-                              {"zero-1", 2, DType::kBf16},
-                              {"zero-3", 2, DType::kF16}}) {
+  for (const MemoryCase& c : {MemoryCase{"ddp", 1, DType::kF32, Epilogues::kNone},
+                              {"zero-1", 2, DType::kBf16, Epilogues::kInOnePass},
+                              {"zero-3", 2, DType::kF16, Epilogues::kNone}}) {
     SCOPED_TRACE(c.preset);
-    const Plan plan = Under(c.preset, SmallPlan(SumMode::kFast, 2), c.ranks);
     const auto planned = [&](bool on_gpus) {
       ParameterStore store(c.dtype);
       const auto gpt = *Gpt::Create(kSmallGpt, store);
       const auto memory = Engine::PlanMemory(
-          store, plan, {.world_size = c.ranks, .on_gpus = on_gpus}, gpt->Units(), kWhole);
+          store, c.plan(), {.world_size = c.ranks, .on_gpus = on_gpus}, gpt->Units(), kWhole);
       EXPECT_THAT(memory, IsOk());
       return *memory;
     };
     const EngineMemory on_gpu = planned(true);
     EXPECT_EQ(on_gpu.device, kCudaWorkspaceBytes);
     const auto expected = static_cast<double>(on_gpu.total() - on_gpu.device - on_gpu.exchange);
-    const double taken = TakenPerRank(c.ranks, plan, c.dtype);
-    EXPECT_LE(taken, 1.01 * expected);
-    EXPECT_GE(taken, 0.95 * expected);  // it is that of the rank with the largest shards
+    const Taken taken = TakenPerRank(c);
+    EXPECT_LE(taken.bytes, 1.01 * expected);
+    EXPECT_GE(taken.bytes, 0.95 * expected);  // it is that of the rank with the largest shards
+    EXPECT_LE(taken.activations, on_gpu.activations_peak);
+    EXPECT_GE(taken.activations, 0.97 * on_gpu.activations_peak);
     EXPECT_NE(planned(false).activations_peak, on_gpu.activations_peak);
   }
 }
