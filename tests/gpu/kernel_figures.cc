@@ -101,8 +101,8 @@ void Update(Figures& figures, const std::string& name, int64_t n) {
   const Array<float> gradient(n), master(n), first(n), second(n);
   const Array<cuda::UpdateDecision> decision(1);
   figures.Memory("AdamW, " + name, 30 * n, [&] {
-    return cuda::AdamWUpdate(nullptr, {}, decision,
-                             {gradient, master, first, second, value, nullptr}, {}, n);
+    return cuda::AdamWUpdate(nullptr, {}, decision, {gradient, master, first, second, value}, {},
+                             n);
   });
   const Array<double> partials(NumNormBlocks(n)), scratch(cuda::TreeScratch(NumNormBlocks(n)) + 1),
       sum(1);

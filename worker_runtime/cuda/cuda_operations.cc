@@ -106,8 +106,7 @@ struct BytesOfCuda {
                                    .master = At<float>(arrays.value),
                                    .first_moment = At<float>(arrays.first_moment),
                                    .second_moment = At<float>(arrays.second_moment),
-                                   .value = At<uint16_t>(arrays.rounded),
-                                   .decays = nullptr},
+                                   .value = At<uint16_t>(arrays.rounded)},
                                   arrays.draws, arrays.gradient.num_elements()));
   }
 

@@ -11,8 +11,6 @@ namespace {
 constexpr double kNormSlack = 1e-6;
 // Elements of a thread.
 constexpr int kPerThread = kElementsPerDraw;
-// Elements that share a bit of AdamWArrays::decays.
-constexpr int kPerDecayBit = 16;
 
 // x^n by squaring, as the host twin does it.
 __device__ double Power(double x, int64_t n) {
@@ -57,12 +55,8 @@ __global__ void UpdateKernel(AdamWStep update, const UpdateDecision* decision, A
   const auto beta2 = static_cast<float>(update.beta2);
   const auto rest2 = static_cast<float>(1 - update.beta2);
   const auto epsilon = static_cast<float>(update.epsilon);
-  const int64_t bit = first / kPerDecayBit;
-  const bool decays =
-      arrays.decays == nullptr || ((arrays.decays[bit / 32] >> (bit % 32)) & 1u) == 1u;
-  const float keep = decays ? decision->keep : 1.0f;
-  const auto decay =
-      static_cast<float>(decays && update.decays_gradient ? update.weight_decay : 0.0);
+  const float keep = decision->keep;
+  const auto decay = static_cast<float>(update.decays_gradient ? update.weight_decay : 0.0);
   const auto scale = static_cast<float>(decision->gradient_scale);
   float gradient[kPerThread], m[kPerThread], v[kPerThread], master[kPerThread];
   LoadUpTo(arrays.gradient, first, n, gradient);

@@ -209,10 +209,8 @@ struct AdamWArrays {
   float* first_moment;
   float* second_moment;
   uint16_t* value;  // follows the masters by draws (rounding.h); null: the masters are all there is
-  // Bit (i / 16) % 32 of word i / 512: whether element i shrinks by weight decay; null: all do.
-  const uint32_t* decays;
 };
-// One pass over all parameters of a rank: the bits of adamw.h in float.
+// One pass over parameters of one group: the bits of adamw.h in float.
 LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
                         const UpdateDecision* decision, AdamWArrays arrays, RoundingDraws draws,
                         int64_t n);

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -271,15 +270,13 @@ struct OnGpu {
         value(KernelArray<uint16_t>::Poisoned(all.master.size() - begin)),
         n(static_cast<int64_t>(all.master.size()) - begin) {}
 
-  void Update(UpdateRun& run, bool follows, RoundingDraws draws = {},
-              const uint32_t* decays = nullptr) {
+  void Update(UpdateRun& run, bool follows, RoundingDraws draws = {}) {
     ASSERT_EQ(cuda::AdamWUpdate(nullptr, run.settings, run.decision.data(),
                                 {.gradient = gradient.data(),
                                  .master = master.data(),
                                  .first_moment = first.data(),
                                  .second_moment = second.data(),
-                                 .value = follows ? value.data() : nullptr,
-                                 .decays = decays},
+                                 .value = follows ? value.data() : nullptr},
                                 draws, n),
               nullptr);
   }
@@ -322,24 +319,6 @@ TEST_F(FlatKernel, ASkippedUpdateLeavesEverythingAsItIs) {
   EXPECT_TRUE(SameBits(gpu.first.Read(), host.first));
   EXPECT_TRUE(SameBits(gpu.second.Read(), host.second));
   EXPECT_TRUE(SameBits(gpu.value.Read(), value));
-}
-
-TEST_F(FlatKernel, OnlyWhatIsMarkedShrinksByWeightDecay) {
-  Parameters host(16 * 70);
-  for (auto* zeros : {&host.gradient, &host.first, &host.second}) {
-    std::fill(zeros->begin(), zeros->end(), 0.0f);
-  }
-  OnGpu gpu(host);
-  std::vector<uint32_t> marks = {0x5a5a5a5a, 0x12345678, 0x3c};
-  const KernelArray<uint32_t> decays(marks);
-  UpdateRun run({.update = kUpdate});
-  run.Decide();
-  gpu.Update(run, false, {}, decays.data());
-  const auto after = gpu.master.Read();
-  for (size_t i = 0; i < after.size(); ++i) {
-    const bool decays_here = marks[i / 512] >> (i / 16 % 32) & 1;
-    EXPECT_EQ(after[i] != host.master[i], decays_here) << i;
-  }
 }
 
 // Masters [first, first + n) of a model after an update, and the values that follow them.
