@@ -144,6 +144,8 @@ class Agent {
   void RunHook(std::vector<WorkerStreams> streams);
   // Without streams: says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
+  // Who has not come to PyTorch's store; empty where another node serves it.
+  StoreQuestion MakeStoreQuestion();
   void CancelStart();
   absl::Status PrepareTorchStore();
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);

@@ -130,7 +130,15 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
                           .first_rank = assignment_.first_rank.value(),
                           .world_size = assignment_.world_size,
                           .boards = std::exchange(boards_, {}),
-                          .torch_servers = context.torch_servers});
+                          .torch_servers = context.torch_servers,
+                          .ask_store = MakeStoreQuestion()});
+}
+
+StoreQuestion Agent::MakeStoreQuestion() {
+  if (!torch_store_) return nullptr;
+  return [this](auto answer) {
+    if (torch_store_) torch_store_->AskWhoIsMissing(std::move(answer));
+  };
 }
 
 // The core is stopping workers that have not been started yet.

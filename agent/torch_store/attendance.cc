@@ -106,6 +106,25 @@ Attendance Attendance::Among(const absl::btree_set<StoreConnection>& connections
   return among;
 }
 
+std::optional<std::vector<int>> Attendance::Missing() const {
+  // By what the clients said alone: that an address is a node's is a guess.
+  const bool all_are_named =
+      left_.empty() && std::none_of(visitors_.begin(), visitors_.end(), [](const auto& entry) {
+        return entry.second.arrived && !entry.second.rank;
+      });
+  if (!all_are_named) return std::nullopt;
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (!present_.contains(Rank(rank))) missing.push_back(rank);
+  }
+  return missing;
+}
+
+std::optional<Rank> Attendance::RankOf(StoreConnection connection) const {
+  const auto found = visitors_.find(connection);
+  return found == visitors_.end() ? std::nullopt : found->second.rank;
+}
+
 std::string Attendance::PresentInWords() const {
   for (const int unnamed : Unnamed()) {
     if (unnamed > 0) return "";

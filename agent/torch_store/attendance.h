@@ -50,6 +50,11 @@ class Attendance {
   int NumPresent() const;
   bool IsComplete() const { return NumPresent() >= world_size_; }
   int world_size() const { return world_size_; }
+  // Ranks that have not come, sorted; nothing where that is not certain of each: one that has come did
+  // not say its rank.
+  std::optional<std::vector<int>> Missing() const;
+  // Whose it is, where that is known.
+  std::optional<Rank> RankOf(StoreConnection connection) const;
   // The same round, to which only those have come to whom `connections` belong. Of one that is gone
   // it is not known whose it was.
   Attendance Among(const absl::btree_set<StoreConnection>& connections) const;

@@ -1,6 +1,7 @@
 #include "agent/torch_store/torch_store_core.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -17,11 +18,15 @@ constexpr absl::Duration kSlicePause = absl::Seconds(5);
 constexpr absl::Duration kFailsWithin = absl::Seconds(10);
 constexpr absl::Duration kShortWait = absl::Seconds(3);
 constexpr size_t kKeyBytesShown = 120;
+constexpr char kInit[] = "init_process_group";
 
 std::string Shown(const std::string& key) {
   const bool cut = key.size() > kKeyBytesShown;
   return absl::StrCat("'", absl::CHexEscape(key.substr(0, kKeyBytesShown)), cut ? "…" : "", "'");
 }
+
+// Source: README.md, "Keys".
+bool IsOfTheDefaultGroup(const std::string& key) { return absl::StrContains(key, "default_pg"); }
 
 bool IsArrival(const TorchRequest& request) {
   return request.command == StoreCommand::kAdd && request.keys[0] == kArrivalKey &&
@@ -176,6 +181,52 @@ TorchStoreCore::Effects TorchStoreCore::Identify(const std::string& address, int
   return out;
 }
 
+// --- What the hang watch is told
+
+bool TorchStoreCore::Waits(const Session& session, MonoTime now) {
+  return session.waits || (!session.awaited.empty() && now - session.cancelled_at <= kSlicePause);
+}
+
+std::vector<verdict::Gathering> TorchStoreCore::Gatherings(MonoTime now) const {
+  if (!is_telling_) return {};
+  const bool is_start = !attendance_.IsComplete();
+  absl::btree_map<std::string, std::vector<int>> waiting;  // by what is awaited
+  for (const auto& [connection, session] : sessions_) {
+    const std::optional<Rank> rank = attendance_.RankOf(connection);
+    if (!rank || !Waits(session, now)) continue;
+    const bool is_at_start = is_start && IsOfTheDefaultGroup(session.awaited);
+    const bool is_at_barrier = !is_start && barriers_.Find(session.awaited) != nullptr;
+    if (is_at_start) waiting[""].push_back(rank->value());
+    if (is_at_barrier) waiting[session.awaited].push_back(rank->value());
+  }
+  std::vector<verdict::Gathering> out;
+  for (auto& [awaited, ranks] : waiting) {
+    const StoreBarrier* const barrier = is_start ? nullptr : barriers_.Find(awaited);
+    if (barrier != nullptr && barrier->needed != settings_.world_size) continue;
+    const std::optional<std::vector<int>> missing =
+        barrier == nullptr ? attendance_.Missing() : attendance_.Among(barrier->came).Missing();
+    if (!missing || missing->empty() || out.size() == verdict::kGatheringsMax) continue;
+    // A barrier of other processes than one of each rank.
+    if (barrier != nullptr &&
+        barrier->came.size() + missing->size() != static_cast<size_t>(settings_.world_size)) {
+      continue;
+    }
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    // A second connection of one that has not come itself.
+    std::erase_if(ranks, [&](int rank) {
+      return std::binary_search(missing->begin(), missing->end(), rank);
+    });
+    if (ranks.empty()) continue;
+    out.push_back(
+        {.name = is_start ? std::string(kInit) : absl::StrCat("barrier ", Shown(barrier->name)),
+         .is_start = is_start,
+         .waiting = std::move(ranks),
+         .missing = *missing});
+  }
+  return out;
+}
+
 // --- What people are told
 
 MonoTime TorchStoreCore::NoticeDue() const {
@@ -302,9 +353,9 @@ void TorchStoreCore::TellIfGivenUp(StoreConnection connection, const Session& se
   out.push_back(TellPeople{.is_warning = true, .text = std::move(text)});
 }
 
-// What a rank does that waits for `key`. Source: README.md, "Keys".
+// What a rank does that waits for `key`.
 std::string TorchStoreCore::Purpose(const std::string& key) const {
-  return absl::StrContains(key, "default_pg") ? "init_process_group" : "PyTorch's store";
+  return IsOfTheDefaultGroup(key) ? kInit : "PyTorch's store";
 }
 
 std::string TorchStoreCore::CheckInvariants() const {

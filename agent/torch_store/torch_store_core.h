@@ -19,6 +19,7 @@
 #include "agent/torch_store/request.h"
 #include "agent/torch_store/torch_store.h"
 #include "proto/base/mono_time.h"
+#include "rendezvous/verdict/gatherings.h"
 
 namespace muster::agent {
 
@@ -60,6 +61,10 @@ class TorchStoreCore {
   // The round is being stopped: that ranks are missing is news no longer.
   void StopTelling() { is_telling_ = false; }
 
+  // What somebody waits in now for ranks that have certainly not come: init_process_group until all
+  // have, then barriers of all ranks. Sentences may say more, since these may end workers.
+  std::vector<verdict::Gathering> Gatherings(MonoTime now) const;
+
   // Earliest instant at which Tick would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
@@ -93,6 +98,8 @@ class TorchStoreCore {
   void TellIfGivenUp(StoreConnection connection, const Session& session, MonoTime now,
                      Effects& out);
   MonoTime NoticeDue() const;
+  // It waits, or is between two slices of one wait.
+  static bool Waits(const Session& session, MonoTime now);
   std::string Purpose(const std::string& key) const;
 
   // What was told of ranks that are missing, and when the next notice may come.

@@ -153,6 +153,8 @@ class TorchStoreServer::Loop {
     pids_.push_back(pid);
   }
 
+  std::vector<verdict::Gathering> WhoIsMissing() const { return core_.Gatherings(MonoNow()); }
+
   void StopTelling() {
     core_.StopTelling();
     ArmTimer();
@@ -344,6 +346,12 @@ TorchStoreServer::~TorchStoreServer() { thread_->Join(); }
 
 void TorchStoreServer::AddWorker(Rank rank, pid_t pid) {
   thread_->Post([loop = loop_.get(), rank, pid] { loop->AddWorker(rank, pid); });
+}
+
+void TorchStoreServer::AskWhoIsMissing(
+    absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer) {
+  thread_->Post(
+      [loop = loop_.get(), answer = std::move(answer)]() mutable { answer(loop->WhoIsMissing()); });
 }
 
 void TorchStoreServer::StopTelling() {

@@ -12,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "agent/torch_store/store_thread.h"
 #include "agent/torch_store/torch_store_core.h"
 #include "proto/base/ids.h"
+#include "rendezvous/verdict/gatherings.h"
 
 namespace muster::agent {
 
@@ -40,6 +42,9 @@ class TorchStoreServer {
   int port() const { return port_; }
   // A worker of this node; its connections are then known to be its rank's.
   void AddWorker(Rank rank, pid_t pid);
+  // `answer` is called on the store's thread with TorchStoreCore::Gatherings, or never if the server ends
+  // before.
+  void AskWhoIsMissing(absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer);
   // Workers are being stopped: who is missing is told no more.
   void StopTelling();
 

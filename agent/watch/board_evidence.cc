@@ -69,6 +69,7 @@ class EvidenceMaker {
                                .phase = watched.board.phase,
                                .step = watched.board.step,
                                .silent_for = watched.silent_for,
+                               .is_mute = watched.is_mute,
                                .tells_waits = watched.board.pid != 0,
                                .fault = watched.fault,
                                .doing = watched.doing};

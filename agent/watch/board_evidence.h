@@ -25,6 +25,7 @@ struct WatchedRank {
   std::string node;
   verdict::Life life = verdict::Life::kRunning;
   absl::Duration silent_for;
+  bool is_mute = false;  // neither a board nor PyTorch tells of it
   std::string fault;
   std::string doing;
   verdict::Hold hold = verdict::Hold::kUnknown;

@@ -103,6 +103,8 @@ void HangWatch::StartRound(WatchedRound round) {
   workers_.clear();
   core_.StartRound();
   torch_.StartRound(round_.torch_servers);
+  gatherings_.StartRound();
+  is_asking_store_ = false;
   is_somebody_silent_ = false;
   quiet_ranks_.StartRound();
   pace_meter_.StartRound();
@@ -174,6 +176,7 @@ void HangWatch::Arm() {
 void HangWatch::Tick() {
   const MonoTime now = MonoNow();
   torch_.Tick(now, is_somebody_silent_);
+  AskStore();
   const std::vector<verdict::Pulse> pulses = TakePulses();
   if (incident_ && incident_->round != round_.round && IsInAStep(pulses)) {
     AddMilestone(kFirstStep);
@@ -183,7 +186,8 @@ void HangWatch::Tick() {
         {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
     incident_.reset();
   }
-  const bool is_suspicious = core_.Listen(pulses, now);
+  const bool is_suspicious =
+      core_.Listen(pulses, now, verdict::SilencesOf(gatherings_.At(now), core_.mute()));
   is_somebody_silent_ =
       is_suspicious || std::any_of(pulses.begin(), pulses.end(), [&](const auto& pulse) {
         return core_.SilenceOf(pulse.rank) >= kSilenceToAskAbout;
@@ -201,11 +205,24 @@ void HangWatch::Tick() {
   if (!is_suspicious || gathers_evidence_) return;
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(now);
   if (!watched) return;
-  const verdict::Evidence evidence =
+  verdict::Evidence evidence =
       MakeEvidence(round_.round, round_.world_size, *watched, torch_.members());
+  verdict::AddGatherings(gatherings_.At(now), evidence);
   for (const verdict::WatchEffect& effect : core_.Judge(verdict::Diagnose(evidence))) {
     std::visit([&](const auto& e) { Perform(e, *watched); }, effect);
   }
+}
+
+void HangWatch::AskStore() {
+  if (!round_.ask_store || std::exchange(is_asking_store_, true)) return;
+  round_.ask_store([mailbox = mailbox_, this, round = round_.round](auto gatherings) {
+    // Runs only while this object lives.
+    mailbox.Post([this, round, gatherings = std::move(gatherings)]() mutable {
+      if (round != round_.round) return;
+      is_asking_store_ = false;
+      gatherings_.Listen(std::move(gatherings), MonoNow());
+    });
+  });
 }
 
 std::vector<verdict::Pulse> HangWatch::TakePulses() const {
@@ -229,8 +246,11 @@ std::optional<std::vector<WatchedRank>> HangWatch::LookAtAll(MonoTime now) {
     return rank.torch.has_value();
   });
   for (WatchedRank& rank : watched) {
-    const bool tells = rank.torch || rank.board.pid != 0;
-    if (some_tell && !tells && rank.life == verdict::Life::kRunning) {
+    rank.is_mute = !rank.torch && rank.board.pid == 0;
+    if (!rank.is_mute) continue;
+    const auto watched_for = core_.mute().find(rank.rank);
+    if (watched_for != core_.mute().end()) rank.silent_for = watched_for->second;
+    if (some_tell && rank.life == verdict::Life::kRunning) {
       rank.life = verdict::Life::kUnreachable;
     }
   }
@@ -310,16 +330,16 @@ void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<Watch
   std::stable_partition(incident.ranks.begin(), incident.ranks.end(), [&](const RankReport& rank) {
     return std::find(culprits.begin(), culprits.end(), rank.rank) != culprits.end();
   });
-  std::thread([mailbox = mailbox_, this, round = round_.round, pulses = TakePulses(),
+  std::thread([mailbox = mailbox_, this, round = round_.round, before = WhereTheyAre(),
                incident = std::move(incident), has_moved = torch_.MakeMoveCheck()]() mutable {
     AddGpusOfRanks(incident.ranks);
     ReadStacksOfRanks(incident.ranks);
     const bool goes_on = has_moved();
     // Runs only while this object lives.
-    mailbox.Post([this, round, goes_on, pulses = std::move(pulses),
+    mailbox.Post([this, round, goes_on, before = std::move(before),
                   incident = std::move(incident)]() mutable {
       if (!is_watching_ || round != round_.round) return;
-      OnEvidence(std::move(incident), goes_on || HaveMoved(pulses, TakePulses()));
+      OnEvidence(std::move(incident), goes_on || HaveMovedSince(before));
     });
   }).detach();
 }

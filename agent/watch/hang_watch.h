@@ -1,5 +1,6 @@
 // Watches the workers of this node for hangs: reads their progress boards every second, and what
-// PyTorch tells of them (torch_watch.h), gives notice of who is waited for, and at a verdict gathers
+// PyTorch tells of them (torch_watch.h), asks PyTorch's store who has not come (verdict/gatherings.h),
+// gives notice of who is waited for, and at a verdict gathers
 // evidence, writes the report and ends the workers at fault, if it may. What silence means is decided
 // by rendezvous/verdict/hang_watch_core.h.
 //
@@ -32,6 +33,7 @@
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/loop_mailbox.h"
+#include "rendezvous/verdict/gatherings.h"
 #include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/stragglers.h"
 #include "rendezvous/verdict/watch_messages.h"
@@ -48,6 +50,9 @@ struct HangWatchOptions {
   std::string report_directory;
 };
 
+using StoreAnswer = std::function<void(std::vector<verdict::Gathering>)>;
+using StoreQuestion = std::function<void(StoreAnswer)>;
+
 // Of one round.
 struct WatchedRound {
   Round round;
@@ -57,6 +62,8 @@ struct WatchedRound {
   int world_size = 1;
   std::vector<std::optional<BoardMemory>> boards;  // by local rank; nothing: could not be made
   std::vector<std::string> torch_servers;          // by local rank; see torch_hook.h
+  // Asks PyTorch's store; the answer comes on any thread, or never. Empty on nodes that do not serve it.
+  StoreQuestion ask_store;
 };
 
 class HangWatch {
@@ -95,9 +102,16 @@ class HangWatch {
     std::optional<ProcessLook> look;  // the last one
     std::optional<ProcessLook> look_before;
   };
+  // How far all are that are known here, to be compared later.
+  struct Position {
+    std::vector<verdict::Pulse> pulses;
+    std::vector<std::vector<int>> missing;  // at PyTorch's store
+  };
 
   void Arm();
   void Tick();
+  // One question at a time.
+  void AskStore();
   std::vector<verdict::Pulse> TakePulses() const;
   // By rank; nothing if a debugger holds one of them, since time means nothing then.
   std::optional<std::vector<WatchedRank>> LookAtAll(MonoTime now);
@@ -131,9 +145,9 @@ class HangWatch {
   void Obey(const verdict::SayRecovery& order);
   void Obey(const verdict::SayVerdict& order);
   void Obey(const verdict::SaySlow& order);
-  std::vector<int> PidsToEnd(const verdict::SayVerdict& order) const;
-  static bool HaveMoved(const std::vector<verdict::Pulse>& before,
-                        const std::vector<verdict::Pulse>& now);
+  std::vector<int> PidsToEnd(const verdict::SayVerdict& order);
+  Position WhereTheyAre();
+  bool HaveMovedSince(const Position& before);
   void SayThatTheyWait(const std::string& text, verdict::Finding finding) const;
   void SayThatTheyGoOn(const std::string& text) const;
 
@@ -146,6 +160,8 @@ class HangWatch {
   const LoopMailbox mailbox_;
   asio::steady_timer timer_;
   verdict::HangWatchCore core_;
+  verdict::GatheringWatch gatherings_;
+  bool is_asking_store_ = false;
   TorchWatch torch_;
   KernelLog kernel_log_;  // since the round began
   QuietRanks quiet_ranks_;
@@ -161,7 +177,7 @@ class HangWatch {
   bool gathers_evidence_ = false;
   // Of the last AskStacks: how far each rank was when it was asked.
   uint64_t asked_ = 0;
-  std::vector<verdict::Pulse> pulses_when_asked_;
+  Position when_asked_;
   uint64_t verdict_heard_ = 0;  // question of the last one
   // The last hang, until its ranks are back in a step.
   std::optional<Incident> incident_;

@@ -18,12 +18,16 @@ Round RoundOf(const verdict::WatchOrder& order) {
 
 }  // namespace
 
-bool HangWatch::HaveMoved(const std::vector<verdict::Pulse>& before,
-                          const std::vector<verdict::Pulse>& now) {
-  for (size_t i = 0; i < std::min(before.size(), now.size()); ++i) {
-    if (before[i].token != now[i].token) return true;
+HangWatch::Position HangWatch::WhereTheyAre() {
+  return {TakePulses(), verdict::MissingAt(gatherings_.At(MonoNow()))};
+}
+
+bool HangWatch::HaveMovedSince(const Position& before) {
+  const Position now = WhereTheyAre();
+  for (size_t i = 0; i < std::min(before.pulses.size(), now.pulses.size()); ++i) {
+    if (before.pulses[i].token != now.pulses[i].token) return true;
   }
-  return false;
+  return before.missing != now.missing;
 }
 
 void HangWatch::OnOrder(const verdict::WatchOrder& order) {
@@ -58,13 +62,14 @@ void HangWatch::Obey(const verdict::AskDetails& order) {
   details.is_held = !watched.has_value();
   details.evidence = MakeEvidence(round_.round, round_.world_size,
                                   watched.value_or(std::vector<WatchedRank>()), torch_.members());
+  details.gatherings = gatherings_.At(MonoNow());
   tell_server_(std::move(details));
 }
 
 void HangWatch::Obey(const verdict::AskStacks& order) {
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(MonoNow());
   asked_ = order.question;
-  pulses_when_asked_ = TakePulses();
+  when_asked_ = WhereTheyAre();
   verdict::NodeStacks answer{.question = order.question, .round = round_.round};
   if (!watched) {  // held by a debugger: nothing is to be done about them
     answer.has_moved = true;
@@ -80,7 +85,7 @@ void HangWatch::Obey(const verdict::AskStacks& order) {
     // Runs only while this object lives.
     mailbox.Post([this, answer = std::move(answer)]() mutable {
       if (!is_watching_ || answer.round != round_.round) return;
-      answer.has_moved = answer.has_moved || HaveMoved(pulses_when_asked_, TakePulses());
+      answer.has_moved = answer.has_moved || HaveMovedSince(when_asked_);
       tell_server_(std::move(answer));
     });
   }).detach();
@@ -113,9 +118,9 @@ void HangWatch::Obey(const verdict::SayVerdict& order) {
 }
 
 // Evidence was read here, and nothing has moved since.
-std::vector<int> HangWatch::PidsToEnd(const verdict::SayVerdict& order) const {
+std::vector<int> HangWatch::PidsToEnd(const verdict::SayVerdict& order) {
   if (!options_.ends_workers || order.question != asked_) return {};
-  if (HaveMoved(pulses_when_asked_, TakePulses())) return {};
+  if (HaveMovedSince(when_asked_)) return {};
   return PidsOf(order.to_end);
 }
 

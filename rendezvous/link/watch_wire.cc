@@ -1,6 +1,7 @@
 #include "rendezvous/link/watch_wire.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,42 @@ std::vector<std::string> TakeTexts(WireCheck& check, absl::string_view field, co
   std::vector<std::string> out;
   if (!check.List(field, in.size(), kTextsMax)) return out;
   for (const std::string& text : in) out.push_back(TakeText(check, field, text));
+  return out;
+}
+
+template <typename List>
+void EncodeRuns(const std::vector<int>& ranks, List* out) {
+  for (size_t begin = 0; begin < ranks.size() && out->size() < 2 * kRunsMax;) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    out->Add(ranks[begin]);
+    out->Add(static_cast<int>(end - begin) - 1);
+    begin = end;
+  }
+}
+
+template <typename List>
+std::vector<int> TakeRuns(const List& in, absl::string_view field, WireCheck& check) {
+  std::vector<int> out;
+  check.Require(in.size() % 2 == 0, field, "are no pairs");
+  if (!check.List(field, in.size(), 2 * kRunsMax)) return out;
+  for (int i = 0; i + 1 < in.size(); i += 2) {
+    const int first = check.Range(field, in.Get(i), 0, kWatchedRanksMax);
+    const int more = check.Range(field, in.Get(i + 1), 0, kWatchedRanksMax);
+    check.Require(out.size() + static_cast<size_t>(more) < size_t{2} * kWatchedRanksMax, field,
+                  "are too many");
+    if (!check.status().ok()) return out;
+    for (int k = 0; k <= more; ++k) out.push_back(first + k);
+  }
+  return out;
+}
+
+// Each once.
+template <typename List>
+std::vector<int> TakeSortedRuns(const List& in, absl::string_view field, WireCheck& check) {
+  std::vector<int> out = TakeRuns(in, field, check);
+  check.Require(std::adjacent_find(out.begin(), out.end(), std::greater_equal<int>()) == out.end(),
+                field, "are not in order");
   return out;
 }
 
@@ -189,6 +226,7 @@ void Encode(const verdict::RankEvidence& in, proto::WatchDetails::Rank* out) {
   if (in.step) out->set_step(*in.step);
   out->set_silent_ms(Millis(in.silent_for));
   out->set_tells_waits(in.tells_waits);
+  out->set_is_mute(in.is_mute);
   out->set_fault(Cut(in.fault));
   out->set_doing(Cut(in.doing));
   for (const verdict::GroupRecord& record : in.groups) {
@@ -208,6 +246,7 @@ verdict::RankEvidence TakeRank(const proto::WatchDetails::Rank& in, Round round,
       .life = FromNumber(check, "rank.life", in.life(), verdict::Life::kUnreachable),
       .phase = FromNumber(check, "rank.phase", in.phase(), Phase::kEnd),
       .silent_for = FromMillis(check, "rank.silent", in.silent_ms()),
+      .is_mute = in.is_mute(),
       .tells_waits = in.tells_waits(),
       .fault = TakeText(check, "rank.fault", in.fault()),
       .doing = TakeText(check, "rank.doing", in.doing())};
@@ -226,11 +265,34 @@ verdict::RankEvidence TakeRank(const proto::WatchDetails::Rank& in, Round round,
   return out;
 }
 
+// As a whole or not at all: a rank that is left out would count as one that has come.
+void Encode(const verdict::Gathering& in, proto::WatchDetails* out) {
+  proto::WatchDetails::Gathering* to = out->add_gatherings();
+  to->set_name(Cut(in.name));
+  to->set_is_start(in.is_start);
+  EncodeRuns(in.waiting, to->mutable_waiting());
+  EncodeRuns(in.missing, to->mutable_missing());
+  to->set_silent_ms(Millis(in.silent_for));
+  const bool is_full = to->waiting_size() == 2 * kRunsMax || to->missing_size() == 2 * kRunsMax;
+  if (is_full) out->mutable_gatherings()->RemoveLast();
+}
+
+verdict::Gathering TakeGathering(const proto::WatchDetails::Gathering& in, WireCheck& check) {
+  return {.name = TakeText(check, "gathering.name", in.name()),
+          .is_start = in.is_start(),
+          .waiting = TakeSortedRuns(in.waiting(), "gathering.waiting", check),
+          .missing = TakeSortedRuns(in.missing(), "gathering.missing", check),
+          .silent_for = FromMillis(check, "gathering.silent", in.silent_ms())};
+}
+
 void Encode(const verdict::NodeDetails& in, proto::WatchDetails* out) {
   out->set_question(in.question);
   Encode(in.summary, out->mutable_summary());
   out->set_is_held(in.is_held);
   for (const verdict::Group& group : in.evidence.groups) Encode(group, out->add_groups());
+  for (const verdict::Gathering& gathering : in.gatherings) {
+    if (out->gatherings_size() < static_cast<int>(verdict::kGatheringsMax)) Encode(gathering, out);
+  }
   size_t bytes = out->ByteSizeLong();
   for (const verdict::RankEvidence& rank : in.evidence.ranks) {
     Encode(rank, out->add_ranks());
@@ -257,6 +319,11 @@ verdict::NodeDetails TakeDetails(const proto::WatchDetails& in, WireCheck& check
   if (check.List("ranks", in.ranks_size(), kWatchedRanksMax)) {
     for (const proto::WatchDetails::Rank& rank : in.ranks()) {
       out.evidence.ranks.push_back(TakeRank(rank, out.evidence.round, in.groups_size(), check));
+    }
+  }
+  if (check.List("gatherings", in.gatherings_size(), verdict::kGatheringsMax)) {
+    for (const proto::WatchDetails::Gathering& gathering : in.gatherings()) {
+      out.gatherings.push_back(TakeGathering(gathering, check));
     }
   }
   return out;
@@ -324,33 +391,6 @@ std::vector<verdict::RankReport> TakeReports(const Message& in, WireCheck& check
 }
 
 // --- Verdicts
-
-template <typename List>
-void EncodeRuns(const std::vector<int>& ranks, List* out) {
-  for (size_t begin = 0; begin < ranks.size() && out->size() < 2 * kRunsMax;) {
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    out->Add(ranks[begin]);
-    out->Add(static_cast<int>(end - begin) - 1);
-    begin = end;
-  }
-}
-
-template <typename List>
-std::vector<int> TakeRuns(const List& in, absl::string_view field, WireCheck& check) {
-  std::vector<int> out;
-  check.Require(in.size() % 2 == 0, field, "are no pairs");
-  if (!check.List(field, in.size(), 2 * kRunsMax)) return out;
-  for (int i = 0; i + 1 < in.size(); i += 2) {
-    const int first = check.Range(field, in.Get(i), 0, kWatchedRanksMax);
-    const int more = check.Range(field, in.Get(i + 1), 0, kWatchedRanksMax);
-    check.Require(out.size() + static_cast<size_t>(more) < size_t{2} * kWatchedRanksMax, field,
-                  "are too many");
-    if (!check.status().ok()) return out;
-    for (int k = 0; k <= more; ++k) out.push_back(first + k);
-  }
-  return out;
-}
 
 template <typename List>
 void EncodeTexts(const std::vector<std::string>& texts, List* out) {

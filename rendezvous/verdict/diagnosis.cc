@@ -197,6 +197,8 @@ class Detective {
   void SetOperation(Diagnosis& out, const Stall& stall) const {
     out.group = index_.group(stall.group).name;
     out.operation = stall.operation;
+    // Another process of a worker that has ended may come.
+    if (index_.group(stall.group).is_gathering) out.can_heal = true;
   }
 
   Diagnosis OfMismatch(const Mismatch& mismatch) const {

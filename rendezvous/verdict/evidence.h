@@ -23,8 +23,9 @@ inline constexpr int kUnknownRank = -1;
 
 struct Group {
   std::string name;
-  std::vector<int> members;  // ranks of the job by rank in the group; kUnknownRank
-  uint32_t id = 0;           // tells groups of one name apart; the same for all members
+  std::vector<int> members;   // ranks of the job by rank in the group; kUnknownRank
+  uint32_t id = 0;            // tells groups of one name apart; the same for all members
+  bool is_gathering = false;  // gatherings.h: told by who has come, not by the ranks
 };
 
 // One call of a communicator.
@@ -75,6 +76,9 @@ struct RankEvidence {
   Phase phase = Phase::kStarting;
   std::optional<int64_t> step;
   absl::Duration silent_for;
+  // It tells nothing of what it does, and `silent_for` is how long it was watched. If it runs, nothing
+  // may be concluded from its having no records: it is out of reach but for what others tell of it.
+  bool is_mute = false;
   // Whether `awaited` is set where it holds. Else the oldest pending operation counts as awaited.
   bool tells_waits = false;
   std::string fault;  // of its device or network, in words; empty: none is known

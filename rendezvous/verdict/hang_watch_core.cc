@@ -40,6 +40,7 @@ std::string KeyOf(const Diagnosis& diagnosis) {
 
 void HangWatchCore::StartRound() {
   ranks_.clear();
+  mute_.clear();
   incident_.reset();
   last_listened_.reset();
 }
@@ -54,17 +55,28 @@ WatchPhase HangWatchCore::PhaseOf(const Pulse& pulse) {
   return pulse.num_steps > 1 ? WatchPhase::kStep : WatchPhase::kFirstStep;
 }
 
-bool HangWatchCore::Listen(const std::vector<Pulse>& pulses, MonoTime now) {
+bool HangWatchCore::Listen(const std::vector<Pulse>& pulses, MonoTime now,
+                           const std::vector<RankSilence>& of_mute) {
   absl::Duration gap;
   if (last_listened_ && now > *last_listened_) gap = std::min(now - *last_listened_, kGapMax);
   last_listened_ = now;
-  bool is_silent = false;
+  absl::erase_if(ranks_, [](const auto& entry) { return entry.second.is_mute; });
   for (const Pulse& pulse : pulses) {
-    if (!pulse.is_told) continue;
-    Hear(pulse, gap);
-    const absl::Duration silence = ranks_[pulse.rank].silent_for;
-    is_silent = is_silent || silence >= kSuspiciousSilence;
+    if (pulse.is_told) {
+      mute_.erase(pulse.rank);
+      Hear(pulse, gap);
+    } else {  // also where it told something before: what it does now is not known
+      ranks_.erase(pulse.rank);
+      mute_[pulse.rank] += gap;
+    }
   }
+  for (const RankSilence& each : of_mute) {
+    ranks_.try_emplace(
+        each.rank, RankState{.phase = each.phase, .silent_for = each.silent_for, .is_mute = true});
+  }
+  const bool is_silent = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
+    return entry.second.silent_for >= kSuspiciousSilence;
+  });
   return is_silent || incident_.has_value();
 }
 

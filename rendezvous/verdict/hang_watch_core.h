@@ -82,8 +82,12 @@ class HangWatchCore {
   // Other processes; what was learned stays.
   void StartRound();
 
-  // Whether evidence is wanted now.
-  bool Listen(const std::vector<Pulse>& pulses, MonoTime now);
+  // Whether evidence is wanted now. `of_mute`: silences of ranks whose pulses tell nothing, as others
+  // have measured them (gatherings.h); they count until the next call.
+  bool Listen(const std::vector<Pulse>& pulses, MonoTime now,
+              const std::vector<RankSilence>& of_mute = {});
+  // Ranks whose pulses tell nothing, and how long they were watched.
+  const absl::btree_map<int, absl::Duration>& mute() const { return mute_; }
 
   // The same, with silences that were measured elsewhere (by the agents, job_watch.h): of all ranks
   // of whom anything is known.
@@ -111,6 +115,7 @@ class HangWatchCore {
     WatchPhase phase = WatchPhase::kStart;
     absl::Duration silent_for;
     bool has_waited = false;  // in this silence
+    bool is_mute = false;     // others tell how long it is silent
   };
   struct Incident {
     std::string key;
@@ -134,6 +139,7 @@ class HangWatchCore {
   HangLimits limits_;
   std::optional<MonoTime> last_listened_;
   absl::btree_map<int, RankState> ranks_;
+  absl::btree_map<int, absl::Duration> mute_;
   std::optional<Incident> incident_;
 };
 

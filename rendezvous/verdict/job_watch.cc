@@ -58,6 +58,7 @@ void JobWatch::StopRound() {
   said_.reset();
   reports_.clear();
   evidence_ = EvidenceMerger(kNoRound);
+  gatherings_.clear();
 }
 
 JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now) {
@@ -110,6 +111,7 @@ void JobWatch::On(Node& node, NodeDetails&& details, MonoTime now) {
   evidence.ranks = std::move(own);
   node.has_answered = true;
   is_held_ = is_held_ || details.is_held;
+  if (node.about.first_rank == 0) gatherings_ = std::move(details.gatherings);
   evidence_.Add(std::move(evidence));
 }
 
@@ -212,6 +214,7 @@ void JobWatch::Ask(MonoTime now, Orders& out) {
   deadline_ = now + kTimeForDetails;
   is_held_ = false;
   evidence_ = EvidenceMerger(round_);
+  gatherings_.clear();
   awaited_.clear();
   for (auto& [agent, node] : nodes_) {
     node.has_answered = false;
@@ -238,6 +241,12 @@ std::vector<RankSilence> JobWatch::AllSilences() const {
       }
     }
   }
+  absl::btree_map<int, absl::Duration> mute;
+  for (const RankEvidence& rank : evidence_.merged().ranks) {
+    if (rank.is_mute) mute[rank.rank] = rank.silent_for;
+  }
+  const std::vector<RankSilence> of_mute = SilencesOf(gatherings_, mute);
+  out.insert(out.end(), of_mute.begin(), of_mute.end());
   return out;
 }
 
@@ -266,6 +275,7 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
   }
   if (!is_silent) return;
   AddUnseenRanks();
+  evidence_.Add(gatherings_);
   const Diagnosis diagnosis = Diagnose(evidence_.merged());
   for (const WatchEffect& effect : core_.Judge(diagnosis)) {
     if (const auto* notice = std::get_if<Notice>(&effect)) {
@@ -292,6 +302,8 @@ void JobWatch::Gather(const Verdict& verdict, MonoTime now, Orders& out) {
   shown_.clear();
   SelectNodes(verdict.diagnosis.culprits, kNodesAtFaultAsked, awaited_);
   SelectNodes(verdict.diagnosis.waiting, awaited_.size() + kNodesWaitingAsked, awaited_);
+  // Who has come meanwhile, the store knows.
+  if (!gatherings_.empty()) SelectNodes({0}, awaited_.size() + 1, awaited_);
   for (const Incarnation agent : awaited_) {
     out.push_back(OrderTo{agent, AskStacks{question_, round_}});
   }

@@ -8,7 +8,8 @@
 //   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
 //
 // Silence is what the agents have watched of it, and never grows here: a node that is not heard, or
-// that was stopped, makes nobody silent. What no agent tells is out of sight, and is never judged;
+// that was stopped, makes nobody silent. Who has not come to PyTorch's store is told by the node of rank 0
+// for the ranks of all (gatherings.h). What no agent tells is out of sight, and is never judged;
 // notice and verdict say what that is.
 //
 // Pure. Thread-compatible: one caller at a time (rendezvous/server/job_loop.h, on its loop).
@@ -106,6 +107,7 @@ class JobWatch {
                              const absl::btree_set<Incarnation>& at_fault) const;
   void TellAll(const WatchOrder& order, Orders& out) const;
   void AddUnseenRanks();
+  // Of the ranks of nodes that have answered.
   std::vector<RankSilence> AllSilences() const;
   // Nodes that answered and hold some of `ranks`, the first few.
   void SelectNodes(const std::vector<int>& ranks, size_t max,
@@ -138,8 +140,9 @@ class JobWatch {
   bool is_held_ = false;
   bool has_moved_ = false;
   EvidenceMerger evidence_{kNoRound};
-  std::optional<Verdict> verdict_;  // while evidence is gathered for it
-  MonoTime decided_at_;             // that verdict
+  std::vector<Gathering> gatherings_;  // as the node of rank 0 has answered
+  std::optional<Verdict> verdict_;     // while evidence is gathered for it
+  MonoTime decided_at_;                // that verdict
   std::vector<RankReport> reports_;
   absl::btree_set<Incarnation> shown_;  // nodes that have answered with their stacks
   bool is_judged_ = false;              // what is looked into has been said to be a hang

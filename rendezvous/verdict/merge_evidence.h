@@ -7,8 +7,10 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "rendezvous/verdict/evidence.h"
+#include "rendezvous/verdict/gatherings.h"
 
 namespace muster::verdict {
 
@@ -18,6 +20,8 @@ class EvidenceMerger {
 
   // Groups of one name and id are one: each part knows its own members of them.
   void Add(Evidence part);
+  // After all parts.
+  void Add(const std::vector<Gathering>& gatherings) { AddGatherings(gatherings, merged_); }
   const Evidence& merged() const { return merged_; }
 
  private:

@@ -15,6 +15,7 @@
 #include "proto/base/ids.h"
 #include "rendezvous/verdict/diagnosis.h"
 #include "rendezvous/verdict/evidence.h"
+#include "rendezvous/verdict/gatherings.h"
 #include "rendezvous/verdict/hang_limits.h"
 #include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/incident_parts.h"
@@ -62,6 +63,8 @@ struct NodeDetails {
   uint64_t question = 0;
   NodeSummary summary;  // of the same moment
   Evidence evidence;    // of this node's ranks
+  // Of all ranks; of the node of rank 0 alone. At most kGatheringsMax.
+  std::vector<Gathering> gatherings;
   // A debugger holds one of them: time means nothing then.
   bool is_held = false;
 };

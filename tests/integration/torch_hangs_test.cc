@@ -27,6 +27,9 @@ constexpr char kReported[] = "this is only reported (--watch=report)";
 constexpr char kNotCalled[] =
     "rank 1 has not called all_reduce #6 (group default_pg, 4096 bytes f32); rank 0 waits";
 
+constexpr char kNeverCame[] =
+    "rank 1 has not called init_process_group #0 (group PyTorch's store); rank 0 waits";
+
 struct Case {
   const char* how;
   std::string said;
@@ -118,6 +121,28 @@ TEST_F(TorchHangs, NameWhatTheRanksCallDifferently) {
         "rank 1 in hang at torch_hangs.py:"}});
 }
 
+// Rank 1 tells nothing of itself, so that the store alone knows: first a notice, after a minute, then the
+// verdict at the hard limit of the start, three times --hang_timeout.
+TEST_F(TorchHangs, NameARankThatNeverComesToInitProcessGroup) {
+  Subprocess job = StartJob("never_comes", {"--max_restarts=1", "--hang_timeout=24"});
+  Subprocess late = StartJob("comes_late", {"--max_restarts=1", "--hang_timeout=60"});
+  const SubprocessResult result = job.Wait(kPatience);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat("warning: ", kNeverCame)),
+                                HasSubstr(absl::StrCat("hang: ", kNeverCame)), HasSubstr("72 s")));
+  const SubprocessResult came = late.Wait(kPatience);
+  EXPECT_THAT(came, ExitsWith(0));
+  EXPECT_THAT(came.err, AllOf(HasSubstr(kNeverCame), HasSubstr("it goes on"),
+                              Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
+}
+
+TEST_F(TorchHangs, NameARankThatDoesNotComeToABarrierOfTheStore) {
+  ExpectVerdicts({{"store_barrier",
+                   "rank 1 has not called barrier '/between epochs' #0 (group PyTorch's store); "
+                   "rank 0 waits",
+                   "rank 1 in hang at torch_hangs.py:"}});
+}
+
 // Rank 0 is innocent: it receives more than it has asked for.
 TEST_F(TorchHangs, AskTheSurvivorsOfAnAbortWhatTheyCalled) {
   const SubprocessResult result = StartJob("size", {}).Wait(kPatience);
@@ -162,27 +187,40 @@ class TorchHangsOverNodes : public SeveralNodes {
     SeveralNodes::SetUp();
     if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
   }
+  // Of two nodes with a rank each, once both have reported the hang.
+  std::vector<SubprocessResult> ReportedByBothNodes(const std::string& how) const {
+    std::vector<Subprocess> nodes;
+    for (int node = 0; node < 2; ++node) {
+      nodes.push_back(StartStatic(
+          node, 2,
+          Arguments{"--hang_timeout=12", absl::StrCat("--log_dir=", Out("logs"), node)} +
+              ProgramThatHangs(how),
+          WithTorch()));
+      if (node > 0) continue;
+      EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
+    }
+    for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput(kReported, kPatience));
+    for (Subprocess& node : nodes) node.Signal(SIGINT);
+    std::vector<SubprocessResult> results;
+    for (Subprocess& node : nodes) results.push_back(node.Wait(kPatience));
+    return results;
+  }
 };
 
 TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeOnEveryConsole) {
-  std::vector<Subprocess> nodes;
-  for (int node = 0; node < 2; ++node) {
-    nodes.push_back(
-        StartStatic(node, 2,
-                    Arguments{"--hang_timeout=12", absl::StrCat("--log_dir=", Out("logs"), node)} +
-                        ProgramThatHangs("skips"),
-                    WithTorch()));
-    if (node > 0) continue;
-    ASSERT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
+  for (const SubprocessResult& node : ReportedByBothNodes("skips")) {
+    EXPECT_THAT(node.err, AllOf(HasSubstr(absl::StrCat("hang: ", kNotCalled)),
+                                HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid")),
+                                HasSubstr("rank 1 in hang at torch_hangs.py:"),
+                                HasSubstr("rank 0 in all_reduce at distributed_c10d.py:")));
   }
-  for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput(kReported, kPatience));
-  for (Subprocess& node : nodes) node.Signal(SIGINT);
-  for (Subprocess& node : nodes) {
-    EXPECT_THAT(node.Wait(kPatience).err,
-                AllOf(HasSubstr(absl::StrCat("hang: ", kNotCalled)),
-                      HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid")),
-                      HasSubstr("rank 1 in hang at torch_hangs.py:"),
-                      HasSubstr("rank 0 in all_reduce at distributed_c10d.py:")));
+}
+
+// Its agent alone sees its process, and the store on the other node that it has not come.
+TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeThatNeverComes) {
+  for (const SubprocessResult& node : ReportedByBothNodes("never_comes")) {
+    EXPECT_THAT(node.err, AllOf(HasSubstr(absl::StrCat("hang: ", kNeverCame)),
+                                HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid"))));
   }
 }
 

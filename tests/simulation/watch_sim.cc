@@ -16,6 +16,8 @@ constexpr absl::Duration kHangTimeout = absl::Minutes(1);
 // jumps can double what is counted of a second.
 constexpr absl::Duration kLongestComputation = absl::Seconds(45);
 constexpr absl::Duration kLongestCheckpoint = absl::Seconds(140);
+// With a suspension longer than the limit, which is that of a checkpoint.
+constexpr absl::Duration kLongestStart = absl::Seconds(160);
 constexpr absl::Duration kHealthyRun = absl::Minutes(12);
 constexpr absl::Duration kLongestSuspension = absl::Seconds(50);
 // Limits are five times the longest silence that has ended well and was nobody's waiting: a checkpoint's,
@@ -54,9 +56,17 @@ WatchSim::WatchSim(uint64_t seed) : random_(seed), seed_(seed) {
   if (random_.Chance(0.5)) spares_.host = nodes_.front().id;
   watch_.StartRound(kRound, members_, now_);
   watch_.SetSpares(spares_);
-  fault_ = static_cast<Fault>(random_.Between(0, 3));
+  fault_ = static_cast<Fault>(random_.Between(0, 4));
   faulty_rank_ = random_.Between(0, num_ranks - 1);
   fault_at_ = now_ + random_.Between(absl::Seconds(20), kHealthyRun);
+  if (fault_ == Fault::kAbsence) fault_at_ = now_;
+  const bool is_late = random_.Chance(0.5);
+  for (Rank& rank : ranks_) {
+    const bool comes_late = is_late && random_.Chance(0.5);
+    rank.comes_at = comes_late ? now_ + random_.Between(absl::ZeroDuration(), kLongestStart) : now_;
+    rank.tells_start = random_.Chance(0.5);
+  }
+  seen_.late_starts += is_late;
   end_ = fault_ == Fault::kNone ? now_ + kHealthyRun : fault_at_ + kTimeToJudge;
   if (random_.Chance(0.1)) {
     ranks_[faulty_rank_].has_wrong_board = true;
@@ -68,6 +78,7 @@ std::string WatchSim::Run(WatchCoverage& coverage) {
   while (now_ < end_ && failure_.empty() && !is_judged_) {
     now_ = now_ + kTick;
     DrawFaults();
+    RunStart();
     RunProgram();
     RunAgents();
     CheckWhatIsKnownAgain();
@@ -80,11 +91,11 @@ std::string WatchSim::Run(WatchCoverage& coverage) {
   }
   for (auto field :
        {&WatchCoverage::hangs, &WatchCoverage::mismatches, &WatchCoverage::stops,
-        &WatchCoverage::wrong_boards, &WatchCoverage::notices, &WatchCoverage::verdicts,
-        &WatchCoverage::recoveries, &WatchCoverage::unanswered, &WatchCoverage::paused_agents,
-        &WatchCoverage::suspended_nodes, &WatchCoverage::clock_jumps, &WatchCoverage::long_phases,
-        &WatchCoverage::server_restarts, &WatchCoverage::replacements,
-        &WatchCoverage::not_replaced}) {
+        &WatchCoverage::absences, &WatchCoverage::late_starts, &WatchCoverage::wrong_boards,
+        &WatchCoverage::notices, &WatchCoverage::verdicts, &WatchCoverage::recoveries,
+        &WatchCoverage::unanswered, &WatchCoverage::paused_agents, &WatchCoverage::suspended_nodes,
+        &WatchCoverage::clock_jumps, &WatchCoverage::long_phases, &WatchCoverage::server_restarts,
+        &WatchCoverage::replacements, &WatchCoverage::not_replaced}) {
     coverage.*field += seen_.*field;
   }
   return failure_.empty() ? "" : absl::StrCat("seed ", seed_, ": ", failure_);
@@ -100,6 +111,7 @@ void WatchSim::DrawFaults() {
     seen_.hangs += fault_ == Fault::kHang;
     seen_.mismatches += fault_ == Fault::kMismatch;
     seen_.stops += fault_ == Fault::kStop;
+    seen_.absences += fault_ == Fault::kAbsence;
   }
   if (now_ > fault_at_ + absl::Minutes(2)) return;
   if (random_.Chance(0.0005)) RestartServer();
@@ -109,7 +121,11 @@ void WatchSim::DrawFaults() {
       ++seen_.paused_agents;
     }
     if (random_.Chance(0.0005)) {
-      node.suspended_until = now_ + random_.Between(absl::Seconds(1), kLongestSuspension);
+      const absl::Duration suspension = random_.Between(absl::Seconds(1), kLongestSuspension);
+      node.suspended_until = now_ + suspension;
+      for (Rank& rank : ranks_) {
+        if (&nodes_[rank.node] == &node) rank.comes_at = rank.comes_at + suspension;
+      }
       ++seen_.suspended_nodes;
     }
     if (random_.Chance(0.001)) {
@@ -153,6 +169,34 @@ void WatchSim::CheckWhatIsKnownAgain() {
   learned_before_.reset();
 }
 
+// --- The start: all ranks come together
+
+void WatchSim::RunStart() {
+  if (is_started_) return;
+  is_started_ = true;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    const bool is_absent = fault_ == Fault::kAbsence && static_cast<int>(r) == faulty_rank_;
+    const bool can_come = !is_absent && !rank.hangs && !rank.is_stopped &&
+                          now_ >= nodes_[rank.node].suspended_until && now_ >= rank.comes_at;
+    if (can_come && !std::exchange(rank.has_come, true)) ++rank.token;
+    is_started_ = is_started_ && rank.has_come;
+  }
+}
+
+bool WatchSim::IsMute(const Rank& rank) const {
+  return !is_started_ && !(rank.has_come && rank.tells_start);
+}
+
+std::vector<verdict::Gathering> WatchSim::WhoIsMissing() const {
+  verdict::Gathering start{.name = "the start", .is_start = true};
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    (ranks_[r].has_come ? start.waiting : start.missing).push_back(r);
+  }
+  if (start.waiting.empty() || start.missing.empty()) return {};
+  return {std::move(start)};
+}
+
 // --- The program: each step calls the node's group, the one across, and that of all, in turn.
 
 int WatchSim::GroupOfCall(int r, int64_t call) const {
@@ -179,6 +223,7 @@ void WatchSim::RunProgram() {
 bool WatchSim::StepRank(int r) {
   Rank& rank = ranks_[r];
   const bool is_suspended = now_ < nodes_[rank.node].suspended_until;
+  if (!is_started_) return false;
   if (rank.hangs || rank.is_stopped || is_suspended || rank.waits || now_ < rank.busy_until) {
     return false;
   }
@@ -245,14 +290,16 @@ void WatchSim::RunAgents() {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (ranks_[r].node != static_cast<int>(n)) continue;
       pulses.push_back({.rank = static_cast<int>(r),
-                        .is_told = true,
+                        .is_told = !IsMute(ranks_[r]),
                         .token = ranks_[r].token,
-                        .phase = ranks_[r].phase,
-                        .num_steps = 5,
-                        .has_operations = true,
+                        .phase = is_started_ ? ranks_[r].phase : Phase::kStarting,
+                        .num_steps = is_started_ ? 5 : 0,
+                        .has_operations = is_started_,
                         .is_waiting = ranks_[r].waits});
     }
-    node.core.Listen(pulses, now_ + node.clock);
+    const MonoTime now = now_ + node.clock;
+    if (n == 0) node.gatherings.Listen(WhoIsMissing(), now);
+    node.core.Listen(pulses, now, verdict::SilencesOf(node.gatherings.At(now), node.core.mute()));
     const bool is_lost = random_.Chance(0.05);
     if (node.num_ticks++ % 2 == 0 && !is_lost) {
       node.is_heard = true;
@@ -282,9 +329,16 @@ verdict::Evidence WatchSim::EvidenceOf(int n) {
         .pid = 1000 + r,
         .life = rank.is_stopped ? verdict::Life::kStopped : verdict::Life::kRunning,
         .phase = rank.phase,
-        .step = rank.calls / kCallsPerStep,
         .silent_for = nodes_[n].core.SilenceOf(r),
-        .tells_waits = true};
+        .is_mute = IsMute(rank),
+        .tells_waits = is_started_};
+    if (is_started_) out.step = rank.calls / kCallsPerStep;
+    if (out.is_mute) {
+      const auto& watched_for = nodes_[n].core.mute();
+      const auto found = watched_for.find(r);
+      if (found != watched_for.end()) out.silent_for = found->second;
+      if (!rank.is_stopped) out.life = verdict::Life::kUnreachable;
+    }
     for (const auto& [group, called] : rank.called) {
       verdict::GroupRecord record{.group = group,
                                   .num_issued = static_cast<int64_t>(called.size())};
@@ -346,6 +400,7 @@ void WatchSim::Obey(const verdict::ReplaceNodes& replace) {
 void WatchSim::Obey(int n, const verdict::AskDetails& ask) {
   verdict::NodeDetails details{.question = ask.question, .summary = SummaryOf(nodes_[n])};
   details.evidence = EvidenceOf(n);
+  details.gatherings = nodes_[n].gatherings.At(now_ + nodes_[n].clock);
   Perform(watch_.OnWord(nodes_[n].id, std::move(details), now_));
 }
 

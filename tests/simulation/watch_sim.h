@@ -1,11 +1,12 @@
 // The hang watch of a whole job in one thread on a virtual clock: a program of real length in steps
-// and groups, the real HangWatchCore of each node and the real JobWatch over all of them. Ranks hang,
-// differ and are stopped; boards are wrong; agents stop, do not answer and have clocks that jump; nodes
+// and groups, the real HangWatchCore of each node and the real JobWatch over all of them. Ranks come late
+// to the start or never, of which PyTorch's store tells and some of them nothing; they hang, differ and are
+// stopped; boards are wrong; agents stop, do not answer and have clocks that jump; nodes
 // are suspended; the server dies and is started again. All of it follows from the seed.
 //
 // Invariants:
-//   W1: a verdict names nobody but ranks that hang, differ, are stopped, or whose board is wrong.
-//   W2: a rank that hangs for ever is judged, once those who look can look again.
+//   W1: a verdict names nobody but ranks that never come, hang, differ, are stopped, or whose board is wrong.
+//   W2: a rank that never comes or hangs for ever is judged, once those who look can look again.
 //   W3: a server that is started again without its state has back what was learned of silences, once it
 //       has heard all nodes.
 //   W4: nobody is replaced but nodes of ranks that hang, are stopped or whose board is wrong, once, where
@@ -19,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/verdict/gatherings.h"
 #include "rendezvous/verdict/job_watch.h"
 #include "tests/simulation/sim_random.h"
 
@@ -29,6 +31,8 @@ struct WatchCoverage {
   int hangs = 0;
   int mismatches = 0;
   int stops = 0;
+  int absences = 0;
+  int late_starts = 0;
   int wrong_boards = 0;
   int notices = 0;
   int verdicts = 0;
@@ -51,10 +55,13 @@ class WatchSim {
   std::string Run(WatchCoverage& coverage);
 
  private:
-  enum class Fault { kNone, kHang, kMismatch, kStop };
+  enum class Fault { kNone, kHang, kMismatch, kStop, kAbsence };
   struct Rank {
     int node = 0;
     int64_t calls = 0;  // of its program, so far
+    MonoTime comes_at;  // to the start
+    bool has_come = false;
+    bool tells_start = false;  // that it has come, itself
     MonoTime busy_until;
     bool waits = false;
     bool hangs = false;
@@ -74,13 +81,17 @@ class WatchSim {
     MonoTime next_tick;
     int num_ticks = 0;
     std::optional<std::vector<uint64_t>> tokens_when_asked;
-    bool is_heard = false;  // by this life of the server
+    verdict::GatheringWatch gatherings;  // of the first alone
+    bool is_heard = false;               // by this life of the server
     bool may_replace = false;
   };
 
   void DrawFaults();
   void RestartServer();
   void CheckWhatIsKnownAgain();
+  void RunStart();
+  bool IsMute(const Rank& rank) const;
+  std::vector<verdict::Gathering> WhoIsMissing() const;
   void RunProgram();
   bool StepRank(int r);
   void FinishComplete(int group, int64_t sequence);
@@ -116,6 +127,7 @@ class WatchSim {
   int faulty_rank_ = -1;
   MonoTime fault_at_;
   bool has_happened_ = false;
+  bool is_started_ = false;  // all have come
   bool is_judged_ = false;
   bool has_replaced_ = false;
   WatchCoverage seen_;

@@ -17,6 +17,8 @@ TEST(WatchSim, JudgesNobodyWhoIsInnocentAndMissesNoHangInAnySeed) {
   EXPECT_GT(coverage.hangs, 0);
   EXPECT_GT(coverage.mismatches, 0);
   EXPECT_GT(coverage.stops, 0);
+  EXPECT_GT(coverage.absences, 0);
+  EXPECT_GT(coverage.late_starts, 0);
   EXPECT_GT(coverage.wrong_boards, 0);
   EXPECT_GT(coverage.notices, 0);
   EXPECT_GT(coverage.verdicts, 0);

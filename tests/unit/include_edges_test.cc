@@ -69,8 +69,11 @@ const std::vector<Room>& Rooms() {
       // PyTorch's store: the thread and what listens on it; else the core.
       {"agent/torch_store/store_thread.", {"agent/torch_store/store_thread.h"}},
       {"agent/torch_store/store_witness.", {"proto/base/", "agent/process/", "agent/torch_store/"}},
-      {"agent/torch_store/torch_store_server.", {"proto/", "agent/process/", "agent/torch_store/"}},
-      {"agent/torch_store/", {"proto/base/", "agent/torch_store/"}, true},
+      {"agent/torch_store/torch_store_server.",
+       {"proto/", "agent/process/", "agent/torch_store/", "rendezvous/verdict/gatherings.h"}},
+      {"agent/torch_store/",
+       {"proto/base/", "agent/torch_store/", "rendezvous/verdict/gatherings.h"},
+       true},
       // From boards to evidence, and the report: values. What reads /proc and the boards: a shell.
       {"agent/watch/board_evidence.", {"proto/base/", "agent/watch/", "rendezvous/verdict/"}, true},
       {"agent/watch/incident.", {"proto/base/", "agent/watch/", "rendezvous/verdict/"}, true},

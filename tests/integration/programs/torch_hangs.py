@@ -114,6 +114,13 @@ def hang(group_a, group_b):
             step()
         else:
             dist.irecv(torch.ones(8), src=0).wait()
+    elif HOW == "store_barrier":
+        if RANK == 0:
+            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = dist.TCPStore(*address, is_master=False, wait_for_workers=False)
+            store.barrier("between epochs", dist.get_world_size())
+        else:
+            time.sleep(FOR_EVER)
     elif HOW == "checkpoint":
         if RANK == 0:
             time.sleep(25)
@@ -122,6 +129,10 @@ def hang(group_a, group_b):
 
 
 def main():
+    if HOW == "never_comes" and RANK == 1 and IS_FIRST:
+        time.sleep(FOR_EVER)
+    if HOW == "comes_late" and RANK == 1:
+        time.sleep(90)
     dist.init_process_group("gloo")
     groups = [dist.new_group(list(range(dist.get_world_size()))) for _ in range(2)]
     if HOW == "first_step" and RANK == 1:

@@ -464,6 +464,88 @@ TEST_F(StoreBarriers, WhoseKeyIsSpoiltAreNoLongerToldOf) {
   EXPECT_THAT(told_, IsEmpty());
 }
 
+// --- What the hang watch is told
+
+TEST_F(StoreCore, TellsTheWatchWhoHasNotComeToInitProcessGroup) {
+  for (const int rank : {0, 1, 2, 4, 6, 7}) Come(rank);
+  for (const int rank : {0, 1, 2, 4, 6, 7}) Identify(rank);
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty()) << "nobody waits";
+  Send(0, WaitBytes({kKey}));
+  Send(4, WaitBytes({kKey}));
+  Send(6, WaitBytes({"a key of the user's own"}));
+  EXPECT_THAT(
+      core_.Gatherings(now_),
+      ElementsAre(verdict::Gathering{
+          .name = "init_process_group", .is_start = true, .waiting = {0, 4}, .missing = {3, 5}}));
+  Come(3);
+  Come(5);
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+}
+
+TEST_F(StoreCore, TellsTheWatchNothingWhileOneThatHasComeIsNotKnownByItsRank) {
+  for (const int rank : {0, 1, 2, 3, 4}) Come(rank);
+  for (const int rank : {0, 1, 2, 3}) Identify(rank);
+  Send(0, WaitBytes({kKey}));
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty()) << "it may be any of those that are missing";
+  Identify(4);
+  ASSERT_EQ(core_.Gatherings(now_).size(), 1);
+  EXPECT_THAT(core_.Gatherings(now_)[0].missing, ElementsAre(5, 6, 7));
+}
+
+TEST_F(StoreCore, TellsTheWatchNothingAfterOneHasGoneWhoseRankWasNotKnown) {
+  for (const int rank : {0, 1, 2}) Come(rank);
+  for (const int rank : {0, 1}) Identify(rank);
+  Keep(core_.Close(StoreConnection(2), now_));
+  Send(0, WaitBytes({kKey}));
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+}
+
+TEST_F(StoreCore, TellsTheWatchOfAWaitInSlicesWithoutAPause) {
+  Come(0);
+  Identify(0);
+  Send(0, WaitBytes({kKey}));
+  Until(10);
+  Send(0, Byte(kCancelWaitCode));
+  EXPECT_EQ(core_.Gatherings(now_).size(), 1);
+  Until(16);
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty()) << "it has not come back";
+}
+
+TEST_F(StoreBarriers, TellTheWatchWhichOfAllRanksHaveNotCome) {
+  for (const int rank : {0, 1, 2, 3, 4, 6, 7}) Send(rank, BarrierBytes("k", 8));
+  EXPECT_THAT(core_.Gatherings(now_),
+              ElementsAre(verdict::Gathering{
+                  .name = "barrier 'k'", .waiting = {0, 1, 2, 3, 4, 6, 7}, .missing = {5}}));
+  Send(5, BarrierBytes("k", 8));
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+  for (const int rank : {3, 5}) Count(rank, "12");
+  EXPECT_THAT(core_.Gatherings(now_),
+              ElementsAre(verdict::Gathering{.name = "barrier 'store_based_barrier_key:12'",
+                                             .waiting = {3, 5},
+                                             .missing = {0, 1, 2, 4, 6, 7}}));
+}
+
+TEST_F(StoreBarriers, OfWhichItIsNotSaidThatTheyAreForAllAreNotToldToTheWatch) {
+  Send(3, BarrierBytes("k", 2));
+  Send(4, AddBytes("l/num_members", 1) + WaitBytes({"l/last_member"}));
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+}
+
+TEST_F(StoreBarriers, OfSeveralProcessesOfOneRankAreNotToldToTheWatch) {
+  Send(3, BarrierBytes("k", 8));
+  core_.Open(StoreConnection(103), {.address = "127.0.0.1", .port = 40103, .is_local = true});
+  Keep(core_.Identify("127.0.0.1", 40103, Rank(3), now_));
+  EXPECT_EQ(core_.Gatherings(now_).size(), 1);
+  Send(103, Validate() + BarrierBytes("k", 8));
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+}
+
+TEST_F(StoreBarriers, AreNotToldToTheWatchOnceTheRoundIsBeingStopped) {
+  Send(3, BarrierBytes("k", 8));
+  core_.StopTelling();
+  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+}
+
 TEST_F(StoreCore, DoesNotCallItGivingUpWhenAClientOnlyLooksForAMoment) {
   Come(0);
   Send(0, WaitBytes({kKey}));

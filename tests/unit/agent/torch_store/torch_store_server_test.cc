@@ -7,6 +7,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
+
 #include "asio/buffer.hpp"
 #include "asio/ip/tcp.hpp"
 #include "asio/read.hpp"
@@ -113,6 +116,15 @@ TEST(TorchStoreServer, LeavesNothingOfARoundInTheNextOnTheSamePort) {
   Client next("127.0.0.1", port);
   next.Send(Validate() + AddBytes("n", 1));
   EXPECT_EQ(next.Read(8), Number<int64_t>(1));
+}
+
+TEST(TorchStoreServer, AnswersWhoIsMissing) {
+  const auto server = Serve("127.0.0.1");
+  std::promise<size_t> answered;
+  server->AskWhoIsMissing([&](const auto& gatherings) { answered.set_value(gatherings.size()); });
+  auto answer = answered.get_future();
+  ASSERT_EQ(answer.wait_for(std::chrono::seconds(kPatienceSeconds)), std::future_status::ready);
+  EXPECT_EQ(answer.get(), 0u);
 }
 
 TEST(TorchStoreServer, SaysThatThePortIsTaken) {

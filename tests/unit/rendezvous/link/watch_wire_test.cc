@@ -103,7 +103,14 @@ TEST(WatchOnTheWire, KeepsDetails) {
   job.rank(2).doing = "stopped";
   verdict::NodeDetails details{.question = 5, .summary = FilledSummary(), .is_held = true};
   details.summary.round = Round(2);
+  job.rank(0).is_mute = true;
   details.evidence = job.Build();
+  details.gatherings = {{.name = "init_process_group",
+                         .is_start = true,
+                         .waiting = {0, 1, 2, 7},
+                         .missing = {3, 5},
+                         .silent_for = absl::Milliseconds(12345)},
+                        {.name = "barrier '\xff'", .waiting = {1}, .missing = {0}}};
   const auto back = WordThere(details);
   ASSERT_TRUE(back.ok()) << back.status();
   const auto& there = std::get<verdict::NodeDetails>(*back);
@@ -116,6 +123,9 @@ TEST(WatchOnTheWire, KeepsDetails) {
   ASSERT_THAT(there.evidence.ranks, SizeIs(3));
   EXPECT_EQ(there.evidence.ranks[2].life, verdict::Life::kStopped);
   EXPECT_EQ(there.evidence.ranks[2].step, 9);
+  EXPECT_TRUE(there.evidence.ranks[0].is_mute);
+  EXPECT_FALSE(there.evidence.ranks[1].is_mute);
+  EXPECT_EQ(there.gatherings, details.gatherings);
   EXPECT_EQ(there.evidence.ranks[1].groups[0].operations[0].chain, verdict::AllReduce(7).chain);
   EXPECT_EQ(Diagnose(there.evidence).Describe(), Diagnose(details.evidence).Describe());
 }
@@ -136,6 +146,22 @@ TEST(WatchOnTheWire, LeavesOutWholeRanksWhereDetailsAreTooMany) {
   EXPECT_EQ(ranks.front().rank, 1) << "rank 0 has too much for one";
   EXPECT_LT(ranks.size(), 199u);
   EXPECT_THAT(ranks.back().groups[0].operations, SizeIs(300));
+}
+
+// Half of one would say that the others have come.
+TEST(WatchOnTheWire, LeavesOutAWholeGatheringWhereItIsTooLong) {
+  verdict::NodeDetails details{.summary = FilledSummary()};
+  verdict::Gathering scattered{.name = "barrier 'k'", .waiting = {0}};
+  for (int rank = 1; rank < 2 * kRunsMax + 2; rank += 2) scattered.missing.push_back(rank);
+  verdict::Gathering in_one_piece{.name = "barrier 'l'", .waiting = {0}};
+  for (int rank = 1; rank < 10000; ++rank) in_one_piece.missing.push_back(rank);
+  details.gatherings.assign(20, in_one_piece);
+  details.gatherings.front() = scattered;
+  EXPECT_LT(BytesOf(details), size_t{4} << 10);
+  const auto back = WordThere(details);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(std::get<verdict::NodeDetails>(*back).gatherings,
+            std::vector<verdict::Gathering>(verdict::kGatheringsMax, in_one_piece));
 }
 
 TEST(WatchOnTheWire, KeepsStacksWithinABound) {
@@ -264,6 +290,19 @@ INSTANTIATE_TEST_SUITE_P(
                  m.mutable_details()->add_groups();
                  m.mutable_details()->add_ranks()->add_records()->add_operations()->set_kind(-1);
                }},
+        Damage{"gatherings",
+               [](auto& m) {
+                 for (int i = 0; i < 9; ++i) m.mutable_details()->add_gatherings();
+               }},
+        Damage{"gathering.waiting",
+               [](auto& m) { m.mutable_details()->add_gatherings()->add_waiting(1); }},
+        Damage{"gathering.missing",
+               [](auto& m) {
+                 auto* gathering = m.mutable_details()->add_gatherings();
+                 for (const int number : {3, 2, 4, 0}) gathering->add_missing(number);
+               }},
+        Damage{"gathering.silent",
+               [](auto& m) { m.mutable_details()->add_gatherings()->set_silent_ms(-1); }},
         Damage{"report.rank", [](auto& m) { m.mutable_stacks()->add_ranks()->set_rank(-1); }}));
 
 TEST(DamagedWatchOrder, IsRefused) {

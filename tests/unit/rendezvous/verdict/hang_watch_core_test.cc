@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "rendezvous/verdict/gatherings.h"
 #include "tests/unit/rendezvous/verdict/evidence_builder.h"
 
 namespace muster::verdict {
@@ -240,6 +241,69 @@ TEST_F(HangWatch, AnotherRoundBeginsWithoutSilence) {
   core_.StartRound();
   Pass(300, RankOneIsMissing());
   EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+// --- Ranks that tell nothing, of which PyTorch's store tells
+
+class HangWatchAtTheStart : public HangWatch {
+ protected:
+  HangWatchAtTheStart() {
+    core_.StartRound();
+    for (Pulse& pulse : pulses_) pulse = {.rank = pulse.rank, .is_told = pulse.rank == 0};
+  }
+  // Rank 0 has come to init_process_group; rank 1, which tells nothing, has not for `seconds` more.
+  void PassWithoutRankOne(int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      now_ = now_ + kWatchInterval;
+      missing_for_ += kWatchInterval;
+      const Gathering init{.name = "init_process_group",
+                           .is_start = true,
+                           .waiting = {0},
+                           .missing = {1},
+                           .silent_for = missing_for_};
+      if (!core_.Listen(pulses_, now_, SilencesOf({init}, core_.mute()))) continue;
+      EvidenceBuilder job(2);
+      job.rank(1).is_mute = true;
+      Evidence evidence = job.Build();
+      AddGatherings({init}, evidence);
+      for (WatchEffect& effect : core_.Judge(Diagnose(evidence))) {
+        if (const auto* notice = std::get_if<Notice>(&effect)) notices_.push_back(notice->text);
+        if (const auto* verdict = std::get_if<Verdict>(&effect)) verdicts_.push_back(*verdict);
+      }
+    }
+  }
+  absl::Duration missing_for_;
+};
+
+TEST_F(HangWatchAtTheStart, ARankThatHasNotComeIsNoticedAfterAMinuteAndJudgedAtTheHardLimit) {
+  PassWithoutRankOne(58);
+  EXPECT_THAT(notices_, IsEmpty());
+  PassWithoutRankOne(5);
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("rank 1 has not called init_process_group")));
+  PassWithoutRankOne(1800 - 63 - 5);
+  EXPECT_THAT(verdicts_, IsEmpty()) << "three times --hang_timeout";
+  PassWithoutRankOne(10);
+  ASSERT_EQ(verdicts_.size(), 1u);
+  EXPECT_THAT(verdicts_[0].diagnosis.culprits, ElementsAre(1));
+}
+
+TEST_F(HangWatchAtTheStart, TheSilenceOfARankThatTellsNothingEndsWithWhoTellsOfIt) {
+  PassWithoutRankOne(30);
+  EXPECT_EQ(core_.Silences().size(), 2u);
+  pulses_[0].token = 7;
+  now_ = now_ + kWatchInterval;
+  core_.Listen(pulses_, now_);
+  EXPECT_EQ(core_.Silences().size(), 1u);
+  EXPECT_EQ(core_.SilenceOf(1), absl::ZeroDuration());
+}
+
+TEST_F(HangWatchAtTheStart, HowLongARankWasWatchedEndsWhenItTellsSomething) {
+  PassWithoutRankOne(30);
+  EXPECT_EQ(core_.mute().at(1), absl::Seconds(29)) << "from the first look on";
+  pulses_[1].is_told = true;
+  core_.Listen(pulses_, now_);
+  EXPECT_TRUE(core_.mute().empty());
+  EXPECT_EQ(core_.SilenceOf(1), absl::ZeroDuration());
 }
 
 TEST_F(HangWatch, ARankThatWritesNoBoardIsNeverSilent) {

@@ -34,6 +34,7 @@ class Watch : public ::testing::Test {
     std::vector<Group> groups;
     LearnedSilences learned;
     NodePaces paces;
+    std::vector<Gathering> gatherings;
     WatchPhase phase = WatchPhase::kStep;
   };
 
@@ -68,6 +69,8 @@ class Watch : public ::testing::Test {
     NodeDetails details{.question = ask.question, .summary = SummaryOf(agent)};
     details.evidence = {.round = kRound, .groups = agent.groups, .ranks = {agent.evidence}};
     details.is_held = is_held_;
+    details.gatherings = agent.gatherings;
+    for (Gathering& gathering : details.gatherings) gathering.silent_for = gathering_silent_for_;
     Hear(watch_.OnWord(id, details, now_));
   }
   void Answer(Incarnation id, const AskStacks& ask) {
@@ -100,6 +103,7 @@ class Watch : public ::testing::Test {
       now_ = now_ + absl::Seconds(1);
       ++second_;
       for (auto& [id, agent] : agents_) agent.silent_for += absl::Seconds(1);
+      gathering_silent_for_ += absl::Seconds(1);
       for (const int rank : busy) agent(rank).silent_for = absl::ZeroDuration();
       for (auto& [id, each] : agents_) {
         if (each.speaks && second_ % 2 == 0) Hear(watch_.OnWord(id, SummaryOf(each), now_));
@@ -121,6 +125,7 @@ class Watch : public ::testing::Test {
   MonoTime now_ = MonoTime::At(absl::Hours(1));
   int second_ = 0;
   absl::Duration hang_timeout_;
+  absl::Duration gathering_silent_for_;
   JobWatch watch_;
   std::map<Incarnation, Agent> agents_;
   std::map<Incarnation, std::vector<std::string>> notices_;
@@ -247,6 +252,78 @@ TEST_F(Watch, KeepsQuietDuringALongCheckpointOnAnotherNode) {
   EXPECT_THAT(notices_, IsEmpty());
   Pass(900);
   EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+// --- What PyTorch's store, on the node of rank 0, tells of ranks of all nodes
+
+class WatchAtTheStart : public Watch {
+ protected:
+  // Ranks 1 and 3 have come to init_process_group and say so; rank 0 is between two waits, and rank 2
+  // tells nothing.
+  void StartWithoutRankTwo(absl::Duration hang_timeout) {
+    EvidenceBuilder job(4);
+    job.rank(2).is_mute = true;
+    job.rank(2).silent_for = absl::Hours(1);
+    Start(job, hang_timeout);
+    agent(0).gatherings = {
+        {.name = "init_process_group", .is_start = true, .waiting = {1, 3}, .missing = {2}}};
+    for (auto& [id, each] : agents_) each.phase = WatchPhase::kStart;
+  }
+};
+
+TEST_F(WatchAtTheStart, NamesARankThatHasNotComeAndTellsNothing) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  Pass(58, {2});
+  EXPECT_THAT(notices_, IsEmpty());
+  Pass(6, {2});
+  EXPECT_THAT(NoticesOf(1),
+              ElementsAre(AllOf(HasSubstr("rank 2 has not called init_process_group #0 (group "
+                                          "PyTorch's store); ranks 1 and 3 wait"),
+                                HasSubstr("rank 2 on node2"))));
+  Pass(110, {2});
+  EXPECT_THAT(verdicts_, IsEmpty()) << "the hard limit of the start is three times as long";
+  Pass(20, {2});
+  ASSERT_THAT(VerdictsOf(1), SizeIs(1));
+  EXPECT_THAT(VerdictsOf(1)[0].to_end, ElementsAre(2));
+}
+
+TEST_F(WatchAtTheStart, WaitsForARankThatWasWatchedForLessTime) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  agent(2).evidence.silent_for = absl::Seconds(20);  // its agent was stopped meanwhile
+  Pass(1000, {2});
+  EXPECT_THAT(notices_, IsEmpty());
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(WatchAtTheStart, BelievesTheNodeOfRankZeroAlone) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  std::swap(agent(0).gatherings, agent(1).gatherings);
+  Pass(1000, {2});
+  EXPECT_THAT(notices_, IsEmpty());
+}
+
+TEST_F(WatchAtTheStart, AsksTheStoreOnceMoreBeforeItJudges) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  agent(0).has_moved = true;
+  Pass(300, {2});
+  EXPECT_THAT(verdicts_, IsEmpty());
+  EXPECT_THAT(recoveries_, Not(IsEmpty()));
+}
+
+TEST_F(WatchAtTheStart, JudgesNobodyOnANodeThatIsNotHeard) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  Pass(4, {2});
+  agent(2).speaks = agent(2).answers = false;
+  Pass(1000);
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(WatchAtTheStart, ForgetsWhatTheStoreSaidOnceItDoesNotAnswer) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  Pass(40, {2});
+  agent(0).speaks = agent(0).answers = false;
+  Pass(1000, {2});
+  EXPECT_THAT(notices_, IsEmpty());
 }
 
 TEST_F(Watch, NeverJudgesTheRanksOfANodeThatIsNotHeard) {
