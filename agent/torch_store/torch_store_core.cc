@@ -188,12 +188,16 @@ bool TorchStoreCore::Waits(const Session& session, MonoTime now) {
 }
 
 std::vector<verdict::Gathering> TorchStoreCore::Gatherings(MonoTime now) const {
-  if (!is_telling_) return {};
+  const bool nobody_waits =
+      std::none_of(sessions_.begin(), sessions_.end(),
+                   [now](const auto& entry) { return Waits(entry.second, now); });
+  if (nobody_waits || !is_telling_) return {};
   const bool is_start = !attendance_.IsComplete();
   absl::btree_map<std::string, std::vector<int>> waiting;  // by what is awaited
   for (const auto& [connection, session] : sessions_) {
+    if (!Waits(session, now)) continue;
     const std::optional<Rank> rank = attendance_.RankOf(connection);
-    if (!rank || !Waits(session, now)) continue;
+    if (!rank) continue;
     const bool is_at_start = is_start && IsOfTheDefaultGroup(session.awaited);
     const bool is_at_barrier = !is_start && barriers_.Find(session.awaited) != nullptr;
     if (is_at_start) waiting[""].push_back(rank->value());
@@ -219,7 +223,8 @@ std::vector<verdict::Gathering> TorchStoreCore::Gatherings(MonoTime now) const {
     });
     if (ranks.empty()) continue;
     out.push_back(
-        {.name = is_start ? std::string(kInit) : absl::StrCat("barrier ", Shown(barrier->name)),
+        {.name = is_start ? std::string(kInit)
+                          : absl::StrCat("barrier ", Shown(barrier->name), " of PyTorch's store"),
          .is_start = is_start,
          .waiting = std::move(ranks),
          .missing = *missing});

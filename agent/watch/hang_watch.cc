@@ -325,6 +325,7 @@ void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<Watch
   Incident incident =
       MakeIncident(verdict.diagnosis, verdict.reason, verdict.since_detected, absl::ZeroDuration());
   incident.ranks = MakeReports(watched);
+  verdict::MarkToldByStore(gatherings_.At(MonoNow()), incident.ranks);
   // Those at fault first: time may not be enough for all.
   const std::vector<int>& culprits = verdict.diagnosis.culprits;
   std::stable_partition(incident.ranks.begin(), incident.ranks.end(), [&](const RankReport& rank) {

@@ -45,8 +45,9 @@ std::map<verdict::ToldBy, std::vector<int>> Detectors(const Incident& incident) 
 
 // "detected by silence: ranks 0 and 2 on the progress board, rank 1 in its marks", or nothing.
 std::string DetectionInWords(const Incident& incident) {
-  constexpr std::array<absl::string_view, 4> kWhere = {"", "on the progress board", "in its marks",
-                                                       "to PyTorch's flight recorder"};
+  constexpr std::array<absl::string_view, 5> kWhere = {"", "on the progress board", "in its marks",
+                                                       "to PyTorch's flight recorder",
+                                                       "at PyTorch's store"};
   std::vector<std::string> parts;
   for (const auto& [told_by, ranks] : Detectors(incident)) {
     parts.push_back(absl::StrCat(RanksInWords(ranks), " ", kWhere[static_cast<size_t>(told_by)]));

@@ -357,7 +357,7 @@ verdict::RankReport TakeReport(const proto::WatchedRankReport& in, WireCheck& ch
       .pid = check.Count("report.pid", in.pid()),
       .phase = TakeText(check, "report.phase", in.phase()),
       .silent_for = FromMillis(check, "report.silent", in.silent_ms()),
-      .told_by = FromNumber(check, "report.told_by", in.told_by(), ToldBy::kTorch),
+      .told_by = FromNumber(check, "report.told_by", in.told_by(), ToldBy::kTorchStore),
       .doing = TakeText(check, "report.doing", in.doing()),
       .hold = FromNumber(check, "report.hold", in.hold(), Hold::kMemory),
       .frames = TakeTexts(check, "report.frames", in.frames()),

@@ -51,6 +51,7 @@ std::string InWords(const Operation& operation, const std::string& group) {
   }
   if (operation.kind == OperationKind::kSend) peer = absl::StrCat(" to rank ", operation.peer);
   if (operation.kind == OperationKind::kRecv) peer = absl::StrCat(" from rank ", operation.peer);
+  if (group.empty()) return NameOf(operation);  // a gathering
   const bool has_size = operation.kind != OperationKind::kBarrier && !operation.dtype.empty();
   const std::string size =
       !has_size ? "" : absl::StrCat(", ", operation.bytes, " bytes ", operation.dtype);

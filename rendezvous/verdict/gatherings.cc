@@ -8,8 +8,6 @@
 namespace muster::verdict {
 namespace {
 
-constexpr char kPlace[] = "PyTorch's store";
-
 bool Holds(const std::vector<int>& sorted, int rank) {
   return std::binary_search(sorted.begin(), sorted.end(), rank);
 }
@@ -20,8 +18,18 @@ bool HasCalledAnything(const RankEvidence& rank) {
   });
 }
 
+// In a collective that is done. Groups are made alone over NCCL, and read as barriers.
+bool HasMetOthers(const RankEvidence& rank) {
+  return std::any_of(rank.groups.begin(), rank.groups.end(), [](const GroupRecord& record) {
+    return std::any_of(record.operations.begin(), record.operations.end(), [](const auto& op) {
+      return op.state == OperationState::kDone && op.kind != OperationKind::kBarrier;
+    });
+  });
+}
+
 void Add(const Gathering& gathering, int group, RankEvidence& rank) {
-  const bool waits = Holds(gathering.waiting, rank.rank);
+  const bool waits =
+      Holds(gathering.waiting, rank.rank) && !(gathering.is_start && HasMetOthers(rank));
   const bool is_missing = Holds(gathering.missing, rank.rank);
   if ((waits || is_missing) && rank.is_mute && rank.life == Life::kUnreachable) {
     rank.life = Life::kRunning;
@@ -67,20 +75,28 @@ std::vector<RankSilence> SilencesOf(const std::vector<Gathering>& gatherings,
     std::optional<absl::Duration> silence;
     for (const Gathering& each : gatherings) {
       const bool is_missing = Holds(each.missing, rank);
-      if (!is_missing && !Holds(each.waiting, rank)) continue;
-      const absl::Duration here =
-          is_missing ? std::min(each.silent_for, watched_for) : each.silent_for;
-      silence = std::min(here, silence.value_or(here));
+      if (!each.is_start || (!is_missing && !Holds(each.waiting, rank))) continue;
+      silence = is_missing ? std::min(each.silent_for, watched_for) : each.silent_for;
     }
     if (silence) out.push_back({rank, WatchPhase::kStart, *silence});
   }
   return out;
 }
 
+void MarkToldByStore(const std::vector<Gathering>& gatherings, std::vector<RankReport>& reports) {
+  for (RankReport& report : reports) {
+    const bool is_told = std::any_of(gatherings.begin(), gatherings.end(), [&](const auto& each) {
+      return each.is_start &&
+             (Holds(each.missing, report.rank) || Holds(each.waiting, report.rank));
+    });
+    if (is_told && report.told_by == ToldBy::kUnknown) report.told_by = ToldBy::kTorchStore;
+  }
+}
+
 void AddGatherings(const std::vector<Gathering>& gatherings, Evidence& evidence) {
   for (const Gathering& gathering : gatherings) {
     const int index = static_cast<int>(evidence.groups.size());
-    Group group{.name = kPlace, .id = static_cast<uint32_t>(index), .is_gathering = true};
+    Group group{.id = static_cast<uint32_t>(index), .is_gathering = true};
     for (RankEvidence& rank : evidence.ranks) {
       if (rank.round != evidence.round) continue;
       group.members.push_back(rank.rank);

@@ -17,11 +17,13 @@
 #include "proto/base/mono_time.h"
 #include "rendezvous/verdict/evidence.h"
 #include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::verdict {
 
 struct Gathering {
-  std::string name;       // "init_process_group", "barrier 'k'": what is waited in
+  // What is waited in: "init_process_group", "barrier 'k' of PyTorch's store".
+  std::string name;
   bool is_start = false;  // no rank that has called anything can be missing
   // Ranks, sorted. Who is in neither has come.
   std::vector<int> waiting;
@@ -54,15 +56,20 @@ class GatheringWatch {
 // Who is missing where; another if somebody has come.
 std::vector<std::vector<int>> MissingAt(const std::vector<Gathering>& gatherings);
 
-// Silences of ranks in `mute`, which tell nothing themselves and were watched for so long: those who wait
-// are silent for as long as nobody has come; those who are missing at most for as long as they were
-// watched. They count as starting.
+// At the start, silences of ranks in `mute`, which tell nothing themselves and were watched for so long:
+// those who wait are silent for as long as nobody has come; those who are missing at most for as long as
+// they were watched. A barrier tells of no silence: it may be a thread that waits there, or has still to
+// come, while the rank works.
 std::vector<RankSilence> SilencesOf(const std::vector<Gathering>& gatherings,
                                     const absl::btree_map<int, absl::Duration>& mute);
 
 // Each becomes a group of all ranks in `evidence`. A rank that tells nothing itself and is missing or
 // waits is out of reach no longer: that much is known of it. One of which nothing at all is known stays
-// so. At the start a rank that has called any operation is not missing, wherever it has met the others.
+// so. At the start a rank that has called any operation is not missing, wherever it has met the others,
+// and one that has met others does not wait: it is a group of fewer ranks that it belongs to.
 void AddGatherings(const std::vector<Gathering>& gatherings, Evidence& evidence);
+
+// Says of the reports of ranks of which nobody else tells that their silence was seen at the store.
+void MarkToldByStore(const std::vector<Gathering>& gatherings, std::vector<RankReport>& reports);
 
 }  // namespace muster::verdict

@@ -167,7 +167,8 @@ std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diag
     if (silence < least || incident_->confirmations < kConfirmations) return std::nullopt;
     return "waiting cannot heal it";
   }
-  const std::vector<int> everyone = Everyone(diagnosis);
+  // Who is gone, at the start or before a barrier, is silent for good.
+  const std::vector<int> everyone = IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis);
   const absl::Duration hard = LongestHard(everyone);
   if (LeastSilence(everyone) < hard || incident_->confirmations < kConfirmations) {
     return std::nullopt;

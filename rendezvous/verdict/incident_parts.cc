@@ -13,8 +13,8 @@
 namespace muster::verdict {
 
 absl::string_view ToString(ToldBy told_by) {
-  constexpr std::array<absl::string_view, 4> kNames = {"unknown", "progress_board", "marks",
-                                                       "torch"};
+  constexpr std::array<absl::string_view, 5> kNames = {"unknown", "progress_board", "marks",
+                                                       "torch", "torch_store"};
   return kNames[static_cast<size_t>(told_by)];
 }
 

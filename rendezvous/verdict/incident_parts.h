@@ -25,8 +25,9 @@ enum class ToldBy {
   kOperations,  // on its progress board
   kMarks,       // on its progress board, which holds nothing else
   kTorch,       // PyTorch's flight recorder, wait counters and stacks
+  kTorchStore,  // PyTorch's store: it has come to the start, or has not
 };
-// "progress_board", "marks", "torch"; "unknown".
+// "progress_board", "marks", "torch", "torch_store"; "unknown".
 absl::string_view ToString(ToldBy told_by);
 
 // What is known of one rank at the time of the verdict.

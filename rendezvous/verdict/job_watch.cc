@@ -349,6 +349,7 @@ SayVerdict JobWatch::MakeVerdict(const Verdict& verdict, MonoTime now) {
                  .since_decided = now - decided_at_,
                  .ranks = std::move(reports_)};
   reports_.clear();
+  MarkToldByStore(gatherings_, say.ranks);
   const auto is_culprit = [&](int rank) {
     return std::binary_search(diagnosis.culprits.begin(), diagnosis.culprits.end(), rank);
   };

@@ -27,8 +27,7 @@ constexpr char kReported[] = "this is only reported (--watch=report)";
 constexpr char kNotCalled[] =
     "rank 1 has not called all_reduce #6 (group default_pg, 4096 bytes f32); rank 0 waits";
 
-constexpr char kNeverCame[] =
-    "rank 1 has not called init_process_group #0 (group PyTorch's store); rank 0 waits";
+constexpr char kNeverCame[] = "rank 1 has not called init_process_group; rank 0 waits";
 
 struct Case {
   const char* how;
@@ -122,23 +121,25 @@ TEST_F(TorchHangs, NameWhatTheRanksCallDifferently) {
 }
 
 // Rank 1 tells nothing of itself, so that the store alone knows: first a notice, after a minute, then the
-// verdict at the hard limit of the start, three times --hang_timeout.
+// verdict at the hard limit of the start, at least three times --hang_timeout. One that comes late, before
+// that, is not accused.
 TEST_F(TorchHangs, NameARankThatNeverComesToInitProcessGroup) {
   Subprocess job = StartJob("never_comes", {"--max_restarts=1", "--hang_timeout=24"});
   Subprocess late = StartJob("comes_late", {"--max_restarts=1", "--hang_timeout=60"});
   const SubprocessResult result = job.Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat("warning: ", kNeverCame)),
-                                HasSubstr(absl::StrCat("hang: ", kNeverCame)), HasSubstr("72 s")));
+                                HasSubstr(absl::StrCat("hang: ", kNeverCame)),
+                                HasSubstr("rank 1 at PyTorch's store")));
   const SubprocessResult came = late.Wait(kPatience);
   EXPECT_THAT(came, ExitsWith(0));
-  EXPECT_THAT(came.err, AllOf(HasSubstr(kNeverCame), HasSubstr("it goes on"),
-                              Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
+  EXPECT_THAT(came.err, AllOf(HasSubstr("all 2 ranks are there now"), Not(HasSubstr("hang:")),
+                              Not(HasSubstr("restart 1"))));
 }
 
 TEST_F(TorchHangs, NameARankThatDoesNotComeToABarrierOfTheStore) {
   ExpectVerdicts({{"store_barrier",
-                   "rank 1 has not called barrier '/between epochs' #0 (group PyTorch's store); "
+                   "rank 1 has not called barrier '/between epochs' of PyTorch's store; "
                    "rank 0 waits",
                    "rank 1 in hang at torch_hangs.py:"}});
 }
@@ -220,7 +221,8 @@ TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeOnEveryConsole) {
 TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeThatNeverComes) {
   for (const SubprocessResult& node : ReportedByBothNodes("never_comes")) {
     EXPECT_THAT(node.err, AllOf(HasSubstr(absl::StrCat("hang: ", kNeverCame)),
-                                HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid"))));
+                                HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid")),
+                                HasSubstr("rank 1 at PyTorch's store")));
   }
 }
 

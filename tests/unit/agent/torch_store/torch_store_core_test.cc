@@ -514,15 +514,17 @@ TEST_F(StoreCore, TellsTheWatchOfAWaitInSlicesWithoutAPause) {
 TEST_F(StoreBarriers, TellTheWatchWhichOfAllRanksHaveNotCome) {
   for (const int rank : {0, 1, 2, 3, 4, 6, 7}) Send(rank, BarrierBytes("k", 8));
   EXPECT_THAT(core_.Gatherings(now_),
-              ElementsAre(verdict::Gathering{
-                  .name = "barrier 'k'", .waiting = {0, 1, 2, 3, 4, 6, 7}, .missing = {5}}));
+              ElementsAre(verdict::Gathering{.name = "barrier 'k' of PyTorch's store",
+                                             .waiting = {0, 1, 2, 3, 4, 6, 7},
+                                             .missing = {5}}));
   Send(5, BarrierBytes("k", 8));
   EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
   for (const int rank : {3, 5}) Count(rank, "12");
   EXPECT_THAT(core_.Gatherings(now_),
-              ElementsAre(verdict::Gathering{.name = "barrier 'store_based_barrier_key:12'",
-                                             .waiting = {3, 5},
-                                             .missing = {0, 1, 2, 4, 6, 7}}));
+              ElementsAre(verdict::Gathering{
+                  .name = "barrier 'store_based_barrier_key:12' of PyTorch's store",
+                  .waiting = {3, 5},
+                  .missing = {0, 1, 2, 4, 6, 7}}));
 }
 
 TEST_F(StoreBarriers, OfWhichItIsNotSaidThatTheyAreForAllAreNotToldToTheWatch) {

@@ -70,7 +70,7 @@ verdict::RankReport FilledReport(int rank) {
           .phase = "is in phase reduce",
           .step = 7,
           .silent_for = absl::Seconds(12),
-          .told_by = verdict::ToldBy::kTorch,
+          .told_by = verdict::ToldBy::kTorchStore,
           .doing = "asleep",
           .hold = verdict::Hold::kDisk,
           .frames = {"f", "main"},

@@ -51,8 +51,7 @@ TEST(AddGatherings, NamesTheRanksThatHaveNotCome) {
   EXPECT_THAT(found.culprits, ElementsAre(2, 4));
   EXPECT_THAT(found.waiting, ElementsAre(0, 1)) << "rank 3 has come, and does something else";
   EXPECT_EQ(found.Describe(),
-            "ranks 2 and 4 have not called init_process_group #0 (group PyTorch's store); ranks 0 "
-            "and 1 wait");
+            "ranks 2 and 4 have not called init_process_group; ranks 0 and 1 wait");
   EXPECT_TRUE(found.can_heal);
   EXPECT_EQ(found.cause, Cause::kNeverArrived);
 }
@@ -73,6 +72,27 @@ TEST(AddGatherings, DoesNotOverruleARankThatHasCalledSomethingAtTheStart) {
   EXPECT_NE(DiagnoseWith({Init({0, 1}, {2})}, job).finding, Finding::kNotCalled);
   EXPECT_THAT(DiagnoseWith({Barrier({0, 1}, {2})}, job).culprits, ElementsAre(2))
       << "a barrier may come at any time";
+}
+
+// Groups of fewer ranks than the job's: the others are never to come, and what a rank of the group
+// awaits at the store, however long, is not the start.
+TEST(AddGatherings, DoesNotTakeAWaitOfARankThatHasMetOthersForTheStart) {
+  EvidenceBuilder job(4);
+  const int pair = job.AddGroup("default_pg", {0, 1});
+  for (const int rank : {0, 1}) job.Called(rank, pair, Done(AllReduce(0)));
+  const Diagnosis found = DiagnoseWith({Init({0}, {2, 3})}, job);
+  EXPECT_EQ(found.finding, Finding::kNobodyWaits);
+  EXPECT_THAT(found.culprits, IsEmpty());
+}
+
+// Over NCCL groups are made alone, and ranks meet at the first collective.
+TEST(AddGatherings, TakesAWaitForTheStartAfterTheMakingOfGroups) {
+  EvidenceBuilder job(3);
+  const int world = job.AddWorld();
+  for (const int rank : {0, 1}) {
+    job.Called(rank, world, Done({.kind = OperationKind::kBarrier, .name = "new_group"}));
+  }
+  EXPECT_THAT(DiagnoseWith({Init({0, 1}, {2})}, job).culprits, ElementsAre(2));
 }
 
 TEST(AddGatherings, AccusesNoRankWhoseAgentDoesNotAnswer) {
@@ -158,13 +178,21 @@ TEST(SilencesOf, AreThoseOfRanksThatTellNothingThemselves) {
                                     RankSilence{3, WatchPhase::kStart, absl::Seconds(5)}));
 }
 
-TEST(SilencesOf, AreTheLeastWhereARankIsConcernedTwice) {
-  Gathering one = Barrier({0}, {1});
-  one.silent_for = absl::Seconds(30);
-  Gathering other = Barrier({1}, {0});
-  other.silent_for = absl::Seconds(7);
-  EXPECT_THAT(SilencesOf({one, other}, {{0, absl::Hours(1)}}),
-              ElementsAre(RankSilence{0, WatchPhase::kStart, absl::Seconds(7)}));
+// A thread may wait there, or have still to come there, while the rank works.
+TEST(SilencesOf, AreNotToldByBarriers) {
+  Gathering barrier = Barrier({0}, {1});
+  barrier.silent_for = absl::Hours(1);
+  EXPECT_THAT(SilencesOf({barrier}, {{0, absl::Hours(1)}, {1, absl::Hours(1)}}), IsEmpty());
+}
+
+TEST(MarkToldByStore, SaysItOfRanksOfWhichNobodyElseTells) {
+  std::vector<RankReport> reports = {
+      {.rank = 0, .told_by = ToldBy::kTorch}, {.rank = 1}, {.rank = 2}, {.rank = 3}};
+  MarkToldByStore({Init({0, 1}, {2}), Barrier({1}, {3})}, reports);
+  EXPECT_EQ(reports[0].told_by, ToldBy::kTorch);
+  EXPECT_EQ(reports[1].told_by, ToldBy::kTorchStore);
+  EXPECT_EQ(reports[2].told_by, ToldBy::kTorchStore);
+  EXPECT_EQ(reports[3].told_by, ToldBy::kUnknown) << "a barrier tells of no silence";
 }
 
 }  // namespace

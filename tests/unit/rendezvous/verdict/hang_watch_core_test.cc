@@ -306,6 +306,22 @@ TEST_F(HangWatchAtTheStart, HowLongARankWasWatchedEndsWhenItTellsSomething) {
   EXPECT_EQ(core_.SilenceOf(1), absl::ZeroDuration());
 }
 
+// It tells nothing any more, and will not come to the barrier.
+TEST_F(HangWatch, ARankThatHasEndedBeforeABarrierIsJudgedAtTheHardLimitOfThoseWhoWait) {
+  pulses_[1].is_told = false;
+  EvidenceBuilder job(2);
+  job.rank(1).is_mute = true;
+  job.rank(1).life = Life::kEnded;
+  Evidence evidence = job.Build();
+  AddGatherings({{.name = "barrier 'k'", .waiting = {0}, .missing = {1}}}, evidence);
+  Pass(590, Diagnose(evidence));
+  EXPECT_THAT(notices_, ElementsAre("rank 1 has ended without calling barrier 'k'; rank 0 waits"));
+  EXPECT_THAT(verdicts_, IsEmpty()) << "another process of it may come";
+  Pass(20, Diagnose(evidence));
+  ASSERT_EQ(verdicts_.size(), 1u);
+  EXPECT_THAT(verdicts_[0].diagnosis.culprits, ElementsAre(1));
+}
+
 TEST_F(HangWatch, ARankThatWritesNoBoardIsNeverSilent) {
   core_.StartRound();
   for (Pulse& pulse : pulses_) pulse.is_told = false;

@@ -276,15 +276,17 @@ TEST_F(WatchAtTheStart, NamesARankThatHasNotComeAndTellsNothing) {
   Pass(58, {2});
   EXPECT_THAT(notices_, IsEmpty());
   Pass(6, {2});
-  EXPECT_THAT(NoticesOf(1),
-              ElementsAre(AllOf(HasSubstr("rank 2 has not called init_process_group #0 (group "
-                                          "PyTorch's store); ranks 1 and 3 wait"),
-                                HasSubstr("rank 2 on node2"))));
+  EXPECT_THAT(
+      NoticesOf(1),
+      ElementsAre(AllOf(HasSubstr("rank 2 has not called init_process_group; ranks 1 and 3 wait"),
+                        HasSubstr("rank 2 on node2"))));
   Pass(110, {2});
   EXPECT_THAT(verdicts_, IsEmpty()) << "the hard limit of the start is three times as long";
   Pass(20, {2});
   ASSERT_THAT(VerdictsOf(1), SizeIs(1));
   EXPECT_THAT(VerdictsOf(1)[0].to_end, ElementsAre(2));
+  ASSERT_EQ(VerdictsOf(1)[0].ranks.front().rank, 2);
+  EXPECT_EQ(VerdictsOf(1)[0].ranks.front().told_by, ToldBy::kTorchStore);
 }
 
 TEST_F(WatchAtTheStart, WaitsForARankThatWasWatchedForLessTime) {
