@@ -286,8 +286,8 @@ TEST(StochasticRounding, IsRefusedForOtherTypesThanBf16) {
       plan.update.stochastic_rounding = true;
       EXPECT_THAT(SmallTraining::Create(world, plan, dtype),
                   StatusIs(absl::StatusCode::kInvalidArgument,
-                           ::testing::HasSubstr("update.stochastic_rounding must be false with "
-                                                "parameters of")));
+                           ::testing::HasSubstr("update.stochastic_rounding must be left out with "
+                                                "parameters in ")));
       return 0;
     });
   }

@@ -193,8 +193,8 @@ TEST(PlanOptions, RoundStochasticallyInBf16Alone) {
   EXPECT_FALSE(Parse({"--dtype=bf16"})->plan.update.stochastic_rounding);
   for (const std::string dtype : {"f32", "f16"}) {
     ExpectRefused({"--stochastic_rounding", "--dtype=" + dtype},
-                  "--stochastic_rounding must be false with parameters of " + dtype +
-                      ", since only those of bf16 are rounded so");
+                  "--stochastic_rounding must be left out with parameters in " + dtype +
+                      ": only those in bf16 can be rounded so");
   }
 }
 
