@@ -33,7 +33,7 @@ struct Gathering {
   friend bool operator==(const Gathering&, const Gathering&) = default;
 };
 
-// What is more is left out.
+// Of one answer; any more are left out.
 inline constexpr size_t kGatheringsMax = 8;
 
 // Measures how long nobody comes. Thread-compatible.
@@ -44,7 +44,7 @@ class GatheringWatch {
   static constexpr absl::Duration kForgotten = absl::Seconds(5);
 
   void StartRound() { *this = GatheringWatch(); }
-  // All of them, as the store has them at `now`. Of one name the same is meant.
+  // All of them, as the store has them at `now`. One of the same name as before is the same.
   void Listen(std::vector<Gathering> gatherings, MonoTime now);
   const std::vector<Gathering>& At(MonoTime now);
 
@@ -53,7 +53,7 @@ class GatheringWatch {
   std::vector<Gathering> gatherings_;
 };
 
-// Who is missing where; another if somebody has come.
+// Who is missing from each: another value than before once somebody has come.
 std::vector<std::vector<int>> MissingAt(const std::vector<Gathering>& gatherings);
 
 // At the start, silences of ranks in `mute`, which tell nothing themselves and were watched for so long:

@@ -126,7 +126,7 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
       device_->registerDescriptor(fd_, EPOLLIN, this);  // nothing new where it is there
     } catch (const std::exception&) {
       if (fd_ >= 0) ::close(fd_);
-      fd_ = -1;  // which Gloo leaves alone
+      fd_ = -1;  // which Gloo leaves alone until it is connected, and then the loop has the socket
     }
   }
 
