@@ -30,6 +30,11 @@ uint32_t HashOfPath(absl::string_view path) {
   return hash;
 }
 
+Membership WithFamily(Membership membership) {
+  if (membership.family == nullptr) membership.family = std::make_shared<CallFamily>();
+  return membership;
+}
+
 bool IsBad(const void* data, int64_t count) {
   return count < 0 || count > kMaxElements || (data == nullptr && count > 0);
 }
@@ -52,17 +57,17 @@ std::string CheckBlocks(ConstBuffer whole, absl::string_view whole_name, ConstBu
 
 void Call::MarkStarted() const {
   completion->MarkStarted();
-  if (ring != nullptr) ring->SetState(ticket, OperationState::kStarted);
+  for (const auto ticket : tickets) ring->SetState(ticket, OperationState::kStarted);
 }
 
 void Call::Finish(absl::Status status) const {
-  if (ring != nullptr) {
-    ring->SetState(ticket, status.ok() ? OperationState::kDone : OperationState::kFailed);
-  }
+  const OperationState state = status.ok() ? OperationState::kDone : OperationState::kFailed;
+  for (const auto ticket : tickets) ring->SetState(ticket, state);
   completion->Finish(std::move(status));
 }
 
-CallCommunicator::CallCommunicator(Membership membership) : membership_(std::move(membership)) {
+CallCommunicator::CallCommunicator(Membership membership)
+    : membership_(WithFamily(std::move(membership))) {
   if (membership_.ring != nullptr) {
     ring_group_ = membership_.ring->AddGroup({.name = membership_.group,
                                               .id = membership_.group_id,
@@ -104,13 +109,28 @@ absl::Status CallCommunicator::MakeCompletion(CallBuffers& buffers, Queue* queue
 }
 
 int64_t CallCommunicator::NextSequence(const Operation& operation) {
-  const OperationKind counter =
-      operation.is_collective() ? OperationKind::kBarrier : operation.kind;
-  return next_sequence_[{counter, operation.is_collective() ? -1 : operation.peer}]++;
+  return next_sequence_[CounterOf(operation)]++;
+}
+
+void CallCommunicator::Enter(const Operation& operation, MonoTime now, Call& call) {
+  if (operation.is_collective()) {
+    chain_ = ChainHash(chain_, operation);
+    base::MutexLock issued_lock(issued_mu_);
+    issued_[operation.sequence] = operation;
+    num_issued_ = operation.sequence + 1;
+    if (issued_.size() > kRememberedCalls) issued_.erase(issued_.begin());
+  }
+  if (membership_.ring == nullptr) return;
+  call.ring = membership_.ring;
+  call.tickets.push_back(membership_.ring->Record(ring_group_, operation, chain_, now));
+  call.completion->ShowWaits(call.ring, call.tickets.back());
 }
 
 Work CallCommunicator::Issue(Operation operation, CallBuffers buffers,
                              std::optional<absl::Duration> timeout, Queue* queue) {
+  if (membership_.family->capture.Captures()) {
+    return IssueCaptured(operation, std::move(buffers), timeout, queue);
+  }
   Call call;
   call.timeout = timeout.value_or(membership_.options.timeout);
   const MonoTime now = MonoNow();
@@ -124,21 +144,78 @@ Work CallCommunicator::Issue(Operation operation, CallBuffers buffers,
   }
   call.inputs = std::move(buffers.inputs);
   call.output = buffers.output;
-  if (operation.is_collective()) {
-    chain_ = ChainHash(chain_, operation);
-    base::MutexLock issued_lock(issued_mu_);
-    issued_[operation.sequence] = operation;
-    num_issued_ = operation.sequence + 1;
-    if (issued_.size() > kRememberedCalls) issued_.erase(issued_.begin());
-  }
-  if (membership_.ring != nullptr) {
-    call.ring = membership_.ring;
-    call.ticket = membership_.ring->Record(ring_group_, operation, chain_, now);
-    call.completion->ShowWaits(call.ring, call.ticket);
-  }
+  Enter(operation, now, call);
   Work work(call.completion);
   Start(std::move(call));
   return work;
+}
+
+// Its number is that of the next call, for messages, and not taken: the launches will have others.
+Work CallCommunicator::IssueCaptured(const Operation& operation, CallBuffers buffers,
+                                     std::optional<absl::Duration> timeout, Queue* queue) {
+  CaptureState& capture = membership_.family->capture;
+  const bool is_ordered = operation.is_reduction() && operation.order == SumOrder::kOrdered;
+  const bool on_device = queue != nullptr && !queue->device().host_reads();
+  if (!CapturesCalls() || is_ordered || !on_device) {
+    return Failed(capture.Refuse(absl::FailedPreconditionError(absl::StrCat(
+        Signature(operation), " on rank ", rank(), " of group ", group(),
+        " cannot be captured with the work of a device: ",
+        is_ordered ? "the host adds ordered sums" : "it has no queue of that device"))));
+  }
+  Call call = {.operation = operation,
+               .captured = true,
+               .timeout = timeout.value_or(membership_.options.timeout)};
+  call.deadline = MonoNow() + call.timeout;
+  base::MutexLock lock(issue_mu_);
+  call.operation.sequence = next_sequence_[CounterOf(operation)];
+  if (const absl::Status made = MakeCompletion(buffers, queue, call); !made.ok()) {
+    return Failed(capture.Refuse(made));
+  }
+  call.inputs = std::move(buffers.inputs);
+  call.output = buffers.output;
+  capture.Add({.communicator = this,
+               .operation = operation,
+               .timeout = call.timeout,
+               .completion = call.on_stream});
+  Work work(call.completion);
+  Start(std::move(call));
+  return work;
+}
+
+void CallCommunicator::CallAgain(absl::Span<Operation> operations, MonoTime now, Call& call) {
+  base::MutexLock lock(issue_mu_);
+  for (Operation& operation : operations) {
+    operation.sequence = NextSequence(operation);
+    Enter(operation, now, call);
+  }
+  call.operation = operations.front();
+}
+
+void CallCommunicator::WatchLaunch(Call call, absl::Span<const Operation>) {
+  call.Finish(absl::UnimplementedError("this backend launches nothing"));
+}
+
+absl::Status CallCommunicator::BeginCapture(Queue& queue) {
+  if (!captures()) return Communicator::BeginCapture(queue);
+  CaptureState& capture = membership_.family->capture;
+  MUSTER_RETURN_IF_ERROR(capture.Begin());
+  absl::Status begun = queue.device().BeginCapture(queue);
+  if (!begun.ok()) capture.End();
+  return begun;
+}
+
+// Every call is on its stream by then, and calls that nobody has waited for come back to the queue: the capture would be
+// incomplete without them.
+absl::StatusOr<std::unique_ptr<CapturedCalls>> CallCommunicator::EndCapture(Queue& queue) {
+  CaptureState& capture = membership_.family->capture;
+  std::vector<CapturedCall> calls = capture.calls();
+  absl::Status failure = capture.refused();
+  for (const CapturedCall& call : calls) failure.Update(call.completion->Await(queue));
+  absl::StatusOr<std::unique_ptr<CapturedWork>> work = queue.device().EndCapture(queue);
+  capture.End();
+  MUSTER_RETURN_IF_ERROR(failure);
+  MUSTER_RETURN_IF_ERROR(work.status());
+  return MakeCapturedCalls(*std::move(work), std::move(calls));
 }
 
 Position CallCommunicator::PositionAt(int64_t sequence) {

@@ -10,16 +10,28 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "muster/communicator.h"
 #include "proto/base/mutex.h"
+#include "worker_runtime/comm/captured_calls.h"
 #include "worker_runtime/comm/completion.h"
+#include "worker_runtime/comm/launch_order.h"
 #include "worker_runtime/comm/operation.h"
 #include "worker_runtime/comm/operation_ring.h"
 #include "worker_runtime/comm/staged_call.h"
 #include "worker_runtime/comm/stream_call.h"
 
 namespace muster::comm {
+
+// What a communicator of one process shares with those that are split from it.
+struct CallFamily {
+  CaptureState capture;
+  LaunchOrder order;
+};
 
 // Who a communicator is.
 struct Membership {
@@ -31,6 +43,8 @@ struct Membership {
   // Shared with the runtime and other communicators, any of which may be the last to write; null:
   // no record.
   std::shared_ptr<OperationRing> ring;
+  // Null: it begins one.
+  std::shared_ptr<CallFamily> family;
 };
 
 // One checked call. Its buffers hold operation.count elements per block.
@@ -42,11 +56,13 @@ struct Call {
   // as Start runs, and `completion`: what is done on another stream follows the queue by it, and is followed.
   Queue* queue = nullptr;
   std::shared_ptr<StreamCompletion> on_stream;
+  // It is put on a stream that joins a capture by `on_stream`, and ends when it is posted: it does not run.
+  bool captured = false;
   MonoTime deadline;
   absl::Duration timeout;
   std::shared_ptr<Completion> completion;
   std::shared_ptr<OperationRing> ring;
-  OperationRing::Ticket ticket = OperationRing::kNoTicket;
+  absl::InlinedVector<OperationRing::Ticket, 1> tickets;  // of a launch those of all calls in it
 
   void MarkStarted() const;
   // Ends the call: its waiters wake. The buffers are not touched afterwards.
@@ -74,6 +90,20 @@ class CallCommunicator : public Communicator {
   Work Recv(Buffer buffer, int from, CallOptions options) final;
   absl::StatusOr<std::unique_ptr<Communicator>> Split(std::optional<int> color, int key,
                                                       std::string name) final;
+  bool captures() const final { return size() == 1 || CapturesCalls(); }
+  absl::Status BeginCapture(Queue& queue) final;
+  absl::StatusOr<std::unique_ptr<CapturedCalls>> EndCapture(Queue& queue) final;
+
+  // --- For launches of what was captured (captured_calls.h).
+
+  // Gives `operations` their sequence numbers, and the launch's `call` the first of them and all of their records.
+  void CallAgain(absl::Span<Operation> operations, MonoTime now, Call& call);
+  LaunchOrder& launch_order() { return membership_.family->order; }
+  // `put`, unless the communicator has failed: it neither fails nor ends as long as it runs.
+  virtual absl::Status WhileAlive(absl::FunctionRef<absl::Status()> put) { return put(); }
+  // `operations`, all of one CounterOf, are on their way. Finishes `call` once call.on_stream->finished() has come, or
+  // with what failed.
+  virtual void WatchLaunch(Call call, absl::Span<const Operation> operations);
 
  protected:
   explicit CallCommunicator(Membership membership);
@@ -85,6 +115,8 @@ class CallCommunicator : public Communicator {
   // Whether it works on the memory of a device as on the host's, and looks at Call::on_stream. Else such
   // buffers are copied.
   virtual bool ReachesDevices() const { return false; }
+  // Whether it looks at Call::captured, and has WhileAlive and WatchLaunch.
+  virtual bool CapturesCalls() const { return false; }
   // Makes the communicator of a group split from this one. `members` are ranks here, in their new
   // order; `path` names the group uniquely among those that come from this communicator.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership membership,
@@ -101,6 +133,12 @@ class CallCommunicator : public Communicator {
              Queue* queue);
   // What ends with the call; whose buffers are copied, if there is a queue and this reaches no device.
   absl::Status MakeCompletion(CallBuffers& buffers, Queue* queue, Call& call);
+  // Part of a capture under way.
+  Work IssueCaptured(const Operation& operation, CallBuffers buffers,
+                     std::optional<absl::Duration> timeout, Queue* queue);
+  // `operation` has its number now, on all of this rank's records.
+  void Enter(const Operation& operation, MonoTime now, Call& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(issue_mu_);
   Work Refuse(const Operation& operation, absl::string_view why) const;
   static Work Failed(absl::Status status);
   Work Reduce(Operation operation, absl::Span<const ConstBuffer> inputs, Buffer output,
@@ -114,7 +152,7 @@ class CallCommunicator : public Communicator {
   // Held while a call is given its number and handed to the backend, so that numbers are the order
   // of starting.
   base::Mutex issue_mu_;
-  // By kind (collectives as one) and peer.
+  // By CounterOf.
   std::map<std::pair<OperationKind, int>, int64_t> next_sequence_ ABSL_GUARDED_BY(issue_mu_);
   uint64_t chain_ ABSL_GUARDED_BY(issue_mu_) = 0;
 

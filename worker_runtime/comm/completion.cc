@@ -13,7 +13,7 @@ void Completion::MarkStarted() {
 
 void Completion::Finish(absl::Status status) {
   base::MutexLock lock(mu_);
-  if (done_) return;
+  if (done_ || (status.ok() && --parts_left_ > 0)) return;
   done_ = true;
   finished_at_ = MonoNow();
   status_ = std::move(status);
@@ -26,12 +26,16 @@ void Completion::MarkPosted() {
   changed_.NotifyAll();
 }
 
+void Completion::SetAwaited(bool awaited) {
+  for (const OperationRing::Ticket ticket : tickets_) ring_->SetAwaited(ticket, awaited);
+}
+
 absl::Status Completion::WaitUntilPosted() {
   base::MutexLock lock(mu_);
   if (done_) return status_;
   const MonoTime began = MonoNow();
   followed_ = true;
-  if (ring_ != nullptr) ring_->SetAwaited(ticket_, true);
+  SetAwaited(true);
   while (!done_ && !posted_) changed_.WaitUntil(mu_, MonoTime::InfiniteFuture());
   if (ring_ != nullptr) ring_->AddWait(MonoNow() - began);
   return done_ ? status_ : absl::OkStatus();
@@ -41,11 +45,11 @@ absl::Status Completion::Wait(MonoTime deadline) {
   base::MutexLock lock(mu_);
   if (done_) return status_;
   const MonoTime began = MonoNow();
-  if (ring_ != nullptr) ring_->SetAwaited(ticket_, true);
+  SetAwaited(true);
   while (!done_ && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
   if (ring_ != nullptr && !followed_) ring_->AddWait(MonoNow() - began);
   if (done_) return status_;
-  if (ring_ != nullptr && !followed_) ring_->SetAwaited(ticket_, false);
+  if (!followed_) SetAwaited(false);
   return absl::DeadlineExceededError(absl::StrCat(description_(), " has not finished yet"));
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/base/condition.h"
@@ -23,18 +24,19 @@ class Completion {
  public:
   virtual ~Completion() = default;
 
-  // `description` makes the message of a waiter that gives up.
-  explicit Completion(std::function<std::string()> description)
-      : description_(std::move(description)) {}
+  // `description` makes the message of a waiter that gives up. `num_parts`: that Finish is called for.
+  explicit Completion(std::function<std::string()> description, int num_parts = 1)
+      : description_(std::move(description)), parts_left_(num_parts) {}
 
-  // Whoever waits is seen on the progress board. Before anybody can wait.
-  void ShowWaits(std::shared_ptr<OperationRing> ring, OperationRing::Ticket ticket) {
-    ring_ = std::move(ring);
-    ticket_ = ticket;
+  // Whoever waits is seen on the progress board, at each operation that this was told of. Before anybody can wait.
+  void ShowWaits(const std::shared_ptr<OperationRing>& ring, OperationRing::Ticket ticket) {
+    ring_ = ring;
+    tickets_.push_back(ticket);
   }
 
   // Later calls of the same change nothing.
   void MarkStarted();
+  // It has ended once all parts were finished, or one with an error.
   void Finish(absl::Status status);
   // All of it is on a stream.
   void MarkPosted();
@@ -57,10 +59,13 @@ class Completion {
   // Constant once anybody can wait.
   const std::function<std::string()> description_;
   std::shared_ptr<OperationRing> ring_;
-  OperationRing::Ticket ticket_ = OperationRing::kNoTicket;
+  std::vector<OperationRing::Ticket> tickets_;
+
+  void SetAwaited(bool awaited);
 
   base::Mutex mu_;
   base::Condition changed_;
+  int parts_left_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   bool posted_ ABSL_GUARDED_BY(mu_) = false;
   bool followed_ ABSL_GUARDED_BY(mu_) = false;  // by a queue

@@ -44,6 +44,10 @@ absl::string_view ToString(ReduceOp op) {
   return kNames[static_cast<size_t>(op)];
 }
 
+std::pair<OperationKind, int> CounterOf(const Operation& op) {
+  return op.is_collective() ? std::pair(OperationKind::kBarrier, -1) : std::pair(op.kind, op.peer);
+}
+
 BlockCounts CountBlocks(OperationKind kind, int size) {
   switch (kind) {
     case OperationKind::kReduceScatter:

@@ -19,8 +19,8 @@ namespace muster::comm {
 class StreamCompletion final : public Completion {
  public:
   // The device of `queue` outlives its waiters.
-  StreamCompletion(std::function<std::string()> description, Queue& queue)
-      : Completion(std::move(description)),
+  StreamCompletion(std::function<std::string()> description, Queue& queue, int num_parts = 1)
+      : Completion(std::move(description), num_parts),
         filled_(queue.device().MakeEvent()),
         finished_(queue.device().MakeEvent()) {
     filled_->Record(queue);

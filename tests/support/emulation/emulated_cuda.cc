@@ -20,10 +20,18 @@ base::Mutex& WhoWorks() {
 
 absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
+bool AllDone(const std::vector<WorkOrder::Handle>& items) {
+  return std::all_of(items.begin(), items.end(),
+                     [](const WorkOrder::Handle& item) { return item->done; });
+}
+
+constexpr absl::Duration kLookAgain = absl::Microseconds(200);
+
 }  // namespace
 
 struct EmulatedCuda::Node {
   Work run;
+  std::function<bool()> may_run;
   int lane;
   std::vector<size_t> after;  // earlier nodes
 };
@@ -48,9 +56,12 @@ class EmulatedCuda::Stream final : public EmulatedStream {
   Stream(EmulatedCuda& device, int lane) : device_(device), lane_(lane) {}
 
   kernels::LaunchError Enqueue(WorkFunction work) override {
+    return EnqueueWhen(nullptr, std::move(work));
+  }
+  kernels::LaunchError EnqueueWhen(std::function<bool()> may_run, WorkFunction work) override {
     thread_local std::string failure;
     base::MutexLock lock(device_.mu_);
-    failure = std::string(device_.Put(*this, std::move(work)).message());
+    failure = std::string(device_.Put(*this, std::move(work), std::move(may_run)).message());
     return failure.empty() ? nullptr : failure.c_str();
   }
 
@@ -71,6 +82,7 @@ absl::Status EmulatedCuda::Finish() {
   base::MutexLock lock(mu_);
   MUSTER_RETURN_IF_ERROR(Let(WorkOrder::kAll));
   if (!captures_.empty()) return absl::InternalError("a capture was not ended");
+  if (!order_.is_idle()) return absl::InternalError("work is left that may never run");
   if (memory_.num_allocations() + pinned_.size() + streams_.size() + events_.size() +
           graphs_.size() >
       0) {
@@ -106,7 +118,7 @@ absl::Status EmulatedCuda::Failure() {
 
 // To let the device reach its memory and to take it away again costs more than a piece of work.
 absl::Status EmulatedCuda::Let(size_t most) {
-  if (most == 0 || order_.is_idle()) return Failure();
+  if (most == 0 || !order_.MayRun()) return Failure();
   base::MutexLock lock(WhoWorks());
   memory_.Open();
   std::string failure = order_.Run(most);
@@ -115,33 +127,40 @@ absl::Status EmulatedCuda::Let(size_t most) {
   return Failure();
 }
 
-absl::Status EmulatedCuda::Force(const Front& front) {
+absl::Status EmulatedCuda::Force(Front front) {
   if (front.capture != 0) return Wrong("the host waits for what is captured and does not run");
-  base::MutexLock lock(WhoWorks());
-  memory_.Open();
-  std::string failure = order_.RunUntil(front.work);
-  memory_.Close();
-  if (failure_.empty()) failure_ = std::move(failure);
-  return Failure();
+  while (true) {
+    if (order_.MayRun()) {
+      base::MutexLock lock(WhoWorks());
+      memory_.Open();
+      std::string failure = order_.RunUntil(front.work);
+      memory_.Close();
+      if (failure_.empty()) failure_ = std::move(failure);
+    }
+    if (AllDone(front.work)) return Failure();
+    nobody_tells_.WaitUntil(mu_, MonoNow() + kLookAgain);
+  }
 }
 
 // Something happens meanwhile, so that who asks again and again gets its answer.
 absl::StatusOr<bool> EmulatedCuda::Query(const Front& front) {
   if (front.capture != 0) return Wrong("the host asks for what is captured and does not run");
   MUSTER_RETURN_IF_ERROR(Let(order_.DrawSome()));
-  return std::all_of(front.work.begin(), front.work.end(),
-                     [](const WorkOrder::Handle& item) { return item->done; });
+  return AllDone(front.work);
 }
 
-absl::Status EmulatedCuda::Put(Stream& stream, Work work) {
+absl::Status EmulatedCuda::Put(Stream& stream, Work work, std::function<bool()> may_run) {
   MUSTER_RETURN_IF_ERROR(Failure());
   Front& front = stream.front();
   if (front.capture != 0) {
     std::vector<Node>& nodes = captures_.at(front.capture).nodes;
-    nodes.push_back({.run = std::move(work), .lane = stream.lane(), .after = front.nodes});
+    nodes.push_back({.run = std::move(work),
+                     .may_run = std::move(may_run),
+                     .lane = stream.lane(),
+                     .after = front.nodes});
     front.nodes = {nodes.size() - 1};
   } else {
-    front.work = {order_.Add(std::move(work), stream.lane(), front.work)};
+    front.work = {order_.Add(std::move(work), stream.lane(), front.work, std::move(may_run))};
   }
   return absl::OkStatus();
 }
@@ -404,7 +423,7 @@ absl::Status EmulatedCuda::LaunchGraph(CudaGraph graph, CudaStream stream) {
   for (const Node& node : launched.nodes) {
     std::vector<WorkOrder::Handle> after;
     for (const size_t earlier : node.after) after.push_back(items[earlier]);
-    items.push_back(order_.Add(node.run, node.lane, after.empty() ? before : after));
+    items.push_back(order_.Add(node.run, node.lane, after.empty() ? before : after, node.may_run));
   }
   if (!items.empty()) front = launched.last_launch = std::move(items);
   return Failure();
@@ -415,8 +434,7 @@ absl::Status EmulatedCuda::DestroyGraph(CudaGraph graph) {
   const auto found = graphs_.find(graph.handle);
   if (found == graphs_.end()) return Wrong("no such graph, or it was destroyed");
   const auto& items = found->second->last_launch;
-  const bool done = std::all_of(items.begin(), items.end(),
-                                [](const WorkOrder::Handle& item) { return item->done; });
+  const bool done = AllDone(items);
   graphs_.erase(found);
   return done ? Failure() : Wrong("a graph is destroyed before its last launch has run");
 }

@@ -24,6 +24,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "tests/support/emulation/guarded_memory.h"
 #include "tests/support/emulation/work_order.h"
@@ -83,11 +84,13 @@ class EmulatedCuda final : public CudaApi {
     std::vector<size_t> nodes;
   };
 
-  absl::Status Put(Stream& stream, Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Put(Stream& stream, Work work, std::function<bool()> may_run = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Lets the device do so many pieces of work, or what there is. Keeps the first failure; later calls
   // fail with it too, as CUDA does it.
   absl::Status Let(size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Force(const Front& front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lets go of the device while what it waits for may not run (EmulatedStream::EnqueueWhen).
+  absl::Status Force(Front front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<bool> Query(const Front& front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Stream*> Find(CudaStream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -101,6 +104,7 @@ class EmulatedCuda final : public CudaApi {
 
   const Options options_;
   base::Mutex mu_;
+  base::Condition nobody_tells_;  // that work may run now: whoever waits for it looks again
   GuardedMemory memory_ ABSL_GUARDED_BY(mu_);
   std::map<uintptr_t, std::vector<unsigned char>> pinned_ ABSL_GUARDED_BY(mu_);
   WorkOrder order_ ABSL_GUARDED_BY(mu_);

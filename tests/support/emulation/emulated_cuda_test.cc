@@ -4,12 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "tests/support/emulation/counting_cuda.h"
+#include "tests/support/emulation/emulated_stream.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/cuda/cuda_api_contract.h"
 #include "worker_runtime/kernels/simt.h"
@@ -136,6 +139,22 @@ TEST(EmulatedCuda, NothingRunsBeforeTheHostWaits) {
 }
 
 // A batch that is written over before it has left.
+// As a collective does until the other ranks' devices have come to it.
+TEST(EmulatedCuda, WorkThatMayNotRunYetHoldsUpItsOwnStreamAlone) {
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    TwoStreams on(seed);
+    std::atomic<bool> may_run = false;
+    EmulatedStream::Of(on.first).EnqueueWhen([&] { return may_run.load(); }, [] { return ""; });
+    on.Launch(SetKernel, on.first, 1.0f, on.x);
+    on.Launch(SetKernel, on.second, 2.0f, on.y);
+    EXPECT_EQ(on.Fetched(on.y, on.second), 2);
+    EXPECT_THAT(on.cuda.QueryStream(on.first), IsOkAndHolds(false));
+    std::thread other([&] { may_run = true; });
+    EXPECT_EQ(on.Fetched(on.x, on.first), 1);
+    other.join();
+  }
+}
+
 TEST(EmulatedCuda, PinnedMemoryIsReadWhenTheCopyRunsAndNotWhenItIsAskedFor) {
   TwoStreams on(1);
   on.result[7] = 1;

@@ -21,8 +21,9 @@ constexpr int kPatience = 64;
 }  // namespace
 
 WorkOrder::Handle WorkOrder::Add(std::function<std::string()> run, int lane,
-                                 const std::vector<Handle>& after) {
-  auto item = std::make_shared<Item>(Item{.run = std::move(run), .lane = lane});
+                                 const std::vector<Handle>& after, std::function<bool()> may_run) {
+  auto item = std::make_shared<Item>(
+      Item{.run = std::move(run), .lane = lane, .may_run = std::move(may_run)});
   for (const Handle& earlier : after) {
     if (earlier->done) continue;
     earlier->later.push_back(item);
@@ -34,31 +35,40 @@ WorkOrder::Handle WorkOrder::Add(std::function<std::string()> run, int lane,
 
 uint64_t WorkOrder::Preference(int lane) const { return Draws(mood_ + lane).Next(); }
 
-std::string WorkOrder::RunOne() {
+bool WorkOrder::RunOne(std::string& failure) {
   MUSTER_CHECK(!ready_.empty());  // work waits for earlier work only
   if (!is_steady_ && draws_.Below(kMeanPreferred) == 0) mood_ = draws_.Next();
-  const auto next = std::max_element(
-      ready_.begin(), ready_.end(),
-      [&](const Handle& a, const Handle& b) { return Preference(a->lane) < Preference(b->lane); });
+  auto next = ready_.end();
+  for (auto it = ready_.begin(); it != ready_.end(); ++it) {
+    if ((*it)->may_run != nullptr && !(*it)->may_run()) continue;
+    if (next == ready_.end() || Preference((*next)->lane) < Preference((*it)->lane)) next = it;
+  }
+  if (next == ready_.end()) return false;
   const Handle item = *next;
   ready_.erase(next);
-  std::string failure = item->run();
+  std::string one = item->run();
+  if (failure.empty()) failure = std::move(one);
   item->done = true;
   item->run = nullptr;
+  item->may_run = nullptr;
   for (Handle& later : item->later) {
     if (--later->waits == 0) ready_.push_back(std::move(later));
   }
   item->later.clear();
-  return failure;
+  return true;
+}
+
+bool WorkOrder::MayRun() const {
+  return std::any_of(ready_.begin(), ready_.end(), [](const Handle& item) {
+    return item->may_run == nullptr || item->may_run();
+  });
 }
 
 std::string WorkOrder::RunUntil(const std::vector<Handle>& wanted) {
   std::string failure;
   mood_ = draws_.Next();
   for (const Handle& item : wanted) {
-    while (!item->done) {
-      std::string one = RunOne();
-      if (failure.empty()) failure = std::move(one);
+    while (!item->done && RunOne(failure)) {
     }
   }
   is_steady_ = draws_.Below(2) == 0;
@@ -67,9 +77,7 @@ std::string WorkOrder::RunUntil(const std::vector<Handle>& wanted) {
 
 std::string WorkOrder::Run(size_t most) {
   std::string failure;
-  for (size_t left = most; left > 0 && !ready_.empty(); --left) {
-    std::string one = RunOne();
-    if (failure.empty()) failure = std::move(one);
+  for (size_t left = most; left > 0 && !ready_.empty() && RunOne(failure); --left) {
   }
   return failure;
 }

@@ -22,23 +22,29 @@ class WorkOrder {
     int waits = 0;                             // for so many that have not run
     std::vector<std::shared_ptr<Item>> later;  // which wait for this one
     bool done = false;
+    std::function<bool()> may_run;  // null: as soon as nothing is left to wait for
   };
   using Handle = std::shared_ptr<Item>;
 
   explicit WorkOrder(uint64_t seed) : draws_(seed) {}
 
-  Handle Add(std::function<std::string()> run, int lane, const std::vector<Handle>& after);
-  // Runs what is drawn until all of `wanted` have run. Empty, or the first that went wrong.
+  // `may_run`: for work that waits for something outside, as for other devices; it is asked again and again.
+  Handle Add(std::function<std::string()> run, int lane, const std::vector<Handle>& after,
+             std::function<bool()> may_run = nullptr);
+  // Runs what is drawn until all of `wanted` have run, or nothing may run for now. Empty, or the first that went wrong.
   std::string RunUntil(const std::vector<Handle>& wanted);
   static constexpr size_t kAll = SIZE_MAX;
-  // Runs so many, or what there is.
+  // Runs so many, or what there is and may run.
   std::string Run(size_t most);
   // How many happen to run while somebody asks.
   size_t DrawSome();
   bool is_idle() const { return ready_.empty(); }
+  // Whether anything may run now.
+  bool MayRun() const;
 
  private:
-  std::string RunOne();
+  // False: nothing may run.
+  bool RunOne(std::string& failure);
   uint64_t Preference(int lane) const;
 
   Draws draws_;

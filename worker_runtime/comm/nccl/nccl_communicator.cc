@@ -135,7 +135,7 @@ NcclLaneOptions NcclCommunicator::CollectiveLane() {
   return {.device = context_.device,
           .rank = rank(),
           .size = size(),
-          .order = context_.order,
+          .order = {membership().family, &membership().family->order},
           .connect =
               [this](MonoTime deadline) {
                 return NcclRanks::Connect(context_.library, *context_.store,
@@ -174,8 +174,7 @@ NcclLaneOptions NcclCommunicator::TransferLane(const Operation& op) {
 }
 
 absl::StatusOr<NcclLane*> NcclCommunicator::LaneOf(const Operation& op) {
-  const std::pair<OperationKind, int> key =
-      op.is_collective() ? std::pair(OperationKind::kBarrier, -1) : std::pair(op.kind, op.peer);
+  const std::pair<OperationKind, int> key = CounterOf(op);
   base::MutexLock lock(lanes_mu_);
   std::unique_ptr<NcclLane>& lane = lanes_[key];
   if (lane == nullptr) {

@@ -49,7 +49,6 @@ struct NcclContext {
   int device = 0;
   std::shared_ptr<GlooDevice> control;  // null for one rank
   std::shared_ptr<Store> store;
-  std::shared_ptr<LaunchOrder> order = std::make_shared<LaunchOrder>();
 };
 
 class NcclCommunicator final : public CallCommunicator {

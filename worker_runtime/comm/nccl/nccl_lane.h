@@ -13,7 +13,7 @@
 #include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
-#include "worker_runtime/comm/nccl/launch_order.h"
+#include "worker_runtime/comm/launch_order.h"
 #include "worker_runtime/comm/nccl/nccl_run.h"
 
 namespace muster::comm {

@@ -71,6 +71,20 @@ struct CommunicatorOptions {
   bool shared_memory = true;
 };
 
+// Work of a device that was captured with the calls in it (Communicator::BeginCapture). The communicators that were
+// called outlive it.
+class CapturedCalls {
+ public:
+  virtual ~CapturedCalls() = default;
+  // All of it once more, on the queue that it was captured on, with the arguments that it was captured with. Each call
+  // counts as called again: it takes its sequence number, and has the time that it was captured with, from now on. For
+  // all ranks it is one call of all communicators in it: they launch what they have captured together, and nobody
+  // calls one by one what others launch.
+  //
+  // Errors: of the first call that fails, as Work::Wait tells them.
+  virtual Work Launch(Queue& queue) = 0;
+};
+
 // One rank's end of a group.
 //
 // Sums of bf16 and f16 are taken in fp32 and rounded once (backend nccl: at each hop, unless
@@ -148,6 +162,20 @@ class Communicator {
   // Cost: S bytes, one message and a small one before it.
   virtual Work Send(ConstBuffer buffer, int to, CallOptions options = {}) = 0;
   virtual Work Recv(Buffer buffer, int from, CallOptions options = {}) = 0;
+
+  // Whether BeginCapture may be called: of one rank, or of a backend that works on streams of a device. The same on all
+  // ranks.
+  virtual bool captures() const { return false; }
+  // Until EndCapture, what `queue` is given is kept instead of run (Device::BeginCapture), and so is what this thread
+  // calls with that queue: of this communicator and of all that were split from it or from one with it. Such a call
+  // takes no sequence number. Ordered sums and calls without a queue are refused (kFailedPrecondition). Of other threads,
+  // calls of these communicators wait until the capture has ended. All ranks capture the same calls at the same time.
+  //
+  // Errors: kUnimplemented: captures() is false; Device::BeginCapture's.
+  virtual absl::Status BeginCapture(Queue& queue);
+  // Errors: what went wrong since BeginCapture, in the calls or on the device. Nothing has run, and everything goes on as
+  //         if nothing had been.
+  virtual absl::StatusOr<std::unique_ptr<CapturedCalls>> EndCapture(Queue& queue);
 
   // Bytes that this rank has sent to others so far: gloo counts them where they leave. loopback,
   // which sends nothing, and nccl, which does not tell, count what a ring would send.

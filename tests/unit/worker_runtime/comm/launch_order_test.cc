@@ -1,4 +1,4 @@
-#include "worker_runtime/comm/nccl/launch_order.h"
+#include "worker_runtime/comm/launch_order.h"
 
 #include <gtest/gtest.h>
 
@@ -24,6 +24,19 @@ TEST(LaunchOrder, IsHeldUpByNobodyWhoHasLeft) {
   EXPECT_TRUE(order.IsFirst(third));
   order.Leave(third);
   EXPECT_TRUE(order.IsFirst(order.Take()));
+}
+
+TEST(LaunchOrder, IsLeftAtTheEndOfATurn) {
+  LaunchOrder order;
+  const LaunchOrder::Place first = order.Take();
+  {
+    const LaunchOrder::Turn turn(order);
+    EXPECT_FALSE(turn.HasCome());
+    order.Leave(first);
+    EXPECT_TRUE(turn.HasCome());
+    EXPECT_FALSE(order.IsFirst(order.Take()));
+  }
+  EXPECT_TRUE(order.IsFirst(2));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// In which order a process hands collectives of different communicators to NCCL.
+// In which order a process hands collectives of different communicators to a backend that works on streams of a device.
 //
 // A collective occupies the device until all its ranks run it. If two communicators share ranks and
 // one rank starts A before B, another B before A, each may wait for room that the other holds, for
@@ -8,7 +8,8 @@
 // threads and would lose it: each call takes a place in line when it is called, and is started when
 // those before it were.
 //
-// Sends and receives stand in no line: their order differs between ranks by right.
+// Sends and receives stand in no line: their order differs between ranks by right. A captured launch has one place for
+// all the collectives in it.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,20 @@ class LaunchOrder {
     base::MutexLock lock(mu_);
     line_.erase(place);
   }
+
+  // A place that is taken now and left at its end.
+  class Turn {
+   public:
+    explicit Turn(LaunchOrder& order) : order_(order), place_(order.Take()) {}
+    ~Turn() { order_.Leave(place_); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    bool HasCome() const { return order_.IsFirst(place_); }
+
+   private:
+    LaunchOrder& order_;
+    const Place place_;
+  };
 
  private:
   base::Mutex mu_;

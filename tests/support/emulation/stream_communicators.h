@@ -1,0 +1,25 @@
+// A backend whose operations run on streams of an emulated GPU, as nccl's do: what follows a queue follows its events,
+// and what does not is found out.
+//
+//   EmulatedCuda cuda({.seed = seed});
+//   auto ranks = MakeStreamCommunicators(cuda, {.size = 2});   // each for a thread with a device of its own, on `cuda`
+//
+// An operation begins on the device of each rank in the order of its stream and ends on none before it has begun on all.
+// It can be captured; as NCCL asks it, that is a property of the operation: where one rank launches it with a capture and
+// another calls it, it fails (a GPU would hang). So it does where a launch was not given the numbers of its calls.
+// Sums are those of loopback, bit by bit.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tests/support/emulation/emulated_cuda.h"
+#include "worker_runtime/comm/call_communicator.h"
+
+namespace muster::testing {
+
+// As comm::MakeLoopbackCommunicators; `cuda` outlives them.
+std::vector<std::unique_ptr<Communicator>> MakeStreamCommunicators(EmulatedCuda& cuda,
+                                                                   const comm::Membership& common);
+
+}  // namespace muster::testing
