@@ -424,8 +424,13 @@ void Engine::OnPhase(std::function<void(int64_t step, Phase phase)> listener) {
   state_->on_phase = std::move(listener);
 }
 void Engine::CaptureSteps(bool captures) {
-  state_->captures_steps = captures;
   state_->captured.reset();
+  state_->forms.Forget();
+  if (captures) {
+    state_->forms.Begin(/*is_alone=*/state_->world.size() == 1);
+  } else {
+    state_->forms.Decline();
+  }
 }
 void Engine::FenceCheckpoints(CheckpointFence fence) { state_->fence = std::move(fence); }
 int64_t Engine::step() const { return state_->step; }

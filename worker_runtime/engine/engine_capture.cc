@@ -6,66 +6,96 @@
 #include "worker_runtime/engine/engine_state.h"
 
 namespace muster {
-namespace {
 
-bool IsSame(const TensorPool::Usage& a, const TensorPool::Usage& b) {
-  return a.system_allocations == b.system_allocations && a.bytes_reserved == b.bytes_reserved;
+using engine::StepForm;
+using engine::StepShape;
+
+// The host adds ordered sums of several ranks.
+bool Engine::State::HasForms() const {
+  return !forms.are_settled() && world.captures() && (world.size() == 1 || !program.ordered);
 }
 
-}  // namespace
-
-// What several ranks exchange is waited for by the host, or started by other threads.
-bool Engine::State::MayCapture() const {
-  return captures_steps && world.size() == 1 && queue.device().captures();
+StepShape Engine::State::ShapeOfBatches() const {
+  return {
+      .batch = batches.front().batch, .sequence = batches.front().sequence, .pool = pool.usage()};
 }
 
-// Three steps of one size lead there: the first takes memory, the second none, the third is captured. A capture
-// that fails has changed nothing: the step is put there as ever, and no other is tried.
-absl::Status Engine::State::PutOrLaunch(StageForward forward) {
+absl::StatusOr<int32_t> Engine::State::WorstOfRanks(int32_t own) {
+  if (world.size() == 1) return own;
+  std::vector<int32_t> worst = {own};
+  MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(worst), {.op = ReduceOp::kMin}).Wait());
+  return worst[0];
+}
+
+absl::Status Engine::State::PutInForm(StageForward forward, bool from_reader) {
+  const bool has_batches = from_reader && queue.device().captures();
+  if (!HasForms() || (world.size() == 1 && !has_batches)) {
+    reduction->Begin();
+    return PutStep(forward);
+  }
+  const StepShape before = has_batches ? ShapeOfBatches() : StepShape();
+  const StepForm own = has_batches ? forms.Propose(before) : StepForm::kNever;
+  MUSTER_ASSIGN_OR_RETURN(const int32_t worst, WorstOfRanks(static_cast<int32_t>(own)));
+  const auto form = static_cast<StepForm>(worst);
+  forms.Agreed(form);
+  if (form != StepForm::kLaunch) captured.reset();
+  if (form == StepForm::kNever) {
+    reduction->Begin();
+    return PutStep(forward);
+  }
+  return PutBatches(forward, form, before);
+}
+
+// A capture that fails on any rank has changed nothing: the step is put there as ever, and no other is tried.
+absl::Status Engine::State::PutBatches(StageForward forward, StepForm form,
+                                       const StepShape& before) {
   for (const BatchPlace& place : batch_places) place.is_there->HoldUp(queue);
   const std::vector<double> tokens = TargetsThatCount();
   reduction->Begin(tokens);
-  const TensorPool::Usage before = pool.usage();
-  const Batch& first = batches.front();
-  const bool is_known = captured.has_value() && captured->batch == first.batch &&
-                        captured->sequence == first.sequence && IsSame(captured->pool, before);
-  if (is_known && captured->work == nullptr) {
-    if (absl::Status status = CaptureStep(forward); !status.ok()) {
-      captures_steps = false;
+  if (form == StepForm::kCapture) {
+    MUSTER_ASSIGN_OR_RETURN(const bool by_all, CaptureStep(forward));
+    forms.WasCaptured(by_all);
+    if (!by_all) {
       captured.reset();
       ForgetStep();
       reduction->Begin();
       return PutStep(forward);
     }
   }
-  if (is_known) {
+  if (form == StepForm::kCapture || form == StepForm::kLaunch) {
     Mark(Phase::kForward);
-    captured->work->PutOn(queue);
+    arrived.clear();
+    launched = captured->Launch(queue);
     return absl::OkStatus();
   }
-  captured.reset();
   MUSTER_RETURN_IF_ERROR(PutStep(forward));
   // Of a model that counts otherwise the number of tokens is not known before it has run.
-  if (reduction->tokens() != tokens) captures_steps = false;
-  const TensorPool::Usage after = pool.usage();
-  if (IsSame(before, after)) {
-    captured = {.batch = first.batch, .sequence = first.sequence, .pool = after, .work = nullptr};
-  }
+  if (reduction->tokens() != tokens) forms.Decline();
+  forms.WasPut(before, ShapeOfBatches());
   return absl::OkStatus();
 }
 
-absl::Status Engine::State::CaptureStep(StageForward forward) {
-  MUSTER_RETURN_IF_ERROR(queue.device().BeginCapture(queue));
+absl::StatusOr<bool> Engine::State::CaptureStep(StageForward forward) {
+  const absl::Status own = CaptureOwnStep(forward);
+  MUSTER_ASSIGN_OR_RETURN(const int32_t worst, WorstOfRanks(own.ok() ? 1 : 0));
+  return worst != 0;
+}
+
+absl::Status Engine::State::CaptureOwnStep(StageForward forward) {
+  MUSTER_RETURN_IF_ERROR(world.BeginCapture(queue));
   is_capturing = true;
   const absl::Status status = PutStep(forward);
   is_capturing = false;
-  auto work = queue.device().EndCapture(queue);
+  auto work = world.EndCapture(queue);
+  // They were kept, and did not run.
+  travels.clear();
+  arrived.clear();
   MUSTER_RETURN_IF_ERROR(status);
   MUSTER_RETURN_IF_ERROR(work.status());
   if (reduction->tokens() != TargetsThatCount()) {
     return absl::InternalError("the model counts other tokens than those of its targets");
   }
-  captured->work = *std::move(work);
+  captured = *std::move(work);
   return absl::OkStatus();
 }
 

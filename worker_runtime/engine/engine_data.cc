@@ -108,7 +108,9 @@ absl::StatusOr<const Batch*> Engine::State::BatchOf(BatchReader& reader, Tape& t
   return &own;
 }
 
+// None where another stage takes the loss.
 std::vector<double> Engine::State::TargetsThatCount() const {
+  if (stage_number() + 1 < set_up.mesh.stages) return std::vector<double>(batches.size());
   std::vector<double> counts;
   for (const Batch& batch : batches) {
     const auto ignored =

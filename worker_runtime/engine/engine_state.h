@@ -22,6 +22,7 @@
 #include "worker_runtime/engine/reduction.h"
 #include "worker_runtime/engine/state_file.h"
 #include "worker_runtime/engine/step_decision.h"
+#include "worker_runtime/engine/step_form.h"
 #include "worker_runtime/kernels/rounding.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/loss_scaler.h"
@@ -146,10 +147,18 @@ struct Engine::State {
   std::vector<double> TargetsThatCount() const;
 
   // engine_capture.cc
-  bool MayCapture() const;
-  // Puts the step on the queue: as it was captured, or captures it, if the last ones were as they must be.
-  absl::Status PutOrLaunch(StageForward forward);
-  absl::Status CaptureStep(StageForward forward);
+  // Puts the step on the queue in the form that all ranks agree on.
+  absl::Status PutInForm(StageForward forward, bool from_reader);
+  absl::Status PutBatches(StageForward forward, engine::StepForm form,
+                          const engine::StepShape& before);
+  // Whether steps have more than one form; the same on all ranks.
+  bool HasForms() const;
+  engine::StepShape ShapeOfBatches() const;
+  // The worst of all ranks' numbers.
+  absl::StatusOr<int32_t> WorstOfRanks(int32_t own);
+  // Whether all ranks did.
+  absl::StatusOr<bool> CaptureStep(StageForward forward);
+  absl::Status CaptureOwnStep(StageForward forward);
 
   // engine_checkpoint.cc
   // Of the first rank of each stage.
@@ -215,14 +224,9 @@ struct Engine::State {
   std::vector<BatchPlace> batch_places;
 
   // Steps on batches of a reader as one piece of work (engine_capture.cc).
-  struct CapturedStep {
-    int64_t batch = 0;       // rows of each micro-batch
-    int64_t sequence = 0;    // tokens of each row
-    TensorPool::Usage pool;  // as it was left: what was taken or given back since may be the work's
-    std::unique_ptr<CapturedWork> work;  // null: such a step has run, and took no memory
-  };
-  std::optional<CapturedStep> captured;
-  bool captures_steps = true;
+  engine::StepForms forms;
+  std::unique_ptr<CapturedCalls> captured;
+  Work launched;
   bool is_capturing = false;
   StepResult result;
 

@@ -32,13 +32,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool fro
   result.learning_rate = ScheduledLearningRate();
   decision->PutNumbers(scaler.scale(), result.learning_rate);
   in_step = true;
-  absl::Status status;
-  if (from_reader && MayCapture()) {
-    status = PutOrLaunch(forward);
-  } else {
-    reduction->Begin();
-    status = PutStep(forward);
-  }
+  absl::Status status = PutInForm(forward, from_reader);
   if (status.ok() && !queue.device().host_reads()) status = EndOnDevice();
   in_step = false;
   if (!status.ok()) {
@@ -46,6 +40,8 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool fro
     // What is under way uses memory of the engine until it has ended.
     AwaitRest().IgnoreError();
     ForgetStep();
+    captured.reset();
+    forms.Forget();
     return status;
   }
   if (set_up.learns_order) MUSTER_RETURN_IF_ERROR(LearnOrder());
@@ -74,6 +70,7 @@ void Engine::State::ForgetStep() {
 
 // What the host did not wait for may have failed since, and then the record says nothing.
 absl::Status Engine::State::EndOnDevice() {
+  MUSTER_RETURN_IF_ERROR(std::exchange(launched, Work()).Wait());
   for (const Travel& travel : arrived) MUSTER_RETURN_IF_ERROR(travel.work.Wait());
   return JudgeStep();
 }
@@ -176,7 +173,7 @@ absl::Status Engine::State::Await(int action) {
 }
 
 absl::Status Engine::State::AwaitRest() {
-  absl::Status first_error;
+  absl::Status first_error = std::exchange(launched, Work()).Wait();
   for (const Travel& travel : travels) first_error.Update(travel.work.Wait());
   travels.clear();
   return first_error;

@@ -158,7 +158,10 @@ class Engine {
   absl::StatusOr<StepResult> Step(BatchReader& reader);
 
   // Whether those steps are captured as one piece of work of a device that can (a CUDA graph), which the host starts
-  // at once; they are from the beginning, of one rank whose batches stay of one size. Bits are the same.
+  // at once; they are from the beginning, of ranks whose batches stay of one size and whose communicators capture
+  // (Communicator::captures). Bits are the same. Of several ranks all do it or none: they agree before each step, by an
+  // all-reduce of one number, until one of them captures no more, or takes a step on other batches than a reader's;
+  // then none does for good. Ordered sums of several ranks are not captured.
   void CaptureSteps(bool captures);
 
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with

@@ -1,0 +1,221 @@
+// Several ranks whose collectives run on streams of their devices, step by step and captured with the steps: the bits of
+// the host, or one and the same end on all of them. An emulated GPU, on which a rank that launches what another calls
+// alone fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/emulation/counting_cuda.h"
+#include "tests/support/emulation/emulated_cuda.h"
+#include "tests/support/emulation/late_device.h"
+#include "tests/support/emulation/stream_communicators.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/reader_training.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Train = std::function<void(int rank, ReaderTraining& on)>;
+
+struct Trained {
+  std::string hash;
+  std::vector<double> losses;
+  std::vector<double> scales;
+  int skipped = 0;
+  int64_t launches = 0;
+};
+
+// What every rank has in the end.
+std::vector<Trained> OnStreams(int ranks, const Plan& plan, const Train& train, uint64_t seed,
+                               DType dtype) {
+  EmulatedCuda cuda({.seed = seed});
+  std::vector<Trained> results(ranks);
+  {
+    auto communicators = MakeStreamCommunicators(cuda, {.size = ranks});
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        CountingCuda counting(cuda);
+        const std::unique_ptr<Device> device = MakeLateDevice(counting);
+        ReaderTraining on(*communicators[rank], plan, device.get(), dtype);
+        train(rank, on);
+        results[rank] = {on.Hash(), on.losses, on.scales, on.skipped,
+                         counting.since_mark().graph_launches};
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_THAT(cuda.Finish(), IsOk());
+  return results;
+}
+
+// Does `train` on the host and on streams, where each rank launches `launches` graphs; all end alike.
+void Compare(int ranks, const Plan& plan, int64_t launches, const Train& train, uint64_t seed = 1,
+             DType dtype = DType::kF32) {
+  const auto host = OnRanks<Trained>(ranks, [&](Communicator& world) {
+    ReaderTraining on(world, plan, nullptr, dtype);
+    train(world.rank(), on);
+    return Trained{on.Hash(), on.losses, on.scales, on.skipped};
+  });
+  const auto streams = OnStreams(ranks, plan, train, seed, dtype);
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(streams[rank].hash, host[rank].hash);
+    EXPECT_EQ(streams[rank].scales, host[rank].scales);
+    EXPECT_EQ(streams[rank].skipped, host[rank].skipped);
+    ASSERT_EQ(streams[rank].losses.size(), host[rank].losses.size());
+    EXPECT_LE(LargestRelativeDifference(streams[rank].losses, host[rank].losses), 1e-12);
+    EXPECT_EQ(streams[rank].launches, launches) << "rank " << rank;
+  }
+}
+
+Plan PlanOfSteps(int64_t accumulation, SumMode mode = SumMode::kFast) {
+  Plan plan = SmallPlan(mode, accumulation);
+  plan.learning_rate = {.kind = LearningRateSchedule::Kind::kCosine,
+                        .peak = 3e-3,
+                        .floor = 1e-4,
+                        .warmup_steps = 2,
+                        .total_steps = 8};
+  plan.max_gradient_norm = 0.5;
+  return plan;
+}
+
+const Train kSixSteps = [](int, ReaderTraining& on) { on.Steps(6); };
+
+TEST(StepsOnStreams, HaveTheBitsOfTheHostUnderEveryPresetCallByCall) {
+  uint64_t seed = 0;
+  for (const std::string& preset : DataParallelPresets()) {
+    SCOPED_TRACE(preset);
+    // Ordered sums are not captured.
+    Compare(
+        2, Under(preset, PlanOfSteps(2, SumMode::kOrdered), 2), 0,
+        [](int, ReaderTraining& on) { on.Steps(2); }, ++seed);
+  }
+}
+
+TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostUnderEveryPreset) {
+  uint64_t seed = 20;
+  for (const std::string& preset : DataParallelPresets()) {
+    SCOPED_TRACE(preset);
+    Compare(
+        4, Under(preset, PlanOfSteps(1), 4), 2, [](int, ReaderTraining& on) { on.Steps(4); },
+        ++seed);
+  }
+}
+
+TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostInWhateverOrderTheirWorkRuns) {
+  const Plan plan = Under("zero-3", PlanOfSteps(1), 2);
+  for (const uint64_t seed : {41, 42, 43, 44}) Compare(2, plan, 4, kSixSteps, seed);
+  Compare(2, plan, 4, kSixSteps, 45, DType::kBf16);
+}
+
+TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostInAPipeline) {
+  Plan plan = PlanOfSteps(4);
+  plan.stages = 2;
+  Compare(2, plan, 4, kSixSteps, 51);
+  Compare(4, plan, 4, kSixSteps, 52);
+}
+
+TEST(StepsCapturedByRanks, FollowTheLossScaleAndAreSkippedByAll) {
+  Plan plan = PlanOfSteps(1);
+  plan.loss_scaling = {.kind = LossScaling::Kind::kTorch,
+                       .initial = 0x1p127,
+                       .window = 3,
+                       .growth = 0x1p8,
+                       .backoff = 0x1p-24};
+  Compare(
+      2, plan, 10, [](int, ReaderTraining& on) { on.Steps(12); }, 61);
+}
+
+TEST(StepsCapturedByRanks, AreCapturedAnewForBatchesOfAnotherSize) {
+  Compare(
+      2, PlanOfSteps(2), 4,
+      [](int, ReaderTraining& on) {
+        on.Steps(4);
+        on.Steps(4, kHalf);
+      },
+      71);
+}
+
+// The others, who could launch, do not.
+TEST(StepsCapturedByRanks, AreCalledOneByOneByAllWhereOneRankHasBatchesOfAnotherSize) {
+  Compare(
+      3, PlanOfSteps(1), 4,
+      [](int rank, ReaderTraining& on) {
+        on.Steps(4);
+        on.Steps(4, rank == 1 ? kHalf : kWhole);
+      },
+      72);
+}
+
+TEST(StepsCapturedByRanks, AreCapturedAnewByAllWhereOneRankTookMemoryBetweenThem) {
+  Compare(
+      2, PlanOfSteps(1), 4,
+      [](int rank, ReaderTraining& on) {
+        on.Steps(4);
+        if (rank == 1) on.engine->pool().Trim();
+        on.Steps(4);
+      },
+      73);
+}
+
+TEST(StepsCapturedByRanks, AreNoneIfOneRankWantsNone) {
+  Compare(
+      2, PlanOfSteps(1), 0,
+      [](int rank, ReaderTraining& on) {
+        on.engine->CaptureSteps(rank != 1);
+        on.Steps(5);
+      },
+      81);
+}
+
+// All capture, and learn only then that one could not.
+TEST(StepsCapturedByRanks, AreNoneIfOneRankCannotCaptureWhatItsModelBrings) {
+  Compare(
+      2, PlanOfSteps(1), 0,
+      [](int rank, ReaderTraining& on) {
+        const std::vector<int32_t> own = {1, 2, 3};
+        if (rank == 1) on.before_forward = [&own](Tape& tape) { tape.Bring(own); };
+        on.Steps(6);
+        on.before_forward = [](Tape&) {};
+      },
+      82);
+}
+
+// Between the agreement and the launch: one rank has launched, the other never will.
+TEST(StepsCapturedByRanks, EndOnAllRanksWhereOneAbortsBeforeItsLaunch) {
+  EmulatedCuda cuda({.seed = 91});
+  {
+    auto communicators = MakeStreamCommunicators(cuda, {.size = 2});
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        Communicator& world = *communicators[rank];
+        const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+        ReaderTraining on(world, PlanOfSteps(1), device.get());
+        on.Steps(4);
+        if (rank == 1) {
+          on.engine->OnPhase([&world](int64_t, Phase phase) {
+            if (phase == Phase::kForward) world.Abort("the GPU is on fire");
+          });
+        }
+        const auto reader = on.engine->Read(on.text, kWhole);
+        EXPECT_THAT(on.engine->Step(**reader),
+                    StatusIs(absl::StatusCode::kAborted, HasSubstr("the GPU is on fire")));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+}  // namespace
+}  // namespace muster::testing
