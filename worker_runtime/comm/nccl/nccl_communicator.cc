@@ -125,7 +125,10 @@ void NcclCommunicator::Abort(absl::string_view reason) {
 }
 
 void NcclCommunicator::Fail(absl::Status failure, TellPeers tell) {
-  if (!failure_.Set(failure)) return;
+  {
+    base::MutexLock lock(alive_mu_);
+    if (!failure_.Set(failure)) return;
+  }
   if (tell == TellPeers::kYes && control_ != nullptr) control_->Tell(failure);
   base::MutexLock lock(lanes_mu_);
   for (const auto& [key, lane] : lanes_) lane->Wake();
@@ -187,9 +190,28 @@ absl::StatusOr<NcclLane*> NcclCommunicator::LaneOf(const Operation& op) {
 
 void NcclCommunicator::Start(Call call) {
   if (const absl::Status failure = failure_.Get(); !failure.ok()) return call.Finish(failure);
-  bytes_sent_ += BytesToSend(call.operation, size());
+  if (call.captured && call.operation.kind == OperationKind::kBarrier) {
+    return call.Finish(absl::FailedPreconditionError(
+        "a barrier cannot be captured: it works in memory that a launch would not have"));
+  }
+  if (!call.captured) bytes_sent_ += BytesToSend(call.operation, size());
+  PutInLane(std::move(call), &NcclLane::Push);
+}
+
+absl::Status NcclCommunicator::WhileAlive(absl::FunctionRef<absl::Status()> put) {
+  base::MutexLock lock(alive_mu_);
+  MUSTER_RETURN_IF_ERROR(failure_.Get());
+  return put();
+}
+
+void NcclCommunicator::WatchLaunch(Call call, absl::Span<const Operation> operations) {
+  for (const Operation& operation : operations) bytes_sent_ += BytesToSend(operation, size());
+  PutInLane(std::move(call), &NcclLane::PushLaunch);
+}
+
+void NcclCommunicator::PutInLane(Call call, bool (NcclLane::*push)(Call& call)) {
   const absl::StatusOr<NcclLane*> lane = LaneOf(call.operation);
-  if (lane.ok() && (*lane)->Push(call)) return;
+  if (lane.ok() && (*lane->*push)(call)) return;
   Fail(lane.ok() ? absl::ResourceExhaustedError(absl::StrCat(
                        "rank ", rank(), " of group ", group(), " has ", NcclLane::kMaxQueued,
                        " operations waiting; wait for some before calling more"))

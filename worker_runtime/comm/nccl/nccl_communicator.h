@@ -21,6 +21,10 @@
 // ranks that call something else are named after a second instead of at once, and NCCL may have
 // written into the buffers by then.
 //
+// Captures: a call of a capture goes its usual way, and its lane's stream joins the capture by the queue's event; NCCL
+// makes it a part of the graph. A launch is watched by the lanes of its calls until the event behind it comes. Graphs are
+// destroyed before their communicators, or by whoever is told that a launch has failed: NCCL waits for that.
+//
 // Device buffers: a call with a queue runs on the lane's stream behind an event of that queue, and Work::Await lets a
 // queue go on behind one of the stream (stream_call.h); the host waits until NCCL has enqueued it, and no longer. But
 // for ordered sums, whose end the host has to bring about. Without a queue, what fills buffers must have finished
@@ -60,6 +64,8 @@ class NcclCommunicator final : public CallCommunicator {
 
   void Abort(absl::string_view reason) override;
   int64_t bytes_sent() const override { return bytes_sent_; }
+  absl::Status WhileAlive(absl::FunctionRef<absl::Status()> put) override;
+  void WatchLaunch(Call call, absl::Span<const Operation> operations) override;
 
  private:
   enum class TellPeers { kYes, kNo };
@@ -69,6 +75,9 @@ class NcclCommunicator final : public CallCommunicator {
 
   void Start(Call call) override;
   bool ReachesDevices() const override { return true; }
+  bool CapturesCalls() const override { return true; }
+  // On the call's lane, by `push`; else the communicator fails, and the call with it.
+  void PutInLane(Call call, bool (NcclLane::*push)(Call& call));
   absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership child,
                                                           const std::vector<int>& members,
                                                           const std::string& path) override;
@@ -87,6 +96,8 @@ class NcclCommunicator final : public CallCommunicator {
   const std::string prefix_;
   const std::unique_ptr<GlooMesh> control_mesh_;  // null for one rank
 
+  // Held while a launch is put on its queue: there is no failure before, and none comes meanwhile.
+  base::Mutex alive_mu_;
   FailureCell failure_;
   std::atomic<int64_t> bytes_sent_ = 0;
   std::unique_ptr<ControlChannel> control_;

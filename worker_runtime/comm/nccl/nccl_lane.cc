@@ -31,11 +31,16 @@ void NcclLane::BeginClose() {
   changed_.NotifyAll();
 }
 
-bool NcclLane::Push(Call& call) {
+bool NcclLane::Push(Call& call) { return PushAs(call, /*is_launch=*/false); }
+bool NcclLane::PushLaunch(Call& call) { return PushAs(call, /*is_launch=*/true); }
+
+bool NcclLane::PushAs(Call& call, bool is_launch) {
   base::MutexLock lock(mu_);
   if (queue_.size() >= kMaxQueued) return false;
-  queue_.push_back(
-      {.call = std::move(call), .place = options_.order != nullptr ? options_.order->Take() : 0});
+  const bool stands_in_line = options_.order != nullptr && !is_launch;
+  queue_.push_back({.call = std::move(call),
+                    .place = stands_in_line ? options_.order->Take() : 0,
+                    .is_launch = is_launch});
   changed_.NotifyAll();
   return true;
 }
@@ -48,11 +53,12 @@ void NcclLane::Wake() {
 
 bool NcclLane::IsTurnOfQueued() {
   if (queue_.empty()) return false;
-  return options_.order == nullptr || options_.order->IsFirst(queue_.front().place);
+  if (options_.order == nullptr || queue_.front().is_launch) return true;
+  return options_.order->IsFirst(queue_.front().place);
 }
 
-void NcclLane::Leave(LaunchOrder::Place place) {
-  if (options_.order != nullptr) options_.order->Leave(place);
+void NcclLane::Leave(const Queued& queued) {
+  if (options_.order != nullptr && !queued.is_launch) options_.order->Leave(queued.place);
 }
 
 bool NcclLane::WaitForWork() {
@@ -72,7 +78,7 @@ void NcclLane::Run() {
   const DeviceGuard guard(options_.device);
   while (WaitForWork()) {
     if (const absl::Status failure = options_.failure(); !failure.ok()) {
-      if (ranks_ != nullptr) ranks_->Abort();
+      Abort();
       EndAll(failure);
       continue;
     }
@@ -81,27 +87,45 @@ void NcclLane::Run() {
     }
     Watch();
   }
-  if (ranks_ != nullptr && !running_.empty()) ranks_->Abort();
+  if (!running_.empty()) Abort();
   EndAll(options_.failure());
+  if (aborts_.joinable()) aborts_.join();
   if (ranks_ != nullptr) ranks_->Close(MonoNow() + kFlushTime);
   // Here, where the device is the current one.
   ranks_.reset();
   stream_.reset();
 }
 
+// NCCL kills what runs at once, and then waits until every graph is gone that names the communicator (2.26 and later,
+// commDestroySync in its src/init.cc); who has the graph lets go of it once its launch is told to have failed, by EndAll.
+void NcclLane::Abort() {
+  if (ranks_ == nullptr || aborts_.joinable()) return;
+  if (!has_captured_) return ranks_->Abort();
+  aborts_ = std::thread([this] {
+    const DeviceGuard guard(options_.device);
+    ranks_->Abort();
+  });
+}
+
+void NcclLane::EndPosting() {
+  is_posting_ = false;
+  if (options_.order != nullptr) options_.order->Leave(posting_);
+  NcclRun& run = *running_.back().run;
+  if (const absl::Status status = run.AfterPost(); !status.ok()) {
+    return options_.on_trouble(run.call(), status);
+  }
+  if (!run.call().captured) return;
+  const Running captured = std::move(running_.back());
+  running_.pop_back();
+  captured.run->call().Finish(absl::OkStatus());
+}
+
 // An error is of the oldest operation that runs.
 absl::Status NcclLane::Advance() {
   if (is_posting_) {
     MUSTER_ASSIGN_OR_RETURN(const bool is_ready, ranks_->IsReady());
-    if (is_ready) {
-      is_posting_ = false;
-      Leave(posting_);
-      NcclRun& run = *running_.back().run;
-      if (const absl::Status status = run.AfterPost(); !status.ok()) {
-        options_.on_trouble(run.call(), status);
-        return absl::OkStatus();
-      }
-    }
+    if (is_ready) EndPosting();
+    if (!options_.failure().ok()) return absl::OkStatus();
   }
   if (!is_posting_ && running_.size() < kMaxRunning && !StartNext()) return absl::OkStatus();
   if (running_.empty() || (is_posting_ && running_.size() == 1)) return absl::OkStatus();
@@ -127,22 +151,26 @@ bool NcclLane::StartNext() {
   if (!queued.has_value()) return true;
   Call& call = queued->call;
   if (ranks_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<NcclRanks>> ranks = options_.connect(call.deadline);
-    if (!ranks.ok()) {
-      options_.on_trouble(call, ranks.status());
-      call.Finish(options_.failure());
-      Leave(queued->place);
-      return false;
+    if (call.captured) {
+      call.Finish(absl::FailedPreconditionError(
+          "the two ranks of a transfer that is captured are not connected: transfer before"));
+      Leave(*queued);
+      return true;
     }
-    ranks_ = *std::move(ranks);
+    if (!Connect(*queued)) return false;
   }
-  call.MarkStarted();
-  posting_ = queued->place;
   const NcclPlace place{.ranks = *ranks_,
                         .stream = *stream_,
                         .rank = options_.rank,
                         .size = options_.size,
                         .peer = options_.peer};
+  if (queued->is_launch) {
+    WatchLaunch(std::move(call), place);
+    return true;
+  }
+  call.MarkStarted();
+  posting_ = queued->place;
+  has_captured_ = has_captured_ || call.captured;
   running_.push_back(
       {.run = std::make_unique<NcclRun>(std::move(call), place), .since = MonoNow()});
   is_posting_ = true;
@@ -150,6 +178,25 @@ bool NcclLane::StartNext() {
   const absl::Status status = run.Post();
   if (!status.ok()) options_.on_trouble(run.call(), status);
   return status.ok();
+}
+
+bool NcclLane::Connect(const Queued& queued) {
+  absl::StatusOr<std::unique_ptr<NcclRanks>> ranks = options_.connect(queued.call.deadline);
+  if (ranks.ok()) {
+    ranks_ = *std::move(ranks);
+    return true;
+  }
+  options_.on_trouble(queued.call, ranks.status());
+  queued.call.Finish(options_.failure());
+  Leave(queued);
+  return false;
+}
+
+void NcclLane::WatchLaunch(Call call, const NcclPlace& place) {
+  auto run = std::make_unique<NcclRun>(std::move(call), place, /*is_launched=*/true);
+  const absl::Status status = run->FollowLaunch();
+  running_.push_back({.run = std::move(run), .since = MonoNow()});
+  if (!status.ok()) options_.on_trouble(running_.back().run->call(), status);
 }
 
 absl::Status NcclLane::FinishFront() {
@@ -195,12 +242,12 @@ void NcclLane::Watch() {
 void NcclLane::EndAll(const absl::Status& failure) {
   std::deque<Running> running;
   running.swap(running_);
-  if (is_posting_) Leave(posting_);
+  if (is_posting_ && options_.order != nullptr) options_.order->Leave(posting_);
   is_posting_ = false;
   for (const Running& each : running) each.run->call().Finish(failure);
   while (std::optional<Queued> queued = TakeQueued()) {
     queued->call.Finish(failure);
-    Leave(queued->place);
+    Leave(*queued);
   }
 }
 

@@ -50,6 +50,8 @@ class NcclLane {
 
   // False if the queue is full; the call is untouched then.
   bool Push(Call& call);
+  // A launch that is on its way, to be watched until its end.
+  bool PushLaunch(Call& call);
   // There is a failure.
   void Wake();
   // The destructor's first half, so that several lanes end at the same time.
@@ -64,21 +66,28 @@ class NcclLane {
 
   struct Queued {
     Call call;
-    LaunchOrder::Place place = 0;
+    LaunchOrder::Place place = 0;  // not of a launch, which had its own
+    bool is_launch = false;
   };
 
+  bool PushAs(Call& call, bool is_launch);
   void Run();
   // Waits for something to do; false: the lane ends.
   bool WaitForWork();
   absl::Status Advance();
+  void Abort();
+  // What follows NCCL's having enqueued the last call.
+  void EndPosting();
   // False: there is a failure now.
   bool StartNext();
+  bool Connect(const Queued& queued);
+  void WatchLaunch(Call call, const NcclPlace& place);
   absl::Status FinishFront();
   void Watch();
   void EndAll(const absl::Status& failure);
   std::optional<Queued> TakeQueued();
   bool IsTurnOfQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Leave(LaunchOrder::Place place);
+  void Leave(const Queued& queued);
 
   const NcclLaneOptions options_;
 
@@ -95,6 +104,8 @@ class NcclLane {
   std::deque<Running> running_;     // in the order of the stream
   bool is_posting_ = false;         // NCCL has not enqueued the last of them yet
   LaunchOrder::Place posting_ = 0;  // its place
+  bool has_captured_ = false;       // there may be a graph that names ranks_
+  std::thread aborts_;
 
   std::thread thread_;  // last: it uses everything above
 };

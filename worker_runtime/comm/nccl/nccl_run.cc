@@ -223,11 +223,23 @@ absl::Status NcclRun::AfterPost() {
   } else {
     MUSTER_RETURN_IF_ERROR(LetQueuesFollow());
   }
-  return RecordEvent();
+  // An event of a capture cannot be asked.
+  return call_.captured ? absl::OkStatus() : RecordEvent();
+}
+
+// NCCL keeps launches and calls of one communicator apart by itself, unless it was told not to
+// (NCCL_GRAPH_MIXING_SUPPORT).
+absl::Status NcclRun::FollowLaunch() {
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamWaitEvent(place_.stream.get(), EndOfLaunch(), 0));
+  return absl::OkStatus();
+}
+
+cudaEvent_t NcclRun::EndOfLaunch() const {
+  return static_cast<cudaEvent_t>(call_.on_stream->finished().native());
 }
 
 absl::StatusOr<bool> NcclRun::IsDone() const {
-  const cudaError_t state = cudaEventQuery(event_);
+  const cudaError_t state = cudaEventQuery(is_launched_ ? EndOfLaunch() : event_);
   if (state == cudaErrorNotReady) return false;
   MUSTER_RETURN_IF_ERROR(CudaStatus(state, "cudaEventQuery"));
   return true;

@@ -27,11 +27,15 @@ struct NcclPlace {
 // contribution and adds on the host, by the tree and with the arithmetic of the other backends: it
 // is the oracle, not the fast way.
 //
+// A captured call is over with AfterPost: it joins the capture by its queue's event and comes back by its own. Of a
+// launch there is nothing to post: its end is the call's own event.
+//
 // One thread at a time. After a failure or an abort of the ranks it is destroyed; NCCL and the
 // stream are idle then.
 class NcclRun {
  public:
-  NcclRun(Call call, const NcclPlace& place) : call_(std::move(call)), place_(place) {}
+  NcclRun(Call call, const NcclPlace& place, bool is_launched = false)
+      : call_(std::move(call)), place_(place), is_launched_(is_launched) {}
   ~NcclRun();
   NcclRun(const NcclRun&) = delete;
   NcclRun& operator=(const NcclRun&) = delete;
@@ -40,6 +44,8 @@ class NcclRun {
 
   absl::Status Post();
   absl::Status AfterPost();
+  // Of a launch: what is posted from now on runs behind it.
+  absl::Status FollowLaunch();
   absl::StatusOr<bool> IsDone() const;
   // True: the output is in its place.
   absl::StatusOr<bool> Proceed();
@@ -65,11 +71,13 @@ class NcclRun {
   absl::Status RecordEvent();
   absl::Status FollowQueue();
   absl::Status LetQueuesFollow();
+  cudaEvent_t EndOfLaunch() const;
 
   int64_t WholeElements() const;  // of one rank's contribution to an ordered sum
 
   const Call call_;
   const NcclPlace place_;
+  const bool is_launched_;
   std::vector<DeviceStream::Block> blocks_;
   cudaEvent_t event_ = nullptr;
   HostOutput host_output_;
