@@ -81,6 +81,10 @@ Work LaunchedTogether::Launch(Queue& queue) {
     calls.push_back(std::move(call));
   }
   const absl::Status put = PutInOrder(queue, *completion, now + timeout_);
+  // The calls have their numbers and will never be made.
+  if (!put.ok()) {
+    for (CallCommunicator* communicator : communicators_) communicator->Abort(put.message());
+  }
   for (size_t i = 0; i < calls.size(); ++i) {
     if (put.ok()) {
       calls[i].MarkStarted();

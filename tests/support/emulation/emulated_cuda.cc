@@ -74,7 +74,8 @@ class EmulatedCuda::Stream final : public EmulatedStream {
   Front front_;  // guarded by the device's mutex
 };
 
-EmulatedCuda::EmulatedCuda(Options options) : options_(options), order_(options.seed) {}
+EmulatedCuda::EmulatedCuda(Options options)
+    : options_(options), order_(options.seed, options.work_per_question) {}
 
 EmulatedCuda::~EmulatedCuda() = default;
 

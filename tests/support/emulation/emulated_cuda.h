@@ -37,6 +37,8 @@ class EmulatedCuda final : public CudaApi {
   struct Options {
     uint64_t seed = 1;
     size_t memory_bytes = size_t{1} << 30;
+    // Fewer pieces of work than that happen to run when somebody asks whether something has.
+    size_t work_per_question = 4;
   };
   explicit EmulatedCuda(Options options);
   ~EmulatedCuda() override;

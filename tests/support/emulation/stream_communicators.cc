@@ -32,7 +32,7 @@ using comm::Membership;
 using comm::Operation;
 
 constexpr absl::Duration kPollInterval = absl::Microseconds(100);
-// Each question lets the device do a little, so that a step takes thousands: on a busy machine a thread that sleeps in
+// Each question lets the device do a little, so that a step takes many: on a busy machine a thread that sleeps in
 // between is away for long.
 constexpr int kQuestionsAtOnce = 32;
 

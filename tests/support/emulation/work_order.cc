@@ -13,7 +13,6 @@ namespace {
 // waits that are missing far apart.
 // Source: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", 2010
 constexpr int kMeanPreferred = 8;
-constexpr size_t kMostAtOnce = 4;
 // Between some waits of the host the preference holds throughout, and nothing runs just because somebody asks whether
 // it has: what is put there last is then not done when what forgot to wait for it runs. Asked so often, something does.
 constexpr int kPatience = 64;
@@ -84,7 +83,7 @@ std::string WorkOrder::Run(size_t most) {
 
 size_t WorkOrder::DrawSome() {
   if (is_steady_ && ++num_asked_ % kPatience != 0) return 0;
-  return draws_.Below(kMostAtOnce);
+  return draws_.Below(most_at_once_);
 }
 
 }  // namespace muster::testing

@@ -26,7 +26,8 @@ class WorkOrder {
   };
   using Handle = std::shared_ptr<Item>;
 
-  explicit WorkOrder(uint64_t seed) : draws_(seed) {}
+  // `most_at_once`: see DrawSome.
+  WorkOrder(uint64_t seed, size_t most_at_once) : draws_(seed), most_at_once_(most_at_once) {}
 
   // `may_run`: for work that waits for something outside, as for other devices; it is asked again and again.
   Handle Add(std::function<std::string()> run, int lane, const std::vector<Handle>& after,
@@ -36,7 +37,7 @@ class WorkOrder {
   static constexpr size_t kAll = SIZE_MAX;
   // Runs so many, or what there is and may run.
   std::string Run(size_t most);
-  // How many happen to run while somebody asks.
+  // How many happen to run while somebody asks: fewer than most_at_once.
   size_t DrawSome();
   bool is_idle() const { return ready_.empty(); }
   // Whether anything may run now.
@@ -48,6 +49,7 @@ class WorkOrder {
   uint64_t Preference(int lane) const;
 
   Draws draws_;
+  const size_t most_at_once_;
   uint64_t mood_ = 0;  // which lanes are preferred now
   bool is_steady_ = false;
   int64_t num_asked_ = 0;

@@ -81,7 +81,9 @@ class CapturedCalls {
   // all ranks it is one call of all communicators in it: they launch what they have captured together, and nobody
   // calls one by one what others launch.
   //
-  // Errors: of the first call that fails, as Work::Wait tells them.
+  // Errors: of the first call that fails, as Work::Wait tells them. Where one communicator has failed before, the launch
+  //         ends all that are in it. Memory of the others' calls may be in use until they have ended too, and the launch
+  //         with them.
   virtual Work Launch(Queue& queue) = 0;
 };
 

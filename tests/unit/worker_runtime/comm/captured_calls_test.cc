@@ -314,6 +314,23 @@ TEST(CapturedCalls, FailOnTheOthersWhereARankNeverLaunches) {
           {.options = {.timeout = absl::Seconds(5)}});
 }
 
+// What was launched with it would wait for ever.
+TEST(CapturedCalls, EndAllGroupsOfALaunchWhereOneHasFailedBefore) {
+  OnRanks(2, 25, [](Rank& on) {
+    const auto other = *on.world.Split(0, 0, "other");
+    const auto captured = on.Capture([&] {
+      EXPECT_THAT(on.Sum().Await(on.queue), IsOk());
+      EXPECT_THAT(on.SumOf(*other).Await(on.queue), IsOk());
+    });
+    EXPECT_THAT(on.world.Barrier().Wait(), IsOk());
+    other->Abort("no more");
+    EXPECT_THAT(captured->Launch(on.queue).Wait(), StatusIs(absl::StatusCode::kAborted));
+    EXPECT_THAT(on.world.Barrier().Wait(),
+                StatusIs(absl::StatusCode::kAborted, HasSubstr("no more")));
+    EXPECT_EQ(on.Read(), on.world.rank());  // nothing has run
+  });
+}
+
 // On a GPU they would wait for each other.
 TEST(CapturedCalls, FailWhereAnotherRankCallsOneByOneWhatTheyLaunch) {
   OnRanks(2, 23, [](Rank& on) {

@@ -73,12 +73,7 @@ TEST(CapturedSteps, HaveTheBitsOfTheHostInWhateverOrderTheirWorkRuns) {
 
 TEST(CapturedSteps, FollowTheLossScaleAndAreSkipped) {
   Plan plan = PlanOfSteps(1);
-  // Too large at first, then it grows again.
-  plan.loss_scaling = {.kind = LossScaling::Kind::kTorch,
-                       .initial = 0x1p127,
-                       .window = 3,
-                       .growth = 0x1p8,
-                       .backoff = 0x1p-24};
+  plan.loss_scaling = kTooLargeAtFirst;
   Compare(plan, 18, [](ReaderTraining& on) {
     on.Steps(20);
     EXPECT_GT(on.skipped, 0);

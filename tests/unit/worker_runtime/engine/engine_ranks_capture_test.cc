@@ -24,6 +24,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// A step has hundreds of pieces of work on each rank, and nobody but the communicators asks before its end.
+constexpr size_t kWorkPerQuestion = 64;
+
 using Train = std::function<void(int rank, ReaderTraining& on)>;
 
 struct Trained {
@@ -37,7 +40,7 @@ struct Trained {
 // What every rank has in the end.
 std::vector<Trained> OnStreams(int ranks, const Plan& plan, const Train& train, uint64_t seed,
                                DType dtype) {
-  EmulatedCuda cuda({.seed = seed});
+  EmulatedCuda cuda({.seed = seed, .work_per_question = kWorkPerQuestion});
   std::vector<Trained> results(ranks);
   {
     auto communicators = MakeStreamCommunicators(cuda, {.size = ranks});
@@ -126,11 +129,7 @@ TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostInAPipeline) {
 
 TEST(StepsCapturedByRanks, FollowTheLossScaleAndAreSkippedByAll) {
   Plan plan = PlanOfSteps(1);
-  plan.loss_scaling = {.kind = LossScaling::Kind::kTorch,
-                       .initial = 0x1p127,
-                       .window = 3,
-                       .growth = 0x1p8,
-                       .backoff = 0x1p-24};
+  plan.loss_scaling = kTooLargeAtFirst;
   Compare(
       2, plan, 10, [](int, ReaderTraining& on) { on.Steps(12); }, 61);
 }

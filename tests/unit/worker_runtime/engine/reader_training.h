@@ -16,6 +16,13 @@ namespace muster::testing {
 inline constexpr Engine::BatchSize kWhole = {.batch = kRows, .sequence = kSmallGpt.context};
 inline constexpr Engine::BatchSize kHalf = {.batch = kRows, .sequence = kSmallGpt.context / 2};
 
+// Then it grows again.
+inline constexpr LossScaling kTooLargeAtFirst = {.kind = LossScaling::Kind::kTorch,
+                                                 .initial = 0x1p127,
+                                                 .window = 3,
+                                                 .growth = 0x1p8,
+                                                 .backoff = 0x1p-24};
+
 struct ReaderTraining {
   ReaderTraining(Communicator& world, const Plan& plan, const Device* device,
                  DType dtype = DType::kF32)
