@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "muster/tensor.h"
 #include "muster/work.h"
@@ -177,8 +179,8 @@ TEST(CapturedCalls, MayBeTransfersBetweenTwoOfTheRanks) {
 
 TEST(CapturedCalls, CountTheBytesOfEachLaunchAndNoneOfTheCapture) {
   OnRanks(2, 14, [](Rank& on) {
-    const auto captured = on.CaptureSum();
     const int64_t before = on.world.bytes_sent();
+    const auto captured = on.CaptureSum();
     EXPECT_THAT(on.Sum().Wait(), IsOk());
     const int64_t of_one = on.world.bytes_sent() - before;
     EXPECT_THAT(captured->Launch(on.queue).Wait(), IsOk());
@@ -270,8 +272,14 @@ TEST(CapturedCalls, OfOtherThreadsWaitUntilTheCaptureHasEnded) {
   OnRanks(2, 18, [](Rank& on) {
     const auto other = *on.world.Split(0, 0, "other");
     std::thread calls;
+    std::atomic<bool> is_about_to_call = false;
     const auto captured = on.Capture([&] {
-      calls = std::thread([&] { EXPECT_THAT(other->Barrier().Wait(), IsOk()); });
+      calls = std::thread([&] {
+        is_about_to_call = true;
+        EXPECT_THAT(other->Barrier().Wait(), IsOk());
+      });
+      while (!is_about_to_call) std::this_thread::yield();
+      absl::SleepFor(absl::Milliseconds(20));  // for it to come as far as it does
       EXPECT_THAT(on.Sum().Await(on.queue), IsOk());
     });
     calls.join();
