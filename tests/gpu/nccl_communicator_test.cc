@@ -9,6 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "muster/cuda_device.h"
+#include "muster/tensor.h"
+#include "proto/base/status_macros.h"
 #include "tests/support/files.h"
 #include "tests/support/subprocess.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_data.h"
@@ -173,6 +176,67 @@ void CheckSplit(Communicator& c) {
   EXPECT_THAT((*both)->Barrier().Wait(), IsOk());
 }
 
+// An array on a GPU, and a sum over both ranks that was captured there.
+class CapturedSum {
+ public:
+  static constexpr int64_t kCount = 20011;
+
+  CapturedSum(Communicator& c, const Device& device)
+      : c_(c), pool_(device), queue_(device, &pool_), x_(pool_.Allocate(DType::kF32, {kCount})) {}
+
+  absl::Status Capture() {
+    // What NCCL connects and takes at the first of its kind it has by then.
+    for (int i = 0; i < 2; ++i) MUSTER_RETURN_IF_ERROR(Sum().Wait());
+    MUSTER_RETURN_IF_ERROR(c_.BeginCapture(queue_));
+    const absl::Status status = Sum().Await(queue_);
+    MUSTER_ASSIGN_OR_RETURN(captured_, c_.EndCapture(queue_));
+    return status;
+  }
+  Work Launch() { return captured_->Launch(queue_); }
+  void Bring(TypedArray from) {
+    queue_.device().Upload(queue_, from.buffer().data, x_.raw_data(), x_.num_bytes());
+  }
+  TypedArray Read() {
+    TypedArray host(DType::kF32, kCount);
+    EXPECT_THAT(queue_.device().Download(queue_, x_.raw_data(), host.buffer().data, x_.num_bytes()),
+                IsOk());
+    return host;
+  }
+
+ private:
+  Work Sum() { return c_.AllReduce({x_.raw_data(), kCount, DType::kF32}, {.queue = &queue_}); }
+
+  Communicator& c_;
+  TensorPool pool_;
+  Queue queue_;
+  const Tensor x_;
+  std::unique_ptr<CapturedCalls> captured_;
+};
+
+// With other calls between the launches, of either kind.
+void CheckLaunches(Communicator& c, const Device& device) {
+  CapturedSum sum(c, device);
+  ASSERT_THAT(sum.Capture(), IsOk());
+  for (int i = 0; i < 3; ++i) {
+    sum.Bring(Filled(DType::kF32, CapturedSum::kCount, c.rank()));
+    ASSERT_THAT(sum.Launch().Wait(), IsOk());
+    EXPECT_EQ(Difference(sum.Read(), [](int64_t k) { return Reduced(ReduceOp::kSum, 2, k); }), "");
+    ASSERT_THAT(c.Barrier().Wait(), IsOk());
+  }
+}
+
+// One launches, the other never does: NCCL's abort must end its kernel, and lets go once the graph is destroyed.
+void CheckAbortEndsALaunchThatHangs(const Device& device) {
+  auto c = JoinPair("launch");
+  ASSERT_NE(c, nullptr);
+  CapturedSum sum(*c, device);
+  ASSERT_THAT(sum.Capture(), IsOk());
+  ASSERT_THAT(c->Barrier().Wait(), IsOk());
+  if (c->rank() == 1) return c->Abort("the user pressed stop");
+  EXPECT_THAT(sum.Launch().Wait(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("the user pressed stop")));
+}
+
 void CheckAbsentRankIsNamed() {
   auto c = JoinPair("absent");
   ASSERT_NE(c, nullptr);
@@ -217,6 +281,10 @@ TEST(NcclPairRank, RunsAllChecks) {
     CheckMoves(*c);
     CheckDeviceBuffers(*c);
     CheckSplit(*c);
+    const auto device = OpenCudaDevice(0);
+    ASSERT_THAT(device, IsOk());
+    CheckLaunches(*c, **device);
+    CheckAbortEndsALaunchThatHangs(**device);
   }
   CheckAbsentRankIsNamed();
   CheckAbortReachesTheOther();
