@@ -146,5 +146,10 @@ TEST_F(TrainingOnAGpu, TwoWorkersShareItOverNccl) {
   ExpectNear(TrainTwo({"--plan=zero-2", "--device=cuda", "--backend=nccl"}), host, 5e-3);
 }
 
+TEST_F(TrainingOnAGpu, TwoWorkersCaptureTheirStepsOverNccl) {
+  const std::vector<double> called = TrainTwo({"--device=cuda", "--backend=nccl"});
+  ExpectNear(TrainTwo({"--device=cuda", "--backend=nccl", "--capture_steps=yes"}), called, 1e-3);
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -284,6 +284,7 @@ Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan th
     group_of_parameter.push_back(static_cast<int>(group - update_groups.begin()));
   }
   decision.emplace(queue, static_cast<int>(update_groups.size()));
+  if (world.size() > 1) forms.Decline();
   if (!plan::UsesMatter(program) && !is_pipeline()) return;
   store.OnUse([this](Parameter& parameter) { Enter(parameter); });
 }

@@ -59,6 +59,12 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .value_name = "NAME",
        .help = absl::StrCat("of communication: gloo or nccl (", out.backend, ")"),
        .read = Into(ParseName, out.backend)},
+      {.name = "capture_steps",
+       .value_name = "B",
+       .help = "launch each step as one CUDA graph, yes or no; several workers need --backend=nccl "
+               "for it, and no "
+               "GPU has run theirs yet (one worker on a GPU: yes, several: no)",
+       .read = Into(ParseBool, out.capture_steps)},
       {.name = "sample_tokens",
        .value_name = "N",
        .help = absl::StrCat("tokens to generate after training; 0: none (", out.sample_tokens, ")"),
@@ -105,9 +111,31 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
     return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
                                                    " needs --save=DIR, which says where to save"));
   }
+  if (options.capture_steps.value_or(false) && options.plan.device == "cpu") {
+    return absl::InvalidArgumentError(
+        "--capture_steps=yes makes CUDA graphs of steps and needs --device=cuda");
+  }
   MUSTER_RETURN_IF_ERROR(
       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options.plan)));
   return command;
+}
+
+absl::Status CheckCapture(const TrainOptions& options, int size, bool communicators_capture) {
+  if (!options.capture_steps.value_or(false) || size == 1) return absl::OkStatus();
+  if (!communicators_capture) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--capture_steps=yes cannot be done with ", size,
+                     " workers over --backend=", options.backend,
+                     ", which exchanges in the host's memory; choose --backend=nccl, or leave "
+                     "--capture_steps out"));
+  }
+  if (options.plan.plan.mode == SumMode::kOrdered) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--capture_steps=yes cannot be done with ", size,
+                     " workers and --mode=ordered, whose sums the host adds; choose --mode=fast, "
+                     "or leave --capture_steps out"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace muster::train

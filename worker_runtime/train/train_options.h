@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker_runtime/plan/plan_options.h"
 
@@ -18,6 +19,8 @@ struct TrainOptions {
 
   std::vector<std::string> data;  // empty: DefaultTexts()
   std::string backend = "gloo";
+  // Steps as CUDA graphs; nothing: as the engine does it (Engine::CaptureSteps).
+  std::optional<bool> capture_steps;
 
   std::string save;        // directory of checkpoints; empty: none are written
   int64_t save_every = 0;  // steps; 0: only at the end
@@ -42,5 +45,11 @@ struct TrainCommand {
 //
 // Errors: kInvalidArgument naming the flag, the value and what was expected; plan::FinishPlanOptions'.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args);
+
+// Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks for.
+//
+// Errors: kInvalidArgument: why not, and what to change.
+// Threads: pure.
+absl::Status CheckCapture(const TrainOptions& options, int size, bool communicators_capture);
 
 }  // namespace muster::train

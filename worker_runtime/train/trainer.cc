@@ -126,6 +126,7 @@ absl::Status Trainer::CheckStepFits() const {
 // Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.
 absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckOptionsAgree());
+  MUSTER_RETURN_IF_ERROR(CheckCapture(options_, world_->size(), world_->captures()));
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   store_->PlaceOn(device_.get());
@@ -133,6 +134,7 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_ASSIGN_OR_RETURN(
       engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize()));
   engine_->FenceCheckpoints(runtime_.checkpoint_fence());
+  if (options_.capture_steps.has_value()) engine_->CaptureSteps(*options_.capture_steps);
   return options_.resume.empty() ? absl::OkStatus() : Resume();
 }
 
@@ -161,6 +163,7 @@ absl::Status Trainer::CheckOptionsAgree() {
       *world_,
       absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
                    "\n--heads=", config_.heads, "\n--device=", options_.plan.device,
+                   "\n--capture_steps=", options_.capture_steps.value_or(false),
                    "\nnumber of tokens in --data=", tokens_->num_tokens(),
                    "\n--save=", options_.save, "\n--save_every=", options_.save_every,
                    "\n--resume=", options_.resume, "\n--quiet=", options_.quiet,

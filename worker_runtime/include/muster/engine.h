@@ -158,10 +158,10 @@ class Engine {
   absl::StatusOr<StepResult> Step(BatchReader& reader);
 
   // Whether those steps are captured as one piece of work of a device that can (a CUDA graph), which the host starts
-  // at once; they are from the beginning, of ranks whose batches stay of one size and whose communicators capture
-  // (Communicator::captures). Bits are the same. Of several ranks all do it or none: they agree before each step, by an
-  // all-reduce of one number, until one of them captures no more, or takes a step on other batches than a reader's;
-  // then none does for good. Ordered sums of several ranks are not captured.
+  // at once, while batches stay of one size. Bits are the same. One rank captures unless it is told otherwise. Several
+  // do where all were told to before their first step, their communicators capture (Communicator::captures) and sums
+  // are not ordered: they agree before each step, by an all-reduce of one number, until one of them captures no more,
+  // or takes a step on other batches than a reader's; then none does for good.
   void CaptureSteps(bool captures);
 
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with

@@ -8,6 +8,7 @@
 namespace muster::train {
 namespace {
 
+using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -42,6 +43,30 @@ TEST(ParseTrainCommand, NamesATypeThatAGpuDoesNotTrainIn) {
   EXPECT_THAT(ParseTrainCommand({"--device=cuda", "--dtype=f64"}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("--device=cuda computes in f32, bf16 and f16, not in f64")));
+}
+
+TEST(ParseTrainCommand, CapturesStepsOfAGpuAsItIsToldAndLeavesTheRestToTheEngine) {
+  EXPECT_EQ(Parsed({}).capture_steps, std::nullopt);
+  EXPECT_THAT(Parsed({"--device=cuda", "--capture_steps=yes"}).capture_steps, Optional(true));
+  EXPECT_THAT(Parsed({"--capture_steps=no"}).capture_steps, Optional(false));
+  EXPECT_THAT(ParseTrainCommand({"--capture_steps=yes"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs --device=cuda")));
+}
+
+TEST(CheckCapture, RefusesWhatSeveralWorkersCannotCaptureAndSaysWhatTheyCan) {
+  const auto refusal = [](const std::vector<std::string>& args, int size, bool captures) {
+    std::vector<std::string> all = {"--device=cuda", "--capture_steps=yes"};
+    all.insert(all.end(), args.begin(), args.end());
+    return CheckCapture(Parsed(all), size, captures);
+  };
+  EXPECT_THAT(refusal({}, 2, false), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              AllOf(HasSubstr("2 workers over --backend=gloo"),
+                                                    HasSubstr("--backend=nccl"))));
+  EXPECT_THAT(refusal({"--backend=nccl", "--mode=ordered"}, 2, true),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--mode=fast")));
+  EXPECT_THAT(refusal({"--backend=nccl"}, 2, true), IsOk());
+  EXPECT_THAT(refusal({"--mode=ordered"}, 1, true), IsOk());
+  EXPECT_THAT(CheckCapture(Parsed({"--capture_steps=no"}), 2, false), IsOk());
 }
 
 TEST(ParseTrainCommand, TakesSeveralFilesBehindOneOption) {
