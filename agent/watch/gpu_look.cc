@@ -1,17 +1,15 @@
 #include "agent/watch/gpu_look.h"
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
-#include <future>
-#include <memory>
-#include <thread>
+#include <optional>
 #include <utility>
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/process/descendants.h"
+#include "agent/watch/call_in_time.h"
 
 namespace muster::agent {
 namespace {
@@ -132,16 +130,6 @@ Looks LookTwice(const GpuLookOptions& options) {
   return looks;
 }
 
-// The thread may outlive the call, and the caller: it has what it needs.
-Looks LookTwiceInTime(const GpuLookOptions& options) {
-  auto promise = std::make_shared<std::promise<Looks>>();
-  std::future<Looks> answer = promise->get_future();
-  std::thread([promise, options] { promise->set_value(LookTwice(options)); }).detach();
-  const bool is_there =
-      answer.wait_for(absl::ToChronoNanoseconds(options.patience)) == std::future_status::ready;
-  return is_there ? answer.get() : Looks();
-}
-
 }  // namespace
 
 std::vector<GpuLook> LookAtGpus(const Nvml& nvml, MonoTime now) {
@@ -171,13 +159,14 @@ std::string InWords(const GpuLook& look, const GpuLook& before) {
 }
 
 void AddGpusOfRanks(std::vector<verdict::RankReport>& ranks, const GpuLookOptions& options) {
-  const Looks looks = LookTwiceInTime(options);
-  if (looks.empty()) return;
+  const std::optional<Looks> looks =
+      CallInTime<Looks>(options.patience, [options] { return LookTwice(options); });
+  if (!looks) return;
   for (verdict::RankReport& rank : ranks) {
     if (rank.pid == 0) continue;
     absl::btree_set<int> own = {rank.pid};
     for (const ProcessInfo& process : ListDescendants(rank.pid)) own.insert(process.pid);
-    for (const auto& [before, look] : looks) {
+    for (const auto& [before, look] : *looks) {
       const bool is_its = std::any_of(look.pids.begin(), look.pids.end(),
                                       [&](int pid) { return own.contains(pid); });
       if (!is_its) continue;

@@ -62,12 +62,6 @@ RankReport MakeReport(const WatchedRank& rank) {
           .python = rank.torch ? rank.torch->python.frames : std::vector<std::string>()};
 }
 
-std::string Describe(const WatchedRank& rank) {
-  const RankReport report = MakeReport(rank);
-  const std::string stack = verdict::PythonInWords(report.python);
-  return absl::StrCat(verdict::InWords(report), stack.empty() ? "" : ", in ", stack);
-}
-
 bool IsInAStep(const std::vector<verdict::Pulse>& pulses) {
   return std::any_of(pulses.begin(), pulses.end(), [](const verdict::Pulse& pulse) {
     return pulse.is_told && (pulse.num_steps > 0 || pulse.has_operations);
@@ -113,6 +107,7 @@ void HangWatch::StartRound(WatchedRound round) {
   kernel_log_.Forget();
   is_watching_ = options_.is_on;
   gathers_evidence_ = false;
+  notice_ = 0;
   if (is_watching_) Arm();
 }
 
@@ -302,22 +297,35 @@ WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
   return out;
 }
 
+// Programs that do not tell where their Python is are read on a thread aside.
 void HangWatch::Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched) {
   constexpr size_t kNamedMax = 4;
-  std::string text = notice.text;
   const verdict::Diagnosis& diagnosis = notice.diagnosis;
   const std::vector<int>& ranks =
       diagnosis.culprits.empty() ? diagnosis.waiting : diagnosis.culprits;
+  std::vector<RankReport> named;
   for (size_t i = 0; i < std::min(ranks.size(), kNamedMax); ++i) {
-    if (const WatchedRank* rank = Find(watched, ranks[i])) {
-      absl::StrAppend(&text, "; ", Describe(*rank));
-    }
+    if (const WatchedRank* rank = Find(watched, ranks[i])) named.push_back(MakeReport(*rank));
   }
-  SayThatTheyWait(text, diagnosis.finding);
+  std::thread([mailbox = mailbox_, this, round = round_.round, text = notice.text,
+               finding = diagnosis.finding, number = notice_ = ++num_notices_,
+               named = std::move(named)]() mutable {
+    ReadPythonOfRanks(named);
+    for (const RankReport& rank : named) {
+      absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));
+    }
+    // Runs only while this object lives.
+    mailbox.Post([this, round, finding, number, text = std::move(text)] {
+      if (!is_watching_ || round != round_.round || notice_ != number) return;
+      notice_ = 0;
+      SayThatTheyWait(text, finding);
+    });
+  }).detach();
 }
 
 void HangWatch::Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>&) {
-  SayThatTheyGoOn(recovery.text);
+  const bool is_notice_said = std::exchange(notice_, 0) == 0;
+  if (is_notice_said) SayThatTheyGoOn(recovery.text);
 }
 
 void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched) {

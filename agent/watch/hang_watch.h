@@ -174,6 +174,8 @@ class HangWatch {
   bool is_somebody_silent_ = false;
   int num_questions_ = 0;  // to survivors, under way
   std::vector<std::function<void()>> after_questions_;
+  int num_notices_ = 0;
+  int notice_ = 0;  // the one whose stacks are being read; 0: none
   bool gathers_evidence_ = false;
   // Of the last AskStacks: how far each rank was when it was asked.
   uint64_t asked_ = 0;

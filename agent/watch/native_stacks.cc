@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "agent/watch/process_look.h"
+#include "agent/watch/process_modules.h"
 
 namespace muster::agent {
 namespace {
@@ -18,12 +19,6 @@ namespace {
 constexpr size_t kFramesMax = 48;
 constexpr size_t kThreadsMax = 32;
 constexpr size_t kNameBytesMax = 160;
-
-// Unwinding needs the loaded files alone; searching for debug information could mean the network.
-int NoDebugInfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word,
-                char**) {
-  return -1;
-}
 
 std::string Demangled(const char* name) {
   int status = 0;
@@ -92,19 +87,15 @@ absl::StatusOr<std::vector<ThreadStack>> ReadStacks(pid_t pid, MonoTime deadline
   if (HasUninterruptibleThread(pid)) {
     return absl::UnavailableError("it is in uninterruptible sleep");
   }
-  const Dwfl_Callbacks callbacks = {.find_elf = dwfl_linux_proc_find_elf,
-                                    .find_debuginfo = NoDebugInfo};
-  const std::unique_ptr<Dwfl, decltype(&dwfl_end)> dwfl(dwfl_begin(&callbacks), &dwfl_end);
-  if (dwfl == nullptr) return absl::UnavailableError(dwfl_errmsg(-1));
-  dwfl_report_begin(dwfl.get());
-  if (dwfl_linux_proc_report(dwfl.get(), pid) != 0 ||
-      dwfl_report_end(dwfl.get(), nullptr, nullptr) != 0 ||
-      dwfl_linux_proc_attach(dwfl.get(), pid, /*assume_ptrace_stopped=*/false) != 0) {
+  absl::StatusOr<ProcessModules> modules = OpenProcessModules(pid);
+  if (!modules.ok()) return modules.status();
+  Dwfl* dwfl = modules->get();
+  if (dwfl_linux_proc_attach(dwfl, pid, /*assume_ptrace_stopped=*/false) != 0) {
     const char* why = dwfl_errmsg(-1);
     return absl::UnavailableError(why == nullptr ? "it cannot be looked into" : why);
   }
-  Walk walk{.dwfl = dwfl.get(), .deadline = deadline};
-  dwfl_getthreads(dwfl.get(), TakeThread, &walk);
+  Walk walk{.dwfl = dwfl, .deadline = deadline};
+  dwfl_getthreads(dwfl, TakeThread, &walk);
   if (walk.threads.empty()) return absl::UnavailableError("none of its threads could be read");
   std::stable_sort(walk.threads.begin(), walk.threads.end(),
                    [pid](const ThreadStack& a, const ThreadStack& b) {

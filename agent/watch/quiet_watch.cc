@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/watch/gpu_look.h"
 #include "agent/watch/hang_watch.h"
+#include "agent/watch/rank_stacks.h"
 #include "proto/base/words.h"
 #include "proto/io/log.h"
 
@@ -33,10 +34,11 @@ void HangWatch::LookForQuietRanks(const std::vector<verdict::Pulse>& pulses, Mon
                        .silent_for = change->quiet_for,
                        .doing = look ? InWords(*look, std::nullopt) : "ended"});
   }
-  // GPUs are asked on a thread of its own: they can take their time.
+  // On a thread of its own: GPUs, and the files of a program, can take their time.
   std::thread([mailbox = mailbox_, this, round = round_.round, change = *change,
                reports = std::move(reports)]() mutable {
     AddGpusOfRanks(reports);
+    ReadPythonOfRanks(reports);
     // Runs only while this object lives.
     mailbox.Post([this, round, change = std::move(change), reports = std::move(reports)] {
       if (is_watching_ && round == round_.round) Say(change, reports);
@@ -60,7 +62,8 @@ void HangWatch::Say(const QuietRanks::Change& change, const std::vector<RankRepo
       absl::StrAppend(&text, "; ", RanksInWords(change.busy),
                       change.busy.size() == 1 ? " does" : " do", " something");
     }
-    for (const RankReport& rank : quiet) absl::StrAppend(&text, "; ", verdict::InWords(rank));
+    for (const RankReport& rank : quiet)
+      absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));
   }
   log::Write(
       change.is_over ? log::Level::kInfo : log::Level::kWarning, "quiet_ranks", text,

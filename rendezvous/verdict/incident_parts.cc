@@ -25,7 +25,10 @@ std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks,
     if (!(rank.*which).empty()) by_frames[rank.*which].push_back(rank.rank);
   }
   std::vector<StackGroup> groups;
-  for (auto& [frames, members] : by_frames) groups.push_back({std::move(members), frames});
+  for (auto& [frames, members] : by_frames) {
+    std::sort(members.begin(), members.end());
+    groups.push_back({std::move(members), frames});
+  }
   std::stable_sort(groups.begin(), groups.end(), [](const StackGroup& a, const StackGroup& b) {
     return a.ranks.size() > b.ranks.size();
   });
@@ -81,6 +84,11 @@ std::string InWords(const RankReport& rank) {
                       rank.pid, ") ", rank.phase,
                       rank.doing.empty() || rank.phase.empty() ? "" : ", ", rank.doing,
                       ", silent for ", muster::InWords(rank.silent_for));
+}
+
+std::string InWordsWithPython(const RankReport& rank) {
+  const std::string stack = PythonInWords(rank.python);
+  return absl::StrCat(InWords(rank), stack.empty() ? "" : ", in ", stack);
 }
 
 std::string ActionInWords(bool ends_workers, absl::string_view why_not_replaced) {

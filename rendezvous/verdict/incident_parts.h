@@ -67,6 +67,8 @@ std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step);
 
 // "rank 3 on node2 (pid 12) is between steps, asleep, silent for 12 s".
 std::string InWords(const RankReport& rank);
+// The same, and where its Python is, if that is known.
+std::string InWordsWithPython(const RankReport& rank);
 
 // What follows from a verdict. `why_not_replaced`: where the node at fault was to be; else empty.
 std::string ActionInWords(bool ends_workers, absl::string_view why_not_replaced = "");

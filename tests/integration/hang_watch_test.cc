@@ -136,6 +136,9 @@ TEST_F(HangWatch, HearsTheMarksOfProgramsInPythonAndC) {
                 AllOf(HasSubstr("hang: no rank moves, and none is seen to wait for another; "
                                 "rank 1 is the furthest behind"),
                       HasSubstr("is in phase forward of step 5, asleep")));
+    if (job == &in_python) {
+      EXPECT_THAT(result.err, HasSubstr("ranks 0 and 1 in <module> at train.py:10"));
+    }
   }
 }
 
@@ -183,7 +186,16 @@ TEST_F(HangWatch, SaysOfARankThatTellsNothingThatItDoesNothingAndEndsNobody) {
                   "while :; do head -c 100000 /dev/zero > /dev/null; sleep 0.2; done\n");
   Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=1", "--hang_timeout=20",
                           "--no_python", script});
+  Subprocess in_python = Start({"run", "--watch=restart",
+                                PythonScript("wait.py",
+                                             "import time\n"
+                                             "def serve(): time.sleep(1000)\n"
+                                             "serve()\n")});
   ASSERT_TRUE(job.WaitForOutput("rank 1 has used next to no processor time", absl::Minutes(6)));
+  EXPECT_TRUE(
+      in_python.WaitForOutput(", in serve at wait.py:2 < <module> at wait.py:3", absl::Minutes(6)));
+  in_python.Signal(SIGTERM);
+  EXPECT_THAT(in_python.Wait(), ExitsWith(128 + SIGTERM));
   job.Signal(SIGTERM);
   const SubprocessResult result = job.Wait();
   EXPECT_THAT(result, ExitsWith(128 + SIGTERM));

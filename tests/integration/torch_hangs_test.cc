@@ -96,7 +96,7 @@ TEST_F(TorchHangs, NameARankThatDoesSomethingElse) {
   ExpectVerdicts({{"skips", kNotCalled, "rank 1 in hang at torch_hangs.py:"},
                   {"child", kNotCalled, "_get_data at dataloader.py:"},
                   {"spins", kNotCalled, "rank 1 in spin at torch_hangs.py:"},
-                  {"holds_python", kNotCalled, "rank 0 in all_reduce at distributed_c10d.py:"},
+                  {"holds_python", kNotCalled, "rank 1 in hold_python at torch_hangs.py:"},
                   {"lock", kNotCalled, "rank 1 in lock_for_ever at torch_hangs.py:"}});
 }
 
@@ -130,6 +130,7 @@ TEST_F(TorchHangs, NameARankThatNeverComesToInitProcessGroup) {
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat("warning: ", kNeverCame)),
                                 HasSubstr(absl::StrCat("hang: ", kNeverCame)),
+                                HasSubstr("rank 1 in main at torch_hangs.py:"),
                                 HasSubstr("rank 1 at PyTorch's store")));
   const SubprocessResult came = late.Wait(kPatience);
   EXPECT_THAT(came, ExitsWith(0));

@@ -52,7 +52,9 @@ Incident RankTwoSleeps() {
 }
 
 TEST(MergeStacks, MakesOneOfEqualStacks) {
-  const std::vector<StackGroup> groups = MergeStacks(RankTwoSleeps().ranks);
+  Incident incident = RankTwoSleeps();
+  std::swap(incident.ranks[1], incident.ranks[2]);
+  const std::vector<StackGroup> groups = MergeStacks(incident.ranks);
   ASSERT_THAT(groups, SizeIs(2));
   EXPECT_THAT(groups[0].ranks, ElementsAre(0, 1));
   EXPECT_THAT(groups[1].ranks, ElementsAre(2));

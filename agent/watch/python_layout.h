@@ -1,0 +1,75 @@
+// Where CPython keeps what its threads execute, by version: offsets in bytes on 64-bit machines.
+//
+// Source: CPython 3.10 to 3.14: Include/cpython and Include/internal/pycore_*.h (offsets printed by a
+// program compiled with these headers); from 3.13 on the interpreter holds them itself (_Py_DebugOffsets);
+// Objects/lnotab_notes.txt (3.10), Objects/locations.md (3.11 on).
+//
+// Pure values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::agent {
+
+// As PY_VERSION_HEX has it: 0x030b07f0 is 3.11.7.
+using PythonVersion = uint32_t;
+// "3.11"
+std::string ToString(PythonVersion version);
+
+// Lines by bytecode.
+enum class PythonLines { kDeltas /* 3.10 */, kLocations /* 3.11 on */ };
+
+struct PythonLayout {
+  // In _PyRuntime; of each interpreter.
+  uint64_t interpreters = 0;
+  uint64_t next_interpreter = 0;
+  uint64_t threads = 0;
+  // Of each thread. Without `native_id` the first thread is the last in the list.
+  uint64_t next_thread = 0;
+  std::optional<uint64_t> native_id;
+  std::optional<uint64_t> c_frame;  // that holds `frame`; else the thread does
+  uint64_t frame = 0;
+  // Of each frame. `instruction` is a pointer, or where there are `kDeltas` an int that counts them.
+  uint64_t back = 0;
+  uint64_t code = 0;
+  uint64_t instruction = 0;
+  // Of its code. `instructions`: where they begin, if `instruction` is a pointer.
+  uint64_t file = 0;
+  uint64_t name = 0;
+  uint64_t first_line = 0;
+  uint64_t line_table = 0;
+  uint64_t instructions = 0;
+  PythonLines lines = PythonLines::kLocations;
+  // Of strings: headers before the characters.
+  uint64_t ascii_bytes = 0;
+  uint64_t other_bytes = 0;
+};
+
+// The same in all of them.
+inline constexpr uint64_t kPythonTypeAt = 8;         // in an object
+inline constexpr uint64_t kPythonTypeNameAt = 24;    // in a type, to a C string
+inline constexpr uint64_t kPythonLengthAt = 16;      // in bytes and strings
+inline constexpr uint64_t kPythonBytesAt = 32;       // in bytes
+inline constexpr uint64_t kPythonStringKindAt = 32;  // in strings
+
+// What begins _PyRuntime from 3.13 on, as far as it is read: the size of `PythonOffsets`.
+inline constexpr absl::string_view kPythonCookie = "xdebugpy";
+inline constexpr size_t kPythonOffsetWords = 50;
+using PythonOffsets = std::vector<uint64_t>;  // kPythonOffsetWords, with the cookie
+
+// `offsets` is looked at from 3.13 on.
+//
+// Errors: kUnimplemented: "Python 3.9", "free-threaded Python 3.14": its layout is not known here.
+absl::StatusOr<PythonLayout> LayoutOfPython(PythonVersion version, const PythonOffsets& offsets);
+
+// The line of the instruction that lies `offset` bytes behind the first; the function's first where the
+// table does not tell.
+int PythonLineAt(absl::string_view table, PythonLines lines, int first_line, int64_t offset);
+
+}  // namespace muster::agent
