@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "muster/cuda_device.h"
 #include "muster/device.h"
 #include "muster/tensor.h"
 #include "proto/base/mutex.h"
@@ -32,6 +33,7 @@ class CudaDevice final : public Device {
 
   absl::string_view name() const override { return "cuda"; }
   bool has_elements() const override { return true; }
+  bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
   const Operations& operations(DType dtype) const override { return parts_.operations(dtype); }
   void* TakeMemory(size_t bytes) const override;
   void GiveMemory(void* memory) const override;

@@ -29,8 +29,24 @@ constexpr int kMostProvenRanks = 256;
 
 constexpr char kNoParameters[] = "the parameter store is empty: create the model before the engine";
 
+const Device& DeviceOf(const ParameterStore& store) {
+  return store.device() == nullptr ? Device::Cpu() : *store.device();
+}
+
+absl::Status CheckComputesIn(const Device& device, DType dtype) {
+  if (device.ComputesIn(dtype)) return absl::OkStatus();
+  std::vector<absl::string_view> computes;
+  for (const DType other : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64}) {
+    if (device.ComputesIn(other)) computes.push_back(ToString(other));
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "parameters in ", ToString(dtype), ": device ", device.name(), " computes in ",
+      absl::StrJoin(computes, ", "), "; make the ParameterStore of one of these types"));
+}
+
 // What this version executes; the plan's types know more.
-absl::Status CheckSupported(const Plan& plan, DType parameters) {
+absl::Status CheckSupported(const Plan& plan, DType parameters, const Device& device) {
+  MUSTER_RETURN_IF_ERROR(CheckComputesIn(device, parameters));
   MUSTER_RETURN_IF_ERROR(plan::CheckRounding(plan, parameters));
   const plan::StateTypes types = plan::TypesOf(plan, parameters);
   const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
@@ -269,7 +285,7 @@ Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan th
       set_up(std::move(the_set_up)),
       program(std::move(the_program)),
       own_groups(std::move(the_groups)),
-      pool(store.device() == nullptr ? Device::Cpu() : *store.device()),
+      pool(DeviceOf(store)),
       held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed,
            NumMoments(plan.update), queue),
       reduction(std::in_place, program, GroupsOf(world, own_groups), held, queue),
@@ -311,7 +327,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                                             const PipelineCut& cut,
                                                             const StageSample& sample) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), DeviceOf(store)));
   if (store.parameters().empty()) {
     return absl::InvalidArgumentError(kNoParameters);
   }
@@ -363,7 +379,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
                                                 const Ranks& ranks, const UnitModel& model,
                                                 const BatchSize& size) {
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), engine::MetaDevice(ranks.on_gpus)));
   const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
                           CutOf(store, plan, ranks.world_size, model, sample));
@@ -382,7 +398,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
                                                 const Ranks& ranks, Forward forward) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype()));
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), engine::MetaDevice(ranks.on_gpus)));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = ranks.world_size}));

@@ -1,6 +1,7 @@
 // Sizes only: every kernel is counted, none runs.
 #include <vector>
 
+#include "muster/cuda_device.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/nn/linear_in_passes.h"
@@ -193,8 +194,9 @@ constexpr Operations WithHeadLoss(Operations table) {
 
 class MetaGpu final : public Device {
  public:
-  absl::string_view name() const override { return "meta"; }
+  absl::string_view name() const override { return "meta cuda"; }
   bool has_elements() const override { return false; }
+  bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
   // As CudaOperations has them.
   const Operations& operations(DType dtype) const override {
     static constexpr Operations kF16 = WithGpuKernels();

@@ -12,8 +12,13 @@
 
 #include "absl/status/statusor.h"
 #include "muster/device.h"
+#include "muster/dtype.h"
 
 namespace muster {
+
+constexpr bool CudaComputesIn(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16;
+}
 
 // What a device takes for itself, beside what pools do: of the GPU, for products to work in; and of the host at most,
 // pinned, for copies to pass through, if one thread copies at a time.

@@ -60,6 +60,10 @@ class Device {
   virtual bool has_elements() const = 0;
   // Whether the host may read and write them in place, as kernels have run once they were called.
   virtual bool host_reads() const { return false; }
+  virtual bool ComputesIn(DType dtype) const {
+    return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBf16 ||
+           dtype == DType::kF16;
+  }
   // Ends the process for a type that the device does not compute in.
   virtual const Operations& operations(DType dtype) const = 0;
 

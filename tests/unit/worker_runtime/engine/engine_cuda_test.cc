@@ -20,6 +20,9 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 // A device of `cuda`, which outlives it.
 std::unique_ptr<Device> DeviceOf(
     EmulatedCuda& cuda, CountingCuda** calls = nullptr,
@@ -150,6 +153,30 @@ TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
     EXPECT_GE(taken.activations, 0.97 * on_gpu.activations_peak);
     EXPECT_NE(planned(false).activations_peak, on_gpu.activations_peak);
   }
+}
+
+TEST(EngineOnCuda, RefusesATypeThatAGpuDoesNotComputeInAndNamesThoseThatItDoes) {
+  const auto is_refused =
+      StatusIs(absl::StatusCode::kUnimplemented,
+               AllOf(HasSubstr("parameters in f64"), HasSubstr("f32, bf16, f16")));
+  EmulatedCuda cuda({.seed = 10});
+  OnRanks<int>(1, [&](Communicator& world) {
+    const std::unique_ptr<Device> device = DeviceOf(cuda);
+    const Plan plan = SmallPlan(SumMode::kFast, 1);
+    EXPECT_THAT(SmallTraining::Create(world, plan, DType::kF64, device.get()).status(), is_refused);
+    EXPECT_THAT(SmallTraining::Create(world, plan, DType::kF64).status(), IsOk());
+    ParameterStore store(DType::kF64);
+    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    store.PlaceOn(device.get());
+    EXPECT_THAT(Engine::Create(world, store, plan, gpt->Units(), kWhole).status(), is_refused);
+    const auto planned = [&](bool on_gpus) {
+      return Engine::PlanMemory(store, plan, {.on_gpus = on_gpus}, gpt->Units(), kWhole).status();
+    };
+    EXPECT_THAT(planned(true), is_refused);
+    EXPECT_THAT(planned(false), IsOk());
+    return 0;
+  });
+  EXPECT_THAT(cuda.Finish(), IsOk());
 }
 
 TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {
