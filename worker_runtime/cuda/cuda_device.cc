@@ -84,6 +84,13 @@ absl::Status CudaDevice::Begin() {
   return cuda().SynchronizeStream(streams_[0]);
 }
 
+std::optional<DeviceMemory> CudaDevice::memory() const {
+  const auto memory = cuda().MemoryInfo();
+  if (!memory.ok()) return std::nullopt;
+  return DeviceMemory{.free_bytes = static_cast<int64_t>(memory->free_bytes),
+                      .total_bytes = static_cast<int64_t>(memory->total_bytes)};
+}
+
 // The pool ends the process, which says why.
 void* CudaDevice::TakeMemory(size_t bytes) const {
   const auto memory = cuda().Allocate(bytes);

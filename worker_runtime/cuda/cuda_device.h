@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ class CudaDevice final : public Device {
   bool has_elements() const override { return true; }
   bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
   const Operations& operations(DType dtype) const override { return parts_.operations(dtype); }
+  std::optional<DeviceMemory> memory() const override;
   void* TakeMemory(size_t bytes) const override;
   void GiveMemory(void* memory) const override;
   void CopyBytes(Queue& queue, const void* from, void* to, size_t bytes) const override;

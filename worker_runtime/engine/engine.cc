@@ -2,6 +2,7 @@
 #include "muster/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/held_memory.h"
+#include "worker_runtime/plan/plan_page.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/prove_program.h"
 #include "worker_runtime/plan/update_plan.h"
@@ -407,6 +409,21 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
                               store, plan, [&](Tape& tape) { return forward(tape, 0); },
                               engine::MetaDevice(ranks.on_gpus)));
   return MemoryOfStages(store, plan, SetUpOf(store, {}, ranks.world_size, {trace}), ranks);
+}
+
+absl::Status Engine::CheckFits(const EngineMemory& planned, const Device& device) {
+  const std::optional<DeviceMemory> memory = device.memory();
+  const int64_t needed = planned.total() - planned.exchange;
+  if (!memory.has_value() || needed <= memory->free_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a step takes ", plan::ReadableBytes(needed), " of the memory of device ", device.name(),
+      " (parameters ", plan::ReadableBytes(planned.parameters + planned.gathered), ", gradients ",
+      plan::ReadableBytes(planned.gradients), ", optimizer ",
+      plan::ReadableBytes(planned.optimizer), ", activations ",
+      plan::ReadableBytes(planned.activations_peak), "), and ",
+      plan::ReadableBytes(memory->free_bytes), " of its ", plan::ReadableBytes(memory->total_bytes),
+      " are free; smaller batches or sequences, recomputation, a plan that shards or a smaller "
+      "model take less, and what else runs on it may be ended"));
 }
 
 // As DDP's buckets are rebuilt: the first step ran in the assumed order, the others run in the one

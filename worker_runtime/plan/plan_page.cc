@@ -38,10 +38,6 @@ std::string Rounded(double number, double base, const std::vector<const char*>& 
   return absl::StrFormat("%.3g %s", number, units[unit]);
 }
 
-std::string Bytes(int64_t bytes) {
-  return Rounded(static_cast<double>(bytes), 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"});
-}
-
 std::string Flops(double flops) {
   return Rounded(flops, 1000, {"FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"});
 }
@@ -55,7 +51,8 @@ void Line(std::string& page, absl::string_view name, absl::string_view value) {
 }
 
 void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
-  absl::StrAppendFormat(&page, "  %-28s %10s   %s bytes\n", name, Bytes(bytes), Grouped(bytes));
+  absl::StrAppendFormat(&page, "  %-28s %10s   %s bytes\n", name, ReadableBytes(bytes),
+                        Grouped(bytes));
 }
 
 void AppendModel(const PlanOptions& options, std::string& page) {
@@ -147,12 +144,13 @@ void AppendBuckets(const std::vector<Bucket>& buckets, int64_t element_bytes, st
   for (size_t i = 0; i < shown; ++i) {
     const bool ends_line = (i + 1) % kBucketsPerLine == 0 || i + 1 == shown;
     absl::StrAppend(&page, i % kBucketsPerLine == 0 ? "  " : ", ",
-                    Bytes(buckets[i].blocks.num_elements() * element_bytes), ends_line ? "\n" : "");
+                    ReadableBytes(buckets[i].blocks.num_elements() * element_bytes),
+                    ends_line ? "\n" : "");
   }
   if (shown < buckets.size()) {
     absl::StrAppend(&page, "  ... and ", Grouped(static_cast<int64_t>(buckets.size() - shown)),
-                    " more; the last ", Bytes(buckets.back().blocks.num_elements() * element_bytes),
-                    "\n");
+                    " more; the last ",
+                    ReadableBytes(buckets.back().blocks.num_elements() * element_bytes), "\n");
   }
 }
 
@@ -220,8 +218,8 @@ void AppendStages(const PlanPageInput& input, std::string& page) {
     const RankMemory memory =
         MemoryOf(input, CompileProgram(program_input, RankThatNeedsMost(program_input, s)));
     Line(page, absl::StrCat("stage ", s, ", ", UnitsOf(input, layout, stage)),
-         absl::StrCat(Bytes(memory.total()), " of memory, ", Bytes(memory.figures.sent_total()),
-                      " sent per rank and step"));
+         absl::StrCat(ReadableBytes(memory.total()), " of memory, ",
+                      ReadableBytes(memory.figures.sent_total()), " sent per rank and step"));
   }
   ByteLine(page, "handed on per micro-batch", input.stages[1].received_bytes);
   const int64_t passes = input.options.plan.accumulation + num_stages - 1;
@@ -247,12 +245,17 @@ void AppendReduction(const PlanPageInput& input, std::string& page) {
     const bool is_each = reduction == GradientReduction::kEachMicroBatch;
     const RankMemory memory = MemoryOf(input, CompileProgram(InputOf(input, other), 0));
     Line(page, is_each ? "with each micro-batch" : "once, held whole before",
-         absl::StrCat(Bytes(memory.total()), " of memory, ", Bytes(memory.figures.sent_total()),
-                      " sent", is_each == each_chosen ? "  <- chosen" : ""));
+         absl::StrCat(ReadableBytes(memory.total()), " of memory, ",
+                      ReadableBytes(memory.figures.sent_total()), " sent",
+                      is_each == each_chosen ? "  <- chosen" : ""));
   }
 }
 
 }  // namespace
+
+std::string ReadableBytes(int64_t bytes) {
+  return Rounded(static_cast<double>(bytes), 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"});
+}
 
 absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   const PlanOptions& options = input.options;

@@ -31,6 +31,9 @@ struct PlanPageInput {
   int64_t replicas() const { return world_size / static_cast<int64_t>(stages.size()); }
 };
 
+// Three digits and a unit: "1.21 GiB".
+std::string ReadableBytes(int64_t bytes);
+
 // Lines of text: model, plan, step, stages of a pipeline, memory per rank, buckets, bytes sent.
 //
 // Errors: kInvalidArgument: more tokens than can be counted.

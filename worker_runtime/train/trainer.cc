@@ -108,18 +108,21 @@ absl::Status Trainer::CheckAlone() {
                                      .batch = options_.plan.batch_size,
                                      .sequence = config_.context})
           .status());
-  return on_host ? CheckStepFits() : absl::OkStatus();
+  return CheckStepFits();
 }
 
-// The model on the meta device, which takes no memory.
+// The model on the meta device, which takes no memory. Of a GPU each worker counts its own: it cannot know who shares it.
 absl::Status Trainer::CheckStepFits() const {
   ParameterStore store(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
+  const bool on_gpu = device_ != nullptr;
   MUSTER_ASSIGN_OR_RETURN(
       const EngineMemory memory,
-      Engine::PlanMemory(store, options_.plan.plan,
-                         {.world_size = runtime_.size(), .of_node = runtime_.local_size()},
-                         model->Units(), BatchSize()));
+      Engine::PlanMemory(
+          store, options_.plan.plan,
+          {.world_size = runtime_.size(), .of_node = runtime_.local_size(), .on_gpus = on_gpu},
+          model->Units(), BatchSize()));
+  if (on_gpu) return Engine::CheckFits(memory, *device_);
   return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
 }
 

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,6 +49,11 @@ class CapturedWork {
   virtual void PutOn(Queue& queue) const = 0;
 };
 
+struct DeviceMemory {
+  int64_t free_bytes = 0;  // now: others may use it too
+  int64_t total_bytes = 0;
+};
+
 // The functions below that move bytes do nothing on a device without elements.
 //
 // Threads: safe.
@@ -67,6 +73,8 @@ class Device {
   // Ends the process for a type that the device does not compute in.
   virtual const Operations& operations(DType dtype) const = 0;
 
+  // Nothing: it is the host's, or not known.
+  virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
   // Memory for elements, aligned to TensorPool::kAlignment; null: there is none left.
   virtual void* TakeMemory(size_t bytes) const;
   virtual void GiveMemory(void* memory) const;

@@ -34,6 +34,7 @@
 #include "muster/checkpoint_fence.h"
 #include "muster/communicator.h"
 #include "muster/data.h"
+#include "muster/device.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
 #include "muster/pipeline.h"
@@ -201,6 +202,11 @@ class Engine {
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
                                                  const Ranks& ranks, const UnitModel& model,
                                                  const BatchSize& size);
+  // Whether what was planned of a GPU fits what is free of `device` now, before anything is taken; yes, if the device
+  // does not tell. It is one engine's: ranks that share the GPU add theirs up.
+  //
+  // Errors: kInvalidArgument: it does not (says how much is missing of what, and what takes less).
+  static absl::Status CheckFits(const EngineMemory& planned, const Device& device);
 
   // Tells `listener` of each phase as it begins, with the updates made so far, and while rank 0 saves
   // or loads of that again after each array; for a progress board:

@@ -155,6 +155,39 @@ TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
   }
 }
 
+// What is let through trains, and what is refused would not.
+TEST(EngineOnCuda, FitsWhatIsFreeOfTheGpuOrIsRefusedBeforeItTakesAny) {
+  const Plan plan = SmallPlan(SumMode::kFast, 1);
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kSmallGpt, store);
+  const auto planned = Engine::PlanMemory(store, plan, {.on_gpus = true}, gpt->Units(), kWhole);
+  ASSERT_THAT(planned, IsOk());
+  const auto needed = static_cast<size_t>(planned->total() - planned->exchange);
+  constexpr size_t kOfTheDeviceItself = 4096;
+  BlockEmulator::SetSchedule(9);
+  EmulatedCuda enough({.seed = 9, .memory_bytes = needed + kOfTheDeviceItself});
+  OnRanks<int>(1, [&](Communicator& world) {
+    const std::unique_ptr<Device> device = DeviceOf(enough);
+    EXPECT_THAT(Engine::CheckFits(*planned, *device), IsOk());
+    ReaderTraining on(world, plan, device.get());
+    on.Steps(2);
+    // Another engine would not fit beside it.
+    EXPECT_THAT(Engine::CheckFits(*planned, *device), StatusIs(absl::StatusCode::kInvalidArgument));
+    return 0;
+  });
+  EXPECT_THAT(enough.Finish(), IsOk());
+  EmulatedCuda scarce({.seed = 9, .memory_bytes = needed - 1});
+  {
+    const std::unique_ptr<Device> device = DeviceOf(scarce);
+    EXPECT_THAT(Engine::CheckFits(*planned, *device),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("of the memory of device cuda"), HasSubstr("are free"),
+                               HasSubstr("recomputation"))));
+  }
+  EXPECT_THAT(scarce.Finish(), IsOk());
+  EXPECT_THAT(Engine::CheckFits(*planned, Device::Cpu()), IsOk());
+}
+
 TEST(EngineOnCuda, RefusesATypeThatAGpuDoesNotComputeInAndNamesThoseThatItDoes) {
   const auto is_refused =
       StatusIs(absl::StatusCode::kUnimplemented,
