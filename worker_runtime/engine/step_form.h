@@ -2,7 +2,8 @@
 // launches, all launch. NCCL asks for it ("Using NCCL with CUDA Graphs", user guide of 2.30: whether an operation is
 // captured is a collective property of it, and so is a launch); a rank that called one by one what others launch could
 // hang the job. Whether a rank can is known to it alone, and not before the step: batches of another size come with
-// the step, memory that moved since makes a capture worthless.
+// the step, memory that moved since makes a capture worthless. So they ask before each step, by an all-reduce of one
+// number that the host waits for, and once more after a capture; once a rank can capture no more, nobody is asked.
 #pragma once
 
 #include <cstdint>
