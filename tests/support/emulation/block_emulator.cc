@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/base/status_macros.h"
 #include "tests/support/emulation/draws.h"
 #include "tests/support/emulation/fibre.h"
@@ -49,7 +50,8 @@ struct Meeting {
 
 class Block {
  public:
-  Block(size_t threads, size_t shared_bytes);
+  // `threads`: at rest.
+  Block(absl::Span<const std::unique_ptr<Thread>> threads, size_t shared_bytes);
 
   // Empty, or what went wrong.
   std::string Run(const std::function<void()>& thread, Draws& draws);
@@ -68,7 +70,7 @@ class Block {
   void EndThread();
   std::string WhoWaits() const;
 
-  std::vector<std::unique_ptr<Thread>> threads_;
+  absl::Span<const std::unique_ptr<Thread>> threads_;
   std::unique_ptr<unsigned char[]> shared_;
   size_t shared_bytes_;
   std::vector<size_t> ready_;
@@ -86,14 +88,20 @@ class Block {
   std::string failure_;
 };
 
-// The launch that runs; its blocks' fibres are kept for the next.
+// The launch that runs.
 Block* running_block = nullptr;
 uint64_t schedule = 1;
 
-Block::Block(size_t threads, size_t shared_bytes)
-    : shared_(new unsigned char[shared_bytes]), shared_bytes_(shared_bytes) {
-  for (size_t i = 0; i < threads; ++i) threads_.push_back(std::make_unique<Thread>());
-  warps_.resize(threads / BlockEmulator::kWarpSize);
+// Kept for the launches to come: a launch takes less time than to make its stacks anew.
+absl::Span<const std::unique_ptr<Thread>> TakeThreads(size_t threads) {
+  static std::vector<std::unique_ptr<Thread>> made;
+  while (made.size() < threads) made.push_back(std::make_unique<Thread>());
+  return absl::MakeConstSpan(made).first(threads);
+}
+
+Block::Block(absl::Span<const std::unique_ptr<Thread>> threads, size_t shared_bytes)
+    : threads_(threads), shared_(new unsigned char[shared_bytes]), shared_bytes_(shared_bytes) {
+  warps_.resize(threads.size() / BlockEmulator::kWarpSize);
 }
 
 void Block::Fail(std::string what) {
@@ -107,7 +115,7 @@ std::string Block::Run(const std::function<void()>& thread, Draws& draws) {
   ended_ = 0;
   ready_.clear();
   for (size_t i = 0; i < threads_.size(); ++i) {
-    threads_[i]->fibre.Start(thread);
+    threads_[i]->fibre.Start([&thread] { thread(); });
     threads_[i]->state = Thread::State::kReady;
     threads_[i]->copies.clear();
     ready_.push_back(i);
@@ -222,7 +230,7 @@ kernels::LaunchError BlockEmulator::Run(kernels::LaunchShape shape,
   std::vector<int64_t> order(shape.blocks * shape.blocks_y);
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draws.Below(i)]);
-  Block block(shape.threads, shape.shared_bytes);
+  Block block(TakeThreads(shape.threads), shape.shared_bytes);
   running_block = &block;
   failure.clear();
   for (const int64_t index : order) {

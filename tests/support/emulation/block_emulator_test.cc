@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "tests/support/emulation/fibre.h"
@@ -291,6 +294,51 @@ TEST(Fibre, StartsAnewAfterOneThatWasForgotten) {
     EXPECT_FALSE(fibre.Resume());
   }
   EXPECT_EQ(runs, 3);
+}
+
+TEST(Fibre, StartsAnewAfterOneThatEnded) {
+  Fibre fibre;
+  int runs = 0;
+  for (int i = 0; i < 3; ++i) {
+    fibre.Start([&] {
+      ++runs;
+      fibre.Leave();
+    });
+    EXPECT_FALSE(fibre.Resume());
+    EXPECT_TRUE(fibre.Resume());
+  }
+  EXPECT_EQ(runs, 3);
+}
+
+TEST(Fibre, MayGoOnOnAnotherThread) {
+  std::vector<int> seen;
+  Fibre fibre;
+  fibre.Start([&] {
+    seen.push_back(1);
+    fibre.Leave();
+    seen.push_back(2);
+  });
+  EXPECT_FALSE(fibre.Resume());
+  std::thread([&] { EXPECT_TRUE(fibre.Resume()); }).join();
+  EXPECT_THAT(seen, ElementsAre(1, 2));
+}
+
+// What a frame holds is there again, and what it calls after it has the stack that is left.
+TEST(Fibre, KeepsItsFramesHoweverDeepItLeaves) {
+  Fibre fibre;
+  const std::function<int(int)> sum = [&](int depth) {
+    const std::array<int, 8> own = {depth, 0, 0, 0, 0, 0, 0, depth};
+    fibre.Leave();
+    const int below = depth == 0 ? 0 : sum(depth - 1);
+    fibre.Leave();
+    return own[0] + own[7] + below;
+  };
+  int result = 0;
+  fibre.Start([&] { result = sum(20); });
+  int times = 1;
+  while (!fibre.Resume()) ++times;
+  EXPECT_EQ(times, 2 * 21 + 1);
+  EXPECT_EQ(result, 20 * 21);
 }
 
 }  // namespace

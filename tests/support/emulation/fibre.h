@@ -1,7 +1,7 @@
 // A function with a stack of its own, which can be left in the middle and gone on with.
 #pragma once
 
-#include <ucontext.h>
+#include <setjmp.h>
 
 #include <cstddef>
 #include <functional>
@@ -9,8 +9,9 @@
 
 namespace muster::testing {
 
-// AddressSanitizer is told of every change of stacks; ThreadSanitizer is not.
-// Threads: one thread.
+// No change of stacks is a system call, but for the first. AddressSanitizer is told of every one;
+// ThreadSanitizer is not.
+// Threads: one at a time.
 class Fibre {
  public:
   static constexpr size_t kStackBytes = 128 * 1024;
@@ -32,8 +33,10 @@ class Fibre {
 
   std::unique_ptr<unsigned char[]> stack_;
   std::function<void()> body_;
-  ucontext_t own_;
-  ucontext_t caller_;
+  jmp_buf top_;     // of its stack, where each body begins
+  jmp_buf own_;     // where it left
+  jmp_buf caller_;  // in Resume
+  bool begun_ = false;
   bool ended_ = true;
   void* caller_fake_stack_ = nullptr;  // AddressSanitizer's
   void* own_fake_stack_ = nullptr;
