@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
@@ -14,32 +13,75 @@ namespace muster::testing {
 namespace {
 
 constexpr size_t kAlignment = 256;
+// MADV_GUARD_INSTALL, which the C library may not know yet.
+constexpr int kInstallGuard = 102;
 
 size_t RoundedUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
+size_t PageBytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+unsigned char* Reserve(size_t bytes) {
+  void* pages = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  MUSTER_CHECK(pages != MAP_FAILED);
+  return static_cast<unsigned char*>(pages);
+}
+
+void Protect(unsigned char* pages, size_t bytes, int protection) {
+  MUSTER_CHECK(mprotect(pages, bytes, protection) == 0);
+}
+
 }  // namespace
 
+GuardedMemory::Guards GuardedMemory::GuardsOfThisKernel() {
+  static const Guards guards = [] {
+    unsigned char* const page = Reserve(PageBytes());
+    const bool marks = madvise(page, PageBytes(), kInstallGuard) == 0;
+    munmap(page, PageBytes());
+    return marks ? Guards::kMarks : Guards::kProtection;
+  }();
+  return guards;
+}
+
 GuardedMemory::~GuardedMemory() {
-  for (const auto* areas : {&live_, &freed_}) {
-    for (const auto& [address, area] : *areas) munmap(area.pages, area.page_bytes);
+  for (const Region& region : regions_) munmap(region.pages.first, region.pages.bytes);
+}
+
+// With a guard before it and one behind.
+GuardedMemory::Pages GuardedMemory::Take(size_t bytes) {
+  const size_t page = PageBytes();
+  if (regions_.empty() || regions_.back().pages.bytes - regions_.back().used_bytes < bytes + page) {
+    const size_t region_bytes = std::max(RoundedUp(region_bytes_, page), bytes + 2 * page);
+    regions_.push_back(
+        {.pages = {.first = Reserve(region_bytes), .bytes = region_bytes}, .used_bytes = 0});
+    Seal({.first = regions_.back().pages.first, .bytes = page});
+    regions_.back().used_bytes = page;
   }
+  Region& region = regions_.back();
+  const Pages taken = {.first = region.pages.first + region.used_bytes, .bytes = bytes};
+  region.used_bytes += bytes + page;
+  Seal({.first = taken.first + bytes, .bytes = page});
+  return taken;
+}
+
+// For good. What they held is lost.
+void GuardedMemory::Seal(Pages pages) const {
+  const int advice = guards_ == Guards::kMarks ? kInstallGuard : MADV_DONTNEED;
+  MUSTER_CHECK(madvise(pages.first, pages.bytes, advice) == 0);
 }
 
 // Its end lies as near the guard behind it as its alignment allows.
 void* GuardedMemory::Allocate(size_t bytes) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t aligned = RoundedUp(std::max<size_t>(bytes, 1), kAlignment);
-  Area area = {.bytes = bytes, .pages = nullptr, .page_bytes = RoundedUp(aligned, page) + 2 * page};
-  void* pages =
-      mmap(nullptr, area.page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  MUSTER_CHECK(pages != MAP_FAILED);
-  area.pages = static_cast<unsigned char*>(pages);
-  unsigned char* memory = area.pages + area.page_bytes - page - aligned;
-  live_.emplace(reinterpret_cast<uintptr_t>(memory), area);
+  const Pages pages = Take(RoundedUp(aligned, PageBytes()));
+  unsigned char* memory = pages.first + pages.bytes - aligned;
+  live_.emplace(reinterpret_cast<uintptr_t>(memory), Area{.bytes = bytes, .pages = pages});
   bytes_ += bytes;
-  Protect(area, PROT_READ | PROT_WRITE);
+  Protect(pages.first, pages.bytes, PROT_READ | PROT_WRITE);
   std::memset(memory, kMemoryPoison, aligned);
-  Protect(area, PROT_NONE);
+  Protect(pages.first, pages.bytes, PROT_NONE);
   return memory;
 }
 
@@ -47,14 +89,14 @@ std::string GuardedMemory::Free(void* memory) {
   const auto found = live_.find(reinterpret_cast<uintptr_t>(memory));
   if (found == live_.end()) return "memory is freed that was not allocated, or was freed before";
   const Area area = found->second;
-  Protect(area, PROT_READ | PROT_WRITE);
+  Protect(area.pages.first, area.pages.bytes, PROT_READ | PROT_WRITE);
   const auto* slack = static_cast<const unsigned char*>(memory) + area.bytes;
   const size_t slack_bytes = RoundedUp(std::max<size_t>(area.bytes, 1), kAlignment) - area.bytes;
   const bool untouched = std::all_of(slack, slack + slack_bytes,
                                      [](unsigned char byte) { return byte == kMemoryPoison; });
-  Protect(area, PROT_NONE);
-  freed_.insert(live_.extract(found));
-  MUSTER_CHECK(madvise(area.pages, area.page_bytes, MADV_DONTNEED) == 0);
+  Protect(area.pages.first, area.pages.bytes, PROT_NONE);
+  Seal(area.pages);
+  live_.erase(found);
   bytes_ -= area.bytes;
   if (untouched) return "";
   return absl::StrCat("something was written right behind an allocation of ", area.bytes, " bytes");
@@ -68,13 +110,20 @@ bool GuardedMemory::Holds(const void* memory, size_t bytes) const {
   return address - first <= area.bytes && bytes <= area.bytes - (address - first);
 }
 
-void GuardedMemory::Protect(const Area& area, int protection) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  MUSTER_CHECK(mprotect(area.pages + page, area.page_bytes - 2 * page, protection) == 0);
-}
+void GuardedMemory::Open() const { ProtectAll(PROT_READ | PROT_WRITE); }
+
+void GuardedMemory::Close() const { ProtectAll(PROT_NONE); }
 
 void GuardedMemory::ProtectAll(int protection) const {
-  for (const auto& [address, area] : live_) Protect(area, protection);
+  if (guards_ == Guards::kMarks) {
+    for (const Region& region : regions_) {
+      Protect(region.pages.first, region.used_bytes, protection);
+    }
+  } else {
+    for (const auto& [address, area] : live_) {
+      Protect(area.pages.first, area.pages.bytes, protection);
+    }
+  }
 }
 
 }  // namespace muster::testing

@@ -2,12 +2,11 @@
 // pages that nobody may touch.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace muster::testing {
 
@@ -16,7 +15,15 @@ inline constexpr unsigned char kMemoryPoison = 0xff;  // of float and bf16: not 
 // Threads: thread-compatible.
 class GuardedMemory {
  public:
-  GuardedMemory() = default;
+  // How pages are kept from everyone. Marks need Linux 6.13 and leave all memory one mapping, which opens
+  // and closes in one step; with protection each allocation is a mapping of its own.
+  enum class Guards { kMarks, kProtection };
+  static Guards GuardsOfThisKernel();
+
+  // `region_bytes`: of addresses, which are taken as many at a time or, for what is larger, more.
+  explicit GuardedMemory(Guards guards = GuardsOfThisKernel(),
+                         size_t region_bytes = size_t{1} << 30)
+      : guards_(guards), region_bytes_(region_bytes) {}
   ~GuardedMemory();
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
@@ -28,8 +35,8 @@ class GuardedMemory {
   // there is none, or the few bytes up to its last page's end were written to.
   std::string Free(void* memory);
 
-  void Open() { ProtectAll(PROT_READ | PROT_WRITE); }
-  void Close() { ProtectAll(PROT_NONE); }
+  void Open() const;
+  void Close() const;
 
   // Whether all of it lies in one allocation.
   bool Holds(const void* memory, size_t bytes) const;
@@ -37,16 +44,27 @@ class GuardedMemory {
   size_t num_allocations() const { return live_.size(); }
 
  private:
+  struct Pages {
+    unsigned char* first;
+    size_t bytes;
+  };
+  // Addresses, of which the first are used. They begin with a guard.
+  struct Region {
+    Pages pages;
+    size_t used_bytes;
+  };
   struct Area {
     size_t bytes;
-    unsigned char* pages;  // the first is a guard
-    size_t page_bytes;     // of all of them
+    Pages pages;
   };
-  static void Protect(const Area& area, int protection);
+  Pages Take(size_t bytes);
+  void Seal(Pages pages) const;
   void ProtectAll(int protection) const;
 
+  const Guards guards_;
+  const size_t region_bytes_;
+  std::vector<Region> regions_;
   std::map<uintptr_t, Area> live_;
-  std::map<uintptr_t, Area> freed_;
   size_t bytes_ = 0;
 };
 
