@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/gloo/exchange.h"
+#include "worker_runtime/comm/gloo/sigpipe_block.h"
 
 namespace muster::comm {
 namespace {
@@ -119,6 +120,7 @@ ControlChannel::~ControlChannel() {
 }
 
 void ControlChannel::Run() {
+  const SigpipeBlock block;
   while (true) {
     Bytes bytes;
     absl::StatusOr<TcpTransfer> receive =

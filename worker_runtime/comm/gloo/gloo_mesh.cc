@@ -8,11 +8,11 @@
 #include <gloo/transport/tcp/pair.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
+#include <ctime>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -22,6 +22,7 @@
 #include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/comm/gloo/sigpipe_block.h"
 #include "worker_runtime/comm/interface_choice.h"
 
 namespace muster::comm {
@@ -37,36 +38,13 @@ constexpr absl::Duration kStoreTime = absl::Seconds(30);
 
 // How long a wait goes on before it looks whether its peer is still there.
 constexpr absl::Duration kPeerCheck = absl::Milliseconds(250);
+// How long the I/O thread waits for who uses a connection before it turns to others.
+constexpr absl::Duration kLockWait = absl::Milliseconds(1);
 // Of the receives that are never answered, above those of SlotOf.
 constexpr uint64_t kSentinelSlot = ~uint64_t{0};
 
-// Gloo writes to connections that a peer may have closed; the signal for that is to end nobody.
-// Gloo's own thread inherits the mask of the one that opens the device.
-class SigpipeBlock {
- public:
-  SigpipeBlock() {
-    sigemptyset(&sigpipe_);
-    sigaddset(&sigpipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
-  }
-  ~SigpipeBlock() {
-    const timespec at_once{};
-    if (!was_pending_) sigtimedwait(&sigpipe_, nullptr, &at_once);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SigpipeBlock(const SigpipeBlock&) = delete;
-  SigpipeBlock& operator=(const SigpipeBlock&) = delete;
-
- private:
-  sigset_t sigpipe_;
-  sigset_t before_;
-  bool was_pending_ = false;
-};
-
-// Runs `act`; an exception of Gloo becomes kUnavailable with its text.
+// Runs `act`; an exception of Gloo becomes kUnavailable with its text. Gloo's own thread inherits the mask
+// of the one that opens the device.
 template <typename Act>
 absl::Status Guard(Act act) {
   const SigpipeBlock block;
@@ -94,11 +72,10 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
   }
 
   // In place of the base's, and with the same steps: the lock is held from the event to the end of a
-  // connection that fails, so that no other thread closes one that is half made. Who closes waits with
-  // the lock for the I/O thread's next turn, so the I/O thread never waits for the lock.
+  // connection that fails, so that no other thread closes one that is half made.
   void handleEvents(int events) override {
-    const std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
-    if (!lock) return;  // the event comes again
+    if (!LockForATime()) return;  // the event comes again
+    const std::unique_lock<std::mutex> lock(m_, std::adopt_lock);
     try {
       switch (state_) {
         case LISTENING:
@@ -119,6 +96,15 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
   }
 
  private:
+  // Who closes waits with the lock for the I/O thread's next turn, so the I/O thread does not wait for the
+  // lock without end. It waits all the same: who sends has the lock too, and may be waiting for the very
+  // CPU that an I/O thread would keep busy with asking again and again.
+  bool LockForATime() {
+    if (m_.try_lock()) return true;
+    const timespec until = absl::ToTimespec((MonoNow() + kLockWait).since_zero());
+    return pthread_mutex_clocklock(m_.native_handle(), CLOCK_MONOTONIC, &until) == 0;
+  }
+
   // To close a connection Gloo takes its socket from the loop, and the process ends if the loop does
   // not have it: one that was just accepted it has only once all is well.
   void PutIntoLoop() {

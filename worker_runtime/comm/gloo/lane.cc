@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "worker_runtime/comm/gloo/sigpipe_block.h"
+
 namespace muster::comm {
 
 Lane::Lane(std::function<void(Lane&, const Call&)> run)
@@ -25,6 +27,7 @@ bool Lane::Push(Call& call) {
 }
 
 void Lane::Run() {
+  const SigpipeBlock block;
   while (true) {
     Call call;
     {
