@@ -27,9 +27,17 @@ class UnboundBuffer;
 
 namespace muster::comm {
 
+class GlooTurns;
+
 // What the communicators of one process share: one I/O thread on one address, and one watch for
 // deadlines.
 struct GlooDevice {
+  GlooDevice();
+  ~GlooDevice();
+  GlooDevice(const GlooDevice&) = delete;
+  GlooDevice& operator=(const GlooDevice&) = delete;
+
+  std::unique_ptr<GlooTurns> turns;  // of the I/O thread, which ends with `device`
   std::shared_ptr<gloo::transport::Device> device;
   std::string address;    // numeric
   std::string interface;  // its name, for messages
