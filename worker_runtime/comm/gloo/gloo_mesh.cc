@@ -48,14 +48,15 @@ class GlooTurns final : public gloo::transport::tcp::Handler {
     GlooTurns& turns_;
   };
 
-  // Outlives the I/O thread of `device`.
-  explicit GlooTurns(gloo::transport::tcp::Device& device)
-      : event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    // Without one nothing is quick, and nothing else is missed.
-    if (event_ >= 0) device.registerDescriptor(event_, EPOLLIN, this);
-  }
+  GlooTurns() : event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
   ~GlooTurns() override {
     if (event_ >= 0) ::close(event_);
+  }
+
+  // Once. From now on it must outlive the I/O thread of `device`.
+  void Join(gloo::transport::tcp::Device& device) {
+    // Without an event nothing is quick, and nothing else is missed.
+    if (event_ >= 0) device.registerDescriptor(event_, EPOLLIN, this);
   }
 
   // On the I/O thread, at each of its turns as long as the event is set.
@@ -252,7 +253,8 @@ absl::StatusOr<std::shared_ptr<GlooDevice>> OpenGlooDevice(const std::string& ad
     gloo::transport::tcp::attr attributes;
     attributes.hostname = address;
     out->device = gloo::transport::tcp::CreateDevice(attributes);
-    out->turns = std::make_unique<GlooTurns>(*TcpDeviceOf(*out));
+    out->turns = std::make_unique<GlooTurns>();
+    out->turns->Join(*TcpDeviceOf(*out));
   });
   if (!status.ok()) {
     return absl::UnavailableError(absl::StrCat(
