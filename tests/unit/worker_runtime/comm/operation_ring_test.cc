@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <thread>
 #include <vector>
 
@@ -110,11 +111,16 @@ TEST(OperationRing, StepAndPhaseAreReadTogether) {
 }
 
 TEST(OperationRing, ConcurrentWritersAndAReaderNeverSeeATornRecord) {
+  constexpr int kWriters = 3;
+  // One that sleeps within a record is not overtaken by a whole ring, as nobody is in a program.
+  constexpr int64_t kLead = kBoardOperations / (kWriters + 1);
   OperationRing ring;
+  std::barrier together(kWriters);
   std::vector<std::thread> writers;
-  for (int w = 0; w < 3; ++w) {
-    writers.emplace_back([&ring] {
+  for (int w = 0; w < kWriters; ++w) {
+    writers.emplace_back([&ring, &together] {
       for (int64_t s = 0; s < 20000; ++s) {
+        if (s % kLead == 0) together.arrive_and_wait();
         Operation op = AllReduceAt(s);
         op.count = s;
         ring.SetState(ring.Record(0, op, 7 * s, kNow), OperationState::kDone);
