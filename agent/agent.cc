@@ -233,8 +233,14 @@ void Agent::Perform(const SignalWorkers& effect) {
   for (auto& [unused, worker] : workers_) worker.signals.push_back(effect.signal);
   // Another node's word that the job ends may come before the signal that ended it there.
   const bool may_come = options_.signals_may_reach_workers && effect.signal == SIGTERM;
-  if (may_come || effect.signal == received_signal_) return SignalUnlessTheyHaveIt(effect.signal);
-  SignalWorkerGroups(effect.signal);
+  const bool may_have_it = may_come || effect.signal == received_signal_;
+  auto send = [this, signal = effect.signal, may_have_it, round = assignment_.round] {
+    if (round != assignment_.round) return;  // they have ended meanwhile, and others run
+    if (may_have_it) return SignalUnlessTheyHaveIt(signal);
+    SignalWorkerGroups(signal);
+  };
+  if (effect.signal == SIGKILL) return send();
+  hang_watch_.BeforeSignal(std::move(send));
 }
 
 // The guardian takes no signals, so one that was meant for all of us waits in it. It may come a little
@@ -466,7 +472,7 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
                  absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",
                               options_.run_directory, ": its file system does not answer"));
     }
-    hang_watch_.AfterQuestions([this, round, seen, failure = std::move(failure)]() mutable {
+    hang_watch_.BeforeReport([this, round, seen, failure = std::move(failure)]() mutable {
       failure.age = MonoNow() - seen;
       const LocalRank local_rank = failure.local_rank;
       Feed(WorkerExited{round, local_rank, std::move(failure)});

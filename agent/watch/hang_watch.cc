@@ -1,8 +1,6 @@
 #include "agent/watch/hang_watch.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -10,32 +8,11 @@
 #include "absl/time/clock.h"
 #include "agent/watch/gpu_look.h"
 #include "agent/watch/rank_stacks.h"
-#include "proto/base/mutex.h"
 #include "proto/base/words.h"
 #include "proto/io/log.h"
 #include "rendezvous/verdict/cause.h"
 
 namespace muster::agent {
-
-// Each report replaces the one before, whole or not at all. Written by threads of their own: what
-// hangs may be the disk.
-struct HangWatch::ReportFile {
-  base::Mutex mu;
-  int num_written ABSL_GUARDED_BY(mu) = 0;
-
-  void Write(int number, const std::string& path, const std::string& text) {
-    base::MutexLock lock(mu);
-    if (number <= num_written) return;
-    num_written = number;
-    const std::string unfinished = path + ".part";
-    std::ofstream file(unfinished, std::ios::binary);
-    file << text;
-    file.close();
-    if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
-      std::remove(unfinished.c_str());
-    }
-  }
-};
 
 namespace {
 
@@ -85,6 +62,7 @@ HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
       tell_server_(std::move(tell_server)),
       mailbox_(loop),
       timer_(loop),
+      abort_timer_(loop),
       core_(options_.hang_timeout),
       torch_(mailbox_),
       kernel_log_(KernelLog::Open()),
@@ -93,6 +71,7 @@ HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
 HangWatch::~HangWatch() { mailbox_.Close(); }
 
 void HangWatch::StartRound(WatchedRound round) {
+  ForgetAborts();
   round_ = std::move(round);
   workers_.clear();
   core_.StartRound();
@@ -122,36 +101,6 @@ void HangWatch::OnEnded(int local_rank, bool is_well) {
   const bool all = std::all_of(workers_.begin(), workers_.end(),
                                [](const auto& entry) { return entry.second.has_ended; });
   if (all) AddMilestone(kStopped);
-}
-
-void HangWatch::OnAborted(int local_rank) {
-  if (!is_watching_) return;
-  std::function<std::string()> ask = torch_.MakeSurvivorsQuestion(local_rank, round_.first_rank);
-  if (!ask) return;
-  ++num_questions_;
-  std::thread([mailbox = mailbox_, this, rank = round_.first_rank + local_rank,
-               ask = std::move(ask)] {
-    // Runs only while this object lives.
-    mailbox.Post([this, rank, calls = ask()] {
-      if (!calls.empty()) SayWhatSurvivorsCalled(rank, calls);
-      if (--num_questions_ > 0) return;
-      for (auto& then : std::exchange(after_questions_, {})) then();
-    });
-  }).detach();
-}
-
-void HangWatch::SayWhatSurvivorsCalled(int rank, const std::string& calls) const {
-  log::Write(
-      log::Level::kWarning, "survivors",
-      absl::StrCat("rank ", rank, " has aborted. Last ", calls,
-                   ". Gloo aborts a rank that receives another size than it expects, also "
-                   "where another rank is at fault"),
-      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
-}
-
-void HangWatch::AfterQuestions(std::function<void()> then) {
-  if (num_questions_ == 0) return then();
-  after_questions_.push_back(std::move(then));
 }
 
 void HangWatch::OnStopping() {

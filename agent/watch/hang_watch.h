@@ -6,7 +6,8 @@
 //
 // In a round over several nodes the server decides, by the same core (rendezvous/verdict/job_watch.h):
 // this node tells it who is silent, answers what it asks, and performs what it says
-// (hang_watch_orders.cc).
+// (hang_watch_orders.cc). Where a rank has aborted all are asked what they called last
+// (hang_watch_aborts.cc).
 //
 // Evidence comes before any signal, and is read on a thread of its own, since looking into a process
 // can block; the loop does not wait for it.
@@ -29,12 +30,14 @@
 #include "agent/watch/incident.h"
 #include "agent/watch/process_look.h"
 #include "agent/watch/quiet_ranks.h"
+#include "agent/watch/report_file.h"
 #include "agent/watch/torch_watch.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/loop_mailbox.h"
 #include "rendezvous/verdict/gatherings.h"
 #include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/last_calls.h"
 #include "rendezvous/verdict/stragglers.h"
 #include "rendezvous/verdict/watch_messages.h"
 
@@ -81,12 +84,15 @@ class HangWatch {
   void OnSpawned(int local_rank, int pid);
   // `is_well`: with 0.
   void OnEnded(int local_rank, bool is_well);
-  // It has ended by SIGABRT, of its own accord: PyTorch of the others is asked what they called last,
-  // which they forget as they end, and it is said. Gloo aborts the rank that receives another size
-  // than it expects, which need not be the one at fault.
+  // It has ended by SIGABRT, of its own accord: PyTorch of the others, on all nodes, is asked what they
+  // called last, which they forget as they end, and it is said. Gloo aborts the rank that receives
+  // another size than it expects, which need not be the one at fault.
   void OnAborted(int local_rank);
-  // Calls `then`, at once or, while such a question is under way, after it; in order.
-  void AfterQuestions(std::function<void()> then);
+  // Calls `then`, at once or, while the workers here are asked, after it; in order. A second at most.
+  void BeforeSignal(std::function<void()> then);
+  // The same, and where a worker here has aborted after it has been said what those of all nodes
+  // called.
+  void BeforeReport(std::function<void()> then);
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
   // Of the server.
@@ -95,7 +101,15 @@ class HangWatch {
   bool HasWritten() const { return num_reports_ > 0; }
 
  private:
-  struct ReportFile;
+  // What the ranks here called last, asked once a round, where one has aborted.
+  struct Aborts {
+    std::vector<int> ranks;  // of this node, that have
+    bool is_asking = false;
+    std::optional<std::vector<verdict::RankCalls>> calls;
+    bool server_asks = false;    // for `calls`
+    bool awaits_server = false;  // what those of all nodes called
+    bool is_said = false;
+  };
   struct Worker {
     int pid = 0;
     bool has_ended = false;
@@ -132,7 +146,6 @@ class HangWatch {
   std::vector<int> PidsOf(const std::vector<int>& ranks) const;
   // Prints and writes it, then ends the workers of `pids`. `ends_attempt`: here or elsewhere.
   void Report(Incident incident, const std::vector<int>& pids, bool ends_attempt);
-  void SayWhatSurvivorsCalled(int rank, const std::string& calls) const;
   void AddMilestone(absl::string_view what);
   void WriteReport();
 
@@ -151,6 +164,20 @@ class HangWatch {
   void SayThatTheyWait(const std::string& text, verdict::Finding finding) const;
   void SayThatTheyGoOn(const std::string& text) const;
 
+  // --- hang_watch_aborts.cc
+  void Obey(const verdict::AskLastCalls& order);
+  void Obey(const verdict::SayAborts& order);
+  void ForgetAborts();
+  void AskLastCalls();
+  void OnLastCalls(std::vector<verdict::RankCalls> calls);
+  void AnswerServer();
+  void AwaitServer();
+  // As far as this node knows it, unless the server is to say it.
+  void SayOwnAborts();
+  void SayAborts(verdict::AbortReport report);
+  // What has waited, and need not any more.
+  void LetGo();
+
   // Constant after construction.
   const HangWatchOptions options_;
   const std::function<void(int pid, const std::string& why)> end_worker_;
@@ -159,6 +186,7 @@ class HangWatch {
   // Loop thread only.
   const LoopMailbox mailbox_;
   asio::steady_timer timer_;
+  asio::steady_timer abort_timer_;
   verdict::HangWatchCore core_;
   verdict::GatheringWatch gatherings_;
   bool is_asking_store_ = false;
@@ -172,8 +200,9 @@ class HangWatch {
   std::vector<std::string> interfaces_;   // that were connected when the round began
   bool is_watching_ = false;
   bool is_somebody_silent_ = false;
-  int num_questions_ = 0;  // to survivors, under way
-  std::vector<std::function<void()>> after_questions_;
+  Aborts aborts_;
+  std::vector<std::function<void()>> before_signals_;
+  std::vector<std::function<void()>> before_reports_;
   int num_notices_ = 0;
   int notice_ = 0;  // the one whose stacks are being read; 0: none
   bool gathers_evidence_ = false;

@@ -31,7 +31,11 @@ bool HangWatch::HaveMovedSince(const Position& before) {
 }
 
 void HangWatch::OnOrder(const verdict::WatchOrder& order) {
-  if (!is_watching_ || RoundOf(order) != round_.round) return;
+  if (!options_.is_on || RoundOf(order) != round_.round) return;
+  // What was called last is asked and said also while the workers are being stopped.
+  const bool is_of_abort = std::holds_alternative<verdict::AskLastCalls>(order) ||
+                           std::holds_alternative<verdict::SayAborts>(order);
+  if (!is_watching_ && !is_of_abort) return;
   std::visit([this](const auto& each) { Obey(each); }, order);
 }
 

@@ -94,6 +94,25 @@ std::vector<std::string> TellingFrames(const std::vector<std::string>& frames) {
   return telling;
 }
 
+Json ToJson(const verdict::Operation& op, const std::string& group) {
+  return {{"group", group},    {"kind", verdict::NameOf(op)}, {"sequence", op.sequence},
+          {"bytes", op.bytes}, {"dtype", op.dtype},           {"peer", op.peer}};
+}
+
+Json ToJson(const std::vector<verdict::SameCall>& calls) {
+  Json out = Json::array();
+  for (const verdict::SameCall& call : calls) {
+    out.push_back({{"ranks", call.ranks},
+                   {"operation", ToJson(call.operation, call.label)},
+                   {"asked_before_ms", absl::ToInt64Milliseconds(call.age)}});
+  }
+  return out;
+}
+
+std::string Print(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 std::string InWords(const Incident& incident) {
@@ -165,10 +184,7 @@ std::string ToJson(const Incident& incident) {
         {{"silence_on", std::string(verdict::ToString(told_by))}, {"ranks", ranks}});
   }
   if (diagnosis.operation) {
-    const verdict::Operation& op = *diagnosis.operation;
-    verdict["operation"] = {{"group", diagnosis.group}, {"kind", verdict::NameOf(op)},
-                            {"sequence", op.sequence},  {"bytes", op.bytes},
-                            {"dtype", op.dtype},        {"peer", op.peer}};
+    verdict["operation"] = ToJson(*diagnosis.operation, diagnosis.group);
   }
   json["ranks"] = Json::array();
   for (const RankReport& rank : incident.ranks) {
@@ -194,7 +210,23 @@ std::string ToJson(const Incident& incident) {
   for (const Incident::Milestone& milestone : incident.timeline) {
     json["timeline_ms"][milestone.what] = absl::ToInt64Milliseconds(milestone.after);
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return Print(json);
+}
+
+std::string ToJson(const AbortIncident& incident) {
+  const verdict::AbortReport& report = incident.report;
+  return Print(
+      {{"kind", "abort"},
+       {"run_id", incident.run_id},
+       {"node", incident.node},
+       {"round", incident.round.value()},
+       {"restart_count", incident.restart_count},
+       {"said_at", absl::FormatTime(absl::RFC3339_sec, incident.said_at, absl::UTCTimeZone())},
+       {"text", verdict::InWords(report)},
+       {"aborted", report.aborted},
+       {"differences", ToJson(report.differences)},
+       {"last_calls", ToJson(report.last)},
+       {"not_known", report.unknown}});
 }
 
 }  // namespace muster::agent

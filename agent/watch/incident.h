@@ -1,4 +1,4 @@
-// One hang, one report: a paragraph for people and JSON for programs.
+// One hang, or the aborts of one round, one report: a paragraph for people and JSON for programs.
 //
 // Pure values.
 #pragma once
@@ -11,6 +11,7 @@
 #include "proto/base/ids.h"
 #include "rendezvous/verdict/diagnosis.h"
 #include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/verdict/last_calls.h"
 
 namespace muster::agent {
 
@@ -53,5 +54,16 @@ std::string InWords(const Incident& incident);
 // "timeline in ms: detected 0, decided 7012, reported 7105".
 std::string TimelineInWords(const Incident& incident);
 std::string ToJson(const Incident& incident);
+
+// What the ranks called last where some have aborted.
+struct AbortIncident {
+  std::string run_id;
+  std::string node;
+  Round round;
+  int restart_count = 0;
+  absl::Time said_at;
+  verdict::AbortReport report;
+};
+std::string ToJson(const AbortIncident& incident);
 
 }  // namespace muster::agent

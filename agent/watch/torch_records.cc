@@ -9,8 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "proto/base/words.h"
-#include "rendezvous/verdict/diagnosis.h"
 
 namespace muster::agent {
 namespace {
@@ -185,7 +183,6 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
   }
   std::map<std::string, size_t> index;
   std::map<std::string, int64_t> id_of_group;
-  std::optional<size_t> last_group;
   for (const json& entry : *entries) {
     if (!entry.is_object()) continue;
     const auto group = entry.find("process_group");
@@ -208,13 +205,13 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
     if (std::exchange(id_of_group[name], id) != id) {
       to.operations.clear();
       to.num_issued = 0;
+      std::erase_if(out.last_calls, [&](const verdict::Call& call) { return call.group == name; });
     }
     Keep(ToOperation(entry), to);
-    last_group = found->second;
-  }
-  if (last_group) {
-    const TorchGroup& group = out.groups[*last_group];
-    out.last_call = verdict::InWords(group.operations.back(), group.label);
+    out.last_calls.push_back({to.name, to.label, to.operations.back()});
+    if (out.last_calls.size() > verdict::kLastCallsMax) {
+      out.last_calls.erase(out.last_calls.begin());
+    }
   }
   for (const TorchGroup& group : out.groups) {
     out.has_pending =
@@ -258,18 +255,6 @@ TorchPython ReadTorchPython(absl::string_view text) {
                      frame[2].get<int64_t>()));
   }
   return out;
-}
-
-std::string LastCallsInWords(const std::map<int, TorchRecords>& ranks) {
-  std::map<std::string, std::vector<int>> by_call;
-  for (const auto& [rank, records] : ranks) {
-    if (!records.last_call.empty()) by_call[records.last_call].push_back(rank);
-  }
-  std::string text;
-  for (const auto& [call, members] : by_call) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", RanksInWords(members), " called ", call);
-  }
-  return text;
 }
 
 std::string TorchTransferOf(const TorchPython& python) {

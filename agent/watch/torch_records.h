@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "rendezvous/verdict/evidence.h"
+#include "rendezvous/verdict/last_calls.h"
 
 namespace muster::agent {
 
@@ -30,7 +31,7 @@ struct TorchGroup {
 
 struct TorchRecords {
   std::vector<TorchGroup> groups;
-  std::string last_call;  // in words; empty: none is recorded
+  std::vector<verdict::Call> last_calls;  // of all groups, oldest first; at most kLastCallsMax
   // Calls that were made between those that are recorded: sends and receives.
   bool has_unrecorded = false;
   uint64_t fingerprint = 0;  // changes with all that is recorded
@@ -57,10 +58,6 @@ struct TorchPython {
   std::string calls;  // the name of the method that the innermost has looked up last
 };
 TorchPython ReadTorchPython(absl::string_view json);
-
-// What each of these ranks called last: "rank 0 called all_reduce #6 (group default_pg, 4096 bytes
-// f32), ranks 1 and 2 called …". Empty if none has called anything.
-std::string LastCallsInWords(const std::map<int, TorchRecords>& ranks);
 
 // The send or receive in which a main thread is that has these frames and `calls` that; empty: in
 // none. "wait": for something that PyTorch does, a send or receive if the recorder has nothing.

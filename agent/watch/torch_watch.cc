@@ -1,14 +1,17 @@
 #include "agent/watch/torch_watch.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
-#include <map>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/watch/torch_hook.h"
 #include "agent/watch/torch_socket.h"
+#include "rendezvous/verdict/abort_watch.h"
 
 namespace muster::agent {
 namespace {
@@ -16,8 +19,9 @@ namespace {
 constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
-// While the agent does nothing about a worker that has died.
-constexpr absl::Duration kSurvivorsTime = absl::Seconds(1);
+// While no worker is signalled.
+constexpr absl::Duration kSurvivorsTime = absl::Milliseconds(800);
+static_assert(kSurvivorsTime < verdict::kTimeForLastCalls);
 // A Python that does not let go of its lock answers nothing, however often it is asked.
 constexpr int kStacksMissedMax = 3;
 
@@ -91,23 +95,32 @@ std::function<bool()> TorchWatch::MakeMoveCheck() const {
   };
 }
 
-std::function<std::string()> TorchWatch::MakeSurvivorsQuestion(int dead, int first_rank) const {
-  std::vector<std::string> sockets;
-  bool any = false;
-  for (int i = 0; i < static_cast<int>(known_.sources.size()); ++i) {
-    sockets.push_back(i == dead ? "" : known_.sources[i].socket);
-    any = any || !sockets.back().empty();
-  }
-  if (!any) return nullptr;
-  return [sockets, first_rank] {
+bool TorchWatch::HasServed() const {
+  return std::any_of(known_.sources.begin(), known_.sources.end(), [](const Source& source) {
+    return !source.socket.empty() && access(source.socket.c_str(), F_OK) == 0;
+  });
+}
+
+std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuestion(
+    int first_rank) const {
+  return [sources = known_.sources, first_rank] {
+    std::vector<std::string> sockets;
+    for (const Source& source : sources) sockets.push_back(source.socket);
     const auto answers = AskAll(sockets, "fr_trace_json", kSurvivorsTime);
-    std::map<int, TorchRecords> ranks;
-    for (int i = 0; i < static_cast<int>(answers.size()); ++i) {
-      if (!answers[i].ok()) continue;
-      absl::StatusOr<TorchRecords> records = ReadTorchRecorder(answers[i]->body);
-      if (records.ok()) ranks.emplace(first_rank + i, *std::move(records));
+    const MonoTime now = MonoNow();
+    std::vector<verdict::RankCalls> ranks;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Source& source = sources[i];
+      if (!answers[i].ok() && source.recorder == nullptr) continue;
+      absl::StatusOr<TorchRecords> records =
+          ReadTorchRecorder(answers[i].ok() ? answers[i]->body : *source.recorder);
+      if (!records.ok()) continue;
+      ranks.push_back(
+          {.rank = first_rank + static_cast<int>(i),
+           .age = answers[i].ok() ? absl::ZeroDuration() : now - source.recorder_read_at,
+           .calls = std::move(records->last_calls)});
     }
-    return LastCallsInWords(ranks);
+    return ranks;
   };
 }
 
@@ -140,7 +153,8 @@ void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::s
 void TorchWatch::Ask(Known& known, bool in_full) {
   std::vector<std::string> sockets;
   for (const Source& source : known.sources) sockets.push_back(source.socket);
-  const auto recorders = AskAll(sockets, "fr_trace_json", kAskTime);
+  auto recorders = AskAll(sockets, "fr_trace_json", kAskTime);
+  const MonoTime now = MonoNow();
   for (size_t i = 0; i < sockets.size(); ++i) {
     if (!recorders[i].ok()) sockets[i].clear();
   }
@@ -154,8 +168,10 @@ void TorchWatch::Ask(Known& known, bool in_full) {
     if (!recorders[i].ok()) continue;
     if (!source.rank) source.rank.emplace();
     source.rank->pid = recorders[i]->pid;
+    source.recorder = std::make_shared<const std::string>(std::move(recorders[i]->body));
+    source.recorder_read_at = now;
     const uint64_t before = source.rank->token;
-    TakeRecords(source, recorders[i]->body, waits[i].ok() ? waits[i]->body : "", in_full);
+    TakeRecords(source, *source.recorder, waits[i].ok() ? waits[i]->body : "", in_full);
     is_still[i] = source.rank->token == before;
     if (!is_still[i]) source.rank->python = {};
   }

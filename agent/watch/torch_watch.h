@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "agent/watch/torch_records.h"
 #include "proto/base/mono_time.h"
 #include "proto/io/loop_mailbox.h"
+#include "rendezvous/verdict/last_calls.h"
 
 namespace muster::agent {
 
@@ -44,14 +46,19 @@ class TorchWatch {
   // Asks again whether any of those that have answered has moved since. Blocks for a second or two:
   // for a thread aside, on which it may be called after this object's end.
   std::function<bool()> MakeMoveCheck() const;
-  // Asks all but `dead` what they have called last: LastCallsInWords, by ranks from `first_rank` on.
-  // For a thread aside as above, a second at most. Null: there is nobody to ask.
-  std::function<std::string()> MakeSurvivorsQuestion(int dead, int first_rank) const;
+  // Somebody has served in this round, who may have ended.
+  bool HasServed() const;
+  // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer what
+  // they said when they were asked before. For a thread aside as above, a second at most.
+  std::function<std::vector<verdict::RankCalls>()> MakeLastCallsQuestion(int first_rank) const;
 
  private:
   struct Source {
     std::string socket;
     std::optional<TorchRank> rank;
+    // What its recorder has said last, also of one that has gone.
+    std::shared_ptr<const std::string> recorder;
+    MonoTime recorder_read_at;
     std::optional<uint64_t> stack_read_at;  // fingerprint at which its stack was asked for
     int stacks_missed = 0;                  // in a row, that were asked for and never came
   };

@@ -36,6 +36,7 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
   next_question_ = now;
   core_.StartRound();
   stragglers_.StartRound();
+  aborts_.StartRound(round, nodes);
   for (WatchedNode& node : nodes) {
     const Incarnation agent = node.agent;
     agent_of_first_rank_[node.first_rank] = agent;
@@ -63,9 +64,19 @@ void JobWatch::StopRound() {
 
 JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now) {
   Orders out;
+  if (auto* aborted = std::get_if<RankAborted>(&word)) {
+    for (OrderTo& order : aborts_.OnWord(from, *aborted, now)) out.push_back(std::move(order));
+    return out;
+  }
+  if (auto* calls = std::get_if<NodeLastCalls>(&word)) {
+    for (OrderTo& order : aborts_.OnWord(from, std::move(*calls))) out.push_back(std::move(order));
+    return out;
+  }
   const auto node = nodes_.find(from);
   if (node == nodes_.end()) return out;
-  std::visit([&](auto&& w) { On(node->second, std::move(w), now); }, std::move(word));
+  if (auto* summary = std::get_if<NodeSummary>(&word)) On(node->second, std::move(*summary), now);
+  if (auto* details = std::get_if<NodeDetails>(&word)) On(node->second, std::move(*details), now);
+  if (auto* stacks = std::get_if<NodeStacks>(&word)) On(node->second, std::move(*stacks), now);
   ComparePaces(out);
   Advance(now, out);
   return out;
@@ -73,15 +84,16 @@ JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now)
 
 JobWatch::Orders JobWatch::Tick(MonoTime now) {
   Orders out;
+  for (OrderTo& order : aborts_.Tick(now)) out.push_back(std::move(order));
   if (IsWatching()) Advance(now, out);
   return out;
 }
 
 MonoTime JobWatch::NextDeadline() const {
-  if (!IsWatching()) return MonoTime::InfiniteFuture();
-  if (stage_ != Stage::kListening) return deadline_;
-  MonoTime next = MonoTime::InfiniteFuture();
-  if (num_suspicious_ > 0 || core_.HasIncident()) next = next_question_;
+  MonoTime next = aborts_.NextDeadline();
+  if (!IsWatching()) return next;
+  if (stage_ != Stage::kListening) return Min(next, deadline_);
+  if (num_suspicious_ > 0 || core_.HasIncident()) next = Min(next, next_question_);
   return said_ ? Min(next, say_again_) : next;
 }
 
@@ -151,6 +163,7 @@ void JobWatch::TakeSummary(Node& node, NodeSummary summary) {
                   [](const SilentRanks& ranks) { return ranks.silent_for >= kSuspiciousSilence; }));
   num_suspicious_ += static_cast<int>(node.is_suspicious) - static_cast<int>(was_suspicious);
   TakePaces(node, summary.paces);
+  aborts_.OnSummary(node.about.agent);
   node.summary = std::move(summary);
   // Where nodes differ, the most patient counts.
   hang_timeout_ = std::max(hang_timeout_, node.summary->hang_timeout);

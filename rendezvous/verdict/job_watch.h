@@ -6,6 +6,7 @@
 //     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all, and
 //        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do without them
 //   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
+//   a rank has aborted -> AskLastCalls to all -> SayAborts to all (abort_watch.h), also while the round stops
 //
 // Silence is what the agents have watched of it, and never grows here: a node that is not heard, or
 // that was stopped, makes nobody silent. Who has not come to PyTorch's store is told by the node of rank 0
@@ -25,25 +26,15 @@
 #include "absl/container/btree_set.h"
 #include "proto/base/ids.h"
 #include "proto/base/mono_time.h"
+#include "rendezvous/verdict/abort_watch.h"
 #include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/merge_evidence.h"
 #include "rendezvous/verdict/stragglers.h"
 #include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/verdict/watched_node.h"
 
 namespace muster::verdict {
 
-// A member of the round.
-struct WatchedNode {
-  Incarnation agent;
-  std::string name;
-  int first_rank = 0;
-  int num_ranks = 1;
-};
-
-struct OrderTo {
-  Incarnation to;
-  WatchOrder order;
-};
 // For the rendezvous: these members are to leave the job, which goes on without them.
 struct ReplaceNodes {
   std::vector<Incarnation> nodes;
@@ -121,6 +112,7 @@ class JobWatch {
 
   HangWatchCore core_{absl::Minutes(10)};
   Stragglers stragglers_;
+  AbortWatch aborts_;
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;  // of the members
   Spares spares_;
 

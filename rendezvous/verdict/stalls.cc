@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "absl/container/btree_map.h"
@@ -12,12 +11,6 @@
 
 namespace muster::verdict {
 namespace {
-
-// What ranks must agree on about one operation.
-using Signature = std::tuple<OperationKind, std::string, std::string, int64_t, int, uint64_t>;
-Signature SignatureOf(const Operation& op) {
-  return {op.kind, op.name, op.dtype, op.bytes, op.peer, op.chain};
-}
 
 void FillMembers(const EvidenceIndex& index, Stall& stall) {
   int64_t first_missing = stall.awaited;
@@ -89,6 +82,10 @@ Mismatch JudgeClasses(const EvidenceIndex& index, const Stall& stall,
 }
 
 }  // namespace
+
+Signature SignatureOf(const Operation& op) {
+  return {op.kind, op.name, op.dtype, op.bytes, op.peer, op.chain};
+}
 
 std::vector<Stall> FindStalls(const EvidenceIndex& index) {
   std::vector<Stall> stalls;

@@ -6,12 +6,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "rendezvous/verdict/evidence.h"
 #include "rendezvous/verdict/evidence_index.h"
 
 namespace muster::verdict {
+
+// What ranks must agree on about one operation.
+using Signature = std::tuple<OperationKind, std::string, std::string, int64_t, int, uint64_t>;
+Signature SignatureOf(const Operation& operation);
 
 // A group in which somebody waits. Ranks are indices.
 struct Stall {

@@ -19,6 +19,7 @@
 #include "rendezvous/verdict/hang_limits.h"
 #include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/verdict/last_calls.h"
 
 namespace muster::verdict {
 
@@ -77,7 +78,21 @@ struct NodeStacks {
   bool has_moved = false;  // a rank of this node has, since it was asked
 };
 
-using NodeWord = std::variant<NodeSummary, NodeDetails, NodeStacks>;
+// A rank of this node has ended by SIGABRT of its own accord, and PyTorch has answered for ranks here.
+// Said at once, ahead of the failure: the others end a tenth of a second later.
+struct RankAborted {
+  Round round = kNoRound;
+  int rank = 0;
+};
+
+// Answer to AskLastCalls.
+struct NodeLastCalls {
+  Round round = kNoRound;
+  std::vector<int> aborted;  // of this node, by now
+  std::vector<RankCalls> ranks;
+};
+
+using NodeWord = std::variant<NodeSummary, NodeDetails, NodeStacks, RankAborted, NodeLastCalls>;
 
 struct AskDetails {
   uint64_t question = 0;
@@ -85,6 +100,11 @@ struct AskDetails {
 };
 struct AskStacks {
   uint64_t question = 0;
+  Round round = kNoRound;
+};
+// What PyTorch says that the ranks of the node called last. The node signals none of them before it
+// has answered, for a second at most.
+struct AskLastCalls {
   Round round = kNoRound;
 };
 // For the console of every node.
@@ -120,7 +140,14 @@ struct SayVerdict {
   bool replaces = false;
 };
 
-using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict, SaySlow>;
+// For console and report of every node, once a round.
+struct SayAborts {
+  Round round = kNoRound;
+  AbortReport report;
+};
+
+using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict, SaySlow,
+                                AskLastCalls, SayAborts>;
 
 // Of `silences`, by rank.
 std::vector<SilentRanks> Summarize(const std::vector<RankSilence>& silences);

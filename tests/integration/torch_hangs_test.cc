@@ -29,6 +29,10 @@ constexpr char kNotCalled[] =
 
 constexpr char kNeverCame[] = "rank 1 has not called init_process_group; rank 0 waits";
 
+// Rank 0 is innocent: it receives more than it has asked for.
+constexpr char kRankOneCalled[] =
+    "rank 0 has aborted. Last rank 1 called all_reduce #6 (group default_pg, 8192 bytes f32)";
+
 struct Case {
   const char* how;
   std::string said;
@@ -145,12 +149,10 @@ TEST_F(TorchHangs, NameARankThatDoesNotComeToABarrierOfTheStore) {
                    "rank 1 in hang at torch_hangs.py:"}});
 }
 
-// Rank 0 is innocent: it receives more than it has asked for.
 TEST_F(TorchHangs, AskTheSurvivorsOfAnAbortWhatTheyCalled) {
   const SubprocessResult result = StartJob("size", {}).Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
-  EXPECT_THAT(result.err, HasSubstr("rank 0 has aborted. Last rank 1 called all_reduce #6 (group "
-                                    "default_pg, 8192 bytes f32). Gloo aborts"));
+  EXPECT_THAT(result.err, HasSubstr(kRankOneCalled));
 }
 
 // Which rank has not sent, nothing tells.
@@ -224,6 +226,34 @@ TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeThatNeverComes) {
     EXPECT_THAT(node.err, AllOf(HasSubstr(absl::StrCat("hang: ", kNeverCame)),
                                 HasSubstr(absl::StrCat("rank 1 on ", AddressOf(2), " (pid")),
                                 HasSubstr("rank 1 at PyTorch's store")));
+  }
+}
+
+// Node 2 is told to stop its worker, and asks it before.
+TEST_F(TorchHangsOverNodes, AskTheRanksOfAllNodesWhatTheyCalledWhereOneHasAborted) {
+  std::vector<Subprocess> nodes;
+  for (int node = 0; node < 2; ++node) {
+    const std::string logs = absl::StrCat("--log_dir=", Out("logs"), node);
+    nodes.push_back(StartStatic(node, 2, Arguments{logs} + ProgramThatHangs("size"), WithTorch()));
+    if (node > 0) continue;
+    EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
+  }
+  for (int node = 0; node < 2; ++node) {
+    const SubprocessResult result = nodes[node].Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
+    EXPECT_THAT(result.err, HasSubstr(kRankOneCalled)) << "on every console";
+    const std::string logs = absl::StrCat(Out("logs"), node);
+    int num_reports = 0;
+    for (const std::string& file : FilesBelow(logs)) {
+      if (!absl::EndsWith(file, "abort_0_1.json")) continue;
+      ++num_reports;
+      const auto report =
+          nlohmann::json::parse(ReadFile(absl::StrCat(logs, "/", file)), nullptr, false);
+      EXPECT_EQ(report["aborted"].dump(), "[0]");
+      EXPECT_EQ(report["last_calls"][0]["ranks"].dump(), "[1]");
+      EXPECT_EQ(report["last_calls"][0]["operation"]["bytes"], 8192);
+    }
+    EXPECT_EQ(num_reports, 1);
   }
 }
 

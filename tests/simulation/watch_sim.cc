@@ -419,6 +419,9 @@ void WatchSim::Obey(int, const verdict::SayNotice& say) {
 }
 void WatchSim::Obey(int, const verdict::SayRecovery&) { ++seen_.recoveries; }
 void WatchSim::Obey(int, const verdict::SaySlow&) {}  // its nodes measure no steps
+// Its ranks do not abort.
+void WatchSim::Obey(int, const verdict::AskLastCalls&) {}
+void WatchSim::Obey(int, const verdict::SayAborts&) {}
 
 bool WatchSim::IsToBlame(int r) const {
   const bool is_faulty = r == faulty_rank_ && has_happened_;

@@ -107,6 +107,8 @@ class WatchSim {
   void Obey(int node, const verdict::SayNotice& say);
   void Obey(int node, const verdict::SayRecovery& say);
   void Obey(int node, const verdict::SaySlow& say);
+  void Obey(int node, const verdict::AskLastCalls& ask);
+  void Obey(int node, const verdict::SayAborts& say);
   void Obey(int node, const verdict::SayVerdict& say);
   void Obey(const verdict::ReplaceNodes& replace);
   bool IsToBlame(int rank) const;

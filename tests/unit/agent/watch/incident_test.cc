@@ -105,5 +105,36 @@ TEST(Incident, WhoHasEndedOrDoesNotMoveForLessTimeHasNotShownIt) {
   EXPECT_THAT(InWords(incident), HasSubstr("detected by silence: rank 1 on the progress board\n"));
 }
 
+TEST(AbortIncident, IsJsonOfWhatTheRanksCalledLast) {
+  const auto call = [](int64_t bytes) {
+    return verdict::Operation{
+        .kind = OperationKind::kAllReduce, .sequence = 6, .bytes = bytes, .dtype = "f32"};
+  };
+  const AbortIncident incident{
+      .run_id = "job",
+      .node = "node1",
+      .round = Round(3),
+      .restart_count = 2,
+      .report = verdict::CompareLastCalls(
+          {0}, 4,
+          {{.rank = 1, .age = {}, .calls = {{"0", "world", call(64)}}},
+           {.rank = 2, .age = absl::Milliseconds(1300), .calls = {{"0", "world", call(128)}}}})};
+  const auto json = nlohmann::json::parse(ToJson(incident), nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["kind"], "abort");
+  EXPECT_EQ(json["round"], 3);
+  EXPECT_EQ(json["restart_count"], 2);
+  EXPECT_EQ(json["aborted"].dump(), "[0]");
+  EXPECT_EQ(json["not_known"].dump(), "[0,3]");
+  EXPECT_EQ(json["text"], verdict::InWords(incident.report));
+  ASSERT_EQ(json["differences"].size(), 2u);
+  ASSERT_EQ(json["last_calls"].size(), 2u);
+  EXPECT_EQ(json["last_calls"][0]["ranks"].dump(), "[1]");
+  EXPECT_EQ(json["last_calls"][0]["asked_before_ms"], 0);
+  EXPECT_EQ(json["last_calls"][1]["asked_before_ms"], 1300);
+  EXPECT_EQ(json["last_calls"][1]["operation"]["bytes"], 128);
+  EXPECT_EQ(json["last_calls"][1]["operation"]["group"], "world");
+}
+
 }  // namespace
 }  // namespace muster::agent

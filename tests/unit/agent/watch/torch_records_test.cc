@@ -169,15 +169,32 @@ TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
                                          "main at /a/train.py:7"));
 }
 
-TEST(LastCallsInWords, SaysWhoCalledTheSame) {
-  const auto calls = [](const std::string& input) {
-    return *ReadTorchRecorder(
-        Dump({{.is_retired = true}, {.sequence = 2, .op_id = 2, .input = input}}));
-  };
-  EXPECT_EQ(LastCallsInWords({{0, calls("[[8]]")}, {1, calls("[[4]]")}, {3, calls("[[8]]")}}),
-            "rank 1 called all_reduce #2 (group default_pg, 16 bytes f32), ranks 0 and 3 called "
-            "all_reduce #2 (group default_pg, 32 bytes f32)");
-  EXPECT_EQ(LastCallsInWords({{0, *ReadTorchRecorder(Dump({}))}}), "");
+TEST(ReadTorchRecorder, HasTheLastCallsOfAllGroupsInTheirOrder) {
+  const std::string other = R"(["7","undefined"])";
+  const auto two = ReadTorchRecorder(
+      Dump({{.is_retired = true}, {.group = other}, {.sequence = 2, .op_id = 2, .input = "[[8]]"}}));
+  ASSERT_TRUE(two.ok()) << two.status();
+  ASSERT_THAT(two->last_calls, SizeIs(3));
+  EXPECT_EQ(two->last_calls[1].group, "7");
+  EXPECT_EQ(two->last_calls[2].label, "default_pg");
+  EXPECT_EQ(two->last_calls[2].operation.sequence, 2);
+  EXPECT_EQ(two->last_calls[2].operation.bytes, 32);
+
+  std::vector<Entry> many;
+  for (int i = 1; i <= 100; ++i) many.push_back({.sequence = i, .op_id = i});
+  const auto last = ReadTorchRecorder(Dump(many));
+  ASSERT_TRUE(last.ok()) << last.status();
+  ASSERT_THAT(last->last_calls, SizeIs(verdict::kLastCallsMax));
+  EXPECT_EQ(last->last_calls.back().operation.sequence, 100);
+}
+
+TEST(ReadTorchRecorder, HasNoLastCallsOfAGroupThatWasMadeAnewUnderItsOldName) {
+  const auto records = ReadTorchRecorder(
+      Dump({{.sequence = 9, .op_id = 9}, {.group = R"(["7","a"])"}, {.input = "[[8]]", .pg_id = 5}}));
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_THAT(records->last_calls, SizeIs(2));
+  EXPECT_EQ(records->last_calls[0].group, "7");
+  EXPECT_EQ(records->last_calls[1].operation.bytes, 32);
 }
 
 TEST(TorchTransferOf, IsTheSendOrReceiveInWhichTheMainThreadIs) {

@@ -229,6 +229,64 @@ TEST(WatchOnTheWire, KeepsQuestionsNoticesAndRecoveries) {
   EXPECT_EQ(slow.text, "words");
 }
 
+verdict::RankCalls FilledCalls(int rank) {
+  return {.rank = rank,
+          .age = absl::Milliseconds(1300),
+          .calls = {{.group = "0", .label = "default_pg", .operation = verdict::AllReduce(5)},
+                    {.group = "7", .label = "tp \xff", .operation = verdict::AllReduce(6, 8192)}}};
+}
+
+TEST(WatchOnTheWire, KeepsWhatRanksCalledLastWithinABound) {
+  const auto aborted = WordThere(verdict::RankAborted{Round(2), 5});
+  ASSERT_TRUE(aborted.ok()) << aborted.status();
+  EXPECT_EQ(std::get<verdict::RankAborted>(*aborted).round, Round(2));
+  EXPECT_EQ(std::get<verdict::RankAborted>(*aborted).rank, 5);
+
+  verdict::NodeLastCalls word{.round = Round(2), .aborted = {4, 5, 7}, .ranks = {FilledCalls(6)}};
+  const auto back = WordThere(word);
+  ASSERT_TRUE(back.ok()) << back.status();
+  const auto& there = std::get<verdict::NodeLastCalls>(*back);
+  EXPECT_EQ(there.round, Round(2));
+  EXPECT_EQ(there.aborted, word.aborted);
+  ASSERT_THAT(there.ranks, SizeIs(1));
+  EXPECT_EQ(there.ranks[0].rank, 6);
+  EXPECT_EQ(there.ranks[0].age, absl::Milliseconds(1300));
+  ASSERT_THAT(there.ranks[0].calls, SizeIs(2));
+  EXPECT_EQ(there.ranks[0].calls[1].group, "7");
+  EXPECT_EQ(there.ranks[0].calls[1].label, "tp \xff");
+  EXPECT_EQ(there.ranks[0].calls[1].operation.bytes, 8192);
+
+  for (int rank = 7; rank < 1000; ++rank) {
+    word.ranks.push_back(FilledCalls(rank));
+    word.ranks.back().calls.assign(verdict::kLastCallsMax, word.ranks[0].calls[0]);
+    word.ranks.back().calls[0].group = std::string(2000, 'g');
+  }
+  EXPECT_LE(BytesOf(word), kWatchWordBytesMax);
+  EXPECT_TRUE(WordThere(word).ok());
+}
+
+TEST(WatchOnTheWire, KeepsWhatIsSaidOfAborts) {
+  EXPECT_EQ(OrderThere(verdict::AskLastCalls{Round(4)}).round, Round(4));
+  verdict::SayAborts say{.round = Round(4)};
+  say.report = {.aborted = {3},
+                .last = {{.label = "default_pg",
+                          .operation = verdict::AllReduce(6),
+                          .ranks = {0, 1, 2, 7},
+                          .age = absl::Milliseconds(1300)}},
+                .differences = {},
+                .unknown = {4, 5}};
+  say.report.differences.assign(
+      2, {.label = "tp", .operation = verdict::AllReduce(7, 8), .ranks = {1}, .age = {}});
+  const verdict::SayAborts back = OrderThere(say);
+  EXPECT_EQ(back.round, Round(4));
+  EXPECT_EQ(back.report.aborted, say.report.aborted);
+  EXPECT_EQ(back.report.unknown, say.report.unknown);
+  ASSERT_THAT(back.report.last, SizeIs(1));
+  EXPECT_EQ(back.report.last[0].ranks, say.report.last[0].ranks);
+  EXPECT_THAT(back.report.differences, SizeIs(2));
+  EXPECT_EQ(verdict::InWords(back.report), verdict::InWords(say.report));
+}
+
 struct Damage {
   std::string field;
   std::function<void(proto::WatchWord&)> apply;
@@ -303,7 +361,14 @@ INSTANTIATE_TEST_SUITE_P(
                }},
         Damage{"gathering.silent",
                [](auto& m) { m.mutable_details()->add_gatherings()->set_silent_ms(-1); }},
-        Damage{"report.rank", [](auto& m) { m.mutable_stacks()->add_ranks()->set_rank(-1); }}));
+        Damage{"report.rank", [](auto& m) { m.mutable_stacks()->add_ranks()->set_rank(-1); }},
+        Damage{"aborted.rank", [](auto& m) { m.mutable_aborted()->set_rank(-1); }},
+        Damage{"last_calls.rank",
+               [](auto& m) { m.mutable_last_calls()->add_ranks()->set_rank(-1); }},
+        Damage{"last_calls.calls", [](auto& m) {
+                 auto* rank = m.mutable_last_calls()->add_ranks();
+                 for (size_t i = 0; i <= verdict::kLastCallsMax; ++i) rank->add_calls();
+               }}));
 
 TEST(DamagedWatchOrder, IsRefused) {
   proto::WatchOrder message;
@@ -313,6 +378,8 @@ TEST(DamagedWatchOrder, IsRefused) {
   message.mutable_verdict()->add_culprits(1);
   EXPECT_FALSE(Decode(message).ok()) << "no pair";
   message.mutable_verdict()->add_culprits(1 << 30);
+  EXPECT_FALSE(Decode(message).ok()) << "too many";
+  for (size_t i = 0; i <= verdict::kSameCallsMax; ++i) message.mutable_aborts()->add_last();
   EXPECT_FALSE(Decode(message).ok()) << "too many";
 }
 

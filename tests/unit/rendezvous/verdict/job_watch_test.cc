@@ -84,6 +84,8 @@ class Watch : public ::testing::Test {
   void Answer(Incarnation id, const SayRecovery& say) { recoveries_[id].push_back(say.text); }
   void Answer(Incarnation id, const SaySlow& say) { slow_[id].push_back(say.text); }
   void Answer(Incarnation id, const SayVerdict& say) { verdicts_[id].push_back(say); }
+  void Answer(Incarnation, const AskLastCalls&) {}  // abort_watch_test.cc
+  void Answer(Incarnation, const SayAborts&) {}
 
   void Hear(const JobWatch::Orders& orders) {
     for (const auto& order : orders) {

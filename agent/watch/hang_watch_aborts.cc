@@ -1,0 +1,128 @@
+// The hang watch where a rank has aborted: what the ranks called last is asked before any of them is
+// signalled, and said once a round: by this node on one, else by the server to all
+// (rendezvous/verdict/abort_watch.h).
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/watch/hang_watch.h"
+#include "proto/io/log.h"
+#include "rendezvous/verdict/abort_watch.h"
+
+namespace muster::agent {
+namespace {
+
+// How long a failure is kept back for what the server says, which may be older, or out of reach.
+constexpr absl::Duration kTimeForServer = absl::Seconds(1);
+static_assert(kTimeForServer > verdict::kTimeForLastCalls);
+
+}  // namespace
+
+void HangWatch::OnAborted(int local_rank) {
+  if (!is_watching_ || !torch_.HasServed()) return;
+  const int rank = round_.first_rank + local_rank;
+  aborts_.ranks.push_back(rank);
+  if (round_.num_nodes > 1 && aborts_.ranks.size() == 1) {
+    tell_server_(verdict::RankAborted{round_.round, rank});
+    if (!aborts_.is_said) AwaitServer();
+  }
+  AskLastCalls();
+}
+
+void HangWatch::BeforeSignal(std::function<void()> then) {
+  if (!aborts_.is_asking) return then();
+  before_signals_.push_back(std::move(then));
+}
+
+void HangWatch::BeforeReport(std::function<void()> then) {
+  if (!aborts_.is_asking && !aborts_.awaits_server) return then();
+  before_reports_.push_back(std::move(then));
+}
+
+void HangWatch::LetGo() {
+  if (aborts_.is_asking) return;
+  for (auto& then : std::exchange(before_signals_, {})) then();
+  if (aborts_.awaits_server) return;
+  for (auto& then : std::exchange(before_reports_, {})) then();
+}
+
+void HangWatch::ForgetAborts() {
+  abort_timer_.cancel();
+  aborts_ = {};
+  LetGo();
+}
+
+void HangWatch::AskLastCalls() {
+  if (aborts_.is_asking || aborts_.calls) return;
+  if (!torch_.HasServed()) return OnLastCalls({});
+  aborts_.is_asking = true;
+  std::thread([mailbox = mailbox_, this, round = round_.round,
+               ask = torch_.MakeLastCallsQuestion(round_.first_rank)] {
+    // Runs only while this object lives.
+    mailbox.Post([this, round, calls = ask()]() mutable {
+      if (round == round_.round) OnLastCalls(std::move(calls));
+    });
+  }).detach();
+}
+
+void HangWatch::OnLastCalls(std::vector<verdict::RankCalls> calls) {
+  aborts_.is_asking = false;
+  aborts_.calls = std::move(calls);
+  if (std::exchange(aborts_.server_asks, false)) AnswerServer();
+  SayOwnAborts();
+  LetGo();
+}
+
+void HangWatch::AwaitServer() {
+  aborts_.awaits_server = true;
+  abort_timer_.expires_after(absl::ToChronoNanoseconds(kTimeForServer));
+  abort_timer_.async_wait([this, round = round_.round](const asio::error_code& error) {
+    if (error || round != round_.round) return;
+    aborts_.awaits_server = false;
+    SayOwnAborts();
+    LetGo();
+  });
+}
+
+void HangWatch::AnswerServer() {
+  tell_server_(verdict::NodeLastCalls{round_.round, aborts_.ranks, *aborts_.calls});
+}
+
+void HangWatch::Obey(const verdict::AskLastCalls&) {
+  if (aborts_.calls) return AnswerServer();
+  aborts_.server_asks = true;
+  AskLastCalls();
+}
+
+void HangWatch::Obey(const verdict::SayAborts& order) {
+  abort_timer_.cancel();
+  aborts_.awaits_server = false;
+  SayAborts(order.report);
+  LetGo();
+}
+
+void HangWatch::SayOwnAborts() {
+  if (aborts_.ranks.empty() || aborts_.awaits_server || !aborts_.calls) return;
+  SayAborts(verdict::CompareLastCalls(aborts_.ranks, round_.world_size, *aborts_.calls));
+}
+
+void HangWatch::SayAborts(verdict::AbortReport report) {
+  const std::string text = verdict::InWords(report);
+  if (text.empty() || std::exchange(aborts_.is_said, true)) return;
+  const std::string path = absl::StrCat(options_.report_directory, "/abort_", round_.restart_count,
+                                        "_", ++num_reports_, ".json");
+  log::Write(
+      log::Level::kWarning, "abort", absl::StrCat(text, "\n  all of it is in ", path),
+      {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+  const AbortIncident incident{.run_id = options_.run_id,
+                               .node = options_.node,
+                               .round = round_.round,
+                               .restart_count = round_.restart_count,
+                               .said_at = absl::Now(),
+                               .report = std::move(report)};
+  std::thread([path, text = ToJson(incident)] { ReportFile().Write(1, path, text); }).detach();
+}
+
+}  // namespace muster::agent

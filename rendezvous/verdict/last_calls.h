@@ -1,0 +1,65 @@
+// What the ranks of a job called last, where one of them has aborted: Gloo ends the rank that receives
+// another size than it expects, which need not be the one at fault, and those who know better forget it
+// as they end.
+//
+// Pure values.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "rendezvous/verdict/evidence.h"
+
+namespace muster::verdict {
+
+// One collective that a rank has called.
+struct Call {
+  std::string group;  // its name, the same on all ranks
+  std::string label;  // for people
+  Operation operation;
+};
+
+// A rank's calls beyond it are left out, the oldest first.
+inline constexpr size_t kLastCallsMax = 16;
+
+struct RankCalls {
+  int rank = 0;
+  // How long ago it was read, where the rank could not be asked any more.
+  absl::Duration age;
+  std::vector<Call> calls;  // of all groups, oldest first
+};
+
+// One call that ranks have in common.
+struct SameCall {
+  std::string label;  // of its group
+  Operation operation;
+  std::vector<int> ranks;  // sorted
+  absl::Duration age;      // the longest of theirs
+};
+
+// Sides and last calls beyond it are left out, those of the fewest ranks first.
+inline constexpr size_t kSameCallsMax = 16;
+
+struct AbortReport {
+  std::vector<int> aborted;  // sorted
+  // What each rank called last; of those that could not be asked any more apart.
+  std::vector<SameCall> last;
+  // What ranks have called as the same operation of one group, which no wait can heal: two and more,
+  // or nothing.
+  std::vector<SameCall> differences;
+  std::vector<int> unknown;  // no call of theirs is known; sorted
+};
+
+// Of ranks 0 to `world_size` - 1; `ranks` has each of them once at most. Of several differences that of
+// the most ranks is taken, and in its group the first.
+AbortReport CompareLastCalls(std::vector<int> aborted, int world_size,
+                             const std::vector<RankCalls>& ranks);
+
+// Nothing where no call is known.
+//
+// "rank 0 has aborted. Last rank 1 called all_reduce #6 (group default_pg, 8192 bytes f32); rank 0 had
+// called all_reduce #5 (group default_pg, 4096 bytes f32) when it was asked 1.3s earlier. …".
+std::string InWords(const AbortReport& report);
+
+}  // namespace muster::verdict

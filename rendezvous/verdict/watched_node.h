@@ -1,0 +1,26 @@
+// To whom the server speaks about hangs of a job.
+//
+// Pure values.
+#pragma once
+
+#include <string>
+
+#include "proto/base/ids.h"
+#include "rendezvous/verdict/watch_messages.h"
+
+namespace muster::verdict {
+
+// A member of the round.
+struct WatchedNode {
+  Incarnation agent;
+  std::string name;
+  int first_rank = 0;
+  int num_ranks = 1;
+};
+
+struct OrderTo {
+  Incarnation to;
+  WatchOrder order;
+};
+
+}  // namespace muster::verdict

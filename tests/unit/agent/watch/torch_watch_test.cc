@@ -1,0 +1,84 @@
+#include "agent/watch/torch_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "asio/io_context.hpp"
+#include "tests/support/files.h"
+#include "tests/unit/agent/watch/fake_torch_server.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using testing::FakeTorchServer;
+using testing::RecorderWithOneCall;
+
+constexpr absl::Duration kLongEnough = absl::Seconds(60);
+
+class LastCalls : public ::testing::Test {
+ protected:
+  ~LastCalls() override { mailbox_.Close(); }
+
+  // Of two ranks, of which the watch may have heard before.
+  void Start() { watch_.StartRound({directory_.File("0"), directory_.File("1")}); }
+  void Listen() {
+    watch_.Tick(MonoNow(), /*is_somebody_silent=*/false);
+    const MonoTime end = MonoNow() + kLongEnough;
+    while (watch_.Find(0) == nullptr && MonoNow() < end) {
+      loop_.restart();
+      loop_.run_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_NE(watch_.Find(0), nullptr);
+  }
+
+  testing::TemporaryDirectory directory_;
+  asio::io_context loop_;
+  const LoopMailbox mailbox_{loop_};
+  TorchWatch watch_{mailbox_};
+};
+
+TEST_F(LastCalls, AreAskedOfThoseThatServeByTheirRanks) {
+  Start();
+  EXPECT_FALSE(watch_.HasServed());
+  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
+  EXPECT_TRUE(watch_.HasServed());
+  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4)();
+  ASSERT_THAT(ranks, SizeIs(1));
+  EXPECT_EQ(ranks[0].rank, 5);
+  EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
+  ASSERT_THAT(ranks[0].calls, SizeIs(1));
+  EXPECT_EQ(ranks[0].calls[0].operation.bytes, 32);
+}
+
+TEST_F(LastCalls, AreThoseThatWereHeardBeforeWhereARankHasGone) {
+  Start();
+  {
+    FakeTorchServer server(directory_.File("0"), RecorderWithOneCall(8));
+    Listen();
+  }
+  EXPECT_TRUE(watch_.HasServed());
+  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4)();
+  ASSERT_THAT(ranks, SizeIs(1));
+  EXPECT_EQ(ranks[0].rank, 4);
+  EXPECT_GT(ranks[0].age, absl::ZeroDuration());
+  EXPECT_THAT(ranks[0].calls, SizeIs(1));
+}
+
+TEST_F(LastCalls, OfTheRoundBeforeAreForgotten) {
+  Start();
+  {
+    FakeTorchServer server(directory_.File("0"), RecorderWithOneCall(8));
+    Listen();
+  }
+  Start();
+  EXPECT_THAT(watch_.MakeLastCallsQuestion(4)(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace muster::agent

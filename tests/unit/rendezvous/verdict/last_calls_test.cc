@@ -1,0 +1,109 @@
+#include "rendezvous/verdict/last_calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/rendezvous/verdict/evidence_builder.h"
+
+namespace muster::verdict {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+Call In(const std::string& group, Operation operation) {
+  operation.chain = 0;  // PyTorch tells of none
+  return {.group = group, .label = group, .operation = std::move(operation)};
+}
+Call World(int64_t sequence, int64_t bytes = 4096) { return In("world", AllReduce(sequence, bytes)); }
+
+RankCalls Of(int rank, std::vector<Call> calls, absl::Duration age = {}) {
+  return {.rank = rank, .age = age, .calls = std::move(calls)};
+}
+
+TEST(CompareLastCalls, NamesWhoHasCalledWhichSizeAsTheSameOperation) {
+  const AbortReport report = CompareLastCalls(
+      {0}, 4,
+      {Of(1, {World(5), World(6)}), Of(2, {World(5), World(6)}), Of(3, {World(5), World(6, 8192)})});
+  ASSERT_THAT(report.differences, SizeIs(2));
+  EXPECT_THAT(report.differences[0].ranks, ElementsAre(1, 2));
+  EXPECT_THAT(report.differences[1].ranks, ElementsAre(3));
+  EXPECT_EQ(report.differences[1].operation.bytes, 8192);
+  EXPECT_THAT(report.unknown, ElementsAre(0));
+  EXPECT_EQ(InWords(report),
+            "rank 0 has aborted. As one and the same operation ranks 1 and 2 called all_reduce #6 "
+            "(group world, 4096 bytes f32), rank 3 called all_reduce #6 (group world, 8192 bytes "
+            "f32), which no wait can heal. What rank 0 called is not known. Gloo aborts a rank that "
+            "receives another size than it expects, so rank 0 may be innocent.");
+}
+
+TEST(CompareLastCalls, FindsADifferenceThatARankHasLeftBehind) {
+  const AbortReport report = CompareLastCalls(
+      {0}, 3, {Of(1, {World(6), World(7)}), Of(2, {World(6, 8192)}), Of(0, {World(5)})});
+  ASSERT_THAT(report.differences, SizeIs(2));
+  EXPECT_EQ(report.differences[0].operation.sequence, 6);
+  EXPECT_THAT(report.last, SizeIs(3));
+  EXPECT_THAT(InWords(report), HasSubstr("Last rank 0 called all_reduce #5 (group world, 4096 "
+                                         "bytes f32); rank 1 called all_reduce #7"));
+}
+
+TEST(CompareLastCalls, TellsOperationsOfOneNumberApartByTheirGroup) {
+  const AbortReport report = CompareLastCalls(
+      {0}, 2, {Of(0, {In("left", AllReduce(6))}), Of(1, {In("right", AllReduce(6, 8192))})});
+  EXPECT_THAT(report.differences, IsEmpty());
+  EXPECT_THAT(InWords(report), Not(HasSubstr("heal")));
+}
+
+TEST(CompareLastCalls, TakesTheDifferenceOfTheMostRanks) {
+  const AbortReport report = CompareLastCalls(
+      {0}, 5,
+      {Of(0, {In("left", AllReduce(1, 1)), World(6)}), Of(1, {In("left", AllReduce(1, 2)), World(6)}),
+       Of(2, {World(6, 8)})});
+  ASSERT_THAT(report.differences, SizeIs(2));
+  EXPECT_EQ(report.differences[0].label, "world");
+}
+
+TEST(CompareLastCalls, SaysHowOldAnAnswerIsWhereTheRankHasGone) {
+  const AbortReport report = CompareLastCalls(
+      {0}, 3, {Of(1, {World(6, 8192)}), Of(0, {World(5)}, absl::Milliseconds(1300)), Of(2, {})});
+  EXPECT_THAT(report.differences, IsEmpty());
+  EXPECT_THAT(InWords(report),
+              AllOf(HasSubstr("Last rank 1 called all_reduce #6 (group world, 8192 bytes f32); "
+                              "rank 0 had called all_reduce #5 (group world, 4096 bytes f32) when "
+                              "asked 1.3s earlier."),
+                    HasSubstr("What rank 2 called is not known.")));
+}
+
+TEST(CompareLastCalls, KeepsApartWhatIsOldAlsoWhereItIsTheSame) {
+  const AbortReport report =
+      CompareLastCalls({0}, 2, {Of(0, {World(5)}, absl::Seconds(1)), Of(1, {World(5)})});
+  ASSERT_THAT(report.last, SizeIs(2));
+  EXPECT_THAT(report.last[0].ranks, ElementsAre(1));
+  EXPECT_EQ(report.last[1].age, absl::Seconds(1));
+}
+
+TEST(CompareLastCalls, SaysNothingWhereNothingIsKnown) {
+  EXPECT_EQ(InWords(CompareLastCalls({1}, 3, {})), "");
+  EXPECT_EQ(InWords(CompareLastCalls({1}, 3, {Of(0, {})})), "");
+}
+
+TEST(CompareLastCalls, BoundsWhatItSaysOfManyRanks) {
+  std::vector<RankCalls> ranks;
+  for (int rank = 0; rank < 1000; ++rank) {
+    ranks.push_back(Of(rank, {World(6, rank < 900 ? 8 : rank)}));
+  }
+  const AbortReport report = CompareLastCalls({1000}, 1001, ranks);
+  EXPECT_THAT(report.differences, SizeIs(kSameCallsMax));
+  EXPECT_THAT(report.last, SizeIs(kSameCallsMax));
+  EXPECT_THAT(report.differences[0].ranks, SizeIs(900)) << "the most ranks first";
+}
+
+}  // namespace
+}  // namespace muster::verdict
