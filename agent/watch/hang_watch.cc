@@ -87,7 +87,10 @@ void HangWatch::StartRound(WatchedRound round) {
   is_watching_ = options_.is_on;
   gathers_evidence_ = false;
   notice_ = 0;
-  if (is_watching_) Arm();
+  if (!is_watching_) return;
+  Arm();
+  // The server asks nobody of whom it has heard none, and the first rank may abort within a second.
+  if (round_.num_nodes > 1) tell_server_(MakeSummary());
 }
 
 void HangWatch::OnSpawned(int local_rank, int pid) {

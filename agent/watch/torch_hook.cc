@@ -30,6 +30,7 @@ absl::StatusOr<std::string> WriteTorchHook(const std::string& runtime_directory)
 }
 
 std::string TorchPythonPath(const std::string& server_path) { return server_path + "p"; }
+std::string TorchLastWordsPath(const std::string& server_path) { return server_path + ".last"; }
 
 std::string TorchServerPath(const std::string& runtime_directory, Round round, int local_rank) {
   std::string path = absl::StrCat(runtime_directory, "/", round.value(), ".", local_rank);

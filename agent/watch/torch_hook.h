@@ -26,5 +26,8 @@ absl::StatusOr<std::string> WriteTorchHook(const std::string& runtime_directory)
 std::string TorchServerPath(const std::string& runtime_directory, Round round, int local_rank);
 // Where beside it a thread of its Python tells what only Python knows.
 std::string TorchPythonPath(const std::string& server_path);
+// Where beside it a process that has ended by an exception has left its server's answer to
+// fr_trace_json, as it came (torch_socket.h).
+std::string TorchLastWordsPath(const std::string& server_path);
 
 }  // namespace muster::agent

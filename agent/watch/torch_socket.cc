@@ -1,7 +1,9 @@
 #include "agent/watch/torch_socket.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -116,6 +118,23 @@ absl::StatusOr<std::optional<std::string>> ReadHttpAnswer(absl::string_view byte
   const absl::string_view body = bytes.substr(head_end + 4);
   if (body.size() < *length) return std::nullopt;
   return std::string(body.substr(0, *length));
+}
+
+// The file may be anything, also a pipe that nobody writes to.
+std::optional<std::string> ReadAnswerFile(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!fd || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  if (info.st_size > static_cast<off_t>(kHeadBytesMax + kTorchAnswerBytesMax)) return std::nullopt;
+  std::string bytes(static_cast<size_t>(info.st_size), '\0');
+  size_t length = 0;
+  while (length < bytes.size()) {
+    const ssize_t got = read(fd.get(), bytes.data() + length, bytes.size() - length);
+    if (got <= 0) return std::nullopt;
+    length += static_cast<size_t>(got);
+  }
+  absl::StatusOr<std::optional<std::string>> body = ReadHttpAnswer(bytes);
+  return body.ok() ? *std::move(body) : std::nullopt;
 }
 
 std::vector<absl::StatusOr<TorchAnswer>> AskTorch(const std::vector<TorchQuestion>& questions,

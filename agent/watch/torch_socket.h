@@ -37,6 +37,11 @@ struct TorchAnswer {
 std::vector<absl::StatusOr<TorchAnswer>> AskTorch(const std::vector<TorchQuestion>& questions,
                                                   MonoTime deadline);
 
+// The body of an answer that a worker has left in a file; nothing if it has not, or if it is none.
+//
+// Threads: safe.
+std::optional<std::string> ReadAnswerFile(const std::string& path);
+
 // The body, once `bytes` have all of it; nothing before.
 //
 // Errors: kInvalidArgument as above.

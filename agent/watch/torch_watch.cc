@@ -110,15 +110,23 @@ std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuesti
     const MonoTime now = MonoNow();
     std::vector<verdict::RankCalls> ranks;
     for (size_t i = 0; i < sources.size(); ++i) {
-      const Source& source = sources[i];
-      if (!answers[i].ok() && source.recorder == nullptr) continue;
-      absl::StatusOr<TorchRecords> records =
-          ReadTorchRecorder(answers[i].ok() ? answers[i]->body : *source.recorder);
+      std::optional<std::string> recorder;
+      absl::Duration age;
+      if (answers[i].ok()) {
+        recorder = answers[i]->body;
+      } else {
+        recorder = ReadAnswerFile(TorchLastWordsPath(sockets[i]));
+      }
+      if (!recorder && sources[i].recorder != nullptr) {
+        recorder = *sources[i].recorder;
+        age = now - sources[i].recorder_read_at;
+      }
+      if (!recorder) continue;
+      absl::StatusOr<TorchRecords> records = ReadTorchRecorder(*recorder);
       if (!records.ok()) continue;
-      ranks.push_back(
-          {.rank = first_rank + static_cast<int>(i),
-           .age = answers[i].ok() ? absl::ZeroDuration() : now - source.recorder_read_at,
-           .calls = std::move(records->last_calls)});
+      ranks.push_back({.rank = first_rank + static_cast<int>(i),
+                       .age = age,
+                       .calls = std::move(records->last_calls)});
     }
     return ranks;
   };

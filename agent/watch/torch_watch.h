@@ -49,7 +49,8 @@ class TorchWatch {
   // Somebody has served in this round, who may have ended.
   bool HasServed() const;
   // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer what
-  // they said when they were asked before. For a thread aside as above, a second at most.
+  // they have left as they ended, or what they said when they were asked before. For a thread aside as
+  // above, a second at most.
   std::function<std::vector<verdict::RankCalls>()> MakeLastCallsQuestion(int first_rank) const;
 
  private:

@@ -109,8 +109,17 @@ void GrpcLink::SendStoreRequest(const StoreRequest& request) {
 }
 
 void GrpcLink::SendWatchWord(const verdict::NodeWord& word) {
-  if (std::holds_alternative<verdict::NodeSummary>(word)) {
-    newest_summary_ = word;
+  const auto* summary = std::get_if<verdict::NodeSummary>(&word);
+  const bool is_asked_for =
+      summary == nullptr && !std::holds_alternative<verdict::RankAborted>(word);
+  if (!is_asked_for) {
+    if (summary != nullptr && std::exchange(summarized_, summary->round) == summary->round) {
+      newest_summary_ = word;
+    } else if (phase_ == Phase::kUp && urgent_words_.size() < kMaxUnsentWatchAnswers) {
+      urgent_words_.push_back(word);
+      has_unsent_report_ = newest_report_.has_value();
+      PumpOnLoop();
+    }
     return;
   }
   if (phase_ != Phase::kUp || unsent_answers_.size() >= kMaxUnsentWatchAnswers) return;
@@ -389,7 +398,8 @@ void GrpcLink::PumpOnLoop() {
 bool GrpcLink::WriteReportOnLoop() {
   const MonoTime now = MonoNow();
   const bool is_renewal = sent_report_ && IsRenewalOf(*newest_report_, *sent_report_);
-  if (is_renewal && now + kRenewEarly < sent_at_ + renew_interval_) return false;
+  const bool is_urgent = !urgent_words_.empty();
+  if (is_renewal && !is_urgent && now + kRenewEarly < sent_at_ + renew_interval_) return false;
   proto::FromAgent message;
   if (is_renewal) {
     message.mutable_renewal()->set_sequence(newest_report_->sequence);
@@ -398,8 +408,14 @@ bool GrpcLink::WriteReportOnLoop() {
            message.mutable_report());
     sent_report_ = *newest_report_;
   }
-  if (newest_summary_) Encode(*newest_summary_, message.mutable_watch());
-  newest_summary_.reset();
+  if (is_urgent) {
+    Encode(urgent_words_.front(), message.mutable_watch());
+    urgent_words_.pop_front();
+    has_unsent_report_ = !urgent_words_.empty();
+  } else if (newest_summary_) {
+    Encode(*newest_summary_, message.mutable_watch());
+    newest_summary_.reset();
+  }
   sent_at_ = now;
   stream_->Write(message);
   return true;
@@ -415,6 +431,7 @@ void GrpcLink::BreakOffOnLoop(absl::Status reason) {
 void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
   stream_.reset();
   pending_proof_.reset();
+  urgent_words_.clear();
   unsent_answers_.clear();
   if (phase_ == Phase::kClosing) {
     FinishCloseOnLoop();

@@ -151,7 +151,10 @@ class GrpcLink final : public RendezvousLink {
   std::optional<Directive> last_directive_;
   MonoTime sent_at_;               // the newest report or renewal
   absl::Duration renew_interval_;  // as the server wants it; zero until it has said so
-  std::optional<verdict::NodeWord> newest_summary_;               // since the last that was sent
+  std::optional<verdict::NodeWord> newest_summary_;  // since the last that was sent
+  Round summarized_ = kNoRound;                      // of the last summary
+  // That nobody has asked for, each with a report at once: a server that knows no words reads that.
+  std::deque<verdict::NodeWord> urgent_words_;
   std::deque<std::unique_ptr<proto::FromAgent>> unsent_answers_;  // to orders of the watch
   // Encoded, since most of their memory is that of keys and values.
   std::deque<std::unique_ptr<proto::FromAgent>> unsent_requests_;

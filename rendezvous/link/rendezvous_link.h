@@ -37,8 +37,8 @@ class RendezvousLink {
   // Answered by on_store_reply exactly once: with kUnavailable if the connection is lost before the
   // answer came.
   virtual void SendStoreRequest(const StoreRequest& request) = 0;
-  // What this node's hang watch says. Of summaries the newest is kept, and goes with a report;
-  // answers to orders go at once. What is unsent when the connection is lost is dropped: the server
+  // What this node's hang watch says, at once; but of a round's summaries after the first the newest
+  // is kept, and goes with a report. What is unsent when the connection is lost is dropped: the server
   // asks again.
   virtual void SendWatchWord(const verdict::NodeWord& word) = 0;
   // Tries for `linger` to send what is queued, then closes; on_closed follows. No other callback

@@ -69,8 +69,8 @@ AbortWatch::Orders AbortWatch::Conclude() {
   awaited_.clear();
   int world_size = 0;
   for (const auto& [agent, node] : nodes_) world_size += node.about.num_ranks;
-  said_ = SayAborts{
-      round_, CompareLastCalls({aborted_.begin(), aborted_.end()}, world_size, ranks_)};
+  said_ =
+      SayAborts{round_, CompareLastCalls({aborted_.begin(), aborted_.end()}, world_size, ranks_)};
   ranks_.clear();
   return TellAll(*said_);
 }

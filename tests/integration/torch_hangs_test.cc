@@ -209,7 +209,36 @@ class TorchHangsOverNodes : public SeveralNodes {
     for (Subprocess& node : nodes) results.push_back(node.Wait(kPatience));
     return results;
   }
+  // Rank 0 aborts, and what rank 1 has called is said by both nodes.
+  void ExpectAbortOnBothNodes(const std::string& how) const;
 };
+
+void TorchHangsOverNodes::ExpectAbortOnBothNodes(const std::string& how) const {
+  std::vector<Subprocess> nodes;
+  for (int node = 0; node < 2; ++node) {
+    const std::string logs = absl::StrCat("--log_dir=", Out("logs"), node);
+    nodes.push_back(StartStatic(node, 2, Arguments{logs} + ProgramThatHangs(how), WithTorch()));
+    if (node > 0) continue;
+    EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
+  }
+  for (int node = 0; node < 2; ++node) {
+    const SubprocessResult result = nodes[node].Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
+    EXPECT_THAT(result.err, HasSubstr(kRankOneCalled));
+    const std::string logs = absl::StrCat(Out("logs"), node);
+    int num_reports = 0;
+    for (const std::string& file : FilesBelow(logs)) {
+      if (!absl::EndsWith(file, "abort_0_1.json")) continue;
+      ++num_reports;
+      const auto report =
+          nlohmann::json::parse(ReadFile(absl::StrCat(logs, "/", file)), nullptr, false);
+      EXPECT_EQ(report["aborted"].dump(), "[0]");
+      EXPECT_EQ(report["last_calls"][0]["ranks"].dump(), "[1]");
+      EXPECT_EQ(report["last_calls"][0]["operation"]["bytes"], 8192);
+    }
+    EXPECT_EQ(num_reports, 1);
+  }
+}
 
 TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeOnEveryConsole) {
   for (const SubprocessResult& node : ReportedByBothNodes("skips")) {
@@ -229,32 +258,14 @@ TEST_F(TorchHangsOverNodes, NameARankOfAnotherNodeThatNeverComes) {
   }
 }
 
-// Node 2 is told to stop its worker, and asks it before.
+// Rank 1 lives, and is asked before its node signals it, which the end of rank 0 has it do.
 TEST_F(TorchHangsOverNodes, AskTheRanksOfAllNodesWhatTheyCalledWhereOneHasAborted) {
-  std::vector<Subprocess> nodes;
-  for (int node = 0; node < 2; ++node) {
-    const std::string logs = absl::StrCat("--log_dir=", Out("logs"), node);
-    nodes.push_back(StartStatic(node, 2, Arguments{logs} + ProgramThatHangs("size"), WithTorch()));
-    if (node > 0) continue;
-    EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
-  }
-  for (int node = 0; node < 2; ++node) {
-    const SubprocessResult result = nodes[node].Wait(kPatience);
-    EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
-    EXPECT_THAT(result.err, HasSubstr(kRankOneCalled)) << "on every console";
-    const std::string logs = absl::StrCat(Out("logs"), node);
-    int num_reports = 0;
-    for (const std::string& file : FilesBelow(logs)) {
-      if (!absl::EndsWith(file, "abort_0_1.json")) continue;
-      ++num_reports;
-      const auto report =
-          nlohmann::json::parse(ReadFile(absl::StrCat(logs, "/", file)), nullptr, false);
-      EXPECT_EQ(report["aborted"].dump(), "[0]");
-      EXPECT_EQ(report["last_calls"][0]["ranks"].dump(), "[1]");
-      EXPECT_EQ(report["last_calls"][0]["operation"]["bytes"], 8192);
-    }
-    EXPECT_EQ(num_reports, 1);
-  }
+  ExpectAbortOnBothNodes("size");
+}
+
+// Rank 1 ends as well, by the exception of its broken connection, and has left what it called.
+TEST_F(TorchHangsOverNodes, KnowWhatARankCalledThatHasEndedAfterTheOneThatAborted) {
+  ExpectAbortOnBothNodes("size_ends");
 }
 
 }  // namespace

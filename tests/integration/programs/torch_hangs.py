@@ -84,6 +84,8 @@ def hang(group_a, group_b):
             dist.all_reduce(torch.ones(1024 if RANK == 0 else 2048))
         except RuntimeError:
             time.sleep(FOR_EVER)
+    elif HOW == "size_ends":
+        dist.all_reduce(torch.ones(1024 if RANK == 0 else 2048))
     elif HOW == "runs_out":
         if RANK == 0:
             step()

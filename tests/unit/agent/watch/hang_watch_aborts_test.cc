@@ -17,11 +17,11 @@ namespace muster::agent {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::FakeTorchServer;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
-using testing::FakeTorchServer;
 using testing::RecorderWithOneCall;
+using ::testing::SizeIs;
 
 constexpr absl::Duration kLongEnough = absl::Seconds(60);
 constexpr Round kRound(3);
@@ -53,9 +53,7 @@ class HangWatchAborts : public ::testing::Test {
     }
     return out;
   }
-  std::string Report() const {
-    return testing::ReadFile(directory_.File("abort_0_1.json"));
-  }
+  std::string Report() const { return testing::ReadFile(directory_.File("abort_0_1.json")); }
   static verdict::SayAborts Said() {
     verdict::SayAborts say{.round = kRound};
     say.report.aborted = {4};

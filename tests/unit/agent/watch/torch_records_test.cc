@@ -171,8 +171,8 @@ TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
 
 TEST(ReadTorchRecorder, HasTheLastCallsOfAllGroupsInTheirOrder) {
   const std::string other = R"(["7","undefined"])";
-  const auto two = ReadTorchRecorder(
-      Dump({{.is_retired = true}, {.group = other}, {.sequence = 2, .op_id = 2, .input = "[[8]]"}}));
+  const auto two = ReadTorchRecorder(Dump(
+      {{.is_retired = true}, {.group = other}, {.sequence = 2, .op_id = 2, .input = "[[8]]"}}));
   ASSERT_TRUE(two.ok()) << two.status();
   ASSERT_THAT(two->last_calls, SizeIs(3));
   EXPECT_EQ(two->last_calls[1].group, "7");
@@ -189,8 +189,8 @@ TEST(ReadTorchRecorder, HasTheLastCallsOfAllGroupsInTheirOrder) {
 }
 
 TEST(ReadTorchRecorder, HasNoLastCallsOfAGroupThatWasMadeAnewUnderItsOldName) {
-  const auto records = ReadTorchRecorder(
-      Dump({{.sequence = 9, .op_id = 9}, {.group = R"(["7","a"])"}, {.input = "[[8]]", .pg_id = 5}}));
+  const auto records = ReadTorchRecorder(Dump(
+      {{.sequence = 9, .op_id = 9}, {.group = R"(["7","a"])"}, {.input = "[[8]]", .pg_id = 5}}));
   ASSERT_TRUE(records.ok()) << records.status();
   ASSERT_THAT(records->last_calls, SizeIs(2));
   EXPECT_EQ(records->last_calls[0].group, "7");

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -90,6 +93,19 @@ TEST(AskTorch, HasTheAnswersOfThoseThatAnswer) {
   EXPECT_TRUE(absl::IsUnavailable(answers[3].status())) << answers[3].status();
   const auto late = AskTorch({{directory.File("b"), "x"}}, MonoNow() + absl::Milliseconds(50));
   EXPECT_TRUE(absl::IsDeadlineExceeded(late[0].status())) << late[0].status();
+}
+
+TEST(ReadAnswerFile, TakesNothingButAnAnswer) {
+  testing::TemporaryDirectory directory;
+  const std::string path = directory.File("a");
+  EXPECT_EQ(ReadAnswerFile(path), std::nullopt);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(ReadAnswerFile(path), std::nullopt);
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  testing::WriteFile(path, absl::StrCat(kHead, "5\r\n\r\nhell"));
+  EXPECT_EQ(ReadAnswerFile(path), std::nullopt) << "half of one";
+  testing::WriteFile(path, absl::StrCat(kHead, "5\r\n\r\nhello"));
+  EXPECT_EQ(ReadAnswerFile(path), "hello");
 }
 
 }  // namespace

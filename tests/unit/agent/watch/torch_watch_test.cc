@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "agent/watch/torch_hook.h"
 #include "asio/io_context.hpp"
 #include "tests/support/files.h"
 #include "tests/unit/agent/watch/fake_torch_server.h"
@@ -14,10 +16,10 @@
 namespace muster::agent {
 namespace {
 
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using testing::FakeTorchServer;
+using ::testing::IsEmpty;
 using testing::RecorderWithOneCall;
+using ::testing::SizeIs;
 
 constexpr absl::Duration kLongEnough = absl::Seconds(60);
 
@@ -68,6 +70,24 @@ TEST_F(LastCalls, AreThoseThatWereHeardBeforeWhereARankHasGone) {
   EXPECT_EQ(ranks[0].rank, 4);
   EXPECT_GT(ranks[0].age, absl::ZeroDuration());
   EXPECT_THAT(ranks[0].calls, SizeIs(1));
+}
+
+TEST_F(LastCalls, AreThoseThatARankHasLeftAsItEnded) {
+  Start();
+  {
+    FakeTorchServer server(directory_.File("0"), RecorderWithOneCall(8));
+    Listen();
+  }
+  const std::string body = RecorderWithOneCall(16);
+  testing::WriteFile(
+      TorchLastWordsPath(directory_.File("0")),
+      absl::StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
+  testing::WriteFile(TorchLastWordsPath(directory_.File("1")), "no answer");
+  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4)();
+  ASSERT_THAT(ranks, SizeIs(1));
+  EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
+  ASSERT_THAT(ranks[0].calls, SizeIs(1));
+  EXPECT_EQ(ranks[0].calls[0].operation.bytes, 64);
 }
 
 TEST_F(LastCalls, OfTheRoundBeforeAreForgotten) {

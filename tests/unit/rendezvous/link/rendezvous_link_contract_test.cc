@@ -1,6 +1,10 @@
 // What every RendezvousLink does, whatever it runs over.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <variant>
+
 #include "tests/unit/rendezvous/server/loop_world.h"
 
 namespace muster::rendezvous {
@@ -36,6 +40,11 @@ class RendezvousLinkContract : public testing::TestWithParam<Kind>, protected Lo
     link_->Open(heard_.Listener());
     link_->SendReport(JoiningReport());
     return RunUntil([this] { return heard_.assignment() != nullptr; });
+  }
+  template <typename Order>
+  bool HasHeard() const {
+    return std::any_of(heard_.orders.begin(), heard_.orders.end(),
+                       [](const auto& order) { return std::holds_alternative<Order>(order); });
   }
 
   std::unique_ptr<RendezvousServer> server_;
@@ -92,6 +101,19 @@ TEST_P(RendezvousLinkContract, CarriesTheWordsOfTheHangWatchAndItsOrders) {
       verdict::NodeDetails{.question = ask.question, .summary = silent, .is_held = true});
   ASSERT_TRUE(RunUntil([this] { return heard_.orders.size() > 1; }));
   EXPECT_GT(std::get<verdict::AskDetails>(heard_.orders[1]).question, ask.question);
+}
+
+// Without a report that would carry them.
+TEST_P(RendezvousLinkContract, CarriesTheFirstSummaryOfARoundAndAnAbortAtOnce) {
+  ASSERT_TRUE(RunRoundZero());
+  const Round round = heard_.assignment()->round;
+  link_->SendWatchWord(verdict::NodeSummary{
+      .round = round, .silent = {{0, 1, verdict::WatchPhase::kStep, absl::Seconds(10)}}});
+  EXPECT_TRUE(RunUntil([this] { return HasHeard<verdict::AskDetails>(); }));
+  link_->SendWatchWord(verdict::RankAborted{round, 0});
+  EXPECT_TRUE(RunUntil([this] { return HasHeard<verdict::AskLastCalls>(); }));
+  link_->SendWatchWord(verdict::NodeLastCalls{.round = round, .aborted = {0}, .ranks = {}});
+  EXPECT_TRUE(RunUntil([this] { return HasHeard<verdict::SayAborts>(); }));
 }
 
 TEST_P(RendezvousLinkContract, SendsWhatIsQueuedBeforeItCloses) {

@@ -22,26 +22,30 @@ Call In(const std::string& group, Operation operation) {
   operation.chain = 0;  // PyTorch tells of none
   return {.group = group, .label = group, .operation = std::move(operation)};
 }
-Call World(int64_t sequence, int64_t bytes = 4096) { return In("world", AllReduce(sequence, bytes)); }
+Call World(int64_t sequence, int64_t bytes = 4096) {
+  return In("world", AllReduce(sequence, bytes));
+}
 
 RankCalls Of(int rank, std::vector<Call> calls, absl::Duration age = {}) {
   return {.rank = rank, .age = age, .calls = std::move(calls)};
 }
 
 TEST(CompareLastCalls, NamesWhoHasCalledWhichSizeAsTheSameOperation) {
-  const AbortReport report = CompareLastCalls(
-      {0}, 4,
-      {Of(1, {World(5), World(6)}), Of(2, {World(5), World(6)}), Of(3, {World(5), World(6, 8192)})});
+  const AbortReport report =
+      CompareLastCalls({0}, 4,
+                       {Of(1, {World(5), World(6)}), Of(2, {World(5), World(6)}),
+                        Of(3, {World(5), World(6, 8192)})});
   ASSERT_THAT(report.differences, SizeIs(2));
   EXPECT_THAT(report.differences[0].ranks, ElementsAre(1, 2));
   EXPECT_THAT(report.differences[1].ranks, ElementsAre(3));
   EXPECT_EQ(report.differences[1].operation.bytes, 8192);
   EXPECT_THAT(report.unknown, ElementsAre(0));
-  EXPECT_EQ(InWords(report),
-            "rank 0 has aborted. As one and the same operation ranks 1 and 2 called all_reduce #6 "
-            "(group world, 4096 bytes f32), rank 3 called all_reduce #6 (group world, 8192 bytes "
-            "f32), which no wait can heal. What rank 0 called is not known. Gloo aborts a rank that "
-            "receives another size than it expects, so rank 0 may be innocent.");
+  EXPECT_EQ(
+      InWords(report),
+      "rank 0 has aborted. As one and the same operation ranks 1 and 2 called all_reduce #6 "
+      "(group world, 4096 bytes f32), rank 3 called all_reduce #6 (group world, 8192 bytes "
+      "f32), which no wait can heal. What rank 0 called is not known. Gloo aborts a rank that "
+      "receives another size than it expects, so rank 0 may be innocent.");
 }
 
 TEST(CompareLastCalls, FindsADifferenceThatARankHasLeftBehind) {
@@ -62,10 +66,10 @@ TEST(CompareLastCalls, TellsOperationsOfOneNumberApartByTheirGroup) {
 }
 
 TEST(CompareLastCalls, TakesTheDifferenceOfTheMostRanks) {
-  const AbortReport report = CompareLastCalls(
-      {0}, 5,
-      {Of(0, {In("left", AllReduce(1, 1)), World(6)}), Of(1, {In("left", AllReduce(1, 2)), World(6)}),
-       Of(2, {World(6, 8)})});
+  const AbortReport report =
+      CompareLastCalls({0}, 5,
+                       {Of(0, {In("left", AllReduce(1, 1)), World(6)}),
+                        Of(1, {In("left", AllReduce(1, 2)), World(6)}), Of(2, {World(6, 8)})});
   ASSERT_THAT(report.differences, SizeIs(2));
   EXPECT_EQ(report.differences[0].label, "world");
 }
