@@ -93,7 +93,7 @@ bool IsSameCall(const SameCall& a, const SameCall& b) {
          SignatureOf(a.operation) == SignatureOf(b.operation);
 }
 
-// In whom the ranks differ has been said.
+// Without what has been said of differences.
 std::string LastInWords(const AbortReport& report) {
   std::vector<std::string> parts;
   for (const SameCall& call : report.last) {
@@ -102,7 +102,7 @@ std::string LastInWords(const AbortReport& report) {
     if (!is_said) parts.push_back(InWords(call));
   }
   if (parts.empty()) return "";
-  return absl::StrCat(" Last ", absl::StrJoin(parts, "; "), ".");
+  return absl::StrCat(" Last calls: ", absl::StrJoin(parts, "; "), ".");
 }
 
 }  // namespace
@@ -132,8 +132,8 @@ std::string InWords(const AbortReport& report) {
   if (!report.differences.empty()) {
     std::vector<std::string> sides;
     for (const SameCall& side : report.differences) sides.push_back(InWords(side));
-    absl::StrAppend(&text, " As one and the same operation ", absl::StrJoin(sides, ", "),
-                    ", which no wait can heal.");
+    absl::StrAppend(&text, " The calls of the ranks do not fit together, which no wait can heal: ",
+                    absl::StrJoin(sides, ", "), ".");
   }
   absl::StrAppend(&text, LastInWords(report));
   if (!report.unknown.empty()) {

@@ -58,8 +58,8 @@ AbortReport CompareLastCalls(std::vector<int> aborted, int world_size,
 
 // Nothing where no call is known.
 //
-// "rank 0 has aborted. Last rank 1 called all_reduce #6 (group default_pg, 8192 bytes f32); rank 0 had
-// called all_reduce #5 (group default_pg, 4096 bytes f32) when it was asked 1.3s earlier. …".
+// "rank 0 has aborted. Last calls: rank 1 called all_reduce #6 (group default_pg, 8192 bytes f32);
+// rank 0 had called all_reduce #5 (group default_pg, 4096 bytes f32) when asked 1.3s earlier. …".
 std::string InWords(const AbortReport& report);
 
 }  // namespace muster::verdict

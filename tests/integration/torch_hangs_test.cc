@@ -31,7 +31,8 @@ constexpr char kNeverCame[] = "rank 1 has not called init_process_group; rank 0 
 
 // Rank 0 is innocent: it receives more than it has asked for.
 constexpr char kRankOneCalled[] =
-    "rank 0 has aborted. Last rank 1 called all_reduce #6 (group default_pg, 8192 bytes f32)";
+    "rank 0 has aborted. Last calls: rank 1 called all_reduce #6 (group default_pg, 8192 bytes "
+    "f32)";
 
 struct Case {
   const char* how;

@@ -89,13 +89,27 @@ std::string WatchSim::Run(WatchCoverage& coverage) {
                             " nodes was never judged; its fault: ", static_cast<int>(fault_),
                             "; the last notice: ", last_notice_);
   }
-  for (auto field :
-       {&WatchCoverage::hangs, &WatchCoverage::mismatches, &WatchCoverage::stops,
-        &WatchCoverage::absences, &WatchCoverage::late_starts, &WatchCoverage::wrong_boards,
-        &WatchCoverage::notices, &WatchCoverage::verdicts, &WatchCoverage::recoveries,
-        &WatchCoverage::unanswered, &WatchCoverage::paused_agents, &WatchCoverage::suspended_nodes,
-        &WatchCoverage::clock_jumps, &WatchCoverage::long_phases, &WatchCoverage::server_restarts,
-        &WatchCoverage::replacements, &WatchCoverage::not_replaced}) {
+  if (failure_.empty()) RunAbort();
+  for (auto field : {&WatchCoverage::hangs,
+                     &WatchCoverage::mismatches,
+                     &WatchCoverage::stops,
+                     &WatchCoverage::absences,
+                     &WatchCoverage::late_starts,
+                     &WatchCoverage::wrong_boards,
+                     &WatchCoverage::notices,
+                     &WatchCoverage::verdicts,
+                     &WatchCoverage::recoveries,
+                     &WatchCoverage::unanswered,
+                     &WatchCoverage::paused_agents,
+                     &WatchCoverage::suspended_nodes,
+                     &WatchCoverage::clock_jumps,
+                     &WatchCoverage::long_phases,
+                     &WatchCoverage::server_restarts,
+                     &WatchCoverage::replacements,
+                     &WatchCoverage::not_replaced,
+                     &WatchCoverage::aborts_told,
+                     &WatchCoverage::aborts_told_late,
+                     &WatchCoverage::aborts_at_a_stop}) {
     coverage.*field += seen_.*field;
   }
   return failure_.empty() ? "" : absl::StrCat("seed ", seed_, ": ", failure_);
@@ -419,9 +433,66 @@ void WatchSim::Obey(int, const verdict::SayNotice& say) {
 }
 void WatchSim::Obey(int, const verdict::SayRecovery&) { ++seen_.recoveries; }
 void WatchSim::Obey(int, const verdict::SaySlow&) {}  // its nodes measure no steps
-// Its ranks do not abort.
-void WatchSim::Obey(int, const verdict::AskLastCalls&) {}
-void WatchSim::Obey(int, const verdict::SayAborts&) {}
+
+// --- The end of each run
+
+void WatchSim::RunAbort() {
+  constexpr absl::Duration kStep = absl::Milliseconds(10);
+  for (Node& node : nodes_) node.paused_until = node.suspended_until = node.mute_until = now_;
+  aborted_rank_ = random_.Between(0, static_cast<int>(ranks_.size()) - 1);
+  aborted_at_ = now_;
+  const MonoTime stops_at = now_ + random_.Between(absl::ZeroDuration(), absl::Seconds(2));
+  Node& teller = nodes_[ranks_[aborted_rank_].node];
+  teller.is_heard = true;
+  Perform(watch_.OnWord(teller.id, verdict::RankAborted{kRound, aborted_rank_}, now_));
+  while (now_ < aborted_at_ + absl::Seconds(3) && failure_.empty()) {
+    now_ = now_ + kStep;
+    if (watch_.IsWatching() && now_ >= stops_at) watch_.StopRound();
+    for (int n = 0; n < static_cast<int>(nodes_.size()); ++n) AnswerAbort(n);
+    if (watch_.NextDeadline() <= now_) Perform(watch_.Tick(now_));
+  }
+  for (const Node& node : nodes_) {
+    if (!failure_.empty() || node.num_aborts_told == (node.is_heard ? 1 : 0)) continue;
+    failure_ = absl::StrCat("W5: node ", node.id.value(), " is told of an abort ",
+                            node.num_aborts_told, " times");
+  }
+}
+
+void WatchSim::Obey(int n, const verdict::AskLastCalls&) {
+  nodes_[n].answers_abort_at =
+      now_ + random_.Between(absl::ZeroDuration(), absl::Milliseconds(1200));
+}
+
+void WatchSim::AnswerAbort(int n) {
+  Node& node = nodes_[n];
+  if (!node.answers_abort_at || now_ < *node.answers_abort_at) return;
+  node.answers_abort_at.reset();
+  node.has_answered_abort = node.num_aborts_told == 0;
+  verdict::NodeLastCalls answer{.round = kRound};
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    if (ranks_[r].node != n) continue;
+    verdict::Operation call{.sequence = r};
+    answer.ranks.push_back({.rank = r, .age = {}, .calls = {{"world", "world", std::move(call)}}});
+  }
+  Perform(watch_.OnWord(node.id, std::move(answer), now_));
+}
+
+void WatchSim::Obey(int n, const verdict::SayAborts& say) {
+  ++nodes_[n].num_aborts_told;
+  ++seen_.aborts_told;
+  seen_.aborts_told_late += say.report.unknown.empty() ? 0 : 1;
+  seen_.aborts_at_a_stop += watch_.IsWatching() ? 0 : 1;
+  std::vector<int> unknown;
+  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+    if (!nodes_[ranks_[r].node].has_answered_abort) unknown.push_back(r);
+  }
+  const bool is_right =
+      say.report.aborted == std::vector<int>{aborted_rank_} && say.report.unknown == unknown;
+  const bool is_in_time = now_ <= aborted_at_ + absl::Seconds(1);
+  if (is_right && is_in_time) return;
+  failure_ = absl::StrCat("W5: node ", n, " is told after ",
+                          absl::FormatDuration(now_ - aborted_at_), ": ", InWords(say.report));
+}
 
 bool WatchSim::IsToBlame(int r) const {
   const bool is_faulty = r == faulty_rank_ && has_happened_;

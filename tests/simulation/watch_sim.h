@@ -11,6 +11,8 @@
 //       has heard all nodes.
 //   W4: nobody is replaced but nodes of ranks that hang, are stopped or whose board is wrong, once, where
 //       the job can do without them and all of them allow it; and then no worker is ended.
+//   W5: of an abort every node that is heard is told once, in time, what the ranks of all called that have
+//       answered, whether the round is stopped meanwhile or not.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +47,9 @@ struct WatchCoverage {
   int server_restarts = 0;
   int replacements = 0;
   int not_replaced = 0;  // although the node at fault allows it
+  int aborts_told = 0;
+  int aborts_told_late = 0;  // without the answers of some nodes
+  int aborts_at_a_stop = 0;  // the round was stopped before it was told
 };
 
 class WatchSim {
@@ -84,6 +89,9 @@ class WatchSim {
     verdict::GatheringWatch gatherings;  // of the first alone
     bool is_heard = false;               // by this life of the server
     bool may_replace = false;
+    std::optional<MonoTime> answers_abort_at;
+    bool has_answered_abort = false;
+    int num_aborts_told = 0;
   };
 
   void DrawFaults();
@@ -109,6 +117,8 @@ class WatchSim {
   void Obey(int node, const verdict::SaySlow& say);
   void Obey(int node, const verdict::AskLastCalls& ask);
   void Obey(int node, const verdict::SayAborts& say);
+  void RunAbort();
+  void AnswerAbort(int node);
   void Obey(int node, const verdict::SayVerdict& say);
   void Obey(const verdict::ReplaceNodes& replace);
   bool IsToBlame(int rank) const;
@@ -132,6 +142,8 @@ class WatchSim {
   bool is_started_ = false;  // all have come
   bool is_judged_ = false;
   bool has_replaced_ = false;
+  int aborted_rank_ = -1;
+  MonoTime aborted_at_;
   WatchCoverage seen_;
   std::string last_notice_;
   std::string failure_;

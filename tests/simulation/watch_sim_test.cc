@@ -31,6 +31,9 @@ TEST(WatchSim, JudgesNobodyWhoIsInnocentAndMissesNoHangInAnySeed) {
   EXPECT_GT(coverage.server_restarts, 0);
   EXPECT_GT(coverage.replacements, 0);
   EXPECT_GT(coverage.not_replaced, 0);
+  EXPECT_GT(coverage.aborts_told, 0);
+  EXPECT_GT(coverage.aborts_told_late, 0);
+  EXPECT_GT(coverage.aborts_at_a_stop, 0);
 }
 
 }  // namespace

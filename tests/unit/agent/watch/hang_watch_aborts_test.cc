@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "agent/watch/hang_watch.h"
@@ -127,7 +129,7 @@ TEST_F(HangWatchAborts, AreReportedWithWhatIsKnownHereWhereTheServerSaysNothing)
   watch_.BeforeReport([this] { is_reported_ = true; });
   ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
   ASSERT_TRUE(RunUntil([this] { return !Report().empty(); }));
-  EXPECT_THAT(Report(), HasSubstr("Last rank 5 called all_reduce #6"));
+  EXPECT_THAT(Report(), HasSubstr("Last calls: rank 5 called all_reduce #6"));
 }
 
 TEST_F(HangWatchAborts, OnOneNodeAreSaidByIt) {

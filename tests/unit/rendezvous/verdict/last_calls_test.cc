@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/rendezvous/verdict/evidence_builder.h"
@@ -42,10 +43,11 @@ TEST(CompareLastCalls, NamesWhoHasCalledWhichSizeAsTheSameOperation) {
   EXPECT_THAT(report.unknown, ElementsAre(0));
   EXPECT_EQ(
       InWords(report),
-      "rank 0 has aborted. As one and the same operation ranks 1 and 2 called all_reduce #6 "
-      "(group world, 4096 bytes f32), rank 3 called all_reduce #6 (group world, 8192 bytes "
-      "f32), which no wait can heal. What rank 0 called is not known. Gloo aborts a rank that "
-      "receives another size than it expects, so rank 0 may be innocent.");
+      "rank 0 has aborted. The calls of the ranks do not fit together, which no wait can heal: "
+      "ranks 1 and 2 called all_reduce #6 (group world, 4096 bytes f32), rank 3 called all_reduce "
+      "#6 (group "
+      "world, 8192 bytes f32). What rank 0 called is not known. Gloo aborts a rank that receives "
+      "another size than it expects, so rank 0 may be innocent.");
 }
 
 TEST(CompareLastCalls, FindsADifferenceThatARankHasLeftBehind) {
@@ -54,8 +56,9 @@ TEST(CompareLastCalls, FindsADifferenceThatARankHasLeftBehind) {
   ASSERT_THAT(report.differences, SizeIs(2));
   EXPECT_EQ(report.differences[0].operation.sequence, 6);
   EXPECT_THAT(report.last, SizeIs(3));
-  EXPECT_THAT(InWords(report), HasSubstr("Last rank 0 called all_reduce #5 (group world, 4096 "
-                                         "bytes f32); rank 1 called all_reduce #7"));
+  EXPECT_THAT(InWords(report),
+              HasSubstr("Last calls: rank 0 called all_reduce #5 (group world, 4096 "
+                        "bytes f32); rank 1 called all_reduce #7"));
 }
 
 TEST(CompareLastCalls, TellsOperationsOfOneNumberApartByTheirGroup) {
@@ -78,11 +81,12 @@ TEST(CompareLastCalls, SaysHowOldAnAnswerIsWhereTheRankHasGone) {
   const AbortReport report = CompareLastCalls(
       {0}, 3, {Of(1, {World(6, 8192)}), Of(0, {World(5)}, absl::Milliseconds(1300)), Of(2, {})});
   EXPECT_THAT(report.differences, IsEmpty());
-  EXPECT_THAT(InWords(report),
-              AllOf(HasSubstr("Last rank 1 called all_reduce #6 (group world, 8192 bytes f32); "
-                              "rank 0 had called all_reduce #5 (group world, 4096 bytes f32) when "
-                              "asked 1.3s earlier."),
-                    HasSubstr("What rank 2 called is not known.")));
+  EXPECT_THAT(
+      InWords(report),
+      AllOf(HasSubstr("Last calls: rank 1 called all_reduce #6 (group world, 8192 bytes f32); "
+                      "rank 0 had called all_reduce #5 (group world, 4096 bytes f32) when "
+                      "asked 1.3s earlier."),
+            HasSubstr("What rank 2 called is not known.")));
 }
 
 TEST(CompareLastCalls, KeepsApartWhatIsOldAlsoWhereItIsTheSame) {
