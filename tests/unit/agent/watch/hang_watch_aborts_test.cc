@@ -96,13 +96,20 @@ TEST_F(HangWatchAborts, ElsewhereHaveTheWorkersAskedBeforeTheyAreSignalled) {
 TEST_F(HangWatchAborts, CostNothingWhereNobodyServes) {
   Start(2);
   watch_.OnAborted(0);
-  EXPECT_THAT(words_, IsEmpty());
+  EXPECT_THAT(Words<verdict::RankAborted>(), IsEmpty());
   watch_.OnOrder(verdict::AskLastCalls{kRound});
   ASSERT_THAT(Words<verdict::NodeLastCalls>(), SizeIs(1));
   watch_.BeforeSignal([this] { is_signalled_ = true; });
   watch_.BeforeReport([this] { is_reported_ = true; });
   EXPECT_TRUE(is_signalled_);
   EXPECT_TRUE(is_reported_);
+}
+
+// Whom the server has not heard it asks nothing.
+TEST_F(HangWatchAborts, FindANodeThatHasSaidAtOnceThatItTakesPart) {
+  Start(2);
+  ASSERT_THAT(Words<verdict::NodeSummary>(), SizeIs(1));
+  EXPECT_EQ(Words<verdict::NodeSummary>()[0].round, kRound);
 }
 
 TEST_F(HangWatchAborts, AreToldAtOnceAndReportedOnceTheServerHasSaidWhatAllCalled) {
