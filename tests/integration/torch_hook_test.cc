@@ -17,6 +17,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kPatience = absl::Minutes(4);
 
@@ -170,6 +171,21 @@ TEST_F(TorchHookWithTorch, TellsTheRanksOfEachGroupAndWhereTheMainThreadIs) {
       result.out,
       AllOf(HasSubstr("{\"groups\": {\"0\": [0], \"1\": [0]}, \"stack\": [[\"serves\", "),
             AnyOf(HasSubstr("\"calls\": \"sendall\"}"), HasSubstr("\"calls\": \"recv\"}"))));
+}
+
+TEST_F(TorchHookWithTorch, LeavesWhatWasCalledLastWhereTheProgramEndsByAnException) {
+  const std::string last_words = socket() + ".last";
+  EXPECT_THAT(Python(PeerPython(), {PythonScript("ends.py", kOneRank), "ping"}, With()),
+              ExitsWith(0));
+  EXPECT_FALSE(FileExists(last_words));
+  std::filesystem::remove(socket());
+  std::filesystem::remove(socket() + "p");
+  const std::string script = PythonScript(
+      "fails.py", absl::StrCat(kOneRank, "    raise RuntimeError('its peer has gone')\n"));
+  const SubprocessResult result = Python(PeerPython(), {script, "ping"}, With());
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err, HasSubstr("RuntimeError: its peer has gone"));
+  EXPECT_THAT(ReadFile(last_words), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\"version\"")));
 }
 
 TEST_F(TorchHookWithTorch, DoesNothingForAProgramThatOnlyImportsTorch) {
