@@ -1,13 +1,13 @@
 #include "rendezvous/link/watch_wire.h"
 
-#include <algorithm>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "proto/io/wire_check.h"
 #include "proto/watch.pb.h"
+#include "rendezvous/link/abort_wire.h"
+#include "rendezvous/link/watch_parts_wire.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -20,68 +20,6 @@ using verdict::WatchPhase;
 
 constexpr int kGroupsMax = kBoardGroups * 512;  // of all ranks of a node
 constexpr int kRecordsMax = 4 * kBoardGroups;
-constexpr int kTextsMax = 64;
-
-int64_t Millis(absl::Duration duration) {
-  return absl::ToInt64Milliseconds(std::max(duration, absl::ZeroDuration()));
-}
-absl::Duration FromMillis(WireCheck& check, absl::string_view field, int64_t millis) {
-  return absl::Milliseconds(check.Range<int64_t>(field, millis, 0, int64_t{1} << 50));
-}
-
-template <typename Enum>
-Enum FromNumber(WireCheck& check, absl::string_view field, int number, Enum last) {
-  return static_cast<Enum>(check.Range(field, number, 0, static_cast<int>(last)));
-}
-
-std::string Cut(const std::string& text) { return text.substr(0, kWatchedTextBytesMax); }
-std::string TakeText(WireCheck& check, absl::string_view field, const std::string& text) {
-  return check.Text(field, text, kWatchedTextBytesMax);
-}
-
-template <typename List>
-std::vector<std::string> TakeTexts(WireCheck& check, absl::string_view field, const List& in) {
-  std::vector<std::string> out;
-  if (!check.List(field, in.size(), kTextsMax)) return out;
-  for (const std::string& text : in) out.push_back(TakeText(check, field, text));
-  return out;
-}
-
-template <typename List>
-void EncodeRuns(const std::vector<int>& ranks, List* out) {
-  for (size_t begin = 0; begin < ranks.size() && out->size() < 2 * kRunsMax;) {
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    out->Add(ranks[begin]);
-    out->Add(static_cast<int>(end - begin) - 1);
-    begin = end;
-  }
-}
-
-template <typename List>
-std::vector<int> TakeRuns(const List& in, absl::string_view field, WireCheck& check) {
-  std::vector<int> out;
-  check.Require(in.size() % 2 == 0, field, "are no pairs");
-  if (!check.List(field, in.size(), 2 * kRunsMax)) return out;
-  for (int i = 0; i + 1 < in.size(); i += 2) {
-    const int first = check.Range(field, in.Get(i), 0, kWatchedRanksMax);
-    const int more = check.Range(field, in.Get(i + 1), 0, kWatchedRanksMax);
-    check.Require(out.size() + static_cast<size_t>(more) < size_t{2} * kWatchedRanksMax, field,
-                  "are too many");
-    if (!check.status().ok()) return out;
-    for (int k = 0; k <= more; ++k) out.push_back(first + k);
-  }
-  return out;
-}
-
-// Each once.
-template <typename List>
-std::vector<int> TakeSortedRuns(const List& in, absl::string_view field, WireCheck& check) {
-  std::vector<int> out = TakeRuns(in, field, check);
-  check.Require(std::adjacent_find(out.begin(), out.end(), std::greater_equal<int>()) == out.end(),
-                field, "are not in order");
-  return out;
-}
 
 // --- Summaries
 
@@ -159,30 +97,6 @@ verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check
 
 // --- Details
 
-void Encode(const verdict::Operation& in, proto::WatchedOperation* out) {
-  out->set_kind(static_cast<int>(in.kind));
-  out->set_state(static_cast<int>(in.state));
-  out->set_sequence(in.sequence);
-  out->set_bytes(in.bytes);
-  out->set_peer(in.peer);
-  out->set_dtype(Cut(in.dtype));
-  out->set_chain(in.chain);
-  out->set_awaited(in.awaited);
-  out->set_name(Cut(in.name));
-}
-
-verdict::Operation TakeOperation(const proto::WatchedOperation& in, WireCheck& check) {
-  return {.kind = FromNumber(check, "operation.kind", in.kind(), OperationKind::kRecv),
-          .state = FromNumber(check, "operation.state", in.state(), OperationState::kFailed),
-          .sequence = in.sequence(),
-          .bytes = in.bytes(),
-          .peer = in.peer(),
-          .dtype = TakeText(check, "operation.dtype", in.dtype()),
-          .name = TakeText(check, "operation.name", in.name()),
-          .chain = in.chain(),
-          .awaited = in.awaited()};
-}
-
 void Encode(const verdict::Group& in, proto::WatchDetails::Group* out) {
   out->set_name(Cut(in.name));
   out->set_id(in.id);
@@ -233,7 +147,8 @@ void Encode(const verdict::RankEvidence& in, proto::WatchDetails::Rank* out) {
     proto::WatchDetails::Record* to = out->add_records();
     to->set_group(record.group);
     to->set_num_issued(record.num_issued);
-    for (const verdict::Operation& op : record.operations) Encode(op, to->add_operations());
+    for (const verdict::Operation& op : record.operations)
+      EncodeOperation(op, to->add_operations());
   }
 }
 
@@ -407,7 +322,7 @@ void Encode(const verdict::SayVerdict& in, proto::WatchVerdict* out) {
   EncodeRuns(diagnosis.culprits, out->mutable_culprits());
   EncodeRuns(diagnosis.waiting, out->mutable_waiting());
   out->set_group(Cut(diagnosis.group));
-  if (diagnosis.operation) Encode(*diagnosis.operation, out->mutable_operation());
+  if (diagnosis.operation) EncodeOperation(*diagnosis.operation, out->mutable_operation());
   out->set_is_indirect(!diagnosis.is_direct);
   EncodeTexts(diagnosis.path, out->mutable_path());
   EncodeTexts(diagnosis.spoke_for_it, out->mutable_spoke_for_it());
@@ -449,93 +364,6 @@ verdict::SayVerdict TakeVerdict(const proto::WatchVerdict& in, WireCheck& check)
   return out;
 }
 
-// --- Aborts
-
-// A rank that does not fit is left out as a whole, and counts as not known.
-void Encode(const verdict::NodeLastCalls& in, proto::WatchLastCalls* out) {
-  out->set_round(in.round.value());
-  EncodeRuns(in.aborted, out->mutable_aborted());
-  size_t bytes = out->ByteSizeLong();
-  for (const verdict::RankCalls& rank : in.ranks) {
-    proto::WatchLastCalls::Rank* to = out->add_ranks();
-    to->set_rank(rank.rank);
-    to->set_age_ms(Millis(rank.age));
-    for (const verdict::Call& call : rank.calls) {
-      proto::WatchLastCalls::Call* to_call = to->add_calls();
-      to_call->set_group(Cut(call.group));
-      to_call->set_label(Cut(call.label));
-      Encode(call.operation, to_call->mutable_operation());
-    }
-    const size_t more = to->ByteSizeLong() + 8;
-    if (more > kWatchedRankBytesMax || bytes + more > kWatchWordBytesMax) {
-      out->mutable_ranks()->RemoveLast();
-    } else {
-      bytes += more;
-    }
-  }
-}
-
-verdict::NodeLastCalls TakeLastCalls(const proto::WatchLastCalls& in, WireCheck& check) {
-  verdict::NodeLastCalls out{.round = Round(check.Count("last_calls.round", in.round())),
-                             .aborted = TakeRuns(in.aborted(), "last_calls.aborted", check)};
-  if (!check.List("last_calls.ranks", in.ranks_size(), kWatchedRanksMax)) return out;
-  for (const proto::WatchLastCalls::Rank& rank : in.ranks()) {
-    verdict::RankCalls taken{
-        .rank = check.Range("last_calls.rank", rank.rank(), 0, kWatchedRanksMax),
-        .age = FromMillis(check, "last_calls.age", rank.age_ms())};
-    if (!check.List("last_calls.calls", rank.calls_size(), verdict::kLastCallsMax)) return out;
-    for (const proto::WatchLastCalls::Call& call : rank.calls()) {
-      taken.calls.push_back({.group = TakeText(check, "call.group", call.group()),
-                             .label = TakeText(check, "call.label", call.label()),
-                             .operation = TakeOperation(call.operation(), check)});
-    }
-    out.ranks.push_back(std::move(taken));
-  }
-  return out;
-}
-
-template <typename List>
-void EncodeCalls(const std::vector<verdict::SameCall>& calls, List* out) {
-  for (const verdict::SameCall& call : calls) {
-    if (out->size() >= static_cast<int>(verdict::kSameCallsMax)) return;
-    proto::WatchAborts::SameCall* to = out->Add();
-    to->set_label(Cut(call.label));
-    Encode(call.operation, to->mutable_operation());
-    EncodeRuns(call.ranks, to->mutable_ranks());
-    to->set_age_ms(Millis(call.age));
-  }
-}
-
-template <typename List>
-std::vector<verdict::SameCall> TakeCalls(const List& in, absl::string_view field,
-                                         WireCheck& check) {
-  std::vector<verdict::SameCall> out;
-  if (!check.List(field, in.size(), verdict::kSameCallsMax)) return out;
-  for (const proto::WatchAborts::SameCall& call : in) {
-    out.push_back({.label = TakeText(check, "call.label", call.label()),
-                   .operation = TakeOperation(call.operation(), check),
-                   .ranks = TakeRuns(call.ranks(), "call.ranks", check),
-                   .age = FromMillis(check, "call.age", call.age_ms())});
-  }
-  return out;
-}
-
-void Encode(const verdict::SayAborts& in, proto::WatchAborts* out) {
-  out->set_round(in.round.value());
-  EncodeRuns(in.report.aborted, out->mutable_aborted());
-  EncodeCalls(in.report.last, out->mutable_last());
-  EncodeCalls(in.report.differences, out->mutable_differences());
-  EncodeRuns(in.report.unknown, out->mutable_unknown());
-}
-
-verdict::SayAborts TakeAborts(const proto::WatchAborts& in, WireCheck& check) {
-  return {.round = Round(check.Count("aborts.round", in.round())),
-          .report = {.aborted = TakeRuns(in.aborted(), "aborts.aborted", check),
-                     .last = TakeCalls(in.last(), "aborts.last", check),
-                     .differences = TakeCalls(in.differences(), "aborts.differences", check),
-                     .unknown = TakeRuns(in.unknown(), "aborts.unknown", check)}};
-}
-
 struct WordEncoder {
   proto::WatchWord* out;
 
@@ -553,7 +381,7 @@ struct WordEncoder {
     out->mutable_aborted()->set_rank(word.rank);
   }
   void operator()(const verdict::NodeLastCalls& word) const {
-    Encode(word, out->mutable_last_calls());
+    EncodeLastCalls(word, out->mutable_last_calls());
   }
 };
 
@@ -586,7 +414,9 @@ struct OrderEncoder {
   void operator()(const verdict::AskLastCalls& order) const {
     out->mutable_ask_last_calls()->set_round(order.round.value());
   }
-  void operator()(const verdict::SayAborts& order) const { Encode(order, out->mutable_aborts()); }
+  void operator()(const verdict::SayAborts& order) const {
+    EncodeAborts(order, out->mutable_aborts());
+  }
 };
 
 }  // namespace

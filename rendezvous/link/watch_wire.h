@@ -1,4 +1,5 @@
-// The only translation between rendezvous/verdict/watch_messages.h and proto/watch.proto.
+// The only translation between rendezvous/verdict/watch_messages.h and proto/watch.proto, with
+// abort_wire.h.
 //
 // An encoder keeps each message within its bound: a rank whose details or stack do not fit is left
 // out as a whole, so that it counts as not known, and is never judged by half of what it did.
