@@ -61,6 +61,7 @@ HangWatchOptions MakeHangWatchOptions(const AgentOptions& options) {
           .ends_workers = mode == WatchMode::kRestart || mode == WatchMode::kReplace,
           .may_replace = mode == WatchMode::kReplace,
           .hang_timeout = options.spec.hang_timeout,
+          .grace = options.spec.shutdown_timeout,
           .run_id = options.spec.run_id,
           .node = options.node.name,
           .report_directory = options.run_directory};

@@ -48,6 +48,7 @@ struct HangWatchOptions {
   bool ends_workers = false;  // at a verdict; else it is only reported
   bool may_replace = false;   // the server may end this node's part in the job instead
   absl::Duration hang_timeout = absl::Minutes(10);
+  absl::Duration grace = absl::Seconds(30);  // --shutdown_timeout
   std::string run_id;
   std::string node;
   std::string report_directory;
@@ -88,7 +89,8 @@ class HangWatch {
   // called last, which they forget as they end, and it is said. Gloo aborts the rank that receives
   // another size than it expects, which need not be the one at fault.
   void OnAborted(int local_rank);
-  // Calls `then`, at once or, while the workers here are asked, after it; in order. A second at most.
+  // Calls `then`, at once or, while the workers here are asked, after it; in order. After a second at
+  // most, with the usual grace (verdict::TimesForLastCalls).
   void BeforeSignal(std::function<void()> then);
   // The same, and where a worker here has aborted after it has been said what those of all nodes
   // called.
@@ -103,7 +105,8 @@ class HangWatch {
  private:
   // What the ranks here called last, asked once a round, where one has aborted.
   struct Aborts {
-    std::vector<int> ranks;  // of this node, that have
+    std::vector<int> ranks;         // of this node, that have
+    std::optional<MonoTime> until;  // nothing: nobody has waited yet
     bool is_asking = false;
     std::optional<std::vector<verdict::RankCalls>> calls;
     bool server_asks = false;    // for `calls`
@@ -168,10 +171,10 @@ class HangWatch {
   void Obey(const verdict::AskLastCalls& order);
   void Obey(const verdict::SayAborts& order);
   void ForgetAborts();
+  void ArmAbortTimer();
   void AskLastCalls();
   void OnLastCalls(std::vector<verdict::RankCalls> calls);
   void AnswerServer();
-  void AwaitServer();
   // As far as this node knows it, unless the server is to say it.
   void SayOwnAborts();
   void SayAborts(verdict::AbortReport report);

@@ -12,13 +12,6 @@
 #include "rendezvous/verdict/abort_watch.h"
 
 namespace muster::agent {
-namespace {
-
-// How long a failure is kept back for what the server says, which may be older, or out of reach.
-constexpr absl::Duration kTimeForServer = absl::Seconds(1);
-static_assert(kTimeForServer > verdict::kTimeForLastCalls);
-
-}  // namespace
 
 void HangWatch::OnAborted(int local_rank) {
   if (!is_watching_ || !torch_.HasServed()) return;
@@ -26,8 +19,9 @@ void HangWatch::OnAborted(int local_rank) {
   aborts_.ranks.push_back(rank);
   if (round_.num_nodes > 1 && aborts_.ranks.size() == 1) {
     tell_server_(verdict::RankAborted{round_.round, rank});
-    if (!aborts_.is_said) AwaitServer();
+    aborts_.awaits_server = !aborts_.is_said;
   }
+  ArmAbortTimer();
   AskLastCalls();
 }
 
@@ -45,24 +39,41 @@ void HangWatch::LetGo() {
   if (aborts_.is_asking) return;
   for (auto& then : std::exchange(before_signals_, {})) then();
   if (aborts_.awaits_server) return;
+  abort_timer_.cancel();
   for (auto& then : std::exchange(before_reports_, {})) then();
 }
 
 void HangWatch::ForgetAborts() {
-  abort_timer_.cancel();
   aborts_ = {};
   LetGo();
+}
+
+// Whatever happens to the workers, to the disk and to the server: nobody who waits for answers waits for
+// longer, and the time begins with the first of them.
+void HangWatch::ArmAbortTimer() {
+  if (!aborts_.until) {
+    aborts_.until = MonoNow() + verdict::TimesForLastCalls(options_.grace).all;
+  }
+  abort_timer_.expires_after(absl::ToChronoNanoseconds(*aborts_.until - MonoNow()));
+  abort_timer_.async_wait([this, round = round_.round](const asio::error_code& error) {
+    if (error || round != round_.round) return;
+    aborts_.awaits_server = false;
+    if (aborts_.is_asking) return OnLastCalls({});
+    SayOwnAborts();
+    LetGo();
+  });
 }
 
 void HangWatch::AskLastCalls() {
   if (aborts_.is_asking || aborts_.calls) return;
   if (!torch_.HasServed()) return OnLastCalls({});
   aborts_.is_asking = true;
+  const absl::Duration time = verdict::TimesForLastCalls(options_.grace).workers;
   std::thread([mailbox = mailbox_, this, round = round_.round,
-               ask = torch_.MakeLastCallsQuestion(round_.first_rank)] {
+               ask = torch_.MakeLastCallsQuestion(round_.first_rank, time)] {
     // Runs only while this object lives.
     mailbox.Post([this, round, calls = ask()]() mutable {
-      if (round == round_.round) OnLastCalls(std::move(calls));
+      if (round == round_.round && aborts_.is_asking) OnLastCalls(std::move(calls));
     });
   }).detach();
 }
@@ -75,17 +86,6 @@ void HangWatch::OnLastCalls(std::vector<verdict::RankCalls> calls) {
   LetGo();
 }
 
-void HangWatch::AwaitServer() {
-  aborts_.awaits_server = true;
-  abort_timer_.expires_after(absl::ToChronoNanoseconds(kTimeForServer));
-  abort_timer_.async_wait([this, round = round_.round](const asio::error_code& error) {
-    if (error || round != round_.round) return;
-    aborts_.awaits_server = false;
-    SayOwnAborts();
-    LetGo();
-  });
-}
-
 void HangWatch::AnswerServer() {
   tell_server_(verdict::NodeLastCalls{round_.round, aborts_.ranks, *aborts_.calls});
 }
@@ -93,11 +93,11 @@ void HangWatch::AnswerServer() {
 void HangWatch::Obey(const verdict::AskLastCalls&) {
   if (aborts_.calls) return AnswerServer();
   aborts_.server_asks = true;
+  ArmAbortTimer();
   AskLastCalls();
 }
 
 void HangWatch::Obey(const verdict::SayAborts& order) {
-  abort_timer_.cancel();
   aborts_.awaits_server = false;
   SayAborts(order.report);
   LetGo();

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "agent/watch/torch_hook.h"
 #include "agent/watch/torch_socket.h"
-#include "rendezvous/verdict/abort_watch.h"
 
 namespace muster::agent {
 namespace {
@@ -19,9 +18,6 @@ namespace {
 constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
-// While no worker is signalled.
-constexpr absl::Duration kSurvivorsTime = absl::Milliseconds(800);
-static_assert(kSurvivorsTime < verdict::kTimeForLastCalls);
 // A Python that does not let go of its lock answers nothing, however often it is asked.
 constexpr int kStacksMissedMax = 3;
 
@@ -102,11 +98,11 @@ bool TorchWatch::HasServed() const {
 }
 
 std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuestion(
-    int first_rank) const {
-  return [sources = known_.sources, first_rank] {
+    int first_rank, absl::Duration time) const {
+  return [sources = known_.sources, first_rank, time] {
     std::vector<std::string> sockets;
     for (const Source& source : sources) sockets.push_back(source.socket);
-    const auto answers = AskAll(sockets, "fr_trace_json", kSurvivorsTime);
+    const auto answers = AskAll(sockets, "fr_trace_json", time);
     const MonoTime now = MonoNow();
     std::vector<verdict::RankCalls> ranks;
     for (size_t i = 0; i < sources.size(); ++i) {

@@ -48,10 +48,11 @@ class TorchWatch {
   std::function<bool()> MakeMoveCheck() const;
   // Somebody has served in this round, who may have ended.
   bool HasServed() const;
-  // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer what
-  // they have left as they ended, or what they said when they were asked before. For a thread aside as
-  // above, a second at most.
-  std::function<std::vector<verdict::RankCalls>()> MakeLastCallsQuestion(int first_rank) const;
+  // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer within
+  // `time` what they have left as they ended, or what they said when they were asked before. For a thread
+  // aside as above.
+  std::function<std::vector<verdict::RankCalls>()> MakeLastCallsQuestion(int first_rank,
+                                                                         absl::Duration time) const;
 
  private:
   struct Source {

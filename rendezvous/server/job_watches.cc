@@ -38,6 +38,7 @@ bool JobWatches::Follow(Watch& watch, const JobTable& table, const JobKey& job, 
   if (watch.round == state->round && watch.running_since == state->running_since) return true;
   watch.round = state->round;
   watch.running_since = state->running_since;
+  watch.watch.SetGrace(state->settings->shutdown_timeout);
   watch.watch.StartRound(state->round, MembersOf(*state), now);
   return true;
 }

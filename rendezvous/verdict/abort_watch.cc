@@ -1,5 +1,6 @@
 #include "rendezvous/verdict/abort_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace muster::verdict {
@@ -10,6 +11,11 @@ bool Holds(const WatchedNode& node, int rank) {
 }
 
 }  // namespace
+
+LastCallsTimes TimesForLastCalls(absl::Duration grace) {
+  const absl::Duration all = std::min(std::max(absl::Seconds(1), grace / 30), grace / 2);
+  return {.workers = all * 0.8, .answers = all * 0.9, .all = all};
+}
 
 void AbortWatch::StartRound(Round round, const std::vector<WatchedNode>& nodes) {
   round_ = round;
@@ -36,7 +42,7 @@ AbortWatch::Orders AbortWatch::OnWord(Incarnation from, const RankAborted& word,
   if (said_) return {OrderTo{from, *said_}};
   aborted_.insert(word.rank);
   if (deadline_) return {};
-  deadline_ = now + kTimeForLastCalls;
+  deadline_ = now + times_.answers;
   for (const auto& [agent, each] : nodes_) {
     if (each.takes_part) awaited_.insert(agent);
   }

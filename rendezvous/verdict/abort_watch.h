@@ -1,7 +1,7 @@
 // What the ranks of a job over several nodes called last, asked where one of them has aborted, and said
 // to all nodes (last_calls.h).
 //
-//   RankAborted -> AskLastCalls to all that take part -> all have answered, or kTimeForLastCalls
+//   RankAborted -> AskLastCalls to all that take part -> all have answered, or LastCallsTimes::answers
 //     -> SayAborts to all that take part
 //
 // Once a round. Goes on while the round stops, since the failure of another rank, which loses its
@@ -22,14 +22,22 @@
 
 namespace muster::verdict {
 
-// Longer than an agent asks its workers, and shorter than the agent of the rank that has aborted waits
-// for what is said, before it reports the failure (agent/watch/hang_watch_aborts.cc).
-inline constexpr absl::Duration kTimeForLastCalls = absl::Milliseconds(900);
+// How long what ranks called last is waited for. Each time contains the one before it.
+struct LastCallsTimes {
+  absl::Duration workers;  // by an agent, for its workers
+  absl::Duration answers;  // by the server, for the agents
+  absl::Duration all;      // by an agent, before it signals its workers or reports the failure
+};
+// `grace` is --shutdown_timeout. All of it is a second, more where the grace is longer than half a
+// minute, and never more than half of the grace, which passes meanwhile.
+LastCallsTimes TimesForLastCalls(absl::Duration grace);
 
 class AbortWatch {
  public:
   using Orders = std::vector<OrderTo>;
 
+  // The job's --shutdown_timeout; 30 s before the first call.
+  void SetGrace(absl::Duration grace) { times_ = TimesForLastCalls(grace); }
   // `nodes` are all members of `round`.
   void StartRound(Round round, const std::vector<WatchedNode>& nodes);
   // Of a member: who has told one takes part.
@@ -51,6 +59,7 @@ class AbortWatch {
   Orders Conclude();
   Orders TellAll(const WatchOrder& order) const;
 
+  LastCallsTimes times_ = TimesForLastCalls(absl::Seconds(30));
   Round round_ = kNoRound;
   absl::btree_map<Incarnation, Node> nodes_;
   absl::btree_set<int> aborted_;

@@ -57,6 +57,8 @@ class JobWatch {
   void StopRound();
   // As it is now; none before the first call.
   void SetSpares(Spares spares) { spares_ = spares; }
+  // The job's --shutdown_timeout; see TimesForLastCalls.
+  void SetGrace(absl::Duration grace) { aborts_.SetGrace(grace); }
   bool IsWatching() const { return !nodes_.empty(); }
 
   // Words of another round, of strangers, and answers to old questions change nothing.

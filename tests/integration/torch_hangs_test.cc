@@ -29,6 +29,9 @@ constexpr char kNotCalled[] =
 
 constexpr char kNeverCame[] = "rank 1 has not called init_process_group; rank 0 waits";
 
+// With such a grace what the ranks called last is waited for as long as a loaded machine needs
+// (rendezvous/verdict/abort_watch.h).
+constexpr char kLongGrace[] = "--shutdown_timeout=1800";
 // Rank 0 is innocent: it receives more than it has asked for.
 constexpr char kRankOneCalled[] =
     "rank 0 has aborted. Last calls: rank 1 called all_reduce #6 (group default_pg, 8192 bytes "
@@ -151,7 +154,7 @@ TEST_F(TorchHangs, NameARankThatDoesNotComeToABarrierOfTheStore) {
 }
 
 TEST_F(TorchHangs, AskTheSurvivorsOfAnAbortWhatTheyCalled) {
-  const SubprocessResult result = StartJob("size", {}).Wait(kPatience);
+  const SubprocessResult result = StartJob("size", {kLongGrace}).Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
   EXPECT_THAT(result.err, HasSubstr(kRankOneCalled));
 }
@@ -218,7 +221,8 @@ void TorchHangsOverNodes::ExpectAbortOnBothNodes(const std::string& how) const {
   std::vector<Subprocess> nodes;
   for (int node = 0; node < 2; ++node) {
     const std::string logs = absl::StrCat("--log_dir=", Out("logs"), node);
-    nodes.push_back(StartStatic(node, 2, Arguments{logs} + ProgramThatHangs(how), WithTorch()));
+    nodes.push_back(
+        StartStatic(node, 2, Arguments{logs, kLongGrace} + ProgramThatHangs(how), WithTorch()));
     if (node > 0) continue;
     EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
   }

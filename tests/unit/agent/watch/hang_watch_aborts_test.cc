@@ -31,6 +31,9 @@ constexpr Round kRound(3);
 // Ranks 4 and 5 are of this node.
 class HangWatchAborts : public ::testing::Test {
  protected:
+  // With `grace` nobody waits for longer than a thirtieth of it.
+  explicit HangWatchAborts(absl::Duration grace = 30 * kLongEnough) : grace_(grace) {}
+
   void Start(int num_nodes) {
     watch_.StartRound({.round = kRound,
                        .num_nodes = num_nodes,
@@ -63,11 +66,12 @@ class HangWatchAborts : public ::testing::Test {
     return say;
   }
 
+  const absl::Duration grace_;
   testing::TemporaryDirectory directory_;
   asio::io_context loop_;
   std::vector<verdict::NodeWord> words_;
   HangWatch watch_{loop_,
-                   {.report_directory = directory_.path()},
+                   {.grace = grace_, .report_directory = directory_.path()},
                    [](int, const std::string&) {},
                    [this](verdict::NodeWord word) { words_.push_back(std::move(word)); }};
   bool is_signalled_ = false;
@@ -129,7 +133,13 @@ TEST_F(HangWatchAborts, AreToldAtOnceAndReportedOnceTheServerHasSaidWhatAllCalle
   EXPECT_FALSE(testing::FileExists(directory_.File("abort_0_2.json"))) << "once";
 }
 
-TEST_F(HangWatchAborts, AreReportedWithWhatIsKnownHereWhereTheServerSaysNothing) {
+// Where somebody waits for nothing: for long enough that a server which is there has answered.
+class HangWatchAbortsInTime : public HangWatchAborts {
+ protected:
+  HangWatchAbortsInTime() : HangWatchAborts(30 * absl::Seconds(5)) {}
+};
+
+TEST_F(HangWatchAbortsInTime, AreReportedWithWhatIsKnownHereWhereTheServerSaysNothing) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   Start(2);
   watch_.OnAborted(0);
@@ -137,6 +147,46 @@ TEST_F(HangWatchAborts, AreReportedWithWhatIsKnownHereWhereTheServerSaysNothing)
   ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
   ASSERT_TRUE(RunUntil([this] { return !Report().empty(); }));
   EXPECT_THAT(Report(), HasSubstr("Last calls: rank 5 called all_reduce #6"));
+}
+
+TEST_F(HangWatchAbortsInTime, HoldNothingUpWhereAWorkerAnswersNothing) {
+  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8), /*is_held=*/true);
+  Start(2);
+  watch_.OnAborted(0);
+  watch_.BeforeSignal([this] { is_signalled_ = true; });
+  watch_.BeforeReport([this] { is_reported_ = true; });
+  ASSERT_TRUE(RunUntil([this] { return is_signalled_ && is_reported_; }));
+  EXPECT_THAT(Report(), IsEmpty()) << "no call is known";
+}
+
+// The time of all is that of the first: a rank that aborts behind it does not wait for a server that has
+// had its time.
+TEST_F(HangWatchAbortsInTime, OfALaterRankAreWaitedForNoLonger) {
+  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
+  Start(2);
+  watch_.OnAborted(0);
+  watch_.BeforeReport([this] { is_reported_ = true; });
+  ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
+  is_reported_ = false;
+  watch_.OnAborted(1);
+  watch_.BeforeReport([this] { is_reported_ = true; });
+  EXPECT_TRUE(is_reported_);
+}
+
+// Whoever asks: of a rank that aborts after the server has asked it is told as well, and its failure waits.
+TEST_F(HangWatchAborts, AfterTheServerHasAskedAreReportedOnceItHasSaidWhatAllCalled) {
+  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
+  Start(2);
+  watch_.OnOrder(verdict::AskLastCalls{kRound});
+  ASSERT_TRUE(RunUntil([this] { return !Words<verdict::NodeLastCalls>().empty(); }));
+  watch_.OnAborted(0);
+  EXPECT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
+  watch_.BeforeSignal([this] { is_signalled_ = true; });
+  EXPECT_TRUE(is_signalled_);
+  watch_.BeforeReport([this] { is_reported_ = true; });
+  EXPECT_FALSE(is_reported_);
+  watch_.OnOrder(Said());
+  EXPECT_TRUE(is_reported_);
 }
 
 TEST_F(HangWatchAborts, OnOneNodeAreSaidByIt) {

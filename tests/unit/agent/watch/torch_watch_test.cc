@@ -50,7 +50,7 @@ TEST_F(LastCalls, AreAskedOfThoseThatServeByTheirRanks) {
   EXPECT_FALSE(watch_.HasServed());
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   EXPECT_TRUE(watch_.HasServed());
-  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4)();
+  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4, kLongEnough)();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].rank, 5);
   EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
@@ -65,7 +65,7 @@ TEST_F(LastCalls, AreThoseThatWereHeardBeforeWhereARankHasGone) {
     Listen();
   }
   EXPECT_TRUE(watch_.HasServed());
-  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4)();
+  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4, kLongEnough)();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].rank, 4);
   EXPECT_GT(ranks[0].age, absl::ZeroDuration());
@@ -83,7 +83,7 @@ TEST_F(LastCalls, AreThoseThatARankHasLeftAsItEnded) {
       TorchLastWordsPath(directory_.File("0")),
       absl::StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
   testing::WriteFile(TorchLastWordsPath(directory_.File("1")), "no answer");
-  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4)();
+  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4, kLongEnough)();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
   ASSERT_THAT(ranks[0].calls, SizeIs(1));
@@ -97,7 +97,7 @@ TEST_F(LastCalls, OfTheRoundBeforeAreForgotten) {
     Listen();
   }
   Start();
-  EXPECT_THAT(watch_.MakeLastCallsQuestion(4)(), IsEmpty());
+  EXPECT_THAT(watch_.MakeLastCallsQuestion(4, kLongEnough)(), IsEmpty());
 }
 
 }  // namespace

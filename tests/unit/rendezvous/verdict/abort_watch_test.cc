@@ -119,6 +119,25 @@ TEST_F(Aborts, AreSaidInTimeWhereANodeDoesNotAnswer) {
   EXPECT_THAT(told_, SizeIs(3)) << "too late";
 }
 
+TEST_F(Aborts, AreWaitedForForLongerWhereTheGraceIsLong) {
+  watch_.SetGrace(absl::Minutes(10));
+  Abort(0);
+  EXPECT_EQ(watch_.NextDeadline() - now_, TimesForLastCalls(absl::Minutes(10)).answers);
+  EXPECT_GT(watch_.NextDeadline() - now_, absl::Seconds(10));
+}
+
+TEST(TimesForLastCalls, AreNeverMoreThanHalfOfTheGraceAndContainEachOther) {
+  EXPECT_EQ(TimesForLastCalls(absl::ZeroDuration()).all, absl::ZeroDuration());
+  EXPECT_EQ(TimesForLastCalls(absl::Seconds(1)).all, absl::Milliseconds(500));
+  for (const int seconds : {2, 5, 30}) {
+    EXPECT_EQ(TimesForLastCalls(absl::Seconds(seconds)).all, absl::Seconds(1));
+  }
+  const LastCallsTimes times = TimesForLastCalls(absl::Minutes(30));
+  EXPECT_EQ(times.all, absl::Minutes(1));
+  EXPECT_LT(times.workers, times.answers);
+  EXPECT_LT(times.answers, times.all);
+}
+
 TEST_F(Aborts, AreOneWhereSeveralRanksAbort) {
   Abort(0);
   Abort(5);
