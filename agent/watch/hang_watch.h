@@ -153,7 +153,7 @@ class HangWatch {
   void WriteReport();
 
   // --- hang_watch_orders.cc
-  verdict::NodeSummary MakeSummary() const;
+  verdict::NodeSummary MakeSummary();
   verdict::NodePaces MakePaces() const;
   void Obey(const verdict::AskDetails& order);
   void Obey(const verdict::AskStacks& order);

@@ -39,14 +39,16 @@ void HangWatch::OnOrder(const verdict::WatchOrder& order) {
   std::visit([this](const auto& each) { Obey(each); }, order);
 }
 
-verdict::NodeSummary HangWatch::MakeSummary() const {
+verdict::NodeSummary HangWatch::MakeSummary() {
+  const absl::Duration at_start = verdict::SilenceAtStart(gatherings_.At(MonoNow()));
   return {.round = round_.round,
           .hang_timeout = options_.hang_timeout,
           .ends_workers = options_.ends_workers,
           .may_replace = options_.may_replace,
           .silent = verdict::Summarize(core_.Silences()),
           .learned = core_.limits().Learned(),
-          .paces = MakePaces()};
+          .paces = MakePaces(),
+          .silence_at_start = at_start >= verdict::kSilenceTold ? at_start : absl::ZeroDuration()};
 }
 
 verdict::NodePaces HangWatch::MakePaces() const {

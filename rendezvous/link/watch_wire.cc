@@ -28,6 +28,7 @@ void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
   out->set_hang_timeout_ms(Millis(in.hang_timeout));
   out->set_ends_workers(in.ends_workers);
   out->set_may_replace(in.may_replace);
+  out->set_silence_at_start_ms(Millis(in.silence_at_start));
   for (const verdict::SilentRanks& ranks : in.silent) {
     if (out->silent_size() == verdict::kSilentRanksMax) break;
     proto::WatchSummary::SilentRanks* to = out->add_silent();
@@ -85,6 +86,7 @@ verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check
       out.learned.longest[i] = FromMillis(check, "watch.longest", in.longest_ms(i));
     }
   }
+  out.silence_at_start = FromMillis(check, "watch.silence_at_start", in.silence_at_start_ms());
   out.paces.window = check.Count("watch.pace_window", in.pace_window());
   if (check.List("watch.own", in.own_us_size(), verdict::kPacesMax)) {
     for (const int64_t own : in.own_us()) {

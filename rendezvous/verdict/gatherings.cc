@@ -83,6 +83,14 @@ std::vector<RankSilence> SilencesOf(const std::vector<Gathering>& gatherings,
   return out;
 }
 
+absl::Duration SilenceAtStart(const std::vector<Gathering>& gatherings) {
+  absl::Duration longest;
+  for (const Gathering& each : gatherings) {
+    if (each.is_start) longest = std::max(longest, each.silent_for);
+  }
+  return longest;
+}
+
 void MarkToldByStore(const std::vector<Gathering>& gatherings, std::vector<RankReport>& reports) {
   for (RankReport& report : reports) {
     const bool is_told = std::any_of(gatherings.begin(), gatherings.end(), [&](const auto& each) {

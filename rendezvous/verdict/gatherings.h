@@ -63,6 +63,9 @@ std::vector<std::vector<int>> MissingAt(const std::vector<Gathering>& gatherings
 std::vector<RankSilence> SilencesOf(const std::vector<Gathering>& gatherings,
                                     const absl::btree_map<int, absl::Duration>& mute);
 
+// For how long nobody has come to one of the start, the longest of them; zero where there is none.
+absl::Duration SilenceAtStart(const std::vector<Gathering>& gatherings);
+
 // Each becomes a group of all ranks in `evidence`. A rank that tells nothing itself and is missing or
 // waits is out of reach no longer: that much is known of it. One of which nothing at all is known stays
 // so. At the start a rank that has called any operation is not missing, wherever it has met the others,

@@ -52,6 +52,7 @@ void JobWatch::StopRound() {
   is_judged_ = false;
   awaited_.clear();
   num_suspicious_ = 0;
+  is_start_suspicious_ = false;
   num_measuring_ = 0;
   num_new_paces_ = 0;
   stage_ = Stage::kListening;
@@ -93,7 +94,7 @@ MonoTime JobWatch::NextDeadline() const {
   MonoTime next = aborts_.NextDeadline();
   if (!IsWatching()) return next;
   if (stage_ != Stage::kListening) return Min(next, deadline_);
-  if (num_suspicious_ > 0 || core_.HasIncident()) next = Min(next, next_question_);
+  if (WantsDetails()) next = Min(next, next_question_);
   return said_ ? Min(next, say_again_) : next;
 }
 
@@ -162,12 +163,20 @@ void JobWatch::TakeSummary(Node& node, NodeSummary summary) {
       std::any_of(summary.silent.begin(), summary.silent.end(),
                   [](const SilentRanks& ranks) { return ranks.silent_for >= kSuspiciousSilence; }));
   num_suspicious_ += static_cast<int>(node.is_suspicious) - static_cast<int>(was_suspicious);
+  if (node.about.first_rank == 0) {
+    is_start_suspicious_ = summary.silence_at_start >= kSuspiciousSilence;
+  }
   TakePaces(node, summary.paces);
   aborts_.OnSummary(node.about.agent);
   node.summary = std::move(summary);
   // Where nodes differ, the most patient counts.
   hang_timeout_ = std::max(hang_timeout_, node.summary->hang_timeout);
   core_.limits().SetTimeout(hang_timeout_);
+}
+
+// Those who wait for the start may tell nothing themselves, and the node of rank 0 have none of them.
+bool JobWatch::WantsDetails() const {
+  return num_suspicious_ > 0 || core_.HasIncident() || is_start_suspicious_;
 }
 
 // --- Who is slow
@@ -218,7 +227,7 @@ void JobWatch::Advance(MonoTime now, Orders& out) {
     say_again_ = now + kSayAgain;
     for (const Incarnation holder : NodesOf(said_->to_end)) out.push_back(OrderTo{holder, *said_});
   }
-  if ((num_suspicious_ > 0 || core_.HasIncident()) && now >= next_question_) Ask(now, out);
+  if (WantsDetails() && now >= next_question_) Ask(now, out);
 }
 
 void JobWatch::Ask(MonoTime now, Orders& out) {
@@ -286,7 +295,11 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
     said_.reset();
     is_judged_ = false;
   }
-  if (!is_silent) return;
+  if (!is_silent) {
+    // Whoever has not come does something: of them the store goes on telling each second.
+    if (num_suspicious_ == 0) next_question_ = now + kBetweenQuestionsMax;
+    return;
+  }
   AddUnseenRanks();
   evidence_.Add(gatherings_);
   const Diagnosis diagnosis = Diagnose(evidence_.merged());

@@ -1,7 +1,7 @@
 // The hang watch of a job over several nodes: what their agents say meets here, and is judged by the
 // core that judges a single node's (hang_watch_core.h).
 //
-//   summaries of all nodes -> somebody is silent -> AskDetails to all -> Diagnose -> Judge
+//   summaries of all nodes -> somebody is silent, or nobody comes to the start -> AskDetails to all -> Diagnose -> Judge
 //     -> a notice: SayNotice to all
 //     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all, and
 //        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do without them
@@ -85,6 +85,7 @@ class JobWatch {
   void On(Node& node, NodeStacks&& stacks, MonoTime now);
   void Absorb(Incarnation from, const NodeSummary& summary);
   void TakeSummary(Node& node, NodeSummary summary);
+  bool WantsDetails() const;
 
   void TakePaces(Node& node, const NodePaces& paces);
   void ComparePaces(Orders& out);
@@ -124,8 +125,9 @@ class JobWatch {
   absl::btree_map<int, Incarnation> agent_of_first_rank_;
   absl::Duration hang_timeout_;  // the longest of the nodes
   int num_suspicious_ = 0;
-  int num_measuring_ = 0;  // nodes that know their paces
-  int num_new_paces_ = 0;  // of those, with a window that has not been compared
+  bool is_start_suspicious_ = false;  // as the node of rank 0 has said last
+  int num_measuring_ = 0;             // nodes that know their paces
+  int num_new_paces_ = 0;             // of those, with a window that has not been compared
   Stage stage_ = Stage::kListening;
   uint64_t question_ = 0;
   absl::btree_set<Incarnation> awaited_;  // who has not answered the question yet

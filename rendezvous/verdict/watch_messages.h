@@ -56,6 +56,8 @@ struct NodeSummary {
   std::vector<SilentRanks> silent;  // at most kSilentRanksMax; the others move
   LearnedSilences learned;          // in the life of this agent
   NodePaces paces;
+  // Of the node of rank 0, which may have no rank that waits or is missing: SilenceAtStart.
+  absl::Duration silence_at_start;
   friend bool operator==(const NodeSummary&, const NodeSummary&) = default;
 };
 

@@ -322,13 +322,14 @@ void WatchSim::RunAgents() {
   }
 }
 
-verdict::NodeSummary WatchSim::SummaryOf(const Node& node) const {
+verdict::NodeSummary WatchSim::SummaryOf(Node& node) const {
   return {.round = kRound,
           .hang_timeout = kHangTimeout,
           .ends_workers = true,
           .may_replace = node.may_replace,
           .silent = verdict::Summarize(node.core.Silences()),
-          .learned = node.core.limits().Learned()};
+          .learned = node.core.limits().Learned(),
+          .silence_at_start = verdict::SilenceAtStart(node.gatherings.At(now_ + node.clock))};
 }
 
 verdict::Evidence WatchSim::EvidenceOf(int n) {

@@ -106,7 +106,7 @@ class WatchSim {
   int GroupOfCall(int rank, int64_t call) const;
   void RunAgents();
   bool IsAwake(const Node& node) const;
-  verdict::NodeSummary SummaryOf(const Node& node) const;
+  verdict::NodeSummary SummaryOf(Node& node) const;
   verdict::Evidence EvidenceOf(int node);
   std::vector<uint64_t> TokensOf(int node) const;
   void Perform(const verdict::JobWatch::Orders& orders);

@@ -45,6 +45,7 @@ verdict::NodeSummary FilledSummary() {
   summary.learned.counts = {{verdict::WatchPhase::kStep, 11, 12345}};
   summary.learned.longest[2] = absl::Seconds(7);
   summary.paces = {.window = 9, .own = {absl::Milliseconds(140), absl::ZeroDuration()}};
+  summary.silence_at_start = absl::Seconds(7);
   return summary;
 }
 

@@ -59,7 +59,9 @@ class Watch : public ::testing::Test {
             .may_replace = agent.may_replace,
             .silent = Summarize({{agent.evidence.rank, agent.phase, agent.silent_for}}),
             .learned = agent.learned,
-            .paces = agent.paces};
+            .paces = agent.paces,
+            .silence_at_start =
+                agent.gatherings.empty() ? absl::ZeroDuration() : gathering_silent_for_};
   }
 
   void Answer(Incarnation id, const AskDetails& ask) {
@@ -289,6 +291,33 @@ TEST_F(WatchAtTheStart, NamesARankThatHasNotComeAndTellsNothing) {
   EXPECT_THAT(VerdictsOf(1)[0].to_end, ElementsAre(2));
   ASSERT_EQ(VerdictsOf(1)[0].ranks.front().rank, 2);
   EXPECT_EQ(VerdictsOf(1)[0].ranks.front().told_by, ToldBy::kTorchStore);
+}
+
+// Rank 0 has come, and is not heard at the store any more.
+TEST_F(WatchAtTheStart, NamesARankThatHasNotComeWhereNobodyTellsAnything) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  for (auto& [id, each] : agents_) {
+    each.evidence.is_mute = true;
+    each.evidence.silent_for = absl::Hours(1);
+  }
+  Pass(58, {0, 1, 2, 3});
+  EXPECT_THAT(notices_, IsEmpty());
+  Pass(6, {0, 1, 2, 3});
+  EXPECT_THAT(
+      NoticesOf(0),
+      ElementsAre(HasSubstr("rank 2 has not called init_process_group; ranks 1 and 3 wait")));
+  Pass(130, {0, 1, 2, 3});
+  ASSERT_THAT(VerdictsOf(0), SizeIs(1));
+  EXPECT_THAT(VerdictsOf(0)[0].to_end, ElementsAre(2));
+}
+
+TEST_F(WatchAtTheStart, AsksSeldomWhereThoseWhoHaveNotComeDoSomething) {
+  StartWithoutRankTwo(absl::Seconds(60));
+  agent(2).evidence.is_mute = false;
+  Pass(200, {0, 1, 2, 3});
+  EXPECT_GT(num_questions_, 0);
+  EXPECT_LE(num_questions_, 4 * 21);
+  EXPECT_THAT(notices_, IsEmpty());
 }
 
 TEST_F(WatchAtTheStart, WaitsForARankThatWasWatchedForLessTime) {
