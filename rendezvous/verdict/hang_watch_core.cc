@@ -178,7 +178,7 @@ std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diag
 
 // `goes_on`: the ranks move again, and not only what is found about them has changed.
 void HangWatchCore::Close(bool goes_on, std::vector<WatchEffect>& out) {
-  if (goes_on && incident_ && incident_->is_noticed && !incident_->is_judged) {
+  if (goes_on && incident_ && !incident_->subject.empty() && !incident_->is_judged) {
     out.push_back(Recovery{absl::StrCat("it goes on: ", incident_->subject)});
   }
   incident_.reset();
@@ -195,8 +195,10 @@ std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
   const std::string key = KeyOf(diagnosis);
   if (!incident_ || incident_->key != key) {
     const bool goes_on = incident_ && LeastSilence(incident_->ranks) < kSuspiciousSilence;
+    const bool is_owed = incident_ && !goes_on && !incident_->is_judged;
+    const std::string subject = is_owed ? incident_->subject : "";
     Close(goes_on, out);
-    incident_ = Incident{.key = key, .ranks = Everyone(diagnosis)};
+    incident_ = Incident{.key = key, .subject = subject, .ranks = Everyone(diagnosis)};
   }
   ++incident_->confirmations;
   if (incident_->is_judged) return out;

@@ -122,6 +122,7 @@ class HangWatchCore {
     int confirmations = 0;
     bool is_noticed = false;
     bool is_judged = false;
+    // Of the last notice, also of an incident that this one has replaced while nothing moved; empty: none.
     std::string subject;
     std::vector<int> ranks;
   };

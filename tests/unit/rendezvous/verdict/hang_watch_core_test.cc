@@ -85,6 +85,21 @@ TEST_F(HangWatch, SaysWhenItGoesOn) {
   EXPECT_EQ(recoveries_, 1);
 }
 
+// A node that was out of reach answers before its rank has moved: what was said of it is still owed its end.
+TEST_F(HangWatch, SaysWhenItGoesOnAlsoWhereSomethingElseWasFoundBefore) {
+  EvidenceBuilder job(2);
+  const int world = job.AddWorld();
+  job.rank(1).life = Life::kUnreachable;
+  Pass(15, Diagnose(job.Waits(0, world, AllReduce(7)).Build()), {1});
+  ASSERT_THAT(notices_, ElementsAre(HasSubstr("of which nothing is known")));
+  Pass(1, RankOneIsMissing());
+  EXPECT_EQ(recoveries_, 0);
+  Pass(1, RankOneIsMissing(), {0, 1});
+  EXPECT_EQ(recoveries_, 1);
+  Pass(20, RankOneIsMissing(), {0, 1});
+  EXPECT_EQ(recoveries_, 1) << "once";
+}
+
 TEST_F(HangWatch, NeverJudgesWhereTheOneThatIsWaitedForStillDoesSomething) {
   Pass(3000, RankOneIsMissing(), {1});
   EXPECT_THAT(verdicts_, IsEmpty());
