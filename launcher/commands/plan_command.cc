@@ -106,9 +106,10 @@ absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, int64_t ranks_of_n
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
                           engine::CutModel(store, options.plan, stages, gpt->Units(), sample));
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
-                          engine::RecordStages(store, options.plan, cut, gpt->Units(), sample,
-                                               engine::MetaDevice(on_gpus)));
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::vector<plan::UseTrace> traces,
+      engine::RecordStages(store, options.plan, cut, gpt->Units(), sample,
+                           engine::MetaDevice(on_gpus, options.cuda_attention, options.plan.mode)));
   std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
   const std::string text = plan::CanonicalText(options.plan, parameters, options.dtype);
   std::vector<plan::StageInfo> infos =

@@ -8,10 +8,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker_runtime/cuda/attention_library.h"
+#include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/library_attention.h"
 
 namespace muster::kernels {
 namespace {
@@ -159,6 +165,43 @@ void AttentionOf(Figures& figures) {
   });
 }
 
+// The same by cuDNN, where it is there: with quick gradients, and with those that have the same bits in every run.
+void AttentionByCudnn(Figures& figures) {
+  const absl::StatusOr<std::unique_ptr<CudaApi>> cuda = OpenCuda(0);
+  if (!cuda.ok()) Fail(std::string(cuda.status().message()));
+  const absl::StatusOr<std::unique_ptr<AttentionLibrary>> library = MakeCudnnAttention(**cuda);
+  if (!library.ok()) {
+    std::printf("| attention by cuDNN: %s | | | |\n",
+                std::string(library.status().message()).c_str());
+    return;
+  }
+  const auto check = [](const absl::Status& status) -> LaunchError {
+    if (!status.ok()) Fail(std::string(status.message()));
+    return nullptr;
+  };
+  for (const bool same_bits : {false, true}) {
+    const LibraryAttention attention = {
+        {.batch = 16, .sequence = 1024, .heads = 12, .head_width = 64}, DType::kBf16, same_bits};
+    const AttentionShape& shape = attention.shape;
+    check((*library)->Prepare(attention));
+    const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
+    const Array<uint16_t> qkv(3 * n), dqkv(3 * n), out(n), dout(n);
+    const Array<float> log_sums(shape.batch * shape.heads * shape.sequence);
+    const Array<char> workspace(kernels::LibraryBackward(shape, same_bits).bytes());
+    const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
+    const std::string by = "by " + (*library)->name() + (same_bits ? ", the same bits" : "");
+    if (!same_bits) {
+      figures.Products("attention " + by, 2 * product, [&] {
+        return check((*library)->Forward(nullptr, attention, {qkv, out, log_sums, workspace}));
+      });
+    }
+    figures.Products("attention's gradient " + by, 5 * product, [&] {
+      return check(
+          (*library)->Backward(nullptr, attention, {qkv, out, dout, log_sums, dqkv, workspace}));
+    });
+  }
+}
+
 void VocabularyOf(Figures& figures) {
   const RowShape logits = {.rows = 8 * 1024, .width = 50304};
   const int64_t n = logits.rows * logits.width;
@@ -205,6 +248,7 @@ int Run(bool device_alone) {
   Update(figures, "1.5B", 1'557'611'200);
   Rows(figures);
   AttentionOf(figures);
+  AttentionByCudnn(figures);
   VocabularyOf(figures);
   return 0;
 }

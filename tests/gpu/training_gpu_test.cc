@@ -136,6 +136,26 @@ TEST_F(TrainingOnAGpu, HasTheSameBitsAgain) {
   }
 }
 
+TEST_F(TrainingOnAGpu, LearnsWithAttentionByCudnnAndHasTheSameBitsAgainInOrderedMode) {
+  if (const auto device = OpenCudaDevice(0, {.attention = CudaAttention::kCudnn}); !device.ok()) {
+    GTEST_SKIP() << device.status().message();
+  }
+  const std::vector<double> host = Train(Command({}));
+  for (const char* dtype : {"--dtype=bf16", "--dtype=f16"}) {
+    ExpectNear(Train(Command({"--device=cuda", "--cuda_attention=cudnn", dtype})), host, 5e-2);
+    const auto hash = [&] {
+      return Subprocess({.argv = Command({"--device=cuda", "--cuda_attention=cudnn",
+                                          "--mode=ordered", dtype, "--hash", "--quiet"}),
+                         .environment = EnvironmentOfPrograms()})
+          .Wait(absl::Minutes(5))
+          .out;
+    };
+    const std::string once = hash();
+    EXPECT_TRUE(absl::StartsWith(once, "hash=")) << once;
+    EXPECT_EQ(hash(), once) << dtype;
+  }
+}
+
 TEST_F(TrainingOnAGpu, TwoWorkersShareItOverGloo) {
   const std::vector<double> host = TrainTwo({"--plan=zero-2"});
   ExpectNear(TrainTwo({"--plan=zero-2", "--device=cuda"}), host, 5e-3);

@@ -96,7 +96,7 @@ const std::vector<Room>& Rooms() {
       // which it shares with muster plan.
       {"worker_runtime/include/muster/", {"proto/base/", "worker_runtime/include/muster/"}},
       {"worker_runtime/plan/",
-       Public({"dtype", "gpt_config", "plan", "recompute", "sum_tree", "update"},
+       Public({"cuda_attention", "dtype", "gpt_config", "plan", "recompute", "sum_tree", "update"},
               {"proto/base/", "worker_runtime/plan/"}),
        true},
       {"worker_runtime/options/",

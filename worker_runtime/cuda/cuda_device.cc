@@ -1,10 +1,13 @@
 #include "worker_runtime/cuda/cuda_device.h"
 
 #include <cstdio>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/nn/meta_gpu.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster {
 namespace {
@@ -67,9 +70,11 @@ CudaDevice::~CudaDevice() {
   base::MutexLock lock(events_->mu);
   for (const CudaEvent event : events_->all) cuda().DestroyEvent(event).IgnoreError();
   for (const CudaStream stream : streams_) {
-    if (stream == nullptr) continue;
-    cuda().SynchronizeStream(stream).IgnoreError();
-    cuda().DestroyStream(stream).IgnoreError();
+    if (stream != nullptr) cuda().SynchronizeStream(stream).IgnoreError();
+  }
+  parts_.attention.reset();  // its kernels have run, and it knows the streams
+  for (const CudaStream stream : streams_) {
+    if (stream != nullptr) cuda().DestroyStream(stream).IgnoreError();
   }
 }
 
@@ -177,6 +182,27 @@ absl::StatusOr<CudaEvent> CudaDevice::TakeEvent() const {
 Tensor CudaDevice::Scratch(Queue& queue, DType dtype, int64_t count) const {
   TensorPool* const own = pools_[static_cast<size_t>(queue.lane())].get();
   return (queue.memory() != nullptr ? queue.memory() : own)->Allocate(dtype, {count});
+}
+
+// Tests bring kernels of the host, which work in other memory.
+const Device& CudaDevice::meta() const {
+  if (operations(DType::kF32).head_loss == nullptr) return Device::Meta();
+  if (attention() == nullptr) return MetaOfGpus();
+  return MetaOfGpus(attention_same_bits() ? GpuAttention::kLibrarySameBits
+                                          : GpuAttention::kLibrary);
+}
+
+bool CudaDevice::DoesWithout(const absl::Status& refusal) const {
+  if (parts_.attention_must) {
+    Keep(refusal);
+    return false;
+  }
+  base::MutexLock lock(mu_);
+  if (!std::exchange(said_without_, true)) {
+    std::fprintf(stderr, "device cuda: attention by our kernels: %s\n",
+                 std::string(refusal.message()).c_str());
+  }
+  return true;
 }
 
 void CudaDevice::Keep(const absl::Status& status) const {

@@ -15,6 +15,7 @@
 #include "muster/device.h"
 #include "muster/tensor.h"
 #include "proto/base/mutex.h"
+#include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/cuda/make_cuda_device.h"
 #include "worker_runtime/cuda/products.h"
@@ -44,6 +45,8 @@ class CudaDevice final : public Device {
   absl::Status Download(Queue& queue, const void* from, void* to, size_t bytes) const override;
   std::unique_ptr<Event> MakeEvent() const override;
   bool captures() const override { return true; }
+  const Device& meta() const override;
+  std::string notes() const override { return parts_.attention_note; }
   absl::Status BeginCapture(Queue& queue) const override;
   absl::StatusOr<std::unique_ptr<CapturedWork>> EndCapture(Queue& queue) const override;
 
@@ -55,6 +58,11 @@ class CudaDevice final : public Device {
   CudaApi& cuda() const { return *parts_.cuda; }
   Products& products() const { return *parts_.products; }
   int64_t logits_at_once() const { return parts_.logits_at_once; }
+  // Null: our kernels compute it, as they do what it has not, unless it must.
+  AttentionLibrary* attention() const { return parts_.attention.get(); }
+  bool attention_same_bits() const { return parts_.attention_same_bits; }
+  // What `attention` has not: whether our kernels do it, which is said once, or it is a failure, which is kept.
+  bool DoesWithout(const absl::Status& refusal) const;
   // For what this thread puts there next.
   CudaStream stream(const Queue& queue) const {
     Keep(cuda().MakeCurrent());
@@ -94,6 +102,7 @@ class CudaDevice final : public Device {
   mutable base::Mutex mu_;
   mutable absl::Status failure_ ABSL_GUARDED_BY(mu_);
   mutable bool is_capturing_ ABSL_GUARDED_BY(mu_) = false;
+  mutable bool said_without_ ABSL_GUARDED_BY(mu_) = false;
   mutable absl::Status capture_failure_ ABSL_GUARDED_BY(mu_);  // in place of failure_ meanwhile
 };
 

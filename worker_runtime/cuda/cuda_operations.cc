@@ -6,11 +6,13 @@
 #include <type_traits>
 
 #include "proto/base/status_macros.h"
+#include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_device.h"
 #include "worker_runtime/cuda/products.h"
 #include "worker_runtime/kernels/chunked_loss.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/half.h"
+#include "worker_runtime/kernels/library_attention.h"
 #include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/linear_in_passes.h"
@@ -291,19 +293,67 @@ struct CudaKernels : BytesOfCuda {
   static cuda::AttentionSaved AttentionSaved(const Tensor& saved) {
     return {.row_max = At<float>(saved), .row_scale = At<float>(saved) + saved.shape()[1]};
   }
+  // The library's attention of that shape, once it is prepared. The answer is the same for both passes.
+  enum class Attends { kOwn, kLibrary, kNobody };
+  static Attends WhoAttends(Queue& queue, const LibraryAttention& attention) {
+    const CudaDevice& device = CudaDevice::Of(queue);
+    if (kType == DType::kF32 || attention.shape.of_cache || device.attention() == nullptr) {
+      return Attends::kOwn;
+    }
+    const absl::Status prepared = device.attention()->Prepare(attention);
+    if (prepared.ok()) return Attends::kLibrary;
+    return device.DoesWithout(prepared) ? Attends::kOwn : Attends::kNobody;
+  }
+  static LibraryAttention AttentionOf(Queue& queue, kernels::AttentionShape shape) {
+    return {shape, kType, CudaDevice::Of(queue).attention_same_bits()};
+  }
+  static Tensor LibraryScratch(Queue& queue, int64_t bytes) {
+    return Scratch(queue, DType::kF32, bytes / static_cast<int64_t>(sizeof(float)));
+  }
   static void AttentionForward(Queue& queue, kernels::AttentionShape shape, const Tensor& qkv,
                                const Tensor& out, const Tensor& saved, const Tensor&) {
-    Keep(queue, cuda::AttentionForward<T>(StreamOf(queue), shape, At<T>(qkv), At<T>(out),
-                                          AttentionSaved(saved)));
+    const LibraryAttention attention = AttentionOf(queue, shape);
+    switch (WhoAttends(queue, attention)) {
+      case Attends::kOwn:
+        return Keep(queue, cuda::AttentionForward<T>(StreamOf(queue), shape, At<T>(qkv), At<T>(out),
+                                                     AttentionSaved(saved)));
+      case Attends::kNobody:
+        return;
+      case Attends::kLibrary:
+        break;
+    }
+    const Tensor scratch = LibraryScratch(queue, kernels::LibraryForwardBytes());
+    Keep(queue, CudaDevice::Of(queue).attention()->Forward(StreamOf(queue), attention,
+                                                           {.qkv = At<T>(qkv),
+                                                            .out = At<T>(out),
+                                                            .log_sums = At<float>(saved),
+                                                            .workspace = scratch.raw_data()}));
   }
   static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
                                 Operations::AttentionGradient in, const Tensor& dqkv,
                                 const Tensor&) {
+    const LibraryAttention attention = AttentionOf(queue, shape);
+    const Attends who = WhoAttends(queue, attention);
+    if (who == Attends::kNobody) return;
+    if (who == Attends::kLibrary) return LibraryAttentionBackward(queue, attention, in, dqkv);
     const Tensor scratch = Scratch(queue, DType::kF32, shape.batch * shape.heads * shape.sequence);
     Keep(queue,
          cuda::AttentionBackward<T>(StreamOf(queue), shape, At<T>(in.qkv), AttentionSaved(in.saved),
                                     {.out = At<T>(in.out), .dout = At<T>(in.dout)}, At<T>(dqkv),
                                     At<float>(scratch)));
+  }
+
+  static void LibraryAttentionBackward(Queue& queue, const LibraryAttention& attention,
+                                       Operations::AttentionGradient in, const Tensor& dqkv) {
+    const auto memory = kernels::LibraryBackward(attention.shape, attention.same_bits);
+    const Tensor scratch = LibraryScratch(queue, memory.bytes());
+    Keep(queue, CudaDevice::Of(queue).attention()->Backward(StreamOf(queue), attention,
+                                                            {.qkv = At<T>(in.qkv),
+                                                             .out = At<T>(in.out),
+                                                             .dout = At<T>(in.dout),
+                                                             .log_sums = At<float>(in.saved),
+                                                             .dqkv = At<T>(dqkv),
+                                                             .workspace = scratch.raw_data()}));
   }
 
   static void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {

@@ -3,9 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "muster/cuda_device.h"
 #include "muster/device.h"
+#include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/cuda/products.h"
 #include "worker_runtime/kernels/logit_chunks.h"
@@ -20,10 +24,22 @@ struct CudaParts {
   const Operations& (*operations)(DType dtype);
   // Numbers of logits that are there at a time, but a row at least.
   int64_t logits_at_once = kernels::kLogitsAtOnce;
+  // Of 16 bits; may use `cuda`. Null: our kernels do it, and `attention_note` may say why.
+  std::unique_ptr<AttentionLibrary> attention;
+  std::string attention_note;
+  bool attention_must = false;  // what `attention` has not is a failure; else our kernels do it
+  bool attention_same_bits = false;  // LibraryAttention::same_bits
 };
 
 // Ends the process for a type that they do not compute in.
 const Operations& CudaOperations(DType dtype);
+
+using MakeAttention = absl::StatusOr<std::unique_ptr<AttentionLibrary>> (*)(CudaApi& cuda);
+// Completes `parts`, whose `cuda` is there, as `options` ask for.
+//
+// Errors: those of `make`, where there must be one.
+absl::Status ChooseAttention(const CudaDeviceOptions& options, MakeAttention make,
+                             CudaParts& parts);
 
 // Errors: CudaApi's.
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(CudaParts parts);

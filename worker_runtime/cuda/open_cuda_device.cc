@@ -7,11 +7,12 @@
 
 namespace muster {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number, CudaDeviceOptions options) {
   CudaParts parts = {};
   MUSTER_ASSIGN_OR_RETURN(parts.cuda, OpenCuda(number));
   MUSTER_ASSIGN_OR_RETURN(parts.products, MakeCublasLtProducts(*parts.cuda));
   parts.operations = &CudaOperations;
+  MUSTER_RETURN_IF_ERROR(ChooseAttention(options, MakeCudnnAttention, parts));
   return MakeCudaDevice(std::move(parts));
 }
 

@@ -168,6 +168,10 @@ absl::StatusOr<EngineMemory> MemoryOfStages(const ParameterStore& store, const P
   return memory;
 }
 
+const Device& MetaOf(const Engine::Ranks& ranks, const Plan& plan) {
+  return engine::MetaDevice(ranks.on_gpus, ranks.cuda_attention, plan.mode);
+}
+
 // Where plan.stages cuts a model in units.
 absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,
                                   const UnitModel& model, const ModelInput& sample) {
@@ -387,7 +391,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
                           CutOf(store, plan, ranks.world_size, model, sample));
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<plan::UseTrace> traces,
-      engine::RecordStages(store, plan, cut, model, sample, engine::MetaDevice(ranks.on_gpus)));
+      engine::RecordStages(store, plan, cut, model, sample, MetaOf(ranks, plan)));
   MUSTER_ASSIGN_OR_RETURN(
       EngineMemory memory,
       MemoryOfStages(store, plan, SetUpOf(store, cut, ranks.world_size, traces), ranks));
@@ -404,10 +408,10 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = ranks.world_size}));
-  MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace,
-                          engine::RecordUse(
-                              store, plan, [&](Tape& tape) { return forward(tape, 0); },
-                              engine::MetaDevice(ranks.on_gpus)));
+  MUSTER_ASSIGN_OR_RETURN(
+      plan::UseTrace trace,
+      engine::RecordUse(
+          store, plan, [&](Tape& tape) { return forward(tape, 0); }, MetaOf(ranks, plan)));
   return MemoryOfStages(store, plan, SetUpOf(store, {}, ranks.world_size, {trace}), ranks);
 }
 

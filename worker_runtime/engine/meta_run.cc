@@ -33,15 +33,16 @@ class MetaBinding {
 
 }  // namespace
 
-const Device& MetaDevice(bool on_gpus) { return on_gpus ? MetaOfGpus() : Device::Meta(); }
+const Device& MetaDevice(bool on_gpus, CudaAttention attention, SumMode mode) {
+  if (!on_gpus) return Device::Meta();
+  if (attention == CudaAttention::kOwn) return MetaOfGpus();
+  return MetaOfGpus(mode == SumMode::kOrdered ? GpuAttention::kLibrarySameBits
+                                              : GpuAttention::kLibrary);
+}
 
 const Device& MetaDeviceOf(const ParameterStore& store) {
   const Device* const device = store.device();
-  if (device == nullptr || device->host_reads()) return Device::Meta();
-  const auto has_head_loss = [&](const Device& of) {
-    return of.operations(store.dtype()).head_loss != nullptr;
-  };
-  return MetaDevice(has_head_loss(*device) == has_head_loss(MetaOfGpus()));
+  return device == nullptr ? Device::Meta() : device->meta();
 }
 
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,

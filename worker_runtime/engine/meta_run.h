@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "muster/cuda_attention.h"
 #include "muster/device.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
@@ -18,8 +19,9 @@
 
 namespace muster::engine {
 
-// That of the host, or that of GPUs.
-const Device& MetaDevice(bool on_gpus);
+// That of the host, or that of GPUs on which `attention` is asked for.
+const Device& MetaDevice(bool on_gpus, CudaAttention attention = CudaAttention::kOwn,
+                         SumMode mode = SumMode::kFast);
 // The one whose layers go as those of the store's device.
 const Device& MetaDeviceOf(const ParameterStore& store);
 

@@ -24,6 +24,7 @@ struct AttentionShape {
   int64_t heads = 0;
   int64_t head_width = 0;
   int64_t first_query = 0;  // rows of `out` before it are not computed (forward only)
+  bool of_cache = false;    // of a text that grows from call to call (forward only)
 };
 
 // Elements of scratch that either pass needs.

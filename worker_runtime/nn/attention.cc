@@ -65,7 +65,8 @@ Tensor CausalAttention::ForwardCached(Tape& tape, const Tensor& qkv, KeyValueCac
                                          .sequence = cache.length_,
                                          .heads = heads_,
                                          .head_width = width / heads_,
-                                         .first_query = first};
+                                         .first_query = first,
+                                         .of_cache = true};
   // Sized by the context, so that a growing text asks for the same blocks again.
   const Tensor out = tape.pool().Allocate(qkv.dtype(), {context, width});
   const Tensor saved = tape.pool().Allocate(StatisticsType(qkv.dtype()), {2, heads_ * context});

@@ -1,8 +1,10 @@
 // Sizes only: every kernel is counted, none runs.
+#include <algorithm>
 #include <vector>
 
 #include "muster/cuda_device.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
+#include "worker_runtime/kernels/library_attention.h"
 #include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/meta_gpu.h"
@@ -127,6 +129,7 @@ constexpr Operations kOperations = {.copy = &Count,
 
 // What a GPU's kernels work in.
 struct GpuKernels {
+  static constexpr int64_t kFloat = sizeof(float);
   static Tensor Take(Queue& queue, DType dtype, int64_t count) {
     return queue.memory() == nullptr ? Tensor() : queue.memory()->Allocate(dtype, {count});
   }
@@ -149,9 +152,26 @@ struct GpuKernels {
     Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(in.x.shape()), 2));
     queue.Count();
   }
+  static int64_t OwnBackward(kernels::AttentionShape shape) {
+    return shape.batch * shape.heads * shape.sequence;
+  }
   static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
                                 Operations::AttentionGradient, const Tensor&, const Tensor&) {
-    Take(queue, DType::kF32, shape.batch * shape.heads * shape.sequence);
+    Take(queue, DType::kF32, OwnBackward(shape));
+    queue.Count();
+  }
+  static void LibraryAttentionForward(Queue& queue, kernels::AttentionShape shape,
+                                      const Tensor& qkv, const Tensor& out, const Tensor& saved,
+                                      const Tensor& scratch) {
+    Take(queue, DType::kF32, kernels::LibraryForwardBytes() / kFloat);
+    CountAttention(queue, shape, qkv, out, saved, scratch);
+  }
+  template <bool kSameBits>
+  static void LibraryAttentionBackward(Queue& queue, kernels::AttentionShape shape,
+                                       Operations::AttentionGradient, const Tensor&,
+                                       const Tensor&) {
+    const int64_t bytes = kernels::LibraryBackward(shape, kSameBits).bytes();
+    Take(queue, DType::kF32, std::max(bytes / kFloat, OwnBackward(shape)));
     queue.Count();
   }
   static void TreeSum(Queue& queue, const Tensor& values, const Tensor&) {
@@ -191,7 +211,16 @@ constexpr Operations WithHeadLoss(Operations table) {
   table.head_loss = &GpuKernels::HeadLoss;
   return table;
 }
+constexpr Operations WithAttention(GpuAttention attention, Operations table) {
+  if (attention == GpuAttention::kOwn) return table;
+  table.attention_forward = &GpuKernels::LibraryAttentionForward;
+  table.attention_backward = attention == GpuAttention::kLibrary
+                                 ? &GpuKernels::LibraryAttentionBackward<false>
+                                 : &GpuKernels::LibraryAttentionBackward<true>;
+  return table;
+}
 
+template <GpuAttention kAttention>
 class MetaGpu final : public Device {
  public:
   absl::string_view name() const override { return "meta cuda"; }
@@ -199,9 +228,11 @@ class MetaGpu final : public Device {
   bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
   // As CudaOperations has them.
   const Operations& operations(DType dtype) const override {
-    static constexpr Operations kF16 = WithGpuKernels();
-    static constexpr Operations kOthers = WithHeadLoss(kF16);
-    return dtype == DType::kF16 ? kF16 : kOthers;
+    static constexpr Operations kF16 = WithAttention(kAttention, WithGpuKernels());
+    static constexpr Operations kBf16 = WithHeadLoss(kF16);
+    static constexpr Operations kF32 = WithHeadLoss(WithGpuKernels());
+    if (dtype == DType::kF32) return kF32;
+    return dtype == DType::kF16 ? kF16 : kBf16;
   }
 };
 
@@ -217,9 +248,19 @@ class MetaDevice final : public Device {
 
 }  // namespace
 
-const Device& MetaOfGpus() {
-  static const MetaGpu device;
-  return device;
+const Device& MetaOfGpus(GpuAttention attention) {
+  static const MetaGpu<GpuAttention::kOwn> own;
+  static const MetaGpu<GpuAttention::kLibrary> library;
+  static const MetaGpu<GpuAttention::kLibrarySameBits> same_bits;
+  switch (attention) {
+    case GpuAttention::kOwn:
+      return own;
+    case GpuAttention::kLibrary:
+      return library;
+    case GpuAttention::kLibrarySameBits:
+      return same_bits;
+  }
+  return own;
 }
 
 const Device& Device::Meta() {

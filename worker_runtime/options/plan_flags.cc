@@ -133,10 +133,29 @@ absl::StatusOr<std::string> ParseDevice(const std::string& text) {
   return ParseChoice<std::string>(text, {{"cpu", "cpu"}, {"cuda", "cuda"}});
 }
 
+absl::StatusOr<CudaAttention> ParseAttention(const std::string& text) {
+  using Attention = CudaAttention;
+  return ParseNamed<Attention>(text, {Attention::kOwn, Attention::kCudnn, Attention::kAuto});
+}
+
 absl::Status CheckDevice(const PlanOptions& options) {
-  if (options.device == "cpu" || options.dtype != DType::kF64) return absl::OkStatus();
+  if (options.device != "cpu" && options.dtype == DType::kF64) {
+    return absl::InvalidArgumentError(
+        "--device=cuda computes in f32, bf16 and f16, not in f64; try --dtype=f32");
+  }
+  if (options.cuda_attention == CudaAttention::kOwn) return absl::OkStatus();
+  const std::string asked = absl::StrCat("--cuda_attention=", ToString(options.cuda_attention));
+  if (options.device == "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(asked, " is of GPUs; add --device=cuda, or leave it out"));
+  }
+  if (options.cuda_attention == CudaAttention::kAuto ||
+      SizeOf(options.dtype) < SizeOf(DType::kF32)) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
-      "--device=cuda computes in f32, bf16 and f16, not in f64; try --dtype=f32");
+      absl::StrCat(asked, ": cuDNN computes attention in bf16 and f16, not in ",
+                   ToString(options.dtype), "; try --dtype=bf16"));
 }
 
 // MiB, fractions too.
@@ -214,6 +233,13 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .value_name = "D",
        .help = absl::StrCat("cpu, or cuda: a GPU for each worker of a node (", out.device, ")"),
        .read = Into(ParseDevice, out.device)},
+      {.name = "cuda_attention",
+       .value_name = "A",
+       .help =
+           "in bf16 and f16 on a GPU by own kernels, cudnn, or auto: cudnn where it is there and "
+           "has the layer" +
+           Default(ToString(out.cuda_attention)),
+       .read = Into(ParseAttention, out.cuda_attention)},
   };
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "muster/cuda_attention.h"
 #include "muster/dtype.h"
 #include "muster/gpt_config.h"
 #include "muster/plan.h"
@@ -18,6 +19,7 @@ struct PlanOptions {
   int64_t steps = 200;
   DType dtype = DType::kF32;
   std::string device = "cpu";  // or "cuda"
+  CudaAttention cuda_attention = CudaAttention::kOwn;
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };

@@ -130,6 +130,9 @@ void AppendMemory(const PlanPageInput& input, const RankMemory& memory, std::str
   if (memory.exchange > 0 && !on_gpu) ByteLine(page, "exchange between ranks", memory.exchange);
   ByteLine(page, "total", memory.total());
   if (!on_gpu) return;
+  if (input.options.cuda_attention != CudaAttention::kOwn) {
+    Line(page, "attention", "by cuDNN, which works in memory among the activations");
+  }
   Line(page, "not in it", "CUDA's own, and with --backend=nccl NCCL's");
   Heading(page, "memory of the host per rank:");
   ByteLine(page, "pinned for copies, at most", input.pinned_bytes_max);

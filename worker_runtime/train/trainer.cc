@@ -79,7 +79,9 @@ absl::Status Trainer::OpenDevice() {
   if (options_.plan.device == "cpu") return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
-  MUSTER_ASSIGN_OR_RETURN(device_, OpenCudaDevice(number));
+  MUSTER_ASSIGN_OR_RETURN(
+      device_, OpenCudaDevice(number, {.attention = options_.plan.cuda_attention,
+                                       .same_bits = options_.plan.plan.mode == SumMode::kOrdered}));
   return absl::OkStatus();
 }
 
@@ -116,12 +118,13 @@ absl::Status Trainer::CheckStepFits() const {
   ParameterStore store(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
   const bool on_gpu = device_ != nullptr;
-  MUSTER_ASSIGN_OR_RETURN(
-      const EngineMemory memory,
-      Engine::PlanMemory(
-          store, options_.plan.plan,
-          {.world_size = runtime_.size(), .of_node = runtime_.local_size(), .on_gpus = on_gpu},
-          model->Units(), BatchSize()));
+  MUSTER_ASSIGN_OR_RETURN(const EngineMemory memory,
+                          Engine::PlanMemory(store, options_.plan.plan,
+                                             {.world_size = runtime_.size(),
+                                              .of_node = runtime_.local_size(),
+                                              .on_gpus = on_gpu,
+                                              .cuda_attention = options_.plan.cuda_attention},
+                                             model->Units(), BatchSize()));
   if (on_gpu) return Engine::CheckFits(memory, *device_);
   return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
 }
@@ -167,6 +170,7 @@ absl::Status Trainer::CheckOptionsAgree() {
       absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
                    "\n--heads=", config_.heads, "\n--device=", options_.plan.device,
                    "\n--capture_steps=", options_.capture_steps.value_or(false),
+                   "\n--cuda_attention=", ToString(options_.plan.cuda_attention),
                    "\nnumber of tokens in --data=", tokens_->num_tokens(),
                    "\n--save=", options_.save, "\n--save_every=", options_.save_every,
                    "\n--resume=", options_.resume, "\n--quiet=", options_.quiet,
@@ -205,6 +209,7 @@ void Trainer::PrintStart() const {
                                 .batch_size = options_.plan.batch_size,
                                 .data = tokens_->Describe(),
                                 .kernels = device_ == nullptr ? InstructionSet() : "cuda",
+                                .device_notes = device_ == nullptr ? "" : device_->notes(),
                                 .backend = options_.backend,
                                 .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {

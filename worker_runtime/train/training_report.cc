@@ -92,6 +92,7 @@ std::string DescribeStart(const StartFacts& facts) {
       Line("model", DescribeModel(facts)), Line("data", facts.data),
       Line("plan", DescribePlan(facts)),
       Line("runs on", absl::StrCat(facts.kernels, " kernels, ", facts.backend, " communicator")));
+  if (!facts.device_notes.empty()) absl::StrAppend(&text, Line("device", facts.device_notes));
   if (!facts.resumed.empty()) absl::StrAppend(&text, Line("resumed", facts.resumed));
   return text;
 }

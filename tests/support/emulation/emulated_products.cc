@@ -1,45 +1,18 @@
 #include "tests/support/emulation/emulated_products.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "proto/base/status_macros.h"
 #include "tests/support/emulation/emulated_stream.h"
+#include "tests/support/emulation/narrow_numbers.h"
 #include "worker_runtime/kernels/bias.h"
-#include "worker_runtime/kernels/cast.h"
 #include "worker_runtime/kernels/gelu.h"
 #include "worker_runtime/kernels/matmul.h"
 
 namespace muster::testing {
 namespace {
-
-// A copy in float of [count] numbers that are stored as `type`.
-std::vector<float> Widened(const void* from, int64_t count, DType type) {
-  std::vector<float> wide(count);
-  if (type == DType::kBf16) {
-    kernels::Cast().bf16_to_f32(static_cast<const uint16_t*>(from), wide.data(), count);
-  } else if (type == DType::kF16) {
-    kernels::Cast().f16_to_f32(static_cast<const uint16_t*>(from), wide.data(), count);
-  } else {
-    const auto* numbers = static_cast<const float*>(from);
-    wide.assign(numbers, numbers + count);
-  }
-  return wide;
-}
-
-// Rounded to `type`.
-void Store(const std::vector<float>& numbers, void* to, DType type) {
-  const auto count = static_cast<int64_t>(numbers.size());
-  if (type == DType::kBf16) {
-    kernels::Cast().f32_to_bf16(numbers.data(), static_cast<uint16_t*>(to), count);
-  } else if (type == DType::kF16) {
-    kernels::Cast().f32_to_f16(numbers.data(), static_cast<uint16_t*>(to), count);
-  } else {
-    std::copy(numbers.begin(), numbers.end(), static_cast<float*>(to));
-  }
-}
 
 // op(a) op(b) [+ addend]
 std::vector<float> Multiplied(const CudaProduct& p, const std::vector<float>& a,

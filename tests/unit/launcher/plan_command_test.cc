@@ -3,15 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "tests/support/status_matchers.h"
 
 namespace muster::launcher {
 namespace {
 
+using ::muster::testing::IsOk;
 using ::muster::testing::IsOkAndHolds;
 using ::muster::testing::StatusIs;
 using ::testing::AllOf;
@@ -47,6 +52,27 @@ TEST(PlanCommand, TellsAGpusMemoryInEveryTypeThatItComputesIn) {
                            ContainsRegex("pinned for copies, at most +72 MiB"))));
   }
   EXPECT_THAT(PlanCommandText({"--model=gpt2-124m"}), IsOkAndHolds(Not(HasSubstr("cuBLASLt"))));
+}
+
+// As much as the gradients of one layer work in: in f32, or all of dS where they have the same bits in every run.
+TEST(PlanCommand, CountsWhatAttentionByCudnnWorksIn) {
+  const auto activations = [](const Args& more) {
+    Args args = {"--model=gpt2-124m", "--device=cuda", "--dtype=bf16", "--batch_size=8"};
+    args.insert(args.end(), more.begin(), more.end());
+    const absl::StatusOr<std::string> text = PlanCommandText(args);
+    EXPECT_THAT(text, IsOk());
+    const std::vector<std::string> words =
+        absl::StrSplit(text->substr(text->find("  activations, at their peak")),
+                       absl::ByAnyChar(" \n"), absl::SkipEmpty());
+    int64_t bytes = 0;  // "activations, at their peak 3.02 GiB 3,245,381,888 bytes"
+    EXPECT_TRUE(absl::SimpleAtoi(absl::StrReplaceAll(words[6], {{",", ""}}), &bytes)) << words[6];
+    return static_cast<double>(bytes) / (1 << 20);
+  };
+  const double own = activations({});
+  EXPECT_NEAR(activations({"--cuda_attention=cudnn"}) - own, 48, 12);
+  EXPECT_NEAR(activations({"--cuda_attention=cudnn", "--mode=ordered"}) - own, 192, 12);
+  EXPECT_THAT(PlanCommandText({"--device=cuda", "--dtype=bf16", "--cuda_attention=auto"}),
+              IsOkAndHolds(ContainsRegex("attention +by cuDNN")));
 }
 
 // The small bucket is the first, so that its reduction starts early, as the engine does it.

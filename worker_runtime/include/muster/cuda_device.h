@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "muster/cuda_attention.h"
 #include "muster/device.h"
 #include "muster/dtype.h"
 
@@ -25,6 +26,12 @@ constexpr bool CudaComputesIn(DType dtype) {
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kCudaPinnedBytesMax = int64_t{72} << 20;
 
+struct CudaDeviceOptions {
+  CudaAttention attention = CudaAttention::kOwn;
+  // Of cuDNN's attention, whose quick gradients differ in their last bits from run to run. All else has them anyway.
+  bool same_bits = false;
+};
+
 // That this process may use.
 //
 // Errors: kUnavailable: no driver. kUnimplemented: this program is linked without CUDA.
@@ -32,7 +39,8 @@ absl::StatusOr<int> CountCudaDevices();
 
 // The GPU of that number. Pools and queues of it must not outlive it.
 //
-// Errors: as above; kUnavailable: no GPU, or no cuBLASLt. kInvalidArgument: no GPU of that number.
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number);
+// Errors: as above; kUnavailable: no GPU, no cuBLASLt, or no cuDNN where it must be. kInvalidArgument: no GPU of that
+//         number.
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number, CudaDeviceOptions options = {});
 
 }  // namespace muster

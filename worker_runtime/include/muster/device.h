@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -98,6 +99,12 @@ class Device {
   virtual absl::Status BeginCapture(Queue& queue) const;
   // Errors: what went wrong since BeginCapture. Nothing has run, and the device goes on as if nothing had been.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> EndCapture(Queue& queue) const;
+
+  // Where the layers of this device may be planned: the meta device whose layers go its ways and whose kernels take the
+  // memory that its own work in.
+  virtual const Device& meta() const { return Meta(); }
+  // What people should know of its kernels, for a log; empty: nothing.
+  virtual std::string notes() const { return ""; }
 
   static const Device& Cpu();
   static const Device& Meta();

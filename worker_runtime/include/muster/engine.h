@@ -33,6 +33,7 @@
 #include "absl/time/time.h"
 #include "muster/checkpoint_fence.h"
 #include "muster/communicator.h"
+#include "muster/cuda_attention.h"
 #include "muster/data.h"
 #include "muster/device.h"
 #include "muster/layers.h"
@@ -195,6 +196,8 @@ class Engine {
     // Each trains on a GPU. All but `exchange`, which is the host's, is of that GPU then. NCCL's own buffers are not
     // known before it has connected.
     bool on_gpus = false;
+    // Of those, as they will be opened (muster/cuda_device.h); for auto what cuDNN would take.
+    CudaAttention cuda_attention = CudaAttention::kOwn;
   };
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
                                                  const Ranks& ranks, Forward forward);

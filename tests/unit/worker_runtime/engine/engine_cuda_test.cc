@@ -11,6 +11,7 @@
 #include "muster/cuda_device.h"
 #include "tests/support/emulation/block_emulator.h"
 #include "tests/support/emulation/counting_cuda.h"
+#include "tests/support/emulation/emulated_attention.h"
 #include "tests/support/emulation/emulated_cuda.h"
 #include "tests/support/emulation/emulated_products.h"
 #include "tests/support/status_matchers.h"
@@ -22,23 +23,41 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using Epilogues = EmulatedProducts::Epilogues;
+using AttentionCalls = EmulatedAttention::Options::Calls;
+
+// How the engine's device computes attention in 16 bits.
+struct Attention {
+  bool by_library = false;
+  bool same_bits = false;
+  AttentionCalls* calls = nullptr;
+};
 
 // A device of `cuda`, which outlives it.
-std::unique_ptr<Device> DeviceOf(
-    EmulatedCuda& cuda, CountingCuda** calls = nullptr,
-    EmulatedProducts::Epilogues epilogues = EmulatedProducts::Epilogues::kInOnePass) {
+std::unique_ptr<Device> DeviceOf(EmulatedCuda& cuda, CountingCuda** calls = nullptr,
+                                 Epilogues epilogues = Epilogues::kInOnePass,
+                                 Attention attention = {}) {
   auto counting = std::make_unique<CountingCuda>(cuda);
   if (calls != nullptr) *calls = counting.get();
-  return *MakeCudaDevice({.cuda = std::move(counting),
-                          .products = std::make_unique<EmulatedProducts>(epilogues),
-                          .operations = &CudaOperations});
+  return *MakeCudaDevice(
+      {.cuda = std::move(counting),
+       .products = std::make_unique<EmulatedProducts>(epilogues),
+       .operations = &CudaOperations,
+       .attention = attention.by_library ? std::make_unique<EmulatedAttention>(
+                                               EmulatedAttention::Options{.calls = attention.calls})
+                                         : nullptr,
+       .attention_must = true,
+       .attention_same_bits = attention.same_bits});
 }
 
 // On ranks that share a GPU.
-Outcome TrainOnCuda(int ranks, const Plan& plan, int steps, DType dtype, uint64_t seed) {
+Outcome TrainOnCuda(int ranks, const Plan& plan, int steps, DType dtype, uint64_t seed,
+                    Attention attention = {}) {
   BlockEmulator::SetSchedule(seed);
   EmulatedCuda cuda({.seed = seed});
-  Outcome outcome = Train(ranks, plan, steps, dtype, [&] { return DeviceOf(cuda); });
+  Outcome outcome = Train(ranks, plan, steps, dtype, [&] {
+    return DeviceOf(cuda, nullptr, Epilogues::kInOnePass, attention);
+  });
   EXPECT_THAT(cuda.Finish(), IsOk());
   return outcome;
 }
@@ -72,6 +91,19 @@ TEST(EngineOnCuda, LearnsInSixteenBitsOverMastersOfThirtyTwo) {
   }
 }
 
+TEST(EngineOnCuda, LearnsWithAttentionOfALibrary) {
+  AttentionCalls calls;
+  const Plan plan = SmallPlan(SumMode::kFast, 1);
+  const Outcome host = Train(1, plan, 3, DType::kBf16);
+  const Outcome cuda =
+      TrainOnCuda(1, plan, 3, DType::kBf16, 9, {.by_library = true, .calls = &calls});
+  ASSERT_THAT(cuda.losses, ::testing::SizeIs(3));
+  EXPECT_LE(LargestRelativeDifference(cuda.losses, host.losses), 1e-2);
+  base::MutexLock lock(calls.mu);
+  EXPECT_EQ(calls.backward, calls.forward);
+  EXPECT_EQ(calls.forward, 3 * kSmallGpt.layers);
+}
+
 TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
   BlockEmulator::SetSchedule(6);
   EmulatedCuda cuda({.seed = 6});
@@ -93,15 +125,15 @@ TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
   EXPECT_THAT(cuda.Finish(), IsOk());
 }
 
-using Epilogues = EmulatedProducts::Epilogues;
-
 struct MemoryCase {
   const char* preset;
   int ranks;
   DType dtype;
   Epilogues epilogues;
+  CudaAttention attention = CudaAttention::kOwn;
+  SumMode mode = SumMode::kFast;
 
-  Plan plan() const { return Under(preset, SmallPlan(SumMode::kFast, 2), ranks); }
+  Plan plan() const { return Under(preset, SmallPlan(mode, 2), ranks); }
 };
 
 // What an engine takes of a GPU, in the mean of ranks that share it, and what its tape has of that. Beside what
@@ -120,7 +152,10 @@ Taken TakenPerRank(const MemoryCase& c) {
     return static_cast<double>(memory->total_bytes - memory->free_bytes);
   };
   const auto all = OnRanks<Taken>(c.ranks, [&](Communicator& world) {
-    const std::unique_ptr<Device> device = DeviceOf(cuda, nullptr, c.epilogues);
+    const std::unique_ptr<Device> device =
+        DeviceOf(cuda, nullptr, c.epilogues,
+                 {.by_library = c.attention != CudaAttention::kOwn,
+                  .same_bits = c.mode == SumMode::kOrdered});
     const double before = taken(world);
     ReaderTraining on(world, c.plan(), device.get(), c.dtype);
     on.Steps(4);
@@ -131,15 +166,20 @@ Taken TakenPerRank(const MemoryCase& c) {
 }
 
 TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
-  for (const MemoryCase& c : {MemoryCase{"ddp", 1, DType::kF32, Epilogues::kNone},
-                              {"zero-1", 2, DType::kBf16, Epilogues::kInOnePass},
-                              {"zero-3", 2, DType::kF16, Epilogues::kNone}}) {
+  for (const MemoryCase& c :
+       {MemoryCase{"ddp", 1, DType::kF32, Epilogues::kNone},
+        {"zero-1", 2, DType::kBf16, Epilogues::kInOnePass},
+        {"zero-3", 2, DType::kF16, Epilogues::kNone},
+        {"ddp", 1, DType::kBf16, Epilogues::kInOnePass, CudaAttention::kCudnn},
+        {"ddp", 1, DType::kF16, Epilogues::kInOnePass, CudaAttention::kCudnn, SumMode::kOrdered}}) {
     SCOPED_TRACE(c.preset);
     const auto planned = [&](bool on_gpus) {
       ParameterStore store(c.dtype);
       const auto gpt = *Gpt::Create(kSmallGpt, store);
       const auto memory = Engine::PlanMemory(
-          store, c.plan(), {.world_size = c.ranks, .on_gpus = on_gpus}, gpt->Units(), kWhole);
+          store, c.plan(),
+          {.world_size = c.ranks, .on_gpus = on_gpus, .cuda_attention = c.attention}, gpt->Units(),
+          kWhole);
       EXPECT_THAT(memory, IsOk());
       return *memory;
     };
@@ -213,12 +253,13 @@ TEST(EngineOnCuda, RefusesATypeThatAGpuDoesNotComputeInAndNamesThoseThatItDoes) 
 }
 
 TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {
-  const auto hash = [](bool captures) {
+  const auto hash = [](bool captures, bool by_library) {
     BlockEmulator::SetSchedule(7);
     EmulatedCuda cuda({.seed = 7});
     const auto hashes = OnRanks<std::string>(1, [&](Communicator& world) {
       CountingCuda* calls = nullptr;
-      const std::unique_ptr<Device> device = DeviceOf(cuda, &calls);
+      const std::unique_ptr<Device> device =
+          DeviceOf(cuda, &calls, Epilogues::kInOnePass, {.by_library = by_library});
       Plan plan = SmallPlan(SumMode::kFast, 1);
       plan.loss_scaling = LossScaling::Static(1024);
       plan.update.stochastic_rounding = true;
@@ -231,7 +272,8 @@ TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {
     EXPECT_THAT(cuda.Finish(), IsOk());
     return hashes[0];
   };
-  EXPECT_EQ(hash(true), hash(false));
+  EXPECT_EQ(hash(true, false), hash(false, false));
+  EXPECT_EQ(hash(true, true), hash(false, true));
 }
 
 }  // namespace

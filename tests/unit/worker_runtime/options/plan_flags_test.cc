@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -239,9 +240,24 @@ TEST(PlanOptions, RefuseValuesThatAreNoneWithFlagValueAndWhatWasExpected) {
                 "--schedule=step: expected constant, linear, cosine, warmup or warmup_decay");
   ExpectRefused({"--dtype=int8"}, "--dtype=int8: expected f32, bf16, f16 or f64");
   ExpectRefused({"--device=tpu"}, "--device=tpu: expected cpu or cuda");
+  ExpectRefused({"--cuda_attention=flash"}, "--cuda_attention=flash: expected own, cudnn or auto");
   ExpectRefused({"--seed=-1"}, "--seed=-1: expected a whole number between 0 and");
   ExpectRefused({"--plan=dpp"},
                 "--plan=dpp: 'dpp' is not a known plan; expected ddp, zero-1, zero-2, zero-3");
+}
+
+TEST(PlanOptions, TakeAttentionByCudnnWhereItCanCompute) {
+  const auto read = [](std::initializer_list<const char*> args) {
+    return Parse({args.begin(), args.end()})->cuda_attention;
+  };
+  EXPECT_EQ(read({"--device=cuda", "--dtype=bf16"}), CudaAttention::kOwn);
+  EXPECT_EQ(read({"--device=cuda", "--dtype=f16", "--cuda_attention=cudnn"}),
+            CudaAttention::kCudnn);
+  EXPECT_EQ(read({"--device=cuda", "--cuda-attention=auto"}), CudaAttention::kAuto);
+  ExpectRefused({"--dtype=bf16", "--cuda_attention=cudnn"},
+                "--cuda_attention=cudnn is of GPUs; add --device=cuda");
+  ExpectRefused({"--device=cuda", "--cuda_attention=cudnn"},
+                "cuDNN computes attention in bf16 and f16, not in f32; try --dtype=bf16");
 }
 
 TEST(PlanOptions, RefuseValuesOutOfRangeByTheFlag) {

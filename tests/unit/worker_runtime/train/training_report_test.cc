@@ -43,6 +43,12 @@ TEST(DescribeStart, NamesTheCheckpointThatTrainingGoesOnFrom) {
   EXPECT_THAT(DescribeStart(facts), HasSubstr("  resumed  runs/a, after step 100\n"));
 }
 
+TEST(DescribeStart, SaysWhatIsToBeKnownOfTheDevice) {
+  StartFacts facts = Facts();
+  facts.device_notes = "attention by cuDNN 9.19.0";
+  EXPECT_THAT(DescribeStart(facts), HasSubstr("  device   attention by cuDNN 9.19.0\n"));
+}
+
 StepResult Step(double loss, int64_t num_tokens) {
   return {.loss = loss,
           .num_tokens = num_tokens,

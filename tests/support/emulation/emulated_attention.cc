@@ -1,0 +1,108 @@
+#include "tests/support/emulation/emulated_attention.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "proto/base/status_macros.h"
+#include "tests/support/emulation/emulated_stream.h"
+#include "tests/support/emulation/narrow_numbers.h"
+#include "worker_runtime/kernels/library_attention.h"
+
+namespace muster::testing {
+namespace {
+
+constexpr int kSpoiled = 0xff;  // floats that are no numbers
+
+struct Sizes {
+  explicit Sizes(const kernels::AttentionShape& s)
+      : rows(s.batch * s.heads * s.sequence), numbers(rows * s.head_width) {}
+  int64_t rows, numbers;
+};
+
+void RunForward(const LibraryAttention& attention, const AttentionForwardArrays& arrays) {
+  std::memset(arrays.workspace, kSpoiled, kernels::LibraryForwardBytes());
+  const Sizes sizes(attention.shape);
+  const auto qkv = Widened(arrays.qkv, 3 * sizes.numbers, attention.type);
+  std::vector<float> out(sizes.numbers), largest(sizes.rows), scale(sizes.rows);
+  std::vector<float> scratch(kernels::AttentionScratchElements(attention.shape));
+  kernels::Attention<float>().forward(attention.shape, qkv.data(), out.data(),
+                                      {largest.data(), scale.data()}, scratch.data());
+  Store(out, arrays.out, attention.type);
+  for (int64_t row = 0; row < sizes.rows; ++row) {
+    arrays.log_sums[row] = largest[row] - std::log(scale[row]);
+  }
+}
+
+// The host's backward pass, of exp(S - largest) * scale with the logarithms for the largest and 1 for the scale.
+void RunBackward(const LibraryAttention& attention, const AttentionBackwardArrays& arrays) {
+  std::memset(arrays.workspace, kSpoiled,
+              kernels::LibraryBackward(attention.shape, attention.same_bits).bytes());
+  const Sizes sizes(attention.shape);
+  const auto qkv = Widened(arrays.qkv, 3 * sizes.numbers, attention.type);
+  const auto out = Widened(arrays.out, sizes.numbers, attention.type);
+  const auto dout = Widened(arrays.dout, sizes.numbers, attention.type);
+  std::vector<float> log_sums(arrays.log_sums, arrays.log_sums + sizes.rows);
+  std::vector<float> scale(sizes.rows, 1), dqkv(3 * sizes.numbers);
+  std::vector<float> scratch(kernels::AttentionScratchElements(attention.shape));
+  kernels::Attention<float>().backward(attention.shape, qkv.data(), {log_sums.data(), scale.data()},
+                                       {out.data(), dout.data()}, dqkv.data(), scratch.data());
+  Store(dqkv, arrays.dqkv, attention.type);
+}
+
+bool AreSame(const LibraryAttention& a, const LibraryAttention& b) {
+  return a.type == b.type && a.same_bits == b.same_bits && a.shape.batch == b.shape.batch &&
+         a.shape.sequence == b.shape.sequence && a.shape.heads == b.shape.heads &&
+         a.shape.head_width == b.shape.head_width;
+}
+
+template <typename Run>
+absl::Status Enqueue(CudaStream stream, Run run) {
+  const kernels::LaunchError error = EmulatedStream::Of(stream).Enqueue([run = std::move(run)] {
+    run();
+    return std::string();
+  });
+  return error == nullptr ? absl::OkStatus() : absl::InternalError(error);
+}
+
+}  // namespace
+
+absl::Status EmulatedAttention::Prepare(const LibraryAttention& attention) {
+  if (options_.has != nullptr) MUSTER_RETURN_IF_ERROR(options_.has(attention));
+  base::MutexLock lock(mu_);
+  prepared_.push_back(attention);
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedAttention::CheckPrepared(const LibraryAttention& attention) const {
+  base::MutexLock lock(mu_);
+  for (const LibraryAttention& one : prepared_) {
+    if (AreSame(one, attention)) return absl::OkStatus();
+  }
+  return absl::InternalError("emulated attention: not prepared");
+}
+
+absl::Status EmulatedAttention::Forward(CudaStream stream, const LibraryAttention& attention,
+                                        const AttentionForwardArrays& arrays) {
+  MUSTER_RETURN_IF_ERROR(CheckPrepared(attention));
+  if (options_.calls != nullptr) {
+    base::MutexLock lock(options_.calls->mu);
+    ++options_.calls->forward;
+    options_.calls->same_bits = attention.same_bits;
+  }
+  return Enqueue(stream, [attention, arrays] { RunForward(attention, arrays); });
+}
+
+absl::Status EmulatedAttention::Backward(CudaStream stream, const LibraryAttention& attention,
+                                         const AttentionBackwardArrays& arrays) {
+  MUSTER_RETURN_IF_ERROR(CheckPrepared(attention));
+  if (options_.calls != nullptr) {
+    base::MutexLock lock(options_.calls->mu);
+    ++options_.calls->backward;
+    options_.calls->same_bits = attention.same_bits;
+  }
+  return Enqueue(stream, [attention, arrays] { RunBackward(attention, arrays); });
+}
+
+}  // namespace muster::testing

@@ -1,0 +1,160 @@
+// Attention by a library on the cuda device: who is asked, in what memory, and what is said where it has it not. The library
+// is the host's, on an emulated GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/cuda_device.h"
+#include "tests/support/emulation/block_emulator.h"
+#include "tests/support/emulation/emulated_attention.h"
+#include "tests/support/emulation/emulated_cuda.h"
+#include "tests/support/emulation/emulated_products.h"
+#include "tests/unit/worker_runtime/cuda/attention_library_contract.h"
+#include "worker_runtime/cuda/make_cuda_device.h"
+
+namespace muster::testing {
+
+absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeEmulatedAttention(CudaApi&) {
+  return std::make_unique<EmulatedAttention>();
+}
+
+std::unique_ptr<Device> OpenAttention(CudaAttention attention, bool same_bits, std::string&) {
+  BlockEmulator::SetSchedule(1);
+  CudaParts parts = {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.seed = 1}),
+                     .products = std::make_unique<EmulatedProducts>(),
+                     .operations = &CudaOperations};
+  EXPECT_THAT(ChooseAttention({attention, same_bits}, MakeEmulatedAttention, parts), IsOk());
+  return *MakeCudaDevice(std::move(parts));
+}
+
+namespace {
+
+constexpr kernels::AttentionShape kSmall = {
+    .batch = 2, .sequence = 33, .heads = 3, .head_width = 16};
+constexpr kernels::AttentionShape kOdd = {.batch = 1, .sequence = 65, .heads = 2, .head_width = 24};
+
+INSTANTIATE_TEST_SUITE_P(Emulated, AttentionContract,
+                         ::testing::Values(AttentionCase{kSmall, DType::kBf16, false},
+                                           AttentionCase{kSmall, DType::kF16, true},
+                                           AttentionCase{kOdd, DType::kBf16, true}));
+
+// A device whose library has what `has` lets it have.
+struct Asked {
+  explicit Asked(CudaAttention attention,
+                 std::function<absl::Status(const LibraryAttention&)> has = nullptr) {
+    device =
+        *MakeCudaDevice({.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.seed = 2}),
+                         .products = std::make_unique<EmulatedProducts>(),
+                         .operations = &CudaOperations,
+                         .attention = std::make_unique<EmulatedAttention>(
+                             EmulatedAttention::Options{.has = std::move(has), .calls = &calls}),
+                         .attention_must = attention == CudaAttention::kCudnn});
+  }
+  std::pair<int, int> passes() {
+    base::MutexLock lock(calls.mu);
+    return {calls.forward, calls.backward};
+  }
+
+  EmulatedAttention::Options::Calls calls;
+  std::unique_ptr<Device> device;
+};
+
+absl::Status HasNothing(const LibraryAttention&) {
+  return absl::UnimplementedError("it has no such heads");
+}
+
+TEST(CudaAttention, OfSixteenBitsIsTheLibrarysInBothPasses) {
+  Asked on(CudaAttention::kAuto);
+  AttendOn(*on.device, {kSmall, DType::kBf16, false});
+  EXPECT_EQ(on.passes(), std::pair(1, 1));
+}
+
+TEST(CudaAttention, OfF32IsOurs) {
+  Asked on(CudaAttention::kCudnn);
+  AttendOn(*on.device, {kSmall, DType::kF32, false});
+  EXPECT_EQ(on.passes(), std::pair(0, 0));
+}
+
+// Each call has another length, which a library would have to prepare for.
+TEST(CudaAttention, OfATextThatGrowsIsOurs) {
+  Asked on(CudaAttention::kCudnn, HasNothing);
+  TensorPool pool(*on.device);
+  Queue queue(*on.device, &pool);
+  kernels::AttentionShape shape = kSmall;
+  shape.of_cache = true;
+  const AttentionCase c = {shape, DType::kBf16, false};
+  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(3 * c.numbers(), c.dtype, "qkv"));
+  const Tensor out = pool.Allocate(c.dtype, {c.numbers()});
+  const Tensor saved = pool.Allocate(DType::kF32, {2, c.rows()});
+  on.device->operations(c.dtype).attention_forward(queue, shape, qkv, out, saved, {});
+  EXPECT_LE(RelativeError(OnHost(*on.device, out), AttendOnHost(c).out), 1e-2);
+  EXPECT_EQ(on.passes(), std::pair(0, 0));
+}
+
+TEST(CudaAttention, ThatTheLibraryHasNotIsOursAndSaidOnce) {
+  Asked on(CudaAttention::kAuto, HasNothing);
+  const AttentionCase c = {kSmall, DType::kBf16, false};
+  ::testing::internal::CaptureStderr();
+  const Attended made = AttendOn(*on.device, c);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "device cuda: attention by our kernels: it has no such heads\n");
+  EXPECT_EQ(on.passes(), std::pair(0, 0));
+  const Attended host = AttendOnHost(c);
+  EXPECT_LE(RelativeError(made.out, host.out), 2e-2);
+  EXPECT_LE(RelativeError(made.dqkv, host.dqkv), 2e-2);
+}
+
+TEST(CudaAttention, ThatTheLibraryHasNotFailsWhereItMustHaveIt) {
+  Asked on(CudaAttention::kCudnn, HasNothing);
+  TensorPool pool(*on.device);
+  Queue queue(*on.device, &pool);
+  const AttentionCase c = {kSmall, DType::kF16, false};
+  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(3 * c.numbers(), c.dtype, "qkv"));
+  const Tensor out = pool.Allocate(c.dtype, {c.numbers()});
+  const Tensor saved = pool.Allocate(DType::kF32, {2, c.rows()});
+  on.device->operations(c.dtype).attention_forward(queue, c.shape, qkv, out, saved, {});
+  uint16_t number = 0;
+  EXPECT_THAT(on.device->Download(queue, out.raw_data(), &number, sizeof(number)),
+              StatusIs(absl::StatusCode::kUnimplemented, ::testing::HasSubstr("no such heads")));
+}
+
+absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeNone(CudaApi&) {
+  return absl::UnavailableError("the library cannot be loaded");
+}
+
+TEST(ChooseAttention, IsOursUnlessAskedOtherwise) {
+  CudaParts parts = {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{})};
+  EXPECT_THAT(ChooseAttention({}, MakeEmulatedAttention, parts), IsOk());
+  EXPECT_EQ(parts.attention, nullptr);
+  EXPECT_EQ(parts.attention_note, "");
+}
+
+TEST(ChooseAttention, SaysWhichLibraryComputesItAndHowItsGradientsAdd) {
+  CudaParts parts = {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{})};
+  EXPECT_THAT(ChooseAttention({CudaAttention::kCudnn, true}, MakeEmulatedAttention, parts), IsOk());
+  EXPECT_NE(parts.attention, nullptr);
+  EXPECT_EQ(parts.attention_note,
+            "attention by an emulated library, with the same bits in every run");
+  EXPECT_TRUE(parts.attention_must);
+  EXPECT_TRUE(parts.attention_same_bits);
+}
+
+TEST(ChooseAttention, FallsBackToOursWhereTheLibraryIsNotThereAndMayBeMissing) {
+  CudaParts parts = {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{})};
+  EXPECT_THAT(ChooseAttention({CudaAttention::kAuto}, MakeNone, parts), IsOk());
+  EXPECT_EQ(parts.attention, nullptr);
+  EXPECT_EQ(parts.attention_note, "attention by our kernels: the library cannot be loaded");
+  EXPECT_THAT(ChooseAttention({CudaAttention::kCudnn}, MakeNone, parts),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       ::testing::HasSubstr("attention by cuDNN: the library cannot be loaded")));
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,61 @@
+// Attention on a GPU in bf16 and f16 by a library: cuDNN's (cudnn_attention.cc), or for tests without one the host's
+// (tests/support/emulation/emulated_attention.h). Our own kernels need none of it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/dtype.h"
+#include "worker_runtime/cuda/cuda_api.h"
+#include "worker_runtime/kernels/attention.h"
+
+namespace muster {
+
+// Both passes of a layer.
+struct LibraryAttention {
+  kernels::AttentionShape shape;  // of all queries
+  DType type = DType::kBf16;      // or f16
+  bool same_bits = false;         // gradients have the same bits in every run
+};
+
+// In memory of the device; arrays as kernels/attention.h has them.
+struct AttentionForwardArrays {
+  const void* qkv = nullptr;
+  void* out = nullptr;
+  float* log_sums =
+      nullptr;  // [batch, heads, sequence]: the logarithm of the sum of exp(score) of each row
+  void* workspace = nullptr;  // kernels::LibraryForwardBytes
+};
+struct AttentionBackwardArrays {
+  const void* qkv = nullptr;
+  const void* out = nullptr;
+  const void* dout = nullptr;
+  const float* log_sums = nullptr;
+  void* dqkv = nullptr;
+  void* workspace = nullptr;  // kernels::LibraryBackward(...).bytes()
+};
+
+// Threads: safe, on one stream at a time.
+class AttentionLibrary {
+ public:
+  virtual ~AttentionLibrary() = default;
+  virtual std::string name() const = 0;  // "cuDNN 9.19.0"
+  // Whether it has both passes, within the memory above; looked up once, which may take seconds, and remembered.
+  //
+  // Errors: kUnimplemented: it has them not, and why. Its own.
+  virtual absl::Status Prepare(const LibraryAttention& attention) = 0;
+  // Put a pass on the stream, once it is prepared.
+  virtual absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
+                               const AttentionForwardArrays& arrays) = 0;
+  virtual absl::Status Backward(CudaStream stream, const LibraryAttention& attention,
+                                const AttentionBackwardArrays& arrays) = 0;
+};
+
+// `cuda` outlives it.
+//
+// Errors: kUnavailable: cuDNN cannot be loaded, is too old, or was not there when this program was built.
+absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeCudnnAttention(CudaApi& cuda);
+
+}  // namespace muster

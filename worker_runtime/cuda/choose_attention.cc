@@ -1,0 +1,34 @@
+// Who computes attention on a device that is made.
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "muster/cuda_device.h"
+#include "worker_runtime/cuda/make_cuda_device.h"
+
+namespace muster {
+
+absl::Status ChooseAttention(const CudaDeviceOptions& options, MakeAttention make,
+                             CudaParts& parts) {
+  if (options.attention == CudaAttention::kOwn) return absl::OkStatus();
+  parts.attention_must = options.attention == CudaAttention::kCudnn;
+  parts.attention_same_bits = options.same_bits;
+  auto made = make(*parts.cuda);
+  if (made.ok()) {
+    parts.attention = *std::move(made);
+    parts.attention_note = absl::StrCat(
+        "attention by ", parts.attention->name(),
+        options.same_bits ? ", with the same bits in every run"
+                          : ", whose gradients may differ in their last bits from run to run");
+    return absl::OkStatus();
+  }
+  if (!parts.attention_must) {
+    parts.attention_note = absl::StrCat("attention by our kernels: ", made.status().message());
+    return absl::OkStatus();
+  }
+  return absl::Status(made.status().code(),
+                      absl::StrCat("device cuda, attention by cuDNN: ", made.status().message(),
+                                   "; or leave attention to our kernels (own)"));
+}
+
+}  // namespace muster

@@ -1,0 +1,180 @@
+// Attention by cuDNN: a plan for each shape and pass, kept from the first call on.
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "proto/base/mutex.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/cuda/attention_library.h"
+#include "worker_runtime/cuda/cudnn_attention_graph.h"
+#include "worker_runtime/cuda/cudnn_engines.h"
+#include "worker_runtime/kernels/library_attention.h"
+
+namespace muster {
+namespace {
+
+using cudnn::Binding;
+using cudnn::Pass;
+
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, DType, bool>;
+Key KeyOf(const LibraryAttention& a) {
+  return {a.shape.batch,       a.shape.sequence, a.shape.heads, a.shape.head_width,
+          a.shape.first_query, a.type,           a.same_bits};
+}
+
+// Part 0, 1 or 2 of rows that hold Q, K and V side by side.
+void* PartOf(const void* packed, const kernels::AttentionShape& shape, int64_t part) {
+  constexpr int64_t kElementBytes = 2;
+  const int64_t bytes = part * shape.heads * shape.head_width * kElementBytes;
+  return const_cast<char*>(static_cast<const char*>(packed)) + bytes;
+}
+
+class CudnnAttention final : public AttentionLibrary {
+ public:
+  CudnnAttention(CudaApi& cuda, std::shared_ptr<const cudnn::Library> library)
+      : cuda_(cuda), library_(std::move(library)) {}
+  ~CudnnAttention() override {
+    plans_.clear();
+    if (handle_ != nullptr) library_->destroy(handle_);
+  }
+
+  absl::Status Begin() {
+    MUSTER_RETURN_IF_ERROR(cuda_.MakeCurrent());
+    return library_->ToStatus(library_->create(&handle_), "cudnnCreate");
+  }
+
+  std::string name() const override { return absl::StrCat("cuDNN ", library_->version()); }
+
+  absl::Status Prepare(const LibraryAttention& attention) override {
+    base::MutexLock lock(mu_);
+    const Key key = KeyOf(attention);
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) return found->second.status();
+    absl::StatusOr<Plans> made = MakePlans(attention);
+    if (!made.ok()) {
+      const kernels::AttentionShape& s = attention.shape;
+      made = absl::Status(
+          made.status().code(),
+          absl::StrCat(made.status().message(), " (attention of ", s.heads, " heads of ",
+                       s.head_width, " over ", s.batch, " sequences of ", s.sequence, " in ",
+                       ToString(attention.type),
+                       attention.same_bits ? ", with the same bits in every run)" : ")"));
+    }
+    return plans_.emplace(key, std::move(made)).first->second.status();
+  }
+
+  absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
+                       const AttentionForwardArrays& arrays) override {
+    const kernels::AttentionShape& shape = attention.shape;
+    float scale = ScaleOf(attention), masked = kMaskedScore;
+    const std::vector<Binding> bindings = {{cudnn::kQ, PartOf(arrays.qkv, shape, 0)},
+                                           {cudnn::kK, PartOf(arrays.qkv, shape, 1)},
+                                           {cudnn::kV, PartOf(arrays.qkv, shape, 2)},
+                                           {cudnn::kOut, arrays.out},
+                                           {cudnn::kLogSums, arrays.log_sums},
+                                           {cudnn::kScale, &scale},
+                                           {cudnn::kMasked, &masked}};
+    return Run(stream, Pass::kForward, attention, bindings, arrays.workspace);
+  }
+
+  absl::Status Backward(CudaStream stream, const LibraryAttention& attention,
+                        const AttentionBackwardArrays& arrays) override {
+    const kernels::AttentionShape& shape = attention.shape;
+    const auto memory = kernels::LibraryBackward(shape, attention.same_bits);
+    char* const begin = static_cast<char*>(arrays.workspace);
+    float scale = ScaleOf(attention), masked = kMaskedScore, one = 1;
+    std::vector<Binding> bindings = {{cudnn::kQ, PartOf(arrays.qkv, shape, 0)},
+                                     {cudnn::kK, PartOf(arrays.qkv, shape, 1)},
+                                     {cudnn::kV, PartOf(arrays.qkv, shape, 2)},
+                                     {cudnn::kOut, const_cast<void*>(arrays.out)},
+                                     {cudnn::kDOut, const_cast<void*>(arrays.dout)},
+                                     {cudnn::kLogSums, const_cast<float*>(arrays.log_sums)},
+                                     {cudnn::kDQ, PartOf(arrays.dqkv, shape, 0)},
+                                     {cudnn::kDK, PartOf(arrays.dqkv, shape, 1)},
+                                     {cudnn::kDV, PartOf(arrays.dqkv, shape, 2)},
+                                     {cudnn::kRowSums, begin},
+                                     {cudnn::kScale, &scale},
+                                     {cudnn::kMasked, &masked},
+                                     {cudnn::kOne, &one}};
+    if (!attention.same_bits) bindings.push_back({cudnn::kQuerySums, begin + memory.row_sums});
+    return Run(stream, Pass::kBackward, attention, bindings,
+               begin + memory.row_sums + memory.query_sums);
+  }
+
+ private:
+  static constexpr float kMaskedScore = -std::numeric_limits<float>::infinity();
+
+  struct Planned {
+    cudnn::OperationGraph graph;
+    cudnn::ExecutionPlan plan;
+  };
+  struct Plans {
+    Planned forward, backward;
+  };
+
+  static float ScaleOf(const LibraryAttention& attention) {
+    return 1 / std::sqrt(static_cast<float>(attention.shape.head_width));
+  }
+
+  absl::StatusOr<Planned> MakePlan(Pass pass, const LibraryAttention& attention) {
+    Planned planned;
+    MUSTER_ASSIGN_OR_RETURN(planned.graph,
+                            cudnn::AttentionGraph(*library_, pass, attention, handle_));
+    const cudnn::EngineNeeds needs = cudnn::NeedsOf(pass, attention);
+    MUSTER_ASSIGN_OR_RETURN(
+        const std::vector<cudnn::Engine> engines,
+        cudnn::FindEngines(*library_, planned.graph, {.handle = handle_}, needs));
+    MUSTER_ASSIGN_OR_RETURN(
+        planned.plan, cudnn::MakePlan(*library_, engines, handle_, needs.workspace_bytes_max));
+    return planned;
+  }
+
+  absl::StatusOr<Plans> MakePlans(const LibraryAttention& attention) {
+    MUSTER_RETURN_IF_ERROR(cuda_.MakeCurrent());
+    Plans plans;
+    MUSTER_ASSIGN_OR_RETURN(plans.forward, MakePlan(Pass::kForward, attention));
+    MUSTER_ASSIGN_OR_RETURN(plans.backward, MakePlan(Pass::kBackward, attention));
+    return plans;
+  }
+
+  absl::Status Run(CudaStream stream, Pass pass, const LibraryAttention& attention,
+                   const std::vector<Binding>& bindings, void* workspace) {
+    base::MutexLock lock(mu_);
+    const auto found = plans_.find(KeyOf(attention));
+    if (found == plans_.end() || !found->second.ok()) {
+      return absl::InternalError("cuDNN: attention of a shape that was not prepared");
+    }
+    const Planned& planned =
+        pass == Pass::kForward ? found->second->forward : found->second->backward;
+    MUSTER_RETURN_IF_ERROR(library_->ToStatus(
+        library_->set_stream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream"));
+    MUSTER_ASSIGN_OR_RETURN(const cudnn::Descriptor arguments,
+                            cudnn::Arguments(*library_, bindings, workspace));
+    return cudnn::Execute(*library_, handle_, planned.plan, arguments);
+  }
+
+  CudaApi& cuda_;
+  const std::shared_ptr<const cudnn::Library> library_;
+  cudnnHandle_t handle_ = nullptr;  // constant after Begin
+  base::Mutex mu_;
+  // Of shapes that cannot be: why.
+  std::map<Key, absl::StatusOr<Plans>> plans_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeCudnnAttention(CudaApi& cuda) {
+  MUSTER_ASSIGN_OR_RETURN(std::shared_ptr<const cudnn::Library> library, cudnn::OpenLibrary());
+  auto attention = std::make_unique<CudnnAttention>(cuda, std::move(library));
+  MUSTER_RETURN_IF_ERROR(attention->Begin());
+  return attention;
+}
+
+}  // namespace muster

@@ -1,0 +1,29 @@
+// Who computes attention on a GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace muster {
+
+// In bf16 and f16; in f32 our kernels do. One of them computes both passes of a layer.
+enum class CudaAttention : uint8_t {
+  kOwn,    // our kernels
+  kCudnn,  // cuDNN: without it no device is opened, and a layer that it has not is a failure
+  kAuto,   // cuDNN where it is there and has the layer, else our kernels
+};
+
+inline absl::string_view ToString(CudaAttention attention) {
+  switch (attention) {
+    case CudaAttention::kOwn:
+      return "own";
+    case CudaAttention::kCudnn:
+      return "cudnn";
+    case CudaAttention::kAuto:
+      return "auto";
+  }
+  return "";
+}
+
+}  // namespace muster

@@ -1,0 +1,46 @@
+// What attention by a library (cuDNN's) works in, of which both the plan of memory and the run take exactly this:
+// engines of the library that need more are not used.
+#pragma once
+
+#include <cstdint>
+
+#include "worker_runtime/kernels/attention.h"
+
+namespace muster::kernels {
+
+// Within that memory arrays begin on multiples of this.
+inline constexpr int64_t kLibraryAlignment = 256;
+// For tables of the library's own, which took 256 bytes at most where they were looked at. Source: the engines of
+// cuDNN 9.19 for an A100 and an H100 (cudnn_attention_test)
+inline constexpr int64_t kLibraryTables = 4096;
+
+constexpr int64_t RoundedUp(int64_t count, int64_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+constexpr int64_t LibraryForwardBytes() { return kLibraryTables; }
+
+// Of the backward pass, in the order of its arrays.
+struct LibraryBackwardMemory {
+  int64_t row_sums = 0;    // of out * dout, a float per row
+  int64_t query_sums = 0;  // the gradient of Q in f32; 0 where it has the same bits in every run
+  int64_t workspace = 0;   // the library's
+  constexpr int64_t bytes() const { return row_sums + query_sums + workspace; }
+};
+
+// Quick gradients add blocks of keys to that of Q in whatever order they end, in f32: in our array and, on GPUs older than
+// Hopper, in one more of the library's. For the same bits in every run the library keeps all of dS instead, in 16 bits.
+constexpr LibraryBackwardMemory LibraryBackward(AttentionShape shape, bool same_bits) {
+  constexpr int64_t kBlock = 128;
+  const int64_t heads = shape.batch * shape.heads;
+  const int64_t padded = RoundedUp(shape.sequence, kBlock);
+  const int64_t floats = static_cast<int64_t>(sizeof(float));
+  return {.row_sums = RoundedUp(heads * shape.sequence * floats, kLibraryAlignment),
+          .query_sums = same_bits ? 0
+                                  : RoundedUp(heads * shape.sequence * shape.head_width * floats,
+                                              kLibraryAlignment),
+          .workspace = kLibraryTables + (same_bits ? heads * padded * padded * 2
+                                                   : heads * padded * shape.head_width * floats)};
+}
+
+}  // namespace muster::kernels
