@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
@@ -65,6 +66,20 @@ void NodeNetwork::Cut(int node) const {
 
 void NodeNetwork::Heal(int node) const {
   MustIp(absl::StrCat("-n ", NameOf(0), " link set ", LinkOf(node), " master hub"));
+}
+
+// Frames of the one to the other have an address that nobody has, and are silently lost.
+void NodeNetwork::CutBetween(int a, int b) const {
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    MustIp(absl::StrCat("-n ", NameOf(from), " neigh replace ", AddressOf(to),
+                        " lladdr 02:00:00:00:00:fe dev eth0 nud permanent"));
+  }
+}
+
+void NodeNetwork::HealBetween(int a, int b) const {
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    MustIp(absl::StrCat("-n ", NameOf(from), " neigh del ", AddressOf(to), " dev eth0"));
+  }
 }
 
 std::string NodeNetwork::NameOf(int node) const { return absl::StrCat(prefix_, node); }

@@ -29,6 +29,9 @@ class NodeNetwork {
   // Frames to and from the node are dropped; its interface stays up, as behind a broken switch.
   void Cut(int node) const;
   void Heal(int node) const;
+  // The same between nodes `a` and `b` alone, which both still reach all others.
+  void CutBetween(int a, int b) const;
+  void HealBetween(int a, int b) const;
 
  private:
   std::string NameOf(int node) const;
