@@ -161,6 +161,7 @@ class CpuDevice final : public Device {
   absl::string_view name() const override { return "cpu"; }
   bool has_elements() const override { return true; }
   bool host_reads() const override { return true; }
+  const Device& meta() const override { return Meta(); }
   const Operations& operations(DType dtype) const override {
     static constexpr Operations kF32 = TableOf<HostKernels<float>>();
     static constexpr Operations kF64 = TableOf<HostKernels<double>>();

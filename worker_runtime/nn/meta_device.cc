@@ -225,6 +225,7 @@ class MetaGpu final : public Device {
  public:
   absl::string_view name() const override { return "meta cuda"; }
   bool has_elements() const override { return false; }
+  const Device& meta() const override { return *this; }
   bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
   // As CudaOperations has them.
   const Operations& operations(DType dtype) const override {
@@ -240,6 +241,7 @@ class MetaDevice final : public Device {
  public:
   absl::string_view name() const override { return "meta"; }
   bool has_elements() const override { return false; }
+  const Device& meta() const override { return *this; }
   const Operations& operations(DType dtype) const override {
     static constexpr Operations kWidened = Widened<kOperations>();
     return SizeOf(dtype) < SizeOf(DType::kF32) ? kWidened : kOperations;

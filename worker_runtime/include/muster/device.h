@@ -102,7 +102,7 @@ class Device {
 
   // Where the layers of this device may be planned: the meta device whose layers go its ways and whose kernels take the
   // memory that its own work in.
-  virtual const Device& meta() const { return Meta(); }
+  virtual const Device& meta() const = 0;
   // What people should know of its kernels, for a log; empty: nothing.
   virtual std::string notes() const { return ""; }
 
