@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "agent/watch/process_look.h"
 #include "agent/watch/process_modules.h"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::agent {
 namespace {
 
-constexpr size_t kFramesMax = 48;
 constexpr size_t kThreadsMax = 32;
 constexpr size_t kNameBytesMax = 160;
 
@@ -55,7 +55,8 @@ int TakeFrame(Dwfl_Frame* frame, void* argument) {
   // A return address lies behind the call.
   Frames& frames = walk.threads.back().frames;
   frames.push_back(NameOf(walk.dwfl, is_call_site ? address : address - 1));
-  return frames.size() < kFramesMax && MonoNow() < walk.deadline ? DWARF_CB_OK : DWARF_CB_ABORT;
+  return frames.size() < verdict::kStackFramesMax && MonoNow() < walk.deadline ? DWARF_CB_OK
+                                                                               : DWARF_CB_ABORT;
 }
 
 int TakeThread(Dwfl_Thread* thread, void* argument) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "agent/watch/process_modules.h"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::agent {
 namespace {
@@ -19,7 +20,6 @@ namespace {
 // A memory that changes, or is none of CPython's, may hold lists that do not end.
 constexpr int kInterpretersMax = 16;
 constexpr int kThreadsMax = 4096;
-constexpr int kFramesMax = 48;
 constexpr int kFramesWalkedMax = 256;  // with those between calls of C, which are not shown
 constexpr int64_t kNameCharactersMax = 64;
 constexpr int64_t kPathCharactersMax = 1024;
@@ -205,7 +205,8 @@ absl::StatusOr<std::vector<std::string>> WalkPythonStack(uint64_t runtime, Pytho
   if (thread == 0) return frames;
   const uint64_t holder = layout->c_frame ? memory.Pointer(thread + *layout->c_frame) : thread;
   uint64_t frame = holder == 0 ? 0 : memory.Pointer(holder + layout->frame);
-  for (int i = 0; frame != 0 && i < kFramesWalkedMax && frames.size() < kFramesMax; ++i) {
+  for (int i = 0; frame != 0 && i < kFramesWalkedMax && frames.size() < verdict::kStackFramesMax;
+       ++i) {
     if (std::optional<std::string> text = memory.Frame(frame)) frames.push_back(*std::move(text));
     frame = memory.Pointer(frame + layout->back);
   }

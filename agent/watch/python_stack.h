@@ -17,7 +17,7 @@ namespace muster::agent {
 // Copies `size` bytes of a process; false: it has none there.
 using ReadMemory = absl::FunctionRef<bool(uint64_t address, void* into, size_t size)>;
 
-// "function at file:line" of its main thread, innermost first, 48 at most; empty where that executes no
+// "function at file:line" of its main thread, innermost first, verdict::kStackFramesMax at most; empty where that executes no
 // Python. One that moves meanwhile can give frames of two moments, or an end too early.
 //
 // Errors: kNotFound: no CPython is in it; kUnimplemented: one whose layout is not known;

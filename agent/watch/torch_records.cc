@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::agent {
 namespace {
@@ -19,7 +20,6 @@ constexpr size_t kNameBytesMax = 64;
 constexpr size_t kPathBytesMax = 1024;
 constexpr size_t kGroupsMax = 256;
 constexpr size_t kOperationsMax = 512;  // of one group
-constexpr size_t kFramesMax = 48;
 constexpr int64_t kElementsMax = int64_t{1} << 50;
 
 json Parse(absl::string_view text) {
@@ -247,7 +247,8 @@ TorchPython ReadTorchPython(absl::string_view text) {
   const auto stack = state.find("stack");
   if (stack == state.end() || !stack->is_array()) return out;
   for (const json& frame : *stack) {
-    if (!frame.is_array() || frame.size() != 3 || out.frames.size() >= kFramesMax) break;
+    if (!frame.is_array() || frame.size() != 3 || out.frames.size() >= verdict::kStackFramesMax)
+      break;
     if (!frame[0].is_string() || !frame[1].is_string() || !frame[2].is_number_integer()) break;
     out.frames.push_back(
         absl::StrCat(frame[0].get_ref<const std::string&>().substr(0, kNameBytesMax), " at ",

@@ -8,6 +8,7 @@
 #include "proto/watch.pb.h"
 #include "rendezvous/link/abort_wire.h"
 #include "rendezvous/link/watch_parts_wire.h"
+#include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -20,6 +21,7 @@ using verdict::WatchPhase;
 
 constexpr int kGroupsMax = kBoardGroups * 512;  // of all ranks of a node
 constexpr int kRecordsMax = 4 * kBoardGroups;
+constexpr int kFramesMax = verdict::kStackFramesMax;
 
 // --- Summaries
 
@@ -259,11 +261,11 @@ void Encode(const verdict::RankReport& in, proto::WatchedRankReport* out) {
   out->set_hold(static_cast<int>(in.hold));
   out->set_told_by(static_cast<int>(in.told_by));
   for (const std::string& frame : in.frames) {
-    if (out->frames_size() < kWatchedFramesMax) out->add_frames(Cut(frame));
+    if (out->frames_size() < kFramesMax) out->add_frames(Cut(frame));
   }
   out->set_no_frames(Cut(in.no_frames));
   for (const std::string& frame : in.python) {
-    if (out->python_size() < kWatchedFramesMax) out->add_python(Cut(frame));
+    if (out->python_size() < kFramesMax) out->add_python(Cut(frame));
   }
 }
 

@@ -24,7 +24,6 @@ inline constexpr size_t kWatchWordBytesMax = size_t{1} << 20;
 inline constexpr size_t kWatchOrderBytesMax = size_t{512} << 10;
 inline constexpr size_t kWatchedRankBytesMax = size_t{32} << 10;
 inline constexpr size_t kWatchedTextBytesMax = 4096;
-inline constexpr int kWatchedFramesMax = 48;
 inline constexpr int kWatchedRanksMax = 1 << 17;
 // Lists of ranks in a verdict, each a run; more are left out.
 inline constexpr int kRunsMax = 1024;
