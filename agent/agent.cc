@@ -111,8 +111,8 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
             left_silently_.insert(worker);
             WarnOfSilentEnd(worker);
           },
-          [this](LocalRank worker, StopPromise promise) {
-            Feed(WorkerOnStop{assignment_.round, worker, promise.obeys, promise.floor});
+          [this](LocalRank worker, WorkerPromise promise) {
+            Feed(WorkerPromised{assignment_.round, worker, promise.obeys, promise.floor});
           }),
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(

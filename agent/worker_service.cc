@@ -156,11 +156,11 @@ class WorkerService::Connection {
     return true;
   }
 
-  void Promise(StopPromise promise) {
+  void Promise(WorkerPromise promise) {
     if (promise.floor) promise.floor = std::max<int64_t>(*promise.floor, -1);
     if (promise == promise_) return;
     promise_ = promise;
-    service_->on_stop_promise_(local_rank_, promise_);
+    service_->on_promise_(local_rank_, promise_);
   }
 
   void TakeBackPromise() {
@@ -210,7 +210,7 @@ class WorkerService::Connection {
   bool said_goodbye_ = false;
   bool is_paused_ = false;  // nothing is being read: too much is unread at the other end
   LocalRank local_rank_;
-  StopPromise promise_;
+  WorkerPromise promise_;
   size_t unread_bytes_ = 0;  // in outbox_
   std::array<uint8_t, 4> length_{};
   std::string body_;
@@ -221,11 +221,11 @@ WorkerService::WorkerService(asio::io_context& loop,
                              std::function<void(const StoreRequest&)> forward,
                              std::function<absl::Status()> may_publish,
                              std::function<void(LocalRank)> on_silent_leave,
-                             std::function<void(LocalRank, StopPromise)> on_stop_promise)
+                             std::function<void(LocalRank, WorkerPromise)> on_promise)
     : forward_(std::move(forward)),
       may_publish_(std::move(may_publish)),
       on_silent_leave_(std::move(on_silent_leave)),
-      on_stop_promise_(std::move(on_stop_promise)),
+      on_promise_(std::move(on_promise)),
       acceptor_(loop),
       accept_again_(loop) {}
 

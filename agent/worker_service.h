@@ -32,11 +32,11 @@
 
 namespace muster::agent {
 
-// What a worker has said of stops, all of it (WorkerOnStop of core/agent_core.h).
-struct StopPromise {
+// What a worker has said of stops, all of it (WorkerPromised of core/agent_core.h).
+struct WorkerPromise {
   bool obeys = false;
   std::optional<int64_t> floor;
-  friend bool operator==(const StopPromise&, const StopPromise&) = default;
+  friend bool operator==(const WorkerPromise&, const WorkerPromise&) = default;
 };
 
 inline constexpr size_t kUnreadBytesPause = size_t{1} << 20;
@@ -47,12 +47,12 @@ class WorkerService {
   // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
   // `may_publish` says whether it may, or why not.
   // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
-  // but not by the intention of its program. `on_stop_promise`: whether it obeys a stop, or how far it
+  // but not by the intention of its program. `on_promise`: whether it obeys a stop, or how far it
   // is, has changed; a worker whose connection breaks has promised nothing.
   WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
                 std::function<absl::Status()> may_publish,
                 std::function<void(LocalRank)> on_silent_leave,
-                std::function<void(LocalRank, StopPromise)> on_stop_promise);
+                std::function<void(LocalRank, WorkerPromise)> on_promise);
   ~WorkerService();
 
   // Errors: kInternal with errno in words.
@@ -81,7 +81,7 @@ class WorkerService {
   std::function<void(const StoreRequest&)> forward_;
   std::function<absl::Status()> may_publish_;
   std::function<void(LocalRank)> on_silent_leave_;
-  std::function<void(LocalRank, StopPromise)> on_stop_promise_;
+  std::function<void(LocalRank, WorkerPromise)> on_promise_;
   asio::local::stream_protocol::acceptor acceptor_;
   asio::steady_timer accept_again_;
   Round round_ = kNoRound;

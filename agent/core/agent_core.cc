@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -57,8 +58,9 @@ MonoTime AgentCore::NextDeadline() const {
 }
 
 std::string AgentCore::CheckInvariants() const {
-  if (!HasWorkers(phase_) && NumAlive() > 0 && unkillable_pids_.empty()) {
-    return absl::StrCat("A3: ", NumAlive(), " workers live in phase ", ToString(phase_));
+  const int num_strays = phase_ == NodePhase::kDone ? NumAlive() : NumRunning();
+  if (!HasWorkers(phase_) && num_strays > 0 && unkillable_pids_.empty()) {
+    return absl::StrCat("A3: ", num_strays, " workers live in phase ", ToString(phase_));
   }
   if (last_reported_round_ > round_ && instance_.value() != 0) {
     return absl::StrCat("A4: reported round ", ToString(last_reported_round_), " but is in ",
@@ -138,16 +140,24 @@ void AgentCore::On(const LinkChanged& event, MonoTime now, Effects& out) {
 }
 
 void AgentCore::On(const WorkerSpawned& event, MonoTime, Effects&) {
-  if (event.round != round_) return;
+  if (event.round != workers_round_) return;
   for (Worker& worker : workers_) {
     if (worker.local_rank == event.local_rank) worker.pid = event.pid;
   }
 }
 
 void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
-  if (event.round != round_) return;
+  if (event.round != workers_round_) return;
   for (Worker& worker : workers_) {
     if (worker.local_rank == event.local_rank) worker.alive = false;
+  }
+  if (!HasWorkers(phase_)) {
+    out.push_back(
+        Announce{Announce::Level::kWarning, "survivor_ended",
+                 absl::StrCat("local rank ", event.local_rank.value(), " of ", options_.node.name,
+                              " ended while it awaited the next round",
+                              event.failure ? ": it " + HowItEnded(*event.failure) : "")});
+    return;
   }
   // After our own signal an end is no failure, unless the program crashed by itself, or has something
   // to say by it.
@@ -160,13 +170,15 @@ void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
   if (phase_ == NodePhase::kRunning) {
     if (event.failure) {
       AnnounceFailure(*event.failure, out);
-      BeginStop(After::kAsk, SIGTERM, options_.settings.shutdown_timeout, now, out);
+      BeginStop(
+          After::kAsk, SIGTERM, options_.settings.shutdown_timeout, now, out,
+          absl::StrCat("rank ", event.failure->rank.value(), " ", HowItEnded(*event.failure)));
     } else if (NumAlive() == 0) {
       BeginStop(After::kWait, SIGTERM, options_.settings.shutdown_timeout, now, out);
     }
     return;
   }
-  if (phase_ == NodePhase::kStopping && NumAlive() == 0 && rung_ < Rung::kLingering) {
+  if (phase_ == NodePhase::kStopping && NumRunning() == 0 && rung_ < Rung::kLingering) {
     BeginSweep(now, out);
   }
 }
@@ -189,7 +201,7 @@ void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
   const std::vector<int>& stop = options_.stop_signals;
   const bool stops = std::find(stop.begin(), stop.end(), event.signal) != stop.end();
   if (IsPassedOn(event.signal) && !stops) {
-    if (NumAlive() > 0) out.push_back(SignalWorkers{event.signal});
+    if (NumAlive() > 0) out.push_back(SignalWorkers{.signal = event.signal});
     return;
   }
   if (departure_) {
@@ -269,12 +281,21 @@ void AgentCore::Obey(const RunRound& run, MonoTime now, Effects& out) {
   stop_at_.reset();
   unkillable_pids_.clear();
   ladder_started_ = false;
-  workers_.clear();
+  workers_round_ = round_;
+  const std::vector<LocalRank> kept = Kept();
+  const std::vector<Worker> parked = std::exchange(workers_, {});
   for (int i = 0; i < assignment.local_world_size; ++i)
     workers_.push_back({.local_rank = LocalRank(i)});
+  for (const Worker& worker : parked) {
+    if (!worker.is_parked()) continue;
+    // Until it has heard of this round it still survives, and awaits one.
+    Worker& place = workers_.at(worker.local_rank.value());
+    place.pid = worker.pid;
+    place.survives = place.awaits_round = true;
+  }
   Enter(NodePhase::kRunning);
   out.push_back(ShowStatus{""});
-  out.push_back(StartWorkers{assignment});
+  out.push_back(StartWorkers{assignment, kept});
   Report(now, out);
 }
 
@@ -298,7 +319,7 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
   switch (phase_) {
     case NodePhase::kRunning:
       out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
-      BeginStop(after, SIGTERM, grace, now, out);
+      BeginStop(after, SIGTERM, grace, now, out, after == After::kJoin ? stop.reason : "");
       return;
     case NodePhase::kStopping:
       if (after_ == After::kAsk || after_ == After::kWait) {
@@ -378,12 +399,14 @@ void AgentCore::BeginAnew(const std::string& why, MonoTime now, Effects& out) {
   if (!failures_.empty()) ++past_.restarts_used;
   if (phase_ == NodePhase::kRunning) {
     BeginStop(After::kJoin, SIGTERM, options_.settings.shutdown_timeout, now, out);
-  } else if (phase_ == NodePhase::kStopping && after_ != After::kFinish) {
+  } else if (phase_ == NodePhase::kStopping) {
+    if (after_ == After::kFinish) return;
     after_ = After::kJoin;
     EndLingering(now, out);
-  } else if (phase_ == NodePhase::kJoining || phase_ == NodePhase::kWaiting ||
-             phase_ == NodePhase::kReporting) {
-    JoinAgain(out);
+    EndSurvivors(now, out);
+  } else {
+    after_ = After::kJoin;
+    if (!EndSurvivors(now, out) && phase_ != NodePhase::kReserving) JoinAgain(out);
   }
 }
 
@@ -506,6 +529,11 @@ void AgentCore::Report(MonoTime now, Effects& out) {
   if (unanswered_.size() > kMaxUnanswered) unanswered_.pop_front();
 }
 
+int AgentCore::NumRunning() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
+                                        [](const Worker& w) { return w.alive && !w.is_parked(); }));
+}
+
 int AgentCore::NumAlive() const {
   return static_cast<int>(
       std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.alive; }));
@@ -519,8 +547,14 @@ void AgentCore::Enter(NodePhase phase) {
 void AgentCore::AnnounceFailure(const WorkerFailure& failure, Effects& out) const {
   std::string text = absl::StrFormat("rank %d (local rank %d, pid %d) %s", failure.rank.value(),
                                      failure.local_rank.value(), failure.pid, HowItEnded(failure));
-  if (NumAlive() > 0) {
-    absl::StrAppend(&text, "; stopping the other ", NumAlive(), " on ", options_.node.name);
+  const auto num_survivors = std::count_if(workers_.begin(), workers_.end(),
+                                           [](const Worker& w) { return w.alive && w.survives; });
+  if (const auto num_stopped = NumAlive() - num_survivors; num_stopped > 0) {
+    absl::StrAppend(&text, "; stopping the other ", num_stopped, " on ", options_.node.name);
+  }
+  if (num_survivors > 0) {
+    absl::StrAppend(&text, "; ", num_survivors, " on ", options_.node.name,
+                    " would go on in the next round");
   }
   out.push_back(Announce{Announce::Level::kError, "worker_failed", std::move(text)});
 }

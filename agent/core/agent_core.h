@@ -54,13 +54,16 @@ struct WorkerExited {
   LocalRank local_rank;
   std::optional<WorkerFailure> failure;
 };
-// What a worker of `round` has said of stops, all of it: whether it obeys, and the furthest step that it
-// has begun (-1: none) if it has promised to begin none beyond until the stop step is named.
-struct WorkerOnStop {
+// What a worker of `round` has said of itself, all of it: whether it obeys a stop, and the furthest step
+// that it has begun (-1: none) if it has promised to begin none beyond until the stop step is named; whether
+// it goes on in the next round in the same process, and whether it awaits that, having let go of this one.
+struct WorkerPromised {
   Round round;
   LocalRank local_rank;
   bool obeys = false;
   std::optional<int64_t> floor;
+  bool survives = false;
+  bool awaits_round = false;
 };
 // Answer to SweepDescendants and AwaitDescendants: no process is left below the guardian.
 struct DescendantsGone {};
@@ -81,20 +84,28 @@ struct GuardianLost {
 };
 struct Tick {};
 using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
-                           WorkerSpawned, WorkerExited, WorkerOnStop, DescendantsGone,
+                           WorkerSpawned, WorkerExited, WorkerPromised, DescendantsGone,
                            DescendantsNamed, SignalReceived, TimeRunsOut, GuardianLost, Tick>;
 
 struct SendReport {
   AgentReport report;
 };
 struct ReservePorts {};
+// Processes for all local ranks but `kept`, whose workers live and await this round.
 struct StartWorkers {
   Assignment assignment;
+  std::vector<LocalRank> kept;
 };
 // A rung of the stop ladder, or a signal that is passed on: `signal` to the process group of every
-// live worker of this node.
+// live worker of this node but the spared.
 struct SignalWorkers {
   int signal = 0;
+  std::vector<LocalRank> spared;
+};
+// To every worker of the round that survives rounds.
+struct TellRoundOver {
+  bool is_followed = false;  // else no round follows: they end
+  std::string reason;
 };
 // To every worker of the round that obeys.
 struct TellStop {
@@ -125,8 +136,8 @@ struct Finish {
   JobOutcome outcome;
 };
 using Effect =
-    std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, TellStop, SweepDescendants,
-                 AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
+    std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, TellStop, TellRoundOver,
+                 SweepDescendants, AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
 std::string ToString(const Effect& effect);
 
 struct AgentCoreOptions {
@@ -166,8 +177,9 @@ class AgentCore {
   NodePhase phase() const { return phase_; }
   Round round() const { return round_; }
   bool is_leaving() const { return departure_.has_value(); }
-  // A1: workers of two rounds are never alive together. A2: nothing is started while stopping. A3:
-  // Finish only when no worker lives, but for the unkillable. A4: a report's round never falls.
+  // A1: workers of two rounds never run together: one of an earlier round awaits the next. A2: nothing is started while
+  // stopping. A3: outside a round a worker awaits the next; after Finish none lives, but for the unkillable. A4: a
+  // report's round never falls.
   // Empty if all hold.
   std::string CheckInvariants() const;
 
@@ -189,6 +201,11 @@ class AgentCore {
     bool alive = true;
     bool obeys_stop = false;
     std::optional<int64_t> stop_floor;
+    bool survives = false;
+    bool awaits_round = false;
+    bool is_kept = false;  // told that its round is over, and not signalled since
+    // No more is expected of it in its round.
+    bool is_parked() const { return alive && is_kept && awaits_round; }
   };
   // This node has been told to end, and has asked for a stop step first.
   struct Wish {
@@ -210,7 +227,7 @@ class AgentCore {
   void On(const LinkChanged& event, MonoTime now, Effects& out);
   void On(const WorkerSpawned& event, MonoTime now, Effects& out);
   void On(const WorkerExited& event, MonoTime now, Effects& out);
-  void On(const WorkerOnStop& event, MonoTime now, Effects& out);
+  void On(const WorkerPromised& event, MonoTime now, Effects& out);
   void On(const DescendantsGone&, MonoTime now, Effects& out);
   void On(const DescendantsNamed& event, MonoTime now, Effects& out);
   void On(const SignalReceived& event, MonoTime now, Effects& out);
@@ -225,6 +242,16 @@ class AgentCore {
   void Obey(const EndJob& end, MonoTime now, Effects& out);
   void Obey(const Refuse& refuse, MonoTime now, Effects& out);
 
+  // --- agent_core_keep.cc
+  // Asks those that survive rounds to await the next, before the others are signalled.
+  void KeepSurvivors(const std::string& reason, Effects& out);
+  // Those that have not let go of their round in time are signalled like the others; false: there are none.
+  bool GiveUpSlowSurvivors(MonoTime now, Effects& out);
+  // No round follows for this node: whoever awaits one is ended, and the stop ladder is climbed for it. False: there are
+  // none.
+  bool EndSurvivors(MonoTime now, Effects& out);
+  std::vector<LocalRank> Kept() const;
+
   // --- agent_core_leave.cc
   // False if it is no use: workers that do not obey, or no server to be heard.
   bool AskForStopStep(const Departure& departure, MonoTime now, Effects& out);
@@ -237,7 +264,9 @@ class AgentCore {
 
   void Enter(NodePhase phase);
   void JoinAgain(Effects& out);
-  void BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now, Effects& out);
+  // `kept_for`: why another round is expected, for those who go on in it; empty: none is.
+  void BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now, Effects& out,
+                 const std::string& kept_for = "");
   void ClimbLadder(MonoTime now, Effects& out);
   void BeginSweep(MonoTime now, Effects& out);
   // Another end than success has come up: what was left to end by itself is ended.
@@ -258,6 +287,8 @@ class AgentCore {
   AgentReport MakeReport(MonoTime now);
   AgentPhase ReportedPhase() const;
   int NumAlive() const;
+  // Those that are neither parked nor dead.
+  int NumRunning() const;
   MonoTime ServerDeadline() const;
   void AnnounceFailure(const WorkerFailure& failure, Effects& out) const;
 
@@ -275,7 +306,8 @@ class AgentCore {
   ServerTerm term_;
   uint64_t last_revision_ = 0;
   uint64_t sequence_ = 0;
-  std::vector<Worker> workers_;         // of `round_`
+  std::vector<Worker> workers_;     // of `workers_round_`; between rounds, those that are parked
+  Round workers_round_ = kNoRound;  // the last in which this node ran workers
   std::vector<TimedFailure> failures_;  // of `round_`
   std::vector<int> unkillable_pids_;
 

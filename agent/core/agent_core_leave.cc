@@ -15,19 +15,6 @@
 
 namespace muster::agent {
 
-void AgentCore::On(const WorkerOnStop& event, MonoTime now, Effects& out) {
-  if (event.round != round_) return;
-  const std::optional<int64_t> before = StopFloor();
-  for (Worker& worker : workers_) {
-    if (worker.local_rank != event.local_rank) continue;
-    const bool is_new = event.obeys && !worker.obeys_stop;
-    worker.obeys_stop = event.obeys;
-    worker.stop_floor = event.floor;
-    if (is_new && stop_at_ && phase_ == NodePhase::kRunning) TellWorkersOfStop(out);
-  }
-  if (StopFloor() != before && phase_ == NodePhase::kRunning) Report(now, out);
-}
-
 void AgentCore::Obey(const StopAt& at, MonoTime now, Effects& out) {
   if (at.round != round_ || phase_ != NodePhase::kRunning || stop_at_ == at) return;
   const bool is_named = at.step != kStopStepOpen;

@@ -1,7 +1,8 @@
 // How the workers of a node are stopped: a ladder of rungs, each with a deadline that leads to the
 // next.
 //
-//   kSignalled    the signal that asked for it, to each worker's process group; until the grace ends
+//   kSignalled    the signal that asked for it, to each worker's process group; until the grace ends.
+//                 Those that survive rounds are asked first (agent_core_keep.cc)
 //   kKilled       SIGKILL; what outlives it for `unkillable_timeout` is named and not waited for
 //   kLingering    only after a success: what the workers started may end by itself
 //   kSweeping     SIGTERM to every descendant that is left, wherever it moved
@@ -29,7 +30,7 @@ int ExitCodeOf(const Departure& departure) {
 // it has stopped counting on the node whatever the workers do next. A node that has nobody to signal
 // goes straight to what they left behind.
 void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now,
-                          Effects& out) {
+                          Effects& out, const std::string& kept_for) {
   after_ = after;
   grace_deadline_ = now + grace;
   Enter(NodePhase::kStopping);
@@ -42,7 +43,19 @@ void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, M
   WithdrawStop(out);
   rung_ = Rung::kSignalled;
   rung_deadline_ = grace_deadline_;
-  out.push_back(SignalWorkers{first_signal});
+  if (!kept_for.empty()) KeepSurvivors(kept_for, out);
+  if (NumRunning() == 0) {
+    BeginSweep(now, out);
+    return;
+  }
+  std::vector<LocalRank> kept = Kept();
+  const int num_kept = static_cast<int>(kept.size());
+  if (num_kept > 0) {
+    rung_deadline_ = Min(grace_deadline_, now + options_.settings.shutdown_timeout / 2);
+  }
+  if (NumAlive() > num_kept) {
+    out.push_back(SignalWorkers{.signal = first_signal, .spared = std::move(kept)});
+  }
 }
 
 // One deadline, one rung: nothing here waits, and each rung leads to a later one, so a stop ends
@@ -50,16 +63,18 @@ void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, M
 void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
   switch (rung_) {
     case Rung::kSignalled:
+      if (GiveUpSlowSurvivors(now, out)) return;
       rung_ = Rung::kKilled;
       rung_deadline_ = now + options_.unkillable_timeout;
-      out.push_back(SignalWorkers{SIGKILL});
+      for (Worker& worker : workers_) worker.is_kept = worker.is_parked();
+      out.push_back(SignalWorkers{.signal = SIGKILL, .spared = Kept()});
       return;
     case Rung::kKilled:
       // In the kernel for good (a device, a file system). The round must not wait for it. It is
       // reported, and GroundReached takes the node out of the next round, since the process may hold
       // its device.
       for (const Worker& worker : workers_) {
-        if (worker.alive) unkillable_pids_.push_back(worker.pid);
+        if (worker.alive && !worker.is_parked()) unkillable_pids_.push_back(worker.pid);
       }
       out.push_back(Announce{
           Announce::Level::kError, "unkillable",
@@ -134,6 +149,8 @@ void AgentCore::GroundReached(MonoTime now, Effects& out) {
     after_ = After::kLeave;
     Report(now, out);
   }
+  const bool is_followed = after_ == After::kAsk || after_ == After::kJoin;
+  if (!is_followed && EndSurvivors(now, out)) return;
   switch (after_) {
     case After::kWait:
       Enter(NodePhase::kWaiting);
@@ -162,7 +179,7 @@ void AgentCore::JoinAgain(Effects& out) {
     round_ = kNoRound;
     num_nodes_ = 0;
   }
-  workers_.clear();
+  std::erase_if(workers_, [](const Worker& worker) { return !worker.is_parked(); });
   failures_.clear();
   shown_status_.clear();
   out.push_back(ReservePorts{});
@@ -182,11 +199,14 @@ void AgentCore::Depart(Departure departure, MonoTime now, Effects& out) {
       if (after_ != After::kFinish) after_ = After::kLeave;
       Report(now, out);
       EndLingering(now, out);
+      EndSurvivors(now, out);
       return;
     case NodePhase::kIdle:
       break;
     default:
       Report(now, out);
+      after_ = After::kLeave;
+      if (EndSurvivors(now, out)) return;
   }
   Conclude({.exit_code = ExitCodeOf(*departure_), .reason = departure_->reason}, out);
 }
@@ -201,8 +221,11 @@ void AgentCore::EndWith(JobOutcome outcome, MonoTime now, Effects& out) {
   if (phase_ == NodePhase::kStopping) {
     after_ = After::kFinish;
     EndLingering(now, out);
+    EndSurvivors(now, out);
     return;
   }
+  after_ = After::kFinish;
+  if (EndSurvivors(now, out)) return;
   Conclude(*outcome_, out);
 }
 

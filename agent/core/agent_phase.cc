@@ -9,14 +9,16 @@ namespace {
 
 // Every change of phase there is. Printed by PhaseTable(), checked by Enter().
 constexpr std::array kTransitions = {
-    Transition{NodePhase::kIdle, NodePhase::kReserving},     // Started
-    Transition{NodePhase::kIdle, NodePhase::kDone},          // a signal before the start
-    Transition{NodePhase::kReserving, NodePhase::kJoining},  // ports are there
-    Transition{NodePhase::kReserving, NodePhase::kDone},     // no ports, a signal, the job ended
-    Transition{NodePhase::kJoining, NodePhase::kRunning},    // the round is complete
-    Transition{NodePhase::kJoining, NodePhase::kReserving},  // refused as stale: begin anew
-    Transition{NodePhase::kJoining, NodePhase::kDone},       // the job ended, a signal, no server
-    Transition{NodePhase::kRunning, NodePhase::kStopping},   // success, failure, stop, signal
+    Transition{NodePhase::kIdle, NodePhase::kReserving},      // Started
+    Transition{NodePhase::kIdle, NodePhase::kDone},           // a signal before the start
+    Transition{NodePhase::kReserving, NodePhase::kJoining},   // ports are there
+    Transition{NodePhase::kReserving, NodePhase::kStopping},  // the same, and workers await a round
+    Transition{NodePhase::kReserving, NodePhase::kDone},      // no ports, a signal, the job ended
+    Transition{NodePhase::kJoining, NodePhase::kRunning},     // the round is complete
+    Transition{NodePhase::kJoining, NodePhase::kReserving},   // refused as stale: begin anew
+    Transition{NodePhase::kJoining, NodePhase::kStopping},    // no round for those that await one
+    Transition{NodePhase::kJoining, NodePhase::kDone},        // the job ended, a signal, no server
+    Transition{NodePhase::kRunning, NodePhase::kStopping},    // success, failure, stop, signal
     Transition{NodePhase::kRunning,
                NodePhase::kDone},  // the guardian is gone, and the workers with it
     Transition{NodePhase::kStopping, NodePhase::kWaiting},     // all succeeded, nothing left behind
@@ -27,6 +29,7 @@ constexpr std::array kTransitions = {
     Transition{NodePhase::kWaiting, NodePhase::kReporting},    // the job fails
     Transition{NodePhase::kWaiting, NodePhase::kDone},         // the job ended
     Transition{NodePhase::kReporting, NodePhase::kReserving},  // the budget allows a restart
+    Transition{NodePhase::kReporting, NodePhase::kStopping},   // ended, and workers await a round
     Transition{NodePhase::kReporting, NodePhase::kDone},       // the job ended
 };
 

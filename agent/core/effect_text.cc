@@ -6,14 +6,27 @@
 namespace muster::agent {
 namespace {
 
+std::string List(const char* name, const std::vector<LocalRank>& ranks) {
+  std::string text = ranks.empty() ? "" : name;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ",", ranks[i].value());
+  }
+  return text;
+}
+
 struct EffectPrinter {
   std::string operator()(const SendReport& e) const { return muster::ToString(e.report); }
   std::string operator()(const ReservePorts&) const { return "reserve_ports"; }
   std::string operator()(const StartWorkers& e) const {
-    return absl::StrCat("start_workers ", muster::ToString(DirectiveBody(RunRound{e.assignment})));
+    return absl::StrCat("start_workers ", muster::ToString(DirectiveBody(RunRound{e.assignment})),
+                        List(" kept=", e.kept));
   }
   std::string operator()(const SignalWorkers& e) const {
-    return absl::StrCat("signal_workers ", SignalName(e.signal));
+    return absl::StrCat("signal_workers ", SignalName(e.signal), List(" spared=", e.spared));
+  }
+  std::string operator()(const TellRoundOver& e) const {
+    return absl::StrCat("tell_round_over followed=", e.is_followed ? "yes" : "no", " reason=\"",
+                        e.reason, "\"");
   }
   std::string operator()(const TellStop& e) const {
     if (!e.stop.is_stopping) return "tell_stop withdrawn";

@@ -112,7 +112,9 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
     const bool is_in = state->assignments.contains(id);
     if (node.job != job || !node.is_alive || node.is_leaving || is_in || !node.heard_at) continue;
     bool runs = false;
-    for (const Worker& worker : node.workers) runs |= worker.alive && !worker.is_unkillable;
+    for (const Worker& worker : node.workers) {
+      runs |= worker.alive && !worker.is_unkillable && !worker.awaits_round;
+    }
     const bool is_other = node.assignment && (node.assignment->instance != instance ||
                                               node.assignment->round != round);
     const absl::Duration silence = ServerNow() - *node.heard_at;

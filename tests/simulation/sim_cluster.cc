@@ -38,6 +38,9 @@ void SimCoverage::Add(const SimCoverage& other) {
   nodes_replaced += other.nodes_replaced;
   stops_by_signals += other.stops_by_signals;
   stops_restored += other.stops_restored;
+  kept += other.kept;
+  parked_deaths += other.parked_deaths;
+  survivors_ended += other.survivors_ended;
 }
 
 SimPlan SimCluster::PlanOf(uint64_t seed) {
@@ -157,9 +160,11 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     }
     schedule_.After(absl::ZeroDuration(), [this, id, ports] { StepAgent(id, ports); });
   } else if (const auto* start = std::get_if<agent::StartWorkers>(&effect)) {
-    StartWorkers(node, start->assignment);
+    StartWorkers(node, start->assignment, start->kept);
   } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
-    SignalWorkers(node, signal->signal);
+    SignalWorkers(node, *signal);
+  } else if (const auto* over = std::get_if<agent::TellRoundOver>(&effect)) {
+    TellRoundOver(node, over->is_followed);
   } else if (const auto* stop = std::get_if<agent::TellStop>(&effect)) {
     TellStop(node, stop->stop);
   } else if (std::holds_alternative<agent::SweepDescendants>(effect) ||

@@ -25,6 +25,7 @@
 //   C12: the stop step of a round never changes, no worker begins a step beyond it, but for one that
 //        is to be ended by signals, and who leaves for it leaves after it. A node that has
 //        been drained is in no later round.
+//   C13: who is kept over into a round was told that its own is over, and has let go of it.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +70,9 @@ struct SimCoverage {
   int nodes_replaced = 0;    // of a round, by the hang watch
   int stops_by_signals = 0;  // a step was not agreed on in time
   int stops_restored = 0;    // a server with durable state went on with a stop that was not done
+  int kept = 0;              // workers that went on in another round
+  int parked_deaths = 0;     // ended while they awaited one
+  int survivors_ended = 0;   // told that none follows
   void Add(const SimCoverage& other);
 };
 
@@ -94,6 +98,9 @@ class SimCluster {
     StopState told;
     bool is_holding = false;
     bool is_released = false;  // signals follow, as its agent says
+    // Of one that survives rounds.
+    bool is_told = false;  // that its round is over
+    bool awaits_round = false;
   };
   struct Node {
     Incarnation incarnation;
@@ -156,8 +163,13 @@ class SimCluster {
   }
 
   // --- sim_workers.cc
-  void StartWorkers(Node& node, const Assignment& assignment);
-  void SignalWorkers(Node& node, int signal);
+  void StartWorkers(Node& node, const Assignment& assignment, const std::vector<LocalRank>& kept);
+  void SignalWorkers(Node& node, const agent::SignalWorkers& effect);
+  void TellRoundOver(Node& node, bool is_followed);
+  // C7.
+  void CheckDisturbs(const Node& node);
+  // Tells the agent all that the worker has said.
+  void Promise(Incarnation id, RoundId round, int local_rank, std::optional<int64_t> floor);
   void ScheduleExit(Node& node, LocalRank local_rank, absl::Duration delay,
                     std::optional<WorkerFailure> failure);
   void UseStore(Node& node);

@@ -35,6 +35,9 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.nodes_replaced, 0);
   EXPECT_GT(coverage.stops_by_signals, 0);
   EXPECT_GT(coverage.stops_restored, 0);
+  EXPECT_GT(coverage.kept, 0);
+  EXPECT_GT(coverage.parked_deaths, 0);
+  EXPECT_GT(coverage.survivors_ended, 0);
 }
 
 TEST(SimCluster, IsTheSameRunForTheSameSeed) {

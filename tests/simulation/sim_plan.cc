@@ -76,6 +76,7 @@ SimJobPlan DrawJob(SimRandom& random) {
   job.work = absl::Seconds(random.Between(5, 60));
   if (random.Chance(0.5)) job.checkpoint_every = absl::Seconds(random.Between(1, 15));
   if (random.Chance(0.7)) job.steps = random.Between(5, 40);
+  job.survives = random.Chance(0.4);
   return job;
 }
 
@@ -109,12 +110,13 @@ std::string ToString(const SimPlan& plan) {
                      : plan.is_durable ? "musterd --state_dir"
                                        : "musterd";
   for (const SimJobPlan& job : plan.jobs) {
-    absl::StrAppend(
-        &text, " job{nodes=", job.num_nodes, "+", job.num_late, "x", job.local_world_size,
-        " min=", job.settings.min_nodes, " max=", job.settings.max_nodes,
-        " restarts=", job.settings.max_restarts, " static=", job.settings.is_static,
-        " scale_up=", InWords(job.settings.scale_up),
-        " checkpoints=", absl::FormatDuration(job.checkpoint_every), " steps=", job.steps, "}");
+    absl::StrAppend(&text, " job{nodes=", job.num_nodes, "+", job.num_late, "x",
+                    job.local_world_size, " min=", job.settings.min_nodes,
+                    " max=", job.settings.max_nodes, " restarts=", job.settings.max_restarts,
+                    " static=", job.settings.is_static,
+                    " scale_up=", InWords(job.settings.scale_up),
+                    " checkpoints=", absl::FormatDuration(job.checkpoint_every),
+                    " steps=", job.steps, " survives=", job.survives, "}");
   }
   for (const SimFamily& family : kFamilies) {
     if (plan.*family.rate > 0) absl::StrAppend(&text, " ", family.name, "=", plan.*family.rate);

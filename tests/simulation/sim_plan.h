@@ -20,7 +20,8 @@ struct SimJobPlan {
   absl::Duration start_spread;
   absl::Duration work;              // how long the workers of a round have to work
   absl::Duration checkpoint_every;  // zero: the program commits none
-  int steps = 0;  // of the program, which asks after each whether to stop; 0: it never asks
+  int steps = 0;          // of the program, which asks after each whether to stop; 0: it never asks
+  bool survives = false;  // its workers go on in the next round in the same process
 };
 
 struct SimPlan {

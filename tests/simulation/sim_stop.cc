@@ -16,7 +16,7 @@ SimCluster::Worker* SimCluster::FindWorker(Incarnation id, RoundId round, int lo
 // The worker has done its step, and asks.
 void SimCluster::BeginStep(Incarnation id, RoundId round, int local_rank) {
   Worker* const worker = FindWorker(id, round, local_rank);
-  if (worker == nullptr) return;
+  if (worker == nullptr || worker->is_told) return;  // its collectives have failed
   Node& node = nodes_.at(id);
   const StopState& told = worker->told;
   const auto leave = [&] {
@@ -33,7 +33,7 @@ void SimCluster::BeginStep(Incarnation id, RoundId round, int local_rank) {
     return;
   }
   if (worker->step + 1 >= JobOf(node).steps) {
-    StepAgent(id, agent::WorkerOnStop{round.second, LocalRank(local_rank), true, worker->step});
+    Promise(id, round, local_rank, worker->step);
     leave();
     return;
   }
@@ -68,7 +68,7 @@ void SimCluster::HearStop(Incarnation id, RoundId round, int local_rank, const S
   worker->is_released |= !stop.is_stopping;
   const bool is_open = stop.is_stopping && !stop.step;
   if (is_open) {
-    StepAgent(id, agent::WorkerOnStop{round.second, LocalRank(local_rank), true, worker->step});
+    Promise(id, round, local_rank, worker->step);
   } else if (worker->is_holding) {
     BeginStep(id, round, local_rank);
   }

@@ -1,29 +1,50 @@
 // The workers of the simulation: how they end, and what they ask of the store.
+#include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
 
-void SimCluster::StartWorkers(Node& node, const Assignment& assignment) {
+void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
+                              const std::vector<LocalRank>& kept) {
   CheckAssignment(node, assignment);
+  const auto is_kept = [&](LocalRank rank) {
+    return std::find(kept.begin(), kept.end(), rank) != kept.end();
+  };
   for (const Worker& worker : node.workers) {
-    if (worker.alive && !worker.is_unkillable) {
+    if (worker.alive && !worker.is_unkillable && !is_kept(worker.local_rank)) {
       Fail(node.name + " starts a round over live workers");
     }
   }
   node.assignment = assignment;
-  node.workers.clear();
+  const std::vector<Worker> before = std::exchange(node.workers, {});
   const absl::Duration work = JobOf(node).work;
   for (int i = 0; i < assignment.local_world_size; ++i) {
     const bool faults = !is_healed_;
-    const bool is_unkillable = faults && random_.Chance(plan_.unkillable_workers);
-    node.workers.push_back({.local_rank = LocalRank(i),
-                            .is_stubborn = random_.Chance(plan_.stubborn_workers),
-                            .is_unkillable = is_unkillable});
+    if (is_kept(LocalRank(i))) {
+      const Worker* const old = i < static_cast<int>(before.size()) ? &before[i] : nullptr;
+      if (old == nullptr || !old->is_told || !old->awaits_round) {
+        Fail(absl::StrCat("C13: ", node.name, " keeps worker ", i, ", which has not let go"));
+      }
+      // One that has died since is started anew: it is the shell that knows.
+      const bool lives = old != nullptr && old->alive;
+      coverage_.kept += lives;
+      node.workers.push_back(
+          {.local_rank = LocalRank(i), .is_stubborn = lives && old->is_stubborn});
+    } else {
+      const bool is_unkillable = faults && random_.Chance(plan_.unkillable_workers);
+      node.workers.push_back({.local_rank = LocalRank(i),
+                              .is_stubborn = random_.Chance(plan_.stubborn_workers),
+                              .is_unkillable = is_unkillable});
+    }
     schedule_.After(absl::ZeroDuration(), [this, id = node.incarnation, assignment, i] {
       StepAgent(id, agent::WorkerSpawned{assignment.round, LocalRank(i), 1000 + i});
+      if (JobOf(nodes_.at(id)).survives && FindWorker(id, IdOf(assignment), i) != nullptr) {
+        Promise(id, IdOf(assignment), i, std::nullopt);
+      }
     });
     const absl::Duration jitter = random_.Between(absl::ZeroDuration(), absl::Seconds(1));
     if (faults && random_.Chance(plan_.worker_failures)) {
@@ -33,7 +54,7 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment) {
     if (JobOf(node).steps > 0) {
       schedule_.After(jitter, [this, id = node.incarnation, of = IdOf(assignment), i] {
         if (FindWorker(id, of, i) == nullptr) return;
-        StepAgent(id, agent::WorkerOnStop{of.second, LocalRank(i), true, std::nullopt});
+        Promise(id, of, i, std::nullopt);
         BeginStep(id, of, i);
       });
     } else {
@@ -54,7 +75,8 @@ void SimCluster::Checkpoint(Incarnation id, const Assignment& of) {
   Node& node = nodes_.at(id);
   const bool is_same =
       node.assignment->instance == of.instance && node.assignment->round == of.round;
-  if (!node.is_alive || !is_same || !node.workers.front().alive) return;
+  const Worker& first = node.workers.front();
+  if (!node.is_alive || !is_same || !first.alive || first.is_told) return;
   // A stopped agent passes nothing on.
   if (!node.is_paused && node.is_connected) {
     const CommitCheckpoint commit{.instance = of.instance, .step = ++fates_[node.job].step};
@@ -63,14 +85,50 @@ void SimCluster::Checkpoint(Incarnation id, const Assignment& of) {
   schedule_.After(JobOf(node).checkpoint_every, [this, id, of] { Checkpoint(id, of); });
 }
 
-void SimCluster::SignalWorkers(Node& node, int signal) {
-  for (const Worker& worker : node.workers) {
+void SimCluster::Promise(Incarnation id, RoundId round, int local_rank,
+                         std::optional<int64_t> floor) {
+  const Node& node = nodes_.at(id);
+  StepAgent(id, agent::WorkerPromised{.round = round.second,
+                                      .local_rank = LocalRank(local_rank),
+                                      .obeys = JobOf(node).steps > 0,
+                                      .floor = floor,
+                                      .survives = JobOf(node).survives,
+                                      .awaits_round = node.workers.at(local_rank).awaits_round});
+}
+
+// What it was doing with the others fails, and it lets go; or it is stuck for good.
+void SimCluster::TellRoundOver(Node& node, bool is_followed) {
+  CheckDisturbs(node);
+  for (Worker& worker : node.workers) {
     if (!worker.alive || worker.is_unkillable) continue;
-    if (worker.is_stubborn && signal != SIGKILL) continue;
+    coverage_.survivors_ended += !is_followed && worker.awaits_round;
+    worker.is_told = true;
+    if (!is_followed || worker.is_stubborn) continue;
+    schedule_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(500)),
+                    [this, id = node.incarnation, round = IdOf(*node.assignment),
+                     i = worker.local_rank.value()] {
+                      Worker* const told = FindWorker(id, round, i);
+                      if (told == nullptr) return;
+                      told->awaits_round = true;
+                      Promise(id, round, i, std::nullopt);
+                    });
+  }
+}
+
+void SimCluster::SignalWorkers(Node& node, const agent::SignalWorkers& effect) {
+  for (const Worker& worker : node.workers) {
+    const auto& spared = effect.spared;
+    if (std::find(spared.begin(), spared.end(), worker.local_rank) != spared.end()) continue;
+    if (!worker.alive || worker.is_unkillable) continue;
+    if (worker.is_stubborn && effect.signal != SIGKILL) continue;
     ScheduleExit(node, worker.local_rank,
                  random_.Between(absl::Milliseconds(1), absl::Milliseconds(300)),
-                 WorkerFailure{.signal = signal});
+                 WorkerFailure{.signal = effect.signal});
   }
+  CheckDisturbs(node);
+}
+
+void SimCluster::CheckDisturbs(const Node& node) {
   const bool is_growth_possible = JobOf(node).settings.max_nodes > JobOf(node).settings.min_nodes;
   if (!is_growth_possible && HarmsOnlyTheServer()) {
     Fail(absl::StrCat("C7: workers of ", node.name,
@@ -94,8 +152,9 @@ void SimCluster::ScheduleExit(Node& node, LocalRank local_rank, absl::Duration d
         owner.assignment->round == round && owner.assignment->instance == instance;
     if (!owner.is_alive || !is_current) return;
     Worker& worker = owner.workers.at(local_rank.value());
-    if (!worker.alive) return;
+    if (!worker.alive || (worker.is_told && !failure)) return;
     worker.alive = false;
+    coverage_.parked_deaths += worker.awaits_round;
     if (failure && failure->signal == 0) fates_[owner.job].worker_failed = true;
     StepAgent(id, agent::WorkerExited{round, local_rank, failure});
   });

@@ -92,7 +92,7 @@ class WorkerServiceTest : public ::testing::Test {
             loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); },
             [this] { return may_publish_; },
             [this](LocalRank worker) { left_silently_.push_back(worker); },
-            [this](LocalRank, StopPromise promise) { promises_.push_back(promise); }) {
+            [this](LocalRank, WorkerPromise promise) { promises_.push_back(promise); }) {
     std::filesystem::create_directory(directory_);
     EXPECT_TRUE(service_.Listen(Path()).ok());
     service_.StartRound(Round(3), Instance(1));
@@ -121,7 +121,7 @@ class WorkerServiceTest : public ::testing::Test {
   std::vector<StoreRequest> forwarded_;
   size_t num_answered_ = 0;
   std::vector<LocalRank> left_silently_;
-  std::vector<StopPromise> promises_;
+  std::vector<WorkerPromise> promises_;
   WorkerService service_;
 };
 
@@ -349,7 +349,7 @@ TEST_F(WorkerServiceTest, PassesOnWhatAWorkerPromises) {
   worker.Send(ObeysStop());
   worker.Send(StopFloor(-1));
   Turn();
-  EXPECT_THAT(promises_, testing::ElementsAre(StopPromise{true, {}}, StopPromise{true, -1}));
+  EXPECT_THAT(promises_, testing::ElementsAre(WorkerPromise{true, {}}, WorkerPromise{true, -1}));
 }
 
 TEST_F(WorkerServiceTest, AWorkerWhoseConnectionBreaksHasPromisedNothing) {
@@ -362,7 +362,7 @@ TEST_F(WorkerServiceTest, AWorkerWhoseConnectionBreaksHasPromisedNothing) {
   }
   Turn();
   ASSERT_FALSE(promises_.empty());
-  EXPECT_EQ(promises_.back(), StopPromise());
+  EXPECT_EQ(promises_.back(), WorkerPromise());
 }
 
 TEST_F(WorkerServiceTest, AWorkerThatSaysGoodbyeBeginsNothingMore) {
@@ -377,7 +377,7 @@ TEST_F(WorkerServiceTest, AWorkerThatSaysGoodbyeBeginsNothingMore) {
   }
   Turn();
   ASSERT_FALSE(promises_.empty());
-  EXPECT_EQ(promises_.back(), (StopPromise{true, 9}));
+  EXPECT_EQ(promises_.back(), (WorkerPromise{true, 9}));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ class AgentLeavesTest : public AgentCoreTest {
     for (const int rank : {0, 1}) Say(rank, std::nullopt);
   }
   std::vector<Effect>& Say(int local_rank, std::optional<int64_t> floor, bool obeys = true) {
-    return Do(WorkerOnStop{Round(0), LocalRank(local_rank), obeys, floor});
+    return Do(WorkerPromised{Round(0), LocalRank(local_rank), obeys, floor});
   }
   std::vector<Effect>& Open() { return Direct(StopAt{Round(0), kStopStepOpen, "maintenance"}); }
   std::vector<Effect>& Name(int64_t step) { return Direct(StopAt{Round(0), step, "maintenance"}); }
