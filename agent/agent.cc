@@ -112,7 +112,8 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
             WarnOfSilentEnd(worker);
           },
           [this](LocalRank worker, WorkerPromise promise) {
-            Feed(WorkerPromised{assignment_.round, worker, promise.obeys, promise.floor});
+            Feed(WorkerPromised{assignment_.round, worker, promise.obeys, promise.floor,
+                                promise.survives, promise.awaits_round});
           }),
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(
@@ -226,40 +227,57 @@ void Agent::Perform(const ReservePorts&) {
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
-  if (core_.phase() == NodePhase::kStopping) {
-    if (torch_store_) torch_store_->StopTelling();
-    CancelStart();
-    hang_watch_.OnStopping();
+  if (core_.phase() == NodePhase::kStopping) LeaveRound();
+  for (auto& [unused, worker] : workers_) {
+    if (!absl::c_linear_search(effect.spared, worker.local_rank)) {
+      worker.signals.push_back(effect.signal);
+    }
   }
-  for (auto& [unused, worker] : workers_) worker.signals.push_back(effect.signal);
   // Another node's word that the job ends may come before the signal that ended it there.
   const bool may_come = options_.signals_may_reach_workers && effect.signal == SIGTERM;
   const bool may_have_it = may_come || effect.signal == received_signal_;
-  auto send = [this, signal = effect.signal, may_have_it, round = assignment_.round] {
+  auto send = [this, effect, may_have_it, round = assignment_.round] {
     if (round != assignment_.round) return;  // they have ended meanwhile, and others run
-    if (may_have_it) return SignalUnlessTheyHaveIt(signal);
-    SignalWorkerGroups(signal);
+    if (may_have_it) return SignalUnlessTheyHaveIt(effect);
+    SignalWorkerGroups(effect);
   };
   if (effect.signal == SIGKILL) return send();
   hang_watch_.BeforeSignal(std::move(send));
 }
 
-// The guardian takes no signals, so one that was meant for all of us waits in it. It may come a little
-// later than ours.
-void Agent::SignalUnlessTheyHaveIt(int signal) {
-  spreading_signals_.push_back(signal);
-  if (spreading_signals_.size() > 1) return;
-  signal_timer_.expires_after(std::chrono::milliseconds(kSignalSpreadMs));
-  signal_timer_.async_wait([this](const asio::error_code& error) {
-    if (error) return;
-    for (const int spread : std::exchange(spreading_signals_, {})) {
-      if (!HasPendingSignal(guardian_.pid(), spread)) SignalWorkerGroups(spread);
+void Agent::LeaveRound() {
+  if (torch_store_) torch_store_->StopTelling();
+  CancelStart();
+  hang_watch_.OnStopping();
+}
+
+void Agent::Perform(const TellRoundOver& effect) {
+  LeaveRound();
+  hang_watch_.BeforeSignal([this, effect, round = assignment_.round] {
+    if (round == assignment_.round) {
+      worker_service_.TellRoundOver(effect.is_followed, effect.reason);
     }
   });
 }
 
-void Agent::SignalWorkerGroups(int signal) {
+// The guardian takes no signals, so one that was meant for all of us waits in it. It may come a little
+// later than ours.
+void Agent::SignalUnlessTheyHaveIt(const SignalWorkers& effect) {
+  spreading_signals_.push_back(effect);
+  if (spreading_signals_.size() > 1) return;
+  signal_timer_.expires_after(std::chrono::milliseconds(kSignalSpreadMs));
+  signal_timer_.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    for (const SignalWorkers& spread : std::exchange(spreading_signals_, {})) {
+      if (!HasPendingSignal(guardian_.pid(), spread.signal)) SignalWorkerGroups(spread);
+    }
+  });
+}
+
+void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
+  const int signal = effect.signal;
   for (auto& [id, worker] : workers_) {
+    if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
     guardian_.SignalGroup(id, signal);
     // The last rung does not depend on the guardian. The pidfd makes sure that the pid, and with it
     // the group, is still the worker's.
@@ -366,7 +384,7 @@ GuardianListener Agent::MakeGuardianListener() {
       .on_exited = [this](const WorkerExit& exit) { OnExited(exit); },
       .on_empty =
           [this] {
-            pump_.CloseAttempt();
+            pump_.CloseAttempt(LiveWorkers());
             Feed(DescendantsGone{});
           },
       .on_lost = [this](const std::string& reason) { OnGuardianLost(reason); }};
@@ -505,6 +523,16 @@ void Agent::OnExpired(int pid, std::string why) {
     worker.why_ended = std::move(why);
     return;
   }
+}
+
+std::vector<LocalRank> Agent::LiveWorkers() const {
+  std::vector<LocalRank> live;
+  for (const auto& [unused, worker] : workers_) live.push_back(worker.local_rank);
+  return live;
+}
+
+bool Agent::IsAlive(LocalRank local_rank) const {
+  return absl::c_linear_search(LiveWorkers(), local_rank);
 }
 
 void Agent::EndHungWorker(int pid, const std::string& why) {

@@ -99,6 +99,7 @@ class Agent {
     std::string error_file;
     std::string why_ended;     // by the watch; empty: not by it
     std::vector<int> signals;  // ours, so far
+    bool is_kept = false;      // from an earlier round, and has not heard of its place in this one
     UniqueFd pidfd;
   };
 
@@ -108,8 +109,11 @@ class Agent {
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
   void Perform(const TellStop& effect);
-  void SignalWorkerGroups(int signal);
-  void SignalUnlessTheyHaveIt(int signal);
+  void Perform(const TellRoundOver& effect);
+  // The round is being stopped: nothing of it is started, watched or told any more.
+  void LeaveRound();
+  void SignalWorkerGroups(const SignalWorkers& effect);
+  void SignalUnlessTheyHaveIt(const SignalWorkers& effect);
   void Perform(const SweepDescendants& effect);
   void Perform(const AwaitDescendants& effect);
   void Perform(const NameDescendants& effect);
@@ -144,6 +148,13 @@ class Agent {
   void RunHook(std::vector<WorkerStreams> streams);
   // Without streams: says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
+  // Gives a worker that was kept its place in the round.
+  void Keep(const WorkerEnv& env);
+  void EndKept(LocalRank local_rank, const std::string& why);
+  std::vector<std::string> EnvironmentOfWorker(const WorkerEnv& env) const;
+  // Who lives, of any round.
+  std::vector<LocalRank> LiveWorkers() const;
+  bool IsAlive(LocalRank local_rank) const;
   // Who has not come to PyTorch's store; empty where another node serves it.
   StoreQuestion MakeStoreQuestion();
   void CancelStart();
@@ -162,7 +173,7 @@ class Agent {
   bool stepping_ = false;
   asio::steady_timer timer_;
   int received_signal_ = 0;  // while what it leads to is performed; 0: none, or ours alone
-  std::vector<int> spreading_signals_;  // in the order of their coming, until the timer
+  std::vector<SignalWorkers> spreading_signals_;  // in the order of their coming, until the timer
   asio::steady_timer signal_timer_;
   StatusLine status_;
   OomWatch oom_watch_;

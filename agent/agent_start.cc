@@ -2,6 +2,7 @@
 // of it may be cancelled by a stop that comes meanwhile.
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "agent/agent.h"
 #include "agent/core/worker_environment.h"
@@ -36,9 +37,18 @@ void Agent::Perform(const StartWorkers& effect) {
               {"round", ToString(assignment_.round)},
               {"node", options_.node.name},
               {"world_size", absl::StrCat(assignment_.world_size)}});
+  // One that has died since it was kept is started anew.
+  for (auto& [unused, worker] : workers_) {
+    if (!absl::c_linear_search(effect.kept, worker.local_rank)) continue;
+    worker.round = assignment_.round;
+    worker.rank = Rank(assignment_.first_rank.value() + worker.local_rank.value());
+    worker.is_kept = true;
+  }
   std::vector<PumpedWorker> pumped;
   for (int i = 0; i < assignment_.local_world_size; ++i) {
-    pumped.push_back({LocalRank(i), Rank(assignment_.first_rank.value() + i)});
+    pumped.push_back({.local_rank = LocalRank(i),
+                      .rank = Rank(assignment_.first_rank.value() + i),
+                      .is_kept = IsAlive(LocalRank(i))});
   }
   is_starting_ = true;
   status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
@@ -116,13 +126,19 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   const absl::Status ready = streams.ok() ? store_ready_ : streams.status();
   if (!ready.ok()) {
     for (const WorkerEnv& env : envs) {
+      if (IsAlive(env.local_rank)) {
+        EndKept(env.local_rank, std::string(ready.message()));
+        continue;
+      }
       const uint64_t id = next_worker_id_++;
       workers_[id] = {.local_rank = env.local_rank, .rank = env.rank, .round = assignment_.round};
       OnSpawnFailed(id, ready);
     }
     return;
   }
-  for (size_t i = 0; i < envs.size(); ++i) Spawn(envs[i], (*streams)[i], assignment_.round);
+  for (size_t i = 0; i < envs.size(); ++i) {
+    if (!IsAlive(envs[i].local_rank)) Spawn(envs[i], (*streams)[i], assignment_.round);
+  }
   // Not before them: it looks at the node's interfaces, and lets go of the boards of the last round.
   hang_watch_.StartRound({.round = assignment_.round,
                           .restart_count = assignment_.restart_count,
@@ -132,6 +148,33 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
                           .boards = std::exchange(boards_, {}),
                           .torch_servers = context.torch_servers,
                           .ask_store = MakeStoreQuestion()});
+  for (const WorkerEnv& env : envs) Keep(env);
+}
+
+void Agent::Keep(const WorkerEnv& env) {
+  const auto found = absl::c_find_if(workers_, [&](const auto& entry) {
+    return entry.second.is_kept && entry.second.local_rank == env.local_rank;
+  });
+  if (found == workers_.end()) return;
+  RunningWorker& worker = found->second;
+  worker.is_kept = false;
+  const int pid = worker.pid;
+  if (torch_store_) torch_store_->AddWorker(worker.rank, pid);
+  if (store_witness_) store_witness_->AddWorker(worker.rank, pid);
+  hang_watch_.OnSpawned(env.local_rank.value(), pid);
+  Feed(WorkerSpawned{worker.round, env.local_rank, pid});
+  if (worker_service_.SendNextRound(env.local_rank, EnvironmentOfWorker(env))) {
+    Feed(
+        WorkerPromised{.round = assignment_.round, .local_rank = env.local_rank, .survives = true});
+  } else {
+    EndKept(env.local_rank, "it lost its connection to the agent while it awaited this round");
+  }
+}
+
+void Agent::EndKept(LocalRank local_rank, const std::string& why) {
+  for (const auto& [unused, worker] : workers_) {
+    if (worker.local_rank == local_rank) return EndHungWorker(worker.pid, why);
+  }
 }
 
 StoreQuestion Agent::MakeStoreQuestion() {
@@ -146,9 +189,11 @@ void Agent::CancelStart() {
   if (!std::exchange(is_starting_, false)) return;
   status_.Show("");
   round_hook_.Cancel();
-  pump_.CloseAttempt();
+  pump_.CloseAttempt(LiveWorkers());
   for (int i = 0; i < assignment_.local_world_size; ++i) {
-    Feed(WorkerExited{assignment_.round, LocalRank(i), std::nullopt});
+    if (!IsAlive(LocalRank(i))) {
+      Feed(WorkerExited{assignment_.round, LocalRank(i), std::nullopt});
+    }
   }
 }
 
@@ -204,6 +249,16 @@ void Agent::PrepareTorchHook() {
              {{"run", options_.spec.run_id}, {"node", options_.node.name}});
 }
 
+std::vector<std::string> Agent::EnvironmentOfWorker(const WorkerEnv& env) const {
+  EnvironmentMap environment = options_.environment;
+  for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) {
+    variables.push_back(absl::StrCat(name, "=", value));
+  }
+  return variables;
+}
+
 void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {
   const uint64_t id = next_worker_id_++;
   workers_[id] = {.local_rank = env.local_rank,
@@ -212,11 +267,7 @@ void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round roun
                   .error_file = streams.error_file};
   WorkerCommand command{.worker_id = id,
                         .argv = WorkerArguments(options_.worker_command, env.local_rank)};
-  EnvironmentMap environment = options_.environment;
-  for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
-  for (const auto& [name, value] : environment) {
-    command.environment.push_back(absl::StrCat(name, "=", value));
-  }
+  command.environment = EnvironmentOfWorker(env);
   command.stdin_fd = streams.stdin_fd.get();
   command.stdout_fd = streams.stdout_fd.get();
   command.stderr_fd = streams.stderr_fd.get();

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "asio/buffer.hpp"
 #include "asio/read.hpp"
@@ -63,7 +64,7 @@ class WorkerService::Connection {
             WorkerService* const service = keep->service_;
             service->Forget(keep->id_);
             keep->TakeBackPromise();
-            if (keep->greeted_ && !keep->said_goodbye_)
+            if (keep->greeted_ && !keep->said_goodbye_ && !keep->has_left_)
               service->on_silent_leave_(keep->local_rank_);
             return;
           }
@@ -104,6 +105,22 @@ class WorkerService::Connection {
   }
 
   bool obeys_stop() const { return promise_.obeys; }
+  bool survives() const { return promise_.survives; }
+  // It has let go of its round, which is over, and waits for its place in the next.
+  bool is_parked() const { return promise_.awaits_round && is_told_; }
+  bool is_of(LocalRank worker) const { return greeted_ && local_rank_ == worker; }
+
+  void SendRoundOver(const proto::WorkerReply& reply) {
+    is_told_ = true;
+    Send(reply);
+  }
+  // Ends once `reply` has left. What the worker has promised it will promise again.
+  void SendLast(const proto::WorkerReply& reply) {
+    promise_ = {};
+    has_left_ = true;
+    Send(reply);
+  }
+
   size_t num_pending = 0;
 
  private:
@@ -126,6 +143,7 @@ class WorkerService::Connection {
 
   // False if the connection is to be read no more.
   bool Handle(const proto::WorkerMessage& message) {
+    if (has_left_) return true;
     if (message.has_hello()) return Greet(message.hello());
     if (!greeted_) {
       Drop("its first message was not a greeting");
@@ -133,12 +151,23 @@ class WorkerService::Connection {
     }
     if (message.has_goodbye()) {
       said_goodbye_ = true;
-      Promise({promise_.obeys, message.goodbye().step()});  // it begins nothing more
     }
-    if (message.has_obeys_stop()) Promise({true, promise_.floor});
-    if (message.has_stop_floor()) Promise({promise_.obeys, message.stop_floor().step()});
+    HearPromise(message);
     if (message.has_store()) Ask(message.store());
     return service_->connections_.contains(id_);
+  }
+
+  void HearPromise(const proto::WorkerMessage& message) {
+    WorkerPromise promise = promise_;
+    if (message.has_goodbye()) promise.floor = message.goodbye().step();  // it begins nothing more
+    if (message.has_obeys_stop()) promise.obeys = true;
+    if (message.has_stop_floor()) promise.floor = message.stop_floor().step();
+    if (message.has_survives_rounds()) promise.survives = true;
+    if (message.has_awaits_round()) promise.survives = promise.awaits_round = true;
+    Promise(promise);
+    if (survives() && !is_told_ && service_->round_over_ != nullptr && !is_closed_) {
+      SendRoundOver(*service_->round_over_);
+    }
   }
 
   bool Greet(const proto::WorkerMessage::Hello& hello) {
@@ -164,7 +193,7 @@ class WorkerService::Connection {
   }
 
   void TakeBackPromise() {
-    if (!said_goodbye_) Promise({});
+    if (!said_goodbye_ && !has_left_) Promise({});
   }
 
   void Ask(const proto::StoreRequest& encoded) {
@@ -174,6 +203,7 @@ class WorkerService::Connection {
       status = absl::ResourceExhaustedError(absl::StrCat(
           "this worker has ", kMaxPendingPerConnection, " unanswered requests already"));
     }
+    if (status.ok() && is_told_) status = absl::AbortedError("the round is over");
     if (!status.ok()) {
       proto::WorkerReply reply;
       Encode(StoreReply{.request_id = encoded.request_id(), .status = status},
@@ -208,6 +238,8 @@ class WorkerService::Connection {
   bool is_closed_ = false;
   bool greeted_ = false;
   bool said_goodbye_ = false;
+  bool is_told_ = false;    // that its round is over
+  bool has_left_ = false;   // for the next round
   bool is_paused_ = false;  // nothing is being read: too much is unread at the other end
   LocalRank local_rank_;
   WorkerPromise promise_;
@@ -269,7 +301,18 @@ void WorkerService::Accept() {
 void WorkerService::StartRound(Round round, Instance instance) {
   round_ = round;
   instance_ = instance;
+  round_over_.reset();
+  auto parked = std::exchange(connections_, {});
+  for (auto it = parked.begin(); it != parked.end();) {
+    if (it->second->is_parked()) {
+      ++it;
+    } else {
+      it->second->Close();
+      it = parked.erase(it);
+    }
+  }
   ForgetAll();
+  connections_ = std::move(parked);
 }
 
 // The connection outlives this by what is under way on it, the caller's frame included.
@@ -333,6 +376,30 @@ void WorkerService::TellStop(const StopState& stop) {
   for (const auto& [unused, connection] : connections) {
     if (connection->obeys_stop()) connection->Send(message);
   }
+}
+
+void WorkerService::TellRoundOver(bool is_followed, const std::string& reason) {
+  round_over_ = std::make_unique<proto::WorkerReply>();
+  round_over_->mutable_round_over()->set_is_followed(is_followed);
+  round_over_->mutable_round_over()->set_reason(reason);
+  const auto connections = connections_;  // Send may give one up
+  for (const auto& [unused, connection] : connections) {
+    if (connection->survives()) connection->SendRoundOver(*round_over_);
+  }
+}
+
+bool WorkerService::SendNextRound(LocalRank worker, const std::vector<std::string>& environment) {
+  const auto found = absl::c_find_if(connections_, [&](const auto& entry) {
+    return entry.second->is_of(worker) && entry.second->is_parked();
+  });
+  if (found == connections_.end()) return false;
+  proto::WorkerReply reply;
+  for (const std::string& variable : environment) {
+    reply.mutable_next_round()->add_environment(variable);
+  }
+  const std::shared_ptr<Connection> keep = found->second;
+  keep->SendLast(reply);
+  return true;
 }
 
 void WorkerService::Close() {

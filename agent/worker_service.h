@@ -1,5 +1,5 @@
 // The agent's side of the workers' Unix socket (MUSTER_AGENT_SOCKET): the store, the exchange of
-// unique ids, what is said of a stop, and a worker's goodbye. Messages are WorkerMessage and WorkerReply of
+// unique ids, what is said of a stop and of the end of a round, and a worker's goodbye. Messages are WorkerMessage and WorkerReply of
 // proto/agent.proto, framed by their length.
 //
 // While the lease of the node does not hold by the agent's own count, a commit of a checkpoint is
@@ -30,12 +30,18 @@
 #include "proto/base/stop_state.h"
 #include "proto/base/store_messages.h"
 
+namespace muster::proto {
+class WorkerReply;
+}  // namespace muster::proto
+
 namespace muster::agent {
 
-// What a worker has said of stops, all of it (WorkerPromised of core/agent_core.h).
+// What a worker has said of itself, all of it (WorkerPromised of core/agent_core.h).
 struct WorkerPromise {
   bool obeys = false;
   std::optional<int64_t> floor;
+  bool survives = false;
+  bool awaits_round = false;
   friend bool operator==(const WorkerPromise&, const WorkerPromise&) = default;
 };
 
@@ -47,8 +53,8 @@ class WorkerService {
   // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
   // `may_publish` says whether it may, or why not.
   // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
-  // but not by the intention of its program. `on_promise`: whether it obeys a stop, or how far it
-  // is, has changed; a worker whose connection breaks has promised nothing.
+  // but not by the intention of its program. `on_promise`: what it has said of itself has changed; a
+  // worker whose connection breaks has promised nothing.
   WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
                 std::function<absl::Status()> may_publish,
                 std::function<void(LocalRank)> on_silent_leave,
@@ -57,11 +63,17 @@ class WorkerService {
 
   // Errors: kInternal with errno in words.
   absl::Status Listen(const std::string& socket_path);
-  // Only workers of this round are served; connections of earlier ones are closed.
+  // Only workers of this round are served; connections of earlier ones are closed, but for those of
+  // workers that await a round: SendNextRound or Close ends them.
   void StartRound(Round round, Instance instance);
   void OnReply(const StoreReply& reply);
   // To those workers of the round that obey.
   void TellStop(const StopState& stop);
+  // To those workers that survive rounds, also to one that says so later in this round.
+  void TellRoundOver(bool is_followed, const std::string& reason);
+  // The place of a worker that awaits a round: `environment` as that of a process that is started for it
+  // (NAME=value). Its connection ends with this. False: it is not there any more.
+  bool SendNextRound(LocalRank worker, const std::vector<std::string>& environment);
   // May be called at any time, often: what has waited goes out if it may by now.
   void OnLease();
   void Close();
@@ -86,6 +98,7 @@ class WorkerService {
   asio::steady_timer accept_again_;
   Round round_ = kNoRound;
   Instance instance_;
+  std::unique_ptr<proto::WorkerReply> round_over_;  // of `round_`; null: it is not
   uint64_t next_connection_id_ = 1;
   uint64_t next_request_id_ = 1;
   absl::btree_map<uint64_t, std::shared_ptr<Connection>> connections_;

@@ -76,6 +76,26 @@ void FakeAgent::Tell(const StopState& stop) {
   }
 }
 
+void FakeAgent::EndRound(bool is_followed, const std::string& reason) {
+  base::MutexLock lock(mu_);
+  round_over_ = {is_followed, reason};
+  for (size_t worker = 0; worker < workers_.size(); ++worker) {
+    if (workers_[worker].survives) SendRoundOver(worker);
+  }
+}
+
+void FakeAgent::GiveRound(int local_rank, const EnvironmentMap& environment) {
+  proto::WorkerReply reply;
+  for (const auto& [name, value] : environment) {
+    reply.mutable_next_round()->add_environment(name + "=" + value);
+  }
+  base::MutexLock lock(mu_);
+  for (size_t worker = 0; worker < workers_.size(); ++worker) {
+    const Worker& to = workers_[worker];
+    if (to.awaits_round && to.local_rank == local_rank) Send(worker, reply);
+  }
+}
+
 void FakeAgent::AnswerCommitsWith(absl::Status status) {
   base::MutexLock lock(mu_);
   commit_answer_ = std::move(status);
@@ -101,9 +121,13 @@ bool FakeAgent::WaitFor(Sign sign, int num_workers) {
 int FakeAgent::Count(Sign sign) const {
   if (sign == Sign::kFloor) return static_cast<int>(floors_.size());
   if (sign == Sign::kGoodbye) return static_cast<int>(goodbyes_.size());
-  int obeying = 0;
-  for (const Worker& worker : workers_) obeying += worker.obeys ? 1 : 0;
-  return obeying;
+  int count = 0;
+  for (const Worker& worker : workers_) {
+    count += sign == Sign::kObeys      ? worker.obeys
+             : sign == Sign::kSurvives ? worker.survives
+                                       : worker.awaits_round;
+  }
+  return count;
 }
 
 std::map<int, int64_t> FakeAgent::floors() {
@@ -161,6 +185,11 @@ bool FakeAgent::Handle(size_t worker, const proto::WorkerMessage& message) {
     from.obeys = true;
     if (stop_.is_stopping) SendStop(worker);
   }
+  if (message.has_survives_rounds()) {
+    from.survives = true;
+    if (round_over_.has_value()) SendRoundOver(worker);
+  }
+  if (message.has_awaits_round()) from.awaits_round = true;
   if (message.has_stop_floor()) floors_[from.local_rank] = message.stop_floor().step();
   if (message.has_goodbye()) goodbyes_[from.local_rank] = message.goodbye().step();
   changed_.NotifyAll();
@@ -194,6 +223,13 @@ void FakeAgent::Send(size_t worker, const proto::WorkerReply& reply) {
   for (size_t i = 0; i < sizeof(size); ++i) frame[i] = static_cast<char>(size >> (8 * i));
   frame += body;
   send(workers_[worker].fd, frame.data(), frame.size(), MSG_NOSIGNAL);
+}
+
+void FakeAgent::SendRoundOver(size_t worker) {
+  proto::WorkerReply reply;
+  reply.mutable_round_over()->set_is_followed(round_over_->first);
+  reply.mutable_round_over()->set_reason(round_over_->second);
+  Send(worker, reply);
 }
 
 void FakeAgent::SendStop(size_t worker) {

@@ -8,8 +8,10 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +48,10 @@ class FakeAgent {
   void AnswerCommitsWith(absl::Status status);
   // Called with the worker's pid at the next commit, before it is answered; once.
   void AtNextCommit(std::function<void(pid_t)> act);
+  // Tells all that survive rounds, now and later.
+  void EndRound(bool is_followed, const std::string& reason);
+  // To a worker that awaits a round.
+  void GiveRound(int local_rank, const EnvironmentMap& environment);
   // Closes every connection.
   void HangUp();
 
@@ -53,17 +59,21 @@ class FakeAgent {
   bool WaitForObeying(int num_workers) { return WaitFor(Sign::kObeys, num_workers); }
   bool WaitForFloors(int num_workers) { return WaitFor(Sign::kFloor, num_workers); }
   bool WaitForGoodbyes(int num_workers) { return WaitFor(Sign::kGoodbye, num_workers); }
+  bool WaitForSurvivors(int num_workers) { return WaitFor(Sign::kSurvives, num_workers); }
+  bool WaitForParked(int num_workers) { return WaitFor(Sign::kAwaitsRound, num_workers); }
   // By local rank: the newest that each has sent.
   std::map<int, int64_t> floors();
   std::map<int, int64_t> goodbyes();
 
  private:
-  enum class Sign { kObeys, kFloor, kGoodbye };
+  enum class Sign { kObeys, kFloor, kGoodbye, kSurvives, kAwaitsRound };
   struct Worker {
     int fd = -1;
     int local_rank = -1;
     pid_t pid = -1;
     bool obeys = false;
+    bool survives = false;
+    bool awaits_round = false;
   };
 
   void Accept();
@@ -73,6 +83,7 @@ class FakeAgent {
   StoreReply Perform(size_t worker, const StoreRequest& request);
   absl::Status AnswerCommit(size_t worker);
   void Send(size_t worker, const proto::WorkerReply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SendRoundOver(size_t worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendStop(size_t worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool WaitFor(Sign sign, int num_workers);
   int Count(Sign sign) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -88,6 +99,8 @@ class FakeAgent {
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
   StopState stop_ ABSL_GUARDED_BY(mu_);
+  // Once the round is over: whether another follows, and why.
+  std::optional<std::pair<bool, std::string>> round_over_ ABSL_GUARDED_BY(mu_);
   absl::Status commit_answer_ ABSL_GUARDED_BY(mu_);
   std::function<void(pid_t)> at_commit_ ABSL_GUARDED_BY(mu_);
   std::map<int, int64_t> floors_ ABSL_GUARDED_BY(mu_);

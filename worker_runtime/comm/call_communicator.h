@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "muster/communicator.h"
 #include "proto/base/mutex.h"
+#include "worker_runtime/comm/abort_switch.h"
 #include "worker_runtime/comm/captured_calls.h"
 #include "worker_runtime/comm/completion.h"
 #include "worker_runtime/comm/launch_order.h"
@@ -45,6 +46,8 @@ struct Membership {
   std::shared_ptr<OperationRing> ring;
   // Null: it begins one.
   std::shared_ptr<CallFamily> family;
+  // Ends it with all others of its runtime; null: nothing does.
+  std::shared_ptr<AbortSwitch> abort_switch;
 };
 
 // One checked call. Its buffers hold operation.count elements per block.
@@ -109,6 +112,13 @@ class CallCommunicator : public Communicator {
   explicit CallCommunicator(Membership membership);
 
   const Membership& membership() const { return membership_; }
+  // Of a back end that waits for other ranks: called once it is complete, and first of all in its destructor.
+  void EnterSwitch() {
+    if (membership_.abort_switch != nullptr) membership_.abort_switch->Enter(*this);
+  }
+  void LeaveSwitch() {
+    if (membership_.abort_switch != nullptr) membership_.abort_switch->Leave(*this);
+  }
 
   // Runs `call`, now or later, and then Finishes it. Called in the order of sequence numbers.
   virtual void Start(Call call) = 0;

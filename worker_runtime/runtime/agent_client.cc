@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/agent.pb.h"
@@ -136,6 +137,7 @@ absl::StatusOr<StoreReply> AgentClient::Ask(StoreOperation operation, MonoTime d
   {
     base::MutexLock lock(mu_);
     if (!lost_.ok()) return lost_;
+    if (!round_over_.ok()) return round_over_;
     if (pending_.size() >= kMaxPending) {
       return absl::ResourceExhaustedError(
           absl::StrCat("more than ", kMaxPending, " requests to the store are open"));
@@ -148,13 +150,15 @@ absl::StatusOr<StoreReply> AgentClient::Ask(StoreOperation operation, MonoTime d
   const absl::Status sent = SendMessage(message, deadline);
   base::MutexLock lock(mu_);
   const MonoTime latest = deadline + kAnswerTime;
-  while (sent.ok() && !pending_[request.request_id].done && lost_.ok() && MonoNow() < latest) {
+  while (sent.ok() && !pending_[request.request_id].done && lost_.ok() && round_over_.ok() &&
+         MonoNow() < latest) {
     changed_.WaitUntil(mu_, latest);
   }
   Pending pending = std::move(pending_[request.request_id]);
   pending_.erase(request.request_id);
   if (!sent.ok()) return sent;
   if (pending.done) return pending.reply;
+  if (!round_over_.ok()) return round_over_;
   if (!lost_.ok()) return lost_;
   return absl::DeadlineExceededError(
       "the store did not answer in time; is the rendezvous server up?");
@@ -198,6 +202,36 @@ bool AgentClient::ShouldStop(int64_t step) {
   return stops;
 }
 
+void AgentClient::SurviveRounds(std::function<void(const std::string&)> on_round_over) {
+  {
+    base::MutexLock lock(mu_);
+    if (on_round_over_ != nullptr) return;
+    on_round_over_ = std::move(on_round_over);
+  }
+  proto::WorkerMessage message;
+  message.mutable_survives_rounds();
+  // An agent that is gone has no other round.
+  SendMessage(message, MonoNow() + kStopWordTime).IgnoreError();
+}
+
+absl::StatusOr<EnvironmentMap> AgentClient::AwaitRound(MonoTime patience_ends) {
+  proto::WorkerMessage message;
+  message.mutable_awaits_round();
+  MUSTER_RETURN_IF_ERROR(SendMessage(message, MonoNow() + kStopWordTime));
+  base::MutexLock lock(mu_);
+  while (true) {
+    if (next_round_.has_value()) return *std::move(next_round_);
+    if (absl::IsCancelled(round_over_)) return round_over_;
+    if (!lost_.ok()) return lost_;
+    const MonoTime until = round_over_.ok() ? patience_ends : MonoTime::InfiniteFuture();
+    if (until <= MonoNow()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the agent has not said that ", ToString(address_.round), " is over"));
+    }
+    changed_.WaitUntil(mu_, until);
+  }
+}
+
 absl::Status AgentClient::SendGoodbye(int64_t step, MonoTime deadline) {
   proto::WorkerMessage message;
   message.mutable_goodbye()->set_step(step);
@@ -239,7 +273,18 @@ void AgentClient::OnStop(const proto::StopState& stop) {
 
 void AgentClient::OnReply(const proto::WorkerReply& reply) {
   if (reply.has_stop()) return OnStop(reply.stop());
+  if (reply.has_round_over()) {
+    return OnRoundOver(reply.round_over().is_followed(), reply.round_over().reason());
+  }
   base::MutexLock lock(mu_);
+  if (reply.has_next_round()) {
+    std::vector<const char*> entries;
+    for (const std::string& entry : reply.next_round().environment()) {
+      entries.push_back(entry.c_str());
+    }
+    entries.push_back(nullptr);
+    next_round_ = EnvironmentOf(entries.data());
+  }
   if (reply.has_welcome()) welcome_ = true;
   if (reply.has_store()) {
     absl::StatusOr<StoreReply> decoded = Decode(reply.store());
@@ -254,6 +299,21 @@ void AgentClient::OnReply(const proto::WorkerReply& reply) {
     }
   }
   changed_.NotifyAll();
+}
+
+// Who holds for a stop step that never comes goes on, to the first call that fails.
+void AgentClient::OnRoundOver(bool is_followed, const std::string& reason) {
+  stop_gate_.HearNoMore();
+  std::function<void(const std::string&)> on_round_over;
+  {
+    base::MutexLock lock(mu_);
+    if (round_over_.ok()) on_round_over = on_round_over_;
+    round_over_ = is_followed
+                      ? absl::AbortedError(absl::StrCat("the round is over: ", reason))
+                      : absl::CancelledError(absl::StrCat("no other round follows: ", reason));
+    changed_.NotifyAll();
+  }
+  if (on_round_over) on_round_over(reason);
 }
 
 void AgentClient::OnLost(absl::Status why) {

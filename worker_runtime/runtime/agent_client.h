@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -17,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "muster/store.h"
 #include "proto/base/condition.h"
+#include "proto/base/environment.h"
 #include "proto/base/ids.h"
 #include "proto/base/mutex.h"
 #include "proto/base/store_messages.h"
@@ -58,6 +61,11 @@ class AgentClient final : public Store {
   // Why it said yes.
   std::string stop_reason() const { return stop_gate_.reason(); }
   absl::Status SendGoodbye(int64_t step, MonoTime deadline);
+  // See Runtime::SurviveRounds. `on_round_over` is called once, on the reader's thread.
+  void SurviveRounds(std::function<void(const std::string& reason)> on_round_over);
+  // See Runtime::NextRound: the environment of a worker in this one's new place. The agent has closed this connection
+  // then.
+  absl::StatusOr<EnvironmentMap> AwaitRound(MonoTime patience_ends);
 
  private:
   struct Pending {
@@ -73,6 +81,7 @@ class AgentClient final : public Store {
   void ReadReplies();
   void OnReply(const proto::WorkerReply& reply);
   void OnStop(const proto::StopState& stop);
+  void OnRoundOver(bool is_followed, const std::string& reason);
   void OnLost(absl::Status why);
 
   // Constant after construction.
@@ -90,6 +99,10 @@ class AgentClient final : public Store {
   absl::Status lost_ ABSL_GUARDED_BY(mu_);  // why the agent is gone; ok while it is there
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 1;
   absl::btree_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const std::string&)> on_round_over_ ABSL_GUARDED_BY(mu_);
+  // As told: kAborted once it is over, kCancelled if no other follows.
+  absl::Status round_over_ ABSL_GUARDED_BY(mu_);
+  std::optional<EnvironmentMap> next_round_ ABSL_GUARDED_BY(mu_);
   std::thread reader_;  // last: it uses everything above
 };
 

@@ -31,7 +31,11 @@ struct Runtime::State {
   std::shared_ptr<AgentClient> agent;               // the store, where there is an agent
   std::shared_ptr<comm::OperationRing> operations;  // communicators write it too
 
+  // Of all communicators, which hold it too.
+  const std::shared_ptr<comm::AbortSwitch> abort_switch = std::make_shared<comm::AbortSwitch>();
+
   base::Mutex mu;
+  bool survives ABSL_GUARDED_BY(mu) = false;
   std::map<std::string, int> num_communicators ABSL_GUARDED_BY(mu);  // by group
 };
 
@@ -100,7 +104,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
                         .rank = rank(),
                         .size = size(),
                         .options = options,
-                        .ring = state_->operations};
+                        .ring = state_->operations,
+                        .abort_switch = state_->abort_switch};
   request.store = state_->store;
   request.prefix = absl::StrCat("comm/", group, "/", count);
   request.master_addr = state_->env.master_addr;
@@ -134,6 +139,31 @@ bool Runtime::ShouldStop(int64_t step) {
 
 std::string Runtime::stop_reason() const {
   return state_->agent == nullptr ? "" : state_->agent->stop_reason();
+}
+
+void Runtime::SurviveRounds() {
+  if (state_->agent == nullptr) return;
+  {
+    base::MutexLock lock(state_->mu);
+    state_->survives = true;
+  }
+  state_->agent->SurviveRounds([abort_switch = state_->abort_switch](const std::string& reason) {
+    abort_switch->Throw(absl::StrCat("the round is over: ", reason));
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextRound(absl::Duration patience) {
+  {
+    base::MutexLock lock(state_->mu);
+    if (!state_->survives) {
+      return absl::FailedPreconditionError(
+          "this program has not said that it survives rounds (Runtime::SurviveRounds), or has no "
+          "agent");
+    }
+  }
+  MUSTER_ASSIGN_OR_RETURN(const EnvironmentMap environment,
+                          state_->agent->AwaitRound(MonoNow() + patience));
+  return FromEnvironment(environment);
 }
 
 absl::Status Runtime::Finish(int64_t step) {

@@ -365,6 +365,95 @@ TEST_F(WorkerServiceTest, AWorkerWhoseConnectionBreaksHasPromisedNothing) {
   EXPECT_EQ(promises_.back(), WorkerPromise());
 }
 
+proto::WorkerMessage SurvivesRounds() {
+  proto::WorkerMessage message;
+  message.mutable_survives_rounds();
+  return message;
+}
+
+proto::WorkerMessage AwaitsRound() {
+  proto::WorkerMessage message;
+  message.mutable_awaits_round();
+  return message;
+}
+
+TEST_F(WorkerServiceTest, TellsOfTheEndOfARoundThoseWhoSurviveItAlsoIfTheySaySoLater) {
+  Client early(Path()), late(Path()), does_not(Path());
+  early.Greet(3, 0);
+  late.Greet(3, 1);
+  does_not.Greet(3, 2);
+  early.Send(SurvivesRounds());
+  Turn();
+  for (Client* client : {&early, &late, &does_not}) (void)client->Receive();  // welcome
+  service_.TellRoundOver(true, "rank 2 failed");
+  Turn();
+  late.Send(SurvivesRounds());
+  Turn();
+  for (Client* client : {&early, &late}) {
+    const auto told = client->Receive();
+    ASSERT_TRUE(told.has_value());
+    EXPECT_TRUE(told->round_over().is_followed());
+    EXPECT_EQ(told->round_over().reason(), "rank 2 failed");
+  }
+  service_.Close();
+  Turn();
+  EXPECT_FALSE(does_not.Receive().has_value());
+}
+
+TEST_F(WorkerServiceTest, AParkedWorkerStaysConnectedUntilItHasItsPlaceInTheNextRound) {
+  Client parked(Path()), told(Path());
+  parked.Greet(3, 0);
+  told.Greet(3, 1);
+  for (Client* client : {&parked, &told}) client->Send(SurvivesRounds());
+  parked.Send(AwaitsRound());
+  Turn();
+  service_.TellRoundOver(true, "rank 2 failed");
+  Turn();
+  for (Client* client : {&parked, &told}) {
+    (void)client->Receive();  // welcome
+    EXPECT_TRUE(client->Receive()->has_round_over());
+  }
+  EXPECT_EQ(promises_.back(), (WorkerPromise{.survives = true, .awaits_round = true}));
+  const size_t num_promises = promises_.size();
+
+  service_.StartRound(Round(4), Instance(1));
+  Turn();
+  EXPECT_FALSE(told.Receive().has_value());  // it had not let go
+  EXPECT_FALSE(service_.SendNextRound(LocalRank(1), {"RANK=5"}));
+  EXPECT_TRUE(service_.SendNextRound(LocalRank(0), {"RANK=4", "MUSTER_ROUND=4"}));
+  Turn();
+  const auto place = parked.Receive();
+  ASSERT_TRUE(place.has_value());
+  EXPECT_THAT(place->next_round().environment(), testing::ElementsAre("RANK=4", "MUSTER_ROUND=4"));
+
+  // Its old connection says no more of it, whatever becomes of that.
+  Client again(Path());
+  again.Greet(4, 0);
+  again.Send(SurvivesRounds());
+  parked.Send(AwaitsRound());
+  Turn();
+  EXPECT_EQ(promises_.back(), WorkerPromise{.survives = true});
+  EXPECT_EQ(promises_.size(), num_promises + 1);
+  EXPECT_TRUE(again.Receive()->has_welcome());
+  EXPECT_THAT(left_silently_, testing::IsEmpty());
+}
+
+TEST_F(WorkerServiceTest, RefusesTheStoreToARoundThatIsOver) {
+  Client worker(Path());
+  worker.Greet(3);
+  worker.Send(SurvivesRounds());
+  Turn();
+  service_.TellRoundOver(true, "rank 2 failed");
+  worker.Send(Get(1, "key"));
+  Turn();
+  (void)worker.Receive();
+  (void)worker.Receive();
+  const auto reply = Decode(worker.Receive()->store());
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->status.code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(forwarded_.empty());
+}
+
 TEST_F(WorkerServiceTest, AWorkerThatSaysGoodbyeBeginsNothingMore) {
   {
     Client worker(Path());

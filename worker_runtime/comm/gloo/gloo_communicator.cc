@@ -45,8 +45,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Make(
               .prefix = prefix};
   MUSTER_ASSIGN_OR_RETURN(parts.control_mesh,
                           ConnectControl(std::move(device), std::move(store), control));
-  return std::unique_ptr<Communicator>(
+  std::unique_ptr<GlooCommunicator> communicator(
       new GlooCommunicator(std::move(membership), std::move(parts)));
+  communicator->EnterSwitch();
+  return communicator;
 }
 
 GlooCommunicator::GlooCommunicator(Membership membership, Parts parts)
@@ -64,6 +66,7 @@ GlooCommunicator::GlooCommunicator(Membership membership, Parts parts)
 // Lanes end first, since they use everything else; then what was told leaves; then the thread that
 // listens, which may call Fail until then.
 GlooCommunicator::~GlooCommunicator() {
+  LeaveSwitch();
   const bool had_failed = !failure_.Get().ok();
   Fail(ClosedError(rank(), size(), group()), TellPeers::kNo);
   std::map<std::pair<OperationKind, int>, std::unique_ptr<Lane>> lanes;

@@ -74,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(Membership 
       new NcclCommunicator(std::move(membership), std::move(context), prefix, std::move(mesh)));
   const absl::Status connected = communicator->ConnectCollectives();
   if (!connected.ok()) return ForRank(communicator->membership(), connected);
+  communicator->EnterSwitch();
   return communicator;
 }
 
@@ -107,6 +108,7 @@ absl::Status NcclCommunicator::ConnectCollectives() {
 }
 
 NcclCommunicator::~NcclCommunicator() {
+  LeaveSwitch();
   const bool had_failed = !failure_.Get().ok();
   std::map<std::pair<OperationKind, int>, std::unique_ptr<NcclLane>> lanes;
   {

@@ -97,6 +97,20 @@ class Runtime {
   // Why ShouldStop said yes, for people: one sentence without its end.
   std::string stop_reason() const;
 
+  // Tells the agent that this program goes on in the job's next round in the same process: where a round ends for the
+  // sake of another worker or node, it is not signalled, but told so. Communicators of this runtime fail with kAborted
+  // then, and requests to its store; the program lets go of them and calls NextRound. It has half of --shutdown_timeout
+  // for that. Without an agent nothing happens.
+  void SurviveRounds();
+  // This process's place in the job's next round, once there is one: its rank, size and store may be others, its
+  // local rank is the same. The program has let go of all communicators of this runtime, which is of no use afterwards.
+  // May be called as soon as something has failed, before the agent has heard why.
+  //
+  // Errors: kDeadlineExceeded: for `patience` nobody has said that the round is over, so what failed is the program's
+  //         own; kCancelled: no round follows: the program should end (says why); kUnavailable: the agent is gone;
+  //         kFailedPrecondition: SurviveRounds was not called, or there is no agent. FromEnvironment's.
+  absl::StatusOr<std::unique_ptr<Runtime>> NextRound(absl::Duration patience);
+
   // Tells the agent that the program ends by intention after `step` steps. Call it last.
   //
   // Errors: kUnavailable, kDeadlineExceeded: the agent is gone.

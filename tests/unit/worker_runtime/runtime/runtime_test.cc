@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "proto/base/environment.h"
 #include "proto/base/mono_time.h"
 #include "tests/support/fake_agent.h"
@@ -131,6 +132,101 @@ TEST(Runtime, JoinsTheRanksOfAJobOverGloo) {
         EXPECT_THAT((*communicator)->Barrier().Wait(), IsOk());
       }
       EXPECT_THAT((*runtime)->Finish(77), IsOk());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// Two of three ranks go on in the next round, as ranks 1 and 0 of two; the third never comes again.
+TEST(Runtime, GoesOnInTheNextRoundInTheSameProcess) {
+  FakeAgent before(Round(2)), after(Round(3));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto runtime = Runtime::FromEnvironment(before.EnvironmentOf(rank, 3));
+      ASSERT_THAT(runtime, IsOk());
+      (*runtime)->SurviveRounds();
+      auto world = (*runtime)->MakeCommunicator("world", "gloo");
+      ASSERT_THAT(world, IsOk());
+      auto part = (*world)->Split(0, rank);
+      ASSERT_THAT(part, IsOk());
+      if (rank == 2) {
+        // It is stuck elsewhere, and so says nothing; its peers' calls could hang for ten minutes.
+        EXPECT_TRUE(before.WaitForParked(2));
+        return;
+      }
+      std::vector<int64_t> sum = {1};
+      EXPECT_THAT((*world)->AllReduce(BufferOf(sum)).Wait(),
+                  StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 is gone")));
+      EXPECT_THAT((*part)->Barrier().Wait(), StatusIs(absl::StatusCode::kAborted));
+      EXPECT_THAT((*runtime)->store().Wait("never", MonoNow() + absl::Minutes(1)),
+                  StatusIs(absl::StatusCode::kAborted));
+      part->reset();
+      world->reset();
+      auto next = (*runtime)->NextRound(absl::Seconds(30));
+      ASSERT_THAT(next, IsOk());
+      EXPECT_EQ((*next)->rank(), 1 - rank);
+      EXPECT_EQ((*next)->size(), 2);
+      (*next)->SurviveRounds();
+      runtime->reset();
+      auto smaller = (*next)->MakeCommunicator("world", "gloo");
+      ASSERT_THAT(smaller, IsOk());
+      sum = {rank + 1};
+      EXPECT_THAT((*smaller)->AllReduce(BufferOf(sum)).Wait(), IsOk());
+      EXPECT_EQ(sum[0], 3);
+    });
+  }
+  EXPECT_TRUE(before.WaitForSurvivors(3));
+  absl::SleepFor(absl::Milliseconds(100));  // into the middle of the call, or before it: alike
+  before.EndRound(true, "rank 2 is gone");
+  EXPECT_TRUE(before.WaitForParked(2));
+  for (const int rank : {0, 1}) before.GiveRound(rank, after.EnvironmentOf(1 - rank, 2));
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_TRUE(after.WaitForSurvivors(2));
+}
+
+TEST(Runtime, HearsThatNoRoundFollows) {
+  FakeAgent agent(Round(2));
+  auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(0, 2));
+  ASSERT_THAT(runtime, IsOk());
+  (*runtime)->SurviveRounds();
+  ASSERT_TRUE(agent.WaitForSurvivors(1));
+  agent.EndRound(false, "no restart is left");
+  EXPECT_THAT((*runtime)->NextRound(absl::Minutes(1)).status(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("no restart is left")));
+}
+
+TEST(Runtime, WaitsForNoRoundWhereTheFailureIsItsOwn) {
+  FakeAgent agent(Round(2));
+  auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(0, 2));
+  ASSERT_THAT(runtime, IsOk());
+  EXPECT_THAT((*runtime)->NextRound(absl::Minutes(1)).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("SurviveRounds")));
+  (*runtime)->SurviveRounds();
+  EXPECT_THAT((*runtime)->NextRound(absl::Milliseconds(50)).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  agent.HangUp();
+  EXPECT_THAT((*runtime)->NextRound(absl::Minutes(1)).status(),
+              StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(Runtime, ACommunicatorThatIsMadeTooLateIsAbortedAtOnce) {
+  FakeAgent agent(Round(2));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, 2));
+      ASSERT_THAT(runtime, IsOk());
+      if (rank == 0) {
+        (*runtime)->SurviveRounds();
+        ASSERT_TRUE(agent.WaitForSurvivors(1));
+        agent.EndRound(true, "rank 7 is gone");
+      }
+      auto world =
+          (*runtime)->MakeCommunicator("world", "gloo", {.connect_timeout = absl::Seconds(2)});
+      if (world.ok()) {
+        EXPECT_THAT((*world)->Barrier().Wait(), StatusIs(absl::StatusCode::kAborted));
+      }
     });
   }
   for (std::thread& rank : ranks) rank.join();
