@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/process/line_folding.h"
 #include "agent/process/line_format.h"
@@ -24,6 +25,9 @@ class Folding {
   }
   void Open(const ConsoleSource& source) { prefixes_[source.rank] = source.prefix; }
   bool is_on() const { return folder_.has_value(); }
+  void SetNumRanks(int num_ranks) {
+    if (folder_) folder_->set_num_ranks(num_ranks);
+  }
 
   void Add(Rank rank, absl::string_view text, MonoTime now) { folder_->Add(rank, text, now); }
   // Calls print(prefix, text) for each line that is due.
@@ -53,6 +57,19 @@ class PlainLayout final : public ConsoleLayout {
   void Open(const ConsoleSource& source) override {
     streams_.try_emplace(source.id, source);
     folding_.Open(source);
+  }
+
+  void Rename(const ConsoleSource& source, MonoTime) override {
+    TakeFolded(MonoTime::InfiniteFuture());
+    Stream& stream = streams_.at(source.id);
+    stream.source = source;
+    stream.cutter.set_cut_at_carriage_return(!source.prefix.empty());
+    folding_.Open(source);
+  }
+
+  void SetNumRanks(int num_ranks) override {
+    TakeFolded(MonoTime::InfiniteFuture());
+    folding_.SetNumRanks(num_ranks);
   }
 
   void Append(int source, absl::string_view bytes, MonoTime now) override {
@@ -88,6 +105,8 @@ class PlainLayout final : public ConsoleLayout {
     rows_.PrintLine(line, out_);
   }
 
+  void Leave() override { rows_.EndRow(out_); }
+
   void Tick(MonoTime now) override {
     TakeFolded(now);
     for (auto& [id, stream] : streams_) {
@@ -107,7 +126,7 @@ class PlainLayout final : public ConsoleLayout {
   struct Stream {
     explicit Stream(const ConsoleSource& its_source)
         : source(its_source), cutter(/*cut_at_carriage_return=*/!source.prefix.empty()) {}
-    const ConsoleSource source;
+    ConsoleSource source;
     LineCutter cutter;
     MonoTime unfinished_since;
   };
@@ -155,6 +174,22 @@ class TerminalLayout final : public ConsoleLayout {
   void Open(const ConsoleSource& source) override {
     streams_.try_emplace(source.id, Stream{source, WorkerScreen()});
     folding_.Open(source);
+  }
+
+  // What has been finished before is its former rank's.
+  void Rename(const ConsoleSource& source, MonoTime now) override {
+    Stream& stream = streams_.at(source.id);
+    Finish(stream, stream.screen.TakeSettled(), now);
+    TakeFolded(MonoTime::InfiniteFuture());
+    stream.source = source;
+    folding_.Open(source);
+    Draw();
+  }
+
+  void SetNumRanks(int num_ranks) override {
+    TakeFolded(MonoTime::InfiniteFuture());
+    folding_.SetNumRanks(num_ranks);
+    Draw();
   }
 
   void Append(int source, absl::string_view bytes, MonoTime now) override {
@@ -270,21 +305,28 @@ class TerminalLayout final : public ConsoleLayout {
 class PassThroughLayout final : public ConsoleLayout {
  public:
   void Open(const ConsoleSource&) override {}
+  void Rename(const ConsoleSource&, MonoTime) override {}
   void Append(int, absl::string_view bytes, MonoTime) override {
     if (bytes.empty()) return;
     absl::StrAppend(&out_, bytes);
     at_line_start_ = bytes.back() == '\n';
+    has_escapes_ = has_escapes_ || absl::StrContains(bytes, '\x1b');
   }
   void End(int, MonoTime) override {}
   void PrintLine(absl::string_view line, MonoTime) override {
     absl::StrAppend(&out_, at_line_start_ ? "" : "\n", line, "\n");
     at_line_start_ = true;
   }
+  // Whoever goes on here does not hand on that the worker shows its cursor again, or ends a colour.
+  void Leave() override {
+    absl::StrAppend(&out_, at_line_start_ ? "" : "\n", has_escapes_ ? "\x1b[0m\x1b[?25h" : "");
+  }
   void Tick(MonoTime) override {}
   MonoTime NextDeadline() const override { return MonoTime::InfiniteFuture(); }
 
  private:
   bool at_line_start_ = true;
+  bool has_escapes_ = false;
 };
 
 }  // namespace

@@ -54,11 +54,18 @@ class ConsoleLayout {
   virtual ~ConsoleLayout() = default;
 
   virtual void Open(const ConsoleSource& source) = 0;
+  // An open source has another rank or prefix from now on. A line that it has begun goes on.
+  virtual void Rename(const ConsoleSource& source, MonoTime now) = 0;
+  // How many ranks print here from now on: ConsoleOptions::num_ranks. Lines that are held for their
+  // likes appear, since their ranks may be others' next.
+  virtual void SetNumRanks(int) {}
   virtual void Append(int source, absl::string_view bytes, MonoTime now) = 0;
   // Nothing more comes from it: what it has not finished appears now.
   virtual void End(int source, MonoTime now) = 0;
   // A line of ours, in a row of its own, behind what workers have printed before it.
   virtual void PrintLine(absl::string_view line, MonoTime now) = 0;
+  // Another layout goes on here; all sources have ended. The cursor is at the start of a row.
+  virtual void Leave() {}
   // What is due at `now` appears.
   virtual void Tick(MonoTime now) = 0;
   // When Tick has something to do; InfiniteFuture() if nothing waits.

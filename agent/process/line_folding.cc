@@ -29,7 +29,7 @@ void LineFolder::Add(Rank rank, absl::string_view text, MonoTime now) {
 
 bool LineFolder::IsDue(const Held& held, MonoTime now) const {
   return now >= held.first_seen + options_.window || bytes_held_ > options_.bytes_max ||
-         static_cast<int>(held.line.ranks.size()) >= options_.num_ranks;
+         static_cast<int>(held.line.ranks.size()) >= num_ranks_;
 }
 
 std::vector<FoldedLine> LineFolder::TakeDue(MonoTime now) {

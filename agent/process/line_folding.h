@@ -35,7 +35,9 @@ class LineFolder {
     int num_ranks = 1;           // a line that this many have printed waits no longer
     size_t bytes_max = 1 << 20;  // held; beyond, the oldest lines wait no longer
   };
-  explicit LineFolder(Options options) : options_(options) {}
+  explicit LineFolder(Options options) : options_(options), num_ranks_(options.num_ranks) {}
+
+  void set_num_ranks(int num_ranks) { num_ranks_ = num_ranks; }
 
   void Add(Rank rank, absl::string_view text, MonoTime now);
 
@@ -56,6 +58,7 @@ class LineFolder {
   // Constant after construction.
   const Options options_;
   // Loop thread only.
+  int num_ranks_;
   std::deque<Held> held_;
   int64_t front_number_ = 0;                      // of held_.front(), counted over all lines
   absl::btree_map<std::string, int64_t> newest_;  // number of the newest held line with this text

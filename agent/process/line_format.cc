@@ -147,7 +147,12 @@ void ConsoleRows::Print(const Source& source, const LinePiece& piece, std::strin
 }
 
 void ConsoleRows::PrintLine(absl::string_view line, std::string& out) {
-  absl::StrAppend(&out, open_ == kNobody ? "" : "\n", line, "\n");
+  EndRow(out);
+  absl::StrAppend(&out, line, "\n");
+}
+
+void ConsoleRows::EndRow(std::string& out) {
+  if (open_ != kNobody) out.push_back('\n');
   open_ = kNobody;
 }
 

@@ -74,13 +74,14 @@ class LineCutter {
   void Finish(Emit emit);
 
   bool has_unfinished() const { return !unfinished_.empty(); }
+  // From now on; what is unfinished stays as it is.
+  void set_cut_at_carriage_return(bool cuts) { cut_at_carriage_return_ = cuts; }
 
  private:
   void EndLine(absl::string_view text, char terminator, Emit emit);
   void Keep(absl::string_view text, Emit emit);
 
-  // Constant after construction.
-  const bool cut_at_carriage_return_;
+  bool cut_at_carriage_return_;
   // Of the line that has not ended.
   std::string unfinished_;  // at most kLineBytesMax
   bool open_ = false;       // a piece of the current line has been given out
@@ -102,6 +103,8 @@ class ConsoleRows {
   void Print(const Source& source, const LinePiece& piece, std::string& out);
   // Appends a line that belongs to no worker's stream.
   void PrintLine(absl::string_view line, std::string& out);
+  // Ends the row that an unfinished line has left open, if one has.
+  void EndRow(std::string& out);
 
  private:
   static constexpr int kNobody = -1;

@@ -23,6 +23,18 @@ class Console {
     layout_->End(source, now_);
     return *this;
   }
+  Console& Rename(int source, int rank) {
+    layout_->Rename({source, Rank(rank), absl::StrCat("[", rank, "] ")}, now_);
+    return *this;
+  }
+  Console& SetNumRanks(int num_ranks) {
+    layout_->SetNumRanks(num_ranks);
+    return *this;
+  }
+  Console& Leave() {
+    layout_->Leave();
+    return *this;
+  }
   Console& PrintLine(absl::string_view line) {
     layout_->PrintLine(line, now_);
     return *this;
@@ -84,6 +96,35 @@ TEST(PlainLayout, FoldsAlsoWithoutPrefixes) {
   console.Write(0, "same\n").Write(1, "same\n").Write(0, "mine\n");
   EXPECT_EQ(console.Look(), "[h:0-1 ×2] same\n");
   EXPECT_EQ(console.Wait(absl::Seconds(1)).Look(), "mine\n");
+}
+
+TEST(PlainLayout, FinishesALineUnderTheNameThatItsSourceHasThen) {
+  EXPECT_EQ(Prefixed().Write(0, "half").Rename(0, 7).Write(0, " and half\n").Look(),
+            "[7] half and half\n");
+}
+
+TEST(PlainLayout, GoesOnWithALineThatIsShownInPartWhenItsSourceIsRenamed) {
+  Console console = Prefixed();
+  EXPECT_EQ(console.Write(0, "half").Wait(absl::Seconds(1)).Look(), "[0] half");
+  EXPECT_EQ(console.Rename(0, 7).Write(0, " and half\nnext\n").Look(), " and half\n[7] next\n");
+}
+
+TEST(PlainLayout, TakesARedrawingForALineOnceItsSourceHasAName) {
+  EXPECT_EQ(Raw().Write(0, "a\rb\n").Rename(0, 0).Write(0, "\r10%\r20%\n").Look(),
+            "a\rb\n[0] 10%\n[0] 20%\n");
+}
+
+TEST(PlainLayout, FoldsForThoseThatPrintNow) {
+  Console console(MakePlainLayout({.host = "h", .fold = true, .num_ranks = 2}));
+  EXPECT_EQ(console.Write(0, "before\n").SetNumRanks(3).Look(), "[0] before\n");
+  console.Rename(0, 5).Rename(1, 6).layout().Open({2, Rank(7), "[7] "});
+  EXPECT_EQ(console.Write(0, "same\n").Write(1, "same\n").Look(), "");
+  EXPECT_EQ(console.Write(2, "same\n").Look(), "[h:5-7 ×3] same\n");
+}
+
+TEST(PlainLayout, LeavesTheConsoleAtTheStartOfARow) {
+  EXPECT_EQ(Raw().Write(0, "a").End(0).End(1).Leave().Look(), "a\n");
+  EXPECT_EQ(Raw().Write(0, "a\n").End(0).End(1).Leave().Look(), "a\n");
 }
 
 Console Terminal(int columns = 40, int rows = 10) {
@@ -153,6 +194,27 @@ TEST(TerminalLayout, FoldsEqualLines) {
   Console console(MakeTerminalLayout({.host = "h", .fold = true, .num_ranks = 2}, {}));
   console.Write(0, "same\n").Write(1, "same\n").Wait(kFrame);
   EXPECT_EQ(console.Look(), "[h:0-1 ×2] same\n");
+}
+
+TEST(TerminalLayout, DrawsTheRowsOfASourceUnderItsNewName) {
+  Console console = Terminal();
+  console.Write(0, "\r10%").Wait(kFrame).Look();
+  EXPECT_EQ(console.Rename(0, 7).Look(), "\r\x1b[J[7] 10%");
+}
+
+TEST(TerminalLayout, PrintsWhatASourceHasFinishedBeforeUnderTheNameThatItHadThen) {
+  EXPECT_EQ(Terminal().Write(0, "done\n\r10%").Rename(0, 7).Look(), "[0] done\n[7] 10%");
+  Console folds(MakeTerminalLayout({.host = "h", .fold = true, .num_ranks = 2}, {}));
+  EXPECT_EQ(folds.Write(0, "done\n").Rename(0, 7).Look(), "[0] done\n");
+}
+
+TEST(PassThroughLayout, LeavesTheTerminalAsItWas) {
+  const auto leave = [](absl::string_view bytes) {
+    return Console(MakePassThroughLayout(), /*with_prefix=*/false).Write(0, bytes).Leave().Look();
+  };
+  EXPECT_EQ(leave("a\n"), "a\n");
+  EXPECT_EQ(leave("a"), "a\n");
+  EXPECT_EQ(leave("\x1b[?25l\r10%"), "\x1b[?25l\r10%\n\x1b[0m\x1b[?25h");
 }
 
 TEST(PassThroughLayout, ChangesNothing) {
