@@ -18,6 +18,12 @@ bool ReachesConsole(const LogSpec& logs, const PumpedWorker& worker) {
          std::find(listed.begin(), listed.end(), worker.local_rank.value()) != listed.end();
 }
 
+// As some rank.
+bool CanReachConsole(const LogSpec& logs, PumpedWorker worker) {
+  worker.rank = Rank(0);
+  return ReachesConsole(logs, worker);
+}
+
 bool HasPrefix(const LogSpec& logs, bool teed, bool shares_terminal) {
   if (logs.console == ConsoleMode::kRaw) return false;
   return logs.console == ConsoleMode::kPrefix || teed || shares_terminal || logs.fold ||
@@ -43,9 +49,13 @@ std::vector<StreamRoute> DecideRoutes(const LogSpec& logs, ConsoleStream stream,
     route.to_file = teed || redirected;
     route.to_console = !redirected && ReachesConsole(logs, worker);
     route.to_filtered = has_filters && (teed || !any_teed);
-    if (route.to_file && !route.to_console && !route.to_filtered) {
+    const bool may_change = facts.ranks_may_change;
+    const bool for_console =
+        route.to_console || (may_change && !redirected && CanReachConsole(logs, worker));
+    const bool for_filters = route.to_filtered || (may_change && has_filters);
+    if (route.to_file && !for_console && !for_filters) {
       route.way = StreamRoute::Way::kFile;
-    } else if (facts.is_terminal && route.to_console && !route.to_file) {
+    } else if (facts.is_terminal && for_console && !route.to_file) {
       route.way = StreamRoute::Way::kTerminal;
     }
     routes.push_back(route);
@@ -58,6 +68,14 @@ std::vector<StreamRoute> DecideRoutes(const LogSpec& logs, ConsoleStream stream,
         routes[i].to_console && HasPrefix(logs, teed, facts.is_terminal && num_on_console > 1);
   }
   return routes;
+}
+
+StreamRoute ContinueRoute(const StreamRoute& started, StreamRoute wanted) {
+  wanted.way = started.way;
+  wanted.to_file = started.to_file;
+  if (started.way == StreamRoute::Way::kFile)
+    wanted.to_console = wanted.to_filtered = wanted.has_prefix = false;
+  return wanted;
 }
 
 absl::string_view PrefixTemplate(const LogSpec& logs, ConsoleStream stream,

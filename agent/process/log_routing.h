@@ -22,6 +22,8 @@ namespace muster::agent {
 struct PumpedWorker {
   LocalRank local_rank;
   Rank rank;
+  // Its process is that of the round before, perhaps with another rank, and has its streams.
+  bool is_kept = false;
 };
 
 struct StreamRoute {
@@ -43,6 +45,9 @@ struct StreamRoute {
 struct ConsoleFacts {
   bool is_terminal = false;
   bool has_role = false;  // --role was given
+  // Workers may be kept over into rounds in which they have other ranks: their streams must be fit
+  // for whatever a route can become.
+  bool ranks_may_change = false;
 };
 
 // The routes of `stream` for all local workers of an attempt. Shapes: result[workers.size()].
@@ -54,6 +59,10 @@ struct ConsoleFacts {
 std::vector<StreamRoute> DecideRoutes(const LogSpec& logs, ConsoleStream stream,
                                       const std::vector<PumpedWorker>& workers,
                                       const ConsoleFacts& facts = {});
+
+// The route of a stream of a kept worker, which was `started` in its way and is to have `wanted` from
+// now on. The way stays; what a worker writes to its file itself reaches nothing else.
+StreamRoute ContinueRoute(const StreamRoute& started, StreamRoute wanted);
 
 // Of a worker's stream, also in the filtered files: the template that was given; torchrun's for a
 // teed stream or a role that was given; else host and rank.

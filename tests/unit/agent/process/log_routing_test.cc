@@ -131,5 +131,47 @@ TEST(DecideRoutes, ReadsTheStreamOfAnOnlyWorkerThatIsFiltered) {
               ElementsAre(StreamRoute{.to_console = true, .to_filtered = true}));
 }
 
+constexpr ConsoleFacts kChanging{.ranks_may_change = true};
+
+TEST(DecideRoutes, ReadsATeedStreamThatMayReachTheConsoleFromAnotherRank) {
+  const LogSpec logs{.tee = All(StreamSet::kBoth), .console = ConsoleMode::kRank0};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kTwo), ElementsAre(kFile, kFile));
+  const StreamRoute read{.to_file = true};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kTwo, kChanging), ElementsAre(read, read));
+}
+
+TEST(DecideRoutes, GivesATerminalToAStreamThatMayReachOursFromAnotherRank) {
+  const LogSpec logs{.console = ConsoleMode::kRank0};
+  const StreamRoute unseen{.way = Way::kTerminal};
+  EXPECT_THAT(DecideRoutes(logs, kOut, kTwo, {.is_terminal = true, .ranks_may_change = true}),
+              ElementsAre(unseen, unseen));
+}
+
+TEST(DecideRoutes, ReadsAStreamThatMayBeFilteredBesideOthers) {
+  LogSpec logs;
+  logs.redirects.all = StreamSet::kBoth;
+  logs.duplicate_stdout_filters = {"loss"};
+  logs.tee.by_local_rank = {{1, StreamSet::kStdout}};
+  EXPECT_EQ(DecideRoutes(logs, kOut, kTwo)[0], kFile);
+  EXPECT_EQ(DecideRoutes(logs, kOut, kTwo, kChanging)[0], StreamRoute{.to_file = true});
+}
+
+TEST(DecideRoutes, LeavesAFileToAStreamThatNoRankBringsElsewhere) {
+  EXPECT_THAT(DecideRoutes({.redirects = All(StreamSet::kBoth)}, kOut, kTwo, kChanging),
+              ElementsAre(kFile, kFile));
+  EXPECT_THAT(DecideRoutes({.tee = All(StreamSet::kBoth), .local_ranks_filter = {1}}, kOut, kTwo,
+                           kChanging),
+              ElementsAre(kFile, kBoth));
+}
+
+TEST(ContinueRoute, LeavesAStreamTheWayInWhichItWasStarted) {
+  EXPECT_EQ(ContinueRoute(kShared, kConsole), kTerminal);
+  EXPECT_EQ(ContinueRoute(kDropped, kShared), kPrefixed);
+}
+
+TEST(ContinueRoute, BringsNothingElsewhereThatAWorkerWritesToItsFileItself) {
+  EXPECT_EQ(ContinueRoute(kFile, kBoth), kFile);
+}
+
 }  // namespace
 }  // namespace muster::agent
