@@ -2,10 +2,10 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "agent/process/log_pump_state.h"
 #include "agent/process/pty.h"
@@ -51,13 +51,20 @@ bool AreOneFile(int a, int b) {
 
 }  // namespace
 
-LogPump::State::Console::Console(asio::io_context& loop, int fd, const char* name,
-                                 std::function<void()> on_drained)
-    : fd(fd),
+void CloseFile(std::optional<OutputFile>& file) {
+  if (file) file->Close();
+  file.reset();
+}
+
+LogPump::State::Console::Console(asio::io_context& loop, ConsoleWriter::Options output,
+                                 ConsoleOptions its_options)
+    : fd(output.fd),
       is_terminal(IsTerminal(fd)),
       is_screen(IsScreen(fd)),
-      writer(loop, {fd, name, std::move(on_drained)}),
-      layout(MakePlainLayout({})) {}
+      writer(loop, std::move(output)),
+      options(std::move(its_options)) {
+  MakeLayout(kind);
+}
 
 LogPump::State::State(asio::io_context& event_loop, LogPumpOptions pump_options)
     : options(std::move(pump_options)),
@@ -65,12 +72,17 @@ LogPump::State::State(asio::io_context& event_loop, LogPumpOptions pump_options)
       aside(loop, files),
       timer(loop),
       buffer(kReadBytes, '\0') {
-  const auto on_drained = [this] { ResumeReading(); };
-  consoles.push_back(
-      std::make_unique<Console>(loop, options.console_stdout, "standard output", on_drained));
+  const ConsoleOptions layout{.host = options.host,
+                              .partial_line_wait = options.partial_line_wait,
+                              .fold = options.logs.fold,
+                              .fold_window = options.fold_window};
+  const auto add = [&](int fd, const char* name) {
+    const ConsoleWriter::Options output{fd, name, [this] { ResumeReading(); }};
+    consoles.push_back(std::make_unique<Console>(loop, output, layout));
+  };
+  add(options.console_stdout, "standard output");
   if (AreOneFile(options.console_stdout, options.console_stderr)) return;
-  consoles.push_back(
-      std::make_unique<Console>(loop, options.console_stderr, "standard error", on_drained));
+  add(options.console_stderr, "standard error");
   console_index = {0, 1};
 }
 
@@ -80,30 +92,34 @@ LogPump::~LogPump() = default;
 
 void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
                           absl::Duration at_most, OnOpen on_open) {
-  CloseAttempt();
+  std::vector<LocalRank> kept;
+  for (const PumpedWorker& worker : workers) {
+    if (worker.is_kept) kept.push_back(worker.local_rank);
+  }
+  CloseAttempt(kept);
   State& state = *state_;
   state.attempt_directory = absl::StrCat(state.options.run_directory, "/attempt_", attempt);
-  state.Route(workers);
-  state.LayOutConsoles();
+  state.ReplaceWorkers(workers);
+  std::vector<State::WorkerPlan> plans = state.PlanWorkers(workers);
+  const State::LogPaths paths = state.ListPaths(plans);
   using Made = absl::StatusOr<State::OpenFiles>;
   state.aside.Run<Made>(
-      at_most,
-      [paths = state.ListPaths(), files = state.files] { return State::MakeFiles(paths, files); },
-      [this, at_most, opening = state.opening,
+      at_most, [paths, files = state.files] { return State::MakeFiles(paths, files); },
+      [this, at_most, opening = state.opening, kept, plans = std::move(plans),
        on_open = std::move(on_open)](std::optional<Made> made) mutable {
         if (opening != state_->opening) return;  // closed meanwhile
         if (!made) made = NotAnswering(state_->attempt_directory, at_most);
         absl::StatusOr<std::vector<WorkerStreams>> streams =
-            made->ok() ? state_->OpenWorkers(**std::move(made)) : made->status();
-        if (!streams.ok()) CloseAttempt();
+            made->ok() ? state_->OpenWorkers(plans, **std::move(made)) : made->status();
+        if (!streams.ok()) CloseAttempt(kept);
         on_open(std::move(streams));
       });
 }
 
-std::vector<int> LogPump::State::PipesOf(std::optional<LocalRank> local_rank) const {
+std::vector<int> LogPump::State::PipesOf(LocalRank local_rank) const {
   std::vector<int> ids;
   for (const auto& [id, pipe] : pipes) {
-    if (!local_rank || pipe.worker->who.local_rank == *local_rank) ids.push_back(id);
+    if (pipe.worker->who.local_rank == local_rank) ids.push_back(id);
   }
   return ids;
 }
@@ -112,25 +128,32 @@ void LogPump::DrainNow(LocalRank local_rank) {
   for (const int id : state_->PipesOf(local_rank)) state_->Drain(id);
 }
 
-void LogPump::CloseAttempt() {
+void LogPump::State::CloseWorker(Worker& worker) {
+  for (const int id : PipesOf(worker.who.local_rank)) {
+    Drain(id);
+    EndStream(id);
+  }
+  for (WorkerStream& stream : worker.streams) {
+    if (stream.file) stream.file->Close();  // its path is asked for until the next attempt
+  }
+  worker.is_open = false;
+}
+
+void LogPump::CloseAttempt(const std::vector<LocalRank>& kept) {
   State& state = *state_;
   ++state.opening;
-  state.input.reset();
-  for (const int id : state.PipesOf(std::nullopt)) {
-    state.Drain(id);
-    state.EndStream(id);
-  }
-  for (std::optional<OutputFile>& file : state.filtered_files) {
-    if (file) file->Close();
-    file.reset();
-  }
-  if (state.hook_file) state.hook_file->Close();
-  state.hook_file.reset();
+  bool any_open = false;
   for (const std::unique_ptr<State::Worker>& worker : state.workers) {
-    for (State::WorkerStream& stream : worker->streams) {
-      if (stream.file) stream.file->Close();
+    if (absl::c_linear_search(kept, worker->who.local_rank)) {
+      any_open = any_open || worker->is_open;
+    } else {
+      state.CloseWorker(*worker);
     }
   }
+  for (std::optional<OutputFile>& file : state.filtered_files) {
+    if (!any_open) CloseFile(file);
+  }
+  CloseFile(state.hook_file);
 }
 
 const LogPump::State::Worker* LogPump::State::FindWorker(LocalRank local_rank) const {
@@ -184,10 +207,7 @@ void LogPump::OnWindowSize() {
   for (const std::unique_ptr<State::Console>& console : state_->consoles) {
     if (console->is_terminal) console->layout->Resize(GetWindowSize(console->fd));
   }
-  for (auto& [id, pipe] : state_->pipes) {
-    if (pipe.is_terminal)
-      SetWindowSize(pipe.end.native_handle(), state_->WorkerWindow(*pipe.worker, pipe.stream));
-  }
+  state_->ResizeTerminals();
 }
 
 void LogPump::LeaveTerminal() {

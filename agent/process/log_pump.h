@@ -30,6 +30,9 @@ struct LogPumpOptions {
   std::string host;           // for prefixes
   std::string role;
   bool has_hook = false;  // attempts have a file hook.log, too
+  // CloseAttempt will be told to keep workers. Their streams are then such that all routes can become
+  // theirs: also what goes to a file alone is read, if it would go to the console from rank 0.
+  bool keeps_workers = false;
   int console_stdin = 0;  // not owned
   int console_stdout = 1;
   int console_stderr = 2;
@@ -39,7 +42,8 @@ struct LogPumpOptions {
 };
 
 // What a worker's standard streams must be. The caller closes the descriptors once the worker has
-// them, or the end of its output is never seen.
+// them, or the end of its output is never seen. Of a kept worker: no descriptors, and the paths that
+// it has had since it was started.
 struct WorkerStreams {
   UniqueFd stdin_fd;  // none: inherit the agent's
   UniqueFd stdout_fd;
@@ -71,6 +75,12 @@ class LogPump {
   // Shapes: its argument [workers.size()]. Never removes or truncates what an earlier attempt
   // wrote.
   //
+  // A worker that is kept (its streams must have been open ever since) goes on writing to the pipe,
+  // terminal or file that its process was started with, and its output stays in the directory of
+  // that attempt. When `on_open` is called with success, what it writes from then on has the prefix
+  // and goes where its present rank's does, filtered files too; its terminal may then have another
+  // size, so it must be sent SIGWINCH. On failure, and until then, nothing changes for it.
+  //
   // Errors: kInvalidArgument / kResourceExhausted with the path and errno in words;
   //         kDeadlineExceeded if the file system takes longer than `at_most`.
   using OnOpen = absl::AnyInvocable<void(absl::StatusOr<std::vector<WorkerStreams>>)>;
@@ -91,8 +101,9 @@ class LogPump {
   // Reads what the pipes hold now, also of a worker whose exit has just been seen. Does not wait
   // for descendants that keep a pipe open.
   void DrainNow(LocalRank local_rank);
-  // Drains every stream, flushes unfinished lines and closes.
-  void CloseAttempt();
+  // Drains every stream, flushes unfinished lines and closes; not those of the workers in `kept`,
+  // which are carried on as they are, and closed by the next OpenAttempt that does not keep them.
+  void CloseAttempt(const std::vector<LocalRank>& kept = {});
 
   // Our terminal has another size: so have the workers'. They must be sent SIGWINCH.
   void OnWindowSize();

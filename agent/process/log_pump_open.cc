@@ -1,12 +1,12 @@
-// LogPump: what workers get for their standard streams, and how the consoles are laid out for them.
+// LogPump: what workers get for their standard streams.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "agent/process/log_pump_state.h"
 #include "agent/process/pty.h"
@@ -17,7 +17,6 @@ namespace muster::agent {
 namespace {
 
 constexpr int kPipeBytes = 256 * 1024;
-constexpr char kDefaultRole[] = "default";  // torchrun's; not a role that was given
 constexpr int kWorkerColumnsMin = 10;
 
 const char* FileName(ConsoleStream stream) {
@@ -34,97 +33,25 @@ std::string LogPump::State::LogFileOf(const Worker& worker, ConsoleStream stream
   return absl::StrCat(worker.directory, "/", FileName(stream));
 }
 
-ConsoleFacts LogPump::State::FactsOf(ConsoleStream stream) {
-  return {.is_terminal = console_of(stream).is_terminal, .has_role = options.role != kDefaultRole};
-}
-
-void LogPump::State::LayOutConsoles() {
-  for (const std::unique_ptr<Console>& console : consoles) {
-    std::set<Rank> ranks;
-    bool has_prefixes = false;
-    for (const std::unique_ptr<Worker>& worker : workers) {
-      for (const ConsoleStream stream : kConsoleStreams) {
-        const StreamRoute& route = worker->streams[Index(stream)].route;
-        if (&console_of(stream) != console.get() || !route.to_console) continue;
-        ranks.insert(worker->who.rank);
-        has_prefixes = has_prefixes || route.has_prefix;
-      }
-    }
-    Console::Kind kind = Console::Kind::kPlain;
-    if (console->is_screen && ranks.size() == 1 && !has_prefixes) {
-      kind = Console::Kind::kPassThrough;
-    } else if (console->is_screen && options.cursor_moves) {
-      kind = Console::Kind::kTerminal;
-    }
-    LayOut(*console, kind, static_cast<int>(ranks.size()));
-  }
-}
-
-// A layout that fits stays: it knows what ends the console.
-void LogPump::State::LayOut(Console& console, Console::Kind kind, int num_ranks) {
-  const ConsoleOptions wanted{.host = options.host,
-                              .partial_line_wait = options.partial_line_wait,
-                              .fold = options.logs.fold,
-                              .fold_window = options.fold_window,
-                              .num_ranks = num_ranks};
-  if (console.kind == kind && console.options == wanted) return;
-  console.kind = kind;
-  console.options = wanted;
-  switch (kind) {
-    case Console::Kind::kPlain:
-      console.layout = MakePlainLayout(wanted);
-      return;
-    case Console::Kind::kTerminal:
-      console.layout = MakeTerminalLayout(wanted, GetWindowSize(console.fd));
-      return;
-    case Console::Kind::kPassThrough:
-      console.layout = MakePassThroughLayout();
-      return;
-  }
-}
-
-void LogPump::State::Route(const std::vector<PumpedWorker>& who) {
-  workers.clear();
-  for (const PumpedWorker& one : who) {
-    auto worker = std::make_unique<Worker>();
-    worker->who = one;
-    worker->directory = absl::StrCat(attempt_directory, "/", one.local_rank.value());
-    workers.push_back(std::move(worker));
-  }
-  for (const ConsoleStream stream : kConsoleStreams) {
-    const ConsoleFacts facts = FactsOf(stream);
-    const std::vector<StreamRoute> routes = DecideRoutes(options.logs, stream, who, facts);
-    for (size_t i = 0; i < routes.size(); ++i) {
-      WorkerStream& its = workers[i]->streams[Index(stream)];
-      its.route = routes[i];
-      its.prefix = MakeLinePrefix(PrefixTemplate(options.logs, stream, who[i], facts),
-                                  {options.host, options.role, who[i].rank, who[i].local_rank});
-    }
-  }
-}
-
-bool LogPump::State::IsFiltered(ConsoleStream stream) const {
-  return std::any_of(workers.begin(), workers.end(), [&](const std::unique_ptr<Worker>& worker) {
-    return worker->streams[Index(stream)].route.to_filtered;
-  });
-}
-
 std::string LogPump::State::FilteredPath(ConsoleStream stream) const {
   return absl::StrCat(attempt_directory, "/filtered_", FileName(stream));
 }
 
-LogPump::State::LogPaths LogPump::State::ListPaths() const {
+LogPump::State::LogPaths LogPump::State::ListPaths(const std::vector<WorkerPlan>& plans) const {
   LogPaths paths;
   paths.directories.push_back(attempt_directory);
-  for (const std::unique_ptr<Worker>& worker : workers) {
-    paths.directories.push_back(worker->directory);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].who.is_kept) continue;
+    paths.directories.push_back(workers[i]->directory);
     for (const ConsoleStream stream : kConsoleStreams) {
-      if (worker->streams[Index(stream)].route.to_file)
-        paths.files.push_back(LogFileOf(*worker, stream));
+      if (plans[i].routes[Index(stream)].to_file)
+        paths.files.push_back(LogFileOf(*workers[i], stream));
     }
   }
   for (const ConsoleStream stream : kConsoleStreams) {
-    if (IsFiltered(stream)) paths.files.push_back(FilteredPath(stream));
+    const bool is_filtered = absl::c_any_of(
+        plans, [&](const WorkerPlan& plan) { return plan.routes[Index(stream)].to_filtered; });
+    if (is_filtered) paths.files.push_back(FilteredPath(stream));
   }
   if (options.has_hook) paths.files.push_back(HookPath());
   return paths;
@@ -143,25 +70,39 @@ absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
   return files;
 }
 
-absl::StatusOr<std::vector<WorkerStreams>> LogPump::State::OpenWorkers(OpenFiles files) {
-  for (const ConsoleStream stream : kConsoleStreams) {
-    if (IsFiltered(stream))
-      filtered_files[Index(stream)] = std::move(files.at(FilteredPath(stream)));
-  }
-  if (options.has_hook) hook_file = std::move(files.at(HookPath()));
+// What can fail comes first: until then kept workers are left as they are.
+absl::StatusOr<std::vector<WorkerStreams>> LogPump::State::OpenWorkers(
+    const std::vector<WorkerPlan>& plans, OpenFiles files) {
   std::vector<WorkerStreams> streams(workers.size());
   for (size_t i = 0; i < workers.size(); ++i) {
+    streams[i].directory = workers[i]->directory;
+    streams[i].error_file = ErrorFileIn(workers[i]->directory);
+    if (plans[i].who.is_kept) continue;
+    Follow(*workers[i], plans[i]);
     MUSTER_RETURN_IF_ERROR(OpenWorker(*workers[i], files, streams[i]));
   }
+  FollowKept(plans);
+  OpenShared(files);
+  LayOutConsoles();
+  PlaceInput();
   return streams;
 }
 
+void LogPump::State::OpenShared(OpenFiles& files) {
+  for (const ConsoleStream stream : kConsoleStreams) {
+    std::optional<OutputFile>& file = filtered_files[Index(stream)];
+    CloseFile(file);
+    const auto found = files.find(FilteredPath(stream));
+    if (found != files.end()) file = std::move(found->second);
+  }
+  if (options.has_hook) hook_file = std::move(files.at(HookPath()));
+}
+
 absl::Status LogPump::State::OpenWorker(Worker& worker, OpenFiles& files, WorkerStreams& out) {
-  out.directory = worker.directory;
-  out.error_file = ErrorFileIn(worker.directory);
   MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStdout, files, out));
   MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStderr, files, out));
-  GiveInput(out);
+  GiveInput(worker, out);
+  worker.is_open = true;
   return absl::OkStatus();
 }
 
@@ -191,10 +132,7 @@ bool LogPump::State::ShareTerminal(Worker& worker, WorkerStreams& out) {
   const WorkerStream& second = worker.streams[Index(ConsoleStream::kStderr)];
   const bool alike = consoles.size() == 1 && first.route == second.route &&
                      !first.route.to_filtered && first.prefix == second.prefix;
-  const bool first_has_one = std::any_of(pipes.begin(), pipes.end(), [&](const auto& entry) {
-    return entry.second.worker == &worker && entry.second.is_terminal;
-  });
-  if (!alike || !first_has_one) return false;
+  if (!alike || TerminalOf(worker) == nullptr) return false;
   out.stderr_fd.reset(::fcntl(out.stdout_fd.get(), F_DUPFD_CLOEXEC, 3));
   return static_cast<bool>(out.stderr_fd);
 }
@@ -233,25 +171,41 @@ absl::Status LogPump::State::Watch(Worker& worker, ConsoleStream stream, UniqueF
     return LogPathError("watch the output of", worker.directory, error.value());
   }
   end.release();
-  const WorkerStream& state = worker.streams[Index(stream)];
-  if (state.route.to_console) {
-    console_of(stream).layout->Open(
-        {id, worker.who.rank, state.route.has_prefix ? state.prefix : ""});
-  }
   WaitFor(pipe);
   return absl::OkStatus();
 }
 
+// That its standard output is; null: none is.
+LogPump::State::Pipe* LogPump::State::TerminalOf(const Worker& worker) {
+  for (auto& [id, pipe] : pipes) {
+    if (pipe.worker == &worker && pipe.is_terminal && pipe.stream == ConsoleStream::kStdout)
+      return &pipe;
+  }
+  return nullptr;
+}
+
 // With one worker the terminal's input is that worker's, if its output is there too; several inherit
 // the terminal, as under torchrun.
-void LogPump::State::GiveInput(WorkerStreams& out) {
+void LogPump::State::GiveInput(Worker& worker, WorkerStreams& out) {
   if (workers.size() != 1 || !IsTerminal(options.console_stdin)) return;
-  for (auto& [id, pipe] : pipes) {
-    if (!pipe.is_terminal || pipe.stream != ConsoleStream::kStdout) continue;
-    out.stdin_fd.reset(::fcntl(out.stdout_fd.get(), F_DUPFD_CLOEXEC, 3));
-    if (out.stdin_fd) input.emplace(loop, options.console_stdin, pipe.end.native_handle());
+  if (TerminalOf(worker) == nullptr ||
+      !worker.streams[Index(ConsoleStream::kStdout)].route.to_console)
     return;
-  }
+  out.stdin_fd.reset(::fcntl(out.stdout_fd.get(), F_DUPFD_CLOEXEC, 3));
+  worker.takes_keys = static_cast<bool>(out.stdin_fd);
+}
+
+// A kept worker that inherited the terminal reads from it itself. One that has got others beside it
+// gets no more keys: the others inherit the terminal.
+void LogPump::State::PlaceInput() {
+  const Worker* const only = workers.size() == 1 ? workers.front().get() : nullptr;
+  const bool takes_keys = only != nullptr && only->takes_keys &&
+                          only->streams[Index(ConsoleStream::kStdout)].route.to_console;
+  Pipe* const terminal = takes_keys ? TerminalOf(*only) : nullptr;
+  if (terminal == nullptr) return input.reset();
+  if (input && input_pipe == terminal->id) return;
+  input.emplace(loop, options.console_stdin, terminal->end.native_handle());
+  input_pipe = terminal->id;
 }
 
 WindowSize LogPump::State::WorkerWindow(const Worker& worker, ConsoleStream stream) {

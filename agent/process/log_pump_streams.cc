@@ -33,10 +33,8 @@ void LogPump::State::OnReadable(int id) {
   if (found == pipes.end()) return;
   Pipe& pipe = found->second;
   pipe.is_waiting = false;
-  if (pipe.worker->streams[Index(pipe.stream)].route.to_console &&
-      console_of(pipe.stream).writer.is_congested()) {
+  if (pipe.is_shown && console_of(pipe.stream).writer.is_congested())
     return;  // ResumeReading goes on
-  }
   if (Read(pipe, kTurnBytes)) {
     WaitFor(pipe);
   } else {
@@ -71,9 +69,7 @@ void LogPump::State::Deliver(Pipe& pipe, absl::string_view bytes) {
   if (stream.route.to_filtered) {
     pipe.filter_cutter.Append(bytes, [&](const LinePiece& piece) { Filter(pipe, piece); });
   }
-  if (stream.route.to_console) {
-    console_of(pipe.stream).layout->Append(pipe.id, bytes, MonoNow());
-  }
+  if (pipe.is_shown) console_of(pipe.stream).layout->Append(pipe.id, bytes, MonoNow());
   WriteOut();
 }
 
@@ -93,6 +89,10 @@ void LogPump::State::Filter(Pipe& pipe, const LinePiece& piece) {
     absl::StrAppend(&matched[Index(pipe.stream)], prefix, line, "\n");
   }
   pipe.filter_line.clear();
+}
+
+void LogPump::State::EndFilterLine(Pipe& pipe) {
+  pipe.filter_cutter.Finish([&](const LinePiece& piece) { Filter(pipe, piece); });
 }
 
 // Takes each batch out first: a failed write is logged, and our own log line comes back here
@@ -149,10 +149,9 @@ void LogPump::State::Drain(int id) {
 
 void LogPump::State::EndStream(int id) {
   Pipe& pipe = pipes.at(id);
-  const StreamRoute& route = pipe.worker->streams[Index(pipe.stream)].route;
-  if (route.to_filtered)
-    pipe.filter_cutter.Finish([&](const LinePiece& piece) { Filter(pipe, piece); });
-  if (route.to_console) console_of(pipe.stream).layout->End(id, MonoNow());
+  if (input_pipe == id) input.reset();
+  EndFilterLine(pipe);
+  if (pipe.is_shown) console_of(pipe.stream).layout->End(id, MonoNow());
   WriteOut();
   pipes.erase(id);
 }
