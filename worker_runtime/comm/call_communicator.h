@@ -112,7 +112,7 @@ class CallCommunicator : public Communicator {
   explicit CallCommunicator(Membership membership);
 
   const Membership& membership() const { return membership_; }
-  // Of a back end that waits for other ranks: called once it is complete, and first of all in its destructor.
+  // Of back ends that processes use: called once it is complete, and first of all in its destructor.
   void EnterSwitch() {
     if (membership_.abort_switch != nullptr) membership_.abort_switch->Enter(*this);
   }

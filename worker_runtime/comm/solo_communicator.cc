@@ -11,7 +11,10 @@ namespace {
 
 class SoloCommunicator final : public CallCommunicator {
  public:
-  explicit SoloCommunicator(Membership membership) : CallCommunicator(std::move(membership)) {}
+  explicit SoloCommunicator(Membership membership) : CallCommunicator(std::move(membership)) {
+    EnterSwitch();
+  }
+  ~SoloCommunicator() override { LeaveSwitch(); }
 
   void Abort(absl::string_view reason) override {
     failure_.Set(AbortError(rank(), size(), group(), reason));
