@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -83,18 +84,23 @@ absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::
 }
 
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result) {
+  return FromRank(world, 0, std::move(result));
+}
+
+absl::StatusOr<std::string> FromRank(Communicator& world, int root,
+                                     absl::StatusOr<std::string> result) {
   if (world.size() == 1) return result;
   std::string text;
-  if (world.rank() == 0) text = result.ok() ? *result : std::string(result.status().message());
+  if (world.rank() == root) text = result.ok() ? *result : std::string(result.status().message());
   std::vector<int64_t> head = {static_cast<int64_t>(result.status().code()),
                                static_cast<int64_t>(text.size())};
-  // Rank 0 may have been reading or writing for hours. If it died, that is noticed; if its disk
-  // hangs, the phase that it has marked says so.
+  // It may have been reading or writing for hours. If it died, that is noticed; if its disk hangs, the
+  // phase that it has marked says so.
   const CallOptions as_long_as_it_takes = {.timeout = absl::InfiniteDuration()};
-  MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(head), 0, as_long_as_it_takes).Wait());
+  MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(head), root, as_long_as_it_takes).Wait());
   std::vector<uint8_t> bytes(text.begin(), text.end());
   bytes.resize(head[1]);
-  if (head[1] > 0) MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(bytes), 0).Wait());
+  if (head[1] > 0) MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(bytes), root).Wait());
   text.assign(bytes.begin(), bytes.end());
   if (head[0] != 0) return absl::Status(static_cast<absl::StatusCode>(head[0]), text);
   return text;

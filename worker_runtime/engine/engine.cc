@@ -470,6 +470,7 @@ void Engine::CaptureSteps(bool captures) {
     state_->forms.Decline();
   }
 }
+void Engine::WaitBeforeUpdates(bool waits) { state_->waits_before_update = waits; }
 void Engine::FenceCheckpoints(CheckpointFence fence) { state_->fence = std::move(fence); }
 int64_t Engine::step() const { return state_->step; }
 const Plan& Engine::plan() const { return state_->plan; }
@@ -496,16 +497,18 @@ int64_t Engine::bytes_sent() const {
 
 absl::Status Engine::EndUse() { return state_->LeaveAlone(); }
 
-absl::StatusOr<std::string> Engine::ParameterHash() const {
+absl::StatusOr<std::string> Engine::ParameterHash() const { return state_->HashParameters(); }
+
+absl::StatusOr<std::string> Engine::State::HashParameters() {
   Sha256 hash;
-  for (const auto& parameter : state_->store.parameters()) {
+  for (const auto& parameter : store.parameters()) {
     parameter->Enter();                        // gathered, one unit at a time
     if (parameter->value().empty()) continue;  // of another stage
-    MUSTER_ASSIGN_OR_RETURN(const Tensor value, engine::OnHost(state_->queue, parameter->value()));
+    MUSTER_ASSIGN_OR_RETURN(const Tensor value, engine::OnHost(queue, parameter->value()));
     hash.Add(parameter->name()).Add("\n");
     hash.Add(value.raw_data(), value.num_bytes());
   }
-  MUSTER_RETURN_IF_ERROR(state_->LeaveAlone());
+  MUSTER_RETURN_IF_ERROR(LeaveAlone());
   return hash.Finish();
 }
 

@@ -65,6 +65,7 @@ absl::Status Engine::State::PutBatches(StageForward forward, StepForm form,
   if (form == StepForm::kCapture || form == StepForm::kLaunch) {
     Mark(Phase::kForward);
     arrived.clear();
+    is_updating = true;
     launched = captured->Launch(queue);
     return absl::OkStatus();
   }

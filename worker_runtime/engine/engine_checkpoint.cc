@@ -1,4 +1,4 @@
-// Save and load: the state of all ranks passes through rank 0, array by array.
+// Save and load: the state of all ranks passes through one of them, array by array.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -21,7 +21,7 @@ namespace {
 constexpr char kSkippedSteps[] = "skipped_steps";
 
 // Fills both from the counters of `saved`.
-absl::Status ReadCounters(const checkpoint::TrainingState& saved, const std::string& path,
+absl::Status ReadCounters(const checkpoint::TrainingState& saved, const std::string& name,
                           plan::LossScaler& scaler, int64_t& skipped_steps) {
   absl::Status status = scaler.Load(saved.counters);
   const auto skipped = saved.counters.find(kSkippedSteps);
@@ -32,19 +32,28 @@ absl::Status ReadCounters(const checkpoint::TrainingState& saved, const std::str
         kSkippedSteps, " is '", skipped->second, "', not a number of the ", saved.step, " steps"));
   }
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(path, " is damaged: ", status.message()));
+  return absl::Status(status.code(), absl::StrCat(name, " is damaged: ", status.message()));
 }
 
 constexpr int64_t kNoArray = -1;
 
 // Step, counters and metadata as JSON, for the other ranks.
-absl::StatusOr<std::string> HeadOf(const absl::StatusOr<checkpoint::WholeCheckpoint>& opened) {
-  MUSTER_RETURN_IF_ERROR(opened.status());
-  const nlohmann::json head = {{"step", opened->state.step},
-                               {"counters", opened->state.counters},
-                               {"metadata", opened->state.metadata}};
+absl::StatusOr<std::string> Encode(const absl::StatusOr<checkpoint::TrainingState>& state) {
+  MUSTER_RETURN_IF_ERROR(state.status());
+  const nlohmann::json head = {
+      {"step", state->step}, {"counters", state->counters}, {"metadata", state->metadata}};
   return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
+
+checkpoint::TrainingState Decode(const std::string& text) {
+  using Texts = std::map<std::string, std::string>;
+  const nlohmann::json head = nlohmann::json::parse(text);
+  return {.step = head["step"].get<int64_t>(),
+          .metadata = head["metadata"].get<Texts>(),
+          .counters = head["counters"].get<Texts>()};
+}
+
+std::string NameOf(const std::string& path) { return absl::StrCat("the checkpoint ", path); }
 
 }  // namespace
 
@@ -90,20 +99,26 @@ engine::CheckpointArrays Engine::State::ArraysOfCheckpoint() {
   return all;
 }
 
-// What rank 0 says to the others: the array that it writes or has read next, or that there is none.
-// It may have been at its disk for hours.
-absl::StatusOr<int64_t> Engine::State::TellNext(int64_t array) {
+// What rank `root` says to the others: the array that it writes or has read next, or that there is
+// none. It may have been at its disk for hours.
+absl::StatusOr<int64_t> Engine::State::TellNext(int64_t array, int root) {
   std::vector<int64_t> told = {array};
   MUSTER_RETURN_IF_ERROR(
-      world.Broadcast(BufferOf(told), 0, {.timeout = absl::InfiniteDuration()}).Wait());
+      world.Broadcast(BufferOf(told), root, {.timeout = absl::InfiniteDuration()}).Wait());
   return told[0];
+}
+
+checkpoint::TrainingState Engine::State::HeadOfState() const {
+  checkpoint::TrainingState head = {.step = step, .counters = scaler.Save()};
+  head.counters[kSkippedSteps] = absl::StrCat(skipped_steps);
+  return head;
 }
 
 absl::StatusOr<std::string> Engine::State::WriteCheckpoint(
     const std::string& directory, const std::map<std::string, std::string>& metadata) {
-  checkpoint::TrainingState saved = {.step = step, .metadata = metadata, .counters = scaler.Save()};
+  checkpoint::TrainingState saved = HeadOfState();
+  saved.metadata = metadata;
   saved.written_by = {fence.instance, fence.round};
-  saved.counters[kSkippedSteps] = absl::StrCat(skipped_steps);
   for (const auto& [key, value] : Describe(plan)) saved.plan[key] = value;
   const std::vector<plan::Program> stages = StagePrograms();
   const engine::StateExchange exchange(world, held, stages);
@@ -142,15 +157,16 @@ absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
   MUSTER_RETURN_IF_ERROR(opened.status());
   plan::LossScaler read_scaler = scaler;
   int64_t skipped = 0;
-  MUSTER_RETURN_IF_ERROR(ReadCounters(opened->state, path, read_scaler, skipped));
+  MUSTER_RETURN_IF_ERROR(ReadCounters(opened->state, NameOf(path), read_scaler, skipped));
   MUSTER_RETURN_IF_ERROR(
-      engine::CheckSameModel(store, program.types.master, plan.update, *opened, path));
+      engine::CheckSameModel(store, program.types.master, plan.update,
+                             {opened->model.arrays(), opened->optimizer.arrays(), NameOf(path)}));
   return opened;
 }
 
-// Rank 0 reads array by array and hands each on; `from` is empty on the others. Then values follow their masters
-// as after so many updates.
-absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from, int64_t updates) {
+// The source's rank reads array by array and hands each on. Then values follow their masters as after so
+// many updates.
+absl::Status Engine::State::TakeArrays(const StateSource& source, int64_t updates) {
   const std::vector<plan::Program> stages = StagePrograms();
   std::optional<engine::ValueRounding> rounding;
   if (plan.update.stochastic_rounding) rounding = {RoundingKey(), updates};
@@ -160,16 +176,15 @@ absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from, 
     const engine::StateArray& array = all[i];
     const Tensor memory = all.MemoryOf(i);
     absl::StatusOr<std::string> read = std::string();
-    if (from != nullptr) {
-      const bool is_value = array.kind == engine::StateKind::kValue;
-      const checkpoint::SafetensorsFile& file = is_value ? from->model : from->optimizer;
-      const absl::Status status = file.Read(array.name, engine::BufferOfTensor(memory));
+    if (world.rank() == source.rank) {
+      const absl::Status status = source.read(array, memory);
       if (!status.ok()) read = status;
     }
     MUSTER_ASSIGN_OR_RETURN(const int64_t next,
-                            TellNext(read.ok() ? static_cast<int64_t>(i) : kNoArray));
-    if (next == kNoArray) return FromRankZero(world, std::move(read)).status();
-    MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory));
+                            TellNext(read.ok() ? static_cast<int64_t>(i) : kNoArray, source.rank));
+    if (next == kNoArray) return FromRank(world, source.rank, std::move(read)).status();
+    is_torn = true;
+    MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory, source.rank));
     Mark(Phase::kLoad);
   }
   decision->Begin(updates);
@@ -177,34 +192,51 @@ absl::Status Engine::State::TakeArrays(const checkpoint::WholeCheckpoint* from, 
   return absl::OkStatus();
 }
 
+absl::StatusOr<checkpoint::TrainingState> Engine::State::TakeState(const StateSource& source) {
+  absl::StatusOr<std::string> head = std::string();
+  if (world.rank() == source.rank) head = Encode(source.own);
+  MUSTER_ASSIGN_OR_RETURN(head, FromRank(world, source.rank, std::move(head)));
+  const checkpoint::TrainingState taken = Decode(*head);
+  plan::LossScaler new_scaler = scaler;
+  int64_t new_skipped_steps = 0;
+  MUSTER_RETURN_IF_ERROR(ReadCounters(taken, source.name, new_scaler, new_skipped_steps));
+  MUSTER_RETURN_IF_ERROR(TakeArrays(source, taken.step - new_skipped_steps));
+  MUSTER_ASSIGN_OR_RETURN(const std::string hash, HashParameters());
+  MUSTER_RETURN_IF_ERROR(
+      CheckSameState(world, hash, absl::StrCat("after ", source.name, " was loaded")));
+  step = taken.step;
+  scaler = new_scaler;
+  skipped_steps = new_skipped_steps;
+  is_torn = false;
+  return taken;
+}
+
 absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::string& directory) {
   State& state = *state_;
   MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kLoad);
   absl::StatusOr<checkpoint::WholeCheckpoint> opened = absl::UnknownError("not on this rank");
-  absl::StatusOr<std::string> head = std::string();
+  absl::StatusOr<checkpoint::TrainingState> head = opened.status();
   if (state.world.rank() == 0) {
     opened = state.OpenCheckpoint(directory);
-    head = HeadOf(opened);
+    if (opened.ok()) {
+      head = opened->state;
+    } else {
+      head = opened.status();
+    }
   }
-  MUSTER_ASSIGN_OR_RETURN(head, FromRankZero(state.world, head));
-  const nlohmann::json fields = nlohmann::json::parse(*head);
-  const checkpoint::TrainingState loaded = {
-      .step = fields["step"].get<int64_t>(),
-      .counters = fields["counters"].get<std::map<std::string, std::string>>()};
-  plan::LossScaler scaler = state.scaler;
-  int64_t skipped_steps = 0;
-  MUSTER_RETURN_IF_ERROR(ReadCounters(loaded, directory, scaler, skipped_steps));
-  MUSTER_RETURN_IF_ERROR(
-      state.TakeArrays(opened.ok() ? &*opened : nullptr, loaded.step - skipped_steps));
-  MUSTER_ASSIGN_OR_RETURN(const std::string hash, ParameterHash());
-  MUSTER_RETURN_IF_ERROR(CheckSameState(
-      state.world, hash, absl::StrCat("after the checkpoint in ", directory, " was loaded")));
-  state.step = loaded.step;
-  state.scaler = scaler;
-  state.skipped_steps = skipped_steps;
+  MUSTER_ASSIGN_OR_RETURN(
+      const checkpoint::TrainingState loaded,
+      state.TakeState({.rank = 0,
+                       .name = NameOf(directory),
+                       .own = std::move(head),
+                       .read = [&](const engine::StateArray& array, const Tensor& memory) {
+                         const bool is_value = array.kind == engine::StateKind::kValue;
+                         return (is_value ? opened->model : opened->optimizer)
+                             .Read(array.name, engine::BufferOfTensor(memory));
+                       }}));
   state.Mark(Phase::kIdle);
-  return fields["metadata"].get<std::map<std::string, std::string>>();
+  return loaded.metadata;
 }
 
 }  // namespace muster

@@ -2,7 +2,7 @@
 // loop that carries out a program), engine_passes.cc (forward and backward, and what travels between
 // stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from reduced
 // gradients to parameters), engine_data.cc (batches), engine_capture.cc (steps as one piece of work),
-// engine_checkpoint.cc.
+// engine_checkpoint.cc, engine_snapshot.cc (the state in memory, for ranks of a later world).
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/engine.h"
 #include "muster/rng.h"
+#include "worker_runtime/checkpoint/whole_checkpoint.h"
 #include "worker_runtime/engine/executor_core.h"
 #include "worker_runtime/engine/rank_state.h"
 #include "worker_runtime/engine/reduction.h"
@@ -61,6 +63,13 @@ struct MicroBatchInFlight {
   Tensor gradient;        // of what was passed on, from the stage behind
   Tensor tied_gradient;   // of a parameter that the stage behind uses too, or to the stage before
   Tensor input_gradient;  // to the stage before
+};
+
+// Every array of a checkpoint by name, of the type of the masters and in the shape of its parameter.
+struct EngineSnapshot::State {
+  checkpoint::TrainingState head;
+  std::map<std::string, Tensor> model;
+  std::map<std::string, Tensor> optimizer;
 };
 
 // Threads: as Engine.
@@ -164,12 +173,29 @@ struct Engine::State {
   // Of the first rank of each stage.
   std::vector<plan::Program> StagePrograms() const;
   engine::CheckpointArrays ArraysOfCheckpoint();
-  absl::StatusOr<int64_t> TellNext(int64_t array);
+  absl::StatusOr<int64_t> TellNext(int64_t array, int root = 0);
   absl::StatusOr<std::string> WriteCheckpoint(const std::string& directory,
                                               const std::map<std::string, std::string>& metadata);
   absl::Status GiveArrays();
   absl::StatusOr<checkpoint::WholeCheckpoint> OpenCheckpoint(const std::string& directory);
-  absl::Status TakeArrays(const checkpoint::WholeCheckpoint* from, int64_t updates);
+  // What is no array of its own: step and counters.
+  checkpoint::TrainingState HeadOfState() const;
+  // A rank that has a whole state, which it gives to all.
+  struct StateSource {
+    int rank = 0;
+    std::string name;                               // for people
+    absl::StatusOr<checkpoint::TrainingState> own;  // what the rank has; of no use on the others
+    // On the rank alone: fills `memory`.
+    absl::FunctionRef<absl::Status(const engine::StateArray& array, const Tensor& memory)> read;
+  };
+  // Every rank calls it alike. An error of the source's rank before the first array leaves all as it was.
+  absl::StatusOr<checkpoint::TrainingState> TakeState(const StateSource& source);
+  absl::Status TakeArrays(const StateSource& source, int64_t updates);
+  absl::StatusOr<std::string> HashParameters();
+
+  // engine_snapshot.cc
+  absl::Status CheckHoldsWholeState() const;
+  absl::Status CheckSnapshot(const EngineSnapshot::State& snapshot, const std::string& name) const;
 
   bool is_pipeline() const { return set_up.mesh.stages > 1; }
   int stage_number() const { return world.rank() / set_up.mesh.replicas; }
@@ -229,6 +255,12 @@ struct Engine::State {
   Work launched;
   bool is_capturing = false;
   StepResult result;
+
+  // The step under way may have changed parameters or optimizer.
+  bool is_updating = false;
+  // One that failed did, or a load: they are of no step.
+  bool is_torn = false;
+  bool waits_before_update = false;
 
   int64_t step = 0;           // taken: each has consumed its batches
   int64_t skipped_steps = 0;  // of them, those that changed nothing

@@ -32,6 +32,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool fro
   result.learning_rate = ScheduledLearningRate();
   decision->PutNumbers(scaler.scale(), result.learning_rate);
   in_step = true;
+  is_updating = false;
   absl::Status status = PutInForm(forward, from_reader);
   if (status.ok() && !queue.device().host_reads()) status = EndOnDevice();
   in_step = false;
@@ -42,6 +43,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool fro
     ForgetStep();
     captured.reset();
     forms.Forget();
+    is_torn = is_torn || is_updating;
     return status;
   }
   if (set_up.learns_order) MUSTER_RETURN_IF_ERROR(LearnOrder());
@@ -112,6 +114,10 @@ absl::Status Engine::State::Compute(const Action& action, StageForward forward) 
       ComputeNorm();
       return absl::OkStatus();
     case ActionKind::kClip:
+      // Else what is on its way may yet fail when the update has been sent behind it.
+      if (waits_before_update && !is_capturing) {
+        for (const Travel& travel : arrived) MUSTER_RETURN_IF_ERROR(travel.work.Wait());
+      }
       return DecideUpdate();
     default:
       Update(action);

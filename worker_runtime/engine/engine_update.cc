@@ -57,6 +57,7 @@ absl::Status Engine::State::DecideUpdate() {
 
 absl::Status Engine::State::JudgeStep() {
   MUSTER_ASSIGN_OR_RETURN(const engine::StepRecord record, decision->Read());
+  is_updating = false;  // not yet, or all of it is done
   const bool scaled = scaler.is_on();
   if (!scaled || std::isfinite(record.loss)) {
     MUSTER_RETURN_IF_ERROR(CheckLoss({.loss = record.loss, .num_tokens = record.num_tokens}));
@@ -123,6 +124,7 @@ absl::Status Engine::State::NormError(absl::string_view hint) {
 
 void Engine::State::Update(const plan::Action& action) {
   if (result.skipped) return;
+  if (!is_capturing) is_updating = true;
   const Tensor gradients = held.SummedGradients(action.blocks);
   const Tensor masters = held.Masters(action.bucket);
   const Tensor first = held.FirstMoments(action.bucket);

@@ -74,28 +74,38 @@ absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
   return absl::OkStatus();
 }
 
-absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
-                                   const Tensor& whole) const {
+absl::Status StateExchange::CopyOwn(StateKind kind, const Parameter& parameter,
+                                    const Tensor& whole) const {
+  if (parameter.frozen()) return Copy(parameter.value(), whole);
+  for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
+    MUSTER_RETURN_IF_ERROR(
+        Copy(OwnPart(kind, owned), whole.Slice(owned.first_in_parameter, {owned.count})));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter, const Tensor& whole,
+                                   int root) const {
   if (parameter.frozen()) {
-    MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), 0).Wait());
+    MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), root).Wait());
     return Copy(whole, parameter.value());
   }
   const plan::Program& program = stages_[StageOf(parameter)];
   const bool is_whole =
       kind == StateKind::kValue && !program.gathered[program.bucket_of_unit[parameter.unit()]];
-  if (is_whole || program.shards.size == 1) return SpreadToAll(kind, parameter, whole);
+  if (is_whole || program.shards.size == 1) return SpreadToAll(kind, parameter, whole, root);
   const int first = StageOf(parameter) * replicas_;
   for (int rank = first; rank < first + replicas_; ++rank) {
-    if (world_.rank() != 0 && world_.rank() != rank) continue;
+    if (world_.rank() != root && world_.rank() != rank) continue;
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
-      if (rank == 0) {
+      if (rank == root) {
         MUSTER_RETURN_IF_ERROR(Copy(part, OwnPart(kind, owned)));
-      } else if (world_.rank() == 0) {
+      } else if (world_.rank() == root) {
         MUSTER_RETURN_IF_ERROR(world_.Send(BufferOfTensor(part), rank).Wait());
       } else {
         MUSTER_RETURN_IF_ERROR(
-            world_.Recv(BufferOfTensor(OwnPart(kind, owned)), 0, OfDevice()).Wait());
+            world_.Recv(BufferOfTensor(OwnPart(kind, owned)), root, OfDevice()).Wait());
       }
     }
   }
@@ -103,8 +113,8 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter,
 }
 
 absl::Status StateExchange::SpreadToAll(StateKind kind, const Parameter& parameter,
-                                        const Tensor& whole) const {
-  MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), 0).Wait());
+                                        const Tensor& whole, int root) const {
+  MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), root).Wait());
   for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
     MUSTER_RETURN_IF_ERROR(
         Copy(whole.Slice(owned.first_in_parameter, {owned.count}), OwnPart(kind, owned)));

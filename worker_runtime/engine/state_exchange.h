@@ -1,5 +1,5 @@
-// The training state whole on rank 0, array by array, for checkpoints, also where each rank holds
-// shards of it. No rank ever holds more than one array that is not its own.
+// The training state whole on one rank, array by array, for checkpoints and for those who join, also
+// where each rank holds shards of it. No rank ever holds more than one array that is not its own.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +39,16 @@ class StateExchange {
         rounding_(rounding),
         replicas_(world.size() / static_cast<int>(stages.size())) {}
 
-  // A parameter's array from the ranks that own it to rank 0's `whole`, and from there to all that
-  // hold some of it. Errors: the communicator's.
+  // A parameter's array from the ranks that own it to rank 0's `whole`, and from that of rank `root` to
+  // all that hold some of it. Errors: the communicator's.
   //
   // Shapes: whole [parameter.num_elements()], on every rank, in memory of the host.
   absl::Status Collect(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
-  absl::Status Spread(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
+  absl::Status Spread(StateKind kind, const Parameter& parameter, const Tensor& whole,
+                      int root) const;
+  // What this rank owns of it, to its place in `whole`; no other rank has a part in that.
+  // Errors: the device's.
+  absl::Status CopyOwn(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
 
  private:
   // Elements of a parameter that a rank owns.
@@ -62,7 +66,8 @@ class StateExchange {
   int StageOf(const Parameter& parameter) const;
   std::vector<Owned> OwnedBy(int rank, const Parameter& parameter) const;
   // To all of them, of which each takes what it holds.
-  absl::Status SpreadToAll(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
+  absl::Status SpreadToAll(StateKind kind, const Parameter& parameter, const Tensor& whole,
+                           int root) const;
   // This rank's memory of one.
   Tensor OwnPart(StateKind kind, const Owned& owned) const;
 

@@ -20,17 +20,17 @@ std::vector<std::string> MomentPrefixes(const UpdateRule& rule) {
   }
 }
 
-std::vector<int64_t> Sizes(const Shape& shape) {
-  std::vector<int64_t> sizes;
-  for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
-  return sizes;
-}
-
 std::string Describe(DType dtype, const std::vector<int64_t>& shape) {
   return absl::StrCat(ToString(dtype), " [", absl::StrJoin(shape, ", "), "]");
 }
 
 }  // namespace
+
+std::vector<int64_t> Sizes(const Shape& shape) {
+  std::vector<int64_t> sizes;
+  for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
+  return sizes;
+}
 
 std::vector<StateArray> ModelArrays(const ParameterStore& store) {
   std::vector<StateArray> arrays;
@@ -65,10 +65,9 @@ std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& a
 }
 
 absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,
-                            const checkpoint::WholeCheckpoint& from, const std::string& path) {
+                            const StateTable& from) {
   const auto refuse = [&](const auto&... what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is a checkpoint of another model: ", what...));
+    return absl::InvalidArgumentError(absl::StrCat(from.name, " is of another model: ", what...));
   };
   for (const auto& parameter : store.parameters()) {
     const std::string wanted = Describe(dtype, Sizes(parameter->shape()));
@@ -76,12 +75,12 @@ absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const Upda
     if (!parameter->frozen()) prefixes = MomentPrefixes(rule);
     prefixes.insert(prefixes.begin(), "");
     for (const std::string& prefix : prefixes) {
-      const auto& arrays = prefix.empty() ? from.model.arrays() : from.optimizer.arrays();
+      const auto& arrays = prefix.empty() ? from.model : from.optimizer;
       const std::string name = absl::StrCat(prefix, parameter->name());
       const auto found = arrays.find(name);
       if (found == arrays.end() && !prefix.empty()) {
         return absl::InvalidArgumentError(absl::StrCat(
-            path, " cannot be continued: it has no ", name, ", which ", ToString(rule.kind),
+            from.name, " cannot be continued: it has no ", name, ", which ", ToString(rule.kind),
             " needs; was ", parameter->name(), " frozen there, or trained by another optimizer?"));
       }
       if (found == arrays.end()) return refuse("it has no ", name);
@@ -89,7 +88,7 @@ absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const Upda
       if (there != wanted) return refuse(name, " is ", there, " there and ", wanted, " here");
     }
   }
-  for (const auto& [name, info] : from.model.arrays()) {
+  for (const auto& [name, info] : from.model) {
     if (store.Find(name) == nullptr) return refuse("it has ", name, ", this model has not");
   }
   return absl::OkStatus();

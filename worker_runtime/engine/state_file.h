@@ -1,15 +1,18 @@
-// The engine's state as arrays of a checkpoint, by parameter.
+// The engine's state as arrays of a checkpoint or a snapshot, by parameter.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "muster/parameter.h"
+#include "muster/tensor.h"
 #include "muster/update.h"
-#include "worker_runtime/checkpoint/whole_checkpoint.h"
+#include "worker_runtime/checkpoint/safetensors.h"
 #include "worker_runtime/engine/state_exchange.h"
 
 namespace muster::engine {
@@ -40,15 +43,26 @@ struct CheckpointArrays {
 std::vector<StateArray> ModelArrays(const ParameterStore& store);
 std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const UpdateRule& rule);
 
+// [outermost first]
+std::vector<int64_t> Sizes(const Shape& shape);
+
 // As a file takes them; all lie in `memory`, one after the other: each is filled when it is its turn.
 std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& arrays, DType dtype,
                                                 const Tensor& memory);
+
+// What a checkpoint holds, or a snapshot.
+using ArrayTable = std::map<std::string, checkpoint::ArrayInfo>;
+struct StateTable {
+  const ArrayTable& model;
+  const ArrayTable& optimizer;
+  std::string name;  // for people
+};
 
 // Whether `from` holds the parameters of `store`, no more and no fewer, and of each that is not frozen
 // the moments that `rule` keeps, in their shapes and of type `dtype`.
 //
 // Errors: kInvalidArgument: names the first that differs.
 absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,
-                            const checkpoint::WholeCheckpoint& from, const std::string& path);
+                            const StateTable& from);
 
 }  // namespace muster::engine

@@ -1,4 +1,4 @@
-// Whether all ranks are about to do the same, and what rank 0 alone has found out.
+// Whether all ranks are about to do the same, and what one rank alone has found out.
 //
 //   // Every rank: rank 0 prepares the directory, and all go on or none.
 //   absl::StatusOr<std::string> prepared = std::string();
@@ -33,10 +33,12 @@ absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::
 std::string DescribeDifference(absl::string_view text_of_0, absl::string_view text_of_rank,
                                int rank);
 
-// What rank 0 found out, on every rank: its status if that is an error, else its text. The others
-// wait as long as rank 0 takes, whatever the communicator's time-out.
+// What rank `root` found out, on every rank: its status if that is an error, else its text. The others
+// wait as long as it takes, whatever the communicator's time-out.
 //
-// Errors: rank 0's, the communicator's.
+// Errors: the rank's, the communicator's.
+absl::StatusOr<std::string> FromRank(Communicator& world, int root,
+                                     absl::StatusOr<std::string> result);
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result);
 
 }  // namespace muster

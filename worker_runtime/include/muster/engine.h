@@ -16,7 +16,7 @@
 // (plan/program.h). Gradients are weighed by tokens: the step's loss is the sum over all tokens of
 // all ranks divided by their number, whatever their spread.
 //
-// All ranks call Create, Step, Save and Load in the same order. The first failure on any rank ends
+// All ranks call Create, Step, Save, Load and Restore in the same order. The first failure on any rank ends
 // the communicator and so reaches every rank.
 #pragma once
 
@@ -84,6 +84,31 @@ struct EngineMemory {
     return parameters + gathered + gradients + optimizer + buffers + activations_peak + exchange +
            device;
   }
+};
+
+// The whole training state after a whole number of steps, in the host's memory: what a rank takes along when
+// its engine, store and communicators come to their end. Made by Engine::TakeSnapshot; else empty, as of a rank
+// that has none.
+//
+// Cost: what a checkpoint takes: of each parameter its value (of 16 bits: its master of f32) and moments, 12
+//       bytes per parameter for AdamW; the engine that takes it and the one that is given it have theirs beside.
+// Threads: thread-compatible.
+class EngineSnapshot {
+ public:
+  EngineSnapshot();
+  EngineSnapshot(EngineSnapshot&&) noexcept;
+  EngineSnapshot& operator=(EngineSnapshot&&) noexcept;
+  ~EngineSnapshot();
+
+  bool empty() const { return state_ == nullptr; }
+  int64_t step() const;  // steps made; 0 if it is empty
+
+ private:
+  friend class Engine;
+  struct State;
+  explicit EngineSnapshot(std::unique_ptr<const State> state);
+
+  std::unique_ptr<const State> state_;
 };
 
 // Threads: thread-compatible; the communicator's threads do the reducing.
@@ -259,6 +284,33 @@ class Engine {
   //         damaged. These leave everything as it was. kDataLoss: a rank holds other parameters
   //         afterwards; the file system's and the communicator's.
   absl::StatusOr<std::map<std::string, std::string>> Load(const std::string& directory);
+
+  // This rank's state after its last complete step, also when a step has failed since, as by a peer's loss. It
+  // asks no other rank; communicators may have come to their end.
+  //
+  // Errors: kFailedPrecondition: this rank does not hold the state whole (its plan shards it over several ranks, or
+  //         cuts it into stages), or what failed had begun to change it: a load, or on a device the update of a
+  //         step (see WaitBeforeUpdates); the device's.
+  absl::StatusOr<EngineSnapshot> TakeSnapshot();
+
+  // Continues from the newest state that any rank has, of those that are equally new that of the lowest rank; it goes
+  // from there to all, array by array. Each rank brings what it has, a rank that is new an empty snapshot. The ranks may
+  // be more or fewer than those that it was taken on, and their plan another one, also one that shards.
+  //
+  // Errors: kNotFound: no rank has one; kInvalidArgument: it is of another model, or trained by another optimizer (names
+  //         the first array that is missing or differs); on all ranks alike, and these leave everything as it was.
+  //         kDataLoss: a rank holds other parameters afterwards; the communicator's.
+  struct Restored {
+    int rank = 0;  // whose state it was
+    int64_t step = 0;
+  };
+  absl::StatusOr<Restored> Restore(const EngineSnapshot& own);
+
+  // Whether a step on a device waits on the host until its gradients are reduced, before it sends the update: then
+  // a peer's loss in the middle of the step leaves the state that was before it, for TakeSnapshot. Where the communicator
+  // works on the device's streams (nccl) the update would else be on its way behind what fails. Steps that are
+  // launched as one piece of work (CaptureSteps) do not wait.
+  void WaitBeforeUpdates(bool waits);
 
  private:
   struct State;

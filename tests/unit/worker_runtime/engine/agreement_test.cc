@@ -65,6 +65,19 @@ TEST(FromRankZero, CarriesTextAndErrorsToEveryRank) {
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kNotFound, HasSubstr("D"))));
 }
 
+TEST(FromRank, CarriesTextAndErrorsOfAnyRankToEveryRank) {
+  const auto texts = OnRanks<std::string>(3, [](Communicator& world) {
+    return FromRank(world, 2, world.rank() == 2 ? "found" : "").value();
+  });
+  EXPECT_THAT(texts, Each("found"));
+  const auto statuses = OnRanks<absl::Status>(3, [](Communicator& world) {
+    absl::StatusOr<std::string> result = std::string();
+    if (world.rank() == 1) result = absl::PermissionDeniedError("not yours");
+    return FromRank(world, 1, result).status();
+  });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kPermissionDenied, "not yours")));
+}
+
 TEST(FromRankZero, WaitsAsLongAsRankZeroTakes) {
   const auto communicators =
       comm::MakeLoopbackCommunicators({.size = 2, .options = {.timeout = absl::Milliseconds(100)}});
