@@ -26,11 +26,15 @@ void Print(const absl::Status& failure) {
 
 }  // namespace
 
+bool MayComeFromPeers(const absl::Status& failure) {
+  return absl::IsAborted(failure) || absl::IsUnavailable(failure) ||
+         absl::IsDeadlineExceeded(failure);
+}
+
 bool MustSay(const absl::Status& failure, const std::optional<std::string>& said_by_rank_0) {
   if (!said_by_rank_0.has_value()) return true;
   if (*said_by_rank_0 == failure.message()) return false;
-  return !absl::IsAborted(failure) && !absl::IsUnavailable(failure) &&
-         !absl::IsDeadlineExceeded(failure);
+  return !MayComeFromPeers(failure);
 }
 
 void SayFailure(Runtime* runtime, const absl::Status& failure) {

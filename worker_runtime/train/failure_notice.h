@@ -13,9 +13,12 @@
 
 namespace muster::train {
 
+// Whether a failure may have come from another rank: kAborted, kUnavailable, kDeadlineExceeded.
+// Threads: pure.
+bool MayComeFromPeers(const absl::Status& failure);
+
 // Whether a rank other than 0 has something to say that rank 0 has not said. A failure that came
-// from a peer (kAborted, kUnavailable, kDeadlineExceeded) reaches rank 0 as well, in words that
-// name another rank. Threads: pure.
+// from a peer reaches rank 0 as well, in words that name another rank. Threads: pure.
 bool MustSay(const absl::Status& failure, const std::optional<std::string>& said_by_rank_0);
 
 // Prints "muster-train: <message>" on stderr where needed. Waits at most two seconds for rank 0.

@@ -210,6 +210,13 @@ void LossHistory::Add(int64_t step, double loss) {
   stride_ *= 2;
 }
 
+void LossHistory::ForgetAfter(int64_t step) {
+  while (!points_.empty() && points_.back().step > step) points_.pop_back();
+  if (num_open_ == 0 || open_.step <= step) return;
+  open_ = {};
+  num_open_ = 0;
+}
+
 std::vector<LossPoint> LossHistory::points() const {
   std::vector<LossPoint> points = points_;
   if (num_open_ > 0) points.push_back({open_.step, open_.loss / static_cast<double>(num_open_)});

@@ -27,7 +27,10 @@ struct LossPoint {
 // are merged into their mean.
 class LossHistory {
  public:
+  // `step` is behind those added before.
   void Add(int64_t step, double loss);
+  // Steps behind `step` are made again. What was merged with them is forgotten too.
+  void ForgetAfter(int64_t step);
   std::vector<LossPoint> points() const;
 
  private:

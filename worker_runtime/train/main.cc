@@ -1,16 +1,16 @@
-// muster-train: parse, build, train. The way of a job through it: Trainer (trainer.h).
+// muster-train: parse, build, train. The way of a job through it: TrainInRounds (round_loop.h), Trainer (trainer.h).
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/runtime.h"
 #include "worker_runtime/train/failure_notice.h"
-#include "worker_runtime/train/stop.h"
+#include "worker_runtime/train/round_loop.h"
 #include "worker_runtime/train/train_options.h"
-#include "worker_runtime/train/trainer.h"
 
 namespace muster::train {
 namespace {
@@ -36,16 +36,7 @@ int Main(const std::vector<std::string>& args) {
       std::fprintf(stderr, "muster-train: %s\n", warning.c_str());
     }
   }
-
-  Trainer trainer(**runtime, std::move(command->options));
-  if (absl::Status status = trainer.SetUp(); !status.ok()) return Refuse(runtime->get(), status);
-  const absl::StatusOr<int> stop_signal = trainer.Run();
-  if (!stop_signal.ok()) {
-    SayFailure(runtime->get(), stop_signal.status());
-    return 1;
-  }
-  if (*stop_signal != 0) EndBySignal(*stop_signal);
-  return 0;
+  return TrainInRounds(*std::move(runtime), command->options);
 }
 
 }  // namespace

@@ -55,6 +55,14 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .value_name = "DIR",
        .help = "continue from the newest checkpoint there; may still be empty if it is also --save",
        .read = Into(ParseName, out.resume)},
+      {.name = "survive",
+       .value_name = "B",
+       .help = "yes or no: go on in the same process when other workers or nodes are lost, with "
+               "the state of "
+               "those that are left where one of them holds all of it, else from the newest "
+               "checkpoint in "
+               "--resume; without --resume from the beginning (no)",
+       .read = Into(ParseBool, out.survive)},
       {.name = "backend",
        .value_name = "NAME",
        .help = absl::StrCat("of communication: gloo or nccl (", out.backend, ")"),

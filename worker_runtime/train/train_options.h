@@ -28,6 +28,9 @@ struct TrainOptions {
   // so that one command line serves the first start and every restart.
   std::string resume;
 
+  // Go on in the same process when other workers or nodes are lost (Runtime::SurviveRounds).
+  bool survive = false;
+
   int64_t sample_tokens = 300;        // written by the model at the end; 0: none
   std::optional<std::string> prompt;  // which the sample continues
   int64_t log_every = 0;              // steps per line; 0: ProgressLine chooses

@@ -51,11 +51,12 @@ absl::Status CheckPrompt(const TrainOptions& options, int64_t vocabulary) {
 
 // --- setting up ---------------------------------------------------------------------------------
 
-Trainer::Trainer(Runtime& runtime, TrainOptions options)
+Trainer::Trainer(Runtime& runtime, TrainOptions options, TrainingSoFar so_far)
     : runtime_(runtime),
       options_(std::move(options)),
       config_(options_.plan.model),
-      console_(runtime.rank() == 0 && !options_.quiet) {
+      console_(runtime.rank() == 0 && !options_.quiet),
+      so_far_(std::move(so_far)) {
   options_.plan.plan = CompletePlan(options_.plan.plan, runtime.local_size());
 }
 
@@ -67,11 +68,18 @@ bool Trainer::needs_others() const {
 
 absl::Status Trainer::SetUp() {
   MUSTER_RETURN_IF_ERROR(CheckAlone());
-  MUSTER_ASSIGN_OR_RETURN(world_, runtime_.MakeCommunicator("world", options_.backend));
+  MUSTER_ASSIGN_OR_RETURN(world_, MakeWorld());
   MUSTER_RETURN_IF_ERROR(BuildTogether());
   MUSTER_RETURN_IF_ERROR(StartReading());
+  ++so_far_.rounds;
   PrintStart();
   return absl::OkStatus();
+}
+
+// The one place where what a round leaves of its communicator could be used by the next.
+absl::StatusOr<std::unique_ptr<Communicator>> Trainer::MakeWorld() {
+  so_far_.former_world.reset();
+  return runtime_.MakeCommunicator("world", options_.backend);
 }
 
 // Workers beyond the number of GPUs share them.
@@ -79,9 +87,13 @@ absl::Status Trainer::OpenDevice() {
   if (options_.plan.device == "cpu") return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
+  if (so_far_.device != nullptr && so_far_.device_number == number) return absl::OkStatus();
+  so_far_.former_world.reset();
+  so_far_.device_number = number;
   MUSTER_ASSIGN_OR_RETURN(
-      device_, OpenCudaDevice(number, {.attention = options_.plan.cuda_attention,
-                                       .same_bits = options_.plan.plan.mode == SumMode::kOrdered}));
+      so_far_.device,
+      OpenCudaDevice(number, {.attention = options_.plan.cuda_attention,
+                              .same_bits = options_.plan.plan.mode == SumMode::kOrdered}));
   return absl::OkStatus();
 }
 
@@ -90,12 +102,14 @@ absl::Status Trainer::CheckAlone() {
   if (options_.data.empty()) {
     MUSTER_ASSIGN_OR_RETURN(options_.data, DefaultTexts());
   }
-  MUSTER_ASSIGN_OR_RETURN(tokens_, OpenTokens(options_.data));
-  config_.vocabulary = tokens_->vocabulary();
+  if (so_far_.tokens == nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(so_far_.tokens, OpenTokens(options_.data));
+  }
+  config_.vocabulary = so_far_.tokens->vocabulary();
   MUSTER_RETURN_IF_ERROR(config_.Validate());
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
-  const bool on_host = device_ == nullptr;
+  const bool on_host = so_far_.device == nullptr;
   if (on_host && options_.plan.plan.optimizer.placement == Placement::kReplicate) {
     MUSTER_RETURN_IF_ERROR(
         CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
@@ -104,11 +118,11 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options_.plan.plan, runtime_.size()));
   const int replicas = runtime_.size() / stages;
   MUSTER_RETURN_IF_ERROR(
-      BatchReader::Create(*tokens_, {.rank = runtime_.rank() % replicas,
-                                     .size = replicas,
-                                     .accumulation = options_.plan.plan.accumulation,
-                                     .batch = options_.plan.batch_size,
-                                     .sequence = config_.context})
+      BatchReader::Create(*so_far_.tokens, {.rank = runtime_.rank() % replicas,
+                                            .size = replicas,
+                                            .accumulation = options_.plan.plan.accumulation,
+                                            .batch = options_.plan.batch_size,
+                                            .sequence = config_.context})
           .status());
   return CheckStepFits();
 }
@@ -117,7 +131,7 @@ absl::Status Trainer::CheckAlone() {
 absl::Status Trainer::CheckStepFits() const {
   ParameterStore store(options_.plan.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
-  const bool on_gpu = device_ != nullptr;
+  const bool on_gpu = so_far_.device != nullptr;
   MUSTER_ASSIGN_OR_RETURN(const EngineMemory memory,
                           Engine::PlanMemory(store, options_.plan.plan,
                                              {.world_size = runtime_.size(),
@@ -125,7 +139,7 @@ absl::Status Trainer::CheckStepFits() const {
                                               .on_gpus = on_gpu,
                                               .cuda_attention = options_.plan.cuda_attention},
                                              model->Units(), BatchSize()));
-  if (on_gpu) return Engine::CheckFits(memory, *device_);
+  if (on_gpu) return Engine::CheckFits(memory, *so_far_.device);
   return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
 }
 
@@ -135,18 +149,36 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckCapture(options_, world_->size(), world_->captures()));
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
-  store_->PlaceOn(device_.get());
+  store_->PlaceOn(so_far_.device.get());
   MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
   MUSTER_ASSIGN_OR_RETURN(
       engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize()));
   engine_->FenceCheckpoints(runtime_.checkpoint_fence());
+  engine_->WaitBeforeUpdates(options_.survive);
   if (options_.capture_steps.has_value()) engine_->CaptureSteps(*options_.capture_steps);
-  return options_.resume.empty() ? absl::OkStatus() : Resume();
+  return TakeUpState();
+}
+
+absl::Status Trainer::TakeUpState() {
+  if (options_.survive) {
+    absl::StatusOr<Engine::Restored> restored = engine_->Restore(so_far_.state);
+    if (restored.ok()) {
+      restored_ = *restored;
+      resumed_ = absl::StrCat("rank ", restored->rank, "'s state, after step ", restored->step);
+    } else if (!absl::IsNotFound(restored.status())) {
+      return restored.status();
+    }
+  }
+  if (!restored_.has_value() && !options_.resume.empty()) MUSTER_RETURN_IF_ERROR(Resume());
+  holds_state_ = true;
+  so_far_.state = EngineSnapshot();
+  so_far_.GoOnAfter(engine_->step());
+  return absl::OkStatus();
 }
 
 // The one step after the meeting that may fail on a rank alone: it takes the others with it.
 absl::Status Trainer::StartReading() {
-  absl::StatusOr<std::unique_ptr<BatchReader>> reader = engine_->Read(*tokens_, BatchSize());
+  absl::StatusOr<std::unique_ptr<BatchReader>> reader = engine_->Read(*so_far_.tokens, BatchSize());
   if (!reader.ok()) {
     world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", reader.status().message()));
     return reader.status();
@@ -171,10 +203,11 @@ absl::Status Trainer::CheckOptionsAgree() {
                    "\n--heads=", config_.heads, "\n--device=", options_.plan.device,
                    "\n--capture_steps=", options_.capture_steps.value_or(false),
                    "\n--cuda_attention=", ToString(options_.plan.cuda_attention),
-                   "\nnumber of tokens in --data=", tokens_->num_tokens(),
+                   "\nnumber of tokens in --data=", so_far_.tokens->num_tokens(),
                    "\n--save=", options_.save, "\n--save_every=", options_.save_every,
-                   "\n--resume=", options_.resume, "\n--quiet=", options_.quiet,
-                   "\n--sample_tokens=", options_.sample_tokens, "\n--hash=", options_.hash, "\n"));
+                   "\n--resume=", options_.resume, "\n--survive=", options_.survive,
+                   "\n--quiet=", options_.quiet, "\n--sample_tokens=", options_.sample_tokens,
+                   "\n--hash=", options_.hash, "\n"));
 }
 
 absl::Status Trainer::Resume() {
@@ -185,7 +218,7 @@ absl::Status Trainer::Resume() {
   }
   MUSTER_RETURN_IF_ERROR(metadata.status());
   MUSTER_RETURN_IF_ERROR(CheckResumedModel(*metadata));
-  saved_step_ = options_.resume == options_.save ? engine_->step() : -1;
+  so_far_.saved_step = options_.resume == options_.save ? engine_->step() : -1;
   resumed_ = absl::StrCat(options_.resume, ", after step ", engine_->step());
   return absl::OkStatus();
 }
@@ -202,16 +235,25 @@ absl::Status Trainer::CheckResumedModel(const std::map<std::string, std::string>
 }
 
 void Trainer::PrintStart() const {
-  console_.Print(DescribeStart({.model = config_,
-                                .plan = engine_->plan(),
-                                .dtype = options_.plan.dtype,
-                                .size = runtime_.size(),
-                                .batch_size = options_.plan.batch_size,
-                                .data = tokens_->Describe(),
-                                .kernels = device_ == nullptr ? InstructionSet() : "cuda",
-                                .device_notes = device_ == nullptr ? "" : device_->notes(),
-                                .backend = options_.backend,
-                                .resumed = resumed_}));
+  if (so_far_.rounds > 1) {
+    return console_.Print(DescribeRound({.round = runtime_.restart_count(),
+                                         .size = runtime_.size(),
+                                         .step = engine_->step(),
+                                         .from_rank = restored_.has_value() ? restored_->rank : -1,
+                                         .no_state = so_far_.no_state,
+                                         .resume = options_.resume}));
+  }
+  console_.Print(
+      DescribeStart({.model = config_,
+                     .plan = engine_->plan(),
+                     .dtype = options_.plan.dtype,
+                     .size = runtime_.size(),
+                     .batch_size = options_.plan.batch_size,
+                     .data = so_far_.tokens->Describe(),
+                     .kernels = so_far_.device == nullptr ? InstructionSet() : "cuda",
+                     .device_notes = so_far_.device == nullptr ? "" : so_far_.device->notes(),
+                     .backend = options_.backend,
+                     .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {
     console_.Print(absl::StrCat("\nnothing to train: ", engine_->step(),
                                 " of --steps=", options_.plan.steps, " steps are done already\n"));
@@ -223,8 +265,14 @@ void Trainer::PrintStart() const {
 // --- training -----------------------------------------------------------------------------------
 
 absl::StatusOr<int> Trainer::Run() {
-  MUSTER_ASSIGN_OR_RETURN(const std::optional<EarlyEnd> early, TrainAllSteps());
-  if (early.has_value()) {
+  absl::StatusOr<std::optional<EarlyEnd>> trained;
+  {
+    const StopSignal signal;
+    trained = TrainAllSteps(signal);
+    received_signal_ = signal.received();
+  }
+  MUSTER_RETURN_IF_ERROR(trained.status());
+  if (const std::optional<EarlyEnd>& early = *trained; early.has_value()) {
     PrintStop(*early);
     if (early->signal != 0) return early->signal;
   } else {
@@ -239,36 +287,41 @@ absl::StatusOr<int> Trainer::Run() {
 }
 
 // The agent hears before the first step that this rank obeys.
-absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps() {
-  const StopSignal signal;
+absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps(const StopSignal& signal) {
   StopVote vote(*world_);
   const MonoTime start = MonoNow();
+  if (!so_far_.begin.has_value()) so_far_.begin = start;
   ProgressLine progress({.first_step = engine_->step(),
                          .total_steps = options_.plan.steps,
                          .log_every = options_.log_every},
                         start);
   std::optional<EarlyEnd> early = AskForStop();
+  const auto save_if_due = [&]() -> absl::Status {
+    const bool is_last = early.has_value() || engine_->step() >= options_.plan.steps;
+    return IsSaveDue(is_last) ? Save(is_last) : absl::OkStatus();
+  };
+  // The round that made these steps may have ended before it saved them.
+  if (restored_.has_value() && engine_->step() > 0) MUSTER_RETURN_IF_ERROR(save_if_due());
   while (!early.has_value() && engine_->step() < options_.plan.steps) {
     const int64_t sent_before = engine_->bytes_sent();
     vote.Begin(signal.received());
     MUSTER_ASSIGN_OR_RETURN(const StepResult result, TrainOneStep());
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
     MUSTER_ASSIGN_OR_RETURN(const int stop_signal, vote.End());
-    bytes_sent_by_steps_ += engine_->bytes_sent() - sent_before;
+    so_far_.bytes_sent_by_steps += engine_->bytes_sent() - sent_before;
     early = stop_signal != 0 ? EarlyEnd{.signal = stop_signal, .reason = SignalName(stop_signal)}
                              : AskForStop();
-    const bool is_last = early.has_value() || engine_->step() >= options_.plan.steps;
-    if (IsSaveDue(is_last)) MUSTER_RETURN_IF_ERROR(Save(is_last));
+    MUSTER_RETURN_IF_ERROR(save_if_due());
   }
-  const MonoTime end = MonoNow();
-  if (!early.has_value()) PrintEnd(end - start);
+  if (!early.has_value()) PrintEnd(MonoNow());
   return early;
 }
 
 absl::StatusOr<StepResult> Trainer::TrainOneStep() {
   MUSTER_ASSIGN_OR_RETURN(const StepResult result, engine_->Step(*reader_));
-  totals_.Add(result);
-  if (!result.skipped) history_.Add(result.step, result.loss);
+  so_far_.totals.Add(result);
+  if (!result.skipped) so_far_.history.Add(result.step, result.loss);
+  so_far_.last_step = result.step;
   return result;
 }
 
@@ -294,7 +347,7 @@ absl::Status Trainer::Save(bool is_last) {
       {"context", absl::StrCat(config_.context)},
       {"vocabulary", absl::StrCat(config_.vocabulary)},
       {"batch_size", absl::StrCat(options_.plan.batch_size)},
-      {"data", tokens_->Describe()}};
+      {"data", so_far_.tokens->Describe()}};
   for (int attempt = 0;; ++attempt) {
     const absl::Status saved = engine_->Save(options_.save, metadata);
     if (saved.ok()) break;
@@ -307,8 +360,9 @@ absl::Status Trainer::Save(bool is_last) {
     if (attempt == kLastSaveAttempts) return saved;
     absl::SleepFor(kBetweenLastSaves);
   }
-  saved_step_ = engine_->step();
-  console_.Print(absl::StrCat("saved after step ", saved_step_, " in ", options_.save, "\n"));
+  so_far_.saved_step = engine_->step();
+  console_.Print(
+      absl::StrCat("saved after step ", so_far_.saved_step, " in ", options_.save, "\n"));
   return absl::OkStatus();
 }
 
@@ -318,7 +372,7 @@ void Trainer::PrintStop(const EarlyEnd& end) const {
   std::string rest = absl::StrCat("it goes on from there with --resume=", options_.save);
   if (options_.save.empty()) {
     rest = "nothing is saved, since there was no --save";
-  } else if (saved_step_ != engine_->step()) {
+  } else if (so_far_.saved_step != engine_->step()) {
     rest = "nothing is saved, since nothing was trained";
   }
   console_.Print(absl::StrCat(
@@ -327,22 +381,26 @@ void Trainer::PrintStop(const EarlyEnd& end) const {
       " after step ", engine_->step(), " of ", options_.plan.steps, "; ", rest, "\n"));
 }
 
-void Trainer::PrintEnd(absl::Duration elapsed) const {
-  if (!console_.speaks() || totals_.num_steps() == 0) return;
-  if (totals_.num_steps() >= 10) {
-    const std::string curve = DrawLossCurve(history_.points(), {.unicode = TerminalIsUtf8()});
+void Trainer::PrintEnd(MonoTime end) const {
+  if (!console_.speaks() || so_far_.totals.num_steps() == 0) return;
+  if (so_far_.totals.num_steps() >= 10) {
+    const std::string curve =
+        DrawLossCurve(so_far_.history.points(), {.unicode = TerminalIsUtf8()});
     console_.Print(absl::StrCat("\n", curve, "\n"));
   }
-  console_.Print(DescribeEnd({.totals = totals_,
-                              .elapsed = elapsed,
+  console_.Print(DescribeEnd({.totals = so_far_.totals,
+                              .elapsed = end - *so_far_.begin,
                               .memory = engine_->memory(),
                               .resident_bytes = OwnResidentBytes(),
                               .wire_bytes_per_step = BytesSentPerStep(),
-                              .size = runtime_.size()}));
+                              .size = runtime_.size(),
+                              .rounds = so_far_.rounds,
+                              .repeated_steps = so_far_.repeated_steps}));
 }
 
 int64_t Trainer::BytesSentPerStep() const {
-  return totals_.num_steps() == 0 ? 0 : bytes_sent_by_steps_ / totals_.num_steps();
+  return so_far_.totals.num_steps() == 0 ? 0
+                                         : so_far_.bytes_sent_by_steps / so_far_.totals.num_steps();
 }
 
 absl::Status Trainer::PrintSample() {
@@ -363,6 +421,26 @@ absl::Status Trainer::PrintSample() {
   console_.Print(absl::StrCat("\nthe model writes\n",
                               Indented(text, TerminalIsUtf8() ? "  │ " : "  | "), "\n"));
   return absl::OkStatus();
+}
+
+// --- the end of a round -------------------------------------------------------------------------
+
+// Until the engine has the training's state, what was brought to this round is it.
+TrainingSoFar Trainer::LetGo(const absl::Status& failure) {
+  if (world_ != nullptr) {
+    world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", failure.message()));
+  }
+  if (holds_state_) {
+    absl::StatusOr<EngineSnapshot> state = engine_->TakeSnapshot();
+    so_far_.no_state = std::string(state.status().message());
+    if (state.ok()) so_far_.state = *std::move(state);
+  }
+  reader_.reset();
+  engine_.reset();
+  model_.reset();
+  store_.reset();
+  so_far_.former_world = std::move(world_);
+  return std::move(so_far_);
 }
 
 }  // namespace muster::train

@@ -1,4 +1,4 @@
-// The program muster-train: everything between its options and its exit code.
+// The program muster-train in one round of its job: everything between its options and its exit code.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@
 #include "muster/engine.h"
 #include "muster/gpt.h"
 #include "muster/runtime.h"
+#include "proto/base/mono_time.h"
 #include "worker_runtime/train/console.h"
-#include "worker_runtime/train/loss_curve.h"
+#include "worker_runtime/train/rounds.h"
 #include "worker_runtime/train/stop.h"
 #include "worker_runtime/train/train_options.h"
-#include "worker_runtime/train/training_report.h"
 
 namespace muster::train {
 
 // Threads: thread-compatible.
 class Trainer {
  public:
-  // `runtime` outlives it.
-  Trainer(Runtime& runtime, TrainOptions options);
+  // `runtime` outlives it, and is that of the round. `options` are the user's, the same in every round.
+  Trainer(Runtime& runtime, TrainOptions options, TrainingSoFar so_far = {});
 
-  // Checks what this rank can check alone, then meets the others, builds model and engine, and
-  // loads the checkpoint to go on from. After an error the trainer should live until the ranks have
+  // Checks what this rank can check alone, then meets the others, builds model and engine, and gets the
+  // state to go on from: that of a rank that has survived, if ranks do; else the checkpoint. After an error the trainer should live until the ranks have
   // said why they end: its communicator's end would be the peers' failure.
   //
   // Errors: for ExitCodeOfSetup.
@@ -39,6 +39,12 @@ class Trainer {
   //
   // Errors: Engine::Step's and Engine::Save's.
   absl::StatusOr<int> Run();
+  // That came while it trained; 0: none.
+  int received_signal() const { return received_signal_; }
+
+  // After SetUp or Run has failed with `failure`: ends the communicator with it and lets go of everything that is of
+  // this round. The trainer is of no further use.
+  TrainingSoFar LetGo(const absl::Status& failure);
 
  private:
   // Of SetUp.
@@ -49,7 +55,9 @@ class Trainer {
   Engine::BatchSize BatchSize() const {
     return {.batch = options_.plan.batch_size, .sequence = config_.context};
   }
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld();
   absl::Status BuildTogether();
+  absl::Status TakeUpState();
   absl::Status CheckOptionsAgree();
   absl::Status Resume();
   absl::Status CheckSaveDirectory();
@@ -66,7 +74,7 @@ class Trainer {
     std::string reason;  // for people
   };
 
-  absl::StatusOr<std::optional<EarlyEnd>> TrainAllSteps();
+  absl::StatusOr<std::optional<EarlyEnd>> TrainAllSteps(const StopSignal& signal);
   absl::StatusOr<StepResult> TrainOneStep();
   // Of the job, after the steps done so far.
   std::optional<EarlyEnd> AskForStop();
@@ -74,7 +82,7 @@ class Trainer {
   absl::Status Save(bool is_last);
   bool IsSaveDue(bool is_last) const;
   void PrintStop(const EarlyEnd& end) const;
-  void PrintEnd(absl::Duration elapsed) const;
+  void PrintEnd(MonoTime end) const;
   int64_t BytesSentPerStep() const;
   absl::Status PrintSample();
 
@@ -84,20 +92,18 @@ class Trainer {
   GptConfig config_;
   const Console console_;
   std::string resumed_;  // where from, for people
+  std::optional<Engine::Restored> restored_;
 
   // Each uses those above it.
-  std::unique_ptr<TokenSource> tokens_;
-  std::unique_ptr<Device> device_;  // null: the host
+  TrainingSoFar so_far_;
   std::unique_ptr<Communicator> world_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<BatchReader> reader_;
 
-  int64_t saved_step_ = -1;
-  TrainingTotals totals_;
-  int64_t bytes_sent_by_steps_ = 0;  // by this rank
-  LossHistory history_;
+  bool holds_state_ = false;  // the engine does, of the training
+  int received_signal_ = 0;
 };
 
 }  // namespace muster::train

@@ -38,6 +38,15 @@ std::string DescribePlan(const StartFacts& facts) {
                       absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step");
 }
 
+std::string DescribeRounds(const EndFacts& facts) {
+  return absl::StrCat("trained in ", facts.rounds, " rounds of the job",
+                      facts.repeated_steps == 0
+                          ? ""
+                          : absl::StrCat("; ", Counted(facts.repeated_steps, "step"),
+                                         facts.repeated_steps == 1 ? " was" : " were",
+                                         " lost between them and made again"));
+}
+
 // "forward 41% (12.1 ms), …": the parts of a mean step.
 std::string DescribeTimes(const EndFacts& facts) {
   const TrainingTotals& totals = facts.totals;
@@ -97,6 +106,24 @@ std::string DescribeStart(const StartFacts& facts) {
   return text;
 }
 
+std::string DescribeRound(const RoundFacts& facts) {
+  const std::string begin = absl::StrCat("round ", facts.round, ": ");
+  const std::string ranks = Counted(facts.size, "rank");
+  if (facts.from_rank >= 0) {
+    return absl::StrCat(begin, "goes on after step ", facts.step, " with ", ranks, " (rank ",
+                        facts.from_rank, "'s state)\n");
+  }
+  const std::string why = facts.no_state.empty() ? "no rank has the whole state" : facts.no_state;
+  if (facts.step > 0) {
+    return absl::StrCat(begin, "goes on after step ", facts.step, " with ", ranks,
+                        " (the checkpoint in ", facts.resume, "; ", why, ")\n");
+  }
+  return absl::StrCat(begin, "begins anew with ", ranks, " (",
+                      facts.resume.empty() ? "there is no --resume"
+                                           : absl::StrCat("no checkpoint in ", facts.resume),
+                      "; ", why, ")\n");
+}
+
 void TrainingTotals::Add(const StepResult& result) {
   ++num_steps_;
   num_tokens_ += result.num_tokens;
@@ -125,6 +152,7 @@ std::string DescribeEnd(const EndFacts& facts) {
       Line("trained", absl::StrCat(Counted(totals.num_steps(), "step"), ", ",
                                    ShortCount(totals.num_tokens()), " tokens in ",
                                    ClockTime(facts.elapsed), ": ", ShortCount(speed), " tok/s"));
+  if (facts.rounds > 1) absl::StrAppend(&text, Line("rounds", DescribeRounds(facts)));
   absl::StrAppend(&text, Line("step", DescribeTimes(facts)));
   if (facts.size > 1) absl::StrAppend(&text, Line("reduce", DescribeCommunication(facts)));
   absl::StrAppend(&text, Line("memory", DescribeMemory(facts)));

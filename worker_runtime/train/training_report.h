@@ -32,6 +32,19 @@ struct StartFacts {
 // A few lines, each ending with \n.
 std::string DescribeStart(const StartFacts& facts);
 
+// How a process goes on in a later round of the job.
+struct RoundFacts {
+  int round = 0;         // of the job, from 0
+  int size = 1;          // ranks
+  int64_t step = 0;      // after which it goes on
+  int from_rank = -1;    // whose state it is; -1: that of no rank
+  std::string no_state;  // why this rank had none to give; empty: it had
+  std::string resume;    // where a checkpoint was looked for; empty: nowhere
+};
+
+// One line, ending with \n.
+std::string DescribeRound(const RoundFacts& facts);
+
 // Of all steps of this process.
 class TrainingTotals {
  public:
@@ -57,6 +70,8 @@ struct EndFacts {
   int64_t resident_bytes = 0;       // of this process; 0: not known
   int64_t wire_bytes_per_step = 0;  // sent by this rank; 0: not known
   int size = 1;
+  int rounds = 1;              // of the job, that this process trained in
+  int64_t repeated_steps = 0;  // that were lost between rounds, and are counted twice
 };
 
 // A few lines, each ending with \n; empty without a step. Times and memory are those of this rank.

@@ -25,6 +25,14 @@ TEST(MustSay, IsTrueForAFailureOfItsOwn) {
   EXPECT_TRUE(MustSay(absl::NotFoundError("no file a on node2"), "rank 0 of 4: rank 1 stopped"));
 }
 
+TEST(MayComeFromPeers, IsTrueOfWhatEndsACommunicatorAndOfNothingElse) {
+  EXPECT_TRUE(MayComeFromPeers(absl::AbortedError("rank 1 of 4: rank 2 stopped")));
+  EXPECT_TRUE(MayComeFromPeers(absl::UnavailableError("rank 2 died")));
+  EXPECT_TRUE(MayComeFromPeers(absl::DeadlineExceededError("rank 2 is late")));
+  EXPECT_FALSE(MayComeFromPeers(absl::FailedPreconditionError("the loss is not finite")));
+  EXPECT_FALSE(MayComeFromPeers(absl::ResourceExhaustedError("no space")));
+}
+
 TEST(ExitCodeOfSetup, IsTwoForWhatTheUserCanCorrect) {
   EXPECT_EQ(ExitCodeOfSetup(absl::InvalidArgumentError("")), 2);
   EXPECT_EQ(ExitCodeOfSetup(absl::NotFoundError("")), 2);

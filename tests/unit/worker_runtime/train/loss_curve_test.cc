@@ -12,6 +12,7 @@ namespace muster::train {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Le;
@@ -111,6 +112,33 @@ TEST(LossHistory, MergesALongRunIntoMeansThatStillCoverIt) {
     EXPECT_LE(point.loss, static_cast<double>(point.step));
     EXPECT_GE(point.loss, static_cast<double>(point.step) - 512);
   }
+}
+
+std::vector<int64_t> StepsOf(const LossHistory& history) {
+  std::vector<int64_t> steps;
+  for (const LossPoint& point : history.points()) steps.push_back(point.step);
+  return steps;
+}
+
+TEST(LossHistory, ForgetsStepsThatAreMadeAgain) {
+  LossHistory history;
+  for (int64_t step = 1; step <= 7; ++step) history.Add(step, 2);
+  history.ForgetAfter(7);
+  EXPECT_THAT(StepsOf(history), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  history.ForgetAfter(4);
+  history.Add(5, 1);
+  EXPECT_THAT(StepsOf(history), ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_EQ(history.points().back().loss, 1);
+}
+
+TEST(LossHistory, StaysInTheOrderOfStepsWhereWhatItForgetsWasMerged) {
+  LossHistory history;
+  for (int64_t step = 1; step <= 10'001; ++step) history.Add(step, 2);
+  history.ForgetAfter(9'998);
+  for (int64_t step = 9'999; step <= 10'050; ++step) history.Add(step, 1);
+  const std::vector<int64_t> steps = StepsOf(history);
+  for (size_t i = 1; i < steps.size(); ++i) EXPECT_LT(steps[i - 1], steps[i]);
+  EXPECT_EQ(steps.back(), 10'050);
 }
 
 }  // namespace

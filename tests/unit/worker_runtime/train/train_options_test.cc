@@ -45,6 +45,15 @@ TEST(ParseTrainCommand, NamesATypeThatAGpuDoesNotTrainIn) {
                        HasSubstr("--device=cuda computes in f32, bf16 and f16, not in f64")));
 }
 
+TEST(ParseTrainCommand, SurvivesTheLossOfOtherWorkersOnlyIfItIsToldTo) {
+  EXPECT_FALSE(Parsed({}).survive);
+  EXPECT_TRUE(Parsed({"--survive=yes"}).survive);
+  EXPECT_FALSE(Parsed({"--survive=no"}).survive);
+  EXPECT_THAT(ParseTrainCommand({"--survive=maybe"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--survive"), HasSubstr("maybe"))));
+}
+
 TEST(ParseTrainCommand, CapturesStepsOfAGpuAsItIsToldAndLeavesTheRestToTheEngine) {
   EXPECT_EQ(Parsed({}).capture_steps, std::nullopt);
   EXPECT_THAT(Parsed({"--device=cuda", "--capture_steps=yes"}).capture_steps, Optional(true));

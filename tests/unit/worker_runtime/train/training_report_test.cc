@@ -49,6 +49,29 @@ TEST(DescribeStart, SaysWhatIsToBeKnownOfTheDevice) {
   EXPECT_THAT(DescribeStart(facts), HasSubstr("  device   attention by cuDNN 9.19.0\n"));
 }
 
+TEST(DescribeRound, NamesTheRankWhoseStateItIs) {
+  EXPECT_EQ(DescribeRound({.round = 2, .size = 3, .step = 17, .from_rank = 1}),
+            "round 2: goes on after step 17 with 3 ranks (rank 1's state)\n");
+  EXPECT_EQ(DescribeRound({.round = 1, .size = 1, .step = 0, .from_rank = 0}),
+            "round 1: goes on after step 0 with 1 rank (rank 0's state)\n");
+}
+
+TEST(DescribeRound, NamesTheCheckpointAndWhyNoRankHadTheState) {
+  EXPECT_EQ(
+      DescribeRound({.round = 2, .size = 3, .step = 15, .resume = "runs/a"}),
+      "round 2: goes on after step 15 with 3 ranks (the checkpoint in runs/a; no rank has the "
+      "whole state)\n");
+  EXPECT_THAT(DescribeRound({.step = 15, .no_state = "plan zero-1 spreads it", .resume = "a"}),
+              HasSubstr("(the checkpoint in a; plan zero-1 spreads it)"));
+}
+
+TEST(DescribeRound, SaysThatAllIsLost) {
+  EXPECT_EQ(DescribeRound({.round = 2, .size = 3}),
+            "round 2: begins anew with 3 ranks (there is no --resume; no rank has the whole "
+            "state)\n");
+  EXPECT_THAT(DescribeRound({.resume = "a"}), HasSubstr("(no checkpoint in a; "));
+}
+
 StepResult Step(double loss, int64_t num_tokens) {
   return {.loss = loss,
           .num_tokens = num_tokens,
@@ -93,6 +116,16 @@ TEST(DescribeEnd, NamesBytesOnTheWireWhereTheyAreKnown) {
   EndFacts facts = End(2);
   facts.wire_bytes_per_step = 13'100'000;
   EXPECT_THAT(DescribeEnd(facts), HasSubstr(", 13.1 MB sent per step\n"));
+}
+
+TEST(DescribeEnd, CountsRoundsAndTheStepsThatWereMadeTwice) {
+  EndFacts facts = End(2);
+  EXPECT_THAT(DescribeEnd(facts), Not(HasSubstr("rounds")));
+  facts.rounds = 3;
+  EXPECT_THAT(DescribeEnd(facts), HasSubstr("  rounds   trained in 3 rounds of the job\n"));
+  facts.repeated_steps = 1;
+  EXPECT_THAT(DescribeEnd(facts), HasSubstr("3 rounds of the job; 1 step was lost between them and "
+                                            "made again\n"));
 }
 
 TEST(DescribeEnd, IsEmptyWhenNothingWasTrained) { EXPECT_EQ(DescribeEnd({}), ""); }

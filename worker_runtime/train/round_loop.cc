@@ -1,0 +1,61 @@
+#include "worker_runtime/train/round_loop.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker_runtime/train/failure_notice.h"
+#include "worker_runtime/train/rounds.h"
+#include "worker_runtime/train/stop.h"
+#include "worker_runtime/train/trainer.h"
+
+namespace muster::train {
+namespace {
+
+// Until somebody has said that the round is over: longer than the lease of a node that is gone.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// The exit code, or nothing where `failure` ended the round alone, whose `so_far` goes on in the next.
+std::optional<int> TrainInRound(Runtime& runtime, const TrainOptions& options,
+                                TrainingSoFar& so_far, absl::Status& failure) {
+  if (options.survive) runtime.SurviveRounds();
+  Trainer trainer(runtime, options, std::move(so_far));
+  failure = trainer.SetUp();
+  int exit_code = ExitCodeOfSetup(failure);
+  if (failure.ok()) {
+    const absl::StatusOr<int> stop_signal = trainer.Run();
+    if (stop_signal.ok() && *stop_signal != 0) EndBySignal(*stop_signal);
+    if (stop_signal.ok()) return 0;
+    failure = stop_signal.status();
+    exit_code = 1;
+  }
+  const int signal = trainer.received_signal();
+  const AfterFailure then = DecideAfterFailure(options.survive, failure, signal);
+  if (then == AfterFailure::kAskForRound) {
+    so_far = trainer.LetGo(failure);
+    return std::nullopt;
+  }
+  SayFailure(&runtime, failure);
+  if (then == AfterFailure::kEndBySignal) EndBySignal(signal);
+  return exit_code;
+}
+
+}  // namespace
+
+int TrainInRounds(std::unique_ptr<Runtime> runtime, const TrainOptions& options) {
+  TrainingSoFar so_far;
+  for (;;) {
+    absl::Status failure;
+    if (const auto code = TrainInRound(*runtime, options, so_far, failure)) return *code;
+    absl::StatusOr<std::unique_ptr<Runtime>> next = runtime->NextRound(kPatience);
+    if (!next.ok()) {
+      SayFailure(runtime.get(), FailureToSay(failure, next.status()));
+      return 1;
+    }
+    runtime = *std::move(next);
+  }
+}
+
+}  // namespace muster::train
