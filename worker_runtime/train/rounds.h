@@ -47,8 +47,8 @@ enum class AfterFailure {
   kAskForRound,  // Runtime::NextRound
 };
 
-// `survives`: --survive; `signal` was received in the round, 0: none. A step that was refused because another round
-// has begun (kCancelled) is over like one whose peers are gone. Threads: pure.
+// `survives`: --survive; `signal` was received in the round, 0: none. Where a
+// checkpoint is refused for good (kCancelled), another round has begun. Threads: pure.
 AfterFailure DecideAfterFailure(bool survives, const absl::Status& failure, int signal);
 
 // Of the failure that ended a round, and of the answer that there is no other: the one that people should read.

@@ -57,11 +57,10 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .read = Into(ParseName, out.resume)},
       {.name = "survive",
        .value_name = "B",
-       .help = "yes or no: go on in the same process when other workers or nodes are lost, with "
-               "the state of "
-               "those that are left where one of them holds all of it, else from the newest "
-               "checkpoint in "
-               "--resume; without --resume from the beginning (no)",
+       .help =
+           "go on in the same process when other workers or nodes are lost, yes or no: with the "
+           "state of those that are left where one of them holds all of it, else from the newest "
+           "checkpoint in --resume, and without it from the beginning (no)",
        .read = Into(ParseBool, out.survive)},
       {.name = "backend",
        .value_name = "NAME",

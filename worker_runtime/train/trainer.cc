@@ -89,11 +89,11 @@ absl::Status Trainer::OpenDevice() {
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
   if (so_far_.device != nullptr && so_far_.device_number == number) return absl::OkStatus();
   so_far_.former_world.reset();
-  so_far_.device_number = number;
   MUSTER_ASSIGN_OR_RETURN(
       so_far_.device,
       OpenCudaDevice(number, {.attention = options_.plan.cuda_attention,
                               .same_bits = options_.plan.plan.mode == SumMode::kOrdered}));
+  so_far_.device_number = number;
   return absl::OkStatus();
 }
 

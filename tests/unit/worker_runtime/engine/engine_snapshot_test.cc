@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/reader_training.h"
+#include "tests/unit/worker_runtime/engine/watched_communicator.h"
 
 namespace muster::testing {
 namespace {
@@ -282,6 +284,30 @@ TEST(EngineSnapshot, IsOfUseAgainWhereItsRestoringWasInterruptedWhichLeavesNoSta
   EXPECT_THAT(interrupted, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
                                          HasSubstr("the state is of no step"))));
   ExpectAll(GoOn(brought, PlanOn(3), 4), 0, 2, Train(1, PlanOn(1), 4).hash);
+}
+
+// The first step of a plan without a sample ends with a collective behind its update.
+TEST(EngineSnapshot, HasTheStepWhoseUpdateIsDoneThoughWhatFollowedFailed) {
+  const auto steps = OnRanks<int64_t>(2, [](Communicator& world) -> int64_t {
+    ParameterStore store;
+    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const auto behind_update = static_cast<int64_t>(store.parameters().size()) * world.size();
+    bool in_step = false;
+    WatchedCommunicator watched(world, [&](int64_t count) {
+      if (in_step && count == behind_update) world.Abort("rank 2 has died");
+    });
+    const auto engine = *Engine::Create(watched, store, SmallPlan(SumMode::kFast, 1));
+    const SmallText text;
+    const auto reader = *engine->Read(text, kWhole);
+    in_step = true;
+    EXPECT_THAT(engine->Step(*reader,
+                             [&](Tape& tape, const Batch& batch) {
+                               return gpt->ComputeLoss(tape, batch.tokens(), batch.targets);
+                             }),
+                StatusIs(absl::StatusCode::kAborted));
+    return SnapshotOf(*engine).step();
+  });
+  EXPECT_THAT(steps, Each(1));
 }
 
 TEST(EngineSnapshot, IsTheStateThatACheckpointHolds) {
