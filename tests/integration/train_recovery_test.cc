@@ -17,6 +17,8 @@ namespace muster::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class TrainRecovery : public SeveralNodes {
@@ -60,8 +62,10 @@ class TrainRecovery : public SeveralNodes {
                      "--save_every=5 ", absl::StrJoin(Training({}), " "), "\n"));
   }
 
-  pid_t WorkerOfRankOne() const {
-    const std::string rank = absl::StrCat(std::string(1, '\0'), "RANK=1", std::string(1, '\0'));
+  // As it was started; -1: there is none.
+  pid_t WorkerOfRank(int number) const {
+    const std::string rank =
+        absl::StrCat(std::string(1, '\0'), "RANK=", number, std::string(1, '\0'));
     for (const pid_t pid : ProcessesWith(mark())) {
       if (NameOf(pid) == "muster-train" &&
           absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), rank)) {
@@ -70,12 +74,51 @@ class TrainRecovery : public SeveralNodes {
     }
     return -1;
   }
+
+  // Two ranks that survive rounds; rank `victim` is killed once it is at work, and `says` is what the job must
+  // say then. It stops a little later, at one step.
+  void ExpectThatOneSurvivesTheLossOf(int victim, const Arguments& plan, const std::string& says) {
+    Subprocess job =
+        Start(Arguments{"run", "--nproc_per_node=2", "--max_restarts=2", "--rdzv_id=survives",
+                        MUSTER_TRAIN, "--survive=yes", "--steps=100000000", "--log_every=1"} +
+              Training(plan));
+    ASSERT_TRUE(job.WaitForOutput(" 20/100000000 "));
+    const pid_t killed = WorkerOfRank(victim), survivor = WorkerOfRank(1 - victim);
+    ASSERT_GT(killed, 0);
+    kill(killed, SIGKILL);
+    ASSERT_TRUE(job.WaitForOutput(says));
+    EXPECT_EQ(WorkerOfRank(1 - victim), survivor);
+    job.Signal(SIGTERM);
+    const SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
+    const std::string steps = After("training ends after step ", result.out);
+    ASSERT_THAT(steps, Not(IsEmpty())) << result.out;
+    const SubprocessResult saved =
+        Run(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN} +
+            Training(plan + Arguments{"--steps=" + steps, "--resume", Out("saved"), "--quiet"}));
+    EXPECT_EQ(After("hash=", saved.out), UndisturbedHash(steps));
+  }
 };
+
+// The one that is started anew gets the state of the one that survives.
+TEST_F(TrainRecovery, InTheProcessGoesOnFromTheStateOfTheRankThatSurvives) {
+  ExpectThatOneSurvivesTheLossOf(1, {"--save", Out("saved")}, "round 1: goes on after step ");
+}
+
+TEST_F(TrainRecovery, InTheProcessSurvivesTheLossOfRankZeroToo) {
+  ExpectThatOneSurvivesTheLossOf(0, {"--save", Out("saved")}, "rank 1's state, after step ");
+}
+
+TEST_F(TrainRecovery, InTheProcessGoesOnFromACheckpointWhereNoRankHasTheWholeState) {
+  ExpectThatOneSurvivesTheLossOf(
+      1, {"--plan=zero-3", "--save", Out("saved"), "--resume", Out("saved"), "--save_every=5"},
+      "the checkpoint in ");
+}
 
 TEST_F(TrainRecovery, AfterAKillEndsWithTheParametersOfATrainingWithoutOne) {
   Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=1", EndlessAtFirst()});
   ASSERT_TRUE(job.WaitForOutput("saved after step 10 "));
-  const pid_t victim = WorkerOfRankOne();
+  const pid_t victim = WorkerOfRank(1);
   ASSERT_GT(victim, 0);
   kill(victim, SIGKILL);
   const SubprocessResult result = job.Wait();
