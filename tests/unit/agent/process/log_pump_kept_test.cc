@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,11 @@ PumpedWorker Kept(int local_rank, int rank) {
 // What its process sees that writes to where nobody reads any more.
 bool IsBroken(const UniqueFd& fd) {
   return ::write(fd.get(), "x", 1) == -1 && (errno == EPIPE || errno == EIO);
+}
+
+int NumDescriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(entries), end(entries)));
 }
 
 template <typename Fixture>
@@ -78,6 +84,15 @@ TEST_F(KeptPumpTest, StaysInItsDirectoryBesideNewWorkersInTheirs) {
   EXPECT_FALSE(std::filesystem::exists(Path("attempt_1/0")));
 }
 
+// Somebody has cleaned up; its file is still open.
+TEST_F(KeptPumpTest, HasNothingMadeAnew) {
+  Start(Tee());
+  CloseButFirst();
+  std::filesystem::remove_all(Path("attempt_0"));
+  OpenWith(1, {Kept(0, 10), New(1, 11)});
+  EXPECT_FALSE(std::filesystem::exists(Path("attempt_0")));
+}
+
 TEST_F(KeptPumpTest, NeedsNoCloseBeforeItIsKept) {
   Start(Tee());
   OpenWith(1, {Kept(0, 10), New(1, 11)});
@@ -103,6 +118,18 @@ TEST_F(KeptPumpTest, HasTheRankThatItHadUntilTheAttemptIsOpen) {
   Put(streams_[0].stdout_fd, "of rank 10\n");
   pump_->DrainNow(LocalRank(0));
   EXPECT_EQ(Stdout(), "[h:10] of rank 10\n");
+}
+
+TEST_F(KeptPumpTest, WroteUnderItsFormerRankWhatIsInItsPipeWhenTheAttemptOpens) {
+  Start(Prefixed());
+  bool is_open = false;
+  pump_->OpenAttempt(1, {Kept(0, 4)}, absl::Seconds(20), [&](auto) { is_open = true; });
+  ASSERT_TRUE(pump_->FlushConsole(absl::Seconds(20))) << "the files are made";
+  Put(streams_[0].stdout_fd, "of rank 10\n");
+  RunUntil([&] { return is_open; });
+  Put(streams_[0].stdout_fd, "of rank 4\n");
+  pump_->DrainNow(LocalRank(0));
+  EXPECT_EQ(Stdout(), "[h:10] of rank 10\n[h:4] of rank 4\n");
 }
 
 TEST_F(KeptPumpTest, SwapsRanksWithAnother) {
@@ -291,6 +318,7 @@ TEST_F(KeptPumpTest, StaysInItsFileAsRank0IfItsStreamsWereNotMadeForThat) {
   Drain();
   EXPECT_EQ(Stdout(), "");
   EXPECT_EQ(Log("0/stdout.log"), "0\n");
+  EXPECT_EQ(LastOutput(0), "0");
 }
 
 TEST_F(KeptPumpTest, FoldsWithThoseThatAreThereNow) {
@@ -335,6 +363,8 @@ TEST_F(KeptPumpTest, IsLeftAsItIsByAnAttemptThatFindsNoDescriptors) {
   CloseButFirst();
   std::vector<PumpedWorker> workers = {Kept(0, 4)};
   for (int i = 1; i < 16; ++i) workers.push_back(New(i, 4 + i));
+  ASSERT_TRUE(pump_->FlushConsole(absl::Seconds(20)));
+  const int num_descriptors = NumDescriptors();
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit small{32, before.rlim_max};
@@ -342,6 +372,7 @@ TEST_F(KeptPumpTest, IsLeftAsItIsByAnAttemptThatFindsNoDescriptors) {
   const absl::Status status = TryOpenWith(*pump_, 1, workers).status();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(NumDescriptors(), num_descriptors) << "what could be opened is closed again";
   Put(streams_[0].stdout_fd, "still there\n");
   Drain();
   EXPECT_EQ(Stdout(), "[h:10] still there\n");
@@ -400,6 +431,7 @@ TEST_F(KeptPumpTest, MayBeThereWhenThePumpGoes) {
   CloseButFirst();
   pump_->OpenAttempt(1, {Kept(0, 4), New(1, 5)}, absl::Seconds(20), [](auto) { FAIL(); });
   Put(streams_[0].stdout_fd, "x\n");
+  EXPECT_TRUE(pump_->FlushConsole(absl::Seconds(20))) << "the files are made";
   pump_.reset();
   EXPECT_TRUE(IsBroken(streams_[0].stdout_fd));
   Settle();
