@@ -1,5 +1,6 @@
 // How the workers of a round come to run: log files, then the hook, then the workers themselves. All
 // of it may be cancelled by a stop that comes meanwhile.
+#include <csignal>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -162,6 +163,7 @@ void Agent::Keep(const WorkerEnv& env) {
   if (torch_store_) torch_store_->AddWorker(worker.rank, pid);
   if (store_witness_) store_witness_->AddWorker(worker.rank, pid);
   hang_watch_.OnSpawned(env.local_rank.value(), pid);
+  guardian_.SignalGroup(found->first, SIGWINCH);  // its terminal may have another size
   Feed(WorkerSpawned{worker.round, env.local_rank, pid});
   if (worker_service_.SendNextRound(env.local_rank, EnvironmentOfWorker(env))) {
     Feed(

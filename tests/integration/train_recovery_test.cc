@@ -76,7 +76,7 @@ class TrainRecovery : public SeveralNodes {
   }
 
   // Two ranks that survive rounds; rank `victim` is killed once it is at work, and `says` is what the job must
-  // say then. It stops a little later, at one step.
+  // say then. It is stopped a little later, and saves.
   void ExpectThatOneSurvivesTheLossOf(int victim, const Arguments& plan, const std::string& says) {
     Subprocess job =
         Start(Arguments{"run", "--nproc_per_node=2", "--max_restarts=2", "--rdzv_id=survives",
@@ -91,7 +91,7 @@ class TrainRecovery : public SeveralNodes {
     job.Signal(SIGTERM);
     const SubprocessResult result = job.Wait();
     EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
-    const std::string steps = After("training ends after step ", result.out);
+    const std::string steps = After("saved after step ", result.out);
     ASSERT_THAT(steps, Not(IsEmpty())) << result.out;
     const SubprocessResult saved =
         Run(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN} +

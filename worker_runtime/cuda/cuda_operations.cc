@@ -212,10 +212,12 @@ struct CudaKernels : BytesOfCuda {
       return in_passes();
     }
     const DType type = dbias.to.dtype();
-    const Tensor sums = dbias.accumulate ? Scratch(queue, type, dbias.to.num_elements()) : dbias.to;
+    // Taken also where it is not used: which blocks a pool holds in the end depends on all that were taken, and the
+    // plan knows of one micro-batch.
+    const Tensor sums = Scratch(queue, type, dbias.to.num_elements());
     CudaProduct product = Of(WeightProduct(dy, x, dweight.accumulate), dy, x, dweight.to);
     product.epilogue = Epilogue::kBiasGradient;
-    product.bias = sums.raw_data();
+    product.bias = dbias.accumulate ? sums.raw_data() : dbias.to.raw_data();
     if (!MultiplyInOnePass(queue, product)) return in_passes();
     if (dbias.accumulate) CudaOperations(type).add(queue, dbias.to, sums, dbias.to);
   }

@@ -6,19 +6,22 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/meta_gpu.h"
 #include "worker_runtime/nn/operations.h"
+#include "worker_runtime/plan/state_types.h"
 
 namespace muster::engine {
 namespace {
 
-// Gives every parameter of a store sizes, and takes them back.
+// Gives every parameter of a store sizes, as an engine of `plan` has them, and takes them back.
 class MetaBinding {
  public:
-  MetaBinding(ParameterStore& store, const Device& meta) : store_(store), pool_(meta) {
+  MetaBinding(ParameterStore& store, const Plan& plan, const Device& meta)
+      : store_(store), pool_(meta) {
+    const DType gradient = plan::TypesOf(plan, store.dtype()).gradients;
     for (const auto& parameter : store.parameters()) {
       MUSTER_CHECK(parameter->value().empty());  // its memory would be forgotten
       parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
       if (parameter->frozen()) continue;
-      parameter->BindGradient(pool_.Allocate(parameter->dtype(), parameter->shape()));
+      parameter->BindGradient(pool_.Allocate(gradient, parameter->shape()));
     }
   }
   ~MetaBinding() {
@@ -60,7 +63,7 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
 absl::Status RunOnMeta(
     ParameterStore& store, const Plan& plan, const Shape& received,
     absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run) {
-  const MetaBinding binding(store, Device::Meta());
+  const MetaBinding binding(store, plan, Device::Meta());
   TensorPool pool(Device::Meta());
   Tape tape(pool);
   tape.set_recompute(plan.recompute);
@@ -74,7 +77,7 @@ absl::StatusOr<plan::UseTrace> RecordStageUse(
     ParameterStore& store, const Plan& plan, const Shape& received,
     absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run,
     const Device& meta) {
-  const MetaBinding binding(store, meta);
+  const MetaBinding binding(store, plan, meta);
   TensorPool boundary(meta);  // what is received and handed back is not the tape's
   TensorPool pool(meta);
   Tape tape(pool);

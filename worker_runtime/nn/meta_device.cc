@@ -144,7 +144,10 @@ struct GpuKernels {
   static void LinearWeight(Queue& queue, const Tensor& dy, const Tensor& x,
                            Operations::GradientSum dweight, Operations::GradientSum dbias) {
     Tensor sums;
-    if (!dbias.to.empty()) sums = Take(queue, dbias.to.dtype(), dbias.to.num_elements());
+    const bool has_both = !dweight.to.empty() && !dbias.to.empty();
+    if (has_both && dweight.to.dtype() == dbias.to.dtype()) {
+      sums = Take(queue, dbias.to.dtype(), dbias.to.num_elements());
+    }
     LinearInPasses::LinearWeight(queue, dy, x, dweight, dbias);
   }
   static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor&, const Tensor&,
@@ -181,6 +184,8 @@ struct GpuKernels {
   static kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits,
                                                const int32_t* targets, const Tensor& dlogits,
                                                const Tensor& value, const Tensor& sum) {
+    // A GPU's loss stays in its memory, which is taken where there are ids on it: here there are none.
+    const Tensor total = sum.empty() ? Take(queue, DType::kF64, 1) : Tensor();
     const Tensor losses = Take(queue, DType::kF64, RowsOf(logits.shape()).rows);
     SumLosses(queue, RowsOf(logits.shape()).rows);
     return CountCrossEntropy(queue, logits, targets, dlogits, value, sum);

@@ -1,6 +1,8 @@
 #include "worker_runtime/train/round_loop.h"
 
+#include <cstdio>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,6 +18,8 @@ namespace {
 
 // Until somebody has said that the round is over: longer than the lease of a node that is gone.
 constexpr absl::Duration kPatience = absl::Seconds(30);
+// Of that, before it says that it waits.
+constexpr absl::Duration kSilence = absl::Seconds(3);
 
 // The exit code, or nothing where `failure` ended the round alone, whose `so_far` goes on in the next.
 std::optional<int> TrainInRound(Runtime& runtime, const TrainOptions& options,
@@ -49,7 +53,12 @@ int TrainInRounds(std::unique_ptr<Runtime> runtime, const TrainOptions& options)
   for (;;) {
     absl::Status failure;
     if (const auto code = TrainInRound(*runtime, options, so_far, failure)) return *code;
-    absl::StatusOr<std::unique_ptr<Runtime>> next = runtime->NextRound(kPatience);
+    absl::StatusOr<std::unique_ptr<Runtime>> next = runtime->NextRound(kSilence);
+    if (absl::IsDeadlineExceeded(next.status())) {
+      std::fprintf(stderr, "muster-train: rank %d awaits the job's next round: %s\n",
+                   runtime->rank(), std::string(failure.message()).c_str());
+      next = runtime->NextRound(kPatience - kSilence);
+    }
     if (!next.ok()) {
       SayFailure(runtime.get(), FailureToSay(failure, next.status()));
       return 1;

@@ -168,6 +168,7 @@ Taken TakenPerRank(const MemoryCase& c) {
 TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
   for (const MemoryCase& c :
        {MemoryCase{"ddp", 1, DType::kF32, Epilogues::kNone},
+        {"ddp", 1, DType::kBf16, Epilogues::kNone},
         {"zero-1", 2, DType::kBf16, Epilogues::kInOnePass},
         {"zero-3", 2, DType::kF16, Epilogues::kNone},
         {"ddp", 1, DType::kBf16, Epilogues::kInOnePass, CudaAttention::kCudnn},
