@@ -48,6 +48,7 @@ struct Membership {
   std::shared_ptr<CallFamily> family;
   // Ends it with all others of its runtime; null: nothing does.
   std::shared_ptr<AbortSwitch> abort_switch;
+  std::string backend;  // by the registry's names; empty: it was made otherwise, by Split for one
 };
 
 // One checked call. Its buffers hold operation.count elements per block.
@@ -78,6 +79,7 @@ class CallCommunicator : public Communicator {
   int rank() const final { return membership_.rank; }
   int size() const final { return membership_.size; }
   const std::string& group() const final { return membership_.group; }
+  const std::string& backend() const { return membership_.backend; }
 
   Work AllReduce(Buffer buffer, ReduceOptions options) final;
   Work ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options) final;

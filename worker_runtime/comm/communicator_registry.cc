@@ -38,6 +38,8 @@ std::vector<std::string> BackendNames() { return {"loopback", "gloo", "nccl"}; }
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& backend,
                                                                BackendRequest request) {
+  request.membership.backend = backend;
+  if (backend != "nccl") request.former.reset();  // nothing of it is of use
   const bool is_alone = request.membership.size == 1;
   if (is_alone && (backend == "loopback" || backend == "gloo")) {
     return MakeSoloCommunicator(std::move(request.membership));
@@ -48,6 +50,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string
   return absl::InvalidArgumentError(absl::StrCat("'", backend,
                                                  "' is not a communicator backend; expected ",
                                                  absl::StrJoin(BackendNames(), ", ")));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> RemakeCommunicator(BackendRequest request) {
+  const auto* const former = dynamic_cast<const CallCommunicator*>(request.former.get());
+  if (former == nullptr || former->backend().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group ", request.membership.group, " is remade from ",
+        request.former == nullptr ? "nothing" : "a communicator of Split's",
+        "; pass one that MakeCommunicator made in an earlier round, and split the new one again"));
+  }
+  const std::string backend = former->backend();
+  return MakeCommunicator(backend, std::move(request));
 }
 
 }  // namespace muster::comm

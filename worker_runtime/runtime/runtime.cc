@@ -37,6 +37,9 @@ struct Runtime::State {
   base::Mutex mu;
   bool survives ABSL_GUARDED_BY(mu) = false;
   std::map<std::string, int> num_communicators ABSL_GUARDED_BY(mu);  // by group
+
+  // For the next communicator of all ranks by that name.
+  comm::BackendRequest NewRequest(const std::string& group, const CommunicatorOptions& options);
 };
 
 Runtime::Runtime(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -91,29 +94,44 @@ void Runtime::SetProgress(int64_t step, Phase phase) {
   state_->operations->MarkProgress(step, phase);
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
-    const std::string& group, const std::string& backend, CommunicatorOptions options) {
+comm::BackendRequest Runtime::State::NewRequest(const std::string& group,
+                                                const CommunicatorOptions& options) {
   int count = 0;
   {
-    base::MutexLock lock(state_->mu);
-    count = state_->num_communicators[group]++;
+    base::MutexLock lock(mu);
+    count = num_communicators[group]++;
   }
   comm::BackendRequest request;
   request.membership = {.group = group,
                         .group_id = static_cast<uint32_t>(count),
-                        .rank = rank(),
-                        .size = size(),
+                        .rank = env.rank.value(),
+                        .size = env.world_size,
                         .options = options,
-                        .ring = state_->operations,
-                        .abort_switch = state_->abort_switch};
-  request.store = state_->store;
+                        .ring = operations,
+                        .abort_switch = abort_switch};
+  request.store = store;
   request.prefix = absl::StrCat("comm/", group, "/", count);
-  request.master_addr = state_->env.master_addr;
-  request.several_nodes = num_nodes() > 1;
-  request.gloo_interfaces = state_->gloo_interfaces;
-  request.nccl_interfaces = state_->nccl_interfaces;
-  request.local_rank = local_rank();
-  return comm::MakeCommunicator(backend.empty() ? "gloo" : backend, std::move(request));
+  request.master_addr = env.master_addr;
+  request.several_nodes = env.num_nodes > 1;
+  request.gloo_interfaces = gloo_interfaces;
+  request.nccl_interfaces = nccl_interfaces;
+  request.local_rank = env.local_rank.value();
+  request.others_may_have_former = env.restart_count > 0;
+  return request;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
+    const std::string& group, const std::string& backend, CommunicatorOptions options) {
+  return comm::MakeCommunicator(backend.empty() ? "gloo" : backend,
+                                state_->NewRequest(group, options));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Runtime::RemakeCommunicator(
+    std::unique_ptr<Communicator> former, CommunicatorOptions options) {
+  if (former == nullptr) return absl::InvalidArgumentError("there is no communicator to remake");
+  comm::BackendRequest request = state_->NewRequest(former->group(), options);
+  request.former = std::move(former);
+  return comm::RemakeCommunicator(std::move(request));
 }
 
 CheckpointFence Runtime::checkpoint_fence() const {

@@ -9,10 +9,13 @@
 #include "worker_runtime/comm/gloo/meeting.h"
 #include "worker_runtime/comm/interface_choice.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"
+#include "worker_runtime/comm/nccl/nccl_remake.h"
 #include "worker_runtime/comm/reduce_kernels.h"
 
 namespace muster::comm {
 namespace {
+
+constexpr std::pair<OperationKind, int> kCollectives = {OperationKind::kBarrier, -1};
 
 absl::Status ForRank(const Membership& membership, const absl::Status& status) {
   return absl::Status(status.code(),
@@ -20,9 +23,15 @@ absl::Status ForRank(const Membership& membership, const absl::Status& status) {
                                    membership.group, ": ", status.message()));
 }
 
-absl::StatusOr<NcclContext> MakeContext(const BackendRequest& request) {
+// A process keeps its GPU, whatever its local rank has become: what it has there is of use only there.
+absl::StatusOr<NcclContext> MakeContext(const BackendRequest& request,
+                                        const NcclCommunicator* former) {
   NcclContext context{.store = request.store};
-  MUSTER_ASSIGN_OR_RETURN(context.device, ChooseDevice(request.local_rank));
+  if (former != nullptr) {
+    context.device = former->context().device;
+  } else {
+    MUSTER_ASSIGN_OR_RETURN(context.device, ChooseDevice(request.local_rank));
+  }
   MUSTER_ASSIGN_OR_RETURN(context.library, NcclLibrary::Open());
   const std::vector<InterfaceAddress> addresses = ListInterfaceAddresses();
   MUSTER_RETURN_IF_ERROR(CheckNcclInterfaces(request.nccl_interfaces, addresses));
@@ -37,6 +46,8 @@ absl::StatusOr<NcclContext> MakeContext(const BackendRequest& request) {
   return context;
 }
 
+std::string RanksPrefix(const std::string& prefix) { return absl::StrCat(prefix, "/nccl"); }
+
 // An ordered sum gathers whole contributions instead (NcclRun::PostOrdered).
 int64_t BytesToSend(const Operation& op, int size) {
   if (!op.is_reduction() || op.order == SumOrder::kFast) return BytesOnARing(op, size);
@@ -47,14 +58,28 @@ int64_t BytesToSend(const Operation& op, int size) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(BackendRequest request) {
-  absl::StatusOr<NcclContext> context = MakeContext(request);
+  auto* const former = dynamic_cast<NcclCommunicator*>(request.former.get());
+  absl::StatusOr<NcclContext> context = MakeContext(request, former);
   if (!context.ok()) return ForRank(request.membership, context.status());
-  return NcclCommunicator::Make(std::move(request.membership), *std::move(context), request.prefix);
+  const DeviceGuard guard(context->device);
+  std::unique_ptr<NcclRanks> left = former == nullptr ? nullptr : former->GiveUp();
+  request.former.reset();
+  const Membership& membership = request.membership;
+  if (membership.size > 1 && (left != nullptr || request.others_may_have_former)) {
+    MUSTER_RETURN_IF_ERROR(
+        SayWhatItWas(left.get(), *request.store,
+                     {.rank = membership.rank,
+                      .size = membership.size,
+                      .prefix = RanksPrefix(request.prefix),
+                      .deadline = MonoNow() + membership.options.connect_timeout}));
+  }
+  return NcclCommunicator::Make(std::move(request.membership), *std::move(context), request.prefix,
+                                std::move(left));
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(Membership membership,
-                                                                     NcclContext context,
-                                                                     const std::string& prefix) {
+absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(
+    Membership membership, NcclContext context, const std::string& prefix,
+    std::unique_ptr<NcclRanks> former) {
   std::unique_ptr<GlooMesh> mesh;
   if (membership.size > 1) {
     const MeshOptions options{.rank = membership.rank,
@@ -72,7 +97,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(Membership 
   }
   std::unique_ptr<NcclCommunicator> communicator(
       new NcclCommunicator(std::move(membership), std::move(context), prefix, std::move(mesh)));
-  const absl::Status connected = communicator->ConnectCollectives();
+  const absl::Status connected = communicator->ConnectCollectives(std::move(former));
   if (!connected.ok()) return ForRank(communicator->membership(), connected);
   communicator->EnterSwitch();
   return communicator;
@@ -95,19 +120,29 @@ NcclCommunicator::NcclCommunicator(Membership membership, NcclContext context, s
               [this](absl::Status failure) { Fail(std::move(failure), TellPeers::kNo); }});
 }
 
-absl::Status NcclCommunicator::ConnectCollectives() {
+absl::Status NcclCommunicator::ConnectCollectives(std::unique_ptr<NcclRanks> former) {
   const DeviceGuard guard(context_.device);
   MUSTER_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Make());
-  NcclLaneOptions options = CollectiveLane();
-  MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<NcclRanks> ranks,
-                          options.connect(MonoNow() + membership().options.connect_timeout));
+  MUSTER_ASSIGN_OR_RETURN(
+      std::unique_ptr<NcclRanks> ranks,
+      ShrinkOrConnect(context_.library, std::move(former), *context_.store,
+                      {.rank = rank(),
+                       .size = size(),
+                       .group = group(),
+                       .prefix = RanksPrefix(prefix_),
+                       .deadline = MonoNow() + membership().options.connect_timeout,
+                       .failure = [this] { return failure_.Get(); }}));
   base::MutexLock lock(lanes_mu_);
-  lanes_[{OperationKind::kBarrier, -1}] =
-      std::make_unique<NcclLane>(std::move(options), std::move(stream), std::move(ranks));
+  lanes_[kCollectives] =
+      std::make_unique<NcclLane>(CollectiveLane(), std::move(stream), std::move(ranks));
   return absl::OkStatus();
 }
 
-NcclCommunicator::~NcclCommunicator() {
+NcclCommunicator::~NcclCommunicator() { End(/*gives_up=*/false); }
+
+std::unique_ptr<NcclRanks> NcclCommunicator::GiveUp() { return End(/*gives_up=*/true); }
+
+std::unique_ptr<NcclRanks> NcclCommunicator::End(bool gives_up) {
   LeaveSwitch();
   const bool had_failed = !failure_.Get().ok();
   std::map<std::pair<OperationKind, int>, std::unique_ptr<NcclLane>> lanes;
@@ -116,10 +151,15 @@ NcclCommunicator::~NcclCommunicator() {
     lanes.swap(lanes_);
   }
   failure_.Set(ClosedError(rank(), size(), group()));
-  for (const auto& [key, lane] : lanes) lane->BeginClose();
+  std::unique_ptr<NcclRanks> left;
+  for (const auto& [key, lane] : lanes) {
+    if (!gives_up || key != kCollectives) lane->BeginClose();
+  }
+  if (gives_up) left = lanes.at(kCollectives)->GiveUp();
   lanes.clear();
   if (had_failed && control_ != nullptr) control_->Flush(MonoNow() + kControlFlushTime);
   control_.reset();
+  return left;
 }
 
 void NcclCommunicator::Abort(absl::string_view reason) {
@@ -141,16 +181,7 @@ NcclLaneOptions NcclCommunicator::CollectiveLane() {
           .rank = rank(),
           .size = size(),
           .order = {membership().family, &membership().family->order},
-          .connect =
-              [this](MonoTime deadline) {
-                return NcclRanks::Connect(context_.library, *context_.store,
-                                          {.rank = rank(),
-                                           .size = size(),
-                                           .group = group(),
-                                           .prefix = absl::StrCat(prefix_, "/nccl"),
-                                           .deadline = deadline,
-                                           .failure = [this] { return failure_.Get(); }});
-              },
+          .revokes = true,
           .failure = [this] { return failure_.Get(); },
           .on_trouble = [this](const Call& call, const absl::Status& why) { OnTrouble(call, why); },
           .on_suspicion = [this](const Call& call) { OnSuspicion(call); }};
@@ -164,6 +195,7 @@ NcclLaneOptions NcclCommunicator::TransferLane(const Operation& op) {
   options.size = 2;
   options.peer = sends ? 1 : 0;
   options.order = nullptr;
+  options.revokes = false;
   const int from = sends ? rank() : op.peer, to = sends ? op.peer : rank();
   options.connect = [this, sends,
                      key = absl::StrCat(prefix_, "/from", from, "to", to)](MonoTime deadline) {

@@ -21,6 +21,11 @@
 // ranks that call something else are named after a second instead of at once, and NCCL may have
 // written into the buffers by then.
 //
+// The next round: a failed communicator keeps what NCCL has of its collectives' lane, revoked instead of aborted where NCCL
+// can (2.28.7), until it is destroyed or another is made after it (Make's `former`): shrunk from it by ncclCommShrink if
+// all ranks agree (nccl_remake.h), which saves NCCL's bootstrap; its data connections are made anew, as those of sends and
+// receives are, and groups made by Split. Where a GPU's memory is short, let go of what has failed first.
+//
 // Captures: a call of a capture goes its usual way, and its lane's stream joins the capture by the queue's event; NCCL
 // makes it a part of the graph. A launch is watched by the lanes of its calls until the event behind it comes. Graphs are
 // destroyed before their communicators, or by whoever is told that a launch has failed: NCCL waits for that.
@@ -57,10 +62,15 @@ struct NcclContext {
 
 class NcclCommunicator final : public CallCommunicator {
  public:
-  static absl::StatusOr<std::unique_ptr<Communicator>> Make(Membership membership,
-                                                            NcclContext context,
-                                                            const std::string& prefix);
+  // `former`: what the communicator of an earlier round gave up, on the same device; null: this rank is new.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Make(
+      Membership membership, NcclContext context, const std::string& prefix,
+      std::unique_ptr<NcclRanks> former = nullptr);
   ~NcclCommunicator() override;
+
+  // Ends it as the destructor does, which is all that may follow.
+  std::unique_ptr<NcclRanks> GiveUp();
+  const NcclContext& context() const { return context_; }
 
   void Abort(absl::string_view reason) override;
   int64_t bytes_sent() const override { return bytes_sent_; }
@@ -82,7 +92,9 @@ class NcclCommunicator final : public CallCommunicator {
                                                           const std::vector<int>& members,
                                                           const std::string& path) override;
 
-  absl::Status ConnectCollectives();
+  absl::Status ConnectCollectives(std::unique_ptr<NcclRanks> former);
+  // `gives_up`: what GiveUp gives; else nothing is left.
+  std::unique_ptr<NcclRanks> End(bool gives_up);
   NcclLaneOptions CollectiveLane();
   NcclLaneOptions TransferLane(const Operation& operation);
   absl::StatusOr<NcclLane*> LaneOf(const Operation& operation);

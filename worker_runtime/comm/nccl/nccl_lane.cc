@@ -11,6 +11,8 @@ namespace {
 // CUDA and NCCL offer nothing to wait for together with new calls.
 constexpr absl::Duration kPollInterval = absl::Microseconds(20);
 constexpr absl::Duration kFlushTime = absl::Milliseconds(700);
+// NCCL waits for what is on the device before its calls too.
+constexpr absl::Duration kRevokeTime = absl::Seconds(10);
 
 }  // namespace
 
@@ -22,13 +24,24 @@ NcclLane::NcclLane(NcclLaneOptions options, DeviceStream stream, std::unique_ptr
 
 NcclLane::~NcclLane() {
   BeginClose();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void NcclLane::BeginClose() {
   base::MutexLock lock(mu_);
   closed_ = true;
   changed_.NotifyAll();
+}
+
+std::unique_ptr<NcclRanks> NcclLane::GiveUp() {
+  {
+    base::MutexLock lock(mu_);
+    gives_up_ = true;
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+  return std::move(ranks_);
 }
 
 bool NcclLane::Push(Call& call) { return PushAs(call, /*is_launch=*/false); }
@@ -78,7 +91,7 @@ void NcclLane::Run() {
   const DeviceGuard guard(options_.device);
   while (WaitForWork()) {
     if (const absl::Status failure = options_.failure(); !failure.ok()) {
-      Abort();
+      Stop();
       EndAll(failure);
       continue;
     }
@@ -87,23 +100,31 @@ void NcclLane::Run() {
     }
     Watch();
   }
-  if (!running_.empty()) Abort();
+  bool gives_up = false;
+  {
+    base::MutexLock lock(mu_);
+    gives_up = gives_up_;
+  }
+  if (gives_up || !running_.empty()) Stop();
   EndAll(options_.failure());
   if (aborts_.joinable()) aborts_.join();
-  if (ranks_ != nullptr) ranks_->Close(MonoNow() + kFlushTime);
   // Here, where the device is the current one.
-  ranks_.reset();
+  if (ranks_ != nullptr && !gives_up) ranks_->Close(MonoNow() + kFlushTime);
+  if (!gives_up) ranks_.reset();
   stream_.reset();
 }
 
 // NCCL kills what runs at once, and then waits until every graph is gone that names the communicator (2.26 and later,
 // commDestroySync in its src/init.cc); who has the graph lets go of it once its launch is told to have failed, by EndAll.
-void NcclLane::Abort() {
+// One that was revoked it frees without that wait, so those that graphs may name are not revoked.
+void NcclLane::Stop() {
   if (ranks_ == nullptr || aborts_.joinable()) return;
-  if (!has_captured_) return ranks_->Abort();
+  if (!has_captured_) {
+    return options_.revokes ? ranks_->Revoke(MonoNow() + kRevokeTime) : ranks_->Abort("it failed");
+  }
   aborts_ = std::thread([this] {
     const DeviceGuard guard(options_.device);
-    ranks_->Abort();
+    ranks_->Abort("calls of it were captured");
   });
 }
 
@@ -238,7 +259,7 @@ void NcclLane::Watch() {
   options_.on_suspicion(oldest.run->call());
 }
 
-// The ranks are aborted: no kernel touches a buffer any more, so that waiters may be told.
+// The ranks are revoked or aborted: no kernel touches a buffer any more, so that waiters may be told.
 void NcclLane::EndAll(const absl::Status& failure) {
   std::deque<Running> running;
   running.swap(running_);

@@ -25,7 +25,10 @@ struct NcclLaneOptions {
   int peer = 0;  // of sends and receives
   // In which its calls stand; null: in none.
   std::shared_ptr<LaunchOrder> order;
-  // Connects; called once, on the lane's thread or before it starts.
+  // A failure revokes its NCCL communicator, so that another can be shrunk from it, instead of aborting it; but where
+  // calls of it have been captured.
+  bool revokes = false;
+  // Connects, on the lane's thread; called once, of a lane that is made without ranks.
   std::function<absl::StatusOr<std::unique_ptr<NcclRanks>>(MonoTime deadline)> connect;
   // Of the whole communicator; ok while there is none.
   std::function<absl::Status()> failure;
@@ -56,6 +59,9 @@ class NcclLane {
   void Wake();
   // The destructor's first half, so that several lanes end at the same time.
   void BeginClose();
+  // Ends the lane as a failure does, which there is by now, and gives what it leaves; null where it never connected.
+  // Called at most once, and nothing but the destructor after it.
+  std::unique_ptr<NcclRanks> GiveUp();
 
  private:
   struct Running {
@@ -75,7 +81,8 @@ class NcclLane {
   // Waits for something to do; false: the lane ends.
   bool WaitForWork();
   absl::Status Advance();
-  void Abort();
+  // Of a failure: nothing runs any more.
+  void Stop();
   // What follows NCCL's having enqueued the last call.
   void EndPosting();
   // False: there is a failure now.
@@ -94,10 +101,11 @@ class NcclLane {
   base::Mutex mu_;
   base::Condition changed_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool gives_up_ ABSL_GUARDED_BY(mu_) = false;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mu_);
 
-  // The lane's thread only.
+  // The lane's thread only; GiveUp's once that has ended.
   std::optional<DeviceStream> stream_;
   // Null before the first call of a late lane, and after a failure.
   std::unique_ptr<NcclRanks> ranks_;

@@ -26,7 +26,9 @@ std::vector<std::string> LoadFunctions(void* handle, NcclLibrary& out) {
     if (symbol == nullptr) missing.push_back(name);
   };
   load("ncclCommInitRankScalable", out.comm_init_rank_scalable);
-  missing.clear();  // that one may lack
+  load("ncclCommShrink", out.comm_shrink);
+  load("ncclCommRevoke", out.comm_revoke);
+  missing.clear();  // those may lack
   load("ncclGetVersion", out.get_version);
   load("ncclGetUniqueId", out.get_unique_id);
   load("ncclCommInitRankConfig", out.comm_init_rank_config);
@@ -77,6 +79,8 @@ absl::StatusOr<std::shared_ptr<const NcclLibrary>> NcclLibrary::Open() {
   }
   return std::shared_ptr<const NcclLibrary>(std::move(library));
 }
+
+std::string NcclLibrary::version_text() const { return VersionText(version); }
 
 absl::Status NcclLibrary::ToStatus(ncclResult_t result, absl::string_view what,
                                    ncclComm_t comm) const {

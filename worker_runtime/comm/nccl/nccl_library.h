@@ -26,6 +26,8 @@ struct NcclLibrary {
   // Names `what` failed, NCCL's words for it, and its last message about `comm` (may be null).
   absl::Status ToStatus(ncclResult_t result, absl::string_view what, ncclComm_t comm) const;
 
+  std::string version_text() const;
+
   int version = 0;
 
   decltype(&::ncclGetVersion) get_version = nullptr;
@@ -33,6 +35,10 @@ struct NcclLibrary {
   decltype(&::ncclCommInitRankConfig) comm_init_rank_config = nullptr;
   // Null before NCCL 2.23.
   decltype(&::ncclCommInitRankScalable) comm_init_rank_scalable = nullptr;
+  // Null before NCCL 2.27.3 and 2.28.7. Their types are written out, since headers may be older.
+  ncclResult_t (*comm_shrink)(ncclComm_t comm, int* without, int num_without, ncclComm_t* shrunk,
+                              ncclConfig_t* config, int flags) = nullptr;
+  ncclResult_t (*comm_revoke)(ncclComm_t comm, int flags) = nullptr;
   decltype(&::ncclCommFinalize) comm_finalize = nullptr;
   decltype(&::ncclCommDestroy) comm_destroy = nullptr;
   decltype(&::ncclCommAbort) comm_abort = nullptr;

@@ -58,6 +58,19 @@ class Runtime {
                                                                  const std::string& backend = "",
                                                                  CommunicatorOptions options = {});
 
+  // As MakeCommunicator with the group and the backend of `former`, a communicator of all ranks of an
+  // earlier round that this process was in, which has failed or is given up: it ends here, calls in flight
+  // with kAborted, whatever comes of it. Ranks that had none call MakeCommunicator at the same place.
+  //
+  // Where all ranks were in it, in the same order, and some of those that were are gone, the backend may
+  // make the new one from it (nccl, by ncclCommShrink); else, and where that fails, it is made from nothing.
+  // All ranks do the same, and what comes is the same. Nothing is left that was captured with `former`
+  // (CapturedCalls). With nccl the process keeps its GPU, whatever its local rank is now.
+  //
+  // Errors: those of MakeCommunicator; kInvalidArgument: `former` is null, or was made by Split.
+  absl::StatusOr<std::unique_ptr<Communicator>> RemakeCommunicator(
+      std::unique_ptr<Communicator> former, CommunicatorOptions options = {});
+
   // Of this round of the job; of this process where it is alone.
   Store& store();
 

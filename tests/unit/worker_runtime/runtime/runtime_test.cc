@@ -232,6 +232,46 @@ TEST(Runtime, ACommunicatorThatIsMadeTooLateIsAbortedAtOnce) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+// Three ranks, of which the last is gone in the next round; a new process is in its place.
+TEST(Runtime, RemakesACommunicatorOfAnEarlierRound) {
+  FakeAgent before(Round(2)), after(Round(3));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto runtime = Runtime::FromEnvironment(before.EnvironmentOf(rank, 3));
+      ASSERT_THAT(runtime, IsOk());
+      auto made = (*runtime)->MakeCommunicator("dp");
+      ASSERT_THAT(made, IsOk());
+      if (rank == 2) made->reset();
+      runtime = Runtime::FromEnvironment(after.EnvironmentOf(rank, 3));
+      ASSERT_THAT(runtime, IsOk());
+      auto next = rank == 2 ? (*runtime)->MakeCommunicator("dp")
+                            : (*runtime)->RemakeCommunicator(*std::move(made));
+      ASSERT_THAT(next, IsOk());
+      EXPECT_EQ((*next)->group(), "dp");
+      std::vector<int64_t> sum = {rank};
+      EXPECT_THAT((*next)->AllReduce(BufferOf(sum)).Wait(), IsOk());
+      EXPECT_EQ(sum[0], 3);
+      EXPECT_THAT((*next)->Barrier().Wait(), IsOk());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Runtime, RemakesNothingOfNothing) {
+  auto runtime = Runtime::FromEnvironment(EnvironmentMap{});
+  ASSERT_THAT(runtime, IsOk());
+  EXPECT_THAT((*runtime)->RemakeCommunicator(nullptr),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  // One rank, remade from what has failed.
+  auto world = (*runtime)->MakeCommunicator("world");
+  ASSERT_THAT(world, IsOk());
+  (*world)->Abort("enough");
+  auto again = (*runtime)->RemakeCommunicator(*std::move(world));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_THAT((*again)->Barrier().Wait(), IsOk());
+}
+
 TEST(Runtime, RefusesBackendsThatCannotServeTheJob) {
   const FakeAgent agent(Round(2));
   EnvironmentMap environment = agent.EnvironmentOf(0, 2);

@@ -1,0 +1,256 @@
+#include "tests/unit/worker_runtime/comm/nccl/fake_nccl.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace muster::comm {
+namespace {
+
+FakeNccl* current = nullptr;
+
+const char* NameOf(ncclResult_t result) {
+  switch (result) {
+    case ncclSystemError:
+      return "system error";
+    case ncclRemoteError:
+      return "remote error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    default:
+      return "another error";
+  }
+}
+
+}  // namespace
+
+FakeNccl::FakeNccl() { current = this; }
+FakeNccl::~FakeNccl() { current = nullptr; }
+FakeNccl& FakeNccl::Current() { return *current; }
+
+std::shared_ptr<const NcclLibrary> FakeNccl::older_library() const {
+  auto library = std::make_shared<NcclLibrary>();
+  library->version = 22105;
+  library->get_unique_id = [](ncclUniqueId* id) { return Current().GetUniqueId(id); };
+  library->comm_init_rank_config = [](ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                      ncclConfig_t* config) {
+    return Current().Init(comm, size, id, rank, config);
+  };
+  library->comm_finalize = [](ncclComm_t comm) { return Current().Finalize(comm); };
+  library->comm_destroy = [](ncclComm_t comm) { return Current().End(comm, "destroy"); };
+  library->comm_abort = [](ncclComm_t comm) { return Current().End(comm, "abort"); };
+  library->comm_get_async_error = [](ncclComm_t comm, ncclResult_t* error) {
+    return Current().GetAsyncError(comm, error);
+  };
+  library->get_error_string = [](ncclResult_t result) { return NameOf(result); };
+  library->get_last_error = [](ncclComm_t) { return ""; };
+  return library;
+}
+
+std::shared_ptr<const NcclLibrary> FakeNccl::library() const {
+  auto library = std::make_shared<NcclLibrary>(*older_library());
+  library->version = 23007;
+  library->comm_revoke = [](ncclComm_t comm, int flags) { return Current().Revoke(comm, flags); };
+  library->comm_shrink = [](ncclComm_t comm, int* without, int num_without, ncclComm_t* child,
+                            ncclConfig_t* config, int flags) {
+    return Current().Shrink(comm, {without, without + num_without}, child, config, flags);
+  };
+  return library;
+}
+
+void FakeNccl::Destine(const std::string& function, int rank, Fate fate) {
+  base::MutexLock lock(mu_);
+  fates_[{function, rank}] = fate;
+}
+
+void FakeNccl::LoseConnection(int rank) {
+  base::MutexLock lock(mu_);
+  for (const auto& comm : comms_) {
+    if (!comm->is_gone && comm->rank == rank) comm->error = ncclRemoteError;
+  }
+}
+
+std::vector<std::string> FakeNccl::CallsOfThisThread() const {
+  base::MutexLock lock(mu_);
+  const auto found = calls_.find(std::this_thread::get_id());
+  return found == calls_.end() ? std::vector<std::string>() : found->second;
+}
+
+void FakeNccl::CheckRules() const {
+  base::MutexLock lock(mu_);
+  EXPECT_THAT(broken_, ::testing::IsEmpty());
+  for (const auto& comm : comms_) {
+    EXPECT_TRUE(comm->is_gone) << comm->group << "/" << comm->rank << " was left behind";
+  }
+}
+
+void FakeNccl::Break(const std::string& rule) { broken_.push_back(rule); }
+
+FakeNccl::Fate FakeNccl::TakeFate(const std::string& function, int rank) {
+  const auto found = fates_.find({function, rank});
+  if (found == fates_.end()) return Fate::kWell;
+  const Fate fate = found->second;
+  fates_.erase(found);
+  return fate;
+}
+
+FakeNccl::Comm* FakeNccl::Find(ncclComm_t comm, const std::string& function) {
+  const auto found = std::find_if(comms_.begin(), comms_.end(), [comm](const auto& each) {
+    return reinterpret_cast<ncclComm_t>(each.get()) == comm;
+  });
+  if (found == comms_.end()) {
+    Break(function + " of what is no communicator");
+    return nullptr;
+  }
+  const std::string name = absl::StrCat((*found)->group, "/", (*found)->rank, " ", function);
+  if (function != "state") calls_[std::this_thread::get_id()].push_back(name);
+  if ((*found)->is_gone) {
+    Break(name + " after its end");
+    return nullptr;
+  }
+  return found->get();
+}
+
+ncclComm_t FakeNccl::Add(Comm comm) {
+  calls_[std::this_thread::get_id()].push_back(absl::StrCat(comm.group, "/", comm.rank, " init"));
+  comms_.push_back(std::make_unique<Comm>(std::move(comm)));
+  return reinterpret_cast<ncclComm_t>(comms_.back().get());
+}
+
+bool FakeNccl::HaveAllCome(const std::string& group) const {
+  const Gathering& gathering = gatherings_.at(group);
+  return gathering.arrived == gathering.size && !gathering.is_left;
+}
+
+ncclResult_t FakeNccl::GetUniqueId(ncclUniqueId* id) {
+  base::MutexLock lock(mu_);
+  std::memset(id, 0, sizeof(*id));
+  id->internal[0] = static_cast<char>('a' + num_ids_++);
+  return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::Init(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
+                            const ncclConfig_t* config) {
+  base::MutexLock lock(mu_);
+  if (config->blocking != 0) Break("a communicator that blocks");
+  const std::string group(id.internal);
+  Gathering& gathering = gatherings_[group];
+  gathering.size = size;
+  const Fate fate = TakeFate("init", rank);
+  if (fate == Fate::kWell) ++gathering.arrived;
+  *comm = Add({.group = group, .rank = rank, .size = size, .under_way = "init", .fate = fate});
+  return ncclInProgress;
+}
+
+ncclResult_t FakeNccl::Revoke(ncclComm_t handle, int flags) {
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(handle, "revoke");
+  if (comm == nullptr || flags != 0) return ncclInvalidArgument;
+  if (comm->is_revoked || comm->is_finalized) {
+    Break("a communicator is revoked twice, or once it is finalized");
+    return ncclInvalidArgument;
+  }
+  comm->is_revoked = true;
+  comm->under_way = "revoke";
+  comm->fate = TakeFate("revoke", comm->rank);
+  return ncclInProgress;
+}
+
+// As of a communicator that does not block: it is under way, and says success.
+ncclResult_t FakeNccl::Shrink(ncclComm_t handle, const std::vector<int>& without, ncclComm_t* child,
+                              const ncclConfig_t* config, int flags) {
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(handle, "shrink");
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (!comm->is_revoked || !comm->under_way.empty() || comm->error != ncclSuccess) {
+    Break(absl::StrCat("shrink of ", comm->group, "/", comm->rank, ", which is not revoked"));
+    return ncclInvalidArgument;
+  }
+  const bool is_in = std::count(without.begin(), without.end(), comm->rank) > 0;
+  if (without.empty() || is_in || flags != 0 || config->blocking != 0) {
+    Break(absl::StrCat("shrink without {", absl::StrJoin(without, ","), "} by ", comm->rank));
+    return ncclInvalidArgument;
+  }
+  *child = nullptr;
+  comm->under_way = "shrink";
+  comm->fate = TakeFate("shrink", comm->rank);
+  comm->child = child;
+  comm->shrinks_to = absl::StrCat(comm->group, "-", absl::StrJoin(without, ","));
+  children_[comm->group].insert(comm->shrinks_to);
+  Gathering& gathering = gatherings_[comm->shrinks_to];
+  gathering.size = comm->size - static_cast<int>(without.size());
+  if (comm->fate == Fate::kWell) ++gathering.arrived;
+  return ncclSuccess;
+}
+
+void FakeNccl::EndShrink(Comm& comm) {
+  // NCCL ends nobody's wait then; here both lists are at hand.
+  const bool differ = children_[comm.group].size() > 1;
+  if (comm.fate == Fate::kWell && !differ && !HaveAllCome(comm.shrinks_to)) return;
+  comm.under_way.clear();
+  const bool fails = differ || comm.fate == Fate::kFails;
+  if (fails) comm.error = differ ? ncclInvalidArgument : ncclSystemError;
+  const std::string text = comm.shrinks_to.substr(comm.group.size() + 1);
+  std::vector<std::string> without = absl::StrSplit(text, ',');
+  int rank = comm.rank;
+  for (const std::string& left_out : without) rank -= std::stoi(left_out) < comm.rank ? 1 : 0;
+  // What has failed half-way is given out as well.
+  *comm.child = Add({.group = comm.shrinks_to,
+                     .rank = rank,
+                     .size = comm.size - static_cast<int>(without.size()),
+                     .error = comm.error});
+}
+
+void FakeNccl::GoOn(Comm& comm) {
+  if (comm.under_way.empty() || comm.fate == Fate::kHangs) return;
+  if (comm.under_way == "shrink") return EndShrink(comm);
+  if (comm.under_way == "init" && comm.fate == Fate::kWell && !HaveAllCome(comm.group)) return;
+  comm.under_way.clear();
+  if (comm.fate == Fate::kFails) comm.error = ncclSystemError;
+}
+
+ncclResult_t FakeNccl::GetAsyncError(ncclComm_t handle, ncclResult_t* error) {
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(handle, "state");
+  if (comm == nullptr) return ncclInvalidArgument;
+  GoOn(*comm);
+  *error = comm->under_way.empty() ? comm->error : ncclInProgress;
+  return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::Finalize(ncclComm_t handle) {
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(handle, "finalize");
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (comm->is_revoked || comm->is_finalized || !comm->under_way.empty()) {
+    Break("finalize of a communicator that is revoked, finalized or not ready");
+    return ncclInvalidUsage;
+  }
+  comm->is_finalized = true;
+  comm->under_way = "finalize";
+  comm->fate = TakeFate("finalize", comm->rank);
+  return ncclInProgress;
+}
+
+ncclResult_t FakeNccl::End(ncclComm_t handle, const std::string& function) {
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(handle, function);
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (function == "destroy" && (!comm->is_finalized || !comm->under_way.empty())) {
+    Break("destroy of a communicator that is not finalized");
+  }
+  if (comm->under_way == "shrink") gatherings_[comm->shrinks_to].is_left = true;
+  comm->is_gone = true;
+  return ncclSuccess;
+}
+
+}  // namespace muster::comm
