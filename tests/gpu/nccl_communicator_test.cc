@@ -1,11 +1,12 @@
 // The nccl backend meets the contract of Communicator: one rank in this process, and two ranks on
 // one GPU, each a process with a NCCL_HOSTID of its own, since NCCL refuses two ranks on one device
-// otherwise (NCCL compares host hash and bus id when it initialises). Functional only: nothing here says anything about speed.
+// otherwise (NCCL compares host hash and bus id when it initialises); three of them become two. Functional only: nothing here says anything about speed.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -97,17 +98,27 @@ TEST(NcclLibrary, OpensAndHasTheVersionThatWeNeed) {
 
 // --- One of two ranks, in a process of its own
 
-std::unique_ptr<Communicator> JoinPair(absl::string_view prefix,
-                                       const CommunicatorOptions& options = {}) {
-  const int rank = std::atoi(std::getenv(kRankVariable));
-  auto communicator =
-      MakeCommunicator("nccl", {.membership = {.rank = rank, .size = 2, .options = options},
-                                .store = std::make_shared<FileStore>(std::getenv(kStoreVariable)),
-                                .prefix = std::string(prefix),
-                                .master_addr = "127.0.0.1",
-                                .nccl_interfaces = "lo"});
+int RankOfThisProcess() { return std::atoi(std::getenv(kRankVariable)); }
+std::shared_ptr<Store> StoreOfRanks() {
+  return std::make_shared<FileStore>(std::getenv(kStoreVariable));
+}
+
+// `former`: of an earlier round; null: there is none.
+std::unique_ptr<Communicator> Join(absl::string_view prefix, int rank, int size,
+                                   std::unique_ptr<Communicator> former = nullptr) {
+  BackendRequest request{.membership = {.rank = rank, .size = size},
+                         .store = StoreOfRanks(),
+                         .prefix = std::string(prefix),
+                         .master_addr = "127.0.0.1",
+                         .nccl_interfaces = "lo"};
+  request.former = std::move(former);
+  auto communicator = request.former == nullptr ? MakeCommunicator("nccl", std::move(request))
+                                                : RemakeCommunicator(std::move(request));
   EXPECT_THAT(communicator, IsOk());
   return communicator.ok() ? *std::move(communicator) : nullptr;
+}
+std::unique_ptr<Communicator> JoinPair(absl::string_view prefix) {
+  return Join(prefix, RankOfThisProcess(), 2);
 }
 
 void CheckReductions(Communicator& c) {
@@ -291,15 +302,88 @@ TEST(NcclPairRank, RunsAllChecks) {
   CheckMismatchIsNamed();
 }
 
-TEST(NcclPair, OfTwoProcessesOnOneGpuMeetsTheContract) {
-  if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+// --- One of three ranks, the second of which is gone in the next round
+
+constexpr absl::Duration kGenerous = absl::Minutes(2);
+
+// Between Runtime's rounds: the others are told that theirs is over, wherever they are.
+void CheckTwoOfThreeShrink() {
+  const int rank = RankOfThisProcess();
+  auto c = Join("three", rank, 3);
+  ASSERT_NE(c, nullptr);
+  ASSERT_THAT(c->Barrier().Wait(), IsOk());
+  const auto store = StoreOfRanks();
+  if (rank == 1) {
+    // Ranks 0 and 2 hang in NCCL's kernel meanwhile.
+    EXPECT_THAT(store->Wait("hanging0", MonoNow() + kGenerous), IsOk());
+    EXPECT_THAT(store->Wait("hanging2", MonoNow() + kGenerous), IsOk());
+    c->Abort("round 1 is over");
+    EXPECT_THAT(store->Wait("remade", MonoNow() + kGenerous), IsOk());
+    return;
+  }
+  TypedArray array = Filled(DType::kF32, 1 << 20, rank);
+  const Work work = c->AllReduce(array.buffer());
+  const absl::Status early = work.Wait(MonoNow() + absl::Milliseconds(500));
+  EXPECT_THAT(early, testing::HasStatusCode(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(store->Set(absl::StrCat("hanging", rank), "", MonoNow() + kGenerous), IsOk());
+  EXPECT_THAT(work.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("round 1 is over")));
+  c = Join("two", rank / 2, 2, std::move(c));
+  ASSERT_NE(c, nullptr);
+  CheckReductions(*c);
+  CheckMoves(*c);
+  CheckDeviceBuffers(*c);
+  CheckSplit(*c);
+  const auto library = NcclLibrary::Open();
+  ASSERT_THAT(library, IsOk());
+  const auto how = store->Wait("two/nccl/former/decision", MonoNow() + kGenerous);
+  ASSERT_THAT(how, IsOk());
+  if ((*library)->comm_revoke != nullptr) {
+    EXPECT_EQ(*how, "shrink 1");
+    EXPECT_THAT(store->Wait("two/nccl/former/outcome", MonoNow() + kGenerous),
+                testing::IsOkAndHolds("shrunk"));
+  } else {
+    EXPECT_THAT(*how, HasSubstr("has no ncclCommRevoke"));
+  }
+  EXPECT_THAT(c->Barrier().Wait(), IsOk());
+  if (rank == 0) {
+    EXPECT_THAT(store->Set("remade", "", MonoNow() + kGenerous), IsOk());
+  }
+}
+
+// Without a word. NCCL's proxy may have met the end of the connection by then, and refuses to shrink: either way they go on.
+void CheckTwoOfThreeGoOnAfterADeath() {
+  const int rank = RankOfThisProcess();
+  auto c = Join("dying", rank, 3);
+  ASSERT_NE(c, nullptr);
+  ASSERT_THAT(c->Barrier().Wait(), IsOk());
+  if (rank == 1) std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+  TypedArray array = Filled(DType::kF32, 1 << 20, rank);
+  EXPECT_FALSE(c->AllReduce(array.buffer()).Wait().ok());
+  c = Join("living", rank / 2, 2, std::move(c));
+  ASSERT_NE(c, nullptr);
+  CheckReductions(*c);
+  CheckMoves(*c);
+  const auto how = StoreOfRanks()->Wait("living/nccl/former/decision", MonoNow() + kGenerous);
+  ASSERT_THAT(how, IsOk());
+  std::cout << "after a death rank " << rank << " does: " << *how << std::endl;
+  EXPECT_THAT(c->Barrier().Wait(), IsOk());
+}
+
+TEST(NcclThreeRank, GoesOnWithOneOther) {
+  if (std::getenv(kRankVariable) == nullptr) GTEST_SKIP() << "started by NcclThree";
+  CheckTwoOfThreeShrink();
+  CheckTwoOfThreeGoOnAfterADeath();
+}
+
+// Runs the tests of `filter` in `size` processes, each a rank.
+void RunRanks(int size, const std::string& filter) {
   const TemporaryDirectory directory;
   std::vector<Subprocess> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < size; ++rank) {
     const char* libraries = std::getenv("LD_LIBRARY_PATH");
     ranks.emplace_back(testing::SubprocessOptions{
         .argv = {std::filesystem::read_symlink("/proc/self/exe").string(),
-                 "--gtest_filter=NcclPairRank.*"},
+                 "--gtest_filter=" + filter},
         .environment = {{kRankVariable, std::to_string(rank)},
                         {kStoreVariable, directory.path()},
                         {"NCCL_HOSTID", "muster-test-host-" + std::to_string(rank)},
@@ -313,6 +397,16 @@ TEST(NcclPair, OfTwoProcessesOnOneGpuMeetsTheContract) {
     const SubprocessResult result = rank.Wait(absl::Minutes(3));
     EXPECT_EQ(result.exit_code, 0) << testing::ToString(result);
   }
+}
+
+TEST(NcclPair, OfTwoProcessesOnOneGpuMeetsTheContract) {
+  if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  RunRanks(2, "NcclPairRank.*");
+}
+
+TEST(NcclThree, ProcessesOnOneGpuGoOnAsTwo) {
+  if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << "no GPU: " << why;
+  RunRanks(3, "NcclThreeRank.*");
 }
 
 }  // namespace

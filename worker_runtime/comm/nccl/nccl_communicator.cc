@@ -181,7 +181,7 @@ NcclLaneOptions NcclCommunicator::CollectiveLane() {
           .rank = rank(),
           .size = size(),
           .order = {membership().family, &membership().family->order},
-          .revokes = true,
+          .revokes = !backend().empty(),  // else it is never a former one
           .failure = [this] { return failure_.Get(); },
           .on_trouble = [this](const Call& call, const absl::Status& why) { OnTrouble(call, why); },
           .on_suspicion = [this](const Call& call) { OnSuspicion(call); }};

@@ -24,7 +24,7 @@
 // The next round: a failed communicator keeps what NCCL has of its collectives' lane, revoked instead of aborted where NCCL
 // can (2.28.7), until it is destroyed or another is made after it (Make's `former`): shrunk from it by ncclCommShrink if
 // all ranks agree (nccl_remake.h), which saves NCCL's bootstrap; its data connections are made anew, as those of sends and
-// receives are, and groups made by Split. Where a GPU's memory is short, let go of what has failed first.
+// receives are, and groups made by Split, which are aborted. Where a GPU's memory is short, let go of what has failed first.
 //
 // Captures: a call of a capture goes its usual way, and its lane's stream joins the capture by the queue's event; NCCL
 // makes it a part of the graph. A launch is watched by the lanes of its calls until the event behind it comes. Graphs are

@@ -249,6 +249,16 @@ ncclResult_t FakeNccl::End(ncclComm_t handle, const std::string& function) {
     Break("destroy of a communicator that is not finalized");
   }
   if (comm->under_way == "shrink") gatherings_[comm->shrinks_to].is_left = true;
+  // A former one's bootstrap serves the others' shrinking.
+  const bool has_shrunk =
+      comm->under_way.empty() && !comm->shrinks_to.empty() && comm->error == ncclSuccess;
+  for (const auto& other : comms_) {
+    if (has_shrunk && !other->is_gone && other->shrinks_to == comm->shrinks_to &&
+        other->under_way == "shrink") {
+      Break(absl::StrCat(function, " of ", comm->group, "/", comm->rank, " while ", other->rank,
+                         " shrinks"));
+    }
+  }
   comm->is_gone = true;
   return ncclSuccess;
 }
