@@ -34,7 +34,6 @@ absl::StatusOr<std::unique_ptr<NcclRanks>> ShrinkIfAllCan(NcclRanks* former, Sto
   };
   absl::StatusOr<std::unique_ptr<NcclRanks>> shrunk =
       NcclRanks::Shrink(*former, decision.without, shrinking);
-  MUSTER_RETURN_IF_ERROR(options.failure());
   MUSTER_ASSIGN_OR_RETURN(const bool all_have, agreement.Conclude(shrunk.status()));
   if (!all_have) return nullptr;
   return shrunk;

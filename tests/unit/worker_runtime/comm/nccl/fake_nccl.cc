@@ -199,11 +199,15 @@ void FakeNccl::EndShrink(Comm& comm) {
   comm.under_way.clear();
   const bool fails = differ || comm.fate == Fate::kFails;
   if (fails) comm.error = differ ? ncclInvalidArgument : ncclSystemError;
+  GiveChild(comm);
+}
+
+// Also one that has failed half-way.
+void FakeNccl::GiveChild(Comm& comm) {
   const std::string text = comm.shrinks_to.substr(comm.group.size() + 1);
-  std::vector<std::string> without = absl::StrSplit(text, ',');
+  const std::vector<std::string> without = absl::StrSplit(text, ',');
   int rank = comm.rank;
   for (const std::string& left_out : without) rank -= std::stoi(left_out) < comm.rank ? 1 : 0;
-  // What has failed half-way is given out as well.
   *comm.child = Add({.group = comm.shrinks_to,
                      .rank = rank,
                      .size = comm.size - static_cast<int>(without.size()),
@@ -248,7 +252,12 @@ ncclResult_t FakeNccl::End(ncclComm_t handle, const std::string& function) {
   if (function == "destroy" && (!comm->is_finalized || !comm->under_way.empty())) {
     Break("destroy of a communicator that is not finalized");
   }
-  if (comm->under_way == "shrink") gatherings_[comm->shrinks_to].is_left = true;
+  if (comm->under_way == "shrink") {
+    // The abort waits for the job, which gives out what it has come to.
+    gatherings_[comm->shrinks_to].is_left = true;
+    comm->error = ncclInternalError;
+    GiveChild(*comm);
+  }
   // A former one's bootstrap serves the others' shrinking.
   const bool has_shrunk =
       comm->under_way.empty() && !comm->shrinks_to.empty() && comm->error == ncclSuccess;

@@ -70,6 +70,7 @@ class FakeNccl {
   bool HaveAllCome(const std::string& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GoOn(Comm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndShrink(Comm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GiveChild(Comm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ncclResult_t GetUniqueId(ncclUniqueId* id);
   ncclResult_t Init(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,

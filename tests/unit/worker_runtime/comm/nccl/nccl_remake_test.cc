@@ -22,10 +22,10 @@ namespace {
 
 using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
-using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using ::testing::Not;
 
 using Fate = FakeNccl::Fate;
 using Ranks = std::unique_ptr<NcclRanks>;
@@ -185,8 +185,8 @@ TEST_F(NcclRemake, AShrinkThatHangsEndsAtItsDeadline) {
     EXPECT_THAT(NcclRanks::Shrink(*ranks, {2}, Options(0, 2, "next", absl::Milliseconds(30))),
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          HasSubstr("did not shrink group dp to its 2 ranks in time")));
-    EXPECT_THAT(nccl_.CallsOfThisThread(),
-                ElementsAre("a/0 init", "a/0 revoke", "a/0 shrink", "a/0 abort"));
+    EXPECT_THAT(nccl_.CallsOfThisThread(), ElementsAre("a/0 init", "a/0 revoke", "a/0 shrink",
+                                                       "a/0 abort", "a-2/0 init", "a-2/0 abort"));
   });
 }
 
@@ -238,8 +238,7 @@ TEST_F(NcclRemake, AllConnectWhereOneIsNew) {
     auto made = Remake(std::move(ranks), Options(rank, 3, "next"));
     ASSERT_THAT(made, IsOk());
     EXPECT_THAT(nccl_.CallsOfThisThread().back(), absl::StrCat("b/", rank, " init"));
-    EXPECT_THAT(nccl_.CallsOfThisThread(),
-                ::testing::Not(::testing::Contains(HasSubstr("shrink"))));
+    EXPECT_THAT(nccl_.CallsOfThisThread(), Not(Contains(HasSubstr("shrink"))));
   });
 }
 
@@ -342,7 +341,7 @@ TEST_F(NcclRemake, ADeathWhileRanksShrinkEndsThem) {
     }
     EXPECT_THAT(ShrinkOrConnect(nccl_.library(), std::move(ranks), store_, options),
                 StatusIs(absl::StatusCode::kUnavailable, "rank 1 is gone"));
-    EXPECT_THAT(nccl_.CallsOfThisThread().back(), absl::StrCat("a/", rank, " abort"));
+    EXPECT_THAT(nccl_.CallsOfThisThread(), Contains(absl::StrCat("a/", rank, " abort")));
   });
 }
 
@@ -357,7 +356,7 @@ TEST_F(NcclRemake, ADeathThatNobodyHearsOfEndsThemAtTheDeadline) {
     if (rank == 1) return;
     EXPECT_THAT(ShrinkOrConnect(nccl_.library(), std::move(ranks), store_, options),
                 testing::HasStatusCode(absl::StatusCode::kDeadlineExceeded));
-    EXPECT_THAT(nccl_.CallsOfThisThread().back(), absl::StrCat("a/", rank, " abort"));
+    EXPECT_THAT(nccl_.CallsOfThisThread(), Contains(absl::StrCat("a/", rank, " abort")));
   });
 }
 
