@@ -76,9 +76,10 @@ absl::Status Trainer::SetUp() {
   return absl::OkStatus();
 }
 
-// The one place where what a round leaves of its communicator could be used by the next.
 absl::StatusOr<std::unique_ptr<Communicator>> Trainer::MakeWorld() {
-  so_far_.former_world.reset();
+  if (so_far_.former_world != nullptr) {
+    return runtime_.RemakeCommunicator(std::move(so_far_.former_world));
+  }
   return runtime_.MakeCommunicator("world", options_.backend);
 }
 

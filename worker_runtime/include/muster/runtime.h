@@ -116,7 +116,8 @@ class Runtime {
   // for that. Without an agent nothing happens.
   void SurviveRounds();
   // This process's place in the job's next round, once there is one: its rank, size and store may be others, its
-  // local rank is the same. The program has let go of all communicators of this runtime, which is of no use afterwards.
+  // local rank is the same. The program has let go of all communicators of this runtime but those that it will remake
+  // (RemakeCommunicator); the runtime is of no use afterwards.
   // May be called as soon as something has failed, before the agent has heard why.
   //
   // Errors: kDeadlineExceeded: for `patience` nobody has said that the round is over, so what failed is the program's
