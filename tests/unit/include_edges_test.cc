@@ -43,9 +43,9 @@ Strings Public(const Strings& names, Strings others) {
 Strings Backend(Strings others) {
   others.insert(others.end(), {"proto/base/", "proto/io/unique_fd.h", "worker_runtime/comm/*",
                                "worker_runtime/plan/staging.h"});
-  return Public(
-      {"buffer", "communicator", "device", "dtype", "sixteen_bits", "store", "sum_tree", "work"},
-      std::move(others));
+  return Public({"buffer", "communicator", "device", "dtype", "registration", "sixteen_bits",
+                 "store", "sum_tree", "work"},
+                std::move(others));
 }
 
 // The first room whose prefix fits a file is its room.

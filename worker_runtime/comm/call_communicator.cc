@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/comm/register_memory.h"
 
 namespace muster::comm {
 namespace {
@@ -216,6 +217,25 @@ absl::StatusOr<std::unique_ptr<CapturedCalls>> CallCommunicator::EndCapture(Queu
   MUSTER_RETURN_IF_ERROR(failure);
   MUSTER_RETURN_IF_ERROR(work.status());
   return MakeCapturedCalls(*std::move(work), std::move(calls));
+}
+
+absl::StatusOr<Registration> CallCommunicator::Register(Buffer memory) {
+  const auto register_here = [&]() -> absl::StatusOr<Registration> {
+    if (IsBad(memory.data, memory.count)) {
+      return absl::InvalidArgumentError("the memory to register is not a valid buffer");
+    }
+    const bool has_use = size() > 1 && RegistersMemory() && memory.count > 0;
+    return has_use ? RegisterHere(memory) : Registration();
+  };
+  if (size() == 1 || !RegistersMemory()) return register_here();
+  if (membership_.family->capture.Captures()) {
+    return absl::FailedPreconditionError("memory cannot be registered within a capture");
+  }
+  return RegisterOnAllRanks(*this, register_here);
+}
+
+absl::StatusOr<Registration> CallCommunicator::RegisterHere(Buffer) {
+  return absl::UnimplementedError("this backend registers nothing");
 }
 
 Position CallCommunicator::PositionAt(int64_t sequence) {

@@ -98,6 +98,7 @@ class CallCommunicator : public Communicator {
   bool captures() const final { return size() == 1 || CapturesCalls(); }
   absl::Status BeginCapture(Queue& queue) final;
   absl::StatusOr<std::unique_ptr<CapturedCalls>> EndCapture(Queue& queue) final;
+  absl::StatusOr<Registration> Register(Buffer memory) final;
 
   // --- For launches of what was captured (captured_calls.h).
 
@@ -129,6 +130,10 @@ class CallCommunicator : public Communicator {
   virtual bool ReachesDevices() const { return false; }
   // Whether it looks at Call::captured, and has WhileAlive and WatchLaunch.
   virtual bool CapturesCalls() const { return false; }
+  // Whether it has RegisterHere; the same on all ranks.
+  virtual bool RegistersMemory() const { return false; }
+  // This rank's part of Register, of memory that is not empty. The others' may fail: then it is given up at once.
+  virtual absl::StatusOr<Registration> RegisterHere(Buffer memory);
   // Makes the communicator of a group split from this one. `members` are ranks here, in their new
   // order; `path` names the group uniquely among those that come from this communicator.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership membership,

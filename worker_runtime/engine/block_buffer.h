@@ -46,6 +46,8 @@ class BlockBuffer {
     const int64_t first = first_[range] + blocks.first_element() - ranges_[range].first_element();
     return memory_.Slice(first, {blocks.num_elements()});
   }
+  // All of it; empty where it was given none.
+  const Tensor& whole() const { return memory_; }
   bool empty() const { return memory_.empty(); }
   int64_t num_bytes() const {
     return memory_.empty() ? 0 : static_cast<int64_t>(memory_.num_bytes());

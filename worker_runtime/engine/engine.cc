@@ -448,12 +448,13 @@ absl::Status Engine::State::LearnOrder() {
   if (order == observed_gradients) return absl::OkStatus();
   std::swap(order, observed_gradients);
   MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype(), world.rank()));
+  registrations.clear();
   core.reset();
   reduction.reset();
   program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
   reduction.emplace(program, GroupsOf(world, own_groups), held, queue);
   core.emplace(program);
-  return absl::OkStatus();
+  return RegisterBuffers();
 }
 
 // --- what it holds ------------------------------------------------------------------------------
@@ -471,6 +472,9 @@ void Engine::CaptureSteps(bool captures) {
   }
 }
 void Engine::WaitBeforeUpdates(bool waits) { state_->waits_before_update = waits; }
+void Engine::RegisterBuffers(bool registers) {
+  if (!state_->has_begun) state_->registers = registers;
+}
 void Engine::FenceCheckpoints(CheckpointFence fence) { state_->fence = std::move(fence); }
 int64_t Engine::step() const { return state_->step; }
 const Plan& Engine::plan() const { return state_->plan; }

@@ -2,7 +2,8 @@
 // loop that carries out a program), engine_passes.cc (forward and backward, and what travels between
 // stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from reduced
 // gradients to parameters), engine_data.cc (batches), engine_capture.cc (steps as one piece of work),
-// engine_checkpoint.cc, engine_snapshot.cc (the state in memory, for ranks of a later world).
+// engine_register.cc (memory that back ends are told of), engine_checkpoint.cc, engine_snapshot.cc (the
+// state in memory, for ranks of a later world).
 #pragma once
 
 #include <cstdint>
@@ -169,6 +170,11 @@ struct Engine::State {
   absl::StatusOr<bool> CaptureStep(StageForward forward);
   absl::Status CaptureOwnStep(StageForward forward);
 
+  // engine_register.cc
+  // If it was told to. All ranks call it together.
+  absl::Status RegisterBuffers();
+  absl::Status RegisterWithGroups();
+
   // engine_checkpoint.cc
   // Of the first rank of each stage.
   std::vector<plan::Program> StagePrograms() const;
@@ -222,6 +228,11 @@ struct Engine::State {
   std::optional<engine::StepDecision> decision;
   std::optional<engine::Reduction> reduction;
   std::optional<engine::ExecutorCore> core;
+
+  // Of memory of the above with groups of the above. Captures of calls in it go before.
+  bool registers = false;
+  bool has_begun = false;  // the first step
+  std::vector<Registration> registrations;
 
   // Of the step under way.
   struct Travel {

@@ -28,6 +28,7 @@ absl::StatusOr<StepResult> Engine::StepStage(StageForward forward) {
 absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool from_reader) {
   const MonoTime begin = MonoNow();
   MUSTER_RETURN_IF_ERROR(LeaveAlone());
+  if (!std::exchange(has_begun, true)) MUSTER_RETURN_IF_ERROR(RegisterBuffers());
   result = {};
   result.learning_rate = ScheduledLearningRate();
   decision->PutNumbers(scaler.scale(), result.learning_rate);

@@ -76,6 +76,15 @@ class RankState {
   Tensor UnreducedPlace(int64_t place, int64_t num_blocks) const {
     return PlaceIn(unreduced_arena_, place, num_blocks);
   }
+  // All of a buffer or an arena, of which the above are parts. Empty on a rank that holds nothing there.
+  const Tensor& all_whole_values() const { return whole_values_.whole(); }
+  const Tensor& all_gradients(int slot) const { return gradients_[slot].whole(); }
+  const Tensor& all_summed_gradients() const {
+    return program_.streams_gradients ? gradient_shards_.whole()
+                                      : all_gradients(program_.root_slots.front());
+  }
+  const Tensor& gather_arena() const { return gather_arena_; }
+  const Tensor& unreduced_arena() const { return unreduced_arena_; }
   // Of a bucket, the shard that a RESHARD keeps.
   plan::BlockRange SecondaryBlocks(int bucket) const;
   Tensor Secondary(int bucket) const { return secondary_.Part(SecondaryBlocks(bucket)); }

@@ -151,6 +151,37 @@ Work Reduction::Start(const Action& action) {
   }
 }
 
+const Tensor& Reduction::WorksIn(const Action& action) const {
+  if (IsPadded(action, program_)) return padding_;
+  const bool has_place = action.place != plan::kNone;
+  switch (action.kind) {
+    case ActionKind::kReduce:
+      return has_place ? state_.unreduced_arena()
+                       : state_.all_gradients(program_.root_slots.front());
+    case ActionKind::kReplicate:
+      return state_.all_summed_gradients();
+    case ActionKind::kUnshard:
+      return has_place ? state_.gather_arena() : state_.all_whole_values();
+    case ActionKind::kSquares:
+      return state_.squares();
+    default:
+      return totals_;
+  }
+}
+
+// Its ranks start the same actions in the same order.
+std::vector<Tensor> Reduction::MemoryOf(int group) const {
+  std::vector<const Tensor*> found;
+  for (const Action& action : program_.actions) {
+    if (action.group != group) continue;
+    const Tensor* const memory = &WorksIn(action);
+    if (std::find(found.begin(), found.end(), memory) == found.end()) found.push_back(memory);
+  }
+  std::vector<Tensor> all;
+  for (const Tensor* memory : found) all.push_back(*memory);
+  return all;
+}
+
 Buffer Reduction::ShareOf(const Tensor& whole, const Communicator& group) {
   const int64_t each = whole.num_elements() / group.size();
   return BufferOfTensor(whole.Slice(group.rank() * each, {each}));

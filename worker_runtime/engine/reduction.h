@@ -51,6 +51,10 @@ class Reduction {
   Work Start(const plan::Action& action);
   void Finish(const plan::Action& action);
 
+  // What the collectives of a group work in, each whole: as many on all its ranks, and in the same order. Some may be
+  // empty.
+  std::vector<Tensor> MemoryOf(int group) const;
+
   // RESHARD: the parameters are there no longer.
   void GiveUp(const plan::Action& action);
 
@@ -60,6 +64,8 @@ class Reduction {
  private:
   using LossPair = std::array<double, 2>;
 
+  // What Start gives the communicator lies there.
+  const Tensor& WorksIn(const plan::Action& action) const;
   Work StartReduce(const plan::Action& action);
   Work StartLoss(const plan::Action& action);
   // On a device the losses of micro-batches are added once all are there, by the tree of their slots.

@@ -95,6 +95,11 @@ absl::Status EmulatedCuda::Finish() {
   return absl::OkStatus();
 }
 
+bool EmulatedCuda::Holds(const void* memory, size_t bytes) {
+  base::MutexLock lock(mu_);
+  return memory_.Holds(memory, bytes);
+}
+
 absl::StatusOr<CudaProperties> EmulatedCuda::Properties() {
   return CudaProperties{
       .name = "an emulated GPU", .major = 9, .minor = 0, .num_multiprocessors = 1};

@@ -45,6 +45,8 @@ class EmulatedCuda final : public CudaApi {
 
   // Runs what is left. kInternal: the first thing that ever went wrong, or what was not given back.
   absl::Status Finish();
+  // Whether all of it is the device's and given to somebody.
+  bool Holds(const void* memory, size_t bytes);
 
   absl::Status MakeCurrent() override { return absl::OkStatus(); }
   absl::StatusOr<CudaProperties> Properties() override;

@@ -7,6 +7,15 @@
 // An operation begins on the device of each rank in the order of its stream and ends on none before it has begun on all.
 // It can be captured; as NCCL asks it, that is a property of the operation: where one rank launches it with a capture and
 // another calls it, it fails (a GPU would hang). So it does where a launch was not given the numbers of its calls.
+//
+// Memory can be registered, and that is strict too. It is looked at as NCCL does it: when a call is put on its stream, by
+// whole pages, with collectives that are no ordered sums. A call fails
+//   where one rank's input (or output) lies in registered memory and another's does not;
+//   where a buffer lies partly in it;
+//   where a registration that it was put there or captured with has gone before it runs.
+// And the device fails, which Finish tells,
+//   where memory is given back before its registration;
+//   where a registration outlives its communicator.
 // Sums are those of loopback, bit by bit.
 #pragma once
 

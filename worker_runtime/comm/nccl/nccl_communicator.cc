@@ -9,6 +9,7 @@
 #include "worker_runtime/comm/gloo/meeting.h"
 #include "worker_runtime/comm/interface_choice.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"
+#include "worker_runtime/comm/nccl/nccl_registration.h"
 #include "worker_runtime/comm/nccl/nccl_remake.h"
 #include "worker_runtime/comm/reduce_kernels.h"
 
@@ -144,6 +145,7 @@ std::unique_ptr<NcclRanks> NcclCommunicator::GiveUp() { return End(/*gives_up=*/
 
 std::unique_ptr<NcclRanks> NcclCommunicator::End(bool gives_up) {
   LeaveSwitch();
+  registrations_.Close();
   const bool had_failed = !failure_.Get().ok();
   std::map<std::pair<OperationKind, int>, std::unique_ptr<NcclLane>> lanes;
   {
@@ -241,6 +243,34 @@ absl::Status NcclCommunicator::WhileAlive(absl::FunctionRef<absl::Status()> put)
 void NcclCommunicator::WatchLaunch(Call call, absl::Span<const Operation> operations) {
   for (const Operation& operation : operations) bytes_sent_ += BytesToSend(operation, size());
   PutInLane(std::move(call), &NcclLane::PushLaunch);
+}
+
+absl::StatusOr<Registration> NcclCommunicator::RegisterHere(Buffer memory) {
+  if (!IsDeviceMemory(memory.data)) {
+    return absl::InvalidArgumentError("the memory to register is not a GPU's");
+  }
+  MUSTER_ASSIGN_OR_RETURN(NcclLane* const lane, LaneOf({.kind = OperationKind::kBarrier}));
+  void* handle = nullptr;
+  MUSTER_RETURN_IF_ERROR(lane->RunBetweenCalls(
+      "registering memory", [&handle, memory](const NcclRanks& ranks) -> absl::Status {
+        MUSTER_ASSIGN_OR_RETURN(handle, RegisterMemory(ranks.library(), ranks.get(), memory));
+        return absl::OkStatus();
+      }));
+  return registrations_.Add([this, handle] { GiveUpRegistered(handle); });
+}
+
+// After a failure NCCL's communicator has gone, and its registrations with it. One that NCCL keeps would be of whoever gets
+// the memory next.
+void NcclCommunicator::GiveUpRegistered(void* handle) {
+  const absl::StatusOr<NcclLane*> lane = LaneOf({.kind = OperationKind::kBarrier});
+  const absl::Status status =
+      lane.ok() ? (*lane)->RunBetweenCalls("giving up registered memory",
+                                           [handle](const NcclRanks& ranks) {
+                                             return DeregisterMemory(ranks.library(), ranks.get(),
+                                                                     handle);
+                                           })
+                : lane.status();
+  if (!status.ok()) Fail(ForRank(membership(), status), TellPeers::kYes);
 }
 
 void NcclCommunicator::PutInLane(Call call, bool (NcclLane::*push)(Call& call)) {

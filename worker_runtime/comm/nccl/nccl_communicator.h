@@ -30,6 +30,9 @@
 // makes it a part of the graph. A launch is watched by the lanes of its calls until the event behind it comes. Graphs are
 // destroyed before their communicators, or by whoever is told that a launch has failed: NCCL waits for that.
 //
+// Registered memory: NCCL is told of it and asked to forget it by the lane of collectives, between two calls. What is left
+// at the communicator's end NCCL forgets with its own.
+//
 // Device buffers: a call with a queue runs on the lane's stream behind an event of that queue, and Work::Await lets a
 // queue go on behind one of the stream (stream_call.h); the host waits until NCCL has enqueued it, and no longer. But
 // for ordered sums, whose end the host has to bring about. Without a queue, what fills buffers must have finished
@@ -49,6 +52,7 @@
 #include "worker_runtime/comm/gloo/control_channel.h"
 #include "worker_runtime/comm/gloo/gloo_mesh.h"
 #include "worker_runtime/comm/nccl/nccl_lane.h"
+#include "worker_runtime/comm/register_memory.h"
 
 namespace muster::comm {
 
@@ -86,6 +90,10 @@ class NcclCommunicator final : public CallCommunicator {
   void Start(Call call) override;
   bool ReachesDevices() const override { return true; }
   bool CapturesCalls() const override { return true; }
+  bool RegistersMemory() const override { return true; }
+  // With the NCCL communicator of collectives, by its lane.
+  absl::StatusOr<Registration> RegisterHere(Buffer memory) override;
+  void GiveUpRegistered(void* handle);
   // On the call's lane, by `push`; else the communicator fails, and the call with it.
   void PutInLane(Call call, bool (NcclLane::*push)(Call& call));
   absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership child,
@@ -113,6 +121,8 @@ class NcclCommunicator final : public CallCommunicator {
   FailureCell failure_;
   std::atomic<int64_t> bytes_sent_ = 0;
   std::unique_ptr<ControlChannel> control_;
+
+  Registrations registrations_;
 
   base::Mutex lanes_mu_;
   // By kind (collectives as barrier) and peer.

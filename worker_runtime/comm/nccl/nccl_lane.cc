@@ -53,9 +53,30 @@ bool NcclLane::PushAs(Call& call, bool is_launch) {
   const bool stands_in_line = options_.order != nullptr && !is_launch;
   queue_.push_back({.call = std::move(call),
                     .place = stands_in_line ? options_.order->Take() : 0,
-                    .is_launch = is_launch});
+                    .is_launch = is_launch,
+                    .task = std::nullopt});
   changed_.NotifyAll();
   return true;
+}
+
+absl::Status NcclLane::RunBetweenCalls(std::string name,
+                                       std::function<absl::Status(const NcclRanks& ranks)> body) {
+  const LaneTask task(std::move(name), [this, body = std::move(body)]() -> absl::Status {
+    return ranks_ == nullptr ? absl::InternalError("this lane is not connected") : body(*ranks_);
+  });
+  {
+    base::MutexLock lock(mu_);
+    if (queue_.size() >= kMaxQueued) {
+      return absl::ResourceExhaustedError("too many operations are waiting");
+    }
+    queue_.push_back({.call = task.AsCall(), .task = task});
+    changed_.NotifyAll();
+  }
+  return task.Wait();
+}
+
+bool NcclLane::StandsInLine(const Queued& queued) const {
+  return options_.order != nullptr && !queued.is_launch && !queued.task.has_value();
 }
 
 void NcclLane::Wake() {
@@ -66,12 +87,12 @@ void NcclLane::Wake() {
 
 bool NcclLane::IsTurnOfQueued() {
   if (queue_.empty()) return false;
-  if (options_.order == nullptr || queue_.front().is_launch) return true;
-  return options_.order->IsFirst(queue_.front().place);
+  if (queue_.front().task.has_value()) return running_.empty() && !is_posting_;
+  return !StandsInLine(queue_.front()) || options_.order->IsFirst(queue_.front().place);
 }
 
 void NcclLane::Leave(const Queued& queued) {
-  if (options_.order != nullptr && !queued.is_launch) options_.order->Leave(queued.place);
+  if (StandsInLine(queued)) options_.order->Leave(queued.place);
 }
 
 bool NcclLane::WaitForWork() {
@@ -171,6 +192,10 @@ bool NcclLane::StartNext() {
   std::optional<Queued> queued = TakeQueued();
   if (!queued.has_value()) return true;
   Call& call = queued->call;
+  if (queued->task.has_value()) {
+    queued->task->Run();
+    return true;
+  }
   if (ranks_ == nullptr) {
     if (call.captured) {
       call.Finish(absl::FailedPreconditionError(

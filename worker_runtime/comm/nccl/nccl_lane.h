@@ -8,11 +8,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "proto/base/condition.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/call_communicator.h"
+#include "worker_runtime/comm/lane_task.h"
 #include "worker_runtime/comm/launch_order.h"
 #include "worker_runtime/comm/nccl/nccl_run.h"
 
@@ -55,6 +57,11 @@ class NcclLane {
   bool Push(Call& call);
   // A launch that is on its way, to be watched until its end.
   bool PushLaunch(Call& call);
+  // `body`, on the lane's thread, once what was pushed before has ended; the lane is connected. Waits.
+  //
+  // Errors: its own; the communicator's failure, if the lane ends before; kResourceExhausted: the queue is full.
+  absl::Status RunBetweenCalls(std::string name,
+                               std::function<absl::Status(const NcclRanks& ranks)> body);
   // There is a failure.
   void Wake();
   // The destructor's first half, so that several lanes end at the same time.
@@ -74,9 +81,11 @@ class NcclLane {
     Call call;
     LaunchOrder::Place place = 0;  // not of a launch, which had its own
     bool is_launch = false;
+    std::optional<LaneTask> task;  // `call` stands for it
   };
 
   bool PushAs(Call& call, bool is_launch);
+  bool StandsInLine(const Queued& queued) const;
   void Run();
   // Waits for something to do; false: the lane ends.
   bool WaitForWork();

@@ -13,10 +13,6 @@ namespace {
 
 constexpr int kOldestVersion = 21400;  // the first with ncclConfig_t::blocking
 
-std::string VersionText(int version) {
-  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
-
 // Names of functions that the library lacks.
 std::vector<std::string> LoadFunctions(void* handle, NcclLibrary& out) {
   std::vector<std::string> missing;
@@ -26,6 +22,8 @@ std::vector<std::string> LoadFunctions(void* handle, NcclLibrary& out) {
     if (symbol == nullptr) missing.push_back(name);
   };
   load("ncclCommInitRankScalable", out.comm_init_rank_scalable);
+  load("ncclCommRegister", out.comm_register);
+  load("ncclCommDeregister", out.comm_deregister);
   load("ncclCommShrink", out.comm_shrink);
   load("ncclCommRevoke", out.comm_revoke);
   missing.clear();  // those may lack
@@ -50,6 +48,10 @@ std::vector<std::string> LoadFunctions(void* handle, NcclLibrary& out) {
 }
 
 }  // namespace
+
+std::string VersionText(int version) {
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
 
 absl::StatusOr<std::shared_ptr<const NcclLibrary>> NcclLibrary::Open() {
   void* handle = nullptr;

@@ -15,6 +15,9 @@
 
 namespace muster::comm {
 
+// "2.19.3".
+std::string VersionText(int version);
+
 // NCCL's functions by their names. Constant after Open; the library stays loaded.
 struct NcclLibrary {
   // libnccl.so.2 from where the loader looks, else the one that this program was built beside.
@@ -35,6 +38,9 @@ struct NcclLibrary {
   decltype(&::ncclCommInitRankConfig) comm_init_rank_config = nullptr;
   // Null before NCCL 2.23.
   decltype(&::ncclCommInitRankScalable) comm_init_rank_scalable = nullptr;
+  // Null before NCCL 2.19, both.
+  decltype(&::ncclCommRegister) comm_register = nullptr;
+  decltype(&::ncclCommDeregister) comm_deregister = nullptr;
   // Null before NCCL 2.27.3 and 2.28.7. Their types are written out, since headers may be older.
   ncclResult_t (*comm_shrink)(ncclComm_t comm, int* without, int num_without, ncclComm_t* shrunk,
                               ncclConfig_t* config, int flags) = nullptr;

@@ -26,6 +26,7 @@
 #include "muster/buffer.h"
 #include "muster/device.h"
 #include "muster/dtype.h"
+#include "muster/registration.h"
 #include "muster/work.h"
 
 namespace muster {
@@ -178,6 +179,24 @@ class Communicator {
   // Errors: what went wrong since BeginCapture, in the calls or on the device. Nothing has run, and everything goes on as
   //         if nothing had been.
   virtual absl::StatusOr<std::unique_ptr<CapturedCalls>> EndCapture(Queue& queue);
+
+  // Tells the backend of memory of this rank's device that collectives of this communicator will work in, so that it can
+  // read and write there directly. What calls do stays the same. Every rank of the group calls it between the same two
+  // operations, each with memory of its own: sizes may differ, and a rank may have none (count 0). Waits. All ranks have
+  // registered then, or none.
+  //
+  // From then on, the buffers that a collective works in lie in registered memory on all ranks or on none, inputs as
+  // outputs, and each wholly in one piece of it: a mixture is undefined (NCCL's user guide, "User Buffer Registration").
+  // Memory counts by whole pages of the host's size: what shares its first or last page is registered with it. Sends
+  // and receives, ordered sums and calls on memory of the host have nothing to do with it, nor have the groups that were
+  // split off or will be: they register by themselves.
+  //
+  // A backend that has no use for it (gloo, loopback, any of one rank) gives back an empty registration at once and
+  // exchanges nothing.
+  //
+  // Errors: of the first rank that has failed, on all alike: kUnimplemented: NCCL is older than 2.19; kInvalidArgument:
+  //         the memory is no device's; NCCL's. kFailedPrecondition: within a capture. As an operation's.
+  virtual absl::StatusOr<Registration> Register(Buffer memory);
 
   // Bytes that this rank has sent to others so far: gloo counts them where they leave. loopback,
   // which sends nothing, and nccl, which does not tell, count what a ring would send.

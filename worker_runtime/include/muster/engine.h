@@ -191,6 +191,12 @@ class Engine {
   // or takes a step on other batches than a reader's; then none does for good.
   void CaptureSteps(bool captures);
 
+  // Whether the buffers that collectives of a step work in are registered with their communicators (Communicator::Register),
+  // so that a backend may read and write there directly: gradients, gathered and shared parameters, norms and losses;
+  // activations are not. Bits are the same. They are not, unless all ranks were told so before their first step, which
+  // registers them and fails where that fails, on all ranks; later it changes nothing.
+  void RegisterBuffers(bool registers);
+
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
   // micro-batch `index`. `received` is empty in the first stage.
   using StageForward = absl::FunctionRef<absl::StatusOr<StageOutput>(Tape& tape, int64_t index,

@@ -389,4 +389,28 @@ TEST_P(CommunicatorContract, SumsOfBf16AreRoundedOnce) {
   }
 }
 
+// Of a backend that has no use for it, it is empty; registration_test.cc has one that does.
+TEST_P(CommunicatorContract, RegistersMemoryOfEveryRankOrNoneAndCallsDoWhatTheyDid) {
+  for (const int size : kSizes) {
+    OnRanks(size, [size](Communicator& c) {
+      TypedArray array = Filled(DType::kF32, 1003, c.rank());
+      const int64_t before = c.bytes_sent();
+      auto registration = c.Register(c.rank() == 1 ? Buffer{} : array.buffer());
+      ASSERT_THAT(registration, IsOk());
+      EXPECT_TRUE(registration->empty());
+      EXPECT_EQ(c.bytes_sent(), before) << "it has exchanged something";
+      ASSERT_THAT(c.AllReduce(array.buffer()).Wait(), IsOk());
+      EXPECT_EQ(Difference(array, [size](int64_t i) { return Reduced(ReduceOp::kSum, size, i); }),
+                "");
+      auto part = c.Split(0, c.rank());
+      ASSERT_THAT(part, IsOk());
+      EXPECT_THAT((*part)->Register(array.buffer()), IsOk());
+      *registration = Registration();
+      EXPECT_THAT(c.Register({nullptr, 3, DType::kF32}),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a valid buffer")));
+      EXPECT_THAT(c.Barrier().Wait(), IsOk());
+    });
+  }
+}
+
 }  // namespace muster::comm

@@ -62,6 +62,7 @@ class WatchedCommunicator final : public Communicator {
   Work Recv(Buffer buffer, int from, CallOptions options) override {
     return inner_.Recv(buffer, from, options);
   }
+  absl::StatusOr<Registration> Register(Buffer memory) override { return inner_.Register(memory); }
   absl::StatusOr<std::unique_ptr<Communicator>> Split(std::optional<int> color, int key,
                                                       std::string name) override {
     MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part,
