@@ -102,15 +102,17 @@ class RegisteredMemory {
 // Threads: safe.
 class StreamGroup {
  public:
-  StreamGroup(std::shared_ptr<LoopbackGroup> meetings, int size)
-      : meetings_(std::move(meetings)), size_(size) {}
+  StreamGroup(std::shared_ptr<LoopbackGroup> meetings, int size, StreamFigures* figures)
+      : meetings_(std::move(meetings)), size_(size), figures_(figures) {}
 
   LoopbackGroup& meetings() { return *meetings_; }
+  StreamFigures* figures() { return figures_; }
   std::shared_ptr<StreamGroup> Child(const std::string& path, std::string name, int size) {
     base::MutexLock lock(mu_);
     std::shared_ptr<StreamGroup>& child = children_[path];
     if (child == nullptr) {
-      child = std::make_shared<StreamGroup>(meetings_->Child(path, std::move(name), size), size);
+      child = std::make_shared<StreamGroup>(meetings_->Child(path, std::move(name), size), size,
+                                            figures_);
     }
     return child;
   }
@@ -181,6 +183,7 @@ class StreamGroup {
 
   const std::shared_ptr<LoopbackGroup> meetings_;
   const int size_;
+  StreamFigures* const figures_;  // null, or outlives the communicators
   base::Mutex mu_;
   std::map<std::string, std::shared_ptr<StreamGroup>> children_ ABSL_GUARDED_BY(mu_);
   std::map<std::tuple<int, OperationKind, int>, int64_t> arrivals_ ABSL_GUARDED_BY(mu_);
@@ -353,6 +356,10 @@ class StreamLane {
       if (each->ok()) continue;
       return absl::InternalError(absl::StrCat(comm::Signature(op), " of rank ", end_->rank, " ",
                                               each->status().message()));
+    }
+    if (StreamFigures* const figures = end_->group->figures();
+        figures != nullptr && call.on_stream != nullptr && op.count > 0) {
+      ++(*input != 0 && *output != 0 ? figures->registered_calls : figures->other_calls);
     }
     return RegisteredBuffers{.input = *input, .output = *output};
   }
@@ -533,10 +540,11 @@ class StreamCommunicator final : public comm::CallCommunicator {
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> MakeStreamCommunicators(EmulatedCuda& cuda,
-                                                                   const Membership& common) {
+                                                                   const Membership& common,
+                                                                   StreamFigures* figures) {
   auto meetings = std::make_shared<LoopbackGroup>(common.group, common.size,
                                                   std::make_shared<comm::DeadlineWatch>());
-  auto group = std::make_shared<StreamGroup>(std::move(meetings), common.size);
+  auto group = std::make_shared<StreamGroup>(std::move(meetings), common.size, figures);
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (int rank = 0; rank < common.size; ++rank) {
     Membership membership = common;

@@ -19,6 +19,8 @@
 // Sums are those of loopback, bit by bit.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -27,8 +29,15 @@
 
 namespace muster::testing {
 
-// As comm::MakeLoopbackCommunicators; `cuda` outlives them.
-std::vector<std::unique_ptr<Communicator>> MakeStreamCommunicators(EmulatedCuda& cuda,
-                                                                   const comm::Membership& common);
+// Collectives on memory of the device, in all groups and on all ranks, as often as they were put on a stream or into a
+// capture; of ordered sums none.
+struct StreamFigures {
+  std::atomic<int64_t> registered_calls = 0;  // wholly in registered memory
+  std::atomic<int64_t> other_calls = 0;
+};
+
+// As comm::MakeLoopbackCommunicators; `cuda` outlives them, and `figures`, if there are any.
+std::vector<std::unique_ptr<Communicator>> MakeStreamCommunicators(
+    EmulatedCuda& cuda, const comm::Membership& common, StreamFigures* figures = nullptr);
 
 }  // namespace muster::testing

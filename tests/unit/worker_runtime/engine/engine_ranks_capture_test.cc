@@ -17,84 +17,14 @@
 #include "tests/support/emulation/late_device.h"
 #include "tests/support/emulation/stream_communicators.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/worker_runtime/engine/reader_training.h"
+#include "tests/unit/worker_runtime/engine/steps_on_streams.h"
 
 namespace muster::testing {
 namespace {
 
 using ::testing::HasSubstr;
 
-// A step has hundreds of pieces of work on each rank, and nobody but the communicators asks before its end.
-constexpr size_t kWorkPerQuestion = 64;
-
-using Train = std::function<void(int rank, ReaderTraining& on)>;
-
-struct Trained {
-  std::string hash;
-  std::vector<double> losses;
-  std::vector<double> scales;
-  int skipped = 0;
-  int64_t launches = 0;
-};
-
-enum class Told { kToCapture, kNothing };
-
-// What every rank has in the end.
-std::vector<Trained> OnStreams(int ranks, const Plan& plan, const Train& train, uint64_t seed,
-                               DType dtype, Told told) {
-  EmulatedCuda cuda({.seed = seed, .work_per_question = kWorkPerQuestion});
-  std::vector<Trained> results(ranks);
-  {
-    auto communicators = MakeStreamCommunicators(cuda, {.size = ranks});
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        CountingCuda counting(cuda);
-        const std::unique_ptr<Device> device = MakeLateDevice(counting);
-        ReaderTraining on(*communicators[rank], plan, device.get(), dtype);
-        if (told == Told::kToCapture) on.engine->CaptureSteps(true);
-        train(rank, on);
-        results[rank] = {on.Hash(), on.losses, on.scales, on.skipped,
-                         counting.since_mark().graph_launches};
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  EXPECT_THAT(cuda.Finish(), IsOk());
-  return results;
-}
-
-// Does `train` on the host and on streams, where each rank launches `launches` graphs; all end alike.
-void Compare(int ranks, const Plan& plan, int64_t launches, const Train& train, uint64_t seed = 1,
-             DType dtype = DType::kF32, Told told = Told::kToCapture) {
-  const auto host = OnRanks<Trained>(ranks, [&](Communicator& world) {
-    ReaderTraining on(world, plan, nullptr, dtype);
-    train(world.rank(), on);
-    return Trained{on.Hash(), on.losses, on.scales, on.skipped};
-  });
-  const auto streams = OnStreams(ranks, plan, train, seed, dtype, told);
-  for (int rank = 0; rank < ranks; ++rank) {
-    EXPECT_EQ(streams[rank].hash, host[rank].hash);
-    EXPECT_EQ(streams[rank].scales, host[rank].scales);
-    EXPECT_EQ(streams[rank].skipped, host[rank].skipped);
-    ASSERT_EQ(streams[rank].losses.size(), host[rank].losses.size());
-    EXPECT_LE(LargestRelativeDifference(streams[rank].losses, host[rank].losses), 1e-12);
-    EXPECT_EQ(streams[rank].launches, launches) << "rank " << rank;
-  }
-}
-
-Plan PlanOfSteps(int64_t accumulation, SumMode mode = SumMode::kFast) {
-  Plan plan = SmallPlan(mode, accumulation);
-  plan.learning_rate = {.kind = LearningRateSchedule::Kind::kCosine,
-                        .peak = 3e-3,
-                        .floor = 1e-4,
-                        .warmup_steps = 2,
-                        .total_steps = 8};
-  plan.max_gradient_norm = 0.5;
-  return plan;
-}
-
-const Train kSixSteps = [](int, ReaderTraining& on) { on.Steps(6); };
+const StepsOfRank kSixSteps = [](int, ReaderTraining& on) { on.Steps(6); };
 
 TEST(StepsOnStreams, AreCalledOneByOneUnlessTheRanksAreToldToCaptureThem) {
   uint64_t seed = 0;
@@ -102,7 +32,7 @@ TEST(StepsOnStreams, AreCalledOneByOneUnlessTheRanksAreToldToCaptureThem) {
     SCOPED_TRACE(preset);
     Compare(
         2, Under(preset, PlanOfSteps(1), 2), 0, [](int, ReaderTraining& on) { on.Steps(4); },
-        ++seed, DType::kF32, Told::kNothing);
+        ++seed, DType::kF32, Told{});
   }
 }
 
