@@ -204,6 +204,9 @@ class CapturedSum {
     return status;
   }
   Work Launch() { return captured_->Launch(queue_); }
+  void Forget() { captured_.reset(); }
+  Work Sum() { return c_.AllReduce(buffer(), {.queue = &queue_}); }
+  Buffer buffer() const { return {x_.raw_data(), kCount, DType::kF32}; }
   void Bring(TypedArray from) {
     queue_.device().Upload(queue_, from.buffer().data, x_.raw_data(), x_.num_bytes());
   }
@@ -215,14 +218,39 @@ class CapturedSum {
   }
 
  private:
-  Work Sum() { return c_.AllReduce({x_.raw_data(), kCount, DType::kF32}, {.queue = &queue_}); }
-
   Communicator& c_;
   TensorPool pool_;
   Queue queue_;
   const Tensor x_;
   std::unique_ptr<CapturedCalls> captured_;
 };
+
+// Sums in memory that is registered, called and launched, and elsewhere once it is not; and none is registered where one
+// rank's is the host's.
+void CheckRegisteredMemory(Communicator& c, const Device& device) {
+  CapturedSum sum(c, device);
+  const auto expected = [](int64_t k) { return Reduced(ReduceOp::kSum, 2, k); };
+  {
+    auto registration = c.Register(sum.buffer());
+    if (absl::IsUnimplemented(registration.status())) return;
+    ASSERT_THAT(registration, IsOk());
+    EXPECT_FALSE(registration->empty());
+    sum.Bring(Filled(DType::kF32, CapturedSum::kCount, c.rank()));
+    ASSERT_THAT(sum.Sum().Wait(), IsOk());
+    EXPECT_EQ(Difference(sum.Read(), expected), "");
+    ASSERT_THAT(sum.Capture(), IsOk());
+    sum.Bring(Filled(DType::kF32, CapturedSum::kCount, c.rank()));
+    ASSERT_THAT(sum.Launch().Wait(), IsOk());
+    EXPECT_EQ(Difference(sum.Read(), expected), "");
+    sum.Forget();
+  }
+  TypedArray of_the_host(DType::kF32, 10);
+  EXPECT_THAT(c.Register(c.rank() == 1 ? of_the_host.buffer() : sum.buffer()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 1: ")));
+  sum.Bring(Filled(DType::kF32, CapturedSum::kCount, c.rank()));
+  ASSERT_THAT(sum.Sum().Wait(), IsOk());
+  EXPECT_EQ(Difference(sum.Read(), expected), "");
+}
 
 // With other calls between the launches, of either kind.
 void CheckLaunches(Communicator& c, const Device& device) {
@@ -295,6 +323,7 @@ TEST(NcclPairRank, RunsAllChecks) {
     const auto device = OpenCudaDevice(0);
     ASSERT_THAT(device, IsOk());
     CheckLaunches(*c, **device);
+    CheckRegisteredMemory(*c, **device);
     CheckAbortEndsALaunchThatHangs(**device);
   }
   CheckAbsentRankIsNamed();

@@ -171,5 +171,16 @@ TEST_F(TrainingOnAGpu, TwoWorkersCaptureTheirStepsOverNccl) {
   ExpectNear(TrainTwo({"--device=cuda", "--backend=nccl", "--capture_steps=yes"}), called, 1e-3);
 }
 
+TEST_F(TrainingOnAGpu, TwoWorkersRegisterTheirBuffersWithNcclCalledAndCaptured) {
+  for (const char* plan : {"--plan=ddp", "--plan=zero-3"}) {
+    const std::vector<double> plain = TrainTwo({"--device=cuda", "--backend=nccl", plan});
+    for (const char* captures : {"--capture_steps=no", "--capture_steps=yes"}) {
+      ExpectNear(
+          TrainTwo({"--device=cuda", "--backend=nccl", plan, captures, "--register_buffers=yes"}),
+          plain, 1e-3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -23,6 +23,11 @@ using command_line::ParseText;
 
 constexpr int64_t kMaxCount = int64_t{1} << 48;
 
+// Between nodes: https://github.com/NVIDIA/nccl/issues/2389.
+constexpr char kHangOfRegisteredBuffers[] =
+    "NVIDIA/nccl issue 2389: large calls on network-registered buffers after small ones may hang "
+    "until NCCL 2.32u1";
+
 constexpr char kUsage[] =
     "usage: muster-train [options]\n"
     "       muster run --nproc_per_node=N muster-train [options]\n"
@@ -68,10 +73,19 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .read = Into(ParseName, out.backend)},
       {.name = "capture_steps",
        .value_name = "B",
-       .help = "launch each step as one CUDA graph, yes or no; several workers need --backend=nccl "
-               "for it, and no "
-               "GPU has run theirs yet (one worker on a GPU: yes, several: no)",
+       .help = absl::StrCat(
+           "launch each step as one CUDA graph, yes or no; several workers need --backend=nccl for "
+           "it, and no GPU has run theirs yet (one worker on a GPU: yes, several: no). ",
+           kHangOfRegisteredBuffers,
+           "; captured steps between nodes are exposed too, since NCCL registers the buffers of "
+           "captured calls itself"),
        .read = Into(ParseBool, out.capture_steps)},
+      {.name = "register_buffers",
+       .value_name = "B",
+       .help = absl::StrCat("register the buffers of collectives with NCCL, yes or no; needs "
+                            "--device=cuda and --backend=nccl, and no GPU has run it yet (no). ",
+                            kHangOfRegisteredBuffers),
+       .read = Into(ParseBool, out.register_buffers)},
       {.name = "sample_tokens",
        .value_name = "N",
        .help = absl::StrCat("tokens to generate after training; 0: none (", out.sample_tokens, ")"),
@@ -121,6 +135,12 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   if (options.capture_steps.value_or(false) && options.plan.device == "cpu") {
     return absl::InvalidArgumentError(
         "--capture_steps=yes makes CUDA graphs of steps and needs --device=cuda");
+  }
+  if (options.register_buffers && (options.plan.device == "cpu" || options.backend != "nccl")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--register_buffers=yes tells NCCL of the buffers of GPUs and needs "
+                     "--device=cuda and --backend=nccl, not --device=",
+                     options.plan.device, " and --backend=", options.backend));
   }
   MUSTER_RETURN_IF_ERROR(
       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options.plan)));

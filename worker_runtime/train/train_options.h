@@ -21,6 +21,7 @@ struct TrainOptions {
   std::string backend = "gloo";
   // Steps as CUDA graphs; nothing: as the engine does it (Engine::CaptureSteps).
   std::optional<bool> capture_steps;
+  bool register_buffers = false;  // Engine::RegisterBuffers
 
   std::string save;        // directory of checkpoints; empty: none are written
   int64_t save_every = 0;  // steps; 0: only at the end

@@ -157,6 +157,7 @@ absl::Status Trainer::BuildTogether() {
   engine_->FenceCheckpoints(runtime_.checkpoint_fence());
   engine_->WaitBeforeUpdates(options_.survive);
   if (options_.capture_steps.has_value()) engine_->CaptureSteps(*options_.capture_steps);
+  engine_->RegisterBuffers(options_.register_buffers);
   return TakeUpState();
 }
 
@@ -203,6 +204,7 @@ absl::Status Trainer::CheckOptionsAgree() {
       absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
                    "\n--heads=", config_.heads, "\n--device=", options_.plan.device,
                    "\n--capture_steps=", options_.capture_steps.value_or(false),
+                   "\n--register_buffers=", options_.register_buffers,
                    "\n--cuda_attention=", ToString(options_.plan.cuda_attention),
                    "\nnumber of tokens in --data=", so_far_.tokens->num_tokens(),
                    "\n--save=", options_.save, "\n--save_every=", options_.save_every,

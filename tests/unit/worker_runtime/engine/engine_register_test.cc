@@ -3,15 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "muster/layers.h"
 #include "tests/unit/worker_runtime/engine/steps_on_streams.h"
+#include "worker_runtime/nn/operations.h"
 
 namespace muster::testing {
 namespace {
@@ -133,6 +136,93 @@ TEST(RegisteredBuffers, AreNoneIfTheRanksAreToldAfterTheirFirstStep) {
       },
       701, DType::kF32, {}, &figures);
   EXPECT_EQ(figures.registered_calls, 0);
+}
+
+// Of a rank whose layers are used from the last to the first, so that the first step shows another order than was assumed:
+// the buffers of reductions are taken anew then.
+std::string HashOfALearntOrder(Communicator& world, const Device& device, bool registers) {
+  ParameterStore store;
+  store.PlaceOn(&device);
+  const Scope scope(store);
+  std::vector<std::unique_ptr<Linear>> layers;
+  for (int i = 0; i < 3; ++i) {
+    layers.push_back(
+        std::make_unique<Linear>(scope / i, Linear::Options{.inputs = 40, .outputs = 40}));
+  }
+  const std::vector<int32_t> targets(4, 1);
+  Plan plan = SmallPlan(SumMode::kFast, 1);
+  plan.first_bucket_bytes = 4096;
+  plan.bucket_bytes_max = 8192;
+  plan.reduce_dtype = DType::kBf16;  // in buffers of their own
+  auto engine = Engine::Create(world, store, plan);
+  EXPECT_THAT(engine, IsOk());
+  (*engine)->RegisterBuffers(registers);
+  for (int step = 0; step < 4; ++step) {
+    EXPECT_THAT((*engine)->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+      Activation x = {.value = tape.pool().Allocate(DType::kF32, {4, 40})};
+      tape.operations(DType::kF32).fill(tape.queue(), 0.1f * (world.rank() + 1), x.value);
+      for (int i = 3; i-- > 0;) x = layers[i]->Forward(tape, x);
+      return CrossEntropy(tape, x, targets);
+    }),
+                IsOk());
+  }
+  return (*engine)->ParameterHash().value_or("none");
+}
+
+// What every rank's `body` returns, and how the device ends.
+template <typename Result>
+std::vector<Result> OnDevices(int ranks, StreamFigures& figures,
+                              const std::function<Result(Communicator&, const Device&)>& body) {
+  EmulatedCuda cuda({.seed = 5, .work_per_question = kWorkPerQuestion});
+  std::vector<Result> results(ranks);
+  {
+    auto communicators = MakeStreamCommunicators(cuda, {.size = ranks}, &figures);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+        results[rank] = body(*communicators[rank], *device);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_THAT(cuda.Finish(), IsOk());
+  return results;
+}
+
+TEST(RegisteredBuffers, AreThoseThatTheEngineTakesOnceItHasLearntTheOrderOfGradients) {
+  const auto hash = [](bool registers) {
+    StreamFigures figures;
+    const auto hashes =
+        OnDevices<std::string>(2, figures, [&](Communicator& world, const Device& device) {
+          return HashOfALearntOrder(world, device, registers);
+        });
+    EXPECT_EQ(hashes[0], hashes[1]);
+    EXPECT_EQ(registers ? figures.other_calls : figures.registered_calls, 0);
+    return hashes[0];
+  };
+  EXPECT_EQ(hash(true), hash(false));
+}
+
+// Rank 1 trains in the host's memory, of which its backend cannot be told.
+TEST(RegisteredBuffers, FailTheFirstStepOfAllRanksWhereOneRankCannotRegister) {
+  for (const char* preset : {"ddp", "hybrid-shard"}) {
+    SCOPED_TRACE(preset);
+    StreamFigures figures;
+    const auto ends =
+        OnDevices<absl::Status>(4, figures, [&](Communicator& world, const Device& device) {
+          ReaderTraining on(world, Under(preset, PlanOfSteps(1), 4),
+                            world.rank() == 1 ? nullptr : &device);
+          on.engine->RegisterBuffers(true);
+          const auto reader = on.engine->Read(on.text, kWhole);
+          return on.engine->Step(**reader).status();
+        });
+    for (const absl::Status& end : ends) {
+      EXPECT_THAT(end, AnyOf(StatusIs(absl::StatusCode::kInvalidArgument),
+                             StatusIs(absl::StatusCode::kAborted)));
+      EXPECT_THAT(std::string(end.message()), HasSubstr("rank 1: the memory to register is not"));
+    }
+  }
 }
 
 }  // namespace

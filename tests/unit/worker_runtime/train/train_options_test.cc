@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "tests/support/status_matchers.h"
 
 namespace muster::train {
@@ -60,6 +62,32 @@ TEST(ParseTrainCommand, CapturesStepsOfAGpuAsItIsToldAndLeavesTheRestToTheEngine
   EXPECT_THAT(Parsed({"--capture_steps=no"}).capture_steps, Optional(false));
   EXPECT_THAT(ParseTrainCommand({"--capture_steps=yes"}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs --device=cuda")));
+}
+
+TEST(ParseTrainCommand, RegistersBuffersOnlyOfGpusWithNcclAndOnlyIfAsked) {
+  EXPECT_FALSE(Parsed({"--device=cuda", "--backend=nccl"}).register_buffers);
+  EXPECT_FALSE(Parsed({"--register_buffers=no"}).register_buffers);
+  EXPECT_TRUE(
+      Parsed({"--device=cuda", "--backend=nccl", "--register_buffers=yes"}).register_buffers);
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{}, {"--device=cuda"}, {"--backend=nccl"}}) {
+    std::vector<std::string> all = {"--register_buffers=yes"};
+    all.insert(all.end(), args.begin(), args.end());
+    EXPECT_THAT(ParseTrainCommand(all).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("needs --device=cuda and --backend=nccl, not --device=")));
+  }
+}
+
+TEST(ParseTrainCommand, WarnsOfTheHangOfRegisteredBuffersWhereTheyAreOffered) {
+  const auto command = ParseTrainCommand({"--help"});
+  ASSERT_THAT(command, IsOk());
+  const std::string help =
+      absl::StrJoin(absl::StrSplit(command->help, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
+  const size_t first = help.find("NVIDIA/nccl issue 2389: large calls");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_NE(help.find("NVIDIA/nccl issue 2389: large calls", first + 1), std::string::npos);
+  EXPECT_THAT(help, HasSubstr("captured steps between nodes are exposed too"));
 }
 
 TEST(CheckCapture, RefusesWhatSeveralWorkersCannotCaptureAndSaysWhatTheyCan) {
