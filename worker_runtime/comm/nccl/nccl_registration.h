@@ -2,8 +2,8 @@
 //
 // Included in this folder alone: it brings in nccl.h.
 //
-// NCCL takes it by whole pages of the host, and of a page that two registrations share the first that is given up leaves
-// the other's (src/register/register.cc of 2.30).
+// NCCL keeps what it was told of by whole pages of the host (src/register/register.cc of 2.30), and looks for a buffer by its
+// pages.
 #pragma once
 
 #include "absl/status/status.h"
