@@ -252,7 +252,8 @@ absl::StatusOr<Registration> NcclCommunicator::RegisterHere(Buffer memory) {
   MUSTER_ASSIGN_OR_RETURN(NcclLane* const lane, LaneOf({.kind = OperationKind::kBarrier}));
   void* handle = nullptr;
   MUSTER_RETURN_IF_ERROR(lane->RunBetweenCalls(
-      "registering memory", [&handle, memory](const NcclRanks& ranks) -> absl::Status {
+      "registering memory", [&handle, memory](NcclRanks& ranks) -> absl::Status {
+        ranks.HoldsMemory();
         MUSTER_ASSIGN_OR_RETURN(handle, RegisterMemory(ranks.library(), ranks.get(), memory));
         return absl::OkStatus();
       }));
@@ -265,7 +266,7 @@ void NcclCommunicator::GiveUpRegistered(void* handle) {
   const absl::StatusOr<NcclLane*> lane = LaneOf({.kind = OperationKind::kBarrier});
   const absl::Status status =
       lane.ok() ? (*lane)->RunBetweenCalls("giving up registered memory",
-                                           [handle](const NcclRanks& ranks) {
+                                           [handle](NcclRanks& ranks) {
                                              return DeregisterMemory(ranks.library(), ranks.get(),
                                                                      handle);
                                            })

@@ -60,7 +60,7 @@ bool NcclLane::PushAs(Call& call, bool is_launch) {
 }
 
 absl::Status NcclLane::RunBetweenCalls(std::string name,
-                                       std::function<absl::Status(const NcclRanks& ranks)> body) {
+                                       std::function<absl::Status(NcclRanks& ranks)> body) {
   const LaneTask task(std::move(name), [this, body = std::move(body)]() -> absl::Status {
     return ranks_ == nullptr ? absl::InternalError("this lane is not connected") : body(*ranks_);
   });

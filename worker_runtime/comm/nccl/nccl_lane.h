@@ -61,7 +61,7 @@ class NcclLane {
   //
   // Errors: its own; the communicator's failure, if the lane ends before; kResourceExhausted: the queue is full.
   absl::Status RunBetweenCalls(std::string name,
-                               std::function<absl::Status(const NcclRanks& ranks)> body);
+                               std::function<absl::Status(NcclRanks& ranks)> body);
   // There is a failure.
   void Wake();
   // The destructor's first half, so that several lanes end at the same time.

@@ -171,6 +171,7 @@ absl::Status NcclRanks::AwaitQuiet(MonoTime deadline) const {
     return absl::UnimplementedError(absl::StrCat("NCCL ", library_->version_text(),
                                                  " has no ncclCommRevoke (2.28.7 and newer)"));
   }
+  if (holds_memory_) return absl::FailedPreconditionError("memory was registered with it");
   const ncclResult_t result = library_->comm_revoke(comm_, kRevokeDefault);
   MUSTER_RETURN_IF_ERROR(library_->ToStatus(result, "revoking a communicator", comm_));
   return AwaitReady({.deadline = deadline, .failure = [] { return absl::OkStatus(); }},

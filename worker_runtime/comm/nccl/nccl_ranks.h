@@ -73,6 +73,9 @@ class NcclRanks {
   void Abort(absl::string_view why);
   // The same, and keeps it for Shrink, where NCCL can and has done with it at `deadline`; else aborts.
   void Revoke(MonoTime deadline);
+  // From now on Revoke aborts: memory is registered with it. That goes after a failure, and a revoked communicator would
+  // keep the registration, without the proxy that gives it up.
+  void HoldsMemory() { holds_memory_ = true; }
   // Lets what was sent reach the peers, until `deadline`; then aborts.
   void Close(MonoTime deadline);
 
@@ -86,6 +89,7 @@ class NcclRanks {
   const std::shared_ptr<const NcclLibrary> library_;
   ncclComm_t comm_ = nullptr;  // null once it has ended
   FormerPlace place_;
+  bool holds_memory_ = false;
 };
 
 }  // namespace muster::comm

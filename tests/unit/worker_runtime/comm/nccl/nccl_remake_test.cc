@@ -119,6 +119,14 @@ TEST_F(NcclRemake, AnOlderNcclAborts) {
   EXPECT_EQ(ranks->place().hindrance, "NCCL 2.21.5 has no ncclCommRevoke (2.28.7 and newer)");
 }
 
+TEST_F(NcclRemake, OneThatMemoryWasRegisteredWithIsAborted) {
+  Ranks ranks = Connect(0, 1);
+  ranks->HoldsMemory();
+  Revoke(ranks);
+  EXPECT_THAT(nccl_.CallsOfThisThread(), ElementsAre("a/0 init", "a/0 abort"));
+  EXPECT_EQ(ranks->place().hindrance, "memory was registered with it");
+}
+
 TEST_F(NcclRemake, WhatDoesNotStopInTimeIsAborted) {
   nccl_.Destine("revoke", 0, Fate::kHangs);
   Ranks ranks = Connect(0, 1);
