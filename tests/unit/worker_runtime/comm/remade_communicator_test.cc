@@ -40,10 +40,13 @@ class Remade : public ::testing::TestWithParam<bool> {
     request.others_may_have_former = true;
     return request;
   }
-  // Returns when all have it: nobody lets go of it before.
+  // Returns when all have it and are connected: nobody lets go of it before, and all notice when one does.
   Owned Make(int rank, int size) {
     auto made = MakeCommunicator("gloo", Request(rank, size, first_));
     EXPECT_THAT(made, IsOk());
+    if (made.ok()) {
+      EXPECT_THAT((*made)->Barrier().Wait(), IsOk());
+    }
     const MonoTime deadline = MonoNow() + absl::Minutes(2);
     EXPECT_THAT(first_->Set(absl::StrCat("made", rank), "", deadline), IsOk());
     for (int other = 0; other < size; ++other) {
