@@ -76,7 +76,6 @@ SimJobPlan DrawJob(SimRandom& random) {
   job.work = absl::Seconds(random.Between(5, 60));
   if (random.Chance(0.5)) job.checkpoint_every = absl::Seconds(random.Between(1, 15));
   if (random.Chance(0.7)) job.steps = random.Between(5, 40);
-  job.survives = random.Chance(0.4);
   return job;
 }
 
@@ -102,6 +101,7 @@ SimPlan DrawPlan(SimRandom& random) {
   }
   if (!plan.is_embedded) plan.host_departures = 0;
   if (!plan.is_durable) plan.disk_stalls = 0;
+  for (SimJobPlan& job : plan.jobs) job.survives = random.Chance(0.4);
   return plan;
 }
 

@@ -242,6 +242,7 @@ TEST(Runtime, RemakesACommunicatorOfAnEarlierRound) {
       ASSERT_THAT(runtime, IsOk());
       auto made = (*runtime)->MakeCommunicator("dp");
       ASSERT_THAT(made, IsOk());
+      ASSERT_THAT((*made)->Barrier().Wait(), IsOk());  // all have met before one leaves
       if (rank == 2) made->reset();
       runtime = Runtime::FromEnvironment(after.EnvironmentOf(rank, 3));
       ASSERT_THAT(runtime, IsOk());
