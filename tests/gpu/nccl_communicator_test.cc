@@ -106,7 +106,7 @@ std::shared_ptr<Store> StoreOfRanks() {
 // `former`: of an earlier round; null: there is none.
 std::unique_ptr<Communicator> Join(absl::string_view prefix, int rank, int size,
                                    std::unique_ptr<Communicator> former = nullptr) {
-  BackendRequest request{.membership = {.rank = rank, .size = size},
+  BackendRequest request{.membership = {.rank = rank, .size = size, .may_be_remade = true},
                          .store = StoreOfRanks(),
                          .prefix = std::string(prefix),
                          .master_addr = "127.0.0.1",

@@ -48,6 +48,8 @@ struct Membership {
   std::shared_ptr<CallFamily> family;
   // Ends it with all others of its runtime; null: nothing does.
   std::shared_ptr<AbortSwitch> abort_switch;
+  // Another may be made from it once it has failed (RemakeCommunicator): it keeps what that needs.
+  bool may_be_remade = false;
   std::string backend;  // by the registry's names; empty: it was made otherwise, by Split for one
 };
 

@@ -97,9 +97,11 @@ void Runtime::SetProgress(int64_t step, Phase phase) {
 comm::BackendRequest Runtime::State::NewRequest(const std::string& group,
                                                 const CommunicatorOptions& options) {
   int count = 0;
+  bool may_be_remade = false;
   {
     base::MutexLock lock(mu);
     count = num_communicators[group]++;
+    may_be_remade = survives;
   }
   comm::BackendRequest request;
   request.membership = {.group = group,
@@ -108,7 +110,8 @@ comm::BackendRequest Runtime::State::NewRequest(const std::string& group,
                         .size = env.world_size,
                         .options = options,
                         .ring = operations,
-                        .abort_switch = abort_switch};
+                        .abort_switch = abort_switch,
+                        .may_be_remade = may_be_remade};
   request.store = store;
   request.prefix = absl::StrCat("comm/", group, "/", count);
   request.master_addr = env.master_addr;

@@ -183,7 +183,8 @@ NcclLaneOptions NcclCommunicator::CollectiveLane() {
           .rank = rank(),
           .size = size(),
           .order = {membership().family, &membership().family->order},
-          .revokes = !backend().empty(),  // else it is never a former one
+          // A group that was split off is never a former one.
+          .revokes = membership().may_be_remade && !backend().empty(),
           .failure = [this] { return failure_.Get(); },
           .on_trouble = [this](const Call& call, const absl::Status& why) { OnTrouble(call, why); },
           .on_suspicion = [this](const Call& call) { OnSuspicion(call); }};

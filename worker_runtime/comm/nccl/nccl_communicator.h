@@ -21,8 +21,8 @@
 // ranks that call something else are named after a second instead of at once, and NCCL may have
 // written into the buffers by then.
 //
-// The next round: a failed communicator keeps what NCCL has of its collectives' lane, revoked instead of aborted where NCCL
-// can (2.28.7), until it is destroyed or another is made after it (Make's `former`): shrunk from it by ncclCommShrink if
+// The next round: one that may be remade keeps what NCCL has of its collectives' lane when it fails, revoked instead of aborted
+// where NCCL can (2.28.7), until it is destroyed or another is made after it (Make's `former`): shrunk from it by ncclCommShrink if
 // all ranks agree (nccl_remake.h), which saves NCCL's bootstrap; its data connections are made anew, as those of sends and
 // receives are, and groups made by Split, which are aborted. Where a GPU's memory is short, let go of what has failed first.
 //

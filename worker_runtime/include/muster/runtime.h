@@ -63,9 +63,10 @@ class Runtime {
   // with kAborted, whatever comes of it. Ranks that had none call MakeCommunicator at the same place.
   //
   // Where all ranks were in it, in the same order, and some of those that were are gone, the backend may
-  // make the new one from it (nccl, by ncclCommShrink); else, and where that fails, it is made from nothing.
-  // All ranks do the same, and what comes is the same. Nothing is left that was captured with `former`
-  // (CapturedCalls). With nccl the process keeps its GPU, whatever its local rank is now.
+  // make the new one from it (nccl, by ncclCommShrink, if it was made after SurviveRounds); else, and where
+  // that fails, it is made from nothing. All ranks do the same, and what comes is the same. Nothing is left
+  // that was captured with `former` (CapturedCalls). With nccl the process keeps its GPU, whatever its local
+  // rank is now.
   //
   // Errors: those of MakeCommunicator; kInvalidArgument: `former` is null, or was made by Split.
   absl::StatusOr<std::unique_ptr<Communicator>> RemakeCommunicator(
