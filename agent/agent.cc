@@ -534,10 +534,6 @@ std::vector<LocalRank> Agent::LiveWorkers() const {
   return live;
 }
 
-bool Agent::IsAlive(LocalRank local_rank) const {
-  return absl::c_linear_search(LiveWorkers(), local_rank);
-}
-
 void Agent::EndHungWorker(int pid, const std::string& why) {
   for (auto& [id, worker] : workers_) {
     if (worker.pid != pid) continue;

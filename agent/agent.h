@@ -154,7 +154,6 @@ class Agent {
   std::vector<std::string> EnvironmentOfWorker(const WorkerEnv& env) const;
   // Who lives, of any round.
   std::vector<LocalRank> LiveWorkers() const;
-  bool IsAlive(LocalRank local_rank) const;
   // Who has not come to PyTorch's store; empty where another node serves it.
   StoreQuestion MakeStoreQuestion();
   void CancelStart();
@@ -192,6 +191,8 @@ class Agent {
   WorkerService worker_service_;
   absl::btree_map<uint64_t, RunningWorker> workers_;
   uint64_t next_worker_id_ = 1;
+  // Of this round: whose process is that of an earlier one, also if it has died since.
+  absl::btree_set<LocalRank> kept_;
   // Of this round: workers that closed their connection without a goodbye, and that exited with 0.
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;

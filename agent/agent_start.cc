@@ -39,8 +39,10 @@ void Agent::Perform(const StartWorkers& effect) {
               {"node", options_.node.name},
               {"world_size", absl::StrCat(assignment_.world_size)}});
   // One that has died since it was kept is started anew.
+  kept_.clear();
   for (auto& [unused, worker] : workers_) {
     if (!absl::c_linear_search(effect.kept, worker.local_rank)) continue;
+    kept_.insert(worker.local_rank);
     worker.round = assignment_.round;
     worker.rank = Rank(assignment_.first_rank.value() + worker.local_rank.value());
     worker.is_kept = true;
@@ -49,7 +51,7 @@ void Agent::Perform(const StartWorkers& effect) {
   for (int i = 0; i < assignment_.local_world_size; ++i) {
     pumped.push_back({.local_rank = LocalRank(i),
                       .rank = Rank(assignment_.first_rank.value() + i),
-                      .is_kept = IsAlive(LocalRank(i))});
+                      .is_kept = kept_.contains(LocalRank(i))});
   }
   is_starting_ = true;
   status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
@@ -127,7 +129,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   const absl::Status ready = streams.ok() ? store_ready_ : streams.status();
   if (!ready.ok()) {
     for (const WorkerEnv& env : envs) {
-      if (IsAlive(env.local_rank)) {
+      if (kept_.contains(env.local_rank)) {
         EndKept(env.local_rank, std::string(ready.message()));
         continue;
       }
@@ -138,7 +140,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
     return;
   }
   for (size_t i = 0; i < envs.size(); ++i) {
-    if (!IsAlive(envs[i].local_rank)) Spawn(envs[i], (*streams)[i], assignment_.round);
+    if (!kept_.contains(envs[i].local_rank)) Spawn(envs[i], (*streams)[i], assignment_.round);
   }
   // Not before them: it looks at the node's interfaces, and lets go of the boards of the last round.
   hang_watch_.StartRound({.round = assignment_.round,
@@ -193,7 +195,7 @@ void Agent::CancelStart() {
   round_hook_.Cancel();
   pump_.CloseAttempt(LiveWorkers());
   for (int i = 0; i < assignment_.local_world_size; ++i) {
-    if (!IsAlive(LocalRank(i))) {
+    if (!kept_.contains(LocalRank(i))) {
       Feed(WorkerExited{assignment_.round, LocalRank(i), std::nullopt});
     }
   }
