@@ -111,6 +111,21 @@ TEST_F(Survive, TheComingOfANode) {
   EXPECT_THAT(second.Wait(kLong), ExitsWith(0));
 }
 
+// The verdict ends it alone, and the ranks that waited for it go on.
+TEST_F(Survive, ARankThatHangs) {
+  Subprocess job = Start({"run", "--nproc_per_node=3", "--max_restarts=1", "--hang_timeout=5",
+                          MUSTER_SURVIVING_RANK});
+  std::vector<pid_t> before;
+  for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
+  kill(before[1], SIGSTOP);
+  for (const int rank : {0, 2}) EXPECT_EQ(PlaceOf(1, rank).pid, before[rank]);
+  EXPECT_NE(PlaceOf(1, 1).pid, before[1]);
+  LetThemFinish();
+  const SubprocessResult result = job.Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("hang: rank 1 is stopped by a signal"));
+}
+
 TEST_F(Survive, EndsWhereNoRestartIsLeft) {
   Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=0", MUSTER_SURVIVING_RANK});
   const pid_t dies = PlaceOf(0, 1).pid;
