@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -140,6 +141,7 @@ TEST(Runtime, JoinsTheRanksOfAJobOverGloo) {
 // Two of three ranks go on in the next round, as ranks 1 and 0 of two; the third never comes again.
 TEST(Runtime, GoesOnInTheNextRoundInTheSameProcess) {
   FakeAgent before(Round(2)), after(Round(3));
+  std::atomic<int> num_ready = 0;
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -150,6 +152,7 @@ TEST(Runtime, GoesOnInTheNextRoundInTheSameProcess) {
       ASSERT_THAT(world, IsOk());
       auto part = (*world)->Split(0, rank);
       ASSERT_THAT(part, IsOk());
+      ++num_ready;
       if (rank == 2) {
         // It is stuck elsewhere, and so says nothing; its peers' calls could hang for ten minutes.
         EXPECT_TRUE(before.WaitForParked(2));
@@ -177,7 +180,9 @@ TEST(Runtime, GoesOnInTheNextRoundInTheSameProcess) {
     });
   }
   EXPECT_TRUE(before.WaitForSurvivors(3));
-  absl::SleepFor(absl::Milliseconds(100));  // into the middle of the call, or before it: alike
+  const MonoTime deadline = MonoNow() + absl::Seconds(50);
+  while (num_ready < 3 && MonoNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(50));  // into the middle of the call, or before it: alike
   before.EndRound(true, "rank 2 is gone");
   EXPECT_TRUE(before.WaitForParked(2));
   for (const int rank : {0, 1}) before.GiveRound(rank, after.EnvironmentOf(1 - rank, 2));
