@@ -113,8 +113,8 @@ TEST_F(Survive, TheComingOfANode) {
 
 // The verdict ends it alone, and the ranks that waited for it go on.
 TEST_F(Survive, ARankThatHangs) {
-  Subprocess job = Start({"run", "--nproc_per_node=3", "--max_restarts=1", "--hang_timeout=5",
-                          MUSTER_SURVIVING_RANK});
+  Subprocess job = Start(
+      {"run", "--nproc_per_node=3", "--max_restarts=1", "--hang_timeout=5", MUSTER_SURVIVING_RANK});
   std::vector<pid_t> before;
   for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
   kill(before[1], SIGSTOP);
