@@ -119,10 +119,12 @@ class CallCommunicator : public Communicator {
   const Membership& membership() const { return membership_; }
   // Of back ends that processes use: called once it is complete, and first of all in its destructor.
   void EnterSwitch() {
-    if (membership_.abort_switch != nullptr) membership_.abort_switch->Enter(*this);
+    if (membership_.abort_switch == nullptr) return;
+    place_in_switch_ =
+        membership_.abort_switch->Enter([this](absl::string_view reason) { Abort(reason); });
   }
   void LeaveSwitch() {
-    if (membership_.abort_switch != nullptr) membership_.abort_switch->Leave(*this);
+    if (membership_.abort_switch != nullptr) membership_.abort_switch->Leave(place_in_switch_);
   }
 
   // Runs `call`, now or later, and then Finishes it. Called in the order of sequence numbers.
@@ -167,6 +169,7 @@ class CallCommunicator : public Communicator {
   // Constant after construction.
   const Membership membership_;
   uint16_t ring_group_ = kUnlistedGroup;
+  uint64_t place_in_switch_ = 0;  // none
 
   // Held while a call is given its number and handed to the backend, so that numbers are the order
   // of starting.

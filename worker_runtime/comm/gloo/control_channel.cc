@@ -97,8 +97,17 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectControl(std::shared_ptr<GlooDev
   WaitPoint connecting;
   const DeadlineWatch::Entry entry =
       device->watch->Add(options.deadline, [&connecting] { connecting.Interrupt(); });
+  AbortSwitch* const abort_switch = options.abort_switch.get();
+  const uint64_t place =
+      abort_switch == nullptr
+          ? 0
+          : abort_switch->Enter([&connecting](absl::string_view) { connecting.Interrupt(); });
   const absl::Status status = mesh->Reach(ControlPeers(options.rank, options.size), connecting);
   device->watch->Remove(entry);
+  if (abort_switch != nullptr) {
+    abort_switch->Leave(place);
+    MUSTER_RETURN_IF_ERROR(abort_switch->thrown());
+  }
   if (absl::IsAborted(status)) {
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", options.rank, " of group ", options.group,

@@ -41,7 +41,8 @@ std::vector<int> ControlPeers(int rank, int size);
 
 // The mesh of a control channel, connected.
 //
-// Errors: kDeadlineExceeded: options.deadline passed; GlooMesh::Reach's.
+// Errors: kDeadlineExceeded: options.deadline passed; kAborted: options.abort_switch was thrown;
+//         GlooMesh::Reach's.
 absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectControl(std::shared_ptr<GlooDevice> device,
                                                          std::shared_ptr<Store> store,
                                                          const MeshOptions& options);

@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> GlooCommunicator::Make(
                             .size = membership.size,
                             .group = membership.group,
                             .prefix = prefix,
-                            .deadline = MonoNow() + membership.options.connect_timeout};
+                            .deadline = MonoNow() + membership.options.connect_timeout,
+                            .abort_switch = membership.abort_switch};
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<int> ranks_here,
       Meet(*store, {.rank = options.rank,

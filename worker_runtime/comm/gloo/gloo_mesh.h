@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "muster/store.h"
 #include "proto/base/mono_time.h"
+#include "worker_runtime/comm/abort_switch.h"
 #include "worker_runtime/comm/deadline_watch.h"
 #include "worker_runtime/comm/wait_point.h"
 
@@ -71,6 +72,7 @@ struct MeshOptions {
   std::string group;
   std::string prefix;  // of its keys in the store: the same on all ranks, used once
   MonoTime deadline;   // for coming together
+  std::shared_ptr<AbortSwitch> abort_switch;  // ends it too; null: nothing does
 };
 
 // Threads: safe; a TcpTransfer belongs to one thread at a time.

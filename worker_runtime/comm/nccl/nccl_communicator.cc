@@ -87,7 +87,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(
                               .size = membership.size,
                               .group = membership.group,
                               .prefix = absl::StrCat(prefix, "/control"),
-                              .deadline = MonoNow() + membership.options.connect_timeout};
+                              .deadline = MonoNow() + membership.options.connect_timeout,
+                              .abort_switch = membership.abort_switch};
     MUSTER_RETURN_IF_ERROR(Meet(*context.store, {.rank = options.rank,
                                                  .size = options.size,
                                                  .group = options.group,
@@ -98,9 +99,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(
   }
   std::unique_ptr<NcclCommunicator> communicator(
       new NcclCommunicator(std::move(membership), std::move(context), prefix, std::move(mesh)));
+  communicator->EnterSwitch();  // what follows may wait for long
   const absl::Status connected = communicator->ConnectCollectives(std::move(former));
   if (!connected.ok()) return ForRank(communicator->membership(), connected);
-  communicator->EnterSwitch();
   return communicator;
 }
 
