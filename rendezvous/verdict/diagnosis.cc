@@ -299,13 +299,15 @@ class Detective {
   void OfInside(const Stall& stall, Diagnosis& out) const {
     out.finding = Finding::kInside;
     SetOperation(out, stall);
-    std::vector<int> faulty;
+    std::vector<int> stopped, faulty;
     for (const auto& [i, record] : index_.records(stall.group)) {
+      if (rank(i).life == Life::kStopped) stopped.push_back(i);
       if (!rank(i).fault.empty()) faulty.push_back(i);
     }
-    if (faulty.empty()) return;
-    out.finding = Finding::kFault;
-    out.culprits = index_.NumbersOf(faulty);
+    if (stopped.empty() && faulty.empty()) return;
+    out.finding = stopped.empty() ? Finding::kFault : Finding::kStopped;
+    out.culprits = index_.NumbersOf(stopped.empty() ? faulty : stopped);
+    if (!stopped.empty()) out.can_heal = false;
   }
 
   // Fills in who waits for the culprits, in what, and by which way.

@@ -256,6 +256,18 @@ TEST(Diagnose, SaysThatAnOperationIsInsideWhereAllHaveCalledIt) {
   EXPECT_THAT(found.waiting, ElementsAre(0, 1));
 }
 
+TEST(Diagnose, NamesAStoppedRankAlsoWhereAllHaveCalledTheOperation) {
+  EvidenceBuilder job(3);
+  const int world = job.AddWorld();
+  job.AllWaitBut({}, world, AllReduce(0));
+  job.rank(1).life = Life::kStopped;
+  const Diagnosis found = Diagnose(job.Build());
+  EXPECT_EQ(found.finding, Finding::kStopped);
+  EXPECT_THAT(found.culprits, ElementsAre(1));
+  EXPECT_THAT(found.waiting, ElementsAre(0, 2));
+  EXPECT_FALSE(found.can_heal);
+}
+
 TEST(Diagnose, AccusesNobodyForMembersThatItCannotSee) {
   EvidenceBuilder job(2);
   const int wide = job.AddGroup("world", {0, 1, kUnknownRank, kUnknownRank});
