@@ -55,8 +55,11 @@ int TrainInRounds(std::unique_ptr<Runtime> runtime, const TrainOptions& options)
     if (const auto code = TrainInRound(*runtime, options, so_far, failure)) return *code;
     absl::StatusOr<std::unique_ptr<Runtime>> next = runtime->NextRound(kSilence);
     if (absl::IsDeadlineExceeded(next.status())) {
-      std::fprintf(stderr, "muster-train: rank %d awaits the job's next round: %s\n",
-                   runtime->rank(), std::string(failure.message()).c_str());
+      // One of a node is enough.
+      if (runtime->local_rank() == 0) {
+        std::fprintf(stderr, "muster-train: rank %d awaits the job's next round: %s\n",
+                     runtime->rank(), std::string(failure.message()).c_str());
+      }
       next = runtime->NextRound(kPatience - kSilence);
     }
     if (!next.ok()) {
