@@ -250,6 +250,8 @@ class AgentCore {
   // No round follows for this node: whoever awaits one is ended, and the stop ladder is climbed for it. False: there are
   // none.
   bool EndSurvivors(MonoTime now, Effects& out);
+  // Signals these, and climbs the stop ladder for them.
+  void EndParked(const std::vector<LocalRank>& ended, MonoTime now, Effects& out);
   std::vector<LocalRank> Kept() const;
 
   // --- agent_core_leave.cc

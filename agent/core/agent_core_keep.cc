@@ -3,7 +3,8 @@
 // as good as gone; the node then joins again, and the next round's assignment goes to those that are parked,
 // and to new processes in the place of those that died.
 //
-// Half of the grace is for letting go; who has not by then is signalled like any other. Where no round follows,
+// Half of --shutdown_timeout is for letting go, or the grace if that is less (after the loss of a node); who has not by
+// then is signalled like any other. Where no round follows,
 // those that are parked climb the ladder themselves. A server that has lost its state begins the job anew: then
 // nothing is kept.
 #include <algorithm>
@@ -46,10 +47,10 @@ void AgentCore::On(const WorkerPromised& event, MonoTime now, Effects& out) {
       }
       return;
     default:
-      // Its connection broke, so it would not hear of the next round: without it.
+      // Its connection broke, so it would not hear of the next round: its end is waited for, and the others stay.
       if (!has_strayed) return;
-      after_ = After::kJoin;
-      EndSurvivors(now, out);
+      after_ = phase_ == NodePhase::kReporting ? After::kAsk : After::kJoin;
+      EndParked({event.local_rank}, now, out);
   }
 }
 
@@ -90,28 +91,31 @@ bool AgentCore::GiveUpSlowSurvivors(MonoTime now, Effects& out) {
 }
 
 bool AgentCore::EndSurvivors(MonoTime now, Effects& out) {
+  const std::vector<LocalRank> kept = Kept();
+  if (kept.empty()) return false;
+  const std::string reason = after_ == After::kFinish && outcome_ ? outcome_->reason
+                             : departure_                         ? departure_->reason
+                                                                  : "the job begins anew";
+  out.push_back(TellRoundOver{.is_followed = false, .reason = reason});
+  EndParked(kept, now, out);
+  return true;
+}
+
+void AgentCore::EndParked(const std::vector<LocalRank>& ended, MonoTime now, Effects& out) {
   std::vector<LocalRank> spared;
-  int num_ended = 0;
   for (Worker& worker : workers_) {
-    if (worker.alive && worker.is_kept) {
+    if (std::find(ended.begin(), ended.end(), worker.local_rank) != ended.end()) {
       worker.is_kept = false;
-      ++num_ended;
     } else {
       spared.push_back(worker.local_rank);
     }
   }
-  if (num_ended == 0) return false;
   if (phase_ != NodePhase::kStopping) Enter(NodePhase::kStopping);
   ladder_started_ = true;
   grace_deadline_ = interrupted_twice_ ? now : now + options_.settings.shutdown_timeout;
   rung_ = Rung::kSignalled;
   rung_deadline_ = grace_deadline_;
-  const std::string reason = after_ == After::kFinish && outcome_ ? outcome_->reason
-                             : departure_                         ? departure_->reason
-                                                                  : "the job begins anew";
-  out.push_back(TellRoundOver{.is_followed = false, .reason = reason});
   out.push_back(SignalWorkers{.signal = SIGTERM, .spared = std::move(spared)});
-  return true;
 }
 
 }  // namespace muster::agent

@@ -114,7 +114,7 @@ class Runtime {
   // Tells the agent that this program goes on in the job's next round in the same process: where a round ends for the
   // sake of another worker or node, it is not signalled, but told so. Communicators of this runtime fail with kAborted
   // then, and requests to its store; the program lets go of them and calls NextRound. It has half of --shutdown_timeout
-  // for that. Without an agent nothing happens.
+  // for that, after the loss of a node at most five seconds. Without an agent nothing happens.
   void SurviveRounds();
   // This process's place in the job's next round, once there is one: its rank, size and store may be others, its
   // local rank is the same. The program has let go of all communicators of this runtime but those that it will remake

@@ -186,7 +186,16 @@ TEST_F(AgentKeepsTest, OneWhoseConnectionBreaksWhileItAwaitsARoundIsEndedFirst) 
   JoinAgain();
   Say(1, /*awaits=*/false, /*survives=*/false);
   EXPECT_EQ(core_.phase(), NodePhase::kStopping);
-  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_THAT(All<SignalWorkers>()[0].spared, ElementsAre(LocalRank(0)));
+  EXPECT_THAT(All<TellRoundOver>(), IsEmpty());
+  // As when its process had died: the end of that is heard of later.
+  Exit(1, 0, SIGKILL);
+  Do(DescendantsGone{});
+  JoinAgain();
+  Direct(RunRound{Place(1)});
+  EXPECT_THAT(All<StartWorkers>()[0].kept, ElementsAre(LocalRank(0)));
+  EXPECT_THAT(LastReport().failures, IsEmpty());
 }
 
 TEST_F(AgentKeepsTest, AServerWithoutItsStateKeepsNobody) {
