@@ -149,6 +149,25 @@ TEST_F(Survive, OneThatDoesNotLetGoIsStartedAnew) {
   EXPECT_THAT(result.err, HasSubstr("has not let go of this one"));
 }
 
+TEST_F(Survive, TheLossOfOneThatAwaitsARoundIsItsOwn) {
+  const Arguments job = {"--nproc_per_node=2", "--max_restarts=3", MUSTER_SURVIVING_RANK};
+  Subprocess stays = StartElastic(1, "2:2", job);
+  ASSERT_TRUE(SaysThatItWaits(stays));
+  Subprocess goes = StartElastic(2, "2:2", job);
+  std::vector<pid_t> before;
+  for (const int rank : {0, 1, 2, 3}) before.push_back(PlaceOf(0, rank).pid);
+  KillWithAllBelow(goes.pid());
+  ASSERT_TRUE(WaitForOut("awaits1.0") && WaitForOut("awaits1.1"));
+  ASSERT_TRUE(stays.WaitForOutput("lost 127.0.0.2", kLong));
+  kill(before[1], SIGKILL);
+  Subprocess comes = StartElastic(2, "2:2", job);
+  EXPECT_EQ(PlaceOf(1, 0).pid, before[0]);
+  EXPECT_NE(PlaceOf(1, 1).pid, before[1]);
+  LetThemFinish();
+  EXPECT_THAT(stays.Wait(kLong), ExitsWith(0));
+  EXPECT_THAT(comes.Wait(kLong), ExitsWith(0));
+}
+
 TEST_F(Survive, AnInterruptEndsThoseThatAwaitARound) {
   const Arguments job = {"--nproc_per_node=1", "--max_restarts=3", MUSTER_SURVIVING_RANK};
   Subprocess stays = StartElastic(1, "2:2", job);

@@ -119,7 +119,8 @@ class Runtime {
   // This process's place in the job's next round, once there is one: its rank, size and store may be others, its
   // local rank is the same. The program has let go of all communicators of this runtime but those that it will remake
   // (RemakeCommunicator); the runtime is of no use afterwards.
-  // May be called as soon as something has failed, before the agent has heard why.
+  // May be called as soon as something has failed, before the agent has heard why. Once the round is over it waits
+  // for as long as the agent lives and the job goes on: until enough nodes are there.
   //
   // Errors: kDeadlineExceeded: for `patience` nobody has said that the round is over, so what failed is the program's
   //         own; kCancelled: no round follows: the program should end (says why); kUnavailable: the agent is gone;
