@@ -1,0 +1,273 @@
+#include "tests/support/class_shapes.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::testing {
+namespace {
+
+using Tokens = std::vector<std::string>;
+
+// Words and single characters; `::` is one token. Preprocessor lines are left out.
+Tokens TokensOf(const std::string& code) {
+  Tokens tokens;
+  bool line_begins = true;
+  for (size_t i = 0; i < code.size();) {
+    const char c = code[i];
+    if (c == '\n') {
+      line_begins = true;
+      ++i;
+    } else if (absl::ascii_isspace(c)) {
+      ++i;
+    } else if (c == '#' && line_begins) {
+      while (i < code.size() && (code[i] != '\n' || code[i - 1] == '\\')) ++i;
+    } else if (absl::ascii_isalnum(c) || c == '_') {
+      size_t end = i;
+      while (end < code.size() && (absl::ascii_isalnum(code[end]) || code[end] == '_')) ++end;
+      tokens.push_back(code.substr(i, end - i));
+      line_begins = false;
+      i = end;
+    } else {
+      const size_t length = code.compare(i, 2, "::") == 0 ? 2 : 1;
+      tokens.push_back(code.substr(i, length));
+      line_begins = false;
+      i += length;
+    }
+  }
+  return tokens;
+}
+
+bool IsWord(const std::string& token) { return absl::ascii_isalnum(token[0]) || token[0] == '_'; }
+
+// A declaration as far as its shape matters: macros, decltype and attributes without their
+// arguments, and everything between angle brackets in one token with the word before.
+struct Declaration {
+  Tokens tokens;
+  int commas = 0;               // between declarators
+  bool has_parameters = false;  // parentheses outside of angle brackets and initialisers
+};
+
+Declaration Shaped(const Tokens& statement) {
+  Declaration shaped;
+  int angles = 0, round = 0, braces = 0;
+  bool has_value = false;
+  for (size_t i = 0; i < statement.size(); ++i) {
+    const std::string& token = statement[i];
+    const bool takes_arguments = absl::StartsWith(token, "ABSL_") || token == "decltype" ||
+                                 token == "alignas" || token == "noexcept";
+    if (takes_arguments && i + 1 < statement.size() && statement[i + 1] == "(") {
+      int depth = 0;
+      while (++i < statement.size()) {
+        if (statement[i] == "(") ++depth;
+        if (statement[i] == ")" && --depth == 0) break;
+      }
+      if (token == "decltype") shaped.tokens.push_back(token);
+      continue;
+    }
+    if (absl::StartsWith(token, "ABSL_")) continue;
+    if (token == "{") ++braces;
+    if (token == "}") --braces;
+    if (!has_value && token == "<" && !shaped.tokens.empty() && round == 0) ++angles;
+    if (angles > 0) {
+      shaped.tokens.back() += token;
+      if (token == ">") --angles;
+      continue;
+    }
+    if (token == "(" && !has_value && braces == 0) shaped.has_parameters = true;
+    if (token == "(" || token == "[") ++round;
+    if (token == ")" || token == "]") --round;
+    const bool is_outside = round == 0 && braces == 0;
+    if (token == "=" && is_outside) has_value = true;
+    if (token == "," && is_outside) {
+      ++shaped.commas;
+      has_value = false;
+    }
+    if (!has_value && is_outside && token != "}" && token != ")" && token != "]") {
+      shaped.tokens.push_back(token);
+    }
+  }
+  return shaped;
+}
+
+class Parser {
+ public:
+  Parser(std::string file, Tokens tokens) : file_(std::move(file)), tokens_(std::move(tokens)) {}
+
+  std::vector<ClassShape> Parse() {
+    while (at_ < tokens_.size()) ReadScope(-1);
+    return std::move(classes_);
+  }
+
+ private:
+  // Reads up to the end of the scope: a namespace's (`owner` < 0) or that of a class by its index.
+  void ReadScope(int owner) {
+    Tokens statement;
+    int round = 0;
+    while (at_ < tokens_.size()) {
+      const std::string token = tokens_[at_++];
+      if (token == "(") ++round;
+      if (token == ")") --round;
+      if (token == "}" && round == 0) return;
+      if (token == ";" && round == 0) {
+        if (owner >= 0) Declare(owner, statement);
+        statement.clear();
+      } else if (token == ":" && statement.size() == 1 && IsAccess(statement[0])) {
+        statement.clear();
+      } else if (token == "{" && round == 0) {
+        Open(owner, statement);
+      } else {
+        statement.push_back(token);
+      }
+    }
+  }
+
+  static bool IsAccess(const std::string& word) {
+    return word == "public" || word == "protected" || word == "private";
+  }
+
+  // What a `{` after `statement` begins.
+  void Open(int owner, Tokens& statement) {
+    const auto has = [&](const char* word) {
+      return std::find(statement.begin(), statement.end(), word) != statement.end();
+    };
+    const bool is_value = has("=");
+    if (!is_value && (has("namespace") || has("extern"))) {
+      statement.clear();
+      ReadScope(-1);
+      return;
+    }
+    const size_t key = ClassKey(statement);
+    if (!is_value && !has("enum") && key < statement.size()) {
+      const int index = Begin(owner, statement, key);
+      statement.clear();
+      ReadScope(index);
+      // A member may follow the brace of its own type.
+      if (at_ < tokens_.size() && tokens_[at_] != ";") {
+        statement = {classes_[index].name};
+      }
+      return;
+    }
+    const bool is_function = !is_value && Shaped(statement).has_parameters;
+    SkipBraces();
+    if (is_function || has("enum")) {
+      statement.clear();
+      if (at_ < tokens_.size() && tokens_[at_] == ";") ++at_;
+    }
+  }
+
+  // The index of the word class, struct or union that this statement defines, else its size.
+  static size_t ClassKey(const Tokens& statement) {
+    int angles = 0;
+    for (size_t i = 0; i < statement.size(); ++i) {
+      if (statement[i] == "<") ++angles;
+      if (statement[i] == ">") --angles;
+      if (statement[i] == "(") return statement.size();
+      if (angles == 0 && i + 1 < statement.size() &&
+          (statement[i] == "class" || statement[i] == "struct" || statement[i] == "union")) {
+        return i;
+      }
+    }
+    return statement.size();
+  }
+
+  int Begin(int owner, const Tokens& statement, size_t key) {
+    std::string name;
+    for (size_t i = key + 1; i < statement.size(); ++i) {
+      if (statement[i] == ":" || statement[i] == "final" || statement[i] == "<") break;
+      if (IsWord(statement[i]) || statement[i] == "::") name += statement[i];
+    }
+    const std::string outer = owner < 0 ? "" : classes_[owner].name + "::";
+    classes_.push_back({outer + name, file_, statement[key] != "class", {}});
+    return static_cast<int>(classes_.size()) - 1;
+  }
+
+  void SkipBraces() {
+    for (int depth = 1; at_ < tokens_.size() && depth > 0; ++at_) {
+      if (tokens_[at_] == "{") ++depth;
+      if (tokens_[at_] == "}") --depth;
+    }
+  }
+
+  void Declare(int owner, const Tokens& statement) {
+    if (statement.empty()) return;
+    for (const char* word : {"using", "typedef", "friend", "static", "template", "enum", "class",
+                             "struct", "static_assert", "constexpr", "operator"}) {
+      if (std::find(statement.begin(), statement.end(), word) != statement.end()) return;
+    }
+    Declaration shaped = Shaped(statement);
+    if (shaped.has_parameters || shaped.tokens.empty()) return;
+    // Bits of a bit field.
+    const auto bits = std::find(shaped.tokens.begin(), shaped.tokens.end(), ":");
+    shaped.tokens.erase(bits, shaped.tokens.end());
+    const auto comma = std::find(shaped.tokens.begin(), shaped.tokens.end(), ",");
+    const Tokens first(shaped.tokens.begin(), comma);
+    if (first.size() < 2) return;
+    const std::string type = absl::StrJoin(first.begin(), first.end() - 1, "");
+    classes_[owner].members.push_back({type, first.back()});
+    for (int i = 0; i < shaped.commas; ++i) {
+      classes_[owner].members.push_back({type, absl::StrCat(first.back(), "#", i + 1)});
+    }
+  }
+
+  const std::string file_;
+  const Tokens tokens_;
+  size_t at_ = 0;
+  std::vector<ClassShape> classes_;
+};
+
+std::string LastName(const std::string& name) {
+  const size_t colon = name.rfind("::");
+  return colon == name.npos ? name : name.substr(colon + 2);
+}
+
+// The type that a member holds by value; const and mutable say nothing of it.
+std::string ValueType(std::string type) {
+  for (const char* word : {"const", "mutable"}) {
+    if (absl::StartsWith(type, word)) type = type.substr(std::string(word).size());
+  }
+  return LastName(type);
+}
+
+}  // namespace
+
+std::vector<ClassShape> ClassesIn(const std::string& file, const SourceText& source) {
+  return Parser(file, TokensOf(source.code)).Parse();
+}
+
+std::vector<ClassSize> SizesOf(const std::vector<ClassShape>& classes) {
+  std::map<std::string, std::vector<const ClassShape*>> by_name;
+  std::map<std::string, std::set<const ClassShape*>> holders;  // of a type, by its last name
+  for (const ClassShape& shape : classes) {
+    by_name[LastName(shape.name)].push_back(&shape);
+    for (const Member& member : shape.members) {
+      for (const std::string& word : WordsIn(member.type)) holders[word].insert(&shape);
+    }
+  }
+  std::map<const ClassShape*, int> sizes;
+  const auto size_of = [&](const auto& self, const ClassShape& shape) -> int {
+    int size = 0;
+    for (const Member& member : shape.members) {
+      const std::string type = ValueType(member.type);
+      const auto found = by_name.find(type);
+      const bool is_own = found != by_name.end() && found->second.size() == 1 &&
+                          found->second[0]->is_struct && found->second[0] != &shape &&
+                          found->second[0]->file == shape.file && holders[type].size() == 1;
+      size += is_own ? std::max(1, self(self, *found->second[0])) : 1;
+    }
+    return size;
+  };
+  std::vector<ClassSize> result;
+  for (const ClassShape& shape : classes) {
+    result.push_back({shape.name, shape.file, size_of(size_of, shape)});
+  }
+  return result;
+}
+
+}  // namespace muster::testing

@@ -1,0 +1,470 @@
+// The size and the order of the house: what a reader must hold in the head at once, and whether
+// names, paths and places in it are true.
+//
+// house_today.txt has what exceeds a limit today, one line each with its number. Nothing new may
+// join it, and a number may only fall; `house_test --rewrite` takes over what has become better.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tests/support/class_shapes.h"
+#include "tests/support/files.h"
+#include "tests/support/source_text.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+constexpr int kMembersMax = 15;
+constexpr int kColumnsMax = 100;
+
+// What exceeds a limit: "members Engine::State" to 43. Facts that are true or not count 1.
+using Offenders = std::map<std::string, int>;
+
+struct File {
+  std::string path;  // from the root of the repository
+  std::string text;
+  SourceText source;  // of C++ files
+};
+
+bool EndsWithAny(const std::string& text, const std::vector<std::string>& endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](const std::string& ending) { return absl::EndsWith(text, ending); });
+}
+
+bool IsCpp(const std::string& path) { return EndsWithAny(path, {".h", ".cc", ".cu", ".cuh"}); }
+bool IsReadme(const std::string& path) { return EndsWithAny(path, {"README.md"}); }
+
+std::vector<File> ReadTree() {
+  std::vector<File> files;
+  const std::string root = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/");
+  std::vector<std::string> paths = {"README.md", "CMakeLists.txt", "CMakePresets.json"};
+  for (const char* folder :
+       {"proto", "rendezvous", "agent", "launcher", "worker_runtime", "tests", "deploy"}) {
+    for (const std::string& path : FilesBelow(root + folder)) {
+      if (!absl::StrContains(path, "__pycache__")) paths.push_back(absl::StrCat(folder, "/", path));
+    }
+  }
+  for (const std::string& path : paths) {
+    files.push_back({path, ReadFile(root + path), {}});
+    if (IsCpp(path)) files.back().source = ReadSource(files.back().text);
+  }
+  return files;
+}
+
+const std::vector<File>& Tree() {
+  static const std::vector<File> tree = ReadTree();
+  return tree;
+}
+
+std::vector<ClassShape> ClassesOf(const std::vector<File>& files) {
+  std::vector<ClassShape> classes;
+  for (const File& file : files) {
+    if (!IsCpp(file.path) || absl::StartsWith(file.path, "tests/")) continue;
+    for (ClassShape& shape : ClassesIn(file.path, file.source)) classes.push_back(shape);
+  }
+  return classes;
+}
+
+void CountMembers(const std::vector<File>& files, Offenders* found) {
+  for (const ClassSize& size : SizesOf(ClassesOf(files))) {
+    if (size.members > kMembersMax) {
+      (*found)[absl::StrCat("members ", size.name, " ", size.file)] = size.members;
+    }
+  }
+}
+
+void CountWideLines(const std::vector<File>& files, Offenders* found) {
+  for (const File& file : files) {
+    if (!IsCpp(file.path) && !IsReadme(file.path) && !absl::EndsWith(file.path, ".py")) continue;
+    for (absl::string_view line : absl::StrSplit(file.text, '\n')) {
+      if (Columns(line) > kColumnsMax) {
+        ++(*found)[absl::StrCat("columns ", file.path)];
+      }
+    }
+  }
+}
+
+void MeasureReadmes(const std::vector<File>& files, Offenders* found) {
+  for (const File& file : files) {
+    if (!IsReadme(file.path)) continue;
+    const bool is_first = file.path == "README.md";
+    const int lines = static_cast<int>(std::count(file.text.begin(), file.text.end(), '\n'));
+    const int bytes = static_cast<int>(file.text.size());
+    if (lines > (is_first ? 150 : 120)) (*found)[absl::StrCat("lines ", file.path)] = lines;
+    if (bytes > (is_first ? 12 : 8) * 1024) (*found)[absl::StrCat("bytes ", file.path)] = bytes;
+  }
+}
+
+// Two humps or more, as our types and functions are named.
+bool IsOurKindOfName(const std::string& word) {
+  if (word.size() < 4 || !absl::ascii_isupper(word[0]) || !absl::ascii_islower(word[1])) {
+    return false;
+  }
+  return std::any_of(word.begin() + 1, word.end(), absl::ascii_isupper) &&
+         std::all_of(word.begin(), word.end(), absl::ascii_isalnum);
+}
+
+// Names of others that a comment may speak of.
+const std::set<std::string>& ForeignNames() {
+  static const std::set<std::string> names = {
+      "DefaultLogsSpecs", "FlashAttention", "LoRA",         "MiCS",       "MurmurHash3",
+      "PyYAML",           "QueryType",      "SageMaker",    "SplitMix64", "ShardingStrategy",
+      "TensorFactories",  "TensorFlow",     "TorchrunArgs", "TorchX"};
+  return names;
+}
+
+void FindStaleNames(const std::vector<File>& files, Offenders* found) {
+  std::set<std::string> known = ForeignNames();
+  for (const File& file : files) {
+    if (absl::EndsWith(file.path, ".md")) continue;
+    for (std::string& word : WordsIn(IsCpp(file.path) ? file.source.code : file.text)) {
+      known.insert(std::move(word));
+    }
+    for (std::string& word : WordsIn(file.source.literals)) known.insert(std::move(word));
+  }
+  for (const File& file : files) {
+    for (const Comment& comment : file.source.comments) {
+      for (std::string& word : WordsIn(comment.text)) {
+        // A plural is the name of many.
+        const bool is_known = known.count(word) ||
+                              (word.back() == 's' && known.count(word.substr(0, word.size() - 1)));
+        if (IsOurKindOfName(word) && !is_known) {
+          (*found)[absl::StrCat("name ", word, " ", file.path)] = 1;
+        }
+      }
+    }
+  }
+}
+
+bool IsOurs(absl::string_view path) {
+  for (const char* folder :
+       {"proto/", "rendezvous/", "agent/", "launcher/", "worker_runtime/", "tests/"}) {
+    if (absl::StartsWith(path, folder)) return true;
+  }
+  return false;
+}
+
+// Words that look like a path into one of our folders, "agent/core/agent_core.h", and those that
+// name a C++ file in any way.
+std::vector<std::string> PathsIn(absl::string_view text) {
+  std::vector<std::string> paths;
+  const auto is_part = [](char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-';
+  };
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i;
+    while (end < text.size() && is_part(text[end])) ++end;
+    std::string word(text.substr(i, end - i));
+    // A pattern, a variable or a name in braces is no path that must be there.
+    const bool is_pattern = (end < text.size() && absl::StrContains("*{<$…", text[end])) ||
+                            (i > 0 && absl::StrContains("}*$>", text[i - 1]));
+    while (!word.empty() && (word.back() == '.' || word.back() == '/')) word.pop_back();
+    if (!is_pattern && (IsOurs(word) || (IsCpp(word) && word[0] != '_' && word[0] != '.'))) {
+      paths.push_back(word);
+    }
+    i = std::max(end, i + 1);
+  }
+  return paths;
+}
+
+void FindStalePaths(const std::vector<File>& files, Offenders* found) {
+  std::set<std::string> known;
+  for (const File& file : files) {
+    known.insert(file.path);
+    for (size_t i = file.path.find('/'); i != std::string::npos; i = file.path.find('/', i + 1)) {
+      known.insert(file.path.substr(0, i));
+    }
+    // A module is named without the ending of its files: "agent/core/agent_core".
+    known.insert(file.path.substr(0, file.path.rfind('.')));
+  }
+  const auto look = [&](const File& file, const std::string& text) {
+    for (const std::string& path : PathsIn(text)) {
+      // A README may name a file from its own folder; a comment may name a file of another project.
+      const std::string ending = absl::StrCat("/", path);
+      const bool exists =
+          known.count(path) ||
+          (!IsOurs(path) && (!IsReadme(file.path) ||
+                             std::any_of(known.begin(), known.end(), [&](const std::string& one) {
+                               return absl::EndsWith(one, ending);
+                             })));
+      if (!exists) (*found)[absl::StrCat("path ", path, " ", file.path)] = 1;
+    }
+  };
+  for (const File& file : files) {
+    for (const Comment& comment : file.source.comments) look(file, comment.text);
+    if (IsReadme(file.path)) look(file, file.text);
+  }
+}
+
+// unit/<room>/<file>_test.cc or unit/<room>/<file>_<aspect>_test.cc tests <room>/<file>.
+void FindMisplacedTests(const std::vector<File>& files, Offenders* found) {
+  std::set<std::string> modules;
+  for (const File& file : files) {
+    std::string module = file.path.substr(0, file.path.rfind('.'));
+    modules.insert(module);
+    if (absl::EndsWith(module, "_host")) modules.insert(module.substr(0, module.size() - 5));
+    absl::string_view name = file.path;
+    // A public header is implemented by a room, which tests of the room are for.
+    if (absl::ConsumePrefix(&name, "worker_runtime/include/muster/")) {
+      for (const char* room : {"checkpoint", "comm", "cuda", "data", "engine", "kernels", "nn",
+                               "plan", "runtime", "train"}) {
+        modules.insert(absl::StrCat("worker_runtime/", room, "/", name.substr(0, name.size() - 2)));
+      }
+    }
+  }
+  for (const File& file : files) {
+    absl::string_view name = file.path;
+    if (!absl::ConsumePrefix(&name, "tests/unit/") || !absl::ConsumeSuffix(&name, "_test.cc")) {
+      continue;
+    }
+    std::string module(name);
+    if (!absl::StrContains(module, '/')) continue;  // a test of the tree as a whole
+    const size_t room = module.rfind('/');
+    while (!modules.count(module) && module.rfind('_') != std::string::npos &&
+           module.rfind('_') > room) {
+      module.resize(module.rfind('_'));
+    }
+    if (!modules.count(module)) (*found)[absl::StrCat("place ", file.path)] = 1;
+  }
+}
+
+Offenders OffendersOf(const std::vector<File>& files) {
+  Offenders found;
+  CountMembers(files, &found);
+  CountWideLines(files, &found);
+  MeasureReadmes(files, &found);
+  FindStaleNames(files, &found);
+  FindStalePaths(files, &found);
+  FindMisplacedTests(files, &found);
+  return found;
+}
+
+std::string ListPath() {
+  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/house_today.txt");
+}
+
+Offenders ReadList(const std::string& text) {
+  Offenders listed;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const size_t space = line.rfind(' ');
+    int number = 0;
+    if (line[0] != '#' && absl::SimpleAtoi(line.substr(space + 1), &number)) {
+      listed[std::string(line.substr(0, space))] = number;
+    }
+  }
+  return listed;
+}
+
+std::string WriteList(const Offenders& listed) {
+  std::string text =
+      "# What exceeds a limit of house_test.cc today. Lines may go and numbers may fall.\n";
+  for (const auto& [what, number] : listed) absl::StrAppend(&text, what, " ", number, "\n");
+  return text;
+}
+
+// What the list must not have become: one sentence per line that is new, larger or out of date.
+std::vector<std::string> Complaints(const Offenders& listed, const Offenders& found) {
+  std::vector<std::string> complaints;
+  for (const auto& [what, number] : found) {
+    const auto entry = listed.find(what);
+    if (entry == listed.end()) {
+      complaints.push_back(absl::StrCat(what, " ", number, ": new, and beyond the limit"));
+    } else if (number > entry->second) {
+      complaints.push_back(absl::StrCat(what, ": ", number, " after ", entry->second));
+    }
+  }
+  for (const auto& [what, number] : listed) {
+    const auto entry = found.find(what);
+    const int today = entry == found.end() ? 0 : entry->second;
+    if (today < number) {
+      complaints.push_back(absl::StrCat(what, ": better than listed (", today, " after ", number,
+                                        "); run house_test --rewrite"));
+    }
+  }
+  return complaints;
+}
+
+// The list with what has become better, and nothing that has become worse.
+Offenders Tightened(const Offenders& listed, const Offenders& found) {
+  Offenders tightened;
+  for (const auto& [what, number] : listed) {
+    const auto entry = found.find(what);
+    if (entry != found.end()) tightened[what] = std::min(number, entry->second);
+  }
+  return tightened;
+}
+
+void PrintNumbers(const std::vector<File>& files, const Offenders& found) {
+  std::vector<ClassSize> sizes = SizesOf(ClassesOf(files));
+  std::sort(sizes.begin(), sizes.end(),
+            [](const ClassSize& a, const ClassSize& b) { return a.members > b.members; });
+  const auto more_than = [&](int members) {
+    return std::count_if(sizes.begin(), sizes.end(),
+                         [&](const ClassSize& size) { return size.members > members; });
+  };
+  int bools = 0;
+  for (const ClassShape& shape : ClassesOf(files)) {
+    if (!absl::EndsWith(shape.file, ".h")) continue;
+    bools += static_cast<int>(std::count_if(shape.members.begin(), shape.members.end(),
+                                            [](const Member& m) { return m.type == "bool"; }));
+  }
+  std::map<std::string, int> sums;
+  for (const auto& [what, number] : found) {
+    sums[what.substr(0, what.find(' '))] += number;
+  }
+  std::printf("classes with more than 10, 15, 20 data members: %td, %td, %td\n", more_than(10),
+              more_than(kMembersMax), more_than(20));
+  for (size_t i = 0; i < std::min<size_t>(sizes.size(), 12); ++i) {
+    std::printf("  %3d  %s (%s)\n", sizes[i].members, sizes[i].name.c_str(), sizes[i].file.c_str());
+  }
+  std::printf("bool members in headers: %d\nlines over %d columns: %d\n", bools, kColumnsMax,
+              sums["columns"]);
+  std::printf(
+      "names, paths that do not exist: %d, %d\ntests that do not lie as the sources do: %d\n",
+      sums["name"], sums["path"], sums["place"]);
+}
+
+TEST(House, HasNothingNewBeyondItsLimits) {
+  const Offenders found = OffendersOf(Tree());
+  PrintNumbers(Tree(), found);
+  const std::vector<std::string> complaints = Complaints(ReadList(ReadFile(ListPath())), found);
+  EXPECT_TRUE(complaints.empty()) << absl::StrJoin(complaints, "\n");
+}
+
+TEST(House, RefusesWhatIsNewOrGrowsAndWhatIsBetterThanListed) {
+  const Offenders listed = {{"members A a.h", 20}, {"columns b.h", 3}};
+  EXPECT_THAT(Complaints(listed, listed), IsEmpty());
+  EXPECT_THAT(Complaints(listed, {{"members A a.h", 21}, {"columns b.h", 3}}),
+              ElementsAre("members A a.h: 21 after 20"));
+  EXPECT_THAT(Complaints(listed, {{"columns b.h", 3}, {"columns c.h", 1}, {"members A a.h", 20}}),
+              ElementsAre(HasSubstr("columns c.h 1: new")));
+  EXPECT_THAT(Complaints(listed, {{"members A a.h", 16}}),
+              ElementsAre(HasSubstr("columns b.h: better than listed"),
+                          HasSubstr("members A a.h: better than listed (16 after 20)")));
+}
+
+TEST(House, TakesOverOnlyWhatHasBecomeBetter) {
+  EXPECT_THAT(Tightened({{"members A a.h", 20}, {"columns b.h", 3}, {"name X c.h", 1}},
+                        {{"members A a.h", 16}, {"columns b.h", 5}, {"columns d.h", 1}}),
+              ElementsAre(Pair("columns b.h", 3), Pair("members A a.h", 16)));
+  const Offenders listed = {{"members A a.h", 20}, {"columns b.h", 3}};
+  EXPECT_EQ(ReadList(WriteList(listed)), listed);
+}
+
+std::vector<ClassSize> SizesIn(const std::string& code) {
+  return SizesOf(ClassesIn("a.h", ReadSource(code)));
+}
+
+auto HasSize(const std::string& name, int members) {
+  return ::testing::AllOf(Field(&ClassSize::name, name), Field(&ClassSize::members, members));
+}
+
+TEST(House, CountsDataMembersAndNothingElse) {
+  EXPECT_THAT(SizesIn(R"(
+    namespace a {
+    class One final : public Base<int> {
+     public:
+      explicit One(int x) : x_(x), y_{x} { Use(x); }
+      int Get() const { return x_; }
+      static constexpr int kLimit = 3;
+      using Strings = std::vector<std::string>;
+      enum class Kind { kA, kB };
+      template <typename T> void Do(T value);
+      bool operator==(const One&) const = default;
+
+     private:
+      friend class Two;
+      int x_, y_ = 2;                                   // two
+      std::map<int, std::function<void(int)>> calls_;   // one
+      std::vector<int> shared_ ABSL_GUARDED_BY(mutex_); // one
+      Kind kind_ = Kind::kA;
+      char name_[16] = {};
+      decltype(&dlopen) open_ = nullptr;
+      unsigned bits_ : 3;
+      std::unique_ptr<Two> two_{new Two(1, 2)};
+    };
+    })"),
+              ElementsAre(HasSize("One", 9)));
+}
+
+TEST(House, CountsAStructOfOneClassAsItsFields) {
+  EXPECT_THAT(SizesIn("struct Parts { int a; int b; int c; };\n"
+                      "class One { Parts parts_; int d_; };\n"),
+              ElementsAre(HasSize("Parts", 3), HasSize("One", 4)));
+  EXPECT_THAT(SizesIn("struct Parts { int a; int b; int c; };\n"
+                      "class One { Parts parts_; int d_; };\nclass Two { Parts parts_; };\n"),
+              ElementsAre(HasSize("Parts", 3), HasSize("One", 2), HasSize("Two", 1)));
+  EXPECT_THAT(SizesIn("class One { struct Inner { int a; int b; }; Inner inner_; };"),
+              ElementsAre(HasSize("One", 2), HasSize("One::Inner", 2)));
+}
+
+TEST(House, FindsNamesAndPathsThatDoNotExist) {
+  const auto file = [](const std::string& path, const std::string& text) {
+    return File{path, text, IsCpp(path) ? ReadSource(text) : SourceText{}};
+  };
+  const std::vector<File> files = {
+      file("agent/core/one.h",
+           "// Calls GoneAway of agent/core/gone.h, then StartHere; see\n"
+           "// agent/core/*.h and agent/core/one.h.\nvoid StartHere();\n"),
+      file("agent/README.md", "`rendezvous/core/none.cc` and `agent/core`.\n")};
+  Offenders found;
+  FindStaleNames(files, &found);
+  FindStalePaths(files, &found);
+  EXPECT_THAT(found, ElementsAre(Pair("name GoneAway agent/core/one.h", 1),
+                                 Pair("path agent/core/gone.h agent/core/one.h", 1),
+                                 Pair("path rendezvous/core/none.cc agent/README.md", 1)));
+}
+
+TEST(House, FindsTestsThatDoNotLieAsTheSourcesDo) {
+  std::vector<File> files;
+  for (const char* path :
+       {"agent/core/one.h", "tests/unit/agent/core/one_test.cc", "tests/unit/tree_test.cc",
+        "tests/unit/agent/core/one_aspect_test.cc", "tests/unit/agent/one_test.cc"}) {
+    files.push_back({path, "", {}});
+  }
+  Offenders found;
+  FindMisplacedTests(files, &found);
+  EXPECT_THAT(found, ElementsAre(Pair("place tests/unit/agent/one_test.cc", 1)));
+}
+
+TEST(House, CountsColumnsInCharacters) {
+  EXPECT_EQ(Columns("a…→b"), 4);
+  Offenders found;
+  CountWideLines({{"a.py", std::string(100, 'x') + "\n" + std::string(101, 'x') + "\n", {}}},
+                 &found);
+  EXPECT_THAT(found, ElementsAre(Pair("columns a.py", 1)));
+}
+
+}  // namespace
+}  // namespace muster::testing
+
+int main(int argc, char** argv) {
+  using namespace muster::testing;
+  if (argc == 2 && absl::string_view(argv[1]) == "--rewrite") {
+    const Offenders listed = ReadList(ReadFile(ListPath()));
+    std::ofstream(ListPath()) << WriteList(Tightened(listed, OffendersOf(Tree())));
+    return 0;
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
