@@ -2,7 +2,7 @@
 //
 // The way of one value: proto/command_line splits the arguments, the rows of run_options.cc read
 // them, flags.cc puts together what several options decide, JobSpec::Validate checks ranges and
-// combinations. Differences from torchrun: README.md, "Differences from torchrun".
+// combinations. Differences from torchrun: deploy/docs/torchrun.md.
 //
 // Source: torch 2.15, torch/distributed/run.py.
 #pragma once

@@ -1,4 +1,4 @@
-// The exit codes of our own programs (README.md, "What to expect"). A worker's own code, and
+// The exit codes of our own programs (deploy/docs/run.md). A worker's own code, and
 // 128 + n for a signal, come before these.
 #pragma once
 

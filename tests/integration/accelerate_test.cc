@@ -18,7 +18,7 @@ constexpr char kShow[] = R"(import json, os
 prefixes = ("ACCELERATE_", "FSDP_", "OMP_NUM_THREADS", "PYTHONPATH", "KMP_", "CUDA_VISIBLE_DEVICES")
 if os.environ["RANK"] == "0":
     shown = {n: v for n, v in sorted(os.environ.items()) if n.startswith(prefixes)}
-    # The hang watch puts a folder of its own first (README.md, "variables of workers").
+    # The hang watch puts a folder of its own first (deploy/docs/torchrun.md).
     if "MUSTER_TORCH_SERVER" in os.environ:
         own = os.path.dirname(os.environ["MUSTER_TORCH_SERVER"]) + "/python"
         first, _, rest = shown.pop("PYTHONPATH").partition(":")

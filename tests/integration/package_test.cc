@@ -57,7 +57,7 @@ class Package : public JobTest {
 
   const std::string prefix_ = directory() + "/prefix";
   const std::string build_ = directory() + "/build";
-  const std::string readme_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md");
+  const std::string readme_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/train.md");
 };
 
 std::string ProgramIn(const std::string& readme) {

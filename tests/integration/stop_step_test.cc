@@ -69,7 +69,7 @@ class StopStep : public SeveralNodes {
   Arguments Training(const Arguments& more) const {
     return Arguments{MUSTER_TRAIN,
                      "--data",
-                     absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md"),
+                     absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
                      "--layers=1",
                      "--heads=2",
                      "--width=16",

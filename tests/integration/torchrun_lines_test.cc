@@ -1,5 +1,5 @@
 // Command lines and variables of torchrun beside ours: what comes of each must be the same, or stand
-// in README.md under "Differences from torchrun". The real torchrun is PyTorch 2.15's, from the
+// in deploy/docs/torchrun.md. The real torchrun is PyTorch 2.15's, from the
 // environment that `deploy/dev deps --peers` makes; skipped where it is not there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ struct Line {
   std::string name;
   Arguments args;
   Environment environment = {};
-  // Where ours is another outcome: the first words of its row in README.md.
+  // Where ours is another outcome: the first words of its row in deploy/docs/torchrun.md.
   std::string difference = {};
 };
 
@@ -129,7 +129,7 @@ class TorchrunLines : public JobTest {
   void Compare(const std::vector<Job>& jobs, const std::vector<Line>& lines) {
     std::vector<Outcome> theirs = RunTheirs(jobs, lines);
     if (HasFatalFailure()) return;
-    const std::string readme = DifferencesInReadme();
+    const std::string readme = DifferencesInGuide();
     for (size_t i = 0; i < jobs.size(); ++i) {
       SCOPED_TRACE(absl::StrCat(lines[i].name, ": ", absl::StrJoin(lines[i].args, " ")));
       const Outcome ours = RunOurs(jobs[i], lines[i]);
@@ -141,7 +141,7 @@ class TorchrunLines : public JobTest {
       if (lines[i].difference.empty()) {
         EXPECT_EQ(ours, theirs[i]);
       } else {
-        EXPECT_FALSE(ours == theirs[i]) << "README.md says that it differs: " << ours;
+        EXPECT_FALSE(ours == theirs[i]) << "deploy/docs/torchrun.md says that it differs: " << ours;
         EXPECT_THAT(readme, HasSubstr(absl::StrCat("\n| ", lines[i].difference)));
       }
     }
@@ -198,11 +198,8 @@ class TorchrunLines : public JobTest {
     return OutcomeOf(line, codes, directory);
   }
 
-  static std::string DifferencesInReadme() {
-    const std::string text = ReadFile(MUSTER_SOURCE_DIRECTORY "/README.md");
-    const size_t begin = text.find("## Differences from torchrun");
-    if (begin == std::string::npos) return "";
-    return text.substr(begin, text.find("\n## ", begin + 1) - begin);
+  static std::string DifferencesInGuide() {
+    return ReadFile(MUSTER_SOURCE_DIRECTORY "/deploy/docs/torchrun.md");
   }
 
  private:
@@ -418,8 +415,8 @@ TEST_F(TorchrunLines, OfNodesThatRestartTogether) {
   };
   EXPECT_EQ(num_attempts_kept("theirs"), 3) << "of four";
   EXPECT_EQ(num_attempts_kept("ours"), 4);
-  EXPECT_THAT(DifferencesInReadme(), AllOf(HasSubstr("\n| restarts | counted by each node"),
-                                           HasSubstr("\n| log folders of a round")));
+  EXPECT_THAT(DifferencesInGuide(), AllOf(HasSubstr("\n| restarts | counted by each node"),
+                                          HasSubstr("\n| log folders of a round")));
 }
 
 }  // namespace

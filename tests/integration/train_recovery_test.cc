@@ -24,7 +24,7 @@ using ::testing::SizeIs;
 class TrainRecovery : public SeveralNodes {
  protected:
   Arguments Training(const Arguments& more) const {
-    return Arguments{"--data",         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md"),
+    return Arguments{"--data",         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
                      "--layers=1",     "--heads=2",
                      "--width=16",     "--context=16",
                      "--mode=ordered", "--sample_tokens=0",

@@ -55,7 +55,7 @@ class TrainingBits : public JobTest {
     return losses;
   }
 
-  const std::string text_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md");
+  const std::string text_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt");
 };
 
 TEST_F(TrainingBits, AreTheSameOnOneTwoAndFourRanksInOrderedMode) {

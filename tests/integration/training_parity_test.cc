@@ -61,7 +61,7 @@ class TrainingParity : public JobTest, public ::testing::WithParamInterface<int>
 TEST_P(TrainingParity, HasTheLossesOfPyTorchForTenSteps) {
   const std::string directory = Out("parity");
   std::filesystem::create_directory(directory);
-  const std::string text = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md");
+  const std::string text = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt");
   const SubprocessResult ours =
       Start({"run", absl::StrCat("--nproc_per_node=", GetParam()), MUSTER_PARITY_PROBE, directory,
              text, absl::StrCat(kSteps), absl::StrCat(kMicroBatches)},
@@ -88,7 +88,7 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
   std::filesystem::create_directory(directory);
   const SubprocessResult ours =
       Start({"run", "--nproc_per_node=2", MUSTER_PARITY_PROBE, directory,
-             absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md"), absl::StrCat(kSteps),
+             absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"), absl::StrCat(kSteps),
              absl::StrCat(kMicroBatches), GetParam()},
             {{"GLOO_SOCKET_IFNAME", "lo"}})
           .Wait(kPatience);

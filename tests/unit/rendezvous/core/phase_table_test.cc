@@ -43,11 +43,11 @@ std::set<std::string> Transitions(std::istream& text) {
   return found;
 }
 
-TEST(JobPhaseTable, IsTheOneInTheReadme) {
-  std::ifstream readme(MUSTER_SOURCE_DIR "/README.md");
-  ASSERT_TRUE(readme.is_open());
+TEST(JobPhaseTable, IsTheOneInTheGuide) {
+  std::ifstream guide(MUSTER_SOURCE_DIR "/deploy/docs/architecture.md");
+  ASSERT_TRUE(guide.is_open());
   std::istringstream table(PhaseTable());
-  EXPECT_EQ(Transitions(readme), Transitions(table));
+  EXPECT_EQ(Transitions(guide), Transitions(table));
 }
 
 }  // namespace

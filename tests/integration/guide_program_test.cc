@@ -1,4 +1,4 @@
-// The training program that the README shows does what it says there.
+// The training program of the guide deploy/docs/train.md does what the guide says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-class ReadmeProgram : public JobTest {
+class GuideProgram : public JobTest {
  protected:
-  const std::string text_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/README.md");
+  const std::string text_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt");
 };
 
 // The number after "step 100  loss ".
@@ -26,17 +26,18 @@ double LossAfter(const std::string& out, const std::string& step) {
   return at == std::string::npos ? -1 : std::stod(out.substr(at + step.size()));
 }
 
-TEST_F(ReadmeProgram, IsShorterThanSixtyLines) {
-  const std::string readme = ReadFile(text_);
-  const size_t begin = readme.find("```cpp\n");
+TEST_F(GuideProgram, IsShorterThanSixtyLines) {
+  const std::string guide =
+      ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/train.md"));
+  const size_t begin = guide.find("```cpp\n");
   ASSERT_NE(begin, std::string::npos);
-  const size_t end = readme.find("\n```", begin);
-  EXPECT_LT(std::count(readme.begin() + begin, readme.begin() + end, '\n'), 60);
+  const size_t end = guide.find("\n```", begin);
+  EXPECT_LT(std::count(guide.begin() + begin, guide.begin() + end, '\n'), 60);
 }
 
-TEST_F(ReadmeProgram, TrainsOnTwoRanksToAFallingLossAndLeavesACheckpoint) {
+TEST_F(GuideProgram, TrainsOnTwoRanksToAFallingLossAndLeavesACheckpoint) {
   const SubprocessResult result =
-      Start({"run", "--nproc_per_node=2", MUSTER_README_PROGRAM, text_}).Wait(absl::Seconds(100));
+      Start({"run", "--nproc_per_node=2", MUSTER_GUIDE_PROGRAM, text_}).Wait(absl::Seconds(100));
   EXPECT_THAT(result, ExitsWith(0));
   const double early = LossAfter(result.out, "step  20  loss ");
   const double late = LossAfter(result.out, "step 100  loss ");
@@ -46,9 +47,9 @@ TEST_F(ReadmeProgram, TrainsOnTwoRanksToAFallingLossAndLeavesACheckpoint) {
               Not(IsEmpty()));
 }
 
-TEST_F(ReadmeProgram, SaysWhichFileIsMissing) {
+TEST_F(GuideProgram, SaysWhichFileIsMissing) {
   const SubprocessResult result =
-      Run({"run", "--nproc_per_node=2", MUSTER_README_PROGRAM, Out("nothing.txt")});
+      Run({"run", "--nproc_per_node=2", MUSTER_GUIDE_PROGRAM, Out("nothing.txt")});
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, HasSubstr("nothing.txt"));
 }
