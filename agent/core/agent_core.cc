@@ -372,6 +372,10 @@ void AgentCore::Obey(const Refuse& refuse, MonoTime now, Effects& out) {
     // A server without a record of us counts our time itself. Where no worker is at stake, and only
     // the outcome is waited for, it is not the one to wait for.
     if (phase_ != NodePhase::kReporting) last_heard_ = now;
+    if (phase_ == NodePhase::kJoining && round_ == kNoRound) {
+      Obey(Wait{why}, now, out);
+      return;
+    }
     NoteUnattended("job_unrecorded", why, out);
     return;
   }

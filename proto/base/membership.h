@@ -234,7 +234,7 @@ struct EndJob {
 //
 //   kAborted:            what the agent knows is of the past: stop its workers, and join anew
 //   kUnavailable:        the server has no record of the agent's instance and leaves its workers
-//                        alone: run on, report again
+//                        alone: run on, report again; or it cannot let a newcomer in as yet
 //   kFailedPrecondition: the job has ended
 //   any other:           wrong settings, another job's server, no room for one more job: the end of
 //                        an agent that was never accepted; one that was takes it for a stranger's

@@ -102,16 +102,18 @@ absl::Status CheckNodeRank(const JobState& state, Incarnation from, const AgentR
   if (claim == state.claims.end() || claim->second == from) return absl::OkStatus();
   const NodeState& claimant = state.nodes.at(claim->second);
   const std::string& other = claimant.report.node.name;
+  const bool is_same = other == name && claimant.report.node.address == report.node.address;
   // A new start of the very node that died while it waited: RendezvousCore lets it take the place.
-  if (claimant.wants_place && !claimant.connected && other == name &&
-      claimant.report.node.address == report.node.address) {
-    return absl::OkStatus();
-  }
-  if (!claimant.connected) {
-    return absl::UnavailableError(
-        absl::StrCat("waiting for node rank ", rank, ": ", other,
-                     " holds it but lost its connection; its lease ends in ",
-                     InWords(claimant.lease_expires - now)));
+  if (claimant.wants_place && !claimant.connected && is_same) return absl::OkStatus();
+  const bool is_perhaps_gone = is_same && report.sequence <= kReportsBeforeSecond;
+  if (!claimant.connected || is_perhaps_gone) {
+    const absl::Duration left = claimant.lease_expires - now;
+    return absl::UnavailableError(absl::StrCat(
+        "waiting for node rank ", rank, ": ", other, " holds it but ",
+        claimant.connected ? "may be an earlier start of this node" : "lost its connection",
+        "; its lease ",
+        left > absl::ZeroDuration() ? "ends in " + InWords(left)
+                                    : "ends unless it is heard of again"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--node_rank is ", rank, " on ", name, ", but ", other,

@@ -108,10 +108,10 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
     if (known != nodes.end() && report.sequence <= known->second.report.sequence)
       return std::nullopt;
   }
-  if (report.instance.value() != 0 && report.instance != current) {
+  const bool is_newcomer = IsNewcomer(key, report);
+  if (!is_newcomer && report.instance != Instance() && report.instance != current) {
     return AnswerOtherInstance(key, from, report, now, out);
   }
-  const bool is_newcomer = report.phase == AgentPhase::kJoining && report.instance.value() == 0;
   if (is_newcomer) {
     if (const JobOutcome* end = FindEndFor(key, report.node.name, now)) return EndJob{*end};
   }
@@ -197,12 +197,24 @@ DirectiveBody JobTable::AnswerOrphan(const JobKey& key, Incarnation from, const 
                  .known_until = now + report.settings.close_timeout},
                 now);
   }
-  // Newcomers that were quicker than the workers' agents have begun an instance without a round: they
-  // begin it again when their turn has come.
+  // Newcomers that were quicker than the workers' agents have begun an instance without a round.
   const auto job = jobs_.find(key);
-  const bool is_owed = orphans_[key].WhyNewcomersWait(options_.lease, now).has_value();
-  if (is_owed && job != jobs_.end()) Drop(job);
+  OrphanRounds& orphan = orphans_[key];
+  const bool is_forming =
+      job != jobs_.end() && job->second.core->state().phase == JobPhase::kForming;
+  if (is_forming && orphan.WhyNewcomersWait(options_.lease, now)) {
+    orphan.PutOff(job->second.instance);
+    Drop(job);
+  }
   return std::move(answer.body);
+}
+
+bool JobTable::IsNewcomer(const JobKey& key, const AgentReport& report) const {
+  if (report.phase != AgentPhase::kJoining) return false;
+  if (report.instance == Instance()) return true;
+  const auto orphan = orphans_.find(key);
+  return orphan != orphans_.end() && report.instance == orphan->second.put_off() &&
+         report.round == kNoRound;
 }
 
 bool JobTable::IsOurs(Instance instance) const {
@@ -235,8 +247,13 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
                      " jobs; wait for one to end, or start another musterd"));
   }
   Job job;
-  job.instance = next_instance_;
-  next_instance_ = next_instance_.Next();
+  if (const auto orphan = orphans_.find(key); orphan != orphans_.end()) {
+    job.instance = orphan->second.TakePutOff();
+  }
+  if (job.instance == Instance()) {
+    job.instance = next_instance_;
+    next_instance_ = next_instance_.Next();
+  }
   job.core = std::make_unique<RendezvousCore>(OptionsFor(job.instance));
   deadlines_.insert({job.deadline, key});
   jobs_.emplace(key, std::move(job));

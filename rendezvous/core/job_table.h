@@ -163,6 +163,8 @@ class JobTable {
   // For a newcomer of that name; nullptr: it has come in time.
   const JobOutcome* FindEndFor(const JobKey& key, const std::string& node_name, MonoTime now) const;
   absl::Status Begin(const JobKey& key, const AgentReport& report);
+  // It is no member of anything: it says no instance, or one whose beginning was put off.
+  bool IsNewcomer(const JobKey& key, const AgentReport& report) const;
   CoreOptions OptionsFor(Instance instance) const;
   absl::Status NoSuchJob(const JobKey& key) const;
   static KeepJob KeepOf(const Job& job, bool is_new_round);

@@ -11,6 +11,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
@@ -50,6 +51,13 @@ class OrphanRounds {
     return outcome_ && newcomers_.contains(newcomer) ? &*outcome_ : nullptr;
   }
 
+  // The instance that newcomers had begun before the round was heard of. It had no round, and they
+  // are told to wait; it begins again under its number when their turn has come, so that they are
+  // newcomers still.
+  void PutOff(Instance begun) { put_off_ = begun; }
+  Instance put_off() const { return put_off_; }
+  Instance TakePutOff() { return std::exchange(put_off_, Instance()); }
+
   // Nobody has been heard for so long that the workers have been ended by their own agents.
   bool IsForgotten(MonoTime now) const { return now - last_heard_ > orphan_timeout_; }
 
@@ -75,6 +83,7 @@ class OrphanRounds {
   int num_succeeded_ = 0;
   absl::btree_set<Incarnation> newcomers_;
   std::optional<JobOutcome> outcome_;
+  Instance put_off_;  // 0: none
   std::string over_;  // why the round cannot go on; empty: it can
 };
 

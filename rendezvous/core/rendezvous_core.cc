@@ -110,6 +110,9 @@ void RendezvousCore::On(const AgentReported& event, Turn& turn) {
     HearFormer(event.from, turn.now);
   }
   if (std::optional<DirectiveBody> body = AnswerWithoutChange(event, turn.now)) {
+    // Somebody is heard who may not come in yet: what others do not say counts from now on. Else
+    // the lease that it waits for would end with nobody there to hear it.
+    if (IsAwaitingPlace(event, turn.now)) Hear(turn);
     Send(event.from, report.sequence, *std::move(body), turn);
     return;
   }
@@ -150,9 +153,15 @@ std::optional<DirectiveBody> RendezvousCore::AnswerWithoutChange(const AgentRepo
   }
   if (!is_known && state_.drained.contains(event.from)) return EndOfDrained(state_, event.from);
   const absl::Status admission = CheckAdmission(state_, event.from, report, now);
-  if (absl::IsUnavailable(admission)) return Wait{std::string(admission.message())};
+  // Not let in as yet is no Wait: to an agent that was accepted a later refusal is a stranger's.
   if (!admission.ok()) return Refuse{admission};
   return std::nullopt;
+}
+
+bool RendezvousCore::IsAwaitingPlace(const AgentReported& event, MonoTime now) const {
+  return state_.settings && !state_.nodes.contains(event.from) &&
+         event.report.phase == AgentPhase::kJoining &&
+         absl::IsUnavailable(CheckAdmission(state_, event.from, event.report, now));
 }
 
 void RendezvousCore::OnFarewell(Incarnation from, const AgentReport& report, Turn& turn) {

@@ -146,6 +146,8 @@ class RendezvousCore {
 
   // The answer to a report that changes nothing; none if the report counts.
   std::optional<DirectiveBody> AnswerWithoutChange(const AgentReported& event, MonoTime now) const;
+  // It will be let in once a lease has ended.
+  bool IsAwaitingPlace(const AgentReported& event, MonoTime now) const;
   void OnFarewell(Incarnation from, const AgentReport& report, Turn& turn);
   DirectiveBody AnswerFarewell(const AgentReport& report) const;
   NodeState& Remember(Incarnation from, const AgentReport& report, Turn& turn);

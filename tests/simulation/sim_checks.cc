@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/base/exit_codes.h"
 #include "rendezvous/core/membership_policy.h"
+#include "rendezvous/core/stop_step.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
@@ -128,6 +129,22 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
   }
 }
 
+void SimCluster::CheckLosses(int job) {
+  const rendezvous::JobState* state = table_->FindState(KeyOf(job));
+  if (state == nullptr) return;
+  for (const auto& [id, name] : state->lost) {
+    const Node& node = nodes_.at(id);
+    if (!fates_[job].causes.losses.insert({fates_[job].newest_round, id}).second) continue;
+    if (!node.is_alive || node.finished || node.is_leaving) continue;
+    const LeaseSettings lease;
+    const absl::Duration silence = ServerNow() - node.heard_at.value_or(server_since_);
+    if (silence >= lease.duration || drained_.contains(id) || state->drained.contains(id)) continue;
+    if (state->phase == rendezvous::JobPhase::kEnded) continue;  // it has been told, and may go
+    Fail(absl::StrCat("C14: ", name, " is lost, and was heard ", absl::FormatDuration(silence),
+                      " ago"));
+  }
+}
+
 // Messages that are lost or late often enough cost a node its place, though nothing happened to it.
 bool SimCluster::IsLossOfOneThatLives(int job, const rendezvous::Announce& announce) const {
   if (announce.event != "node_lost") return false;
@@ -148,6 +165,10 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
     coverage_.restarts += is_restart;
     coverage_.membership_changes += is_stop && !is_restart;
     coverage_.losses += announce->event == "node_lost";
+    if (announce->event == "job_ended") {
+      JobCauses& causes = fates_[job].causes;
+      causes.ended.emplace(causes.newest, schedule_.now());
+    }
     coverage_.unrecorded_rounds += announce->event == "job_unrecorded";
     if (plan_.is_durable && announce->event == "job_unrecorded") {
       Fail("C11: a server with durable state has no record of a round: " + announce->reason);
@@ -164,9 +185,14 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
     if (state != nullptr && !state->members.empty()) {
       const Instance instance = state->assignments.begin()->second.instance;
       fates_[job].newest_round = {instance, announce->round};
+      fates_[job].causes.num_nodes[{instance, announce->round}] =
+          static_cast<int>(state->members.size());
       CheckNewRound(job, instance, announce->round);
     }
     return;
+  }
+  if (const auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect)) {
+    fates_[job].causes.newest = std::max(fates_[job].causes.newest, send->directive.instance);
   }
   if (const auto* reply = std::get_if<rendezvous::SendStoreReply>(&effect.effect)) {
     CheckCommit(*reply);
@@ -193,9 +219,13 @@ void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   if (end != nullptr && state != nullptr && state->drained.contains(send.to)) {
     coverage_.nodes_drained += drained_.emplace(send.to, directive.instance).second;
-    if (state->phase != rendezvous::JobPhase::kEnded) return;  // the end of the node alone
+    const bool is_of_node = *end == rendezvous::EndOfDrained(*state, send.to);
+    if (is_of_node || state->phase != rendezvous::JobPhase::kEnded) return;
   }
   if (end != nullptr) ObserveEnd(job, directive, end->outcome);
+  if (const auto* refuse = std::get_if<Refuse>(&directive.body)) {
+    ObserveRefusal(nodes_.at(send.to), directive, refuse->status);
+  }
 }
 
 void SimCluster::ObserveStopAt(int job, const Directive& directive, const StopAt& at) {
@@ -207,64 +237,11 @@ void SimCluster::ObserveStopAt(int job, const Directive& directive, const StopAt
                     ", and then ", at.step));
 }
 
-void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome) {
-  JobFate& fate = fates_[job];
-  const auto [place, is_new] = fate.outcomes.emplace(directive.instance, outcome);
-  if (is_new) {
-    coverage_.successes += outcome.exit_code == 0;
-    coverage_.jobs_stopped += absl::StrContains(outcome.reason, "every rank left after step ");
-    coverage_.stops_by_signals +=
-        absl::StrContains(outcome.reason, "not after one step: not every");
-    coverage_.job_failures += outcome.root_cause.has_value();
-    coverage_.timeouts += outcome.exit_code == kExitNodesMissing;
-    const bool was_deadline =
-        outcome.exit_code == kExitNodesMissing || outcome.exit_code == kExitServerLost;
-    const bool is_static_loss = plan_.jobs[job].settings.is_static && !HarmsOnlyTheServer() &&
-                                absl::StartsWith(outcome.reason, "lost ");
-    const bool is_explained = outcome.exit_code == 0 || was_deadline || fate.worker_failed ||
-                              fate.person_asked || fate.node_broke ||
-                              plan_.unkillable_workers > 0 || is_static_loss;
-    if (!is_explained) {
-      Fail(absl::StrCat("C5: ", KeyOf(job).run_id, " ends with ", outcome.exit_code,
-                        " for no reason: ", outcome.reason));
-    }
-  }
-  if (place->second == outcome) return;
-  // While a job is ending, failures still come in, and only those that leave are told early. A
-  // server without the job's state has its outcome from one agent.
-  const rendezvous::JobState* state = table_->FindState(KeyOf(job));
-  const bool is_final = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
-  const bool is_of_this_life =
-      plan_.is_durable ||
-      directive.instance >= rendezvous::FirstInstanceOf(ServerTerm(server_life_));
-  if (!is_final || !is_of_this_life || fate.person_asked || fate.node_broke) return;
-  Fail(absl::StrCat("C5: two outcomes of one instance: \"", place->second.reason, "\" and \"",
-                    outcome.reason, "\""));
-}
-
 bool SimCluster::HarmsOnlyTheServer() const {
   const char* const families[] = {"duplication",     "impostors",      "blackouts",
                                   "server_stalls",   "server_crashes", "disk_stalls",
                                   "stubborn_workers"};
   return !plan_.is_embedded && HasOnly(plan_, families);
-}
-
-void SimCluster::CheckFinish(const Node& node, const JobOutcome& outcome) {
-  for (const Worker& worker : node.workers) {
-    if (worker.alive && !worker.is_unkillable) Fail(node.name + " finished over live workers");
-  }
-  const bool is_told = node.told && *node.told == outcome;
-  const bool is_deadline =
-      outcome.exit_code == kExitNodesMissing || outcome.exit_code == kExitServerLost;
-  const bool is_own =
-      node.core->is_leaving() || fates_[node.job].node_broke || plan_.unkillable_workers > 0;
-  // An agent that gives up on its server ends with its own failure, if it has one.
-  const bool is_failure = outcome.root_cause.has_value();
-  // How it ended is forgotten after close_timeout.
-  const bool is_forgotten = absl::StrContains(outcome.reason, "has ended");
-  if (!is_told && !is_deadline && !is_own && !is_failure && !is_forgotten) {
-    Fail(absl::StrCat("C6: ", node.name, " ended with ", outcome.exit_code, ": ", outcome.reason));
-  }
 }
 
 std::string SimCluster::CheckEnd() const {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
 
 namespace muster::simulation {
 namespace {
@@ -72,6 +73,7 @@ std::string SimCluster::Run() {
     }
   }
   schedule_.After(absl::Seconds(1), [this] { InjectFaults(); });
+  Sample();
   schedule_.After(plan_.safety_phase, [this] { Heal(); });
   const MonoTime end = MonoTime::At(plan_.safety_phase + kLivenessBound);
   while (failure_.empty() && schedule_.RunNext(end)) {
@@ -148,7 +150,7 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     SendReport(node, send->report);
   } else if (std::holds_alternative<agent::ReservePorts>(effect)) {
     if (!is_healed_ && random_.Chance(plan_.port_failures)) {
-      fates_[node.job].node_broke = true;
+      NoteCause(node, kExitFailure);
       schedule_.After(absl::ZeroDuration(), [this, id] {
         StepAgent(id, agent::PortsFailed{absl::UnavailableError("no port is free")});
       });
@@ -183,7 +185,8 @@ void SimCluster::FinishNode(Node& node, const JobOutcome& outcome) {
     fates_[node.job].was_host_lost = true;
     if (node.is_leaving) {
       AtServer([this, name = node.name, outcome] {
-        return table_->OnHostLeaving({.signal = SIGTERM, .reason = outcome.reason}, name,
+        const int signal = outcome.exit_code > 128 ? outcome.exit_code - 128 : 0;
+        return table_->OnHostLeaving({.signal = signal, .reason = outcome.reason}, name,
                                      ServerNow());
       });
     }

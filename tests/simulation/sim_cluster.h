@@ -11,9 +11,11 @@
 //       lost by their lease, or have left.
 //   C3: a completed round holds no node that the server knows to be gone.
 //   C4: the attempt of an agent's round is later than any that it ran before, over all server lives.
-//   C5: an ended instance has one outcome. It is a failure only if a worker failed, a person asked, a
-//       node broke, or a deadline passed.
-//   C6: once accepted, an agent ends by nothing but its job's end, its own departure, or a deadline.
+//   C5: an ended instance has one outcome, and it follows from what was drawn: a failure of just that
+//       worker and a budget that is spent, a signal, a broken node, a person who asked; the join
+//       time-out only if too few nodes could join, and 75 only if nobody could reach the server for so long.
+//   C6: an agent ends by its job's end, by what was drawn for itself, or as one that was refused rightly or
+//       could not reach its server for as long as it waits.
 //   C7: where only the server and the way to it fail, no worker is signalled.
 //   C8: the store of a round gives what was put there in that round, and a unique id from its rank 0.
 //   C9: rounds are bounded: at most two for each thing that happened, and one for each node that comes. A
@@ -26,6 +28,7 @@
 //        is to be ended by signals, and who leaves for it leaves after it. A node that has
 //        been drained is in no later round.
 //   C13: who is kept over into a round was told that its own is over, and has let go of it.
+//   C14: a node is lost only if it was silent for its lease.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +36,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +92,7 @@ class SimCluster {
   const SimCoverage& coverage() const { return coverage_; }
 
  private:
+  using RoundId = std::pair<Instance, Round>;
   struct Worker {
     LocalRank local_rank;
     bool alive = true;
@@ -101,6 +106,17 @@ class SimCluster {
     // Of one that survives rounds.
     bool is_told = false;  // that its round is over
     bool awaits_round = false;
+  };
+  // What was drawn for a node, and how well it could reach the server: what its end may follow from.
+  struct NodeCauses {
+    std::set<int>
+        exit_codes;  // of an end that was drawn for it: a signal, a guardian or ports lost
+    // Since when its agent runs, is connected, and nothing is in its way; and when it last had been so
+    // for kWellFor.
+    std::optional<MonoTime> well_since;
+    std::optional<MonoTime> last_well;
+    std::map<uint64_t, Instance> reported;  // by sequence: what its reports said to the server
+    std::optional<absl::Status> refused;    // the newest refusal that has reached it
   };
   struct Node {
     Incarnation incarnation;
@@ -131,12 +147,25 @@ class SimCluster {
     std::map<uint64_t, Assignment> commits;    // by request id: of which round each is
     std::optional<JobOutcome> told;            // the newest EndJob that has reached it
     std::optional<JobOutcome> finished;        // as it ended
+    NodeCauses causes;
   };
-  // What excuses the end of a job, and counts what its rounds may be due to.
+  // What the end of a job may follow from.
+  struct JobCauses {
+    std::vector<WorkerFailure> failures;                  // as they were drawn and happened
+    std::set<RoundId> failed_rounds;                      // those of `failures`
+    std::map<std::pair<RoundId, int>, int> exits_with_0;  // of workers, by node rank
+    std::map<RoundId, std::set<int>> succeeded;  // node ranks whose workers have all ended so
+    std::map<RoundId, int> num_nodes;
+    std::set<int> exit_codes;  // of nodes that left for what was drawn for them
+    int asked_to_stop = 0;     // by a person, or the hang watch: the job, or a node of it
+    std::set<std::pair<RoundId, Incarnation>> losses;  // of members, each by C14
+    std::optional<MonoTime> enough_since;              // as many nodes as a round needs could join
+    std::map<Instance, MonoTime> ended;                // when the server decided it
+    Instance newest;
+  };
+  // What a job has come to, and what its rounds may be due to.
   struct JobFate {
-    bool worker_failed = false;
-    bool person_asked = false;
-    bool node_broke = false;  // guardian, ports, unkillable workers, loss of a static job's node
+    JobCauses causes;
     bool was_host_lost = false;
     int disturbances = 0;  // but for the flapping of a node
     int rounds = 0;
@@ -144,7 +173,7 @@ class SimCluster {
     std::pair<Instance, Round> newest_round;
     int64_t step = 0;
     std::map<Instance, int> restarts_used;
-    std::map<Instance, JobOutcome> outcomes;
+    std::map<Instance, JobOutcome> outcomes;  // as anybody was told
   };
 
   // --- sim_cluster.cc: agents
@@ -157,7 +186,6 @@ class SimCluster {
   static rendezvous::JobKey KeyOf(int job);
   static int JobOfKey(const rendezvous::JobKey& key);
 
-  using RoundId = std::pair<Instance, Round>;
   static RoundId IdOf(const Assignment& assignment) {
     return {assignment.instance, assignment.round};
   }
@@ -172,6 +200,7 @@ class SimCluster {
   void Promise(Incarnation id, RoundId round, int local_rank, std::optional<int64_t> floor);
   void ScheduleExit(Node& node, LocalRank local_rank, absl::Duration delay,
                     std::optional<WorkerFailure> failure);
+  void NoteExit(const Node& node, const std::optional<WorkerFailure>& failure);
   void UseStore(Node& node);
   void Checkpoint(Incarnation id, const Assignment& of);
   uint64_t SendStoreRequest(Node& node, StoreOperation operation, const std::string& expected);
@@ -215,6 +244,9 @@ class SimCluster {
   void InjectFaults();
   void InjectNodeFaults(Incarnation id);
   void InjectServerFaults();
+  // Something that ends the node, or its job, with this exit code.
+  void NoteCause(Node& node, int exit_code);
+  void SignalAgent(Node& node, int signal);
   void Crash(Node& node, bool is_back_soon);
   void Pause(Node& node, absl::Duration length);
   void Resume(Incarnation id);
@@ -232,11 +264,32 @@ class SimCluster {
   void Observe(const rendezvous::JobTable::JobEffect& effect);
   void ObserveDirective(int job, const rendezvous::SendDirective& send);
   void ObserveStopAt(int job, const Directive& directive, const StopAt& at);
-  void ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome);
+  void CheckLosses(int job);
   // Families that harm nobody but the server and the ways to it.
   bool HarmsOnlyTheServer() const;
-  void CheckFinish(const Node& node, const JobOutcome& outcome);
   std::string CheckEnd() const;
+
+  // --- sim_ends.cc: each end, from what was drawn
+  // Twice a second: who could reach the server, and since when.
+  void Sample();
+  bool IsWell(const Node& node) const;
+  bool CouldJoin(const Node& node) const;
+  // It could reach its server for long, at some time after `since`.
+  static bool WasWellAfter(const Node& node, MonoTime since);
+  bool WasAnyWellAfter(int job, MonoTime since) const;
+  void ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome);
+  void ObserveRefusal(const Node& node, const Directive& directive, const absl::Status& status);
+  // Empty, or why the outcome does not follow from what was drawn.
+  std::string WhyWrong(int job, Instance instance, const JobOutcome& outcome) const;
+  // Each agent that ran a round of the instance was there for this life of the server.
+  bool CouldAllSay(int job, Instance instance) const;
+  bool WasDrawn(int job, const WorkerFailure& blamed) const;
+  std::string WhyWrongFailure(int job, const JobOutcome& outcome) const;
+  std::string WhyWrongTimeout(int job) const;
+  std::string WhyWrongLoss(int job, Instance instance) const;
+  bool HasSucceeded(int job, Instance instance) const;
+  void CheckFinish(const Node& node, const JobOutcome& outcome);
+  std::string WhyWrongFinish(const Node& node, const JobOutcome& outcome) const;
   void Trace(const std::string& who, const std::string& what);
   void Fail(const std::string& what);
 
@@ -252,6 +305,7 @@ class SimCluster {
 
   std::unique_ptr<rendezvous::JobTable> table_;  // null while the server is down
   int server_life_ = 0;
+  MonoTime server_since_;
   uint64_t server_timer_ = 0;
   rendezvous::EffectGate gate_;
   std::map<std::pair<rendezvous::JobKey, Instance>, rendezvous::KeptJob> disk_;

@@ -2,6 +2,7 @@
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
@@ -42,12 +43,11 @@ void SimCluster::InjectNodeFaults(Incarnation id) {
   if (random_.Chance(plan_.cuts_up)) Cut(node, Direction::kUp, cut_length());
   if (random_.Chance(plan_.cuts_down)) Cut(node, Direction::kDown, cut_length());
   if (random_.Chance(plan_.signals)) {
-    fates_[node.job].person_asked = true;
     ++fates_[node.job].disturbances;
-    StepAgent(id, agent::SignalReceived{random_.Chance(0.5) ? SIGTERM : SIGINT});
+    SignalAgent(node, random_.Chance(0.5) ? SIGTERM : SIGINT);
   }
   if (node.is_alive && !node.is_paused && random_.Chance(plan_.guardian_losses)) {
-    fates_[node.job].node_broke = true;
+    NoteCause(node, kExitFailure);
     ++fates_[node.job].disturbances;
     for (Worker& worker : node.workers) worker.alive = false;
     StepAgent(id, agent::GuardianLost{"the guardian was killed"});
@@ -96,10 +96,19 @@ void SimCluster::InjectServerFaults() {
     if (!node.hosts || !node.is_alive || node.finished) continue;
     if (random_.Chance(plan_.server_crashes)) Crash(node, true);
     if (node.is_alive && random_.Chance(plan_.host_departures)) {
-      fates_[node.job].person_asked = true;
-      StepAgent(id, agent::SignalReceived{SIGTERM});
+      SignalAgent(node, SIGTERM);
     }
   }
+}
+
+void SimCluster::NoteCause(Node& node, int exit_code) {
+  node.causes.exit_codes.insert(exit_code);
+  fates_[node.job].causes.exit_codes.insert(exit_code);
+}
+
+void SimCluster::SignalAgent(Node& node, int signal) {
+  NoteCause(node, ExitCodeOfSignal(signal));
+  StepAgent(node.incarnation, agent::SignalReceived{signal});
 }
 
 // A dead process takes its workers along; a dead machine does not even close its stream.
@@ -108,7 +117,6 @@ void SimCluster::Crash(Node& node, bool is_back_soon) {
   JobFate& fate = fates_[node.job];
   const bool is_flapping = is_back_soon && !node.hosts;
   fate.disturbances += !is_flapping;
-  if (JobOf(node).settings.is_static) fate.node_broke = true;
   node.is_alive = false;
   node.is_connected = false;
   for (Worker& worker : node.workers) worker.alive = false;
@@ -120,9 +128,10 @@ void SimCluster::Crash(Node& node, bool is_back_soon) {
     TellDisconnect(node.incarnation, stream);
   }
   if (!is_back_soon && !random_.Chance(0.8)) return;
+  // A machine that closes no connection has to start first.
   const absl::Duration gone = is_back_soon
                                   ? random_.Between(absl::Milliseconds(100), absl::Seconds(3))
-                                  : random_.Between(absl::Seconds(1), absl::Seconds(20));
+                                  : random_.Between(absl::Seconds(3), absl::Seconds(20));
   schedule_.After(gone, [this, job = node.job, name = node.name, rank = node.node_rank,
                          hosts = node.hosts] { StartNode(job, name, rank, hosts); });
 }
@@ -132,7 +141,6 @@ void SimCluster::Pause(Node& node, absl::Duration length) {
   Trace(node.name, absl::StrCat("is paused for ", absl::FormatDuration(length)));
   if (length > absl::Seconds(4)) {
     ++fates_[node.job].disturbances;
-    if (JobOf(node).settings.is_static) fates_[node.job].node_broke = true;
     if (node.hosts) StallServer(length);
   }
   node.is_paused = true;
@@ -152,7 +160,6 @@ void SimCluster::Cut(Node& node, Direction direction, absl::Duration length) {
   const MonoTime until = schedule_.now() + length;
   (direction == Direction::kUp ? node.cut_up_until : node.cut_down_until) = until;
   ++fates_[node.job].disturbances;
-  if (JobOf(node).settings.is_static) fates_[node.job].node_broke = true;
   Trace(node.name, absl::StrCat("is cut off ", direction == Direction::kUp ? "up" : "down", " for ",
                                 absl::FormatDuration(length)));
   if (length <= kKeepalive) return;

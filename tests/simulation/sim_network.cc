@@ -38,6 +38,7 @@ void SimCluster::SendReport(Node& node, AgentReport report) {
             AtServer([this, id, report] {
               Node& from = nodes_.at(id);
               NoteHeard(from, report.sequence);
+              from.causes.reported[report.sequence] = report.instance;
               return table_->OnReport(KeyOf(from.job), id, report, ServerNow());
             });
           });

@@ -8,6 +8,7 @@ namespace muster::simulation {
 
 void SimCluster::StartServer() {
   ++server_life_;
+  server_since_ = schedule_.now();
   ++coverage_.server_lives;
   stalled_ = absl::ZeroDuration();
   is_stalling_ = false;
@@ -78,6 +79,7 @@ void SimCluster::AtServer(std::function<std::vector<rendezvous::JobTable::JobEff
 
 void SimCluster::StepServer(std::vector<rendezvous::JobTable::JobEffect> effects) {
   for (const rendezvous::JobTable::JobEffect& effect : effects) Observe(effect);
+  for (int job = 0; job < static_cast<int>(fates_.size()); ++job) CheckLosses(job);
   rendezvous::EffectGate::Passed passed = gate_.Push(std::move(effects));
   Leave(std::move(passed.leaving));
   if (!passed.to_write.empty()) Write(std::move(passed.to_write), passed.ticket);
@@ -129,6 +131,7 @@ void SimCluster::Leave(std::vector<rendezvous::JobTable::JobEffect> effects) {
         Node& node = nodes_.at(to);
         if (!node.is_connected || !node.is_alive) return;
         if (const auto* end = std::get_if<EndJob>(&directive.body)) node.told = end->outcome;
+        if (const auto* no = std::get_if<Refuse>(&directive.body)) node.causes.refused = no->status;
         node.was_accepted |= !std::holds_alternative<Refuse>(directive.body);
         StepAgent(to, agent::DirectiveArrived{directive});
       });

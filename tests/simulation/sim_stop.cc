@@ -21,6 +21,7 @@ void SimCluster::BeginStep(Incarnation id, RoundId round, int local_rank) {
   const StopState& told = worker->told;
   const auto leave = [&] {
     worker->alive = false;
+    NoteExit(node, std::nullopt);
     StepAgent(id, agent::WorkerExited{round.second, LocalRank(local_rank), std::nullopt});
   };
   if (told.is_stopping && told.step && worker->step >= *told.step) {
@@ -95,7 +96,7 @@ void SimCluster::InjectRequests() {
 // The hang watch has judged.
 void SimCluster::FindAtFault(int job, const Node& node) {
   if (table_ == nullptr || is_stalling_) return;
-  fates_[job].person_asked = true;
+  ++fates_[job].causes.asked_to_stop;
   ++fates_[job].disturbances;
   const Incarnation id = node.incarnation;
   const std::string name = node.name;
@@ -118,7 +119,7 @@ void SimCluster::FindAtFault(int job, const Node& node) {
 
 void SimCluster::AskForStop(int job, const std::string& node) {
   if (table_ == nullptr || is_stalling_) return;
-  fates_[job].person_asked = true;
+  ++fates_[job].causes.asked_to_stop;
   ++fates_[job].disturbances;
   const StopRequest request{.node = node, .at_once = random_.Chance(0.1)};
   Trace("person",

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
@@ -36,6 +37,7 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
           {.local_rank = LocalRank(i), .is_stubborn = lives && old->is_stubborn});
     } else {
       const bool is_unkillable = faults && random_.Chance(plan_.unkillable_workers);
+      if (is_unkillable) NoteCause(node, kExitFailure);
       node.workers.push_back({.local_rank = LocalRank(i),
                               .is_stubborn = random_.Chance(plan_.stubborn_workers),
                               .is_unkillable = is_unkillable});
@@ -155,9 +157,22 @@ void SimCluster::ScheduleExit(Node& node, LocalRank local_rank, absl::Duration d
     if (!worker.alive || (worker.is_told && !failure)) return;
     worker.alive = false;
     coverage_.parked_deaths += worker.awaits_round;
-    if (failure && failure->signal == 0) fates_[owner.job].worker_failed = true;
+    NoteExit(owner, failure);
     StepAgent(id, agent::WorkerExited{round, local_rank, failure});
   });
+}
+
+void SimCluster::NoteExit(const Node& node, const std::optional<WorkerFailure>& failure) {
+  JobCauses& causes = fates_[node.job].causes;
+  const RoundId round = IdOf(*node.assignment);
+  if (!failure) {
+    const int node_rank = node.assignment->node_rank.value();
+    const int num_done = ++causes.exits_with_0[{round, node_rank}];
+    if (num_done == node.assignment->local_world_size) causes.succeeded[round].insert(node_rank);
+  } else if (failure->signal == 0) {
+    causes.failures.push_back(*failure);
+    causes.failed_rounds.insert(round);
+  }
 }
 
 // Each node says a value of this round, waits for everybody's, and takes part in one exchange.

@@ -1,0 +1,254 @@
+// The oracle of ends: how a job or an agent ended must follow from what was drawn, and from how well
+// its agents could reach the server. The letters are those of sim_cluster.h.
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
+#include "rendezvous/core/job_outcome.h"
+#include "tests/simulation/sim_cluster.h"
+
+namespace muster::simulation {
+namespace {
+
+constexpr absl::Duration kSampleEvery = absl::Milliseconds(500);
+// Who has been able to reach the server for so long has reached it, also where messages are lost.
+constexpr absl::Duration kWellFor = absl::Seconds(30);
+// From the decision of an agent to its end its workers are stopped.
+constexpr absl::Duration kLadder = absl::Seconds(45);
+// Nodes that could join for so long have joined.
+constexpr absl::Duration kJoinsWithin = absl::Seconds(20);
+// What leaves the server may wait for its disk, and the network.
+constexpr absl::Duration kOnItsWay = absl::Seconds(45);
+
+}  // namespace
+
+// --- Who could reach the server
+
+bool SimCluster::IsWell(const Node& node) const {
+  if (!node.is_alive || node.is_paused || table_ == nullptr || is_stalling_) return false;
+  if (node.hosts) return true;
+  return node.is_connected && !IsCut(node, Direction::kUp) && !IsCut(node, Direction::kDown);
+}
+
+bool SimCluster::CouldJoin(const Node& node) const {
+  const bool joins = node.core->phase() == agent::NodePhase::kJoining;
+  return node.causes.well_since && joins && !node.is_leaving &&
+         !drained_.contains(node.incarnation);
+}
+
+void SimCluster::Sample() {
+  const MonoTime now = schedule_.now();
+  for (auto& [unused, node] : nodes_) {
+    NodeCauses& causes = node.causes;
+    if (!IsWell(node)) {
+      causes.well_since.reset();
+      continue;
+    }
+    if (!causes.well_since) causes.well_since = now;
+    if (now - *causes.well_since >= kWellFor) causes.last_well = now;
+  }
+  for (int job = 0; job < static_cast<int>(fates_.size()); ++job) {
+    const RendezvousSettings& settings = plan_.jobs[job].settings;
+    std::set<std::string> names;
+    for (const auto& [unused, node] : nodes_) {
+      if (node.job == job && CouldJoin(node)) names.insert(node.name);
+    }
+    std::optional<MonoTime>& since = fates_[job].causes.enough_since;
+    if (static_cast<int>(names.size()) < settings.min_nodes) {
+      since.reset();
+    } else if (!since) {
+      since = now;
+    }
+  }
+  schedule_.After(kSampleEvery, [this] { Sample(); });
+}
+
+bool SimCluster::WasWellAfter(const Node& node, MonoTime since) {
+  return node.causes.last_well && *node.causes.last_well > since;
+}
+
+bool SimCluster::WasAnyWellAfter(int job, MonoTime since) const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+    const Node& node = entry.second;
+    return node.job == job && !node.finished && node.is_alive && WasWellAfter(node, since);
+  });
+}
+
+// --- What the server says of the end of a job
+
+bool SimCluster::HasSucceeded(int job, Instance instance) const {
+  const JobCauses& causes = fates_[job].causes;
+  for (const auto& [round, nodes] : causes.succeeded) {
+    const bool is_whole = static_cast<int>(nodes.size()) == causes.num_nodes.at(round);
+    if (round.first == instance && is_whole) return true;
+  }
+  return false;
+}
+
+bool SimCluster::WasDrawn(int job, const WorkerFailure& blamed) const {
+  const std::vector<WorkerFailure>& failures = fates_[job].causes.failures;
+  return std::any_of(failures.begin(), failures.end(), [&](const WorkerFailure& drawn) {
+    return drawn.rank == blamed.rank && drawn.node_name == blamed.node_name &&
+           drawn.exit_code == blamed.exit_code && blamed.signal == 0;
+  });
+}
+
+std::string SimCluster::WhyWrongFailure(int job, const JobOutcome& outcome) const {
+  const JobCauses& causes = fates_[job].causes;
+  const WorkerFailure& blamed = *outcome.root_cause;
+  if (!WasDrawn(job, blamed)) return absl::StrCat("nobody failed so: ", ToString(blamed));
+  const bool is_asked = causes.asked_to_stop > 0 || !causes.exit_codes.empty();
+  if (ForbidsRestart(blamed) || is_asked) return "";
+  const int spent = static_cast<int>(causes.failed_rounds.size() + causes.losses.size());
+  const bool is_no_progress = outcome.exit_code == kExitNoProgress &&
+                              outcome.exit_code != ExitCodeOf(blamed) &&
+                              spent > rendezvous::kMaxRestartsWithoutCommit;
+  if (is_no_progress || spent > plan_.jobs[job].settings.max_restarts) return "";
+  return absl::StrCat("its budget of ", plan_.jobs[job].settings.max_restarts,
+                      " restarts cannot be spent after ", spent, " rounds that failed");
+}
+
+// Of a job that had enough nodes, or an agent that could say how its job got on.
+std::string SimCluster::WhyWrongTimeout(int job) const {
+  const std::optional<MonoTime>& since = fates_[job].causes.enough_since;
+  if (!since || schedule_.now() - *since < kJoinsWithin) return "";
+  return absl::StrCat("enough nodes could join for ",
+                      absl::FormatDuration(schedule_.now() - *since));
+}
+
+// Agents were silent for the orphan time-out; or the server has lost the job's state, and not all who
+// were in its round could say how it ended.
+std::string SimCluster::WhyWrongLoss(int job, Instance instance) const {
+  const absl::Duration timeout = plan_.jobs[job].settings.orphan_timeout;
+  const MonoTime now = schedule_.now();
+  if (!WasAnyWellAfter(job, now - timeout + kOnItsWay)) return "";
+  const bool is_of_this_life = instance >= rendezvous::FirstInstanceOf(ServerTerm(server_life_));
+  if (is_of_this_life || plan_.is_durable) {
+    return "a node could reach the server within the orphan time-out";
+  }
+  if (now - server_since_ < timeout) return "the server lives for less than the orphan time-out";
+  return HasSucceeded(job, instance) && CouldAllSay(job, instance)
+             ? "every worker has ended with 0, and each agent could say so"
+             : "";
+}
+
+bool SimCluster::CouldAllSay(int job, Instance instance) const {
+  return std::all_of(history_.begin(), history_.end(), [&](const auto& entry) {
+    const auto& [of_job, of_instance, unused] = entry.first;
+    if (of_job != job || of_instance != instance) return true;
+    return std::all_of(entry.second.begin(), entry.second.end(), [&](const auto& member) {
+      const Node& node = nodes_.at(member.second);
+      return node.is_alive && WasWellAfter(node, server_since_);
+    });
+  });
+}
+
+std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& outcome) const {
+  const JobCauses& causes = fates_[job].causes;
+  if (outcome.root_cause) return WhyWrongFailure(job, outcome);
+  switch (outcome.exit_code) {
+    case 0:
+      if (causes.asked_to_stop > 0 || HasSucceeded(job, instance)) return "";
+      return "nobody asked for it, and not every worker of a round has ended with 0";
+    case kExitNodesMissing:
+      return WhyWrongTimeout(job);
+    case kExitServerLost:
+      return WhyWrongLoss(job, instance);
+    default:
+      if (causes.exit_codes.contains(outcome.exit_code)) return "";
+      if (plan_.jobs[job].settings.is_static && !causes.losses.empty()) return "";
+      return absl::StrCat("nothing was drawn that ends with ", outcome.exit_code);
+  }
+}
+
+void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome) {
+  JobFate& fate = fates_[job];
+  // A newcomer that has waited for the end is told it as one of no instance.
+  const bool is_known = std::any_of(fate.outcomes.begin(), fate.outcomes.end(),
+                                    [&](const auto& entry) { return entry.second == outcome; });
+  const auto [place, is_new] = fate.outcomes.emplace(directive.instance, outcome);
+  if (is_new && !is_known) {
+    fate.causes.ended.emplace(directive.instance, schedule_.now());
+    coverage_.successes += outcome.exit_code == 0;
+    coverage_.job_failures += outcome.root_cause.has_value();
+    coverage_.timeouts += outcome.exit_code == kExitNodesMissing;
+    if (const std::string why = WhyWrong(job, directive.instance, outcome); !why.empty()) {
+      Fail(absl::StrCat("C5: ", KeyOf(job).run_id, " ends with ", outcome.exit_code, " (",
+                        outcome.reason, "), but ", why));
+    }
+  }
+  if (place->second == outcome) return;
+  // While a job is ending, failures still come in, and only those that leave are told early. A
+  // server without the job's state has its outcome from one agent.
+  const rendezvous::JobState* state = table_->FindState(KeyOf(job));
+  const bool is_final = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
+  const bool is_of_this_life =
+      plan_.is_durable ||
+      directive.instance >= rendezvous::FirstInstanceOf(ServerTerm(server_life_));
+  if (!is_final || !is_of_this_life) return;
+  Fail(absl::StrCat("C5: two outcomes of one instance: \"", place->second.reason, "\" and \"",
+                    outcome.reason, "\""));
+}
+
+void SimCluster::ObserveRefusal(const Node& node, const Directive& directive,
+                                const absl::Status& status) {
+  if (absl::IsAborted(status) || absl::IsUnavailable(status)) return;
+  const auto refuse = [&](const std::string& why) {
+    Fail(absl::StrCat("C6: ", node.name, " is refused (", status.message(), "), but ", why));
+  };
+  if (!absl::IsFailedPrecondition(status)) return refuse("it is what it was started as");
+  if (!node.causes.exit_codes.empty()) return;  // it leaves
+  const JobCauses& causes = fates_[node.job].causes;
+  const auto reported = node.causes.reported.find(directive.report_sequence);
+  const Instance instance = reported == node.causes.reported.end() ? Instance() : reported->second;
+  const absl::Duration known_for = plan_.jobs[node.job].settings.close_timeout;
+  if (instance == Instance()) {
+    // A newcomer of a job that is over, and still known.
+    for (const auto& [unused, at] : causes.ended) {
+      if (schedule_.now() - at <= known_for + kOnItsWay) return;
+    }
+    return refuse("no instance of the job has just ended");
+  }
+  const auto ended = causes.ended.find(instance);
+  if (ended == causes.ended.end()) return refuse("the instance that it knows has not ended");
+  if (schedule_.now() - ended->second < known_for) return refuse("the job has ended just now");
+  if (WasWellAfter(node, ended->second + kWellFor)) return refuse("it could have been told how");
+}
+
+// --- How an agent ends
+
+std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outcome) const {
+  for (const Worker& worker : node.workers) {
+    if (worker.alive && !worker.is_unkillable) return "workers of it live";
+  }
+  const NodeCauses& causes = node.causes;
+  if (node.told && *node.told == outcome) return "";  // C5
+  if (node.is_leaving) {
+    return causes.exit_codes.contains(outcome.exit_code)
+               ? ""
+               : "nothing was drawn for it that ends it so";
+  }
+  if (causes.refused && outcome.reason == causes.refused->message()) return "";
+  if (causes.exit_codes.contains(outcome.exit_code)) return "";  // no port, said as such
+  const RendezvousSettings& settings = JobOf(node).settings;
+  if (outcome.root_cause && !WasDrawn(node.job, *outcome.root_cause)) return "nobody failed so";
+  if (outcome.exit_code == kExitNodesMissing) {
+    return causes.last_well ? "it could reach its server" : "";
+  }
+  if (outcome.exit_code != kExitServerLost && !outcome.root_cause) return "nobody told it to";
+  const absl::Duration timeout = std::min(settings.orphan_timeout, absl::Seconds(60));
+  if (WasWellAfter(node, schedule_.now() - timeout + kLadder)) {
+    return "it could reach its server meanwhile";
+  }
+  return "";
+}
+
+void SimCluster::CheckFinish(const Node& node, const JobOutcome& outcome) {
+  const std::string why = WhyWrongFinish(node, outcome);
+  if (why.empty()) return;
+  Fail(absl::StrCat("C6: ", node.name, " ends with ", outcome.exit_code, " (", outcome.reason,
+                    "), but ", why));
+}
+
+}  // namespace muster::simulation
