@@ -211,12 +211,14 @@ absl::Status Agent::PrepareTorchStore() {
   TorchStoreServerOptions options{.host = env.master_addr, .port = env.master_port};
   options.settings.world_size = assignment_.world_size;
   options.settings.own = assignment_.node_rank;
+  options.settings.clients = options_.spec.store_clients;
   Rank first(0);
   for (const Peer& peer : assignment_.peers) {
     options.settings.nodes.push_back({.name = peer.name,
                                       .address = peer.address,
                                       .first_rank = first,
-                                      .local_world_size = peer.local_world_size});
+                                      .local_world_size = peer.local_world_size,
+                                      .other_addresses = peer.other_addresses});
     first = Rank(first.value() + peer.local_world_size);
   }
   MUSTER_ASSIGN_OR_RETURN(torch_store_, TorchStoreServer::Start(std::move(options)));

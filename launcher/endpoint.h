@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -31,5 +32,9 @@ absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl:
 // machine.
 absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
                                                const ResolvedEndpoint& endpoint);
+
+// Numeric addresses of this machine's interfaces but `chosen`, from which its programs may reach
+// other nodes; those of loopback and of one link alone are left out. At most kMaxOtherAddresses.
+std::vector<std::string> OtherLocalAddresses(const std::string& chosen);
 
 }  // namespace muster::launcher

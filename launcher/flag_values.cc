@@ -115,6 +115,11 @@ absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text) {
       {{"now", ScaleUp::kNow}, {"checkpoint", ScaleUp::kCheckpoint}, {"never", ScaleUp::kNever}});
 }
 
+absl::StatusOr<StoreClients> ParseStoreClients(const std::string& text) {
+  return ParseChoice<StoreClients>(text,
+                                   {{"all", StoreClients::kAll}, {"nodes", StoreClients::kNodes}});
+}
+
 absl::StatusOr<WatchMode> ParseWatchMode(const std::string& text) {
   return ParseChoice<WatchMode>(text, {{"auto", WatchMode::kAuto},
                                        {"off", WatchMode::kOff},

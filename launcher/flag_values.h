@@ -25,6 +25,7 @@ absl::StatusOr<ProcessesPerNode> ParseProcessesPerNode(const std::string& text);
 
 absl::StatusOr<RendezvousBackend> ParseBackend(const std::string& text);
 absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
+absl::StatusOr<StoreClients> ParseStoreClients(const std::string& text);
 absl::StatusOr<WatchMode> ParseWatchMode(const std::string& text);
 absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
 

@@ -141,6 +141,7 @@ absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSe
     return absl::OkStatus();
   }
   MUSTER_ASSIGN_OR_RETURN(node.address, ChooseLocalAddress(spec.local_addr, here));
+  node.other_addresses = OtherLocalAddresses(node.address);
   // Several agents on one machine share its name; their loopback addresses tell them apart.
   if (!spec.local_addr.empty() && absl::StartsWith(node.address, "127.")) node.name = node.address;
   return absl::OkStatus();

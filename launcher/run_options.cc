@@ -207,6 +207,11 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .value_name = "A-B",
        .help = "ports for the workers, for firewalls [any]",
        .read = Into(ParsePortRange, spec.worker_ports)},
+      {.name = "store_clients",
+       .value_name = "all|nodes",
+       .help = "who may use PyTorch's store: whoever reaches its port, or the job's nodes alone "
+               "[all]",
+       .read = Into(ParseStoreClients, spec.store_clients)},
       {.name = "tls",
        .value_name = "on|off",
        .help = "encrypt what the nodes say" + Default(spec.tls ? "on" : "off"),
@@ -360,9 +365,10 @@ std::vector<Option> OutputOptions(RunChoices& to) {
 // Options that torchrun does not read from the environment, and those that are only ours.
 bool HasNoVariable(const std::string& name) {
   for (const char* known :
-       {"worker_ports", "tls", "numa_binding", "logs_specs", "use_env", "console", "fold",
-        "log_format", "log_level", "config_file", "ilab", "hostfile", "include", "exclude",
-        "num_nodes", "num_gpus", "no_local_rank", "ssh_port", "ssh_config"}) {
+       {"worker_ports", "store_clients", "tls",           "numa_binding", "logs_specs",
+        "use_env",      "console",       "fold",          "log_format",   "log_level",
+        "config_file",  "ilab",          "hostfile",      "include",      "exclude",
+        "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config"}) {
     if (name == known) return true;
   }
   return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/words.h"
 
@@ -58,14 +59,40 @@ void Attendance::Disconnect(StoreConnection connection) {
 }
 
 std::optional<size_t> Attendance::NodeOf(const StoreClient& client) const {
-  std::optional<size_t> node;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const bool is_own = static_cast<int>(i) == own_.value();
-    if (nodes_[i].address != client.address && !(is_own && client.is_local)) continue;
-    if (node) return std::nullopt;  // agents that share a machine
-    node = i;
+  // By the address that a node gives to the others first: addresses of bridges repeat.
+  for (const bool by_any : {false, true}) {
+    std::optional<size_t> node;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (!IsAt(i, client, by_any)) continue;
+      if (node) return std::nullopt;  // agents that share a machine
+      node = i;
+    }
+    if (node) return node;
   }
-  return node;
+  return std::nullopt;
+}
+
+bool Attendance::IsAt(size_t node, const StoreClient& client, bool by_any) const {
+  const StoreNode& it = nodes_[node];
+  if (it.address == client.address) return true;
+  if (client.is_local && static_cast<int>(node) == own_.value()) return true;
+  return by_any && absl::c_linear_search(it.other_addresses, client.address);
+}
+
+int Attendance::RanksAt(const StoreClient& client) const {
+  if (nodes_.empty()) return world_size_;
+  int ranks = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (IsAt(i, client, /*by_any=*/true)) ranks += nodes_[i].local_world_size;
+  }
+  return ranks;
+}
+
+std::optional<StoreConnection> Attendance::Find(const std::string& address, int port) const {
+  for (const auto& [connection, visitor] : visitors_) {
+    if (visitor.client.port == port && visitor.client.address == address) return connection;
+  }
+  return std::nullopt;
 }
 
 std::vector<int> Attendance::Unnamed() const {

@@ -23,6 +23,7 @@ struct StoreNode {
   std::string address;  // from which its workers connect
   Rank first_rank;
   int local_world_size = 0;
+  std::vector<std::string> other_addresses = {};  // from which they may connect too
 };
 
 // Where a connection comes from. One of this machine's addresses counts as `is_local`.
@@ -30,6 +31,7 @@ struct StoreClient {
   std::string address;
   int port = 0;
   bool is_local = false;
+  std::string other_user = {};  // "uid 1001 of this machine"; empty: the job's own, or not known
 };
 
 class Attendance {
@@ -53,6 +55,11 @@ class Attendance {
   // Ranks that have not come, sorted; nothing where that is not certain of each: one that has come did
   // not say its rank.
   std::optional<std::vector<int>> Missing() const;
+  // How many ranks may be behind its address: those of the nodes that have named it. All of them,
+  // where the round is too large to list nodes.
+  int RanksAt(const StoreClient& client) const;
+  // The connection from `port` of `address`, if it is there.
+  std::optional<StoreConnection> Find(const std::string& address, int port) const;
   // Whose it is, where that is known.
   std::optional<Rank> RankOf(StoreConnection connection) const;
   // The same round, to which only those have come to whom `connections` belong. Of one that is gone
@@ -76,6 +83,8 @@ class Attendance {
   using Source = std::pair<std::string, int>;  // address and port
 
   std::optional<size_t> NodeOf(const StoreClient& client) const;
+  // Whether `client` comes from the address of `node`; `by_any`: from any of its addresses.
+  bool IsAt(size_t node, const StoreClient& client, bool by_any) const;
   // How many came from each node without saying their rank; the last one counts those of no node.
   std::vector<int> Unnamed() const;
   int NumNamed(const StoreNode& node) const;

@@ -39,15 +39,42 @@ std::string Number(T value) {
   return out;
 }
 
-std::string Text(const std::string& text) {
-  std::string out;
-  AppendText(out, text);
-  return out;
-}
-
-size_t SizeOf(const std::string& key, const std::string& value) {
+size_t SizeOf(const std::string& key, const SharedBytes& value) {
   return key.size() + value.size() + kOverheadBytes;
 }
+size_t SizeOf(const std::string& key) { return key.size() + kOverheadBytes; }
+
+// What one or more clients are to be sent: small texts are copied into one piece, large ones are
+// shared with whoever holds them.
+class Pieces {
+ public:
+  explicit Pieces(std::string begin = "") : small_(std::move(begin)) {}
+
+  Pieces& Add(const SharedBytes& text) {
+    AppendNumber<uint64_t>(small_, text.size());
+    if (text.size() < kSharedFrom) {
+      small_.append(text.text());
+    } else {
+      EndSmall();
+      pieces_.push_back(text);
+    }
+    return *this;
+  }
+  void SendTo(StoreConnection to, std::vector<TorchReply>& out) {
+    EndSmall();
+    for (const SharedBytes& piece : pieces_) out.push_back(SendToClient{to, piece});
+  }
+
+ private:
+  static constexpr size_t kSharedFrom = 4096;
+
+  void EndSmall() {
+    if (!small_.empty()) pieces_.push_back(std::exchange(small_, {}));
+  }
+
+  std::string small_;
+  std::vector<SharedBytes> pieces_;
+};
 
 size_t SizeOf(const StoreWait& wait) {
   size_t bytes = kOverheadBytes + wait.barrier.size();
@@ -66,7 +93,7 @@ void Remove(absl::btree_map<std::string, std::vector<StoreConnection>>& index,
 
 }  // namespace
 
-std::vector<TorchReply> TorchStore::Apply(StoreConnection from, const TorchRequest& request) {
+std::vector<TorchReply> TorchStore::Apply(StoreConnection from, TorchRequest& request) {
   Replies out;
   if (const absl::Status status = Dispatch(from, request, out); !status.ok()) {
     out.push_back(CutClient{from, std::string(status.message())});
@@ -80,17 +107,17 @@ void TorchStore::Forget(StoreConnection connection) {
     std::vector<StoreConnection>& list = it->second;
     const size_t before = list.size();
     list.erase(std::remove(list.begin(), list.end(), connection), list.end());
-    bytes_ -= (before - list.size()) * SizeOf(it->first, "");
+    bytes_ -= (before - list.size()) * SizeOf(it->first);
     it = list.empty() ? watchers_.erase(it) : std::next(it);
   }
 }
 
-absl::Status TorchStore::Dispatch(StoreConnection from, const TorchRequest& request, Replies& out) {
+absl::Status TorchStore::Dispatch(StoreConnection from, TorchRequest& request, Replies& out) {
   const auto send = [&](std::string bytes) { out.push_back(SendToClient{from, std::move(bytes)}); };
   switch (request.command) {
     case StoreCommand::kSet:
     case StoreCommand::kMultiSet:
-      return Set(from, request, out);
+      return Set(request, out);
     case StoreCommand::kCompareSet:
       return CompareSet(from, request, out);
     case StoreCommand::kGet:
@@ -146,48 +173,54 @@ absl::Status TorchStore::Dispatch(StoreConnection from, const TorchRequest& requ
 // --- Keys
 
 // One value for each key.
-absl::Status TorchStore::Set(StoreConnection, const TorchRequest& request, Replies& out) {
+absl::Status TorchStore::Set(TorchRequest& request, Replies& out) {
+  size_t news = 0;
+  for (const std::string& key : request.keys) {
+    const auto watched = watchers_.find(key);
+    news += watched == watchers_.end() ? 0 : watched->second.size();
+  }
+  if (news > limits_.news_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it sets keys with ", news, " watchers; the limit is ", limits_.news_max));
+  }
   for (size_t i = 0; i < request.keys.size(); ++i) {
-    MUSTER_RETURN_IF_ERROR(Put(request.keys[i], request.values[i], out));
+    MUSTER_RETURN_IF_ERROR(Put(request.keys[i], std::move(request.values[i]), out));
   }
   return absl::OkStatus();
 }
 
 // Of an absent key that was expected to hold something, PyTorch says that it holds just that.
-absl::Status TorchStore::CompareSet(StoreConnection from, const TorchRequest& request,
-                                    Replies& out) {
+absl::Status TorchStore::CompareSet(StoreConnection from, TorchRequest& request, Replies& out) {
   const std::string& key = request.keys[0];
-  const std::string& expected = request.values[0];
   const auto found = values_.find(key);
   const bool exists = found != values_.end();
-  if (exists ? found->second == expected : expected.empty()) {
-    MUSTER_RETURN_IF_ERROR(Put(key, request.values[1], out));
-    out.push_back(SendToClient{from, Text(request.values[1])});
-  } else {
-    out.push_back(SendToClient{from, Text(exists ? found->second : expected)});
+  const std::string& expected = request.values[0];
+  SharedBytes held = exists ? found->second : SharedBytes(expected);
+  if (exists ? held.text() == expected : expected.empty()) {
+    held = std::move(request.values[1]);
+    MUSTER_RETURN_IF_ERROR(Put(key, held, out));
   }
+  Pieces().Add(held).SendTo(from, out);
   return absl::OkStatus();
 }
 
 // Clients wait before they get, so an absent key is one that was deleted since: empty.
 absl::Status TorchStore::Get(StoreConnection from, const TorchRequest& request, Replies& out) {
-  static const std::string kNothing;
   size_t bytes = 0;
-  std::vector<const std::string*> values;
+  std::vector<SharedBytes> values;
   for (const std::string& key : request.keys) {
     const auto found = values_.find(key);
-    values.push_back(found == values_.end() ? &kNothing : &found->second);
-    bytes += sizeof(uint64_t) + values.back()->size();
+    values.push_back(found == values_.end() ? SharedBytes() : found->second);
+    bytes += sizeof(uint64_t) + values.back().size();
   }
   if (bytes > limits_.reply_bytes_max) {
     return absl::ResourceExhaustedError(absl::StrCat(NameOf(request.command), " asks for ", bytes,
                                                      " bytes; the limit is ",
                                                      limits_.reply_bytes_max));
   }
-  std::string reply;
-  reply.reserve(bytes);
-  for (const std::string* value : values) AppendText(reply, *value);
-  out.push_back(SendToClient{from, std::move(reply)});
+  Pieces reply;
+  for (const SharedBytes& value : values) reply.Add(value);
+  reply.SendTo(from, out);
   return absl::OkStatus();
 }
 
@@ -203,7 +236,7 @@ absl::StatusOr<int64_t> TorchStore::Sum(const std::string& key, int64_t amount) 
   const auto found = values_.find(key);
   int64_t sum = 0;
   if (found == values_.end()) return amount;
-  absl::string_view text = absl::StripLeadingAsciiWhitespace(found->second);
+  absl::string_view text = absl::StripLeadingAsciiWhitespace(found->second.text());
   absl::ConsumePrefix(&text, "+");
   int64_t held = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), held);
@@ -226,8 +259,8 @@ absl::Status TorchStore::Append(const TorchRequest& request, Replies& out) {
                                                      "' grows beyond ", kMaxTorchValueBytes,
                                                      " bytes"));
   }
-  return Put(request.keys[0], found == values_.end() ? tail : absl::StrCat(found->second, tail),
-             out);
+  return Put(request.keys[0],
+             found == values_.end() ? tail : absl::StrCat(found->second.text(), tail), out);
 }
 
 absl::Status TorchStore::ListKeys(StoreConnection from, Replies& out) const {
@@ -243,18 +276,17 @@ absl::Status TorchStore::ListKeys(StoreConnection from, Replies& out) const {
   return absl::OkStatus();
 }
 
-absl::Status TorchStore::Put(const std::string& key, std::string value, Replies& out) {
+absl::Status TorchStore::Put(const std::string& key, SharedBytes value, Replies& out) {
   const auto found = values_.find(key);
   const bool exists = found != values_.end();
-  const std::string before = exists ? found->second : "";
   const size_t freed = exists ? SizeOf(key, found->second) : 0;
   const size_t taken = SizeOf(key, value);
   if (taken > freed) MUSTER_RETURN_IF_ERROR(Reserve(taken - freed));
   bytes_ = bytes_ - freed + taken;
-  const std::string& held = exists ? found->second = std::move(value)
-                                   : values_.emplace(key, std::move(value)).first->second;
+  const SharedBytes before = exists ? std::exchange(found->second, value) : SharedBytes();
+  if (!exists) values_.emplace(key, value);
   Wake(key, kAllWaiters, out);
-  TellWatchers(key, exists ? kUpdated : kCreated, before, held, out);
+  TellWatchers(key, exists ? kUpdated : kCreated, before, value, out);
   return absl::OkStatus();
 }
 
@@ -262,39 +294,46 @@ bool TorchStore::Delete(const std::string& key, Replies& out) {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
   bytes_ -= SizeOf(key, found->second);
-  const std::string before = std::move(found->second);
+  const SharedBytes before = std::move(found->second);
   values_.erase(found);
-  TellWatchers(key, kDeleted, before, "", out);
+  TellWatchers(key, kDeleted, before, SharedBytes(), out);
   return true;
 }
 
 // A client that watches a key twice is told twice, as by PyTorch.
 absl::Status TorchStore::Watch(StoreConnection from, const std::string& key, Replies& out) {
-  MUSTER_RETURN_IF_ERROR(Reserve(SizeOf(key, "")));
-  bytes_ += SizeOf(key, "");
-  watchers_[key].push_back(from);
+  MUSTER_RETURN_IF_ERROR(Reserve(SizeOf(key)));
+  std::vector<StoreConnection>& watchers = watchers_[key];
+  if (watchers.size() >= limits_.news_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("key '", absl::CHexEscape(key), "' has ",
+                                                     watchers.size(), " watchers already"));
+  }
+  bytes_ += SizeOf(key);
+  watchers.push_back(from);
   out.push_back(SendToClient{from, std::string(1, kWatching)});
   return absl::OkStatus();
 }
 
-void TorchStore::TellWatchers(const std::string& key, uint8_t change, const std::string& before,
-                              const std::string& after, Replies& out) const {
+// The news are made once, and share both values with the store.
+void TorchStore::TellWatchers(const std::string& key, uint8_t change, const SharedBytes& before,
+                              const SharedBytes& after, Replies& out) const {
   const auto found = watchers_.find(key);
   if (found == watchers_.end()) return;
-  std::string news(1, static_cast<char>(change));
-  for (const std::string* text : {&key, &before, &after}) AppendText(news, *text);
-  for (const StoreConnection watcher : found->second) out.push_back(SendToClient{watcher, news});
+  Pieces news(std::string(1, static_cast<char>(change)));
+  news.Add(key).Add(before).Add(after);
+  for (const StoreConnection watcher : found->second) news.SendTo(watcher, out);
 }
 
 // --- Queues
 
 // A push wakes one waiter: the one that came first.
-absl::Status TorchStore::PushToQueue(const TorchRequest& request, Replies& out) {
+absl::Status TorchStore::PushToQueue(TorchRequest& request, Replies& out) {
   const std::string& key = request.keys[0];
-  const size_t bytes = SizeOf(key, request.values[0]);
+  SharedBytes value = std::move(request.values[0]);
+  const size_t bytes = SizeOf(key, value);
   MUSTER_RETURN_IF_ERROR(Reserve(bytes));
   bytes_ += bytes;
-  queues_[key].push_back(request.values[0]);
+  queues_[key].push_back(std::move(value));
   Wake(key, 1, out);
   return absl::OkStatus();
 }
@@ -305,12 +344,12 @@ void TorchStore::PopFromQueue(StoreConnection from, const std::string& key, Repl
     out.push_back(SendToClient{from, Number<int64_t>(0)});
     return;
   }
-  std::string reply = Number<int64_t>(found->second.size());
-  AppendText(reply, found->second.front());
+  Pieces reply(Number<int64_t>(found->second.size()));
+  reply.Add(found->second.front());
   bytes_ -= SizeOf(key, found->second.front());
   found->second.pop_front();
   if (found->second.empty()) queues_.erase(found);
-  out.push_back(SendToClient{from, std::move(reply)});
+  reply.SendTo(from, out);
 }
 
 // --- Waiting
@@ -407,9 +446,9 @@ std::string TorchStore::CheckInvariants() const {
   for (const auto& [key, value] : values_) bytes += SizeOf(key, value);
   for (const auto& [key, queue] : queues_) {
     if (queue.empty()) return absl::StrCat("T2: queue '", key, "' is empty");
-    for (const std::string& value : queue) bytes += SizeOf(key, value);
+    for (const SharedBytes& value : queue) bytes += SizeOf(key, value);
   }
-  for (const auto& [key, list] : watchers_) bytes += list.size() * SizeOf(key, "");
+  for (const auto& [key, list] : watchers_) bytes += list.size() * SizeOf(key);
   for (const auto& [connection, wait] : waits_) {
     bytes += SizeOf(wait);
     if (wait.absent.empty() == wait.barrier.empty()) return "T1: a wait for nothing";

@@ -14,6 +14,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/status/statusor.h"
 #include "agent/torch_store/request.h"
+#include "agent/torch_store/shared_bytes.h"
 #include "proto/base/ids.h"
 
 namespace muster::agent {
@@ -21,10 +22,10 @@ namespace muster::agent {
 // One client's connection to the store of one round; never used again.
 using StoreConnection = Id<struct StoreConnectionTag, uint64_t>;
 
-// Bytes for one client.
+// Bytes for one client. A reply with a large value comes in several pieces, in their order.
 struct SendToClient {
   StoreConnection to;
-  std::string bytes;
+  SharedBytes bytes;
   friend bool operator==(const SendToClient&, const SendToClient&) = default;
 };
 // What it sent is not served: its connection is to be closed. The protocol has no reply for it.
@@ -44,14 +45,21 @@ struct StoreWait {
 struct TorchStoreLimits {
   size_t bytes_max = size_t{1} << 30;  // of keys, values, queues and waits, for all clients
   size_t reply_bytes_max = size_t{256} << 20;
+  // Watchers of one key, and those that one request may tell of changes.
+  size_t news_max = size_t{128} << 10;
+  // What clients have not taken of their replies: of one, beyond which its requests wait; of one,
+  // and of all, beyond which who has left most is cut.
+  size_t unsent_bytes_pause = size_t{4} << 20;
+  size_t unsent_bytes_of_client_max = size_t{512} << 20;
+  size_t unsent_bytes_max = size_t{1} << 30;
 };
 
 class TorchStore {
  public:
   explicit TorchStore(TorchStoreLimits limits = {}) : limits_(limits) {}
 
-  // Applies one request of `from`, any command but IDENTIFY.
-  std::vector<TorchReply> Apply(StoreConnection from, const TorchRequest& request);
+  // Applies one request of `from`, any command but IDENTIFY. Its values are moved from.
+  std::vector<TorchReply> Apply(StoreConnection from, TorchRequest& request);
 
   // Drops the waits and watches of a connection that is gone.
   void Forget(StoreConnection connection);
@@ -66,24 +74,24 @@ class TorchStore {
  private:
   using Replies = std::vector<TorchReply>;
 
-  absl::Status Set(StoreConnection from, const TorchRequest& request, Replies& out);
-  absl::Status CompareSet(StoreConnection from, const TorchRequest& request, Replies& out);
+  absl::Status Set(TorchRequest& request, Replies& out);
+  absl::Status CompareSet(StoreConnection from, TorchRequest& request, Replies& out);
   absl::Status Get(StoreConnection from, const TorchRequest& request, Replies& out);
   absl::Status Add(StoreConnection from, const TorchRequest& request, Replies& out);
   absl::Status Wait(StoreConnection from, const TorchRequest& request, Replies& out);
   absl::Status Append(const TorchRequest& request, Replies& out);
   absl::Status MeetBarrier(StoreConnection from, const TorchRequest& request, Replies& out);
-  absl::Status PushToQueue(const TorchRequest& request, Replies& out);
+  absl::Status PushToQueue(TorchRequest& request, Replies& out);
   void PopFromQueue(StoreConnection from, const std::string& key, Replies& out);
   absl::Status ListKeys(StoreConnection from, Replies& out) const;
-  absl::Status Dispatch(StoreConnection from, const TorchRequest& request, Replies& out);
+  absl::Status Dispatch(StoreConnection from, TorchRequest& request, Replies& out);
 
   // Holds `value` at `key` within the budget, wakes who waited for it, tells who watches it.
-  absl::Status Put(const std::string& key, std::string value, Replies& out);
+  absl::Status Put(const std::string& key, SharedBytes value, Replies& out);
   bool Delete(const std::string& key, Replies& out);
   absl::Status Watch(StoreConnection from, const std::string& key, Replies& out);
-  void TellWatchers(const std::string& key, uint8_t change, const std::string& before,
-                    const std::string& after, Replies& out) const;
+  void TellWatchers(const std::string& key, uint8_t change, const SharedBytes& before,
+                    const SharedBytes& after, Replies& out) const;
   // One waiter is woken by a push, all by a key.
   void Wake(const std::string& key, size_t count_max, Replies& out);
   void EndWait(StoreConnection connection);
@@ -92,8 +100,8 @@ class TorchStore {
   absl::StatusOr<int64_t> Sum(const std::string& key, int64_t amount) const;
 
   TorchStoreLimits limits_;
-  absl::btree_map<std::string, std::string> values_;
-  absl::btree_map<std::string, std::deque<std::string>> queues_;  // none is empty
+  absl::btree_map<std::string, SharedBytes> values_;
+  absl::btree_map<std::string, std::deque<SharedBytes>> queues_;  // none is empty
   absl::btree_map<StoreConnection, StoreWait> waits_;
   absl::btree_map<std::string, std::vector<StoreConnection>>
       waiters_;  // by absent key, oldest first

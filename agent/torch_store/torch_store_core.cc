@@ -39,14 +39,25 @@ TorchStoreCore::TorchStoreCore(TorchStoreSettings settings)
     : settings_(std::move(settings)),
       store_(settings_.limits),
       attendance_(settings_.world_size, settings_.nodes, settings_.own),
+      door_(settings_.world_size, settings_.clients),
       barriers_(settings_.world_size),
       of_absent_{.interval = settings_.repeat},
       of_barrier_{.interval = settings_.repeat} {}
 
-void TorchStoreCore::Open(StoreConnection connection, StoreClient client) {
+TorchStoreCore::Effects TorchStoreCore::Open(StoreConnection connection, StoreClient client,
+                                             MonoTime now) {
+  Effects out;
+  const StoreDoor::Answer answer = door_.Open(connection, client, attendance_.RanksAt(client), now);
+  if (!answer.refusal.empty()) {
+    out.push_back(CutClient{connection, absl::StrCat("refuses a connection: ", answer.refusal)});
+    return out;
+  }
   sessions_.try_emplace(connection);
   bare_clients_.Connect(connection, client.address);
   attendance_.Connect(connection, std::move(client));
+  for (const ShownOut& closed : answer.closed) Cut(closed.connection, closed.reason, out);
+  if (!answer.notice.empty()) out.push_back(TellPeople{.is_warning = true, .text = answer.notice});
+  return out;
 }
 
 TorchStoreCore::Effects TorchStoreCore::Receive(StoreConnection connection, absl::string_view bytes,
@@ -54,27 +65,49 @@ TorchStoreCore::Effects TorchStoreCore::Receive(StoreConnection connection, absl
   Effects out;
   const auto found = sessions_.find(connection);
   if (found == sessions_.end()) return out;
-  Session& session = found->second;  // Serve may end it
-  if (!session.reader.has_asked()) {
-    if (bare_clients_.IsOf21(connection)) session.reader.AssumeIsOf21();
-    if (!bare_clients_.MayWatch(connection)) session.reader.AssumeNeverWatches();
+  RequestReader& reader = found->second.reader;
+  if (!reader.has_asked()) {
+    if (bare_clients_.IsOf21(connection)) reader.AssumeIsOf21();
+    if (!bare_clients_.MayWatch(connection)) reader.AssumeNeverWatches();
   }
-  session.reader.Append(bytes);
-  absl::StatusOr<std::optional<TorchRequest>> request = session.reader.Next();
-  while (request.ok() && request->has_value()) {
+  reader.Append(bytes);
+  ServeAll(connection, now, out);
+  return out;
+}
+
+TorchStoreCore::Effects TorchStoreCore::Sent(StoreConnection connection, MonoTime now) {
+  Effects out;
+  const bool was_pausing = !MayRead(connection);
+  unsent_.Sent(connection);
+  if (was_pausing && MayRead(connection)) ServeAll(connection, now, out);
+  return out;
+}
+
+bool TorchStoreCore::MayRead(StoreConnection connection) const {
+  return unsent_.BytesOf(connection) <= settings_.limits.unsent_bytes_pause;
+}
+
+void TorchStoreCore::ServeAll(StoreConnection connection, MonoTime now, Effects& out) {
+  const auto found = sessions_.find(connection);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;  // Serve may end it
+  absl::Status error;
+  while (MayRead(connection)) {
+    absl::StatusOr<std::optional<TorchRequest>> request = session.reader.Next();
+    error = request.status();
+    if (!request.ok() || !request->has_value()) break;
+    door_.NoteIsUsed(connection);
     NoteSpeech(connection, session.reader, **request);
-    Serve(connection, **request, now, out);
-    if (!sessions_.contains(connection)) return out;
-    request = session.reader.Next();
+    Serve(connection, **std::move(request), now, out);
+    if (!sessions_.contains(connection)) return;
   }
   unread_bytes_ = unread_bytes_ - session.unread_bytes + session.reader.buffered_bytes();
   session.unread_bytes = session.reader.buffered_bytes();
-  if (!request.ok()) {
-    Cut(connection, std::string(request.status().message()), out);
+  if (!error.ok()) {
+    Cut(connection, std::string(error.message()), out);
   } else if (unread_bytes_ > settings_.limits.bytes_max) {
     Cut(connection, "requests that are not whole yet take too much memory", out);
   }
-  return out;
 }
 
 void TorchStoreCore::NoteSpeech(StoreConnection connection, const RequestReader& reader,
@@ -87,14 +120,16 @@ void TorchStoreCore::NoteSpeech(StoreConnection connection, const RequestReader&
   if (reader.is_of_2_1()) bare_clients_.NoteIsOf21(connection);
 }
 
-void TorchStoreCore::Serve(StoreConnection from, const TorchRequest& request, MonoTime now,
-                           Effects& out) {
+void TorchStoreCore::Serve(StoreConnection from, TorchRequest request, MonoTime now, Effects& out) {
   if (request.command == StoreCommand::kIdentify) {
     const std::string address = attendance_.HostOf(from);
     for (size_t i = 0; i + 1 < request.numbers.size(); i += 2) {
       const int64_t port = request.numbers[i], rank = request.numbers[i + 1];
       if (port < 1 || port > 65535 || rank < 0 || rank >= settings_.world_size) continue;
       attendance_.Identify(address, static_cast<int>(port), Rank(static_cast<int>(rank)));
+      if (const auto named = attendance_.Find(address, static_cast<int>(port))) {
+        door_.NoteIsUsed(*named);
+      }
     }
     NoteArrival(now, out);
     return;
@@ -115,9 +150,23 @@ void TorchStoreCore::Serve(StoreConnection from, const TorchRequest& request, Mo
     }
     const auto& send = std::get<SendToClient>(reply);
     if (send.to != from) NoteWait(send.to, /*cancelled=*/false, now);
-    out.push_back(send);
+    Send(send, out);
   }
   NoteBarrier(now, out);
+}
+
+void TorchStoreCore::Send(const SendToClient& send, Effects& out) {
+  if (!sessions_.contains(send.to)) return;
+  unsent_.Add(send.to, send.bytes);
+  out.push_back(send);
+  const TorchStoreLimits& limits = settings_.limits;
+  if (unsent_.BytesOf(send.to) > limits.unsent_bytes_of_client_max) {
+    Cut(send.to, "it does not read its replies", out);
+  }
+  while (unsent_.bytes() > limits.unsent_bytes_max) {
+    Cut(unsent_.Slowest(), "replies that are not read take too much memory, most of them its own",
+        out);
+  }
 }
 
 // After each request: whether `connection` waits now, and since when.
@@ -167,6 +216,8 @@ void TorchStoreCore::Cut(StoreConnection connection, std::string reason, Effects
   waiting_.erase({found->second.since, connection});
   at_barrier_.erase({found->second.since, connection});
   store_.Forget(connection);
+  door_.Close(connection);
+  unsent_.Forget(connection);
   attendance_.Disconnect(connection);
   bare_clients_.Disconnect(connection);
   sessions_.erase(found);
@@ -177,6 +228,7 @@ TorchStoreCore::Effects TorchStoreCore::Identify(const std::string& address, int
                                                  MonoTime now) {
   Effects out;
   attendance_.Identify(address, port, rank);
+  if (const auto connection = attendance_.Find(address, port)) door_.NoteIsOurs(*connection);
   NoteArrival(now, out);
   return out;
 }
@@ -248,11 +300,13 @@ MonoTime TorchStoreCore::NoticeDue() const {
 
 MonoTime TorchStoreCore::NextDeadline() const {
   const MonoTime due = NoticeDue();
-  return due.is_infinite() || looked_up_ ? due : due - settings_.lookup_lead;
+  return std::min(door_.NextDeadline(),
+                  due.is_infinite() || looked_up_ ? due : due - settings_.lookup_lead);
 }
 
 TorchStoreCore::Effects TorchStoreCore::Tick(MonoTime now) {
   Effects out;
+  for (const ShownOut& closed : door_.CloseSilent(now)) Cut(closed.connection, closed.reason, out);
   const MonoTime due = NoticeDue();
   if (due.is_infinite()) return out;
   if (now >= due - settings_.lookup_lead && !looked_up_) {
@@ -371,7 +425,9 @@ std::string TorchStoreCore::CheckInvariants() const {
   for (const auto& wait : at_barrier_) {
     if (!waiting_.contains(wait)) return "T4: at a barrier, but not waiting";
   }
-  return store_.CheckInvariants();
+  if (door_.size() != sessions_.size()) return "T4: the door counts other connections";
+  const std::string door = door_.CheckInvariants();
+  return door.empty() ? store_.CheckInvariants() : door;
 }
 
 }  // namespace muster::agent

@@ -17,7 +17,9 @@
 #include "agent/torch_store/bare_clients.h"
 #include "agent/torch_store/barriers.h"
 #include "agent/torch_store/request.h"
+#include "agent/torch_store/store_door.h"
 #include "agent/torch_store/torch_store.h"
+#include "agent/torch_store/unsent.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/verdict/gatherings.h"
 
@@ -39,6 +41,7 @@ struct TorchStoreSettings {
   int world_size = 1;
   std::vector<StoreNode> nodes;  // by node rank; empty in very large rounds
   NodeRank own;                  // the node that serves
+  StoreClients clients = StoreClients::kAll;
   TorchStoreLimits limits;
   // A wait of this age is told while ranks are missing, from the round or at its barrier; again
   // this long after one of them has come, else after the repeat interval, which doubles each time.
@@ -52,9 +55,14 @@ class TorchStoreCore {
   explicit TorchStoreCore(TorchStoreSettings settings);
 
   using Effects = std::vector<TorchStoreEffect>;
-  void Open(StoreConnection connection, StoreClient client);
-  // After CutClient for `connection` there is nothing to receive from it any more.
+  // After CutClient for a connection, which can be the first that is said of it, there is nothing to
+  // receive from it any more.
+  Effects Open(StoreConnection connection, StoreClient client, MonoTime now);
   Effects Receive(StoreConnection connection, absl::string_view bytes, MonoTime now);
+  // The oldest piece that was to be sent to it is on its way.
+  Effects Sent(StoreConnection connection, MonoTime now);
+  // Whether more should be received from it: its replies are not left unread.
+  bool MayRead(StoreConnection connection) const;
   Effects Close(StoreConnection connection, MonoTime now);
   Effects Identify(const std::string& address, int port, Rank rank, MonoTime now);
   Effects Tick(MonoTime now);
@@ -68,7 +76,7 @@ class TorchStoreCore {
   // Earliest instant at which Tick would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
-  // TorchStore's, and T4: the bytes that are held unread are within the budget; who waits is known,
+  // TorchStore's and StoreDoor's, and T4: the bytes that are held unread are within the budget; who waits is known,
   // and who waits at a barrier is one of them.
   std::string CheckInvariants() const;
 
@@ -84,7 +92,11 @@ class TorchStoreCore {
     size_t unread_bytes = 0;  // of `reader`, as counted
   };
 
-  void Serve(StoreConnection from, const TorchRequest& request, MonoTime now, Effects& out);
+  // Serves the whole requests of `connection`, until it leaves too many replies unread.
+  void ServeAll(StoreConnection connection, MonoTime now, Effects& out);
+  void Serve(StoreConnection from, TorchRequest request, MonoTime now, Effects& out);
+  // Sends, unless that is more than it or all may leave unread.
+  void Send(const SendToClient& send, Effects& out);
   // Keeps count of who speaks in which way, for the first commands of others.
   void NoteSpeech(StoreConnection connection, const RequestReader& reader,
                   const TorchRequest& request);
@@ -118,12 +130,14 @@ class TorchStoreCore {
 
   TorchStore store_;
   Attendance attendance_;
+  StoreDoor door_;
+  Unsent unsent_;
   BareClients bare_clients_;
   Barriers barriers_;
   std::map<StoreConnection, Session> sessions_;                       // references stay good
   absl::btree_set<std::pair<MonoTime, StoreConnection>> waiting_;     // by since
   absl::btree_set<std::pair<MonoTime, StoreConnection>> at_barrier_;  // those of them at one
-  size_t unread_bytes_ = 0;
+  size_t unread_bytes_ = 0;                                           // of all sessions
 
   bool is_telling_ = true;
   bool looked_up_ = false;  // for the notice that is due next

@@ -1,6 +1,7 @@
 #include "agent/torch_store/torch_store_server.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "agent/process/socket_owner.h"
 #include "agent/process/worker_sockets.h"
 #include "asio/buffer.hpp"
 #include "asio/ip/tcp.hpp"
@@ -26,10 +28,7 @@ namespace {
 using asio::ip::tcp;
 
 constexpr size_t kReadBytes = 64 * 1024;
-// A client that does not read what it asked for is not read from either beyond the first, and cut
-// beyond the second.
-constexpr size_t kUnsentBytesPause = size_t{4} << 20;
-constexpr size_t kUnsentBytesMax = size_t{512} << 20;
+constexpr size_t kPiecesPerWrite = 64;
 constexpr size_t kRefusalsShown = 5;
 constexpr absl::Duration kAcceptAgain = absl::Milliseconds(200);  // out of descriptors
 
@@ -77,6 +76,12 @@ std::vector<asio::ip::address> AddressesOf(const std::string& host) {
 void ResetAtClose(tcp::socket& socket) {
   const ::linger at_once{.l_onoff = 1, .l_linger = 0};
   ::setsockopt(socket.native_handle(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+// Root may do as it pleases anyway, and who is not known is taken for the job's own user.
+std::string OtherUser(std::optional<uid_t> owner) {
+  if (!owner || *owner == ::geteuid() || *owner == 0) return "";
+  return absl::StrCat("uid ", *owner, " of this machine");
 }
 
 absl::Status ListenError(const std::string& where, int port, const asio::error_code& error) {
@@ -139,8 +144,7 @@ absl::StatusOr<std::vector<tcp::acceptor>> ListenOn(asio::io_context& loop, cons
 // What runs on the thread. Completions find their connection by its number, or not at all.
 class TorchStoreServer::Loop {
  public:
-  explicit Loop(TorchStoreServerOptions options)
-      : world_size_(options.settings.world_size), core_(std::move(options.settings)) {}
+  explicit Loop(TorchStoreServerOptions options) : core_(std::move(options.settings)) {}
 
   void Start(asio::io_context& loop, std::vector<tcp::acceptor> acceptors) {
     timer_.emplace(loop);
@@ -165,8 +169,8 @@ class TorchStoreServer::Loop {
     explicit Client(tcp::socket s) : socket(std::move(s)) {}
     tcp::socket socket;
     std::array<char, kReadBytes> input;
-    std::deque<std::string> unsent;
-    size_t unsent_bytes = 0;
+    std::deque<SharedBytes> unsent;
+    size_t being_sent = 0;  // of the first of them
     bool is_reading = false;
   };
 
@@ -195,32 +199,22 @@ class TorchStoreServer::Loop {
     const tcp::endpoint peer = socket.remote_endpoint(error);
     if (error) return;  // gone already
     const tcp::endpoint here = socket.local_endpoint(error);
-    const StoreClient client{
+    StoreClient client{
         .address = Numeric(peer.address()),
         .port = peer.port(),
         .is_local = peer.address().is_loopback() || peer.address() == here.address()};
+    if (client.is_local) client.other_user = OtherUser(OwnerOfPeer(peer, here));
     ResetAtClose(socket);
     socket.set_option(tcp::no_delay(true), error);
-    if (clients_.size() >= ClientsMax()) {
-      Refuse(absl::StrCat("refused ", client.address, ": ", clients_.size(),
-                          " connections are open already"));
-      return;
-    }
     const StoreConnection id(next_++);
     clients_.emplace(id, std::make_shared<Client>(std::move(socket)));
-    core_.Open(id, client);
+    Perform(core_.Open(id, std::move(client), MonoNow()));
     Read(id);
   }
 
-  // A rank has one or two connections, and one for each copy of its store.
-  size_t ClientsMax() const { return 1024 + 64 * static_cast<size_t>(world_size_); }
-
   void Read(StoreConnection id) {
     const auto found = clients_.find(id);
-    if (found == clients_.end() || found->second->is_reading ||
-        found->second->unsent_bytes > kUnsentBytesPause) {
-      return;
-    }
+    if (found == clients_.end() || found->second->is_reading || !core_.MayRead(id)) return;
     const std::shared_ptr<Client> client = found->second;
     client->is_reading = true;
     client->socket.async_read_some(
@@ -248,28 +242,32 @@ class TorchStoreServer::Loop {
   void Perform(const SendToClient& effect) {
     const auto found = clients_.find(effect.to);
     if (found == clients_.end()) return;
-    Client& client = *found->second;
-    client.unsent_bytes += effect.bytes.size();
-    client.unsent.push_back(effect.bytes);
-    if (client.unsent_bytes > kUnsentBytesMax) {
-      Refuse("cut a client of PyTorch's store that does not read its replies");
-      clients_.erase(found);
-      core_.Close(effect.to, MonoNow());
-      return;
-    }
-    if (client.unsent.size() == 1) Write(effect.to);
+    found->second->unsent.push_back(effect.bytes);
+    Write(effect.to);
   }
 
   void Write(StoreConnection id) {
-    const std::shared_ptr<Client> client = clients_.at(id);
-    asio::async_write(client->socket, asio::buffer(client->unsent.front()),
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) return;
+    const std::shared_ptr<Client> client = found->second;
+    if (client->being_sent > 0 || client->unsent.empty()) return;
+    client->being_sent = std::min(client->unsent.size(), kPiecesPerWrite);
+    std::vector<asio::const_buffer> pieces;
+    for (size_t i = 0; i < client->being_sent; ++i) {
+      pieces.push_back(asio::buffer(client->unsent[i].text()));
+    }
+    asio::async_write(client->socket, pieces,
                       [this, id, client](const asio::error_code& error, size_t) {
-                        if (error || !clients_.contains(id)) return;  // the read ends it
-                        client->unsent_bytes -= client->unsent.front().size();
-                        client->unsent.pop_front();
-                        if (!client->unsent.empty()) Write(id);
-                        Read(id);
+                        if (!error) OnWritten(id, *client);  // else the read ends it
                       });
+  }
+
+  void OnWritten(StoreConnection id, Client& client) {
+    const size_t sent = std::exchange(client.being_sent, 0);
+    client.unsent.erase(client.unsent.begin(), client.unsent.begin() + sent);
+    for (size_t i = 0; i < sent; ++i) Perform(core_.Sent(id, MonoNow()));
+    Write(id);
+    Read(id);
   }
 
   void Perform(const CutClient& effect) {
@@ -310,7 +308,6 @@ class TorchStoreServer::Loop {
     });
   }
 
-  int world_size_;
   TorchStoreCore core_;
   std::vector<Rank> ranks_;  // of this node's workers
   std::vector<pid_t> pids_;  // theirs

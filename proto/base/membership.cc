@@ -89,4 +89,10 @@ struct BodyPrinter {
 
 std::string ToString(const DirectiveBody& body) { return std::visit(BodyPrinter{}, body); }
 
+Peers Brief(const Peers& peers) {
+  std::vector<Peer> brief = peers.list();
+  for (Peer& peer : brief) peer.other_addresses.clear();
+  return brief;
+}
+
 }  // namespace muster

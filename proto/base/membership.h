@@ -9,8 +9,11 @@
 // Pure values.
 #pragma once
 
+#include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -66,6 +69,8 @@ struct NodeDescription {
   std::optional<int> node_rank;   // --node_rank; an order hint unless the job is static
   int store_port = 0;             // reserved: MASTER_PORT if this node becomes node 0
   std::vector<int> worker_ports;  // reserved, one per local worker; [local_world_size]
+  // Further numeric addresses of the node, from which its workers may connect to others.
+  std::vector<std::string> other_addresses = {};
   friend bool operator==(const NodeDescription&, const NodeDescription&) = default;
 };
 
@@ -151,14 +156,51 @@ struct AgentReport {
   friend bool operator==(const AgentReport&, const AgentReport&) = default;
 };
 
+inline constexpr int kMaxOtherAddresses = 32;
+
 // One member as every other member sees it.
 struct Peer {
   std::string name;
   std::string address;
   int local_world_size = 1;
   std::vector<int> worker_ports;
+  std::vector<std::string> other_addresses = {};  // told to node 0 alone
   friend bool operator==(const Peer&, const Peer&) = default;
 };
+
+// The members of a round, by node rank. Every node is told the same, so copies share one list, which
+// never changes.
+class Peers {
+ public:
+  Peers() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a list is what it holds.
+  Peers(std::vector<Peer> peers)
+      : list_(std::make_shared<const std::vector<Peer>>(std::move(peers))) {}
+  Peers(std::initializer_list<Peer> peers) : Peers(std::vector<Peer>(peers)) {}
+
+  const std::vector<Peer>& list() const {
+    static const std::vector<Peer> kNone;
+    return list_ == nullptr ? kNone : *list_;
+  }
+  auto begin() const { return list().begin(); }
+  auto end() const { return list().end(); }
+  size_t size() const { return list().size(); }
+  bool empty() const { return list().empty(); }
+  const Peer& operator[](size_t node) const { return list()[node]; }
+  // Whether both share one list.
+  bool IsSameAs(const Peers& other) const { return list_ == other.list_; }
+
+  friend bool operator==(const Peers& a, const Peers& b) {
+    return a.IsSameAs(b) || a.list() == b.list();
+  }
+
+ private:
+  std::shared_ptr<const std::vector<Peer>>
+      list_;  // assignments, records and messages end in any order
+};
+
+// The same without the other addresses, for those who need none.
+Peers Brief(const Peers& peers);
 
 // Assignments list every member only up to this many nodes: the list costs bytes times nodes
 // squared.
@@ -181,8 +223,8 @@ struct Assignment {
   int restarts_used = 0;  // of max_restarts, so far
   std::string master_address;
   int master_port = 0;
-  std::vector<Peer> peers;  // by node rank; empty above kMaxPeersInAssignment
-  std::string reason;       // why the round was complete now
+  Peers peers;         // empty above kMaxPeersInAssignment
+  std::string reason;  // why the round was complete now
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
 

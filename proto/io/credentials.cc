@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/identity.h"
 
@@ -41,7 +42,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeClientCredentials(absl::string_vie
   return grpc::SslCredentials(options);
 }
 
-void QuietGrpc() {
+void PrepareGrpc() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
   gpr_set_log_function([](gpr_log_func_args*) {});
 }

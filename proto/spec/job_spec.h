@@ -117,6 +117,12 @@ enum class WatchMode {
   kReplace,  // and the nodes at fault leave the job, where it can do without them; else kRestart
 };
 
+// --store_clients: whom the store that the workers of PyTorch meet at serves.
+enum class StoreClients {
+  kAll,    // whoever reaches it, as torchrun's does
+  kNodes,  // who comes from an address of a node of the job, and is no other user of this machine
+};
+
 struct JobSpec {
   // Who.
   std::string run_id = "none";
@@ -135,6 +141,7 @@ struct JobSpec {
   int worker_master_port = 0;
   std::string worker_master_addr;  // likewise `--master_addr`
   PortRange worker_ports;
+  StoreClients store_clients = StoreClients::kAll;
   std::optional<bool> is_host;  // --rdzv_conf is_host: host the server here (true) or never (false)
   bool tls = true;
   // --auth: nodes prove the user's secret to each other. Without it nothing is encrypted either.

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int kKeepaliveMillis = 10000;
 constexpr int kKeepaliveTimeoutMillis = 20000;
+// What the server may send before it is read.
+constexpr int kReadAheadBytes = 1 << 20;
 constexpr std::chrono::seconds kEndTime(5);
 
 // A target that gRPC need not resolve. IPv6 is escaped: brackets are no part of a URI's path.
@@ -26,7 +28,7 @@ std::string TargetOf(const asio::ip::tcp::endpoint& address) {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const asio::ip::tcp::endpoint& address,
                                            absl::string_view secret, TlsMode tls) {
-  QuietGrpc();
+  PrepareGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -35,6 +37,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const asio::ip::tcp::endpoint& addres
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMillis);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // As the server's: see rendezvous_service.cc.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
   arguments.SetMaxReceiveMessageSize(kMaxReplyMessageBytes);
   const auto credentials = MakeClientCredentials(secret, tls, &arguments);
   return grpc::CreateCustomChannel(TargetOf(address), credentials, arguments);

@@ -34,7 +34,10 @@ DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {
     return StopAt{state.round, state.stop_step->step, state.stop_step->reason};
   }
   RunRound run{.assignment = state.assignments.at(node.incarnation)};
-  if (node.report.round < state.round) run.assignment.peers = state.peers;
+  const bool is_first = run.assignment.node_rank == NodeRank(0);
+  if (node.report.round < state.round) {
+    run.assignment.peers = is_first ? state.peers_for_node_0 : state.peers;
+  }
   return run;
 }
 

@@ -122,9 +122,12 @@ std::vector<Assignment> AssignRanks(absl::Span<const NodeState* const> order, Ro
     world_size += node.local_world_size;
     result.push_back(std::move(a));
     if (order.size() <= kMaxPeersInAssignment) {
-      peers.push_back({node.name, node.address, node.local_world_size, node.worker_ports});
+      peers.push_back({node.name, node.address, node.local_world_size, node.worker_ports,
+                       node.other_addresses});
     }
   }
+  const Peers in_full(std::move(peers));
+  const Peers in_brief = Brief(in_full);
   for (size_t i = 0; i < result.size(); ++i) {
     Assignment& a = result[i];
     a.round = round;
@@ -134,7 +137,7 @@ std::vector<Assignment> AssignRanks(absl::Span<const NodeState* const> order, Ro
     a.role_world_size = role_sizes[order[i]->report.node.role];
     a.master_address = order[0]->report.node.address;
     a.master_port = order[0]->report.node.store_port;
-    a.peers = peers;
+    a.peers = i == 0 ? in_full : in_brief;
   }
   return result;
 }

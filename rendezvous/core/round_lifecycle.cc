@@ -91,14 +91,15 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   std::vector<Assignment> assignments = AssignRanks(nodes, state_.round, options_.instance);
   state_.assignments.clear();
   state_.descriptions.clear();
-  state_.peers = assignments.front().peers;
+  state_.peers_for_node_0 = assignments.front().peers;
+  state_.peers = Brief(state_.peers_for_node_0);
   for (size_t i = 0; i < assignments.size(); ++i) {
     NodeState& node = state_.nodes.at(state_.members[i]);
     node.told_before = std::exchange(node.told, state_.round);
     assignments[i].restart_count = state_.attempts;
     assignments[i].restarts_used = state_.restarts_used;
     assignments[i].reason = reason;
-    assignments[i].peers.clear();
+    assignments[i].peers = Peers();
     state_.assignments[node.incarnation] = std::move(assignments[i]);
     state_.descriptions[node.incarnation] = node.report.node;
   }

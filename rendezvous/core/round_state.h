@@ -80,7 +80,8 @@ struct RoundRecord {
   std::vector<Incarnation> members;                            // by node rank
   absl::btree_map<Incarnation, NodeDescription> descriptions;  // of the members, as they joined
   absl::btree_map<Incarnation, Assignment> assignments;  // without peers, which are all the same
-  std::vector<Peer> peers;                               // empty above kMaxPeersInAssignment
+  Peers peers;                                           // empty above kMaxPeersInAssignment
+  Peers peers_for_node_0;  // the same with all addresses: it serves PyTorch's store
 };
 
 // The one step after which all ranks of the running round leave (stop_step.h).

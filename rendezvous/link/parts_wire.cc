@@ -49,6 +49,17 @@ std::vector<int> DecodePorts(const Ports& in, WireCheck& check) {
   return out;
 }
 
+template <typename Addresses>
+std::vector<std::string> DecodeAddresses(const Addresses& in, WireCheck& check) {
+  constexpr size_t kMaxAddressBytes = 64;
+  std::vector<std::string> out;
+  if (!check.List("other_addresses", in.size(), kMaxOtherAddresses)) return out;
+  for (const std::string& address : in) {
+    out.push_back(check.Text("other_addresses", address, kMaxAddressBytes));
+  }
+  return out;
+}
+
 proto::Cause EncodeCause(StopCause cause) {
   switch (cause) {
     case StopCause::kRestart:
@@ -130,6 +141,7 @@ void Encode(const NodeDescription& in, proto::Node* out) {
   if (in.node_rank.has_value()) out->set_node_rank(*in.node_rank);
   out->set_store_port(in.store_port);
   out->mutable_worker_ports()->Assign(in.worker_ports.begin(), in.worker_ports.end());
+  for (const std::string& address : in.other_addresses) out->add_other_addresses(address);
 }
 
 NodeDescription Decode(const proto::Node& in, WireCheck& check) {
@@ -142,6 +154,7 @@ NodeDescription Decode(const proto::Node& in, WireCheck& check) {
   if (in.has_node_rank()) out.node_rank = check.Count("node.node_rank", in.node_rank());
   out.store_port = check.Range("node.store_port", in.store_port(), 0, kMaxPort);
   out.worker_ports = DecodePorts(in.worker_ports(), check);
+  out.other_addresses = DecodeAddresses(in.other_addresses(), check);
   return out;
 }
 
@@ -186,6 +199,7 @@ void Encode(const Peer& in, proto::Peer* out) {
   out->set_address(in.address);
   out->set_local_world_size(in.local_world_size);
   out->mutable_worker_ports()->Assign(in.worker_ports.begin(), in.worker_ports.end());
+  for (const std::string& address : in.other_addresses) out->add_other_addresses(address);
 }
 
 Peer Decode(const proto::Peer& in, WireCheck& check) {
@@ -193,10 +207,20 @@ Peer Decode(const proto::Peer& in, WireCheck& check) {
           .address = Text(check, "peer.address", in.address()),
           .local_world_size =
               check.Range("peer.local_world_size", in.local_world_size(), 0, kMaxPortsPerNode),
-          .worker_ports = DecodePorts(in.worker_ports(), check)};
+          .worker_ports = DecodePorts(in.worker_ports(), check),
+          .other_addresses = DecodeAddresses(in.other_addresses(), check)};
 }
 
-void Encode(const Assignment& in, proto::Assignment* out) {
+const std::string& EncodedPeers::Of(const Peers& peers) {
+  if (peers.IsSameAs(peers_)) return bytes_;
+  proto::PeerList list;
+  for (const Peer& peer : peers) Encode(peer, list.add_peers());
+  bytes_ = list.SerializeAsString();
+  peers_ = peers;
+  return bytes_;
+}
+
+void Encode(const Assignment& in, EncodedPeers& peers, proto::Assignment* out) {
   out->set_round(in.round.value());
   out->set_instance(in.instance.value());
   out->set_node_rank(in.node_rank.value());
@@ -210,7 +234,7 @@ void Encode(const Assignment& in, proto::Assignment* out) {
   out->set_restarts_used(in.restarts_used);
   out->set_master_address(in.master_address);
   out->set_master_port(in.master_port);
-  for (const Peer& peer : in.peers) Encode(peer, out->add_peers());
+  out->set_peer_list(peers.Of(in.peers));
   out->set_reason(in.reason);
 }
 
@@ -230,8 +254,12 @@ Assignment Decode(const proto::Assignment& in, WireCheck& check) {
   out.restarts_used = check.Count("restarts_used", in.restarts_used());
   out.master_address = Text(check, "master_address", in.master_address());
   out.master_port = check.Range("master_port", in.master_port(), 0, kMaxPort);
-  if (check.List("peers", in.peers_size(), kMaxPeersInAssignment)) {
-    for (const proto::Peer& peer : in.peers()) out.peers.push_back(Decode(peer, check));
+  proto::PeerList list;
+  check.Require(list.ParseFromString(in.peer_list()), "peer_list", "is no list of peers");
+  if (check.List("peers", list.peers_size(), kMaxPeersInAssignment) && list.peers_size() > 0) {
+    std::vector<Peer> peers;
+    for (const proto::Peer& peer : list.peers()) peers.push_back(Decode(peer, check));
+    out.peers = std::move(peers);
   }
   out.reason = Text(check, "reason", in.reason());
   return out;

@@ -24,6 +24,18 @@ namespace muster::rendezvous {
 
 inline constexpr int kMaxSignal = 128;
 
+// The members of a round in their wire form, made once for all who are told the same list in turn.
+//
+// Threads: compatible.
+class EncodedPeers {
+ public:
+  const std::string& Of(const Peers& peers);
+
+ private:
+  Peers peers_;        // the last ones
+  std::string bytes_;  // they
+};
+
 // -1 or more.
 int64_t Signed(WireCheck& check, absl::string_view field, int64_t value);
 // At most kMaxTextBytes.
@@ -36,7 +48,7 @@ void Encode(const RendezvousSettings& in, proto::Settings* out);
 void Encode(const NodeDescription& in, proto::Node* out);
 void Encode(const WorkerFailure& in, proto::Failure* out);
 void Encode(const Peer& in, proto::Peer* out);
-void Encode(const Assignment& in, proto::Assignment* out);
+void Encode(const Assignment& in, EncodedPeers& peers, proto::Assignment* out);
 void Encode(const StopRound& in, proto::Directive_StopRound* out);
 void Encode(const JobOutcome& in, proto::Directive_EndJob* out);
 

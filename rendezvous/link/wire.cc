@@ -47,9 +47,12 @@ AgentPhase DecodePhase(proto::Phase phase, WireCheck& check) {
 
 struct BodyEncoder {
   proto::Directive* out;
+  EncodedPeers* peers;
 
   void operator()(const Wait& body) const { out->mutable_wait()->set_text(body.text); }
-  void operator()(const RunRound& body) const { Encode(body.assignment, out->mutable_run_round()); }
+  void operator()(const RunRound& body) const {
+    Encode(body.assignment, *peers, out->mutable_run_round());
+  }
   void operator()(const StopRound& body) const { Encode(body, out->mutable_stop_round()); }
   void operator()(const EndJob& body) const { Encode(body.outcome, out->mutable_end_job()); }
   void operator()(const StopAt& body) const {
@@ -182,11 +185,16 @@ absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
 }
 
 void Encode(const Directive& directive, proto::Directive* out) {
+  EncodedPeers peers;
+  Encode(directive, peers, out);
+}
+
+void Encode(const Directive& directive, EncodedPeers& peers, proto::Directive* out) {
   out->set_term(directive.term.value());
   out->set_instance(directive.instance.value());
   out->set_revision(directive.revision);
   out->set_report_sequence(directive.report_sequence);
-  std::visit(BodyEncoder{out}, directive.body);
+  std::visit(BodyEncoder{out, &peers}, directive.body);
 }
 
 absl::StatusOr<Directive> Decode(const proto::Directive& in) {

@@ -22,7 +22,9 @@ class Report;
 
 namespace muster::rendezvous {
 
-inline constexpr int kProtocolVersion = 4;
+class EncodedPeers;  // rendezvous/link/parts_wire.h
+
+inline constexpr int kProtocolVersion = 5;
 // To the server: one report, or one request to the store. To an agent: one directive, or one reply of
 // the store with its values.
 inline constexpr int kMaxMessageBytes = 4 << 20;
@@ -53,6 +55,8 @@ using muster::Encode;
 
 void Encode(const FencedReport& report, proto::Report* out);
 void Encode(const Directive& directive, proto::Directive* out);
+// To one of many that are told the same round: `peers` remembers what it has encoded.
+void Encode(const Directive& directive, EncodedPeers& peers, proto::Directive* out);
 void Encode(const StopRequest& request, proto::Ask* out);
 void Encode(const StopAnswer& answer, proto::Answer* out);
 

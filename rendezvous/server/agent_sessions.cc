@@ -235,7 +235,7 @@ class AgentSessions::Session final : public Attendee {
     if (is_writing_ || is_finished_) return;
     if (std::optional<proto::FromServer> message = NextMessage(); message.has_value()) {
       is_writing_ = true;
-      owner_.service_->Write(id_, *message);
+      owner_.service_->Write(id_, *std::move(message));
     } else if (ending_.has_value()) {
       is_finished_ = true;
       owner_.service_->Finish(id_, *ending_);
@@ -268,7 +268,7 @@ class AgentSessions::Session final : public Attendee {
       message.mutable_repeat()->set_report_sequence(directive.report_sequence);
       return;
     }
-    Encode(directive, message.mutable_directive());
+    Encode(directive, owner_.encoded_peers_, message.mutable_directive());
     last_directive_ = std::move(directive);
   }
 

@@ -124,19 +124,20 @@ void JobLoop::Perform(const JobKey& job, const verdict::JobWatch::Orders& orders
   }
 }
 
+// Nearly every message puts the next deadline off: a timer that fires too early is cheaper than one
+// that is set again with each of them.
 void JobLoop::ArmTimerOnLoop() {
   MonoTime due = clock_.ToReal(Min(table_.NextDeadline(), watches_.NextDeadline()));
   if (table_.size() > 0) due = Min(due, MonoNow() + kStallWatch);
   clock_.Expect(due);
-  if (due.is_infinite()) {
-    timer_.cancel();
-    return;
-  }
+  if (armed_ <= due) return;
+  armed_ = due;
   timer_.expires_at(
       std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(due.since_zero())));
   timer_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
     if (error) return;
     mailbox.Post([this] {
+      armed_ = MonoTime::InfiniteFuture();
       for (const auto& [job, orders] : watches_.Tick(table_, Now())) Perform(job, orders);
       Perform(table_.Tick(Now()));
     });

@@ -94,6 +94,7 @@ class JobLoop {
   const std::unique_ptr<RecordKeeper> keeper_;  // or null
   absl::btree_map<AgentKey, Attendee*> attendees_;
   asio::steady_timer timer_;
+  MonoTime armed_ = MonoTime::InfiniteFuture();  // when it fires, by the machine's clock
 };
 
 }  // namespace muster::rendezvous

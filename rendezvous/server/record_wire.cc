@@ -45,7 +45,10 @@ void DecodeRound(const proto::RoundRecord& in, WireCheck& check, RoundRecord& ou
     out.assignments[incarnation] = Decode(member.assignment(), check);
   }
   if (!check.List("peers", in.peers_size(), kMaxPeersInAssignment)) return;
-  for (const proto::Peer& peer : in.peers()) out.peers.push_back(Decode(peer, check));
+  std::vector<Peer> peers;
+  for (const proto::Peer& peer : in.peers()) peers.push_back(Decode(peer, check));
+  out.peers_for_node_0 = std::move(peers);
+  out.peers = Brief(out.peers_for_node_0);
 }
 
 void DecodeHistories(const proto::ProgressRecord& in, MonoTime kept_at, WireCheck& check,
@@ -126,13 +129,14 @@ std::string EncodeRound(const RoundRecord& in) {
   proto::RoundRecord out;
   out.set_round(in.round.value());
   out.set_rounds_completed(in.rounds_completed);
+  EncodedPeers no_peers;
   for (const Incarnation member : in.members) {
     proto::RoundRecord::Member* to = out.add_members();
     to->set_incarnation(member.value());
     Encode(in.descriptions.at(member), to->mutable_node());
-    Encode(in.assignments.at(member), to->mutable_assignment());
+    Encode(in.assignments.at(member), no_peers, to->mutable_assignment());
   }
-  for (const Peer& peer : in.peers) Encode(peer, out.add_peers());
+  for (const Peer& peer : in.peers_for_node_0) Encode(peer, out.add_peers());
   return out.SerializeAsString();
 }
 

@@ -21,6 +21,8 @@ constexpr int kKeepaliveMillis = 60000;
 constexpr int kKeepaliveTimeoutMillis = 20000;
 // A connection without a stream is of no use here. An agent opens its stream at once.
 constexpr int kIdleConnectionMillis = 10000;
+// What an agent may send before it is read.
+constexpr int kReadAheadBytes = 256 << 10;
 constexpr absl::Duration kLookInterval = absl::Seconds(1);
 
 grpc::Status ToGrpc(const absl::Status& status) {
@@ -60,10 +62,10 @@ class RendezvousService::Stream final
     base::MutexLock lock(mu_);
     if (!is_finished_) StartRead(&in_);
   }
-  void Write(const proto::FromServer& message) {
+  void Write(proto::FromServer message) {
     base::MutexLock lock(mu_);
     if (is_finished_) return;
-    out_ = message;
+    out_ = std::move(message);
     StartWrite(&out_);
   }
   void End(const grpc::Status& status) {
@@ -134,7 +136,7 @@ absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
   RendezvousService* const s = service.get();
   MUSTER_ASSIGN_OR_RETURN(s->listener_,
                           ConnectionListener::Listen(loop, address, options.max_descriptor));
-  QuietGrpc();
+  PrepareGrpc();
   s->acceptor_ = std::make_unique<Acceptor>(s);
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
@@ -143,6 +145,10 @@ absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMillis);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Without a probe of the bandwidth with nearly every message: it has an answer, and the answer is
+  // one more message.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMillis);
   builder.AddChannelArgument(
@@ -225,8 +231,10 @@ void RendezvousService::ReadNext(StreamId id) {
   if (const auto it = streams_.find(id); it != streams_.end()) it->second->ReadNext();
 }
 
-void RendezvousService::Write(StreamId id, const proto::FromServer& message) {
-  if (const auto it = streams_.find(id); it != streams_.end()) it->second->Write(message);
+void RendezvousService::Write(StreamId id, proto::FromServer message) {
+  if (const auto it = streams_.find(id); it != streams_.end()) {
+    it->second->Write(std::move(message));
+  }
 }
 
 void RendezvousService::Finish(StreamId id, const absl::Status& status) {

@@ -77,7 +77,7 @@ class RendezvousService {
   int port() const { return listener_->port(); }
   void ReadNext(StreamId id);
   // One at a time: the next after on_written.
-  void Write(StreamId id, const proto::FromServer& message);
+  void Write(StreamId id, proto::FromServer message);
   // Ends the stream with `status`; what is being written may be lost unless on_written has come.
   void Finish(StreamId id, const absl::Status& status);
 

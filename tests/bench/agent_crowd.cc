@@ -26,6 +26,7 @@
 #include "proto/base/mono_time.h"
 #include "proto/io/descriptors.h"
 #include "rendezvous/client/grpc_link.h"
+#include "rendezvous/verdict/watch_messages.h"
 
 namespace muster {
 namespace {
@@ -82,7 +83,14 @@ class SimulatedAgent {
     asio::post(loop_, [this, event = std::move(event)] { Feed(event); });
   }
   void ArmTimer();
-  void Perform(const agent::SendReport& effect) { link_.SendReport(effect.report); }
+  // With what the hang watch of an agent says of its ranks: here that all of them move.
+  void Perform(const agent::SendReport& effect) {
+    if (assignment_.round != kNoRound) {
+      link_.SendWatchWord(
+          verdict::NodeSummary{.round = assignment_.round, .hang_timeout = absl::Minutes(10)});
+    }
+    link_.SendReport(effect.report);
+  }
   void Perform(const agent::ReservePorts&) {
     FeedLater(agent::PortsReserved{.store_port = 20000, .worker_ports = {20001}});
   }
@@ -185,7 +193,10 @@ class Crowd {
 
 agent::AgentCoreOptions CoreOptions(const Place& place, int number) {
   agent::AgentCoreOptions options;
-  options.node = {.name = absl::StrCat("node", number), .address = "127.0.0.1"};
+  options.node = {.name = absl::StrCat("node", number),
+                  .address = "127.0.0.1",
+                  .other_addresses = {absl::StrCat("10.", number >> 16, ".", (number >> 8) & 255,
+                                                   ".", number & 255)}};
   options.settings = {.min_nodes = place.agents,
                       .max_nodes = place.agents,
                       .max_restarts = 3,

@@ -3,6 +3,7 @@
 
 crowd      agent_crowd.cc: so many agents, each with a TCP connection of its own, joined, at rest and restarted; what
            musterd's process uses for it. The agents share this machine's CPUs with the server.
+real       as many processes `muster run`, each with a worker: the same figures of the server. What the crowd costs, they must.
 node loss  `kill -9` of agent, guardian and workers of one node of three, to the start of the survivors' next round;
            worst of all runs. The lease is 6 s.
 """
@@ -68,6 +69,48 @@ def measure_crowd(arguments, agents, tls):
     return dict(json.loads(done.stdout), tls=tls)
 
 
+def usage(pid):
+    """CPU seconds and resident KiB of a process."""
+    fields = open(f"/proc/{pid}/stat").read().rpartition(") ")[2].split()
+    return ((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+            int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1024)
+
+
+def measure_real(arguments, agents, tls):
+    with Daemon(arguments.musterd, tls) as daemon:
+        time.sleep(YOUNG_S)
+        script = daemon.directory + "/train.sh"
+        with open(script, "w") as file:
+            file.write(f"#!/bin/sh\ntouch {daemon.directory}/up.$RANK\nexec sleep 1000\n")
+        os.chmod(script, 0o755)
+        cpu, memory = usage(daemon.process.pid)
+        begin = time.monotonic()
+        nodes = [subprocess.Popen(
+            [arguments.muster, "run", f"--nnodes={agents}", "--rdzv_backend=c10d", "--rdzv_id=real", f"--tls={tls}",
+             "--max_restarts=1", "--rdzv_conf=join_timeout=600", f"--rdzv_endpoint=127.0.0.1:{daemon.port}",
+             f"--local_addr=127.1.{node // 250}.{node % 250 + 1}", script],
+            env=dict(os.environ, MUSTER_TOKEN=TOKEN), stdout=daemon.log, stderr=daemon.log) for node in range(agents)]
+        try:
+            deadline = begin + 600
+            while sum(name.startswith("up.") for name in os.listdir(daemon.directory)) < agents:
+                if time.monotonic() > deadline:
+                    raise RuntimeError("not all real agents run")
+                time.sleep(0.1)
+            ranked = time.monotonic() - begin
+            cpu_joined, memory_joined = usage(daemon.process.pid)
+            time.sleep(arguments.rest / 4)
+            cpu_rest, _ = usage(daemon.process.pid)
+            time.sleep(arguments.rest)
+            cpu_end, _ = usage(daemon.process.pid)
+        finally:
+            for node in nodes:
+                node.send_signal(signal.SIGINT)
+            for node in nodes:
+                node.wait()
+    return {"agents": agents, "tls": tls, "ranked_s": ranked, "join_cpu_ms": (cpu_joined - cpu) / agents * 1e3,
+            "join_kib": (memory_joined - memory) / agents, "rest_cores": (cpu_end - cpu_rest) / arguments.rest}
+
+
 def descendants(pid):
     children = []
     for task in os.listdir(f"/proc/{pid}/task"):
@@ -110,6 +153,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, help="directory with muster, musterd and agent_crowd")
     parser.add_argument("--agents", type=int, nargs="*", default=[400, 10000])
+    parser.add_argument("--real", type=int, nargs="*", default=[400])
     parser.add_argument("--rest", type=float, default=30, help="seconds at rest that are measured")
     parser.add_argument("--losses", type=int, default=20)
     parser.add_argument("--tls", nargs="*", default=["off", "on"])
@@ -129,12 +173,16 @@ def main():
             print(f"{agents:>7} {tls:>4} {row['ranked_s']:>6.1f} s {row['join_cpu_ms']:>6.2f} ms "
                   f"{row['join_kib']:>4.0f} KiB {row['rest_cores']:>5.3f} cores {row['restart_s']:>6.1f} s "
                   f"{row['restart_cpu_ms']:>6.2f} ms", flush=True)
+    real = [measure_real(arguments, agents, tls) for agents in arguments.real for tls in arguments.tls]
+    for row in real:
+        print(f"{row['agents']:>7} {row['tls']:>4} {row['ranked_s']:>6.1f} s {row['join_cpu_ms']:>6.2f} ms "
+              f"{row['join_kib']:>4.0f} KiB {row['rest_cores']:>5.3f} cores, real processes", flush=True)
     losses = [measure_node_loss(arguments) for unused in range(arguments.losses)]
     if losses:
         print(f"node loss, {len(losses)} times: median {statistics.median(losses):.2f} s, worst {max(losses):.2f} s")
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"crowd": rows, "node_loss_s": losses}, file, indent=1)
+            json.dump({"crowd": rows, "real": real, "node_loss_s": losses}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@
 namespace muster::testing {
 namespace {
 
-// Of 51 MB of parameters, and of next to none.
-const Arguments kLarge = {"--layers=4", "--heads=8", "--width=512", "--context=128",
-                          "--batch_size=2"};
-const Arguments kSmall = {"--layers=1", "--heads=2", "--width=16", "--context=16",
-                          "--batch_size=1"};
+// Parameters of 51 and of 13 MB, in layers of one size.
+const Arguments kLayer = {"--heads=8", "--width=512", "--context=128", "--batch_size=2"};
+const Arguments kFourLayers = kLayer + Arguments{"--layers=4"};
+const Arguments kOneLayer = kLayer + Arguments{"--layers=1"};
 
 // "whole process 272 MB" gives 272e6; -1 where `text` has no `name`.
 double BytesBehind(const std::string& text, const std::string& name) {
@@ -65,12 +64,14 @@ class TrainingMemory : public JobTest {
   }
 };
 
-// Libraries and text are in both, so they are in neither difference.
+// What a process takes beside its engine, 20 to 35 MB, depends on the machine's instructions:
+// libraries, generated code, stacks, and the scratch of the largest product, which the C library
+// keeps. Both models compute products of the same sizes, so it is in both, and in no difference.
 TEST_F(TrainingMemory, IsWithinATwentiethOfWhatThePlanSays) {
   for (const std::string plan : {"--plan=ddp", "--plan=zero-1", "--plan=zero-3"}) {
-    const double planned = Planned(kLarge, plan) - Planned(kSmall, plan);
-    const double taken = Taken(kLarge, plan) - Taken(kSmall, plan);
-    EXPECT_GT(planned, 150e6) << plan;
+    const double planned = Planned(kFourLayers, plan) - Planned(kOneLayer, plan);
+    const double taken = Taken(kFourLayers, plan) - Taken(kOneLayer, plan);
+    EXPECT_GT(planned, 130e6) << plan;
     EXPECT_NEAR(taken, planned, 0.05 * planned) << plan;
   }
 }

@@ -1,6 +1,20 @@
 #include "worker_runtime/kernels/isa.h"
 
+#include <dnnl.h>
+
 namespace muster::kernels {
+namespace {
+
+// The sets of oneDNN are bits, a wider one with those of the narrower.
+bool IsAllowed(Isa isa) {
+  const int allowed = dnnl_get_effective_cpu_isa();
+  const int needed = isa == Isa::kAvx512 ? dnnl_cpu_isa_avx512_core : dnnl_cpu_isa_avx2;
+  return isa == Isa::kBaseline || (allowed & needed) == needed;
+}
+
+bool CanUse(Isa isa) { return IsSupported(isa) && IsAllowed(isa); }
+
+}  // namespace
 
 bool IsSupported(Isa isa) {
   __builtin_cpu_init();
@@ -17,9 +31,9 @@ bool IsSupported(Isa isa) {
 }
 
 Isa BestIsa() {
-  static const Isa best = IsSupported(Isa::kAvx512) ? Isa::kAvx512
-                          : IsSupported(Isa::kAvx2) ? Isa::kAvx2
-                                                    : Isa::kBaseline;
+  static const Isa best = CanUse(Isa::kAvx512) ? Isa::kAvx512
+                          : CanUse(Isa::kAvx2) ? Isa::kAvx2
+                                               : Isa::kBaseline;
   return best;
 }
 

@@ -13,7 +13,8 @@ namespace muster::kernels {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-// The widest set that this processor and kernel offer.
+// The widest set that this processor and kernel offer, and that ONEDNN_MAX_CPU_ISA allows: oneDNN,
+// which computes the products, heeds it too, so that one variable makes different machines alike.
 // Threads: thread-safe.
 Isa BestIsa();
 

@@ -68,6 +68,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
                               "--console=rank0",
                               "--fold",
                               "--worker_ports=30000-30100",
+                              "--store_clients=nodes",
                               "--tls=off",
                               "--log_line_prefix_template=${rank}"})
                            .spec;
@@ -81,6 +82,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
   EXPECT_EQ(spec.is_host, false);
   EXPECT_EQ(spec.max_restarts, 3);
   EXPECT_EQ(spec.scale_up, ScaleUp::kNever);
+  EXPECT_EQ(spec.store_clients, StoreClients::kNodes);
   EXPECT_EQ(spec.monitor_interval_s, 0.5);
   EXPECT_EQ(spec.role, "r");
   EXPECT_EQ(spec.logs.log_dir, "/l");
@@ -303,6 +305,7 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--max_restarts=-1", "expected 0 or more"},
       {"--max_restarts=x", "expected a whole number"},
       {"--scale_up=always", "expected"},
+      {"--store_clients=none", "expected"},
       {"--nproc_per_node=tpu", "expected a number, auto, cpu, gpu"},
       {"--nproc_per_node=0", "expected 1 to 4096"},
       {"--local_ranks_filter=a", "expected local ranks"},

@@ -77,10 +77,12 @@ TEST(MakeWorkerEnvs, ListsEveryWorkerInTfConfig) {
 
 TEST(MakeWorkerEnvs, LeavesTfConfigOutWhenPeersOrPortsAreUnknown) {
   Assignment large = SecondOfTwoNodes();
-  large.peers.clear();
+  large.peers = Peers();
   EXPECT_EQ(MakeWorkerEnvs(large, {})[0].tf_config, "");
   Assignment without_ports = SecondOfTwoNodes();
-  without_ports.peers[1].worker_ports.pop_back();
+  std::vector<Peer> peers = without_ports.peers.list();
+  peers[1].worker_ports.pop_back();
+  without_ports.peers = peers;
   EXPECT_EQ(MakeWorkerEnvs(without_ports, {})[0].tf_config, "");
 }
 

@@ -25,10 +25,13 @@ class StoreCore : public ::testing::Test {
     return {.world_size = 8,
             .nodes = {{"node1", "10.0.0.1", Rank(0), 4}, {"node2", "10.0.0.2", Rank(4), 4}}};
   }
+  void Open(int connection, StoreClient client) {
+    Keep(core_.Open(StoreConnection(connection), std::move(client), now_));
+  }
   void Come(int rank) {
-    core_.Open(StoreConnection(rank), {.address = rank < 4 ? "127.0.0.1" : "10.0.0.2",
-                                       .port = 40000 + rank,
-                                       .is_local = rank < 4});
+    Open(rank, {.address = rank < 4 ? "127.0.0.1" : "10.0.0.2",
+                .port = 40000 + rank,
+                .is_local = rank < 4});
     Keep(core_.Receive(StoreConnection(rank), Arrival(), now_));
   }
   void Send(int rank, const std::string& bytes) {
@@ -61,7 +64,7 @@ class StoreCore : public ::testing::Test {
 };
 
 TEST_F(StoreCore, ServesWhatComesInPieces) {
-  core_.Open(StoreConnection(1), {.address = "127.0.0.1", .port = 1, .is_local = true});
+  Open(1, {.address = "127.0.0.1", .port = 1, .is_local = true});
   const std::string bytes = Validate() + SetBytes("k", "v") + Byte(kGetCode) + Text("k");
   Effects last;
   for (const char byte : bytes) {
@@ -72,7 +75,7 @@ TEST_F(StoreCore, ServesWhatComesInPieces) {
 }
 
 TEST_F(StoreCore, CutsWhoSpeaksAnotherProtocolAndSaysWhatItSaw) {
-  core_.Open(StoreConnection(1), {.address = "10.9.9.9", .port = 5555});
+  Open(1, {.address = "10.9.9.9", .port = 5555});
   Send(1, "GET /metrics HTTP/1.1\r\n");
   EXPECT_THAT(cuts_, ElementsAre(HasSubstr("10.9.9.9:5555: it does not speak the protocol of "
                                            "PyTorch's store: \"GET /metrics")));
@@ -83,11 +86,139 @@ TEST_F(StoreCore, CutsWhoSendsMoreUnfinishedRequestsThanTheBudgetAllows) {
   TorchStoreSettings settings = Settings();
   settings.limits.bytes_max = 1000;
   core_ = TorchStoreCore(settings);
-  core_.Open(StoreConnection(1), {.address = "10.9.9.9", .port = 5555});
+  Open(1, {.address = "10.9.9.9", .port = 5555});
   Send(1, Validate() + Byte(kSetCode) + Text("k") + Number<uint64_t>(100000));
   EXPECT_THAT(cuts_, IsEmpty());
   Send(1, std::string(2000, 'x'));
   EXPECT_THAT(cuts_, ElementsAre(HasSubstr("too much memory")));
+}
+
+// --- Who does not read, and who may come
+
+class CrowdedStore : public StoreCore {
+ protected:
+  // With room for replies of 1000 bytes to one client before it must read them.
+  CrowdedStore() {
+    TorchStoreSettings settings = Settings();
+    settings.limits.unsent_bytes_pause = 1000;
+    settings.limits.unsent_bytes_of_client_max = 60000;
+    settings.limits.unsent_bytes_max = 100000;
+    core_ = TorchStoreCore(settings);
+  }
+  static std::string Get(const std::string& key) { return Byte(kGetCode) + Text(key); }
+  // How many pieces it is sent.
+  int Ask(int connection, const std::string& bytes) {
+    return Take(connection, core_.Receive(StoreConnection(connection), bytes, now_));
+  }
+  int Read(int connection) {
+    return Take(connection, core_.Sent(StoreConnection(connection), now_));
+  }
+  int Take(int connection, const Effects& effects) {
+    Keep(effects);
+    int pieces = 0;
+    for (const TorchStoreEffect& effect : effects) {
+      const auto* send = std::get_if<SendToClient>(&effect);
+      pieces += send != nullptr && send->to == StoreConnection(connection) ? 1 : 0;
+    }
+    return pieces;
+  }
+};
+
+TEST_F(CrowdedStore, ServesAClientNoMoreWhileItDoesNotRead) {
+  Come(4);
+  Send(4, SetBytes("k", std::string(2000, 'x')));
+  Read(4);  // the answer to its arrival
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += Get("k");
+  EXPECT_EQ(Ask(4, many), 1);
+  EXPECT_FALSE(core_.MayRead(StoreConnection(4)));
+  int answered = 1;
+  while (const int pieces = Read(4)) answered += pieces;
+  EXPECT_EQ(answered, 1000);
+  EXPECT_TRUE(core_.MayRead(StoreConnection(4)));
+  EXPECT_THAT(cuts_, IsEmpty());
+}
+
+TEST_F(CrowdedStore, CutsAWatcherThatDoesNotRead) {
+  Come(4);
+  Open(1, {.address = "10.0.0.2", .port = 1});
+  Open(2, {.address = "10.0.0.2", .port = 2});
+  Send(1, Byte(3) + Text("init/") + Number<int64_t>(1));
+  Send(2, Byte(7) + Text("k"));
+  for (int i = 0; i < 4; ++i) Send(4, SetBytes("k", std::string(10000, 'x')));
+  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("it does not read its replies")));
+}
+
+TEST_F(CrowdedStore, CutsWhoLeavesMostUnreadIfAllTogetherLeaveTooMuch) {
+  for (const int rank : {4, 5, 6, 7}) {
+    Come(rank);
+    const std::string key = absl::StrCat("k", rank);
+    Send(rank, SetBytes(key, std::string(rank == 6 ? 40000 : 30000, 'x')) + Get(key));
+  }
+  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("replies that are not read take too much memory")));
+  EXPECT_FALSE(core_.Receive(StoreConnection(6), Get("k6"), now_).size() > 0);  // it was that one
+}
+
+TEST_F(CrowdedStore, CountsWhatManyHaveAskedForOnce) {
+  Come(0);
+  Send(0, SetBytes("k", std::string(50000, 'x')));
+  for (int rank = 1; rank < 8; ++rank) {
+    Come(rank);
+    Send(rank, Get("k"));
+  }
+  EXPECT_THAT(cuts_, IsEmpty());
+}
+
+TEST_F(StoreCore, NamesAStrangerOnceAndServesIt) {
+  Open(50, {.address = "10.9.9.9", .port = 1});
+  Open(51, {.address = "10.9.9.9", .port = 2});
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("10.9.9.9, which is of no node of this job")));
+  EXPECT_THAT(core_.Receive(StoreConnection(51), Arrival(), now_),
+              ElementsAre(SendToClient{StoreConnection(51), Number<int64_t>(1)}));
+}
+
+TEST_F(StoreCore, TakesEveryAddressOfANodeForTheNode) {
+  TorchStoreSettings settings = Settings();
+  settings.nodes[1].other_addresses = {"192.168.7.2"};
+  settings.clients = StoreClients::kNodes;
+  core_ = TorchStoreCore(settings);
+  Open(50, {.address = "192.168.7.2", .port = 1});
+  Open(51, {.address = "192.168.7.3", .port = 1});
+  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("192.168.7.3 is of no node of the job")));
+  EXPECT_THAT(told_, IsEmpty());
+}
+
+TEST_F(StoreCore, ServesEveryAddressInARoundTooLargeToListItsNodes) {
+  TorchStoreSettings settings = Settings();
+  settings.nodes.clear();
+  settings.clients = StoreClients::kNodes;
+  core_ = TorchStoreCore(settings);
+  Open(50, {.address = "10.9.9.9", .port = 1});
+  EXPECT_THAT(cuts_, IsEmpty());
+  EXPECT_THAT(told_, IsEmpty());
+}
+
+TEST_F(StoreCore, LetsRanksInThoughAnotherUserHoldsConnectionsThatSayNothing) {
+  for (int i = 0; i < 2000; ++i) {
+    Open(100 + i, {.address = "127.0.0.1",
+                   .port = i,
+                   .is_local = true,
+                   .other_user = "uid 1001 of this machine"});
+  }
+  const size_t refused = cuts_.size();
+  EXPECT_GT(refused, 1000u);
+  for (int rank = 0; rank < 8; ++rank) Come(rank);
+  EXPECT_EQ(cuts_.size(), refused);
+}
+
+TEST_F(StoreCore, ClosesConnectionsThatSayNothingWhileTheyAreScarce) {
+  for (int i = 0; i < 700; ++i) Open(100 + i, {.address = "10.0.0.2", .port = i});
+  Come(5);
+  Until(9);
+  EXPECT_THAT(cuts_, IsEmpty());
+  Until(11);
+  EXPECT_EQ(cuts_.size(), 699u);  // one could be the second connection of rank 5's store
+  EXPECT_THAT(cuts_[0], HasSubstr("it has asked for nothing"));
 }
 
 // --- Clients without VALIDATE, whose byte 7 watches a key or deletes one
@@ -95,7 +226,7 @@ TEST_F(StoreCore, CutsWhoSendsMoreUnfinishedRequestsThanTheBudgetAllows) {
 class BareClientsOfTheStore : public StoreCore {
  protected:
   void Open(int connection, const std::string& address = "10.0.0.2") {
-    core_.Open(StoreConnection(connection), {.address = address, .port = 40000 + connection});
+    StoreCore::Open(connection, {.address = address, .port = 40000 + connection});
   }
   // The bytes that `connection` gets as its reply; it must get no others.
   std::string Ask(int connection, const std::string& bytes) {
@@ -104,7 +235,7 @@ class BareClientsOfTheStore : public StoreCore {
     std::string reply;
     for (const TorchStoreEffect& effect : effects) {
       const auto* send = std::get_if<SendToClient>(&effect);
-      if (send != nullptr && send->to == StoreConnection(connection)) reply += send->bytes;
+      if (send != nullptr && send->to == StoreConnection(connection)) reply += send->bytes.text();
     }
     return reply;
   }
@@ -222,13 +353,14 @@ TEST_F(StoreCore, SaysTheNodeAloneWhereTheRanksAreNotKnown) {
 
 TEST_F(StoreCore, BelievesAWitnessOfItsOwnAddressAlone) {
   for (const int rank : {0, 1, 2, 3, 4, 5}) Come(rank);
-  core_.Open(StoreConnection(90), {.address = "10.0.0.2", .port = 50000});
+  Open(90, {.address = "10.0.0.2", .port = 50000});
   Send(90, EncodeIdentify({{40004, 4}, {40005, 5}}));
-  core_.Open(StoreConnection(91), {.address = "10.6.6.6", .port = 50000});
+  Open(91, {.address = "10.6.6.6", .port = 50000});
   Send(91, EncodeIdentify({{40004, 6}, {-1, 3}, {40005, 1000}, {40005, -4}}));
   Send(0, WaitBytes({kKey}));
   Until(10);
-  EXPECT_THAT(told_, ElementsAre(HasSubstr("waiting for ranks 6 and 7 (node2)")));
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("10.6.6.6, which is of no node"),
+                                 HasSubstr("waiting for ranks 6 and 7 (node2)")));
 }
 
 TEST_F(StoreCore, RepeatsTheNoticeMoreAndMoreSeldom) {
@@ -535,7 +667,7 @@ TEST_F(StoreBarriers, OfWhichItIsNotSaidThatTheyAreForAllAreNotToldToTheWatch) {
 
 TEST_F(StoreBarriers, OfSeveralProcessesOfOneRankAreNotToldToTheWatch) {
   Send(3, BarrierBytes("k", 8));
-  core_.Open(StoreConnection(103), {.address = "127.0.0.1", .port = 40103, .is_local = true});
+  Open(103, {.address = "127.0.0.1", .port = 40103, .is_local = true});
   Keep(core_.Identify("127.0.0.1", 40103, Rank(3), now_));
   EXPECT_EQ(core_.Gatherings(now_).size(), 1);
   Send(103, Validate() + BarrierBytes("k", 8));
@@ -573,12 +705,12 @@ TEST_F(StoreCore, SurvivesAnyBytesFromAnyone) {
     const StoreConnection from(random() % 6);
     switch (random() % 8) {
       case 0:
-        core_.Open(StoreConnection(1000 + i), {.address = "10.0.0.2", .port = i});
+        core_.Open(StoreConnection(1000 + i), {.address = "10.0.0.2", .port = i}, now_);
         core_.Receive(StoreConnection(1000 + i), Validate(), now_);
         break;
       case 1:
         core_.Close(from, now_);
-        core_.Open(from, {.address = "10.0.0.1", .port = 7});
+        core_.Open(from, {.address = "10.0.0.1", .port = 7}, now_);
         core_.Receive(from, Validate(), now_);
         break;
       case 2:

@@ -3,12 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <future>
+#include <memory>
+#include <vector>
 
 #include "asio/buffer.hpp"
 #include "asio/ip/tcp.hpp"
@@ -27,8 +32,10 @@ using ::testing::HasSubstr;
 
 constexpr int kPatienceSeconds = 30;
 
-std::unique_ptr<TorchStoreServer> Serve(const std::string& host, int port = 0) {
-  auto server = TorchStoreServer::Start({.host = host, .port = port});
+std::unique_ptr<TorchStoreServer> Serve(const std::string& host, int port = 0,
+                                        TorchStoreSettings settings = {}) {
+  auto server =
+      TorchStoreServer::Start({.host = host, .port = port, .settings = std::move(settings)});
   EXPECT_THAT(server, IsOk());
   return server.ok() ? *std::move(server) : nullptr;
 }
@@ -80,6 +87,85 @@ TEST(TorchStoreServer, CarriesLargeValuesBothWays) {
   const std::string value(6 << 20, 'x');
   client.Send(Validate() + SetBytes("k", value) + Byte(kGetCode) + Text("k"));
   EXPECT_EQ(client.Read(8 + value.size()), Text(value));
+}
+
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  file >> pages >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// Copied for each of them, the news alone would be 800 MiB.
+TEST(TorchStoreServer, TellsManyWatchersOfALargeValueInTheMemoryOfOne) {
+  constexpr size_t kValueBytes = size_t{8} << 20;
+  const auto server = Serve("127.0.0.1");
+  Client first("127.0.0.1", server->port());  // of a store that makes two connections
+  std::vector<std::unique_ptr<Client>> watchers;
+  for (int i = 0; i < 100; ++i) {
+    watchers.push_back(std::make_unique<Client>("127.0.0.1", server->port()));
+    watchers.back()->Send(Byte(7) + Text("k"));
+    ASSERT_EQ(watchers.back()->Read(1), Byte(3));
+  }
+  const int64_t before = ResidentBytes();
+  Client setting("127.0.0.1", server->port());
+  setting.Send(Validate() + SetBytes("k", std::string(kValueBytes, 'x')) + AddBytes("n", 1));
+  EXPECT_EQ(setting.Read(8), Number<int64_t>(1));
+  EXPECT_LT(ResidentBytes() - before, int64_t{200} << 20);
+  const std::string news = Byte(1) + Text("k") + Text("");
+  for (const auto& watcher : watchers) {
+    EXPECT_EQ(watcher->Read(news.size()), news);
+    EXPECT_EQ(watcher->Read(8 + kValueBytes).size(), 8 + kValueBytes);
+  }
+}
+
+// The questions come in one piece; the answers are more than a client may leave unread at once.
+TEST(TorchStoreServer, AnswersAClientThatReadsSlowlyWithoutMakingAllItsRepliesAtOnce) {
+  constexpr size_t kValueBytes = size_t{4} << 20;
+  constexpr int kReplies = 40;
+  const auto server = Serve("127.0.0.1");
+  Client client("127.0.0.1", server->port());
+  client.Send(Validate() + SetBytes("k", std::string(kValueBytes, 'x')));
+  std::string questions;
+  for (int i = 0; i < kReplies; ++i) questions += Byte(kGetCode) + Text("k");
+  client.Send(questions);
+  for (int i = 0; i < kReplies; ++i) {
+    ASSERT_EQ(client.Read(8 + kValueBytes).size(), 8 + kValueBytes) << i;
+  }
+}
+
+// A process of another user of this machine: it connects, and says whether it is answered.
+bool IsServedAs(uid_t user, int port) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(user, user, user) != 0) ::_exit(3);
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    const timeval patience{.tv_sec = kPatienceSeconds};
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) ::_exit(3);
+    const char request[] = "\0\xce\xf7\x85\x3c\x07";  // VALIDATE, GETNUMKEYS
+    char reply[8];
+    const bool is_sent = ::send(fd, request, sizeof request - 1, MSG_NOSIGNAL) > 0;
+    ::_exit(is_sent && ::recv(fd, reply, sizeof reply, MSG_WAITALL) == sizeof reply ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) < 2) << status;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(TorchStoreServer, RefusesAnotherUserOfThisMachineWhereNodesAloneAreServed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  constexpr uid_t kOther = 54321;
+  const auto open = Serve("127.0.0.1");
+  EXPECT_TRUE(IsServedAs(kOther, open->port()));
+  const auto closed = Serve("127.0.0.1", 0, {.clients = StoreClients::kNodes});
+  EXPECT_FALSE(IsServedAs(kOther, closed->port()));
+  EXPECT_TRUE(IsServedAs(::geteuid(), closed->port()));
 }
 
 TEST(TorchStoreServer, ListensOnItsAddressAndLoopbackAlone) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 #include "absl/strings/match.h"
@@ -14,6 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using C = StoreCommand;
 using Strings = std::vector<std::string>;
 
@@ -37,7 +39,7 @@ class Store : public ::testing::Test {
     }
     const auto& send = std::get<SendToClient>(replies[0]);
     EXPECT_EQ(send.to, from);
-    return send.bytes;
+    return send.bytes.text();
   }
   void Set(const std::string& key, const std::string& value) {
     EXPECT_THAT(Ask(kD, {C::kSet, {key}, {value}}), IsEmpty());
@@ -193,6 +195,38 @@ TEST_F(Store, TellsWatchersOfEachChangeOfAKey) {
               ElementsAre(news(2, "v2", ""), SendToClient{kB, Number<int64_t>(1)}));
   store_.Forget(kA);
   EXPECT_THAT(Ask(kB, {C::kSet, {"k"}, {"v3"}}), IsEmpty());
+}
+
+TEST_F(Store, SharesWhatItTellsWatchersAndReadersOfALargeValue) {
+  const std::string large(100000, 'x');
+  for (int watcher = 10; watcher < 30; ++watcher)
+    Ask(StoreConnection(watcher), {C::kWatchKey, {"k"}});
+  std::vector<TorchReply> replies = Ask(kB, {C::kSet, {"k"}, {large}});
+  for (TorchReply& reply : Ask(kA, {C::kGet, {"k"}})) replies.push_back(std::move(reply));
+  std::map<StoreConnection, std::string> got;
+  std::map<const std::string*, size_t> pieces;
+  for (const TorchReply& reply : replies) {
+    const auto& send = std::get<SendToClient>(reply);
+    got[send.to] += send.bytes.text();
+    pieces[send.bytes.identity()] = send.bytes.size();
+  }
+  for (int watcher = 10; watcher < 30; ++watcher) {
+    EXPECT_EQ(got[StoreConnection(watcher)], Byte(1) + Text("k") + Text("") + Text(large));
+  }
+  EXPECT_EQ(got[kA], Text(large));
+  size_t bytes = 0;
+  for (const auto& [identity, size] : pieces) bytes += size;
+  EXPECT_LT(bytes, large.size() + 1000);
+}
+
+TEST_F(Store, BoundsHowManyWatchersAKeyHasAndARequestTells) {
+  store_ = TorchStore({.news_max = 3});
+  for (const StoreConnection client : {kA, kA, kB})
+    EXPECT_EQ(Answer(client, {C::kWatchKey, {"k"}}), Byte(3));
+  EXPECT_THAT(Refusal(kD, {C::kWatchKey, {"k"}}), HasSubstr("'k' has 3 watchers already"));
+  EXPECT_THAT(Ask(kD, {C::kSet, {"k"}, {"v"}}), SizeIs(3));
+  EXPECT_THAT(Refusal(kD, {C::kMultiSet, {"k", "k"}, {"1", "2"}}), HasSubstr("6 watchers"));
+  EXPECT_EQ(Answer(kD, {C::kGet, {"k"}}), Text("v"));
 }
 
 TEST_F(Store, CutsAClientThatFillsItBeyondItsBudget) {

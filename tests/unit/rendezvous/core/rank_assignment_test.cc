@@ -114,6 +114,16 @@ TEST(AssignRanks, ListsEveryPeerWithItsPorts) {
   EXPECT_THAT(assignment.peers[1].worker_ports, ElementsAre(30000, 30001));
 }
 
+TEST(AssignRanks, TellsTheOtherAddressesOfNodesToTheFirstAlone) {
+  NodeState a = Node(1, "a"), b = Node(2, "b"), c = Node(3, "c");
+  b.report.node.other_addresses = {"10.1.0.2", "fd00::2"};
+  const std::vector<const NodeState*> nodes = {&a, &b, &c};
+  const std::vector<Assignment> assignments = AssignRanks(nodes, Round(0), Instance(1));
+  EXPECT_THAT(assignments[0].peers[1].other_addresses, ElementsAre("10.1.0.2", "fd00::2"));
+  EXPECT_TRUE(assignments[1].peers[1].other_addresses.empty());
+  EXPECT_TRUE(assignments[1].peers.IsSameAs(assignments[2].peers));  // one list for all
+}
+
 TEST(AssignRanks, LeavesPeersOutOfVeryLargeRounds) {
   std::vector<NodeState> states;
   for (int i = 0; i <= kMaxPeersInAssignment; ++i) states.push_back(Node(i + 1, "n"));

@@ -24,8 +24,8 @@ inline RendezvousSettings FilledSettings() {
 }
 
 inline NodeDescription FilledNode() {
-  NodeDescription value{"node2", "10.0.0.2", 2, "trainer", 1, 3001, {3002, 3003}};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g] = value;
+  NodeDescription value{"node2", "10.0.0.2", 2, "trainer", 1, 3001, {3002, 3003}, {"10.1.0.2"}};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h] = value;
   return value;
 }
 
@@ -73,7 +73,7 @@ inline Assignment FilledAssignment() {
                    7,           8,
                    9,           10,
                    11,          "10.0.0.1",
-                   2900,        {{"node1", "10.0.0.1", 2, {41, 42}}},
+                   2900,        {{"node1", "10.0.0.1", 2, {41, 42}, {"10.1.0.1"}}},
                    "last call"};
   [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
   return value;

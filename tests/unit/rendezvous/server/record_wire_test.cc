@@ -15,8 +15,8 @@ using testing::HasSubstr;
 JobRecord FilledRecord() {
   const Incarnation one(1), two(2);
   Assignment first = FilledAssignment(), second = FilledAssignment();
-  first.peers.clear();
-  second.peers.clear();
+  first.peers = Peers();
+  second.peers = Peers();
   second.node_rank = NodeRank(4);
   JobRecord record;
   static_cast<RoundRecord&>(record) = {Round(1),
@@ -24,7 +24,8 @@ JobRecord FilledRecord() {
                                        {two, one},
                                        {{one, FilledNode()}, {two, FilledNode()}},
                                        {{one, first}, {two, second}},
-                                       {{"node1", "10.0.0.1", 2, {41, 42}}}};
+                                       {{"node1", "10.0.0.1", 2, {41, 42}}},
+                                       {{"node1", "10.0.0.1", 2, {41, 42}, {"10.1.0.1"}}}};
   static_cast<ProgressRecord&>(record) = {
       FilledSettings(),
       "node1",
@@ -43,12 +44,12 @@ JobRecord FilledRecord() {
       StopStep{"maintenance", false, 12, 13},
       {{two, {"node2 was drained", 14}}},
       JobOutcome{11, "why", FilledFailure(), {FilledFailure()}}};
-  const auto& [a, b, c, d, e, f] = static_cast<const RoundRecord&>(record);
+  const auto& [a, b, c, d, e, f, peers_for_node_0] = static_cast<const RoundRecord&>(record);
   const auto& [g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] =
       static_cast<const ProgressRecord&>(record);
   (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h, (void)i, (void)j, (void)k;
   (void)l, (void)m, (void)n, (void)o, (void)p, (void)q, (void)r, (void)s, (void)t, (void)u;
-  (void)v, (void)w;
+  (void)v, (void)w, (void)peers_for_node_0;
   return record;
 }
 
@@ -66,6 +67,7 @@ TEST(RecordOnDisk, KeepsEveryField) {
   EXPECT_EQ(back->assignments, record.assignments);
   EXPECT_EQ(back->descriptions, record.descriptions);
   EXPECT_EQ(back->peers, record.peers);
+  EXPECT_EQ(back->peers_for_node_0, record.peers_for_node_0);
   EXPECT_EQ(back->settings, record.settings);
   EXPECT_EQ(back->stop, record.stop);
   EXPECT_EQ(back->lost, record.lost);
