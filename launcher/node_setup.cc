@@ -222,6 +222,12 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   if (!program.python.empty())
     setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
   const NodeCpus cpus = CountCpus(placement);
+  // A bare name may be another program than was meant.
+  const std::string& name = spec.program.name;
+  if (program.python.empty() && name.find('/') == std::string::npos &&
+      program.argv.front() != "./" + name) {
+    setup.notes.push_back(absl::StrCat("each worker runs ", program.argv.front()));
+  }
   MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, cpus, &options));
   MUSTER_RETURN_IF_ERROR(FindAddress(spec, placement, &setup));
   // In a worker of another job, TF_CONFIG is that job's and not the user's.
