@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 def say(what):
-    print("rank", os.environ.get("RANK", "-"), what, flush=True)
+    os.write(1, f"rank {os.environ.get('RANK', '-')} {what}\n".encode())  # at once, so that no line is torn
 
 
 def check(what, rank, world_size):
