@@ -123,6 +123,14 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           loop, MakeHangWatchOptions(options_),
           [this](int pid, const std::string& why) { EndHungWorker(pid, why); },
           [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
+      torch_programs_(loop, EffectiveWatch(options_.spec) != WatchMode::kOff,
+                      [this](const GroupCalls::Line& line) {
+                        log::Write(line.is_warning ? log::Level::kWarning : log::Level::kInfo,
+                                   "group", line.text,
+                                   {{"run", options_.spec.run_id},
+                                    {"round", ToString(assignment_.round)},
+                                    {"node", options_.node.name}});
+                      }),
       health_(loop),
       round_hook_(loop, guardian_),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
@@ -133,7 +141,7 @@ absl::Status Agent::Start() {
   guardian_.RemoveAtEnd(options_.runtime_directory);
   MUSTER_RETURN_IF_ERROR(
       worker_service_.Listen(absl::StrCat(options_.runtime_directory, "/agent.sock")));
-  PrepareTorchHook();
+  PrepareTorchPrograms();
   MUSTER_RETURN_IF_ERROR(watch_.Start());
   // Not before it is ours.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
@@ -251,6 +259,7 @@ void Agent::Perform(const SignalWorkers& effect) {
 void Agent::LeaveRound() {
   if (torch_store_) torch_store_->StopTelling();
   CancelStart();
+  torch_programs_.EndRound();
   hang_watch_.OnStopping();
 }
 

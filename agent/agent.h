@@ -29,6 +29,7 @@
 #include "agent/torch_store/store_witness.h"
 #include "agent/torch_store/torch_store_server.h"
 #include "agent/watch/hang_watch.h"
+#include "agent/watch/torch_programs.h"
 #include "agent/worker_service.h"
 #include "agent/worker_watch.h"
 #include "asio/io_context.hpp"
@@ -142,7 +143,7 @@ class Agent {
   // the worker's exit: once its files have been read.
   void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
   void MakeBoards();
-  void PrepareTorchHook();
+  void PrepareTorchPrograms();
   void EndHungWorker(int pid, const std::string& why);
   WorkerEnvContext MakeEnvContext() const;
   void RunHook(std::vector<WorkerStreams> streams);
@@ -203,7 +204,7 @@ class Agent {
   Assignment assignment_;
   WorkerWatch watch_;
   HangWatch hang_watch_;
-  std::string python_folder_;  // of the torch hook; empty: there is none
+  TorchPrograms torch_programs_;
   HealthPort health_;
   RoundHook round_hook_;
   GuardianClient guardian_;

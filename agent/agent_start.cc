@@ -120,8 +120,11 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   for (const std::optional<BoardMemory>& board : boards_) {
     context.boards.push_back(board ? board->path() : "");
   }
-  context.python_folder = python_folder_;
-  for (int i = 0; !python_folder_.empty() && i < assignment_.local_world_size; ++i) {
+  context.python_folder = torch_programs_.python_folder();
+  context.torch_notes = torch_programs_.notes_socket();
+  const bool is_watched =
+      !context.python_folder.empty() && EffectiveWatch(options_.spec) != WatchMode::kOff;
+  for (int i = 0; is_watched && i < assignment_.local_world_size; ++i) {
     context.torch_servers.push_back(
         TorchServerPath(options_.runtime_directory, assignment_.round, i));
   }
@@ -139,6 +142,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
     }
     return;
   }
+  torch_programs_.StartRound(assignment_.round, assignment_.num_nodes);
   for (size_t i = 0; i < envs.size(); ++i) {
     if (!kept_.contains(envs[i].local_rank)) Spawn(envs[i], (*streams)[i], assignment_.round);
   }
@@ -244,14 +248,10 @@ void Agent::MakeBoards() {
 }
 
 // Without it PyTorch's workers run all the same, and nothing is known of them.
-void Agent::PrepareTorchHook() {
-  if (EffectiveWatch(options_.spec) == WatchMode::kOff) return;
-  absl::StatusOr<std::string> folder = WriteTorchHook(options_.runtime_directory);
-  if (folder.ok()) {
-    python_folder_ = *std::move(folder);
-    return;
-  }
-  log::Write(log::Level::kWarning, "no_torch_hook", std::string(folder.status().message()),
+void Agent::PrepareTorchPrograms() {
+  const absl::Status prepared = torch_programs_.Prepare(options_.runtime_directory);
+  if (prepared.ok()) return;
+  log::Write(log::Level::kWarning, "no_torch_hook", prepared.message(),
              {{"run", options_.spec.run_id}, {"node", options_.node.name}});
 }
 

@@ -212,6 +212,16 @@ absl::StatusOr<NumaBinding> ParseNumaBinding(const std::string& text) {
                                          {"none", NumaBinding::kNone}});
 }
 
+absl::StatusOr<OmpThreads> ParseOmpThreads(const std::string& text) {
+  if (text == "auto") return OmpThreads{.kind = OmpThreads::Kind::kShare};
+  if (text == "none") return OmpThreads{.kind = OmpThreads::Kind::kUntouched};
+  int count = 0;
+  if (absl::SimpleAtoi(text, &count) && count >= 1) {
+    return OmpThreads{.kind = OmpThreads::Kind::kCount, .count = count};
+  }
+  return absl::InvalidArgumentError("expected a number of threads from 1, auto, or none");
+}
+
 absl::StatusOr<ConsoleMode> ParseConsoleMode(const std::string& text) {
   return ParseChoice<ConsoleMode>(text, {{"auto", ConsoleMode::kAuto},
                                          {"raw", ConsoleMode::kRaw},

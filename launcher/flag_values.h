@@ -45,6 +45,7 @@ absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text);
 // "A-B".
 absl::StatusOr<PortRange> ParsePortRange(const std::string& text);
 
+absl::StatusOr<OmpThreads> ParseOmpThreads(const std::string& text);  // "4", "auto", "none"
 absl::StatusOr<NumaBinding> ParseNumaBinding(const std::string& text);
 absl::StatusOr<ConsoleMode> ParseConsoleMode(const std::string& text);
 

@@ -1,4 +1,4 @@
-// muster: parse the subcommand, run it. A link named torchrun is `muster run`.
+// muster: parse the subcommand, run it. A link named as another launcher takes that launcher's line.
 #include <unistd.h>
 
 #include <climits>
@@ -7,16 +7,25 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "launcher/commands/agent_command.h"
+#include "launcher/commands/peer_command.h"
 #include "launcher/commands/plan_command.h"
 #include "launcher/commands/run_command.h"
 #include "launcher/commands/stop_command.h"
+#include "launcher/peers/first_word.h"
 #include "proto/base/environment.h"
+#include "proto/base/exit_codes.h"
+#include "proto/io/log.h"
 
 namespace {
 
+using muster::launcher::AccelerateCommand;
 using muster::launcher::AgentCommand;
+using muster::launcher::CheckFirstWord;
+using muster::launcher::DeepSpeedCommand;
 using muster::launcher::DrainCommand;
+using muster::launcher::InstructLabCommand;
 using muster::launcher::Invocation;
 using muster::launcher::PlanCommand;
 using muster::launcher::RunCommand;
@@ -26,6 +35,7 @@ struct Subcommand {
   const char* name;
   const char* help;
   int (*run)(const Invocation& invocation);  // returns the exit code
+  bool is_peer = false;                      // another launcher's name, which a link may have too
 };
 
 // The first is what no subcommand means.
@@ -35,6 +45,10 @@ constexpr Subcommand kSubcommands[] = {
     {"stop", "end a job after a step that all its ranks agree on", StopCommand},
     {"drain", "take a node out of a job, after such a step", DrainCommand},
     {"plan", "print what a training job would do and need, without running it", PlanCommand},
+    {"torchrun", "the same as `run`", RunCommand},
+    {"accelerate", "the command line of `accelerate launch`", AccelerateCommand, true},
+    {"deepspeed", "the command line of `deepspeed`", DeepSpeedCommand, true},
+    {"ilab", "the `muster run` that does what `ilab model train` would", InstructLabCommand, true},
 };
 
 constexpr char kHelp[] =
@@ -60,19 +74,41 @@ std::string BinaryDirectory() {
 void PrintHelp() {
   std::fputs(kHelp, stdout);
   for (const Subcommand& subcommand : kSubcommands) {
-    std::printf("  %-9s  %s\n", subcommand.name, subcommand.help);
+    std::printf("  %-10s  %s\n", subcommand.name, subcommand.help);
   }
   std::fputs(kHelpEnd, stdout);
 }
 
-// The one that `args` begin with, which it is taken out of.
-const Subcommand& TakeSubcommand(std::vector<std::string>& args) {
+// By a link of a launcher's name: its command line.
+const Subcommand* FindByLink(const std::string& name, std::vector<std::string>& args) {
+  if (name == "torchrun") return &kSubcommands[0];
+  if (name == "accelerate-launch") args.insert(args.begin(), "launch");
+  const std::string known = name == "accelerate-launch" ? "accelerate"
+                            : name == "ds"              ? "deepspeed"
+                                                        : name;
+  for (const Subcommand& subcommand : kSubcommands) {
+    if (subcommand.is_peer && known == subcommand.name) return &subcommand;
+  }
+  return nullptr;
+}
+
+// The one that `args` begin with, which it is taken out of; nullptr if they begin with none.
+const Subcommand* TakeSubcommand(std::vector<std::string>& args) {
   for (const Subcommand& subcommand : kSubcommands) {
     if (args.empty() || args[0] != subcommand.name) continue;
     args.erase(args.begin());
-    return subcommand;
+    return &subcommand;
   }
-  return kSubcommands[0];
+  return nullptr;
+}
+
+absl::Status CheckScript(const std::string& word, const std::string& binary_directory) {
+  std::vector<std::string> names;
+  for (const Subcommand& subcommand : kSubcommands) names.emplace_back(subcommand.name);
+  return CheckFirstWord(word, names, [&](const std::string& name) {
+    return access(name.c_str(), F_OK) == 0 ||
+           access(absl::StrCat(binary_directory, "/", name).c_str(), F_OK) == 0;
+  });
 }
 
 }  // namespace
@@ -80,17 +116,24 @@ const Subcommand& TakeSubcommand(std::vector<std::string>& args) {
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string name = argc > 0 ? std::string(argv[0]) : "muster";
-  const bool is_torchrun = name.substr(name.rfind('/') + 1) == "torchrun";
-  const Subcommand* subcommand = &kSubcommands[0];
-  if (!is_torchrun && !args.empty()) {
+  const std::string binary_directory = BinaryDirectory();
+  const Subcommand* subcommand = FindByLink(name.substr(name.rfind('/') + 1), args);
+  if (subcommand == nullptr && !args.empty()) {
     if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
       PrintHelp();
       args = {"--help"};
     }
-    subcommand = &TakeSubcommand(args);
+    subcommand = TakeSubcommand(args);
+    if (subcommand == nullptr) {
+      if (const absl::Status status = CheckScript(args[0], binary_directory); !status.ok()) {
+        muster::log::Write(muster::log::Level::kError, "refused", status.message());
+        return muster::ExitCodeOf(status);
+      }
+    }
   }
+  if (subcommand == nullptr) subcommand = &kSubcommands[0];
   return subcommand->run({.invoked_as = name,
-                          .binary_directory = BinaryDirectory(),
+                          .binary_directory = binary_directory,
                           .args = std::move(args),
                           .environment = muster::EnvironmentOf(environ)});
 }

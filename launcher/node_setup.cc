@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -21,6 +22,7 @@
 #include "agent/process/gpu_inventory.h"
 #include "agent/process/leftovers.h"
 #include "agent/process/runtime_directory.h"
+#include "launcher/omp_threads.h"
 #include "launcher/worker_command.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
@@ -30,6 +32,7 @@ namespace muster::launcher {
 namespace {
 
 constexpr absl::Duration kResolvePatience = absl::Seconds(20);
+constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
 constexpr size_t kMaxHostFileBytes = size_t{8} << 20;
 
 // Set and empty is something else than not set: it hides all devices. HIP's list goes before CUDA's,
@@ -101,12 +104,19 @@ std::vector<int> NumaNodesOfWorkers(const agent::DeviceRequest& request,
   return nodes;
 }
 
-absl::Status BindDevices(const JobSpec& spec, const Invocation& invocation,
+// Those of the scheduler's tasks may be fewer than this process is confined to.
+NodeCpus CountCpus(const Placement& placement) {
+  const int here = agent::CountCpus();
+  if (placement.num_cpus == 0) return {.num_cpus = here};
+  return {.num_cpus = std::min(here, placement.num_cpus), .are_counted = true};
+}
+
+absl::Status BindDevices(const JobSpec& spec, const Invocation& invocation, const NodeCpus& own,
                          agent::AgentOptions* options) {
   agent::DeviceRequest request{.nproc_per_node = spec.nproc_per_node,
                                .virtual_local_rank = spec.virtual_local_rank,
                                .visible_devices = VisibleDevices(invocation.environment),
-                               .num_cpus = agent::CountCpus()};
+                               .num_cpus = own.num_cpus};
   std::vector<agent::Gpu> all_gpus;
   if (agent::NeedsGpuCount(request) || spec.numa_binding != NumaBinding::kNone) {
     all_gpus = agent::ListGpus();
@@ -212,7 +222,14 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   options.worker_command = program.argv;
   if (!program.python.empty())
     setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
-  MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, &options));
+  const NodeCpus cpus = CountCpus(placement);
+  // A bare name may be another program than was meant.
+  const std::string& name = spec.program.name;
+  if (program.python.empty() && name.find('/') == std::string::npos &&
+      program.argv.front() != "./" + name) {
+    setup.notes.push_back(absl::StrCat("each worker runs ", program.argv.front()));
+  }
+  MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, cpus, &options));
   MUSTER_RETURN_IF_ERROR(FindAddress(spec, placement, &setup));
   // In a worker of another job, TF_CONFIG is that job's and not the user's.
   const bool is_nested = FindVariable(invocation.environment, "MUSTER_INSTANCE") != nullptr;
@@ -224,9 +241,11 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
                                                  ToString(Endpoint{.host = setup.endpoint->host,
                                                                    .port = setup.endpoint->port}))
                                   : "this node's own rendezvous";
-  std::string threads =
-      NoteOnThreads(options.node.local_world_size, agent::CountCpus(), invocation.environment);
-  if (!threads.empty()) setup.notes.push_back(std::move(threads));
+  ThreadDecision threads =
+      DecideOmpThreads(spec.omp_threads, options.node.local_world_size, cpus,
+                       !VariableOrEmpty(invocation.environment, kThreadsVariable).empty());
+  if (threads.threads > 0) options.environment[kThreadsVariable] = absl::StrCat(threads.threads);
+  if (!threads.note.empty()) setup.notes.push_back(std::move(threads.note));
   std::string replacing = NoteOnReplacing(spec);
   if (!replacing.empty()) setup.notes.push_back(std::move(replacing));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));

@@ -288,6 +288,13 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
        .value_name = "NAME",
        .help = "bind workers to CPUs: node, socket, exclusive or core-complex [none]",
        .read = Into(ParseNumaBinding, spec.numa_binding)},
+      {.name = "omp_threads",
+       .value_name = "N|auto|none",
+       .help =
+           "OMP_NUM_THREADS of each worker: a number; auto: its share of the node's CPUs; none: "
+           "as inherited [inherited; otherwise 1 for each of several workers, and under Slurm "
+           "their share of --cpus-per-task]",
+       .read = Into(ParseOmpThreads, spec.omp_threads)},
       {.name = "start_method",
        .value_name = "NAME",
        .help = "accepted: spawn, fork or forkserver; workers are always programs of their own",
@@ -368,7 +375,8 @@ bool HasNoVariable(const std::string& name) {
        {"worker_ports", "store_clients", "tls",           "numa_binding", "logs_specs",
         "use_env",      "console",       "fold",          "log_format",   "log_level",
         "config_file",  "ilab",          "hostfile",      "include",      "exclude",
-        "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config"}) {
+        "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config",
+        "omp_threads"}) {
     if (name == known) return true;
   }
   return false;

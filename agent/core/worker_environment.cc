@@ -104,6 +104,7 @@ std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
     env.board = At(context.boards, i);
     env.torch_server = At(context.torch_servers, i);
     env.python_folder = context.python_folder;
+    env.torch_notes = context.torch_notes;
     env.tf_config = MakeTfConfig(addresses, env.rank);
   }
   return envs;

@@ -22,7 +22,8 @@ struct WorkerEnvContext {
   std::vector<std::string> visible_devices;  // [local_world_size]; empty: inherited
   std::vector<std::string> boards;           // [local_world_size]; empty: none
   std::vector<std::string> torch_servers;    // [local_world_size]; empty: none
-  std::string python_folder;                 // of what starts them
+  std::string python_folder;                 // of the hook of PyTorch's programs; empty: none
+  std::string torch_notes;                   // Unix socket that it tells; empty: none
   bool virtual_local_rank = false;
   std::string agent_socket;
   std::string timer_file;  // pipe of PyTorch's file timers; empty: none

@@ -21,8 +21,6 @@
 namespace muster::agent {
 namespace {
 
-constexpr int kEstablished = 1;
-
 // /proc prints addresses as words of 32 bits in the machine's order.
 std::optional<std::string> ParseAddress(absl::string_view hex) {
   if (hex.size() != 8 && hex.size() != 32) return std::nullopt;
@@ -41,6 +39,19 @@ std::optional<std::string> ParseAddress(absl::string_view hex) {
 }
 
 using SocketsByInode = absl::btree_map<uint64_t, LocalSocket>;
+
+SocketsByInode SocketsTo(int remote_port, TcpState state) {
+  SocketsByInode sockets;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    for (LocalSocket& socket : FindConnectionsTo(text, remote_port, state)) {
+      const uint64_t inode = socket.inode;
+      sockets.emplace(inode, std::move(socket));
+    }
+  }
+  return sockets;
+}
 
 // The sockets of `sockets` that `pid` holds are moved to `found`.
 void TakeSocketsOf(pid_t pid, size_t worker, SocketsByInode& sockets,
@@ -67,7 +78,8 @@ void TakeSocketsOf(pid_t pid, size_t worker, SocketsByInode& sockets,
 
 }  // namespace
 
-std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int remote_port) {
+std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int remote_port,
+                                           TcpState wanted) {
   constexpr size_t kLocal = 1, kRemote = 2, kState = 3, kInode = 9;
   std::vector<LocalSocket> sockets;
   for (absl::string_view line : absl::StrSplit(proc_net_tcp, '\n')) {
@@ -80,9 +92,9 @@ std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int r
     int state, port;
     LocalSocket socket;
     const std::optional<std::string> address = ParseAddress(local.first);
-    if (!address || !absl::SimpleHexAtoi(fields[kState], &state) || state != kEstablished ||
-        !absl::SimpleHexAtoi(remote.second, &port) || port != remote_port ||
-        !absl::SimpleHexAtoi(local.second, &socket.port) ||
+    if (!address || !absl::SimpleHexAtoi(fields[kState], &state) ||
+        state != static_cast<int>(wanted) || !absl::SimpleHexAtoi(remote.second, &port) ||
+        port != remote_port || !absl::SimpleHexAtoi(local.second, &socket.port) ||
         !absl::SimpleAtoi(fields[kInode], &socket.inode) || socket.inode == 0) {
       continue;
     }
@@ -93,15 +105,7 @@ std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int r
 }
 
 std::vector<WorkerSocket> FindWorkerSockets(absl::Span<const pid_t> workers, int remote_port) {
-  SocketsByInode sockets;
-  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    for (LocalSocket& socket : FindConnectionsTo(text, remote_port)) {
-      const uint64_t inode = socket.inode;
-      sockets.emplace(inode, std::move(socket));
-    }
-  }
+  SocketsByInode sockets = SocketsTo(remote_port, TcpState::kEstablished);
   std::vector<WorkerSocket> found;
   for (size_t i = 0; i < workers.size() && !sockets.empty(); ++i) {
     TakeSocketsOf(workers[i], i, sockets, found);
@@ -110,6 +114,18 @@ std::vector<WorkerSocket> FindWorkerSockets(absl::Span<const pid_t> workers, int
     }
   }
   return found;
+}
+
+Connecting LookAtConnecting(pid_t pid, int remote_port) {
+  if (::access(absl::StrCat("/proc/", pid, "/fd").c_str(), F_OK) != 0) return Connecting::kGone;
+  for (const auto& [state, meaning] : {std::pair(TcpState::kEstablished, Connecting::kConnected),
+                                       std::pair(TcpState::kSynSent, Connecting::kUnanswered)}) {
+    SocketsByInode sockets = SocketsTo(remote_port, state);
+    std::vector<WorkerSocket> found;
+    if (!sockets.empty()) TakeSocketsOf(pid, 0, sockets, found);
+    if (!found.empty()) return meaning;
+  }
+  return Connecting::kRefused;
 }
 
 }  // namespace muster::agent

@@ -12,7 +12,7 @@
 
 namespace muster::agent {
 
-// This machine's end of an established connection.
+// This machine's end of a connection.
 struct LocalSocket {
   uint64_t inode = 0;
   std::string address;  // numeric; an IPv4 address that is mapped into IPv6 reads as IPv4
@@ -20,12 +20,16 @@ struct LocalSocket {
   friend bool operator==(const LocalSocket&, const LocalSocket&) = default;
 };
 
-// The established connections to `remote_port` of any machine, of the text of /proc/net/tcp or
-// tcp6. Lines that are none are passed over.
+// As the kernel numbers them.
+enum class TcpState { kEstablished = 1, kSynSent = 2 };
+
+// The connections to `remote_port` of any machine, of the text of /proc/net/tcp or tcp6. Lines that
+// are none are passed over.
 //
 // Threads: pure.
 // Source:  kernel documentation, networking/proc_net_tcp.rst
-std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int remote_port);
+std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int remote_port,
+                                           TcpState state = TcpState::kEstablished);
 
 // One of them, held by a worker or by a process below it.
 struct WorkerSocket {
@@ -37,5 +41,12 @@ struct WorkerSocket {
 // Looks through the descriptors of `workers` (their pids) and of all processes below them. Blocks
 // for as long as /proc takes: about a microsecond per descriptor.
 std::vector<WorkerSocket> FindWorkerSockets(absl::Span<const pid_t> workers, int remote_port);
+
+// How far a process has come with connecting to a port. A client that is refused closes its socket
+// and tries again, so one that has none is refused.
+enum class Connecting { kRefused, kUnanswered, kConnected, kGone };
+
+// Looks through the descriptors of `pid` alone. Cost as above.
+Connecting LookAtConnecting(pid_t pid, int remote_port);
 
 }  // namespace muster::agent

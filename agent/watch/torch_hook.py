@@ -1,6 +1,11 @@
-# In the workers' Python, as sitecustomize.py on their PYTHONPATH: the process of a worker that makes its
-# first process group starts PyTorch's own worker server, on the Unix socket $MUSTER_TORCH_SERVER, which
-# the agent reads. Raises nothing; where PyTorch has no such server, nothing happens.
+# In the workers' Python, as sitecustomize.py on their PYTHONPATH. Does two things when a process of a worker
+# calls init_process_group, and raises nothing:
+#
+# * The ranks of the job meet at the launcher's store ($MUSTER_TORCH_GROUP says where that is), also where the
+#   script has written another address into MASTER_ADDR and MASTER_PORT; groups of the script's own meet where
+#   the script says.
+# * The first process of a worker starts PyTorch's own worker server, on the Unix socket $MUSTER_TORCH_SERVER,
+#   which the agent reads. Where PyTorch has no such server, nothing happens; nor without the variable.
 #
 # Waits for the call of init_process_group, not for the import of torch.distributed, which `import torch`
 # does too.
@@ -9,6 +14,7 @@ import sys
 
 _HERE = os.path.dirname(__file__)
 _PATH = os.environ.get("MUSTER_TORCH_SERVER", "")
+_GROUP = os.environ.get("MUSTER_TORCH_GROUP", "")
 _MODULE = "torch.distributed.distributed_c10d"
 
 
@@ -136,11 +142,140 @@ def _serve():
     _thread.start_new_thread(_tell, (listener,))
 
 
+class _Variables:
+    """Sets variables, and sets them back."""
+
+    def __init__(self, **changes):
+        self.changes = changes
+
+    def __enter__(self):
+        self.before = {name: os.environ.get(name) for name in self.changes}
+        os.environ.update(self.changes)
+
+    def __exit__(self, *_):
+        for name, value in self.before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class _Meetings:
+    """Where the process groups of this process meet, and what the agent is told of it."""
+
+    def __init__(self, given):
+        self.given = given
+        self.is_in_init = False
+        self.is_told = False  # of a call that has not returned
+        self.is_at_launcher = False  # the last store that was made
+        self.num_made = 0  # groups that met at the launcher's store, one after the other
+
+    def is_launchers(self, host, port, rank, world_size):
+        """Whether a call with these values meets at the launcher's store."""
+        given = self.given
+        if (host, port) == (given["host"], given["port"]):
+            return True
+        if (rank, world_size) != (given["rank"], given["world_size"]):
+            return False
+        spawned = sys.modules.get("multiprocessing.process")
+        if spawned is not None and spawned.parent_process() is not None:
+            return False  # one of several that the script has started, whose numbers are alike by chance
+        if self.is_of_environment(host, port):
+            return True
+        # An explicit tcp:// address is taken at its word, unless it cannot be meant.
+        is_loopback = host in ("localhost", "::1") or host.startswith("127.")
+        return is_loopback and given["num_nodes"] > 1
+
+    @staticmethod
+    def is_of_environment(host, port):
+        return (host, str(port)) == (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+
+    def create(self, create, host, port, rank, world_size, *args, **kwargs):
+        """In the place of PyTorch's _create_c10d_store."""
+        given = self.given
+        self.is_at_launcher = self.is_launchers(host, port, rank, world_size)
+        asked = [host, port]
+        is_written = self.is_of_environment(host, port) or self.is_at_launcher
+        if self.is_at_launcher:
+            host, port = given["host"], given["port"]
+            changes = {
+                "MASTER_ADDR": host,
+                "MASTER_PORT": str(port),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "TORCHELASTIC_RESTART_COUNT": str(given["restart_count"]),
+            }
+        else:
+            changes = {"TORCHELASTIC_USE_AGENT_STORE": "False"}
+        self.tell(
+            is_begun=True,
+            rank=rank,
+            world_size=world_size,
+            host=host,
+            port=port,
+            asked=asked if is_written else [],
+            at_launcher=self.is_at_launcher,
+        )
+        try:
+            with _Variables(**changes):
+                store = create(host, port, rank, world_size, *args, **kwargs)
+        finally:
+            if not self.is_in_init:
+                self.tell(is_begun=False)
+        if self.is_at_launcher and self.num_made > 0:
+            # The keys of the group before are still there, with addresses that nobody has any more.
+            from torch.distributed import PrefixStore
+
+            store = PrefixStore("again%d" % self.num_made, store)
+        return store
+
+    def init(self, init, *args, **kwargs):
+        """In the place of init_process_group."""
+        self.is_in_init, self.is_at_launcher = True, False
+        try:
+            result = init(*args, **kwargs)
+            if self.is_at_launcher:
+                self.num_made += 1
+            return result
+        finally:
+            self.is_in_init = False
+            self.tell(is_begun=False)
+
+    def tell(self, is_begun, **what):
+        if not is_begun and not self.is_told:
+            return
+        self.is_told = is_begun
+        try:
+            import json
+            import socket
+
+            note = dict(what, round=self.given["round"], is_begun=is_begun)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(json.dumps(note).encode(), socket.MSG_DONTWAIT, self.given["notes"])
+        except Exception:
+            pass
+
+
+def _find_meetings():
+    """None in a worker of another launcher that a worker of ours has started."""
+    import json
+
+    try:
+        given = json.loads(_GROUP)
+        if os.environ.get("TORCHELASTIC_ERROR_FILE") == given["error_file"]:
+            return _Meetings(given)
+    except Exception:
+        pass
+    return None
+
+
 def _prepare(module):
     import functools
 
     init_process_group = module.init_process_group
-    todo = [_serve]
+    todo = [_serve] if _PATH else []
+    meetings = _find_meetings()
+    rendezvous = sys.modules.get("torch.distributed.rendezvous")
+    create = getattr(rendezvous, "_create_c10d_store", None)
 
     @functools.wraps(init_process_group)
     def wrapper(*args, **kwargs):
@@ -149,9 +284,15 @@ def _prepare(module):
                 todo.pop()()
             except Exception:
                 pass
-        return init_process_group(*args, **kwargs)
+        if meetings is None:
+            return init_process_group(*args, **kwargs)
+        return meetings.init(init_process_group, *args, **kwargs)
 
     module.init_process_group = wrapper
+    if meetings is not None and create is not None:
+        rendezvous._create_c10d_store = functools.wraps(create)(
+            functools.partial(meetings.create, create)
+        )
 
 
 class _Finder:
@@ -200,6 +341,6 @@ def _run_the_next():
 
 
 sys.path[:] = [folder for folder in sys.path if folder != _HERE]
-if _PATH:
+if _PATH or _GROUP:
     sys.meta_path.insert(0, _Finder)
 _run_the_next()

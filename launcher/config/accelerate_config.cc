@@ -348,6 +348,12 @@ absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
                                                   const EnvironmentMap& inherited,
                                                   const std::string& directory) {
   MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadPythonYaml(text));
+  return ReadAccelerateConfig(std::move(config), inherited, directory);
+}
+
+absl::StatusOr<LaunchConfig> ReadAccelerateConfig(PythonConfig config,
+                                                  const EnvironmentMap& inherited,
+                                                  const std::string& directory) {
   return Reading(std::move(config), inherited, directory).Run();
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "launcher/config/launch_config.h"
+#include "launcher/config/python_yaml.h"
 #include "proto/base/environment.h"
 
 namespace muster::launcher {
@@ -22,6 +23,11 @@ namespace muster::launcher {
 // Errors: kInvalidArgument naming the key, its value and what was expected; for an unknown key the
 // nearest one.
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
+                                                  const EnvironmentMap& inherited,
+                                                  const std::string& directory);
+
+// The same of a file that has been read.
+absl::StatusOr<LaunchConfig> ReadAccelerateConfig(PythonConfig config,
                                                   const EnvironmentMap& inherited,
                                                   const std::string& directory);
 

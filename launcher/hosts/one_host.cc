@@ -83,6 +83,9 @@ absl::StatusOr<LaunchConfig> PlanOneHost(const CommandLine& line,
   MUSTER_ASSIGN_OR_RETURN(HostEntry here, ChooseSlots(line, num_gpus));
   here.are_all_slots = num_gpus == 0;  // else the list of GPUs is a variable, even of all of them
   config.options.push_back({"nproc_per_node", WorkersOfHost(here), given->source});
+  if (line.Find("omp_threads") == nullptr) {
+    config.options.push_back({"omp_threads", "none", given->source});  // as `deepspeed` leaves it
+  }
   config.environment["LOCAL_SIZE"] = absl::StrCat(here.slots.size());
   return config;
 }

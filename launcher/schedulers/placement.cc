@@ -31,7 +31,7 @@ class Application {
       if (!IsGiven("nnodes") && !HasPlace() && !line_.IsOn("standalone")) Warn(found_.notes);
       return std::move(placement_);
     }
-    Take("shutdown_timeout");
+    if (!Take("shutdown_timeout")) WarnOfLongGrace();
     if (IsJobOfItsOwn()) {
       WarnOfSeveralJobs();
     } else if (HasPlace()) {
@@ -39,6 +39,7 @@ class Application {
     } else {
       MUSTER_RETURN_IF_ERROR(TakeAll());
     }
+    placement_.num_cpus = found_.cpus_per_task * placement_.num_local_tasks;
     if (!taken_.empty()) {
       placement_.start_line = absl::StrCat(found_.job, ": ", absl::StrJoin(taken_, ", "));
     }
@@ -72,6 +73,18 @@ class Application {
     if (line_.IsOn("standalone")) return true;
     const std::optional<NodeCount> nodes = GivenNodes();
     return nodes && nodes->max == 1 && !HasPlace();
+  }
+
+  void WarnOfLongGrace() {
+    const Given* given = line_.Find("shutdown_timeout");
+    double seconds = 0;
+    if (found_.kill_wait == 0 || given == nullptr || !absl::SimpleAtod(given->text(), &seconds) ||
+        seconds < found_.kill_wait) {
+      return;
+    }
+    line_.warnings.push_back(
+        absl::StrCat(given->source, "=", given->text(), " is no shorter than Slurm's KillWait, ",
+                     found_.kill_wait, " s, after which Slurm ends everything by SIGKILL"));
   }
 
   void WarnOfSeveralJobs() {

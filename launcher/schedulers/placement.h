@@ -29,6 +29,7 @@ struct Placement {
   std::string tasks_of;         // the job of those tasks, for task_gate.h; empty: not known
   bool is_slurm = false;        // whose habits with signals are its own
   bool is_first = true;         // of the nodes: it says what was taken
+  int num_cpus = 0;             // that the agent's tasks were given on this node; 0: not known
   int64_t end_time = 0;         // when the scheduler ends the job, seconds since 1970; 0: not known
   bool shares_console = false;  // the lines of several nodes appear in one place
 };

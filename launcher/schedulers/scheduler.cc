@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -22,10 +23,14 @@ namespace {
 constexpr int kFirstPort = 61440;  // above the ports that Linux gives to connections
 constexpr int kNumPorts = 4096;
 constexpr int kStepStride = 331;  // steps of one job lie apart, and apart from the next jobs
-// Slurm sends SIGKILL so long after SIGTERM (slurm.conf, KillWait); no variable says what a site has
-// set, and whoever is killed then cleans up nothing.
+// Slurm sends SIGKILL so long after SIGTERM (slurm.conf, KillWait), and whoever is killed then cleans up
+// nothing. The file of a cluster without files of its own lies below /run.
 constexpr int kSlurmKillWaitSeconds = 30;
 constexpr int kGraceBelowKillWait = 5;
+constexpr int kGraceSeconds = 30;  // of --shutdown_timeout, where nothing bounds it
+constexpr int64_t kCpusMax = 1 << 16;
+constexpr const char* kSlurmFiles[] = {"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf",
+                                       "/etc/slurm-llnl/slurm.conf"};
 // Steps that srun did not start: the batch shell, an interactive one, the external ones.
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
@@ -81,6 +86,27 @@ std::string HostOfUri(const std::string& uri) {
   return IsHost(host) ? host : "";
 }
 
+// Of the text of slurm.conf; nothing where it does not say it.
+std::optional<int> KillWaitOf(const std::string& text) {
+  std::optional<int> seconds;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits('=', 1));
+    int number = 0;
+    if (absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(parts.first), "killwait") &&
+        absl::SimpleAtoi(parts.second, &number) && number >= 1) {
+      seconds = number;
+    }
+  }
+  return seconds;
+}
+
+// Time is left for what comes behind the workers' end.
+int GraceWithin(int kill_wait) {
+  return std::max(kill_wait - kGraceBelowKillWait, (kill_wait + 1) / 2);
+}
+
 // Puts one scheduler's facts together.
 class Derivation {
  public:
@@ -98,11 +124,10 @@ class Derivation {
     PlaceRendezvous();
     MUSTER_RETURN_IF_ERROR(CountWorkers());
     MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kEndTime, 0, found_.end_time));
-    if (found_.is_slurm) {
-      Take("shutdown_timeout", absl::StrCat(kSlurmKillWaitSeconds - kGraceBelowKillWait),
-           absl::StrCat("Slurm's KillWait, ", kSlurmKillWaitSeconds,
-                        " s unless the site changed it"));
-    }
+    int64_t cpus = 0;
+    MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kCpusPerTask, 0, cpus));
+    found_.cpus_per_task = static_cast<int>(std::clamp<int64_t>(cpus, 0, kCpusMax));
+    if (found_.is_slurm) BoundGrace();
     return std::move(found_);
   }
 
@@ -375,6 +400,24 @@ class Derivation {
       if (IsHost(host)) return host;
     }
     return "";
+  }
+
+  void BoundGrace() {
+    std::vector<std::string> files(std::begin(kSlurmFiles), std::end(kSlurmFiles));
+    const std::string own = VariableOrEmpty(surroundings_.environment, "SLURM_CONF");
+    if (!own.empty()) files.insert(files.begin(), own);
+    std::string source =
+        absl::StrCat("Slurm's KillWait, ", kSlurmKillWaitSeconds, " s unless the site changed it");
+    found_.kill_wait = kSlurmKillWaitSeconds;
+    for (const std::string& file : files) {
+      const std::optional<int> set = KillWaitOf(surroundings_.read_file(file));
+      if (!set) continue;
+      found_.kill_wait = *set;
+      source = absl::StrCat("KillWait=", *set, " in ", file);
+      break;
+    }
+    const int grace = std::min(GraceWithin(found_.kill_wait), kGraceSeconds);
+    Take("shutdown_timeout", absl::StrCat(grace), source);
   }
 
   absl::Status CountWorkers() {

@@ -44,6 +44,8 @@ struct SchedulerFindings {
   int local_task = 0;              // of the tasks on this node
   int num_local_tasks = 1;
   int num_gpus_hidden = 0;  // GPUs of this node that were bound to other tasks
+  int cpus_per_task = 0;    // that were asked for; 0: not known
+  int kill_wait = 0;        // seconds from Slurm's SIGTERM to its SIGKILL; 0: another scheduler
   bool is_slurm = false;
   int64_t end_time = 0;  // when its time is up, seconds since 1970; 0: not known
   // Why the nodes cannot be brought together without options; ok: they can.

@@ -44,6 +44,7 @@ constexpr std::array kSlurmFacts = {
     FactRow{Fact::kLocalTask, "SLURM_LOCALID"},
     FactRow{Fact::kTasksPerNode, "SLURM_STEP_TASKS_PER_NODE"},
     FactRow{Fact::kGpusOnNode, "SLURM_GPUS_ON_NODE"},
+    FactRow{Fact::kCpusPerTask, "SLURM_CPUS_PER_TASK"},
     FactRow{Fact::kGpuBinding, "SLURMD_TRES_BIND"},
     FactRow{Fact::kGpuBinding, "SLURM_GPUS_PER_TASK"},
     FactRow{Fact::kEndTime, "SLURM_JOB_END_TIME"},

@@ -30,6 +30,7 @@ enum class Fact {
   kLocalTasks,    // how many tasks this node has
   kTasksPerNode,  // "2(x3),1", by node
   kGpusOnNode,
+  kCpusPerTask,
   kGpuBinding,  // set: each task was given GPUs of its own
   kStarterUri,  // where the program that started the tasks listens
   kPodName,     // ends with the node rank: "train-3"

@@ -108,6 +108,19 @@ struct PortRange {
   friend bool operator==(const PortRange&, const PortRange&) = default;
 };
 
+// --omp_threads: OMP_NUM_THREADS of the workers.
+struct OmpThreads {
+  enum class Kind {
+    kUsual,      // 1 each where there are several, their share of the CPUs that a scheduler counts
+    kShare,      // their share of this node's CPUs
+    kUntouched,  // as inherited, or not set
+    kCount,      // `count` each
+  };
+  Kind kind = Kind::kUsual;
+  int count = 0;
+  friend bool operator==(const OmpThreads&, const OmpThreads&) = default;
+};
+
 // --watch: what follows when workers hang.
 enum class WatchMode {
   kAuto,     // kRestart where --max_restarts allows one, else kReport
@@ -170,6 +183,7 @@ struct JobSpec {
   absl::Duration round_hook_timeout = absl::Seconds(60);
   bool virtual_local_rank = false;
   NumaBinding numa_binding = NumaBinding::kNone;
+  OmpThreads omp_threads;
   LogSpec logs;
 
   // Checks every field and every combination. The message starts with the flag and its value,

@@ -22,6 +22,7 @@ constexpr char kRound[] = "MUSTER_ROUND";
 constexpr char kAgentSocket[] = "MUSTER_AGENT_SOCKET";
 constexpr char kBoard[] = "MUSTER_BOARD";
 constexpr char kTorchServer[] = "MUSTER_TORCH_SERVER";
+constexpr char kTorchGroup[] = "MUSTER_TORCH_GROUP";
 
 // Entries of PyTorch's flight recorder. Its own 2000 (torch 2.15) take it 24 ms to write out, too
 // long for what is asked for every few seconds; the hang watch needs the last of each group.
@@ -139,11 +140,26 @@ void EncodeRuntime(const WorkerEnv& env, EnvironmentMap& out) {
   if (!env.board.empty()) out[kBoard] = env.board;
 }
 
-void EncodeTorchServer(const WorkerEnv& env, const EnvironmentMap& inherited, EnvironmentMap& out) {
-  if (env.torch_server.empty()) return;
-  out[kTorchServer] = env.torch_server;
+// In a variable of ours, since scripts overwrite MASTER_ADDR and MASTER_PORT, and processes that they
+// start inherit that. The error file tells a worker of ours from one of another launcher below it.
+std::string MakeTorchGroup(const WorkerEnv& env) {
+  const nlohmann::ordered_json group = {
+      {"host", env.master_addr},    {"port", env.master_port},
+      {"rank", env.rank.value()},   {"world_size", env.world_size},
+      {"num_nodes", env.num_nodes}, {"restart_count", env.restart_count},
+      {"round", env.round.value()}, {"error_file", env.error_file},
+      {"notes", env.torch_notes}};
+  return group.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+// Read by agent/watch/torch_hook.py.
+void EncodeTorch(const WorkerEnv& env, const EnvironmentMap& inherited, EnvironmentMap& out) {
+  if (env.python_folder.empty()) return;
   const std::string path = VariableOrEmpty(inherited, "PYTHONPATH");
   out["PYTHONPATH"] = path.empty() ? env.python_folder : absl::StrCat(env.python_folder, ":", path);
+  out[kTorchGroup] = MakeTorchGroup(env);
+  if (env.torch_server.empty()) return;
+  out[kTorchServer] = env.torch_server;
   if (!IsSet(inherited, "TORCH_FR_BUFFER_SIZE") &&
       !IsSet(inherited, "TORCH_NCCL_TRACE_BUFFER_SIZE")) {
     out["TORCH_FR_BUFFER_SIZE"] = kRecorderEntries;
@@ -167,9 +183,6 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   if (!IsSet(inherited, "TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     out["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
   }
-  if (env.local_world_size > 1 && !IsSet(inherited, "OMP_NUM_THREADS")) {
-    out["OMP_NUM_THREADS"] = "1";
-  }
   if (!env.visible_devices.empty()) {
     out["CUDA_VISIBLE_DEVICES"] = env.visible_devices;
     // On ROCm it goes before CUDA's, so it may not keep the list of all.
@@ -177,15 +190,8 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   }
   if (!env.tf_config.empty() && !IsSet(inherited, "TF_CONFIG")) out["TF_CONFIG"] = env.tf_config;
   EncodeRuntime(env, out);
-  EncodeTorchServer(env, inherited, out);
+  EncodeTorch(env, inherited, out);
   return out;
-}
-
-std::string NoteOnThreads(int num_workers, int num_cpus, const EnvironmentMap& inherited) {
-  const int share = num_cpus / std::max(num_workers, 1);
-  if (num_workers < 2 || share < 2 || IsSet(inherited, "OMP_NUM_THREADS")) return "";
-  return absl::StrCat("each of the ", num_workers,
-                      " workers gets OMP_NUM_THREADS=1; the CPUs of this node would allow ", share);
 }
 
 absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment) {
@@ -223,9 +229,9 @@ std::string MakeTfConfig(const std::vector<std::string>& worker_addresses, Rank 
 }
 
 bool IsWithheldFromWorkers(const std::string& name) {
-  static constexpr std::array<absl::string_view, 9> kWithheld = {
-      "MUSTER_TOKEN", "MUSTER_TOKEN_FILE", kBoard,       kInstance,   kRound,
-      kLocalRank,     kVirtualLocalRank,   kAgentSocket, kTorchServer};
+  static constexpr std::array<absl::string_view, 10> kWithheld = {
+      "MUSTER_TOKEN", "MUSTER_TOKEN_FILE", kBoard,       kInstance,    kRound,
+      kLocalRank,     kVirtualLocalRank,   kAgentSocket, kTorchServer, kTorchGroup};
   return std::find(kWithheld.begin(), kWithheld.end(), name) != kWithheld.end();
 }
 

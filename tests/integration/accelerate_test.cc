@@ -1,8 +1,9 @@
-// `muster run --config_file` beside `accelerate launch --config_file`: the same variables for the
-// same files.
+// `muster run --config_file` and `muster accelerate launch` beside `accelerate launch`: the same variables
+// for the same files and options.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr char kShow[] = R"(import json, os
 prefixes = ("ACCELERATE_", "FSDP_", "OMP_NUM_THREADS", "PYTHONPATH", "KMP_", "CUDA_VISIBLE_DEVICES")
-if os.environ["RANK"] == "0":
+if os.environ.get("RANK", "0") == "0":
     shown = {n: v for n, v in sorted(os.environ.items()) if n.startswith(prefixes)}
     # The hang watch puts a folder of its own first (deploy/docs/torchrun.md).
     if "MUSTER_TORCH_SERVER" in os.environ:
@@ -29,34 +30,80 @@ if os.environ["RANK"] == "0":
         json.dump(shown, file, indent=1)
 )";
 
-class AccelerateTest : public JobTest, public ::testing::WithParamInterface<const char*> {};
+std::string ConfigOf(const std::string& name) {
+  return absl::StrCat(MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/accelerate_", name,
+                      ".yaml");
+}
+
+class BesideAccelerate : public JobTest {
+ protected:
+  // `ours`: the words in front of `options`.
+  void ExpectTheSame(const Arguments& options, const Arguments& ours) {
+    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+    const std::string script = PythonScript("show.py", kShow);
+    // It chooses a port before it listens there; a test beside this one may have taken it.
+    const SubprocessResult theirs = PeersOutcome([&] {
+      return StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options +
+                              Arguments{script},
+                          {{"SHOW", Out("theirs")}})
+          .Wait(absl::Minutes(3));
+    });
+    if (theirs.err.find("No module named") != std::string::npos) {
+      GTEST_SKIP() << "accelerate, or what it needs for this file, is not installed";
+    }
+    ASSERT_THAT(theirs, ExitsWith(0));
+    const SubprocessResult by_us = Run(ours + options + Arguments{script},
+                                       {{"SHOW", Out("ours")}, {"PYTHON_EXEC", PeerPython()}});
+    ASSERT_THAT(by_us, ExitsWith(0));
+    EXPECT_EQ(ReadOut("ours"), ReadOut("theirs"));
+  }
+};
+
+class AccelerateTest : public BesideAccelerate,
+                       public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(AccelerateTest, WorkersSeeWhatAccelerateLaunchGivesThem) {
-  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  const std::string config = absl::StrCat(
-      MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/accelerate_", GetParam(), ".yaml");
-  const std::string script = PythonScript("show.py", kShow);
-  const Arguments options = {"--config_file", config};
-  // It chooses a port before it listens there; a test beside this one may have taken it.
-  const SubprocessResult theirs = PeersOutcome([&] {
-    return StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options +
-                            Arguments{script},
-                        {{"SHOW", Out("theirs")}})
-        .Wait(absl::Minutes(3));
-  });
-  if (theirs.err.find("No module named") != std::string::npos) {
-    GTEST_SKIP() << "accelerate, or what it needs for this file, is not installed";
-  }
-  ASSERT_THAT(theirs, ExitsWith(0));
-  const SubprocessResult ours =
-      Run(options + Arguments{script}, {{"SHOW", Out("ours")}, {"PYTHON_EXEC", PeerPython()}});
-  ASSERT_THAT(ours, ExitsWith(0));
-  EXPECT_EQ(ReadOut("ours"), ReadOut("theirs"));
+  ExpectTheSame({"--config_file", ConfigOf(GetParam())}, {});
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, AccelerateTest,
                          ::testing::Values("multi_gpu", "fsdp", "full", "deepspeed"),
                          [](const auto& param) { return param.param; });
+
+struct Line {
+  const char* name;
+  Arguments options;
+};
+
+class AccelerateLine : public BesideAccelerate, public ::testing::WithParamInterface<Line> {};
+
+TEST_P(AccelerateLine, MeansWhatItMeansToAccelerate) {
+  ExpectTheSame(GetParam().options, {"accelerate", "launch"});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OfAccelerate, AccelerateLine,
+    ::testing::Values(
+        Line{"multi_gpu", {"--multi_gpu", "--num_processes", "2", "--mixed_precision", "bf16"}},
+        Line{"fsdp",
+             {"--use_fsdp", "--num-processes=2", "--fsdp_version", "2", "--fsdp_auto_wrap_policy",
+              "TRANSFORMER_BASED_WRAP", "--num_cpu_threads_per_process=3"}},
+        Line{"deepspeed",
+             {"--use_deepspeed", "--num_processes=2", "--zero_stage", "2",
+              "--gradient_accumulation_steps", "4", "--offload_optimizer_device", "cpu"}},
+        Line{"over_a_file",
+             {"--config_file", ConfigOf("fsdp"), "--num_processes=2", "--mixed_precision=no",
+              "--fsdp_offload_params", "true", "--dynamo_backend", "inductor"}},
+        Line{"over_deepspeeds_file", {"--config_file", ConfigOf("deepspeed"), "--zero_stage=1"}}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+// Found without being named.
+TEST_F(BesideAccelerate, TheFileAtItsUsualPlaceMeansWhatItMeansToAccelerate) {
+  const std::string folder = environment().at("HOME") + "/.cache/huggingface/accelerate";
+  std::filesystem::create_directories(folder);
+  WriteFile(folder + "/default_config.yaml", ReadFile(ConfigOf("multi_gpu")));
+  ExpectTheSame({}, {"accelerate", "launch"});
+}
 
 }  // namespace
 }  // namespace muster::testing

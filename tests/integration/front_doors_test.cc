@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -62,6 +63,60 @@ TEST_F(FrontDoorsTest, DeepSpeedsOptionsAloneStartWorkersOfThisNode) {
   EXPECT_EQ(ReadOut("worker.0"), "0 of 1, 0 of 1, gpus 5, a b: --local_rank=0\n");
   EXPECT_THAT(Run({"--include=localhost:3", Teller()}, {{"CUDA_VISIBLE_DEVICES", "4,5"}}),
               ExitsWith(2));
+}
+
+TEST_F(FrontDoorsTest, ALinkOfAnotherLaunchersNameOrItsNameAsFirstWordTakesItsLine) {
+  const std::string link = directory() + "/deepspeed";
+  std::filesystem::create_symlink(MusterBinary(), link);
+  EXPECT_THAT(StartProgram({link, "--num_gpus=2", "--save_pid", Teller(), "x"}).Wait(),
+              ExitsWith(0));
+  EXPECT_EQ(ReadOut("worker.1"), "1 of 2, 0 of 1, gpus , : --local_rank=1 x\n");
+  EXPECT_THAT(Run({"deepspeed", "--num_gpus=1", "--no_local_rank", Teller(), "y"}), ExitsWith(0));
+  EXPECT_EQ(ReadOut("worker.0"), "0 of 1, 0 of 1, gpus , : y\n");
+  const std::string launch = directory() + "/accelerate-launch";
+  std::filesystem::create_symlink(MusterBinary(), launch);
+  EXPECT_THAT(
+      StartProgram({launch, "--multi_gpu", "--num_processes=2", "--no_python", Teller(), "z"})
+          .Wait(),
+      ExitsWith(0));
+  EXPECT_EQ(ReadOut("worker.1"), "1 of ,  of , gpus , : z\n");
+  EXPECT_THAT(Run({"torchrun", "--nproc_per_node=1", Teller(), "t"}), ExitsWith(0));
+  EXPECT_EQ(ReadOut("worker.0"), "0 of ,  of , gpus , : t\n");
+}
+
+TEST_F(FrontDoorsTest, WhatIsNotForALauncherGoesToTheRealProgramOrIsRefused) {
+  const std::string path = "/usr/bin:/bin";
+  const SubprocessResult without = Run({"accelerate", "config"}, {{"PATH", path}});
+  EXPECT_THAT(without, ExitsWith(2));
+  EXPECT_THAT(without.err, HasSubstr("not on PATH here: install it (pip install accelerate)"));
+  std::filesystem::create_directories(directory() + "/ours");
+  std::filesystem::create_symlink(MusterBinary(), directory() + "/ours/accelerate");
+  ShellScript("accelerate", "echo real: $*; exit 7");
+  const SubprocessResult with =
+      Run({"accelerate", "config", "update"},
+          {{"PATH", absl::StrCat(directory(), "/ours:", directory(), ":", path)}});
+  EXPECT_THAT(with, ExitsWith(7));
+  EXPECT_EQ(with.out, "real: config update\n");
+  const SubprocessResult train =
+      Run({"ilab", "model", "train", "--distributed", "--num-gpus", "4"}, {{"PATH", path}});
+  EXPECT_THAT(train, ExitsWith(2));
+  EXPECT_THAT(train.err,
+              HasSubstr("muster run --nproc_per_node=4 -m instructlab.training.main_ds"));
+}
+
+TEST_F(FrontDoorsTest, AMistypedSubcommandIsNoScriptAndALookedUpProgramIsNamed) {
+  std::filesystem::create_directories(directory() + "/bin");
+  ShellScript("bin/top", "echo \"top $RANK\"");
+  const Environment changes = {{"PATH", directory() + "/bin:/usr/bin:/bin"}};
+  const SubprocessResult refused = Run({"top"}, changes);
+  EXPECT_THAT(refused, ExitsWith(2));
+  EXPECT_THAT(refused.err, HasSubstr("muster run --no_python top"));
+  EXPECT_THAT(refused.out, IsEmpty());
+  for (const Arguments& line : {Arguments{"run", "top"}, Arguments{"--no_python", "top"}}) {
+    const SubprocessResult result = Run(line, changes);
+    EXPECT_EQ(result.out, "top 0\n");
+    EXPECT_THAT(result.err, HasSubstr(absl::StrCat("each worker runs ", directory(), "/bin/top")));
+  }
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ const Environment kGolden = {
     {"MUSTER_INSTANCE", "[0-9a-f]+"},
     {"MUSTER_LOCAL_RANK", "1"},
     {"MUSTER_ROUND", "0"},
+    {"MUSTER_TORCH_GROUP", "\\{.*\\}"},
     {"MUSTER_TORCH_SERVER", "/.*/0\\.1"},
     {"PYTHONPATH", "/.*/python"},
     {"TORCH_FR_BUFFER_SIZE", "512"},

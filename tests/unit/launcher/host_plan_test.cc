@@ -48,10 +48,11 @@ std::vector<RemoteStart> Plan(const Args& args,
 
 TEST(PlanHosts, GivesEachHostItsWorkersAndOneMeetingPlace) {
   const auto starts = Plan({"--hostfile=h", "train.py", "--lr", "1"});
-  EXPECT_THAT(starts[0].arguments,
-              ElementsAre("--rdzv_id=hosts-1", "--master_addr=10.0.0.1",
-                          StartsWith("--master_port="), "--nproc_per_node=2", "--console=prefix",
-                          "--", "train.py", "--local_rank=${local_rank}", "--lr", "1"));
+  EXPECT_THAT(
+      starts[0].arguments,
+      ElementsAre("--rdzv_id=hosts-1", "--master_addr=10.0.0.1", StartsWith("--master_port="),
+                  "--nproc_per_node=2", "--omp_threads=none", "--console=prefix", "--", "train.py",
+                  "--local_rank=${local_rank}", "--lr", "1"));
   EXPECT_THAT(starts[1].arguments, Contains("--nproc_per_node=gpu:1"));
   EXPECT_EQ(starts[0].directory, "/home/me");
   EXPECT_THAT(starts[1].environment, Contains(Pair("CROSS_RANK", "1")));
@@ -79,12 +80,13 @@ TEST(PlanHosts, MakesAnAgentThatKnowsItsPlace) {
 }
 
 TEST(PlanHosts, LetsOptionsWin) {
-  const auto starts =
-      Plan({"-H", "h", "--no_local_rank", "--master_addr=x", "--master_port=5", "--rdzv_id=j",
-            "--nproc_per_node=3", "--console=raw", "--fold", "-m", "pkg.train", "--", "-x"});
-  EXPECT_THAT(starts[0].arguments, ElementsAre("--console=raw", "--fold", "--master_addr=x",
-                                               "--master_port=5", "--module", "--nproc_per_node=3",
-                                               "--rdzv_id=j", "--", "pkg.train", "-x"));
+  const auto starts = Plan({"-H", "h", "--no_local_rank", "--master_addr=x", "--master_port=5",
+                            "--rdzv_id=j", "--nproc_per_node=3", "--omp_threads=2", "--console=raw",
+                            "--fold", "-m", "pkg.train", "--", "-x"});
+  EXPECT_THAT(
+      starts[0].arguments,
+      ElementsAre("--console=raw", "--fold", "--master_addr=x", "--master_port=5", "--module",
+                  "--nproc_per_node=3", "--omp_threads=2", "--rdzv_id=j", "--", "pkg.train", "-x"));
 }
 
 TEST(PlanHosts, SendsWhatDeepSpeedSends) {

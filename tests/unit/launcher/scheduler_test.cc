@@ -108,6 +108,41 @@ TEST(FindScheduler, TakesAStepOfSlurmFromItsVariables) {
   EXPECT_EQ(found.node_name, "n9");
 }
 
+// Source: slurm.conf(5), KillWait.
+TEST(FindScheduler, BoundsTheGraceByTheSitesKillWait) {
+  const auto grace = [](const std::string& file) {
+    return MustFind(SlurmStep(), "here", file).Find("shutdown_timeout")->value;
+  };
+  EXPECT_EQ(grace("ClusterName=c\nKillWait=12\n"), "7");
+  EXPECT_EQ(grace("killwait = 60 # minutes would be too long\n"), "30");
+  EXPECT_EQ(grace("KillWait=4"), "2");
+  EXPECT_EQ(grace("#KillWait=4\nKillWaitX=9\nKillWait=x\n"), "25");
+  EXPECT_EQ(MustFind(SlurmStep(), "here", "KillWait=12\n").Find("shutdown_timeout")->source,
+            "KillWait=12 in /etc/slurm/slurm.conf");
+  EXPECT_EQ(
+      MustFind(With(SlurmStep(), {{"SLURM_CONF", "/site/slurm.conf"}}), "here", "KillWait=12\n")
+          .Find("shutdown_timeout")
+          ->source,
+      "KillWait=12 in /site/slurm.conf");
+}
+
+TEST(ParseFlags, WarnsOfAGraceThatSlurmDoesNotWaitFor) {
+  EXPECT_THAT(
+      Parse({"--shutdown_timeout=60"}, SlurmStep()).warnings,
+      Contains(HasSubstr("--shutdown_timeout=60 is no shorter than Slurm's KillWait, 30 s")));
+  EXPECT_THAT(Parse({"--shutdown_timeout=20"}, SlurmStep()).warnings, IsEmpty());
+}
+
+TEST(ParseFlags, CountsTheCpusOfANodesTasks) {
+  const EnvironmentMap cpus = {{"SLURM_CPUS_PER_TASK", "6"}};
+  EXPECT_EQ(Parse({}, With(SlurmStep(), cpus)).placement.num_cpus, 6);
+  EXPECT_EQ(Parse({}, With(SlurmTasks(1, 0), cpus)).placement.num_cpus, 48);
+  EXPECT_EQ(Parse({"--nnodes=1"}, With(SlurmTasks(1, 0), cpus)).placement.num_cpus, 6)
+      << "each task is a job of its own";
+  EXPECT_EQ(Parse({}, SlurmStep()).placement.num_cpus, 0);
+  EXPECT_EQ(Parse({"--scheduler=none"}, With(SlurmStep(), cpus)).placement.num_cpus, 0);
+}
+
 TEST(FindScheduler, TakesTheStepsListAndNotTheJobs) {
   const SchedulerFindings found = MustFind(With(
       SlurmStep(),

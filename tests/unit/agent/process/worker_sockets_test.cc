@@ -50,6 +50,46 @@ TEST(FindConnectionsTo, PassesOverListenersRemnantsAndWhatItCannotRead) {
   EXPECT_THAT(FindConnectionsTo(text, 29500), IsEmpty());
 }
 
+TEST(FindConnectionsTo, TellsAConnectionThatHasNoAnswerYet) {
+  const std::string text =
+      absl::StrCat(kHeader, "   0: 0700000A:9D78 0100000A:733C 02 0:1 01:60 2  1000  0 77 1\n");
+  EXPECT_THAT(FindConnectionsTo(text, 29500), IsEmpty());
+  EXPECT_THAT(FindConnectionsTo(text, 29500, TcpState::kSynSent),
+              ElementsAre(LocalSocket{77, "10.0.0.7", 40312}));
+}
+
+// A queue of one that is full: what comes then has no answer.
+TEST(LookAtConnecting, TellsAServedPortFromOneThatDoesNotAnswerAndFromNone) {
+  UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const int port = ntohs(address.sin_port);
+  UniqueFd client(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_NE(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(LookAtConnecting(::getpid(), port), Connecting::kRefused);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  client = UniqueFd(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(LookAtConnecting(::getpid(), port), Connecting::kConnected);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(client.get());
+    const UniqueFd second(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    const UniqueFd third(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ::connect(second.get(), reinterpret_cast<sockaddr*>(&address), length);
+    ::close(second.get());
+    ::connect(third.get(), reinterpret_cast<sockaddr*>(&address), length);
+    ::_exit(LookAtConnecting(::getpid(), port) == Connecting::kUnanswered ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(LookAtConnecting(child, port), Connecting::kGone);
+}
+
 TEST(FindWorkerSockets, FindsTheConnectionOfAGrandchild) {
   UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{.sin_family = AF_INET};

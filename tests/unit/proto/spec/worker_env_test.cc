@@ -39,15 +39,6 @@ WorkerEnv Rank5() {
   return env;
 }
 
-// Source: torch 2.15, elastic/agent/server/local_elastic_agent.py. torchrun's names and spellings, byte for byte.
-TEST(NoteOnThreads, NamesTheShareOfAWorker) {
-  EXPECT_EQ(NoteOnThreads(4, 32, {}),
-            "each of the 4 workers gets OMP_NUM_THREADS=1; the CPUs of this node would allow 8");
-  EXPECT_EQ(NoteOnThreads(1, 32, {}), "") << "one worker keeps what its libraries choose";
-  EXPECT_EQ(NoteOnThreads(4, 7, {}), "");
-  EXPECT_EQ(NoteOnThreads(4, 32, {{"OMP_NUM_THREADS", "2"}}), "");
-}
-
 TEST(EncodeWorkerEnv, KeepsAUsersTfConfig) {
   WorkerEnv env;
   env.tf_config = "{}";
@@ -62,6 +53,7 @@ TEST(EncodeWorkerEnv, NarrowsTheDevicesOfHipWithThoseOfCuda) {
   EXPECT_EQ(EncodeWorkerEnv(env, {{"HIP_VISIBLE_DEVICES", "2,3"}}).at("HIP_VISIBLE_DEVICES"), "3");
 }
 
+// Source: torch 2.15, elastic/agent/server/local_elastic_agent.py. torchrun's names and spellings, byte for byte.
 TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
   const EnvironmentMap expected = {
       {"RANK", "5"},
@@ -82,18 +74,21 @@ TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
       {"TORCHELASTIC_ERROR_FILE", "/logs/attempt_2/1/error.json"},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-      {"OMP_NUM_THREADS", "1"},
       {"MUSTER_INSTANCE", "6"},
       {"MUSTER_ROUND", "2"},
       {"MUSTER_LOCAL_RANK", "1"},
       {"MUSTER_AGENT_SOCKET", "/run/agent.sock"},
       {"MUSTER_BOARD", "/run/board-2-1"},
       {"MUSTER_TORCH_SERVER", "/run/2.1"},
+      {"MUSTER_TORCH_GROUP",
+       R"({"host":"10.0.0.1","port":41234,"rank":5,"world_size":8,"num_nodes":2,"restart_count":2,)"
+       R"("round":2,"error_file":"/logs/attempt_2/1/error.json","notes":"/run/torch.sock"})"},
       {"PYTHONPATH", "/run/python"},
       {"TORCH_FR_BUFFER_SIZE", "512"},
   };
   WorkerEnv env = Rank5();
   env.python_folder = "/run/python";
+  env.torch_notes = "/run/torch.sock";
   EXPECT_EQ(EncodeWorkerEnv(env, {}), expected);
 }
 
@@ -106,24 +101,24 @@ TEST(EncodeWorkerEnv, KeepsAUsersPythonPathAndRecorder) {
   }
 }
 
-TEST(EncodeWorkerEnv, LeavesPythonAloneWithoutAServer) {
+TEST(EncodeWorkerEnv, LeavesPythonAloneWithoutAHook) {
+  EXPECT_FALSE(EncodeWorkerEnv(Rank5(), {}).contains("PYTHONPATH"));
+  EXPECT_FALSE(EncodeWorkerEnv(Rank5(), {}).contains("MUSTER_TORCH_GROUP"));
+}
+
+TEST(EncodeWorkerEnv, SaysWhereTheGroupMeetsAlsoWhereNobodyWatches) {
   WorkerEnv env = Rank5();
+  env.python_folder = "/run/python";
   env.torch_server.clear();
-  EXPECT_FALSE(EncodeWorkerEnv(env, {}).contains("PYTHONPATH"));
+  EXPECT_TRUE(EncodeWorkerEnv(env, {}).contains("PYTHONPATH"));
+  EXPECT_TRUE(EncodeWorkerEnv(env, {}).contains("MUSTER_TORCH_GROUP"));
+  EXPECT_FALSE(EncodeWorkerEnv(env, {}).contains("MUSTER_TORCH_SERVER"));
   EXPECT_FALSE(EncodeWorkerEnv(env, {}).contains("TORCH_FR_BUFFER_SIZE"));
 }
 
-TEST(EncodeWorkerEnv, LeavesInheritedThreadsAndErrorHandlingAlone) {
-  const EnvironmentMap out = EncodeWorkerEnv(
-      Rank5(), {{"OMP_NUM_THREADS", "8"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}});
-  EXPECT_EQ(out.count("OMP_NUM_THREADS"), 0);
+TEST(EncodeWorkerEnv, LeavesInheritedErrorHandlingAlone) {
+  const EnvironmentMap out = EncodeWorkerEnv(Rank5(), {{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}});
   EXPECT_EQ(out.count("TORCH_NCCL_ASYNC_ERROR_HANDLING"), 0);
-}
-
-TEST(EncodeWorkerEnv, DoesNotLimitTheThreadsOfASingleWorker) {
-  WorkerEnv env = Rank5();
-  env.local_world_size = 1;
-  EXPECT_EQ(EncodeWorkerEnv(env, {}).count("OMP_NUM_THREADS"), 0);
 }
 
 TEST(EncodeWorkerEnv, ShowsEveryWorkerAsLocalRank0WithVirtualLocalRank) {

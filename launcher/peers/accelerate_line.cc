@@ -1,0 +1,387 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launcher/config/accelerate_config.h"
+#include "launcher/config/python_yaml.h"
+#include "launcher/peers/peer_line.h"
+#include "proto/base/status_macros.h"
+#include "proto/command_line/command_line.h"
+
+namespace muster::launcher {
+namespace {
+
+using command_line::CommandLine;
+using command_line::Given;
+using command_line::Option;
+
+// Where an option of Accelerate's goes.
+enum class To {
+  kTop,   // a key of its file
+  kFsdp,  // a key of a block of the file
+  kDeepSpeed,
+  kDynamo,
+  kRun,      // an option of `muster run` of the same name
+  kKind,     // one of several ways to train, of which one may be given
+  kNothing,  // has no effect here that anybody would miss
+  kHere,     // read below
+  kRefused,  // `why` says what to do
+};
+
+struct Row {
+  const char* name;
+  bool takes_value;
+  To to;
+  const char* why = "";
+  char short_name = 0;
+};
+
+constexpr char kTpu[] = "TPUs are not served";
+constexpr char kMegatron[] =
+    "Megatron-LM is started by its own script: muster run pretrain_gpt.py [its arguments]";
+constexpr char kFp8[] = "FP8 is not in this version: give no, fp16 or bf16";
+constexpr char kParallelism[] = "an N-d parallelism config is not in this version";
+constexpr char kHosts[] =
+    "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
+
+constexpr Row kRows[] = {
+    {"config_file", true, To::kHere},
+    {"quiet", false, To::kNothing, "", 'q'},
+    {"cpu", false, To::kKind},
+    {"multi_gpu", false, To::kKind},
+    {"use_deepspeed", false, To::kKind},
+    {"use_fsdp", false, To::kKind},
+    {"tpu", false, To::kRefused, kTpu},
+    {"mixed_precision", true, To::kTop},
+    {"num_processes", true, To::kTop},
+    {"num_machines", true, To::kTop},
+    {"num_cpu_threads_per_process", true, To::kHere},
+    {"enable_cpu_affinity", false, To::kTop},
+    {"dynamo_backend", true, To::kDynamo},
+    {"dynamo_mode", true, To::kDynamo},
+    {"dynamo_use_fullgraph", false, To::kDynamo},
+    {"dynamo_use_dynamic", false, To::kDynamo},
+    {"dynamo_use_regional_compilation", false, To::kDynamo},
+    {"use_parallelism_config", false, To::kRefused, kParallelism},
+    {"use_megatron_lm", false, To::kRefused, kMegatron},
+    {"gpu_ids", true, To::kTop},
+    {"same_network", false, To::kTop},
+    {"machine_rank", true, To::kTop},
+    {"main_process_ip", true, To::kTop},
+    {"main_process_port", true, To::kTop},
+    {"tee", true, To::kRun, "", 't'},
+    {"log_dir", true, To::kRun},
+    {"role", true, To::kRun},
+    {"rdzv_backend", true, To::kTop},
+    {"rdzv_conf", true, To::kRun},
+    {"max_restarts", true, To::kRun},
+    {"monitor_interval", true, To::kRun},
+    {"module", false, To::kRun, "", 'm'},
+    {"no_python", false, To::kRun},
+    {"tpu_cluster", false, To::kRefused, kTpu},
+    {"no_tpu_cluster", false, To::kNothing},
+    {"tpu_use_sudo", false, To::kRefused, kTpu},
+    {"vm", true, To::kRefused, kTpu},
+    {"env", true, To::kRefused, "it is for TPUs alone; set variables in front of the command"},
+    {"main_training_function", true, To::kNothing},
+    {"downcast_bf16", false, To::kNothing},
+    {"deepspeed_config_file", true, To::kDeepSpeed},
+    {"zero_stage", true, To::kDeepSpeed},
+    {"offload_optimizer_device", true, To::kDeepSpeed},
+    {"offload_param_device", true, To::kDeepSpeed},
+    {"offload_optimizer_nvme_path", true, To::kDeepSpeed},
+    {"offload_param_nvme_path", true, To::kDeepSpeed},
+    {"gradient_accumulation_steps", true, To::kDeepSpeed},
+    {"gradient_clipping", true, To::kDeepSpeed},
+    {"zero3_init_flag", true, To::kDeepSpeed},
+    {"zero3_save_16bit_model", true, To::kDeepSpeed},
+    {"deepspeed_hostfile", true, To::kRefused, kHosts},
+    {"deepspeed_exclusion_filter", true, To::kRefused, kHosts},
+    {"deepspeed_inclusion_filter", true, To::kRefused, kHosts},
+    {"deepspeed_multinode_launcher", true, To::kDeepSpeed},
+    {"deepspeed_moe_layer_cls_names", true, To::kDeepSpeed},
+    {"fsdp_version", true, To::kFsdp},
+    {"fsdp_offload_params", true, To::kFsdp},
+    {"fsdp_min_num_params", true, To::kFsdp},
+    {"fsdp_sharding_strategy", true, To::kFsdp},
+    {"fsdp_reshard_after_forward", true, To::kFsdp},
+    {"fsdp_auto_wrap_policy", true, To::kFsdp},
+    {"fsdp_transformer_layer_cls_to_wrap", true, To::kFsdp},
+    {"fsdp_backward_prefetch", true, To::kFsdp},
+    {"fsdp_state_dict_type", true, To::kFsdp},
+    {"fsdp_forward_prefetch", true, To::kFsdp},
+    {"fsdp_use_orig_params", true, To::kFsdp},
+    {"fsdp_cpu_ram_efficient_loading", true, To::kFsdp},
+    {"fsdp_sync_module_states", true, To::kFsdp},
+    {"fsdp_activation_checkpointing", true, To::kFsdp},
+    {"fsdp_activation_checkpointing_offload", true, To::kFsdp},
+    {"aws_access_key_id", true, To::kRefused, "SageMaker is not served"},
+    {"aws_secret_access_key", true, To::kRefused, "SageMaker is not served"},
+    {"debug", false, To::kTop},
+    {"mpirun_hostfile", true, To::kRefused,
+     "mpirun may start muster on each host: mpirun -hostfile FILE -npernode 1 muster run .."},
+};
+
+// Families of options that are refused as one.
+constexpr std::pair<const char*, const char*> kRefusedFamilies[] = {
+    {"--megatron_lm_", kMegatron}, {"--fp8_", kFp8}, {"--parallelism_config_", kParallelism}};
+
+absl::Status RefuseFamilies(const std::vector<std::string>& args) {
+  for (std::string arg : args) {
+    if (arg.empty() || arg[0] != '-') break;
+    std::replace(arg.begin(), arg.end(), '-', '_');
+    for (const auto& [family, why] : kRefusedFamilies) {
+      std::string beginning = family;
+      std::replace(beginning.begin(), beginning.end(), '-', '_');
+      if (!absl::StartsWith(arg, beginning)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", arg.substr(2, arg.find('=') - 2), ": ", why));
+    }
+  }
+  return absl::OkStatus();
+}
+
+command_line::Grammar Grammar() {
+  command_line::Grammar grammar{
+      .program = "muster accelerate launch",
+      .usage =
+          "usage: muster accelerate launch [options of accelerate launch] SCRIPT [arguments]\n"
+          "\n"
+          "Becomes `muster run` with the nodes, workers and variables that Accelerate would "
+          "have.\n",
+      .ends_at_script = true};
+  for (const Row& row : kRows) {
+    const bool is_refused = row.to == To::kRefused;
+    grammar.options.push_back({.name = row.name,
+                               .value_name = row.takes_value ? "VALUE" : "",
+                               .group = is_refused ? "Refused" : "Taken",
+                               .help = row.why,
+                               .read = [](const std::string&) { return absl::OkStatus(); },
+                               .short_name = row.short_name});
+  }
+  return grammar;
+}
+
+// Where Accelerate keeps the file that it takes by itself.
+std::string DefaultFile(const EnvironmentMap& environment) {
+  std::string home = VariableOrEmpty(environment, "HF_HOME");
+  if (home.empty()) {
+    const std::string cache = VariableOrEmpty(environment, "XDG_CACHE_HOME");
+    home = absl::StrCat(
+        cache.empty() ? absl::StrCat(VariableOrEmpty(environment, "HOME"), "/.cache") : cache,
+        "/huggingface");
+  }
+  return home + "/accelerate/default_config.yaml";
+}
+
+void Put(PythonBlock& block, const std::string& key, PythonValue value) {
+  for (auto& [known, old] : block) {
+    if (known == key) {
+      old = std::move(value);
+      return;
+    }
+  }
+  block.emplace_back(key, std::move(value));
+}
+
+PythonBlock& BlockOf(PythonConfig& config, const std::string& name) {
+  for (auto& [known, block] : config.blocks) {
+    if (known == name) return block;
+  }
+  return config.blocks.emplace_back(name, PythonBlock{}).second;
+}
+
+PythonValue Text(std::string text) { return {PythonValue::Kind::kText, std::move(text)}; }
+PythonValue True() { return {PythonValue::Kind::kBool, "True"}; }
+
+class AccelerateReading {
+ public:
+  AccelerateReading(const CommandLine& line, const EnvironmentMap& environment,
+                    const MachineView& machine)
+      : line_(line), environment_(environment), machine_(machine) {}
+
+  absl::StatusOr<PeerLine> Run() {
+    MUSTER_RETURN_IF_ERROR(CheckOptions());
+    MUSTER_RETURN_IF_ERROR(ReadFile());
+    TakeOptions();
+    MUSTER_RETURN_IF_ERROR(ChooseKind());
+    const std::string fields = FieldsOfDeepSpeed();
+    MUSTER_ASSIGN_OR_RETURN(
+        LaunchConfig launch,
+        ReadAccelerateConfig(std::move(config_), environment_, machine_.directory));
+    PeerLine out{.environment = std::move(launch.environment)};
+    if (auto found = out.environment.find("ACCELERATE_CONFIG_DS_FIELDS");
+        found != out.environment.end()) {
+      found->second = fields;
+    }
+    const bool has_count =
+        std::any_of(launch.options.begin(), launch.options.end(),
+                    [](const TakenOption& taken) { return taken.option == "nproc_per_node"; });
+    if (!has_count) {
+      return absl::InvalidArgumentError(
+          "nobody says how many workers to start: give --num_processes=N");
+    }
+    for (const TakenOption& taken : launch.options) {
+      out.args.push_back(absl::StrCat("--", taken.option, "=", taken.value));
+    }
+    for (const Row& row : kRows) {
+      const Given* given = row.to == To::kRun ? line_.Find(row.name) : nullptr;
+      if (given == nullptr) continue;
+      out.args.push_back(row.takes_value ? absl::StrCat("--", row.name, "=", given->text())
+                                         : absl::StrCat("--", row.name));
+    }
+    if (const Given* threads = line_.Find("num_cpu_threads_per_process")) {
+      out.environment["OMP_NUM_THREADS"] = threads->text();
+    }
+    if (line_.script.empty()) {
+      return absl::InvalidArgumentError(
+          "no script was given; usage: muster accelerate launch [options] SCRIPT [arguments]");
+    }
+    out.args.push_back("--");
+    out.args.insert(out.args.end(), line_.script.begin(), line_.script.end());
+    return out;
+  }
+
+ private:
+  absl::Status CheckOptions() const {
+    std::vector<std::string> kinds;
+    for (const Row& row : kRows) {
+      const Given* given = line_.Find(row.name);
+      if (given == nullptr) continue;
+      if (row.to == To::kRefused) {
+        return absl::InvalidArgumentError(absl::StrCat(given->source, ": ", row.why));
+      }
+      if (row.to == To::kKind) kinds.push_back(given->source);
+    }
+    if (kinds.size() < 2) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(absl::StrJoin(kinds, " and "), " exclude each other: give one of them"));
+  }
+
+  absl::Status ReadFile() {
+    const Given* given = line_.Find("config_file");
+    const std::string path = given != nullptr ? given->text() : DefaultFile(environment_);
+    const absl::StatusOr<std::string> text = machine_.read(path);
+    if (given == nullptr && (!text.ok() || line_.IsOn("cpu"))) return absl::OkStatus();
+    absl::StatusOr<PythonConfig> config =
+        text.ok() ? ReadPythonYaml(*text) : absl::StatusOr<PythonConfig>(text.status());
+    if (!config.ok()) {
+      return command_line::At(given != nullptr ? "--config_file" : "Accelerate's default file",
+                              path, config.status());
+    }
+    config_ = *std::move(config);
+    has_file_ = true;
+    for (const auto& [name, block] : config_.blocks) {
+      if (name != "deepspeed_config") continue;
+      for (const auto& [key, value] : block) file_fields_.push_back(key);
+    }
+    for (const auto& [key, value] : config_.values) {
+      if (key == "mixed_precision" && !value.is_none() &&
+          line_.Find("mixed_precision") == nullptr) {
+        file_fields_.push_back(key);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Accelerate tells its program which fields of DeepSpeed's are the file's.
+  std::string FieldsOfDeepSpeed() const {
+    return absl::AsciiStrToLower(absl::StrJoin(file_fields_, ","));
+  }
+
+  void TakeOptions() {
+    static const std::map<To, const char*> kBlocks = {{To::kFsdp, "fsdp_config"},
+                                                      {To::kDeepSpeed, "deepspeed_config"},
+                                                      {To::kDynamo, "dynamo_config"}};
+    for (const Row& row : kRows) {
+      const Given* given = line_.Find(row.name);
+      if (given == nullptr) continue;
+      PythonValue value = row.takes_value ? Text(given->text()) : True();
+      if (row.to == To::kTop) {
+        Put(config_.values, row.name, std::move(value));
+      } else if (const auto block = kBlocks.find(row.to); block != kBlocks.end()) {
+        PutIntoBlock(block->second, row, std::move(value));
+      }
+    }
+  }
+
+  // A file may leave the block's name out of its keys.
+  void PutIntoBlock(const std::string& name, const Row& row, PythonValue value) {
+    PythonBlock& block = BlockOf(config_, name);
+    const std::string full = row.name;
+    const size_t prefix = full.find('_') + 1;
+    const auto is_short = [&](const auto& entry) {
+      return row.to != To::kDeepSpeed && entry.first == full.substr(prefix);
+    };
+    block.erase(std::remove_if(block.begin(), block.end(), is_short), block.end());
+    Put(block, full, std::move(value));
+  }
+
+  const PythonValue* Find(const std::string& key) const {
+    for (const auto& [known, value] : config_.values) {
+      if (known == key && !value.is_none()) return &value;
+    }
+    return nullptr;
+  }
+
+  absl::Status ChooseKind() {
+    if (!has_file_ && Find("num_processes") == nullptr) {
+      num_gpus_ = machine_.count_gpus();
+      if (num_gpus_ == 0 && line_.IsOn("multi_gpu")) {
+        return absl::InvalidArgumentError(
+            "--multi_gpu: no GPU is seen here to start a worker for: give --num_processes=N for N "
+            "workers");
+      }
+      Put(config_.values, "num_processes", Text(absl::StrCat(std::max(num_gpus_, 1))));
+    }
+    std::string kind;
+    if (line_.IsOn("cpu")) {
+      kind = "NO";
+      Put(config_.values, "use_cpu", True());
+    } else if (line_.IsOn("multi_gpu")) {
+      kind = "MULTI_GPU";
+    } else if (line_.IsOn("use_deepspeed")) {
+      kind = "DEEPSPEED";
+    } else if (line_.IsOn("use_fsdp")) {
+      kind = "FSDP";
+    } else if (!has_file_) {
+      const bool are_several = Find("num_processes")->text != "1" && machine_.count_gpus() > 1;
+      kind = are_several ? "MULTI_GPU" : "NO";
+    }
+    if (kind == "MULTI_GPU" && Find("num_processes") != nullptr &&
+        Find("num_processes")->text == "1" && line_.Find("num_processes") != nullptr) {
+      return absl::InvalidArgumentError(
+          "--multi_gpu needs 2 processes or more: give --num_processes=N, or leave it out");
+    }
+    if (!kind.empty()) Put(config_.values, "distributed_type", Text(kind));
+    return absl::OkStatus();
+  }
+
+  const CommandLine& line_;
+  const EnvironmentMap& environment_;
+  const MachineView& machine_;
+  PythonConfig config_;
+  std::vector<std::string> file_fields_;
+  bool has_file_ = false;
+  int num_gpus_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<PeerLine> ReadAccelerateLine(const std::vector<std::string>& args,
+                                            const EnvironmentMap& environment,
+                                            const MachineView& machine) {
+  MUSTER_RETURN_IF_ERROR(RefuseFamilies(args));
+  const command_line::Grammar grammar = Grammar();
+  MUSTER_ASSIGN_OR_RETURN(const CommandLine line, command_line::Split(grammar, args, {}));
+  if (!line.print.empty()) return PeerLine{.print = line.print};
+  return AccelerateReading(line, environment, machine).Run();
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "launcher/peers/peer_line.h"
+#include "proto/base/status_macros.h"
+#include "proto/command_line/command_line.h"
+
+namespace muster::launcher {
+namespace {
+
+using command_line::CommandLine;
+using command_line::Given;
+
+enum class To { kRun, kNothing, kHere, kRefused };
+
+struct Row {
+  const char* name;
+  bool takes_value;
+  To to;
+  const char* why = "";
+  char short_name = 0;
+  const char* other_name = nullptr;
+};
+
+constexpr char kByHand[] =
+    "start each node by hand instead: muster run --nnodes=N --node_rank=R --master_addr=HOST "
+    "--nproc_per_node=SLOTS SCRIPT";
+constexpr char kElastic[] =
+    "say it to muster run, on each node: --nnodes=MIN:MAX --max_restarts=N --rdzv_endpoint=HOST";
+
+constexpr Row kRows[] = {
+    {"hostfile", true, To::kRun, "", 'H'},
+    {"include", true, To::kRun, "", 'i'},
+    {"exclude", true, To::kRun, "", 'e'},
+    {"num_nodes", true, To::kRun},
+    {"num_gpus", true, To::kRun, "", 0, "num_accelerators"},
+    {"master_port", true, To::kRun},
+    {"master_addr", true, To::kRun},
+    {"node_rank", true, To::kRefused, kByHand},
+    {"launcher", true, To::kHere},
+    {"launcher_args", true, To::kHere},
+    {"module", false, To::kRun},
+    {"no_python", false, To::kRun},
+    {"no_local_rank", false, To::kRun},
+    {"no_ssh", false, To::kRefused, kByHand},
+    {"no_ssh_check", false, To::kNothing,
+     "nothing is checked beforehand: a host that cannot be reached is named"},
+    {"force_multi", false, To::kHere},
+    {"save_pid", false, To::kHere, "into /tmp/<pid>.ds, while the job runs"},
+    {"enable_each_rank_log", true, To::kHere, "becomes --log_dir=VALUE --redirects=3"},
+    {"autotuning", true, To::kRefused,
+     "the autotuner is a program of DeepSpeed's own: python -m deepspeed.launcher.runner "
+     "--autotuning .."},
+    {"bind_cores_to_rank", false, To::kHere, "becomes --numa_binding=exclusive --omp_threads=auto"},
+    {"bind_core_list", true, To::kRefused,
+     "confine the launcher, whose CPUs workers share: taskset -c LIST muster .."},
+    {"ssh_port", true, To::kRun},
+    {"venv_script", true, To::kRefused,
+     "activate the environment before: workers run its Python on every host (VIRTUAL_ENV is sent)"},
+    {"elastic_training", false, To::kRefused, kElastic},
+    {"min_elastic_nodes", true, To::kRefused, kElastic},
+    {"max_elastic_nodes", true, To::kRefused, kElastic},
+    {"log_level", true, To::kHere},
+    {"quiet", false, To::kHere, "becomes --log_level=error", 'q'},
+};
+
+command_line::Grammar Grammar() {
+  command_line::Grammar grammar{
+      .program = "muster deepspeed",
+      .usage =
+          "usage: muster deepspeed [options of deepspeed] SCRIPT [arguments]\n"
+          "\n"
+          "Becomes `muster run` with the hosts, workers and variables that DeepSpeed would have.\n",
+      .ends_at_script = true};
+  for (const Row& row : kRows) {
+    command_line::Option option{.name = row.name,
+                                .value_name = row.takes_value ? "VALUE" : "",
+                                .group = row.to == To::kRefused ? "Refused" : "Taken",
+                                .help = row.why,
+                                .read = [](const std::string&) { return absl::OkStatus(); },
+                                .short_name = row.short_name};
+    if (row.other_name != nullptr) option.other_names = {row.other_name};
+    grammar.options.push_back(std::move(option));
+  }
+  return grammar;
+}
+
+absl::Status CheckLauncher(const CommandLine& line) {
+  const Given* launcher = line.Find("launcher");
+  const std::string name = launcher == nullptr ? "pdsh" : absl::AsciiStrToLower(launcher->text());
+  if (name != "pdsh") {
+    const bool is_mpi = name == "openmpi" || name == "mpich" || name == "impi" || name == "mvapich";
+    return command_line::At(
+        launcher->source, launcher->text(),
+        absl::InvalidArgumentError(
+            name == "slurm"
+                ? "Slurm starts muster itself: srun --ntasks-per-node=1 muster run SCRIPT"
+            : is_mpi ? "mpirun starts muster itself: mpirun -npernode 1 muster run SCRIPT"
+                     : "expected pdsh, whose hosts muster reaches over ssh by itself"));
+  }
+  const Given* arguments = line.Find("launcher_args");
+  if (arguments == nullptr || arguments->text().empty()) return absl::OkStatus();
+  return command_line::At(
+      arguments->source, arguments->text(),
+      absl::InvalidArgumentError(
+          "pdsh is not used; what ssh shall do goes into ~/.ssh/config, or a file "
+          "that muster run --ssh_config=FILE names"));
+}
+
+}  // namespace
+
+absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
+                                           bool has_usual_host_file) {
+  const command_line::Grammar grammar = Grammar();
+  MUSTER_ASSIGN_OR_RETURN(const CommandLine line, command_line::Split(grammar, args, {}));
+  PeerLine out{.print = line.print};
+  if (!out.print.empty()) return out;
+  for (const Row& row : kRows) {
+    const Given* given = line.Find(row.name);
+    if (given != nullptr && row.to == To::kRefused) {
+      return absl::InvalidArgumentError(absl::StrCat(given->source, ": ", row.why));
+    }
+  }
+  MUSTER_RETURN_IF_ERROR(CheckLauncher(line));
+  bool are_workers_chosen = has_usual_host_file;
+  for (const Row& row : kRows) {
+    const Given* given = line.Find(row.name);
+    if (given == nullptr || row.to != To::kRun) continue;
+    const std::string name = absl::StrCat("--", row.name);
+    out.args.push_back(row.takes_value ? absl::StrCat(name, "=", given->text()) : name);
+    for (const char* choice : {"hostfile", "include", "exclude", "num_nodes", "num_gpus"}) {
+      are_workers_chosen = are_workers_chosen || given == line.Find(choice);
+    }
+  }
+  const bool has_hosts = has_usual_host_file || line.Find("hostfile") != nullptr;
+  if (line.IsOn("force_multi") && !has_hosts) {
+    return absl::InvalidArgumentError(
+        "--force_multi: a job on other hosts needs --hostfile=FILE, with lines HOST slots=N");
+  }
+  // A worker for each GPU that is seen.
+  if (!are_workers_chosen) out.args.push_back("--include=localhost");
+  if (const Given* logs = line.Find("enable_each_rank_log"); logs && logs->text() != "None") {
+    out.args.insert(out.args.end(), {"--log_dir=" + logs->text(), "--redirects=3"});
+  }
+  if (line.IsOn("bind_cores_to_rank")) {
+    out.args.insert(out.args.end(), {"--numa_binding=exclusive", "--omp_threads=auto"});
+  }
+  const Given* level = line.Find("log_level");
+  if (line.IsOn("quiet") || (level != nullptr && level->text() == "critical")) {
+    out.args.push_back("--log_level=error");
+  } else if (level != nullptr) {
+    out.args.push_back("--log_level=" + level->text());
+  }
+  out.saves_pid = line.IsOn("save_pid");
+  if (line.script.empty()) {
+    return absl::InvalidArgumentError(
+        "no script was given; usage: muster deepspeed [options] SCRIPT [arguments]");
+  }
+  out.args.push_back("--");
+  out.args.insert(out.args.end(), line.script.begin(), line.script.end());
+  return out;
+}
+
+}  // namespace muster::launcher

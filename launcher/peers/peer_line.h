@@ -1,0 +1,47 @@
+// The command lines of other launchers -> one of `muster run`.
+//
+// Each reader knows every option of its launcher: one that has a meaning here is taken, any other is refused
+// by name with what to do instead. Nothing is passed over in silence.
+//
+// Threads: pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/flags.h"
+#include "proto/base/environment.h"
+
+namespace muster::launcher {
+
+struct PeerLine {
+  std::vector<std::string> args;  // behind `muster run`
+  EnvironmentMap environment;     // set over what workers inherit
+  bool saves_pid = false;         // in a file of DeepSpeed's while the job runs
+  std::string print;              // not empty: help or the like, to be printed instead
+};
+
+// `accelerate launch`, without these two words.
+//
+// Errors: kInvalidArgument naming the option, or the key of the file, and what to do.
+// Source: accelerate 1.15, commands/launch.py.
+absl::StatusOr<PeerLine> ReadAccelerateLine(const std::vector<std::string>& args,
+                                            const EnvironmentMap& environment,
+                                            const MachineView& machine);
+
+// `deepspeed`, without that word. `has_usual_host_file`: whether there is a host file that nobody need name.
+//
+// Errors: kInvalidArgument naming the option and what to do.
+// Source: DeepSpeed 0.19, launcher/runner.py; `--elastic_training` of 0.18.
+absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
+                                           bool has_usual_host_file);
+
+// What to type instead of `ilab model train`, whose trainer is a program of its own: a line of `muster run`.
+// `args` are without these three words.
+//
+// Errors: kInvalidArgument: an option without its value.
+// Source: InstructLab 0.26, `ilab model train`; instructlab-training 0.12, main_ds.py (run_training).
+absl::StatusOr<std::string> MusterLineForInstructLab(const std::vector<std::string>& args);
+
+}  // namespace muster::launcher
