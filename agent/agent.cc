@@ -505,6 +505,7 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
     }
     hang_watch_.BeforeReport([this, round, seen, failure = std::move(failure)]() mutable {
       failure.age = MonoNow() - seen;
+      failure.ended_by = hang_watch_.WhoEnded(failure.rank.value(), failure.last_output);
       const LocalRank local_rank = failure.local_rank;
       Feed(WorkerExited{round, local_rank, std::move(failure)});
     });

@@ -144,15 +144,23 @@ std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& o
   }
   const WorkerFailure& root = *outcome.root_cause;
   const bool is_elsewhere = root.node_name != options.this_node;
-  const std::string because = is_elsewhere ? absl::StrCat(options.this_node, " stopped because ",
-                                                          Name(root), " ", HowItEnded(root), "\n")
-                                           : "";
+  const std::string because =
+      is_elsewhere
+          ? absl::StrCat(options.this_node, " stopped because ", Name(root), " ", HowItEnded(root),
+                         root.ended_by.empty() ? "" : ": ", root.ended_by, "\n")
+          : "";
   if (is_elsewhere && options.shares_console) return because;
   std::string out;
   AppendRule(out, '=');
   absl::StrAppend(&out, options.program, " FAILED\n", because);
   AppendRule(out, '-');
-  absl::StrAppend(&out, "Root Cause (first observed failure):\n");
+  if (root.ended_by.empty()) {
+    absl::StrAppend(&out, "Root Cause (first observed failure):\n");
+  } else {
+    absl::StrAppend(&out, "Root Cause:\n  ", root.ended_by, "\n");
+    AppendRule(out, '-');
+    absl::StrAppend(&out, "First observed failure, which is not at fault:\n");
+  }
   AppendFailure(out, 0, root, options);
   AppendRule(out, '-');
   AppendOtherFailures(out, outcome, options);

@@ -71,6 +71,7 @@ class EvidenceMaker {
                                .silent_for = watched.silent_for,
                                .is_mute = watched.is_mute,
                                .tells_waits = watched.board.pid != 0,
+                               .is_busy = watched.is_busy,
                                .fault = watched.fault,
                                .doing = watched.doing};
     for (size_t g = 0; g < watched.board.groups.size(); ++g) {
@@ -95,12 +96,16 @@ class EvidenceMaker {
  private:
   // The recorder does not tell which of the pending operations the program waits for.
   void AddTorch(const TorchRank& torch, verdict::RankEvidence& rank) {
-    if (!torch.records.groups.empty() || !torch.waits.operations.empty()) rank.tells_waits = false;
+    if (!torch.records.groups.empty() || !torch.waits.new_groups.operations.empty()) {
+      rank.tells_waits = false;
+    }
     for (const TorchGroup& group : torch.records.groups) AddTorchGroup(group, rank);
-    AddTorchGroup(torch.waits, rank);
-    std::string call = TorchTransferOf(torch.python);
-    if (call == "wait") call = HasPending(rank) ? "" : "a send or receive";
-    if (!call.empty()) AddTorchTransfer(call, torch.waits, rank);
+    AddTorchGroup(torch.waits.new_groups, rank);
+    // Its stack alone tells of a send or receive.
+    if (const auto transfer = TorchTransferOf(torch.python, HasPending(rank))) {
+      rank.groups.push_back(
+          {.group = IndexOf(torch.waits.new_groups, rank.rank), .operations = {*transfer}});
+    }
   }
 
   static bool HasPending(const verdict::RankEvidence& rank) {
@@ -110,15 +115,6 @@ class EvidenceMaker {
       }
     }
     return false;
-  }
-
-  // Its stack alone tells of it, and not with whom.
-  void AddTorchTransfer(const std::string& call, const TorchGroup& all_ranks,
-                        verdict::RankEvidence& rank) {
-    const OperationKind kind = call == "send" ? OperationKind::kSend : OperationKind::kRecv;
-    rank.groups.push_back(
-        {.group = IndexOf(all_ranks, rank.rank),
-         .operations = {{.kind = kind, .state = OperationState::kStarted, .name = call}}});
   }
 
   void AddTorchGroup(const TorchGroup& group, verdict::RankEvidence& rank) {
@@ -206,7 +202,9 @@ verdict::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* 
   pulse.has_operations = board.num_operations.load(std::memory_order_acquire) != 0;
   if (torch != nullptr) {
     pulse.token += torch->token;
-    pulse.has_operations = pulse.has_operations || !torch->records.groups.empty();
+    // One that has called none yet is as far as those that wait for its first.
+    pulse.has_operations =
+        pulse.has_operations || !torch->records.groups.empty() || torch->waits.has_begun;
     pulse.is_waiting = pulse.is_waiting || torch->records.has_pending;
   }
   return pulse;

@@ -26,6 +26,7 @@ struct WatchedRank {
   verdict::Life life = verdict::Life::kRunning;
   absl::Duration silent_for;
   bool is_mute = false;  // neither a board nor PyTorch tells of it
+  bool is_busy = false;  // it computes, reads or writes, by what it uses
   std::string fault;
   std::string doing;
   verdict::Hold hold = verdict::Hold::kUnknown;

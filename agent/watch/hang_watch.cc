@@ -75,13 +75,15 @@ void HangWatch::StartRound(WatchedRound round) {
   round_ = std::move(round);
   workers_.clear();
   core_.StartRound();
-  torch_.StartRound(round_.torch_servers);
+  torch_.StartRound(round_.first_rank, round_.torch_servers);
   gatherings_.StartRound();
   is_asking_store_ = false;
   is_somebody_silent_ = false;
   quiet_ranks_.StartRound();
   pace_meter_.StartRound();
   stragglers_.StartRound();
+  late_ranks_.StartRound();
+  arrival_window_ = 0;
   interfaces_ = ConnectedInterfaces();
   kernel_log_.Forget();
   is_watching_ = options_.is_on;
@@ -149,6 +151,7 @@ void HangWatch::Tick() {
     const auto change = stragglers_.OnWindow(pace_meter_.paces());
     if (change) Obey(verdict::SaySlow{round_.round, change->slow.empty(), change->text});
   }
+  LookForLateRanks(now);
   if (!is_suspicious || gathers_evidence_) return;
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(now);
   if (!watched) return;
@@ -158,6 +161,15 @@ void HangWatch::Tick() {
   for (const verdict::WatchEffect& effect : core_.Judge(verdict::Diagnose(evidence))) {
     std::visit([&](const auto& e) { Perform(e, *watched); }, effect);
   }
+}
+
+// On one node all clocks are one.
+void HangWatch::LookForLateRanks(MonoTime now) {
+  const int64_t window = torch_.num_arrival_windows();
+  if (std::exchange(arrival_window_, window) == window) return;
+  const auto text = late_ranks_.OnWindow(
+      {{.answered_at = now, .error = {}, .groups = torch_.ArrivalsBefore(now)}});
+  if (text) Obey(verdict::SaySlow{round_.round, /*is_over=*/false, *text});
 }
 
 void HangWatch::AskStore() {
@@ -212,6 +224,20 @@ void HangWatch::AddTorch(int local_rank, WatchedRank& out) const {
   if (out.pid != 0) out.pid = torch->pid;
 }
 
+bool HangWatch::IsBusy(int pid, Worker& worker, MonoTime now) {
+  constexpr absl::Duration kPause = absl::Seconds(3);
+  const std::optional<ProcessUse> use = UseOfTree(pid);
+  const std::optional<ProcessUse> before = std::exchange(worker.use, use);
+  const absl::Duration elapsed =
+      worker.look_before ? now - worker.look_before->at : absl::ZeroDuration();
+  // An older one is of a silence before this.
+  const bool is_recent = elapsed <= 2 * kPause;
+  if (agent::IsBusy(*worker.look, use, is_recent ? before : std::nullopt, elapsed)) {
+    worker.busy_until = now + kPause;
+  }
+  return now < worker.busy_until;
+}
+
 WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
   const int rank = round_.first_rank + local_rank;
   WatchedRank out{.rank = rank,
@@ -222,6 +248,7 @@ WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
   std::optional<ProcessLook> look;
   if (!worker.has_ended) look = LookAtProcess(out.pid, now);
   worker.look_before = std::exchange(worker.look, look);
+  out.is_busy = look && IsBusy(out.pid, worker, now);
   if (!look) {
     out.life = verdict::Life::kEnded;
     out.doing = "ended";

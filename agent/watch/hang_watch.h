@@ -38,6 +38,7 @@
 #include "rendezvous/verdict/gatherings.h"
 #include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/verdict/late_ranks.h"
 #include "rendezvous/verdict/stragglers.h"
 #include "rendezvous/verdict/watch_messages.h"
 
@@ -95,6 +96,9 @@ class HangWatch {
   // The same, and where a worker here has aborted after it has been said what those of all nodes
   // called.
   void BeforeReport(std::function<void()> then);
+  // Whose call has ended a rank of this node that has aborted and left `last_output`, in words; empty: its
+  // own, or nobody knows. To be asked when BeforeReport lets go.
+  std::string WhoEnded(int rank, const std::string& last_output) const;
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
   // Of the server.
@@ -112,12 +116,17 @@ class HangWatch {
     bool server_asks = false;    // for `calls`
     bool awaits_server = false;  // what those of all nodes called
     bool is_said = false;
+    verdict::AbortReport report;  // what was said
   };
   struct Worker {
     int pid = 0;
     bool has_ended = false;
     std::optional<ProcessLook> look;  // the last one
     std::optional<ProcessLook> look_before;
+    // What it has used as of the last look, and until when it counts as busy: what writes a checkpoint
+    // pauses between two files.
+    std::optional<ProcessUse> use;
+    MonoTime busy_until;
   };
   // How far all are that are known here, to be compared later.
   struct Position {
@@ -133,8 +142,11 @@ class HangWatch {
   // By rank; nothing if a debugger holds one of them, since time means nothing then.
   std::optional<std::vector<WatchedRank>> LookAtAll(MonoTime now);
   WatchedRank LookAt(int local_rank, Worker& worker, MonoTime now);
+  static bool IsBusy(int pid, Worker& worker, MonoTime now);
+  void LookForLateRanks(MonoTime now);
   void AddTorch(int local_rank, WatchedRank& out) const;
-  // Of those that tell nothing, once per window.
+  bool IsQuietPossible(const verdict::Pulse& pulse) const;
+  // Once per window.
   void LookForQuietRanks(const std::vector<verdict::Pulse>& pulses, MonoTime now);
   void Say(const QuietRanks::Change& change, const std::vector<RankReport>& quiet) const;
   void Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched);
@@ -161,6 +173,7 @@ class HangWatch {
   void Obey(const verdict::SayRecovery& order);
   void Obey(const verdict::SayVerdict& order);
   void Obey(const verdict::SaySlow& order);
+  void Obey(const verdict::AskArrivals& order);
   std::vector<int> PidsToEnd(const verdict::SayVerdict& order);
   Position WhereTheyAre();
   bool HaveMovedSince(const Position& before);
@@ -197,7 +210,10 @@ class HangWatch {
   KernelLog kernel_log_;  // since the round began
   QuietRanks quiet_ranks_;
   verdict::PaceMeter pace_meter_;
-  verdict::Stragglers stragglers_;  // of a job on one node
+  // Of a job on one node; else the server has them.
+  verdict::Stragglers stragglers_;
+  verdict::LateRanks late_ranks_;
+  int64_t arrival_window_ = 0;  // the last that was judged here
   WatchedRound round_;
   absl::btree_map<int, Worker> workers_;  // by local rank
   std::vector<std::string> interfaces_;   // that were connected when the round began

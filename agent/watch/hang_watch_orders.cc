@@ -48,7 +48,8 @@ verdict::NodeSummary HangWatch::MakeSummary() {
           .silent = verdict::Summarize(core_.Silences()),
           .learned = core_.limits().Learned(),
           .paces = MakePaces(),
-          .silence_at_start = at_start >= verdict::kSilenceTold ? at_start : absl::ZeroDuration()};
+          .silence_at_start = at_start >= verdict::kSilenceTold ? at_start : absl::ZeroDuration(),
+          .arrival_window = torch_.num_arrival_windows()};
 }
 
 verdict::NodePaces HangWatch::MakePaces() const {
@@ -107,6 +108,11 @@ void HangWatch::Obey(const verdict::SaySlow& order) {
   log::Write(
       order.is_over ? log::Level::kInfo : log::Level::kWarning, "slow_ranks", order.text,
       {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+}
+
+void HangWatch::Obey(const verdict::AskArrivals& order) {
+  tell_server_(
+      verdict::NodeArrivals{order.question, round_.round, torch_.ArrivalsBefore(MonoNow())});
 }
 
 void HangWatch::Obey(const verdict::SayVerdict& order) {

@@ -177,6 +177,20 @@ verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& 
                                                             : verdict::Hold::kUnknown;
 }
 
+bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,
+            const std::optional<ProcessUse>& before, absl::Duration elapsed) {
+  // Of a core that others want, too, it may get little.
+  constexpr double kShare = 0.05;
+  constexpr double kBytesPerSecond = 64 << 10;
+  if (look.state == 'R' || look.state == 'D') return true;
+  if (!use || !before || elapsed <= absl::ZeroDuration()) return false;
+  const double seconds = absl::ToDoubleSeconds(elapsed);
+  const double share = static_cast<double>(use->cpu_ticks - before->cpu_ticks) /
+                       static_cast<double>(sysconf(_SC_CLK_TCK)) / seconds;
+  const double bytes = static_cast<double>(use->io_bytes - before->io_bytes) / seconds;
+  return share >= kShare || bytes >= kBytesPerSecond;
+}
+
 std::vector<std::string> ConnectedInterfaces() {
   std::vector<std::string> names;
   ifaddrs* list = nullptr;

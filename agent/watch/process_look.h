@@ -50,6 +50,13 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
 // Threads: pure.
 verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
+// Whether it and what it has started compute, read or write: by the state of its main thread, and by what
+// was used since `before`, `elapsed` ago. Who waits for a disk does io, too.
+//
+// Threads: pure.
+bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,
+            const std::optional<ProcessUse>& before, absl::Duration elapsed);
+
 // Whether a debugger holds it.
 inline bool IsTraced(const ProcessLook& look) { return look.state == 't'; }
 

@@ -11,12 +11,22 @@
 
 namespace muster::agent {
 
+// Those that tell nothing, and those of PyTorch that wait for no other: of what they do PyTorch tells
+// nothing either.
+bool HangWatch::IsQuietPossible(const verdict::Pulse& pulse) const {
+  if (!pulse.is_told) return true;
+  const TorchRank* torch = torch_.Find(pulse.rank - round_.first_rank);
+  const bool has_board = pulse.phase != Phase::kStarting || pulse.num_steps > 0;
+  return torch != nullptr && !has_board && !pulse.is_waiting && !core_.HasIncident() &&
+         core_.SilenceOf(pulse.rank) >= verdict::kSuspiciousSilence;
+}
+
 void HangWatch::LookForQuietRanks(const std::vector<verdict::Pulse>& pulses, MonoTime now) {
   if (!quiet_ranks_.IsDue(now)) return;
   std::vector<QuietRanks::RankUse> uses;
   for (const verdict::Pulse& pulse : pulses) {
     const auto worker = workers_.find(pulse.rank - round_.first_rank);
-    if (pulse.is_told || worker == workers_.end() || worker->second.has_ended) continue;
+    if (worker == workers_.end() || worker->second.has_ended || !IsQuietPossible(pulse)) continue;
     const std::optional<ProcessUse> use = UseOfTree(worker->second.pid);
     if (use) uses.push_back({pulse.rank, *use});
   }
@@ -57,7 +67,7 @@ void HangWatch::Say(const QuietRanks::Change& change, const std::vector<RankRepo
                         " used next to no processor time, and moved next to no bytes, for ",
                         muster::InWords(change.quiet_for), "; what ",
                         is_one ? "it waits" : "they wait",
-                        " for is not known, since the program tells nothing");
+                        " for is not known, since the program tells nothing of it");
     if (!change.busy.empty()) {
       absl::StrAppend(&text, "; ", RanksInWords(change.busy),
                       change.busy.size() == 1 ? " does" : " do", " something");

@@ -31,6 +31,29 @@ def _called_by(frame):
     return name
 
 
+def _transfer_of(frame):
+    """A send or receive, and the rank at its other end, from the variables of PyTorch's own frames: the
+    program's are left alone, since looking at them keeps what they hold."""
+    module = sys.modules[_MODULE]
+    folder = os.path.dirname(module.__file__) + os.sep
+    while frame is not None and frame.f_code.co_filename.startswith(folder):
+        name, held = frame.f_code.co_name, frame.f_locals
+        if frame.f_code.co_filename == module.__file__ and name in ("send", "recv"):
+            end = "dst" if name == "send" else "src"
+            peer = held.get(end)
+            if peer is None and held.get("group_" + end) is not None:
+                group = held.get("group") or module._get_default_group()
+                peer = module.get_global_rank(group, held["group_" + end])
+            return name, peer
+        lists = [value for value in held.values() if isinstance(value, list)]
+        calls = {(op.op.__name__, op.peer) for ops in lists for op in ops if isinstance(op, module.P2POp)}
+        if len(calls) == 1:
+            name, peer = calls.pop()
+            return name[1:], peer  # of isend, irecv
+        frame = frame.f_back
+    return "", None
+
+
 def _state():
     """What only Python can tell: the ranks of each process group by its name, and where the main thread is."""
     import json
@@ -42,11 +65,18 @@ def _state():
     stack = []
     frame = sys._current_frames().get(threading.main_thread().ident)
     calls = _called_by(frame) if frame is not None else ""
+    try:
+        transfer, peer = _transfer_of(frame)
+    except Exception:
+        transfer, peer = "", None
     while frame is not None and len(stack) < 48:
         if frame.f_code.co_filename != __file__:
             stack.append([frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno])
         frame = frame.f_back
-    return json.dumps({"groups": groups, "stack": stack, "calls": calls}).encode()
+    state = {"groups": groups, "stack": stack, "calls": calls, "transfer": transfer}
+    if isinstance(peer, int):
+        state["peer"] = peer
+    return json.dumps(state).encode()
 
 
 def _tell(listener):

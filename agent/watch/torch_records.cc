@@ -20,6 +20,7 @@ constexpr size_t kNameBytesMax = 64;
 constexpr size_t kPathBytesMax = 1024;
 constexpr size_t kGroupsMax = 256;
 constexpr size_t kOperationsMax = 512;  // of one group
+constexpr int64_t kRanksMax = 1 << 24;
 constexpr int64_t kElementsMax = int64_t{1} << 50;
 
 json Parse(absl::string_view text) {
@@ -142,10 +143,16 @@ std::string LabelOf(const std::string& name, const std::string& description) {
   return description == "default_pg" ? description : absl::StrCat(description, " ", name);
 }
 
-void Keep(verdict::Operation op, TorchGroup& group) {
+void Keep(const json& entry, TorchGroup& group) {
+  verdict::Operation op = ToOperation(entry);
+  group.is_on_device =
+      group.is_on_device || absl::StartsWith(Text(entry, "profiling_name"), "nccl:");
   group.num_issued = std::max(group.num_issued, op.sequence + 1);
   group.operations.push_back(std::move(op));
-  if (group.operations.size() > kOperationsMax) group.operations.erase(group.operations.begin());
+  group.called_at.push_back(absl::FromUnixNanos(Number(entry, "time_created_ns")));
+  if (group.operations.size() <= kOperationsMax) return;
+  group.operations.erase(group.operations.begin());
+  group.called_at.erase(group.called_at.begin());
 }
 
 TorchMembers ReadMembers(const json& groups) {
@@ -155,7 +162,7 @@ TorchMembers ReadMembers(const json& groups) {
     if (!ranks.is_array() || name.size() > kNameBytesMax) continue;
     std::vector<int> members;
     for (const json& rank : ranks) {
-      if (rank.is_number_unsigned() && rank.get<uint64_t>() <= 1u << 24) {
+      if (rank.is_number_unsigned() && rank.get<uint64_t>() <= kRanksMax) {
         members.push_back(rank.get<int>());
       }
     }
@@ -204,10 +211,11 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
     const int64_t id = Number(entry, "pg_id");
     if (std::exchange(id_of_group[name], id) != id) {
       to.operations.clear();
+      to.called_at.clear();
       to.num_issued = 0;
       std::erase_if(out.last_calls, [&](const verdict::Call& call) { return call.group == name; });
     }
-    Keep(ToOperation(entry), to);
+    Keep(entry, to);
     out.last_calls.push_back({to.name, to.label, to.operations.back()});
     if (out.last_calls.size() > verdict::kLastCallsMax) {
       out.last_calls.erase(out.last_calls.begin());
@@ -221,18 +229,83 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
   return out;
 }
 
-TorchGroup ReadTorchWaits(absl::string_view text) {
-  TorchGroup out{.name = "", .label = "default_pg"};
+TorchWaits ReadTorchWaits(absl::string_view text) {
+  TorchWaits out{.new_groups = {.name = "", .label = "default_pg"}};
   const json counters = Parse(text);
   if (!counters.is_object()) return out;
-  const auto counter = counters.find("pytorch.wait_counter.c10d.new_group");
-  if (counter == counters.end() || !counter->is_object()) return out;
-  out.num_issued = std::max<int64_t>(0, Number(*counter, "total_calls"));
-  if (out.num_issued == 0) return out;
-  verdict::Operation last{.sequence = out.num_issued - 1, .name = "new_group"};
-  last.state =
-      Number(*counter, "active_count") > 0 ? OperationState::kStarted : OperationState::kDone;
-  out.operations.push_back(std::move(last));
+  const auto calls_of = [&](const char* name) {
+    const auto counter = counters.find(absl::StrCat("pytorch.wait_counter.c10d.", name));
+    const bool is_there = counter != counters.end() && counter->is_object();
+    return is_there ? std::pair(std::max<int64_t>(0, Number(*counter, "total_calls")),
+                                Number(*counter, "active_count"))
+                    : std::pair<int64_t, int64_t>(0, 0);
+  };
+  const auto [begun, beginning] = calls_of("init_process_group");
+  out.has_begun = begun > 0 && beginning <= 0;
+  const auto [made, making] = calls_of(verdict::kNewGroup);
+  TorchGroup& groups = out.new_groups;
+  groups.num_issued = made;
+  if (made == 0) return out;
+  verdict::Operation last{.sequence = made - 1, .name = verdict::kNewGroup};
+  last.state = making > 0 ? OperationState::kStarted : OperationState::kDone;
+  groups.operations.push_back(std::move(last));
+  return out;
+}
+
+namespace {
+
+// When each rank called one collective.
+using Calls = std::vector<std::pair<absl::Time, int>>;
+
+verdict::ArrivalRow RowOf(int64_t sequence, Calls calls, absl::Time now) {
+  std::sort(calls.begin(), calls.end());
+  const auto& [last, last_rank] = calls.back();
+  const absl::Time second = calls.size() > 1 ? calls[calls.size() - 2].first : last;
+  return {.sequence = sequence,
+          .last_rank = last_rank,
+          .num_ranks = static_cast<int>(calls.size()),
+          .last_ago = now - last,
+          .second_ago = now - second,
+          .first_ago = now - calls.front().first};
+}
+
+}  // namespace
+
+std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
+                                                 absl::Time now) {
+  struct Used {
+    verdict::GroupArrivals group;
+    std::map<int64_t, Calls> calls;
+    size_t num_ranks = 0;
+  };
+  std::map<std::string, Used> groups;
+  for (const RankRecords& each : ranks) {
+    if (each.records.has_unrecorded) continue;
+    for (const TorchGroup& group : each.records.groups) {
+      Used& used = groups[group.name];
+      used.group.name = group.name;
+      used.group.label = group.label;
+      used.group.is_on_device = group.is_on_device;
+      ++used.num_ranks;
+      for (size_t i = 0; i < group.operations.size(); ++i) {
+        used.calls[group.operations[i].sequence].emplace_back(group.called_at[i], each.rank);
+      }
+    }
+  }
+  std::vector<verdict::GroupArrivals> out;
+  for (auto& [name, used] : groups) {
+    std::vector<verdict::ArrivalRow>& rows = used.group.rows;
+    for (auto call = used.calls.rbegin(); call != used.calls.rend(); ++call) {
+      if (rows.size() == verdict::kArrivalRowsMax) break;
+      if (call->second.size() != used.num_ranks) continue;
+      rows.push_back(RowOf(call->first, call->second, now));
+    }
+    std::reverse(rows.begin(), rows.end());
+    if (!rows.empty()) out.push_back(std::move(used.group));
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const auto& a, const auto& b) { return a.rows.size() > b.rows.size(); });
+  if (out.size() > verdict::kArrivalGroupsMax) out.resize(verdict::kArrivalGroupsMax);
   return out;
 }
 
@@ -244,6 +317,9 @@ TorchPython ReadTorchPython(absl::string_view text) {
     out.members = ReadMembers(*groups);
   }
   out.calls = Text(state, "calls");
+  out.transfer = Text(state, "transfer");
+  const int64_t peer = state.contains("peer") ? Number(state, "peer") : -1;
+  if (peer >= 0 && peer <= kRanksMax) out.peer = static_cast<int>(peer);
   const auto stack = state.find("stack");
   if (stack == state.end() || !stack->is_array()) return out;
   for (const json& frame : *stack) {
@@ -258,15 +334,19 @@ TorchPython ReadTorchPython(absl::string_view text) {
   return out;
 }
 
-std::string TorchTransferOf(const TorchPython& python) {
-  if (python.frames.empty()) return "";
+std::optional<verdict::Operation> TorchTransferOf(const TorchPython& python, bool has_pending) {
+  if (python.frames.empty()) return std::nullopt;
   const std::string& frame = python.frames[0];
   const std::string function = frame.substr(0, frame.find(" at "));
-  const bool is_transfer = function == "recv" || function == "send";
-  if (is_transfer && absl::StrContains(frame, "/torch/distributed/distributed_c10d.py:")) {
-    return function;
-  }
-  return python.calls == "wait" ? "wait" : "";
+  const bool is_call = (function == "recv" || function == "send") &&
+                       absl::StrContains(frame, "/torch/distributed/distributed_c10d.py:");
+  if (!is_call && (python.calls != "wait" || has_pending)) return std::nullopt;
+  const std::string name = is_call ? function : python.transfer;
+  return verdict::Operation{.kind = name == "send" ? OperationKind::kSend : OperationKind::kRecv,
+                            .state = OperationState::kStarted,
+                            .sequence = verdict::kUnknownSequence,
+                            .peer = python.peer,
+                            .name = name == "send" || name == "recv" ? name : "a send or receive"};
 }
 
 }  // namespace muster::agent

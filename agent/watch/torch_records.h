@@ -11,13 +11,16 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "rendezvous/verdict/evidence.h"
 #include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/verdict/watch_messages.h"
 
 namespace muster::agent {
 
@@ -27,6 +30,8 @@ struct TorchGroup {
   std::string label;                           // for people
   int64_t num_issued = 0;                      // collectives that were called
   std::vector<verdict::Operation> operations;  // of the recorder, oldest first
+  std::vector<absl::Time> called_at;           // those of the recorder, each; by this node's clock
+  bool is_on_device = false;                   // the host calls them, and a GPU does them
 };
 
 struct TorchRecords {
@@ -45,9 +50,26 @@ uint64_t FingerprintOfTorch(absl::string_view recorder);
 // Errors: kInvalidArgument: no JSON of a recorder.
 absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view json);
 
-// wait_counter_values: calls of new_group, for which all ranks come together and which the recorder
-// does not have, as operations of a group of all ranks. Without operations if there was none.
-TorchGroup ReadTorchWaits(absl::string_view json);
+// wait_counter_values.
+struct TorchWaits {
+  // Calls of new_group, for which all ranks come together and which the recorder does not have, as
+  // operations of a group of all ranks. Without operations if there was none.
+  TorchGroup new_groups;
+  bool has_begun = false;  // it has come through init_process_group
+};
+TorchWaits ReadTorchWaits(absl::string_view json);
+
+// One rank's records; none of a rank that has sends and receives, since stages of a pipeline come to a
+// collective one after the other by intention.
+struct RankRecords {
+  int rank = 0;
+  TorchRecords records;
+};
+
+// When the ranks of a node have come to the last collectives that all of them have in common, before
+// `now`: of the groups that were used most.
+std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
+                                                 absl::Time now);
 
 // What the hook tells: the ranks of each group by PyTorch's name of it, and "function at file:line"
 // of the main thread, innermost first. Empty where it is not as expected.
@@ -56,11 +78,16 @@ struct TorchPython {
   TorchMembers members;
   std::vector<std::string> frames;
   std::string calls;  // the name of the method that the innermost has looked up last
+  // Of a send or receive: which of both ("send", "recv"; empty: not known), and the rank at its other
+  // end by arguments and variables of the frames; -1: not known.
+  std::string transfer;
+  int peer = -1;
 };
 TorchPython ReadTorchPython(absl::string_view json);
 
-// The send or receive in which a main thread is that has these frames and `calls` that; empty: in
-// none. "wait": for something that PyTorch does, a send or receive if the recorder has nothing.
-std::string TorchTransferOf(const TorchPython& python);
+// The send or receive in which a main thread is that has these frames and `calls` that; nothing: in
+// none. `peer` is a rank of the job. `has_pending`: the recorder has an operation of this rank that may
+// be what it waits for, where it only says "wait".
+std::optional<verdict::Operation> TorchTransferOf(const TorchPython& python, bool has_pending);
 
 }  // namespace muster::agent

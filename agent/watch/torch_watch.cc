@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "agent/watch/torch_hook.h"
 #include "agent/watch/torch_socket.h"
 
@@ -17,6 +18,8 @@ namespace {
 
 constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
+// Between two readings of when ranks came to their collectives.
+constexpr absl::Duration kArrivalWindow = absl::Seconds(10);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
 // A Python that does not let go of its lock answers nothing, however often it is asked.
 constexpr int kStacksMissedMax = 3;
@@ -42,11 +45,11 @@ int64_t CountIo(pid_t pid) {
 
 }  // namespace
 
-void TorchWatch::StartRound(std::vector<std::string> sockets) {
+void TorchWatch::StartRound(int first_rank, std::vector<std::string> sockets) {
   ++round_;
   is_asking_ = false;
   next_ask_ = MonoTime();
-  known_ = {};
+  known_ = {.first_rank = first_rank};
   for (std::string& socket : sockets) known_.sources.push_back({.socket = std::move(socket)});
 }
 
@@ -70,6 +73,17 @@ const TorchRank* TorchWatch::Find(int local_rank) const {
   if (local_rank < 0 || local_rank >= static_cast<int>(known_.sources.size())) return nullptr;
   const std::optional<TorchRank>& rank = known_.sources[local_rank].rank;
   return rank ? &*rank : nullptr;
+}
+
+std::vector<verdict::GroupArrivals> TorchWatch::ArrivalsBefore(MonoTime now) const {
+  std::vector<verdict::GroupArrivals> groups = known_.arrivals.groups;
+  const absl::Duration since = now - known_.arrivals.read_at;
+  for (verdict::GroupArrivals& group : groups) {
+    for (verdict::ArrivalRow& row : group.rows) {
+      for (absl::Duration* ago : {&row.last_ago, &row.second_ago, &row.first_ago}) *ago += since;
+    }
+  }
+  return groups;
 }
 
 std::function<bool()> TorchWatch::MakeMoveCheck() const {
@@ -144,9 +158,10 @@ void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::s
   rank.answers = true;
   rank.waits = ReadTorchWaits(waits);
   rank.token = rank.records.fingerprint;
-  rank.token += 2 * static_cast<uint64_t>(rank.waits.num_issued);
+  const TorchGroup& new_groups = rank.waits.new_groups;
+  rank.token += 2 * static_cast<uint64_t>(new_groups.num_issued);
   const bool waits_in_one =
-      !rank.waits.operations.empty() && rank.waits.operations.back().is_pending();
+      !new_groups.operations.empty() && new_groups.operations.back().is_pending();
   rank.token += waits_in_one ? 1 : 0;
   // What is not recorded shows by what it moves.
   if (rank.records.has_unrecorded) {
@@ -180,6 +195,24 @@ void TorchWatch::Ask(Known& known, bool in_full) {
     if (!is_still[i]) source.rank->python = {};
   }
   if (in_full) AskStacks(known, is_still);
+  TakeArrivals(known, now);
+}
+
+void TorchWatch::TakeArrivals(Known& known, MonoTime now) {
+  if (now - known.arrivals.read_at < kArrivalWindow) return;
+  const absl::Time wall = absl::Now();
+  std::vector<RankRecords> ranks;
+  for (size_t i = 0; i < known.sources.size(); ++i) {
+    const Source& source = known.sources[i];
+    if (!source.rank || !source.rank->answers || source.recorder == nullptr) continue;
+    absl::StatusOr<TorchRecords> records = ReadTorchRecorder(*source.recorder);
+    if (!records.ok()) continue;
+    ranks.push_back({known.first_rank + static_cast<int>(i), *std::move(records)});
+  }
+  if (ranks.empty()) return;
+  known.arrivals = {.num_windows = known.arrivals.num_windows + 1,
+                    .read_at = MonoNow(),
+                    .groups = FindArrivals(ranks, wall)};
 }
 
 // Of those that stand still, once for each place at which they do.

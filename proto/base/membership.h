@@ -87,6 +87,9 @@ struct WorkerFailure {
   bool probably_out_of_memory = false;
   bool start_failed = false;  // the program could not be executed at all
   std::string message;        // the exception, or what is known
+  // Where another rank's call has ended it: which, in words ("rank 3 called … where ranks 0 and 1
+  // called …"). Empty: itself is at fault, or nobody knows.
+  std::string ended_by;
   std::string error_file;     // path on its node; empty if none was written
   std::string last_output;    // last lines, at most a few KiB; empty if not captured
   // Wall clock of the failing node, milliseconds since 1970: for people only.

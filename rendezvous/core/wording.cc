@@ -9,8 +9,11 @@ namespace muster::rendezvous {
 absl::string_view Nodes(int count) { return count == 1 ? "node" : "nodes"; }
 
 std::string InWords(const WorkerFailure& failure) {
-  return absl::StrFormat("rank %d (local rank %d) on %s %s", failure.rank.value(),
-                         failure.local_rank.value(), failure.node_name, HowItEnded(failure));
+  const std::string how =
+      absl::StrFormat("rank %d (local rank %d) on %s %s", failure.rank.value(),
+                      failure.local_rank.value(), failure.node_name, HowItEnded(failure));
+  if (failure.ended_by.empty()) return how;
+  return absl::StrCat(failure.ended_by, "; ", how, ", and is not at fault");
 }
 
 }  // namespace muster::rendezvous

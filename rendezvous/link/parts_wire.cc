@@ -169,6 +169,7 @@ void Encode(const WorkerFailure& in, proto::Failure* out) {
   out->set_probably_out_of_memory(in.probably_out_of_memory);
   out->set_start_failed(in.start_failed);
   out->set_message(in.message.substr(0, kFailureMessageBytesSent));
+  out->set_ended_by(in.ended_by.substr(0, kFailureMessageBytesSent));
   out->set_error_file(in.error_file);
   out->set_last_output(Tail(in.last_output, kFailureOutputBytesSent));
   out->set_unix_millis(in.unix_millis);
@@ -187,6 +188,7 @@ WorkerFailure Decode(const proto::Failure& in, WireCheck& check) {
   out.probably_out_of_memory = in.probably_out_of_memory();
   out.start_failed = in.start_failed();
   out.message = Text(check, "failure.message", in.message());
+  out.ended_by = Text(check, "failure.ended_by", in.ended_by());
   out.error_file = Text(check, "failure.error_file", in.error_file());
   out.last_output = Text(check, "failure.last_output", in.last_output());
   out.unix_millis = in.unix_millis();

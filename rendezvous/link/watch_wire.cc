@@ -1,5 +1,6 @@
 #include "rendezvous/link/watch_wire.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,7 @@ void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
   while (num_phases > 0 && longest[num_phases - 1] <= absl::ZeroDuration()) --num_phases;
   for (size_t i = 0; i < num_phases; ++i) out->add_longest_ms(Millis(longest[i]));
   out->set_pace_window(in.paces.window);
+  out->set_arrival_window(in.arrival_window);
   for (const absl::Duration own : in.paces.own) {
     if (out->own_us_size() < verdict::kPacesMax) out->add_own_us(absl::ToInt64Microseconds(own));
   }
@@ -90,6 +92,7 @@ verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check
   }
   out.silence_at_start = FromMillis(check, "watch.silence_at_start", in.silence_at_start_ms());
   out.paces.window = check.Count("watch.pace_window", in.pace_window());
+  out.arrival_window = check.Count("watch.arrival_window", in.arrival_window());
   if (check.List("watch.own", in.own_us_size(), verdict::kPacesMax)) {
     for (const int64_t own : in.own_us()) {
       out.paces.own.push_back(
@@ -145,6 +148,7 @@ void Encode(const verdict::RankEvidence& in, proto::WatchDetails::Rank* out) {
   out->set_silent_ms(Millis(in.silent_for));
   out->set_tells_waits(in.tells_waits);
   out->set_is_mute(in.is_mute);
+  out->set_is_busy(in.is_busy);
   out->set_fault(Cut(in.fault));
   out->set_doing(Cut(in.doing));
   for (const verdict::GroupRecord& record : in.groups) {
@@ -167,6 +171,7 @@ verdict::RankEvidence TakeRank(const proto::WatchDetails::Rank& in, Round round,
       .silent_for = FromMillis(check, "rank.silent", in.silent_ms()),
       .is_mute = in.is_mute(),
       .tells_waits = in.tells_waits(),
+      .is_busy = in.is_busy(),
       .fault = TakeText(check, "rank.fault", in.fault()),
       .doing = TakeText(check, "rank.doing", in.doing())};
   if (in.has_step()) out.step = in.step();
@@ -333,6 +338,7 @@ void Encode(const verdict::SayVerdict& in, proto::WatchVerdict* out) {
   out->set_confidence(diagnosis.confidence);
   out->set_can_heal(diagnosis.can_heal);
   out->set_cause(static_cast<int>(diagnosis.cause));
+  out->set_words(Cut(diagnosis.words));
   out->set_reason(Cut(in.reason));
   out->set_action(Cut(in.action));
   out->set_since_detected_ms(Millis(in.since_detected));
@@ -360,11 +366,66 @@ verdict::SayVerdict TakeVerdict(const proto::WatchVerdict& in, WireCheck& check)
   diagnosis.group = TakeText(check, "verdict.group", in.group());
   if (in.has_operation()) diagnosis.operation = TakeOperation(in.operation(), check);
   diagnosis.is_direct = !in.is_indirect();
+  diagnosis.words = TakeText(check, "verdict.words", in.words());
   diagnosis.path = TakeTexts(check, "verdict.path", in.path());
   diagnosis.spoke_for_it = TakeTexts(check, "verdict.spoke_for_it", in.spoke_for_it());
   diagnosis.confidence = in.confidence();
   diagnosis.can_heal = in.can_heal();
   diagnosis.cause = FromNumber(check, "verdict.cause", in.cause(), Cause::kDisk);
+  return out;
+}
+
+// --- Who is late
+
+int64_t Micros(absl::Duration duration) {
+  return absl::ToInt64Microseconds(std::max(duration, absl::ZeroDuration()));
+}
+absl::Duration FromMicros(WireCheck& check, int64_t micros) {
+  return absl::Microseconds(check.Range<int64_t>("arrivals.ago", micros, 0, int64_t{1} << 50));
+}
+
+void Encode(const verdict::NodeArrivals& in, proto::WatchArrivals* out) {
+  out->set_question(in.question);
+  out->set_round(in.round.value());
+  for (const verdict::GroupArrivals& group : in.groups) {
+    if (out->groups_size() == static_cast<int>(verdict::kArrivalGroupsMax)) return;
+    proto::WatchArrivals::Group* to = out->add_groups();
+    to->set_name(Cut(group.name));
+    to->set_label(Cut(group.label));
+    to->set_is_on_device(group.is_on_device);
+    for (const verdict::ArrivalRow& row : group.rows) {
+      if (to->rows_size() == static_cast<int>(verdict::kArrivalRowsMax)) break;
+      proto::WatchArrivals::Row* added = to->add_rows();
+      added->set_sequence(row.sequence);
+      added->set_last_rank(row.last_rank);
+      added->set_num_ranks(row.num_ranks);
+      added->set_last_us(Micros(row.last_ago));
+      added->set_second_us(Micros(row.second_ago));
+      added->set_first_us(Micros(row.first_ago));
+    }
+  }
+}
+
+verdict::NodeArrivals TakeArrivals(const proto::WatchArrivals& in, WireCheck& check) {
+  verdict::NodeArrivals out{.question = in.question(),
+                            .round = Round(check.Count("arrivals.round", in.round()))};
+  if (!check.List("arrivals.groups", in.groups_size(), verdict::kArrivalGroupsMax)) return out;
+  for (const proto::WatchArrivals::Group& group : in.groups()) {
+    verdict::GroupArrivals taken{.name = TakeText(check, "arrivals.name", group.name()),
+                                 .label = TakeText(check, "arrivals.label", group.label()),
+                                 .is_on_device = group.is_on_device()};
+    if (!check.List("arrivals.rows", group.rows_size(), verdict::kArrivalRowsMax)) return out;
+    for (const proto::WatchArrivals::Row& row : group.rows()) {
+      taken.rows.push_back(
+          {.sequence = row.sequence(),
+           .last_rank = check.Range("arrivals.last_rank", row.last_rank(), 0, kWatchedRanksMax),
+           .num_ranks = check.Range("arrivals.num_ranks", row.num_ranks(), 1, kWatchedRanksMax),
+           .last_ago = FromMicros(check, row.last_us()),
+           .second_ago = FromMicros(check, row.second_us()),
+           .first_ago = FromMicros(check, row.first_us())});
+    }
+    out.groups.push_back(std::move(taken));
+  }
   return out;
 }
 
@@ -386,6 +447,9 @@ struct WordEncoder {
   }
   void operator()(const verdict::NodeLastCalls& word) const {
     EncodeLastCalls(word, out->mutable_last_calls());
+  }
+  void operator()(const verdict::NodeArrivals& word) const {
+    Encode(word, out->mutable_arrivals());
   }
 };
 
@@ -420,6 +484,10 @@ struct OrderEncoder {
   }
   void operator()(const verdict::SayAborts& order) const {
     EncodeAborts(order, out->mutable_aborts());
+  }
+  void operator()(const verdict::AskArrivals& order) const {
+    out->mutable_ask_arrivals()->set_question(order.question);
+    out->mutable_ask_arrivals()->set_round(order.round.value());
   }
 };
 
@@ -456,6 +524,9 @@ absl::StatusOr<verdict::NodeWord> Decode(const proto::WatchWord& in) {
       break;
     case proto::WatchWord::kLastCalls:
       out = TakeLastCalls(in.last_calls(), check);
+      break;
+    case proto::WatchWord::kArrivals:
+      out = TakeArrivals(in.arrivals(), check);
       break;
     case proto::WatchWord::WORD_NOT_SET:
       check.Require(false, "watch", "is not known to this version of muster");
@@ -499,6 +570,10 @@ absl::StatusOr<verdict::WatchOrder> Decode(const proto::WatchOrder& in) {
       break;
     case proto::WatchOrder::kAborts:
       out = TakeAborts(in.aborts(), check);
+      break;
+    case proto::WatchOrder::kAskArrivals:
+      out = verdict::AskArrivals{in.ask_arrivals().question(),
+                                 Round(check.Count("order.round", in.ask_arrivals().round()))};
       break;
     case proto::WatchOrder::ORDER_NOT_SET:
       check.Require(false, "order", "is not known to this version of muster");

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/words.h"
 #include "rendezvous/verdict/cause.h"
+#include "rendezvous/verdict/circles.h"
 #include "rendezvous/verdict/evidence_index.h"
 #include "rendezvous/verdict/stalls.h"
 #include "rendezvous/verdict/wait_graph.h"
@@ -93,6 +94,7 @@ class Detective {
     graph_.emplace(NodeOfUnseen() + 1);
     for (size_t s = 0; s < stalls_.size(); ++s) AddStall(static_cast<int>(s));
     for (const auto& [number, i] : index_.indices()) AddWaits(i);
+    AddTransfersWithAnybody();
   }
 
   void AddStall(int s) {
@@ -142,9 +144,12 @@ class Detective {
   }
 
   void AddTransfer(int i, const GroupRecord& record, const Operation& op) {
+    if (op.peer < 0) {  // with whom is not known
+      transfers_.push_back({i, NodeOfUnseen(), record.group, op});
+      return;
+    }
     const std::vector<int>& members = index_.group(record.group).members;
-    const int other = op.peer >= 0 && op.peer < static_cast<int>(members.size()) ? members[op.peer]
-                                                                                 : kUnknownRank;
+    const int other = op.peer < static_cast<int>(members.size()) ? members[op.peer] : kUnknownRank;
     const auto found = index_.indices().find(other);
     if (found == index_.indices().end() || rank(found->second).life == Life::kUnreachable) {
       graph_->AddEdge(i, NodeOfUnseen());
@@ -157,6 +162,29 @@ class Detective {
     }
     graph_->AddEdge(i, found->second);
     transfers_.push_back({i, found->second, record.group, op});
+  }
+
+  static bool IsWithAnybody(const Transfer& transfer) { return transfer.operation.peer < 0; }
+
+  // A send or receive with a rank that is not known may be with any that waits for nothing; where all wait,
+  // it is out of sight.
+  void AddTransfersWithAnybody() {
+    std::vector<int> idle;
+    for (const auto& [number, i] : index_.indices()) {
+      const bool waits = std::any_of(transfers_.begin(), transfers_.end(),
+                                     [i = i](const Transfer& each) { return each.from == i; });
+      const bool has_gone = rank(i).life == Life::kEnded || rank(i).life == Life::kUnreachable;
+      if (!waits && !has_gone && graph_->edges_of(i).empty()) idle.push_back(i);
+    }
+    const size_t num_known = transfers_.size();
+    for (size_t t = 0; t < num_known; ++t) {
+      if (!IsWithAnybody(transfers_[t])) continue;
+      if (idle.empty()) graph_->AddEdge(transfers_[t].from, NodeOfUnseen());
+      for (const int i : idle) {
+        graph_->AddEdge(transfers_[t].from, i);
+        transfers_.push_back({transfers_[t].from, i, transfers_[t].group, transfers_[t].operation});
+      }
+    }
   }
 
   static int RankInGroup(const std::vector<int>& members, int number) {
@@ -202,7 +230,7 @@ class Detective {
   }
 
   Diagnosis OfMismatch(const Mismatch& mismatch) const {
-    Diagnosis out{.finding = Finding::kMismatch, .can_heal = false};
+    Diagnosis out{.finding = Finding::kMismatch, .words = mismatch.words, .can_heal = false};
     out.culprits = index_.NumbersOf(mismatch.culprits);
     std::vector<bool> waits = graph_->Reach({NodeOfStall(stall_of_group_[mismatch.group])});
     out.waiting = WaitingAmong(waits, out.culprits);
@@ -211,8 +239,8 @@ class Detective {
     out.cause = mismatch.same_but_for_size && !mismatch.is_earlier ? Cause::kOtherSize
                                                                    : Cause::kOtherOperation;
     out.confidence = mismatch.is_tie ? kTieConfidence : kMinorityConfidence;
-    out.spoke_for_it.push_back(mismatch.words);
-    if (mismatch.is_tie) out.spoke_for_it.push_back("no side has a majority");
+    out.spoke_for_it.push_back(mismatch.is_tie ? "no side has a majority"
+                                               : "the other ranks of the group agree");
     return out;
   }
 
@@ -254,40 +282,113 @@ class Detective {
   }
 
   Diagnosis Choose() const {
-    if (!mismatches_.empty()) return OfMismatch(mismatches_.front());
-    Diagnosis best;
-    for (std::vector<int>& end : graph_->Ends()) {
-      Diagnosis candidate = OfEnd(end);
-      if (candidate.confidence > best.confidence || best.finding == Finding::kNobodyWaits) {
+    if (!mismatches_.empty()) {
+      const auto clear = std::find_if(mismatches_.begin(), mismatches_.end(),
+                                      [](const Mismatch& mismatch) { return !mismatch.is_tie; });
+      return OfMismatch(clear == mismatches_.end() ? mismatches_.front() : *clear);
+    }
+    End best;
+    for (const std::vector<int>& nodes : graph_->Ends()) {
+      End candidate = OfEnd(nodes);
+      Diagnosis& found = best.diagnosis;
+      const Diagnosis& other = candidate.diagnosis;
+      if (other.confidence > found.confidence || found.finding == Finding::kNobodyWaits) {
         best = std::move(candidate);
-      } else if (candidate.finding == best.finding && candidate.confidence == best.confidence &&
-                 candidate.finding != Finding::kCircle) {
-        best.culprits.insert(best.culprits.end(), candidate.culprits.begin(),
-                             candidate.culprits.end());
+      } else if (other.finding == found.finding && other.confidence == found.confidence &&
+                 other.words.empty() && found.words.empty() && other.finding != Finding::kCircle) {
+        found.culprits.insert(found.culprits.end(), other.culprits.begin(), other.culprits.end());
       }
     }
-    std::sort(best.culprits.begin(), best.culprits.end());
+    std::sort(best.diagnosis.culprits.begin(), best.diagnosis.culprits.end());
     AddWaiting(best);
-    return best;
+    best.diagnosis.is_busy = AreBusy(best.diagnosis.culprits);
+    return best.diagnosis;
   }
 
-  Diagnosis OfEnd(const std::vector<int>& end) const {
+  bool AreBusy(const std::vector<int>& numbers) const {
+    return !numbers.empty() && std::all_of(numbers.begin(), numbers.end(), [this](int number) {
+      return rank(index_.indices().at(number)).is_busy;
+    });
+  }
+
+  // Where waiting ends: what is to be said of it, and the stall it ends in, where it is none of a rank.
+  struct End {
+    Diagnosis diagnosis;
+    int stall = kNone;
+  };
+
+  End OfEnd(const std::vector<int>& nodes) const {
     const int num_ranks = index_.num_ranks();
-    Diagnosis out;
-    out.culprits = index_.NumbersOf(end);
-    if (out.culprits.size() > 1) {
-      out.finding = Finding::kCircle;
-      out.can_heal = !AllTellWaits(end);
-    } else if (end.front() < num_ranks) {
-      out.finding = FindingOf(rank(end.front()));
-      out.can_heal = out.finding != Finding::kEnded && out.finding != Finding::kStopped;
-    } else if (end.front() == NodeOfUnseen()) {
-      out.finding = Finding::kOutOfSight;
+    End out;
+    Diagnosis& found = out.diagnosis;
+    found.culprits = index_.NumbersOf(nodes);
+    if (found.culprits.size() > 1) {
+      OfCircle(nodes, out);
+    } else if (nodes.front() < num_ranks) {
+      found.finding = FindingOf(rank(nodes.front()));
+      found.can_heal = found.finding != Finding::kEnded && found.finding != Finding::kStopped;
+    } else if (nodes.front() == NodeOfUnseen()) {
+      found.finding = Finding::kOutOfSight;
+      found.words = TransfersWithAnybodyInWords();
     } else {
-      OfInside(stalls_[end.front() - num_ranks], out);
+      out.stall = nodes.front() - num_ranks;
+      OfInside(stalls_[out.stall], found);
     }
-    out.confidence = ScoreOf(out.finding);
+    if (found.confidence == 0) found.confidence = ScoreOf(found.finding);
     return out;
+  }
+
+  void OfCircle(const std::vector<int>& nodes, End& out) const {
+    Circle circle;
+    for (const int node : nodes) {
+      if (node < index_.num_ranks()) circle.ranks.push_back(node);
+      const int stall = node - index_.num_ranks();
+      if (stall >= 0 && stall < static_cast<int>(stalls_.size())) circle.stalls.push_back(stall);
+    }
+    Diagnosis& found = out.diagnosis;
+    found.finding = Finding::kCircle;
+    found.can_heal = !AllTellWaits(nodes);
+    const CircleBreak closed_by = FindBreak(index_, stalls_, transfers_, circle);
+    if (closed_by.culprits.empty()) return;
+    found.culprits = index_.NumbersOf(closed_by.culprits);
+    found.words = closed_by.words;
+    out.stall = closed_by.stall;
+    if (closed_by.stall == CircleBreak::kNothing && closed_by.transfer == CircleBreak::kNothing) {
+      return;
+    }
+    // Another thread of theirs may still call it.
+    found.finding = Finding::kNotCalled;
+    found.can_heal = true;
+    if (closed_by.transfer == CircleBreak::kNothing) return;
+    // The other end may have called one too many.
+    found.confidence = kTieConfidence;
+    const Transfer& transfer = transfers_[closed_by.transfer];
+    found.group = index_.group(transfer.group).name;
+    found.operation = transfer.operation;
+  }
+
+  // "rank 1 waits in a send or receive (group g), with whom is not known; ranks 0 and 2 have gone on
+  // to all_reduce #3 (group g)", or nothing.
+  std::string TransfersWithAnybodyInWords() const {
+    std::vector<int> in_transfers;
+    const Transfer* first = nullptr;
+    for (const Transfer& transfer : transfers_) {
+      if (!IsWithAnybody(transfer)) return "";
+      in_transfers.push_back(transfer.from);
+      if (first == nullptr) first = &transfer;
+    }
+    if (first == nullptr) return "";
+    const std::vector<int> numbers = index_.NumbersOf(in_transfers);
+    std::string words = absl::StrCat(
+        RanksInWords(numbers), numbers.size() == 1 ? " waits" : " wait", " in ",
+        InWords(first->operation, index_.group(first->group).name), ", with whom is not known");
+    for (const Stall& stall : stalls_) {
+      if (stall.missing.empty()) continue;
+      const std::vector<int> gone_on = index_.NumbersOf(stall.waiting);
+      absl::StrAppend(&words, "; ", RanksInWords(gone_on), gone_on.size() == 1 ? " has" : " have",
+                      " gone on to ", InWords(*stall.operation, index_.group(stall.group).name));
+    }
+    return words;
   }
 
   bool AllTellWaits(const std::vector<int>& nodes) const {
@@ -311,45 +412,89 @@ class Detective {
   }
 
   // Fills in who waits for the culprits, in what, and by which way.
-  void AddWaiting(Diagnosis& out) const {
+  void AddWaiting(End& end) const {
+    Diagnosis& out = end.diagnosis;
     if (out.finding == Finding::kNobodyWaits) return;
     std::vector<int> targets;
     for (const int culprit : out.culprits) targets.push_back(index_.indices().at(culprit));
     if (out.finding == Finding::kOutOfSight) targets.push_back(NodeOfUnseen());
-    if (out.operation) targets.push_back(NodeOfStall(StallNamed(out.group)));
+    if (end.stall != kNone) {
+      SetOperation(out, stalls_[end.stall]);
+      targets.push_back(NodeOfStall(end.stall));
+    }
     out.waiting = WaitingAmong(graph_->Reach(targets), out.culprits);
     if (!out.operation) SetDirectOperation(out, targets);
     DescribePath(out, targets);
     AddReasons(out);
   }
 
-  int StallNamed(const std::string& group) const {
+  static bool Holds(const std::vector<int>& nodes, int node) {
+    return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+  }
+
+  // The stall that waits for `targets` and for nobody else, or else one that waits for others, too; kNone.
+  int InnermostStall(const std::vector<int>& targets) const {
+    int best = kNone;
+    bool is_best_inner = false;
     for (size_t s = 0; s < stalls_.size(); ++s) {
-      if (index_.group(stalls_[s].group).name == group) return static_cast<int>(s);
+      const std::vector<int>& edges = graph_->edges_of(NodeOfStall(static_cast<int>(s)));
+      const auto num_targets =
+          std::count_if(edges.begin(), edges.end(), [&](int to) { return Holds(targets, to); });
+      if (num_targets == 0) continue;
+      const bool is_inner = num_targets == static_cast<std::ptrdiff_t>(edges.size());
+      if (best != kNone && (is_best_inner || !is_inner)) continue;
+      best = static_cast<int>(s);
+      is_best_inner = is_inner;
     }
-    return 0;
+    return is_best_inner || FirstTransferTo(targets) == nullptr ? best : kNone;
+  }
+
+  const Transfer* FirstTransferTo(const std::vector<int>& targets) const {
+    for (const Transfer& transfer : transfers_) {
+      if (Holds(targets, transfer.to)) return &transfer;
+    }
+    return nullptr;
   }
 
   // The operation that waits for a culprit with no other rank between.
   void SetDirectOperation(Diagnosis& out, const std::vector<int>& targets) const {
-    const auto is_target = [&](int node) {
-      return std::find(targets.begin(), targets.end(), node) != targets.end();
-    };
-    for (size_t s = 0; s < stalls_.size(); ++s) {
-      for (const int to : graph_->edges_of(NodeOfStall(static_cast<int>(s)))) {
-        if (!is_target(to)) continue;
-        SetOperation(out, stalls_[s]);
-        out.is_direct = stalls_[s].waiting.size() >= out.waiting.size();
-        return;
-      }
-    }
-    for (const Transfer& transfer : transfers_) {
-      if (!is_target(transfer.to)) continue;
-      out.group = index_.group(transfer.group).name;
-      out.operation = transfer.operation;
-      out.is_direct = out.waiting.size() <= 1;
+    const int stall = InnermostStall(targets);
+    if (stall != kNone) {
+      SetOperation(out, stalls_[stall]);
+      out.is_direct = stalls_[stall].waiting.size() >= out.waiting.size();
       return;
     }
+    const Transfer* transfer = FirstTransferTo(targets);
+    if (transfer == nullptr) return;
+    out.group = index_.group(transfer->group).name;
+    out.operation = transfer->operation;
+    out.is_direct = out.waiting.size() <= 1;
+    const bool is_call_missing = out.finding == Finding::kNotCalled && out.words.empty();
+    if (!is_call_missing) return;
+    const std::string who = RanksInWords(out.culprits);
+    const bool is_one = out.culprits.size() == 1;
+    const std::string where = absl::StrCat("rank ", rank(transfer->from).rank, " waits in ",
+                                           InWords(*out.operation, out.group));
+    out.words = IsWithAnybody(*transfer)
+                    ? absl::StrCat(who, is_one ? " is" : " are", " in no operation while ", where,
+                                   ", with whom is not known")
+                    : absl::StrCat(who, is_one ? " has" : " have", " not called the ",
+                                   AnswerTo(transfer->operation), " for which ", where);
+  }
+
+  // By way of those who wait themselves: without the short cuts of others that wait for a target, too.
+  WaitGraph WithoutShortCuts(const Diagnosis& out, const std::vector<int>& targets) const {
+    const int inner = InnermostStall(targets);
+    WaitGraph graph(graph_->num_nodes());
+    for (int node = 0; node < graph_->num_nodes(); ++node) {
+      const std::vector<int>& edges = graph_->edges_of(node);
+      const bool is_outer = node >= index_.num_ranks() && node != NodeOfUnseen() &&
+                            inner != kNone && node != NodeOfStall(inner) && !out.culprits.empty();
+      for (const int to : edges) {
+        if (!is_outer || !Holds(targets, to)) graph.AddEdge(node, to);
+      }
+    }
+    return graph;
   }
 
   // Of the rank that is farthest away, as far as the first few say.
@@ -358,9 +503,11 @@ class Detective {
     std::vector<int> longest;
     const bool is_circle = out.finding == Finding::kCircle;
     const std::vector<int>& starts = is_circle ? out.culprits : out.waiting;
+    const WaitGraph by_others = WithoutShortCuts(out, targets);
     for (size_t k = 0; k < std::min(starts.size(), kLooksMax); ++k) {
       const int from = index_.indices().at(starts[k]);
-      const std::vector<int> path = is_circle ? CircleFrom(from) : graph_->PathTo(from, targets);
+      std::vector<int> path = is_circle ? CircleFrom(from) : by_others.PathTo(from, targets);
+      if (path.empty() && !is_circle) path = graph_->PathTo(from, targets);
       if (path.size() > longest.size()) longest = path;
       if (is_circle) break;
     }
@@ -426,12 +573,7 @@ class Detective {
     }
   }
 
-  struct Transfer {
-    int from;
-    int to;
-    int group;
-    Operation operation;
-  };
+  static constexpr int kNone = -1;
 
   const EvidenceIndex index_;
   const std::vector<Stall> stalls_;

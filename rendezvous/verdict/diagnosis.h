@@ -56,6 +56,8 @@ struct Diagnosis {
   Finding finding = Finding::kNobodyWaits;
   std::vector<int> culprits;  // ranks at which the waiting ends, sorted; see `finding`
   std::vector<int> waiting;   // ranks that wait for them, directly or not; sorted
+  // Who is at fault and what they did, in words, where the finding alone does not tell; else empty.
+  std::string words;
   // What is waited for where the waiting ends; none with kNobodyWaits.
   std::string group;
   std::optional<Operation> operation;
@@ -64,9 +66,11 @@ struct Diagnosis {
   std::vector<std::string> spoke_for_it;
   double confidence = 0;  // that ending the culprits is right, once it is certain to be a hang
   bool can_heal = true;   // by waiting alone
+  bool is_busy = false;   // all culprits compute, read or write: they may only take long
   Cause cause = Cause::kUnknown;
 
-  // "rank 3 has not called all_reduce #17 (group dp, 4096 bytes f32), for which ranks 0-2 wait".
+  // "rank 3 has not called all_reduce #17 (group dp, 4096 bytes f32); ranks 0-2 wait". Begins with who
+  // is at fault, where somebody is.
   std::string Describe() const;
 };
 

@@ -47,7 +47,7 @@ std::string NameOf(const Operation& operation) {
 std::string InWords(const Operation& operation, const std::string& group) {
   std::string peer;
   if (!operation.is_collective() && operation.peer < 0) {
-    return absl::StrCat(operation.name, " (group ", group, ")");
+    return absl::StrCat(NameOf(operation), " (group ", group, ")");
   }
   if (operation.kind == OperationKind::kSend) peer = absl::StrCat(" to rank ", operation.peer);
   if (operation.kind == OperationKind::kRecv) peer = absl::StrCat(" from rank ", operation.peer);
@@ -55,8 +55,9 @@ std::string InWords(const Operation& operation, const std::string& group) {
   const bool has_size = operation.kind != OperationKind::kBarrier && !operation.dtype.empty();
   const std::string size =
       !has_size ? "" : absl::StrCat(", ", operation.bytes, " bytes ", operation.dtype);
-  return absl::StrCat(NameOf(operation), " #", operation.sequence, peer, " (group ", group, size,
-                      ")");
+  const std::string number =
+      operation.sequence == kUnknownSequence ? "" : absl::StrCat(" #", operation.sequence);
+  return absl::StrCat(NameOf(operation), number, peer, " (group ", group, size, ")");
 }
 
 std::string Diagnosis::Describe() const {
@@ -68,16 +69,20 @@ std::string Diagnosis::Describe() const {
           ? ""
           : absl::StrCat(RanksInWords(waiting), waiting.size() == 1 ? " waits" : " wait");
   const bool is_one = culprits.size() == 1;
-  const std::string rest = waiters.empty() ? "" : absl::StrCat("; ", waiters);
+  std::string rest = waiters.empty() ? "" : absl::StrCat("; ", waiters);
+  if (!is_direct && path.size() > 1 && !rest.empty()) {
+    absl::StrAppend(&rest, " (", absl::StrJoin(path, ", "), ")");
+  }
+  if (finding == Finding::kOutOfSight && !words.empty()) return words;
+  if (!words.empty()) return absl::StrCat(words, rest);
   switch (finding) {
     case Finding::kNotCalled:
       return absl::StrCat(who, is_one ? " has" : " have", " not called ", what, rest);
-    case Finding::kMismatch:
-      return absl::StrCat("the ranks of group ", group,
-                          " called different things: ", absl::StrJoin(spoke_for_it, "; "));
+    case Finding::kMismatch:  // told by a server that gives no words
+      return absl::StrCat(who, " called something else than ", what, rest);
     case Finding::kCircle:
       return absl::StrCat(who, " wait for each other in a circle: ", absl::StrJoin(path, ", "),
-                          rest);
+                          "; which of them is right cannot be told", rest);
     case Finding::kEnded:
       return absl::StrCat(who, is_one ? " has" : " have", " ended without calling ", what, rest);
     case Finding::kStopped:
@@ -87,10 +92,11 @@ std::string Diagnosis::Describe() const {
       return absl::StrCat(who, is_one ? " does" : " do", " not answer, and ", what, " waits for it",
                           rest);
     case Finding::kFault:
-      return absl::StrCat(what, " does not end: ", absl::StrJoin(spoke_for_it, "; "), rest);
+      return absl::StrCat(absl::StrJoin(spoke_for_it, "; "), "; ", what, " does not end", rest);
     case Finding::kSilent:
-      return absl::StrCat("no rank moves, and none is seen to wait for another; ", who,
-                          is_one ? " is" : " are", " the furthest behind");
+      return absl::StrCat(
+          who, is_one ? " is" : " are",
+          " the furthest behind; no rank moves, and none is seen to wait for another");
     case Finding::kInside:
       return absl::StrCat(what, " has been called by all of its ranks and does not end", rest);
     default:

@@ -21,6 +21,12 @@ namespace muster::verdict {
 // A member of a group whose rank in the job nobody has said.
 inline constexpr int kUnknownRank = -1;
 
+// The place of a send or receive among those of its two ranks, where only a stack tells of it.
+inline constexpr int64_t kUnknownSequence = -1;
+
+// How PyTorch's call is named that makes a group, and that all ranks have to call.
+inline constexpr char kNewGroup[] = "new_group";
+
 struct Group {
   std::string name;
   std::vector<int> members;   // ranks of the job by rank in the group; kUnknownRank
@@ -32,7 +38,8 @@ struct Group {
 struct Operation {
   OperationKind kind = OperationKind::kBarrier;
   OperationState state = OperationState::kIssued;
-  int64_t sequence = 0;  // of the group's collectives, or of sends (receives) between two ranks
+  // Of the group's collectives, or of sends (receives) between two ranks; kUnknownSequence.
+  int64_t sequence = 0;
   int64_t bytes = 0;
   // Rank in the group: the root, or the other end of a send or receive; -1: none, or not known.
   int peer = -1;
@@ -81,8 +88,9 @@ struct RankEvidence {
   bool is_mute = false;
   // Whether `awaited` is set where it holds. Else the oldest pending operation counts as awaited.
   bool tells_waits = false;
-  std::string fault;  // of its device or network, in words; empty: none is known
-  std::string doing;  // as seen from outside: "asleep (hrtimer_nanosleep)"
+  bool is_busy = false;  // it computes, reads or writes, as seen from outside
+  std::string fault;     // of its device or network, in words; empty: none is known
+  std::string doing;     // as seen from outside: "asleep (hrtimer_nanosleep)"
   std::vector<GroupRecord> groups;
 };
 

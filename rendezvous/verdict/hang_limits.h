@@ -41,7 +41,7 @@ class HangLimits {
  public:
   // Bounds of buckets grow by a quarter, from a tenth of a second to a day and beyond.
   static constexpr int kNumBuckets = 64;
-  static constexpr absl::Duration kSoftMin = absl::Seconds(10);
+  static constexpr absl::Duration kSoftMin = absl::Seconds(6);
   static constexpr absl::Duration kSoftMax = absl::Minutes(10);
 
   // `hang_timeout` is the hard limit of a step where nothing longer was learned.

@@ -13,8 +13,12 @@ namespace {
 constexpr int kConfirmations = 3;
 // Another thread of one of the ranks may still open a circle.
 constexpr absl::Duration kSilenceOfACircle = absl::Seconds(30);
+// Somebody may have stopped it for a look, and let it go on.
+constexpr absl::Duration kSilenceOfAStop = absl::Seconds(10);
 // Where nobody is seen to wait it may be a long computation.
 constexpr absl::Duration kSoftWhereNobodyWaits = absl::Minutes(2);
+// Who is waited for computes, reads or writes: a checkpoint, a first step that compiles.
+constexpr absl::Duration kSoftWhereTheyAreBusy = absl::Minutes(1);
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(std::llround(absl::ToDoubleSeconds(duration)), " s");
@@ -162,7 +166,7 @@ std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diag
     const absl::Duration silence =
         LeastSilence(IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis));
     absl::Duration least = kSuspiciousSilence;
-    if (diagnosis.finding == Finding::kStopped) least = HangLimits::kSoftMin;
+    if (diagnosis.finding == Finding::kStopped) least = kSilenceOfAStop;
     if (diagnosis.finding == Finding::kCircle) least = kSilenceOfACircle;
     if (silence < least || incident_->confirmations < kConfirmations) return std::nullopt;
     return "waiting cannot heal it";
@@ -198,7 +202,11 @@ std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
     const bool is_owed = incident_ && !goes_on && !incident_->is_judged;
     const std::string subject = is_owed ? incident_->subject : "";
     Close(goes_on, out);
-    incident_ = Incident{.key = key, .subject = subject, .ranks = Everyone(diagnosis)};
+    // One notice of one silence, also where more is known of it later.
+    incident_ = Incident{.key = key,
+                         .is_noticed = !subject.empty(),
+                         .subject = subject,
+                         .ranks = Everyone(diagnosis)};
   }
   ++incident_->confirmations;
   if (incident_->is_judged) return out;
@@ -217,6 +225,7 @@ std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
       diagnosis.culprits.empty() || IsGone(diagnosis) ? diagnosis.waiting : diagnosis.culprits;
   absl::Duration soft = LongestSoft(Everyone(diagnosis));
   if (diagnosis.finding == Finding::kSilent) soft = std::max(soft, kSoftWhereNobodyWaits);
+  if (diagnosis.is_busy) soft = std::max(soft, kSoftWhereTheyAreBusy);
   if (!incident_->is_noticed && LeastSilence(awaited) >= soft) {
     incident_->is_noticed = true;
     incident_->subject = diagnosis.Describe();

@@ -36,6 +36,7 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
   next_question_ = now;
   core_.StartRound();
   stragglers_.StartRound();
+  late_.StartRound(round);
   aborts_.StartRound(round, nodes);
   for (WatchedNode& node : nodes) {
     const Incarnation agent = node.agent;
@@ -75,7 +76,18 @@ JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now)
   }
   const auto node = nodes_.find(from);
   if (node == nodes_.end()) return out;
-  if (auto* summary = std::get_if<NodeSummary>(&word)) On(node->second, std::move(*summary), now);
+  if (auto* arrivals = std::get_if<NodeArrivals>(&word)) {
+    SayLate(late_.OnWord(from, std::move(*arrivals), now), out);
+    return out;
+  }
+  if (auto* summary = std::get_if<NodeSummary>(&word)) {
+    if (summary->round == round_) {
+      for (OrderTo& order : late_.OnSummary(from, summary->arrival_window, now)) {
+        out.push_back(std::move(order));
+      }
+    }
+    On(node->second, std::move(*summary), now);
+  }
   if (auto* details = std::get_if<NodeDetails>(&word)) On(node->second, std::move(*details), now);
   if (auto* stacks = std::get_if<NodeStacks>(&word)) On(node->second, std::move(*stacks), now);
   ComparePaces(out);
@@ -86,13 +98,16 @@ JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now)
 JobWatch::Orders JobWatch::Tick(MonoTime now) {
   Orders out;
   for (OrderTo& order : aborts_.Tick(now)) out.push_back(std::move(order));
-  if (IsWatching()) Advance(now, out);
+  if (!IsWatching()) return out;
+  SayLate(late_.Tick(now), out);
+  Advance(now, out);
   return out;
 }
 
 MonoTime JobWatch::NextDeadline() const {
   MonoTime next = aborts_.NextDeadline();
   if (!IsWatching()) return next;
+  next = Min(next, late_.NextDeadline());
   if (stage_ != Stage::kListening) return Min(next, deadline_);
   if (WantsDetails()) next = Min(next, next_question_);
   return said_ ? Min(next, say_again_) : next;
@@ -198,6 +213,10 @@ void JobWatch::ComparePaces(Orders& out) {
   if (const auto change = stragglers_.OnWindow(paces)) {
     TellAll(SaySlow{round_, change->slow.empty(), change->text}, out);
   }
+}
+
+void JobWatch::SayLate(const std::optional<std::string>& words, Orders& out) const {
+  if (words) TellAll(SaySlow{round_, /*is_over=*/false, *words}, out);
 }
 
 // Nodes measure from their first window on.

@@ -6,6 +6,7 @@
 //     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all, and
 //        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do without them
 //   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
+//   a rank comes last to nearly every collective -> SaySlow to all (late_ranks.h)
 //   a rank has aborted -> AskLastCalls to all -> SayAborts to all (abort_watch.h), also while the round stops
 //
 // Silence is what the agents have watched of it, and never grows here: a node that is not heard, or
@@ -28,6 +29,7 @@
 #include "proto/base/mono_time.h"
 #include "rendezvous/verdict/abort_watch.h"
 #include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/late_ranks.h"
 #include "rendezvous/verdict/merge_evidence.h"
 #include "rendezvous/verdict/stragglers.h"
 #include "rendezvous/verdict/watch_messages.h"
@@ -89,6 +91,7 @@ class JobWatch {
 
   void TakePaces(Node& node, const NodePaces& paces);
   void ComparePaces(Orders& out);
+  void SayLate(const std::optional<std::string>& words, Orders& out) const;
   void Advance(MonoTime now, Orders& out);
   void Ask(MonoTime now, Orders& out);
   void Decide(MonoTime now, Orders& out);
@@ -115,6 +118,7 @@ class JobWatch {
 
   HangWatchCore core_{absl::Minutes(10)};
   Stragglers stragglers_;
+  LateWatch late_;
   AbortWatch aborts_;
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;  // of the members
   Spares spares_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/btree_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/words.h"
@@ -88,6 +89,75 @@ std::string InWords(const SameCall& call) {
                       muster::InWords(call.age), " earlier");
 }
 
+bool AreSameButForSize(const std::vector<SameCall>& sides) {
+  const Operation& first = sides.front().operation;
+  return std::all_of(sides.begin(), sides.end(), [&](const SameCall& side) {
+    const Operation& op = side.operation;
+    return op.kind == first.kind && op.name == first.name && op.dtype == first.dtype &&
+           op.peer == first.peer;
+  });
+}
+
+std::vector<int> Sorted(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+// `right` are the most.
+AbortBlame BlameOf(const std::vector<const SameCall*>& wrong, const SameCall& right) {
+  AbortBlame out;
+  std::vector<std::string> parts;
+  for (const SameCall* side : wrong) {
+    out.at_fault.insert(out.at_fault.end(), side->ranks.begin(), side->ranks.end());
+    parts.push_back(InWords(*side));
+  }
+  out.at_fault = Sorted(std::move(out.at_fault));
+  out.words = absl::StrCat(absl::StrJoin(parts, ", "), " where ", InWords(right));
+  return out;
+}
+
+AbortBlame NobodyKnown(const std::vector<SameCall>& sides) {
+  std::vector<std::string> parts;
+  for (const SameCall& side : sides) parts.push_back(InWords(side));
+  return {
+      .at_fault = {},
+      .words = absl::StrCat(absl::StrJoin(parts, ", "), ": which of them is right cannot be told")};
+}
+
+// Of ranks that have aborted those whose call is on no side.
+std::vector<int> AbortedElsewhere(const AbortReport& report) {
+  std::vector<int> out;
+  for (const int rank : report.aborted) {
+    const bool has_side = std::any_of(
+        report.differences.begin(), report.differences.end(), [rank](const SameCall& side) {
+          return std::binary_search(side.ranks.begin(), side.ranks.end(), rank);
+        });
+    if (!has_side) out.push_back(rank);
+  }
+  return out;
+}
+
+// Everybody but those who have aborted called one and the same.
+AbortBlame BlameOfOneThatCalledLess(const AbortReport& report) {
+  const SameCall* others = nullptr;
+  for (const SameCall& call : report.last) {
+    if (call.age > absl::ZeroDuration()) continue;
+    if (others != nullptr) return {};
+    others = &call;
+  }
+  const bool all_are_known = report.unknown.empty() || report.unknown == report.aborted;
+  if (others == nullptr || others->ranks.size() <= report.aborted.size() || !all_are_known) {
+    return {};
+  }
+  Operation operation = others->operation;
+  const int64_t bytes = std::exchange(operation.bytes, 0);
+  operation.dtype.clear();
+  return {.at_fault = report.aborted,
+          .words = absl::StrCat(RanksInWords(report.aborted), " called ",
+                                InWords(operation, others->label), " with less than the ", bytes,
+                                " bytes of ", RanksInWords(others->ranks))};
+}
+
 bool IsSameCall(const SameCall& a, const SameCall& b) {
   return a.label == b.label && a.ranks == b.ranks && a.operation.sequence == b.operation.sequence &&
          SignatureOf(a.operation) == SignatureOf(b.operation);
@@ -124,23 +194,57 @@ AbortReport CompareLastCalls(std::vector<int> aborted, int world_size,
   return out;
 }
 
+bool IsOfSize(absl::string_view last_output) {
+  return absl::StrContains(last_output, "Received data size doesn't match expected size") ||
+         absl::StrContains(last_output, "op.preamble.length <= op.nbytes");
+}
+
+AbortBlame FindBlame(const AbortReport& report, bool is_of_size) {
+  std::vector<SameCall> sides = report.differences;  // those of the most ranks first
+  if (sides.empty()) return is_of_size ? BlameOfOneThatCalledLess(report) : AbortBlame();
+  if (sides.size() == 1) return {};
+  if (sides.size() == 2 && AreSameButForSize(sides)) {
+    SameCall& less = sides[sides[0].operation.bytes < sides[1].operation.bytes ? 0 : 1];
+    const std::vector<int> more = AbortedElsewhere(report);
+    less.ranks.insert(less.ranks.end(), more.begin(), more.end());
+    less.ranks = Sorted(std::move(less.ranks));
+    if (sides[0].ranks.size() < sides[1].ranks.size()) std::swap(sides[0], sides[1]);
+  }
+  if (sides[0].ranks.size() == sides[1].ranks.size()) return NobodyKnown(sides);
+  std::vector<const SameCall*> wrong;
+  for (size_t i = 1; i < sides.size(); ++i) wrong.push_back(&sides[i]);
+  return BlameOf(wrong, sides[0]);
+}
+
 std::string InWords(const AbortReport& report) {
   if (report.last.empty()) return "";
   const bool is_one = report.aborted.size() == 1;
   const std::string aborted = RanksInWords(report.aborted);
-  std::string text = absl::StrCat(aborted, is_one ? " has" : " have", " aborted.");
-  if (!report.differences.empty()) {
-    std::vector<std::string> sides;
-    for (const SameCall& side : report.differences) sides.push_back(InWords(side));
-    absl::StrAppend(&text, " The calls of the ranks do not fit together, which no wait can heal: ",
-                    absl::StrJoin(sides, ", "), ".");
+  const AbortBlame blame = FindBlame(report, /*is_of_size=*/false);
+  const bool is_other = std::none_of(report.aborted.begin(), report.aborted.end(), [&](int rank) {
+    return std::binary_search(blame.at_fault.begin(), blame.at_fault.end(), rank);
+  });
+  const std::string has_aborted = absl::StrCat(aborted, is_one ? " has" : " have", " aborted");
+  std::string text;
+  if (!blame.at_fault.empty()) {
+    text = absl::StrCat(blame.words, ", which no wait can heal: ", has_aborted);
+    if (is_other) absl::StrAppend(&text, " and ", is_one ? "is" : "are", " not at fault");
+    absl::StrAppend(&text, ".");
+  } else {
+    text = absl::StrCat(has_aborted, ".");
+    if (!blame.words.empty()) {
+      absl::StrAppend(&text,
+                      " The calls of the ranks do not fit together, which no wait can heal: ",
+                      blame.words, ".");
+    }
   }
   absl::StrAppend(&text, LastInWords(report));
+  if (!blame.at_fault.empty()) return text;
   if (!report.unknown.empty()) {
     absl::StrAppend(&text, " What ", RanksInWords(report.unknown), " called is not known.");
   }
-  absl::StrAppend(&text, " Gloo aborts a rank that receives another size than it expects, so ",
-                  aborted, " may be innocent.");
+  absl::StrAppend(&text, " Gloo aborts a rank that receives more than it expects, so ", aborted,
+                  " may be innocent.");
   return text;
 }
 

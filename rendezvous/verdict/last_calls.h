@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "rendezvous/verdict/evidence.h"
 
@@ -56,10 +57,26 @@ struct AbortReport {
 AbortReport CompareLastCalls(std::vector<int> aborted, int world_size,
                              const std::vector<RankCalls>& ranks);
 
+// Whose call has made ranks abort.
+struct AbortBlame {
+  std::vector<int> at_fault;  // sorted; empty: that cannot be told
+  std::string words;          // who called what, beginning with them; empty: nothing differs
+};
+
+// The fewer ranks are at fault. Gloo aborts a rank that receives more than it expects: so of two sizes a
+// rank that has aborted, and whose call is not known, has called the smaller one; and where all others
+// agree, it has called less than they. The latter counts only if it is known that Gloo has ended it:
+// `is_of_size`.
+AbortBlame FindBlame(const AbortReport& report, bool is_of_size);
+
+// By the last words of a process: Gloo has ended it, because it has received more than it expects.
+bool IsOfSize(absl::string_view last_output);
+
 // Nothing where no call is known.
 //
 // "rank 0 has aborted. Last calls: rank 1 called all_reduce #6 (group default_pg, 8192 bytes f32);
-// rank 0 had called all_reduce #5 (group default_pg, 4096 bytes f32) when asked 1.3s earlier. …".
+// rank 0 had called all_reduce #5 (group default_pg, 4096 bytes f32) when asked 1.3s earlier. …". Begins
+// with who is at fault, where that is known.
 std::string InWords(const AbortReport& report);
 
 }  // namespace muster::verdict

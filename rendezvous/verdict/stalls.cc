@@ -6,6 +6,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/base/words.h"
 #include "rendezvous/verdict/diagnosis.h"
 
@@ -42,42 +43,87 @@ void FillMembers(const EvidenceIndex& index, Stall& stall) {
   }
 }
 
+// Ranks that called one and the same.
+struct Side {
+  std::vector<int> numbers;  // sorted
+  std::vector<int> indices;
+  const Operation* operation = nullptr;
+};
+
+// Sides by size, the smallest first, and by their first rank.
+std::vector<Side> SidesOf(const EvidenceIndex& index,
+                          const std::map<Signature, std::vector<int>>& classes,
+                          const std::map<Signature, const Operation*>& examples) {
+  std::vector<Side> sides;
+  for (const auto& [signature, members] : classes) {
+    sides.push_back({index.NumbersOf(members), members, examples.at(signature)});
+  }
+  std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+    if (a.indices.size() != b.indices.size()) return a.indices.size() < b.indices.size();
+    return a.numbers < b.numbers;
+  });
+  return sides;
+}
+
+bool IsSameButForSize(const Operation& a, const Operation& b) {
+  return a.kind == b.kind && a.name == b.name && a.dtype == b.dtype && a.peer == b.peer;
+}
+
+std::string WhoCalledWhat(const std::vector<Side>& sides, const std::string& group, bool is_tie) {
+  std::vector<std::string> parts;
+  for (const Side& side : sides) {
+    parts.push_back(
+        absl::StrCat(RanksInWords(side.numbers), " called ", InWords(*side.operation, group)));
+  }
+  const std::string last = std::move(parts.back());
+  parts.pop_back();
+  const std::string others = absl::StrJoin(parts, ", ");
+  return is_tie ? absl::StrCat(others, " and ", last, ": which of them is right cannot be told")
+                : absl::StrCat(others, " where ", last);
+}
+
+// They agree on the operation, and not on what came before it.
+std::string WhoCameAnotherWay(const std::vector<Side>& sides, const std::string& what,
+                              bool is_tie) {
+  if (is_tie) {
+    std::vector<int> all;
+    for (const Side& side : sides) {
+      all.insert(all.end(), side.numbers.begin(), side.numbers.end());
+    }
+    std::sort(all.begin(), all.end());
+    return absl::StrCat(RanksInWords(all), " differ in the calls before ", what,
+                        "; which of them are right cannot be told");
+  }
+  std::vector<int> few;
+  for (size_t i = 0; i + 1 < sides.size(); ++i) {
+    few.insert(few.end(), sides[i].numbers.begin(), sides[i].numbers.end());
+  }
+  std::sort(few.begin(), few.end());
+  return absl::StrCat(RanksInWords(few), few.size() == 1 ? " differs" : " differ", " from ",
+                      RanksInWords(sides.back().numbers), " in the calls before ", what);
+}
+
 Mismatch JudgeClasses(const EvidenceIndex& index, const Stall& stall,
                       const std::map<Signature, std::vector<int>>& classes,
                       const std::map<Signature, const Operation*>& examples) {
-  size_t largest = 0;
-  for (const auto& [signature, members] : classes) largest = std::max(largest, members.size());
-  int num_largest = 0;
-  for (const auto& [signature, members] : classes) num_largest += members.size() == largest;
-  Mismatch out{.group = stall.group, .is_tie = num_largest > 1};
-  const Operation* majority = nullptr;
-  std::vector<std::string> parts;
-  bool same_but_for_chain = true;
-  const Operation* first = examples.begin()->second;
-  for (const auto& [signature, members] : classes) {
-    const Operation* op = examples.at(signature);
-    const bool is_culprit = out.is_tie || members.size() < largest;
-    if (is_culprit) out.culprits.insert(out.culprits.end(), members.begin(), members.end());
-    if (!is_culprit) majority = op;
-    same_but_for_chain = same_but_for_chain && op->kind == first->kind && op->name == first->name &&
-                         op->dtype == first->dtype && op->bytes == first->bytes &&
-                         op->peer == first->peer;
-    out.same_but_for_size = out.same_but_for_size && op->kind == first->kind &&
-                            op->name == first->name && op->dtype == first->dtype &&
-                            op->peer == first->peer;
-    parts.push_back(absl::StrCat(RanksInWords(index.NumbersOf(members)), " called ",
-                                 InWords(*op, index.group(stall.group).name)));
+  const std::vector<Side> sides = SidesOf(index, classes, examples);
+  const Side& largest = sides.back();
+  Mismatch out{.group = stall.group,
+               .operation = *largest.operation,
+               .is_tie = sides[sides.size() - 2].indices.size() == largest.indices.size(),
+               .is_earlier = true};
+  for (const Side& side : sides) {
+    const bool is_culprit = out.is_tie || &side != &largest;
+    if (is_culprit) {
+      out.culprits.insert(out.culprits.end(), side.indices.begin(), side.indices.end());
+    }
+    const bool is_same = IsSameButForSize(*side.operation, *largest.operation);
+    out.same_but_for_size = out.same_but_for_size && is_same;
+    out.is_earlier = out.is_earlier && is_same && side.operation->bytes == largest.operation->bytes;
   }
-  out.operation = majority == nullptr ? *first : *majority;
-  out.is_earlier = same_but_for_chain;
-  for (const std::string& part : parts) {
-    absl::StrAppend(&out.words, out.words.empty() ? "" : ", ", part);
-  }
-  if (out.is_earlier) {
-    out.words =
-        absl::StrCat("the calls before ", InWords(out.operation, index.group(stall.group).name),
-                     " differ between its ranks");
-  }
+  const std::string& group = index.group(stall.group).name;
+  out.words = out.is_earlier ? WhoCameAnotherWay(sides, InWords(out.operation, group), out.is_tie)
+                             : WhoCalledWhat(sides, group, out.is_tie);
   return out;
 }
 

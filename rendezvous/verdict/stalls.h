@@ -30,6 +30,14 @@ struct Stall {
   std::optional<Operation> operation;  // the first that is missing, as a waiting rank called it
 };
 
+// A rank that waits in a send or receive. Ranks are indices.
+struct Transfer {
+  int from = 0;
+  int to = 0;  // nodes of the wait graph: a rank, or the one for all that is out of sight
+  int group = 0;
+  Operation operation;
+};
+
 // Ranks have called different things as the same operation of a group. Ranks are indices.
 struct Mismatch {
   int group = 0;
@@ -38,7 +46,7 @@ struct Mismatch {
   bool is_tie = false;
   bool same_but_for_size = true;
   bool is_earlier = false;  // the operation itself agrees, what came before does not
-  std::string words;        // who called what
+  std::string words;        // who called what, those at fault first
 };
 
 // At most one of each group, by group.

@@ -58,6 +58,8 @@ struct NodeSummary {
   NodePaces paces;
   // Of the node of rank 0, which may have no rank that waits or is missing: SilenceAtStart.
   absl::Duration silence_at_start;
+  // Counts windows in which it was read when its ranks come to their collectives; 0: none yet.
+  int64_t arrival_window = 0;
   friend bool operator==(const NodeSummary&, const NodeSummary&) = default;
 };
 
@@ -94,7 +96,37 @@ struct NodeLastCalls {
   std::vector<RankCalls> ranks;
 };
 
-using NodeWord = std::variant<NodeSummary, NodeDetails, NodeStacks, RankAborted, NodeLastCalls>;
+// One collective, as the ranks of a node came to it; times are before the answer.
+struct ArrivalRow {
+  int64_t sequence = 0;
+  int last_rank = 0;
+  int num_ranks = 1;  // of this node, all that use the group
+  absl::Duration last_ago;
+  absl::Duration second_ago;  // of the last but one; of one rank alone its own
+  absl::Duration first_ago;
+  friend bool operator==(const ArrivalRow&, const ArrivalRow&) = default;
+};
+
+inline constexpr size_t kArrivalRowsMax = 40;
+inline constexpr size_t kArrivalGroupsMax = 4;
+
+struct GroupArrivals {
+  std::string name;              // the same on all nodes
+  std::string label;             // for people
+  bool is_on_device = false;     // the host calls it, and a GPU does it
+  std::vector<ArrivalRow> rows;  // oldest first, at most kArrivalRowsMax
+  friend bool operator==(const GroupArrivals&, const GroupArrivals&) = default;
+};
+
+// Answer to AskArrivals. The groups that were used most, at most kArrivalGroupsMax.
+struct NodeArrivals {
+  uint64_t question = 0;
+  Round round = kNoRound;
+  std::vector<GroupArrivals> groups;
+};
+
+using NodeWord =
+    std::variant<NodeSummary, NodeDetails, NodeStacks, RankAborted, NodeLastCalls, NodeArrivals>;
 
 struct AskDetails {
   uint64_t question = 0;
@@ -107,6 +139,11 @@ struct AskStacks {
 // What PyTorch says that the ranks of the node called last. The node signals none of them before it
 // has answered, for a second at most.
 struct AskLastCalls {
+  Round round = kNoRound;
+};
+// When the ranks of the node came to their last collectives (late_ranks.h).
+struct AskArrivals {
+  uint64_t question = 0;
   Round round = kNoRound;
 };
 // For the console of every node.
@@ -149,7 +186,7 @@ struct SayAborts {
 };
 
 using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict, SaySlow,
-                                AskLastCalls, SayAborts>;
+                                AskLastCalls, SayAborts, AskArrivals>;
 
 // Of `silences`, by rank.
 std::vector<SilentRanks> Summarize(const std::vector<RankSilence>& silences);

@@ -434,6 +434,7 @@ void WatchSim::Obey(int, const verdict::SayNotice& say) {
 }
 void WatchSim::Obey(int, const verdict::SayRecovery&) { ++seen_.recoveries; }
 void WatchSim::Obey(int, const verdict::SaySlow&) {}  // its nodes measure no steps
+void WatchSim::Obey(int, const verdict::AskArrivals&) {}
 
 // --- The end of each run
 

@@ -115,6 +115,7 @@ class WatchSim {
   void Obey(int node, const verdict::SayNotice& say);
   void Obey(int node, const verdict::SayRecovery& say);
   void Obey(int node, const verdict::SaySlow& say);
+  void Obey(int node, const verdict::AskArrivals& ask);
   void Obey(int node, const verdict::AskLastCalls& ask);
   void Obey(int node, const verdict::SayAborts& say);
   void RunAbort();

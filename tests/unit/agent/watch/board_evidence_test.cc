@@ -106,7 +106,7 @@ WatchedRank TorchRankIn(int rank, const std::vector<TorchGroup>& groups) {
   WatchedRank out{.rank = rank, .pid = 100 + rank};
   out.torch = TorchRank{.pid = out.pid, .answers = true};
   out.torch->records.groups = groups;
-  out.torch->waits.label = "default_pg";
+  out.torch->waits.new_groups.label = "default_pg";
   return out;
 }
 
@@ -161,8 +161,8 @@ TEST(MakeEvidence, OfSeveralNodesHasTheRanksOfAGroupOnceOneNodeTellsThem) {
   EXPECT_THAT(diagnosis.culprits, ElementsAre(0));
 }
 
-// Rank 0 waits for rank 1, which waits for a send: whose, only its stack could tell, and does not.
-TEST(MakeEvidence, AccusesNobodyWhereTheWaitingEndsInAReceive) {
+// Rank 0 waits for rank 1, which waits for a send: whose, its stack does not tell.
+TEST(MakeEvidence, AccusesNobodyWhereTheWaitingEndsInAReceiveFromNobodyKnows) {
   WatchedRank receives = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
   receives.torch->python.frames = {"recv at /t/torch/distributed/distributed_c10d.py:9"};
   const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(
@@ -170,6 +170,25 @@ TEST(MakeEvidence, AccusesNobodyWhereTheWaitingEndsInAReceive) {
       {TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)}), receives}));
   EXPECT_EQ(diagnosis.finding, verdict::Finding::kOutOfSight);
   EXPECT_THAT(diagnosis.waiting, ElementsAre(0, 1));
+  EXPECT_EQ(diagnosis.Describe(),
+            "rank 1 waits in recv (group default_pg), with whom is not known; rank 0 has gone on "
+            "to all_reduce #6 (group default_pg, 4 bytes f32)");
+}
+
+TEST(MakeEvidence, NamesWhoHasGoneOnWithoutTheReceiveThatASendWaitsFor) {
+  WatchedRank sends = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
+  sends.torch->python = {.frames = {"send at /t/torch/distributed/distributed_c10d.py:9"},
+                         .transfer = "send",
+                         .peer = 2};
+  const auto waits = [](int rank) {
+    return TorchRankIn(rank, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
+  };
+  const verdict::Diagnosis diagnosis =
+      verdict::Diagnose(MakeEvidence(Round(0), 4, {waits(0), sends, waits(2), waits(3)}));
+  EXPECT_THAT(diagnosis.culprits, ElementsAre(2));
+  EXPECT_EQ(diagnosis.Describe(),
+            "rank 2 has gone on to all_reduce #6 (group default_pg, 4 bytes f32) without the recv "
+            "for which rank 1 waits in send to rank 2 (group default_pg); ranks 0, 1 and 3 wait");
 }
 
 TEST(MakeEvidence, TakesAWaitForNothingThatIsRecordedForASendOrReceive) {
@@ -180,6 +199,15 @@ TEST(MakeEvidence, TakesAWaitForNothingThatIsRecordedForASendOrReceive) {
   const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(Round(0), 2, {other, waits}));
   EXPECT_EQ(diagnosis.finding, verdict::Finding::kOutOfSight);
   EXPECT_EQ(diagnosis.path.back(), "rank 1 waits for ranks of which nothing is known");
+}
+
+// It has made its group, and nothing since.
+TEST(MakePulse, OfARankWithoutAnOperationIsOfAStepOnceItHasBegun) {
+  const auto board = std::make_unique<ProgressBoard>();
+  TorchRank torch = *TorchRankIn(0, {}).torch;
+  EXPECT_FALSE(MakePulse(0, *board, &torch).has_operations);
+  torch.waits.has_begun = true;
+  EXPECT_TRUE(MakePulse(0, *board, &torch).has_operations);
 }
 
 }  // namespace

@@ -148,15 +148,29 @@ TEST(ReadTorchRecorder, SurvivesWhateverAWorkerSays) {
 }
 
 TEST(ReadTorchWaits, CountsTheCallsOfNewGroupAsOperationsOfAllRanks) {
-  const TorchGroup waits = ReadTorchWaits(
-      R"({"pytorch.wait_counter.c10d.new_group":{"active_count":1,"total_calls":3}})");
+  const TorchGroup waits =
+      ReadTorchWaits(
+          R"({"pytorch.wait_counter.c10d.new_group":{"active_count":1,"total_calls":3}})")
+          .new_groups;
   EXPECT_EQ(waits.label, "default_pg");
   EXPECT_EQ(waits.num_issued, 3);
   ASSERT_THAT(waits.operations, SizeIs(1));
   EXPECT_TRUE(waits.operations[0].is_pending());
   EXPECT_EQ(waits.operations[0].sequence, 2);
-  EXPECT_THAT(ReadTorchWaits("{}").operations, IsEmpty());
-  EXPECT_THAT(ReadTorchWaits("what").operations, IsEmpty());
+  EXPECT_THAT(ReadTorchWaits("{}").new_groups.operations, IsEmpty());
+  EXPECT_THAT(ReadTorchWaits("what").new_groups.operations, IsEmpty());
+}
+
+TEST(ReadTorchWaits, KnowsARankThatHasComeThroughInitProcessGroup) {
+  const auto begun = [](const char* counter) {
+    return ReadTorchWaits(
+               absl::StrCat(R"({"pytorch.wait_counter.c10d.init_process_group":)", counter, "}"))
+        .has_begun;
+  };
+  EXPECT_TRUE(begun(R"({"active_count":0,"total_calls":1})"));
+  EXPECT_FALSE(begun(R"({"active_count":1,"total_calls":1})"));
+  EXPECT_FALSE(begun(R"({"active_count":0,"total_calls":0})"));
+  EXPECT_FALSE(ReadTorchWaits("{}").has_begun);
 }
 
 TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
@@ -199,10 +213,74 @@ TEST(ReadTorchRecorder, HasNoLastCallsOfAGroupThatWasMadeAnewUnderItsOldName) {
 
 TEST(TorchTransferOf, IsTheSendOrReceiveInWhichTheMainThreadIs) {
   const std::string recv = "recv at /t/torch/distributed/distributed_c10d.py:9";
-  EXPECT_EQ(TorchTransferOf({.frames = {recv, "f at /a.py:1"}, .calls = "wait"}), "recv");
-  EXPECT_EQ(TorchTransferOf({.frames = {"f at /a.py:1", recv}, .calls = "wait"}), "wait");
-  EXPECT_EQ(TorchTransferOf({.frames = {"f at /a.py:1", recv}, .calls = "sleep"}), "");
-  EXPECT_EQ(TorchTransferOf({}), "");
+  const auto found = TorchTransferOf(
+      {.frames = {recv, "f at /a.py:1"}, .calls = "wait", .transfer = "recv", .peer = 3}, true);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->kind, OperationKind::kRecv);
+  EXPECT_EQ(found->name, "recv");
+  EXPECT_EQ(found->peer, 3);
+  const TorchPython waits = {.frames = {"f at /a.py:1", recv}, .calls = "wait"};
+  ASSERT_TRUE(TorchTransferOf(waits, false));
+  EXPECT_EQ(TorchTransferOf(waits, false)->name, "a send or receive");
+  EXPECT_EQ(TorchTransferOf(waits, false)->peer, -1);
+  EXPECT_FALSE(TorchTransferOf(waits, /*has_pending=*/true)) << "it may wait for what is recorded";
+  EXPECT_FALSE(TorchTransferOf({.frames = {"f at /a.py:1", recv}, .calls = "sleep"}, false));
+  EXPECT_FALSE(TorchTransferOf({}, false));
+}
+
+TEST(ReadTorchPython, HasTheOtherEndOfASendWhereTheFramesTellIt) {
+  const TorchPython told = ReadTorchPython(R"({"transfer":"send","peer":2})");
+  EXPECT_EQ(told.transfer, "send");
+  EXPECT_EQ(told.peer, 2);
+  EXPECT_EQ(ReadTorchPython(R"({"transfer":"send"})").peer, -1);
+  EXPECT_EQ(ReadTorchPython(R"({"peer":-4})").peer, -1);
+  EXPECT_EQ(ReadTorchPython(R"({"peer":99999999999})").peer, -1);
+}
+
+// --- When ranks come to their collectives
+
+// `calls`: number and milliseconds after some time.
+RankRecords CallsOf(int rank, const std::vector<std::pair<int64_t, int>>& calls) {
+  TorchGroup group{.name = "0", .label = "default_pg"};
+  for (const auto& [sequence, millis] : calls) {
+    group.operations.push_back({.kind = OperationKind::kAllReduce, .sequence = sequence});
+    group.called_at.push_back(absl::FromUnixMillis(1000 + millis));
+  }
+  return {.rank = rank, .records = {.groups = {group}}};
+}
+
+TEST(FindArrivals, HasWhoCameLastToEachCollectiveThatAllHaveCalled) {
+  const auto groups =
+      FindArrivals({CallsOf(4, {{6, 0}, {7, 100}, {8, 200}}), CallsOf(5, {{7, 150}, {6, 40}}),
+                    CallsOf(6, {{6, 10}, {7, 110}})},
+                   absl::FromUnixMillis(2000));
+  ASSERT_THAT(groups, SizeIs(1));
+  EXPECT_EQ(groups[0].label, "default_pg");
+  ASSERT_THAT(groups[0].rows, SizeIs(2));
+  const verdict::ArrivalRow& last = groups[0].rows[1];
+  EXPECT_EQ(last.sequence, 7);
+  EXPECT_EQ(last.last_rank, 5);
+  EXPECT_EQ(last.num_ranks, 3);
+  EXPECT_EQ(last.last_ago, absl::Milliseconds(850));
+  EXPECT_EQ(last.second_ago, absl::Milliseconds(890));
+  EXPECT_EQ(last.first_ago, absl::Milliseconds(900));
+}
+
+TEST(FindArrivals, HasNothingOfStagesThatSendToEachOther) {
+  RankRecords stage = CallsOf(1, {{7, 100}});
+  stage.records.has_unrecorded = true;
+  EXPECT_THAT(FindArrivals({stage}, absl::FromUnixMillis(2000)), IsEmpty());
+}
+
+TEST(FindArrivals, ReadsTheTimesOfTheRecorder) {
+  const auto records = ReadTorchRecorder(
+      R"({"version":"2.10","entries":[{"process_group":["0","default_pg"],"collective_seq_id":1,)"
+      R"("op_id":1,"profiling_name":"nccl:all_reduce","time_created_ns":1500000000}]})");
+  ASSERT_TRUE(records.ok());
+  const auto groups = FindArrivals({{3, *records}}, absl::FromUnixSeconds(2));
+  ASSERT_THAT(groups, SizeIs(1));
+  EXPECT_TRUE(groups[0].is_on_device);
+  EXPECT_EQ(groups[0].rows[0].last_ago, absl::Milliseconds(500));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class LastCalls : public ::testing::Test {
   ~LastCalls() override { mailbox_.Close(); }
 
   // Of two ranks, of which the watch may have heard before.
-  void Start() { watch_.StartRound({directory_.File("0"), directory_.File("1")}); }
+  void Start() { watch_.StartRound(0, {directory_.File("0"), directory_.File("1")}); }
   void Listen() {
     watch_.Tick(MonoNow(), /*is_somebody_silent=*/false);
     const MonoTime end = MonoNow() + kLongEnough;

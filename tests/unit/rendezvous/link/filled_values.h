@@ -40,11 +40,12 @@ inline WorkerFailure FilledFailure() {
                       true,
                       true,
                       "message",
+                      "rank 2",
                       "/tmp/file",
                       "output",
                       int64_t{123},
                       absl::Microseconds(7)};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
   return value;
 }
 

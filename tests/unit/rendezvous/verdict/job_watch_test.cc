@@ -34,6 +34,8 @@ class Watch : public ::testing::Test {
     std::vector<Group> groups;
     LearnedSilences learned;
     NodePaces paces;
+    int64_t arrival_window = 0;
+    std::vector<GroupArrivals> arrivals;
     std::vector<Gathering> gatherings;
     WatchPhase phase = WatchPhase::kStep;
   };
@@ -53,15 +55,16 @@ class Watch : public ::testing::Test {
   Agent& agent(int rank) { return agents_.at(Incarnation(100 + rank)); }
 
   NodeSummary SummaryOf(const Agent& agent) const {
-    return {.round = kRound,
-            .hang_timeout = hang_timeout_,
-            .ends_workers = agent.ends_workers,
-            .may_replace = agent.may_replace,
-            .silent = Summarize({{agent.evidence.rank, agent.phase, agent.silent_for}}),
-            .learned = agent.learned,
-            .paces = agent.paces,
-            .silence_at_start =
-                agent.gatherings.empty() ? absl::ZeroDuration() : gathering_silent_for_};
+    return {
+        .round = kRound,
+        .hang_timeout = hang_timeout_,
+        .ends_workers = agent.ends_workers,
+        .may_replace = agent.may_replace,
+        .silent = Summarize({{agent.evidence.rank, agent.phase, agent.silent_for}}),
+        .learned = agent.learned,
+        .paces = agent.paces,
+        .silence_at_start = agent.gatherings.empty() ? absl::ZeroDuration() : gathering_silent_for_,
+        .arrival_window = agent.arrival_window};
   }
 
   void Answer(Incarnation id, const AskDetails& ask) {
@@ -88,6 +91,11 @@ class Watch : public ::testing::Test {
   void Answer(Incarnation id, const SayVerdict& say) { verdicts_[id].push_back(say); }
   void Answer(Incarnation, const AskLastCalls&) {}  // abort_watch_test.cc
   void Answer(Incarnation, const SayAborts&) {}
+  void Answer(Incarnation id, const AskArrivals& ask) {
+    const Agent& agent = agents_.at(id);
+    if (!agent.answers) return;
+    Hear(watch_.OnWord(id, NodeArrivals{ask.question, kRound, agent.arrivals}, now_));
+  }
 
   void Hear(const JobWatch::Orders& orders) {
     for (const auto& order : orders) {

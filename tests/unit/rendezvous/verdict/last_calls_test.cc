@@ -41,13 +41,67 @@ TEST(CompareLastCalls, NamesWhoHasCalledWhichSizeAsTheSameOperation) {
   EXPECT_THAT(report.differences[1].ranks, ElementsAre(3));
   EXPECT_EQ(report.differences[1].operation.bytes, 8192);
   EXPECT_THAT(report.unknown, ElementsAre(0));
-  EXPECT_EQ(
-      InWords(report),
-      "rank 0 has aborted. The calls of the ranks do not fit together, which no wait can heal: "
-      "ranks 1 and 2 called all_reduce #6 (group world, 4096 bytes f32), rank 3 called all_reduce "
-      "#6 (group "
-      "world, 8192 bytes f32). What rank 0 called is not known. Gloo aborts a rank that receives "
-      "another size than it expects, so rank 0 may be innocent.");
+  EXPECT_EQ(InWords(report),
+            "rank 3 called all_reduce #6 (group world, 8192 bytes f32) where ranks 0-2 called "
+            "all_reduce #6 (group world, 4096 bytes f32), which no wait can heal: rank 0 has "
+            "aborted and is not at fault.");
+}
+
+// --- Whose call it was
+
+AbortReport Aborted(int rank, int world_size, const std::vector<RankCalls>& others) {
+  return CompareLastCalls({rank}, world_size, others);
+}
+
+TEST(FindBlame, IsOfTheOddSizeAndNotOfTheRankThatAborted) {
+  const AbortReport report =
+      Aborted(2, 4, {Of(0, {World(6)}), Of(1, {World(6)}), Of(3, {World(6, 8192)})});
+  const AbortBlame blame = FindBlame(report, /*is_of_size=*/true);
+  EXPECT_THAT(blame.at_fault, ElementsAre(3));
+  EXPECT_EQ(blame.words,
+            "rank 3 called all_reduce #6 (group world, 8192 bytes f32) where ranks 0-2 called "
+            "all_reduce #6 (group world, 4096 bytes f32)");
+}
+
+// It receives more than it expects, so it has called the smaller of two sizes.
+TEST(FindBlame, CountsARankThatAbortedAmongThoseWithTheSmallerSize) {
+  const AbortReport report = Aborted(1, 3, {Of(0, {World(6)}), Of(2, {World(6, 8192)})});
+  EXPECT_THAT(FindBlame(report, true).at_fault, ElementsAre(2));
+  const AbortReport tie =
+      Aborted(2, 4, {Of(0, {World(6)}), Of(1, {World(6, 8192)}), Of(3, {World(6, 8192)})});
+  EXPECT_THAT(FindBlame(tie, true).at_fault, IsEmpty());
+  EXPECT_THAT(FindBlame(tie, true).words, HasSubstr("which of them is right cannot be told"));
+  EXPECT_THAT(InWords(tie), HasSubstr("rank 2 may be innocent"));
+}
+
+TEST(FindBlame, IsOfTheRankThatAbortedWhereAllOthersAgreeAndGlooHasEndedIt) {
+  const AbortReport report =
+      Aborted(2, 3, {Of(0, {World(6)}), Of(1, {World(6)}), Of(2, {World(5)}, absl::Seconds(1))});
+  EXPECT_THAT(FindBlame(report, /*is_of_size=*/true).at_fault, ElementsAre(2));
+  EXPECT_EQ(FindBlame(report, true).words,
+            "rank 2 called all_reduce #6 (group world) with less than the 4096 bytes of ranks 0 "
+            "and 1");
+  EXPECT_THAT(FindBlame(report, /*is_of_size=*/false).at_fault, IsEmpty())
+      << "it may have aborted for any reason";
+}
+
+TEST(FindBlame, OfTwoRanksIsNotKnown) {
+  EXPECT_THAT(FindBlame(Aborted(0, 2, {Of(1, {World(6, 8192)})}), true).at_fault, IsEmpty());
+}
+
+TEST(FindBlame, OfOtherOperationsIsTheMinoritysAmongThoseThatAreKnown) {
+  const Call gather = In("world", Operation{.kind = OperationKind::kAllGather,
+                                            .state = OperationState::kStarted,
+                                            .sequence = 6});
+  const AbortReport report = Aborted(2, 4, {Of(0, {World(6)}), Of(1, {gather}), Of(3, {World(6)})});
+  EXPECT_THAT(FindBlame(report, true).at_fault, ElementsAre(1));
+}
+
+TEST(IsOfSize, KnowsGloosWords) {
+  EXPECT_TRUE(
+      IsOfSize("[enforce fail at pair.cc:464] op.preamble.length <= op.nbytes. 8 vs 4. "
+               "Received data size doesn't match expected size. Is there a ..."));
+  EXPECT_FALSE(IsOfSize("Assertion failed"));
 }
 
 TEST(CompareLastCalls, FindsADifferenceThatARankHasLeftBehind) {

@@ -1,0 +1,239 @@
+"""Programs of PyTorch over any number of ranks that hang, each with one rank at fault, and their healthy
+twins, which only take long.
+
+torch_verdicts.py <how>: the last rank is at fault.
+"""
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+HOW = sys.argv[1]
+RANK = int(os.environ["RANK"])
+SIZE = int(os.environ["WORLD_SIZE"])
+ODD = SIZE - 1
+IS_ODD = RANK == ODD
+STEPS = 5
+FOR_EVER = 1000
+
+
+def step(elements=1024):
+    dist.all_reduce(torch.ones(elements))
+
+
+def fetch():
+    time.sleep(FOR_EVER)
+
+
+def operation():
+    if IS_ODD:
+        dist.broadcast(torch.ones(8), src=ODD)
+    step()
+
+
+def size():
+    try:
+        step(2048 if IS_ODD else 1024)
+    except RuntimeError:
+        time.sleep(FOR_EVER)
+
+
+def skips():
+    if not IS_ODD:
+        step()
+    fetch()
+
+
+def new_group():
+    if not IS_ODD:
+        dist.new_group(list(range(SIZE)))
+    step()
+
+
+def receive():
+    """The rank before the last sends to it, and it goes on to the step's all_reduce."""
+    if RANK == ODD - 1:
+        dist.send(torch.ones(8), dst=ODD)
+    step()
+
+
+def subgroup():
+    """The last two ranks have a group, of which the last is missing while the others wait in the world."""
+    pair = dist.new_group([ODD - 1, ODD])
+    if IS_ODD:
+        fetch()
+    if RANK == ODD - 1:
+        dist.all_reduce(torch.ones(8), group=pair)
+    step()
+
+
+def orders():
+    groups = [dist.new_group(list(range(SIZE))) for _ in range(2)]
+    for group in reversed(groups) if IS_ODD else groups:
+        dist.all_reduce(torch.ones(8), group=group)
+
+
+def stops():
+    if IS_ODD:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    step()
+
+
+def first():
+    """It has not called an operation yet."""
+    if IS_ODD:
+        fetch()
+    step()
+
+
+def slow():
+    for _ in range(160):
+        time.sleep(0.2 if IS_ODD else 0)
+        step()
+
+
+# --- A loop that one rank leaves early
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(8, 8)
+
+
+def accelerate():
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    net = model()
+    net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for number in range(STEPS):
+        if IS_ODD and number == 3:
+            break
+        accelerator.backward(net(torch.ones(2, 8)).sum())
+        optimizer.step()
+    accelerator.wait_for_everyone()
+
+
+def trainer():
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = model()
+
+        def forward(self, x, labels=None):
+            return {"loss": self.linear(x).sum()}
+
+    class Leaves(TrainerCallback):
+        def on_step_end(self, args, state, control, **more):
+            control.should_training_stop = IS_ODD and state.global_step == 3
+
+    data = [{"x": torch.ones(8), "labels": torch.ones(1)} for _ in range(64 * SIZE)]
+    arguments = TrainingArguments(
+        output_dir=os.environ["OUT"], use_cpu=True, report_to=[], save_strategy="no", max_steps=8,
+        per_device_train_batch_size=2, disable_tqdm=True,
+    )
+    Trainer(Net(), arguments, train_dataset=data, callbacks=[Leaves()]).train()
+    dist.barrier()
+
+
+def lightning():
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", strategy="ddp", devices=SIZE)
+    fabric.launch()
+    net = model()
+    net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for number in range(STEPS):
+        if IS_ODD and number == 3:
+            break
+        fabric.backward(net(torch.ones(2, 8)).sum())
+        optimizer.step()
+    fabric.barrier()
+
+
+def fsdp():
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+
+    net = torch.nn.Sequential(model(), model())
+    mesh = init_device_mesh("cpu", (SIZE,))
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    for number in range(STEPS):
+        if IS_ODD and number == 3:
+            break
+        net(torch.ones(2, 8)).sum().backward()
+    dist.barrier()
+
+
+# --- What is well, and takes long
+
+
+def compute(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(10000))
+
+
+def checkpoint():
+    """The last rank computes and writes for a quarter of a minute, and the others wait in a barrier."""
+    if IS_ODD:
+        with open(os.path.join(os.environ["OUT"], "checkpoint"), "wb") as file:
+            end = time.monotonic() + 16
+            while time.monotonic() < end:
+                file.seek(0)
+                file.write(os.urandom(1 << 20))
+    dist.barrier()
+
+
+def first_step():
+    if IS_ODD:
+        compute(16)
+    step()
+
+
+def short_pause():
+    for _ in range(3):
+        time.sleep(3 if IS_ODD else 0)
+        step()
+
+
+def long_pause():
+    time.sleep(14 if IS_ODD else 0)
+    for _ in range(20):
+        time.sleep(0.1)
+        step()
+
+
+def uneven():
+    """Ranks with more data than others, which join makes up for."""
+    from torch.distributed.algorithms.join import Join
+
+    net = torch.nn.parallel.DistributedDataParallel(model())
+    with Join([net]):
+        for _ in range(2 + RANK):
+            time.sleep(0.5)
+            net(torch.ones(2, 8)).sum().backward()
+
+
+INITIALIZES_ITSELF = ("accelerate", "trainer", "lightning")
+
+
+def main():
+    if HOW not in INITIALIZES_ITSELF:
+        dist.init_process_group("gloo")
+    if HOW not in INITIALIZES_ITSELF + ("first", "fsdp"):
+        for _ in range(STEPS):
+            step()
+    globals()[HOW]()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+main()
