@@ -18,13 +18,15 @@ static_assert(kernels::kNormBlock == plan::kBlockElements);
 
 // Of the sum over all micro-batches, of the blocks whose squares this rank gives.
 void Engine::State::ComputeNorm() {
-  const Tensor& squares = held.squares();
+  const Tensor squares = held.squares();
   const Operations& operations = queue.device().operations(store.dtype());
   operations.clear(queue, squares);
   for (const plan::BlockRange& blocks : program.normed) {
     const Tensor part = held.SummedGradients(blocks);
     operations.squares(queue, part, squares.Slice(blocks.begin, {blocks.num_blocks()}));
   }
+  if (program.ordered) return;
+  queue.device().operations(DType::kF32).tree_sum(queue, squares, held.norm_parts());
 }
 
 std::vector<kernels::UpdateSettings> Engine::State::UpdateSettings() const {
@@ -51,7 +53,7 @@ double Engine::State::ScheduledLearningRate() const {
 
 absl::Status Engine::State::DecideUpdate() {
   reduction->PutLoss(decision->loss());
-  decision->Decide(UpdateSettings(), held.squares());
+  decision->Decide(UpdateSettings(), held.norm_parts());
   return queue.device().host_reads() ? JudgeStep() : absl::OkStatus();
 }
 

@@ -415,6 +415,46 @@ TEST(Engine, NamesTheParameterWhoseGradientIsNotFinite) {
               Each(StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("h.1.ln_2.bias"))));
 }
 
+// The table's gradient is begun by the head and ends the backward pass, so its bucket is the last to
+// travel; the others have been there for long. No update may have begun before it is known.
+TEST(Engine, ChangesNothingWhereTheBucketThatIsReducedLastIsNotFinite) {
+  for (const char* preset : {"ddp", "zero-1", "zero-2", "full-shard"}) {
+    for (const double max_norm : {0.0, 1.0}) {
+      Plan plan = Under(preset, SmallPlan(SumMode::kFast, 1), 2);
+      plan.bucket_bytes_max = 4096;
+      plan.first_bucket_bytes = 1024;
+      plan.max_gradient_norm = max_norm;
+      const auto ends = OnRanks<absl::Status>(2, [&](Communicator& world) {
+        auto training = SmallTraining::Create(world, plan);
+        EXPECT_THAT((*training)->Steps(2), IsOk());
+        (*training)->engine().WaitBeforeUpdates(true);  // as with --survive
+        const TemporaryDirectory before, after;
+        EXPECT_THAT((*training)->engine().Save(before.path(), {}), IsOk());
+        if (world.rank() == 1) {
+          (*training)->within_backward = [&] {
+            Tensor gradient = (*training)->store().Find("wte.weight")->gradient();
+            ASSERT_FALSE(gradient.empty());
+            gradient.data<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+          };
+        }
+        const absl::Status status = (*training)->Step().status();
+        EXPECT_EQ((*training)->engine().step(), 2);
+        EXPECT_THAT((*training)->engine().Save(after.path(), {}), IsOk());
+        if (world.rank() == 0) {
+          for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+            const std::string name = absl::StrCat("/step_00000002/", file);
+            EXPECT_EQ(ReadFile(after.path() + name), ReadFile(before.path() + name)) << preset;
+          }
+        }
+        return status;
+      });
+      EXPECT_THAT(ends, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("first in wte.weight"))))
+          << preset << " clipped to " << max_norm;
+    }
+  }
+}
+
 TEST(Engine, TreatsParametersThatNoOperationUsesAsUntouched) {
   const auto values = OnRanks<std::vector<float>>(2, [](Communicator& world) {
     ParameterStore store;

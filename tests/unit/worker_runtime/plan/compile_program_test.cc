@@ -134,6 +134,16 @@ TEST(CompileProgram, CountsTheBytesOfEachStateByItsType) {
   EXPECT_EQ(At(program.held, Arena::kOptimizer), 12 * elements);
 }
 
+TEST(CompileProgram, SendsOneNumberPerRankForTheNormUnlessSumsAreOrdered) {
+  const Program fast = Job({.replicas = 4}, {.sharded = true}).ProgramOf(0);
+  Action squares = Of(fast, ActionKind::kSquares).at(0);
+  EXPECT_EQ(squares.bytes, kPartialBytes);
+  EXPECT_EQ(squares.sends, 2 * kPartialBytes) << "recursive doubling";
+  const Program ordered = Job({.replicas = 4}, {.sharded = true, .ordered = true}).ProgramOf(0);
+  squares = Of(ordered, ActionKind::kSquares).at(0);
+  EXPECT_EQ(squares.bytes, ordered.num_blocks * kPartialBytes);
+}
+
 TEST(CompileProgram, CountsTheRootsOfOrderedSums) {
   // Of 6 leaves a rank has 3: (0+1), 2 | 3, (4+5).
   const Program program = Job({.replicas = 2}, {.accumulation = 3, .ordered = true}).ProgramOf(0);

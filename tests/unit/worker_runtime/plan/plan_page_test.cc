@@ -84,7 +84,7 @@ TEST(FormatPlanPage, ShowsMemoryByStateWithTheTotal) {
   // A block for each of three units.
   EXPECT_THAT(page,
               HasSubstr("\n parameters 12 KiB 12,288 bytes\n gradients 12 KiB 12,288 bytes\n "
-                        "optimizer 24 KiB 24,576 bytes\n buffers of collectives 24 B 24 bytes\n "
+                        "optimizer 24 KiB 24,576 bytes\n buffers of collectives 32 B 32 bytes\n "
                         "activations, at their peak 0.977 KiB 1,000 bytes\n"));
   EXPECT_THAT(page, Not(HasSubstr("partial sums")));
 }
