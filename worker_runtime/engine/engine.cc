@@ -337,6 +337,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   if (store.parameters().empty()) {
     return absl::InvalidArgumentError(kNoParameters);
   }
+  MUSTER_RETURN_IF_ERROR(engine::CheckIsFree(store));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
   plan.stages = cut.stages();

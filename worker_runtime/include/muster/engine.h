@@ -120,11 +120,12 @@ class Engine {
   //
   // `sample`: what one micro-batch of the largest shape does, for the order in which it uses the
   // parameters. It is called once, on a tape of the meta device, where tensors have sizes and no
-  // elements, and of tokens only the number matters. Plans that shard gradients or parameters need it;
-  // others without it learn the order from their first step.
+  // elements, and of tokens only the number matters. Plans that shard gradients or parameters, or scale
+  // the loss, need it; others without it learn the order from their first step.
   //
   // Errors: kInvalidArgument: the plan is wrong in itself or for so many ranks, needs a sample, or
-  //         differs between ranks (names the rank and the first field that differs); kUnimplemented:
+  //         differs between ranks (names the rank and the first field that differs);
+  //         kFailedPrecondition: the store is another engine's, or has memory; kUnimplemented:
   //         a residency or type that this version has not; those of `sample`; the communicator's.
   using Sample = std::function<absl::StatusOr<Loss>(Tape& tape)>;
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,

@@ -397,6 +397,58 @@ TEST(Engine, SaysWhichShapeDoesNotFitOnEveryRank) {
   }
 }
 
+TEST(Engine, RefusesIdsAndTargetsOutsideTheVocabularyOfAProgramsOwnBatch) {
+  const std::vector<int32_t> good(kRows * kSmallGpt.context, 1);
+  std::vector<int32_t> bad = good;
+  bad[kSmallGpt.context + 3] = 1'000'000'000;
+  const auto step = [&](const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets) {
+    return OnRanks<absl::Status>(1, [&](Communicator& world) {
+      ParameterStore store;
+      auto gpt = Gpt::Create(kSmallGpt, store);
+      auto engine = Engine::Create(world, store, SmallPlan(SumMode::kFast, 1));
+      return (*engine)
+          ->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+            return (*gpt)->ComputeLoss(
+                tape, {.tokens = inputs, .batch = kRows, .sequence = kSmallGpt.context}, targets);
+          })
+          .status();
+    })[0];
+  };
+  EXPECT_THAT(step(good, good), IsOk());
+  EXPECT_THAT(step(bad, good),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("wte.weight: token 1000000000 at position 3 of sequence 1 is "
+                                 "outside the vocabulary of 24")));
+  EXPECT_THAT(step(good, bad),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("of the targets, token 1000000000 at position 3 of sequence 1")));
+  bad[kSmallGpt.context + 3] = -2;
+  EXPECT_THAT(step(bad, good), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(step(good, bad), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(Engine, RefusesAStoreThatAnotherEngineTrains) {
+  for (const char* preset : {"ddp", "full-shard"}) {
+    const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 1), 2);
+    const auto statuses = OnRanks<absl::Status>(2, [&](Communicator& world) {
+      auto first = SmallTraining::Create(world, plan);
+      const auto sample = [&](Tape& tape) { return (*first)->Sample(tape); };
+      const absl::Status second = Engine::Create(world, (*first)->store(), plan, sample).status();
+      EXPECT_THAT((*first)->Steps(1), IsOk()) << "the first one goes on";
+      return second;
+    });
+    EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        HasSubstr("needs a ParameterStore of its own"))));
+  }
+  const absl::Status planned = OnRanks<absl::Status>(1, [&](Communicator& world) {
+    auto first = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    return Engine::PlanMemory((*first)->store(), (*first)->engine().plan(), {.world_size = 1},
+                              [&](Tape& tape, int64_t) { return (*first)->Sample(tape); })
+        .status();
+  })[0];
+  EXPECT_THAT(planned, StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
 // A loss that is finite, and a gradient that is not: a square root at zero, say.
 TEST(Engine, NamesTheParameterWhoseGradientIsNotFinite) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
