@@ -78,9 +78,19 @@ absl::Status Engine::State::JudgeStep() {
 }
 
 absl::Status Engine::State::JudgeScale(bool overflow) {
-  if (scaler.Judge(overflow) != plan::LossScaler::Verdict::kAtLowest) return absl::OkStatus();
-  return NormError(absl::StrCat("the loss scale, ", scaler.scale(),
-                                ", is at its minimum already and cannot be lowered"));
+  const double scale = scaler.scale();
+  if (scaler.Judge(overflow) == plan::LossScaler::Verdict::kAtLowest) {
+    return NormError(absl::StrCat("the loss scale, ", scale,
+                                  ", is at its minimum already and cannot be lowered"));
+  }
+  const int64_t skipped = scaler.skipped_in_a_row();
+  if (skipped < plan::SkippedStepsMax(plan.loss_scaling.kind)) return absl::OkStatus();
+  const bool is_static = plan.loss_scaling.kind == LossScaling::Kind::kStatic;
+  return NormError(absl::StrCat(
+      "this is step ", skipped, " in a row that is skipped, at a loss scale of ", scale, ": give ",
+      is_static ? "a lower scale, one that adapts (--loss_scale=torch or deepspeed), or"
+                : "a lower learning rate, or",
+      " train in bf16 or f32"));
 }
 
 absl::Status Engine::State::CheckLoss(engine::LossSum total) {
