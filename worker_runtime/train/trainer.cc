@@ -214,13 +214,13 @@ absl::Status Trainer::CheckOptionsAgree() {
 }
 
 absl::Status Trainer::Resume() {
-  absl::StatusOr<std::map<std::string, std::string>> metadata = engine_->Load(options_.resume);
-  if (absl::IsNotFound(metadata.status()) && options_.resume == options_.save) {
+  const absl::StatusOr<Engine::Loaded> loaded = engine_->Load(options_.resume);
+  if (absl::IsNotFound(loaded.status()) && options_.resume == options_.save) {
     resumed_ = absl::StrCat(options_.resume, " holds no checkpoint yet: training begins");
     return absl::OkStatus();
   }
-  MUSTER_RETURN_IF_ERROR(metadata.status());
-  MUSTER_RETURN_IF_ERROR(CheckResumedModel(*metadata));
+  MUSTER_RETURN_IF_ERROR(loaded.status());
+  MUSTER_RETURN_IF_ERROR(CheckResumedModel(loaded->metadata));
   so_far_.saved_step = options_.resume == options_.save ? engine_->step() : -1;
   resumed_ = absl::StrCat(options_.resume, ", after step ", engine_->step());
   return absl::OkStatus();

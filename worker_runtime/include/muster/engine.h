@@ -283,14 +283,16 @@ class Engine {
 
   // Continues from the newest complete checkpoint in `directory`, or from `directory` if it is one
   // (rank 0 reads; the others receive). Any number of ranks may load what any number saved.
-  // Returns the caller's metadata.
   //
-  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no
-  // complete
+  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no complete
   //         checkpoint, or of another model (names the first array that is missing or differs), or
-  //         damaged. These leave everything as it was. kDataLoss: a rank holds other parameters
+  //         damaged (names the array whose bytes are others than were written). These leave everything as it was. kDataLoss: a rank holds other parameters
   //         afterwards; the file system's and the communicator's.
-  absl::StatusOr<std::map<std::string, std::string>> Load(const std::string& directory);
+  struct Loaded {
+    std::map<std::string, std::string> metadata;  // the caller's, of Save
+    std::map<std::string, std::string> plan;      // Describe() of the plan that it was trained with
+  };
+  absl::StatusOr<Loaded> Load(const std::string& directory);
 
   // This rank's state after its last complete step, also when a step has failed since, as by a peer's loss. It
   // asks no other rank; communicators may have come to their end.

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -546,9 +547,10 @@ TEST(Engine, ContinuesFromACheckpointAsIfItHadNeverStopped) {
     Plan other = SmallPlan(SumMode::kOrdered, 1);
     other.seed = 99;
     auto training = SmallTraining::Create(world, other);
-    const auto metadata = (*training)->engine().Load(directory.path());
-    EXPECT_THAT(metadata, IsOk());
-    EXPECT_TRUE(metadata->contains("note"));
+    const auto loaded = (*training)->engine().Load(directory.path());
+    EXPECT_THAT(loaded, IsOk());
+    EXPECT_TRUE(loaded->metadata.contains("note"));
+    EXPECT_EQ(loaded->plan.at("seed"), "1");
     EXPECT_EQ((*training)->engine().step(), 5);
     EXPECT_THAT((*training)->Steps(3), IsOk());
     return (*training)->engine().ParameterHash().value_or("none");
@@ -606,6 +608,35 @@ TEST(Engine, RefusesACheckpointThatLacksAnOptimizerArrayAndStaysAsItWas) {
     EXPECT_EQ((*training)->engine().step(), 0);
     return 0;
   });
+}
+
+TEST(Engine, RefusesACheckpointWithAFlippedByteByItsArrayAndStaysAsItWas) {
+  const TemporaryDirectory directory;
+  OnRanks<int>(1, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    EXPECT_THAT((*training)->Steps(2), IsOk());
+    EXPECT_THAT((*training)->engine().Save(directory.path(), {}), IsOk());
+    return 0;
+  });
+  for (const auto& [file, array] :
+       std::map<std::string, std::string>{{"model.safetensors", "h.1.mlp.c_fc.weight"},
+                                          {"optimizer.safetensors", "second_moment.ln_f.bias"}}) {
+    const std::string path = directory.File("step_00000002/" + file);
+    const std::string whole = ReadFile(path);
+    std::string flipped = whole;
+    flipped[checkpoint::SafetensorsFile::Open(path)->arrays().at(array).offset + 5] ^= 1;
+    WriteFile(path, flipped);
+    OnRanks<int>(2, [&](Communicator& world) {
+      auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+      const std::string before = (*training)->engine().ParameterHash().value_or("none");
+      EXPECT_THAT((*training)->engine().Load(directory.path()),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr(file), HasSubstr(array), HasSubstr("SHA-256"))));
+      EXPECT_EQ((*training)->engine().ParameterHash().value_or("none"), before);
+      return 0;
+    });
+    WriteFile(path, whole);
+  }
 }
 
 TEST(Engine, SaysOnEveryRankThatThereIsNoCheckpoint) {
