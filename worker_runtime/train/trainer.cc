@@ -284,6 +284,7 @@ void Trainer::PrintStart() const {
                      .batch_size = options_.plan.batch_size,
                      .data = so_far_.data.tokens->Describe(),
                      .kernels = so_far_.device == nullptr ? InstructionSet() : "cuda",
+                     .products = so_far_.device == nullptr ? DType::kF32 : options_.plan.dtype,
                      .device_notes = so_far_.device == nullptr ? "" : so_far_.device->notes(),
                      .backend = options_.backend,
                      .resumed = resumed_}));
