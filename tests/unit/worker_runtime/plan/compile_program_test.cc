@@ -103,6 +103,16 @@ TEST(CompileProgram, MovesAsMuchForZeroOneAsForDdp) {
   EXPECT_NEAR(sent(zero_figures, ActionKind::kUnshard), bytes * 3 / 4, 0.02 * bytes);
 }
 
+// What a small model could put into one bucket stays in several, since two are on their way at once.
+TEST(CompileProgram, HoldsLessForZeroTwoThanForDdpOfASmallModel) {
+  const auto held = [](const std::string& preset) {
+    const Program program =
+        Job({.replicas = 2}, {.bucket_blocks = 1000, .preset = preset}).ProgramOf(0);
+    return TotalOf(program.held);
+  };
+  EXPECT_LT(held("zero-2"), held("ddp"));
+}
+
 TEST(CompileProgram, HoldsAShardOfTheMomentsForZeroOne) {
   const Job job({.replicas = 4}, {.sharded = true});
   int64_t owned = 0;
