@@ -1,5 +1,5 @@
 # What `cmake --install BUILD --prefix P` puts into P:
-#   bin/      muster, musterd, muster-train
+#   bin/      muster, musterd, muster-train, all_reduce_perf
 #   include/  muster/*.h, and the few proto/base/*.h that they include
 #   share/    muster/python/, which PyTorch's launchers start our agents by
 #   lib/      libmuster.a, what needs CUDA apart, and cmake/muster/ for find_package(muster), whose target is muster::muster
@@ -110,6 +110,9 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/muster-config-versi
 install(TARGETS muster musterd RUNTIME)
 if(TARGET muster-train)
   install(TARGETS muster-train RUNTIME)
+endif()
+if(TARGET all_reduce_perf)
+  install(TARGETS all_reduce_perf RUNTIME)
 endif()
 install(TARGETS muster_archive ARCHIVE)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/python DESTINATION ${CMAKE_INSTALL_DATADIR}/muster

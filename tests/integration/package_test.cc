@@ -79,11 +79,11 @@ std::string IncludesOf(const std::string& include_directory) {
 TEST_F(Package, HasProgramsHeadersLibraryAndConfiguration) {
   Install();
 
-  EXPECT_THAT(
-      FilesBelow(prefix_),
-      IsSupersetOf({"bin/muster", "bin/muster-train", "bin/musterd", "include/muster/engine.h",
-                    "include/proto/base/status_macros.h", "lib/cmake/muster/muster-config.cmake",
-                    "lib/libmuster.a", "share/muster/python/muster.py"}));
+  EXPECT_THAT(FilesBelow(prefix_),
+              IsSupersetOf({"bin/all_reduce_perf", "bin/muster", "bin/muster-train", "bin/musterd",
+                            "include/muster/engine.h", "include/proto/base/status_macros.h",
+                            "lib/cmake/muster/muster-config.cmake", "lib/libmuster.a",
+                            "share/muster/python/muster.py"}));
 }
 
 TEST_F(Package, LetsAProjectOfFiveLinesBuildAndRunTheProgramOfTheReadme) {

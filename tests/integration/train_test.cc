@@ -272,14 +272,38 @@ TEST_F(Training, RefusesAFileThatMayNotBeRead) {
   EXPECT_THAT(result.err, HasSubstr(text));
 }
 
-TEST_F(Training, EndsWhereThereIsNoSpaceToSaveAndKeepsTheCheckpointBefore) {
+TEST_F(Training, GoesOnWhereThereIsNoSpaceForACheckpointAndEndsWhereThereIsNoneForTheLast) {
   const SmallFileSystem full(Out("saved"), "200k");
   if (!full.mounted()) GTEST_SKIP() << full.why_not();
   const SubprocessResult result = Train(2, {"--steps=9", "--save", Out("saved"), "--save_every=1"});
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, ContainsRegex("muster-train: .*(space|full)"));
   EXPECT_THAT(result.out, HasSubstr("saved after step 1 "));
+  EXPECT_THAT(result.out, ContainsRegex("not saved after step 8: .*(space|full).*; earlier "
+                                        "checkpoints stay; training goes on"));
+  EXPECT_THAT(result.out, HasSubstr("step 9/9"));
   EXPECT_THAT(Train(2, {"--steps=1", "--resume", Out("saved")}), ExitsWith(0));
+}
+
+TEST_F(Training, SavesWhatAStepThatIsNotFiniteHasLeftAsItWas) {
+  const Arguments diverges = {"--steps=9", "--lr=1e38", "--save", Out("saved")};
+  const SubprocessResult result = Train(2, diverges);
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err, ContainsRegex("step 2: .* not finite.*; what was trained until step 1 is "
+                                        "in .*saved"));
+  EXPECT_TRUE(FileExists(Out("saved/step_00000001/model.safetensors")));
+}
+
+TEST_F(Training, SaysWhatItGoesOnWithThatItWasNotTrainedWith) {
+  ASSERT_THAT(Train(1, {"--steps=2", "--save", Out("saved")}), ExitsWith(0));
+  const SubprocessResult same = Train(1, {"--steps=2", "--resume", Out("saved")});
+  EXPECT_THAT(same.out, Not(HasSubstr("not as it was trained")));
+  const SubprocessResult other =
+      Train(1, {"--steps=2", "--resume", Out("saved"), "--seed=9", "--lr=0.5"});
+  EXPECT_THAT(other, ExitsWith(0));
+  EXPECT_THAT(other.out, AllOf(HasSubstr("after step 2; not as it was trained: "),
+                               HasSubstr("seed is 9 and was 7"),
+                               HasSubstr("learning_rate.peak is 0.5 and was 0.01")));
 }
 
 class Ending : public TrainJob {

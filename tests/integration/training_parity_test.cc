@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
@@ -102,8 +103,10 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
   ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 2e-3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, NarrowParity, ::testing::Values("bf16", "f16"),
-                         [](const auto& type) { return std::string(type.param); });
+INSTANTIATE_TEST_SUITE_P(Types, NarrowParity, ::testing::Values("bf16", "f16", "f16-torch"),
+                         [](const auto& type) {
+                           return absl::StrReplaceAll(type.param, {{"-", "_"}});
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Ranks, TrainingParity, ::testing::Values(1, 2, 4));
 

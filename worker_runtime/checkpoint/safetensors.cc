@@ -103,6 +103,10 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::FromDescriptor(int fd, const st
   return file;
 }
 
+absl::Status SafetensorsFile::ReadBytes(int64_t offset, absl::Span<char> out) const {
+  return ReadAt(fd_.get(), offset, out.data(), static_cast<int64_t>(out.size()), path_);
+}
+
 absl::Status SafetensorsFile::Read(const std::string& name, Buffer out) const {
   const auto found = arrays_.find(name);
   if (found == arrays_.end()) {

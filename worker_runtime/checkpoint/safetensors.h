@@ -69,6 +69,11 @@ class SafetensorsFile {
   //         off since Open; kUnavailable: the file system.
   absl::Status Read(const std::string& name, Buffer out) const;
 
+  const std::string& path() const { return path_; }
+  // Bytes of the file from `offset` on. Errors: kInvalidArgument: it was cut off since Open;
+  // kUnavailable: the file system.
+  absl::Status ReadBytes(int64_t offset, absl::Span<char> out) const;
+
  private:
   SafetensorsFile() = default;
   std::string path_;

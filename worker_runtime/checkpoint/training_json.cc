@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/sha256.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -18,6 +19,9 @@ using Json = nlohmann::json;
 
 constexpr char kFormat[] = "muster.whole_checkpoint";
 constexpr int64_t kVersion = 1;
+constexpr char kModelChecksums[] = "model_sha256";
+constexpr char kOptimizerChecksums[] = "optimizer_sha256";
+constexpr char kChecksum[] = "sha256";  // of all else, in the text of `Checksum`
 
 // Looks at the text while it is parsed: nlohmann_json keeps the last of two values of one key, and
 // builds any depth of lists. A file with either is not ours.
@@ -62,6 +66,25 @@ absl::StatusOr<std::map<std::string, std::string>> TextsAt(const Json& json, con
   return texts;
 }
 
+// Of `json`, however its file was laid out.
+std::string Checksum(Json json) {
+  json.erase(kChecksum);
+  return Sha256().Add(json.dump()).Finish();
+}
+
+absl::StatusOr<std::map<std::string, std::string>> TextsIfAny(const Json& json, const char* key) {
+  if (!json.contains(key)) return std::map<std::string, std::string>();
+  return TextsAt(json, key);
+}
+
+// A checkpoint of before it was written has none, nor any of its arrays.
+absl::Status CheckChecksum(const Json& json) {
+  const auto found = json.find(kChecksum);
+  const bool is_older = found == json.end() && !json.contains(kModelChecksums);
+  if (is_older || (found != json.end() && *found == Checksum(json))) return absl::OkStatus();
+  return absl::InvalidArgumentError("it has other bytes than were written (its SHA-256 differs)");
+}
+
 absl::StatusOr<JobRound> ReadJobRound(const std::map<std::string, std::string>& texts) {
   JobRound writer;
   const auto read = [&texts](const char* key, int64_t& number) {
@@ -99,7 +122,10 @@ absl::StatusOr<std::string> FormatTrainingState(const TrainingState& state) {
     json["written_by"] = {{"instance", absl::StrCat(state.written_by.instance)},
                           {"round", absl::StrCat(state.written_by.round)}};
   }
+  if (!state.model_sha256.empty()) json[kModelChecksums] = state.model_sha256;
+  if (!state.optimizer_sha256.empty()) json[kOptimizerChecksums] = state.optimizer_sha256;
   try {
+    json[kChecksum] = Checksum(Json::parse(json.dump()));
     return json.dump(2) + "\n";
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(
@@ -118,6 +144,7 @@ absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
   if (!json.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   MUSTER_RETURN_IF_ERROR(watch.Verdict());
   MUSTER_RETURN_IF_ERROR(CheckVersion(json));
+  MUSTER_RETURN_IF_ERROR(CheckChecksum(json));
 
   TrainingState state;
   const auto step = json.find("step");
@@ -126,10 +153,10 @@ absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
   }
   state.step = step->get<int64_t>();
   MUSTER_ASSIGN_OR_RETURN(state.plan, TextsAt(json, "plan"));
-  // Checkpoints of before it was written are continued as if nothing had been counted.
-  if (json.contains("counters")) {
-    MUSTER_ASSIGN_OR_RETURN(state.counters, TextsAt(json, "counters"));
-  }
+  // Checkpoints of before they were written are continued as if nothing had been counted or summed.
+  MUSTER_ASSIGN_OR_RETURN(state.counters, TextsIfAny(json, "counters"));
+  MUSTER_ASSIGN_OR_RETURN(state.model_sha256, TextsIfAny(json, kModelChecksums));
+  MUSTER_ASSIGN_OR_RETURN(state.optimizer_sha256, TextsIfAny(json, kOptimizerChecksums));
   MUSTER_ASSIGN_OR_RETURN(state.metadata, TextsAt(json, "metadata"));
   if (json.contains("written_by")) {
     MUSTER_ASSIGN_OR_RETURN(const auto writer, TextsAt(json, "written_by"));

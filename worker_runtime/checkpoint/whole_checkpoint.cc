@@ -113,17 +113,25 @@ absl::Status CheckPlace(const std::string& place) {
                    ": what is there is not a checkpoint. Move it away, or save elsewhere"));
 }
 
-absl::Status WriteFiles(const std::string& directory, const TrainingState& state,
-                        const std::string& training, absl::Span<const NamedArray> parameters,
+// `state` gets the checksums.
+absl::Status WriteFiles(const std::string& directory, TrainingState state,
+                        absl::Span<const NamedArray> parameters,
                         absl::Span<const NamedArray> moments, const Progress& progress,
                         const FillArray& fill) {
-  FillArray fill_moment;
-  if (fill != nullptr) fill_moment = [&](size_t i) { return fill(parameters.size() + i); };
   const std::map<std::string, std::string> metadata = {{kStepKey, absl::StrCat(state.step)}};
-  MUSTER_RETURN_IF_ERROR(
-      WriteSafetensors(absl::StrCat(directory, "/", kModel), parameters, metadata, progress, fill));
-  MUSTER_RETURN_IF_ERROR(WriteSafetensors(absl::StrCat(directory, "/", kOptimizer), moments,
-                                          metadata, progress, fill_moment));
+  const auto write = [&](const char* file, absl::Span<const NamedArray> arrays, size_t first,
+                         ArrayChecksums& checksums) {
+    const auto fill_and_sum = [&](size_t i) -> absl::Status {
+      if (fill != nullptr) MUSTER_RETURN_IF_ERROR(fill(first + i));
+      checksums[arrays[i].name] = ChecksumOf(arrays[i].elements);
+      return absl::OkStatus();
+    };
+    return WriteSafetensors(absl::StrCat(directory, "/", file), arrays, metadata, progress,
+                            fill_and_sum);
+  };
+  MUSTER_RETURN_IF_ERROR(write(kModel, parameters, 0, state.model_sha256));
+  MUSTER_RETURN_IF_ERROR(write(kOptimizer, moments, parameters.size(), state.optimizer_sha256));
+  MUSTER_ASSIGN_OR_RETURN(const std::string training, FormatTrainingState(state));
   return WriteDurably(absl::StrCat(directory, "/", kTraining), {training});
 }
 
@@ -215,7 +223,7 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
   if (directory.empty()) {
     return absl::InvalidArgumentError("the directory to save a checkpoint in has an empty name");
   }
-  MUSTER_ASSIGN_OR_RETURN(const std::string training, FormatTrainingState(state));
+  MUSTER_RETURN_IF_ERROR(FormatTrainingState(state).status());  // before anything is written
   MUSTER_RETURN_IF_ERROR(CreateDirectories(directory));
   const std::string place = absl::StrCat(directory, "/", NameOf(state.step));
   MUSTER_RETURN_IF_ERROR(CheckPlace(place));
@@ -223,7 +231,7 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
   if (mkdir(hidden.c_str(), 0777) != 0) {
     return FileError(errno, absl::StrCat("cannot save a checkpoint in ", directory));
   }
-  absl::Status status = WriteFiles(hidden, state, training, parameters, moments, progress, fill);
+  absl::Status status = WriteFiles(hidden, state, parameters, moments, progress, fill);
   if (status.ok() && commit) status = commit();
   if (status.ok()) status = CheckNotOfLaterRound(place, state.written_by);
   if (status.ok()) status = PublishDirectory(hidden, place);
@@ -270,6 +278,11 @@ absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path) {
   MUSTER_ASSIGN_OR_RETURN(SafetensorsFile optimizer,
                           OpenArrays(directory, path, kOptimizer, state->step));
   return WholeCheckpoint{*std::move(state), std::move(model), std::move(optimizer)};
+}
+
+absl::Status CheckWholeCheckpoint(const WholeCheckpoint& checkpoint, const Progress& progress) {
+  MUSTER_RETURN_IF_ERROR(CheckArrays(checkpoint.model, checkpoint.state.model_sha256, progress));
+  return CheckArrays(checkpoint.optimizer, checkpoint.state.optimizer_sha256, progress);
 }
 
 }  // namespace muster::checkpoint

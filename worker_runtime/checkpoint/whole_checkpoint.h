@@ -2,7 +2,8 @@
 //
 //   DIR/step_00000100/model.safetensors       parameters by name
 //                     optimizer.safetensors   moments: first_moment.<name>, …
-//                     training.json           format, step, plan, counters and caller's metadata
+//                     training.json           format, step, plan, counters, caller's metadata,
+//                                             checksums of the arrays and of itself
 //
 // Written as DIR/.step_00000100.<random>, synced, then renamed: a directory without a leading dot
 // is complete. A checkpoint of the same step is replaced in one step (renameat2); where the file
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker_runtime/checkpoint/array_checksums.h"
 #include "worker_runtime/checkpoint/safetensors.h"
 
 namespace muster::checkpoint {
@@ -38,6 +40,8 @@ struct TrainingState {
   std::map<std::string, std::string> metadata;  // the caller's
   std::map<std::string, std::string> counters;  // the engine's, beside its arrays
   JobRound written_by;
+  ArrayChecksums model_sha256;  // filled in by WriteWholeCheckpoint; empty in older checkpoints
+  ArrayChecksums optimizer_sha256;
 };
 
 // Asked when all files are written, before the checkpoint takes its place.
@@ -75,5 +79,8 @@ struct WholeCheckpoint {
 // Errors: SafetensorsFile::Open's; kInvalidArgument: training.json is damaged or of a newer format,
 //         or the files are of different steps.
 absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path);
+
+// Reads all arrays once and compares them with their checksums. Errors: CheckArrays'.
+absl::Status CheckWholeCheckpoint(const WholeCheckpoint& checkpoint, const Progress& progress);
 
 }  // namespace muster::checkpoint

@@ -197,6 +197,12 @@ std::string TextOfCut(const PipelineCut& cut) {
   return text + "\n";
 }
 
+// What the seed of the backward pass is made from.
+std::string TextOfTokens(const Plan& plan, const EngineSetUp& set_up) {
+  if (plan.loss_scaling.kind == LossScaling::Kind::kNone) return "";
+  return absl::StrCat("tokens of a micro-batch=", set_up.declared_tokens(), "\n");
+}
+
 std::vector<Communicator*> GroupsOf(Communicator& world,
                                     const std::vector<std::unique_ptr<Communicator>>& own) {
   std::vector<Communicator*> groups = {&world};
@@ -220,7 +226,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SplitGroups(
 // --- the order of use ---------------------------------------------------------------------------
 
 std::vector<int64_t> Numbers(const plan::UseTrace& trace) {
-  std::vector<int64_t> numbers = {trace.kept_bytes, trace.peak_bytes};
+  std::vector<int64_t> numbers = {trace.kept_bytes, trace.peak_bytes, trace.num_tokens};
   for (const std::vector<int>* list : {&trace.forward, &trace.backward, &trace.gradients}) {
     numbers.push_back(static_cast<int64_t>(list->size()));
     numbers.insert(numbers.end(), list->begin(), list->end());
@@ -229,8 +235,9 @@ std::vector<int64_t> Numbers(const plan::UseTrace& trace) {
 }
 
 plan::UseTrace TraceOf(absl::Span<const int64_t> numbers) {
-  plan::UseTrace trace = {.kept_bytes = numbers[0], .peak_bytes = numbers[1]};
-  size_t next = 2;
+  plan::UseTrace trace = {
+      .kept_bytes = numbers[0], .peak_bytes = numbers[1], .num_tokens = numbers[2]};
+  size_t next = 3;
   for (std::vector<int>* list : {&trace.forward, &trace.backward, &trace.gradients}) {
     const size_t count = static_cast<size_t>(numbers[next++]);
     for (size_t i = 0; i < count; ++i) list->push_back(static_cast<int>(numbers[next++]));
@@ -270,14 +277,30 @@ absl::StatusOr<plan::UseTrace> RecordOrAssume(Communicator& world, ParameterStor
                      "uses them: give Engine::Create one micro-batch as a sample"));
   }
   const int number = world.rank() / mesh.replicas;
-  return engine::RecordStageUse(
-      store, plan, number == 0 ? Shape() : cut.boundary,
-      [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
-        MUSTER_ASSIGN_OR_RETURN(StageOutput output, sample(tape, received));
-        return number + 1 == mesh.stages ? std::move(output.loss.output)
-                                         : std::move(output.passed_on);
-      },
-      engine::MetaDeviceOf(store));
+  int64_t num_tokens = 0;
+  MUSTER_ASSIGN_OR_RETURN(
+      plan::UseTrace trace,
+      engine::RecordStageUse(
+          store, plan, number == 0 ? Shape() : cut.boundary,
+          [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
+            MUSTER_ASSIGN_OR_RETURN(StageOutput output, sample(tape, received));
+            if (number + 1 < mesh.stages) return std::move(output.passed_on);
+            num_tokens = output.loss.num_tokens;
+            return std::move(output.loss.output);
+          },
+          engine::MetaDeviceOf(store)));
+  trace.num_tokens = num_tokens;
+  return trace;
+}
+
+// The scale of a loss is divided by it.
+absl::Status CheckDeclaresTokens(const Plan& plan, const EngineSetUp& set_up) {
+  if (plan.loss_scaling.kind == LossScaling::Kind::kNone || set_up.declared_tokens() > 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "plan: the loss scale is that of a mean over the tokens of a micro-batch, and nothing says "
+      "how many it has: give Engine::Create one micro-batch as a sample, with targets that count");
 }
 
 }  // namespace
@@ -337,6 +360,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   if (store.parameters().empty()) {
     return absl::InvalidArgumentError(kNoParameters);
   }
+  MUSTER_RETURN_IF_ERROR(engine::CheckIsFree(store));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
   plan.stages = cut.stages();
@@ -352,10 +376,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   set_up.units = engine::UnitsOf(store, cut, world.rank() / mesh.replicas);
   set_up.learns_order = sample == nullptr && mesh.stages == 1 && mesh.replicas > 1 && plan.overlap;
   MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
+  MUSTER_RETURN_IF_ERROR(CheckDeclaresTokens(plan, set_up));
   const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), 0);
   const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
   MUSTER_RETURN_IF_ERROR(
-      CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), plan::Describe(program_of_0))));
+      CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), TextOfTokens(plan, set_up),
+                                         plan::Describe(program_of_0))));
   MUSTER_RETURN_IF_ERROR(Prove(set_up, plan, store.dtype(), world.rank()));
   plan::Program program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
   MUSTER_ASSIGN_OR_RETURN(auto groups, SplitGroups(world, program));

@@ -37,11 +37,13 @@ absl::Status ReadCounters(const checkpoint::TrainingState& saved, const std::str
 
 constexpr int64_t kNoArray = -1;
 
-// Step, counters and metadata as JSON, for the other ranks.
+// Step, counters, metadata and plan as JSON, for the other ranks.
 absl::StatusOr<std::string> Encode(const absl::StatusOr<checkpoint::TrainingState>& state) {
   MUSTER_RETURN_IF_ERROR(state.status());
-  const nlohmann::json head = {
-      {"step", state->step}, {"counters", state->counters}, {"metadata", state->metadata}};
+  const nlohmann::json head = {{"step", state->step},
+                               {"counters", state->counters},
+                               {"metadata", state->metadata},
+                               {"plan", state->plan}};
   return head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -49,6 +51,7 @@ checkpoint::TrainingState Decode(const std::string& text) {
   using Texts = std::map<std::string, std::string>;
   const nlohmann::json head = nlohmann::json::parse(text);
   return {.step = head["step"].get<int64_t>(),
+          .plan = head["plan"].get<Texts>(),
           .metadata = head["metadata"].get<Texts>(),
           .counters = head["counters"].get<Texts>()};
 }
@@ -161,6 +164,7 @@ absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
   MUSTER_RETURN_IF_ERROR(
       engine::CheckSameModel(store, program.types.master, plan.update,
                              {opened->model.arrays(), opened->optimizer.arrays(), NameOf(path)}));
+  MUSTER_RETURN_IF_ERROR(checkpoint::CheckWholeCheckpoint(*opened, [this] { Mark(Phase::kLoad); }));
   return opened;
 }
 
@@ -211,7 +215,7 @@ absl::StatusOr<checkpoint::TrainingState> Engine::State::TakeState(const StateSo
   return taken;
 }
 
-absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::string& directory) {
+absl::StatusOr<Engine::Loaded> Engine::Load(const std::string& directory) {
   State& state = *state_;
   MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kLoad);
@@ -236,7 +240,7 @@ absl::StatusOr<std::map<std::string, std::string>> Engine::Load(const std::strin
                              .Read(array.name, engine::BufferOfTensor(memory));
                        }}));
   state.Mark(Phase::kIdle);
-  return loaded.metadata;
+  return Loaded{.metadata = loaded.metadata, .plan = loaded.plan};
 }
 
 }  // namespace muster

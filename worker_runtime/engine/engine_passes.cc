@@ -107,7 +107,7 @@ absl::Status Engine::State::RunBackward(const Action& action) {
 
 // A scale that may change is read in the device's memory.
 void Engine::State::BeginBackward(Tape& tape, const Activation& loss) {
-  if (!scaler.is_on() || queue.device().host_reads()) return tape.Backward(loss, scaler.scale());
+  if (!scaler.is_on() || queue.device().host_reads()) return tape.Backward(loss, SeedOfBackward());
   const Tensor scale = pool.Allocate(loss.value.dtype(), loss.value.shape());
   queue.device().operations(DType::kF32).cast(queue, decision->narrow_loss_scale(), scale);
   tape.Backward(loss, scale);

@@ -47,6 +47,9 @@ struct EngineSetUp {
   bool learns_order = false;  // of gradients, from the first step
   Shape boundary;             // of what one stage hands to the next, per micro-batch
 
+  // Of a micro-batch; 0: nothing says how many.
+  int64_t declared_tokens() const { return stages.back().trace.num_tokens; }
+
   plan::ProgramInput InputOf(const Plan& plan, DType dtype) const {
     return {.plan = plan,
             .parameters = parameters,
@@ -110,6 +113,10 @@ struct Engine::State {
   absl::Status RunForward(const plan::Action& action, StageForward forward);
   absl::Status RunBackward(const plan::Action& action);
   void BeginBackward(Tape& tape, const Activation& loss);
+  // The gradient of the sum of a micro-batch's losses.
+  double SeedOfBackward() const {
+    return scaler.is_on() ? plan::SeedOfBackward(scaler.scale(), set_up.declared_tokens()) : 1;
+  }
   void ReceiveTiedGradient(MicroBatchInFlight& in_flight);
   // What a transfer sends, or where it receives; stays until it is finished.
   Tensor TransferTensor(const plan::Action& action);

@@ -31,7 +31,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool fro
   if (!std::exchange(has_begun, true)) MUSTER_RETURN_IF_ERROR(RegisterBuffers());
   result = {};
   result.learning_rate = ScheduledLearningRate();
-  decision->PutNumbers(scaler.scale(), result.learning_rate);
+  decision->PutNumbers(SeedOfBackward(), result.learning_rate);
   in_step = true;
   is_updating = false;
   absl::Status status = PutInForm(forward, from_reader);

@@ -18,13 +18,15 @@ static_assert(kernels::kNormBlock == plan::kBlockElements);
 
 // Of the sum over all micro-batches, of the blocks whose squares this rank gives.
 void Engine::State::ComputeNorm() {
-  const Tensor& squares = held.squares();
+  const Tensor squares = held.squares();
   const Operations& operations = queue.device().operations(store.dtype());
   operations.clear(queue, squares);
   for (const plan::BlockRange& blocks : program.normed) {
     const Tensor part = held.SummedGradients(blocks);
     operations.squares(queue, part, squares.Slice(blocks.begin, {blocks.num_blocks()}));
   }
+  if (program.ordered) return;
+  queue.device().operations(DType::kF32).tree_sum(queue, squares, held.norm_parts());
 }
 
 std::vector<kernels::UpdateSettings> Engine::State::UpdateSettings() const {
@@ -51,7 +53,7 @@ double Engine::State::ScheduledLearningRate() const {
 
 absl::Status Engine::State::DecideUpdate() {
   reduction->PutLoss(decision->loss());
-  decision->Decide(UpdateSettings(), held.squares());
+  decision->Decide(UpdateSettings(), held.norm_parts());
   return queue.device().host_reads() ? JudgeStep() : absl::OkStatus();
 }
 
@@ -76,9 +78,19 @@ absl::Status Engine::State::JudgeStep() {
 }
 
 absl::Status Engine::State::JudgeScale(bool overflow) {
-  if (scaler.Judge(overflow) != plan::LossScaler::Verdict::kAtLowest) return absl::OkStatus();
-  return NormError(absl::StrCat("the loss scale, ", scaler.scale(),
-                                ", is at its minimum already and cannot be lowered"));
+  const double scale = scaler.scale();
+  if (scaler.Judge(overflow) == plan::LossScaler::Verdict::kAtLowest) {
+    return NormError(absl::StrCat("the loss scale, ", scale,
+                                  ", is at its minimum already and cannot be lowered"));
+  }
+  const int64_t skipped = scaler.skipped_in_a_row();
+  if (skipped < plan::SkippedStepsMax(plan.loss_scaling.kind)) return absl::OkStatus();
+  const bool is_static = plan.loss_scaling.kind == LossScaling::Kind::kStatic;
+  return NormError(absl::StrCat(
+      "this is step ", skipped, " in a row that is skipped, at a loss scale of ", scale, ": give ",
+      is_static ? "a lower scale, one that adapts (--loss_scale=torch or deepspeed), or"
+                : "a lower learning rate, or",
+      " train in bf16 or f32"));
 }
 
 absl::Status Engine::State::CheckLoss(engine::LossSum total) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/meta_gpu.h"
 #include "worker_runtime/nn/operations.h"
@@ -11,14 +12,13 @@
 namespace muster::engine {
 namespace {
 
-// Gives every parameter of a store sizes, as an engine of `plan` has them, and takes them back.
+// Gives every parameter of a store that is free sizes, as an engine of `plan` has them, and takes them back.
 class MetaBinding {
  public:
   MetaBinding(ParameterStore& store, const Plan& plan, const Device& meta)
       : store_(store), pool_(meta) {
     const DType gradient = plan::TypesOf(plan, store.dtype()).gradients;
     for (const auto& parameter : store.parameters()) {
-      MUSTER_CHECK(parameter->value().empty());  // its memory would be forgotten
       parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
       if (parameter->frozen()) continue;
       parameter->BindGradient(pool_.Allocate(gradient, parameter->shape()));
@@ -48,6 +48,17 @@ const Device& MetaDeviceOf(const ParameterStore& store) {
   return device == nullptr ? Device::Meta() : device->meta();
 }
 
+absl::Status CheckIsFree(const ParameterStore& store) {
+  const auto taken = std::find_if(store.parameters().begin(), store.parameters().end(),
+                                  [](const auto& p) { return !p->value().empty(); });
+  const bool is_taken = taken != store.parameters().end();
+  if (!is_taken && !store.is_listened_to()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this parameter store is in use: ",
+      is_taken ? absl::StrCat((*taken)->name(), " has memory already") : "an engine trains it",
+      "; each engine needs a ParameterStore of its own, with the model declared in it again"));
+}
+
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
                                          const Device& meta) {
@@ -63,6 +74,7 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
 absl::Status RunOnMeta(
     ParameterStore& store, const Plan& plan, const Shape& received,
     absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run) {
+  MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
   const MetaBinding binding(store, plan, Device::Meta());
   TensorPool pool(Device::Meta());
   Tape tape(pool);
@@ -77,6 +89,7 @@ absl::StatusOr<plan::UseTrace> RecordStageUse(
     ParameterStore& store, const Plan& plan, const Shape& received,
     absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run,
     const Device& meta) {
+  MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
   const MetaBinding binding(store, plan, meta);
   TensorPool boundary(meta);  // what is received and handed back is not the tape's
   TensorPool pool(meta);

@@ -25,10 +25,14 @@ const Device& MetaDevice(bool on_gpus, CudaAttention attention = CudaAttention::
 // The one whose layers go as those of the store's device.
 const Device& MetaDeviceOf(const ParameterStore& store);
 
+// Errors: kFailedPrecondition: parameters of the store have memory, which a run or an engine would take from
+// its owner: another engine, or the program.
+absl::Status CheckIsFree(const ParameterStore& store);
+
 // Runs `loss` on a tape of the meta device, and its backward pass, as `plan` lets an engine. Parameters that have no memory get
 // sizes for the time of the run; of tokens only the number matters (see SizesOf).
 //
-// Errors: those of `loss`. What reads a value ends the process: there are none.
+// Errors: CheckIsFree's; those of `loss`. What reads a value ends the process: there are none.
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
                                          const Device& meta = Device::Meta());
@@ -36,7 +40,7 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
 // Runs `run` alone, on a tape of the meta device whose first operation receives an activation of shape
 // `received` (empty: none).
 //
-// Errors: those of `run`.
+// Errors: CheckIsFree's; those of `run`.
 absl::Status RunOnMeta(ParameterStore& store, const Plan& plan, const Shape& received,
                        absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run);
 

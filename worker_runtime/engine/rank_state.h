@@ -111,8 +111,14 @@ class RankState {
 
   const plan::BlockLayout& layout() const { return layout_; }
   Queue& queue() const { return queue_; }
+  const Tensor& all_squares() const { return squares_; }
   // Squares of the gradient by block of the whole model, f64; zero where others own it.
-  const Tensor& squares() const { return squares_; }
+  Tensor squares() const { return squares_.Slice(0, {layout_.num_blocks}); }
+  // What ranks add up to the norm: those of each block in ordered mode, else their sum, which lies
+  // behind them. [num_blocks] or [1]
+  Tensor norm_parts() const {
+    return program_.ordered ? squares() : squares_.Slice(layout_.num_blocks, {1});
+  }
   // Of bytes that are taken from the system.
   plan::ArenaBytes held() const;
 
@@ -149,8 +155,8 @@ class RankState {
   BlockBuffer masters_;  // empty where the values are what is updated
   BlockBuffer first_moments_;
   BlockBuffer second_moments_;
-  Tensor frozen_;  // values of frozen parameters, which every rank holds
-  const Tensor squares_;
+  Tensor frozen_;         // values of frozen parameters, which every rank holds
+  const Tensor squares_;  // by block, and their sum
   struct Borrowed {
     Parameter& parameter;  // of another stage
     Tensor value;

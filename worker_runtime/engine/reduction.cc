@@ -144,8 +144,8 @@ Work Reduction::Start(const Action& action) {
     case ActionKind::kUnshard:
       return action.place == plan::kNone ? StartUnshard(action) : StartGather(action);
     case ActionKind::kSquares:
-      // Each block is some rank's and zero on all others, so any order of adding is exact.
-      return GroupOf(action).AllReduce(BufferOfTensor(state_.squares()), {.queue = &queue_});
+      // In ordered mode each block is one rank's and zero on all others, so any order of adding is exact.
+      return GroupOf(action).AllReduce(BufferOfTensor(state_.norm_parts()), {.queue = &queue_});
     default:
       return StartLoss(action);
   }
@@ -163,7 +163,7 @@ const Tensor& Reduction::WorksIn(const Action& action) const {
     case ActionKind::kUnshard:
       return has_place ? state_.gather_arena() : state_.all_whole_values();
     case ActionKind::kSquares:
-      return state_.squares();
+      return state_.all_squares();
     default:
       return totals_;
   }

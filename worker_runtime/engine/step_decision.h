@@ -37,7 +37,7 @@ class StepDecision {
 
   // [2] of f64: where the sum of the loss and its tokens are put before Decide.
   Tensor loss() const { return Part(kLoss, DType::kF64, 2); }
-  // `settings` by group; `squares` by block of the whole gradient.
+  // `settings` by group; `squares`: parts of the sum over the whole gradient.
   void Decide(absl::Span<const kernels::UpdateSettings> settings, const Tensor& squares);
   // For the kernels of the update.
   Tensor OfGroup(int group) const { return memory_.Slice(kFirst + group * kEach, {kEach}); }

@@ -44,10 +44,18 @@ void AddToGradient(Tape& tape, Parameter& weight, const Tensor& sum) {
 
 bool CheckTargets(Tape& tape, const Shape& logits, absl::Span<const int32_t> targets) {
   const int64_t rows = RowsOf(logits).rows;
-  if (static_cast<int64_t>(targets.size()) == rows) return true;
-  tape.Refuse(absl::StrCat("CrossEntropy: there are ", targets.size(), " targets for ", rows,
-                           " rows of logits, ", logits.ToString()));
-  return false;
+  if (static_cast<int64_t>(targets.size()) != rows) {
+    tape.Refuse(absl::StrCat("CrossEntropy: there are ", targets.size(), " targets for ", rows,
+                             " rows of logits, ", logits.ToString()));
+    return false;
+  }
+  if (!tape.pool().device().has_elements()) return true;
+  const int64_t sequence = logits.rank() > 2 ? logits[logits.rank() - 2] : rows;
+  const absl::Status fit =
+      ValidateTokens({.tokens = targets, .batch = rows / sequence, .sequence = sequence},
+                     logits[logits.rank() - 1], /*allow_ignored=*/true);
+  if (!fit.ok()) tape.Refuse(absl::StrCat("CrossEntropy: of the targets, ", fit.message()));
+  return fit.ok();
 }
 
 // On a device without elements there is nothing to read, and all do.

@@ -105,13 +105,16 @@ void ProgramCompiler::AddNorm() {
   norm.after.push_back(last_backward_);
   int ready = Add(std::move(norm));
   if (AddsSquares()) {
-    const int64_t bytes = program_.num_blocks * kPartialBytes;
+    // The bits of an ordered norm are those of one sum over all blocks, so each of them travels.
+    const bool by_block = program_.ordered;
+    const int64_t bytes = (by_block ? program_.num_blocks : 1) * kPartialBytes;
     ready = Add({.kind = ActionKind::kSquares,
                  .after = {ready},
                  .collective = Collective::kAllReduce,
                  .group = 0,
                  .bytes = bytes,
-                 .sends = SentBytes(Collective::kAllReduce, bytes, input_.mesh.size(), 1)});
+                 .sends = by_block ? SentBytes(Collective::kAllReduce, bytes, input_.mesh.size(), 1)
+                                   : SentOfSmall(bytes, input_.mesh.size())});
   }
   Action clip = {.kind = ActionKind::kClip, .after = {ready}, .stage = stage_};
   if (loss_ != kNone) clip.after.push_back(loss_);

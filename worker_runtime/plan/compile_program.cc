@@ -141,10 +141,14 @@ std::vector<Bucket> ProgramCompiler::BucketsOfBlocks() const {
                       .multiple = is_sharded() ? shard_ranks() : 1});
 }
 
+// Two of them are on their way at once, beside the shards: where the model is small, so are they.
 std::vector<Bucket> ProgramCompiler::BucketsOfUnits() const {
+  constexpr int64_t kBucketsAtLeast = 8;
+  const int64_t each = BytesOf(input_.types.gradients);
+  const int64_t part = info_.blocks.num_elements() * each / kBucketsAtLeast;
+  const int64_t most = std::min(plan_.bucket_bytes_max, part);
   return PlanUnitBuckets(layout_, info_.blocks,
-                         {.bytes_per_element = BytesOf(input_.types.gradients),
-                          .bytes_max = shards_parameters() ? 0 : plan_.bucket_bytes_max});
+                         {.bytes_per_element = each, .bytes_max = shards_parameters() ? 0 : most});
 }
 
 int ProgramCompiler::Add(Action action) {

@@ -42,7 +42,7 @@ void HoldMemory(const ProgramInput& input, const StageInfo& stage, Program& prog
       program.streams_gradients ? 0 : (program.num_slots - 1) * whole * BytesOf(types.gradients);
   At(held, Arena::kOptimizer) = owned * (NumMoments(input.plan.update) * BytesOf(types.moments) +
                                          (types.has_master() ? BytesOf(types.master) : 0));
-  At(held, Arena::kBuffers) = program.padding_bytes + program.num_blocks * kPartialBytes;
+  At(held, Arena::kBuffers) = program.padding_bytes + (program.num_blocks + 1) * kPartialBytes;
 }
 
 }  // namespace muster::plan

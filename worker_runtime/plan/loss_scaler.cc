@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,12 @@ LossScaler::LossScaler(const LossScaling& options)
 }
 
 LossScaler::Verdict LossScaler::Judge(bool overflow) {
+  const Verdict verdict = JudgeByKind(overflow);
+  skipped_in_a_row_ = verdict == Verdict::kSkip ? skipped_in_a_row_ + 1 : 0;
+  return verdict;
+}
+
+LossScaler::Verdict LossScaler::JudgeByKind(bool overflow) {
   switch (options_.kind) {
     case LossScaling::Kind::kDeepSpeed:
       return JudgeAsDeepSpeed(overflow);
@@ -116,6 +123,18 @@ absl::Status LossScaler::Load(const std::map<std::string, std::string>& saved) {
   }
   *this = read;
   return absl::OkStatus();
+}
+
+double SeedOfBackward(double scale, int64_t tokens_of_micro_batch) {
+  MUSTER_CHECK(tokens_of_micro_batch > 0);
+  const double tokens = static_cast<double>(tokens_of_micro_batch);
+  int exponent = std::ilogb(tokens);
+  if (tokens >= std::ldexp(std::numbers::sqrt2, exponent)) ++exponent;
+  return std::ldexp(scale, -exponent);
+}
+
+int64_t SkippedStepsMax(LossScaling::Kind kind) {
+  return kind == LossScaling::Kind::kStatic ? 20 : 50;
 }
 
 bool CountsSkippedSteps(LossScaling::Kind kind) { return kind == LossScaling::Kind::kTorch; }

@@ -27,6 +27,8 @@ class LossScaler {
 
   bool is_on() const { return options_.kind != LossScaling::Kind::kNone; }
   double scale() const { return scale_; }
+  // Steps that were skipped since the last that was not.
+  int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
 
   // What becomes of a step of this scale, and the scale of the next one.
   //
@@ -40,6 +42,7 @@ class LossScaler {
   absl::Status Load(const std::map<std::string, std::string>& saved);
 
  private:
+  Verdict JudgeByKind(bool overflow);
   Verdict JudgeAsDeepSpeed(bool overflow);
   Verdict JudgeAsTorch(bool overflow);
 
@@ -49,7 +52,20 @@ class LossScaler {
   int64_t last_overflow_ = -1;  // kDeepSpeed: the number of that step
   int64_t tolerated_ = 0;       // kDeepSpeed: overflows until the scale is halved
   int64_t good_steps_ = 0;      // kTorch: since the scale was changed
+  int64_t skipped_in_a_row_ = 0;
 };
+
+// The gradient of the sum of a micro-batch's losses that its backward pass begins with. Users give the
+// scale of a mean, as PyTorch and DeepSpeed take it; here a loss is a sum over tokens, so the scale is
+// divided by the tokens that a micro-batch declares, rounded to a power of two: no bit of a gradient in
+// f32 or bf16 depends on it, and it is the same for every number of ranks.
+//
+// Source: Micikevicius et al., "Mixed Precision Training", 2018, section 3.2
+double SeedOfBackward(double scale, int64_t tokens_of_micro_batch);
+
+// So many skipped steps in a row end a training: a static scale stays too large, and one that adapts
+// has come down by more than the range of f16.
+int64_t SkippedStepsMax(LossScaling::Kind kind);
 
 // Whether the schedule of the learning rate counts skipped steps too.
 bool CountsSkippedSteps(LossScaling::Kind kind);

@@ -166,7 +166,8 @@ void AppendWire(const StepFigures& figures, std::string& page) {
   }
   if (sent(ActionKind::kUnshard) > 0) ByteLine(page, "parameters", sent(ActionKind::kUnshard));
   if (sent(ActionKind::kSend) > 0) ByteLine(page, "to other stages", sent(ActionKind::kSend));
-  if (sent(ActionKind::kSquares) > 0) ByteLine(page, "norms of blocks", sent(ActionKind::kSquares));
+  if (sent(ActionKind::kSquares) > 0)
+    ByteLine(page, "parts of the norm", sent(ActionKind::kSquares));
   ByteLine(page, "loss and tokens", sent(ActionKind::kLoss) + sent(ActionKind::kShareLoss));
   ByteLine(page, "total", figures.sent_total());
 }
@@ -188,6 +189,15 @@ void AppendGathering(const Program& program, std::string& page) {
   }
   Line(page, "gathers in a step", Grouped(num_gathers));
   Line(page, "elements at once, at most", Grouped(program.live_elements));
+  int64_t sharded = 0;
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    if (program.gathered[b]) sharded += program.buckets[b].blocks.num_elements();
+  }
+  if (num_units == 1 || program.live_elements < sharded) return;
+  absl::StrAppend(&page,
+                  "  All of them are gathered at once: --max_live_parameters or "
+                  "--max_reuse_distance\n  below ",
+                  Grouped(sharded), " gives units up between their uses.\n");
 }
 
 ProgramInput InputOf(const PlanPageInput& input, const Plan& plan) {

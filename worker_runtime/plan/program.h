@@ -42,7 +42,7 @@ enum class ActionKind : uint8_t {
   kLoss,       // the sums of loss and tokens, over the ranks that computed them
   kShareLoss,  // the same, from the last stage to all
   kNorm,       // squares of the gradient, by block, of the blocks that this rank owns
-  kSquares,    // those of the others
+  kSquares,    // those of the others: by block in ordered mode, else one sum of each rank's
   kClip,       // the norm, and what becomes of the step
   kUpdate,     // parameters and moments of `blocks`
   kUnshard,    // parameters of a bucket, each rank giving its shard

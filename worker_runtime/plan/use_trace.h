@@ -21,6 +21,8 @@ struct UseTrace {
   // the most that is held at any moment of both. 0: not known.
   int64_t kept_bytes = 0;
   int64_t peak_bytes = 0;
+  // Targets of the loss, where the pass ends in one. 0: not known.
+  int64_t num_tokens = 0;
   friend bool operator==(const UseTrace&, const UseTrace&) = default;
 };
 

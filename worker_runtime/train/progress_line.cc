@@ -62,11 +62,12 @@ std::string ProgressLine::Format(const StepResult& result, absl::Duration elapse
   const double speed = seconds > 0 ? static_cast<double>(num_tokens_) / seconds : 0;
   const absl::Duration per_step = elapsed / num_steps_;
   const int64_t steps_left = std::max<int64_t>(0, options_.total_steps - result.step);
-  std::string line =
-      absl::StrFormat("step %*d/%s  loss %.4f  norm %5.2f  lr %.1e  %5s tok/s  %7s/step  left %s",
-                      static_cast<int>(total.size()), result.step, total, loss,
-                      result.gradient_norm, result.learning_rate, ShortCount(speed),
-                      ShortDuration(per_step), ClockTime(per_step * steps_left));
+  const std::string norm =
+      result.skipped ? "skipped" : absl::StrFormat("%5.2f", result.gradient_norm);
+  std::string line = absl::StrFormat(
+      "step %*d/%s  loss %.4f  norm %s  lr %.1e  %5s tok/s  %7s/step  left %s",
+      static_cast<int>(total.size()), result.step, total, loss, norm, result.learning_rate,
+      ShortCount(speed), ShortDuration(per_step), ClockTime(per_step * steps_left));
   if (result.loss_scale != 1) absl::StrAppend(&line, "  scale ", result.loss_scale);
   if (num_skipped_ > 0) absl::StrAppend(&line, "  skipped ", num_skipped_);
   return line;

@@ -13,15 +13,16 @@
 #include "muster/engine.h"
 #include "proto/base/mono_time.h"
 #include "worker_runtime/train/loss_curve.h"
+#include "worker_runtime/train/training_data.h"
 #include "worker_runtime/train/training_report.h"
 
 namespace muster::train {
 
 // What outlives a round in this process.
 struct TrainingSoFar {
-  int rounds = 0;                       // that this process has begun to train in
-  std::unique_ptr<TokenSource> tokens;  // null: not opened yet
-  std::unique_ptr<Device> device;       // null: not opened yet, or the host
+  int rounds = 0;  // that this process has begun to train in
+  TrainingData data;
+  std::unique_ptr<Device> device;  // null: not opened yet, or the host
   int device_number = -1;
   EngineSnapshot state;  // empty until a round has been left
   std::string no_state;  // why it is empty, for people

@@ -14,6 +14,7 @@
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
 #include "worker_runtime/train/progress_line.h"
+#include "worker_runtime/train/resumed_settings.h"
 #include "worker_runtime/train/sample_text.h"
 #include "worker_runtime/train/stop.h"
 
@@ -34,6 +35,12 @@ std::vector<int32_t> PromptOf(const TrainOptions& options, int64_t vocabulary) {
   std::vector<int32_t> prompt;
   for (const unsigned char byte : options.prompt.value_or("\n")) prompt.push_back(byte);
   return prompt;
+}
+
+// A save that fails for one of these has harmed nothing, and a later one may succeed.
+bool IsOfTheDisk(const absl::Status& saved) {
+  return absl::IsResourceExhausted(saved) || absl::IsPermissionDenied(saved) ||
+         absl::IsNotFound(saved) || absl::IsUnavailable(saved);
 }
 
 absl::Status CheckPrompt(const TrainOptions& options, int64_t vocabulary) {
@@ -103,10 +110,10 @@ absl::Status Trainer::CheckAlone() {
   if (options_.data.empty()) {
     MUSTER_ASSIGN_OR_RETURN(options_.data, DefaultTexts());
   }
-  if (so_far_.tokens == nullptr) {
-    MUSTER_ASSIGN_OR_RETURN(so_far_.tokens, OpenTokens(options_.data));
+  if (so_far_.data.tokens == nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(so_far_.data, TrainingData::Open(options_.data));
   }
-  config_.vocabulary = so_far_.tokens->vocabulary();
+  config_.vocabulary = so_far_.data.tokens->vocabulary();
   MUSTER_RETURN_IF_ERROR(config_.Validate());
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
@@ -119,11 +126,11 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options_.plan.plan, runtime_.size()));
   const int replicas = runtime_.size() / stages;
   MUSTER_RETURN_IF_ERROR(
-      BatchReader::Create(*so_far_.tokens, {.rank = runtime_.rank() % replicas,
-                                            .size = replicas,
-                                            .accumulation = options_.plan.plan.accumulation,
-                                            .batch = options_.plan.batch_size,
-                                            .sequence = config_.context})
+      BatchReader::Create(*so_far_.data.tokens, {.rank = runtime_.rank() % replicas,
+                                                 .size = replicas,
+                                                 .accumulation = options_.plan.plan.accumulation,
+                                                 .batch = options_.plan.batch_size,
+                                                 .sequence = config_.context})
           .status());
   return CheckStepFits();
 }
@@ -180,7 +187,8 @@ absl::Status Trainer::TakeUpState() {
 
 // The one step after the meeting that may fail on a rank alone: it takes the others with it.
 absl::Status Trainer::StartReading() {
-  absl::StatusOr<std::unique_ptr<BatchReader>> reader = engine_->Read(*so_far_.tokens, BatchSize());
+  absl::StatusOr<std::unique_ptr<BatchReader>> reader =
+      engine_->Read(*so_far_.data.tokens, BatchSize());
   if (!reader.ok()) {
     world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", reader.status().message()));
     return reader.status();
@@ -206,24 +214,46 @@ absl::Status Trainer::CheckOptionsAgree() {
                    "\n--capture_steps=", options_.capture_steps.value_or(false),
                    "\n--register_buffers=", options_.register_buffers,
                    "\n--cuda_attention=", ToString(options_.plan.cuda_attention),
-                   "\nnumber of tokens in --data=", so_far_.tokens->num_tokens(),
-                   "\n--save=", options_.save, "\n--save_every=", options_.save_every,
-                   "\n--resume=", options_.resume, "\n--survive=", options_.survive,
-                   "\n--quiet=", options_.quiet, "\n--sample_tokens=", options_.sample_tokens,
-                   "\n--hash=", options_.hash, "\n"));
+                   "\nnumber of tokens in --data=", so_far_.data.tokens->num_tokens(),
+                   "\nSHA-256 of --data=", so_far_.data.sha256, "\n--save=", options_.save,
+                   "\n--save_every=", options_.save_every, "\n--resume=", options_.resume,
+                   "\n--survive=", options_.survive, "\n--quiet=", options_.quiet,
+                   "\n--sample_tokens=", options_.sample_tokens, "\n--hash=", options_.hash, "\n"));
 }
 
 absl::Status Trainer::Resume() {
-  absl::StatusOr<std::map<std::string, std::string>> metadata = engine_->Load(options_.resume);
-  if (absl::IsNotFound(metadata.status()) && options_.resume == options_.save) {
+  const absl::StatusOr<Engine::Loaded> loaded = engine_->Load(options_.resume);
+  if (absl::IsNotFound(loaded.status()) && options_.resume == options_.save) {
     resumed_ = absl::StrCat(options_.resume, " holds no checkpoint yet: training begins");
     return absl::OkStatus();
   }
-  MUSTER_RETURN_IF_ERROR(metadata.status());
-  MUSTER_RETURN_IF_ERROR(CheckResumedModel(*metadata));
+  MUSTER_RETURN_IF_ERROR(loaded.status());
+  MUSTER_RETURN_IF_ERROR(CheckResumedModel(loaded->metadata));
   so_far_.saved_step = options_.resume == options_.save ? engine_->step() : -1;
-  resumed_ = absl::StrCat(options_.resume, ", after step ", engine_->step());
+  Settings saved = loaded->plan;
+  saved.insert(loaded->metadata.begin(), loaded->metadata.end());
+  Settings now = Metadata();
+  for (const auto& [field, value] : Describe(engine_->plan())) now[field] = value;
+  const std::string changes = DescribeChanges(saved, now);
+  resumed_ = absl::StrCat(options_.resume, ", after step ", engine_->step(),
+                          changes.empty() ? "" : "; not as it was trained: ", changes);
   return absl::OkStatus();
+}
+
+// Of a checkpoint.
+std::map<std::string, std::string> Trainer::Metadata() const {
+  return {{"program", "muster-train"},
+          {"layers", absl::StrCat(config_.layers)},
+          {"heads", absl::StrCat(config_.heads)},
+          {"width", absl::StrCat(config_.hidden_size)},
+          {"context", absl::StrCat(config_.context)},
+          {"vocabulary", absl::StrCat(config_.vocabulary)},
+          {"batch_size", absl::StrCat(options_.plan.batch_size)},
+          {"micro_batches",
+           absl::StrCat(world_->size() / engine_->plan().stages * engine_->plan().accumulation)},
+          {"dtype", std::string(ToString(options_.plan.dtype))},
+          {"data", so_far_.data.tokens->Describe()},
+          {"data_sha256", so_far_.data.sha256}};
 }
 
 // Parameters of the same shapes may be cut into heads in several ways.
@@ -252,8 +282,9 @@ void Trainer::PrintStart() const {
                      .dtype = options_.plan.dtype,
                      .size = runtime_.size(),
                      .batch_size = options_.plan.batch_size,
-                     .data = so_far_.tokens->Describe(),
+                     .data = so_far_.data.tokens->Describe(),
                      .kernels = so_far_.device == nullptr ? InstructionSet() : "cuda",
+                     .products = so_far_.device == nullptr ? DType::kF32 : options_.plan.dtype,
                      .device_notes = so_far_.device == nullptr ? "" : so_far_.device->notes(),
                      .backend = options_.backend,
                      .resumed = resumed_}));
@@ -321,7 +352,9 @@ absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps(const St
 }
 
 absl::StatusOr<StepResult> Trainer::TrainOneStep() {
-  MUSTER_ASSIGN_OR_RETURN(const StepResult result, engine_->Step(*reader_));
+  const absl::StatusOr<StepResult> made = engine_->Step(*reader_);
+  if (!made.ok()) return SaveBeforeEnding(made.status());
+  const StepResult& result = *made;
   so_far_.totals.Add(result);
   if (!result.skipped) so_far_.history.Add(result.step, result.loss);
   so_far_.last_step = result.step;
@@ -342,21 +375,16 @@ bool Trainer::IsSaveDue(bool is_last) const {
 
 // Every rank gets the same answers, so all try as often.
 absl::Status Trainer::Save(bool is_last) {
-  const std::map<std::string, std::string> metadata = {
-      {"program", "muster-train"},
-      {"layers", absl::StrCat(config_.layers)},
-      {"heads", absl::StrCat(config_.heads)},
-      {"width", absl::StrCat(config_.hidden_size)},
-      {"context", absl::StrCat(config_.context)},
-      {"vocabulary", absl::StrCat(config_.vocabulary)},
-      {"batch_size", absl::StrCat(options_.plan.batch_size)},
-      {"data", so_far_.tokens->Describe()}};
   for (int attempt = 0;; ++attempt) {
-    const absl::Status saved = engine_->Save(options_.save, metadata);
+    const absl::Status saved = engine_->Save(options_.save, Metadata());
     if (saved.ok()) break;
-    if (!IsRefusedByFence(saved)) return saved;
-    const std::string refusal = absl::StrCat("not saved after step ", engine_->step(), ": ",
-                                             saved.message(), "; earlier checkpoints stay");
+    const std::string refusal = NotSaved(saved);
+    if (!IsRefusedByFence(saved)) {
+      if (is_last || !IsOfTheDisk(saved)) return saved;
+      MUSTER_RETURN_IF_ERROR(world_->Barrier().Wait());  // it is no loss of a rank
+      Console(runtime_.rank() == 0).Print(refusal + "; training goes on\n");
+      return absl::OkStatus();
+    }
     if (is_last && IsRefusedForGood(saved)) return absl::CancelledError(refusal);
     if (attempt == 0) console_.Print(refusal + "\n");
     if (!is_last) return absl::OkStatus();
@@ -367,6 +395,29 @@ absl::Status Trainer::Save(bool is_last) {
   console_.Print(
       absl::StrCat("saved after step ", so_far_.saved_step, " in ", options_.save, "\n"));
   return absl::OkStatus();
+}
+
+// Of parameters that are as they were before the step that failed, on all ranks alike.
+absl::Status Trainer::SaveBeforeEnding(const absl::Status& failure) {
+  const int64_t step = engine_->step();
+  if (options_.save.empty() || !absl::IsFailedPrecondition(failure)) return failure;
+  std::string what = absl::StrCat("what was trained until step ", step, " is in ", options_.save);
+  if (step == 0) {
+    what = "nothing is saved, since nothing was trained";
+  } else if (so_far_.saved_step != step) {
+    const absl::Status saved = engine_->Save(options_.save, Metadata());
+    if (saved.ok()) {
+      so_far_.saved_step = step;
+    } else {
+      what = NotSaved(saved);
+    }
+  }
+  return absl::FailedPreconditionError(absl::StrCat(failure.message(), "; ", what));
+}
+
+std::string Trainer::NotSaved(const absl::Status& why) const {
+  return absl::StrCat("not saved after step ", engine_->step(), ": ", why.message(),
+                      "; earlier checkpoints stay");
 }
 
 // --- what came of it ----------------------------------------------------------------------------

@@ -22,9 +22,10 @@ struct StartFacts {
   DType dtype = DType::kF32;
   int size = 1;  // ranks
   int64_t batch_size = 1;
-  std::string data;          // TokenSource::Describe()
-  std::string kernels;       // instruction set
-  std::string device_notes;  // Device::notes
+  std::string data;              // TokenSource::Describe()
+  std::string kernels;           // instruction set
+  DType products = DType::kF32;  // the narrowest type that the device multiplies in
+  std::string device_notes;      // Device::notes
   std::string backend;
   std::string resumed;  // the checkpoint; empty: none
 };

@@ -1,7 +1,7 @@
 """The same training in PyTorch's FSDP2 on two ranks with parameters of 16 bits: reads what parity_probe left in DIR and
 prints one loss per step.
 
-    python3 parity_fsdp.py DIR STEPS MICRO_BATCHES bf16|f16
+    python3 parity_fsdp.py DIR STEPS MICRO_BATCHES bf16|f16|f16-torch
 """
 
 import json
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 LAYERS, HEADS, WIDTH, CONTEXT, ROWS = 2, 4, 64, 32, 3
 RANKS = 2
-SCALE = {"bf16": 1.0, "f16": 1024.0}
+SCALE = {"bf16": 1.0, "f16": 65536.0}
 
 
 class Block(torch.nn.Module):
@@ -72,7 +72,8 @@ def train(rank, port, directory, steps, micro_batches, dtype):
     arrays = read_safetensors(directory + "/step_00000000/model.safetensors")
     model = Gpt(arrays["wte.weight"].shape[0])
     model.load_state_dict(arrays)
-    half = {"bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+    half = torch.bfloat16 if dtype == "bf16" else torch.float16
+    scaler = torch.amp.GradScaler("cpu") if dtype == "f16-torch" else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
     for block in model.h:
@@ -89,11 +90,19 @@ def train(rank, port, directory, steps, micro_batches, dtype):
         logits = model(ids[step, own, 0].reshape(-1, CONTEXT))
         loss = F.cross_entropy(logits.float().view(-1, logits.shape[-1]), ids[step, own, 1].reshape(-1))
         optimizer.zero_grad()
-        (loss * SCALE[dtype]).backward()
-        for parameter in model.parameters():
-            parameter.grad.div_(SCALE[dtype])
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+        else:
+            (loss * SCALE[dtype]).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(SCALE[dtype])
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
         mean = loss.detach().clone()
         dist.all_reduce(mean)
         if rank == 0:

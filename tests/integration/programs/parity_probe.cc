@@ -1,13 +1,13 @@
 // Trains a GPT for some steps and leaves all that another framework needs to do the same:
 //
-//   parity_probe DIR TEXT STEPS MICRO_BATCHES [bf16|f16]
+//   parity_probe DIR TEXT STEPS MICRO_BATCHES [bf16|f16|f16-torch]
 //
 //   DIR/step_00000000/model.safetensors  the initial values
 //   DIR/batches.bin                      int32: inputs, then targets, of every micro-batch in order
 //   DIR/losses.txt                       one loss per step, exact
 //
 // MICRO_BATCHES are those of a step, over all ranks. Parameters are of f32 unless it is said otherwise;
-// the losses of f16 are scaled. Its readers: parity_torch.py, parity_fsdp.py.
+// the losses of f16 are scaled by 65536, those of f16-torch as GradScaler does. Its readers: parity_torch.py, parity_fsdp.py.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -33,6 +33,7 @@ struct Arguments {
   int64_t steps = 0;
   int64_t micro_batches = 0;
   DType dtype = DType::kF32;
+  LossScaling scaling;
 };
 
 absl::Status WriteBatches(const TokenSource& source, const BatchOptions& options,
@@ -60,8 +61,10 @@ absl::Status Run(const Arguments& arguments) {
   Plan plan;
   plan.accumulation = arguments.micro_batches / world->size();
   plan.learning_rate = {.peak = 1e-3};
-  if (arguments.dtype == DType::kF16) plan.loss_scaling = LossScaling::Static(1024);
-  MUSTER_ASSIGN_OR_RETURN(const auto engine, Engine::Create(*world, store, plan));
+  plan.loss_scaling = arguments.scaling;
+  MUSTER_ASSIGN_OR_RETURN(const auto engine,
+                          Engine::Create(*world, store, plan, gpt->Units(),
+                                         {.batch = kRows, .sequence = kConfig.context}));
   MUSTER_RETURN_IF_ERROR(engine->Save(arguments.directory, {}));
   const BatchOptions options = {.rank = world->rank(),
                                 .size = world->size(),
@@ -90,12 +93,15 @@ absl::Status Run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   if (argc != 5 && argc != 6) return 2;
-  muster::DType dtype = muster::DType::kF32;
-  for (const muster::DType narrow : {muster::DType::kBf16, muster::DType::kF16}) {
-    if (argc == 6 && argv[5] == muster::ToString(narrow)) dtype = narrow;
+  muster::Arguments arguments = {argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4])};
+  const std::string type = argc == 6 ? argv[5] : "f32";
+  if (type == "bf16") arguments.dtype = muster::DType::kBf16;
+  if (type == "f16" || type == "f16-torch") {
+    arguments.dtype = muster::DType::kF16;
+    arguments.scaling =
+        type == "f16" ? muster::LossScaling::Static(65536) : muster::LossScaling::Torch();
   }
-  const absl::Status status =
-      muster::Run({argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]), dtype});
+  const absl::Status status = muster::Run(arguments);
   if (!status.ok()) std::fprintf(stderr, "parity_probe: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

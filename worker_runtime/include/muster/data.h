@@ -42,6 +42,13 @@ class TokenSource {
   virtual absl::Status Read(int64_t first, absl::Span<int32_t> out) const = 0;
 };
 
+// SHA-256 over the tokens of a source, 64 hex digits: of all of them up to 2^24, of longer sources of 4096
+// windows of 4096 tokens spread evenly, the first and the last among them. Where the files lie and how
+// they are cut does not matter.
+//
+// Errors: TokenSource::Read's. Threads: safe.
+absl::StatusOr<std::string> TokenDigest(const TokenSource& source);
+
 // The files one after the other, each either text, taken as bytes (vocabulary 256), or GPT-2 tokens
 // in llm.c's format (vocabulary 50257), told apart by their first bytes. Directories are not read.
 // A file may be named several times, and counts as often. Ids are checked when they are read. A

@@ -120,11 +120,12 @@ class Engine {
   //
   // `sample`: what one micro-batch of the largest shape does, for the order in which it uses the
   // parameters. It is called once, on a tape of the meta device, where tensors have sizes and no
-  // elements, and of tokens only the number matters. Plans that shard gradients or parameters need it;
-  // others without it learn the order from their first step.
+  // elements, and of tokens only the number matters. Plans that shard gradients or parameters, or scale
+  // the loss, need it; others without it learn the order from their first step.
   //
   // Errors: kInvalidArgument: the plan is wrong in itself or for so many ranks, needs a sample, or
-  //         differs between ranks (names the rank and the first field that differs); kUnimplemented:
+  //         differs between ranks (names the rank and the first field that differs);
+  //         kFailedPrecondition: the store is another engine's, or has memory; kUnimplemented:
   //         a residency or type that this version has not; those of `sample`; the communicator's.
   using Sample = std::function<absl::StatusOr<Loss>(Tape& tape)>;
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
@@ -282,14 +283,16 @@ class Engine {
 
   // Continues from the newest complete checkpoint in `directory`, or from `directory` if it is one
   // (rank 0 reads; the others receive). Any number of ranks may load what any number saved.
-  // Returns the caller's metadata.
   //
-  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no
-  // complete
+  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no complete
   //         checkpoint, or of another model (names the first array that is missing or differs), or
-  //         damaged. These leave everything as it was. kDataLoss: a rank holds other parameters
+  //         damaged (names the array whose bytes are others than were written). These leave everything as it was. kDataLoss: a rank holds other parameters
   //         afterwards; the file system's and the communicator's.
-  absl::StatusOr<std::map<std::string, std::string>> Load(const std::string& directory);
+  struct Loaded {
+    std::map<std::string, std::string> metadata;  // the caller's, of Save
+    std::map<std::string, std::string> plan;      // Describe() of the plan that it was trained with
+  };
+  absl::StatusOr<Loaded> Load(const std::string& directory);
 
   // This rank's state after its last complete step, also when a step has failed since, as by a peer's loss. It
   // asks no other rank; communicators may have come to their end.

@@ -6,7 +6,7 @@
 // training, double for checks.
 //
 // Errors: shapes that do not fit fail the forward pass with a sentence that names the layer
-//         (Tape::Refuse); token ids are checked where they enter (ValidateTokens).
+//         (Tape::Refuse), and so do token ids and targets outside the vocabulary (ValidateTokens).
 // Threads: Forward is const and may run in several threads with a tape each.
 #pragma once
 

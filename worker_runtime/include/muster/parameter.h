@@ -136,6 +136,7 @@ class ParameterStore {
   // Calls `listener` whenever an operation is about to use a parameter; it may bind it. One at a time;
   // null: nobody.
   void OnUse(std::function<void(Parameter&)> listener) { on_use_ = std::move(listener); }
+  bool is_listened_to() const { return on_use_ != nullptr; }
 
   // One flat buffer of values and one of gradients, parameters side by side in order of
   // declaration. For programs without an engine, and tests.

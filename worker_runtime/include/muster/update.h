@@ -89,9 +89,11 @@ struct ParameterGroup {
   friend bool operator==(const ParameterGroup&, const ParameterGroup&) = default;
 };
 
-// The loss is multiplied by a scale before the backward pass, so that small gradients do not vanish
-// in 16 bits, and the gradient divided by it afterwards. A step whose gradient is not finite is
-// skipped: it consumes its batch and leaves parameters and optimizer as they are.
+// The mean loss of a micro-batch is multiplied by a scale before the backward pass, so that small
+// gradients do not vanish in 16 bits, and the gradient divided by it afterwards. The mean is over the
+// tokens that the sample of Engine::Create has, rounded to a power of two. A step whose gradient is not
+// finite is skipped: it consumes its batch and leaves parameters and optimizer as they are. 20 skipped
+// steps in a row of a static scale, or 50 of one that adapts, end the training.
 //
 //   plan.loss_scaling = LossScaling::Torch();
 //

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <ctime>
 #include <filesystem>
 #include <string>
@@ -375,6 +376,41 @@ TEST(ParseTrainingState, ReadsWhatFormatTrainingStateWrites) {
 
 std::string TrainingText(const std::string& version, const std::string& rest) {
   return R"({"format":"muster.whole_checkpoint","version":)" + version + "," + rest + "}";
+}
+
+TEST(ParseTrainingState, FindsEveryFlippedByte) {
+  const std::string text = *FormatTrainingState({.step = 7,
+                                                 .plan = {{"seed", "1"}},
+                                                 .metadata = {{"data", "a text"}},
+                                                 .counters = {{"skipped_steps", "0"}},
+                                                 .model_sha256 = {{"w", "12ab"}}});
+  ASSERT_THAT(ParseTrainingState(text), IsOk());
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string flipped = text;
+    flipped[i] ^= 1;
+    if (std::isspace(text[i]) && std::isspace(flipped[i])) continue;
+    EXPECT_THAT(ParseTrainingState(flipped), StatusIs(kInvalid)) << "byte " << i << ": " << flipped;
+  }
+}
+
+TEST(CheckWholeCheckpoint, NamesTheArrayThatHasOtherBytesThanWereWritten) {
+  const MemoryDirectory directory;
+  const std::string path = *Save(directory.path(), 3);
+  EXPECT_THAT(CheckWholeCheckpoint(*OpenWholeCheckpoint(path), nullptr), IsOk());
+  const std::string file = path + "/optimizer.safetensors";
+  std::string bytes = ReadFile(file);
+  bytes.back() ^= 0x80;
+  WriteFile(file, bytes);
+  EXPECT_THAT(CheckWholeCheckpoint(*OpenWholeCheckpoint(path), nullptr),
+              StatusIs(kInvalid, AllOf(HasSubstr(file), HasSubstr("\"second_moment.w\""))));
+}
+
+// As checkpoints were written before there were checksums.
+TEST(CheckWholeCheckpoint, PassesACheckpointThatHasNoChecksums) {
+  const MemoryDirectory directory;
+  const std::string path = *Save(directory.path(), 3);
+  WriteFile(path + "/training.json", *FormatTrainingState({.step = 3}));
+  EXPECT_THAT(CheckWholeCheckpoint(*OpenWholeCheckpoint(path), nullptr), IsOk());
 }
 
 TEST(ParseTrainingState, AsksForANewerProgramForANewerFormat) {

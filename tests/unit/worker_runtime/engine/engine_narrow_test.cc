@@ -16,6 +16,9 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 constexpr int64_t kMicroBatches = 8;  // of a step
 
 struct Course {
@@ -96,6 +99,52 @@ TEST(SixteenBits, GiveTheSameBitsForEveryPresetOnOneToEightRanks) {
       EXPECT_EQ(Train(ranks, {.preset = preset}, 6).hash, expected)
           << preset << " on " << ranks << " ranks";
     }
+  }
+}
+
+// 65536 is the first scale of PyTorch and DeepSpeed, and more than f16 holds: the backward pass begins
+// with it divided by the tokens of a micro-batch.
+TEST(SixteenBits, OfF16TrainFromTheFirstStepOnAtTheScalesOfThePeers) {
+  const Course wide = Train(1, {.dtype = DType::kF32}, 12);
+  for (const LossScaling& scaling :
+       {LossScaling::Static(65536), LossScaling::DeepSpeed(), LossScaling::Torch()}) {
+    const Course narrow = Train(1, {.dtype = DType::kF16, .scaling = scaling}, 12);
+    ASSERT_EQ(narrow.losses.size(), wide.losses.size());
+    for (size_t i = 0; i < wide.losses.size(); ++i) {
+      EXPECT_FALSE(narrow.steps[i].skipped) << "step " << i + 1;
+      EXPECT_EQ(narrow.steps[i].loss_scale, 65536);
+      EXPECT_NEAR(narrow.losses[i] / wide.losses[i], 1, 3e-3) << "step " << i + 1;
+    }
+  }
+}
+
+TEST(SixteenBits, OfF16GiveTheSameBitsForEveryPresetAndCutWithALossScaleThatMoves) {
+  const LossScaling scaling = {.kind = LossScaling::Kind::kTorch, .initial = 0x1p24, .window = 3};
+  const Course one = Train(1, {.dtype = DType::kF16, .scaling = scaling}, 16);
+  EXPECT_TRUE(one.steps.front().skipped);
+  EXPECT_FALSE(one.steps.back().skipped && one.steps[14].skipped);
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const int ranks : {2, 8}) {
+      const Course cut =
+          Train(ranks, {.dtype = DType::kF16, .preset = preset, .scaling = scaling}, 16);
+      EXPECT_EQ(cut.hash, one.hash) << preset << " on " << ranks << " ranks";
+      EXPECT_EQ(cut.losses, one.losses) << preset << " on " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(SixteenBits, EndAfterTwentySkippedStepsInARowAndSayWhatToDo) {
+  const auto ends = OnRanks<Course>(2, [](Communicator& world) {
+    const Setting setting = {.dtype = DType::kF16, .scaling = LossScaling::Static(0x1p30)};
+    return TrainRank(world, setting, 30);
+  });
+  for (const Course& end : ends) {
+    EXPECT_EQ(end.steps.size(), 19);
+    EXPECT_THAT(end.status,
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("step 20: the gradient is not finite, first in "),
+                               HasSubstr("20 in a row that is skipped"),
+                               HasSubstr("at a loss scale of 1.07374e+09: give a lower scale"))));
   }
 }
 

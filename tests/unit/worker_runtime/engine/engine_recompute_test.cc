@@ -40,7 +40,8 @@ Outcome TrainRank(Communicator& world, const Plan& plan) {
   const auto planned = Engine::PlanMemory(store, plan, {world.size()}, forward);
   if (!planned.ok()) return {planned.status()};
   outcome.planned = *planned;
-  const auto engine = Engine::Create(world, store, plan);
+  const auto engine =
+      Engine::Create(world, store, plan, [&](Tape& tape) { return forward(tape, 0); });
   outcome.status = engine.status();
   for (; outcome.status.ok() && step < 4; ++step)
     outcome.status = (*engine)->Step(forward).status();

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -395,6 +396,58 @@ TEST(Engine, SaysWhichShapeDoesNotFitOnEveryRank) {
   }
 }
 
+TEST(Engine, RefusesIdsAndTargetsOutsideTheVocabularyOfAProgramsOwnBatch) {
+  const std::vector<int32_t> good(kRows * kSmallGpt.context, 1);
+  std::vector<int32_t> bad = good;
+  bad[kSmallGpt.context + 3] = 1'000'000'000;
+  const auto step = [&](const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets) {
+    return OnRanks<absl::Status>(1, [&](Communicator& world) {
+      ParameterStore store;
+      auto gpt = Gpt::Create(kSmallGpt, store);
+      auto engine = Engine::Create(world, store, SmallPlan(SumMode::kFast, 1));
+      return (*engine)
+          ->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
+            return (*gpt)->ComputeLoss(
+                tape, {.tokens = inputs, .batch = kRows, .sequence = kSmallGpt.context}, targets);
+          })
+          .status();
+    })[0];
+  };
+  EXPECT_THAT(step(good, good), IsOk());
+  EXPECT_THAT(step(bad, good),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("wte.weight: token 1000000000 at position 3 of sequence 1 is "
+                                 "outside the vocabulary of 24")));
+  EXPECT_THAT(step(good, bad),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("of the targets, token 1000000000 at position 3 of sequence 1")));
+  bad[kSmallGpt.context + 3] = -2;
+  EXPECT_THAT(step(bad, good), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(step(good, bad), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(Engine, RefusesAStoreThatAnotherEngineTrains) {
+  for (const char* preset : {"ddp", "full-shard"}) {
+    const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 1), 2);
+    const auto statuses = OnRanks<absl::Status>(2, [&](Communicator& world) {
+      auto first = SmallTraining::Create(world, plan);
+      const auto sample = [&](Tape& tape) { return (*first)->Sample(tape); };
+      const absl::Status second = Engine::Create(world, (*first)->store(), plan, sample).status();
+      EXPECT_THAT((*first)->Steps(1), IsOk()) << "the first one goes on";
+      return second;
+    });
+    EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        HasSubstr("needs a ParameterStore of its own"))));
+  }
+  const absl::Status planned = OnRanks<absl::Status>(1, [&](Communicator& world) {
+    auto first = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    return Engine::PlanMemory((*first)->store(), (*first)->engine().plan(), {.world_size = 1},
+                              [&](Tape& tape, int64_t) { return (*first)->Sample(tape); })
+        .status();
+  })[0];
+  EXPECT_THAT(planned, StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
 // A loss that is finite, and a gradient that is not: a square root at zero, say.
 TEST(Engine, NamesTheParameterWhoseGradientIsNotFinite) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
@@ -411,6 +464,46 @@ TEST(Engine, NamesTheParameterWhoseGradientIsNotFinite) {
   });
   EXPECT_THAT(statuses,
               Each(StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("h.1.ln_2.bias"))));
+}
+
+// The table's gradient is begun by the head and ends the backward pass, so its bucket is the last to
+// travel; the others have been there for long. No update may have begun before it is known.
+TEST(Engine, ChangesNothingWhereTheBucketThatIsReducedLastIsNotFinite) {
+  for (const char* preset : {"ddp", "zero-1", "zero-2", "full-shard"}) {
+    for (const double max_norm : {0.0, 1.0}) {
+      Plan plan = Under(preset, SmallPlan(SumMode::kFast, 1), 2);
+      plan.bucket_bytes_max = 4096;
+      plan.first_bucket_bytes = 1024;
+      plan.max_gradient_norm = max_norm;
+      const auto ends = OnRanks<absl::Status>(2, [&](Communicator& world) {
+        auto training = SmallTraining::Create(world, plan);
+        EXPECT_THAT((*training)->Steps(2), IsOk());
+        (*training)->engine().WaitBeforeUpdates(true);  // as with --survive
+        const TemporaryDirectory before, after;
+        EXPECT_THAT((*training)->engine().Save(before.path(), {}), IsOk());
+        if (world.rank() == 1) {
+          (*training)->within_backward = [&] {
+            Tensor gradient = (*training)->store().Find("wte.weight")->gradient();
+            ASSERT_FALSE(gradient.empty());
+            gradient.data<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+          };
+        }
+        const absl::Status status = (*training)->Step().status();
+        EXPECT_EQ((*training)->engine().step(), 2);
+        EXPECT_THAT((*training)->engine().Save(after.path(), {}), IsOk());
+        if (world.rank() == 0) {
+          for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+            const std::string name = absl::StrCat("/step_00000002/", file);
+            EXPECT_EQ(ReadFile(after.path() + name), ReadFile(before.path() + name)) << preset;
+          }
+        }
+        return status;
+      });
+      EXPECT_THAT(ends, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("first in wte.weight"))))
+          << preset << " clipped to " << max_norm;
+    }
+  }
 }
 
 TEST(Engine, TreatsParametersThatNoOperationUsesAsUntouched) {
@@ -452,9 +545,10 @@ TEST(Engine, ContinuesFromACheckpointAsIfItHadNeverStopped) {
     Plan other = SmallPlan(SumMode::kOrdered, 1);
     other.seed = 99;
     auto training = SmallTraining::Create(world, other);
-    const auto metadata = (*training)->engine().Load(directory.path());
-    EXPECT_THAT(metadata, IsOk());
-    EXPECT_TRUE(metadata->contains("note"));
+    const auto loaded = (*training)->engine().Load(directory.path());
+    EXPECT_THAT(loaded, IsOk());
+    EXPECT_TRUE(loaded->metadata.contains("note"));
+    EXPECT_EQ(loaded->plan.at("seed"), "1");
     EXPECT_EQ((*training)->engine().step(), 5);
     EXPECT_THAT((*training)->Steps(3), IsOk());
     return (*training)->engine().ParameterHash().value_or("none");
@@ -512,6 +606,35 @@ TEST(Engine, RefusesACheckpointThatLacksAnOptimizerArrayAndStaysAsItWas) {
     EXPECT_EQ((*training)->engine().step(), 0);
     return 0;
   });
+}
+
+TEST(Engine, RefusesACheckpointWithAFlippedByteByItsArrayAndStaysAsItWas) {
+  const TemporaryDirectory directory;
+  OnRanks<int>(1, [&](Communicator& world) {
+    auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+    EXPECT_THAT((*training)->Steps(2), IsOk());
+    EXPECT_THAT((*training)->engine().Save(directory.path(), {}), IsOk());
+    return 0;
+  });
+  for (const auto& [file, array] :
+       std::map<std::string, std::string>{{"model.safetensors", "h.1.mlp.c_fc.weight"},
+                                          {"optimizer.safetensors", "second_moment.ln_f.bias"}}) {
+    const std::string path = directory.File("step_00000002/" + file);
+    const std::string whole = ReadFile(path);
+    std::string flipped = whole;
+    flipped[checkpoint::SafetensorsFile::Open(path)->arrays().at(array).offset + 5] ^= 1;
+    WriteFile(path, flipped);
+    OnRanks<int>(2, [&](Communicator& world) {
+      auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
+      const std::string before = (*training)->engine().ParameterHash().value_or("none");
+      EXPECT_THAT((*training)->engine().Load(directory.path()),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr(file), HasSubstr(array), HasSubstr("SHA-256"))));
+      EXPECT_EQ((*training)->engine().ParameterHash().value_or("none"), before);
+      return 0;
+    });
+    WriteFile(path, whole);
+  }
 }
 
 TEST(Engine, SaysOnEveryRankThatThereIsNoCheckpoint) {

@@ -103,6 +103,16 @@ TEST(CompileProgram, MovesAsMuchForZeroOneAsForDdp) {
   EXPECT_NEAR(sent(zero_figures, ActionKind::kUnshard), bytes * 3 / 4, 0.02 * bytes);
 }
 
+// What a small model could put into one bucket stays in several, since two are on their way at once.
+TEST(CompileProgram, HoldsLessForZeroTwoThanForDdpOfASmallModel) {
+  const auto held = [](const std::string& preset) {
+    const Program program =
+        Job({.replicas = 2}, {.bucket_blocks = 1000, .preset = preset}).ProgramOf(0);
+    return TotalOf(program.held);
+  };
+  EXPECT_LT(held("zero-2"), held("ddp"));
+}
+
 TEST(CompileProgram, HoldsAShardOfTheMomentsForZeroOne) {
   const Job job({.replicas = 4}, {.sharded = true});
   int64_t owned = 0;
@@ -132,6 +142,16 @@ TEST(CompileProgram, CountsTheBytesOfEachStateByItsType) {
   EXPECT_EQ(At(program.held, Arena::kParameters), 2 * elements);
   EXPECT_EQ(At(program.held, Arena::kGradients), 4 * elements);
   EXPECT_EQ(At(program.held, Arena::kOptimizer), 12 * elements);
+}
+
+TEST(CompileProgram, SendsOneNumberPerRankForTheNormUnlessSumsAreOrdered) {
+  const Program fast = Job({.replicas = 4}, {.sharded = true}).ProgramOf(0);
+  Action squares = Of(fast, ActionKind::kSquares).at(0);
+  EXPECT_EQ(squares.bytes, kPartialBytes);
+  EXPECT_EQ(squares.sends, 2 * kPartialBytes) << "recursive doubling";
+  const Program ordered = Job({.replicas = 4}, {.sharded = true, .ordered = true}).ProgramOf(0);
+  squares = Of(ordered, ActionKind::kSquares).at(0);
+  EXPECT_EQ(squares.bytes, ordered.num_blocks * kPartialBytes);
 }
 
 TEST(CompileProgram, CountsTheRootsOfOrderedSums) {

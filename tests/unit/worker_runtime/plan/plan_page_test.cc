@@ -84,7 +84,7 @@ TEST(FormatPlanPage, ShowsMemoryByStateWithTheTotal) {
   // A block for each of three units.
   EXPECT_THAT(page,
               HasSubstr("\n parameters 12 KiB 12,288 bytes\n gradients 12 KiB 12,288 bytes\n "
-                        "optimizer 24 KiB 24,576 bytes\n buffers of collectives 24 B 24 bytes\n "
+                        "optimizer 24 KiB 24,576 bytes\n buffers of collectives 32 B 32 bytes\n "
                         "activations, at their peak 0.977 KiB 1,000 bytes\n"));
   EXPECT_THAT(page, Not(HasSubstr("partial sums")));
 }
@@ -152,7 +152,7 @@ TEST(FormatPlanPage, ShowsWhatGatheringSendsWhereTheOptimizerIsSharded) {
   input.options.plan = *PlanPreset("zero-1");
   const std::string page = PageOf(input);
   EXPECT_THAT(page, HasSubstr("\n parameters 20.7 MiB"));
-  EXPECT_THAT(page, HasSubstr("\n norms of blocks "));
+  EXPECT_THAT(page, HasSubstr("\n parts of the norm 8 B 8 bytes\n"));
 }
 
 TEST(FormatPlanPage, ShowsHowParametersAreGatheredAndWhenGradientsAreReduced) {
@@ -168,6 +168,17 @@ TEST(FormatPlanPage, ShowsHowParametersAreGatheredAndWhenGradientsAreReduced) {
   input.options.plan.memory_bytes_max = int64_t{1} << 40;
   EXPECT_THAT(PageOf(input), HasSubstr("once, held whole before"));
   EXPECT_THAT(PageOf(input), HasSubstr("sent <- chosen\n\nbuckets"));
+}
+
+TEST(FormatPlanPage, SaysWhichOptionGivesUpWhatIsAllGatheredAtOnce) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan = *PlanPreset("zero-3");
+  EXPECT_THAT(PageOf(input), HasSubstr("All of them are gathered at once: --max_live_parameters or "
+                                       "--max_reuse_distance\n below 10,"));
+  input.options.plan.gathering.max_live_elements = 4'000'000;
+  EXPECT_THAT(PageOf(input), Not(HasSubstr("All of them")));
+  input.options.plan = *PlanPreset("fsdp");
+  EXPECT_THAT(PageOf(input), Not(HasSubstr("All of them")));
 }
 
 TEST(FormatPlanPage, ShowsTheStagesOfAPipeline) {

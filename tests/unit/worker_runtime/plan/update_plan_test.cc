@@ -109,6 +109,28 @@ TEST(LossScaler, KeepsAStaticScaleAndSkipsTheSameSteps) {
   EXPECT_EQ(scaler.scale(), 128);
 }
 
+TEST(LossScaler, CountsSkippedStepsUntilAGoodOne) {
+  for (const LossScaling& options :
+       {LossScaling::Static(128), LossScaling::DeepSpeed(), LossScaling::Torch()}) {
+    LossScaler scaler(options);
+    std::vector<int64_t> counts;
+    for (const bool overflow : {true, true, false, true}) {
+      scaler.Judge(overflow);
+      counts.push_back(scaler.skipped_in_a_row());
+    }
+    EXPECT_THAT(counts, ElementsAre(1, 2, 0, 1));
+  }
+}
+
+TEST(SeedOfBackward, IsTheScaleOverTheNearestPowerOfTwoOfTheTokens) {
+  EXPECT_EQ(SeedOfBackward(65536, 1), 65536);
+  EXPECT_EQ(SeedOfBackward(65536, 2), 32768);
+  EXPECT_EQ(SeedOfBackward(65536, 5), 65536 / 4);
+  EXPECT_EQ(SeedOfBackward(65536, 6), 65536 / 8) << "5.7 lies in the middle";
+  EXPECT_EQ(SeedOfBackward(1000, 4096), 1000.0 / 4096);
+  EXPECT_EQ(SeedOfBackward(1, int64_t{1} << 40), 0x1p-40);
+}
+
 TEST(LossScaler, EndsWhereGradScalersScaleWouldBecomeZero) {
   LossScaler scaler({.kind = LossScaling::Kind::kTorch, .initial = 0x1p-149});
   EXPECT_EQ(scaler.Judge(true), Verdict::kAtLowest);

@@ -56,6 +56,14 @@ TEST(ProgressLine, SaysTheLossScaleAndCountsSkippedStepsWithoutTheirLoss) {
               Optional(AllOf(HasSubstr("loss 1.5000"), HasSubstr("  scale 32768  skipped 1"))));
 }
 
+TEST(ProgressLine, SaysSkippedInsteadOfANormThatIsNoNumber) {
+  ProgressLine progress({.total_steps = 200, .log_every = 1}, At(0));
+  StepResult skipped = Result(1, 2);
+  skipped.skipped = true;
+  skipped.gradient_norm = -std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(progress.Add(skipped, At(1)), Optional(HasSubstr("loss 2.0000  norm skipped  lr")));
+}
+
 TEST(ProgressLine, SaysLossNormRateSpeedAndTimeLeft) {
   ProgressLine progress({.total_steps = 200, .log_every = 40}, At(0));
   progress.Add(Result(1, 5), At(1));

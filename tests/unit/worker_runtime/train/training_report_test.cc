@@ -29,6 +29,14 @@ TEST(DescribeStart, NamesModelDataPlanAndWhatItRunsOn) {
       "  runs on  avx512 kernels, gloo communicator\n");
 }
 
+TEST(DescribeStart, SaysOnTheFirstLineThatSixteenBitsAreComputedInF32) {
+  StartFacts facts = Facts();
+  facts.dtype = DType::kBf16;
+  EXPECT_THAT(DescribeStart(facts), HasSubstr("parameters in bf16, computed in f32\n  data"));
+  facts.products = DType::kBf16;
+  EXPECT_THAT(DescribeStart(facts), HasSubstr("parameters in bf16\n  data"));
+}
+
 TEST(DescribeStart, NamesMicroBatchesWhereThereAreSeveral) {
   StartFacts facts = Facts();
   facts.plan.accumulation = 4;

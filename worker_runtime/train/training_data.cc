@@ -1,0 +1,14 @@
+#include "worker_runtime/train/training_data.h"
+
+#include "proto/base/status_macros.h"
+
+namespace muster::train {
+
+absl::StatusOr<TrainingData> TrainingData::Open(const std::vector<std::string>& paths) {
+  TrainingData data;
+  MUSTER_ASSIGN_OR_RETURN(data.tokens, OpenTokens(paths));
+  MUSTER_ASSIGN_OR_RETURN(data.sha256, TokenDigest(*data.tokens));
+  return data;
+}
+
+}  // namespace muster::train
