@@ -190,7 +190,10 @@ float WidenedFrom(PtxType type, uint64_t bits) {
   const auto low = static_cast<uint16_t>(bits);
   return type == PtxType::kF16 ? FromF16(low) : FromBf16(low);
 }
-uint64_t NarrowedTo(PtxType type, float x) { return type == PtxType::kF16 ? ToF16(x) : ToBf16(x); }
+uint64_t NarrowedTo(PtxType type, float x) {
+  if (std::isnan(x)) return 0x7fff;
+  return type == PtxType::kF16 ? ToF16(x) : ToBf16(x);
+}
 
 uint64_t Converted(PtxType to, PtxType from, uint64_t bits) {
   if (to == PtxType::kF16 || to == PtxType::kBf16) return NarrowedTo(to, As<float>(bits));
@@ -201,7 +204,7 @@ uint64_t Converted(PtxType to, PtxType from, uint64_t bits) {
   });
 }
 
-// Who used a byte of shared memory last, between which meetings.
+// Who used two bytes of shared memory last, between which meetings.
 struct Use {
   static constexpr int kNobody = -1, kManyOfWarp = -2, kMany = -3;
   int thread = kNobody;
@@ -209,8 +212,8 @@ struct Use {
   unsigned block_meeting = 0;
   unsigned warp_meeting = 0;
 };
-struct SharedByte {
-  unsigned char value = 0;
+struct SharedPair {
+  unsigned char value[2] = {};
   bool written = false;
   Use write, read;
 };
@@ -261,7 +264,7 @@ class Run {
 
  private:
   void OneBlock() {
-    shared_.assign(launch_.shared_bytes, SharedByte());
+    shared_.assign((launch_.shared_bytes + 1) / 2, SharedPair());
     warp_meetings_.assign(launch_.threads / kWarp, 0);
     block_meeting_ = 0;
     lanes_.resize(launch_.threads);
@@ -446,13 +449,14 @@ class Run {
     traffic_.bytes_written += static_cast<int64_t>(bytes);
   }
 
-  SharedByte* SharedAt(const Lane& lane, uint64_t address, size_t bytes) {
-    if (address >= kPtxSharedBase && address + bytes <= kPtxSharedBase + shared_.size()) {
-      return &shared_[address - kPtxSharedBase];
+  SharedPair* SharedAt(const Lane& lane, uint64_t address, size_t bytes) {
+    if (bytes % 2 == 0 && address >= kPtxSharedBase &&
+        address + bytes <= kPtxSharedBase + launch_.shared_bytes) {
+      return &shared_[(address - kPtxSharedBase) / 2];
     }
     Fault(lane,
           absl::StrCat(bytes, " bytes at byte ", static_cast<int64_t>(address - kPtxSharedBase),
-                       " of ", shared_.size(), " of shared memory"));
+                       " of ", launch_.shared_bytes, " of shared memory"));
     return nullptr;
   }
   // Whether that use and the one of `lane` now have met in between, or are one thread's.
@@ -467,15 +471,15 @@ class Run {
     return {static_cast<int>(lane.thread), warp, block_meeting_, warp_meetings_[warp]};
   }
   void ReadShared(const Lane& lane, uint64_t address, unsigned char* to, size_t bytes) {
-    SharedByte* const from = SharedAt(lane, address, bytes);
+    SharedPair* const from = SharedAt(lane, address, bytes);
     if (from == nullptr) return;
     const Use use = UseBy(lane);
-    for (size_t i = 0; i < bytes; ++i) {
+    for (size_t i = 0; i < bytes / 2; ++i) {
       if (!from[i].written)
         return Fault(lane, "nobody wrote that shared memory, or its copy was not waited for");
       if (!InOrder(from[i].write, lane))
         return Fault(lane, "another thread wrote that shared memory since they last met");
-      to[i] = from[i].value;
+      std::memcpy(to + 2 * i, from[i].value, 2);
       Use& last = from[i].read;
       const bool is_same_time =
           last.thread != Use::kNobody && last.block_meeting == use.block_meeting;
@@ -490,14 +494,14 @@ class Run {
     }
   }
   void WriteShared(const Lane& lane, uint64_t address, const unsigned char* from, size_t bytes) {
-    SharedByte* const to = SharedAt(lane, address, bytes);
+    SharedPair* const to = SharedAt(lane, address, bytes);
     if (to == nullptr) return;
-    for (size_t i = 0; i < bytes; ++i) {
+    for (size_t i = 0; i < bytes / 2; ++i) {
       if (!InOrder(to[i].write, lane))
         return Fault(lane, "another thread wrote that shared memory since they last met");
       if (!InOrder(to[i].read, lane))
         return Fault(lane, "another thread read that shared memory since they last met");
-      to[i].value = from[i];
+      std::memcpy(to[i].value, from + 2 * i, 2);
       to[i].written = true;
       to[i].write = UseBy(lane);
       to[i].read = Use();
@@ -582,6 +586,12 @@ class Run {
 
   void Step(Lane& lane, const PtxInstruction& in) {
     const auto& operands = in.operands;
+    // What most instructions of our kernels are goes first.
+    if (in.op == PtxOp::kFma && in.type == PtxType::kF32) {
+      const auto a = As<float>(Read(lane, operands[1])), b = As<float>(Read(lane, operands[2]));
+      const auto c = As<float>(Read(lane, operands[3]));
+      return Write(lane, operands[0], Bits(std::fma(a, b, c)));
+    }
     switch (in.op) {
       case PtxOp::kLoad:
       case PtxOp::kStore:
@@ -706,9 +716,9 @@ class Run {
         !IsAligned(lane, from, kCopyBytes))
       return;
     if (bytes > 0) ReadGlobal(lane, from, copy.bytes, bytes);
-    SharedByte* const to = SharedAt(lane, copy.to, kCopyBytes);
+    SharedPair* const to = SharedAt(lane, copy.to, kCopyBytes);
     if (to == nullptr) return;
-    for (int i = 0; i < kCopyBytes; ++i) {
+    for (int i = 0; i < kCopyBytes / 2; ++i) {
       if (!InOrder(to[i].read, lane))
         return Fault(lane, "another thread read that shared memory since they last met");
       to[i].written = false;
@@ -824,7 +834,7 @@ class Run {
   std::vector<PtxMemory::Array*> nearest_;  // by instruction: where it was last
   unsigned block_x_ = 0, block_y_ = 0;
   std::vector<Lane> lanes_;
-  std::vector<SharedByte> shared_;
+  std::vector<SharedPair> shared_;
   unsigned block_meeting_ = 0;
   std::vector<unsigned> warp_meetings_;
   std::string fault_;
