@@ -11,6 +11,10 @@ namespace muster {
 absl::Status ChooseAttention(const CudaDeviceOptions& options, MakeAttention make,
                              CudaParts& parts) {
   if (options.attention == CudaAttention::kOwn) return absl::OkStatus();
+  if (options.attention == CudaAttention::kAuto && options.same_bits) {
+    parts.attention_note = "attention by our kernels, which have the same bits in every run";
+    return absl::OkStatus();
+  }
   parts.attention_must = options.attention == CudaAttention::kCudnn;
   parts.attention_same_bits = options.same_bits;
   auto made = make(*parts.cuda);

@@ -24,6 +24,8 @@ namespace {
 
 // What NVIDIA recommends for Hopper. Source: cuBLAS manual, "cublasSetWorkspace"
 constexpr size_t kWorkspaceBytes = kCudaWorkspaceBytes;
+// That are tried in turn, where some are named and cannot be started.
+constexpr int kAlgorithmsMax = 8;
 // Pointers that are aligned better are all alike.
 constexpr uint32_t kBestAlignment = 256;
 
@@ -153,16 +155,26 @@ class CublasLtProducts final : public Products {
 
   absl::Status Multiply(CudaStream stream, const CudaProduct& product) override {
     base::MutexLock lock(mu_);
-    MUSTER_ASSIGN_OR_RETURN(const Plan plan, PlanOf(product));
+    absl::StatusOr<Plan>& found = PlanOf(product);
+    MUSTER_RETURN_IF_ERROR(found.status());
+    Plan& plan = *found;
     MUSTER_RETURN_IF_ERROR(SetPointers(plan.product, product));
     const float alpha = 1;
     const float beta = product.addend != nullptr ? 1 : 0;
     const void* const addend = product.addend != nullptr ? product.addend : product.c;
-    return ToStatus(
-        library_.matmul(handle_, plan.product, &alpha, product.b, plan.b, product.a, plan.a, &beta,
-                        addend, plan.c, product.c, plan.c, &plan.algorithm, workspace_,
-                        kWorkspaceBytes, static_cast<cudaStream_t>(stream)),
-        "cublasLtMatmul");
+    // The first that starts is kept.
+    while (!plan.algorithms.empty()) {
+      const cublasStatus_t status =
+          library_.matmul(handle_, plan.product, &alpha, product.b, plan.b, product.a, plan.a,
+                          &beta, addend, plan.c, product.c, plan.c, &plan.algorithms.front(),
+                          workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+      if (status != CUBLAS_STATUS_NOT_SUPPORTED) return ToStatus(status, "cublasLtMatmul");
+      plan.algorithms.erase(plan.algorithms.begin());
+    }
+    Destroy(plan);
+    found = absl::UnimplementedError(
+        absl::StrCat("cuBLASLt named algorithms and started none of them", ShapeOf(product)));
+    return found.status();
   }
 
   // What it has no algorithm for it does not have.
@@ -175,7 +187,7 @@ class CublasLtProducts final : public Products {
   struct Plan {
     cublasLtMatmulDesc_t product = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
-    cublasLtMatmulAlgo_t algorithm{};
+    std::vector<cublasLtMatmulAlgo_t> algorithms;  // the best first
   };
 
   absl::Status ToStatus(cublasStatus_t status, absl::string_view what) const {
@@ -190,8 +202,7 @@ class CublasLtProducts final : public Products {
     if (plan.product != nullptr) library_.destroy_product(plan.product);
   }
 
-  const absl::StatusOr<Plan>& PlanOf(const CudaProduct& product)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  absl::StatusOr<Plan>& PlanOf(const CudaProduct& product) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const Key key = KeyOf(product);
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second;
@@ -206,9 +217,12 @@ class CublasLtProducts final : public Products {
     const absl::Status status = Fill(p, plan);
     if (status.ok()) return plan;
     Destroy(plan);
-    return absl::Status(status.code(),
-                        absl::StrCat(status.message(), " (a product of ", p.m, " x ", p.k, " and ",
-                                     p.k, " x ", p.n, " in ", ToString(p.type), ")"));
+    return absl::Status(status.code(), absl::StrCat(status.message(), ShapeOf(p)));
+  }
+
+  static std::string ShapeOf(const CudaProduct& p) {
+    return absl::StrCat(" (a product of ", p.m, " x ", p.k, " and ", p.k, " x ", p.n, " in ",
+                        ToString(p.type), ")");
   }
 
   absl::Status Fill(const CudaProduct& p, Plan& plan) {
@@ -272,16 +286,19 @@ class CublasLtProducts final : public Products {
     const uint32_t schemes =
         CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
-    cublasLtMatmulHeuristicResult_t best{};
+    cublasLtMatmulHeuristicResult_t best[kAlgorithmsMax] = {};
     int found = 0;
     const absl::Status status =
         ToStatus(library_.heuristic(handle_, plan.product, plan.b, plan.a, plan.c, plan.c,
-                                    preference, 1, &best, &found),
+                                    preference, kAlgorithmsMax, best, &found),
                  "cublasLtMatmulAlgoGetHeuristic");
     library_.destroy_preference(preference);
     MUSTER_RETURN_IF_ERROR(status);
     if (found == 0) return absl::InternalError("cuBLASLt has no algorithm");
-    plan.algorithm = best.algo;
+    for (int i = 0; i < found; ++i) {
+      if (best[i].state == CUBLAS_STATUS_SUCCESS) plan.algorithms.push_back(best[i].algo);
+    }
+    if (plan.algorithms.empty()) return absl::InternalError("cuBLASLt has no algorithm");
     return absl::OkStatus();
   }
 

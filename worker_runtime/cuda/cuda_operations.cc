@@ -175,7 +175,9 @@ struct CudaKernels : BytesOfCuda {
     const CudaStream stream = StreamOf(queue);
     Products& products = CudaDevice::Of(queue).products();
     if (!products.HasInOnePass(product)) return false;
-    Keep(queue, products.Multiply(stream, product));
+    const absl::Status status = products.Multiply(stream, product);
+    if (absl::IsUnimplemented(status)) return false;
+    Keep(queue, status);
     return true;
   }
   static void LinearForward(Queue& queue, Operations::Linear in, const Tensor& residual,
@@ -374,11 +376,23 @@ struct CudaKernels : BytesOfCuda {
     const bool learns = !dlogits.empty();
     if (learns && dlogits.raw_data() != logits.raw_data()) Copy(queue, logits, dlogits);
     const Tensor losses = Scratch(queue, DType::kF64, rows.rows);
-    Keep(queue, cuda::CrossEntropyRows<T>(StreamOf(queue), rows, At<T>(learns ? dlogits : logits),
-                                          targets, learns ? CudaDevice::Of(queue).one() : nullptr,
+    Keep(queue, cuda::CrossEntropyRows<T>(StreamOf(queue), {.rows = rows.rows, .width = rows.width},
+                                          At<T>(learns ? dlogits : logits), targets,
+                                          learns ? CudaDevice::Of(queue).one() : nullptr,
                                           At<double>(losses)));
     SumLosses(queue, losses, value, sum);
     return {};
+  }
+
+  // The table with rows of zeros behind it, where products need them.
+  static Tensor PaddedTable(Queue& queue, const Tensor& table) {
+    const int64_t vocabulary = table.shape()[0], width = table.shape()[1];
+    const int64_t padded = kernels::PaddedVocabulary(vocabulary);
+    if (padded == vocabulary) return table;
+    const Tensor copy = Scratch(queue, kType, padded * width);
+    Copy(queue, table, copy);
+    Clear(queue, copy.Slice(vocabulary * width, {(padded - vocabulary) * width}));
+    return copy;
   }
 
   // The gradients' scale is 1: what comes from behind is multiplied in the backward pass.
@@ -387,8 +401,10 @@ struct CudaKernels : BytesOfCuda {
     const CudaDevice& device = CudaDevice::Of(queue);
     const kernels::RowShape rows = RowsOf(in.x.shape());
     const int64_t vocabulary = in.table.shape()[0];
-    const int64_t chunk = kernels::RowsAtOnce(rows.rows, vocabulary, device.logits_at_once());
-    const Tensor logits = Scratch(queue, kType, chunk * vocabulary);
+    const int64_t padded = kernels::PaddedVocabulary(vocabulary);
+    const int64_t chunk = kernels::RowsAtOnce(rows.rows, padded, device.logits_at_once());
+    const Tensor table = PaddedTable(queue, in.table);
+    const Tensor logits = Scratch(queue, kType, chunk * padded);
     const Tensor losses = Scratch(queue, DType::kF64, rows.rows);
     const bool learns = !dx.empty() || !dtable.empty();
     const auto multiply = [&]<typename C>(const cuda::DenseProduct<T, C>& p) {
@@ -406,21 +422,22 @@ struct CudaKernels : BytesOfCuda {
                                                         .c = p.c}));
       return kernels::LaunchError(nullptr);  // the device keeps what failed
     };
-    Keep(
-        queue,
-        cuda::ChunkedLoss<T, float>(
-            StreamOf(queue),
-            {.rows = rows.rows, .width = rows.width, .vocabulary = vocabulary, .chunk_rows = chunk},
-            {.x = At<T>(in.x),
-             .weight = At<T>(in.table),
-             .targets = in.targets,
-             .gradient_scale = learns ? device.one() : nullptr},
-            {.losses = At<double>(losses),
-             .dx = At<T>(dx),
-             .dweight = At<float>(dtable),
-             .logits = At<T>(logits),
-             .accumulates = false},
-            multiply));
+    Keep(queue, cuda::ChunkedLoss<T, float>(StreamOf(queue),
+                                            {.rows = rows.rows,
+                                             .width = rows.width,
+                                             .vocabulary = vocabulary,
+                                             .chunk_rows = chunk,
+                                             .padded = padded},
+                                            {.x = At<T>(in.x),
+                                             .weight = At<T>(table),
+                                             .targets = in.targets,
+                                             .gradient_scale = learns ? device.one() : nullptr},
+                                            {.losses = At<double>(losses),
+                                             .dx = At<T>(dx),
+                                             .dweight = At<float>(dtable),
+                                             .logits = At<T>(logits),
+                                             .accumulates = false},
+                                            multiply));
     SumLosses(queue, losses, value, sum);
   }
 

@@ -14,6 +14,8 @@ absl::Status LinkedWithout() {
 
 absl::StatusOr<int> CountCudaDevices() { return LinkedWithout(); }
 
+absl::StatusOr<std::string> CudaDeviceName(int) { return LinkedWithout(); }
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int, CudaDeviceOptions) {
   return LinkedWithout();
 }

@@ -48,6 +48,8 @@ class Products {
   // Whether it can be done in one pass; without an epilogue it can.
   virtual bool HasInOnePass(const CudaProduct& product) = 0;
   // Puts it on the stream.
+  //
+  // Errors: kUnimplemented: it cannot be done so after all, and from now on HasInOnePass says so. Its own.
   virtual absl::Status Multiply(CudaStream stream, const CudaProduct& product) = 0;
 };
 

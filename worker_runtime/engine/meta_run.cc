@@ -38,7 +38,10 @@ class MetaBinding {
 
 const Device& MetaDevice(bool on_gpus, CudaAttention attention, SumMode mode) {
   if (!on_gpus) return Device::Meta();
-  if (attention == CudaAttention::kOwn) return MetaOfGpus();
+  const bool is_auto = attention == CudaAttention::kAuto;
+  if (attention == CudaAttention::kOwn || (is_auto && mode == SumMode::kOrdered)) {
+    return MetaOfGpus();
+  }
   return MetaOfGpus(mode == SumMode::kOrdered ? GpuAttention::kLibrarySameBits
                                               : GpuAttention::kLibrary);
 }

@@ -16,6 +16,8 @@ struct ChunkedLossShape {
   int64_t width = 0;
   int64_t vocabulary = 0;
   int64_t chunk_rows = 0;  // more: fewer and larger products
+  int64_t padded =
+      vocabulary;  // rows of the weight and its gradient, of which those behind the vocabulary are zeros
 };
 
 // c = op(a) op(b) [+ c], row-major and dense: op(a) [m, k], op(b) [k, n].
@@ -30,7 +32,7 @@ struct DenseProduct {
   bool accumulate = false;
 };
 
-// x [rows, width], weight [vocabulary, width], targets [rows] as in cross_entropy.h;
+// x [rows, width], weight [padded, width], targets [rows] as in cross_entropy.h;
 // gradient_scale [1], of the device, or null: there are no gradients.
 template <typename T>
 struct ChunkedLossInput {
@@ -39,8 +41,8 @@ struct ChunkedLossInput {
   const int32_t* targets;
   const float* gradient_scale;
 };
-// losses [rows]; dx [rows, width] is overwritten, dweight [vocabulary, width] of G is added to, once per
-// chunk, by the first only if it `accumulates`; either may be null; logits [chunk_rows, vocabulary] is
+// losses [rows]; dx [rows, width] is overwritten, dweight [padded, width] of G is added to, once per
+// chunk, by the first only if it `accumulates`; either may be null; logits [chunk_rows, padded] is
 // scratch.
 template <typename T, typename G = T>
 struct ChunkedLossOutput {
@@ -57,7 +59,7 @@ template <typename T, typename G = T, typename Multiply>
 LaunchError ChunkedLoss(StreamHandle stream, ChunkedLossShape shape, ChunkedLossInput<T> in,
                         ChunkedLossOutput<T, G> out, const Multiply& multiply) {
   const int64_t width = shape.width;
-  const int64_t vocabulary = shape.vocabulary;
+  const int64_t padded = shape.padded;
   LaunchError error = nullptr;
   const auto product = [&](const auto& p) {
     if (error == nullptr) error = multiply(p);
@@ -66,27 +68,28 @@ LaunchError ChunkedLoss(StreamHandle stream, ChunkedLossShape shape, ChunkedLoss
     const int64_t rows = std::min(shape.chunk_rows, shape.rows - first);
     const T* x = in.x + first * width;
     product(DenseProduct<T>{.m = rows,
-                            .n = vocabulary,
+                            .n = padded,
                             .k = width,
                             .a = x,
                             .b = in.weight,
                             .c = out.logits,
                             .transpose_b = true});
     if (error == nullptr) {
-      error = CrossEntropyRows(stream, {.rows = rows, .width = vocabulary}, out.logits,
-                               in.targets + first, in.gradient_scale, out.losses + first);
+      error =
+          CrossEntropyRows(stream, {.rows = rows, .width = shape.vocabulary, .stride = padded},
+                           out.logits, in.targets + first, in.gradient_scale, out.losses + first);
     }
     if (in.gradient_scale == nullptr) continue;
     if (out.dx != nullptr) {
       product(DenseProduct<T>{.m = rows,
                               .n = width,
-                              .k = vocabulary,
+                              .k = padded,
                               .a = out.logits,
                               .b = in.weight,
                               .c = out.dx + first * width});
     }
     if (out.dweight == nullptr) continue;
-    product(DenseProduct<T, G>{.m = vocabulary,
+    product(DenseProduct<T, G>{.m = padded,
                                .n = width,
                                .k = rows,
                                .a = out.logits,

@@ -12,8 +12,19 @@ if(NOT MUSTER_ENABLE_CUDA OR NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA:
   return()
 endif()
 
-# By commands of our own: CUDA as a language of the project would be everybody's to have. Code for one architecture, and
-# what later ones compile when it is loaded. Fused multiply-add is written out, as on the host.
+# By commands of our own: CUDA as a language of the project would be everybody's to have. Code for each architecture, and for the last one
+# what later GPUs compile when it is loaded; where there is one alone, that is left as text for tests/unit/worker_runtime/cuda/ptx.
+# Fused multiply-add is written out, as on the host.
+set(architectures)
+foreach(number ${MUSTER_CUDA_ARCHITECTURES})
+  list(APPEND architectures -gencode=arch=compute_${number},code=sm_${number})
+endforeach()
+list(LENGTH MUSTER_CUDA_ARCHITECTURES count)
+list(GET MUSTER_CUDA_ARCHITECTURES -1 last)
+list(APPEND architectures -gencode=arch=compute_${last},code=compute_${last})
+if(count EQUAL 1)
+  list(APPEND architectures --compress-mode=none)
+endif()
 set(objects)
 foreach(source ${muster_cuda_sources})
   get_filename_component(name ${source} NAME)
@@ -21,7 +32,7 @@ foreach(source ${muster_cuda_sources})
   add_custom_command(
     OUTPUT ${object}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/cuda
-    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -arch=sm_${MUSTER_CUDA_ARCHITECTURE} -fmad=false
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 ${architectures} -fmad=false
             -lineinfo --Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers -I${CMAKE_SOURCE_DIR}
             -MD -MF ${object}.d -c ${source} -o ${object}
     DEPENDS ${source}

@@ -163,11 +163,17 @@ LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T
 
 // --- Loss
 
+// Of `width` logits in rows of `stride`: what lies between is neither read nor counted, and its gradients are zeros.
+struct LogitShape {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t stride = width;
+};
 // losses[row] as cross_entropy.h has it, 0 for an ignored target. With `gradient_scale` (of the
 // device; null: none) the logits become gradient_scale[0] * (softmax - onehot).
 template <typename T>
-LaunchError CrossEntropyRows(StreamHandle stream, RowShape shape, T* logits, const int32_t* targets,
-                             const float* gradient_scale, double* losses);
+LaunchError CrossEntropyRows(StreamHandle stream, LogitShape shape, T* logits,
+                             const int32_t* targets, const float* gradient_scale, double* losses);
 // sum[0] = their sum by TreeSum (below), and value[0] the same in T; scratch [TreeScratch(n)].
 template <typename T>
 LaunchError SumLosses(StreamHandle stream, const double* losses, int64_t n, double* scratch,

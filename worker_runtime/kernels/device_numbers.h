@@ -31,7 +31,7 @@ __device__ inline float ToFloat(uint16_t bits) {
 
 __device__ inline float ToFloat(Half x) { return simt::FloatOfHalf(x); }
 
-// To nearest, ties to even; the bits of cast.h.
+// To nearest, ties to even; the bits of cast.h, but of what is not a number.
 template <typename T>
 __device__ T FromFloat(float x);
 template <>
@@ -40,12 +40,8 @@ __device__ inline float FromFloat<float>(float x) {
 }
 template <>
 __device__ inline uint16_t FromFloat<uint16_t>(float x) {
-  const uint32_t bits = BitsOf(x);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t quiet = (bits >> 16) | 0x40u;
-  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  return simt::Bf16OfFloat(x);
 }
-
 template <>
 __device__ inline Half FromFloat<Half>(float x) {
   return simt::HalfOfFloat(x);
@@ -69,9 +65,17 @@ __device__ void Load(const T* at, float (&to)[kCount]) {
 }
 template <int kCount, typename T>
 __device__ void Store(const float (&from)[kCount], T* at) {
-  Group<T, kCount> group;
-  for (int i = 0; i < kCount; ++i) group.number[i] = FromFloat<T>(from[i]);
-  *reinterpret_cast<Group<T, kCount>*>(at) = group;
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+    Group<uint32_t, kCount / 2> pairs;
+    for (int i = 0; i < kCount; i += 2) {
+      pairs.number[i / 2] = simt::PairOfFloats<T>(from[i], from[i + 1]);
+    }
+    *reinterpret_cast<Group<uint32_t, kCount / 2>*>(at) = pairs;
+  } else {
+    Group<T, kCount> group;
+    for (int i = 0; i < kCount; ++i) group.number[i] = FromFloat<T>(from[i]);
+    *reinterpret_cast<Group<T, kCount>*>(at) = group;
+  }
 }
 
 // The rest of an array of n numbers from `first` on, where that may be fewer; others are zeros.

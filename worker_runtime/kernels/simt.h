@@ -8,6 +8,7 @@
 // blocks.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -79,9 +80,23 @@ __device__ inline void StartCopy(void* to, const void* from, bool valid) {
 }
 __device__ inline void FinishCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// To nearest, ties to even.
+// To nearest, ties to even; what is not a number stays so, with bits of the device's choice.
 __device__ inline float FloatOfHalf(Half x) { return __half2float(__ushort_as_half(x.bits)); }
 __device__ inline Half HalfOfFloat(float x) { return {__half_as_ushort(__float2half_rn(x))}; }
+__device__ inline uint16_t Bf16OfFloat(float x) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+// Two of T, uint16_t (bf16) or Half, by one instruction: the first in the low half.
+template <typename T>
+__device__ uint32_t PairOfFloats(float low, float high) {
+  uint32_t pair;
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
 
 // c += a b on one tile: a [16, 16] and b [16, 8] of T, bf16 (uint16_t) or f16, c [16, 8] of float, spread over
 // the warp:

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "muster/layers.h"
+#include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/nn/fit.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
@@ -75,7 +76,8 @@ Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
     dx = tape.pool().Allocate(dtype, x.value.shape());
   }
   if (tape.recording() && !table.frozen()) {
-    dtable = tape.pool().Allocate(DType::kF32, table.shape());
+    const int64_t padded = kernels::PaddedVocabulary(table.shape()[0]);
+    dtable = tape.pool().Allocate(DType::kF32, {padded, table.shape()[1]});
   }
   const internal::DeviceIds ids = tape.Bring(targets);
   const Tensor value = tape.pool().Allocate(dtype, {1});
@@ -91,8 +93,9 @@ Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
         ScaleInPlace(tape, dx, dloss);
         tape.AddGradient(slot, dx);
       },
-      [&table, dtable = std::move(dtable)](Tape& tape, const Tensor& dloss) {
+      [&table, padded = std::move(dtable)](Tape& tape, const Tensor& dloss) {
         if (table.frozen()) return;
+        const Tensor dtable = padded.Slice(0, table.shape());
         ScaleInPlace(tape, dtable, dloss);
         AddToGradient(tape, table, dtable);
       });

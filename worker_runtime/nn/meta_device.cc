@@ -194,8 +194,11 @@ struct GpuKernels {
                        const Tensor&, const Tensor&) {
     const kernels::RowShape rows = RowsOf(in.x.shape());
     const int64_t vocabulary = in.table.shape()[0];
-    const int64_t chunk = kernels::RowsAtOnce(rows.rows, vocabulary, kernels::kLogitsAtOnce);
-    const Tensor logits = Take(queue, in.x.dtype(), chunk * vocabulary);
+    const int64_t padded = kernels::PaddedVocabulary(vocabulary);
+    const int64_t chunk = kernels::RowsAtOnce(rows.rows, padded, kernels::kLogitsAtOnce);
+    const Tensor table =
+        padded == vocabulary ? Tensor() : Take(queue, in.x.dtype(), padded * in.table.shape()[1]);
+    const Tensor logits = Take(queue, in.x.dtype(), chunk * padded);
     const Tensor losses = Take(queue, DType::kF64, rows.rows);
     SumLosses(queue, rows.rows);
     queue.Count();

@@ -132,8 +132,8 @@ struct Operations {
                                             const Tensor& sum);
 
   // The same of logits x table^T, of which a device that has this never holds all; null: it has it not.
-  // dx (of x) and dtable (of the table, of f32) are overwritten with the gradients of the sum; either may be
-  // left out.
+  // dx (of x) and dtable (of the table, of f32, with kernels::PaddedVocabulary rows) are overwritten with the gradients of the
+  // sum; either may be left out.
   struct HeadLoss {
     const Tensor& x;
     const Tensor& table;

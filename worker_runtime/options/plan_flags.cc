@@ -143,16 +143,13 @@ absl::Status CheckDevice(const PlanOptions& options) {
     return absl::InvalidArgumentError(
         "--device=cuda computes in f32, bf16 and f16, not in f64; try --dtype=f32");
   }
-  if (options.cuda_attention == CudaAttention::kOwn) return absl::OkStatus();
+  if (options.cuda_attention != CudaAttention::kCudnn) return absl::OkStatus();
   const std::string asked = absl::StrCat("--cuda_attention=", ToString(options.cuda_attention));
   if (options.device == "cpu") {
     return absl::InvalidArgumentError(
         absl::StrCat(asked, " is of GPUs; add --device=cuda, or leave it out"));
   }
-  if (options.cuda_attention == CudaAttention::kAuto ||
-      SizeOf(options.dtype) < SizeOf(DType::kF32)) {
-    return absl::OkStatus();
-  }
+  if (SizeOf(options.dtype) < SizeOf(DType::kF32)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(asked, ": cuDNN computes attention in bf16 and f16, not in ",
                    ToString(options.dtype), "; try --dtype=bf16"));

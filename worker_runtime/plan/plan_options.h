@@ -19,7 +19,7 @@ struct PlanOptions {
   int64_t steps = 200;
   DType dtype = DType::kF32;
   std::string device = "cpu";  // or "cuda"
-  CudaAttention cuda_attention = CudaAttention::kOwn;
+  CudaAttention cuda_attention = CudaAttention::kAuto;
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };

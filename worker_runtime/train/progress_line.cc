@@ -68,6 +68,9 @@ std::string ProgressLine::Format(const StepResult& result, absl::Duration elapse
       "step %*d/%s  loss %.4f  norm %s  lr %.1e  %5s tok/s  %7s/step  left %s",
       static_cast<int>(total.size()), result.step, total, loss, norm, result.learning_rate,
       ShortCount(speed), ShortDuration(per_step), ClockTime(per_step * steps_left));
+  if (options_.tokens_peak > 0) {
+    absl::StrAppendFormat(&line, "  MFU %.1f%%", 100 * speed / options_.tokens_peak);
+  }
   if (result.loss_scale != 1) absl::StrAppend(&line, "  scale ", result.loss_scale);
   if (num_skipped_ > 0) absl::StrAppend(&line, "  skipped ", num_skipped_);
   return line;

@@ -24,8 +24,9 @@ struct TrainingSoFar {
   TrainingData data;
   std::unique_ptr<Device> device;  // null: not opened yet, or the host
   int device_number = -1;
-  EngineSnapshot state;  // empty until a round has been left
-  std::string no_state;  // why it is empty, for people
+  double operations_peak = 0;  // of it, a second; 0: not known
+  EngineSnapshot state;        // empty until a round has been left
+  std::string no_state;        // why it is empty, for people
   // Of the round that was left last, and at its end; on `device`.
   std::unique_ptr<Communicator> former_world;
 

@@ -69,7 +69,10 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .read = Into(ParseBool, out.survive)},
       {.name = "backend",
        .value_name = "NAME",
-       .help = absl::StrCat("of communication: gloo or nccl (", out.backend, ")"),
+       .help =
+           absl::StrCat("of communication: gloo, nccl, or auto: nccl where a node has a GPU for "
+                        "each of its workers, else gloo (",
+                        out.backend, ")"),
        .read = Into(ParseName, out.backend)},
       {.name = "capture_steps",
        .value_name = "B",
@@ -136,7 +139,7 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
     return absl::InvalidArgumentError(
         "--capture_steps=yes makes CUDA graphs of steps and needs --device=cuda");
   }
-  if (options.register_buffers && (options.plan.device == "cpu" || options.backend != "nccl")) {
+  if (options.register_buffers && (options.plan.device == "cpu" || options.backend == "gloo")) {
     return absl::InvalidArgumentError(
         absl::StrCat("--register_buffers=yes tells NCCL of the buffers of GPUs and needs "
                      "--device=cuda and --backend=nccl, not --device=",
@@ -145,6 +148,11 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   MUSTER_RETURN_IF_ERROR(
       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options.plan)));
   return command;
+}
+
+std::string BackendFor(const TrainOptions& options, int num_gpus, int local_size) {
+  if (options.backend != "auto") return options.backend;
+  return options.plan.device != "cpu" && num_gpus >= local_size ? "nccl" : "gloo";
 }
 
 absl::Status CheckCapture(const TrainOptions& options, int size, bool communicators_capture) {

@@ -18,7 +18,7 @@ struct TrainOptions {
   plan::PlanOptions plan;
 
   std::vector<std::string> data;  // empty: DefaultTexts()
-  std::string backend = "gloo";
+  std::string backend = "auto";
   // Steps as CUDA graphs; nothing: as the engine does it (Engine::CaptureSteps).
   std::optional<bool> capture_steps;
   bool register_buffers = false;  // Engine::RegisterBuffers
@@ -49,6 +49,10 @@ struct TrainCommand {
 //
 // Errors: kInvalidArgument naming the flag, the value and what was expected; plan::FinishPlanOptions'.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args);
+
+// The one that --backend=auto stands for on a node, else that which was asked for. Workers that share a GPU meet in the host's
+// memory: NCCL has one rank for each GPU.
+std::string BackendFor(const TrainOptions& options, int num_gpus, int local_size);
 
 // Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks for.
 //

@@ -13,6 +13,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
+#include "worker_runtime/train/peak_rates.h"
 #include "worker_runtime/train/progress_line.h"
 #include "worker_runtime/train/resumed_settings.h"
 #include "worker_runtime/train/sample_text.h"
@@ -92,8 +93,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> Trainer::MakeWorld() {
 
 // Workers beyond the number of GPUs share them.
 absl::Status Trainer::OpenDevice() {
-  if (options_.plan.device == "cpu") return absl::OkStatus();
+  if (options_.plan.device == "cpu") {
+    options_.backend = BackendFor(options_, 0, runtime_.local_size());
+    return absl::OkStatus();
+  }
   MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
+  options_.backend = BackendFor(options_, num_gpus, runtime_.local_size());
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
   if (so_far_.device != nullptr && so_far_.device_number == number) return absl::OkStatus();
   so_far_.former_world.reset();
@@ -102,6 +107,8 @@ absl::Status Trainer::OpenDevice() {
       OpenCudaDevice(number, {.attention = options_.plan.cuda_attention,
                               .same_bits = options_.plan.plan.mode == SumMode::kOrdered}));
   so_far_.device_number = number;
+  MUSTER_ASSIGN_OR_RETURN(const std::string name, CudaDeviceName(number));
+  so_far_.operations_peak = PeakOperations(name, options_.plan.dtype);
   return absl::OkStatus();
 }
 
@@ -325,10 +332,12 @@ absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps(const St
   StopVote vote(*world_);
   const MonoTime start = MonoNow();
   if (!so_far_.begin.has_value()) so_far_.begin = start;
-  ProgressLine progress({.first_step = engine_->step(),
-                         .total_steps = options_.plan.steps,
-                         .log_every = options_.log_every},
-                        start);
+  ProgressLine progress(
+      {.first_step = engine_->step(),
+       .total_steps = options_.plan.steps,
+       .log_every = options_.log_every,
+       .tokens_peak = so_far_.operations_peak * runtime_.size() / OperationsPerToken(config_)},
+      start);
   std::optional<EarlyEnd> early = AskForStop();
   const auto save_if_due = [&]() -> absl::Status {
     const bool is_last = early.has_value() || engine_->step() >= options_.plan.steps;

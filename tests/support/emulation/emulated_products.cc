@@ -73,6 +73,9 @@ void Run(const CudaProduct& p) {
 }  // namespace
 
 absl::Status EmulatedProducts::Multiply(CudaStream stream, const CudaProduct& product) {
+  if (product.epilogue != Epilogue::kNone && epilogues_ == Epilogues::kRefusedWhenTried) {
+    return absl::UnimplementedError("no algorithm starts");
+  }
   const kernels::LaunchError error = EmulatedStream::Of(stream).Enqueue([product] {
     Run(product);
     return std::string();

@@ -8,12 +8,12 @@ namespace muster::testing {
 // Threads: safe.
 class EmulatedProducts final : public Products {
  public:
-  // Whether epilogues are done on the way; else they are left to the caller.
-  enum class Epilogues { kInOnePass, kNone };
+  // Whether epilogues are done on the way; else they are left to the caller, who is told at once or when it tries.
+  enum class Epilogues { kInOnePass, kNone, kRefusedWhenTried };
   explicit EmulatedProducts(Epilogues epilogues = Epilogues::kInOnePass) : epilogues_(epilogues) {}
 
   bool HasInOnePass(const CudaProduct& product) override {
-    return product.epilogue == Epilogue::kNone || epilogues_ == Epilogues::kInOnePass;
+    return product.epilogue == Epilogue::kNone || epilogues_ != Epilogues::kNone;
   }
   absl::Status Multiply(CudaStream stream, const CudaProduct& product) override;
 

@@ -8,6 +8,35 @@
 #include "proto/base/status_macros.h"
 
 namespace muster::comm {
+namespace {
+
+// Of CUDA's driver, which alone says whether a thread has a context without making one. Null: it has no such function.
+struct DriverCalls {
+  decltype(&cuCtxGetCurrent) get_context = nullptr;
+  decltype(&cuCtxSetCurrent) set_context = nullptr;
+};
+template <typename Function>
+void Find(const char* name, Function& function) {
+  constexpr unsigned kSince = 12000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
+  if (error == cudaSuccess && result == cudaDriverEntryPointSuccess) {
+    function = reinterpret_cast<Function>(found);
+  }
+}
+const DriverCalls& Driver() {
+  static const DriverCalls calls = [] {
+    DriverCalls found;
+    Find("cuCtxGetCurrent", found.get_context);
+    Find("cuCtxSetCurrent", found.set_context);
+    return found;
+  }();
+  return calls;
+}
+
+}  // namespace
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -41,13 +70,17 @@ absl::StatusOr<int> ChooseDevice(int local_rank) {
                    num_devices, "; start one worker per GPU (--nproc_per_node=gpu)"));
 }
 
+void UseDevice(int device) { cudaSetDevice(device); }
+
 DeviceGuard::DeviceGuard(int device) {
-  if (cudaGetDevice(&previous_) != cudaSuccess) previous_ = -1;
+  const DriverCalls& driver = Driver();
+  if (driver.get_context != nullptr) driver.get_context(&previous_);
   cudaSetDevice(device);
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (previous_ >= 0) cudaSetDevice(previous_);
+  const DriverCalls& driver = Driver();
+  if (driver.set_context != nullptr) driver.set_context(previous_);
 }
 
 bool IsDeviceMemory(const void* data) {
@@ -61,7 +94,11 @@ bool IsDeviceMemory(const void* data) {
 
 absl::StatusOr<DeviceStream> DeviceStream::Make() {
   cudaStream_t stream = nullptr;
-  MUSTER_CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  // Kernels of collectives are few and awaited: they go before the waves of products that are under way.
+  int lowest = 0, highest = 0;
+  MUSTER_CUDA_RETURN_IF_ERROR(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  MUSTER_CUDA_RETURN_IF_ERROR(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   return DeviceStream(stream);
 }
 

@@ -3,6 +3,7 @@
 // Included in this folder alone: it brings in the CUDA headers.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -24,7 +25,11 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 // Errors: kUnavailable: no driver or no GPU. kInvalidArgument: fewer GPUs than that.
 absl::StatusOr<int> ChooseDevice(int local_rank);
 
-// Makes `device` the current one of this thread while it lives.
+// Makes `device` the current one of this thread, for good: of threads of our own.
+void UseDevice(int device);
+
+// Makes `device` the current one of this thread while it lives. Afterwards the thread has the context that it had, or none: to name
+// another device would make a context on it, half a gigabyte of its memory.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -33,7 +38,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int previous_ = -1;
+  CUcontext previous_ = nullptr;
 };
 
 // Whether the GPU can use `data` as it is: memory of a device, or managed by CUDA.

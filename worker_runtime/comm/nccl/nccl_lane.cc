@@ -109,7 +109,7 @@ bool NcclLane::WaitForWork() {
 }
 
 void NcclLane::Run() {
-  const DeviceGuard guard(options_.device);
+  UseDevice(options_.device);
   while (WaitForWork()) {
     if (const absl::Status failure = options_.failure(); !failure.ok()) {
       Stop();
@@ -144,7 +144,7 @@ void NcclLane::Stop() {
     return options_.revokes ? ranks_->Revoke(MonoNow() + kRevokeTime) : ranks_->Abort("it failed");
   }
   aborts_ = std::thread([this] {
-    const DeviceGuard guard(options_.device);
+    UseDevice(options_.device);
     ranks_->Abort("calls of it were captured");
   });
 }
@@ -162,14 +162,23 @@ void NcclLane::EndPosting() {
   captured.run->call().Finish(absl::OkStatus());
 }
 
+absl::Status NcclLane::AskWhetherPosted() {
+  if (!is_posting_) return absl::OkStatus();
+  MUSTER_ASSIGN_OR_RETURN(const bool is_ready, ranks_->IsReady());
+  if (is_ready) EndPosting();
+  return absl::OkStatus();
+}
+
 // An error is of the oldest operation that runs.
 absl::Status NcclLane::Advance() {
-  if (is_posting_) {
-    MUSTER_ASSIGN_OR_RETURN(const bool is_ready, ranks_->IsReady());
-    if (is_ready) EndPosting();
+  MUSTER_RETURN_IF_ERROR(AskWhetherPosted());
+  if (!options_.failure().ok()) return absl::OkStatus();
+  if (!is_posting_ && running_.size() < kMaxRunning) {
+    if (!StartNext()) return absl::OkStatus();
+    // Most are posted by now: to sleep first would hold up whoever waits for that.
+    MUSTER_RETURN_IF_ERROR(AskWhetherPosted());
     if (!options_.failure().ok()) return absl::OkStatus();
   }
-  if (!is_posting_ && running_.size() < kMaxRunning && !StartNext()) return absl::OkStatus();
   if (running_.empty() || (is_posting_ && running_.size() == 1)) return absl::OkStatus();
   MUSTER_RETURN_IF_ERROR(FinishFront());
   if (running_.empty() || is_posting_) return absl::OkStatus();

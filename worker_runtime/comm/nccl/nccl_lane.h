@@ -89,6 +89,7 @@ class NcclLane {
   void Run();
   // Waits for something to do; false: the lane ends.
   bool WaitForWork();
+  absl::Status AskWhetherPosted();
   absl::Status Advance();
   // Of a failure: nothing runs any more.
   void Stop();

@@ -11,7 +11,9 @@ namespace muster {
 enum class CudaAttention : uint8_t {
   kOwn,    // our kernels
   kCudnn,  // cuDNN: without it no device is opened, and a layer that it has not is a failure
-  kAuto,   // cuDNN where it is there and has the layer, else our kernels
+  // cuDNN where it is there and has the layer, else our kernels, as for the same bits in every run: those cuDNN has in several times
+  // the memory
+  kAuto,
 };
 
 inline absl::string_view ToString(CudaAttention attention) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "muster/cuda_attention.h"
@@ -37,9 +38,12 @@ struct CudaDeviceOptions {
 // Errors: kUnavailable: no driver. kUnimplemented: this program is linked without CUDA.
 absl::StatusOr<int> CountCudaDevices();
 
+// "NVIDIA H100 80GB HBM3". Errors: as below.
+absl::StatusOr<std::string> CudaDeviceName(int number);
+
 // The GPU of that number. Pools and queues of it must not outlive it.
 //
-// Errors: as above; kUnavailable: no GPU, no cuBLASLt, or no cuDNN where it must be. kInvalidArgument: no GPU of that
+// Errors: as above; kUnavailable: no GPU, one that the kernels are not compiled for, no cuBLASLt, or no cuDNN where it must be. kInvalidArgument: no GPU of that
 //         number.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number, CudaDeviceOptions options = {});
 

@@ -14,20 +14,27 @@
 #include "tests/support/emulation/emulated_cuda.h"
 #include "tests/support/emulation/emulated_products.h"
 #include "tests/unit/worker_runtime/cuda/cuda_device_contract.h"
+#include "worker_runtime/cuda/capability.h"
 #include "worker_runtime/cuda/make_cuda_device.h"
 
 namespace muster::testing {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 // Some rows of the small models here.
 constexpr int64_t kLogitsAtOnce = 130;
 
-// The seed under which what stands around products takes passes of its own.
+// The seeds under which what stands around products takes passes of its own, as is known before or found out.
 constexpr uint64_t kWithoutEpilogues = 3;
+constexpr uint64_t kEpiloguesRefused = 4;
 
 std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string&) {
   BlockEmulator::SetSchedule(seed);
-  const auto epilogues = seed == kWithoutEpilogues ? EmulatedProducts::Epilogues::kNone
-                                                   : EmulatedProducts::Epilogues::kInOnePass;
+  using Epilogues = EmulatedProducts::Epilogues;
+  const auto epilogues = seed == kWithoutEpilogues   ? Epilogues::kNone
+                         : seed == kEpiloguesRefused ? Epilogues::kRefusedWhenTried
+                                                     : Epilogues::kInOnePass;
   return *MakeCudaDevice(
       {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.seed = seed}),
        .products = std::make_unique<EmulatedProducts>(epilogues),
@@ -37,7 +44,8 @@ std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string&) {
 
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Emulated, CudaDeviceContract, ::testing::Values(1, 2, kWithoutEpilogues));
+INSTANTIATE_TEST_SUITE_P(Emulated, CudaDeviceContract,
+                         ::testing::Values(1, 2, kWithoutEpilogues, kEpiloguesRefused));
 
 // An emulated GPU that is looked at after its device is gone.
 struct Watched {
@@ -55,6 +63,62 @@ struct Watched {
   CountingCuda* calls;
   std::unique_ptr<Device> device;
 };
+
+TEST(CudaCapability, IsMetByCodeOfItsGenerationOrByTextThatTheDriverCompiles) {
+  const auto check = [](int major, int minor, absl::string_view architectures) {
+    return CheckCapability({.name = "a GPU", .major = major, .minor = minor}, architectures);
+  };
+  EXPECT_THAT(check(9, 0, "90"), IsOk());
+  EXPECT_THAT(check(10, 0, "90"), IsOk());
+  EXPECT_THAT(check(8, 9, "80;90"), IsOk());
+  EXPECT_THAT(check(12, 0, "80;86;89;90;100;120"), IsOk());
+  EXPECT_THAT(check(8, 0, "90"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("a GPU"), HasSubstr("8.0"), HasSubstr("9.0"),
+                             HasSubstr("-DMUSTER_CUDA_ARCHITECTURES=80"))));
+  EXPECT_FALSE(check(8, 0, "86;90").ok());
+  EXPECT_FALSE(check(7, 5, "80;86;89;90;100;120").ok());
+}
+
+// Keeps what it is asked for.
+class RecordingProducts final : public Products {
+ public:
+  explicit RecordingProducts(std::vector<CudaProduct>& asked) : asked_(asked) {}
+  bool HasInOnePass(const CudaProduct& product) override { return inner_.HasInOnePass(product); }
+  absl::Status Multiply(CudaStream stream, const CudaProduct& product) override {
+    asked_.push_back(product);
+    return inner_.Multiply(stream, product);
+  }
+
+ private:
+  EmulatedProducts inner_;
+  std::vector<CudaProduct>& asked_;
+};
+
+// Else cuBLASLt takes kernels that are several times slower, or has no epilogue.
+TEST(CudaDevice, EveryProductOfAGptBeginsItsRowsOnMultiplesOfSixteenBytes) {
+  constexpr int64_t kBytes = 16;
+  std::vector<CudaProduct> asked;
+  const auto device =
+      *MakeCudaDevice({.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{}),
+                       .products = std::make_unique<RecordingProducts>(asked),
+                       .operations = &CudaOperations});
+  GptOnDevice gpu(*device, DType::kBf16, DType::kF32);
+  gpu.Pass();
+  EXPECT_EQ(asked.size(), 3u * (4 * GptOnDevice::kConfig.layers + 1));
+  for (const CudaProduct& p : asked) {
+    SCOPED_TRACE(absl::StrCat(p.m, " x ", p.k, " and ", p.k, " x ", p.n, p.transpose_a ? ", a" : "",
+                              p.transpose_b ? ", b" : ""));
+    const auto of_type = static_cast<int64_t>(SizeOf(p.type));
+    EXPECT_EQ((p.transpose_a ? p.m : p.k) * of_type % kBytes, 0);
+    EXPECT_EQ((p.transpose_b ? p.k : p.n) * of_type % kBytes, 0);
+    EXPECT_EQ(p.n * static_cast<int64_t>(SizeOf(p.result)) % kBytes, 0);
+    for (const void* pointer :
+         std::initializer_list<const void*>{p.a, p.b, p.c, p.addend, p.bias, p.pre}) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(pointer) % kBytes, 0u);
+    }
+  }
+}
 
 TEST(CudaDevice, GivesEverythingBack) {
   Watched on;

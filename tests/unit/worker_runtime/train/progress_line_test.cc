@@ -75,6 +75,11 @@ TEST(ProgressLine, SaysLossNormRateSpeedAndTimeLeft) {
                                          "4.33k tok/s   231 ms/step  left 0:37")));
 }
 
+TEST(ProgressLine, SaysTheShareOfWhatTheDevicesCouldDoWhereThatIsKnown) {
+  ProgressLine progress({.total_steps = 200, .log_every = 1, .tokens_peak = 4000}, At(0));
+  EXPECT_THAT(progress.Add(Result(1, 5), At(1)), Optional(HasSubstr("  MFU 25.0%")));
+}
+
 TEST(ProgressLine, ShowsTheMeanLossSinceTheLineBeforeWeighedByTokens) {
   ProgressLine progress({.total_steps = 10, .log_every = 2}, At(0));
   EXPECT_THAT(progress.Add(Result(1, 9), At(1)), Optional(HasSubstr("loss 9.0000")));

@@ -28,7 +28,7 @@ TrainOptions Parsed(const std::vector<std::string>& args) {
 TEST(ParseTrainCommand, NeedsNoOption) {
   const TrainOptions options = Parsed({});
   EXPECT_THAT(options.data, IsEmpty());
-  EXPECT_EQ(options.backend, "gloo");
+  EXPECT_EQ(options.backend, "auto");
   EXPECT_THAT(options.save, IsEmpty());
   EXPECT_FALSE(options.hash);
 }
@@ -70,13 +70,23 @@ TEST(ParseTrainCommand, RegistersBuffersOnlyOfGpusWithNcclAndOnlyIfAsked) {
   EXPECT_TRUE(
       Parsed({"--device=cuda", "--backend=nccl", "--register_buffers=yes"}).register_buffers);
   for (const std::vector<std::string>& args :
-       {std::vector<std::string>{}, {"--device=cuda"}, {"--backend=nccl"}}) {
+       {std::vector<std::string>{}, {"--device=cuda", "--backend=gloo"}, {"--backend=nccl"}}) {
     std::vector<std::string> all = {"--register_buffers=yes"};
     all.insert(all.end(), args.begin(), args.end());
     EXPECT_THAT(ParseTrainCommand(all).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("needs --device=cuda and --backend=nccl, not --device=")));
   }
+}
+
+TEST(BackendFor, IsNcclWhereEachWorkerHasAGpuAndNothingElseWasAskedFor) {
+  const TrainOptions on_gpus = Parsed({"--device=cuda"});
+  EXPECT_EQ(BackendFor(on_gpus, 8, 8), "nccl");
+  EXPECT_EQ(BackendFor(on_gpus, 1, 1), "nccl");
+  EXPECT_EQ(BackendFor(on_gpus, 1, 2), "gloo");
+  EXPECT_EQ(BackendFor(Parsed({}), 8, 8), "gloo");
+  EXPECT_EQ(BackendFor(Parsed({"--device=cuda", "--backend=gloo"}), 8, 8), "gloo");
+  EXPECT_EQ(BackendFor(Parsed({"--backend=nccl"}), 0, 1), "nccl");
 }
 
 TEST(ParseTrainCommand, WarnsOfTheHangOfRegisteredBuffersWhereTheyAreOffered) {

@@ -108,6 +108,19 @@ inline Half HalfOfFloat(float x) {
   Cast().f32_to_f16(&x, &narrow.bits, 1);
   return narrow;
 }
+inline uint16_t Bf16OfFloat(float x) {
+  uint16_t narrow;
+  Cast().f32_to_bf16(&x, &narrow, 1);
+  return narrow;
+}
+template <typename T>
+uint32_t PairOfFloats(float low, float high) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return uint32_t{HalfOfFloat(low).bits} | uint32_t{HalfOfFloat(high).bits} << 16;
+  } else {
+    return uint32_t{Bf16OfFloat(low)} | uint32_t{Bf16OfFloat(high)} << 16;
+  }
+}
 
 // The products are exact in double; the device rounds their sum once or more, in an order that is
 // not documented.

@@ -10,6 +10,7 @@
 
 #include "tests/unit/worker_runtime/kernels/cuda/kernel_numbers.h"
 #include "worker_runtime/kernels/cross_entropy.h"
+#include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/kernels/matmul.h"
 
 namespace muster::kernels {
@@ -102,18 +103,28 @@ TYPED_TEST(ChunkedLoss, GivesTheLossesAndGradientsOfAllRowsAtOnce) {
   dweight = Multiplied({kVocabulary, kWidth, kRows, dlogits.data(), wide_x.data(), dweight.data(),
                         true, false, true});
 
-  const KernelArray<TypeParam> on_x(this->x), on_weight(this->weight);
+  const KernelArray<TypeParam> on_x(this->x);
   const KernelArray<int32_t> on_targets(this->targets);
   const KernelArray<float> scale(std::vector{0.5f});
-  for (const int64_t chunk : {1, 16, 37, 100}) {
-    SCOPED_TRACE(absl::StrCat("chunks of ", chunk));
+  struct Case {
+    int64_t chunk;
+    int64_t padded;
+  };
+  for (const auto [chunk, padded] :
+       {Case{1, 51}, Case{16, 51}, Case{37, 51}, Case{100, 51}, Case{16, 56}, Case{100, 128}}) {
+    SCOPED_TRACE(absl::StrCat("chunks of ", chunk, ", padded to ", padded));
+    const auto filled_up = [&, padded = padded](std::vector<TypeParam> table) {
+      table.resize(padded * kWidth);
+      return table;
+    };
+    const KernelArray<TypeParam> on_weight(filled_up(this->weight));
     const auto losses = KernelArray<double>::Poisoned(kRows);
     const auto on_dx = KernelArray<TypeParam>::Poisoned(kRows * kWidth);
-    const KernelArray<TypeParam> on_dweight(this->before);
+    const KernelArray<TypeParam> on_dweight(filled_up(this->before));
     // Logits of one chunk, and not of more.
-    const auto logits = KernelArray<TypeParam>::Poisoned(std::min(chunk, kRows) * kVocabulary);
+    const auto logits = KernelArray<TypeParam>::Poisoned(std::min(chunk, kRows) * padded);
     ASSERT_EQ(cuda::ChunkedLoss<TypeParam>(
-                  nullptr, {kRows, kWidth, kVocabulary, chunk},
+                  nullptr, {kRows, kWidth, kVocabulary, chunk, padded},
                   {on_x.data(), on_weight.data(), on_targets.data(), scale.data()},
                   {losses.data(), on_dx.data(), on_dweight.data(), logits.data()},
                   &MultiplyOnHost<TypeParam>),
@@ -122,7 +133,11 @@ TYPED_TEST(ChunkedLoss, GivesTheLossesAndGradientsOfAllRowsAtOnce) {
     for (const double row : losses.Read()) loss += row;
     EXPECT_NEAR(loss, sum.loss, this->kTolerance * sum.loss);
     EXPECT_LE(RelativeError(Widened(on_dx.Read()), dx), this->kTolerance);
-    EXPECT_LE(RelativeError(Widened(on_dweight.Read()), dweight), this->kTolerance);
+    auto got = Widened(on_dweight.Read());
+    const std::vector behind(got.begin() + kVocabulary * kWidth, got.end());
+    EXPECT_EQ(behind, std::vector<float>(behind.size()));
+    got.resize(kVocabulary * kWidth);
+    EXPECT_LE(RelativeError(got, dweight), this->kTolerance);
   }
 }
 
@@ -138,6 +153,20 @@ TYPED_TEST(ChunkedLoss, WithoutAScaleThereAreLossesAlone) {
                 {losses.data(), nullptr, nullptr, logits.data()}, &MultiplyOnHost<TypeParam>),
             nullptr);
   for (const double loss : losses.Read()) EXPECT_GE(loss, 0);
+}
+
+TEST(LogitChunks, AreWholeTilesWhereThereAreAsMany) {
+  EXPECT_EQ(RowsAtOnce(32768, 50304, kLogitsAtOnce), 5120);
+  EXPECT_EQ(RowsAtOnce(1000, 50304, kLogitsAtOnce), 1000);
+  EXPECT_EQ(RowsAtOnce(32768, 50304, 50304 * 100), 100);
+  EXPECT_EQ(RowsAtOnce(32768, 50304, 1), 1);
+}
+
+TEST(LogitChunks, RowsOfLogitsBeginWhereTensorCoresReadAtOnce) {
+  EXPECT_EQ(PaddedVocabulary(50257), 50304);
+  EXPECT_EQ(PaddedVocabulary(50304), 50304);
+  EXPECT_EQ(PaddedVocabulary(1000), 1000);
+  EXPECT_EQ(PaddedVocabulary(51), 128);
 }
 
 TEST(ChunkedLossOfNothing, EndsWithTheFirstProductThatFails) {

@@ -345,9 +345,15 @@ TYPED_TEST(RowKernels, BiasAndGeluTogether) {
 }
 
 TYPED_TEST(RowKernels, TheLossOfRowsAndItsScaledGradient) {
-  for (const RowShape shape : {RowShape{1, 8}, {3, 2}, {5, 67}, {4, 1032}, {6, 5000}}) {
-    SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
-    const auto n = shape.rows * shape.width;
+  for (const cuda::LogitShape shape : {cuda::LogitShape{1, 8},
+                                       {3, 2},
+                                       {5, 67},
+                                       {4, 1032},
+                                       {6, 5000},
+                                       {3, 67, 72},
+                                       {2, 5001, 5120}}) {
+    SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width, " in rows of ", shape.stride));
+    const auto n = shape.rows * shape.stride;
     const auto logits = KernelNumbers<TypeParam>(n, "logits", 4);
     auto targets = RandomTokens(shape.rows, shape.width, "targets");
     if (shape.rows > 2) targets[1] = kIgnoredTarget;
@@ -355,8 +361,8 @@ TYPED_TEST(RowKernels, TheLossOfRowsAndItsScaledGradient) {
     std::vector<double> losses;
     for (int64_t row = 0; row < shape.rows; ++row) {
       const auto sum =
-          CrossEntropy<float>().run({1, shape.width}, Widened(logits).data() + row * shape.width,
-                                    &targets[row], expected.data() + row * shape.width);
+          CrossEntropy<float>().run({1, shape.width}, Widened(logits).data() + row * shape.stride,
+                                    &targets[row], expected.data() + row * shape.stride);
       losses.push_back(sum.loss);
     }
     for (float& x : expected) x *= 0.25f;
