@@ -1,5 +1,6 @@
 #include "launcher/commands/plan_command.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -17,8 +18,11 @@
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
+#include "worker_runtime/advice/advise.h"
 #include "worker_runtime/advice/cheapest_fit.h"
+#include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
+#include "worker_runtime/advice/step_time.h"
 #include "worker_runtime/options/plan_flags.h"
 #include "worker_runtime/plan/plan_page.h"
 
@@ -34,7 +38,142 @@ constexpr char kUsage[] =
     "needs.\n"
     "Options are spelled with _ or -.\n";
 
-command_line::Grammar PlanGrammar(advice::JobShape& shape, plan::PlanOptions& options) {
+// Of --advise.
+struct AdviceOptions {
+  bool asked = false;
+  std::string device;  // empty: the table's by its memory
+  double memory_gib = 0;
+  int64_t gpus = 0;  // of a node
+  int64_t nodes = 1;
+  std::string network = "100gbe";
+  // Of the host as a device, measured: of one core, and between ranks.
+  double gemm_gflops = 0;
+  double link_gigabytes = 0;
+  int64_t cores = 1;
+};
+
+// Products reach about half of a GPU's peak, and about so much of a rank's time on a host is other work.
+// A prediction that assumes more for one GPU would be wrong for all plans alike.
+constexpr double kShareOfPeak = 0.5;
+constexpr double kLinkShare = 0.8;
+constexpr double kOtherOnHost = 0.12;
+
+std::vector<command_line::Option> AdviceRows(AdviceOptions& out) {
+  using command_line::Into;
+  std::vector<command_line::Option> rows = {
+      {.name = "advise",
+       .help = "print the quickest plan that fits instead, by predicted step times",
+       .read = Into(command_line::ParseBool, out.asked)},
+      {.name = "gpu",
+       .value_name = "NAME",
+       .help = absl::StrCat("the device: ", absl::StrJoin(advice::DeviceNames(), ", "),
+                            " (the one with the most memory of at most --gpu_memory)"),
+       .read = Into(command_line::ParseName, out.device)},
+      {.name = "gpu_memory",
+       .value_name = "X",
+       .help = "its memory in GiB (the device's)",
+       .read = Into(command_line::ParseNumber, out.memory_gib)},
+      {.name = "gpus",
+       .value_name = "N",
+       .help = "devices of a node, one rank each (8)",
+       .read = command_line::IntoBetween(1, kMaxRanks, out.gpus)},
+      {.name = "nodes",
+       .value_name = "N",
+       .help = "nodes (1)",
+       .read = command_line::IntoBetween(1, kMaxRanks, out.nodes)},
+      {.name = "network",
+       .value_name = "NAME",
+       .help = absl::StrCat("between nodes: ", absl::StrJoin(advice::NetworkNames(), ", "),
+                            ", or Gbit/s per node (100gbe)"),
+       .read = Into(command_line::ParseName, out.network)},
+      {.name = "gemm_gflops",
+       .value_name = "X",
+       .help = "with --device=cpu: what one core's f32 products reach, as measured",
+       .read = Into(command_line::ParseNumber, out.gemm_gflops)},
+      {.name = "link_gigabytes",
+       .value_name = "X",
+       .help = "with --device=cpu: GB/s that a rank sends to another, as measured",
+       .read = Into(command_line::ParseNumber, out.link_gigabytes)},
+      {.name = "cores",
+       .value_name = "N",
+       .help = "with --device=cpu: cores of a node, shared by its ranks (1)",
+       .read = command_line::IntoBetween(1, kMaxRanks, out.cores)},
+  };
+  for (command_line::Option& row : rows) row.group = "Advice";
+  return rows;
+}
+
+advice::RankRates RatesOf(double flops, const advice::DeviceFacts& device, double network) {
+  return {.flops = kShareOfPeak * flops,
+          .memory_bandwidth = kLinkShare * device.memory_bandwidth,
+          .node_links = kLinkShare * device.link_bandwidth,
+          .network = kLinkShare * network};
+}
+
+// The cores are shared where there are more ranks.
+absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
+  if (asked.gemm_gflops <= 0 || asked.link_gigabytes <= 0) {
+    return absl::InvalidArgumentError(
+        "--advise with --device=cpu needs --gemm_gflops=X and --link_gigabytes=X as measured on "
+        "this machine; for GPUs add --device=cuda, or --gpu=NAME");
+  }
+  const double ranks = static_cast<double>(std::max(input.shape.ranks_of_node, int64_t{1}));
+  const double share = std::min(1.0, static_cast<double>(asked.cores) / ranks);
+  input.wide = {.flops = share * asked.gemm_gflops * 1e9,
+                .other_share = kOtherOnHost,
+                .node_links = asked.link_gigabytes * 1e9,
+                .hidden_share = share < 1 ? 0 : 0.5};
+  input.memory_bytes_max = input.options.plan.memory_bytes_max;
+  if (input.memory_bytes_max == 0) {
+    return absl::InvalidArgumentError("--advise with --device=cpu needs --memory_limit=X, in GiB");
+  }
+  input.devices = absl::StrCat(
+      asked.cores, " cores of ", asked.gemm_gflops, " GFLOP/s each, links of ",
+      asked.link_gigabytes, " GB/s",
+      share < 1 ? absl::StrCat("; ", input.shape.ranks_of_node, " ranks of a node share the cores")
+                : "");
+  return absl::OkStatus();
+}
+
+absl::Status AddGpus(const AdviceOptions& asked, advice::AdviceInput& input) {
+  advice::DeviceFacts device = advice::DeviceOfMemory(asked.memory_gib > 0 ? asked.memory_gib : 80);
+  if (!asked.device.empty()) {
+    const absl::StatusOr<advice::DeviceFacts> found = advice::FindDevice(asked.device);
+    if (!found.ok()) return command_line::At("--gpu", asked.device, found.status());
+    device = *found;
+    if (asked.memory_gib > 0) device.memory_gib = asked.memory_gib;
+  }
+  const absl::StatusOr<advice::NetworkFacts> network = advice::FindNetwork(asked.network);
+  if (!network.ok()) return command_line::At("--network", asked.network, network.status());
+  const double between = asked.nodes > 1 ? network->node_bandwidth : 0;
+  input.narrow = RatesOf(device.narrow_flops, device, between);
+  input.wide = RatesOf(device.wide_flops, device, between);
+  // CUDA itself and NCCL take about a GiB.
+  input.memory_bytes_max = static_cast<int64_t>((device.memory_gib - 1) * (1 << 30));
+  input.options.device = "cuda";
+  input.devices = absl::StrCat(
+      device.name, " (", device.source, "), ", device.memory_gib,
+      " GiB each of which 1 is CUDA's, products at half of the peak",
+      asked.nodes > 1 ? absl::StrCat("; between nodes ", network->name, " (", network->source, ")")
+                      : "");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> AdviceText(const AdviceOptions& asked, const advice::JobShape& shape,
+                                       const plan::PlanOptions& options, bool is_on_gpus) {
+  advice::AdviceInput input = {.options = options, .shape = shape};
+  if (asked.gpus != 0 || (is_on_gpus && shape.world_size == 1)) {
+    input.shape.ranks_of_node = asked.gpus == 0 ? 8 : asked.gpus;
+    input.shape.world_size = input.shape.ranks_of_node * asked.nodes;
+  } else if (shape.ranks_of_node == 0) {
+    input.shape.ranks_of_node = shape.world_size / asked.nodes;
+  }
+  MUSTER_RETURN_IF_ERROR(is_on_gpus ? AddGpus(asked, input) : AddHost(asked, input));
+  return advice::Advise(input);
+}
+
+command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice,
+                                  plan::PlanOptions& options) {
   command_line::Grammar grammar{.program = "muster plan", .usage = kUsage};
   grammar.options = {
       {.name = "world_size",
@@ -50,6 +189,9 @@ command_line::Grammar PlanGrammar(advice::JobShape& shape, plan::PlanOptions& op
        .read = command_line::IntoBetween(1, kMaxRanks, shape.ranks_of_node),
        .variables = {"LOCAL_WORLD_SIZE"}},
   };
+  for (command_line::Option& option : AdviceRows(advice)) {
+    grammar.options.push_back(std::move(option));
+  }
   for (command_line::Option& option : plan::PlanFlags(options)) {
     const bool is_model = option.name == "model";
     const std::string group = option.group;
@@ -104,8 +246,9 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
                                             std::vector<std::string>* warnings,
                                             const PlanSurroundings& surroundings) {
   advice::JobShape shape;
+  AdviceOptions asked;
   plan::PlanOptions options;
-  const command_line::Grammar grammar = PlanGrammar(shape, options);
+  const command_line::Grammar grammar = PlanGrammar(shape, asked, options);
   MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line,
                           command_line::Split(grammar, args, surroundings.environment));
   if (!line.print.empty()) return line.print;
@@ -117,6 +260,10 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   }
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
+  if (asked.asked) {
+    const bool names_gpus = !asked.device.empty() || asked.memory_gib > 0 || asked.gpus > 0;
+    return AdviceText(asked, shape, options, names_gpus || options.device == "cuda");
+  }
   absl::StatusOr<plan::PlanPageInput> job = advice::PlanJob(options, shape);
   if (!job.ok()) {
     return command_line::InWordsOf(

@@ -38,18 +38,21 @@ std::string Number(int64_t value) { return value == 0 ? "?" : absl::StrCat(value
 
 absl::Status Unsolvable(const BatchSizes& asked, int64_t replicas) {
   const int64_t known = std::max<int64_t>(asked.micro, 1) * std::max<int64_t>(asked.accumulation, 1);
-  std::vector<std::string> hints = {absl::StrCat(
-      "a train_batch_size of ", NearestMultiples(asked.train, known * replicas))};
+  const bool is_open = asked.micro == 0 || asked.accumulation == 0;
+  std::vector<std::string> hints = {
+      absl::StrCat("a train_batch_size of ",
+                   is_open ? NearestMultiples(asked.train, known * replicas)
+                           : absl::StrCat(known * replicas))};
   if (asked.train % known == 0) {
+    const int64_t parts = asked.train / known;
     hints.push_back(absl::StrCat(
-        absl::StrJoin(NearestDivisors(asked.train / known, replicas), " or "),
+        is_open ? absl::StrJoin(NearestDivisors(parts, replicas), " or ") : absl::StrCat(parts),
         " ranks that work on different sequences"));
   }
-  if (asked.micro != 0 && asked.accumulation != 0 && asked.train % (asked.micro * replicas) == 0) {
+  if (!is_open && asked.train % (asked.micro * replicas) == 0) {
     hints.push_back(absl::StrCat("an accumulation of ", asked.train / (asked.micro * replicas)));
   }
-  if (asked.micro != 0 && asked.accumulation != 0 &&
-      asked.train % (asked.accumulation * replicas) == 0) {
+  if (!is_open && asked.train % (asked.accumulation * replicas) == 0) {
     hints.push_back(
         absl::StrCat("a micro-batch of ", asked.train / (asked.accumulation * replicas)));
   }

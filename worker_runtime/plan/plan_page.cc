@@ -48,11 +48,6 @@ int64_t NumParametersOf(const PlanOptions& options) {
   return NumParametersOf(*FindKnownModel(options.planned_model));
 }
 
-double FlopsPerToken(const PlanOptions& options) {
-  if (options.planned_model.empty()) return GptFlopsPerToken(options.model);
-  return FlopsPerToken(*FindKnownModel(options.planned_model), options.model.context);
-}
-
 void Heading(std::string& page, absl::string_view text) {
   absl::StrAppend(&page, "\n", text, "\n");
 }
@@ -73,7 +68,7 @@ void AppendModel(const PlanOptions& options, std::string& page) {
                   " heads, hidden size ", model.hidden_size, ", context ", model.context,
                   ", vocabulary ", model.vocabulary, ", in ", ToString(options.dtype), "\n");
   Line(page, "parameters", Grouped(NumParametersOf(options)));
-  Line(page, "work per token", Flops(FlopsPerToken(options)));
+  Line(page, "work per token", Flops(FlopsPerTokenOf(options)));
 }
 
 void AppendPlan(const PlanPageInput& input, std::string& page) {
@@ -132,7 +127,7 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
   Line(page, "sequences per micro-batch", Grouped(options.batch_size));
   Line(page, "tokens", Grouped(static_cast<int64_t>(tokens)));
   Line(page, "work per rank",
-       Flops(FlopsPerToken(options) * tokens / static_cast<double>(input.world_size)));
+       Flops(FlopsPerTokenOf(options) * tokens / static_cast<double>(input.world_size)));
   Line(page, "steps", Grouped(options.steps));
   return absl::OkStatus();
 }
@@ -333,6 +328,11 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
 Program ProgramOf(const PlanPageInput& input) {
   const ProgramInput program_input = InputOf(input, input.options.plan);
   return CompileProgram(program_input, RankThatNeedsMost(program_input));
+}
+
+double FlopsPerTokenOf(const PlanOptions& options) {
+  if (options.planned_model.empty()) return GptFlopsPerToken(options.model);
+  return FlopsPerToken(*FindKnownModel(options.planned_model), options.model.context);
 }
 
 ReductionChoice DecideReduction(const PlanPageInput& input) {

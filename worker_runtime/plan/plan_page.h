@@ -65,6 +65,9 @@ ReductionChoice DecideReduction(const PlanPageInput& input);
 // The program of that rank.
 Program ProgramOf(const PlanPageInput& input);
 
+// Floating point operations of a forward and backward pass per token, of the model that is planned.
+double FlopsPerTokenOf(const PlanOptions& options);
+
 // Three digits and a unit: "1.21 GiB".
 std::string ReadableBytes(int64_t bytes);
 
