@@ -1,35 +1,35 @@
 #include "launcher/commands/plan_command.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
-#include <optional>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "muster/cuda_device.h"
-#include "muster/gpt.h"
-#include "muster/parameter.h"
+#include "absl/strings/strip.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
-#include "proto/io/sha256.h"
-#include "worker_runtime/engine/cut_model.h"
-#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/advice/advise.h"
+#include "worker_runtime/advice/cheapest_fit.h"
+#include "worker_runtime/advice/device_table.h"
+#include "worker_runtime/advice/plan_job.h"
+#include "worker_runtime/advice/step_time.h"
 #include "worker_runtime/options/plan_flags.h"
-#include "worker_runtime/plan/block_layout.h"
-#include "worker_runtime/plan/compile_program.h"
-#include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/plan_page.h"
-#include "worker_runtime/plan/plan_text.h"
 
 namespace muster::launcher {
 namespace {
 
 constexpr int64_t kMaxRanks = int64_t{1} << 20;
-constexpr int64_t kUsualRanksOfNode = 8;
 
 constexpr char kUsage[] =
     "usage: muster plan [options]\n"
@@ -38,13 +38,141 @@ constexpr char kUsage[] =
     "needs.\n"
     "Options are spelled with _ or -.\n";
 
-// `options` begin as a model of that name.
-absl::Status TakeModel(const std::string& name, plan::PlanOptions& options) {
-  MUSTER_ASSIGN_OR_RETURN(options.model, plan::NamedGpt(name));
+// Of --advise.
+struct AdviceOptions {
+  bool asked = false;
+  std::string device;  // empty: the table's by its memory
+  double memory_gib = 0;
+  int64_t gpus = 0;  // of a node
+  int64_t nodes = 1;
+  std::string network = "100gbe";
+  // Of the host as a device, measured: of one core, and between ranks.
+  double gemm_gflops = 0;
+  double link_gigabytes = 0;
+  int64_t cores = 1;
+};
+
+// Products reach about half of a GPU's peak, and about so much of a rank's time on a host is other work.
+// A prediction that assumes more for one GPU would be wrong for all plans alike.
+constexpr double kShareOfPeak = 0.5;
+constexpr double kLinkShare = 0.8;
+constexpr double kOtherOnHost = 0.12;
+
+std::vector<command_line::Option> AdviceRows(AdviceOptions& out) {
+  using command_line::Into;
+  std::vector<command_line::Option> rows = {
+      {.name = "advise",
+       .help = "print the quickest plan that fits instead, by predicted step times",
+       .read = Into(command_line::ParseBool, out.asked)},
+      {.name = "gpu",
+       .value_name = "NAME",
+       .help = absl::StrCat("the device: ", absl::StrJoin(advice::DeviceNames(), ", "),
+                            " (the one with the most memory of at most --gpu_memory)"),
+       .read = Into(command_line::ParseName, out.device)},
+      {.name = "gpu_memory",
+       .value_name = "X",
+       .help = "its memory in GiB (the device's)",
+       .read = Into(command_line::ParseNumber, out.memory_gib)},
+      {.name = "gpus",
+       .value_name = "N",
+       .help = "devices of a node, one rank each (8)",
+       .read = command_line::IntoBetween(1, kMaxRanks, out.gpus)},
+      {.name = "nodes",
+       .value_name = "N",
+       .help = "nodes (1)",
+       .read = command_line::IntoBetween(1, kMaxRanks, out.nodes)},
+      {.name = "network",
+       .value_name = "NAME",
+       .help = absl::StrCat("between nodes: ", absl::StrJoin(advice::NetworkNames(), ", "),
+                            ", or Gbit/s per node (100gbe)"),
+       .read = Into(command_line::ParseName, out.network)},
+      {.name = "gemm_gflops",
+       .value_name = "X",
+       .help = "with --device=cpu: what one core's f32 products reach, as measured",
+       .read = Into(command_line::ParseNumber, out.gemm_gflops)},
+      {.name = "link_gigabytes",
+       .value_name = "X",
+       .help = "with --device=cpu: GB/s that a rank sends to another, as measured",
+       .read = Into(command_line::ParseNumber, out.link_gigabytes)},
+      {.name = "cores",
+       .value_name = "N",
+       .help = "with --device=cpu: cores of a node, shared by its ranks (1)",
+       .read = command_line::IntoBetween(1, kMaxRanks, out.cores)},
+  };
+  for (command_line::Option& row : rows) row.group = "Advice";
+  return rows;
+}
+
+advice::RankRates RatesOf(double flops, const advice::DeviceFacts& device, double network) {
+  return {.flops = kShareOfPeak * flops,
+          .memory_bandwidth = kLinkShare * device.memory_bandwidth,
+          .node_links = kLinkShare * device.link_bandwidth,
+          .network = kLinkShare * network};
+}
+
+// The cores are shared where there are more ranks.
+absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
+  if (asked.gemm_gflops <= 0 || asked.link_gigabytes <= 0) {
+    return absl::InvalidArgumentError(
+        "--advise with --device=cpu needs --gemm_gflops=X and --link_gigabytes=X as measured on "
+        "this machine; for GPUs add --device=cuda, or --gpu=NAME");
+  }
+  const double ranks = static_cast<double>(std::max(input.shape.ranks_of_node, int64_t{1}));
+  const double share = std::min(1.0, static_cast<double>(asked.cores) / ranks);
+  input.wide = {.flops = share * asked.gemm_gflops * 1e9,
+                .other_share = kOtherOnHost,
+                .node_links = asked.link_gigabytes * 1e9,
+                .hidden_share = share < 1 ? 0 : 0.5};
+  input.memory_bytes_max = input.options.plan.memory_bytes_max;
+  if (input.memory_bytes_max == 0) {
+    return absl::InvalidArgumentError("--advise with --device=cpu needs --memory_limit=X, in GiB");
+  }
+  input.devices = absl::StrCat(
+      asked.cores, " cores of ", asked.gemm_gflops, " GFLOP/s each, links of ",
+      asked.link_gigabytes, " GB/s",
+      share < 1 ? absl::StrCat("; ", input.shape.ranks_of_node, " ranks of a node share the cores")
+                : "");
   return absl::OkStatus();
 }
 
-command_line::Grammar PlanGrammar(int64_t& world_size, int64_t& ranks_of_node,
+absl::Status AddGpus(const AdviceOptions& asked, advice::AdviceInput& input) {
+  advice::DeviceFacts device = advice::DeviceOfMemory(asked.memory_gib > 0 ? asked.memory_gib : 80);
+  if (!asked.device.empty()) {
+    const absl::StatusOr<advice::DeviceFacts> found = advice::FindDevice(asked.device);
+    if (!found.ok()) return command_line::At("--gpu", asked.device, found.status());
+    device = *found;
+    if (asked.memory_gib > 0) device.memory_gib = asked.memory_gib;
+  }
+  const absl::StatusOr<advice::NetworkFacts> network = advice::FindNetwork(asked.network);
+  if (!network.ok()) return command_line::At("--network", asked.network, network.status());
+  const double between = asked.nodes > 1 ? network->node_bandwidth : 0;
+  input.narrow = RatesOf(device.narrow_flops, device, between);
+  input.wide = RatesOf(device.wide_flops, device, between);
+  // CUDA itself and NCCL take about a GiB.
+  input.memory_bytes_max = static_cast<int64_t>((device.memory_gib - 1) * (1 << 30));
+  input.options.device = "cuda";
+  input.devices = absl::StrCat(
+      device.name, " (", device.source, "), ", device.memory_gib,
+      " GiB each of which 1 is CUDA's, products at half of the peak",
+      asked.nodes > 1 ? absl::StrCat("; between nodes ", network->name, " (", network->source, ")")
+                      : "");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> AdviceText(const AdviceOptions& asked, const advice::JobShape& shape,
+                                       const plan::PlanOptions& options, bool is_on_gpus) {
+  advice::AdviceInput input = {.options = options, .shape = shape};
+  if (asked.gpus != 0 || (is_on_gpus && shape.world_size == 1)) {
+    input.shape.ranks_of_node = asked.gpus == 0 ? 8 : asked.gpus;
+    input.shape.world_size = input.shape.ranks_of_node * asked.nodes;
+  } else if (shape.ranks_of_node == 0) {
+    input.shape.ranks_of_node = shape.world_size / asked.nodes;
+  }
+  MUSTER_RETURN_IF_ERROR(is_on_gpus ? AddGpus(asked, input) : AddHost(asked, input));
+  return advice::Advise(input);
+}
+
+command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice,
                                   plan::PlanOptions& options) {
   command_line::Grammar grammar{.program = "muster plan", .usage = kUsage};
   grammar.options = {
@@ -52,101 +180,127 @@ command_line::Grammar PlanGrammar(int64_t& world_size, int64_t& ranks_of_node,
        .value_name = "N",
        .group = "Job",
        .help = "ranks of the job (1)",
-       .read = command_line::IntoBetween(1, kMaxRanks, world_size)},
+       .read = command_line::IntoBetween(1, kMaxRanks, shape.world_size),
+       .variables = {"WORLD_SIZE"}},
       {.name = "nproc_per_node",
        .value_name = "N",
        .group = "Job",
        .help = "ranks of a node, which share its memory (8, or all if they are fewer)",
-       .read = command_line::IntoBetween(1, kMaxRanks, ranks_of_node)},
-      {.name = "model",
-       .value_name = "NAME",
-       .group = "Job",
-       .help = absl::StrCat("sizes of a known model: ", absl::StrJoin(plan::NamedGpts(), ", ")),
-       .read = [&](const std::string& text) { return TakeModel(text, options); }},
-      {.name = "vocab_size",
-       .value_name = "N",
-       .group = "Job",
-       .help = "number of different tokens (256: bytes)",
-       .read = command_line::Into(command_line::ParseInt64, options.model.vocabulary),
-       .other_names = {"vocabulary"},
-       .field = "vocabulary"},
+       .read = command_line::IntoBetween(1, kMaxRanks, shape.ranks_of_node),
+       .variables = {"LOCAL_WORLD_SIZE"}},
   };
-  for (command_line::Option& option : plan::PlanFlags(options)) {
+  for (command_line::Option& option : AdviceRows(advice)) {
     grammar.options.push_back(std::move(option));
+  }
+  for (command_line::Option& option : plan::PlanFlags(options)) {
+    const bool is_model = option.name == "model";
+    const std::string group = option.group;
+    grammar.options.push_back(std::move(option));
+    if (!is_model) continue;
+    grammar.options.push_back(
+        {.name = "vocab_size",
+         .value_name = "N",
+         .group = group,
+         .help = "number of different tokens (256: bytes)",
+         .read = command_line::Into(command_line::ParseInt64, options.model.vocabulary),
+         .other_names = {"vocabulary"},
+         .field = "vocabulary"});
   }
   return grammar;
 }
 
-// Sizes whose products would not fit 64 bits are mistakes. In double, which cannot overflow.
-absl::Status CheckCountable(const plan::PlanOptions& options) {
-  const GptConfig& model = options.model;
-  const double rows = static_cast<double>(options.batch_size) * static_cast<double>(model.context);
-  const double widest = 4.0 * static_cast<double>(model.hidden_size) * 16.0;
-  const double bytes =
-      8 * rows *
-      (static_cast<double>(model.vocabulary) + widest + widest * static_cast<double>(model.layers));
-  if (bytes <= static_cast<double>(int64_t{1} << 60)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a micro-batch of ", options.batch_size, " sequences of ", model.context,
-      " tokens would take up to ", bytes, " bytes of activations; at most 2^60 can be planned"));
-}
-
-// The model is built, cut and run without any memory.
-absl::StatusOr<std::string> FormatGptPlan(int64_t world_size, int64_t ranks_of_node,
-                                          plan::PlanOptions options) {
-  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, static_cast<int>(world_size)));
-  options.plan.stages = stages;
-  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(
-      options.plan, {.stages = stages, .replicas = static_cast<int>(world_size) / stages}));
-  MUSTER_RETURN_IF_ERROR(CheckCountable(options));
-  const bool on_gpus = options.device != "cpu";
-  ParameterStore store(options.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
-  const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);
-  MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
-  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
-                          engine::CutModel(store, options.plan, stages, gpt->Units(), sample));
-  MUSTER_ASSIGN_OR_RETURN(
-      const std::vector<plan::UseTrace> traces,
-      engine::RecordStages(store, options.plan, cut, gpt->Units(), sample,
-                           engine::MetaDevice(on_gpus, options.cuda_attention, options.plan.mode)));
-  std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
-  const std::string text = plan::CanonicalText(options.plan, parameters, options.dtype);
-  std::vector<plan::StageInfo> infos =
-      engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces);
-  return plan::FormatPlanPage({.options = options,
-                               .world_size = world_size,
-                               .ranks_of_node = ranks_of_node,
-                               .gpu_bytes = on_gpus ? kCudaWorkspaceBytes : 0,
-                               .pinned_bytes_max = on_gpus ? kCudaPinnedBytesMax : 0,
-                               .hash = Sha256().Add(text).Finish(),
-                               .unit_names = store.unit_names(),
-                               .parameters = std::move(parameters),
-                               .stages = std::move(infos)});
+// By the fields of a plan, and for people.
+plan::PlanSources SourcesOf(const command_line::Grammar& grammar,
+                            const command_line::CommandLine& line,
+                            const plan::ConfigReport& report) {
+  plan::PlanSources sources;
+  sources.without_effect = report.without_effect;
+  for (const command_line::Option& option : grammar.options) {
+    const auto source = report.sources.find(option.name);
+    if (source == report.sources.end()) continue;
+    const std::string& field = option.field.empty() ? option.name : option.field;
+    const command_line::Given* const given = line.Find(option.name);
+    const std::string from = absl::StartsWith(source->second, "--") || given == nullptr ||
+                                     absl::StrContains(source->second, ": ")
+                                 ? source->second
+                                 : absl::StrCat("variable ", source->second);
+    sources.by_field[field] = from;
+    if (given != nullptr) {
+      sources.given.push_back({option.name, absl::StrJoin(given->texts, " "), from});
+    }
+  }
+  const auto plan_source = sources.by_field.find("preset");
+  if (plan_source == sources.by_field.end()) return sources;
+  for (const char* placed : {"parameters.placement", "gradients.placement", "optimizer.placement",
+                             "gathering.reshard_after_forward", "gathering.prefetch_units",
+                             "gathering.prefetch_elements", "gathering.max_live_elements",
+                             "gathering.max_reuse_distance", "gathering.persistence_threshold"}) {
+    sources.by_field.emplace(placed, absl::StrCat("the preset, ", plan_source->second));
+  }
+  return sources;
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
-                                            std::vector<std::string>* warnings) {
-  int64_t world_size = 1;
+                                            std::vector<std::string>* warnings,
+                                            const PlanSurroundings& surroundings) {
+  advice::JobShape shape;
+  AdviceOptions asked;
   plan::PlanOptions options;
-  int64_t ranks_of_node = 0;
-  const command_line::Grammar grammar = PlanGrammar(world_size, ranks_of_node, options);
-  MUSTER_ASSIGN_OR_RETURN(const command_line::CommandLine line,
-                          command_line::Split(grammar, args, {}));
+  const command_line::Grammar grammar = PlanGrammar(shape, asked, options);
+  MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line,
+                          command_line::Split(grammar, args, surroundings.environment));
   if (!line.print.empty()) return line.print;
-  if (warnings != nullptr) *warnings = line.warnings;
+  MUSTER_ASSIGN_OR_RETURN(const plan::ConfigReport report,
+                          plan::AddConfigFiles(grammar, options, surroundings.files, line));
+  if (warnings != nullptr) {
+    *warnings = line.warnings;
+    warnings->insert(warnings->end(), report.warnings.begin(), report.warnings.end());
+  }
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
-  if (ranks_of_node == 0) ranks_of_node = std::min<int64_t>(kUsualRanksOfNode, world_size);
-  options.plan = CompletePlan(options.plan, ranks_of_node);
-  return FormatGptPlan(world_size, ranks_of_node, options);
+  if (asked.asked) {
+    const bool names_gpus = !asked.device.empty() || asked.memory_gib > 0 || asked.gpus > 0;
+    return AdviceText(asked, shape, options, names_gpus || options.device == "cuda");
+  }
+  absl::StatusOr<plan::PlanPageInput> job = advice::PlanJob(options, shape);
+  if (!job.ok()) {
+    return command_line::InWordsOf(
+        grammar, line,
+        absl::Status(job.status().code(), absl::StripPrefix(job.status().message(), "plan: ")));
+  }
+  MUSTER_RETURN_IF_ERROR(advice::CheckOffload(*job));
+  if (const int64_t limit = options.plan.memory_bytes_max; limit > 0) {
+    MUSTER_RETURN_IF_ERROR(advice::CheckFits(*job, options, shape, limit));
+  }
+  job->sources = SourcesOf(grammar, line, report);
+  if (job->reduction.chosen != GradientReduction::kChosen) {
+    job->sources.by_field["gradient_reduction"] =
+        absl::StrCat("chosen: ", job->reduction.reason);
+  }
+  return plan::FormatPlanPage(*job);
 }
+
+namespace {
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) {
+    return absl::NotFoundError(absl::StrCat("cannot be read: ", std::strerror(errno)));
+  }
+  return text;
+}
+
+}  // namespace
 
 int PlanCommand(const Invocation& invocation) {
   std::vector<std::string> warnings;
-  const absl::StatusOr<std::string> text = PlanCommandText(invocation.args, &warnings);
+  const absl::StatusOr<std::string> text = PlanCommandText(
+      invocation.args, &warnings,
+      {.environment = invocation.environment,
+       .files = {.read_file = ReadFile, .home = VariableOrEmpty(invocation.environment, "HOME")}});
   for (const std::string& warning : warnings) {
     std::fprintf(stderr, "muster plan: %s\n", warning.c_str());
   }

@@ -6,8 +6,16 @@
 
 #include "absl/status/statusor.h"
 #include "launcher/invocation.h"
+#include "proto/base/environment.h"
+#include "worker_runtime/options/config_files.h"
 
 namespace muster::launcher {
+
+// Besides the arguments.
+struct PlanSurroundings {
+  EnvironmentMap environment;
+  plan::ConfigView files;
+};
 
 // The text of `muster plan` with `args` behind it: the page, or the help. `warnings` gets a line
 // for what was accepted but is worth one.
@@ -15,7 +23,8 @@ namespace muster::launcher {
 // Errors:  kInvalidArgument, kUnimplemented: one sentence that names the flag.
 // Threads: pure.
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
-                                            std::vector<std::string>* warnings = nullptr);
+                                            std::vector<std::string>* warnings = nullptr,
+                                            const PlanSurroundings& surroundings = {});
 
 // Prints it. Returns the exit code (proto/base/exit_codes.h); the sentence goes to stderr.
 int PlanCommand(const Invocation& invocation);

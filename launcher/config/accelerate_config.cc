@@ -14,9 +14,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "launcher/config/python_yaml.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
+#include "proto/config/python_yaml.h"
 
 namespace muster::launcher {
 namespace {

@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "launcher/config/python_yaml.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
+#include "proto/config/python_yaml.h"
 
 namespace muster::launcher {
 namespace {

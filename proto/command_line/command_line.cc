@@ -291,7 +291,8 @@ absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
   for (const Option& option : grammar.options) {
     const Given* given = line.Find(option.name);
     const std::string shown = absl::StrCat("--", option.name);
-    if (!option.field.empty() && absl::StartsWith(text, absl::StrCat(option.field, " must "))) {
+    if (!option.field.empty() && (absl::StartsWith(text, absl::StrCat(option.field, " must ")) ||
+                                  absl::StartsWith(text, absl::StrCat(option.field, " is ")))) {
       return absl::Status(status.code(), absl::StrCat(given != nullptr ? given->source : shown,
                                                       text.substr(option.field.size())));
     }

@@ -13,6 +13,8 @@
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
+#include "worker_runtime/options/config_files.h"
+#include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/update_plan.h"
 
@@ -28,6 +30,9 @@ using command_line::ParseChoice;
 using command_line::ParseInt64;
 using command_line::ParseNumber;
 using command_line::ParseUint64;
+
+constexpr int64_t kMostSequences = int64_t{1} << 20;
+constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
 
 std::string Default(const auto& value) { return absl::StrCat(" (", value, ")"); }
 
@@ -198,6 +203,12 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .read = [&out](const std::string& text) { return ReadBucketSize(text, out.plan); },
        .other_names = {"bucket_cap_mb"},
        .field = "bucket_bytes_max"},
+      {.name = "overlap",
+       .value_name = "B",
+       .help = "reduce gradients while the backward pass still runs, yes or no (yes)",
+       .read = Into(ParseBool, out.plan.overlap),
+       .other_names = {"overlap_comm"},
+       .field = "overlap"},
       {.name = "recompute",
        .value_name = "R",
        .help = "activations that the backward pass computes again: none, selective (GELU) or full "
@@ -206,6 +217,13 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .read = Into(ParseRecompute, out.plan.recompute.kind),
        .other_names = {"activation_checkpointing"},
        .field = "recompute.kind"},
+      {.name = "gradient_checkpointing",
+       .help = "the same as --recompute=full",
+       .read = [&out](const std::string& text) -> absl::Status {
+         MUSTER_ASSIGN_OR_RETURN(const bool on, ParseBool(text));
+         if (on) out.plan.recompute.kind = Recompute::Kind::kFull;
+         return absl::OkStatus();
+       }},
       {.name = "recompute_layers",
        .value_name = "N",
        .help = "layers of which full keeps one input" + Default(out.plan.recompute.layers),
@@ -237,6 +255,26 @@ std::vector<Option> PlanRows(PlanOptions& out) {
            "has the layer" +
            Default(ToString(out.cuda_attention)),
        .read = Into(ParseAttention, out.cuda_attention)},
+  };
+}
+
+absl::StatusOr<Residency> ParseOffload(const std::string& text) {
+  return ParseChoice<Residency>(
+      text, {{"none", Residency::kDevice}, {"cpu", Residency::kCpu}, {"nvme", Residency::kNvme}});
+}
+
+std::vector<Option> OffloadRows(OffloadOptions& offload) {
+  return {
+      {.name = "offload_optimizer",
+       .value_name = "D",
+       .help = "where the optimizer's state rests: none (on the device), cpu or nvme; on the cpu "
+               "device none and cpu are one, and nothing else is in this version (none)",
+       .read = Into(ParseOffload, offload.optimizer)},
+      {.name = "offload_parameters",
+       .value_name = "D",
+       .help = "the same of parameters (none)",
+       .read = Into(ParseOffload, offload.parameters),
+       .other_names = {"offload_param"}},
   };
 }
 
@@ -301,7 +339,8 @@ std::vector<Option> ShardingRows(Plan& plan) {
       {.name = "backward_prefetch",
        .value_name = "P",
        .help = "when the next unit is gathered in a backward pass: pre, post or none (pre)",
-       .read = Into(ParsePrefetch, gathering.backward_prefetch)},
+       .read = Into(ParsePrefetch, gathering.backward_prefetch),
+       .field = "gathering.backward_prefetch"},
       {.name = "prefetch_units",
        .value_name = "N",
        .help = "units gathered ahead of their use, at most (as the plan has it)",
@@ -327,19 +366,42 @@ std::vector<Option> ShardingRows(Plan& plan) {
              "gathering.persistence_total"),
       {.name = "gradient_reduction",
        .value_name = "R",
-       .help = "when sharded gradients are reduced: each-micro-batch, once, or chosen: once if the "
-               "step then fits --memory_limit (chosen)",
+       .help = "when sharded gradients are reduced: each-micro-batch, once, or chosen by what both "
+               "cost, and by what fits the memory (chosen)",
        .read = Into(ParseReduction, plan.gradient_reduction)},
       {.name = "memory_limit",
        .value_name = "X",
-       .help = "memory of a rank in GiB, for what the plan chooses (not known)",
+       .help = "memory of a rank in GiB; a plan that needs more is refused (muster-train: what the "
+               "machine, its control group and the GPU have)",
        .read = [&plan](const std::string& text) { return ReadMemory(text, plan.memory_bytes_max); },
        .field = "memory_bytes_max"},
   };
 }
 
-std::vector<Option> ModelRows(GptConfig& model) {
+absl::Status TakeModel(const std::string& name, PlanOptions& options) {
+  MUSTER_ASSIGN_OR_RETURN(const KnownModel known, FindKnownModel(name));
+  options.planned_model.clear();
+  if (known.gpt.has_value()) {
+    options.model = *known.gpt;
+    return absl::OkStatus();
+  }
+  options.planned_model = known.name;
+  options.model = {.layers = known.layers,
+                   .heads = known.heads,
+                   .hidden_size = known.hidden_size,
+                   .context = known.context,
+                   .vocabulary = known.vocabulary};
+  return absl::OkStatus();
+}
+
+std::vector<Option> ModelRows(PlanOptions& options) {
+  GptConfig& model = options.model;
   return {
+      {.name = "model",
+       .value_name = "NAME",
+       .help = absl::StrCat("sizes of a known model: ", absl::StrJoin(KnownModelNames(), ", "),
+                            "; those that are no gpt2 can be planned, not trained"),
+       .read = [&options](const std::string& text) { return TakeModel(text, options); }},
       {.name = "num_layers",
        .value_name = "N",
        .help = "transformer blocks" + Default(model.layers),
@@ -372,19 +434,27 @@ std::vector<Option> StepRows(PlanOptions& out) {
       {.name = "batch_size",
        .value_name = "N",
        .help = "sequences per rank and micro-batch" + Default(out.batch_size),
-       .read = IntoBetween(1, int64_t{1} << 20, out.batch_size),
-       .other_names = {"micro_batch_size"}},
+       .read = IntoBetween(1, kMostSequences, out.asked.micro),
+       .other_names = {"micro_batch_size", "per_device_train_batch_size",
+                       "train_micro_batch_size_per_gpu"},
+       .field = "batch_size"},
       {.name = "gradient_accumulation_steps",
        .value_name = "N",
        .help = "micro-batches per rank and step" + Default(out.plan.accumulation),
-       .read = Into(ParseInt64, out.plan.accumulation),
+       .read = IntoBetween(1, kMostMicroBatches, out.asked.accumulation),
        .other_names = {"accumulation"},
        .field = "accumulation"},
+      {.name = "train_batch_size",
+       .value_name = "N",
+       .help = "sequences of a step over all ranks and micro-batches; what is not said of the two "
+               "options above follows from it",
+       .read = IntoBetween(1, int64_t{1} << 40, out.asked.train),
+       .other_names = {"global_batch_size"}},
       {.name = "steps",
        .value_name = "N",
        .help = "updates in all" + Default(out.steps),
        .read = IntoBetween(0, int64_t{1} << 48, out.steps),
-       .field = "learning_rate.total_steps"},
+       .other_names = {"max_steps"}},
       {.name = "seed",
        .value_name = "N",
        .help = "of initial values and of the order of the data" + Default(out.plan.seed),
@@ -420,6 +490,11 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .read = Into(ParseSchedule, rate.kind),
        .other_names = {"lr_schedule"},
        .field = "learning_rate.kind"},
+      {.name = "schedule_steps",
+       .value_name = "N",
+       .help = "updates until a schedule that falls ends its fall (as --steps)",
+       .read = IntoBetween(1, int64_t{1} << 48, rate.total_steps),
+       .field = "learning_rate.total_steps"},
       {.name = "warmup_type",
        .value_name = "S",
        .help = "of DeepSpeed's schedules: log or linear" + Default(ToString(rate.rise)),
@@ -439,12 +514,21 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .value_name = "X",
        .help = "decay rate of the first moment" + Default(plan.update.beta1),
        .read = Into(ParseNumber, plan.update.beta1),
+       .other_names = {"adam_beta1"},
        .field = "update.beta1"},
       {.name = "beta2",
        .value_name = "X",
-       .help = "decay rate of the second moment" + Default(plan.update.beta2),
+       .help = absl::StrCat("decay rate of the second moment (", plan.update.beta2,
+                            ", as llm.c has it; a configuration file without betas means 0.999)"),
        .read = Into(ParseNumber, plan.update.beta2),
+       .other_names = {"adam_beta2"},
        .field = "update.beta2"},
+      {.name = "epsilon",
+       .value_name = "X",
+       .help = "added to the root of the second moment" + Default(plan.update.epsilon),
+       .read = Into(ParseNumber, plan.update.epsilon),
+       .other_names = {"eps", "adam_epsilon"},
+       .field = "update.epsilon"},
       {.name = "momentum",
        .value_name = "X",
        .help = "of sgd" + Default(plan.update.momentum),
@@ -513,7 +597,8 @@ std::vector<Option> LossScaleRows(LossScaling& scaling) {
        .field = "loss_scaling.hysteresis"},
       {.name = "consecutive_hysteresis",
        .help = "deepspeed: any good step counts overflows anew",
-       .read = Into(ParseBool, scaling.consecutive_hysteresis)},
+       .read = Into(ParseBool, scaling.consecutive_hysteresis),
+       .field = "loss_scaling.consecutive_hysteresis"},
       {.name = "min_loss_scale",
        .value_name = "X",
        .help = "deepspeed: where an overflow ends the training" + Default(scaling.minimum),
@@ -532,18 +617,15 @@ std::vector<Option> LossScaleRows(LossScaling& scaling) {
   };
 }
 
-// Known, so that they are refused by name.
+// Known, so that it is refused by name.
 std::vector<Option> LaterRows() {
-  const auto row = [](const char* name, const char* what) {
-    return Option{.name = name, .value_name = "FILE", .help = what, .read = [](const std::string&) {
-                    return absl::UnimplementedError(
-                        "not in this version; give --plan and the options beside it instead");
-                  }};
-  };
-  return {row("deepspeed", "a configuration of DeepSpeed"),
-          row("accelerate", "a configuration of Accelerate"),
-          row("ilab", "a configuration of InstructLab"),
-          row("mesh", "several kinds of parallelism at once")};
+  return {{.name = "mesh",
+           .value_name = "M",
+           .help = "several kinds of parallelism at once",
+           .read = [](const std::string&) {
+             return absl::UnimplementedError(
+                 "not in this version; give --plan and --stages instead");
+           }}};
 }
 
 }  // namespace
@@ -552,11 +634,13 @@ std::vector<Option> PlanFlags(PlanOptions& options) {
   const std::pair<const char*, std::vector<Option>> groups[] = {
       {"Plan (in brackets: what holds without the option)", PlanRows(options)},
       {"Sharding", ShardingRows(options.plan)},
-      {"Model (a GPT)", ModelRows(options.model)},
+      {"Where states rest", OffloadRows(options.offload)},
+      {"Model (a GPT)", ModelRows(options)},
       {"Steps", StepRows(options)},
       {"Updates", UpdateRows(options.plan)},
       {"Groups of parameters", GroupRows(options.plan)},
       {"Loss scale", LossScaleRows(options.plan.loss_scaling)},
+      {"Configuration files", ConfigFileRows()},
       {"In a later version", LaterRows()},
   };
   std::vector<Option> all;
@@ -570,10 +654,15 @@ std::vector<Option> PlanFlags(PlanOptions& options) {
 }
 
 absl::Status FinishPlanOptions(PlanOptions& options) {
+  if (options.asked.micro != 0) options.batch_size = options.asked.micro;
+  if (options.asked.accumulation != 0) options.plan.accumulation = options.asked.accumulation;
   LearningRateSchedule& schedule = options.plan.learning_rate;
-  if (schedule.falls()) {
+  if (!schedule.falls()) {
+    schedule.total_steps = 0;
+  } else if (schedule.total_steps == 0) {
     schedule.total_steps = options.steps;
-  } else if (schedule.kind == LearningRateSchedule::Kind::kConstant && schedule.floor != 0) {
+  }
+  if (schedule.kind == LearningRateSchedule::Kind::kConstant && schedule.floor != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min_lr=", ExactText(schedule.floor),
                      ": a constant learning rate does not fall; add --schedule=linear or cosine"));
@@ -584,6 +673,7 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StripPrefix(status.message(), "plan: "));
   }
+  if (!options.planned_model.empty()) return absl::OkStatus();
   return options.model.Validate();
 }
 

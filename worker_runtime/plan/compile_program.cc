@@ -6,6 +6,7 @@
 
 #include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/choose_reduction.h"
 #include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/program_compiler.h"
 #include "worker_runtime/plan/prove_program.h"
@@ -172,21 +173,28 @@ Program CompileProgram(const ProgramInput& input, int rank) {
   return ProgramCompiler(input, rank, ReducesEachMicroBatch(input)).Run();
 }
 
+ReductionChoice ReductionOf(const ProgramInput& input) {
+  const GradientReduction asked = input.plan.gradient_reduction;
+  if (asked != GradientReduction::kChosen) return {asked, "the plan says so"};
+  if (input.plan.accumulation == 1) {
+    return {GradientReduction::kEachMicroBatch, "there is one micro-batch"};
+  }
+  const auto cost = [&](bool reduces_each) {
+    ReductionCost most;
+    for (int stage = 0; stage < input.mesh.stages; ++stage) {
+      const StepFigures figures = FiguresOf(
+          ProgramCompiler(input, stage * input.mesh.replicas, reduces_each).Run());
+      most.memory_bytes = std::max(most.memory_bytes, TotalOf(figures.peak));
+      most.sent_bytes = std::max(most.sent_bytes, figures.sent_total());
+    }
+    return most;
+  };
+  return ChooseReduction(cost(true), cost(false), input.plan.memory_bytes_max);
+}
+
 bool ReducesEachMicroBatch(const ProgramInput& input) {
-  switch (input.plan.gradient_reduction) {
-    case GradientReduction::kEachMicroBatch:
-      return true;
-    case GradientReduction::kOnce:
-      return false;
-    case GradientReduction::kChosen:
-      break;
-  }
-  if (input.plan.accumulation == 1 || input.plan.memory_bytes_max == 0) return true;
-  for (int stage = 0; stage < input.mesh.stages; ++stage) {
-    const Program once = ProgramCompiler(input, stage * input.mesh.replicas, false).Run();
-    if (TotalOf(FiguresOf(once).peak) > input.plan.memory_bytes_max) return true;
-  }
-  return false;
+  if (!NeedsUses(input.plan, input.mesh)) return true;  // there is no choice
+  return ReductionOf(input).chosen == GradientReduction::kEachMicroBatch;
 }
 
 bool NeedsUses(const Plan& plan, Mesh mesh) {

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "muster/plan.h"
 #include "worker_runtime/plan/block_layout.h"
+#include "worker_runtime/plan/choose_reduction.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/program.h"
 #include "worker_runtime/plan/rank_groups.h"
@@ -46,8 +47,9 @@ struct ProgramInput {
 // Source: Narayanan et al., "Efficient Large-Scale Language Model Training", 2021, section 2.2.1
 Program CompileProgram(const ProgramInput& input, int rank);
 
-// Whether gradients that are sharded are reduced with each micro-batch: what the plan says, or what
-// fits.
+// When sharded gradients are reduced, and why: what the plan says, else what its costs say.
+ReductionChoice ReductionOf(const ProgramInput& input);
+// Whether gradients that are sharded are reduced with each micro-batch.
 bool ReducesEachMicroBatch(const ProgramInput& input);
 
 // Whether the programs of a plan need to know the uses of units (UseTrace::forward).

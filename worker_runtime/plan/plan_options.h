@@ -12,9 +12,30 @@
 
 namespace muster::plan {
 
+// Sequences of a step and how it is cut, as asked for; 0: not said. FinishPlanOptions and SpreadBatch
+// make PlanOptions::batch_size and Plan::accumulation of it.
+struct BatchSizes {
+  int64_t train = 0;         // of all ranks and micro-batches
+  int64_t micro = 0;         // of a rank's micro-batch
+  int64_t accumulation = 0;  // micro-batches of a rank
+
+  friend bool operator==(const BatchSizes&, const BatchSizes&) = default;
+};
+
+// Where states are to rest between their uses.
+struct OffloadOptions {
+  Residency optimizer = Residency::kDevice;
+  Residency parameters = Residency::kDevice;
+
+  friend bool operator==(const OffloadOptions&, const OffloadOptions&) = default;
+};
+
 struct PlanOptions {
   Plan plan;
   GptConfig model;
+  std::string planned_model;  // a known model that is no GPT, for planning alone; empty: `model`
+  BatchSizes asked;
+  OffloadOptions offload;
   int64_t batch_size = 4;  // sequences per rank and micro-batch
   int64_t steps = 200;
   DType dtype = DType::kF32;

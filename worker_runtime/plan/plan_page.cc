@@ -11,6 +11,7 @@
 #include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/held_memory.h"
+#include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/prove_program.h"
 
 namespace muster::plan {
@@ -42,6 +43,11 @@ std::string Flops(double flops) {
   return Rounded(flops, 1000, {"FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"});
 }
 
+int64_t NumParametersOf(const PlanOptions& options) {
+  if (options.planned_model.empty()) return options.model.num_parameters();
+  return NumParametersOf(*FindKnownModel(options.planned_model));
+}
+
 void Heading(std::string& page, absl::string_view text) {
   absl::StrAppend(&page, "\n", text, "\n");
 }
@@ -57,18 +63,46 @@ void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
 
 void AppendModel(const PlanOptions& options, std::string& page) {
   const GptConfig& model = options.model;
-  absl::StrAppend(&page, "model: a GPT of ", model.layers, " layers, ", model.heads,
+  const bool is_gpt = options.planned_model.empty();
+  absl::StrAppend(&page, "model: ", is_gpt ? "a GPT" : options.planned_model, " of ", model.layers, " layers, ", model.heads,
                   " heads, hidden size ", model.hidden_size, ", context ", model.context,
                   ", vocabulary ", model.vocabulary, ", in ", ToString(options.dtype), "\n");
-  Line(page, "parameters", Grouped(model.num_parameters()));
-  Line(page, "work per token", Flops(GptFlopsPerToken(model)));
+  Line(page, "parameters", Grouped(NumParametersOf(options)));
+  Line(page, "work per token", Flops(FlopsPerTokenOf(options)));
 }
 
 void AppendPlan(const PlanPageInput& input, std::string& page) {
   Heading(page, absl::StrCat("plan, for ", Grouped(input.world_size),
                              input.world_size == 1 ? " rank:" : " ranks:"));
-  for (const auto& [key, value] : Describe(input.options.plan)) Line(page, key, value);
+  for (const auto& [key, value] : Describe(input.options.plan)) {
+    const auto source = input.sources.by_field.find(key);
+    absl::StrAppendFormat(&page, "  %-28s %-16s  %s\n", key, value,
+                          source == input.sources.by_field.end() ? "default" : source->second);
+  }
   Line(page, "hash", input.hash);
+}
+
+void AppendSources(const PlanPageInput& input, std::string& page) {
+  if (!input.sources.given.empty()) {
+    Heading(page, "said by options, files and variables; all else is a default:");
+    for (const GivenValue& given : input.sources.given) {
+      absl::StrAppendFormat(&page, "  %-28s %-16s  %s\n", given.option, given.value, given.source);
+    }
+  }
+  if (input.sources.without_effect.empty()) return;
+  Heading(page, "keys of files that are accepted and change nothing:");
+  for (const std::string& line : input.sources.without_effect) {
+    absl::StrAppend(&page, "  ", line, "\n");
+  }
+}
+
+void AppendOffload(const PlanOptions& options, std::string& page) {
+  for (const auto& [name, residency] : {std::pair{"optimizer", options.offload.optimizer},
+                                        {"parameters", options.offload.parameters}}) {
+    if (residency == Residency::kDevice) continue;
+    Line(page, absl::StrCat("offloaded ", name),
+         "to the host, which on the cpu device is where they lie already: nothing changes");
+  }
 }
 
 absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
@@ -84,23 +118,21 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
         " tokens each); at most ", kMostTokens, " can be planned"));
   }
   Heading(page, "step:");
+  Line(page, "sequences",
+       absl::StrCat(Grouped(input.replicas() * options.plan.accumulation * options.batch_size),
+                    " = ", options.batch_size, " per micro-batch x ", options.plan.accumulation,
+                    " micro-batches x ", input.replicas(),
+                    input.stages.size() > 1 ? " replicas" : " ranks"));
   Line(page, "micro-batches per rank", Grouped(options.plan.accumulation));
   Line(page, "sequences per micro-batch", Grouped(options.batch_size));
   Line(page, "tokens", Grouped(static_cast<int64_t>(tokens)));
   Line(page, "work per rank",
-       Flops(GptFlopsPerToken(options.model) * tokens / static_cast<double>(input.world_size)));
+       Flops(FlopsPerTokenOf(options) * tokens / static_cast<double>(input.world_size)));
   Line(page, "steps", Grouped(options.steps));
   return absl::OkStatus();
 }
 
 // What a rank takes for `program`.
-struct RankMemory {
-  StepFigures figures;
-  int64_t exchange = 0;
-  int64_t gpu = 0;  // for itself; with one, what ranks exchange in is the host's
-  int64_t total() const { return TotalOf(figures.peak) + (gpu > 0 ? gpu : exchange); }
-};
-
 RankMemory MemoryOf(const PlanPageInput& input, const Program& program) {
   const auto of_node = static_cast<int>(input.ranks_of_node);
   RankMemory memory = {FiguresOf(program), ExchangeMemoryOf(program, of_node).total(),
@@ -242,25 +274,39 @@ void AppendStages(const PlanPageInput& input, std::string& page) {
                        100.0 * static_cast<double>(num_stages - 1) / static_cast<double>(passes)));
 }
 
+bool HasReductionChoice(const PlanPageInput& input) {
+  const Plan& plan = input.options.plan;
+  return NeedsUses(plan, InputOf(input, plan).mesh) && plan.accumulation > 1 &&
+         plan.mode != SumMode::kOrdered;
+}
+
+RankMemory MemoryWith(const PlanPageInput& input, GradientReduction reduction) {
+  Plan plan = input.options.plan;
+  plan.gradient_reduction = reduction;
+  const ProgramInput program_input = InputOf(input, plan);
+  return MemoryOf(input, CompileProgram(program_input, RankThatNeedsMost(program_input)));
+}
+
 // What the choice of when to reduce is between.
 void AppendReduction(const PlanPageInput& input, std::string& page) {
-  const Plan& plan = input.options.plan;
-  const ProgramInput own = InputOf(input, plan);
-  if (!NeedsUses(plan, own.mesh) || plan.accumulation == 1 || plan.mode == SumMode::kOrdered) {
-    return;
-  }
+  if (!HasReductionChoice(input)) return;
   Heading(page, "sharded gradients are reduced:");
-  const bool each_chosen = ReducesEachMicroBatch(own);
+  const bool is_open = input.options.plan.gradient_reduction == GradientReduction::kChosen;
+  const ReductionChoice choice =
+      is_open ? DecideReduction(input)
+      : input.reduction.chosen != GradientReduction::kChosen
+          ? input.reduction
+          : ReductionChoice{input.options.plan.gradient_reduction, "the plan says so"};
   for (const GradientReduction reduction :
        {GradientReduction::kEachMicroBatch, GradientReduction::kOnce}) {
-    Plan other = plan;
-    other.gradient_reduction = reduction;
-    const bool is_each = reduction == GradientReduction::kEachMicroBatch;
-    const RankMemory memory = MemoryOf(input, CompileProgram(InputOf(input, other), 0));
-    Line(page, is_each ? "with each micro-batch" : "once, held whole before",
-         absl::StrCat(ReadableBytes(memory.total()), " of memory, ",
-                      ReadableBytes(memory.figures.sent_total()), " sent",
-                      is_each == each_chosen ? "  <- chosen" : ""));
+    const RankMemory memory = MemoryWith(input, reduction);
+    Line(page,
+         reduction == GradientReduction::kEachMicroBatch ? "with each micro-batch"
+                                                         : "once, held whole before",
+         absl::StrCat(
+             ReadableBytes(memory.total()), " of memory, ",
+             ReadableBytes(memory.figures.sent_total()), " sent",
+             reduction == choice.chosen ? absl::StrCat("  <- chosen: ", choice.reason) : ""));
   }
 }
 
@@ -277,15 +323,42 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendPlan(input, page);
   MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
   AppendStages(input, page);
-  const ProgramInput program_input = InputOf(input, options.plan);
-  const Program program = CompileProgram(program_input, RankThatNeedsMost(program_input));
+  const Program program = ProgramOf(input);
   const RankMemory memory = MemoryOf(input, program);
+  AppendOffload(options, page);
   AppendMemory(input, memory, page);
   AppendGathering(program, page);
   AppendReduction(input, page);
   AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);
   AppendWire(memory.figures, page);
+  AppendSources(input, page);
   return page;
 }
+
+Program ProgramOf(const PlanPageInput& input) {
+  const ProgramInput program_input = InputOf(input, input.options.plan);
+  return CompileProgram(program_input, RankThatNeedsMost(program_input));
+}
+
+double FlopsPerTokenOf(const PlanOptions& options) {
+  if (options.planned_model.empty()) return GptFlopsPerToken(options.model);
+  return FlopsPerToken(*FindKnownModel(options.planned_model), options.model.context);
+}
+
+ReductionChoice DecideReduction(const PlanPageInput& input) {
+  if (!HasReductionChoice(input) ||
+      input.options.plan.gradient_reduction != GradientReduction::kChosen) {
+    return {.chosen = GradientReduction::kChosen};
+  }
+  const auto cost = [&](GradientReduction reduction) {
+    const RankMemory memory = MemoryWith(input, reduction);
+    return ReductionCost{.memory_bytes = memory.total(),
+                         .sent_bytes = memory.figures.sent_total()};
+  };
+  return ChooseReduction(cost(GradientReduction::kEachMicroBatch), cost(GradientReduction::kOnce),
+                         input.options.plan.memory_bytes_max);
+}
+
+RankMemory MemoryOfRank(const PlanPageInput& input) { return MemoryOf(input, ProgramOf(input)); }
 
 }  // namespace muster::plan

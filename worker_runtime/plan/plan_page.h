@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,27 @@
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/plan_options.h"
+#include "worker_runtime/plan/prove_program.h"
 
 namespace muster::plan {
 
+// A value that was said, and by whom: an option, a line of a file, a variable.
+struct GivenValue {
+  std::string option;
+  std::string value;
+  std::string source;
+};
+
+// Where what is planned comes from.
+struct PlanSources {
+  std::vector<GivenValue> given;
+  std::map<std::string, std::string> by_field;  // of Describe(plan); a field that is missing: default
+  std::vector<std::string> without_effect;      // keys of files, each with the reason
+};
+
 struct PlanPageInput {
   PlanOptions options;
+  PlanSources sources;
   int64_t world_size = 1;
   int64_t ranks_of_node = 1;  // that share a machine
   // That each rank's GPU takes for itself, and of the host, pinned, at most; 0: there are none.
@@ -28,8 +45,28 @@ struct PlanPageInput {
   std::vector<ParameterInfo> parameters;
   std::vector<StageInfo> stages;
 
+  // When sharded gradients are reduced, where `options.plan` left it open and several micro-batches make
+  // it matter; else kChosen.
+  ReductionChoice reduction = {.chosen = GradientReduction::kChosen};
+
   int64_t replicas() const { return world_size / static_cast<int64_t>(stages.size()); }
 };
+
+// What the rank that needs most takes for a step, and sends.
+struct RankMemory {
+  StepFigures figures;
+  int64_t exchange = 0;
+  int64_t gpu = 0;  // for itself; with one, what ranks exchange in is the host's
+  int64_t total() const { return TotalOf(figures.peak) + (gpu > 0 ? gpu : exchange); }
+};
+RankMemory MemoryOfRank(const PlanPageInput& input);
+// By the figures of both choices, exchange between ranks included; kChosen where there is no choice.
+ReductionChoice DecideReduction(const PlanPageInput& input);
+// The program of that rank.
+Program ProgramOf(const PlanPageInput& input);
+
+// Floating point operations of a forward and backward pass per token, of the model that is planned.
+double FlopsPerTokenOf(const PlanOptions& options);
 
 // Three digits and a unit: "1.21 GiB".
 std::string ReadableBytes(int64_t bytes);

@@ -108,11 +108,18 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
     return Folded(known.name) == folded;
   });
   if (found != kNames.end()) return PlanOf(found->preset);
+  // Compared as they are understood, so that zero3x is one letter from zero-3.
   std::vector<std::string> known;
-  for (const PresetName& preset : kNames) known.push_back(preset.name);
+  for (const PresetName& preset : kNames) known.push_back(Folded(preset.name));
+  const std::string nearest = NearestName(folded, known);
+  const auto meant = std::find(known.begin(), known.end(), nearest);
+  const std::string hint =
+      meant == known.end()
+          ? ""
+          : absl::StrCat("; did you mean ", kNames[meant - known.begin()].name, "?");
   return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCHexEscape(name),
                                                  "' is not a known plan; expected ", Offered(),
-                                                 DidYouMean(absl::AsciiStrToLower(name), known)));
+                                                 hint));
 }
 
 }  // namespace muster

@@ -2,12 +2,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -23,6 +26,12 @@ double BytesPerParameter(DType dtype) {
   return parameter < 4 ? parameter + 4 * 4 : 4 * parameter;
 }
 
+// Empty if it cannot be read.
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
 }  // namespace
 
 int64_t ResidentBytes(absl::string_view proc_status) {
@@ -34,16 +43,42 @@ int64_t ResidentBytes(absl::string_view proc_status) {
   return 0;
 }
 
-int64_t OwnResidentBytes() {
-  std::ifstream file("/proc/self/status");
-  return ResidentBytes(std::string(std::istreambuf_iterator<char>(file), {}));
+int64_t OwnResidentBytes() { return ResidentBytes(TextOf("/proc/self/status")); }
+
+int64_t ControlGroupBytes(absl::string_view proc_cgroup,
+                          absl::FunctionRef<std::string(const std::string& path)> read) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const auto look = [&](absl::string_view root, std::string path, absl::string_view file) {
+    // A group's limit holds for those below it.
+    for (;;) {
+      if (path == "/") path.clear();
+      int64_t bytes = 0;  // "max" is no number
+      const std::string text = read(absl::StrCat(root, path, "/", file));
+      if (absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &bytes) && bytes > 0) {
+        least = std::min(least, bytes);
+      }
+      if (path.empty()) return;
+      path.resize(path.rfind('/'));
+    }
+  };
+  for (const absl::string_view line : absl::StrSplit(proc_cgroup, '\n')) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3 || !absl::StartsWith(parts[2], "/")) continue;
+    if (parts[0] == "0" && parts[1].empty()) look("/sys/fs/cgroup", parts[2], "memory.max");
+    for (const absl::string_view controller : absl::StrSplit(parts[1], ',')) {
+      if (controller != "memory") continue;
+      look("/sys/fs/cgroup/memory", parts[2], "memory.limit_in_bytes");
+    }
+  }
+  return least;
 }
 
 int64_t MachineBytes() {
+  const int64_t allowed = ControlGroupBytes(TextOf("/proc/self/cgroup"), TextOf);
   const int64_t pages = sysconf(_SC_PHYS_PAGES);
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return std::numeric_limits<int64_t>::max();
-  return pages * page_bytes;
+  if (pages <= 0 || page_bytes <= 0) return allowed;
+  return std::min(allowed, pages * page_bytes);
 }
 
 absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_size,
@@ -56,16 +91,6 @@ absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_siz
       " per rank before any activation, ", ShortBytes(rank_bytes * local_size), " for the ",
       Counted(local_size, "rank"), " of this machine, which has ", ShortBytes(machine_bytes),
       "; choose fewer layers or a smaller hidden size"));
-}
-
-absl::Status CheckStepFitsMachine(int64_t rank_bytes, int local_size, int64_t machine_bytes) {
-  const double all_bytes = static_cast<double>(rank_bytes) * local_size;
-  if (all_bytes <= static_cast<double>(machine_bytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a step needs ", ShortBytes(static_cast<double>(rank_bytes)), " per rank, ",
-                   ShortBytes(all_bytes), " for the ", Counted(local_size, "rank"),
-                   " of this machine, which has ", ShortBytes(static_cast<double>(machine_bytes)),
-                   "; choose a smaller --batch_size or --context, or a smaller model"));
 }
 
 }  // namespace muster::train

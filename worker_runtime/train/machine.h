@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "muster/dtype.h"
@@ -14,7 +16,13 @@ namespace muster::train {
 int64_t ResidentBytes(absl::string_view proc_status);
 // Of this process; 0: not known.
 int64_t OwnResidentBytes();
-// Physical memory; the largest number if it is not known.
+// The least memory that the control groups of a process allow it, in the text of /proc/self/cgroup (both
+// versions); the largest number if they allow any. `read` gives the text of a file, empty if there is none.
+// Threads: pure.
+int64_t ControlGroupBytes(absl::string_view proc_cgroup,
+                          absl::FunctionRef<std::string(const std::string& path)> read);
+// What this process and the others of its machine or control group may take together: physical memory, or
+// what the control groups allow; the largest number if neither is known.
 int64_t MachineBytes();
 
 // Whether a model can be trained in the memory of this machine at all. Counts parameters, gradients
@@ -24,8 +32,5 @@ int64_t MachineBytes();
 // Threads: pure.
 absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_size,
                               int64_t machine_bytes);
-
-// Whether a whole step fits: `rank_bytes` by Engine::PlanMemory. Errors and threads as above.
-absl::Status CheckStepFitsMachine(int64_t rank_bytes, int local_size, int64_t machine_bytes);
 
 }  // namespace muster::train

@@ -1,5 +1,10 @@
 // muster-train: parse, build, train. The way of a job through it: TrainInRounds (round_loop.h), Trainer (trainer.h).
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,6 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "muster/runtime.h"
 #include "worker_runtime/train/failure_notice.h"
 #include "worker_runtime/train/round_loop.h"
@@ -21,21 +29,55 @@ int Refuse(Runtime* runtime, const absl::Status& failure) {
   return ExitCodeOfSetup(failure);
 }
 
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || file.bad()) {
+    return absl::NotFoundError(absl::StrCat("cannot be read: ", std::strerror(errno)));
+  }
+  return text;
+}
+
+// Files of configuration, beside the job that there is.
+plan::ConfigView Surroundings(const Runtime* runtime) {
+  const char* const home = std::getenv("HOME");
+  plan::ConfigView view = {.read_file = ReadFile, .home = home == nullptr ? "" : home};
+  if (runtime != nullptr) {
+    view.facts["world_size"] = absl::StrCat(runtime->size());
+    view.facts["nproc_per_node"] = absl::StrCat(runtime->local_size());
+  }
+  return view;
+}
+
+// "ds.json:9: bf16.enabled=false: it is not enabled" -> "bf16.enabled"
+std::string KeyOf(const std::string& line) {
+  const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(": ", 1));
+  return parts.back().substr(0, parts.back().find('='));
+}
+
+void PrintNotes(const TrainCommand& command) {
+  for (const std::string& warning : command.warnings) {
+    std::fprintf(stderr, "muster-train: %s\n", warning.c_str());
+  }
+  if (command.without_effect.empty() || command.options.quiet) return;
+  std::vector<std::string> keys;
+  for (const std::string& line : command.without_effect) keys.push_back(KeyOf(line));
+  std::fprintf(stderr, "muster-train: keys that change nothing here (muster plan says why): %s\n",
+               absl::StrJoin(keys, ", ").c_str());
+}
+
 int Main(const std::vector<std::string>& args) {
-  absl::StatusOr<TrainCommand> command = ParseTrainCommand(args);
-  if (command.ok() && !command->help.empty()) {
-    std::fputs(command->help.c_str(), stdout);
+  if (const std::string help = TrainHelp(args); !help.empty()) {
+    std::fputs(help.c_str(), stdout);
     return 0;
   }
   // Made even for a wrong command line: the job's store is where the ranks agree who says so.
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::FromEnvironment();
-  if (!command.ok()) return Refuse(runtime.ok() ? runtime->get() : nullptr, command.status());
+  Runtime* const job = runtime.ok() ? runtime->get() : nullptr;
+  const absl::StatusOr<TrainCommand> command = ParseTrainCommand(args, Surroundings(job));
+  if (!command.ok()) return Refuse(job, command.status());
   if (!runtime.ok()) return Refuse(nullptr, runtime.status());
-  if ((*runtime)->rank() == 0) {
-    for (const std::string& warning : command->warnings) {
-      std::fprintf(stderr, "muster-train: %s\n", warning.c_str());
-    }
-  }
+  if (job->rank() == 0) PrintNotes(*command);
   return TrainInRounds(*std::move(runtime), command->options);
 }
 

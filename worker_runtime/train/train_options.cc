@@ -122,14 +122,25 @@ Grammar TrainGrammar(TrainOptions& out) {
 
 }  // namespace
 
-absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args) {
+std::string TrainHelp(const std::vector<std::string>& args) {
+  TrainOptions options;
+  const auto line = command_line::Split(TrainGrammar(options), args, {});
+  return line.ok() ? line->print : "";
+}
+
+absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
+                                               const plan::ConfigView& files) {
   TrainCommand command;
   TrainOptions& options = command.options;
   const Grammar grammar = TrainGrammar(options);
   MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line, command_line::Split(grammar, args, {}));
   command.help = std::move(line.print);
   if (!command.help.empty()) return command;
+  MUSTER_ASSIGN_OR_RETURN(plan::ConfigReport report,
+                          plan::AddConfigFiles(grammar, options.plan, files, line));
   command.warnings = line.warnings;
+  command.warnings.insert(command.warnings.end(), report.warnings.begin(), report.warnings.end());
+  command.without_effect = std::move(report.without_effect);
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   if (options.save_every > 0 && options.save.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
@@ -147,6 +158,14 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   }
   MUSTER_RETURN_IF_ERROR(
       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options.plan)));
+  if (!options.plan.planned_model.empty()) {
+    const command_line::Given& given = *line.Find("model");
+    return command_line::At(
+        given.source, given.text(),
+        absl::UnimplementedError(
+            "this model can be planned (muster plan), not trained; give the sizes of a GPT by "
+            "--num_layers, --num_heads and --hidden_size, or the name of a gpt2"));
+  }
   return command;
 }
 

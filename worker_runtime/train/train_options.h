@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker_runtime/options/config_files.h"
 #include "worker_runtime/plan/plan_options.h"
 
 namespace muster::train {
@@ -41,14 +42,20 @@ struct TrainOptions {
 
 struct TrainCommand {
   TrainOptions options;
-  std::vector<std::string> warnings;  // accepted, but worth a line
+  std::vector<std::string> warnings;        // accepted, but worth a line
+  std::vector<std::string> without_effect;  // keys of files that change nothing, with the reason
   std::string help;                   // not empty: to be printed, and nothing else done
 };
 
-// `args` without the program's name.
+// What --help and the like ask for, without anything else being read; empty: they do not.
+std::string TrainHelp(const std::vector<std::string>& args);
+
+// `args` without the program's name; `files` for --deepspeed and the like, and the job's size.
 //
-// Errors: kInvalidArgument naming the flag, the value and what was expected; plan::FinishPlanOptions'.
-absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args);
+// Errors: kInvalidArgument naming the flag, the value and what was expected; plan::FinishPlanOptions',
+//         plan::AddConfigFiles'.
+absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
+                                               const plan::ConfigView& files = {});
 
 // The one that --backend=auto stands for on a node, else that which was asked for. Workers that share a GPU meet in the host's
 // memory: NCCL has one rank for each GPU.

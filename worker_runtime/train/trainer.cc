@@ -1,5 +1,6 @@
 #include "worker_runtime/train/trainer.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -11,6 +12,9 @@
 #include "muster/cuda_device.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/advice/cheapest_fit.h"
+#include "worker_runtime/advice/plan_job.h"
+#include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
 #include "worker_runtime/train/peak_rates.h"
@@ -113,6 +117,9 @@ absl::Status Trainer::OpenDevice() {
 }
 
 absl::Status Trainer::CheckAlone() {
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options_.plan.plan, runtime_.size()));
+  const int replicas = runtime_.size() / stages;
+  MUSTER_RETURN_IF_ERROR(plan::SpreadBatch(options_.plan, replicas));
   MUSTER_RETURN_IF_ERROR(OpenDevice());
   if (options_.data.empty()) {
     MUSTER_ASSIGN_OR_RETURN(options_.data, DefaultTexts());
@@ -130,8 +137,6 @@ absl::Status Trainer::CheckAlone() {
         CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
   }
   // What the engine will read, before it is there.
-  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options_.plan.plan, runtime_.size()));
-  const int replicas = runtime_.size() / stages;
   MUSTER_RETURN_IF_ERROR(
       BatchReader::Create(*so_far_.data.tokens, {.rank = runtime_.rank() % replicas,
                                                  .size = replicas,
@@ -139,29 +144,40 @@ absl::Status Trainer::CheckAlone() {
                                                  .batch = options_.plan.batch_size,
                                                  .sequence = config_.context})
           .status());
-  return CheckStepFits();
+  return absl::OkStatus();
 }
 
-// The model on the meta device, which takes no memory. Of a GPU each worker counts its own: it cannot know who shares it.
-absl::Status Trainer::CheckStepFits() const {
-  ParameterStore store(options_.plan.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto model, Gpt::Create(config_, store));
-  const bool on_gpu = so_far_.device != nullptr;
-  MUSTER_ASSIGN_OR_RETURN(const EngineMemory memory,
-                          Engine::PlanMemory(store, options_.plan.plan,
-                                             {.world_size = runtime_.size(),
-                                              .of_node = runtime_.local_size(),
-                                              .on_gpus = on_gpu,
-                                              .cuda_attention = options_.plan.cuda_attention},
-                                             model->Units(), BatchSize()));
-  if (on_gpu) return Engine::CheckFits(memory, *so_far_.device);
-  return CheckStepFitsMachine(memory.total(), runtime_.local_size(), MachineBytes());
+// Of a GPU each worker counts its own: it cannot know who shares it.
+int64_t Trainer::OwnMemoryBytes() const {
+  const int64_t asked = options_.plan.plan.memory_bytes_max;
+  int64_t bytes = MachineBytes() / runtime_.local_size();
+  if (so_far_.device != nullptr) {
+    const std::optional<DeviceMemory> memory = so_far_.device->memory();
+    if (memory.has_value()) bytes = memory->free_bytes;
+  }
+  return asked > 0 ? std::min(asked, bytes) : bytes;
+}
+
+// The model on the meta device takes no memory. All ranks plan alike: by the least that one of them has.
+absl::Status Trainer::FitMemory() {
+  std::vector<int64_t> least = {OwnMemoryBytes()};
+  MUSTER_RETURN_IF_ERROR(world_->AllReduce(BufferOf(least), {.op = ReduceOp::kMin}).Wait());
+  const advice::JobShape shape = {.world_size = runtime_.size(),
+                                  .ranks_of_node = runtime_.local_size()};
+  plan::PlanOptions limited = options_.plan;
+  limited.model = config_;
+  limited.plan.memory_bytes_max = std::min(least[0], GatherPlan::kNoLimit);
+  MUSTER_ASSIGN_OR_RETURN(const plan::PlanPageInput job, advice::PlanJob(limited, shape));
+  MUSTER_RETURN_IF_ERROR(advice::CheckOffload(job));
+  options_.plan.plan.gradient_reduction = job.options.plan.gradient_reduction;
+  return advice::CheckFits(job, limited, shape, least[0]);
 }
 
 // Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.
 absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckOptionsAgree());
   MUSTER_RETURN_IF_ERROR(CheckCapture(options_, world_->size(), world_->captures()));
+  MUSTER_RETURN_IF_ERROR(FitMemory());
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   store_->PlaceOn(so_far_.device.get());

@@ -52,7 +52,10 @@ class Trainer {
   absl::Status CheckAlone();
   // The GPU of this worker, where that is wanted.
   absl::Status OpenDevice();
-  absl::Status CheckStepFits() const;
+  // Whether a step fits the least memory that any rank has, and which way of reducing gradients does.
+  absl::Status FitMemory();
+  // What this rank may take.
+  int64_t OwnMemoryBytes() const;
   Engine::BatchSize BatchSize() const {
     return {.batch = options_.plan.batch_size, .sequence = config_.context};
   }

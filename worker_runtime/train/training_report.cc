@@ -35,9 +35,18 @@ std::string DescribePlan(const StartFacts& facts) {
   }
   factors.push_back(Counted(facts.batch_size, "row"));
   factors.push_back(absl::StrCat(facts.model.context, " tokens"));
+  const GradientReduction reduction = facts.plan.gradient_reduction;
+  const bool says_reduction = facts.plan.accumulation > 1 &&
+                              facts.plan.gradients.placement == Placement::kShard &&
+                              reduction != GradientReduction::kChosen;
   return absl::StrCat(facts.plan.preset, ", ", ToString(facts.plan.mode), " sums, ",
                       is_pipeline ? absl::StrCat(facts.plan.stages, " stages, ") : "",
-                      absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step");
+                      absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step",
+                      says_reduction ? absl::StrCat(", gradients reduced ",
+                                                    reduction == GradientReduction::kOnce
+                                                        ? "once per step"
+                                                        : "with each micro-batch")
+                                     : "");
 }
 
 std::string DescribeRounds(const EndFacts& facts) {

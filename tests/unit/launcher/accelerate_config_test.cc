@@ -2,8 +2,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/config/python_yaml.h"
 #include "launcher/flags.h"
+#include "proto/config/python_yaml.h"
 #include "tests/support/files.h"
 
 namespace muster::launcher {

@@ -86,7 +86,7 @@ struct GatherPlan {
 // When sharded gradients are reduced: with each micro-batch, whose gradients then never lie whole, or
 // once in a step, which sends less where there are several.
 enum class GradientReduction : uint8_t {
-  kChosen,  // once if the step then still fits memory_bytes_max, else with each
+  kChosen,  // by what both cost, and by memory_bytes_max where only one fits
   kEachMicroBatch,
   kOnce,
 };

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/config/config_tree.h"
 
-namespace muster::launcher {
+namespace muster {
 
 struct PythonValue {
   enum class Kind { kNone, kBool, kNumber, kText, kList };
@@ -47,4 +48,7 @@ struct PythonSection {
 absl::StatusOr<PythonSection> ReadPythonYamlSection(const std::string& text,
                                                     const std::string& name);
 
-}  // namespace muster::launcher
+// All of a file, values as it has them. Errors: those of ReadPythonYamlSection; no map.
+absl::StatusOr<ConfigNode> ReadYamlTree(const std::string& text);
+
+}  // namespace muster

@@ -1,4 +1,4 @@
-#include "launcher/config/python_yaml.h"
+#include "proto/config/python_yaml.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/base/status_macros.h"
 
-namespace muster::launcher {
+namespace muster {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
@@ -176,6 +176,55 @@ absl::StatusOr<PythonSection> Section(const YAML::Node& root, const std::string&
   return section;
 }
 
+ConfigNode::Kind KindOf(PythonValue::Kind kind) {
+  switch (kind) {
+    case PythonValue::Kind::kBool:
+      return ConfigNode::Kind::kBool;
+    case PythonValue::Kind::kNumber:
+      return ConfigNode::Kind::kNumber;
+    case PythonValue::Kind::kText:
+      return ConfigNode::Kind::kText;
+    case PythonValue::Kind::kList:
+      return ConfigNode::Kind::kList;
+    case PythonValue::Kind::kNone:
+      break;
+  }
+  return ConfigNode::Kind::kNull;
+}
+
+// `num_values` counts those made so far.
+absl::StatusOr<ConfigNode> Tree(const YAML::Node& node, int depth, size_t& num_values) {
+  if (depth > kMaxDepth) return At(node.Mark(), "the blocks are too deep");
+  if (++num_values > kMaxValues) return At(node.Mark(), "too many values");
+  ConfigNode tree;
+  tree.line = node.Mark().line + 1;
+  if (node.IsMap()) {
+    tree.kind = ConfigNode::Kind::kMap;
+    std::set<std::string> known;
+    for (const auto& entry : node) {
+      MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
+      MUSTER_ASSIGN_OR_RETURN(ConfigNode member, Tree(entry.second, depth + 1, num_values));
+      member.line = entry.first.Mark().line + 1;
+      tree.members.emplace_back(std::move(key), std::move(member));
+    }
+  } else if (node.IsSequence()) {
+    tree.kind = ConfigNode::Kind::kList;
+    for (const YAML::Node& item : node) {
+      MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Tree(item, depth + 1, num_values));
+      tree.items.push_back(std::move(value));
+    }
+  } else if (!node.IsNull()) {
+    PythonValue value = ScalarValue(node);
+    tree.kind = KindOf(value.kind);
+    if (tree.kind == ConfigNode::Kind::kBool) {
+      tree.text = value.is_true() ? "true" : "false";
+    } else if (tree.kind != ConfigNode::Kind::kNull) {
+      tree.text = node.Scalar();
+    }
+  }
+  return tree;
+}
+
 // `read` of the root; the library's only way to say what is wrong is an exception.
 template <typename Read>
 auto ReadYaml(const std::string& text, Read read) -> decltype(read(YAML::Node())) {
@@ -198,4 +247,12 @@ absl::StatusOr<PythonSection> ReadPythonYamlSection(const std::string& text,
   return ReadYaml(text, [&](const YAML::Node& root) { return Section(root, name); });
 }
 
-}  // namespace muster::launcher
+absl::StatusOr<ConfigNode> ReadYamlTree(const std::string& text) {
+  return ReadYaml(text, [](const YAML::Node& root) -> absl::StatusOr<ConfigNode> {
+    if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
+    size_t num_values = 0;
+    return Tree(root, 0, num_values);
+  });
+}
+
+}  // namespace muster

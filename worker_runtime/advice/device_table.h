@@ -1,0 +1,39 @@
+// What devices and links can do, as their makers say, for predictions of step times.
+//
+// Pure values.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::advice {
+
+struct DeviceFacts {
+  std::string name;
+  double memory_gib = 0;
+  double narrow_flops = 0;      // per second, dense, of products in bf16 or f16
+  double wide_flops = 0;        // of f32
+  double memory_bandwidth = 0;  // bytes per second
+  double link_bandwidth = 0;    // bytes per second that it sends to others of its node
+  std::string source;
+};
+
+struct NetworkFacts {
+  std::string name;
+  double node_bandwidth = 0;  // bytes per second that a node sends
+  std::string source;
+};
+
+// Errors: kInvalidArgument: no such name (with the nearest one).
+absl::StatusOr<DeviceFacts> FindDevice(absl::string_view name);
+std::vector<std::string> DeviceNames();
+// The device with the most memory of at most `gib`, of several the quickest.
+DeviceFacts DeviceOfMemory(double gib);
+// By its name, or as a number of Gbit/s per node. Errors: as FindDevice.
+absl::StatusOr<NetworkFacts> FindNetwork(const std::string& name);
+std::vector<std::string> NetworkNames();
+
+}  // namespace muster::advice

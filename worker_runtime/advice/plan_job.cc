@@ -1,0 +1,141 @@
+#include "worker_runtime/advice/plan_job.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "muster/cuda_device.h"
+#include "muster/gpt.h"
+#include "muster/parameter.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/sha256.h"
+#include "worker_runtime/engine/cut_model.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/batch_equation.h"
+#include "worker_runtime/plan/block_layout.h"
+#include "worker_runtime/plan/known_models.h"
+#include "worker_runtime/plan/plan_text.h"
+#include "worker_runtime/plan/rank_groups.h"
+
+namespace muster::advice {
+namespace {
+
+constexpr int64_t kUsualRanksOfNode = 8;
+
+// Sizes whose products would not fit 64 bits are mistakes. In double, which cannot overflow.
+absl::Status CheckCountable(const plan::PlanOptions& options) {
+  const GptConfig& model = options.model;
+  const double rows = static_cast<double>(options.batch_size) * static_cast<double>(model.context);
+  const double widest = 4.0 * static_cast<double>(model.hidden_size) * 16.0;
+  const double bytes =
+      8 * rows *
+      (static_cast<double>(model.vocabulary) + widest + widest * static_cast<double>(model.layers));
+  if (bytes <= static_cast<double>(int64_t{1} << 60)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a micro-batch of ", options.batch_size, " sequences of ", model.context,
+      " tokens would take up to ", bytes, " bytes of activations; at most 2^60 can be planned"));
+}
+
+absl::Status AddGpt(int stages, plan::PlanPageInput& job) {
+  const plan::PlanOptions& options = job.options;
+  const bool on_gpus = options.device != "cpu";
+  ParameterStore store(options.dtype);
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
+  const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);
+  MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
+  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
+                          engine::CutModel(store, options.plan, stages, gpt->Units(), sample));
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::vector<plan::UseTrace> traces,
+      engine::RecordStages(store, options.plan, cut, gpt->Units(), sample,
+                           engine::MetaDevice(on_gpus, options.cuda_attention, options.plan.mode)));
+  job.parameters = engine::InfoOf(store);
+  job.unit_names = store.unit_names();
+  job.stages = engine::StagesOf(store, plan::PlanBlockLayout(job.parameters), cut, traces);
+  return absl::OkStatus();
+}
+
+absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
+  const plan::PlanOptions& options = job.options;
+  MUSTER_ASSIGN_OR_RETURN(const plan::KnownModel model,
+                          plan::FindKnownModel(options.planned_model));
+  if (options.model.context > model.context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sequence_length=", options.model.context, ": ", model.name,
+                     " takes at most ", model.context, " tokens"));
+  }
+  if (stages > model.layers + 2) {
+    return absl::InvalidArgumentError(absl::StrCat("the model cannot be cut into stages: it has ",
+                                                   model.layers + 2, " units, and there are to be ",
+                                                   stages, " stages"));
+  }
+  job.parameters = plan::ParametersOf(model);
+  job.unit_names = plan::UnitNamesOf(model);
+  job.stages = plan::TraceStages(model,
+                                 {.batch = options.batch_size,
+                                  .sequence = options.model.context,
+                                  .dtype = options.dtype,
+                                  .recompute = options.plan.recompute},
+                                 stages);
+  return absl::OkStatus();
+}
+
+// Of what a rank holds of a state between its uses.
+int64_t HeldOf(const plan::PlanPageInput& job, plan::Arena arena) {
+  return plan::At(plan::MemoryOfRank(job).figures.peak, arena);
+}
+
+}  // namespace
+
+absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const JobShape& shape) {
+  const int64_t of_node = shape.ranks_of_node != 0 ? shape.ranks_of_node
+                                                   : std::min(kUsualRanksOfNode, shape.world_size);
+  options.plan = CompletePlan(options.plan, of_node);
+  MUSTER_ASSIGN_OR_RETURN(const int stages,
+                          NumStages(options.plan, static_cast<int>(shape.world_size)));
+  options.plan.stages = stages;
+  const int replicas = static_cast<int>(shape.world_size) / stages;
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(options.plan, {.stages = stages, .replicas = replicas}));
+  MUSTER_RETURN_IF_ERROR(plan::SpreadBatch(options, replicas));
+  MUSTER_RETURN_IF_ERROR(CheckCountable(options));
+  const bool on_gpus = options.device != "cpu";
+  plan::PlanPageInput job = {.options = std::move(options),
+                             .world_size = shape.world_size,
+                             .ranks_of_node = of_node,
+                             .gpu_bytes = on_gpus ? kCudaWorkspaceBytes : 0,
+                             .pinned_bytes_max = on_gpus ? kCudaPinnedBytesMax : 0};
+  MUSTER_RETURN_IF_ERROR(job.options.planned_model.empty() ? AddGpt(stages, job)
+                                                           : AddKnownModel(stages, job));
+  job.reduction = plan::DecideReduction(job);
+  if (job.reduction.chosen != GradientReduction::kChosen) {
+    job.options.plan.gradient_reduction = job.reduction.chosen;
+  }
+  job.hash = Sha256()
+                 .Add(plan::CanonicalText(job.options.plan, job.parameters, job.options.dtype))
+                 .Finish();
+  return job;
+}
+
+absl::Status CheckOffload(const plan::PlanPageInput& job) {
+  const bool on_host = job.options.device == "cpu";
+  const auto check = [&](absl::string_view option, Residency residency,
+                         plan::Arena arena) -> absl::Status {
+    if (residency == Residency::kDevice) return absl::OkStatus();
+    if (on_host && residency == Residency::kCpu) return absl::OkStatus();
+    const int64_t held = HeldOf(job, arena);
+    const char* const what = arena == plan::Arena::kOptimizer ? "the optimizer" : "parameters";
+    return absl::UnimplementedError(absl::StrCat(
+        "--", option, "=", ToString(residency), ": this version keeps ", what, " on the device, ",
+        plan::ReadableBytes(held), " per rank, which would not be missing there if they could rest ",
+        residency == Residency::kCpu ? "in the host's memory" : "on NVMe", "; give --", option,
+        "=none, and more ranks or --recompute=full where that does not fit",
+        residency == Residency::kCpu ? ", or train on the host with --device=cpu" : ""));
+  };
+  MUSTER_RETURN_IF_ERROR(
+      check("offload_optimizer", job.options.offload.optimizer, plan::Arena::kOptimizer));
+  return check("offload_parameters", job.options.offload.parameters, plan::Arena::kParameters);
+}
+
+}  // namespace muster::advice

@@ -1,0 +1,37 @@
+// How long a step of a planned job takes on given devices and links.
+//
+// The model: products run at a share of the device's peak; what is computed again is added, and a
+// pipeline waits at its ends. Gradients travel while later layers go backward, gathered parameters while
+// others compute; what does not fit behind that is waited for. The update reads and writes all of its
+// states once.
+//
+// Threads: pure.
+#pragma once
+
+#include "worker_runtime/plan/plan_page.h"
+
+namespace muster::advice {
+
+// Of one rank.
+struct RankRates {
+  double flops = 0;              // per second that products reach
+  double other_share = 0;        // time of all else than products, as a share of theirs
+  double memory_bandwidth = 0;   // bytes per second
+  double node_links = 0;         // bytes per second between ranks of a node
+  double network = 0;            // bytes per second that a node sends; 0: there is one node
+  double hidden_share = 0.8;     // of what could run behind products
+};
+
+struct StepTime {
+  double compute = 0;  // seconds, with what is computed again
+  double bubble = 0;   // that stages wait for each other
+  double exposed = 0;  // communication that nothing hides
+  double update = 0;
+  double total() const { return compute + bubble + exposed + update; }
+  // Of what the same work takes without other ranks.
+  double efficiency() const { return (compute + update) / total(); }
+};
+
+StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates);
+
+}  // namespace muster::advice

@@ -1,0 +1,276 @@
+#include "worker_runtime/options/config_reading.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/base/nearest_name.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::plan {
+namespace {
+
+using Kind = ConfigNode::Kind;
+using Type = ConfigKey::Type;
+using Use = ConfigKey::Use;
+
+constexpr double kMostWhole = 9.2e18;
+
+bool SaysAuto(const ConfigNode& node) { return node.kind == Kind::kText && node.text == "auto"; }
+
+// The keys directly below `prefix`.
+std::vector<std::string> KeysBelow(absl::Span<const ConfigKey> keys, const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const ConfigKey& key : keys) {
+    absl::string_view rest = key.path;
+    if (absl::ConsumePrefix(&rest, prefix) && !absl::StrContains(rest, '.')) {
+      names.emplace_back(rest);
+    }
+  }
+  return names;
+}
+
+std::string LastPart(absl::string_view path) {
+  const size_t dot = path.rfind('.');
+  return std::string(dot == absl::string_view::npos ? path : path.substr(dot + 1));
+}
+
+// Numbers as the option reads them: 1e8 as 100000000.
+std::string OptionText(const ConfigKey& row, const ConfigNode& node) {
+  if (row.type != Type::kWhole) return node.text;
+  return absl::StrCat(WholeNumber(node).value_or(0));
+}
+
+bool IsSameValue(const ConfigNode& node, const std::string& word) {
+  double value = 0;
+  double expected = 0;
+  if (node.kind == Kind::kNumber && absl::SimpleAtod(node.text, &value) &&
+      absl::SimpleAtod(word, &expected)) {
+    return value == expected;
+  }
+  return node.text == word && node.kind != Kind::kMap && node.kind != Kind::kList;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> WholeNumber(const ConfigNode& node) {
+  int64_t whole = 0;
+  double number = 0;
+  if (node.kind != Kind::kNumber && node.kind != Kind::kText) {
+    return absl::InvalidArgumentError("expected a whole number");
+  }
+  if (absl::SimpleAtoi(node.text, &whole)) return whole;
+  if (!absl::SimpleAtod(node.text, &number) || !std::isfinite(number)) {
+    return absl::InvalidArgumentError("expected a whole number");
+  }
+  if (number != std::floor(number) || std::fabs(number) > kMostWhole) {
+    return absl::InvalidArgumentError("expected a whole number, not a fraction");
+  }
+  return static_cast<int64_t>(number);
+}
+
+absl::Status ConfigReading::Walk(const ConfigNode& root) {
+  if (root.kind != Kind::kMap) {
+    return absl::InvalidArgumentError(absl::StrCat(file_, ": expected a map of keys and values"));
+  }
+  return WalkMap(root, "");
+}
+
+const ConfigNode* ConfigReading::Find(absl::string_view path) const {
+  for (const auto& [name, node] : values_) {
+    if (name == path) return &node;
+  }
+  return nullptr;
+}
+
+bool ConfigReading::IsAuto(absl::string_view path) const {
+  const ConfigNode* const node = Find(path);
+  return node != nullptr && SaysAuto(*node);
+}
+
+int64_t ConfigReading::Whole(absl::string_view path, int64_t otherwise) const {
+  const ConfigNode* const node = Find(path);
+  return node == nullptr ? otherwise : WholeNumber(*node).value_or(otherwise);
+}
+
+std::string ConfigReading::Text(absl::string_view path, const std::string& otherwise) const {
+  const ConfigNode* const node = Find(path);
+  return node == nullptr || SaysAuto(*node) ? otherwise : node->text;
+}
+
+bool ConfigReading::Bool(absl::string_view path) const { return Text(path, "") == "true"; }
+
+std::string ConfigReading::SourceOf(absl::string_view path) const {
+  const ConfigNode* const node = Find(path);
+  return node == nullptr ? absl::StrCat(file_, ": ", path)
+                         : absl::StrCat(file_, ":", node->line, ": ", path);
+}
+
+void ConfigReading::Set(const std::string& option, std::string value, absl::string_view path,
+                        const std::string& only_in_dtype) {
+  const ConfigNode* const node = Find(path);
+  contents_.settings.push_back({.option = option,
+                                .value = std::move(value),
+                                .source = SourceOf(path),
+                                .shown = node == nullptr ? "" : ShownValue(*node),
+                                .only_in_dtype = only_in_dtype});
+}
+
+void ConfigReading::SetDefault(const std::string& option, std::string value,
+                               absl::string_view section, absl::string_view why) {
+  contents_.settings.push_back({.option = option,
+                                .value = value,
+                                .source = absl::StrCat(SourceOf(section), " (", why, ")"),
+                                .shown = value});
+}
+
+void ConfigReading::NoEffect(absl::string_view path, absl::string_view why) {
+  const ConfigNode* const node = Find(path);
+  contents_.without_effect.push_back(absl::StrCat(
+      SourceOf(path), "=", node == nullptr ? "" : ShownValue(*node), ": ", why));
+}
+
+absl::Status ConfigReading::Bad(absl::string_view path, absl::string_view why) const {
+  const ConfigNode* const node = Find(path);
+  return absl::InvalidArgumentError(absl::StrCat(
+      SourceOf(path), node == nullptr ? "" : absl::StrCat("=", ShownValue(*node)), ": ", why));
+}
+
+absl::Status ConfigReading::Refuse(absl::string_view path, absl::string_view why) {
+  const absl::Status refusal = Bad(path, why);
+  if (compat_ == ConfigCompat::kStrict) return refusal;
+  Warn(absl::StrCat(refusal.message(), "; passed over, as --config_compat=deepspeed asks"));
+  return absl::OkStatus();
+}
+
+const ConfigKey* ConfigReading::RowOf(absl::string_view path) const {
+  const auto found =
+      std::find_if(keys_.begin(), keys_.end(), [&](const ConfigKey& key) { return path == key.path; });
+  return found == keys_.end() ? nullptr : &*found;
+}
+
+absl::Status ConfigReading::WalkMap(const ConfigNode& map, const std::string& prefix) {
+  for (const auto& [key, node] : map.members) {
+    const std::string path = prefix + key;
+    const ConfigKey* const row = RowOf(path);
+    if (row == nullptr) {
+      MUSTER_RETURN_IF_ERROR(UnknownKey(prefix, key, node));
+      continue;
+    }
+    MUSTER_RETURN_IF_ERROR(Take(*row, node));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigReading::Take(const ConfigKey& row, const ConfigNode& node) {
+  if (node.kind == Kind::kNull) {
+    contents_.without_effect.push_back(absl::StrCat(file_, ":", node.line, ": ", row.path,
+                                                    "=null: the same as if it were not there"));
+    return absl::OkStatus();
+  }
+  if (row.use == Use::kDisabled) return TakeDisabled(row, node);
+  if (row.use == Use::kSection) {
+    values_.emplace_back(row.path, node);
+    if (node.kind != Kind::kMap) return Bad(row.path, "expected a map of keys and values");
+    if (node.members.empty()) NoEffect(row.path, "an empty map sets nothing");
+    return WalkMap(node, absl::StrCat(row.path, "."));
+  }
+  values_.emplace_back(row.path, node);
+  MUSTER_RETURN_IF_ERROR(CheckType(row, node));
+  switch (row.use) {
+    case Use::kOption:
+      Set(row.word, SaysAuto(node) ? "" : OptionText(row, node), row.path);
+      break;
+    case Use::kWithoutEffect:
+      NoEffect(row.path, row.why);
+      break;
+    case Use::kOnly:
+      if (IsSameValue(node, row.word)) {
+        NoEffect(row.path, "it is always so here");
+        break;
+      }
+      {
+        const absl::Status refused = Refuse(row.path, row.why);
+        values_.pop_back();
+        return refused;
+      }
+    case Use::kHandled:
+    case Use::kSection:
+    case Use::kDisabled:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigReading::TakeDisabled(const ConfigKey& row, const ConfigNode& node) {
+  const ConfigNode* const enabled = node.Find("enabled");
+  const bool is_off = (node.kind == Kind::kBool && node.text == "false") ||
+                      (node.kind == Kind::kMap && node.members.empty()) ||
+                      (enabled != nullptr && enabled->kind == Kind::kBool && enabled->text == "false");
+  if (!is_off) return RefuseNode(row.path, node, row.why);
+  contents_.without_effect.push_back(absl::StrCat(file_, ":", node.line, ": ", row.path, "=",
+                                                  ShownValue(node), ": it is not enabled"));
+  return absl::OkStatus();
+}
+
+absl::Status ConfigReading::CheckType(const ConfigKey& row, const ConfigNode& node) const {
+  if (SaysAuto(node) && (row.use == Use::kOption || row.use == Use::kHandled)) {
+    return absl::OkStatus();
+  }
+  double number = 0;
+  switch (row.type) {
+    case Type::kBool:
+      if (node.kind == Kind::kBool) return absl::OkStatus();
+      return Bad(row.path, "expected true or false");
+    case Type::kWhole: {
+      const absl::StatusOr<int64_t> whole = WholeNumber(node);
+      return whole.ok() ? absl::OkStatus() : Bad(row.path, whole.status().message());
+    }
+    case Type::kNumber:
+      if ((node.kind == Kind::kNumber || node.kind == Kind::kText) &&
+          absl::SimpleAtod(node.text, &number) && std::isfinite(number)) {
+        return absl::OkStatus();
+      }
+      return Bad(row.path, "expected a number");
+    case Type::kText:
+      if (node.kind == Kind::kText) return absl::OkStatus();
+      return Bad(row.path, "expected a text");
+    case Type::kList:
+      if (node.kind == Kind::kList) return absl::OkStatus();
+      return Bad(row.path, "expected a list");
+    case Type::kAny:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigReading::RefuseNode(absl::string_view path, const ConfigNode& node,
+                                       absl::string_view why) {
+  values_.emplace_back(path, node);
+  const absl::Status refused = Refuse(path, why);
+  values_.pop_back();
+  return refused;
+}
+
+// A key that is right elsewhere is told where; else the nearest in its own map, else the nearest of all.
+absl::Status ConfigReading::UnknownKey(const std::string& prefix, const std::string& key,
+                                       const ConfigNode& node) {
+  std::string hint = DidYouMean(key, KeysBelow(keys_, prefix));
+  if (hint.empty()) {
+    for (const ConfigKey& row : keys_) {
+      if (LastPart(row.path) == key) {
+        hint = absl::StrCat("; did you mean ", row.path, "?");
+        break;
+      }
+    }
+  }
+  const std::string path = absl::StrCat(prefix, absl::Utf8SafeCHexEscape(key.substr(0, 100)));
+  return RefuseNode(path, node, absl::StrCat("this key is not known", hint));
+}
+
+}  // namespace muster::plan

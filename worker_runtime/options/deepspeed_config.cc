@@ -1,0 +1,713 @@
+#include "worker_runtime/options/deepspeed_config.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "muster/plan.h"
+#include "proto/base/nearest_name.h"
+#include "proto/base/status_macros.h"
+#include "proto/config/json_text.h"
+#include "worker_runtime/plan/plan_text.h"
+
+namespace muster::plan {
+namespace {
+
+using Type = ConfigKey::Type;
+using Use = ConfigKey::Use;
+
+constexpr char kTimesAtEnd[] = "times and memory are printed at the end of every training";
+constexpr char kNoNvme[] = "it speaks of transfers to NVMe, and nothing goes there";
+constexpr char kNoQuantization[] =
+    "this version does not quantize what it sends; leave it out, or send gradients in 16 bits with "
+    "communication_data_type";
+constexpr char kNoMonitor[] =
+    "this version writes to no monitor; the lines of muster-train carry loss, rate and speed";
+
+constexpr ConfigKey kKeys[] = {
+    // Batches
+    {"train_batch_size", Type::kWhole, Use::kOption, "train_batch_size"},
+    {"train_micro_batch_size_per_gpu", Type::kWhole, Use::kOption, "batch_size"},
+    {"gradient_accumulation_steps", Type::kWhole, Use::kOption, "gradient_accumulation_steps"},
+    {"managed_gradient_accumulation", Type::kBool, Use::kOnly, "true",
+     "the engine counts micro-batches itself; leave it out"},
+    {"dataloader_drop_last", Type::kBool, Use::kWithoutEffect, "",
+     "batches are drawn from all tokens, and every one is full"},
+    // Gradients
+    {"gradient_clipping", Type::kNumber, Use::kOption, "max_gradient_norm"},
+    {"prescale_gradients", Type::kBool, Use::kOnly, "false",
+     "gradients are added up first and divided once; leave it out"},
+    {"gradient_predivide_factor", Type::kNumber, Use::kOnly, "1",
+     "gradients are added up first and divided once; leave it out"},
+    {"gradient_allreduce_op", Type::kText, Use::kOnly, "mean",
+     "the loss is the mean over all tokens of a step; for a sum scale the learning rate"},
+    {"communication_data_type", Type::kText, Use::kHandled},
+    {"seq_parallel_communication_data_type", Type::kText, Use::kOnly, "fp32",
+     "this version has no sequence parallelism; leave it out"},
+    {"sparse_gradients", Type::kBool, Use::kOnly, "false",
+     "gradients of embeddings are dense; leave it out"},
+    {"disable_allgather", Type::kBool, Use::kOnly, "false",
+     "shards are gathered by all-gathers; leave it out"},
+    // What is printed
+    {"steps_per_print", Type::kWhole, Use::kOption, "log_every"},
+    {"wall_clock_breakdown", Type::kBool, Use::kWithoutEffect, "", kTimesAtEnd},
+    {"memory_breakdown", Type::kBool, Use::kWithoutEffect, "", kTimesAtEnd},
+    {"dump_state", Type::kBool, Use::kWithoutEffect, "", "muster plan prints the whole plan"},
+    {"log_level", Type::kText, Use::kWithoutEffect, "", "nothing is logged by levels here"},
+    {"disable_python_gc", Type::kBool, Use::kWithoutEffect, "", "no Python runs here"},
+    {"vocabulary_size", Type::kWhole, Use::kWithoutEffect, "",
+     "the vocabulary is that of the data; of muster plan it is --vocab_size"},
+    {"timers", Type::kAny, Use::kWithoutEffect, "", kTimesAtEnd},
+    // Types
+    {"fp16", Type::kAny, Use::kSection},
+    {"fp16.enabled", Type::kBool},
+    {"fp16.auto_cast", Type::kBool, Use::kWithoutEffect, "", "inputs are token ids, not numbers"},
+    {"fp16.loss_scale", Type::kNumber},
+    {"fp16.initial_scale_power", Type::kWhole},
+    {"fp16.loss_scale_window", Type::kWhole},
+    {"fp16.hysteresis", Type::kWhole},
+    {"fp16.consecutive_hysteresis", Type::kBool},
+    {"fp16.min_loss_scale", Type::kNumber},
+    {"fp16.fp16_master_weights_and_grads", Type::kBool, Use::kOnly, "false",
+     "masters and gradients are of f32 under parameters of 16 bits; leave it out"},
+    {"bf16", Type::kAny, Use::kSection},
+    {"bf16.enabled", Type::kBool},
+    {"bf16.check_grad_overflow", Type::kBool},
+    {"bf16.immediate_grad_update", Type::kBool, Use::kWithoutEffect, "",
+     "gradients are added to f32 as they are made"},
+    {"bf16.bf16_master_weights_and_grads", Type::kBool, Use::kOnly, "false",
+     "masters and gradients are of f32 under parameters of 16 bits; leave it out"},
+    {"bf16.bf16_optimizer_states", Type::kBool, Use::kOnly, "false",
+     "moments are of f32 under parameters of 16 bits; leave it out"},
+    {"bfloat16", Type::kAny, Use::kSection},
+    {"bfloat16.enabled", Type::kBool},
+    {"torch_autocast", Type::kAny, Use::kDisabled, "",
+     "types are those of all parameters and activations; use bf16 or fp16"},
+    {"amp", Type::kAny, Use::kDisabled, "", "Apex is not used; use bf16 or fp16"},
+    {"data_types", Type::kAny, Use::kSection},
+    {"data_types.grad_accum_dtype", Type::kText, Use::kOnly, "fp32",
+     "gradients are added up in f32; leave it out"},
+    {"data_types.param_dtype", Type::kText, Use::kOnly, "fp32",
+     "masters are of f32; choose the type of parameters by bf16 or fp16"},
+    {"data_types.buffer_dtype", Type::kText, Use::kOnly, "fp32",
+     "this model has no buffers; leave it out"},
+    // ZeRO
+    {"zero_optimization", Type::kAny, Use::kSection},
+    {"zero_optimization.stage", Type::kWhole},
+    {"zero_optimization.reduce_bucket_size", Type::kWhole},
+    {"zero_optimization.overlap_comm", Type::kBool, Use::kOption, "overlap"},
+    {"zero_optimization.contiguous_gradients", Type::kBool, Use::kWithoutEffect, "",
+     "gradients always lie in one contiguous buffer"},
+    {"zero_optimization.reduce_scatter", Type::kBool, Use::kOnly, "true",
+     "sharded gradients are reduced by reduce-scatters; for all-reduces use stage 0"},
+    {"zero_optimization.allgather_partitions", Type::kBool, Use::kOnly, "true",
+     "updated parameters are gathered by all-gathers, not by a broadcast per rank; leave it out"},
+    {"zero_optimization.allgather_bucket_size", Type::kWhole, Use::kWithoutEffect, "",
+     "updated parameters are gathered in the buckets of gradients, reduce_bucket_size"},
+    {"zero_optimization.use_multi_rank_bucket_allreduce", Type::kBool, Use::kWithoutEffect, "",
+     "sharded gradients are reduced by reduce-scatters"},
+    {"zero_optimization.compute_grad_norm", Type::kBool, Use::kWithoutEffect, "",
+     "the norm is computed along with clipping, and printed"},
+    {"zero_optimization.round_robin_gradients", Type::kBool, Use::kWithoutEffect, "",
+     "shards are of equal size, whatever the order of gradients"},
+    {"zero_optimization.ignore_unused_parameters", Type::kBool, Use::kWithoutEffect, "",
+     "a parameter without a gradient counts as one with a gradient of zero"},
+    {"zero_optimization.parameter_alignment", Type::kBool, Use::kWithoutEffect, "",
+     "parameters always begin at aligned addresses"},
+    {"zero_optimization.load_from_fp32_weights", Type::kBool, Use::kOnly, "true",
+     "checkpoints hold f32 masters, and they are what is loaded; leave it out"},
+    {"zero_optimization.elastic_checkpoint", Type::kBool, Use::kWithoutEffect, "",
+     "any number of ranks can load any checkpoint"},
+    {"zero_optimization.legacy_stage1", Type::kBool, Use::kOnly, "false",
+     "there is one stage 1; leave it out"},
+    {"zero_optimization.sub_group_size", Type::kWhole, Use::kWithoutEffect, "",
+     "the update runs bucket by bucket, and takes no memory of its own"},
+    {"zero_optimization.prefetch_bucket_size", Type::kWhole},
+    {"zero_optimization.stage3_prefetch_bucket_size", Type::kWhole},
+    {"zero_optimization.param_persistence_threshold", Type::kWhole},
+    {"zero_optimization.stage3_param_persistence_threshold", Type::kWhole},
+    {"zero_optimization.model_persistence_threshold", Type::kWhole},
+    {"zero_optimization.stage3_model_persistence_threshold", Type::kWhole},
+    {"zero_optimization.max_live_parameters", Type::kWhole},
+    {"zero_optimization.stage3_max_live_parameters", Type::kWhole},
+    {"zero_optimization.max_reuse_distance", Type::kWhole},
+    {"zero_optimization.stage3_max_reuse_distance", Type::kWhole},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", Type::kBool,
+     Use::kWithoutEffect, "", "checkpoints always hold the whole model"},
+    {"zero_optimization.gather_16bit_weights_on_model_save", Type::kBool, Use::kWithoutEffect, "",
+     "checkpoints always hold the whole model"},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", Type::kBool,
+     Use::kWithoutEffect, "", "checkpoints always hold the whole model"},
+    {"zero_optimization.stage3_module_granularity_threshold", Type::kWhole, Use::kOnly, "0",
+     "parameters are gathered by units of the model; leave it out"},
+    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", Type::kBool, Use::kOnly, "false",
+     "parameters are gathered by all-gathers; leave it out"},
+    {"zero_optimization.stage3_allgather_sequential", Type::kBool, Use::kOnly, "false",
+     "parameters are gathered unit by unit; leave it out"},
+    {"zero_optimization.zero_hpz_partition_size", Type::kWhole},
+    {"zero_optimization.mics_shard_size", Type::kWhole},
+    {"zero_optimization.mics_hierarchical_params_gather", Type::kBool, Use::kOnly, "false",
+     "parameters are gathered in one step; leave it out"},
+    {"zero_optimization.zero_quantized_weights", Type::kBool, Use::kOnly, "false", kNoQuantization},
+    {"zero_optimization.zero_quantized_nontrainable_weights", Type::kBool, Use::kOnly, "false",
+     kNoQuantization},
+    {"zero_optimization.zero_quantized_gradients", Type::kBool, Use::kOnly, "false",
+     kNoQuantization},
+    {"zero_optimization.memory_efficient_linear", Type::kBool, Use::kWithoutEffect, "",
+     "linear layers keep no copy of their weights"},
+    {"zero_optimization.pipeline_loading_checkpoint", Type::kBool, Use::kWithoutEffect, "",
+     "checkpoints are loaded array by array"},
+    {"zero_optimization.override_module_apply", Type::kBool, Use::kWithoutEffect, "",
+     "no Python module is initialized"},
+    {"zero_optimization.log_trace_cache_warnings", Type::kBool, Use::kWithoutEffect, "",
+     "the order of units is known before the first step"},
+    {"zero_optimization.enable_sanity_checks", Type::kBool, Use::kWithoutEffect, "",
+     "programs of all ranks are proven before the first step"},
+    {"zero_optimization.save_muon_momentum_buffer_in_memory", Type::kBool, Use::kOnly, "false",
+     "this version has no Muon; use AdamW"},
+    {"zero_optimization.cpu_offload", Type::kBool},
+    {"zero_optimization.cpu_offload_param", Type::kBool},
+    {"zero_optimization.cpu_offload_use_pin_memory", Type::kBool, Use::kWithoutEffect, "",
+     "memory of the host is what the device works in"},
+    {"zero_optimization.offload_optimizer", Type::kAny, Use::kSection},
+    {"zero_optimization.offload_optimizer.device", Type::kText},
+    {"zero_optimization.offload_optimizer.nvme_path", Type::kText, Use::kWithoutEffect, "", kNoNvme},
+    {"zero_optimization.offload_optimizer.buffer_count", Type::kWhole, Use::kWithoutEffect, "",
+     kNoNvme},
+    {"zero_optimization.offload_optimizer.pin_memory", Type::kBool, Use::kWithoutEffect, "",
+     "nothing is copied to a device, so nothing needs to be pinned"},
+    {"zero_optimization.offload_optimizer.pipeline_read", Type::kBool, Use::kWithoutEffect, "",
+     kNoNvme},
+    {"zero_optimization.offload_optimizer.pipeline_write", Type::kBool, Use::kWithoutEffect, "",
+     kNoNvme},
+    {"zero_optimization.offload_optimizer.fast_init", Type::kBool, Use::kWithoutEffect, "",
+     kNoNvme},
+    {"zero_optimization.offload_optimizer.ratio", Type::kNumber},
+    {"zero_optimization.offload_optimizer.super_offload", Type::kBool, Use::kOnly, "false",
+     "this version has no such path; leave it out"},
+    {"zero_optimization.offload_optimizer.cpuadam_cores_perc", Type::kNumber, Use::kWithoutEffect,
+     "", "the update uses the threads of its rank"},
+    {"zero_optimization.offload_param", Type::kAny, Use::kSection},
+    {"zero_optimization.offload_param.device", Type::kText},
+    {"zero_optimization.offload_param.nvme_path", Type::kText, Use::kWithoutEffect, "", kNoNvme},
+    {"zero_optimization.offload_param.buffer_count", Type::kWhole, Use::kWithoutEffect, "",
+     kNoNvme},
+    {"zero_optimization.offload_param.buffer_size", Type::kWhole, Use::kWithoutEffect, "", kNoNvme},
+    {"zero_optimization.offload_param.max_in_cpu", Type::kWhole, Use::kWithoutEffect, "", kNoNvme},
+    {"zero_optimization.offload_param.pin_memory", Type::kBool, Use::kWithoutEffect, "",
+     "nothing is copied to a device, so nothing needs to be pinned"},
+    {"zero_optimization.zenflow", Type::kAny, Use::kDisabled, "",
+     "this version has no ZenFlow; leave it out"},
+    {"zero_optimization.zeropp_loco_param", Type::kAny, Use::kDisabled, "", kNoQuantization},
+    {"zero_optimization.leaf_module", Type::kAny, Use::kDisabled, "",
+     "units are what the model declares; leave it out"},
+    {"zero_allow_untested_optimizer", Type::kBool, Use::kWithoutEffect, "",
+     "all of the optimizers here are sharded alike"},
+    {"zero_force_ds_cpu_optimizer", Type::kBool, Use::kWithoutEffect, "",
+     "there is one optimizer for the host"},
+    // Updates
+    {"optimizer", Type::kAny, Use::kSection},
+    {"optimizer.type", Type::kText},
+    {"optimizer.legacy_fusion", Type::kBool, Use::kWithoutEffect, "",
+     "updates run bucket by bucket"},
+    {"optimizer.params", Type::kAny, Use::kSection},
+    {"optimizer.params.lr", Type::kNumber},
+    {"optimizer.params.betas", Type::kAny},
+    {"optimizer.params.eps", Type::kNumber, Use::kOption, "epsilon"},
+    {"optimizer.params.weight_decay", Type::kNumber, Use::kOption, "weight_decay"},
+    {"optimizer.params.momentum", Type::kNumber, Use::kOption, "momentum"},
+    {"optimizer.params.nesterov", Type::kBool, Use::kOption, "nesterov"},
+    {"optimizer.params.dampening", Type::kNumber, Use::kOnly, "0",
+     "momentum is not dampened; leave it out"},
+    {"optimizer.params.max_grad_norm", Type::kNumber, Use::kOption, "max_gradient_norm"},
+    {"optimizer.params.adam_w_mode", Type::kBool},
+    {"optimizer.params.torch_adam", Type::kBool, Use::kWithoutEffect, "",
+     "there is one implementation"},
+    {"optimizer.params.fused", Type::kBool, Use::kWithoutEffect, "", "the update is one pass"},
+    {"optimizer.params.bias_correction", Type::kBool, Use::kOnly, "true",
+     "moments are corrected for their start; leave it out"},
+    {"optimizer.params.amsgrad", Type::kBool, Use::kOnly, "false",
+     "this version has no AMSGrad; leave it out"},
+    {"scheduler", Type::kAny, Use::kSection},
+    {"scheduler.type", Type::kText},
+    {"scheduler.params", Type::kAny, Use::kSection},
+    {"scheduler.params.warmup_min_lr", Type::kNumber},
+    {"scheduler.params.warmup_max_lr", Type::kNumber},
+    {"scheduler.params.warmup_num_steps", Type::kWhole},
+    {"scheduler.params.warmup_type", Type::kText, Use::kOption, "warmup_type"},
+    {"scheduler.params.total_num_steps", Type::kWhole},
+    {"scheduler.params.last_batch_iteration", Type::kWhole, Use::kOnly, "-1",
+     "a schedule goes on by itself from a checkpoint; leave it out"},
+    // Activations
+    {"activation_checkpointing", Type::kAny, Use::kSection},
+    {"activation_checkpointing.partition_activations", Type::kBool, Use::kOnly, "false",
+     "activations are not partitioned; --recompute=full keeps one input per layer"},
+    {"activation_checkpointing.cpu_checkpointing", Type::kBool, Use::kOnly, "false",
+     "activations stay on the device; --recompute=full keeps one input per layer"},
+    {"activation_checkpointing.contiguous_memory_optimization", Type::kBool, Use::kWithoutEffect,
+     "", "memory of activations comes from one pool"},
+    {"activation_checkpointing.number_checkpoints", Type::kWhole, Use::kWithoutEffect, "",
+     "which activations are computed again is said by --recompute"},
+    {"activation_checkpointing.synchronize_checkpoint_boundary", Type::kBool, Use::kWithoutEffect,
+     "", "the host never waits for the device there"},
+    {"activation_checkpointing.profile", Type::kBool, Use::kWithoutEffect, "", kTimesAtEnd},
+    // Checkpoints
+    {"checkpoint", Type::kAny, Use::kSection},
+    {"checkpoint.tag_validation", Type::kText, Use::kWithoutEffect, "",
+     "rank 0 alone names a checkpoint"},
+    {"checkpoint.load_universal", Type::kBool, Use::kWithoutEffect, "",
+     "any number of ranks can load any checkpoint"},
+    {"checkpoint.use_node_local_storage", Type::kBool, Use::kOnly, "false",
+     "rank 0 writes one checkpoint for all; save into a directory that all nodes share"},
+    {"checkpoint.parallel_write", Type::kAny, Use::kDisabled, "",
+     "rank 0 writes one checkpoint for all; leave it out"},
+    // NVMe
+    {"aio", Type::kAny, Use::kSection},
+    {"aio.block_size", Type::kWhole, Use::kWithoutEffect, "", kNoNvme},
+    {"aio.queue_depth", Type::kWhole, Use::kWithoutEffect, "", kNoNvme},
+    {"aio.intra_op_parallelism", Type::kWhole, Use::kWithoutEffect, "", kNoNvme},
+    {"aio.thread_count", Type::kWhole, Use::kWithoutEffect, "", kNoNvme},
+    {"aio.single_submit", Type::kBool, Use::kWithoutEffect, "", kNoNvme},
+    {"aio.overlap_events", Type::kBool, Use::kWithoutEffect, "", kNoNvme},
+    {"aio.use_gds", Type::kBool, Use::kWithoutEffect, "", kNoNvme},
+    // What this version has not
+    {"pipeline", Type::kAny, Use::kDisabled, "",
+     "stages are asked for by --stages=N, under any stage of ZeRO"},
+    {"tensor_parallel", Type::kAny, Use::kDisabled, "",
+     "this version has no tensor parallelism; use ZeRO stage 3, or --stages=N"},
+    {"sequence_parallel_size", Type::kWhole, Use::kOnly, "1",
+     "this version has no sequence parallelism; use --recompute=full for long sequences"},
+    {"expert_parallel", Type::kAny, Use::kDisabled, "",
+     "this version has no experts; leave it out"},
+    {"use_data_before_expert_parallelism", Type::kBool, Use::kOnly, "false",
+     "this version has no experts; leave it out"},
+    {"autotuning", Type::kAny, Use::kDisabled, "",
+     "muster plan --advise compares plans without running them"},
+    {"elasticity", Type::kAny, Use::kDisabled, "",
+     "muster run --nnodes=MIN:MAX lets nodes come and go; give train_batch_size alone and the "
+     "micro-batch follows the ranks"},
+    {"flops_profiler", Type::kAny, Use::kDisabled, "",
+     "work per token is a line of muster plan; leave it out"},
+    {"comms_logger", Type::kAny, Use::kDisabled, "",
+     "bytes sent are a line of muster plan, and printed at the end; leave it out"},
+    {"tensorboard", Type::kAny, Use::kDisabled, "", kNoMonitor},
+    {"wandb", Type::kAny, Use::kDisabled, "", kNoMonitor},
+    {"comet", Type::kAny, Use::kDisabled, "", kNoMonitor},
+    {"csv_monitor", Type::kAny, Use::kDisabled, "", kNoMonitor},
+    {"curriculum_learning", Type::kAny, Use::kDisabled, "",
+     "sequences have one length; give --sequence_length"},
+    {"data_efficiency", Type::kAny, Use::kDisabled, "",
+     "batches are drawn at random by --seed; leave it out"},
+    {"compression_training", Type::kAny, Use::kDisabled, "",
+     "this version does not compress models; leave it out"},
+    {"quantize_training", Type::kAny, Use::kDisabled, "",
+     "this version does not quantize models; leave it out"},
+    {"weight_quantization", Type::kAny, Use::kDisabled, "",
+     "this version does not quantize models; leave it out"},
+    {"eigenvalue", Type::kAny, Use::kDisabled, "",
+     "this version does not quantize models; leave it out"},
+    {"progressive_layer_drop", Type::kAny, Use::kDisabled, "",
+     "every layer is computed; leave it out"},
+    {"sparse_attention", Type::kAny, Use::kDisabled, "",
+     "attention is dense and causal; leave it out"},
+    {"graph_harvesting", Type::kBool, Use::kOnly, "false",
+     "muster-train --capture_steps=yes makes CUDA graphs of steps; leave it out"},
+    {"hybrid_engine", Type::kAny, Use::kDisabled, "",
+     "this version has one engine, for training; leave it out"},
+    {"compile", Type::kAny, Use::kDisabled, "",
+     "steps are compiled programs already; leave it out"},
+    {"nebula", Type::kAny, Use::kDisabled, "", "checkpoints are files; use --save=DIR"},
+    {"datastates_ckpt", Type::kAny, Use::kDisabled, "", "checkpoints are files; use --save=DIR"},
+};
+
+constexpr char kZero[] = "zero_optimization";
+
+std::string Zero(const char* key) { return absl::StrCat(kZero, ".", key); }
+
+class Reading {
+ public:
+  Reading(const ConfigFileText& file, ConfigCompat compat)
+      : file_(file), reading_(file.name, kKeys, compat) {}
+
+  absl::StatusOr<ConfigContents> Run() {
+    absl::StatusOr<ConfigNode> root = ReadJson(file_.text);
+    if (!root.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(file_.name, ": ", root.status().message()));
+    }
+    MUSTER_RETURN_IF_ERROR(reading_.Walk(*root));
+    MUSTER_RETURN_IF_ERROR(SetTypes());
+    MUSTER_RETURN_IF_ERROR(SetStage());
+    MUSTER_RETURN_IF_ERROR(SetBuckets());
+    MUSTER_RETURN_IF_ERROR(SetOffload());
+    MUSTER_RETURN_IF_ERROR(SetOptimizer());
+    MUSTER_RETURN_IF_ERROR(SetScheduler());
+    MUSTER_RETURN_IF_ERROR(SetCommunication());
+    if (reading_.Find("gradient_clipping") == nullptr &&
+        reading_.Find("optimizer.params.max_grad_norm") == nullptr) {
+      reading_.SetDefault("max_gradient_norm", "1", "gradient_clipping", "DeepSpeed's default");
+    }
+    return reading_.Finish();
+  }
+
+ private:
+  absl::Status SetTypes() {
+    const std::string bf16 = reading_.Find("bf16.enabled") != nullptr ? "bf16" : "bfloat16";
+    const std::string bf16_enabled = bf16 + ".enabled";
+    if (reading_.Bool("fp16.enabled") && reading_.Bool(bf16_enabled)) {
+      return reading_.Bad(bf16_enabled, "fp16.enabled is true too; enable one of them");
+    }
+    for (const auto& [path, dtype] : {std::pair<std::string, const char*>{"fp16.enabled", "f16"},
+                                      {bf16_enabled, "bf16"}}) {
+      if (reading_.IsAuto(path)) reading_.Set("dtype", "", path);
+      if (reading_.Bool(path)) reading_.Set("dtype", dtype, path);
+      if (reading_.Text(path, "") == "false") reading_.NoEffect(path, "it is not enabled");
+    }
+    MUSTER_RETURN_IF_ERROR(SetLossScale());
+    const char* const check = "bf16.check_grad_overflow";
+    if (reading_.Find(check) != nullptr) {
+      // A scale of 1 that stays skips steps whose gradient is not finite.
+      reading_.Set("loss_scale", reading_.Bool(check) ? "1" : "none", check, "bf16");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetLossScale() {
+    if (reading_.Find("fp16") == nullptr) return absl::OkStatus();
+    const bool may_be_on = reading_.Bool("fp16.enabled") || reading_.IsAuto("fp16.enabled");
+    const std::string scale = reading_.Text("fp16.loss_scale", "0");
+    double number = 0;
+    if (!absl::SimpleAtod(scale, &number) || number < 0) {
+      return reading_.Bad("fp16.loss_scale", "expected 0, for a scale that moves, or a number above 0");
+    }
+    const int64_t power = reading_.Whole("fp16.initial_scale_power", 16);
+    if (power < 0 || power > 31) {
+      return reading_.Bad("fp16.initial_scale_power", "expected a power of two between 0 and 31");
+    }
+    const bool moves = number == 0;
+    const auto set = [&](const char* option, const std::string& path, std::string value) {
+      if (reading_.Find(path) == nullptr) return;
+      if (may_be_on && moves) {
+        reading_.Set(option, std::move(value), path, "f16");
+      } else {
+        reading_.NoEffect(path, may_be_on ? "the loss scale does not move"
+                                          : "fp16 is not enabled");
+      }
+    };
+    if (may_be_on) {
+      const char* const path = "fp16.loss_scale";
+      const bool is_there = reading_.Find(path) != nullptr;
+      reading_.Set("loss_scale", moves ? "deepspeed" : scale, is_there ? path : "fp16.enabled",
+                   "f16");
+    } else if (reading_.Find("fp16.loss_scale") != nullptr) {
+      reading_.NoEffect("fp16.loss_scale", "fp16 is not enabled");
+    }
+    set("initial_loss_scale", "fp16.initial_scale_power", absl::StrCat(int64_t{1} << power));
+    set("loss_scale_window", "fp16.loss_scale_window",
+        absl::StrCat(reading_.Whole("fp16.loss_scale_window", 0)));
+    set("hysteresis", "fp16.hysteresis", absl::StrCat(reading_.Whole("fp16.hysteresis", 0)));
+    set("consecutive_hysteresis", "fp16.consecutive_hysteresis",
+        reading_.Text("fp16.consecutive_hysteresis", "false"));
+    set("min_loss_scale", "fp16.min_loss_scale", reading_.Text("fp16.min_loss_scale", "1"));
+    return absl::OkStatus();
+  }
+
+  absl::Status SetStage() {
+    if (reading_.Find(kZero) == nullptr) {
+      reading_.SetDefault("plan", "zero-0", kZero, "DeepSpeed's default");
+      return absl::OkStatus();
+    }
+    const std::string path = Zero("stage");
+    stage_ = reading_.Whole(path, 0);
+    if (stage_ < 0 || stage_ > 3) return reading_.Bad(path, "expected a stage of ZeRO, 0 to 3");
+    std::string plan = absl::StrCat("zero-", stage_);
+    const std::string secondary = Zero("zero_hpz_partition_size");
+    const std::string mics = Zero("mics_shard_size");
+    const int64_t secondary_ranks = reading_.Whole(secondary, 1);
+    const int64_t shard_ranks = reading_.Whole(mics, -1);
+    for (const auto& [name, ranks] : {std::pair{secondary, secondary_ranks}, {mics, shard_ranks}}) {
+      if (reading_.Find(name) == nullptr) continue;
+      if (ranks <= 1) {
+        reading_.NoEffect(name, "all ranks share one shard of each state");
+      } else if (stage_ != 3) {
+        MUSTER_RETURN_IF_ERROR(reading_.Refuse(name, "needs stage 3"));
+      } else if (name == secondary) {
+        plan = "zero-3-hpz";
+        reading_.Set("reshard_after_forward", absl::StrCat(ranks), name);
+      } else {
+        plan = "mics";
+        reading_.Set("shard_ranks", absl::StrCat(ranks), name);
+      }
+    }
+    if (reading_.Find(path) != nullptr) {
+      reading_.Set("plan", plan, path);
+    } else {
+      reading_.SetDefault("plan", plan, kZero, "DeepSpeed's default stage");
+    }
+    return absl::OkStatus();
+  }
+
+  // DeepSpeed counts elements. Gradients are of f32, so a bucket has four bytes for each.
+  absl::Status SetBuckets() {
+    const int64_t hidden = file_.hidden_size;
+    const std::string reduce = Zero("reduce_bucket_size");
+    if (reading_.Find(reduce) != nullptr) {
+      const int64_t elements =
+          reading_.IsAuto(reduce) ? hidden * hidden : reading_.Whole(reduce, 0);
+      if (elements < 1) return reading_.Bad(reduce, "expected a number of elements of 1 or more");
+      const double mebibytes = 4.0 * static_cast<double>(elements) / (1 << 20);
+      reading_.Set("bucket_mb", ExactText(std::min(mebibytes, 1048576.0)), reduce);
+    }
+    MUSTER_RETURN_IF_ERROR(SetElements("prefetch_bucket_size", "prefetch_elements",
+                                       hidden * hidden * 9 / 10));
+    MUSTER_RETURN_IF_ERROR(
+        SetElements("param_persistence_threshold", "persistence_threshold", 10 * hidden));
+    MUSTER_RETURN_IF_ERROR(SetElements("model_persistence_threshold",
+                                       "model_persistence_threshold", GatherPlan::kNoLimit));
+    MUSTER_RETURN_IF_ERROR(
+        SetElements("max_live_parameters", "max_live_parameters", 1'000'000'000));
+    return SetElements("max_reuse_distance", "max_reuse_distance", 1'000'000'000);
+  }
+
+  // Of stage 3, under both of the names that DeepSpeed knows.
+  absl::Status SetElements(const char* key, const char* option, int64_t automatic) {
+    for (const std::string& path : {Zero(key), absl::StrCat(kZero, ".stage3_", key)}) {
+      if (reading_.Find(path) == nullptr) continue;
+      const int64_t elements = reading_.IsAuto(path) ? automatic : reading_.Whole(path, 0);
+      if (elements < 0) return reading_.Bad(path, "expected a number of elements of 0 or more");
+      if (stage_ != 3) {
+        reading_.NoEffect(path, absl::StrCat("it counts with stage 3, and the stage is ", stage_));
+        continue;
+      }
+      reading_.Set(option, absl::StrCat(std::min(elements, GatherPlan::kNoLimit)), path);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetOffload() {
+    MUSTER_RETURN_IF_ERROR(SetOffloadOf("optimizer", "offload_optimizer", 1));
+    MUSTER_RETURN_IF_ERROR(SetOffloadOf("param", "offload_parameters", 3));
+    const std::string ratio = Zero("offload_optimizer.ratio");
+    if (reading_.Find(ratio) != nullptr) {
+      if (reading_.Text(ratio, "1") == "1" || reading_.Text(ratio, "1") == "1.0") {
+        reading_.NoEffect(ratio, "all of it is offloaded");
+      } else {
+        MUSTER_RETURN_IF_ERROR(
+            reading_.Refuse(ratio, "an optimizer is offloaded whole or not at all; expected 1"));
+      }
+    }
+    for (const auto& [key, option] :
+         {std::pair{"cpu_offload", "offload_optimizer"}, {"cpu_offload_param", "offload_parameters"}}) {
+      if (reading_.Find(Zero(key)) == nullptr) continue;
+      reading_.Set(option, reading_.Bool(Zero(key)) ? "cpu" : "none", Zero(key));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetOffloadOf(const char* what, const char* option, int64_t least_stage) {
+    const std::string section = absl::StrCat(kZero, ".offload_", what);
+    if (reading_.Find(section) == nullptr) return absl::OkStatus();
+    const std::string path = section + ".device";
+    const std::string device = reading_.Text(path, "none");
+    const std::vector<std::string> known = {"none", "cpu", "nvme"};
+    if (std::find(known.begin(), known.end(), device) == known.end()) {
+      return reading_.Bad(path, absl::StrCat("expected none, cpu or nvme", DidYouMean(device, known)));
+    }
+    if (device != "none" && stage_ < least_stage) {
+      return reading_.Bad(path, absl::StrCat("needs stage ", least_stage,
+                                             least_stage == 3 ? "" : " or more", ", not ", stage_));
+    }
+    if (device == "nvme" && reading_.Find(section + ".nvme_path") == nullptr) {
+      return reading_.Bad(path, "needs nvme_path beside it");
+    }
+    if (reading_.Find(path) != nullptr) reading_.Set(option, device, path);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetOptimizer() {
+    if (reading_.Find("optimizer") == nullptr) return absl::OkStatus();
+    const char* const path = "optimizer.type";
+    if (reading_.Find(path) == nullptr) {
+      return reading_.Bad("optimizer", "needs a type: AdamW, Adam or SGD");
+    }
+    const std::string type = absl::AsciiStrToLower(reading_.Text(path, "adamw"));
+    if (type != "adamw" && type != "adam" && type != "sgd") {
+      return reading_.Bad(path, absl::StrCat("expected AdamW, Adam or SGD; others are not in this "
+                                             "version, and AdamW is the nearest",
+                                             DidYouMean(type, {"adamw", "adam", "sgd"})));
+    }
+    const char* const mode = "optimizer.params.adam_w_mode";
+    const bool decays_moments = reading_.Text(mode, "true") == "false" && type == "adam";
+    if (reading_.Find(mode) != nullptr && type == "sgd") {
+      return reading_.Bad(mode, "is of Adam, not of SGD");
+    }
+    if (reading_.Find(mode) != nullptr) {
+      reading_.NoEffect(mode, decays_moments ? "it makes Adam of optimizer.type"
+                                             : "it makes AdamW of optimizer.type");
+    }
+    reading_.Set("optimizer", type == "sgd" ? "sgd" : decays_moments ? "adam" : "adamw", path);
+    MUSTER_RETURN_IF_ERROR(SetBetas(type));
+    const auto otherwise = [&](const char* key, const char* option, const char* value) {
+      if (reading_.Find(absl::StrCat("optimizer.params.", key)) != nullptr) return;
+      reading_.SetDefault(option, value, "optimizer",
+                          absl::StrCat("DeepSpeed's default of ", key));
+    };
+    otherwise("weight_decay", "weight_decay", "0");
+    if (type != "sgd") otherwise("eps", "epsilon", "1e-8");
+    // The scheduler sets the rate of every step, whatever the optimizer was given.
+    const bool has_peak = reading_.Find("scheduler.params.warmup_max_lr") != nullptr;
+    const bool is_scheduled = has_peak
+                                  ? !reading_.IsAuto("scheduler.params.warmup_max_lr")
+                                  : reading_.Text("scheduler.type", "") == "WarmupDecayLR";
+    const char* const rate = "optimizer.params.lr";
+    if (reading_.Find(rate) != nullptr) {
+      if (is_scheduled) {
+        MUSTER_RETURN_IF_ERROR(CompareRates());
+      } else {
+        reading_.Set("lr", reading_.Text(rate, ""), rate);
+      }
+    } else if (!is_scheduled) {
+      otherwise("lr", "lr", "0.001");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareRates() {
+    double own = 0;
+    double scheduled = 0;
+    const std::string rate = reading_.Text("optimizer.params.lr", "");
+    const std::string peak = reading_.Text("scheduler.params.warmup_max_lr", "0.001");
+    if (rate.empty() || (absl::SimpleAtod(rate, &own) && absl::SimpleAtod(peak, &scheduled) &&
+                         own == scheduled)) {
+      reading_.NoEffect("optimizer.params.lr", "scheduler.params.warmup_max_lr says the same");
+      return absl::OkStatus();
+    }
+    reading_.Warn(absl::StrCat(reading_.SourceOf("optimizer.params.lr"), "=", rate,
+                               " is overruled by scheduler.params.warmup_max_lr=", peak,
+                               ", as in DeepSpeed"));
+    return absl::OkStatus();
+  }
+
+  absl::Status SetBetas(const std::string& type) {
+    const char* const path = "optimizer.params.betas";
+    const ConfigNode* const betas = reading_.Find(path);
+    if (type == "sgd") {
+      return betas == nullptr ? absl::OkStatus() : reading_.Bad(path, "is of Adam, not of SGD");
+    }
+    if (betas == nullptr) {
+      reading_.SetDefault("beta1", "0.9", "optimizer", "DeepSpeed's default of betas");
+      reading_.SetDefault("beta2", "0.999", "optimizer", "DeepSpeed's default of betas");
+      return absl::OkStatus();
+    }
+    if (reading_.IsAuto(path)) {
+      reading_.Set("beta1", "", path);
+      reading_.Set("beta2", "", path);
+      return absl::OkStatus();
+    }
+    const bool are_two =
+        betas->kind == ConfigNode::Kind::kList && betas->items.size() == 2 &&
+        std::all_of(betas->items.begin(), betas->items.end(), [](const ConfigNode& item) {
+          return item.kind == ConfigNode::Kind::kNumber;
+        });
+    if (!are_two) return reading_.Bad(path, "expected two numbers, such as [0.9, 0.999]");
+    reading_.Set("beta1", betas->items[0].text, path);
+    reading_.Set("beta2", betas->items[1].text, path);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetScheduler() {
+    if (reading_.Find("scheduler") == nullptr) return absl::OkStatus();
+    const char* const path = "scheduler.type";
+    if (reading_.Find(path) == nullptr) {
+      return reading_.Bad("scheduler", "needs a type: WarmupLR or WarmupDecayLR");
+    }
+    const std::string type = reading_.Text(path, "");
+    const std::vector<std::string> known = {"WarmupLR", "WarmupDecayLR"};
+    if (std::find(known.begin(), known.end(), type) == known.end()) {
+      return reading_.Bad(
+          path, type == "WarmupCosineLR"
+                    ? std::string("this version has another cosine; use --schedule=cosine with "
+                                  "--warmup_steps and --min_lr")
+                    : absl::StrCat("expected WarmupLR or WarmupDecayLR; others are not in this "
+                                   "version, and --schedule=cosine or linear are the nearest",
+                                   DidYouMean(type, known)));
+    }
+    const bool decays = type == "WarmupDecayLR";
+    reading_.Set("schedule", decays ? "warmup_decay" : "warmup", path);
+    const char* const floor = "scheduler.params.warmup_min_lr";
+    if (reading_.Find(floor) != nullptr) reading_.Set("min_lr", reading_.Text(floor, "0"), floor);
+    SetPeak(decays);
+    const char* const rise = "scheduler.params.warmup_num_steps";
+    if (reading_.Find(rise) == nullptr) {
+      reading_.SetDefault("warmup_steps", "1000", "scheduler",
+                          "DeepSpeed's default of warmup_num_steps");
+    } else if (!reading_.IsAuto(rise) && reading_.Whole(rise, 0) < 1) {
+      return reading_.Bad(rise, "expected a number of steps of 1 or more");
+    } else {
+      reading_.Set("warmup_steps",
+                   reading_.IsAuto(rise) ? "" : absl::StrCat(reading_.Whole(rise, 0)), rise);
+    }
+    return SetTotal(decays);
+  }
+
+  void SetPeak(bool decays) {
+    const char* const peak = "scheduler.params.warmup_max_lr";
+    if (reading_.Find(peak) != nullptr) {
+      // "auto" is the optimizer's rate.
+      if (!reading_.IsAuto(peak)) reading_.Set("lr", reading_.Text(peak, ""), peak);
+      if (reading_.IsAuto(peak) && reading_.Find("optimizer.params.lr") == nullptr) {
+        reading_.Set("lr", "", peak);
+      }
+    } else if (decays) {
+      reading_.SetDefault("lr", "0.001", "scheduler", "DeepSpeed's default of warmup_max_lr");
+    }
+  }
+
+  absl::Status SetTotal(bool decays) {
+    const char* const total = "scheduler.params.total_num_steps";
+    if (!decays) {
+      return reading_.Find(total) == nullptr
+                 ? absl::OkStatus()
+                 : reading_.Bad(total, "is of WarmupDecayLR, not of WarmupLR");
+    }
+    if (reading_.Find(total) == nullptr) {
+      return reading_.Bad("scheduler.type", "needs total_num_steps");
+    }
+    const int64_t steps = reading_.Whole(total, 0);
+    const int64_t rise = reading_.Whole("scheduler.params.warmup_num_steps", 1000);
+    if (!reading_.IsAuto(total) && steps < rise &&
+        !reading_.IsAuto("scheduler.params.warmup_num_steps")) {
+      return reading_.Bad(total, absl::StrCat("expected no fewer steps than warmup_num_steps, ", rise));
+    }
+    reading_.Set("schedule_steps", reading_.IsAuto(total) ? "" : absl::StrCat(steps), total);
+    return absl::OkStatus();
+  }
+
+  absl::Status SetCommunication() {
+    const char* const path = "communication_data_type";
+    if (reading_.Find(path) == nullptr || reading_.IsAuto(path)) return absl::OkStatus();
+    const std::string type = reading_.Text(path, "");
+    const std::vector<std::string> known = {"fp32", "fp16", "bf16", "bfp16"};
+    if (std::find(known.begin(), known.end(), type) == known.end()) {
+      return reading_.Bad(path, absl::StrCat("expected fp32, fp16 or bfp16", DidYouMean(type, known)));
+    }
+    reading_.Set("reduce_dtype", type == "bfp16" ? "bf16" : type, path);
+    return absl::OkStatus();
+  }
+
+  const ConfigFileText& file_;
+  ConfigReading reading_;
+  int64_t stage_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<ConfigContents> ReadDeepSpeedConfig(const ConfigFileText& file,
+                                                   ConfigCompat compat) {
+  return Reading(file, compat).Run();
+}
+
+}  // namespace muster::plan
