@@ -1,5 +1,6 @@
 #include "launcher/commands/run_command.h"
 
+#include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "asio/dispatch.hpp"
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
+#include "asio/ip/tcp.hpp"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
 #include "launcher/commands/hosts_command.h"
@@ -35,12 +37,14 @@
 #include "launcher/schedulers/task_gate.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/mono_time.h"
 #include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/descriptors.h"
 #include "proto/io/log.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
+#include "rendezvous/server/port_mark.h"
 #include "rendezvous/server/rendezvous_server.h"
 
 namespace muster::launcher {
@@ -51,6 +55,7 @@ constexpr int kDescriptorsPerWorker = 16;
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
 // For nodes that a scheduler starts later than the others, and after the end.
 constexpr absl::Duration kLateNodes = absl::Seconds(30);
+constexpr int kLookForServerEvery = 200;  // milliseconds
 constexpr absl::Duration kLongestTimer = absl::Hours(24 * 365);
 constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 
@@ -266,6 +271,7 @@ class NodeRun {
     options.owners = {OwnerKey{.secret = secret.secret}};
     if (spec.authentication) options.secret_origin = secret.origin;
     if (setup_.may_host) {
+      MUSTER_RETURN_IF_ERROR(AwaitMarkedServer());
       MUSTER_ASSIGN_OR_RETURN(const bool hosting, TryToHost(options));
       if (hosting) return server_->MakeLocalLink(spec.run_id, incarnation_);
     }
@@ -294,6 +300,42 @@ class NodeRun {
         {.token = VariableOrEmpty(invocation_.environment, "MUSTER_TOKEN"),
          .token_file = VariableOrEmpty(invocation_.environment, "MUSTER_TOKEN_FILE"),
          .home = VariableOrEmpty(invocation_.environment, "HOME")});
+  }
+
+  // A musterd that has just been killed comes back, if it has a supervisor; its port must be free then.
+  absl::Status AwaitMarkedServer() {
+    const JobSpec& spec = setup_.agent.spec;
+    const ResolvedEndpoint& endpoint = *setup_.endpoint;
+    if (spec.is_host.value_or(false)) return absl::OkStatus();  // the user has decided
+    bool is_said = false;
+    const MonoTime give_up = MonoNow() + spec.orphan_timeout;
+    while (const auto marked = rendezvous::FindMarkedServer(endpoint.port, spec.orphan_timeout)) {
+      if (IsServed(endpoint) || MonoNow() >= give_up) return absl::OkStatus();
+      if (!std::exchange(is_said, true)) {
+        log::Write(log::Level::kInfo, "awaiting_musterd",
+                   absl::StrCat(marked->who, " had port ", endpoint.port,
+                                " here and has not ended cleanly; waiting up to ",
+                                absl::FormatDuration(absl::Ceil(
+                                    spec.orphan_timeout - marked->silent_for, absl::Seconds(1))),
+                                " for it to be started again, then this node hosts the rendezvous "
+                                "(at once with --rdzv_conf=is_host=true)"));
+      }
+      pollfd signal{.fd = signals_.native_handle(), .events = POLLIN, .revents = 0};
+      if (::poll(&signal, 1, kLookForServerEvery) > 0) {
+        return absl::CancelledError(
+            absl::StrCat("interrupted while it waited for ", marked->who, " to be started again"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsServed(const ResolvedEndpoint& endpoint) {
+    asio::error_code error;
+    asio::ip::tcp::socket socket(loop_);
+    socket.connect({asio::ip::make_address(endpoint.address, error),
+                    static_cast<asio::ip::port_type>(endpoint.port)},
+                   error);
+    return !error;
   }
 
   // False if the endpoint's port is taken: then whoever has it is the server.

@@ -26,6 +26,10 @@ class EffectGate {
   // Takes the effects of one turn.
   Passed Push(std::vector<JobTable::JobEffect> effects);
 
+  // Nothing of what follows leaves before `OnDurable` of this ticket: the server's own term is not durable
+  // yet.
+  uint64_t Hold() { return ++newest_; }
+
   // All that was to be written up to `ticket` is durable. What may leave now, in this order.
   std::vector<JobTable::JobEffect> OnDurable(uint64_t ticket);
 

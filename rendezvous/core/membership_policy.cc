@@ -1,8 +1,11 @@
 #include "rendezvous/core/membership_policy.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <vector>
 
 #include "proto/base/backoff.h"
+#include "rendezvous/core/waiting_list.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -30,6 +33,28 @@ void DropForgiven(JobState& state, MonoTime now) {
   }
 }
 
+// Of the other nodes that are here or have a history, the lower median.
+int TypicalChangesBut(const JobState& state, const std::string& name) {
+  std::vector<int> changes;
+  for (const auto& [other, history] : state.histories) {
+    if (other != name) changes.push_back(history.changes);
+  }
+  size_t others = 0;
+  for (const auto& [unused, node] : state.nodes) others += node.report.node.name != name;
+  // Those that are here without one; names that are gone stand for as many others.
+  if (others > changes.size()) changes.resize(others);
+  if (changes.empty()) return 0;
+  const auto middle = changes.begin() + static_cast<std::ptrdiff_t>((changes.size() - 1) / 2);
+  std::nth_element(changes.begin(), middle, changes.end());
+  return *middle;
+}
+
+// It was a member, and its going is the only change it has.
+bool ComesBackForTheFirstTime(const JobState& state, Incarnation node) {
+  const auto history = state.histories.find(state.nodes.at(node).report.node.name);
+  return history != state.histories.end() && history->second.changes == 1;
+}
+
 }  // namespace
 
 absl::Duration PauseAfter(int quick_ends) {
@@ -43,8 +68,24 @@ void RecordChange(JobState& state, const std::string& node_name, MonoTime now) {
   if (now >= std::max(history.last_change, history.held_until) + kForgivenAfter) history = {};
   ++history.changes;
   history.last_change = now;
-  if (history.changes < 2) return;
-  history.held_until = now + Doubled(kFirstHoldBack, history.changes - 2, kMaxHoldBack);
+  const int beyond = history.changes - 2 * TypicalChangesBut(state, node_name);
+  if (beyond < 2) return;
+  history.held_until = now + Doubled(kFirstHoldBack, beyond - 2, kMaxHoldBack);
+}
+
+bool MayBeHeldBack(JobState& state, const std::string& name, MonoTime now) {
+  if (2 * (state.held_back.size() + 1) <= state.nodes.size()) return true;
+  NodeHistory& history = state.histories.at(name);
+  const bool is_least =
+      state.held_back.empty() || history.held_until <= state.held_back.begin()->first.first;
+  if (is_least) {
+    history.held_until = now;
+    return false;
+  }
+  NodeState& least = state.nodes.at(state.held_back.begin()->second);
+  state.histories.at(least.report.node.name).held_until = now;
+  PutOnWaitingList(state, least, now);
+  return true;
 }
 
 bool IsHeldBack(const JobState& state, const std::string& node_name, MonoTime now) {
@@ -59,10 +100,15 @@ std::optional<MonoTime> GrowthTime(const JobState& state) {
   if (state.settings->is_static || !state.succeeded.empty()) return std::nullopt;
   if (state.stop_step) return std::nullopt;  // it ends soon by itself
   if (state.settings->scale_up == ScaleUp::kNever) return std::nullopt;
+  const bool do_half_wait = state.joined.size() >= state.members.size();
   const absl::Duration hold_off =
-      Doubled(kFirstGrowthHoldOff, state.hasty_changes, kMaxGrowthHoldOff);
-  const MonoTime earliest =
-      std::max(state.joined_since + kGatherNewcomers, state.running_since + hold_off);
+      Doubled(kFirstGrowthHoldOff, do_half_wait ? 0 : state.hasty_changes, kMaxGrowthHoldOff);
+  const bool is_first_return =
+      std::any_of(state.joined.begin(), state.joined.end(),
+                  [&](const auto& entry) { return ComesBackForTheFirstTime(state, entry.second); });
+  const MonoTime earliest = is_first_return ? std::max(state.joined_since, state.running_since)
+                                            : std::max(state.joined_since + kGatherNewcomers,
+                                                       state.running_since + hold_off);
   if (state.settings->scale_up != ScaleUp::kCheckpoint) return earliest;
   const bool has_come = state.committed_at && *state.committed_at >= earliest;
   return has_come ? state.committed_at : std::nullopt;

@@ -15,14 +15,17 @@
 
 namespace muster::rendezvous {
 
-// The first change of a node is free; from the second on it is held back, twice as long each time.
+// A node is held back for changes beyond twice as many as the others typically have: on machines that
+// all come and go, nobody stands out. Of such changes the first is free; from the second on it is held
+// back, twice as long each time. Never more than half of the nodes are.
 inline constexpr absl::Duration kFirstHoldBack = absl::Seconds(30);
 inline constexpr absl::Duration kMaxHoldBack = absl::Minutes(30);
 // A node without a change for this long after its last hold-back begins anew.
 inline constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
 
 // A round runs this long before it ends for a newcomer, and twice as long after each change that
-// came before a round had settled; and newcomers that come together come in together.
+// came before a round had settled; and newcomers that come together come in together. A node that comes
+// back for the first time comes in at once, and where half of the nodes wait the time is not doubled.
 inline constexpr absl::Duration kFirstGrowthHoldOff = absl::Seconds(10);
 inline constexpr absl::Duration kMaxGrowthHoldOff = absl::Minutes(10);
 inline constexpr absl::Duration kGatherNewcomers = absl::Seconds(2);
@@ -34,6 +37,10 @@ absl::Duration PauseAfter(int quick_ends);
 
 // A node's going, or its joining again by itself, has ended a round.
 void RecordChange(JobState& state, const std::string& node_name, MonoTime now);
+
+// Of as many held back as may be, the one that is held for the shortest time is let go, `name` perhaps:
+// no more than half of the nodes are held. For nodes that are to be put in JobState::held_back.
+bool MayBeHeldBack(JobState& state, const std::string& name, MonoTime now);
 
 // Whether the node gets a place only if the round would have fewer than min_nodes without it. Never
 // in a static job, where every node is needed.

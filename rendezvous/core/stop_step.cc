@@ -23,7 +23,8 @@ void NoteFloorsOfFinished(JobState& state) {
 }
 
 void NoteStopFloor(JobState& state, const NodeState& member) {
-  if (!state.stop_step) return;
+  // What is said beyond a step that is named is no promise, but a broken one.
+  if (!state.stop_step || state.stop_step->step != kStopStepOpen) return;
   const AgentReport& report = member.report;
   if (report.stop_floor) {
     state.stop_floors[member.incarnation] = *report.stop_floor;

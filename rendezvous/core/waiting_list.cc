@@ -13,7 +13,8 @@ void PutOnWaitingList(JobState& state, NodeState& node, MonoTime now) {
   node.wants_place = true;
   if (!node.connected) {
     state.away[{node.report.node.name, node.join_order}] = node.incarnation;
-  } else if (IsHeldBack(state, node.report.node.name, now)) {
+  } else if (IsHeldBack(state, node.report.node.name, now) &&
+             MayBeHeldBack(state, node.report.node.name, now)) {
     node.held_until = state.histories.at(node.report.node.name).held_until;
     state.held_back[{node.held_until, node.join_order}] = node.incarnation;
   } else {
@@ -43,6 +44,12 @@ void ReleaseHeldBack(JobState& state, MonoTime now) {
     released.push_back(node);
   }
   for (const Incarnation node : released) PutOnWaitingList(state, state.nodes.at(node), now);
+  // Others have gone, and now more than half would be held.
+  while (2 * state.held_back.size() > state.nodes.size()) {
+    NodeState& least = state.nodes.at(state.held_back.begin()->second);
+    state.histories.at(least.report.node.name).held_until = now;
+    PutOnWaitingList(state, least, now);
+  }
 }
 
 }  // namespace muster::rendezvous

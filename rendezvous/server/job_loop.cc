@@ -23,6 +23,7 @@ JobLoop::JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink a
       timer_(loop) {
   if (keeper_ != nullptr) {
     keeper_->Open([this](uint64_t ticket) { Leave(gate_.OnDurable(ticket)); });
+    keeper_->Keep({}, gate_.Hold());
   }
 }
 

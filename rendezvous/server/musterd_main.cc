@@ -5,6 +5,7 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "proto/base/mono_time.h"
 #include "proto/io/descriptors.h"
 #include "rendezvous/server/musterd_options.h"
+#include "rendezvous/server/port_mark.h"
 #include "rendezvous/server/rendezvous_server.h"
 #include "rendezvous/server/state_file.h"
 #include "rendezvous/server/state_writer.h"
@@ -106,6 +108,9 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   });
   const auto port = server->Listen(options.listen.host, options.listen.port);
   if (!port.ok()) return Fail(port.status());
+  // Who takes any free port comes back to another one.
+  std::optional<muster::rendezvous::PortMark> mark;
+  if (options.listen.port != 0) mark.emplace(loop, *port);
   if (!options.port_file.empty()) {
     if (const absl::Status status = muster::rendezvous::WritePortFile(options.port_file, *port);
         !status.ok()) {

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "rendezvous/server/log_damage.h"
 #include "rendezvous/server/record_wire.h"
 
 namespace muster::rendezvous {
@@ -24,17 +25,76 @@ constexpr char kFileName[] = "musterd.db";
 constexpr char kLockName[] = "musterd.lock";
 
 constexpr char kSchema[] =
-    "CREATE TABLE life (first_term INTEGER NOT NULL, term INTEGER NOT NULL);"
-    "INSERT INTO life VALUES (0, 0);"
+    "CREATE TABLE life (first_term INTEGER NOT NULL, term INTEGER NOT NULL, sum INTEGER);"
+    "INSERT INTO life VALUES (0, 0, NULL);"
     "CREATE TABLE jobs (owner TEXT NOT NULL, run_id BLOB NOT NULL, instance INTEGER NOT NULL,"
     " round BLOB NOT NULL, progress BLOB NOT NULL, kept_at INTEGER NOT NULL, forget_at INTEGER,"
-    " PRIMARY KEY (owner, run_id, instance));";
+    " round_sum INTEGER, progress_sum INTEGER, PRIMARY KEY (owner, run_id, instance));";
+
+// From format 1. Tables of a format are never changed, but for new columns at their end.
+constexpr char kAddSums[] =
+    "ALTER TABLE life ADD COLUMN sum INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN round_sum INTEGER;"
+    "ALTER TABLE jobs ADD COLUMN progress_sum INTEGER;";
 
 // A round that is absent stays as it is.
 constexpr char kUpsert[] =
-    "INSERT INTO jobs VALUES (?1, ?2, ?3, coalesce(?4, x''), ?5, ?6, ?7)"
+    "INSERT INTO jobs VALUES (?1, ?2, ?3, coalesce(?4, x''), ?5, ?6, ?7, coalesce(?8, ?10), ?9)"
     " ON CONFLICT (owner, run_id, instance) DO UPDATE SET round = coalesce(?4, round),"
-    " progress = ?5, kept_at = ?6, forget_at = ?7";
+    " progress = ?5, kept_at = ?6, forget_at = ?7, round_sum = coalesce(?8, round_sum),"
+    " progress_sum = ?9";
+
+constexpr char kMoveAway[] =
+    "Move the file away and start again: agents that still run a round then run on, and their jobs "
+    "are formed anew when it ends";
+
+// FNV-1a over fields and their lengths: any flipped bit changes it.
+class Checksum {
+ public:
+  Checksum& Add(const std::string& field) {
+    Add(static_cast<int64_t>(field.size()));
+    for (const char c : field) Mix(static_cast<uint8_t>(c));
+    return *this;
+  }
+  Checksum& Add(int64_t field) {
+    for (int shift = 0; shift < 64; shift += 8) Mix(static_cast<uint64_t>(field) >> shift & 0xff);
+    return *this;
+  }
+  int64_t value() const { return static_cast<int64_t>(sum_); }
+
+ private:
+  void Mix(uint64_t byte) { sum_ = (sum_ ^ byte) * 0x100000001b3; }
+  uint64_t sum_ = 0xcbf29ce484222325;
+};
+
+Checksum SumOfKey(const JobKey& key, Instance instance) {
+  return Checksum().Add(key.owner).Add(key.run_id).Add(instance.value());
+}
+
+int64_t SumOfRound(const JobKey& key, Instance instance, const std::string& round) {
+  return SumOfKey(key, instance).Add(round).value();
+}
+
+// `forget_at` is 0 if there is none.
+struct KeptProgress {
+  std::string progress;
+  int64_t kept_at = 0;
+  int64_t forget_at = 0;
+};
+
+int64_t SumOfProgress(const JobKey& key, Instance instance, const KeptProgress& kept) {
+  return SumOfKey(key, instance).Add(kept.progress).Add(kept.kept_at).Add(kept.forget_at).value();
+}
+
+std::string ReadWhole(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  std::string bytes;
+  char buffer[65536];
+  for (ssize_t count = 0; file && (count = ::read(file.get(), buffer, sizeof(buffer))) > 0;) {
+    bytes.append(buffer, static_cast<size_t>(count));
+  }
+  return bytes;
+}
 
 // File systems whose locks and syncs are another machine's word (linux/magic.h, and their sources).
 constexpr struct {
@@ -66,6 +126,7 @@ class Statement {
   Statement& operator=(const Statement&) = delete;
 
   int Step() { return statement_ == nullptr ? SQLITE_ERROR : sqlite3_step(statement_); }
+  bool IsNull(int column) { return sqlite3_column_type(statement_, column) == SQLITE_NULL; }
   int64_t Number(int column) { return sqlite3_column_int64(statement_, column); }
   std::string Bytes(int column) {
     const void* data = sqlite3_column_blob(statement_, column);
@@ -110,9 +171,35 @@ absl::StatusOr<std::unique_ptr<StateFile>> StateFile::Open(const std::string& di
   }
   MUSTER_RETURN_IF_ERROR(file->OpenDatabase());
   MUSTER_RETURN_IF_ERROR(file->CheckFormat());
-  MUSTER_RETURN_IF_ERROR(file->Load(unix_millis, now));
-  MUSTER_RETURN_IF_ERROR(file->BeginLife(unix_millis));
+  if (file->format_ != 0) MUSTER_RETURN_IF_ERROR(file->Load(unix_millis, now));
+  MUSTER_RETURN_IF_ERROR(file->ReadLife(unix_millis));
+  const absl::Status begun = file->BeginLife();
+  if (!begun.ok() && !file->IsFull()) return begun;
   return file;
+}
+
+absl::StatusOr<StateFile::Identity> StateFile::IdentityOf(const std::string& path) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) {
+    return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+  }
+  return Identity{.device = about.st_dev, .inode = about.st_ino};
+}
+
+absl::Status StateFile::CheckThere() const {
+  const absl::StatusOr<Identity> now = IdentityOf(path_);
+  if (now.ok() && *now == identity_) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(path_, now.ok() ? " was replaced" : " was removed",
+                   " while musterd uses it, so a musterd that is started again would know nothing. "
+                   "Put it back, or start musterd again: agents then run on, and their jobs are "
+                   "formed anew when their rounds end"));
+}
+
+// The disk, or what the user may have of it.
+bool StateFile::IsFull() const {
+  const int code = sqlite3_errcode(db_) & 0xff, error = sqlite3_system_errno(db_);
+  return code == SQLITE_FULL || error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
 StateFile::~StateFile() { sqlite3_close(db_); }
@@ -120,16 +207,20 @@ StateFile::~StateFile() { sqlite3_close(db_); }
 absl::Status StateFile::OpenDatabase() {
   constexpr int kFlags =
       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX;
+  if (HasLostTransactions(ReadWhole(path_ + "-wal"))) {
+    return absl::DataLossError(absl::StrCat(
+        path_, "-wal is damaged, and what was written behind that is lost. ", kMoveAway));
+  }
   if (sqlite3_open_v2(path_.c_str(), &db_, kFlags, nullptr) != SQLITE_OK) return Explain("open");
   sqlite3_extended_result_codes(db_, 1);
-  Statement check(db_, "PRAGMA quick_check(1)");
+  // Before the first reading: a log is read without an index in a file, which a full disk cannot take.
+  MUSTER_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
+  MUSTER_ASSIGN_OR_RETURN(identity_, IdentityOf(path_));
+  Statement check(db_, "PRAGMA integrity_check(1)");
   if (check.Step() != SQLITE_ROW) return Explain("read");
   const std::string found = check.Bytes(0);
   if (found != "ok") {
-    return absl::DataLossError(absl::StrCat(
-        path_, " is damaged (", found,
-        "). Move it away and start again: agents that still run a round then run on, and their "
-        "jobs are formed anew when it ends"));
+    return absl::DataLossError(absl::StrCat(path_, " is damaged (", found, "). ", kMoveAway));
   }
   return absl::OkStatus();
 }
@@ -147,35 +238,39 @@ absl::Status StateFile::CheckFormat() {
         absl::StrCat(path_, " was written by a newer muster (format ", format, "; this one knows ",
                      kStateFormat, "). Start that version, or give --state_dir another directory"));
   }
-  MUSTER_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
-  MUSTER_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
-  MUSTER_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
-  if (tables != 0) return absl::OkStatus();
-  MUSTER_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
-  MUSTER_RETURN_IF_ERROR(Execute(kSchema));
-  MUSTER_RETURN_IF_ERROR(Execute(absl::StrCat("PRAGMA application_id=", kApplicationId,
-                                              "; PRAGMA user_version=", kStateFormat, "; COMMIT")
-                                     .c_str()));
+  if (tables != 0 && format < 1) {
+    return absl::DataLossError(
+        absl::StrCat(path_, " is damaged (format ", format, "). ", kMoveAway));
+  }
+  format_ = tables == 0 ? 0 : format;
   return absl::OkStatus();
 }
 
 absl::Status StateFile::Load(int64_t unix_millis, MonoTime now) {
-  Statement rows(db_,
-                 "SELECT owner, run_id, instance, round, progress, kept_at, forget_at FROM jobs"
-                 " ORDER BY owner, run_id, instance");
+  const bool has_sums = format_ > 1;
+  Statement rows(db_, has_sums
+                          ? "SELECT owner, run_id, instance, round, progress, kept_at, forget_at,"
+                            " round_sum, progress_sum FROM jobs ORDER BY owner, run_id, instance"
+                          : "SELECT owner, run_id, instance, round, progress, kept_at, forget_at"
+                            " FROM jobs ORDER BY owner, run_id, instance");
   int result = SQLITE_ROW;
   while ((result = rows.Step()) == SQLITE_ROW) {
-    const int64_t forget_at = rows.Number(6);
-    if (forget_at != 0 && forget_at <= unix_millis) continue;
     KeptJob job{.key = {rows.Bytes(0), rows.Bytes(1)}, .instance = Instance(rows.Number(2))};
+    const std::string round = rows.Bytes(3);
+    const KeptProgress kept{
+        .progress = rows.Bytes(4), .kept_at = rows.Number(5), .forget_at = rows.Number(6)};
+    const bool is_whole =
+        !has_sums || (SumOfRound(job.key, job.instance, round) == rows.Number(7) &&
+                      SumOfProgress(job.key, job.instance, kept) == rows.Number(8));
+    if (is_whole && kept.forget_at != 0 && kept.forget_at <= unix_millis) continue;
     // A wall clock that went back makes a record no younger than now.
-    const int64_t age = std::max<int64_t>(0, unix_millis - rows.Number(5));
-    auto record = DecodeRecord(rows.Bytes(3), rows.Bytes(4), now - absl::Milliseconds(age));
-    if (!record.ok()) {
-      return absl::DataLossError(absl::StrCat(
-          "the record of job '", job.key.run_id, "' in ", path_, " is damaged: ",
-          record.status().message(), ". Move the file away and start again: agents that still run ",
-          "a round then run on, and their jobs are formed anew when it ends"));
+    const int64_t age = std::max<int64_t>(0, unix_millis - kept.kept_at);
+    auto record = DecodeRecord(round, kept.progress, now - absl::Milliseconds(age));
+    if (!is_whole || !record.ok()) {
+      const std::string how =
+          is_whole ? std::string(record.status().message()) : "its checksum is another";
+      return absl::DataLossError(absl::StrCat("the record of job '", job.key.run_id, "' in ", path_,
+                                              " is damaged: ", how, ". ", kMoveAway));
     }
     job.record = *std::move(record);
     contents_.jobs.push_back(std::move(job));
@@ -183,18 +278,84 @@ absl::Status StateFile::Load(int64_t unix_millis, MonoTime now) {
   return result == SQLITE_DONE ? absl::OkStatus() : Explain("read");
 }
 
+absl::Status StateFile::ReadLife(int64_t unix_millis) {
+  int64_t before = 0, first = 0;
+  if (format_ != 0) {
+    Statement life(db_, format_ > 1 ? "SELECT term, first_term, sum FROM life"
+                                    : "SELECT term, first_term, NULL FROM life");
+    if (life.Step() != SQLITE_ROW) return Explain("read");
+    before = life.Number(0);
+    first = life.Number(1);
+    const bool is_unused = before == 0 && first == 0 && life.IsNull(2);
+    const bool is_whole =
+        format_ == 1 || is_unused || life.Number(2) == Checksum().Add(before).Add(first).value();
+    if (!is_whole) {
+      return absl::DataLossError(
+          absl::StrCat(path_, " is damaged: the checksum of its term is another. ", kMoveAway));
+    }
+  }
+  term_ = ServerTerm(std::max(TermOfStart(unix_millis).value(), before + 1));
+  first_term_ = first == 0 ? term_ : ServerTerm(first);
+  contents_.term = term_;
+  contents_.first_term = first_term_;
+  return absl::OkStatus();
+}
+
 // Writing the term first also shows that the file can be written at all.
-absl::Status StateFile::BeginLife(int64_t unix_millis) {
-  MUSTER_ASSIGN_OR_RETURN(const int64_t before, Number("SELECT term FROM life"));
-  MUSTER_ASSIGN_OR_RETURN(const int64_t first, Number("SELECT first_term FROM life"));
-  contents_.term = ServerTerm(std::max(TermOfStart(unix_millis).value(), before + 1));
-  contents_.first_term = first == 0 ? contents_.term : ServerTerm(first);
-  return Execute(absl::StrCat("UPDATE life SET term = ", contents_.term.value(),
-                              ", first_term = ", contents_.first_term.value())
-                     .c_str());
+absl::Status StateFile::BeginLife() {
+  MUSTER_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
+  MUSTER_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
+  MUSTER_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+  absl::Status status;
+  if (format_ == 0) {
+    status = Execute(absl::StrCat(kSchema, "PRAGMA application_id=", kApplicationId).c_str());
+  } else if (format_ == 1) {
+    status = AddChecksums();
+  }
+  const int64_t sum = Checksum().Add(term_.value()).Add(first_term_.value()).value();
+  if (status.ok()) {
+    status =
+        Execute(absl::StrCat("PRAGMA user_version=", kStateFormat,
+                             "; UPDATE life SET term = ", term_.value(),
+                             ", first_term = ", first_term_.value(), ", sum = ", sum, "; COMMIT")
+                    .c_str());
+  }
+  has_begun_ = status.ok();
+  if (has_begun_) {
+    format_ = kStateFormat;
+  } else {
+    RollBack();
+  }
+  return status;
+}
+
+absl::Status StateFile::AddChecksums() {
+  MUSTER_RETURN_IF_ERROR(Execute(kAddSums));
+  Statement rows(db_,
+                 "SELECT rowid, owner, run_id, instance, round, progress, kept_at, forget_at"
+                 " FROM jobs");
+  std::string updates;
+  while (rows.Step() == SQLITE_ROW) {
+    const JobKey key{rows.Bytes(1), rows.Bytes(2)};
+    const Instance instance(rows.Number(3));
+    const KeptProgress kept{
+        .progress = rows.Bytes(5), .kept_at = rows.Number(6), .forget_at = rows.Number(7)};
+    absl::StrAppend(&updates,
+                    "UPDATE jobs SET round_sum = ", SumOfRound(key, instance, rows.Bytes(4)),
+                    ", progress_sum = ", SumOfProgress(key, instance, kept),
+                    " WHERE rowid = ", rows.Number(0), ";");
+  }
+  return updates.empty() ? absl::OkStatus() : Execute(updates.c_str());
+}
+
+// Keeps the error for Explain and IsFull.
+void StateFile::RollBack() {
+  if (sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
 absl::Status StateFile::Write(const std::vector<KeptChange>& changes, int64_t unix_millis) {
+  MUSTER_RETURN_IF_ERROR(CheckThere());
+  if (!has_begun_) MUSTER_RETURN_IF_ERROR(BeginLife());
   MUSTER_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
   absl::Status status;
   for (const KeptChange& change : changes) {
@@ -204,7 +365,7 @@ absl::Status StateFile::Write(const std::vector<KeptChange>& changes, int64_t un
     status = Execute(absl::StrCat("DELETE FROM jobs WHERE forget_at <= ", unix_millis).c_str());
   }
   if (status.ok()) status = Execute("COMMIT");
-  if (!status.ok()) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+  if (!status.ok()) RollBack();
   return status;
 }
 
@@ -213,12 +374,19 @@ absl::Status StateFile::Store(const KeptChange& change, int64_t unix_millis) {
   upsert.BindText(1, change.key.owner);
   upsert.BindBytes(2, change.key.run_id);
   upsert.Bind(3, change.instance.value());
-  if (change.round) upsert.BindBytes(4, *change.round);
+  if (change.round) {
+    upsert.BindBytes(4, *change.round);
+    upsert.Bind(8, SumOfRound(change.key, change.instance, *change.round));
+  }
+  upsert.Bind(10, SumOfRound(change.key, change.instance, ""));
   upsert.BindBytes(5, change.progress);
   upsert.Bind(6, unix_millis);
+  KeptProgress kept{.progress = change.progress, .kept_at = unix_millis};
   if (change.forget_after) {
-    upsert.Bind(7, unix_millis + absl::ToInt64Milliseconds(*change.forget_after));
+    kept.forget_at = unix_millis + absl::ToInt64Milliseconds(*change.forget_after);
+    upsert.Bind(7, kept.forget_at);
   }
+  upsert.Bind(9, SumOfProgress(change.key, change.instance, kept));
   return upsert.Step() == SQLITE_DONE ? absl::OkStatus() : Explain("write");
 }
 
@@ -241,10 +409,7 @@ absl::Status StateFile::Explain(const char* what) const {
       absl::StrCat("cannot ", what, " ", path_, ": ", sqlite3_errmsg(db_),
                    is_system ? absl::StrCat(" (", std::strerror(system_error), ")") : "");
   if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) {
-    return absl::DataLossError(absl::StrCat(
-        text,
-        ". Move it away and start again: agents that still run a round then run on, and their "
-        "jobs are formed anew when it ends"));
+    return absl::DataLossError(absl::StrCat(text, ". ", kMoveAway));
   }
   return absl::UnavailableError(text);
 }

@@ -2,6 +2,10 @@
 // Write-ahead log, synchronous=FULL: what Write has returned from survives the process and the
 // machine; a transaction that was being written when either died is not there at all.
 //
+// A row carries a checksum of all that it says, so that a flipped bit is noticed when the server starts;
+// so is one in the log, unless it is of the newest transaction, which then looks as if the machine had gone
+// down while it was written.
+//
 // Threads: compatible; one caller at a time.
 // Source:  SQLite, "Write-Ahead Logging", "PRAGMA synchronous" (sqlite.org).
 #pragma once
@@ -20,7 +24,8 @@ struct sqlite3;
 namespace muster::rendezvous {
 
 // Of the database; a higher one is refused.
-inline constexpr int kStateFormat = 1;
+//   1: without checksums; 2: each row has its own.
+inline constexpr int kStateFormat = 2;
 
 class StateFile {
  public:
@@ -38,8 +43,8 @@ class StateFile {
   //         kAlreadyExists:      another musterd uses it.
   //         kFailedPrecondition: a newer version of muster wrote the file, or no muster did.
   //         kDataLoss:           the file is damaged. Nothing in it is changed.
-  //         kUnavailable:        it cannot be written: a full disk, no permission, a read-only file
-  //                              system.
+  //         kUnavailable:        it cannot be read or written: no permission, a read-only file system.
+  // A full disk is no error: the first Write that finds room begins this life.
   static absl::StatusOr<std::unique_ptr<StateFile>> Open(const std::string& directory,
                                                          int64_t unix_millis, MonoTime now);
   ~StateFile();
@@ -49,17 +54,33 @@ class StateFile {
   // Once.
   Contents TakeContents() { return std::move(contents_); }
 
-  // All of `changes`, or none. Instances whose time is over are forgotten by the way.
+  // All of `changes`, or none. Instances whose time is over are forgotten by the way. What has returned
+  // before the first success is not durable, nor is this life's term.
   //
   // Errors: kUnavailable with the reason in words; trying again may help.
   absl::Status Write(const std::vector<KeptChange>& changes, int64_t unix_millis);
 
+  // kUnavailable if the file is no longer where it was opened.
+  absl::Status CheckThere() const;
+
  private:
+  // Which file it is, whatever its name.
+  struct Identity {
+    uint64_t device = 0;
+    uint64_t inode = 0;
+    friend bool operator==(const Identity&, const Identity&) = default;
+  };
   explicit StateFile(std::string path) : path_(std::move(path)) {}
+  static absl::StatusOr<Identity> IdentityOf(const std::string& path);
   absl::Status OpenDatabase();
   absl::Status CheckFormat();
-  absl::Status BeginLife(int64_t unix_millis);
+  absl::Status ReadLife(int64_t unix_millis);
   absl::Status Load(int64_t unix_millis, MonoTime now);
+  // Makes the tables, or brings them to the present format, and records this life's term. Once.
+  absl::Status BeginLife();
+  absl::Status AddChecksums();
+  void RollBack();
+  bool IsFull() const;
   absl::Status Execute(const char* sql);
   absl::StatusOr<int64_t> Number(const char* sql);
   absl::Status Store(const KeptChange& change, int64_t unix_millis);
@@ -69,6 +90,11 @@ class StateFile {
   const std::string path_;
   UniqueFd lock_;
   sqlite3* db_ = nullptr;
+  int64_t format_ = 0;  // of the file as it is; 0: it has no tables yet
+  Identity identity_;
+  ServerTerm term_;  // of this life, and the first
+  ServerTerm first_term_;
+  bool has_begun_ = false;
   Contents contents_;
 };
 

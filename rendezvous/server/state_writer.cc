@@ -9,6 +9,8 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
+// While there is nothing to write.
+constexpr absl::Duration kLookEvery = absl::Seconds(5);
 
 }  // namespace
 
@@ -40,48 +42,57 @@ void StateWriter::Keep(std::vector<KeptChange> changes, uint64_t ticket) {
   changed_.NotifyAll();
 }
 
+StateWriter::Turn StateWriter::WaitForTurn(uint64_t written) {
+  base::MutexLock lock(mu_);
+  const MonoTime look = MonoNow() + kLookEvery;
+  while (ticket_ == written && !is_ending_ && MonoNow() < look) changed_.WaitUntil(mu_, look);
+  Turn turn{.ticket = ticket_, .is_last = is_ending_};
+  for (auto& [unused, change] : pending_) turn.changes.push_back(std::move(change));
+  pending_.clear();
+  return turn;
+}
+
 void StateWriter::Run() {
+  uint64_t written = 0;
   while (true) {
-    std::vector<KeptChange> changes;
-    uint64_t ticket = 0;
-    {
-      base::MutexLock lock(mu_);
-      while (pending_.empty() && !is_ending_) changed_.WaitUntil(mu_, MonoTime::InfiniteFuture());
-      if (pending_.empty()) return;
-      for (auto& [unused, change] : pending_) changes.push_back(std::move(change));
-      pending_.clear();
-      ticket = ticket_;
+    const Turn turn = WaitForTurn(written);
+    if (turn.ticket == written && turn.is_last) return;
+    if (turn.ticket == written) {
+      Say(file_->CheckThere());
+      continue;
     }
-    if (!WriteUntilDone(changes)) return;
-    mailbox_.Post([this, ticket] {
-      if (on_durable_) on_durable_(ticket);
+    if (!WriteUntilDone(turn.changes)) return;
+    written = turn.ticket;
+    mailbox_.Post([this, written] {
+      if (on_durable_) on_durable_(written);
     });
   }
 }
 
+void StateWriter::Say(const absl::Status& status) {
+  if (said_ == status.message()) return;
+  said_ = std::string(status.message());
+  if (status.ok()) {
+    log::Write(log::Level::kInfo, "state_written", "the state can be written again", {});
+    return;
+  }
+  log::Write(log::Level::kError, "state_not_written",
+             absl::StrCat(said_,
+                          ". Until it can be written no round begins or ends and no checkpoint is "
+                          "committed; running workers go on. Trying again every second"),
+             {});
+}
+
 bool StateWriter::WriteUntilDone(const std::vector<KeptChange>& changes) {
-  std::string said;
   while (true) {
     const absl::Status status = file_->Write(changes, absl::ToUnixMillis(absl::Now()));
-    if (status.ok()) break;
-    if (said != status.message()) {
-      said = std::string(status.message());
-      log::Write(log::Level::kError, "state_not_written",
-                 absl::StrCat(said,
-                              ". Until it can be written no round begins or ends and no "
-                              "checkpoint is committed; running workers go on. Trying again "
-                              "every second"),
-                 {});
-    }
+    Say(status);
+    if (status.ok()) return true;
     base::MutexLock lock(mu_);
     const MonoTime again = MonoNow() + kTryAgain;
     while (!is_ending_ && MonoNow() < again) changed_.WaitUntil(mu_, again);
     if (is_ending_) return false;
   }
-  if (!said.empty()) {
-    log::Write(log::Level::kInfo, "state_written", "the state is written again", {});
-  }
-  return true;
 }
 
 }  // namespace muster::rendezvous

@@ -33,14 +33,25 @@ class StateWriter final : public RecordKeeper {
  private:
   using Pending = absl::btree_map<std::pair<JobKey, Instance>, KeptChange>;
 
+  // What has come since `written`; nothing, after a while.
+  struct Turn {
+    std::vector<KeptChange> changes;
+    uint64_t ticket = 0;
+    bool is_last = false;
+  };
+  Turn WaitForTurn(uint64_t written);
   void Run();
   // Tries until it is written, or the end.
   bool WriteUntilDone(const std::vector<KeptChange>& changes);
+  // What is wrong with the file, or that it is well again; once each.
+  void Say(const absl::Status& status);
 
   const LoopMailbox mailbox_;
   std::function<void(uint64_t ticket)> on_durable_;  // loop thread only
 
-  const std::unique_ptr<StateFile> file_;  // the writer's thread only, once it runs
+  // The writer's thread only, once it runs.
+  const std::unique_ptr<StateFile> file_;
+  std::string said_;  // of what is wrong with it; empty: nothing is
 
   base::Mutex mu_;
   base::Condition changed_;

@@ -139,6 +139,31 @@ exit 9)");
   EXPECT_THAT(other.Wait(), ExitsWith(9));
 }
 
+TEST_F(ServerState, AJobThatIsStartedWhileItIsAwayWaitsForItAndLeavesItsPortFree) {
+  KillDaemon();
+  Subprocess one = StartAgent("late", 1, {Trainer()});
+  EXPECT_TRUE(one.WaitForOutput("for it to be started again")) << ToString(one.Wait());
+  StartDaemon();
+  Subprocess other = StartAgent("late", 2, {Trainer()});
+  for (int rank : {0, 1}) EXPECT_TRUE(HasStarted("late", rank, "0\n")) << rank;
+  WriteFile(Out("go"), "");
+  EXPECT_THAT(one.Wait(), ExitsWith(0));
+  EXPECT_THAT(other.Wait(), ExitsWith(0));
+}
+
+TEST_F(ServerState, AJobHostsItsOwnServerOnceItHasWaitedForTheOneThatWasKilled) {
+  KillDaemon();
+  const Arguments rest = {"--rdzv_conf=orphan_timeout=8", Trainer()};
+  Subprocess one = StartAgent("alone", 1, rest);
+  EXPECT_TRUE(one.WaitForOutput("hosting the rendezvous at")) << ToString(one.Wait());
+  Subprocess other = StartAgent("alone", 2, rest);
+  for (int rank : {0, 1}) EXPECT_TRUE(HasStarted("alone", rank, "0\n")) << rank;
+  WriteFile(Out("go"), "");
+  EXPECT_THAT(one.Wait(), ExitsWith(0));
+  EXPECT_THAT(other.Wait(), ExitsWith(0));
+  StartDaemon();  // takes its mark along at its end
+}
+
 TEST_F(ServerState, ADamagedFileIsRefusedInOneSentence) {
   KillDaemon();
   for (const std::string file : {"musterd.db", "musterd.db-wal"}) {

@@ -1,5 +1,6 @@
 // What must hold, whatever went wrong. The letters are those of sim_cluster.h.
 #include <cstdio>
+#include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,7 @@ constexpr int kRoundsPerDisturbance = 2;
 // first going is free, and its next ones come after hold-backs that double; a round ends for its
 // coming back after hold-offs that double.
 int RoundsOfOneHeldBack(absl::Duration time) {
-  int rounds = 2;
+  int rounds = 3;
   absl::Duration hold = rendezvous::kFirstHoldBack;
   for (absl::Duration at; at <= time; at += hold, hold *= 2) ++rounds;
   absl::Duration hold_off = rendezvous::kFirstGrowthHoldOff;
@@ -38,6 +39,7 @@ int RoundsOfOneNeeded(absl::Duration time) {
 }  // namespace
 
 int SimCluster::RoundsBound(int job) const {
+  if (fates_[job].causes.has_hostile_member) return std::numeric_limits<int>::max();
   const JobFate& fate = fates_[job];
   const SimJobPlan& plan = plan_.jobs[job];
   const int others = 1 + kRoundsPerDisturbance * fate.disturbances + plan.num_late + plan.num_nodes;
@@ -50,6 +52,7 @@ int SimCluster::RoundsBound(int job) const {
 }
 
 void SimCluster::CheckCommit(const rendezvous::SendStoreReply& reply) {
+  if (!nodes_.contains(reply.to)) return;
   const Node& node = nodes_.at(reply.to);
   const auto asked = node.commits.find(reply.reply.request_id);
   if (asked == node.commits.end()) return;
@@ -84,7 +87,8 @@ void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
   }
   const auto size = world_sizes_.emplace(key, assignment.world_size).first;
   const int expected = assignment.num_nodes * JobOf(node).local_world_size;
-  if (size->second != assignment.world_size || assignment.world_size != expected) {
+  const bool is_ours = !fates_[node.job].causes.has_hostile_member;
+  if (is_ours && (size->second != assignment.world_size || assignment.world_size != expected)) {
     Fail(absl::StrCat("C1: world sizes ", size->second, " and ", assignment.world_size));
   }
   if (static_cast<int>(assignment.peers.size()) != assignment.num_nodes) Fail("C1: peers missing");
@@ -103,10 +107,15 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   if (state == nullptr) return;
   for (const Incarnation member : state->members) {
+    if (!nodes_.contains(member)) continue;
     if (!state->nodes.at(member).connected) {
       Fail(
           absl::StrCat("C3: ", nodes_.at(member).name, " is gone, and in round ", ToString(round)));
     }
+  }
+  if (2 * state->held_back.size() > state->nodes.size()) {
+    Fail(absl::StrCat("L2: ", state->held_back.size(), " of ", state->nodes.size(),
+                      " nodes are held back"));
   }
   const LeaseSettings lease;
   for (const auto& [id, node] : nodes_) {
@@ -133,6 +142,7 @@ void SimCluster::CheckLosses(int job) {
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   if (state == nullptr) return;
   for (const auto& [id, name] : state->lost) {
+    if (!nodes_.contains(id)) continue;
     const Node& node = nodes_.at(id);
     if (!fates_[job].causes.losses.insert({fates_[job].newest_round, id}).second) continue;
     if (!node.is_alive || node.finished || node.is_leaving) continue;
@@ -170,7 +180,8 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
       causes.ended.emplace(causes.newest, schedule_.now());
     }
     coverage_.unrecorded_rounds += announce->event == "job_unrecorded";
-    if (plan_.is_durable && announce->event == "job_unrecorded") {
+    if (KnowsAllRounds() && !fates_[job].causes.has_hostile_member &&
+        announce->event == "job_unrecorded") {
       Fail("C11: a server with durable state has no record of a round: " + announce->reason);
     }
     coverage_.silences += announce->event == "silence_ended";
@@ -202,6 +213,7 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
 
 void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send) {
   const Directive& directive = send.directive;
+  if (!nodes_.contains(send.to)) return;
   Trace("server", absl::StrCat("to ", nodes_.at(send.to).name, " revision=", directive.revision,
                                " ", ToString(directive.body)));
   if (const auto* wait = std::get_if<Wait>(&directive.body)) {
@@ -238,9 +250,9 @@ void SimCluster::ObserveStopAt(int job, const Directive& directive, const StopAt
 }
 
 bool SimCluster::HarmsOnlyTheServer() const {
-  const char* const families[] = {"duplication",     "impostors",      "blackouts",
-                                  "server_stalls",   "server_crashes", "disk_stalls",
-                                  "stubborn_workers"};
+  const char* const families[] = {"duplication",    "impostors",       "blackouts", "server_stalls",
+                                  "server_crashes", "disk_stalls",     "misfits",   "clock_jumps",
+                                  "drifts",         "stubborn_workers"};
   return !plan_.is_embedded && HasOnly(plan_, families);
 }
 

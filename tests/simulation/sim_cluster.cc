@@ -10,8 +10,8 @@ namespace muster::simulation {
 namespace {
 
 constexpr int kMaxStepsAtOneInstant = 2000;
-// After the faults: every wait of a job in a row, and as much again.
-constexpr absl::Duration kLivenessBound = absl::Minutes(20);
+// After the faults: every wait of a job in a row, the longest hold-back among them.
+constexpr absl::Duration kLivenessBound = absl::Minutes(80);
 
 }  // namespace
 
@@ -32,6 +32,9 @@ void SimCoverage::Add(const SimCoverage& other) {
   restored_jobs += other.restored_jobs;
   commits += other.commits;
   commits_refused += other.commits_refused;
+  misfits_refused += other.misfits_refused;
+  states_damaged += other.states_damaged;
+  lies += other.lies;
   growths_at_commits += other.growths_at_commits;
   stops_at_one_step += other.stops_at_one_step;
   jobs_stopped += other.jobs_stopped;
@@ -67,7 +70,7 @@ std::string SimCluster::Run() {
       const bool hosts = plan_.is_embedded && i == 0;
       const absl::Duration spread = is_late ? plan_.safety_phase : job.start_spread;
       const std::optional<int> rank = job.settings.is_static ? std::optional(i) : std::nullopt;
-      const std::string name = absl::StrCat(j == 0 ? "n" : j == 1 ? "x" : "y", i + 1);
+      const std::string name = absl::StrCat(std::string(1, "nxyzw"[j]), i + 1);
       schedule_.After(random_.Between(absl::ZeroDuration(), spread),
                       [this, j, name, rank, hosts] { StartNode(j, name, rank, hosts); });
     }
@@ -102,6 +105,7 @@ void SimCluster::StartNode(int job, const std::string& name, std::optional<int> 
   node.name = name;
   node.node_rank = node_rank;
   node.hosts = hosts;
+  node.clock_rate = 1 + plan_.drifts * (2 * random_.Unit() - 1);
   if (hosts && table_ == nullptr) StartServer();
   agent::AgentCoreOptions options{.node = {.name = name,
                                            .address = absl::StrCat("address-of-", name),
@@ -124,7 +128,7 @@ void SimCluster::StepAgent(Incarnation id, agent::Event event) {
     node.held_events.push_back(std::move(event));
     return;
   }
-  for (const agent::Effect& effect : node.core->Step(event, schedule_.now())) {
+  for (const agent::Effect& effect : node.core->Step(event, NowOf(node))) {
     Trace(node.name, agent::ToString(effect));
     Perform(node, effect);
   }
@@ -139,7 +143,10 @@ void SimCluster::ArmAgent(Node& node) {
   const uint64_t timer = ++node.timer;
   const MonoTime deadline = node.core->NextDeadline();
   if (deadline.is_infinite() || !node.is_alive) return;
-  schedule_.At(deadline, [this, id = node.incarnation, timer] {
+  // Rounded up, or a timer would come before its time, again and again.
+  const MonoTime when =
+      MonoTime::At(deadline.since_zero() / node.clock_rate) + absl::Microseconds(1);
+  schedule_.At(when, [this, id = node.incarnation, timer] {
     if (nodes_.at(id).timer == timer) StepAgent(id, agent::Tick{});
   });
 }

@@ -29,6 +29,9 @@
 //        been drained is in no later round.
 //   C13: who is kept over into a round was told that its own is over, and has let go of it.
 //   C14: a node is lost only if it was silent for its lease.
+//   L1: within the longest hold-back and two leases after the faults a job whose work does not end runs a
+//       round of all its healthy nodes, up to MAX (tests/simulation/sim_liveness.cc).
+//   L2: no more than half of the nodes are held back.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +52,15 @@
 
 namespace muster::simulation {
 
+// The wall clock of the server's machine, and what follows from it.
+struct SimTerms {
+  absl::Duration wall_offset;
+  ServerTerm present;
+  ServerTerm first_kept;  // of which the disk has records
+  ServerTerm on_disk;
+  bool was_damaged = false;  // records of earlier terms were lost
+};
+
 // What happened in a run: a test demands that all of it happens in some seed.
 struct SimCoverage {
   int rounds = 0;
@@ -67,6 +79,9 @@ struct SimCoverage {
   int restored_jobs = 0;       // a server with durable state went on with a job that was not over
   int commits = 0;
   int commits_refused = 0;
+  int misfits_refused = 0;
+  int states_damaged = 0;
+  int lies = 0;
   int growths_at_commits = 0;  // a round ended for a newcomer right after a checkpoint
   int stops_at_one_step = 0;   // workers that left for a stop step
   int jobs_stopped = 0;        // ended by a request, after a step
@@ -98,6 +113,7 @@ class SimCluster {
     bool alive = true;
     bool is_stubborn = false;
     bool is_unkillable = false;
+    bool is_liar = false;
     // Of a program that asks whether to stop.
     int64_t step = -1;  // the furthest begun
     StopState told;
@@ -128,6 +144,7 @@ class SimCluster {
     std::vector<Worker> workers;
     std::optional<Assignment> assignment;
     int newest_attempt = -1;
+    double clock_rate = 1;     // its seconds in one of ours
     bool is_alive = true;      // the agent process
     bool is_connected = true;  // its stream, as it sees it
     bool was_accepted = false;
@@ -162,6 +179,7 @@ class SimCluster {
     std::optional<MonoTime> enough_since;              // as many nodes as a round needs could join
     std::map<Instance, MonoTime> ended;                // when the server decided it
     Instance newest;
+    bool has_hostile_member = false;
   };
   // What a job has come to, and what its rounds may be due to.
   struct JobFate {
@@ -189,6 +207,17 @@ class SimCluster {
   static RoundId IdOf(const Assignment& assignment) {
     return {assignment.instance, assignment.round};
   }
+
+  MonoTime NowOf(const Node& node) const {
+    return MonoTime::At(schedule_.now().since_zero() * node.clock_rate);
+  }
+
+  // --- sim_hostile.cc: reports that no agent of ours makes
+  void InjectForeignReports(int job);
+  void SendForeign(int job, Incarnation from, const AgentReport& report);
+  AgentReport DrawHostileReport(int job);
+  void CheckMisfit(int job);
+  void Lie(Incarnation id, RoundId round, int local_rank);
 
   // --- sim_workers.cc
   void StartWorkers(Node& node, const Assignment& assignment, const std::vector<LocalRank>& kept);
@@ -218,6 +247,12 @@ class SimCluster {
 
   // --- sim_server.cc
   void StartServer();
+  void DrawTerm();
+  // By its disk, or because nobody was before it.
+  bool KnowsAllRounds() const { return plan_.is_durable && !terms_.was_damaged; }
+  bool IsOfThisLife(Instance instance) const {
+    return instance >= rendezvous::FirstInstanceOf(terms_.present);
+  }
   void CrashServer();
   void StallServer(absl::Duration length);
   MonoTime ServerNow() const { return schedule_.now() - stalled_; }
@@ -289,6 +324,14 @@ class SimCluster {
   std::string WhyWrongLoss(int job, Instance instance) const;
   bool HasSucceeded(int job, Instance instance) const;
   void CheckFinish(const Node& node, const JobOutcome& outcome);
+
+  // --- sim_liveness.cc: L1
+  void ExpectRound(int job);
+  // Every wait that the job may be owed now, one after the other.
+  absl::Duration LongestWait(int job) const;
+  std::string WhyNoRound(int job) const;
+  bool IsOver(int job) const;
+  void StopUntilOver(int job);
   std::string WhyWrongFinish(const Node& node, const JobOutcome& outcome) const;
   void Trace(const std::string& who, const std::string& what);
   void Fail(const std::string& what);
@@ -306,6 +349,7 @@ class SimCluster {
   std::unique_ptr<rendezvous::JobTable> table_;  // null while the server is down
   int server_life_ = 0;
   MonoTime server_since_;
+  SimTerms terms_;
   uint64_t server_timer_ = 0;
   rendezvous::EffectGate gate_;
   std::map<std::pair<rendezvous::JobKey, Instance>, rendezvous::KeptJob> disk_;

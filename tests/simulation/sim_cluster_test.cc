@@ -28,6 +28,9 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.restored_jobs, 0);
   EXPECT_GT(coverage.commits, 0);
   EXPECT_GT(coverage.commits_refused, 0);
+  EXPECT_GT(coverage.misfits_refused, 0);
+  EXPECT_GT(coverage.states_damaged, 0);
+  EXPECT_GT(coverage.lies, 0);
   EXPECT_GT(coverage.growths_at_commits, 0);
   EXPECT_GT(coverage.stops_at_one_step, 0);
   EXPECT_GT(coverage.jobs_stopped, 0);

@@ -123,8 +123,7 @@ std::string SimCluster::WhyWrongLoss(int job, Instance instance) const {
   const absl::Duration timeout = plan_.jobs[job].settings.orphan_timeout;
   const MonoTime now = schedule_.now();
   if (!WasAnyWellAfter(job, now - timeout + kOnItsWay)) return "";
-  const bool is_of_this_life = instance >= rendezvous::FirstInstanceOf(ServerTerm(server_life_));
-  if (is_of_this_life || plan_.is_durable) {
+  if (IsOfThisLife(instance) || KnowsAllRounds()) {
     return "a node could reach the server within the orphan time-out";
   }
   if (now - server_since_ < timeout) return "the server lives for less than the orphan time-out";
@@ -146,6 +145,7 @@ bool SimCluster::CouldAllSay(int job, Instance instance) const {
 
 std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& outcome) const {
   const JobCauses& causes = fates_[job].causes;
+  if (causes.has_hostile_member) return "";  // it may have left, or failed, or whatever it likes
   if (outcome.root_cause) return WhyWrongFailure(job, outcome);
   switch (outcome.exit_code) {
     case 0:
@@ -178,15 +178,12 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
                         outcome.reason, "), but ", why));
     }
   }
-  if (place->second == outcome) return;
+  if (place->second == outcome || fate.causes.has_hostile_member) return;
   // While a job is ending, failures still come in, and only those that leave are told early. A
   // server without the job's state has its outcome from one agent.
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   const bool is_final = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
-  const bool is_of_this_life =
-      plan_.is_durable ||
-      directive.instance >= rendezvous::FirstInstanceOf(ServerTerm(server_life_));
-  if (!is_final || !is_of_this_life) return;
+  if (!is_final || (!KnowsAllRounds() && !IsOfThisLife(directive.instance))) return;
   Fail(absl::StrCat("C5: two outcomes of one instance: \"", place->second.reason, "\" and \"",
                     outcome.reason, "\""));
 }
@@ -197,6 +194,7 @@ void SimCluster::ObserveRefusal(const Node& node, const Directive& directive,
   const auto refuse = [&](const std::string& why) {
     Fail(absl::StrCat("C6: ", node.name, " is refused (", status.message(), "), but ", why));
   };
+  if (fates_[node.job].causes.has_hostile_member) return;
   if (!absl::IsFailedPrecondition(status)) return refuse("it is what it was started as");
   if (!node.causes.exit_codes.empty()) return;  // it leaves
   const JobCauses& causes = fates_[node.job].causes;
@@ -232,11 +230,19 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
   if (causes.refused && outcome.reason == causes.refused->message()) return "";
   if (causes.exit_codes.contains(outcome.exit_code)) return "";  // no port, said as such
   const RendezvousSettings& settings = JobOf(node).settings;
+  if (fates_[node.job].causes.has_hostile_member) return "";
   if (outcome.root_cause && !WasDrawn(node.job, *outcome.root_cause)) return "nobody failed so";
   if (outcome.exit_code == kExitNodesMissing) {
     return causes.last_well ? "it could reach its server" : "";
   }
   if (outcome.exit_code != kExitServerLost && !outcome.root_cause) return "nobody told it to";
+  // Told to stop for a failure, and then the server lost its state: who could say how it ended has left.
+  const Instance instance = node.assignment ? node.assignment->instance : Instance();
+  const bool is_forgotten = !KnowsAllRounds() && !IsOfThisLife(instance);
+  const auto& failed = fates_[node.job].causes.failed_rounds;
+  const bool has_failed = std::any_of(
+      failed.begin(), failed.end(), [&](const RoundId& round) { return round.first == instance; });
+  if (is_forgotten && has_failed) return "";
   const absl::Duration timeout = std::min(settings.orphan_timeout, absl::Seconds(60));
   if (WasWellAfter(node, schedule_.now() - timeout + kLadder)) {
     return "it could reach its server meanwhile";

@@ -53,6 +53,10 @@ void SimCluster::InjectNodeFaults(Incarnation id) {
     StepAgent(id, agent::GuardianLost{"the guardian was killed"});
   }
   if (random_.Chance(plan_.crashes)) Crash(node, false);
+  if (node.is_alive && random_.Chance(plan_.storms)) {
+    ++fates_[node.job].disturbances;
+    Crash(node, true);
+  }
   // The second node of each job is the one with the bad cable.
   const bool flaps = node.name.size() == 2 && node.name[1] == '2';
   if (flaps && node.is_alive && random_.Chance(plan_.flapping)) Crash(node, true);
@@ -178,6 +182,9 @@ void SimCluster::Heal() {
     node.cut_up_until = node.cut_down_until = schedule_.now();
   }
   for (const Incarnation id : ids) Resume(id);
+  for (int job = 0; job < static_cast<int>(fates_.size()); ++job) {
+    if (plan_.jobs[job].is_endless) ExpectRound(job);
+  }
 }
 
 }  // namespace muster::simulation

@@ -24,10 +24,13 @@ constexpr SimFamily kFamilies[] = {
     {"impostors", &SimPlan::impostors},
     {"guardian_losses", &SimPlan::guardian_losses},
     {"flapping", &SimPlan::flapping},
+    {"storms", &SimPlan::storms},
     {"blackouts", &SimPlan::blackouts},
     {"server_crashes", &SimPlan::server_crashes},
     {"server_stalls", &SimPlan::server_stalls},
     {"disk_stalls", &SimPlan::disk_stalls},
+    {"disk_damages", &SimPlan::disk_damages},
+    {"clock_jumps", &SimPlan::clock_jumps},
     {"host_departures", &SimPlan::host_departures},
     {"stops", &SimPlan::stops},
     {"drains", &SimPlan::drains},
@@ -35,13 +38,18 @@ constexpr SimFamily kFamilies[] = {
     {"worker_failures", &SimPlan::worker_failures},
     {"stubborn_workers", &SimPlan::stubborn_workers},
     {"unkillable_workers", &SimPlan::unkillable_workers},
+    {"liars", &SimPlan::liars},
+    {"drifts", &SimPlan::drifts},
+    {"hostile_members", &SimPlan::hostile_members},
+    {"misfits", &SimPlan::misfits},
 };
 
 // The most of each, in the order of kFamilies.
 constexpr double kMost[] = {0.2,       0.3,      0.2,      1.0 / 30, 1.0 / 120, 1.0 / 60,  1.0 / 10,
                             1.0 / 300, 1.0 / 60, 1.0 / 90, 1.0 / 90, 1.0 / 10,  1.0 / 300, 1.0 / 3,
-                            1.0 / 40,  1.0 / 60, 1.0 / 30, 1.0 / 30, 1.0 / 200, 1.0 / 60,  1.0 / 30,
-                            0.05,      0.2,      0.3,      0.02};
+                            1.0 / 30,  1.0 / 40, 1.0 / 60, 1.0 / 30, 1.0 / 30,  0.3,       0.7,
+                            1.0 / 200, 1.0 / 60, 1.0 / 30, 0.05,     0.2,       0.3,       0.02,
+                            0.3,       0.01,     0.5,      0.3};
 static_assert(std::size(kMost) == std::size(kFamilies));
 
 ScaleUp DrawScaleUp(SimRandom& random) {
@@ -57,23 +65,27 @@ absl::string_view InWords(ScaleUp scale_up) {
 
 SimJobPlan DrawJob(SimRandom& random) {
   SimJobPlan job;
-  const int min_nodes = random.Between(1, 4);
+  const bool is_large = random.Chance(0.1);
+  const int min_nodes = is_large ? random.Between(4, 9) : random.Between(1, 4);
   const bool is_static = random.Chance(0.25);
-  job.settings = {.min_nodes = min_nodes,
-                  .max_nodes = is_static ? min_nodes : min_nodes + random.Between(0, 2),
-                  .max_restarts = random.Between(0, 3),
-                  .is_static = is_static,
-                  .join_timeout = absl::Seconds(60),
-                  .last_call_timeout = absl::Seconds(random.Between(1, 8)),
-                  .close_timeout = absl::Seconds(30),
-                  .shutdown_timeout = absl::Seconds(random.Between(2, 10)),
-                  .orphan_timeout = absl::Minutes(3),
-                  .scale_up = DrawScaleUp(random)};
+  job.settings = {
+      .min_nodes = min_nodes,
+      .max_nodes = is_static ? min_nodes : min_nodes + random.Between(0, is_large ? 3 : 2),
+      .max_restarts = random.Between(0, 3),
+      .is_static = is_static,
+      .join_timeout = absl::Seconds(60),
+      .last_call_timeout = absl::Seconds(random.Between(1, 8)),
+      .close_timeout = absl::Seconds(30),
+      .shutdown_timeout = absl::Seconds(random.Between(2, 10)),
+      .orphan_timeout = absl::Minutes(3),
+      .scale_up = DrawScaleUp(random)};
   job.num_nodes = random.Between(job.settings.min_nodes, job.settings.max_nodes);
   job.num_late = is_static ? 0 : random.Between(0, 2);
   job.local_world_size = random.Between(1, 3);
   job.start_spread = absl::Seconds(random.Between(0, 20));
   job.work = absl::Seconds(random.Between(5, 60));
+  job.is_endless = random.Chance(0.15);
+  if (job.is_endless) job.work = absl::Hours(10);
   if (random.Chance(0.5)) job.checkpoint_every = absl::Seconds(random.Between(1, 15));
   if (random.Chance(0.7)) job.steps = random.Between(5, 40);
   return job;
@@ -85,7 +97,7 @@ absl::Span<const SimFamily> SimFamilies() { return kFamilies; }
 
 SimPlan DrawPlan(SimRandom& random) {
   SimPlan plan;
-  const int num_jobs = random.Chance(0.2) ? random.Between(2, 3) : 1;
+  const int num_jobs = random.Chance(0.2) ? random.Between(2, 5) : 1;
   for (int i = 0; i < num_jobs; ++i) plan.jobs.push_back(DrawJob(random));
   plan.is_embedded = num_jobs == 1 && random.Chance(0.3);
   plan.is_durable = !plan.is_embedded && random.Chance(0.5);
@@ -100,7 +112,8 @@ SimPlan DrawPlan(SimRandom& random) {
     plan.*kFamilies[i].rate = is_on ? rate : 0;
   }
   if (!plan.is_embedded) plan.host_departures = 0;
-  if (!plan.is_durable) plan.disk_stalls = 0;
+  if (!plan.is_durable) plan.disk_stalls = plan.disk_damages = 0;
+  if (num_jobs == 1) plan.hostile_members = 0;
   for (SimJobPlan& job : plan.jobs) job.survives = random.Chance(0.4);
   return plan;
 }
@@ -110,13 +123,13 @@ std::string ToString(const SimPlan& plan) {
                      : plan.is_durable ? "musterd --state_dir"
                                        : "musterd";
   for (const SimJobPlan& job : plan.jobs) {
-    absl::StrAppend(&text, " job{nodes=", job.num_nodes, "+", job.num_late, "x",
-                    job.local_world_size, " min=", job.settings.min_nodes,
-                    " max=", job.settings.max_nodes, " restarts=", job.settings.max_restarts,
-                    " static=", job.settings.is_static,
-                    " scale_up=", InWords(job.settings.scale_up),
-                    " checkpoints=", absl::FormatDuration(job.checkpoint_every),
-                    " steps=", job.steps, " survives=", job.survives, "}");
+    absl::StrAppend(
+        &text, " job{nodes=", job.num_nodes, "+", job.num_late, "x", job.local_world_size,
+        " min=", job.settings.min_nodes, " max=", job.settings.max_nodes,
+        " restarts=", job.settings.max_restarts, " static=", job.settings.is_static,
+        " scale_up=", InWords(job.settings.scale_up),
+        " checkpoints=", absl::FormatDuration(job.checkpoint_every), " steps=", job.steps,
+        " survives=", job.survives, " endless=", job.is_endless, "}");
   }
   for (const SimFamily& family : kFamilies) {
     if (plan.*family.rate > 0) absl::StrAppend(&text, " ", family.name, "=", plan.*family.rate);

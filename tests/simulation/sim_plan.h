@@ -22,6 +22,8 @@ struct SimJobPlan {
   absl::Duration checkpoint_every;  // zero: the program commits none
   int steps = 0;          // of the program, which asks after each whether to stop; 0: it never asks
   bool survives = false;  // its workers go on in the next round in the same process
+  // Its work has no end: after the faults it must get its round, and then a person stops it.
+  bool is_endless = false;
 };
 
 struct SimPlan {
@@ -47,11 +49,14 @@ struct SimPlan {
   double impostors = 0;  // somebody else answers at the server's port
   double guardian_losses = 0;
   double flapping = 0;  // of one node of each job
+  double storms = 0;    // every node dies often, and is back soon
   // Per second.
   double blackouts = 0;  // nobody reaches the server
   double server_crashes = 0;
   double server_stalls = 0;
   double disk_stalls = 0;      // nothing is written for up to 20 s, as when the disk is full
+  double disk_damages = 0;     // of one start: the state is found damaged, and is moved away
+  double clock_jumps = 0;      // of one start: the wall clock has jumped by up to an hour
   double host_departures = 0;  // the process that embeds the server is told to end
   // Per job and second.
   double stops = 0;   // a person stops it
@@ -62,6 +67,13 @@ struct SimPlan {
   double worker_failures = 0;
   double stubborn_workers = 0;  // ignore every signal but SIGKILL
   double unkillable_workers = 0;
+  double liars = 0;  // say of themselves what comes to their minds
+  // Of the clock of each node, in parts of it.
+  double drifts = 0;
+  // Per job and second: reports that no agent of ours makes. Members that lie harm the last of several
+  // jobs only; newcomers that may not come in harm nobody.
+  double hostile_members = 0;
+  double misfits = 0;
 };
 
 // The families by name, for shrinking and for the command line.

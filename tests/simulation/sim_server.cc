@@ -1,4 +1,5 @@
 // The server of the simulation: its lives, its stalls, and what leaves it.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,22 +14,25 @@ void SimCluster::StartServer() {
   stalled_ = absl::ZeroDuration();
   is_stalling_ = false;
   held_at_server_.clear();
+  DrawTerm();
   const LeaseSettings lease;
   // A first life has nobody before it; an embedded one does not wait in case it had.
   // One with durable state knows every round that runs.
-  const bool is_young = server_life_ > 1 && !plan_.is_embedded && !plan_.is_durable;
+  const bool knows_all = plan_.is_durable && terms_.first_kept != terms_.present;
+  const bool is_young = server_life_ > 1 && !plan_.is_embedded && !knows_all;
   const MonoTime young_until =
       is_young ? schedule_.now() + lease.duration + lease.margin : MonoTime();
-  table_ = std::make_unique<rendezvous::JobTable>(
-      rendezvous::JobTableOptions{.term = ServerTerm(server_life_),
-                                  .lease = lease,
-                                  .only_run_id = plan_.is_embedded ? KeyOf(0).run_id : "",
-                                  .young_until = young_until,
-                                  .keeps_records = plan_.is_durable,
-                                  .first_term = ServerTerm(plan_.is_durable ? 1 : 0)});
+  table_ = std::make_unique<rendezvous::JobTable>(rendezvous::JobTableOptions{
+      .term = terms_.present,
+      .lease = lease,
+      .only_run_id = plan_.is_embedded ? KeyOf(0).run_id : "",
+      .young_until = young_until,
+      .keeps_records = plan_.is_durable,
+      .first_term = plan_.is_durable ? terms_.first_kept : ServerTerm()});
   gate_ = {};
   unsynced_.clear();
   is_syncing_ = false;
+  if (plan_.is_durable) Write({}, gate_.Hold());
   std::vector<rendezvous::KeptJob> kept;
   for (const auto& [unused, job] : disk_) {
     kept.push_back(job);
@@ -40,6 +44,36 @@ void SimCluster::StartServer() {
   for (auto& [unused, node] : nodes_) node.heard_at.reset();
   Trace("server", absl::StrCat("starts life ", server_life_));
   ArmServer();
+}
+
+// As StateFile and the embedded server choose it. Without a disk the clock goes back by no more than the
+// time since the last start: what is not tolerated.
+void SimCluster::DrawTerm() {
+  constexpr absl::Duration kToday = absl::Hours(24 * 365 * 56);
+  const absl::Duration most = absl::Hours(1);
+  const absl::Duration before = terms_.wall_offset;
+  if (random_.Chance(plan_.clock_jumps)) {
+    terms_.wall_offset += random_.Between(-most, most);
+  }
+  const auto term = [&] {
+    return rendezvous::TermOfStart(
+        absl::ToInt64Milliseconds(kToday + terms_.wall_offset + schedule_.now().since_zero()));
+  };
+  if (!plan_.is_durable && term() <= terms_.present) terms_.wall_offset = before;
+  if (plan_.is_durable && server_life_ > 1 && random_.Chance(plan_.disk_damages)) {
+    Trace("disk", "the state is damaged, and is moved away");
+    disk_.clear();
+    ++coverage_.states_damaged;
+    terms_.was_damaged = true;
+    // Nobody has promised that the clock goes on.
+    terms_.wall_offset = std::max(terms_.wall_offset, before);
+    terms_.on_disk = ServerTerm();
+  }
+  terms_.present = term();
+  if (plan_.is_durable && terms_.present <= terms_.on_disk) {
+    terms_.present = ServerTerm(terms_.on_disk.value() + 1);
+  }
+  if (terms_.on_disk == ServerTerm()) terms_.first_kept = terms_.present;
 }
 
 void SimCluster::CrashServer() {
@@ -101,6 +135,7 @@ void SimCluster::SyncDisk() {
   const auto sync = [this, life = server_life_, ticket = unsynced_ticket_,
                      written = std::exchange(unsynced_, {})] {
     if (life != server_life_ || table_ == nullptr) return;
+    terms_.on_disk = terms_.present;
     for (const auto& effect : written) {
       const auto& keep = std::get<rendezvous::KeepJob>(effect.effect);
       rendezvous::KeptJob& job = disk_[{effect.job, keep.instance}];
@@ -127,6 +162,7 @@ void SimCluster::Leave(std::vector<rendezvous::JobTable::JobEffect> effects) {
     }
     if (auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect)) {
       const Incarnation to = send->to;
+      if (!nodes_.contains(to)) continue;  // no agent of ours
       Deliver(to, Direction::kDown, [this, to, directive = send->directive] {
         Node& node = nodes_.at(to);
         if (!node.is_connected || !node.is_alive) return;
@@ -135,7 +171,8 @@ void SimCluster::Leave(std::vector<rendezvous::JobTable::JobEffect> effects) {
         node.was_accepted |= !std::holds_alternative<Refuse>(directive.body);
         StepAgent(to, agent::DirectiveArrived{directive});
       });
-    } else if (auto* reply = std::get_if<rendezvous::SendStoreReply>(&effect.effect)) {
+    } else if (auto* reply = std::get_if<rendezvous::SendStoreReply>(&effect.effect);
+               reply != nullptr && nodes_.contains(reply->to)) {
       Deliver(reply->to, Direction::kDown, [this, to = reply->to, answer = reply->reply] {
         if (nodes_.at(to).is_connected && nodes_.at(to).is_alive) OnStoreReply(to, answer);
       });

@@ -26,7 +26,7 @@ void SimCluster::BeginStep(Incarnation id, RoundId round, int local_rank) {
   };
   if (told.is_stopping && told.step && worker->step >= *told.step) {
     ++coverage_.stops_at_one_step;
-    if (worker->step != *told.step) {
+    if (worker->step != *told.step && !worker->is_liar) {
       Fail(absl::StrCat("C12: a worker of ", node.name, " leaves after step ", worker->step,
                         ", and the stop step is ", *told.step));
     }
@@ -42,7 +42,8 @@ void SimCluster::BeginStep(Incarnation id, RoundId round, int local_rank) {
   if (worker->is_holding) return;
   ++worker->step;
   const auto named = stop_steps_.find(RoundKey(node.job, round.first, round.second));
-  if (!worker->is_released && named != stop_steps_.end() && worker->step > named->second) {
+  if (!worker->is_released && !worker->is_liar && named != stop_steps_.end() &&
+      worker->step > named->second) {
     Fail(absl::StrCat("C12: a worker of ", node.name, " begins step ", worker->step,
                       ", beyond the stop step ", named->second));
   }
@@ -78,6 +79,7 @@ void SimCluster::HearStop(Incarnation id, RoundId round, int local_rank, const S
 void SimCluster::InjectRequests() {
   for (int job = 0; job < static_cast<int>(plan_.jobs.size()); ++job) {
     if (random_.Chance(plan_.stops)) AskForStop(job, "");
+    InjectForeignReports(job);
     if (!random_.Chance(plan_.drains)) continue;
     std::vector<const Node*> alive;
     for (const auto& [unused, node] : nodes_) {

@@ -27,7 +27,7 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
     const bool faults = !is_healed_;
     if (is_kept(LocalRank(i))) {
       const Worker* const old = i < static_cast<int>(before.size()) ? &before[i] : nullptr;
-      if (old == nullptr || !old->is_told || !old->awaits_round) {
+      if (old == nullptr || !old->is_told || !(old->awaits_round || old->is_liar)) {
         Fail(absl::StrCat("C13: ", node.name, " keeps worker ", i, ", which has not let go"));
       }
       // One that has died since is started anew: it is the shell that knows.
@@ -42,6 +42,11 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
                               .is_stubborn = random_.Chance(plan_.stubborn_workers),
                               .is_unkillable = is_unkillable});
     }
+    if (faults && random_.Chance(plan_.liars)) {
+      node.workers.back().is_liar = true;
+      schedule_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(20)),
+                      [this, id = node.incarnation, of = IdOf(assignment), i] { Lie(id, of, i); });
+    }
     schedule_.After(absl::ZeroDuration(), [this, id = node.incarnation, assignment, i] {
       StepAgent(id, agent::WorkerSpawned{assignment.round, LocalRank(i), 1000 + i});
       if (JobOf(nodes_.at(id)).survives && FindWorker(id, IdOf(assignment), i) != nullptr) {
@@ -50,7 +55,7 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
     });
     const absl::Duration jitter = random_.Between(absl::ZeroDuration(), absl::Seconds(1));
     if (faults && random_.Chance(plan_.worker_failures)) {
-      ScheduleExit(node, LocalRank(i), random_.Unit() * work,
+      ScheduleExit(node, LocalRank(i), random_.Unit() * std::min(work, absl::Minutes(1)),
                    WorkerFailure{.exit_code = random_.Between(1, 100)});
     }
     if (JobOf(node).steps > 0) {
@@ -79,8 +84,14 @@ void SimCluster::Checkpoint(Incarnation id, const Assignment& of) {
       node.assignment->instance == of.instance && node.assignment->round == of.round;
   const Worker& first = node.workers.front();
   if (!node.is_alive || !is_same || !first.alive || first.is_told) return;
-  // A stopped agent passes nothing on.
-  if (!node.is_paused && node.is_connected) {
+  // A stopped agent passes nothing on, nor does one whose lease has ended by its own count.
+  const bool may_publish = node.core->MayPublish(NowOf(node)).ok();
+  const LeaseSettings lease;
+  if (may_publish && !node.is_paused && node.heard_at && table_ != nullptr && !is_stalling_ &&
+      ServerNow() - *node.heard_at >= lease.duration + lease.margin) {
+    Fail(absl::StrCat("C10: ", node.name, " would publish, and its lease has ended"));
+  }
+  if (may_publish && !node.is_paused && node.is_connected) {
     const CommitCheckpoint commit{.instance = of.instance, .step = ++fates_[node.job].step};
     node.commits[SendStoreRequest(node, commit, "")] = of;
   }
@@ -132,7 +143,8 @@ void SimCluster::SignalWorkers(Node& node, const agent::SignalWorkers& effect) {
 
 void SimCluster::CheckDisturbs(const Node& node) {
   const bool is_growth_possible = JobOf(node).settings.max_nodes > JobOf(node).settings.min_nodes;
-  if (!is_growth_possible && HarmsOnlyTheServer()) {
+  const bool is_asked = is_healed_ && fates_[node.job].causes.asked_to_stop > 0;
+  if (!is_growth_possible && !is_asked && HarmsOnlyTheServer()) {
     Fail(absl::StrCat("C7: workers of ", node.name,
                       " are signalled, though only the server and the way to it failed"));
   }

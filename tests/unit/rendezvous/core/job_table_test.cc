@@ -187,6 +187,25 @@ TEST_F(ForgetfulServerTest, GivesUpAnInstanceWithoutARoundForOneThatRuns) {
   EXPECT_EQ(table_.size(), 0u);
 }
 
+// A host that was started again, or one that was quicker than the agents of the round.
+TEST_F(ForgetfulServerTest, ANewcomerThatWasQuickerThanTheWorkersAgentsWaitsAsAnyOther) {
+  const Instance begun = Joining(9, {}, 2).instance;
+  EXPECT_TRUE(IsLeftAlone(1));
+  AgentReport again{.sequence = ++sequence_,
+                    .instance = begun,
+                    .node = Describe("node9"),
+                    .settings = Settings(2, 2, 1)};
+  const Directive waits = Answer(9, again);
+  ASSERT_TRUE(std::holds_alternative<Wait>(waits.body)) << ToString(waits.body);
+  EXPECT_THAT(std::get<Wait>(waits.body).text, HasSubstr("still runs on node1"));
+  now_ = now_ + absl::Seconds(7);  // node1 is silent, and nobody else is known
+  again.sequence = ++sequence_;
+  const Directive begins = Answer(9, again);
+  ASSERT_TRUE(std::holds_alternative<Wait>(begins.body)) << ToString(begins.body);
+  EXPECT_EQ(begins.instance, begun);
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(10, {}, 2).body));
+}
+
 TEST_F(ForgetfulServerTest, TellsAllToJoinAnewOnceAMemberHasFailed) {
   Running(1);
   EXPECT_TRUE(IsToldToJoinAnew(Running(2, AgentPhase::kFailed, {{.exit_code = 7}})));

@@ -39,6 +39,17 @@ TEST(IsHeldBack, ConcernsOneNodeOnly) {
   EXPECT_FALSE(IsHeldBack(state, "node2", At(1)));
 }
 
+TEST(IsHeldBack, IsNobodyWhereAllComeAndGo) {
+  JobState state = Elastic();
+  for (int i = 0; i < 8; ++i) {
+    for (int n = 1; n <= 4; ++n) RecordChange(state, "node" + std::to_string(n), At(i));
+  }
+  // Each new change makes its node one of seven to eight.
+  for (int n = 2; n <= 4; ++n) EXPECT_FALSE(IsHeldBack(state, "node" + std::to_string(n), At(8)));
+  for (int i = 0; i < 20; ++i) RecordChange(state, "node1", At(8));
+  EXPECT_TRUE(IsHeldBack(state, "node1", At(9))) << "it stands out";
+}
+
 TEST(IsHeldBack, ForgivesANodeThatHasBeenQuiet) {
   JobState state = Elastic();
   for (int i = 0; i < 3; ++i) RecordChange(state, "node1", At(0));
@@ -94,12 +105,38 @@ TEST_F(GrowthTest, TakesThoseThatComeTogetherInTogether) {
 TEST_F(GrowthTest, WaitsTwiceAsLongAfterEachHastyChange) {
   JobState state = Elastic();
   state.phase = JobPhase::kRunning;
+  state.members = {Incarnation(1), Incarnation(2)};
   state.joined[7] = Incarnation(7);
+  state.nodes[Incarnation(7)].report.node.name = "node7";
   for (int i = 0; i < 3; ++i) RecordRoundEnd(state, StopCause::kMembershipChange, At(10));
   EXPECT_EQ(GrowthTime(state), At(80));
   RecordRoundEnd(state, StopCause::kMembershipChange, At(300));
   EXPECT_EQ(GrowthTime(state), At(10));
   Job(Settings(1, 1)).Join(1);
+}
+
+TEST_F(GrowthTest, DoesNotDoubleItsTimeWhereHalfOfTheNodesWait) {
+  JobState state = Elastic();
+  state.phase = JobPhase::kRunning;
+  state.members = {Incarnation(1)};
+  state.joined[7] = Incarnation(7);
+  state.nodes[Incarnation(7)].report.node.name = "node7";
+  for (int i = 0; i < 3; ++i) RecordRoundEnd(state, StopCause::kMembershipChange, At(10));
+  EXPECT_EQ(GrowthTime(state), At(10));
+  Job(Settings(1, 1)).Join(1);
+}
+
+TEST_F(GrowthTest, TakesANodeThatComesBackForTheFirstTimeAtOnce) {
+  CoreUnderTest& job = Job(Settings(1, 3));
+  job.RunWith(3);
+  job.Leave(3, {.signal = SIGTERM, .reason = "node3 was told to end"});
+  for (const int n : {1, 2}) job.Join(n);
+  ASSERT_EQ(job.state().round, Round(1));
+  for (const int n : {1, 2}) job.SendPhase(n, AgentPhase::kRunning);
+  job.Report(4).node = Describe("node3");
+  job.Join(4);
+  EXPECT_EQ(job.state().phase, JobPhase::kForming);
+  EXPECT_EQ(job.state().forming_reason, "node3 joined");
 }
 
 TEST_F(GrowthTest, NeverEndsARoundWithScaleUpNever) {

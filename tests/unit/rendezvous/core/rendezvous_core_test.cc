@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/exit_codes.h"
+#include "rendezvous/core/admission.h"
 #include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
@@ -97,11 +98,43 @@ TEST_F(RendezvousCoreTest, LetsTheSuccessorOfADisconnectedNodeWaitForItsLeaseToE
   job.Step(AgentDisconnected{Incarnation(1)});
   job.Report(9).node.node_rank = 0;
   job.Join(9);
-  ASSERT_NE(job.Told<Wait>(9), nullptr);
-  EXPECT_THAT(job.Told<Wait>(9)->text, HasSubstr("node1 holds it but lost its connection"));
+  ASSERT_NE(job.Told<Refuse>(9), nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(job.Told<Refuse>(9)->status));
+  EXPECT_THAT(std::string(job.Told<Refuse>(9)->status.message()),
+              HasSubstr("node1 holds it but lost its connection"));
   job.Advance(6.4, {2});
   job.Join(9);
   EXPECT_EQ(job.state().claims.at(0), Incarnation(9));
+}
+
+// The machine was started anew, and nobody has said that the old agent is gone.
+TEST_F(RendezvousCoreTest, ANewStartOfANodeWaitsForTheOldOnesLeaseAlsoWhereNobodyElseIsHeard) {
+  CoreUnderTest& job = Job(StaticSettings(1));
+  job.RunWith(1);
+  job.now = job.now + absl::Seconds(30);
+  job.Report(9).node = job.Report(1).node;
+  for (int i = 0; i < 8 && !job.state().outcome; ++i) {
+    job.Join(9);
+    job.now = job.now + absl::Seconds(2);
+    job.Step(Tick{});
+  }
+  ASSERT_TRUE(job.state().outcome);
+  EXPECT_THAT(job.state().outcome->reason, HasSubstr("lost node1"));
+}
+
+TEST_F(RendezvousCoreTest, ASecondNodeOfTheSameNameIsRefusedOnceTheFirstHasBeenHeardFor) {
+  CoreUnderTest& job = Job(StaticSettings(2));
+  job.Join(1);
+  job.Report(9).node = job.Report(1).node;
+  for (uint64_t i = 0; i < kReportsBeforeSecond; ++i) {
+    job.Join(9);
+    ASSERT_NE(job.Told<Refuse>(9), nullptr);
+    EXPECT_TRUE(absl::IsUnavailable(job.Told<Refuse>(9)->status)) << i;
+    job.Join(1);
+  }
+  job.Join(9);
+  ASSERT_NE(job.Told<Refuse>(9), nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(job.Told<Refuse>(9)->status));
 }
 
 // --- Joining

@@ -6,6 +6,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <map>
+#include <optional>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -116,10 +118,10 @@ TEST_F(StateFileTest, IsUsedByOneServerAtATime) {
 
 TEST_F(StateFileTest, OfANewerVersionIsRefusedAndLeftAlone) {
   ASSERT_TRUE(Open().ok());
-  Run("PRAGMA user_version=2");
+  Run("PRAGMA user_version=3");
   const absl::Status refused = Open().status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("written by a newer muster (format 2"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("written by a newer muster (format 3"));
   Run("SELECT term FROM life");
 }
 
@@ -149,6 +151,118 @@ TEST_F(StateFileTest, WithADamagedRecordNamesTheJob) {
   const absl::Status refused = Open().status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the record of job 'a"));
+}
+
+// What `kept` makes of each row, in the order of the file.
+std::string InWords(const std::vector<KeptJob>& kept) {
+  std::string text;
+  for (const KeptJob& job : kept) {
+    text += job.key.owner + "/" + job.key.run_id + "/" + ToString(job.instance) + "\n" +
+            EncodeRound(job.record) + "\n" + EncodeProgress(job.record, At(100)) + "\n";
+  }
+  return text;
+}
+
+// Bit by bit, a prime number of them apart.
+constexpr size_t kBitsApart = 509;
+
+class DamagedFileTest : public StateFileTest {
+ protected:
+  // How many of the flips in `bytes`, as file `name` beside the others in `files`, start with other
+  // contents than `expected`.
+  int CountSilent(std::map<std::string, std::string> files, const std::string& name,
+                  const std::string& expected) {
+    int silent = 0;
+    std::string& bytes = files[name];
+    for (size_t bit = 0; bit < bytes.size() * 8; bit += kBitsApart) {
+      const std::string damaged = temporary_.File("damaged");
+      std::filesystem::remove_all(damaged);
+      std::filesystem::create_directory(damaged);
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+      for (const auto& [file, content] : files) {
+        muster::testing::WriteFile(damaged + "/" + file, content);
+      }
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+      auto opened = StateFile::Open(damaged, kToday, At(500));
+      if (!opened.ok()) continue;
+      const StateFile::Contents contents = (*opened)->TakeContents();
+      silent += InWords(contents.jobs) != expected || contents.term <= first_term_;
+      silent += contents.first_term != first_term_;
+    }
+    return silent;
+  }
+  KeptChange ChangeOf(int job, int restarts_used) {
+    KeptChange change = Change(Running(restarts_used));
+    change.key.run_id = "job" + std::to_string(job);
+    return change;
+  }
+  ServerTerm first_term_;
+};
+
+TEST_F(DamagedFileTest, NoFlippedBitGoesUnnoticed) {
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    first_term_ = (*file)->TakeContents().first_term;
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_EQ((*file)->Write({ChangeOf(i, i)}, kToday), absl::OkStatus());
+    }
+  }
+  const std::string bytes = muster::testing::ReadFile(path());
+  const std::string expected = InWords(Contents().jobs);
+  EXPECT_EQ(CountSilent({{"musterd.db", bytes}}, "musterd.db", expected), 0);
+}
+
+// As a server leaves it that is killed: all but the newest transaction, which cannot be told from one
+// that was being written when the machine went down.
+TEST_F(DamagedFileTest, NoFlippedBitOfTheLogLosesATransactionThatAnotherFollowed) {
+  std::map<std::string, std::string> files;
+  std::string expected;
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    first_term_ = (*file)->TakeContents().first_term;
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_EQ((*file)->Write({ChangeOf(i, i)}, kToday), absl::OkStatus());
+    }
+    // Of nothing new.
+    ASSERT_EQ((*file)->Write({ChangeOf(3, 3)}, kToday), absl::OkStatus());
+    files["musterd.db"] = muster::testing::ReadFile(path());
+    files["musterd.db-wal"] = muster::testing::ReadFile(path() + "-wal");
+  }
+  expected = InWords(Contents().jobs);
+  EXPECT_EQ(CountSilent(files, "musterd.db-wal", expected), 0);
+}
+
+TEST_F(StateFileTest, OfTheVersionBeforeChecksumsIsReadAndGetsThem) {
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({Change(Running(2))}, kToday), absl::OkStatus());
+  }
+  Run("ALTER TABLE jobs DROP COLUMN round_sum; ALTER TABLE jobs DROP COLUMN progress_sum;"
+      "ALTER TABLE life DROP COLUMN sum; PRAGMA user_version=1");
+  for (int life = 0; life < 2; ++life) {
+    const StateFile::Contents contents = Contents();
+    ASSERT_THAT(contents.jobs, SizeIs(1)) << life;
+    EXPECT_EQ(contents.jobs[0].record.restarts_used, 2);
+  }
+  Run("UPDATE jobs SET kept_at = kept_at + 1");
+  EXPECT_EQ(Open().status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(StateFileTest, ThatIsTakenAwayWhileItIsUsedIsNoticed) {
+  auto file = Open();
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->CheckThere(), absl::OkStatus());
+  std::filesystem::rename(directory(), directory() + ".away");
+  const absl::Status gone = (*file)->Write({Change(Running())}, kToday);
+  EXPECT_EQ(gone.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(gone.message()), HasSubstr("was removed"));
+  std::filesystem::rename(directory() + ".away", directory());
+  EXPECT_EQ((*file)->Write({Change(Running())}, kToday), absl::OkStatus());
+  std::filesystem::remove_all(directory());
+  EXPECT_EQ((*file)->CheckThere().code(), absl::StatusCode::kUnavailable);
 }
 
 // As after a crash in the middle of a transaction.
@@ -218,6 +332,34 @@ TEST_F(StateFileTest, LosesNothingOnAFullDisk) {
   EXPECT_EQ(contents.jobs[0].record.restarts_used, 2);
 }
 
+TEST_F(StateFileTest, IsOpenedOnAFullDiskAndWrittenOnceThereIsRoom) {
+  const StateFile::Contents first = Contents();
+  {
+    std::optional<FullDisk> full(std::in_place, 0);
+    auto file = Open(kToday + 1000);
+    ASSERT_TRUE(file.ok()) << file.status();
+    const StateFile::Contents second = (*file)->TakeContents();
+    EXPECT_GT(second.term, first.term);
+    EXPECT_EQ(second.first_term, first.term);
+    EXPECT_EQ((*file)->Write({}, kToday).code(), absl::StatusCode::kUnavailable);
+    full.reset();
+    EXPECT_EQ((*file)->Write({}, kToday), absl::OkStatus());
+  }
+  EXPECT_GT(Contents(kToday - 1000).term, TermOfStart(kToday + 1000));
+}
+
+TEST_F(StateFileTest, IsMadeOnAFullDiskOnceThereIsRoom) {
+  {
+    std::optional<FullDisk> full(std::in_place, 0);
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({Change(Running())}, kToday).code(), absl::StatusCode::kUnavailable);
+    full.reset();
+    EXPECT_EQ((*file)->Write({Change(Running())}, kToday), absl::OkStatus());
+  }
+  EXPECT_THAT(Contents().jobs, SizeIs(1));
+}
+
 class StateWriterTest : public StateFileTest {
  protected:
   void SetUp() override {
@@ -247,6 +389,11 @@ TEST_F(StateWriterTest, TriesAgainUntilTheDiskHasRoom) {
   world_.RunReady();
   EXPECT_EQ(durable_, 0u);
   full.reset();
+  EXPECT_TRUE(world_.RunUntil([&] { return durable_ == 1; }));
+}
+
+TEST_F(StateWriterTest, WritesATurnWithoutChangesToo) {
+  writer_->Keep({}, 1);
   EXPECT_TRUE(world_.RunUntil([&] { return durable_ == 1; }));
 }
 

@@ -1,0 +1,88 @@
+// After the faults: jobs whose work does not end must get their round.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/core/membership_policy.h"
+#include "tests/simulation/sim_cluster.h"
+
+namespace muster::simulation {
+namespace {
+
+// Nodes that are to start again have, and failures that were drawn before have come.
+constexpr absl::Duration kSettles = absl::Seconds(90);
+// Workers that do not end, and what they leave behind; back-off; messages.
+constexpr absl::Duration kStops = absl::Seconds(60);
+
+}  // namespace
+
+bool SimCluster::IsOver(int job) const {
+  return std::none_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+    const Node& node = entry.second;
+    return node.job == job && node.is_alive && !node.finished;
+  });
+}
+
+void SimCluster::ExpectRound(int job) {
+  schedule_.After(kSettles, [this, job] {
+    const absl::Duration wait = LongestWait(job);
+    schedule_.After(wait, [this, job, wait] {
+      if (const std::string why = WhyNoRound(job); !why.empty()) {
+        Fail(absl::StrCat("L1: ", KeyOf(job).run_id,
+                          " has not come to a round of its healthy nodes ",
+                          absl::FormatDuration(kSettles + wait), " after the faults: ", why));
+      }
+      StopUntilOver(job);
+    });
+  });
+}
+
+absl::Duration SimCluster::LongestWait(int job) const {
+  const LeaseSettings lease;
+  const RendezvousSettings& settings = plan_.jobs[job].settings;
+  absl::Duration wait = 2 * (lease.duration + lease.margin) + settings.last_call_timeout +
+                        settings.shutdown_timeout + kStops;
+  if (!KnowsAllRounds() && server_life_ > 1) wait += settings.orphan_timeout;
+  const rendezvous::JobState* state = table_ == nullptr ? nullptr : table_->FindState(KeyOf(job));
+  if (state == nullptr) return wait;
+  absl::Duration longest = rendezvous::kFirstGrowthHoldOff;
+  for (int i = 0; i <= state->hasty_changes && longest < rendezvous::kMaxGrowthHoldOff; ++i) {
+    longest *= 2;
+  }
+  longest = std::min(longest, rendezvous::kMaxGrowthHoldOff);
+  for (const auto& [unused, history] : state->histories) {
+    longest = std::max(longest, history.held_until - ServerNow());
+  }
+  return wait + longest;
+}
+
+std::string SimCluster::WhyNoRound(int job) const {
+  const RendezvousSettings& settings = plan_.jobs[job].settings;
+  const auto& newest = fates_[job].newest_round;
+  int healthy = 0, running = 0;
+  for (const auto& [id, node] : nodes_) {
+    if (node.job != job || node.finished || node.is_leaving || drained_.contains(id)) continue;
+    if (!node.causes.exit_codes.empty() ||
+        !WasWellAfter(node, schedule_.now() - absl::Seconds(5))) {
+      continue;
+    }
+    ++healthy;
+    const bool is_in = node.assignment && IdOf(*node.assignment) == newest;
+    running += is_in && std::any_of(node.workers.begin(), node.workers.end(), [](const Worker& w) {
+                 return w.alive && !w.is_unkillable && !w.is_told;
+               });
+  }
+  if (IsOver(job) || healthy < settings.min_nodes) return "";
+  if (fates_[job].causes.has_hostile_member) return "";  // it may hold a place, and do nothing
+  const bool may_grow = settings.scale_up == ScaleUp::kNow;
+  const int wanted = may_grow ? std::min(healthy, settings.max_nodes) : settings.min_nodes;
+  if (running >= wanted) return "";
+  return absl::StrCat(running, " of ", healthy, " healthy nodes run it, and ", wanted, " could");
+}
+
+void SimCluster::StopUntilOver(int job) {
+  if (IsOver(job)) return;
+  AskForStop(job, "");
+  schedule_.After(absl::Seconds(5), [this, job] { StopUntilOver(job); });
+}
+
+}  // namespace muster::simulation
