@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/integration/several_nodes.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
 
@@ -106,6 +108,102 @@ TEST_P(TorchVerdicts, BeginWithTheRankAtFault) {
       {"first", absl::StrCat(Odd(), " has not called all_reduce #1 ", world),
        absl::StrCat(Odd(), " has not called all_reduce #1 ", world)},
   });
+}
+
+TEST_P(TorchVerdicts, BeginWithTheRankThatLeavesItsLoopEarly) {
+  const std::string barrier = absl::StrCat(Odd(), " called barrier #");
+  ExpectVerdicts({{"accelerate", "rank 0 called all_reduce #", barrier},
+                  {"trainer", "rank 0 called all_reduce #", absl::StrCat(Odd(), " called ")},
+                  {"lightning", "rank 0 called all_reduce #", barrier},
+                  {"fsdp", "rank 0 called all_gather #", barrier}});
+}
+
+// Gloo aborts a rank that receives more than it expects, which is the one with the odd size for two ranks
+// in no case that can be told.
+TEST_P(TorchVerdicts, OfARankThatIsAbortedForAnotherOnesSizeIsThatOther) {
+  const SubprocessResult result = StartJob("size", {"--shutdown_timeout=1800"}).Wait(kPatience);
+  EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
+  const std::string called =
+      absl::StrCat(Odd(), " called all_reduce #6 (group default_pg, 8192 bytes f32) where ",
+                   Others(), " called all_reduce #6 (group default_pg, 4096 bytes f32)");
+  if (size() == 2) {
+    EXPECT_THAT(result.err, HasSubstr("so rank 0 may be innocent"));
+    EXPECT_THAT(result.err, HasSubstr("Root Cause (first observed failure):"));
+    return;
+  }
+  EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat("Root Cause:\n  ", called, "\n")),
+                                HasSubstr("First observed failure, which is not at fault:"),
+                                HasSubstr("and is not at fault"), Not(HasSubstr("is not known"))));
+}
+
+TEST_P(TorchVerdicts, AreNoneOfARankThatIsSlowWhichIsToldOnce) {
+  const SubprocessResult result = StartJob("slow", {"--max_restarts=1"}).Wait(kPatience);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(Count(result.err, "is slow, not hung"), 1u);
+  EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat(Odd(), " is slow, not hung: it comes ")),
+                                Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
+}
+
+// Their pauses are computed, written or short; the one that is neither has one notice and one end.
+TEST_P(TorchVerdicts, AreNoneOfProgramsThatOnlyTakeLong) {
+  std::vector<std::pair<std::string, Subprocess>> jobs;
+  for (const char* how : {"checkpoint", "first_step", "short_pause", "long_pause", "uneven"}) {
+    jobs.emplace_back(how, StartJob(how, {"--max_restarts=1"}));
+  }
+  for (auto& [how, job] : jobs) {
+    const SubprocessResult result = job.Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(0)) << how;
+    EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("restart 1")),
+                                  Not(HasSubstr("slow, not hung"))))
+        << how;
+    const bool is_noticed = how == "long_pause";
+    EXPECT_EQ(Count(result.err, " has not called all_reduce #6 "), is_noticed ? 2u : 0u)
+        << how << ": a notice, and that it goes on\n"
+        << result.err;
+    EXPECT_EQ(Count(result.err, "it goes on: "), is_noticed ? 1u : 0u) << how;
+  }
+}
+
+class TorchVerdictsOverNodes : public SeveralNodes {
+ protected:
+  void SetUp() override {
+    SeveralNodes::SetUp();
+    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  }
+  std::vector<Subprocess> StartNodes(const std::string& how, const Arguments& more = {}) const {
+    std::vector<Subprocess> nodes;
+    for (int node = 0; node < 2; ++node) {
+      nodes.push_back(StartStatic(
+          node, 2,
+          more + Arguments{absl::StrCat("--log_dir=", Out("logs"), node),
+                           MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/torch_verdicts.py",
+                           how},
+          {{"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}, {"OUT", Out("")}}));
+      if (node > 0) continue;
+      EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
+    }
+    return nodes;
+  }
+};
+
+TEST_F(TorchVerdictsOverNodes, SayOnEveryConsoleWhichRankIsSlow) {
+  for (Subprocess& node : StartNodes("slow")) {
+    const SubprocessResult result = node.Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_EQ(Count(result.err, "rank 1 is slow, not hung"), 1u) << result.err;
+  }
+}
+
+TEST_F(TorchVerdictsOverNodes, SayOnEveryConsoleWhoHasGoneOnWithoutAReceive) {
+  std::vector<Subprocess> nodes = StartNodes("receive", {"--hang_timeout=15"});
+  for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput("hang: ", kPatience));
+  for (Subprocess& node : nodes) node.Signal(SIGINT);
+  for (Subprocess& node : nodes) {
+    EXPECT_THAT(node.Wait(kPatience).err,
+                HasSubstr("hang: rank 1 has gone on to all_reduce #6 (group default_pg, 4096 bytes "
+                          "f32) without the recv for which rank 0 waits in send to rank 1 (group "
+                          "default_pg); rank 0 waits"));
+  }
 }
 
 }  // namespace

@@ -266,6 +266,16 @@ TEST(FindArrivals, HasWhoCameLastToEachCollectiveThatAllHaveCalled) {
   EXPECT_EQ(last.first_ago, absl::Milliseconds(900));
 }
 
+// Two nodes whose clocks are seconds apart say the same.
+TEST(FindArrivals, DoesNotDependOnWhatTheClockOfTheNodeShows) {
+  const auto seen = FindArrivals({CallsOf(0, {{6, 0}, {7, 100}})}, absl::FromUnixMillis(2000));
+  for (const int off : {200, 5000}) {
+    EXPECT_EQ(
+        FindArrivals({CallsOf(0, {{6, off}, {7, 100 + off}})}, absl::FromUnixMillis(2000 + off)),
+        seen);
+  }
+}
+
 TEST(FindArrivals, HasNothingOfStagesThatSendToEachOther) {
   RankRecords stage = CallsOf(1, {{7, 100}});
   stage.records.has_unrecorded = true;
