@@ -40,7 +40,9 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
       leaves_(program.leaves_per_rank),
       queue_(queue),
       pool_(queue.device()),
-      padding_(pool_.Allocate(DType::kU8, {program.padding_bytes})),
+      padding_(plan::PadsInUnreduced(program) && program.padding_bytes > 0
+                   ? state.unreduced_arena().As(DType::kU8, {program.padding_bytes})
+                   : pool_.Allocate(DType::kU8, {program.padding_bytes})),
       losses_(LossSlots(program)) {
   queue_.device().operations(DType::kF32).clear(queue_, padding_);
   if (!host_reads()) {
@@ -152,7 +154,9 @@ Work Reduction::Start(const Action& action) {
 }
 
 const Tensor& Reduction::WorksIn(const Action& action) const {
-  if (IsPadded(action, program_)) return padding_;
+  if (IsPadded(action, program_)) {
+    return plan::PadsInUnreduced(program_) ? state_.unreduced_arena() : padding_;
+  }
   const bool has_place = action.place != plan::kNone;
   switch (action.kind) {
     case ActionKind::kReduce:
