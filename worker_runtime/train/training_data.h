@@ -12,9 +12,9 @@ namespace muster::train {
 
 struct TrainingData {
   std::unique_ptr<TokenSource> tokens;  // null: not opened yet
-  std::string sha256;                   // TokenDigest
+  std::string sha256;                   // TokenDigest; "not known" where not all of it can be read
 
-  // Errors: OpenTokens'; TokenDigest's.
+  // Errors: OpenTokens'.
   static absl::StatusOr<TrainingData> Open(const std::vector<std::string>& paths);
 };
 
