@@ -146,7 +146,8 @@ Work Reduction::Start(const Action& action) {
     case ActionKind::kUnshard:
       return action.place == plan::kNone ? StartUnshard(action) : StartGather(action);
     case ActionKind::kSquares:
-      // In ordered mode each block is one rank's and zero on all others, so any order of adding is exact.
+      // In ordered mode each block is one rank's and zero on all others, so any order of adding is
+      // exact.
       return GroupOf(action).AllReduce(BufferOfTensor(state_.norm_parts()), {.queue = &queue_});
     default:
       return StartLoss(action);

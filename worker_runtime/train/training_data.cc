@@ -8,7 +8,7 @@ absl::StatusOr<TrainingData> TrainingData::Open(const std::vector<std::string>& 
   TrainingData data;
   MUSTER_ASSIGN_OR_RETURN(data.tokens, OpenTokens(paths));
   // A token that is none of the vocabulary ends the training only where it is read.
-  data.sha256 = TokenDigest(*data.tokens).value_or("not known");
+  data.sha256 = TokenDigest(*data.tokens).value_or("");
   return data;
 }
 

@@ -12,7 +12,7 @@ namespace muster::train {
 
 struct TrainingData {
   std::unique_ptr<TokenSource> tokens;  // null: not opened yet
-  std::string sha256;                   // TokenDigest; "not known" where not all of it can be read
+  std::string sha256;                   // TokenDigest; empty where what it reads is damaged
 
   // Errors: OpenTokens'.
   static absl::StatusOr<TrainingData> Open(const std::vector<std::string>& paths);
