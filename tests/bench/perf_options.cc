@@ -103,11 +103,13 @@ command_line::Grammar GrammarOf(PerfOptions& options, int& gpus, int& threads, i
   command_line::Grammar grammar = {
       .program = "all_reduce_perf",
       .usage =
-          "all_reduce_perf -b 8 -e 128M -g 4\n"
-          "  muster run --nproc_per_node=4 all_reduce_perf -b 8 -e 128M",
+          "usage: all_reduce_perf [options]\n"
+          "       muster run --nproc_per_node=N all_reduce_perf [options]\n\n"
+          "Bandwidth of all-reduce by size, in nccl-tests' table: all_reduce_perf -b 8 -e 128M -g "
+          "4\n",
       .footer =
-          "Our all-reduce works in place; out of place it is called on a copy, as a caller "
-          "would."};
+          "\nOur all-reduce works in place; out of place it is called on a copy, as a caller "
+          "would.\n"};
   grammar.options = {
       {.name = "minbytes",
        .value_name = "SIZE",

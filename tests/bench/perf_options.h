@@ -1,9 +1,9 @@
 // The command line of all_reduce_perf: nccl-tests' options, by their letters and their names.
 //
 // Threads: pure.
-// Source: nccl-tests 2.19.6, README "Arguments". Differs in: sizes are multiplied by 2 where neither an
-// increment nor a factor is given, since increments of 1M take minutes on CPUs; an option that only GPUs
-// have is refused unless it is off.
+// Source: nccl-tests 2.19.6, README "Arguments". Differs in: sizes are multiplied by 2 where
+// neither an increment nor a factor is given, since increments of 1M take minutes on CPUs; an
+// option that only GPUs have is refused unless it is off.
 #pragma once
 
 #include <cstdint>

@@ -90,7 +90,8 @@ def main():
         print("  no %s: %s fails in %s" % (peer, HAS[peer], options.python))
 
     print("\nall-reduce over gloo, 2 ranks")
-    table = run(muster, os.path.join(options.bin, "all_reduce_perf"), ["-b", "8", "-e", "64M", "-f", "8"])
+    table = run(muster, os.path.join(options.bin, "all_reduce_perf"),
+                ["-b", "8", "-e", "64M", "-f", "8", "-w", "5"])
     print("\n".join(table))
     initial = subprocess.run([os.path.join(options.bin, "initialize_bench")], capture_output=True, text=True, timeout=600)
     print("\n" + initial.stdout.strip() + initial.stderr.strip())

@@ -286,12 +286,25 @@ TEST_F(Training, GoesOnWhereThereIsNoSpaceForACheckpointAndEndsWhereThereIsNoneF
 }
 
 TEST_F(Training, SavesWhatAStepThatIsNotFiniteHasLeftAsItWas) {
-  const Arguments diverges = {"--steps=9", "--lr=1e38", "--save", Out("saved")};
+  const Arguments diverges = {"--steps=60", "--lr=1e6", "--save", Out("saved")};
   const SubprocessResult result = Train(2, diverges);
   EXPECT_THAT(result, ExitsWith(1));
-  EXPECT_THAT(result.err, ContainsRegex("step 2: .* not finite.*; what was trained until step 1 is "
-                                        "in .*saved"));
-  EXPECT_TRUE(FileExists(Out("saved/step_00000001/model.safetensors")));
+  EXPECT_THAT(result.err, ContainsRegex("step [0-9]+: .* not finite.*; what was trained until step "
+                                        "[0-9]+ is in .*saved"));
+  EXPECT_THAT(Train(1, {"--steps=1", "--resume", Out("saved")}), ExitsWith(0));
+}
+
+TEST_F(Training, RefusesRanksWhoseDataAreOthersOfTheSameLength) {
+  WriteFile(Out("text0"), std::string(1000, 'a'));
+  WriteFile(Out("text1"), std::string(999, 'a') + "b");
+  const std::string worker =
+      ShellScript("worker.sh", absl::StrCat("exec ", MUSTER_TRAIN, " --data=", Out("text"),
+                                            "$RANK --steps=2 --layers=1 --heads=2 --width=16 "
+                                            "--context=16 --batch_size=2"));
+  const SubprocessResult result = Run({"run", "--nproc_per_node=2", worker});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err,
+              ContainsRegex("SHA-256 of --data is [0-9a-f]+ on rank 0 and .* on rank 1"));
 }
 
 TEST_F(Training, SaysWhatItGoesOnWithThatItWasNotTrainedWith) {

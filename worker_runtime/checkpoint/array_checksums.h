@@ -1,5 +1,5 @@
-// SHA-256 of the arrays of a file, by name: what a disk or a copy has changed since they were written is
-// found, and the array is named.
+// SHA-256 of the arrays of a file, by name: what a disk or a copy has changed since they were
+// written is found, and the array is named.
 //
 // Threads: safe.
 #pragma once
@@ -19,11 +19,11 @@ using ArrayChecksums = std::map<std::string, std::string>;
 
 std::string ChecksumOf(ConstBuffer elements);
 
-// Reads every array of `file` that `checksums` names, a block at a time; `progress` is called after each
-// array.
+// Reads every array of `file` that `checksums` names, a block at a time; `progress` is called after
+// each array.
 //
-// Errors: kInvalidArgument: an array has other bytes than were written, or is missing (names file and
-//         array); SafetensorsFile::ReadBytes'.
+// Errors: kInvalidArgument: an array has other bytes than were written, or is missing (names file
+//         and array); SafetensorsFile::ReadBytes'.
 absl::Status CheckArrays(const SafetensorsFile& file, const ArrayChecksums& checksums,
                          const Progress& progress = nullptr);
 

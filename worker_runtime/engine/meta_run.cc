@@ -12,7 +12,8 @@
 namespace muster::engine {
 namespace {
 
-// Gives every parameter of a store that is free sizes, as an engine of `plan` has them, and takes them back.
+// Gives every parameter of a store that is free sizes, as an engine of `plan` has them, and takes
+// them back.
 class MetaBinding {
  public:
   MetaBinding(ParameterStore& store, const Plan& plan, const Device& meta)

@@ -25,8 +25,8 @@ const Device& MetaDevice(bool on_gpus, CudaAttention attention = CudaAttention::
 // The one whose layers go as those of the store's device.
 const Device& MetaDeviceOf(const ParameterStore& store);
 
-// Errors: kFailedPrecondition: parameters of the store have memory, which a run or an engine would take from
-// its owner: another engine, or the program.
+// Errors: kFailedPrecondition: parameters of the store have memory, which a run or an engine would
+// take from its owner: another engine, or the program.
 absl::Status CheckIsFree(const ParameterStore& store);
 
 // Runs `loss` on a tape of the meta device, and its backward pass, as `plan` lets an engine. Parameters that have no memory get

@@ -40,7 +40,9 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
       leaves_(program.leaves_per_rank),
       queue_(queue),
       pool_(queue.device()),
-      padding_(pool_.Allocate(DType::kU8, {program.padding_bytes})),
+      padding_(plan::PadsInUnreduced(program) && program.padding_bytes > 0
+                   ? state.unreduced_arena().As(DType::kU8, {program.padding_bytes})
+                   : pool_.Allocate(DType::kU8, {program.padding_bytes})),
       losses_(LossSlots(program)) {
   queue_.device().operations(DType::kF32).clear(queue_, padding_);
   if (!host_reads()) {
@@ -144,7 +146,8 @@ Work Reduction::Start(const Action& action) {
     case ActionKind::kUnshard:
       return action.place == plan::kNone ? StartUnshard(action) : StartGather(action);
     case ActionKind::kSquares:
-      // In ordered mode each block is one rank's and zero on all others, so any order of adding is exact.
+      // In ordered mode each block is one rank's and zero on all others, so any order of adding is
+      // exact.
       return GroupOf(action).AllReduce(BufferOfTensor(state_.norm_parts()), {.queue = &queue_});
     default:
       return StartLoss(action);
@@ -152,7 +155,9 @@ Work Reduction::Start(const Action& action) {
 }
 
 const Tensor& Reduction::WorksIn(const Action& action) const {
-  if (IsPadded(action, program_)) return padding_;
+  if (IsPadded(action, program_)) {
+    return plan::PadsInUnreduced(program_) ? state_.unreduced_arena() : padding_;
+  }
   const bool has_place = action.place != plan::kNone;
   switch (action.kind) {
     case ActionKind::kReduce:

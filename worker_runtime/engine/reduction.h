@@ -59,7 +59,9 @@ class Reduction {
   void GiveUp(const plan::Action& action);
 
   // Of copies that are padded.
-  int64_t buffer_bytes() const { return program_.padding_bytes; }
+  int64_t buffer_bytes() const {
+    return plan::PadsInUnreduced(program_) ? 0 : program_.padding_bytes;
+  }
 
  private:
   using LossPair = std::array<double, 2>;
@@ -101,7 +103,7 @@ class Reduction {
 
   Queue& queue_;
   TensorPool pool_;
-  const Tensor padding_;
+  const Tensor padding_;  // of its own, or the arena of gradients on their way (PadsInUnreduced)
   std::vector<LossPair> losses_;    // by slot; not on a device
   std::vector<LeafRange> summed_;   // by slot: the micro-batches in it
   bool own_loss_is_finite_ = true;  // as far as the host has seen

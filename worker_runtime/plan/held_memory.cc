@@ -42,7 +42,8 @@ void HoldMemory(const ProgramInput& input, const StageInfo& stage, Program& prog
       program.streams_gradients ? 0 : (program.num_slots - 1) * whole * BytesOf(types.gradients);
   At(held, Arena::kOptimizer) = owned * (NumMoments(input.plan.update) * BytesOf(types.moments) +
                                          (types.has_master() ? BytesOf(types.master) : 0));
-  At(held, Arena::kBuffers) = program.padding_bytes + (program.num_blocks + 1) * kPartialBytes;
+  const int64_t padding = PadsInUnreduced(program) ? 0 : program.padding_bytes;
+  At(held, Arena::kBuffers) = padding + (program.num_blocks + 1) * kPartialBytes;
 }
 
 }  // namespace muster::plan

@@ -55,16 +55,16 @@ class LossScaler {
   int64_t skipped_in_a_row_ = 0;
 };
 
-// The gradient of the sum of a micro-batch's losses that its backward pass begins with. Users give the
-// scale of a mean, as PyTorch and DeepSpeed take it; here a loss is a sum over tokens, so the scale is
-// divided by the tokens that a micro-batch declares, rounded to a power of two: no bit of a gradient in
-// f32 or bf16 depends on it, and it is the same for every number of ranks.
+// The gradient of the sum of a micro-batch's losses that its backward pass begins with. Users give
+// the scale of a mean, as PyTorch and DeepSpeed take it; here a loss is a sum over tokens, so the
+// scale is divided by the tokens that a micro-batch declares, rounded to a power of two: no bit of
+// a gradient in f32 or bf16 depends on it, and it is the same for every number of ranks.
 //
 // Source: Micikevicius et al., "Mixed Precision Training", 2018, section 3.2
 double SeedOfBackward(double scale, int64_t tokens_of_micro_batch);
 
-// So many skipped steps in a row end a training: a static scale stays too large, and one that adapts
-// has come down by more than the range of f16.
+// So many skipped steps in a row end a training: a static scale stays too large, and one that
+// adapts has come down by more than the range of f16.
 int64_t SkippedStepsMax(LossScaling::Kind kind);
 
 // Whether the schedule of the learning rate counts skipped steps too.

@@ -186,6 +186,14 @@ int64_t PaddingOf(const Action& action, const Program& program) {
   return action.bytes * (sums ? static_cast<int64_t>(program.root_slots.size()) : 1);
 }
 
+bool PadsInUnreduced(const Program& program) {
+  const int64_t room = program.unreduced_blocks * kBlockElements * BytesOf(program.types.gradients);
+  if (program.padding_bytes > room) return false;
+  return std::all_of(program.actions.begin(), program.actions.end(), [&](const Action& action) {
+    return action.kind == ActionKind::kUnshard || !IsPadded(action, program);
+  });
+}
+
 std::string Describe(const Action& action, const Program& program) {
   std::string text(ToString(action.kind));
   if (action.micro_batch != kNone) {

@@ -211,6 +211,10 @@ bool IsRounded(const Action& action, const Program& program);
 bool IsPadded(const Action& action, const Program& program);
 int64_t PaddingOf(const Action& action, const Program& program);
 
+// Whether those copies lie where gradients were on their way: all of them are of updated parameters
+// that are shared out, when every gradient of the step has been reduced.
+bool PadsInUnreduced(const Program& program);
+
 // "REDUCE bucket 2 blocks [10, 20) of dp": for people and for the hash.
 std::string Describe(const Action& action, const Program& program);
 // One line "action <n>=<what>" per action, with what it waits for.

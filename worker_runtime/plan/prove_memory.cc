@@ -266,7 +266,13 @@ class Accesses {
     const Action& action = program_.actions[index];
     const size_t moment = moments_.First(index);
     if (const int64_t bytes = PaddingOf(action, program_); bytes > 0) {
-      Touch(moment, Memory::kPadding, {action.padding, action.padding + bytes}, true);
+      if (PadsInUnreduced(program_)) {
+        const int64_t each = kBlockElements * BytesOf(program_.types.gradients);
+        Touch(moment, Memory::kUnreduced,
+              {action.padding / each, (action.padding + bytes + each - 1) / each}, true);
+      } else {
+        Touch(moment, Memory::kPadding, {action.padding, action.padding + bytes}, true);
+      }
     }
     switch (action.kind) {
       case ActionKind::kForward:

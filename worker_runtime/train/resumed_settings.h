@@ -10,8 +10,8 @@ namespace muster::train {
 
 using Settings = std::map<std::string, std::string>;
 
-// "seed is 2 and was 1; data_sha256 is …": the settings of both that differ and change what is learned.
-// What decides only where arrays lie and how they travel is left out. Empty: none.
+// "seed is 2 and was 1; update.beta2 is …": the settings of both that differ and change what is
+// learned. What decides only where arrays lie and how they travel is left out. Empty: none.
 std::string DescribeChanges(const Settings& saved, const Settings& now);
 
 }  // namespace muster::train

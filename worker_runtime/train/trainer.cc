@@ -265,18 +265,20 @@ absl::Status Trainer::Resume() {
 
 // Of a checkpoint.
 std::map<std::string, std::string> Trainer::Metadata() const {
-  return {{"program", "muster-train"},
-          {"layers", absl::StrCat(config_.layers)},
-          {"heads", absl::StrCat(config_.heads)},
-          {"width", absl::StrCat(config_.hidden_size)},
-          {"context", absl::StrCat(config_.context)},
-          {"vocabulary", absl::StrCat(config_.vocabulary)},
-          {"batch_size", absl::StrCat(options_.plan.batch_size)},
-          {"micro_batches",
-           absl::StrCat(world_->size() / engine_->plan().stages * engine_->plan().accumulation)},
-          {"dtype", std::string(ToString(options_.plan.dtype))},
-          {"data", so_far_.data.tokens->Describe()},
-          {"data_sha256", so_far_.data.sha256}};
+  std::map<std::string, std::string> metadata = {
+      {"program", "muster-train"},
+      {"layers", absl::StrCat(config_.layers)},
+      {"heads", absl::StrCat(config_.heads)},
+      {"width", absl::StrCat(config_.hidden_size)},
+      {"context", absl::StrCat(config_.context)},
+      {"vocabulary", absl::StrCat(config_.vocabulary)},
+      {"batch_size", absl::StrCat(options_.plan.batch_size)},
+      {"micro_batches",
+       absl::StrCat(world_->size() / engine_->plan().stages * engine_->plan().accumulation)},
+      {"dtype", std::string(ToString(options_.plan.dtype))},
+      {"data", so_far_.data.tokens->Describe()}};
+  if (!so_far_.data.sha256.empty()) metadata["data_sha256"] = so_far_.data.sha256;
+  return metadata;
 }
 
 // Parameters of the same shapes may be cut into heads in several ways.

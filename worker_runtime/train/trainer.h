@@ -82,8 +82,8 @@ class Trainer {
   absl::StatusOr<StepResult> TrainOneStep();
   // Of the job, after the steps done so far.
   std::optional<EarlyEnd> AskForStop();
-  // `is_last`: a refusal to publish it is waited out, and an error if it is for good. Else one that the disk
-  // has no room for is said, and training goes on.
+  // `is_last`: a refusal to publish it is waited out, and an error if it is for good. A
+  // checkpoint in between that the disk has no room for is said, and training goes on.
   absl::Status Save(bool is_last);
   // Saves what a step that failed has left as it was; returns `failure` and what became of it.
   absl::Status SaveBeforeEnding(const absl::Status& failure);

@@ -12,9 +12,9 @@ namespace muster::train {
 
 struct TrainingData {
   std::unique_ptr<TokenSource> tokens;  // null: not opened yet
-  std::string sha256;                   // TokenDigest
+  std::string sha256;                   // TokenDigest; empty where what it reads is damaged
 
-  // Errors: OpenTokens'; TokenDigest's.
+  // Errors: OpenTokens'.
   static absl::StatusOr<TrainingData> Open(const std::vector<std::string>& paths);
 };
 

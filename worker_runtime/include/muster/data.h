@@ -42,9 +42,9 @@ class TokenSource {
   virtual absl::Status Read(int64_t first, absl::Span<int32_t> out) const = 0;
 };
 
-// SHA-256 over the tokens of a source, 64 hex digits: of all of them up to 2^24, of longer sources of 4096
-// windows of 4096 tokens spread evenly, the first and the last among them. Where the files lie and how
-// they are cut does not matter.
+// SHA-256 over the tokens of a source, 64 hex digits: of all of them up to 2^24, of longer sources
+// of 4096 windows of 4096 tokens spread evenly, the first and the last among them. Where the files
+// lie and how they are cut does not matter.
 //
 // Errors: TokenSource::Read's. Threads: safe.
 absl::StatusOr<std::string> TokenDigest(const TokenSource& source);

@@ -120,8 +120,8 @@ class Engine {
   //
   // `sample`: what one micro-batch of the largest shape does, for the order in which it uses the
   // parameters. It is called once, on a tape of the meta device, where tensors have sizes and no
-  // elements, and of tokens only the number matters. Plans that shard gradients or parameters, or scale
-  // the loss, need it; others without it learn the order from their first step.
+  // elements, and of tokens only the number matters. Plans that shard gradients or parameters, or
+  // scale the loss, need it; others without it learn the order from their first step.
   //
   // Errors: kInvalidArgument: the plan is wrong in itself or for so many ranks, needs a sample, or
   //         differs between ranks (names the rank and the first field that differs);
@@ -284,10 +284,11 @@ class Engine {
   // Continues from the newest complete checkpoint in `directory`, or from `directory` if it is one
   // (rank 0 reads; the others receive). Any number of ranks may load what any number saved.
   //
-  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no complete
-  //         checkpoint, or of another model (names the first array that is missing or differs), or
-  //         damaged (names the array whose bytes are others than were written). These leave everything as it was. kDataLoss: a rank holds other parameters
-  //         afterwards; the file system's and the communicator's.
+  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no
+  //         complete checkpoint, or of another model (names the first array that is missing or
+  //         differs), or damaged (names the array whose bytes are others than were written). These
+  //         leave everything as it was. kDataLoss: a rank holds other parameters afterwards; the
+  //         file system's and the communicator's.
   struct Loaded {
     std::map<std::string, std::string> metadata;  // the caller's, of Save
     std::map<std::string, std::string> plan;      // Describe() of the plan that it was trained with

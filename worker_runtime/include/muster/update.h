@@ -90,10 +90,11 @@ struct ParameterGroup {
 };
 
 // The mean loss of a micro-batch is multiplied by a scale before the backward pass, so that small
-// gradients do not vanish in 16 bits, and the gradient divided by it afterwards. The mean is over the
-// tokens that the sample of Engine::Create has, rounded to a power of two. A step whose gradient is not
-// finite is skipped: it consumes its batch and leaves parameters and optimizer as they are. 20 skipped
-// steps in a row of a static scale, or 50 of one that adapts, end the training.
+// gradients do not vanish in 16 bits, and the gradient divided by it afterwards. The mean is over
+// the tokens that the sample of Engine::Create has, rounded to a power of two. A step whose
+// gradient is not finite is skipped: it consumes its batch and leaves parameters and optimizer as
+// they are. 20 skipped steps in a row of a static scale, or 50 of one that adapts, end the
+// training.
 //
 //   plan.loss_scaling = LossScaling::Torch();
 //

@@ -102,8 +102,8 @@ TEST(SixteenBits, GiveTheSameBitsForEveryPresetOnOneToEightRanks) {
   }
 }
 
-// 65536 is the first scale of PyTorch and DeepSpeed, and more than f16 holds: the backward pass begins
-// with it divided by the tokens of a micro-batch.
+// 65536 is the first scale of PyTorch and DeepSpeed, and more than f16 holds: the backward pass
+// begins with it divided by the tokens of a micro-batch.
 TEST(SixteenBits, OfF16TrainFromTheFirstStepOnAtTheScalesOfThePeers) {
   const Course wide = Train(1, {.dtype = DType::kF32}, 12);
   for (const LossScaling& scaling :

@@ -466,8 +466,8 @@ TEST(Engine, NamesTheParameterWhoseGradientIsNotFinite) {
               Each(StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("h.1.ln_2.bias"))));
 }
 
-// The table's gradient is begun by the head and ends the backward pass, so its bucket is the last to
-// travel; the others have been there for long. No update may have begun before it is known.
+// The table's gradient is begun by the head and ends the backward pass, so its bucket is the last
+// to travel; the others have been there for long. No update may have begun before it is known.
 TEST(Engine, ChangesNothingWhereTheBucketThatIsReducedLastIsNotFinite) {
   for (const char* preset : {"ddp", "zero-1", "zero-2", "full-shard"}) {
     for (const double max_norm : {0.0, 1.0}) {

@@ -103,7 +103,8 @@ TEST(CompileProgram, MovesAsMuchForZeroOneAsForDdp) {
   EXPECT_NEAR(sent(zero_figures, ActionKind::kUnshard), bytes * 3 / 4, 0.02 * bytes);
 }
 
-// What a small model could put into one bucket stays in several, since two are on their way at once.
+// What a small model could put into one bucket stays in several, since two are on their way at
+// once.
 TEST(CompileProgram, HoldsLessForZeroTwoThanForDdpOfASmallModel) {
   const auto held = [](const std::string& preset) {
     const Program program =

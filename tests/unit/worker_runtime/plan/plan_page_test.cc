@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_replace.h"
@@ -168,6 +169,27 @@ TEST(FormatPlanPage, ShowsHowParametersAreGatheredAndWhenGradientsAreReduced) {
   input.options.plan.memory_bytes_max = int64_t{1} << 40;
   EXPECT_THAT(PageOf(input), HasSubstr("once, held whole before"));
   EXPECT_THAT(PageOf(input), HasSubstr("sent <- chosen\n\nbuckets"));
+}
+
+// Bytes of the memory that a rank takes.
+int64_t TotalOf(const std::string& page) {
+  const size_t total = page.find("\n total ");
+  const size_t end = page.find(" bytes", total);
+  std::string digits = page.substr(page.rfind(' ', end - 1), end - page.rfind(' ', end - 1));
+  absl::StrReplaceAll({{",", ""}, {" ", ""}}, &digits);
+  return std::stoll(digits);
+}
+
+TEST(FormatPlanPage, TakesLessWithEachStageOfZeroAlsoOfASmallModel) {
+  PlanPageInput input = TwoRanks();
+  int64_t before = std::numeric_limits<int64_t>::max();
+  for (const char* preset : {"ddp", "zero-1", "zero-2", "full-shard"}) {
+    input.options.plan = *PlanPreset(preset);
+    const int64_t total = TotalOf(PageOf(input));
+    EXPECT_GT(total, 50 << 20) << preset;
+    EXPECT_LT(total, before) << preset;
+    before = total;
+  }
 }
 
 TEST(FormatPlanPage, SaysWhichOptionGivesUpWhatIsAllGatheredAtOnce) {
