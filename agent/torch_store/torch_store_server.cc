@@ -16,6 +16,7 @@
 #include "asio/ip/v6_only.hpp"
 #include "asio/steady_timer.hpp"
 #include "asio/write.hpp"
+#include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 #include "proto/io/unique_fd.h"
@@ -140,7 +141,9 @@ absl::StatusOr<std::vector<tcp::acceptor>> ListenOn(asio::io_context& loop, cons
 class TorchStoreServer::Loop {
  public:
   explicit Loop(TorchStoreServerOptions options)
-      : world_size_(options.settings.world_size), core_(std::move(options.settings)) {}
+      : place_(ToString(Endpoint{.host = options.host, .port = options.port})),
+        world_size_(options.settings.world_size),
+        core_(std::move(options.settings)) {}
 
   void Start(asio::io_context& loop, std::vector<tcp::acceptor> acceptors) {
     timer_.emplace(loop);
@@ -286,7 +289,7 @@ class TorchStoreServer::Loop {
 
   void Perform(const TellPeople& effect) {
     log::Write(effect.is_warning ? log::Level::kWarning : log::Level::kInfo, "store_wait",
-               effect.text);
+               absl::StrCat(effect.text, " (the launcher's store at ", place_, ")"));
   }
 
   // Somebody who tries again and again is not told again and again.
@@ -310,6 +313,7 @@ class TorchStoreServer::Loop {
     });
   }
 
+  const std::string place_;  // as workers are told it
   int world_size_;
   TorchStoreCore core_;
   std::vector<Rank> ranks_;  // of this node's workers
