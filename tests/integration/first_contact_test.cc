@@ -77,8 +77,8 @@ TEST_P(FirstContact, RanksMeetWhateverAddressTheScriptHasWritten) {
       UnderMuster({"--nproc_per_node=2", Script(), "meetings", directory(), tcp()});
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_EQ(RankLines(result), MeetingsOf(2));
-  EXPECT_THAT(result.err, HasSubstr("the script asks for localhost:12355 as MASTER_ADDR and "
-                                    "MASTER_PORT; its 2 ranks meet at the launcher's store"));
+  EXPECT_THAT(result.err, HasSubstr("the script asks for localhost:12355 as its master; "
+                                    "its 2 ranks meet at the launcher's store"));
   EXPECT_THAT(result.err, HasSubstr("the script asks for localhost:12356"));
 }
 
