@@ -116,16 +116,21 @@ std::vector<WorkerSocket> FindWorkerSockets(absl::Span<const pid_t> workers, int
   return found;
 }
 
-Connecting LookAtConnecting(pid_t pid, int remote_port) {
-  if (::access(absl::StrCat("/proc/", pid, "/fd").c_str(), F_OK) != 0) return Connecting::kGone;
-  for (const auto& [state, meaning] : {std::pair(TcpState::kEstablished, Connecting::kConnected),
-                                       std::pair(TcpState::kSynSent, Connecting::kUnanswered)}) {
-    SocketsByInode sockets = SocketsTo(remote_port, state);
-    std::vector<WorkerSocket> found;
-    if (!sockets.empty()) TakeSocketsOf(pid, 0, sockets, found);
-    if (!found.empty()) return meaning;
+std::vector<Connecting> LookAtConnecting(absl::Span<const pid_t> pids, int remote_port) {
+  SocketsByInode connected = SocketsTo(remote_port, TcpState::kEstablished);
+  SocketsByInode unanswered = SocketsTo(remote_port, TcpState::kSynSent);
+  std::vector<Connecting> out;
+  for (const pid_t pid : pids) {
+    std::vector<WorkerSocket> of_connected, of_unanswered;
+    TakeSocketsOf(pid, 0, connected, of_connected);
+    TakeSocketsOf(pid, 0, unanswered, of_unanswered);
+    const bool is_gone = ::access(absl::StrCat("/proc/", pid, "/fd").c_str(), F_OK) != 0;
+    out.push_back(is_gone                  ? Connecting::kGone
+                  : !of_connected.empty()  ? Connecting::kConnected
+                  : !of_unanswered.empty() ? Connecting::kUnanswered
+                                           : Connecting::kRefused);
   }
-  return Connecting::kRefused;
+  return out;
 }
 
 }  // namespace muster::agent

@@ -46,7 +46,7 @@ std::vector<WorkerSocket> FindWorkerSockets(absl::Span<const pid_t> workers, int
 // and tries again, so one that has none is refused.
 enum class Connecting { kRefused, kUnanswered, kConnected, kGone };
 
-// Looks through the descriptors of `pid` alone. Cost as above.
-Connecting LookAtConnecting(pid_t pid, int remote_port);
+// Of each of `pids` alone, in their order. Cost as above.
+std::vector<Connecting> LookAtConnecting(absl::Span<const pid_t> pids, int remote_port);
 
 }  // namespace muster::agent

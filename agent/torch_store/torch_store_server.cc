@@ -18,6 +18,7 @@
 #include "asio/ip/v6_only.hpp"
 #include "asio/steady_timer.hpp"
 #include "asio/write.hpp"
+#include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 #include "proto/io/unique_fd.h"
@@ -144,7 +145,9 @@ absl::StatusOr<std::vector<tcp::acceptor>> ListenOn(asio::io_context& loop, cons
 // What runs on the thread. Completions find their connection by its number, or not at all.
 class TorchStoreServer::Loop {
  public:
-  explicit Loop(TorchStoreServerOptions options) : core_(std::move(options.settings)) {}
+  explicit Loop(TorchStoreServerOptions options)
+      : place_(ToString(Endpoint{.host = options.host, .port = options.port})),
+        core_(std::move(options.settings)) {}
 
   void Start(asio::io_context& loop, std::vector<tcp::acceptor> acceptors) {
     timer_.emplace(loop);
@@ -284,7 +287,7 @@ class TorchStoreServer::Loop {
 
   void Perform(const TellPeople& effect) {
     log::Write(effect.is_warning ? log::Level::kWarning : log::Level::kInfo, "store_wait",
-               effect.text);
+               absl::StrCat(effect.text, " (the launcher's store at ", place_, ")"));
   }
 
   // Somebody who tries again and again is not told again and again.
@@ -308,6 +311,7 @@ class TorchStoreServer::Loop {
     });
   }
 
+  const std::string place_;  // as workers are told it
   TorchStoreCore core_;
   std::vector<Rank> ranks_;  // of this node's workers
   std::vector<pid_t> pids_;  // theirs

@@ -104,10 +104,9 @@ std::optional<GroupCalls::Line> GroupCalls::Begin(pid_t pid, GroupCall call, Mon
                        said_.insert(absl::StrCat(call.asked, " ", call.world_size)).second;
   std::optional<Line> line;
   if (is_news && call.is_at_launcher) {
-    line =
-        Line{.text = absl::StrCat("the script asks for ", call.asked,
-                                  " as MASTER_ADDR and MASTER_PORT; its ", RanksOf(call.world_size),
-                                  " meet at the launcher's store, ", place.first, ", instead")};
+    line = Line{.text = absl::StrCat("the script asks for ", call.asked, " as its master; its ",
+                                     RanksOf(call.world_size), " meet at the launcher's store, ",
+                                     place.first, ", instead")};
   } else if (is_news) {
     line =
         Line{.text = absl::StrCat("a group of ", RanksOf(call.world_size),

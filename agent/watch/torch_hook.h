@@ -1,6 +1,7 @@
-// Has PyTorch's own worker server started in workers that use torch.distributed, without a change to
-// their program: torch_hook.py, which the build puts into the agent, as sitecustomize.py of the
-// workers' Python.
+// What acts within workers that use torch.distributed, without a change to their program:
+// torch_hook.py, which the build puts into the agent, as sitecustomize.py of the workers' Python. It has
+// their groups meet at the launcher's store (torch_store/README.md), and PyTorch's own worker server
+// started.
 //
 // PyTorch's server answers for a rank from a thread of its own that needs no Python, so also while
 // the rank hangs: see torch_records.h for what it says.

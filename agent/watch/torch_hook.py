@@ -280,7 +280,9 @@ class _Meetings:
 
             note = dict(what, round=self.given["round"], is_begun=is_begun)
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.sendto(json.dumps(note).encode(), socket.MSG_DONTWAIT, self.given["notes"])
+                sender.settimeout(1)  # the agent's queue may be full for a moment
+                sender.connect(self.given["notes"])
+                sender.send(json.dumps(note).encode())
         except Exception:
             pass
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "agent/process/runtime_directory.h"
@@ -128,10 +129,15 @@ void TorchPrograms::Arm() {
 }
 
 void TorchPrograms::Tell() {
-  std::map<pid_t, Connecting> answers;
   const MonoTime now = MonoNow();
+  std::map<int, std::vector<pid_t>> pids_by_port;
   for (const GroupCalls::Question& question : calls_.Questions(now)) {
-    answers[question.pid] = LookAtConnecting(question.pid, question.port);
+    pids_by_port[question.port].push_back(question.pid);
+  }
+  std::map<pid_t, Connecting> answers;
+  for (const auto& [port, pids] : pids_by_port) {
+    const std::vector<Connecting> found = LookAtConnecting(pids, port);
+    for (size_t i = 0; i < pids.size(); ++i) answers[pids[i]] = found[i];
   }
   for (const GroupCalls::Line& line : calls_.Tell(answers, now)) say_(line);
 }

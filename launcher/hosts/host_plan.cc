@@ -73,7 +73,6 @@ std::vector<std::string> ArgumentsFor(const HostJob& job, const HostEntry& host,
     if (!job.has_port) arguments.push_back(absl::StrCat("--master_port=", PortOfJob(run_id)));
   }
   if (!job.has_workers) arguments.push_back("--nproc_per_node=" + WorkersOfHost(host));
-  if (!job.has_threads) arguments.push_back("--omp_threads=none");
   if (!job.has_console && are_several) arguments.push_back("--console=prefix");
   arguments.insert(arguments.end(), job.options.begin(), job.options.end());
   arguments.insert(arguments.end(), {"--", job.script.front()});
@@ -150,7 +149,7 @@ absl::StatusOr<HostJob> MakeHostJob(const command_line::Grammar& grammar, const 
   job.has_port = has("master_port");
   job.has_run_id = has("rdzv_id");
   job.has_workers = has("nproc_per_node");
-  job.has_threads = has("omp_threads");
+  if (!has("omp_threads")) job.options.push_back("--omp_threads=none");  // as `deepspeed` leaves it
   job.has_console = has("console") || has("tee") || has("role") || has("log_line_prefix_template");
   return job;
 }

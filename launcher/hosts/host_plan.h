@@ -36,7 +36,6 @@ struct HostJob {
   bool has_port = false;
   bool has_run_id = false;
   bool has_workers = false;  // and how many workers each node has
-  bool has_threads = false;  // and their OMP_NUM_THREADS, which `deepspeed` leaves alone
   bool has_console = false;  // or how their lines look
 };
 

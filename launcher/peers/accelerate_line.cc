@@ -332,13 +332,13 @@ class AccelerateReading {
 
   absl::Status ChooseKind() {
     if (!has_file_ && Find("num_processes") == nullptr) {
-      num_gpus_ = machine_.count_gpus();
-      if (num_gpus_ == 0 && line_.IsOn("multi_gpu")) {
+      const int num_gpus = machine_.count_gpus();
+      if (num_gpus == 0 && line_.IsOn("multi_gpu")) {
         return absl::InvalidArgumentError(
             "--multi_gpu: no GPU is seen here to start a worker for: give --num_processes=N for N "
             "workers");
       }
-      Put(config_.values, "num_processes", Text(absl::StrCat(std::max(num_gpus_, 1))));
+      Put(config_.values, "num_processes", Text(absl::StrCat(std::max(num_gpus, 1))));
     }
     std::string kind;
     if (line_.IsOn("cpu")) {
@@ -369,7 +369,6 @@ class AccelerateReading {
   PythonConfig config_;
   std::vector<std::string> file_fields_;
   bool has_file_ = false;
-  int num_gpus_ = 0;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/loopback_port.h"
+#include "tests/support/node_network.h"
 #include "tests/support/peer_python.h"
 
 namespace muster::testing {
@@ -76,8 +77,8 @@ TEST_P(FirstContact, RanksMeetWhateverAddressTheScriptHasWritten) {
       UnderMuster({"--nproc_per_node=2", Script(), "meetings", directory(), tcp()});
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_EQ(RankLines(result), MeetingsOf(2));
-  EXPECT_THAT(result.err, HasSubstr("the script asks for localhost:12355 as MASTER_ADDR and "
-                                    "MASTER_PORT; its 2 ranks meet at the launcher's store"));
+  EXPECT_THAT(result.err, HasSubstr("the script asks for localhost:12355 as its master; "
+                                    "its 2 ranks meet at the launcher's store"));
   EXPECT_THAT(result.err, HasSubstr("the script asks for localhost:12356"));
 }
 
@@ -87,6 +88,31 @@ TEST_P(FirstContact, RanksOfTwoNodesMeetWithoutAWatchToo) {
     agents.push_back(StartStatic(
         node, 2, {"--nproc_per_node=1", "--watch=off", Script(), "meetings", directory(), tcp()},
         Changes()));
+  }
+  std::multiset<std::string> lines;
+  for (Subprocess& agent : agents) {
+    const SubprocessResult result = agent.Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(0));
+    lines.merge(RankLines(result));
+  }
+  EXPECT_EQ(lines, MeetingsOf(2));
+}
+
+// Machines of their own, to which `localhost` is each itself; by tcp:// too.
+TEST_P(FirstContact, RanksOfTwoMachinesMeetAlsoByLocalhost) {
+  if (!NodeNetwork::IsPossible()) GTEST_SKIP() << "network namespaces need root and iproute2";
+  const NodeNetwork network(2);
+  Environment changes = Changes();
+  changes["GLOO_SOCKET_IFNAME"] = "eth0";
+  std::vector<Subprocess> agents;
+  for (const int node : {1, 2}) {
+    agents.push_back(StartProgram(
+        network.On(node,
+                   {MusterBinary(), "run", "--nnodes=2", absl::StrCat("--node_rank=", node - 1),
+                    "--nproc_per_node=1", absl::StrCat("--master_addr=", network.AddressOf(1)),
+                    absl::StrCat("--local_addr=", network.AddressOf(node)), Script(), "meetings",
+                    directory(), "tcp://localhost:12357"}),
+        changes));
   }
   std::multiset<std::string> lines;
   for (Subprocess& agent : agents) {

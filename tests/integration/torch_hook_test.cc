@@ -237,7 +237,7 @@ TEST_F(TorchHookWithTorch, ServesForEachWorkerOfAJobUnlessItIsNotWatched) {
       Run({"run", "--watch=off", "--no_python", "/usr/bin/env"}, {{"PYTHON_EXEC", PeerPython()}});
   EXPECT_THAT(unwatched, ExitsWith(0));
   EXPECT_THAT(unwatched.out,
-              AllOf(Not(HasSubstr("PYTHONPATH")), Not(HasSubstr("MUSTER_TORCH_SERVER"))));
+              AllOf(HasSubstr("MUSTER_TORCH_GROUP"), Not(HasSubstr("MUSTER_TORCH_SERVER"))));
 }
 
 }  // namespace

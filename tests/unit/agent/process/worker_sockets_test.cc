@@ -69,11 +69,11 @@ TEST(LookAtConnecting, TellsAServedPortFromOneThatDoesNotAnswerAndFromNone) {
   const int port = ntohs(address.sin_port);
   UniqueFd client(::socket(AF_INET, SOCK_STREAM, 0));
   EXPECT_NE(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(LookAtConnecting(::getpid(), port), Connecting::kRefused);
+  EXPECT_EQ(LookAtConnecting({::getpid()}, port)[0], Connecting::kRefused);
   ASSERT_EQ(::listen(listener.get(), 0), 0);
   client = UniqueFd(::socket(AF_INET, SOCK_STREAM, 0));
   ASSERT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(LookAtConnecting(::getpid(), port), Connecting::kConnected);
+  EXPECT_EQ(LookAtConnecting({::getpid()}, port)[0], Connecting::kConnected);
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(client.get());
@@ -82,12 +82,12 @@ TEST(LookAtConnecting, TellsAServedPortFromOneThatDoesNotAnswerAndFromNone) {
     ::connect(second.get(), reinterpret_cast<sockaddr*>(&address), length);
     ::close(second.get());
     ::connect(third.get(), reinterpret_cast<sockaddr*>(&address), length);
-    ::_exit(LookAtConnecting(::getpid(), port) == Connecting::kUnanswered ? 0 : 1);
+    ::_exit(LookAtConnecting({::getpid()}, port)[0] == Connecting::kUnanswered ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(LookAtConnecting(child, port), Connecting::kGone);
+  EXPECT_EQ(LookAtConnecting({child}, port)[0], Connecting::kGone);
 }
 
 TEST(FindWorkerSockets, FindsTheConnectionOfAGrandchild) {

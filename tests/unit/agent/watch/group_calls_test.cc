@@ -50,10 +50,9 @@ class GroupCallsTest : public ::testing::Test {
 TEST_F(GroupCallsTest, SaysOnceThatTheRanksMeetAtTheLaunchersStoreInstead) {
   const auto line = calls_.Begin(7, OfLauncher(0, "localhost:12355"), At(0));
   ASSERT_TRUE(line.has_value());
-  EXPECT_EQ(
-      line->text,
-      "the script asks for localhost:12355 as MASTER_ADDR and MASTER_PORT; its 4 ranks meet at "
-      "the launcher's store, 10.0.0.1:4000, instead");
+  EXPECT_EQ(line->text,
+            "the script asks for localhost:12355 as its master; its 4 ranks meet at "
+            "the launcher's store, 10.0.0.1:4000, instead");
   EXPECT_FALSE(line->is_warning);
   EXPECT_EQ(calls_.Begin(8, OfLauncher(1, "localhost:12355"), At(0)), std::nullopt);
   calls_.Return(7, At(1));
