@@ -1,9 +1,10 @@
-// Times the kernels of a CUDA device beside what its memory moves in a plain copy, and prints rows of
-// a Markdown table. Ends with 77 and a sentence where there is no GPU.
+// Times the kernels of a CUDA device beside what its memory moves in a plain copy and what is expected of them, and prints rows of
+// a Markdown table. Shapes are those of a training of GPT-2 124M; inputs are random. Ends with 77 and a sentence where there is no GPU.
 //
 // kernel_figures: all of it; kernel_figures --device: the name of the GPU alone.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,8 +17,10 @@
 #include "absl/status/statusor.h"
 #include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_api.h"
+#include "worker_runtime/cuda/products.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/library_attention.h"
+#include "worker_runtime/kernels/logit_chunks.h"
 
 namespace muster::kernels {
 namespace {
@@ -37,13 +40,32 @@ void CheckLaunch(LaunchError error) {
   if (error != nullptr) Fail(error);
 }
 
-// An array of the device, all zeros: the times here depend on no values.
+// Bytes of numbers between 0.5 and 2 in every type that is narrower than double: zeros would draw less power, and so run at higher
+// clocks, than what a training multiplies.
+std::vector<uint16_t> RandomPairs(size_t count) {
+  std::vector<uint16_t> pairs(count);
+  uint64_t state = 88172645463325252;
+  for (uint16_t& pair : pairs) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    pair = static_cast<uint16_t>(0x3f00 | (state & 0x80ff));
+  }
+  return pairs;
+}
+
+// An array of the device.
 template <typename T>
 class Array {
  public:
   explicit Array(int64_t size) : size_(size) {
     Check(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)));
-    Check(cudaMemset(data_, 0, size * sizeof(T)));
+    static const std::vector<uint16_t> pairs = RandomPairs(1 << 20);
+    const size_t all = size * sizeof(T), some = pairs.size() * sizeof(uint16_t);
+    for (size_t at = 0; at < all; at += some) {
+      Check(cudaMemcpy(reinterpret_cast<char*>(data_) + at, pairs.data(), std::min(some, all - at),
+                       cudaMemcpyHostToDevice));
+    }
   }
   ~Array() { cudaFree(data_); }
   Array(const Array&) = delete;
@@ -80,21 +102,26 @@ class Figures {
     const double ms = Milliseconds(
         [&] { Check(cudaMemcpyAsync(to, from, from.bytes(), cudaMemcpyDeviceToDevice, nullptr)); });
     copy_ = 2e-6 * static_cast<double>(from.bytes()) / ms;
-    std::printf("| copy of %.2f GB | %.3f | %.0f GB/s | 100 %% |\n",
+    std::printf("| copy of %.2f GB | %.3f | %.0f GB/s | 100 %% | |\n",
                 static_cast<double>(from.bytes()) * 1e-9, ms, copy_);
   }
 
-  // One that memory bounds: `bytes` that it reads and writes at least.
-  void Memory(const std::string& name, int64_t bytes, const std::function<LaunchError()>& launch) {
+  // One that memory bounds: `bytes` that it reads and writes at least. `expected`: its share of the copy's rate.
+  void Memory(const std::string& name, int64_t bytes, int expected,
+              const std::function<LaunchError()>& launch) {
     const double ms = Milliseconds([&] { CheckLaunch(launch()); });
     const double rate = 1e-6 * static_cast<double>(bytes) / ms;
-    std::printf("| %s | %.3f | %.0f GB/s | %.0f %% |\n", name.c_str(), ms, rate,
-                100 * rate / copy_);
+    std::printf("| %s | %.3f | %.0f GB/s | %.0f %% | %d %% |\n", name.c_str(), ms, rate,
+                100 * rate / copy_, expected);
+    std::fflush(stdout);
   }
-  void Products(const std::string& name, double operations,
+  // One that tensor cores bound. `expected`: TFLOP/s of a H100.
+  void Products(const std::string& name, double operations, const char* expected,
                 const std::function<LaunchError()>& launch) {
     const double ms = Milliseconds([&] { CheckLaunch(launch()); });
-    std::printf("| %s | %.3f | %.1f TFLOP/s | |\n", name.c_str(), ms, 1e-9 * operations / ms);
+    std::printf("| %s | %.3f | %.1f TFLOP/s | | %s |\n", name.c_str(), ms, 1e-9 * operations / ms,
+                expected);
+    std::fflush(stdout);
   }
 
  private:
@@ -106,13 +133,13 @@ void Update(Figures& figures, const std::string& name, int64_t n) {
   const Array<uint16_t> value(n);
   const Array<float> gradient(n), master(n), first(n), second(n);
   const Array<cuda::UpdateDecision> decision(1);
-  figures.Memory("AdamW, " + name, 30 * n, [&] {
+  figures.Memory("AdamW, " + name, 30 * n, 82, [&] {
     return cuda::AdamWUpdate(nullptr, {}, decision, {gradient, master, first, second, value}, {},
                              n);
   });
   const Array<double> partials(NumNormBlocks(n)), scratch(cuda::TreeScratch(NumNormBlocks(n)) + 1),
       sum(1);
-  figures.Memory("norm, " + name, 4 * n, [&] {
+  figures.Memory("norm, " + name, 4 * n, 60, [&] {
     const LaunchError error = cuda::SquaresByBlock<float>(nullptr, gradient, n, partials);
     if (error != nullptr) return error;
     return cuda::TreeSum(nullptr, partials, NumNormBlocks(n), scratch, sum);
@@ -127,23 +154,23 @@ void Rows(Figures& figures) {
   const Array<uint16_t> x(4 * n), y(4 * n), z(4 * n), gamma(wide.width), beta(wide.width);
   const Array<float> mean(shape.rows), rstd(shape.rows), scratch(cuda::ColumnScratch(wide, 2));
   const cuda::LayerNormSaved saved = {mean, rstd};
-  figures.Memory("layer norm with residual", 2 * 4 * n, [&] {
+  figures.Memory("layer norm with residual", 2 * 4 * n, 80, [&] {
     return cuda::LayerNormForward<uint16_t>(nullptr, shape, {x, y, z}, {gamma, beta, 1e-5}, y,
                                             saved);
   });
-  figures.Memory("layer norm, input's gradient", 2 * 4 * n, [&] {
+  figures.Memory("layer norm, input's gradient", 2 * 4 * n, 75, [&] {
     return cuda::LayerNormInputGradient<uint16_t>(nullptr, shape, {x, y, z}, gamma, saved, z);
   });
-  figures.Memory("layer norm, weights' gradient", 2 * 2 * n, [&] {
+  figures.Memory("layer norm, weights' gradient", 2 * 2 * n, 60, [&] {
     return cuda::LayerNormWeightGradient<uint16_t>(nullptr, shape, {x, y, nullptr}, saved,
                                                    {gamma, beta, true}, scratch);
   });
-  figures.Memory("bias and GELU", 2 * 3 * 4 * n, [&] {
+  figures.Memory("bias and GELU", 2 * 3 * 4 * n, 85, [&] {
     return cuda::BiasGeluForward<uint16_t>(nullptr, wide, {x, beta, z}, y);
   });
-  figures.Memory("GELU's gradient", 2 * 3 * 4 * n,
+  figures.Memory("GELU's gradient", 2 * 3 * 4 * n, 85,
                  [&] { return cuda::GeluBackward<uint16_t>(nullptr, x, y, y, 4 * n); });
-  figures.Memory("bias's gradient", 2 * 4 * n, [&] {
+  figures.Memory("bias's gradient", 2 * 4 * n, 60, [&] {
     return cuda::BiasGradient<uint16_t, uint16_t>(nullptr, wide, x, beta, true, scratch);
   });
 }
@@ -156,13 +183,14 @@ void AttentionOf(Figures& figures) {
   const Array<uint16_t> qkv(3 * n), dqkv(3 * n), out(n), dout(n);
   const Array<float> row_max(rows), row_scale(rows), scratch(rows);
   const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
-  figures.Products("attention, sequence 1024", 2 * product, [&] {
+  figures.Products("attention, sequence 1024", 2 * product, "55-80", [&] {
     return cuda::AttentionForward<uint16_t>(nullptr, shape, qkv, out, {row_max, row_scale});
   });
-  figures.Products("attention's gradient (counted as 5 products; it makes 7)", 5 * product, [&] {
-    return cuda::AttentionBackward<uint16_t>(nullptr, shape, qkv, {row_max, row_scale}, {out, dout},
-                                             dqkv, scratch);
-  });
+  figures.Products("attention's gradient (counted as 5 products; it makes 7)", 5 * product, "45-60",
+                   [&] {
+                     return cuda::AttentionBackward<uint16_t>(
+                         nullptr, shape, qkv, {row_max, row_scale}, {out, dout}, dqkv, scratch);
+                   });
 }
 
 // The same by cuDNN, where it is there: with quick gradients, and with those that have the same bits in every run.
@@ -191,25 +219,29 @@ void AttentionByCudnn(Figures& figures) {
     const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
     const std::string by = "by " + (*library)->name() + (same_bits ? ", the same bits" : "");
     if (!same_bits) {
-      figures.Products("attention " + by, 2 * product, [&] {
+      figures.Products("attention " + by, 2 * product, "250-300", [&] {
         return check((*library)->Forward(nullptr, attention, {qkv, out, log_sums, workspace}));
       });
     }
-    figures.Products("attention's gradient " + by, 5 * product, [&] {
+    figures.Products("attention's gradient " + by, 5 * product, same_bits ? "" : "230", [&] {
       return check(
           (*library)->Backward(nullptr, attention, {qkv, out, dout, log_sums, dqkv, workspace}));
     });
   }
 }
 
+// A chunk of the loss as it is trained: rows of 50304, of which 50257 count.
 void VocabularyOf(Figures& figures) {
-  const RowShape logits = {.rows = 8 * 1024, .width = 50304};
-  const int64_t n = logits.rows * logits.width;
+  const int64_t padded = PaddedVocabulary(50257);
+  const cuda::LogitShape logits = {
+      .rows = RowsAtOnce(32 * 1024, padded, kLogitsAtOnce), .width = 50257, .stride = padded};
+  const int64_t n = logits.rows * logits.stride;
   const Array<uint16_t> z(n);
   const Array<int32_t> targets(logits.rows);
+  Check(cudaMemset(targets, 0, targets.bytes()));
   const Array<float> scale(1);
   const Array<double> losses(logits.rows);
-  figures.Memory("cross-entropy and its gradient", 3 * 2 * n, [&] {
+  figures.Memory("cross-entropy and its gradient", 2 * 2 * n, 80, [&] {
     return cuda::CrossEntropyRows<uint16_t>(nullptr, logits, z, targets, scale, losses);
   });
   const EmbeddingShape shape = {.batch = 16, .sequence = 1024, .width = 768};
@@ -220,11 +252,79 @@ void VocabularyOf(Figures& figures) {
   Check(cudaMemcpy(tokens, words.data(), tokens.bytes(), cudaMemcpyHostToDevice));
   const Array<uint16_t> table(50304 * shape.width), positions(1024 * shape.width),
       y(rows * shape.width);
-  figures.Memory("embedding", 2 * 3 * rows * shape.width, [&] {
+  figures.Memory("embedding", 2 * 3 * rows * shape.width, 70, [&] {
     return cuda::EmbeddingForward<uint16_t>(nullptr, shape, tokens, table, positions, y);
   });
-  figures.Memory("embedding's gradients", 2 * 4 * rows * shape.width, [&] {
+  figures.Memory("embedding's gradients", 2 * 4 * rows * shape.width, 10, [&] {
     return cuda::EmbeddingBackward<uint16_t>(nullptr, shape, tokens, y, {table, positions});
+  });
+}
+
+// Products of a layer and of the head as cuBLASLt is asked for them, and GELU on a product's way and in a pass of its own.
+void ProductsOf(Figures& figures) {
+  const absl::StatusOr<std::unique_ptr<CudaApi>> cuda = OpenCuda(0);
+  if (!cuda.ok()) Fail(std::string(cuda.status().message()));
+  const absl::StatusOr<std::unique_ptr<muster::Products>> made = MakeCublasLtProducts(**cuda);
+  if (!made.ok()) {
+    std::printf("| products: %s | | | | |\n", std::string(made.status().message()).c_str());
+    return;
+  }
+  muster::Products& products = **made;
+  const int64_t width = 768, padded = PaddedVocabulary(50257);
+  const int64_t rows = RowsAtOnce(32 * 1024, padded, kLogitsAtOnce);
+  const auto time = [&](const char* name, const char* expected, const CudaProduct& p,
+                        const std::function<LaunchError()>& then) {
+    const double operations =
+        2 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+    if (!products.HasInOnePass(p)) {
+      std::printf("| %s: cuBLASLt has it not | | | | |\n", name);
+      return;
+    }
+    figures.Products(name, operations, expected, [&]() -> LaunchError {
+      const absl::Status status = products.Multiply(nullptr, p);
+      if (!status.ok()) Fail(std::string(status.message()));
+      return then == nullptr ? nullptr : then();
+    });
+  };
+  const auto bf16 = [](CudaProduct p) {
+    p.type = p.result = DType::kBf16;
+    return p;
+  };
+  const Array<uint16_t> x(rows * 4 * width), table(padded * width), logits(rows * padded),
+      bias(4 * width), pre(rows * 4 * width), y(rows * 4 * width);
+  const Array<float> dtable(padded * width);
+  time("head", "600",
+       bf16({.m = rows,
+             .n = padded,
+             .k = width,
+             .transpose_b = true,
+             .a = x,
+             .b = table,
+             .c = logits}),
+       nullptr);
+  time("head, input's gradient", "600",
+       bf16({.m = rows, .n = width, .k = padded, .a = logits, .b = table, .c = y}), nullptr);
+  CudaProduct dw = bf16({.m = padded,
+                         .n = width,
+                         .k = rows,
+                         .transpose_a = true,
+                         .a = logits,
+                         .b = x,
+                         .addend = dtable,
+                         .c = dtable});
+  dw.result = DType::kF32;
+  time("head, table's gradient", "550", dw, nullptr);
+  CudaProduct wide = bf16(
+      {.m = rows, .n = 4 * width, .k = width, .transpose_b = true, .a = x, .b = table, .c = y});
+  time("width to 4 x width", "600", wide, nullptr);
+  CudaProduct fused = wide;
+  fused.epilogue = Epilogue::kBiasGelu;
+  fused.bias = bias;
+  fused.pre = pre;
+  time("the same with bias and GELU on its way", "", fused, nullptr);
+  time("the same with bias and GELU after it", "", wide, [&] {
+    return cuda::BiasGeluForward<uint16_t>(nullptr, {.rows = rows, .width = 4 * width},
+                                           {y, bias, pre}, y);
   });
 }
 
@@ -239,8 +339,10 @@ int Run(bool device_alone) {
   Check(cudaGetDeviceProperties(&properties, 0));
   std::printf("%s, %d multiprocessors\n", properties.name, properties.multiProcessorCount);
   if (device_alone) return 0;
-  std::printf("\nIn bf16, the mean of %d runs:\n\n| kernel | ms | rate | of the copy |\n", kRuns);
-  std::printf("| --- | --- | --- | --- |\n");
+  std::printf(
+      "\nIn bf16, the mean of %d runs:\n\n| kernel | ms | rate | of the copy | expected |\n",
+      kRuns);
+  std::printf("| --- | --- | --- | --- | --- |\n");
   Figures figures;
   Update(figures, "124M", 124'439'808);
   Update(figures, "350M", 354'823'168);
@@ -250,6 +352,7 @@ int Run(bool device_alone) {
   AttentionOf(figures);
   AttentionByCudnn(figures);
   VocabularyOf(figures);
+  ProductsOf(figures);
   return 0;
 }
 

@@ -1,9 +1,14 @@
-// The script for the day a GPU is lent, rehearsed where there is none: from a bundle as it is carried,
-// with every GPU hidden.
+// The script for the day a GPU is lent, rehearsed where there is none: from a bundle as it is carried, with every GPU hidden; and in
+// a bare root directory with CUDA's libraries where pip puts PyTorch's, with programs in the place of those that would find a GPU
+// and fail late.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,14 +49,14 @@ TEST(RunAll, WithoutAGpuEveryPartSaysThatItWasSkippedAndWhy) {
   const TemporaryDirectory directory;
   const std::string bundle = directory.File("bundle");
   const std::string make = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/make_bundle");
-  const auto made = RunScript({make, MUSTER_BUILD_DIRECTORY, bundle});
+  const auto made = RunScript({make, bundle, MUSTER_BUILD_DIRECTORY});
   ASSERT_EQ(made.exit_code, 0) << ToString(made);
 
   const auto ran = RunScript({bundle + "/run_all", directory.File("output")});
   EXPECT_EQ(ran.exit_code, 0) << ToString(ran);
   const std::string results = ReadFile(directory.File("output/results.md"));
   const auto parts = PartsOf(results);
-  EXPECT_THAT(parts, SizeIs(13)) << results;
+  EXPECT_THAT(parts, SizeIs(20)) << results;
   for (const std::string& part : parts) {
     const std::vector<std::string> cells = absl::StrSplit(part, " | ");
     ASSERT_THAT(cells, SizeIs(3)) << part;
@@ -65,19 +70,130 @@ TEST(RunAll, ABundleWithoutProgramsSaysWhichAreMissing) {
   const std::string script = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/run_all");
   const auto ran = RunScript({script, directory.path()});
   EXPECT_EQ(ran.exit_code, 0) << ToString(ran);
-  EXPECT_THAT(ran.out,
-              HasSubstr("| kernels | skipped | cuda_kernels_gpu_test is not in the bundle |"));
+  EXPECT_THAT(
+      ran.out,
+      HasSubstr("| tests: kernels | skipped | cuda_kernels_gpu_test is not in the bundle |"));
 }
 
 TEST(RunAll, RunsOnlyThePartsThatAreNamed) {
   const TemporaryDirectory directory;
   const std::string script = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/run_all");
-  const auto ran = RunScript({script, directory.path(), "racecheck", "tokens"});
+  const auto ran = RunScript({script, directory.path(), "racecheck", "tokens/s of 350M"});
   EXPECT_EQ(ran.exit_code, 0) << ToString(ran);
   const auto parts = PartsOf(ReadFile(directory.File("results.md")));
-  ASSERT_THAT(parts, SizeIs(2));
-  EXPECT_THAT(parts[0], HasSubstr("| kernels under racecheck |"));
-  EXPECT_THAT(parts[1], HasSubstr("| tokens/s of "));
+  ASSERT_THAT(parts, SizeIs(3));
+  EXPECT_THAT(parts[0], HasSubstr("| figures: tokens/s of 350M, attention cudnn |"));
+  EXPECT_THAT(parts[1], HasSubstr("| figures: tokens/s of 350M, attention own |"));
+  EXPECT_THAT(parts[2], HasSubstr("| sanitizers: kernels under racecheck |"));
+}
+
+// $1: the root directory, $2: the script.
+constexpr char kMakeBareRoot[] = R"sh(
+set -e; root=$1
+mkdir -p $root/{tmp,proc,dev,etc,bundle/bin,usr/bin}
+for d in bin lib lib64; do
+  mkdir -p $root/usr/$d
+  if [[ -L /$d ]]; then ln -s usr/$d $root/$d; else mkdir -p $root/$d; fi
+done
+for tool in bash env timeout date sed grep awk tr head tail cut ls mkdir cat tee rm readlink tar gzip sort sleep dirname; do
+  program=$(readlink -f "$(command -v $tool)"); cp "$program" $root/usr/bin/$tool
+  ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+    mkdir -p "$root${library%/*}"; cp -Ln "$library" "$root$library"
+  done
+done
+mknod -m 666 $root/dev/null c 1 3; mknod -m 666 $root/dev/urandom c 1 9; mknod -m 666 $root/dev/zero c 1 5
+nvidia=$root/usr/local/lib/python3.12/site-packages/nvidia
+mkdir -p $nvidia/{cu13,cudnn,nccl}/lib
+touch $nvidia/cu13/lib/libcublasLt.so.13 $nvidia/cudnn/lib/libcudnn.so.9 $nvidia/nccl/lib/libnccl.so.2
+cp "$2" $root/bundle/
+)sh";
+
+// A root directory with the tools that the script needs and the libraries of those, and nothing else.
+class BareRoot {
+ public:
+  BareRoot() {
+    made_ = RunScript({"/bin/bash", "-c", kMakeBareRoot, "make", root(),
+                       absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/run_all")});
+  }
+  const SubprocessResult& made() const { return made_; }
+  std::string root() const { return directory_.File("root"); }
+
+  // In the place of a program of the bundle.
+  void Put(const std::string& program, const std::string& script) {
+    const std::string path = absl::StrCat(root(), "/bundle/bin/", program);
+    WriteFile(path, "#!/bin/bash\n" + script);
+    chmod(path.c_str(), 0755);
+  }
+  SubprocessResult Run(std::vector<std::string> words) {
+    std::vector<std::string> argv = {"/usr/sbin/chroot", root(), "/bundle/run_all", "/tmp/out"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return Subprocess({.argv = std::move(argv),
+                       .environment = {{"PATH", "/usr/bin:/bin"},
+                                       {"HOME", "/root"},
+                                       {"RUN_ALL_LIMIT", "2"}}})
+        .Wait();
+  }
+
+ private:
+  const TemporaryDirectory directory_;
+  SubprocessResult made_;
+};
+
+TEST(RunAll, InABareRootItFindsPipsLibrariesAndSaysOfEachPartHowItEnded) {
+  if (geteuid() != 0) GTEST_SKIP() << "a root directory of its own needs root";
+  BareRoot bare;
+  ASSERT_EQ(bare.made().exit_code, 0) << ToString(bare.made());
+  bare.Put("kernel_figures", R"(
+if [[ ${1-} == --device ]]; then echo 'a stand-in for a GPU, 132 multiprocessors'; exit 0; fi
+echo '| kernel | ms |'; echo 'kernel_figures: an illegal memory access was encountered'; exit 1)");
+  // The first model trains, the second is lost late, the third hangs, the fourth has no memory.
+  bare.Put("muster-train", R"(
+echo "libraries in $LD_LIBRARY_PATH"
+echo 'step  5/25  loss 10.9  norm 1.0  lr 3.0e-04  312k tok/s  74 ms/step  left 0:02'
+case "$*" in
+  *--layers=12*) echo 'step 25/25  loss 9.8  norm 1.0  lr 3.0e-04  441k tok/s  74 ms/step  left 0:00' ;;
+  *--layers=24*) echo 'muster-train: error: cublasLtMatmul failed: the GPU is lost'; exit 1 ;;
+  *--layers=36*) sleep 1000 ;;
+  *) echo 'device cuda: no memory for 7 bytes more, an error'; kill -ABRT $$ ;;
+esac)");
+  bare.Put("cuda_api_test", "echo '[  PASSED  ] 9 tests.'");
+  bare.Put("cuda_kernels_gpu_test",
+           "echo '[  FAILED  ] RowKernels/bf16.BiasAndGeluTogether (3 ms)'; exit 1");
+  bare.Put("nccl_communicator_test", R"(
+if [[ $1 == --gtest_list_tests ]]; then printf 'Nccl.\n  Meets\n  Hangs\nNcclThree.\n  GoesOn\n'; exit 0; fi
+case $1 in *Hangs) sleep 1000 ;; esac)");
+
+  const auto ran = bare.Run({});
+  EXPECT_EQ(ran.exit_code, 1) << ToString(ran);
+  const std::string results = ReadFile(bare.root() + "/tmp/out/results.md");
+  for (const char* said :
+       {"a stand-in for a GPU, 132 multiprocessors",
+        "* libcublasLt.so.13: "
+        "/usr/local/lib/python3.12/site-packages/nvidia/cu13/lib/libcublasLt.so.13",
+        "* libcudnn.so.9: /usr/local/lib/python3.12/site-packages/nvidia/cudnn/lib/libcudnn.so.9",
+        "* libnccl.so.2: /usr/local/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2",
+        "| figures: tokens/s of 124M, attention cudnn | passed | 441k tok/s",
+        "| figures: tokens/s of 350M, attention cudnn | failed | muster-train: error: "
+        "cublasLtMatmul failed: the GPU is lost",
+        "| figures: tokens/s of 774M, attention own | ended | ended after 2 s",
+        "| figures: tokens/s of 1.5B, attention own | failed | device cuda: no memory for 7 bytes "
+        "more",
+        "| figures: kernels | failed | exit code 1: kernel_figures: an illegal memory access was",
+        "| figures: a step's time by kernel | skipped | ncu is not installed here |",
+        "| tests: streams, events and graphs | passed | 9 tests",
+        "| tests: kernels | failed | [  FAILED  ] RowKernels/bf16.BiasAndGeluTogether",
+        "| tests: training | skipped | training_gpu_test is not in the bundle |",
+        "| nccl: two ranks on one GPU | failed | 2 passed; Nccl.Hangs: ended after 2 s",
+        "| sanitizers: kernels under memcheck | skipped | compute-sanitizer is not installed here "
+        "|",
+        "| 124M | own | 32 x 1024 | 441k | 35."}) {
+    EXPECT_THAT(results, HasSubstr(said));
+  }
+  EXPECT_THAT(PartsOf(results.substr(0, results.find("| GPT |"))), SizeIs(20));
+  EXPECT_THAT(
+      ReadFile(bare.root() + "/tmp/out/train_124M_own.log"),
+      HasSubstr("nvidia/cu13/lib:/usr/local/lib/python3.12/site-packages/nvidia/cudnn/lib:"));
+  EXPECT_TRUE(std::filesystem::exists(bare.root() + "/tmp/out.tar.gz"));
 }
 
 }  // namespace

@@ -93,22 +93,13 @@ __device__ void ShareScores(const TileResult<kScorePieces>& scores, T* tile) {
 template <typename T, int kPieces>
 __device__ void StoreRows(AttentionShape shape, const TileResult<kPieces>& result,
                           const float (&factor)[2], int64_t first, Rows<T> to) {
-  const bool in_pairs = shape.head_width % 2 == 0;
-  for (int half = 0; half < 2; ++half) {
-    const int64_t row = first + RowOf(2 * half);
+  for (int i = 0; i < 4; ++i) {
+    const int64_t row = first + RowOf(i);
     if (row >= shape.sequence) continue;
     for (int piece = 0; piece < kPieces; ++piece) {
-      const int column = ColumnOf(piece, 0);
+      const int column = ColumnOf(piece, i);
       if (column >= shape.head_width) continue;
-      const float pair[2] = {factor[half] * result.piece[piece][2 * half],
-                             factor[half] * result.piece[piece][2 * half + 1]};
-      T* at = to.data + row * to.stride + column;
-      if (in_pairs) {
-        Store(pair, at);
-        continue;
-      }
-      at[0] = FromFloat<T>(pair[0]);
-      if (column + 1 < shape.head_width) at[1] = FromFloat<T>(pair[1]);
+      to.data[row * to.stride + column] = FromFloat<T>(factor[i / 2] * result.piece[piece][i]);
     }
   }
 }

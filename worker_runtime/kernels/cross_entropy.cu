@@ -8,7 +8,8 @@
 namespace muster::kernels::cuda {
 namespace {
 
-constexpr int kLossThreadsMax = 1024;
+// So many that of two blocks in a multiprocessor all registers are used and two rows are under way.
+constexpr int kLossThreadsMax = 768;
 
 // Some vectors for each thread, and as many threads for a vocabulary as a block may have.
 int ThreadsFor(int64_t vectors) {

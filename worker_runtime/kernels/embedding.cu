@@ -1,4 +1,6 @@
-// Embedding: a block per row forward; backward a block per token that occurs.
+// Embedding: a block per row forward; backward a block per bucket of tokens, or per token that occurs.
+#include <type_traits>
+
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/device_numbers.h"
 
@@ -21,18 +23,15 @@ __global__ void ForwardKernel(EmbeddingShape shape, const int32_t* tokens, const
   }
 }
 
-// The rows of one chunk that hold `token`, in order.
+// The rows of one chunk that are a block's, in order.
 struct Matches {
   int rows[kThreads];
   int per_warp[kWarps];
 };
 
-// Fills `to` for rows [first, first + kThreads) and returns how many there are. Two barriers: who is
+// Fills `to` with the numbers of the threads that say `mine` and returns how many there are. Two barriers: who is
 // still at the rows of the chunk before holds up the first.
-__device__ int FindMatches(const int32_t* tokens, int64_t first, int64_t rows, int32_t token,
-                           Matches& to) {
-  const int64_t row = first + threadIdx.x;
-  const bool mine = row < rows && tokens[row] == token;
+__device__ int FindMatches(bool mine, Matches& to) {
   const unsigned votes = simt::Ballot(mine);
   if (simt::Lane() == 0) to.per_warp[simt::Warp()] = simt::CountBits(votes);
   __syncthreads();
@@ -64,7 +63,8 @@ __global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const
   float sum[kCount] = {};
   if (has_column) Load(dtoken + token * shape.width + column, sum);
   for (int64_t first = row; first < shape.rows; first += kThreads) {
-    const int count = FindMatches(tokens, first, shape.rows, token, matches);
+    const int64_t own = first + threadIdx.x;
+    const int count = FindMatches(own < shape.rows && tokens[own] == token, matches);
     for (int i = 0; i < count && has_column; ++i) {
       float d[kCount];
       Load(dy + (first + matches.rows[i]) * shape.width + column, d);
@@ -72,6 +72,71 @@ __global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const
     }
   }
   if (has_column) Store(sum, dtoken + token * shape.width + column);
+}
+
+// Rows whose loads are under way at once.
+constexpr int kRowsAhead = 4;
+
+// Block (bucket, piece of the columns), for gradients in float, whose sums may lie in memory between two rows: each row is looked at
+// once per bucket, and belongs to that of its token. A sum stays in registers while rows of its token follow each other, as
+// those of the most frequent ones do.
+template <typename T, int kCount>
+__global__ void BucketGradientKernel(RowShape shape, const int32_t* tokens, const T* dy,
+                                     float* dtoken) {
+  auto& matches = *static_cast<Matches*>(simt::SharedMemory());
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kCount;
+  const bool has_column = column < shape.width;
+  float sum[kCount] = {};
+  int64_t of_sum = -1;  // the token
+  for (int64_t first = 0; first < shape.rows; first += kThreads) {
+    const int64_t own = first + threadIdx.x;
+    const bool mine =
+        own < shape.rows && static_cast<unsigned>(tokens[own]) % gridDim.x == blockIdx.x;
+    const int count = FindMatches(mine, matches);
+    for (int i = 0; i < count && has_column; i += kRowsAhead) {
+      float d[kRowsAhead][kCount];
+      int64_t token[kRowsAhead];
+      for (int k = 0; k < kRowsAhead; ++k) {
+        const int64_t row = first + matches.rows[i + k < count ? i + k : i];
+        token[k] = tokens[row];
+        Load(dy + row * shape.width + column, d[k]);
+      }
+      for (int k = 0; k < kRowsAhead && i + k < count; ++k) {
+        if (token[k] != of_sum) {
+          if (of_sum >= 0) Store(sum, dtoken + of_sum * shape.width + column);
+          of_sum = token[k];
+          Load(dtoken + of_sum * shape.width + column, sum);
+        }
+        for (int j = 0; j < kCount; ++j) sum[j] += d[k][j];
+      }
+    }
+  }
+  if (of_sum >= 0) Store(sum, dtoken + of_sum * shape.width + column);
+}
+
+// As many as fill a GPU, where there are rows for them.
+int64_t BucketsFor(int64_t rows) {
+  constexpr int64_t kRowsOfBucket = 32, kBucketsMax = 1024;
+  const int64_t wanted = BlocksFor(rows, kRowsOfBucket);
+  return wanted < kBucketsMax ? wanted : kBucketsMax;
+}
+
+// Either way a number is one sum in the order of the rows.
+template <typename T, typename G, int kCount>
+LaunchError TokenGradient(StreamHandle stream, RowShape shape, const int32_t* tokens, const T* dy,
+                          G* dtoken) {
+  LaunchShape launch = {.blocks = shape.rows,
+                        .blocks_y = BlocksFor(shape.width, kThreads * kCount),
+                        .threads = kThreads,
+                        .shared_bytes = sizeof(Matches)};
+  if constexpr (std::is_same_v<G, float>) {
+    launch.blocks = BucketsFor(shape.rows);
+    return simt::Launch(&BucketGradientKernel<T, kCount>, launch, stream, shape, tokens, dy,
+                        dtoken);
+  } else {
+    return simt::Launch(&TokenGradientKernel<T, G, kCount>, launch, stream, shape, tokens, dy,
+                        dtoken);
+  }
 }
 
 // A thread has some columns of a position.
@@ -111,12 +176,7 @@ LaunchError EmbeddingBackward(StreamHandle stream, EmbeddingShape shape, const i
     const int64_t pieces = BlocksFor(shape.width, kThreads * count());
     LaunchError error = nullptr;
     if (to.dtoken != nullptr) {
-      error = simt::Launch(&TokenGradientKernel<T, G, count()>,
-                           {.blocks = rows.rows,
-                            .blocks_y = pieces,
-                            .threads = kThreads,
-                            .shared_bytes = sizeof(Matches)},
-                           stream, rows, tokens, dy, to.dtoken);
+      error = TokenGradient<T, G, count()>(stream, rows, tokens, dy, to.dtoken);
     }
     if (error != nullptr || to.dposition == nullptr) return error;
     return simt::Launch(&PositionGradientKernel<T, G, count()>,

@@ -162,8 +162,13 @@ void AppendMemory(const PlanPageInput& input, const RankMemory& memory, std::str
   if (memory.exchange > 0 && !on_gpu) ByteLine(page, "exchange between ranks", memory.exchange);
   ByteLine(page, "total", memory.total());
   if (!on_gpu) return;
-  if (input.options.cuda_attention != CudaAttention::kOwn) {
-    Line(page, "attention", "by cuDNN, which works in memory among the activations");
+  const CudaAttention attention = input.options.cuda_attention;
+  const bool is_auto = attention == CudaAttention::kAuto;
+  if (attention == CudaAttention::kCudnn ||
+      (is_auto && input.options.plan.mode != SumMode::kOrdered)) {
+    Line(page, "attention",
+         is_auto ? "by cuDNN where it is there, in memory among the activations"
+                 : "by cuDNN, which works in memory among the activations");
   }
   Line(page, "not in it", "CUDA's own, and with --backend=nccl NCCL's");
   Heading(page, "memory of the host per rank:");

@@ -1,7 +1,5 @@
 #include "worker_runtime/train/peak_rates.h"
 
-#include <array>
-
 #include "absl/strings/match.h"
 
 namespace muster::train {
@@ -13,8 +11,8 @@ double PeakOperations(absl::string_view gpu, DType dtype) {
     double of_f32;
   };
   // A name that is part of another comes after it.
-  static constexpr std::array kRows = {
-      Row{"GB200", 2500e12, 80e12},    {"B200", 2250e12, 75e12},    {"H200", 989e12, 67e12},
+  static constexpr Row kRows[] = {
+      {"GB200", 2500e12, 80e12},       {"B200", 2250e12, 75e12},    {"H200", 989e12, 67e12},
       {"H100 PCIe", 756e12, 51e12},    {"H100 NVL", 835e12, 60e12}, {"H100", 989e12, 67e12},
       {"A100", 312e12, 19.5e12},       {"L40S", 362e12, 91.6e12},   {"A10G", 70e12, 31.5e12},
       {"RTX 4090", 165.2e12, 82.6e12}, {"RTX 3090", 71e12, 35.6e12}};

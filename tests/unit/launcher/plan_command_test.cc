@@ -68,7 +68,10 @@ TEST(PlanCommand, CountsWhatAttentionByCudnnWorksIn) {
     EXPECT_TRUE(absl::SimpleAtoi(absl::StrReplaceAll(words[6], {{",", ""}}), &bytes)) << words[6];
     return static_cast<double>(bytes) / (1 << 20);
   };
-  const double own = activations({});
+  const double own = activations({"--cuda_attention=own"});
+  EXPECT_NEAR(activations({}) - own, 48, 12);
+  EXPECT_EQ(activations({"--mode=ordered"}),
+            activations({"--cuda_attention=own", "--mode=ordered"}));
   EXPECT_NEAR(activations({"--cuda_attention=cudnn"}) - own, 48, 12);
   EXPECT_NEAR(activations({"--cuda_attention=cudnn", "--mode=ordered"}) - own, 192, 12);
   EXPECT_THAT(PlanCommandText({"--device=cuda", "--dtype=bf16", "--cuda_attention=auto"}),

@@ -250,10 +250,11 @@ TEST(PlanOptions, TakeAttentionByCudnnWhereItCanCompute) {
   const auto read = [](std::initializer_list<const char*> args) {
     return Parse({args.begin(), args.end()})->cuda_attention;
   };
-  EXPECT_EQ(read({"--device=cuda", "--dtype=bf16"}), CudaAttention::kOwn);
+  EXPECT_EQ(read({"--device=cuda", "--dtype=bf16"}), CudaAttention::kAuto);
+  EXPECT_EQ(read({"--cuda_attention=own"}), CudaAttention::kOwn);
   EXPECT_EQ(read({"--device=cuda", "--dtype=f16", "--cuda_attention=cudnn"}),
             CudaAttention::kCudnn);
-  EXPECT_EQ(read({"--device=cuda", "--cuda-attention=auto"}), CudaAttention::kAuto);
+  EXPECT_EQ(read({"--cuda-attention=auto"}), CudaAttention::kAuto);
   ExpectRefused({"--dtype=bf16", "--cuda_attention=cudnn"},
                 "--cuda_attention=cudnn is of GPUs; add --device=cuda");
   ExpectRefused({"--device=cuda", "--cuda_attention=cudnn"},

@@ -106,9 +106,10 @@ TEST(CheckCapture, RefusesWhatSeveralWorkersCannotCaptureAndSaysWhatTheyCan) {
     all.insert(all.end(), args.begin(), args.end());
     return CheckCapture(Parsed(all), size, captures);
   };
-  EXPECT_THAT(refusal({}, 2, false), StatusIs(absl::StatusCode::kInvalidArgument,
-                                              AllOf(HasSubstr("2 workers over --backend=gloo"),
-                                                    HasSubstr("--backend=nccl"))));
+  EXPECT_THAT(
+      refusal({"--backend=gloo"}, 2, false),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("2 workers over --backend=gloo"), HasSubstr("--backend=nccl"))));
   EXPECT_THAT(refusal({"--backend=nccl", "--mode=ordered"}, 2, true),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--mode=fast")));
   EXPECT_THAT(refusal({"--backend=nccl"}, 2, true), IsOk());

@@ -54,7 +54,7 @@ def short(name):
 
 def threads_of(source, kernel):
     if source == 'cross_entropy' and kernel.startswith('RowKernel'):
-        return 1024
+        return 768
     return 32 if kernel.startswith(('DecideKernel', 'RoundKernel<')) else 128
 
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "muster/sixteen_bits.h"
@@ -242,6 +243,7 @@ class Run {
         arguments_(arguments),
         memory_(memory),
         traffic_(*traffic),
+        number_(memory.CountLaunch()),
         draws_(seed),
         nearest_(entry.code.size()) {}
 
@@ -438,7 +440,11 @@ class Run {
     }
     std::memcpy(to, &array->bytes[at], bytes);
     traffic_.bytes_read += static_cast<int64_t>(bytes);
-    ++traffic_.reads;
+    // What the launch has written is in the cache.
+    const size_t sector = at / PtxMemory::kSectorBytes;
+    if (array->written_by[sector] != number_) {
+      CountSector(array->read_by[sector], traffic_.sector_bytes_read);
+    }
   }
   void WriteGlobal(const Lane& lane, uint64_t address, const unsigned char* from, size_t bytes) {
     PtxMemory::Array* const array = ArrayAt(lane, address, bytes);
@@ -447,6 +453,11 @@ class Run {
     std::memcpy(&array->bytes[at], from, bytes);
     std::fill_n(array->written.begin() + static_cast<int64_t>(at), bytes, true);
     traffic_.bytes_written += static_cast<int64_t>(bytes);
+    CountSector(array->written_by[at / PtxMemory::kSectorBytes], traffic_.sector_bytes_written);
+  }
+
+  void CountSector(int64_t& last, int64_t& bytes) const {
+    if (std::exchange(last, number_) != number_) bytes += PtxMemory::kSectorBytes;
   }
 
   SharedPair* SharedAt(const Lane& lane, uint64_t address, size_t bytes) {
@@ -830,6 +841,7 @@ class Run {
   const std::vector<unsigned char>& arguments_;
   PtxMemory& memory_;
   PtxTraffic& traffic_;
+  const int64_t number_;  // of the launch
   std::mt19937_64 draws_;
   std::vector<PtxMemory::Array*> nearest_;  // by instruction: where it was last
   unsigned block_x_ = 0, block_y_ = 0;
@@ -847,6 +859,8 @@ void* PtxMemory::Take(size_t bytes) {
   array.size = bytes;
   array.bytes.assign(std::max<size_t>(bytes, 1), 0xff);
   array.written.assign(bytes, false);
+  array.read_by.assign(bytes / kSectorBytes + 1, 0);
+  array.written_by.assign(bytes / kSectorBytes + 1, 0);
   const uint64_t begin = array.begin();
   arrays_.emplace(begin, std::move(array));
   return reinterpret_cast<void*>(begin);

@@ -26,9 +26,13 @@ namespace muster::testing {
 // Global memory of kernels: arrays, each of which knows which of its bytes were written.
 class PtxMemory {
  public:
+  // What a GPU's memory moves at a time.
+  static constexpr size_t kSectorBytes = 32;
   struct Array {
     std::vector<unsigned char> bytes;
     std::vector<bool> written;
+    // By sector: the launch that last read it, and the one that last wrote it.
+    std::vector<int64_t> read_by, written_by;
     size_t size = 0;  // `bytes` may hold more, so that there is an address
     uint64_t begin() const { return reinterpret_cast<uint64_t>(bytes.data()); }
   };
@@ -40,9 +44,11 @@ class PtxMemory {
   void MarkWritten(const void* memory, size_t bytes);
   // The array that has the address or ends there; null: none.
   Array* Find(uint64_t address);
+  int64_t CountLaunch() { return ++launches_; }
 
  private:
   std::map<uint64_t, Array> arrays_;
+  int64_t launches_ = 0;
 };
 
 struct PtxLaunch {
@@ -58,7 +64,9 @@ struct PtxTraffic {
   int64_t instructions = 0;  // of lanes
   int64_t bytes_read = 0;    // of global memory
   int64_t bytes_written = 0;
-  int64_t reads = 0;  // instructions of lanes that read it
+  // The same of each sector once, as if the cache held all that a launch works on: what it moves at least.
+  int64_t sector_bytes_read = 0;
+  int64_t sector_bytes_written = 0;
 };
 
 // `arguments`: entry.parameter_bytes of them. Empty, or what is wrong.

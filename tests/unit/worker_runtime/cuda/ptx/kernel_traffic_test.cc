@@ -1,0 +1,140 @@
+// What the kernels of a training move of a GPU's memory, at least: bytes for each number, as tests/gpu/estimate.py takes them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/kernel_memory.h"
+#include "tests/unit/worker_runtime/cuda/ptx/ptx_runtime.h"
+#include "worker_runtime/kernels/cuda_kernels.h"
+
+namespace muster::kernels {
+namespace {
+
+using ::muster::testing::KernelArray;
+using ::muster::testing::PtxTraffic;
+using ::muster::testing::TakeKernelTraffic;
+
+constexpr RowShape kShape = {.rows = 64, .width = 768};  // GPT-2 124M's
+constexpr int64_t kNumbers = kShape.rows * kShape.width;
+
+template <typename T>
+KernelArray<T> Ones(int64_t count) {
+  return KernelArray<T>(std::vector<T>(static_cast<size_t>(count), T{1}));
+}
+
+// Of `launch` for each of `numbers`, to a tenth.
+double BytesPerNumber(int64_t numbers, const std::function<LaunchError()>& launch) {
+  TakeKernelTraffic();
+  EXPECT_EQ(launch(), nullptr);
+  int64_t bytes = 0;
+  for (const auto& [name, traffic] : TakeKernelTraffic()) {
+    bytes += traffic.sector_bytes_read + traffic.sector_bytes_written;
+  }
+  return std::round(10 * static_cast<double>(bytes) / static_cast<double>(numbers)) / 10;
+}
+
+class KernelTraffic : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string why = testing::WhyKernelsCannotRun();
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+  // Beside their numbers rows have some of their own, and weights are read once.
+  static constexpr double kOfRows = 0.3;
+};
+
+TEST_F(KernelTraffic, OfLayerNorms) {
+  const auto x = Ones<uint16_t>(kNumbers), y = Ones<uint16_t>(kNumbers),
+             z = Ones<uint16_t>(kNumbers);
+  const auto gamma = Ones<uint16_t>(kShape.width), beta = Ones<uint16_t>(kShape.width);
+  const auto mean = Ones<float>(kShape.rows), rstd = Ones<float>(kShape.rows);
+  const auto scratch = Ones<float>(cuda::ColumnScratch(kShape, 2));
+  const auto dgamma = Ones<float>(kShape.width), dbeta = Ones<float>(kShape.width);
+  const cuda::LayerNormSaved saved = {mean.data(), rstd.data()};
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::LayerNormForward<uint16_t>(
+                                   nullptr, kShape, {x.data(), nullptr, nullptr},
+                                   {gamma.data(), beta.data(), 1e-5}, y.data(), saved);
+                             }),
+              4, kOfRows);
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::LayerNormInputGradient<uint16_t>(
+                                   nullptr, kShape, {x.data(), y.data(), z.data()}, gamma.data(),
+                                   saved, z.data());
+                             }),
+              8, kOfRows);
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::LayerNormWeightGradient<uint16_t, float>(
+                                   nullptr, kShape, {x.data(), y.data(), nullptr}, saved,
+                                   {dgamma.data(), dbeta.data(), false}, scratch.data());
+                             }),
+              4, 3 * kOfRows);
+}
+
+// The row of the second read is in the cache: it is read and written once.
+TEST_F(KernelTraffic, OfTheLossIsItsRowsOnceEachWay) {
+  constexpr cuda::LogitShape kLogits = {.rows = 2, .width = 50257, .stride = 50304};
+  const auto logits = Ones<uint16_t>(kLogits.rows * kLogits.stride);
+  const auto targets = Ones<int32_t>(kLogits.rows);
+  const auto scale = Ones<float>(1);
+  const auto losses = Ones<double>(kLogits.rows);
+  EXPECT_NEAR(BytesPerNumber(kLogits.rows * kLogits.stride,
+                             [&] {
+                               return cuda::CrossEntropyRows<uint16_t>(
+                                   nullptr, kLogits, logits.data(), targets.data(), scale.data(),
+                                   losses.data());
+                             }),
+              4, 0.05);
+}
+
+TEST_F(KernelTraffic, OfTheUpdate) {
+  constexpr int64_t kCount = 8192;
+  const auto value = Ones<uint16_t>(kCount);
+  const auto gradient = Ones<float>(kCount), master = Ones<float>(kCount),
+             first = Ones<float>(kCount), second = Ones<float>(kCount);
+  const KernelArray<cuda::UpdateDecision> decision(std::vector{cuda::UpdateDecision{.updates = 1}});
+  EXPECT_NEAR(BytesPerNumber(kCount,
+                             [&] {
+                               return cuda::AdamWUpdate(nullptr, {}, decision.data(),
+                                                        {gradient.data(), master.data(),
+                                                         first.data(), second.data(), value.data()},
+                                                        {}, kCount);
+                             }),
+              30, 0.1);
+  const auto partials = Ones<double>(NumNormBlocks(kCount));
+  EXPECT_NEAR(BytesPerNumber(kCount,
+                             [&] {
+                               return cuda::SquaresByBlock<float>(nullptr, gradient.data(), kCount,
+                                                                  partials.data());
+                             }),
+              4, 0.1);
+}
+
+TEST_F(KernelTraffic, OfWhatStandsAroundProducts) {
+  const auto x = Ones<uint16_t>(kNumbers), y = Ones<uint16_t>(kNumbers),
+             dx = Ones<uint16_t>(kNumbers);
+  const auto bias = Ones<float>(kShape.width);
+  const auto scratch = Ones<float>(cuda::ColumnScratch(kShape, 1));
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::GeluBackward<uint16_t>(nullptr, x.data(), y.data(),
+                                                                   dx.data(), kNumbers);
+                             }),
+              6, 0.1);
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::BiasGradient<uint16_t, float>(
+                                   nullptr, kShape, x.data(), bias.data(), false, scratch.data());
+                             }),
+              2, kOfRows);
+}
+
+}  // namespace
+}  // namespace muster::kernels
