@@ -46,7 +46,7 @@ function(muster_collect target)
   endforeach()
 endfunction()
 
-foreach(target muster_runtime muster_runtime_engine muster_runtime_data)
+foreach(target muster_runtime muster_runtime_arguments muster_runtime_engine muster_runtime_data)
   muster_collect(${target})
 endforeach()
 get_property(parts GLOBAL PROPERTY MUSTER_PARTS)

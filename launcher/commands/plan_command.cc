@@ -1,12 +1,8 @@
 #include "launcher/commands/plan_command.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -23,6 +19,7 @@
 #include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/advice/step_time.h"
+#include "worker_runtime/options/config_disk.h"
 #include "worker_runtime/options/plan_flags.h"
 #include "worker_runtime/plan/plan_page.h"
 
@@ -282,25 +279,11 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   return plan::FormatPlanPage(*job);
 }
 
-namespace {
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) {
-    return absl::NotFoundError(absl::StrCat("cannot be read: ", std::strerror(errno)));
-  }
-  return text;
-}
-
-}  // namespace
-
 int PlanCommand(const Invocation& invocation) {
   std::vector<std::string> warnings;
   const absl::StatusOr<std::string> text = PlanCommandText(
       invocation.args, &warnings,
-      {.environment = invocation.environment,
-       .files = {.read_file = ReadFile, .home = VariableOrEmpty(invocation.environment, "HOME")}});
+      {.environment = invocation.environment, .files = plan::ConfigFilesOnDisk(1, 1)});
   for (const std::string& warning : warnings) {
     std::fprintf(stderr, "muster plan: %s\n", warning.c_str());
   }

@@ -288,14 +288,24 @@ absl::Status ReadValues(const Grammar& grammar, const CommandLine& line) {
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
                        const absl::Status& status) {
   const absl::string_view text = status.message();
+  // Of several options that set one field, the last that was given.
+  const Option* of_field = nullptr;
   for (const Option& option : grammar.options) {
-    const Given* given = line.Find(option.name);
+    if (option.field.empty()) continue;
+    const bool is_field = absl::StartsWith(text, absl::StrCat(option.field, " must ")) ||
+                          absl::StartsWith(text, absl::StrCat(option.field, " is "));
+    if (is_field && (of_field == nullptr || line.Find(option.name) != nullptr)) of_field = &option;
+  }
+  if (of_field != nullptr) {
+    const Given* const given = line.Find(of_field->name);
+    return absl::Status(
+        status.code(),
+        absl::StrCat(given != nullptr ? given->source : absl::StrCat("--", of_field->name),
+                     text.substr(of_field->field.size())));
+  }
+  for (const Option& option : grammar.options) {
+    const Given* const given = line.Find(option.name);
     const std::string shown = absl::StrCat("--", option.name);
-    if (!option.field.empty() && (absl::StartsWith(text, absl::StrCat(option.field, " must ")) ||
-                                  absl::StartsWith(text, absl::StrCat(option.field, " is ")))) {
-      return absl::Status(status.code(), absl::StrCat(given != nullptr ? given->source : shown,
-                                                      text.substr(option.field.size())));
-    }
     const bool is_subject = absl::StartsWith(text, absl::StrCat(shown, "=")) ||
                             absl::StartsWith(text, absl::StrCat(shown, " "));
     if (is_subject && given != nullptr && !absl::StartsWith(given->source, "--")) {

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
 
@@ -102,6 +104,52 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
   ASSERT_THAT(theirs, ExitsWith(0));
   ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 2e-3);
 }
+
+// The same configuration file through DeepSpeed, in f32 on both sides; a file without an optimizer means
+// the program's own.
+class DeepSpeedParity : public JobTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(DeepSpeedParity, HasTheLossesOfDeepSpeedForTheSameFile) {
+  const std::string python = PeerPython();
+  if (python.empty()) GTEST_SKIP() << kNoPeerPython;
+  const std::string directory = Out("parity");
+  std::filesystem::create_directory(directory);
+  const std::string file = absl::StrCat(MUSTER_SOURCE_DIRECTORY,
+                                        "/tests/unit/worker_runtime/options/configs/", GetParam());
+  const std::string text = ReadFile(file);
+  Arguments command = {"run",
+                       "--nproc_per_node=2",
+                       MUSTER_PARITY_PROBE,
+                       directory,
+                       absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
+                       absl::StrCat(kSteps),
+                       absl::StrCat("--deepspeed=", file),
+                       "--dtype=f32"};
+  if (!absl::StrContains(text, "train_batch_size")) command.push_back("--batch_size=3");
+  if (!absl::StrContains(text, "optimizer\"")) command.push_back("--lr=1e-3");
+  const SubprocessResult ours = Start(command, {{"GLOO_SOCKET_IFNAME", "lo"}}).Wait(kPatience);
+  ASSERT_THAT(ours, ExitsWith(0));
+  const SubprocessResult theirs = PeersOutcome([&] {
+    return StartProgram(
+               {python, Program("parity_deepspeed.py"), directory, absl::StrCat(kSteps), file, "2"})
+        .Wait(kPatience);
+  });
+  ASSERT_THAT(theirs, ExitsWith(0));
+  std::string losses;  // beside what DeepSpeed prints
+  for (absl::string_view line : absl::StrSplit(theirs.out, '\n')) {
+    if (absl::ConsumePrefix(&line, "loss ")) absl::StrAppend(&losses, line, "\n");
+  }
+  ExpectSameLosses(ReadFile(directory + "/losses.txt"), losses, 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, DeepSpeedParity,
+                         ::testing::Values("ds_full_stage2.json", "ds_full_stage3_offload.json",
+                                           "ds_minimal_stage2.json", "ds_stage1.json",
+                                           "ds_stage2.json", "ds_stage3_offload.json"),
+                         [](const auto& file) {
+                           const std::string name = file.param;
+                           return name.substr(0, name.find('.'));
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Types, NarrowParity, ::testing::Values("bf16", "f16", "f16-torch"),
                          [](const auto& type) {

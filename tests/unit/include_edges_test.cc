@@ -101,6 +101,11 @@ const std::vector<Room>& Rooms() {
        Public({"cuda_attention", "dtype", "gpt_config", "plan", "recompute", "sum_tree", "update"},
               {"proto/base/", "worker_runtime/plan/"}),
        true},
+      // What reads configuration files from disk.
+      {"worker_runtime/options/config_disk.", {"worker_runtime/options/"}},
+      {"worker_runtime/options/plan_arguments.",
+       {"proto/base/", "proto/command_line/", "worker_runtime/include/muster/plan_arguments.h",
+        "worker_runtime/options/", "worker_runtime/plan/"}},
       {"worker_runtime/options/",
        {"proto/base/", "proto/command_line/", "proto/config/", "worker_runtime/options/",
         "worker_runtime/plan/"},

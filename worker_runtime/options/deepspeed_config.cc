@@ -8,10 +8,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "muster/plan.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 #include "proto/config/json_text.h"
+#include "worker_runtime/plan/plan_options.h"
 #include "worker_runtime/plan/plan_text.h"
 
 namespace muster::plan {

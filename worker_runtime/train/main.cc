@@ -1,10 +1,5 @@
 // muster-train: parse, build, train. The way of a job through it: TrainInRounds (round_loop.h), Trainer (trainer.h).
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "muster/runtime.h"
+#include "worker_runtime/options/config_disk.h"
 #include "worker_runtime/train/failure_notice.h"
 #include "worker_runtime/train/round_loop.h"
 #include "worker_runtime/train/train_options.h"
@@ -27,26 +22,6 @@ namespace {
 int Refuse(Runtime* runtime, const absl::Status& failure) {
   SayFailure(runtime, failure);
   return ExitCodeOfSetup(failure);
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) {
-    return absl::NotFoundError(absl::StrCat("cannot be read: ", std::strerror(errno)));
-  }
-  return text;
-}
-
-// Files of configuration, beside the job that there is.
-plan::ConfigView Surroundings(const Runtime* runtime) {
-  const char* const home = std::getenv("HOME");
-  plan::ConfigView view = {.read_file = ReadFile, .home = home == nullptr ? "" : home};
-  if (runtime != nullptr) {
-    view.facts["world_size"] = absl::StrCat(runtime->size());
-    view.facts["nproc_per_node"] = absl::StrCat(runtime->local_size());
-  }
-  return view;
 }
 
 // "ds.json:9: bf16.enabled=false: it is not enabled" -> "bf16.enabled"
@@ -74,7 +49,9 @@ int Main(const std::vector<std::string>& args) {
   // Made even for a wrong command line: the job's store is where the ranks agree who says so.
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::FromEnvironment();
   Runtime* const job = runtime.ok() ? runtime->get() : nullptr;
-  const absl::StatusOr<TrainCommand> command = ParseTrainCommand(args, Surroundings(job));
+  const absl::StatusOr<TrainCommand> command = ParseTrainCommand(
+      args, plan::ConfigFilesOnDisk(job == nullptr ? 1 : job->size(),
+                                    job == nullptr ? 1 : job->local_size()));
   if (!command.ok()) return Refuse(job, command.status());
   if (!runtime.ok()) return Refuse(nullptr, runtime.status());
   if (job->rank() == 0) PrintNotes(*command);

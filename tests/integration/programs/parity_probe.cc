@@ -1,6 +1,7 @@
 // Trains a GPT for some steps and leaves all that another framework needs to do the same:
 //
 //   parity_probe DIR TEXT STEPS MICRO_BATCHES [bf16|f16|f16-torch]
+//   parity_probe DIR TEXT STEPS --OPTION...   a plan by the options of muster-train
 //
 //   DIR/step_00000000/model.safetensors  the initial values
 //   DIR/batches.bin                      int32: inputs, then targets, of every micro-batch in order
@@ -8,7 +9,7 @@
 //
 // MICRO_BATCHES are those of a step, over all ranks. Parameters are of f32 unless it is said otherwise;
 // the losses of f16 are scaled by 65536, those of f16-torch as GradScaler does. Its readers:
-// parity_torch.py, parity_fsdp.py.
+// parity_torch.py, parity_fsdp.py, parity_deepspeed.py.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include "muster/data.h"
 #include "muster/engine.h"
 #include "muster/gpt.h"
+#include "muster/plan_arguments.h"
 #include "muster/runtime.h"
 #include "proto/base/status_macros.h"
 
@@ -35,14 +37,35 @@ struct Arguments {
   int64_t micro_batches = 0;
   DType dtype = DType::kF32;
   LossScaling scaling;
+  std::vector<std::string> options;  // of a plan; empty: DDP
 };
+
+struct Training {
+  Plan plan;
+  int64_t rows = kRows;
+};
+
+absl::StatusOr<Training> TrainingOf(const Arguments& arguments, const Runtime& runtime) {
+  Training training;
+  if (!arguments.options.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(
+        const PlanArguments asked,
+        PlanFromArguments(arguments.options,
+                          {.world_size = runtime.size(), .of_node = runtime.local_size()}));
+    return Training{asked.plan, asked.batch_size};
+  }
+  training.plan.accumulation = arguments.micro_batches / runtime.size();
+  training.plan.learning_rate = {.peak = 1e-3};
+  training.plan.loss_scaling = arguments.scaling;
+  return training;
+}
 
 absl::Status WriteBatches(const TokenSource& source, const BatchOptions& options,
                           const Arguments& arguments) {
   std::ofstream file(arguments.directory + "/batches.bin", std::ios::binary);
   Batch batch;
   for (int64_t step = 0; step < arguments.steps; ++step) {
-    for (int64_t index = 0; index < arguments.micro_batches; ++index) {
+    for (int64_t index = 0; index < options.accumulation * options.size; ++index) {
       MUSTER_RETURN_IF_ERROR(FillBatch(source, options, step, index, batch));
       for (const auto* ids : {&batch.inputs, &batch.targets}) {
         file.write(reinterpret_cast<const char*>(ids->data()), ids->size() * sizeof(int32_t));
@@ -59,18 +82,16 @@ absl::Status Run(const Arguments& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const auto source, OpenTokens({arguments.text}));
   ParameterStore store(arguments.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store));
-  Plan plan;
-  plan.accumulation = arguments.micro_batches / world->size();
-  plan.learning_rate = {.peak = 1e-3};
-  plan.loss_scaling = arguments.scaling;
+  MUSTER_ASSIGN_OR_RETURN(const Training training, TrainingOf(arguments, *runtime));
+  const Plan& plan = training.plan;
   MUSTER_ASSIGN_OR_RETURN(const auto engine,
                           Engine::Create(*world, store, plan, gpt->Units(),
-                                         {.batch = kRows, .sequence = kConfig.context}));
+                                         {.batch = training.rows, .sequence = kConfig.context}));
   MUSTER_RETURN_IF_ERROR(engine->Save(arguments.directory, {}));
   const BatchOptions options = {.rank = world->rank(),
                                 .size = world->size(),
                                 .accumulation = plan.accumulation,
-                                .batch = kRows,
+                                .batch = training.rows,
                                 .sequence = kConfig.context};
   MUSTER_ASSIGN_OR_RETURN(const auto reader, BatchReader::Create(*source, options));
   std::string losses;
@@ -93,14 +114,20 @@ absl::Status Run(const Arguments& arguments) {
 }  // namespace muster
 
 int main(int argc, char** argv) {
-  if (argc != 5 && argc != 6) return 2;
-  muster::Arguments arguments = {argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4])};
-  const std::string type = argc == 6 ? argv[5] : "f32";
-  if (type == "bf16") arguments.dtype = muster::DType::kBf16;
-  if (type == "f16" || type == "f16-torch") {
-    arguments.dtype = muster::DType::kF16;
-    arguments.scaling =
-        type == "f16" ? muster::LossScaling::Static(65536) : muster::LossScaling::Torch();
+  if (argc < 5) return 2;
+  muster::Arguments arguments = {
+      .directory = argv[1], .text = argv[2], .steps = std::atoll(argv[3])};
+  if (argv[4][0] == '-') {
+    arguments.options.assign(argv + 4, argv + argc);
+  } else {
+    arguments.micro_batches = std::atoll(argv[4]);
+    const std::string type = argc == 6 ? argv[5] : "f32";
+    if (type == "bf16") arguments.dtype = muster::DType::kBf16;
+    if (type == "f16" || type == "f16-torch") {
+      arguments.dtype = muster::DType::kF16;
+      arguments.scaling =
+          type == "f16" ? muster::LossScaling::Static(65536) : muster::LossScaling::Torch();
+    }
   }
   const absl::Status status = muster::Run(arguments);
   if (!status.ok()) std::fprintf(stderr, "parity_probe: %s\n", status.ToString().c_str());

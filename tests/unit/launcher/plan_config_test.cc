@@ -178,6 +178,8 @@ TEST(PlanConfig, NamesFileLineAndPathOfAMisspelledKeyAndTheKeyThatWasMeant) {
       }
     }
   }
+  ::testing::Test::RecordProperty("typos", typos);
+  ::testing::Test::RecordProperty("right", right);
   EXPECT_GE(typos, 300);
   EXPECT_GE(right, 0.95 * typos) << right << " of " << typos;
 }
@@ -205,6 +207,7 @@ TEST(PlanConfig, PassesOverNoOtherValueAndNoMissingKeyInSilence) {
       }
     }
   }
+  ::testing::Test::RecordProperty("mutations", mutations);
   EXPECT_GE(mutations, 300);
 }
 

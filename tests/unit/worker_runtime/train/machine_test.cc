@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <map>
+#include <string>
+
 #include "tests/support/status_matchers.h"
 
 namespace muster::train {
@@ -45,10 +49,28 @@ TEST(ResidentBytes, AreNotKnownFromAnythingElse) {
   EXPECT_EQ(ResidentBytes("VmRSS:\tmany kB\n"), 0);
 }
 
-TEST(CheckStepFitsMachine, CountsActivationsOfAllRanksToo) {
-  EXPECT_THAT(CheckStepFitsMachine(kGigabyte, 2, 2 * kGigabyte), IsOk());
-  EXPECT_THAT(CheckStepFitsMachine(kGigabyte, 3, 2 * kGigabyte),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 ranks")));
+std::string LimitsOf(const std::map<std::string, std::string>& files, const std::string& path) {
+  const auto found = files.find(path);
+  return found == files.end() ? "" : found->second;
+}
+
+TEST(ControlGroupBytes, AreTheLeastOfAGroupAndThoseAboveIt) {
+  const std::map<std::string, std::string> files = {
+      {"/sys/fs/cgroup/a/b/memory.max", "max\n"},
+      {"/sys/fs/cgroup/a/memory.max", "3000000\n"},
+      {"/sys/fs/cgroup/memory.max", "4000000\n"},
+      {"/sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "2000000\n"}};
+  const auto read = [&](const std::string& path) { return LimitsOf(files, path); };
+  EXPECT_EQ(ControlGroupBytes("0::/a/b\n", read), 3000000);
+  EXPECT_EQ(ControlGroupBytes("0::/\n", read), 4000000);
+  EXPECT_EQ(ControlGroupBytes("5:cpu,memory:/docker/x\n", read), 2000000);
+}
+
+TEST(ControlGroupBytes, AreNoLimitWhereNothingIsSaid) {
+  const auto read = [](const std::string&) { return std::string(); };
+  for (const char* text : {"", "0::/a\n", "nonsense\n", "0::\n"}) {
+    EXPECT_EQ(ControlGroupBytes(text, read), std::numeric_limits<int64_t>::max()) << text;
+  }
 }
 
 }  // namespace

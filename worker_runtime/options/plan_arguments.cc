@@ -1,0 +1,53 @@
+#include "muster/plan_arguments.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "proto/command_line/command_line.h"
+#include "worker_runtime/options/config_disk.h"
+#include "worker_runtime/options/config_files.h"
+#include "worker_runtime/options/plan_flags.h"
+#include "worker_runtime/plan/batch_equation.h"
+#include "worker_runtime/plan/plan_options.h"
+
+namespace muster {
+
+absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& arguments,
+                                                const PlanRanks& ranks) {
+  plan::PlanOptions options;
+  const command_line::Grammar grammar{.program = "the program",
+                                      .usage = "usage: the program [options]\n",
+                                      .options = plan::PlanFlags(options)};
+  MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line,
+                          command_line::Split(grammar, arguments, {}));
+  if (!line.print.empty()) {
+    return absl::InvalidArgumentError("--help and the like are for the program itself to answer");
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      plan::ConfigReport report,
+      plan::AddConfigFiles(grammar, options,
+                           plan::ConfigFilesOnDisk(ranks.world_size, ranks.of_node), line));
+  MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
+  MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
+  if (!options.planned_model.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat(options.planned_model, " can be planned (muster plan), not trained"));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, ranks.world_size));
+  MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(
+      grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));
+  PlanArguments asked = {.plan = CompletePlan(options.plan, ranks.of_node),
+                         .model = options.model,
+                         .dtype = options.dtype,
+                         .device = options.device,
+                         .batch_size = options.batch_size,
+                         .steps = options.steps,
+                         .notes = std::move(report.warnings)};
+  for (const std::string& text : report.without_effect) {
+    asked.notes.push_back(absl::StrCat("without effect: ", text));
+  }
+  return asked;
+}
+
+}  // namespace muster
