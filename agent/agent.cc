@@ -111,6 +111,9 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           loop, [this](const StoreRequest& request) { Forward(request); },
           [this] { return core_.MayPublish(MonoNow()); },
           [this](LocalRank worker) {
+            Feed(WorkerGreeted{assignment_.round, worker});
+          },
+          [this](LocalRank worker) {
             left_silently_.insert(worker);
             WarnOfSilentEnd(worker);
           },
@@ -289,6 +292,8 @@ void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
     }
   }
 }
+
+void Agent::Perform(const EndWorker& effect) { EndKept(effect.local_rank, effect.why); }
 
 void Agent::Perform(const TellStop& effect) { worker_service_.TellStop(effect.stop); }
 

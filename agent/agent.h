@@ -108,6 +108,7 @@ class Agent {
   void Perform(const ReservePorts& effect);
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
+  void Perform(const EndWorker& effect);
   void Perform(const TellStop& effect);
   void Perform(const TellRoundOver& effect);
   // The round is being stopped: nothing of it is started, watched or told any more.
