@@ -80,7 +80,11 @@ class HostRun {
   explicit HostRun(std::vector<SshSession> sessions) : sessions_(std::move(sessions)) {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&set, signal);
+    struct sigaction action {};
+    const bool is_under_nohup =
+        sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+    if (!is_under_nohup) sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
     signals_ = UniqueFd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));

@@ -70,8 +70,10 @@ bool IsIgnored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// A signal that we were started ignoring stays ignored: SIGHUP under nohup, SIGINT in the background
-// of a shell without job control.
+// SIGHUP that we were started ignoring, under nohup, stays ignored. What a shell without job control lets
+// its background processes ignore (SIGINT, SIGQUIT) is obeyed: somebody sends it to us and means us.
+//
+// Source: torchrun, which sets its own handlers whatever it was started with.
 sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
   std::vector<int> signals = HandledSignals(spec);
   if (under_slurm) signals.insert(signals.end(), {SIGUSR1, SIGUSR2, SIGCONT});
@@ -80,7 +82,7 @@ sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
   sigset_t set;
   sigemptyset(&set);
   for (int signal : signals) {
-    if (!IsIgnored(signal)) sigaddset(&set, signal);
+    if (signal != SIGHUP || !IsIgnored(signal)) sigaddset(&set, signal);
   }
   return set;
 }

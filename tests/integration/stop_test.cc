@@ -102,17 +102,28 @@ TEST_F(Stop, EndsAtAUserSignalThatItIsToHandleThoughTheWorkersSucceed) {
   ExpectSignals("SIGUSR1\n");
 }
 
-TEST_F(Stop, LeavesASignalAloneThatItWasStartedIgnoring) {
+TEST_F(Stop, LeavesSighupAloneThatItWasStartedIgnoring) {
   SubprocessOptions options =
       OptionsFor({"run", "--nproc_per_node=2", PythonScript("train.py", kTakesNote), "1"});
-  options.ignored_signals = {SIGHUP, SIGINT};
+  options.ignored_signals = {SIGHUP};
   Subprocess job(options);
   ASSERT_TRUE(WaitForOut("ready0") && WaitForOut("ready1"));
   job.Signal(SIGHUP);
-  job.Signal(SIGINT);
   job.Signal(SIGTERM);
   EXPECT_THAT(job.Wait(), ExitsWith(143));
   ExpectSignals("SIGTERM\n");
+}
+
+// As a shell without job control starts its background processes.
+TEST_F(Stop, ObeysAnInterruptThatItWasStartedIgnoring) {
+  SubprocessOptions options =
+      OptionsFor({"run", "--nproc_per_node=2", PythonScript("train.py", kTakesNote), "1"});
+  options.ignored_signals = {SIGINT, SIGQUIT};
+  Subprocess job(options);
+  ASSERT_TRUE(WaitForOut("ready0") && WaitForOut("ready1"));
+  job.Signal(SIGINT);
+  EXPECT_THAT(job.Wait(), ExitsWith(130));
+  ExpectSignals("SIGINT\n");
 }
 
 TEST_F(Stop, TellsTheWorkersWhichSignalsEndTheJob) {
