@@ -272,8 +272,9 @@ absl::Status WorkerService::Listen(const std::string& socket_path) {
   if (!error) acceptor_.bind(stream_protocol::endpoint(socket_path), error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
-    return absl::InternalError(
-        absl::StrCat("cannot make the workers' socket ", socket_path, ": ", error.message()));
+    return absl::InternalError(absl::StrCat(
+        "cannot make the workers' socket ", socket_path, ": ", error.message(),
+        error == asio::error::no_descriptors ? "; raise the limit on open files (ulimit -n)" : ""));
   }
   Accept();
   return absl::OkStatus();

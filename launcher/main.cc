@@ -12,6 +12,8 @@
 #include "launcher/commands/run_command.h"
 #include "launcher/commands/stop_command.h"
 #include "proto/base/environment.h"
+#include "proto/base/exit_codes.h"
+#include "proto/io/descriptors.h"
 
 namespace {
 
@@ -89,8 +91,10 @@ int main(int argc, char** argv) {
     }
     subcommand = &TakeSubcommand(args);
   }
-  return subcommand->run({.invoked_as = name,
-                          .binary_directory = BinaryDirectory(),
-                          .args = std::move(args),
-                          .environment = muster::EnvironmentOf(environ)});
+  const Invocation invocation = {.invoked_as = name,
+                                 .binary_directory = BinaryDirectory(),
+                                 .args = std::move(args),
+                                 .environment = muster::EnvironmentOf(environ)};
+  return muster::RunUntilUsedUp("muster", muster::kExitFailure,
+                                [&] { return subcommand->run(invocation); });
 }

@@ -226,13 +226,17 @@ class Guardian {
 };
 
 absl::Status FromErrno(absl::string_view what) {
+  const int error = errno;
+  const char* hint = error == EAGAIN   ? "; see the limits on processes (ulimit -u, pids.max)"
+                     : error == EMFILE ? "; see the limit on open files (ulimit -n)"
+                                       : "";
   return absl::InternalError(
-      absl::StrCat("cannot start the guardian process: ", what, ": ", std::strerror(errno)));
+      absl::StrCat("cannot start the guardian process: ", what, ": ", std::strerror(error), hint));
 }
 
 // Every signal is blocked: the guardian ends when its agent does, not when the terminal or a
 // scheduler signals the job.
-[[noreturn]] void BecomeGuardian(UniqueFd socket) {
+[[noreturn]] void BecomeGuardian(UniqueFd socket) noexcept {
   ::setsid();
   ::prctl(PR_SET_NAME, "muster-guardian");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -3,8 +3,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -87,6 +89,18 @@ sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
   return set;
 }
 
+// What the pipes and boards of so many workers certainly need; log files and connections come on top.
+absl::Status CheckOpenFiles(int limit, int num_workers) {
+  constexpr int kOwn = 24;
+  constexpr int kOfWorker = 3;
+  const int64_t needed = kOwn + int64_t{kOfWorker} * num_workers;
+  if (needed <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(num_workers, num_workers == 1 ? " worker needs " : " workers need ", needed,
+                   " open files in this process, which may have ", limit,
+                   "; raise the hard limit (ulimit -Hn)"));
+}
+
 void ConfigureLog(const OutputFlags& flags, std::function<void(const std::string&)> sink) {
   log::Options options;
   options.sink = std::move(sink);
@@ -157,7 +171,11 @@ class NodeRun {
     std::signal(SIGXFSZ, SIG_IGN);
     std::signal(SIGTTIN, SIG_IGN);  // see TerminalInput
     const int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (fd < 0) return absl::InternalError("signalfd failed");
+    if (fd < 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot listen to signals: ", std::strerror(errno),
+                       "; see the limit on open files (ulimit -n)"));
+    }
     signals_.assign(fd);
     WaitForSignal();
     return absl::OkStatus();
@@ -438,11 +456,16 @@ int RunCommand(const Invocation& invocation) {
   absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
   if (!guardian.ok()) return Refuse(guardian.status());
   // Behind the guardian, so that workers keep the limit that they were started with.
-  RaiseDescriptorLimit();
+  const int open_files = RaiseDescriptorLimit();
   Invocation configured = invocation;
   for (const auto& [name, value] : flags.environment) configured.environment[name] = value;
   absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, placement, configured);
   if (!setup.ok()) return Refuse(setup.status());
+  if (const absl::Status enough = CheckOpenFiles(open_files, setup->agent.node.local_world_size);
+      !enough.ok()) {
+    UndoNodeSetup(setup->agent);
+    return Refuse(enough);
+  }
   for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
   const agent::AgentOptions prepared = setup->agent;
   const SummaryOptions summary{.program = flags.spec.program.name,
