@@ -47,6 +47,9 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   LogPumpOptions pump;
   pump.logs = options.spec.logs;
   pump.run_directory = options.run_directory;
+  if (options.run_directory_is_temporary) {
+    pump.topmost_directory = options.run_directory.substr(0, options.run_directory.rfind('/'));
+  }
   pump.host = options.node.name;
   pump.role = options.spec.role;
   pump.has_hook = !options.spec.round_hook.empty();

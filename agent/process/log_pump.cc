@@ -68,6 +68,7 @@ LogPump::State::Console::Console(asio::io_context& loop, ConsoleWriter::Options 
 
 LogPump::State::State(asio::io_context& event_loop, LogPumpOptions pump_options)
     : options(std::move(pump_options)),
+      folder(options.run_directory, options.topmost_directory),
       loop(event_loop),
       aside(loop, files),
       timer(loop),
@@ -104,7 +105,10 @@ void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
   const State::LogPaths paths = state.ListPaths(plans);
   using Made = absl::StatusOr<State::OpenFiles>;
   state.aside.Run<Made>(
-      at_most, [paths, files = state.files] { return State::MakeFiles(paths, files); },
+      at_most,
+      [paths, folder = state.folder, files = state.files] {
+        return State::MakeFiles(folder, paths, files);
+      },
       [this, at_most, opening = state.opening, kept, plans = std::move(plans),
        on_open = std::move(on_open)](std::optional<Made> made) mutable {
         if (opening != state_->opening) return;  // closed meanwhile

@@ -25,9 +25,10 @@
 namespace muster::agent {
 
 struct LogPumpOptions {
-  LogSpec logs;               // validated
-  std::string run_directory;  // <log_dir>/<run_id>_<random>; exists
-  std::string host;           // for prefixes
+  LogSpec logs;                   // validated
+  std::string run_directory;      // <log_dir>/<run_id>_<random>; exists
+  std::string topmost_directory;  // the first on the way to it that is ours; empty: itself
+  std::string host;               // for prefixes
   std::string role;
   bool has_hook = false;  // attempts have a file hook.log, too
   // CloseAttempt will be told to keep workers. Their streams are then such that all routes can become

@@ -58,13 +58,13 @@ LogPump::State::LogPaths LogPump::State::ListPaths(const std::vector<WorkerPlan>
 }
 
 absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
-    const LogPaths& paths, const std::shared_ptr<FileWriter>& writer) {
+    const LogFolder& folder, const LogPaths& paths, const std::shared_ptr<FileWriter>& writer) {
   for (const std::string& directory : paths.directories) {
-    MUSTER_RETURN_IF_ERROR(MakeLogDirectory(directory));
+    MUSTER_RETURN_IF_ERROR(folder.OpenDirectory(directory).status());
   }
   OpenFiles files;
   for (const std::string& path : paths.files) {
-    MUSTER_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Open(path, writer));
+    MUSTER_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Open(folder, path, writer));
     files.emplace(path, std::move(file));
   }
   return files;

@@ -119,7 +119,7 @@ struct LogPump::State {
   std::string FilteredPath(ConsoleStream stream) const;
   // By path. Runs aside.
   using OpenFiles = std::map<std::string, OutputFile>;
-  static absl::StatusOr<OpenFiles> MakeFiles(const LogPaths& paths,
+  static absl::StatusOr<OpenFiles> MakeFiles(const LogFolder& folder, const LogPaths& paths,
                                              const std::shared_ptr<FileWriter>& writer);
   absl::StatusOr<std::vector<WorkerStreams>> OpenWorkers(const std::vector<WorkerPlan>& plans,
                                                          OpenFiles files);
@@ -158,6 +158,7 @@ struct LogPump::State {
 
   // Constant after construction.
   const LogPumpOptions options;
+  const LogFolder folder;
   asio::io_context& loop;
   // Loop thread only.
   std::vector<std::unique_ptr<Console>> consoles;  // one or two
