@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -150,7 +149,6 @@ absl::Status Agent::Start() {
                               ": cannot listen: ", status.message()));
     }
   }
-  oom_kills_ = oom_watch_.Count();
   Feed(Started{});
   link_->Open(MakeLinkListener());
   return absl::OkStatus();
@@ -453,9 +451,7 @@ void Agent::OnExited(const WorkerExit& exit) {
   WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
   const bool was_ours = absl::c_linear_search(worker.signals, exit.signal);
   if (exit.signal == SIGKILL && !was_ours) {
-    const std::optional<int64_t> kills = oom_watch_.Count();
-    failure.probably_out_of_memory = kills && oom_kills_ && *kills > *oom_kills_;
-    if (failure.probably_out_of_memory) oom_kills_ = kills;
+    failure.probably_out_of_memory = oom_watch_.HasNewKills();
   }
   if (exit.signal != 0) {
     failure.message = Explain({.pid = worker.pid,
@@ -578,11 +574,12 @@ void Agent::OnGuardianLost(const std::string& reason) {
 }
 
 void Agent::EndDescendantsAside(std::function<void()> then) {
-  // The thread touches nothing of this object, which may go before it.
-  std::thread([mailbox = mailbox_, then = std::move(then)]() mutable {
+  // It touches nothing of this object, which may go before it.
+  const auto sweep = [mailbox = mailbox_, then = std::move(then)] {
     KillOwnDescendants(kSweepTimeoutMs);
-    mailbox.Post(std::move(then));
-  }).detach();
+    mailbox.Post(then);
+  };
+  if (!sweeping_.Do(absl::Milliseconds(2 * kSweepTimeoutMs), sweep)) sweep();
 }
 
 }  // namespace muster::agent

@@ -21,6 +21,7 @@
 #include "agent/health_port.h"
 #include "agent/process/guardian.h"
 #include "agent/process/kernel_log.h"
+#include "agent/process/lane.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
@@ -159,6 +160,7 @@ class Agent {
   StoreQuestion MakeStoreQuestion();
   void CancelStart();
   absl::Status PrepareTorchStore();
+  absl::Status StartTorchStore();
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
 
   // Constant after construction.
@@ -177,7 +179,7 @@ class Agent {
   asio::steady_timer signal_timer_;
   StatusLine status_;
   OomWatch oom_watch_;
-  std::optional<int64_t> oom_kills_;
+  const Lane sweeping_{"sweep"};
   KernelLog kernel_log_;
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;

@@ -1,6 +1,7 @@
 // How the workers of a round come to run: log files, then the hook, then the workers themselves. All
 // of it may be cancelled by a stop that comes meanwhile.
 #include <csignal>
+#include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -203,6 +204,19 @@ void Agent::CancelStart() {
 
 // Before the first worker looks for it.
 absl::Status Agent::PrepareTorchStore() {
+  try {
+    return StartTorchStore();
+  } catch (const std::system_error& error) {
+    const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
+        "cannot serve PyTorch's store: ", error.code().message(),
+        "; no thread or descriptor is to be had, raise the limits on processes (ulimit -u, "
+        "pids.max) and open files (ulimit -n)"));
+    // A witness only says what would be said later, or not at all.
+    return assignment_.node_rank == NodeRank(0) ? why : absl::OkStatus();
+  }
+}
+
+absl::Status Agent::StartTorchStore() {
   const WorkerEnv env = MakeWorkerEnvs(assignment_, MakeEnvContext()).front();
   if (assignment_.node_rank != NodeRank(0)) {
     store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);

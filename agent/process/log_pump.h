@@ -3,7 +3,7 @@
 //
 // Where a stream goes is decided by log_routing.h; how streams share a console (lines, prefixes,
 // bars) by console_layout.h; both are pure. This class owns pipes, pseudo terminals, files and
-// timers. What asks the file system of the logs is asked aside (file_aside.h), in the order of the
+// timers. What asks the file system of the logs is asked aside (aside.h), in the order of the
 // calls, so that one that hangs never holds up the loop. Loop thread only.
 #pragma once
 

@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "agent/process/aside.h"
 #include "agent/process/console_layout.h"
 #include "agent/process/console_writer.h"
-#include "agent/process/file_aside.h"
 #include "agent/process/line_format.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/output_file.h"
@@ -165,7 +165,7 @@ struct LogPump::State {
   std::array<size_t, 2> console_index{};           // of each stream
   std::vector<std::unique_ptr<Worker>> workers;
   const std::shared_ptr<FileWriter> files = std::make_shared<FileWriter>();
-  FileAside aside;
+  Aside aside;
   uint64_t opening = 0;  // the attempt that is being opened, or that was last; grows
   // While another attempt is being opened, those of the last one, for kept workers.
   std::array<std::optional<OutputFile>, 2> filtered_files;

@@ -108,4 +108,11 @@ std::optional<int64_t> OomWatch::Count() const {
   return ParseOomKills(ReadFile(path_));
 }
 
+bool OomWatch::HasNewKills() {
+  const std::optional<int64_t> now = Count();
+  const bool has_new = now && told_ && *now > *told_;
+  if (has_new) told_ = now;
+  return has_new;
+}
+
 }  // namespace muster::agent

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +17,8 @@ namespace {
 constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
+// A lane that takes longer than its questions may is stuck.
+constexpr absl::Duration kLaneTime = absl::Seconds(1);
 // A Python that does not let go of its lock answers nothing, however often it is asked.
 constexpr int kStacksMissedMax = 3;
 
@@ -53,17 +54,26 @@ void TorchWatch::StartRound(std::vector<std::string> sockets) {
 void TorchWatch::Tick(MonoTime now, bool is_somebody_silent) {
   if (is_asking_ || known_.sources.empty() || (now < next_ask_ && !is_somebody_silent)) return;
   is_asking_ = true;
-  std::thread([this, mailbox = mailbox_, known = known_, round = round_, is_somebody_silent,
-               began = now]() mutable {
-    Ask(known, is_somebody_silent);
-    // Runs only while this object lives.
-    mailbox.Post([this, round, began, known = std::move(known)]() mutable {
-      if (round != round_) return;
-      is_asking_ = false;
-      known_ = std::move(known);
-      next_ask_ = began + kAskInterval;
-    });
-  }).detach();
+  aside_.Run<Known>(
+      2 * kAskTime + kStackTime + kLaneTime,
+      [known = known_, is_somebody_silent]() mutable {
+        Ask(known, is_somebody_silent);
+        return std::move(known);
+      },
+      [this, round = round_, began = now](std::optional<Known> known) {
+        if (round != round_) return;
+        is_asking_ = false;
+        next_ask_ = began + kAskInterval;
+        if (known) {
+          known_ = *std::move(known);
+        } else {
+          ForgetRanks();
+        }
+      });
+}
+
+void TorchWatch::ForgetRanks() {
+  for (Source& source : known_.sources) source.rank.reset();
 }
 
 const TorchRank* TorchWatch::Find(int local_rank) const {
@@ -72,7 +82,7 @@ const TorchRank* TorchWatch::Find(int local_rank) const {
   return rank ? &*rank : nullptr;
 }
 
-std::function<bool()> TorchWatch::MakeMoveCheck() const {
+TorchWatch::MoveCheck TorchWatch::MakeMoveCheck() const {
   std::vector<std::string> sockets;
   std::vector<uint64_t> before;
   for (const Source& source : known_.sources) {
@@ -89,6 +99,22 @@ std::function<bool()> TorchWatch::MakeMoveCheck() const {
     }
     return false;
   };
+}
+
+void TorchWatch::AskIfMoved(MoveCheck check, absl::AnyInvocable<void(bool)> then) {
+  aside_.Run<bool>(kAskTime + kLaneTime, std::move(check),
+                   [then = std::move(then)](std::optional<bool> has_moved) mutable {
+                     then(has_moved.value_or(false));
+                   });
+}
+
+void TorchWatch::AskLastCalls(int first_rank, absl::Duration time,
+                              absl::AnyInvocable<void(std::vector<verdict::RankCalls>)> then) {
+  using Calls = std::vector<verdict::RankCalls>;
+  aside_.Run<Calls>(time + kLaneTime, MakeLastCallsQuestion(first_rank, time),
+                    [then = std::move(then)](std::optional<Calls> calls) mutable {
+                      then(calls ? *std::move(calls) : Calls());
+                    });
 }
 
 bool TorchWatch::HasServed() const {
@@ -128,7 +154,7 @@ std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuesti
   };
 }
 
-// --- On the thread aside
+// --- On the lane
 
 void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits,
                              bool in_full) {
