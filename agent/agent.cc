@@ -12,7 +12,6 @@
 #include "agent/process/board_memory.h"
 #include "agent/process/descendants.h"
 #include "agent/process/error_file.h"
-#include "agent/process/pidfd.h"
 #include "agent/process/runtime_directory.h"
 #include "agent/process/signal_death.h"
 #include "proto/base/status_macros.h"
@@ -286,9 +285,11 @@ void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
   for (auto& [id, worker] : workers_) {
     if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
     guardian_.SignalGroup(id, signal);
-    // The last rung does not depend on the guardian. The pidfd makes sure that the pid, and with it
+    // The last rung does not depend on the guardian. The start time makes sure that the pid, and with it
     // the group, is still the worker's.
-    if (signal == SIGKILL && worker.pidfd && SendSignal(worker.pidfd, SIGKILL)) {
+    if (signal != SIGKILL || worker.start_time == 0) continue;
+    const std::optional<ProcessInfo> now = ReadProcess(worker.pid);
+    if (now && now->start_time == worker.start_time) {
       ::kill(-worker.pid, SIGKILL);
     }
   }
@@ -387,8 +388,7 @@ rendezvous::LinkListener Agent::MakeLinkListener() {
 
 GuardianListener Agent::MakeGuardianListener() {
   return {
-      .on_spawned = [this](uint64_t id, pid_t pid,
-                           UniqueFd pidfd) { OnSpawned(id, pid, std::move(pidfd)); },
+      .on_spawned = [this](uint64_t id, pid_t pid, UniqueFd) { OnSpawned(id, pid); },
       .on_spawn_failed = [this](uint64_t id, absl::Status status) { OnSpawnFailed(id, status); },
       .on_exited = [this](const WorkerExit& exit) { OnExited(exit); },
       .on_empty =
@@ -399,11 +399,13 @@ GuardianListener Agent::MakeGuardianListener() {
       .on_lost = [this](const std::string& reason) { OnGuardianLost(reason); }};
 }
 
-void Agent::OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd) {
+// Its pidfd is not kept: hundreds of workers share one table of descriptors.
+void Agent::OnSpawned(uint64_t worker_id, int pid) {
   const auto found = workers_.find(worker_id);
   if (found == workers_.end()) return;
   found->second.pid = pid;
-  found->second.pidfd = std::move(pidfd);
+  const std::optional<ProcessInfo> process = ReadProcess(pid);
+  found->second.start_time = process ? process->start_time : 0;
   if (torch_store_) torch_store_->AddWorker(found->second.rank, pid);
   if (store_witness_) store_witness_->AddWorker(found->second.rank, pid);
   hang_watch_.OnSpawned(found->second.local_rank.value(), pid);

@@ -101,7 +101,7 @@ class Agent {
     std::string why_ended;     // by the watch; empty: not by it
     std::vector<int> signals;  // ours, so far
     bool is_kept = false;      // from an earlier round, and has not heard of its place in this one
-    UniqueFd pidfd;
+    uint64_t start_time = 0;   // of the process, as ProcessInfo has it; 0: it is not known
   };
 
   void Feed(Event event);
@@ -127,7 +127,7 @@ class Agent {
   rendezvous::LinkListener MakeLinkListener();
   void Forward(StoreRequest request);
   GuardianListener MakeGuardianListener();
-  void OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd);
+  void OnSpawned(uint64_t worker_id, int pid);
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
   WatchListener MakeWatchListener();

@@ -141,7 +141,17 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
     return;
   }
   for (size_t i = 0; i < envs.size(); ++i) {
-    if (!kept_.contains(envs[i].local_rank)) Spawn(envs[i], (*streams)[i], assignment_.round);
+    if (kept_.contains(envs[i].local_rank)) continue;
+    WorkerStreams of_worker = std::move((*streams)[i]);
+    const absl::Status taken = pump_.TakeDescriptors(of_worker);
+    if (taken.ok()) {
+      Spawn(envs[i], of_worker, assignment_.round);
+      continue;
+    }
+    const uint64_t id = next_worker_id_++;
+    const WorkerEnv& env = envs[i];
+    workers_[id] = {.local_rank = env.local_rank, .rank = env.rank, .round = assignment_.round};
+    OnSpawnFailed(id, taken);
   }
   // Not before them: it looks at the node's interfaces, and lets go of the boards of the last round.
   hang_watch_.StartRound({.round = assignment_.round,

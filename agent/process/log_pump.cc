@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <initializer_list>
 #include <utility>
 
@@ -120,6 +121,15 @@ void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
       });
 }
 
+absl::Status LogPump::TakeDescriptors(WorkerStreams& streams) {
+  std::vector<UniqueFd> ends = state_->workers_ends.TakeNext();
+  if (ends.size() < 2) return LogPathError("open the streams of", streams.directory, EMFILE);
+  streams.stdout_fd = std::move(ends[0]);
+  streams.stderr_fd = std::move(ends[1]);
+  if (ends.size() > 2) streams.stdin_fd = std::move(ends[2]);
+  return absl::OkStatus();
+}
+
 std::vector<int> LogPump::State::PipesOf(LocalRank local_rank) const {
   std::vector<int> ids;
   for (const auto& [id, pipe] : pipes) {
@@ -158,6 +168,7 @@ void LogPump::CloseAttempt(const std::vector<LocalRank>& kept) {
     if (!any_open) CloseFile(file);
   }
   CloseFile(state.hook_file);
+  state.workers_ends.Clear();
 }
 
 const LogPump::State::Worker* LogPump::State::FindWorker(LocalRank local_rank) const {

@@ -42,9 +42,8 @@ struct LogPumpOptions {
   absl::Duration fold_window = absl::Milliseconds(50);
 };
 
-// What a worker's standard streams must be. The caller closes the descriptors once the worker has
-// them, or the end of its output is never seen. Of a kept worker: no descriptors, and the paths that
-// it has had since it was started.
+// What a worker's standard streams must be. Of a kept worker: the paths that it has had since it was started.
+// The descriptors are there after LogPump::TakeDescriptors.
 struct WorkerStreams {
   UniqueFd stdin_fd;  // none: inherit the agent's
   UniqueFd stdout_fd;
@@ -87,6 +86,13 @@ class LogPump {
   using OnOpen = absl::AnyInvocable<void(absl::StatusOr<std::vector<WorkerStreams>>)>;
   void OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers, absl::Duration at_most,
                    OnOpen on_open);
+
+  // The descriptors of the workers of the attempt that are not kept, each once, in the workers' order: hundreds
+  // of them would fill the table. The caller closes them once the worker has them, or the end of its output is
+  // never seen.
+  //
+  // Errors: kResourceExhausted.
+  absl::Status TakeDescriptors(WorkerStreams& streams);
 
   // What a worker of the last attempt, whose exit has just been seen, has said. `then` is called
   // once, from the loop, in the order of the calls, without what files hold if that takes longer

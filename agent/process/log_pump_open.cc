@@ -74,6 +74,7 @@ absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
 absl::StatusOr<std::vector<WorkerStreams>> LogPump::State::OpenWorkers(
     const std::vector<WorkerPlan>& plans, OpenFiles files) {
   std::vector<WorkerStreams> streams(workers.size());
+  workers_ends.Clear();
   for (size_t i = 0; i < workers.size(); ++i) {
     streams[i].directory = workers[i]->directory;
     streams[i].error_file = ErrorFileIn(workers[i]->directory);
@@ -103,6 +104,11 @@ absl::Status LogPump::State::OpenWorker(Worker& worker, OpenFiles& files, Worker
   MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStderr, files, out));
   GiveInput(worker, out);
   worker.is_open = true;
+  std::vector<UniqueFd> ends;
+  ends.push_back(std::move(out.stdout_fd));
+  ends.push_back(std::move(out.stderr_fd));
+  if (out.stdin_fd) ends.push_back(std::move(out.stdin_fd));
+  workers_ends.Park(std::move(ends));
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 #include "agent/process/line_format.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/output_file.h"
+#include "agent/process/parked_descriptors.h"
 #include "agent/process/terminal_input.h"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
@@ -172,6 +173,7 @@ struct LogPump::State {
   std::optional<OutputFile> hook_file;
   std::string attempt_directory;
   std::map<int, Pipe> pipes;
+  ParkedDescriptors workers_ends;  // of the streams, until they are taken
   int next_pipe_id = 0;
   std::optional<TerminalInput> input;  // of the only worker; goes before its pipe
   int input_pipe = -1;
