@@ -93,10 +93,14 @@ std::string FindOomKillFile(absl::string_view cgroup, absl::string_view mountinf
   const auto group = FindGroup(cgroup, "memory");
   const auto mount = FindMount(mountinfo, "memory");
   if (group && mount) return absl::StrCat(DirectoryOf(*mount, *group), "/memory.oom_control");
-  const auto unified_group = FindGroup(cgroup, "");
-  const auto unified_mount = FindMount(mountinfo, "");
-  if (!unified_group || !unified_mount) return "";
-  return absl::StrCat(DirectoryOf(*unified_mount, *unified_group), "/memory.events");
+  const std::string unified = FindUnifiedGroup(cgroup, mountinfo);
+  return unified.empty() ? "" : unified + "/memory.events";
+}
+
+std::string FindUnifiedGroup(absl::string_view cgroup, absl::string_view mountinfo) {
+  const auto group = FindGroup(cgroup, "");
+  const auto mount = FindMount(mountinfo, "");
+  return group && mount ? DirectoryOf(*mount, *group) : "";
 }
 
 OomWatch OomWatch::Open() {
