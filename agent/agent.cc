@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -13,7 +12,6 @@
 #include "agent/process/board_memory.h"
 #include "agent/process/descendants.h"
 #include "agent/process/error_file.h"
-#include "agent/process/pidfd.h"
 #include "agent/process/runtime_directory.h"
 #include "agent/process/signal_death.h"
 #include "proto/base/status_macros.h"
@@ -47,6 +45,9 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   LogPumpOptions pump;
   pump.logs = options.spec.logs;
   pump.run_directory = options.run_directory;
+  if (options.run_directory_is_temporary) {
+    pump.topmost_directory = options.run_directory.substr(0, options.run_directory.rfind('/'));
+  }
   pump.host = options.node.name;
   pump.role = options.spec.role;
   pump.has_hook = !options.spec.round_hook.empty();
@@ -111,6 +112,9 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           loop, [this](const StoreRequest& request) { Forward(request); },
           [this] { return core_.MayPublish(MonoNow()); },
           [this](LocalRank worker) {
+            Feed(WorkerGreeted{assignment_.round, worker});
+          },
+          [this](LocalRank worker) {
             left_silently_.insert(worker);
             WarnOfSilentEnd(worker);
           },
@@ -152,7 +156,6 @@ absl::Status Agent::Start() {
                               ": cannot listen: ", status.message()));
     }
   }
-  oom_kills_ = oom_watch_.Count();
   Feed(Started{});
   link_->Open(MakeLinkListener());
   return absl::OkStatus();
@@ -291,13 +294,17 @@ void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
   for (auto& [id, worker] : workers_) {
     if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
     guardian_.SignalGroup(id, signal);
-    // The last rung does not depend on the guardian. The pidfd makes sure that the pid, and with it
+    // The last rung does not depend on the guardian. The start time makes sure that the pid, and with it
     // the group, is still the worker's.
-    if (signal == SIGKILL && worker.pidfd && SendSignal(worker.pidfd, SIGKILL)) {
+    if (signal != SIGKILL || worker.start_time == 0) continue;
+    const std::optional<ProcessInfo> now = ReadProcess(worker.pid);
+    if (now && now->start_time == worker.start_time) {
       ::kill(-worker.pid, SIGKILL);
     }
   }
 }
+
+void Agent::Perform(const EndWorker& effect) { EndKept(effect.local_rank, effect.why); }
 
 void Agent::Perform(const TellStop& effect) { worker_service_.TellStop(effect.stop); }
 
@@ -390,8 +397,7 @@ rendezvous::LinkListener Agent::MakeLinkListener() {
 
 GuardianListener Agent::MakeGuardianListener() {
   return {
-      .on_spawned = [this](uint64_t id, pid_t pid,
-                           UniqueFd pidfd) { OnSpawned(id, pid, std::move(pidfd)); },
+      .on_spawned = [this](uint64_t id, pid_t pid, UniqueFd) { OnSpawned(id, pid); },
       .on_spawn_failed = [this](uint64_t id, absl::Status status) { OnSpawnFailed(id, status); },
       .on_exited = [this](const WorkerExit& exit) { OnExited(exit); },
       .on_empty =
@@ -402,11 +408,13 @@ GuardianListener Agent::MakeGuardianListener() {
       .on_lost = [this](const std::string& reason) { OnGuardianLost(reason); }};
 }
 
-void Agent::OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd) {
+// Its pidfd is not kept: hundreds of workers share one table of descriptors.
+void Agent::OnSpawned(uint64_t worker_id, int pid) {
   const auto found = workers_.find(worker_id);
   if (found == workers_.end()) return;
   found->second.pid = pid;
-  found->second.pidfd = std::move(pidfd);
+  const std::optional<ProcessInfo> process = ReadProcess(pid);
+  found->second.start_time = process ? process->start_time : 0;
   if (torch_store_) torch_store_->AddWorker(found->second.rank, pid);
   if (store_witness_) store_witness_->AddWorker(found->second.rank, pid);
   hang_watch_.OnSpawned(found->second.local_rank.value(), pid);
@@ -454,9 +462,7 @@ void Agent::OnExited(const WorkerExit& exit) {
   WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
   const bool was_ours = absl::c_linear_search(worker.signals, exit.signal);
   if (exit.signal == SIGKILL && !was_ours) {
-    const std::optional<int64_t> kills = oom_watch_.Count();
-    failure.probably_out_of_memory = kills && oom_kills_ && *kills > *oom_kills_;
-    if (failure.probably_out_of_memory) oom_kills_ = kills;
+    failure.probably_out_of_memory = oom_watch_.HasNewKills();
   }
   if (exit.signal != 0) {
     failure.message = Explain({.pid = worker.pid,
@@ -580,11 +586,12 @@ void Agent::OnGuardianLost(const std::string& reason) {
 }
 
 void Agent::EndDescendantsAside(std::function<void()> then) {
-  // The thread touches nothing of this object, which may go before it.
-  std::thread([mailbox = mailbox_, then = std::move(then)]() mutable {
+  // It touches nothing of this object, which may go before it.
+  const auto sweep = [mailbox = mailbox_, then = std::move(then)] {
     KillOwnDescendants(kSweepTimeoutMs);
-    mailbox.Post(std::move(then));
-  }).detach();
+    mailbox.Post(then);
+  };
+  if (!sweeping_.Do(absl::Milliseconds(2 * kSweepTimeoutMs), sweep)) sweep();
 }
 
 }  // namespace muster::agent

@@ -21,6 +21,7 @@
 #include "agent/health_port.h"
 #include "agent/process/guardian.h"
 #include "agent/process/kernel_log.h"
+#include "agent/process/lane.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
@@ -101,7 +102,7 @@ class Agent {
     std::string why_ended;     // by the watch; empty: not by it
     std::vector<int> signals;  // ours, so far
     bool is_kept = false;      // from an earlier round, and has not heard of its place in this one
-    UniqueFd pidfd;
+    uint64_t start_time = 0;   // of the process, as ProcessInfo has it; 0: it is not known
   };
 
   void Feed(Event event);
@@ -109,6 +110,7 @@ class Agent {
   void Perform(const ReservePorts& effect);
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
+  void Perform(const EndWorker& effect);
   void Perform(const TellStop& effect);
   void Perform(const TellRoundOver& effect);
   // The round is being stopped: nothing of it is started, watched or told any more.
@@ -126,7 +128,7 @@ class Agent {
   rendezvous::LinkListener MakeLinkListener();
   void Forward(StoreRequest request);
   GuardianListener MakeGuardianListener();
-  void OnSpawned(uint64_t worker_id, int pid, UniqueFd pidfd);
+  void OnSpawned(uint64_t worker_id, int pid);
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
   WatchListener MakeWatchListener();
@@ -159,6 +161,7 @@ class Agent {
   StoreQuestion MakeStoreQuestion();
   void CancelStart();
   absl::Status PrepareTorchStore();
+  absl::Status StartTorchStore();
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
 
   // Constant after construction.
@@ -177,7 +180,7 @@ class Agent {
   asio::steady_timer signal_timer_;
   StatusLine status_;
   OomWatch oom_watch_;
-  std::optional<int64_t> oom_kills_;
+  const Lane sweeping_{"sweep"};
   KernelLog kernel_log_;
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;

@@ -1,6 +1,7 @@
 // How the workers of a round come to run: log files, then the hook, then the workers themselves. All
 // of it may be cancelled by a stop that comes meanwhile.
 #include <csignal>
+#include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -144,7 +145,17 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   }
   torch_programs_.StartRound(assignment_.round, assignment_.num_nodes);
   for (size_t i = 0; i < envs.size(); ++i) {
-    if (!kept_.contains(envs[i].local_rank)) Spawn(envs[i], (*streams)[i], assignment_.round);
+    if (kept_.contains(envs[i].local_rank)) continue;
+    WorkerStreams of_worker = std::move((*streams)[i]);
+    const absl::Status taken = pump_.TakeDescriptors(of_worker);
+    if (taken.ok()) {
+      Spawn(envs[i], of_worker, assignment_.round);
+      continue;
+    }
+    const uint64_t id = next_worker_id_++;
+    const WorkerEnv& env = envs[i];
+    workers_[id] = {.local_rank = env.local_rank, .rank = env.rank, .round = assignment_.round};
+    OnSpawnFailed(id, taken);
   }
   // Not before them: it looks at the node's interfaces, and lets go of the boards of the last round.
   hang_watch_.StartRound({.round = assignment_.round,
@@ -207,6 +218,19 @@ void Agent::CancelStart() {
 
 // Before the first worker looks for it.
 absl::Status Agent::PrepareTorchStore() {
+  try {
+    return StartTorchStore();
+  } catch (const std::system_error& error) {
+    const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
+        "cannot serve PyTorch's store: ", error.code().message(),
+        "; no thread or descriptor is to be had, raise the limits on processes (ulimit -u, "
+        "pids.max) and open files (ulimit -n)"));
+    // A witness only says what would be said later, or not at all.
+    return assignment_.node_rank == NodeRank(0) ? why : absl::OkStatus();
+  }
+}
+
+absl::Status Agent::StartTorchStore() {
   const WorkerEnv env = MakeWorkerEnvs(assignment_, MakeEnvContext()).front();
   if (assignment_.node_rank != NodeRank(0)) {
     store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);

@@ -17,6 +17,7 @@ using asio::ip::tcp;
 
 constexpr int kMaxConnections = 32;
 constexpr std::chrono::seconds kPatience{5};  // with who asks nothing
+constexpr std::chrono::milliseconds kAcceptAgain(100);
 constexpr char kAnswer[] =
     "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\nConnection: close\r\n\r\n"
     "alive\n";
@@ -24,7 +25,7 @@ constexpr char kAnswer[] =
 }  // namespace
 
 struct HealthPort::State : std::enable_shared_from_this<State> {
-  explicit State(asio::io_context& loop) : loop(loop), acceptor(loop) {}
+  explicit State(asio::io_context& loop) : acceptor(loop), accept_again(loop) {}
 
   struct Connection {
     explicit Connection(tcp::socket s) : socket(std::move(s)), deadline(socket.get_executor()) {}
@@ -37,9 +38,19 @@ struct HealthPort::State : std::enable_shared_from_this<State> {
     acceptor.async_accept(
         [self = shared_from_this()](const asio::error_code& error, tcp::socket socket) {
           if (!self->acceptor.is_open()) return;
-          if (!error && self->num_connections < kMaxConnections) self->Answer(std::move(socket));
+          if (error) return self->AcceptLater();
+          if (self->num_connections < kMaxConnections) self->Answer(std::move(socket));
           self->Accept();
         });
+  }
+
+  // Out of descriptors, as a rule: the connection stays in the kernel's queue, so trying again at once
+  // would only spin.
+  void AcceptLater() {
+    accept_again.expires_after(kAcceptAgain);
+    accept_again.async_wait([self = shared_from_this()](const asio::error_code& aborted) {
+      if (!aborted && self->acceptor.is_open()) self->Accept();
+    });
   }
 
   // The question is read but not understood: every one has the same answer. Closing before it is read
@@ -68,8 +79,8 @@ struct HealthPort::State : std::enable_shared_from_this<State> {
         });
   }
 
-  asio::io_context& loop;
   tcp::acceptor acceptor;
+  asio::steady_timer accept_again;
   int num_connections = 0;
 };
 
@@ -102,6 +113,7 @@ absl::Status HealthPort::Listen(int port) {
 void HealthPort::Close() {
   asio::error_code ignored;
   state_->acceptor.close(ignored);
+  state_->accept_again.cancel();
 }
 
 }  // namespace muster::agent

@@ -182,6 +182,7 @@ class WorkerService::Connection {
     proto::WorkerReply reply;
     reply.mutable_welcome()->set_round(service_->round_.value());
     Send(reply);
+    service_->on_hello_(local_rank_);
     return true;
   }
 
@@ -252,10 +253,12 @@ class WorkerService::Connection {
 WorkerService::WorkerService(asio::io_context& loop,
                              std::function<void(const StoreRequest&)> forward,
                              std::function<absl::Status()> may_publish,
+                             std::function<void(LocalRank)> on_hello,
                              std::function<void(LocalRank)> on_silent_leave,
                              std::function<void(LocalRank, WorkerPromise)> on_promise)
     : forward_(std::move(forward)),
       may_publish_(std::move(may_publish)),
+      on_hello_(std::move(on_hello)),
       on_silent_leave_(std::move(on_silent_leave)),
       on_promise_(std::move(on_promise)),
       acceptor_(loop),
@@ -269,8 +272,9 @@ absl::Status WorkerService::Listen(const std::string& socket_path) {
   if (!error) acceptor_.bind(stream_protocol::endpoint(socket_path), error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
-    return absl::InternalError(
-        absl::StrCat("cannot make the workers' socket ", socket_path, ": ", error.message()));
+    return absl::InternalError(absl::StrCat(
+        "cannot make the workers' socket ", socket_path, ": ", error.message(),
+        error == asio::error::no_descriptors ? "; raise the limit on open files (ulimit -n)" : ""));
   }
   Accept();
   return absl::OkStatus();

@@ -52,11 +52,11 @@ class WorkerService {
  public:
   // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
   // `may_publish` says whether it may, or why not.
-  // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
-  // but not by the intention of its program. `on_promise`: what it has said of itself has changed; a
-  // worker whose connection breaks has promised nothing.
+  // `on_hello`: a worker of the round has come. `on_silent_leave` says that a worker has closed its
+  // connection without a goodbye: it has ended, but not by the intention of its program. `on_promise`: what it
+  // has said of itself has changed; a worker whose connection breaks has promised nothing.
   WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
-                std::function<absl::Status()> may_publish,
+                std::function<absl::Status()> may_publish, std::function<void(LocalRank)> on_hello,
                 std::function<void(LocalRank)> on_silent_leave,
                 std::function<void(LocalRank, WorkerPromise)> on_promise);
   ~WorkerService();
@@ -92,6 +92,7 @@ class WorkerService {
 
   std::function<void(const StoreRequest&)> forward_;
   std::function<absl::Status()> may_publish_;
+  std::function<void(LocalRank)> on_hello_;
   std::function<void(LocalRank)> on_silent_leave_;
   std::function<void(LocalRank, WorkerPromise)> on_promise_;
   asio::local::stream_protocol::acceptor acceptor_;

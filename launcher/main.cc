@@ -16,6 +16,7 @@
 #include "launcher/peers/first_word.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
+#include "proto/io/descriptors.h"
 #include "proto/io/log.h"
 
 namespace {
@@ -132,8 +133,10 @@ int main(int argc, char** argv) {
     }
   }
   if (subcommand == nullptr) subcommand = &kSubcommands[0];
-  return subcommand->run({.invoked_as = name,
-                          .binary_directory = binary_directory,
-                          .args = std::move(args),
-                          .environment = muster::EnvironmentOf(environ)});
+  const Invocation invocation = {.invoked_as = name,
+                                 .binary_directory = binary_directory,
+                                 .args = std::move(args),
+                                 .environment = muster::EnvironmentOf(environ)};
+  return muster::RunUntilUsedUp("muster", muster::kExitFailure,
+                                [&] { return subcommand->run(invocation); });
 }

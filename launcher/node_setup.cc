@@ -1,6 +1,7 @@
 #include "launcher/node_setup.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 #include <climits>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -27,6 +27,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
 #include "proto/io/log.h"
+#include "proto/io/unique_fd.h"
 
 namespace muster::launcher {
 namespace {
@@ -34,6 +35,7 @@ namespace {
 constexpr absl::Duration kResolvePatience = absl::Seconds(20);
 constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
 constexpr size_t kMaxHostFileBytes = size_t{8} << 20;
+constexpr size_t kMaxReadFileBytes = size_t{4} << 20;
 
 // Set and empty is something else than not set: it hides all devices. HIP's list goes before CUDA's,
 // as it does on ROCm.
@@ -212,6 +214,24 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadBoundedFile(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd) return absl::InvalidArgumentError(std::strerror(errno));
+  std::string text;
+  char buffer[65536];
+  while (true) {
+    const ssize_t got = ::read(fd.get(), buffer, sizeof(buffer));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::InvalidArgumentError(std::strerror(errno));
+    if (got == 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > kMaxReadFileBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it is longer than ", kMaxReadFileBytes >> 20, " MiB"));
+    }
+  }
+}
+
 absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& placement,
                                       const Invocation& invocation) {
   NodeSetup setup;
@@ -266,17 +286,12 @@ Surroundings SurroundingsOf(const Invocation& invocation) {
 }
 
 MachineView ViewOfThisMachine(const Invocation& invocation) {
-  return {.read = [](const std::string& path) -> absl::StatusOr<std::string> {
-            std::ifstream file(path, std::ios::binary);
-            if (!file) return absl::InvalidArgumentError(std::strerror(errno));
-            return std::string(std::istreambuf_iterator<char>(file), {});
-          },
+  return {.read = ReadBoundedFile,
           .directory = CurrentDirectory(),
-          .count_gpus =
-              [visible = VisibleDevices(invocation.environment)] {
-                return static_cast<int>(visible ? agent::SplitVisibleDevices(*visible).size()
-                                                : agent::ListGpus().size());
-              }};
+          .count_gpus = [visible = VisibleDevices(invocation.environment)] {
+            return static_cast<int>(visible ? agent::SplitVisibleDevices(*visible).size()
+                                            : agent::ListGpus().size());
+          }};
 }
 
 void TakeAllCpus() {

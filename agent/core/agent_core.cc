@@ -53,6 +53,7 @@ MonoTime AgentCore::NextDeadline() const {
     next = Min(next, last_sent_ + options_.lease.renew_interval);
   }
   if (phase_ == NodePhase::kStopping) next = Min(next, rung_deadline_);
+  next = Min(next, HelloDeadline());
   if (wish_ && !departure_ && !outcome_) next = Min(next, wish_->patience_ends);
   return next;
 }
@@ -139,10 +140,12 @@ void AgentCore::On(const LinkChanged& event, MonoTime now, Effects& out) {
   }
 }
 
-void AgentCore::On(const WorkerSpawned& event, MonoTime, Effects&) {
+void AgentCore::On(const WorkerSpawned& event, MonoTime now, Effects&) {
   if (event.round != workers_round_) return;
   for (Worker& worker : workers_) {
-    if (worker.local_rank == event.local_rank) worker.pid = event.pid;
+    if (worker.local_rank != event.local_rank) continue;
+    worker.pid = event.pid;
+    if (worker.awaits_round) worker.hello_due = now + options_.hello_timeout;
   }
 }
 
@@ -247,6 +250,7 @@ void AgentCore::On(const Tick&, MonoTime now, Effects& out) {
   if (phase_ == NodePhase::kIdle) return;
   if (phase_ == NodePhase::kStopping && now >= rung_deadline_) ClimbLadder(now, out);
   if (phase_ == NodePhase::kDone) return;
+  EndThoseThatDoNotCome(now, out);
   if (wish_ && !departure_ && !outcome_ && now >= wish_->patience_ends) {
     GiveUpWish(now, out);
     if (phase_ == NodePhase::kDone) return;

@@ -65,6 +65,11 @@ struct WorkerPromised {
   bool survives = false;
   bool awaits_round = false;
 };
+// A worker has connected, and said hello, as one of `round`.
+struct WorkerGreeted {
+  Round round;
+  LocalRank local_rank;
+};
 // Answer to SweepDescendants and AwaitDescendants: no process is left below the guardian.
 struct DescendantsGone {};
 // Answer to NameDescendants: "aws s3 cp (pid 4711)".
@@ -83,9 +88,10 @@ struct GuardianLost {
   std::string reason;
 };
 struct Tick {};
-using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
-                           WorkerSpawned, WorkerExited, WorkerPromised, DescendantsGone,
-                           DescendantsNamed, SignalReceived, TimeRunsOut, GuardianLost, Tick>;
+using Event =
+    std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged, WorkerSpawned,
+                 WorkerExited, WorkerPromised, WorkerGreeted, DescendantsGone, DescendantsNamed,
+                 SignalReceived, TimeRunsOut, GuardianLost, Tick>;
 
 struct SendReport {
   AgentReport report;
@@ -101,6 +107,11 @@ struct StartWorkers {
 struct SignalWorkers {
   int signal = 0;
   std::vector<LocalRank> spared;
+};
+// SIGKILL to the process group of one live worker; `why` is for its failure.
+struct EndWorker {
+  LocalRank local_rank;
+  std::string why;
 };
 // To every worker of the round that survives rounds.
 struct TellRoundOver {
@@ -135,9 +146,9 @@ struct Announce {
 struct Finish {
   JobOutcome outcome;
 };
-using Effect =
-    std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, TellStop, TellRoundOver,
-                 SweepDescendants, AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
+using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, EndWorker,
+                            TellStop, TellRoundOver, SweepDescendants, AwaitDescendants,
+                            NameDescendants, ShowStatus, Announce, Finish>;
 std::string ToString(const Effect& effect);
 
 struct AgentCoreOptions {
@@ -151,6 +162,8 @@ struct AgentCoreOptions {
   // A signal here stops the job, although it would be passed on to the workers otherwise.
   std::vector<int> stop_signals;
   absl::Duration unkillable_timeout = absl::Seconds(10);
+  // What a worker that awaits a round, and is given its place in it, may take to come.
+  absl::Duration hello_timeout = absl::Seconds(30);
   std::string server;         // "the rendezvous at node1:29400", for messages
   bool hosts_server = false;  // this process is the server too: it is never unreachable
 };
@@ -204,6 +217,8 @@ class AgentCore {
     bool survives = false;
     bool awaits_round = false;
     bool is_kept = false;  // told that its round is over, and not signalled since
+    MonoTime hello_due =
+        MonoTime::InfiniteFuture();  // it was kept, and has its place in this round
     // No more is expected of it in its round.
     bool is_parked() const { return alive && is_kept && awaits_round; }
   };
@@ -228,6 +243,7 @@ class AgentCore {
   void On(const WorkerSpawned& event, MonoTime now, Effects& out);
   void On(const WorkerExited& event, MonoTime now, Effects& out);
   void On(const WorkerPromised& event, MonoTime now, Effects& out);
+  void On(const WorkerGreeted& event, MonoTime now, Effects& out);
   void On(const DescendantsGone&, MonoTime now, Effects& out);
   void On(const DescendantsNamed& event, MonoTime now, Effects& out);
   void On(const SignalReceived& event, MonoTime now, Effects& out);
@@ -253,6 +269,9 @@ class AgentCore {
   // Signals these, and climbs the stop ladder for them.
   void EndParked(const std::vector<LocalRank>& ended, MonoTime now, Effects& out);
   std::vector<LocalRank> Kept() const;
+  // In a round that runs, the next time at which one that was kept must have come to it.
+  MonoTime HelloDeadline() const;
+  void EndThoseThatDoNotCome(MonoTime now, Effects& out);
 
   // --- agent_core_leave.cc
   // False if it is no use: workers that do not obey, or no server to be heard.

@@ -7,6 +7,9 @@
 // then is signalled like any other. Where no round follows,
 // those that are parked climb the ladder themselves. A server that has lost its state begins the job anew: then
 // nothing is kept.
+//
+// A worker that was kept says hello in the next round as a new one does. One that does not come in time is
+// ended, since all ranks of the round would wait for it.
 #include <algorithm>
 #include <csignal>
 #include <utility>
@@ -51,6 +54,34 @@ void AgentCore::On(const WorkerPromised& event, MonoTime now, Effects& out) {
       if (!has_strayed) return;
       after_ = phase_ == NodePhase::kReporting ? After::kAsk : After::kJoin;
       EndParked({event.local_rank}, now, out);
+  }
+}
+
+void AgentCore::On(const WorkerGreeted& event, MonoTime, Effects&) {
+  if (event.round != workers_round_) return;
+  for (Worker& worker : workers_) {
+    if (worker.local_rank == event.local_rank) worker.hello_due = MonoTime::InfiniteFuture();
+  }
+}
+
+MonoTime AgentCore::HelloDeadline() const {
+  MonoTime next = MonoTime::InfiniteFuture();
+  if (phase_ != NodePhase::kRunning) return next;
+  for (const Worker& worker : workers_) {
+    if (worker.alive) next = Min(next, worker.hello_due);
+  }
+  return next;
+}
+
+void AgentCore::EndThoseThatDoNotCome(MonoTime now, Effects& out) {
+  if (now < HelloDeadline()) return;
+  for (Worker& worker : workers_) {
+    if (!worker.alive || now < worker.hello_due) continue;
+    worker.hello_due = MonoTime::InfiniteFuture();
+    out.push_back(EndWorker{
+        worker.local_rank,
+        absl::StrCat("it awaited this round, was given its place in it, and has not come within ",
+                     absl::FormatDuration(options_.hello_timeout), ": it hangs, or is stopped")});
   }
 }
 

@@ -24,6 +24,9 @@ struct EffectPrinter {
   std::string operator()(const SignalWorkers& e) const {
     return absl::StrCat("signal_workers ", SignalName(e.signal), List(" spared=", e.spared));
   }
+  std::string operator()(const EndWorker& e) const {
+    return absl::StrCat("end_worker ", e.local_rank.value(), " why=\"", e.why, "\"");
+  }
   std::string operator()(const TellRoundOver& e) const {
     return absl::StrCat("tell_round_over followed=", e.is_followed ? "yes" : "no", " reason=\"",
                         e.reason, "\"");

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
+#include "proto/base/bounded_json.h"
 
 namespace muster::agent {
 namespace {
@@ -25,7 +25,7 @@ bool IsInteger(const nlohmann::json& json, const char* key, int64_t low, int64_t
 }  // namespace
 
 absl::Status FileTimers::Take(absl::string_view line) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseJsonFromOutside(line);
   if (!json.is_object() || !IsInteger(json, "pid", 1, INT32_MAX)) return NotARequest();
   const auto scope = json.find("scope_id");
   const auto expires = json.find("expiration_time");

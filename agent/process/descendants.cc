@@ -51,10 +51,6 @@ std::vector<pid_t> ListNumbers(const std::string& directory) {
   return numbers;
 }
 
-std::optional<ProcessInfo> ReadProcess(const std::string& proc, pid_t pid) {
-  return ParseProcessStat(ReadSmallFile(absl::StrCat(proc, "/", pid, "/stat")));
-}
-
 std::string ChildrenFile(const std::string& proc, pid_t pid, pid_t thread) {
   return absl::StrCat(proc, "/", pid, "/task/", thread, "/children");
 }
@@ -77,7 +73,7 @@ class ProcessTable {
  private:
   void ScanAll() {
     for (pid_t pid : ListNumbers(proc_)) {
-      if (auto process = ReadProcess(proc_, pid)) by_parent_[process->parent].push_back(*process);
+      if (auto process = ReadProcess(pid, proc_)) by_parent_[process->parent].push_back(*process);
     }
   }
 
@@ -88,7 +84,7 @@ class ProcessTable {
       for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
         pid_t pid;
         if (!absl::SimpleAtoi(word, &pid)) continue;
-        if (auto process = ReadProcess(proc_, pid)) children.push_back(*process);
+        if (auto process = ReadProcess(pid, proc_)) children.push_back(*process);
       }
     }
     return children;
@@ -103,7 +99,7 @@ class ProcessTable {
 UniqueFd SignalProcess(const ProcessInfo& process, int signal) {
   UniqueFd pidfd = OpenPidfd(process.pid);
   if (!pidfd && errno == ESRCH) return pidfd;
-  const auto now = ReadProcess("/proc", process.pid);
+  const auto now = ReadProcess(process.pid);
   if (!now || now->start_time != process.start_time) return UniqueFd();
   if (pidfd) {
     SendSignal(pidfd, signal);
@@ -130,6 +126,10 @@ void AwaitEnd(std::vector<UniqueFd> pidfds, MonoTime until) {
 }
 
 }  // namespace
+
+std::optional<ProcessInfo> ReadProcess(pid_t pid, const std::string& proc) {
+  return ParseProcessStat(ReadSmallFile(absl::StrCat(proc, "/", pid, "/stat")));
+}
 
 std::optional<ProcessInfo> ParseProcessStat(absl::string_view text) {
   const size_t open = text.find(" (");

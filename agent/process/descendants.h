@@ -33,6 +33,9 @@ struct ProcessInfo {
 // Source:  proc(5), /proc/pid/stat
 std::optional<ProcessInfo> ParseProcessStat(absl::string_view text);
 
+// The process that has `pid` now; nothing if none has. `proc` is where procfs is mounted.
+std::optional<ProcessInfo> ReadProcess(pid_t pid, const std::string& proc = "/proc");
+
 // Every process below `root`, parents before their children, without `root`; zombies are listed.
 // Subtrees that begin at one of `except` are left out. `proc` is where procfs is mounted.
 std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& except = {},

@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "nlohmann/json.hpp"
+#include "proto/base/bounded_json.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::agent {
@@ -41,7 +41,7 @@ std::optional<int64_t> MillisAt(const Json& object, const char* key) {
 // Discarded unless `bytes` is a JSON object.
 Json ParseObject(absl::string_view bytes) {
   if (bytes.size() > kErrorFileBytesMax) return Json(Json::value_t::discarded);
-  Json json = Json::parse(bytes.begin(), bytes.end(), nullptr, /*allow_exceptions=*/false);
+  Json json = ParseJsonFromOutside(bytes);
   return json.is_object() ? json : Json(Json::value_t::discarded);
 }
 

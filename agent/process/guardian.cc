@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/process/framed_socket.h"
 #include "agent/process/guardian_wire.h"
+#include "agent/process/job_group.h"
 #include "agent/process/runtime_directory.h"
 #include "proto/io/descriptors.h"
 
@@ -44,8 +45,9 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 class Guardian {
  public:
   // Workers get the limit `open_files`, whatever the guardian's own is.
-  Guardian(UniqueFd socket, UniqueFd child_signals, const rlimit& open_files)
+  Guardian(UniqueFd socket, UniqueFd group, UniqueFd child_signals, const rlimit& open_files)
       : socket_(std::move(socket)),
+        group_(std::move(group)),
         child_signals_(std::move(child_signals)),
         open_files_(open_files),
         reader_(socket_.get()),
@@ -126,7 +128,7 @@ class Guardian {
       Say(wire::SpawnFailed{command.worker_id, EMFILE, "recvmsg"});
       return;
     }
-    auto result = StartWorker(command, open_files_);
+    auto result = StartWorker(command, open_files_, group_.get());
     if (const StartError* error = std::get_if<StartError>(&result)) {
       Say(wire::SpawnFailed{command.worker_id, error->error_number, error->step});
       return;
@@ -215,6 +217,7 @@ class Guardian {
   }
 
   const UniqueFd socket_;
+  const UniqueFd group_;  // of JobGroup; empty: there is none
   const UniqueFd child_signals_;
   const rlimit open_files_;
   FrameReader reader_;
@@ -226,19 +229,30 @@ class Guardian {
 };
 
 absl::Status FromErrno(absl::string_view what) {
+  const int error = errno;
+  const char* hint = error == EAGAIN   ? "; see the limits on processes (ulimit -u, pids.max)"
+                     : error == EMFILE ? "; see the limit on open files (ulimit -n)"
+                                       : "";
   return absl::InternalError(
-      absl::StrCat("cannot start the guardian process: ", what, ": ", std::strerror(errno)));
+      absl::StrCat("cannot start the guardian process: ", what, ": ", std::strerror(error), hint));
 }
 
 // Every signal is blocked: the guardian ends when its agent does, not when the terminal or a
 // scheduler signals the job.
-[[noreturn]] void BecomeGuardian(UniqueFd socket) {
+[[noreturn]] void BecomeGuardian(UniqueFd socket, UniqueFd group) noexcept {
   ::setsid();
   ::prctl(PR_SET_NAME, "muster-guardian");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   UniqueFd own(::fcntl(socket.release(), F_DUPFD_CLOEXEC, 3));
-  if (own.get() > 3) ::close_range(3, own.get() - 1, 0);
-  ::close_range(own.get() + 1, ~0U, 0);
+  // Above the first, so that what is to be closed lies around the two.
+  if (group) group = UniqueFd(::fcntl(group.release(), F_DUPFD_CLOEXEC, own.get() + 1));
+  int last = own.get();
+  if (last > 3) ::close_range(3, last - 1, 0);
+  if (group) {
+    if (group.get() > last + 1) ::close_range(last + 1, group.get() - 1, 0);
+    last = group.get();
+  }
+  ::close_range(last + 1, ~0U, 0);
   sigset_t child_signal;
   sigemptyset(&child_signal);
   sigaddset(&child_signal, SIGCHLD);
@@ -249,7 +263,7 @@ absl::Status FromErrno(absl::string_view what) {
   rlimit open_files{};
   ::getrlimit(RLIMIT_NOFILE, &open_files);
   RaiseDescriptorLimit();
-  Guardian(std::move(own), std::move(child_signals), open_files).Run();
+  Guardian(std::move(own), std::move(group), std::move(child_signals), open_files).Run();
   ::_exit(0);
 }
 
@@ -258,6 +272,13 @@ absl::Status FromErrno(absl::string_view what) {
 absl::StatusOr<GuardianHandle> ForkGuardian() {
   OpenStandardStreams();
   ::signal(SIGCHLD, SIG_DFL);
+  // First: it must not become ours once we are a subreaper.
+  std::optional<JobGroup> group = MakeJobGroup();
+  LastWatch last_watch;
+  if (group && !last_watch.Start(*group)) {
+    RemoveJobGroup(*group);
+    group.reset();
+  }
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return FromErrno("prctl");
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
@@ -269,12 +290,13 @@ absl::StatusOr<GuardianHandle> ForkGuardian() {
   const pid_t pid = ::fork();
   if (pid == 0) {
     ours.reset();
-    BecomeGuardian(std::move(its));
+    BecomeGuardian(std::move(its), group ? std::move(group->procs) : UniqueFd());
   }
   const int fork_error = errno;
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   errno = fork_error;
   if (pid < 0) return FromErrno("fork");
+  if (group) last_watch.TellGuardian(pid);
   return GuardianHandle{pid, std::move(ours)};
 }
 

@@ -29,6 +29,8 @@ namespace muster::agent {
 namespace {
 
 constexpr size_t kUnsentBytesMax = size_t{64} << 20;
+constexpr size_t kUnsentBytesPause = size_t{64} << 10;
+constexpr absl::Duration kRoomTime = absl::Milliseconds(20);
 // So that a flood of replies does not keep the loop from its other work.
 constexpr int kRepliesPerTurnMax = 64;
 
@@ -179,6 +181,17 @@ struct GuardianClient::State {
     if (self->pidfd) SendSignal(self->pidfd, SIGCONT);
   }
 
+  // What waits in the queue holds descriptors, of which there may be few. The guardian takes it at once, as
+  // a rule; one that does not is not waited for.
+  void MakeRoom() {
+    const MonoTime deadline = MonoNow() + kRoomTime;
+    while (writer.queued_bytes() > kUnsentBytesPause && MonoNow() < deadline) {
+      pollfd polled{fd, POLLOUT, 0};
+      ::poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(kRoomTime)));
+      if (!writer.Flush().ok()) return;
+    }
+  }
+
   static void FlushQueue(const std::shared_ptr<State>& self) {
     if (!self->writer.Flush().ok() || self->writer.empty() || self->awaiting_room) return;
     self->awaiting_room = true;
@@ -297,6 +310,7 @@ void GuardianClient::Spawn(const WorkerCommand& command) {
   }
   state_->starting[command.worker_id] = description;
   State::Send(state_, request, *std::move(streams));
+  state_->MakeRoom();
 }
 
 void GuardianClient::SignalGroup(uint64_t worker_id, int signal) {

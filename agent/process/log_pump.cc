@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <initializer_list>
 #include <utility>
 
@@ -68,6 +69,7 @@ LogPump::State::Console::Console(asio::io_context& loop, ConsoleWriter::Options 
 
 LogPump::State::State(asio::io_context& event_loop, LogPumpOptions pump_options)
     : options(std::move(pump_options)),
+      folder(options.run_directory, options.topmost_directory),
       loop(event_loop),
       aside(loop, files),
       timer(loop),
@@ -104,7 +106,10 @@ void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
   const State::LogPaths paths = state.ListPaths(plans);
   using Made = absl::StatusOr<State::OpenFiles>;
   state.aside.Run<Made>(
-      at_most, [paths, files = state.files] { return State::MakeFiles(paths, files); },
+      at_most,
+      [paths, folder = state.folder, files = state.files] {
+        return State::MakeFiles(folder, paths, files);
+      },
       [this, at_most, opening = state.opening, kept, plans = std::move(plans),
        on_open = std::move(on_open)](std::optional<Made> made) mutable {
         if (opening != state_->opening) return;  // closed meanwhile
@@ -114,6 +119,15 @@ void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
         if (!streams.ok()) CloseAttempt(kept);
         on_open(std::move(streams));
       });
+}
+
+absl::Status LogPump::TakeDescriptors(WorkerStreams& streams) {
+  std::vector<UniqueFd> ends = state_->workers_ends.TakeNext();
+  if (ends.size() < 2) return LogPathError("open the streams of", streams.directory, EMFILE);
+  streams.stdout_fd = std::move(ends[0]);
+  streams.stderr_fd = std::move(ends[1]);
+  if (ends.size() > 2) streams.stdin_fd = std::move(ends[2]);
+  return absl::OkStatus();
 }
 
 std::vector<int> LogPump::State::PipesOf(LocalRank local_rank) const {
@@ -154,6 +168,7 @@ void LogPump::CloseAttempt(const std::vector<LocalRank>& kept) {
     if (!any_open) CloseFile(file);
   }
   CloseFile(state.hook_file);
+  state.workers_ends.Clear();
 }
 
 const LogPump::State::Worker* LogPump::State::FindWorker(LocalRank local_rank) const {

@@ -3,7 +3,7 @@
 //
 // Where a stream goes is decided by log_routing.h; how streams share a console (lines, prefixes,
 // bars) by console_layout.h; both are pure. This class owns pipes, pseudo terminals, files and
-// timers. What asks the file system of the logs is asked aside (file_aside.h), in the order of the
+// timers. What asks the file system of the logs is asked aside (aside.h), in the order of the
 // calls, so that one that hangs never holds up the loop. Loop thread only.
 #pragma once
 
@@ -25,9 +25,10 @@
 namespace muster::agent {
 
 struct LogPumpOptions {
-  LogSpec logs;               // validated
-  std::string run_directory;  // <log_dir>/<run_id>_<random>; exists
-  std::string host;           // for prefixes
+  LogSpec logs;                   // validated
+  std::string run_directory;      // <log_dir>/<run_id>_<random>; exists
+  std::string topmost_directory;  // the first on the way to it that is ours; empty: itself
+  std::string host;               // for prefixes
   std::string role;
   bool has_hook = false;  // attempts have a file hook.log, too
   // CloseAttempt will be told to keep workers. Their streams are then such that all routes can become
@@ -41,9 +42,8 @@ struct LogPumpOptions {
   absl::Duration fold_window = absl::Milliseconds(50);
 };
 
-// What a worker's standard streams must be. The caller closes the descriptors once the worker has
-// them, or the end of its output is never seen. Of a kept worker: no descriptors, and the paths that
-// it has had since it was started.
+// What a worker's standard streams must be. Of a kept worker: the paths that it has had since it was started.
+// The descriptors are there after LogPump::TakeDescriptors.
 struct WorkerStreams {
   UniqueFd stdin_fd;  // none: inherit the agent's
   UniqueFd stdout_fd;
@@ -86,6 +86,13 @@ class LogPump {
   using OnOpen = absl::AnyInvocable<void(absl::StatusOr<std::vector<WorkerStreams>>)>;
   void OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers, absl::Duration at_most,
                    OnOpen on_open);
+
+  // The descriptors of the workers of the attempt that are not kept, each once, in the workers' order: hundreds
+  // of them would fill the table. The caller closes them once the worker has them, or the end of its output is
+  // never seen.
+  //
+  // Errors: kResourceExhausted.
+  absl::Status TakeDescriptors(WorkerStreams& streams);
 
   // What a worker of the last attempt, whose exit has just been seen, has said. `then` is called
   // once, from the loop, in the order of the calls, without what files hold if that takes longer

@@ -58,13 +58,13 @@ LogPump::State::LogPaths LogPump::State::ListPaths(const std::vector<WorkerPlan>
 }
 
 absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
-    const LogPaths& paths, const std::shared_ptr<FileWriter>& writer) {
+    const LogFolder& folder, const LogPaths& paths, const std::shared_ptr<FileWriter>& writer) {
   for (const std::string& directory : paths.directories) {
-    MUSTER_RETURN_IF_ERROR(MakeLogDirectory(directory));
+    MUSTER_RETURN_IF_ERROR(folder.OpenDirectory(directory).status());
   }
   OpenFiles files;
   for (const std::string& path : paths.files) {
-    MUSTER_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Open(path, writer));
+    MUSTER_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Open(folder, path, writer));
     files.emplace(path, std::move(file));
   }
   return files;
@@ -74,6 +74,7 @@ absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
 absl::StatusOr<std::vector<WorkerStreams>> LogPump::State::OpenWorkers(
     const std::vector<WorkerPlan>& plans, OpenFiles files) {
   std::vector<WorkerStreams> streams(workers.size());
+  workers_ends.Clear();
   for (size_t i = 0; i < workers.size(); ++i) {
     streams[i].directory = workers[i]->directory;
     streams[i].error_file = ErrorFileIn(workers[i]->directory);
@@ -103,6 +104,11 @@ absl::Status LogPump::State::OpenWorker(Worker& worker, OpenFiles& files, Worker
   MUSTER_RETURN_IF_ERROR(OpenStream(worker, ConsoleStream::kStderr, files, out));
   GiveInput(worker, out);
   worker.is_open = true;
+  std::vector<UniqueFd> ends;
+  ends.push_back(std::move(out.stdout_fd));
+  ends.push_back(std::move(out.stderr_fd));
+  if (out.stdin_fd) ends.push_back(std::move(out.stdin_fd));
+  workers_ends.Park(std::move(ends));
   return absl::OkStatus();
 }
 

@@ -14,12 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "agent/process/aside.h"
 #include "agent/process/console_layout.h"
 #include "agent/process/console_writer.h"
-#include "agent/process/file_aside.h"
 #include "agent/process/line_format.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/output_file.h"
+#include "agent/process/parked_descriptors.h"
 #include "agent/process/terminal_input.h"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
@@ -119,7 +120,7 @@ struct LogPump::State {
   std::string FilteredPath(ConsoleStream stream) const;
   // By path. Runs aside.
   using OpenFiles = std::map<std::string, OutputFile>;
-  static absl::StatusOr<OpenFiles> MakeFiles(const LogPaths& paths,
+  static absl::StatusOr<OpenFiles> MakeFiles(const LogFolder& folder, const LogPaths& paths,
                                              const std::shared_ptr<FileWriter>& writer);
   absl::StatusOr<std::vector<WorkerStreams>> OpenWorkers(const std::vector<WorkerPlan>& plans,
                                                          OpenFiles files);
@@ -158,19 +159,21 @@ struct LogPump::State {
 
   // Constant after construction.
   const LogPumpOptions options;
+  const LogFolder folder;
   asio::io_context& loop;
   // Loop thread only.
   std::vector<std::unique_ptr<Console>> consoles;  // one or two
   std::array<size_t, 2> console_index{};           // of each stream
   std::vector<std::unique_ptr<Worker>> workers;
   const std::shared_ptr<FileWriter> files = std::make_shared<FileWriter>();
-  FileAside aside;
+  Aside aside;
   uint64_t opening = 0;  // the attempt that is being opened, or that was last; grows
   // While another attempt is being opened, those of the last one, for kept workers.
   std::array<std::optional<OutputFile>, 2> filtered_files;
   std::optional<OutputFile> hook_file;
   std::string attempt_directory;
   std::map<int, Pipe> pipes;
+  ParkedDescriptors workers_ends;  // of the streams, until they are taken
   int next_pipe_id = 0;
   std::optional<TerminalInput> input;  // of the only worker; goes before its pipe
   int input_pipe = -1;

@@ -93,10 +93,14 @@ std::string FindOomKillFile(absl::string_view cgroup, absl::string_view mountinf
   const auto group = FindGroup(cgroup, "memory");
   const auto mount = FindMount(mountinfo, "memory");
   if (group && mount) return absl::StrCat(DirectoryOf(*mount, *group), "/memory.oom_control");
-  const auto unified_group = FindGroup(cgroup, "");
-  const auto unified_mount = FindMount(mountinfo, "");
-  if (!unified_group || !unified_mount) return "";
-  return absl::StrCat(DirectoryOf(*unified_mount, *unified_group), "/memory.events");
+  const std::string unified = FindUnifiedGroup(cgroup, mountinfo);
+  return unified.empty() ? "" : unified + "/memory.events";
+}
+
+std::string FindUnifiedGroup(absl::string_view cgroup, absl::string_view mountinfo) {
+  const auto group = FindGroup(cgroup, "");
+  const auto mount = FindMount(mountinfo, "");
+  return group && mount ? DirectoryOf(*mount, *group) : "";
 }
 
 OomWatch OomWatch::Open() {
@@ -106,6 +110,13 @@ OomWatch OomWatch::Open() {
 std::optional<int64_t> OomWatch::Count() const {
   if (path_.empty()) return std::nullopt;
   return ParseOomKills(ReadFile(path_));
+}
+
+bool OomWatch::HasNewKills() {
+  const std::optional<int64_t> now = Count();
+  const bool has_new = now && told_ && *now > *told_;
+  if (has_new) told_ = now;
+  return has_new;
 }
 
 }  // namespace muster::agent

@@ -26,19 +26,27 @@ std::optional<int64_t> ParseOomKills(absl::string_view text);
 // Threads: pure.
 std::string FindOomKillFile(absl::string_view cgroup, absl::string_view mountinfo);
 
+// The directory of this process's group in the v2 hierarchy, likewise; empty where that is not mounted.
+//
+// Threads: pure.
+std::string FindUnifiedGroup(absl::string_view cgroup, absl::string_view mountinfo);
+
 // Threads: compatible.
 class OomWatch {
  public:
   // Finds the counter of the calling process's control group, where its children will be too.
   static OomWatch Open();
 
-  // How many were killed so far; nothing where the kernel does not tell. Compare two readings.
+  // How many were killed so far; nothing where the kernel does not tell.
   std::optional<int64_t> Count() const;
+  // Whether any has been killed since the last kill that this told of; at first, since Open.
+  bool HasNewKills();
 
  private:
-  explicit OomWatch(std::string path) : path_(std::move(path)) {}
+  explicit OomWatch(std::string path) : path_(std::move(path)), told_(Count()) {}
 
   std::string path_;  // empty: none
+  std::optional<int64_t> told_;
 };
 
 }  // namespace muster::agent

@@ -6,46 +6,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 
 namespace muster::agent {
 
-absl::Status LogPathError(absl::string_view what, const std::string& path, int error) {
-  const bool used_up =
-      error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE || error == ENOMEM;
-  return absl::Status(
-      used_up ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInvalidArgument,
-      absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error),
-                   error == EMFILE || error == ENFILE
-                       ? "; raise the limit on open files (ulimit -n)"
-                       : "; choose another place with --log_dir"));
-}
-
-absl::Status MakeLogDirectory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
-  const int error = errno;
-  // Somebody has cleaned up above it (tmpwatch, a person): that must not end a job that restarts.
-  const size_t slash = path.rfind('/');
-  if (error == ENOENT && slash != std::string::npos && slash > 0) {
-    const absl::Status parent = MakeLogDirectory(path.substr(0, slash));
-    return parent.ok() ? MakeLogDirectory(path) : parent;
-  }
-  struct stat info;
-  if (error == EEXIST && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
-    return absl::OkStatus();
-  return LogPathError("make the log directory", path, error == EEXIST ? ENOTDIR : error);
-}
-
-absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path,
+absl::StatusOr<OutputFile> OutputFile::Open(const LogFolder& folder, const std::string& path,
                                             std::shared_ptr<FileWriter> writer) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666));
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, folder.OpenFile(path, O_WRONLY | O_CREAT | O_APPEND));
   struct stat info;
-  if (!fd || ::fstat(fd.get(), &info) != 0) return LogPathError("open the log file", path, errno);
+  if (::fstat(fd.get(), &info) != 0) return LogPathError("open the log file", path, errno);
   return OutputFile(path, std::move(fd), info.st_size, std::move(writer));
 }
 

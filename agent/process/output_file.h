@@ -11,29 +11,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "agent/process/file_writer.h"
+#include "agent/process/log_folder.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::agent {
 
-// The status for a failed call on a path of the log directory: `cannot <what> <path>: <errno in
-// words>`, and a hint. kResourceExhausted if something is used up (space, descriptors), else
-// kInvalidArgument.
-//
-// Threads: pure.
-absl::Status LogPathError(absl::string_view what, const std::string& path, int error);
-
-// Makes `path` a directory, or accepts the one that is there.
-//
-// Errors: as LogPathError.
-absl::Status MakeLogDirectory(const std::string& path);
-
 // Threads: compatible.
 class OutputFile {
  public:
-  // `writer` appends; it must not be null, and outlives the file by its share in it.
+  // `path` is in the folder. `writer` appends; it must not be null, and outlives the file by its share in it.
   //
-  // Errors: as LogPathError.
-  static absl::StatusOr<OutputFile> Open(const std::string& path,
+  // Errors: as LogFolder::OpenFile.
+  static absl::StatusOr<OutputFile> Open(const LogFolder& folder, const std::string& path,
                                          std::shared_ptr<FileWriter> writer);
 
   // Never blocks: see FileWriter.

@@ -241,6 +241,7 @@ absl::StatusOr<PortReservation> PortReservation::Reserve(const std::string& addr
   MUSTER_ASSIGN_OR_RETURN(const SocketAddress parsed, ParseAddress(address));
   const bool any = range.first == 0;
   PortReservation reservation;
+  std::vector<UniqueFd> sockets;
   for (int next = range.first; static_cast<int>(reservation.ports_.size()) < num_ports; ++next) {
     if (!any && next > range.last) {
       return absl::ResourceExhaustedError(
@@ -254,8 +255,12 @@ absl::StatusOr<PortReservation> PortReservation::Reserve(const std::string& addr
       return BindError(address, any ? 0 : next, *error);
     }
     reservation.ports_.push_back(std::get<BoundPort>(bound).port);
-    reservation.sockets_.push_back(std::move(std::get<BoundPort>(bound).socket));
+    sockets.push_back(std::move(std::get<BoundPort>(bound).socket));
+    if (sockets.size() == ParkedDescriptors::kGroupMax) {
+      reservation.sockets_.Park(std::exchange(sockets, {}));
+    }
   }
+  reservation.sockets_.Park(std::move(sockets));
   return reservation;
 }
 
@@ -276,7 +281,9 @@ absl::StatusOr<PortReservation> PortReservation::ReserveExact(const std::string&
   }
   PortReservation reservation;
   reservation.ports_.push_back(port);
-  reservation.sockets_.push_back(std::move(std::get<BoundPort>(bound).socket));
+  std::vector<UniqueFd> socket;
+  socket.push_back(std::move(std::get<BoundPort>(bound).socket));
+  reservation.sockets_.Park(std::move(socket));
   return reservation;
 }
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "proto/io/unique_fd.h"
+#include "agent/process/parked_descriptors.h"
 #include "proto/spec/job_spec.h"
 
 namespace muster::agent {
@@ -40,11 +40,11 @@ class PortReservation {
   const std::vector<int>& ports() const { return ports_; }
 
   // Gives them back before the end of this object.
-  void Release() { sockets_.clear(); }
+  void Release() { sockets_.Clear(); }
 
  private:
   std::vector<int> ports_;
-  std::vector<UniqueFd> sockets_;  // [num_ports]
+  ParkedDescriptors sockets_;  // of the ports: nothing is done with them
 };
 
 // One line of /proc/net/tcp or tcp6 that has the port as its local one.

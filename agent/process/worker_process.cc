@@ -37,6 +37,7 @@ struct ChildPlan {
   std::vector<char*> environment;
   pid_t parent = -1;
   int error_fd = -1;
+  int group = -1;
 };
 
 std::vector<char*> MakePointers(const std::vector<std::string>& strings) {
@@ -114,6 +115,9 @@ int ExecFirst(const ChildPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);  // it died before the line above
   ::setsid();
+  // What it starts is in the group, too. Where it is not let in it runs all the same.
+  if (plan.group >= 0) [[maybe_unused]]
+    const ssize_t moved = ::write(plan.group, "0", 1);
   PlaceStreams(command, plan);
   ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   BindToCpus(command.cpus, plan);
@@ -128,12 +132,16 @@ int ExecFirst(const ChildPlan& plan) {
 }  // namespace
 
 std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command,
-                                                    const rlimit& open_files) {
+                                                    const rlimit& open_files, int group) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return StartError{errno, "pipe"};
   UniqueFd read_end(ends[0]), write_end(ends[1]);
-  const ChildPlan plan{ListCandidates(command), MakePointers(command.argv),
-                       MakePointers(command.environment), ::getpid(), write_end.get()};
+  const ChildPlan plan{ListCandidates(command),
+                       MakePointers(command.argv),
+                       MakePointers(command.environment),
+                       ::getpid(),
+                       write_end.get(),
+                       group};
   const pid_t pid = ::fork();
   if (pid < 0) return StartError{errno, "fork"};
   if (pid == 0) RunChild(command, open_files, plan);

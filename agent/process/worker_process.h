@@ -58,8 +58,9 @@ struct StartError {
 // between the caller and muster, and a worker that ignored it could not be stopped by it. Does not
 // wait for it: what goes wrong in the child comes through `exec_result`. `open_files` is its limit.
 // The descriptors of `command` are above 2.
+// `group` is the file by which it moves into the job's control group; -1: there is none.
 std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command,
-                                                    const rlimit& open_files);
+                                                    const rlimit& open_files, int group);
 
 struct ExecPending {};
 struct ExecDone {};

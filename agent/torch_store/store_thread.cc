@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "asio/post.hpp"
@@ -13,12 +15,27 @@ StoreThread::StoreThread() : work_(asio::make_work_guard(loop_)) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { loop_.run(); });
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread_.native_handle(), "torch_store");
 }
 
 StoreThread::~StoreThread() { Join(); }
+
+// Who asks for more than there is memory for loses its connection's next step; the others are served.
+void StoreThread::Run() {
+  while (!loop_.stopped()) {
+    try {
+      loop_.run();
+    } catch (const std::bad_alloc&) {
+    }
+  }
+}
 
 void StoreThread::Join() {
   if (!thread_.joinable()) return;

@@ -13,7 +13,8 @@ namespace muster::agent {
 // Threads: one owner; Post is thread-safe while the thread runs.
 class StoreThread {
  public:
-  // Starts the thread, with every signal blocked: they are the owner's.
+  // Starts the thread, with every signal blocked: they are the owner's. Throws std::system_error where no
+  // thread or descriptor is to be had.
   StoreThread();
   // Ends the thread.
   ~StoreThread();
@@ -26,6 +27,8 @@ class StoreThread {
   void Post(absl::AnyInvocable<void()> task);
 
  private:
+  void Run();
+
   asio::io_context loop_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::thread thread_;

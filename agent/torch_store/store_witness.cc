@@ -2,6 +2,7 @@
 
 #include <array>
 #include <set>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -73,15 +74,19 @@ class StoreWitness::Loop {
       resolver_.cancel();
       socket_.close();
     });
-    resolver_.async_resolve(
-        host_, std::to_string(port_),
-        [this, bytes = std::move(bytes)](const asio::error_code& error, const auto& endpoints) {
-          if (error) return;
-          asio::async_connect(socket_, endpoints,
-                              [this, bytes](const asio::error_code& failed, const tcp::endpoint&) {
-                                if (!failed) Send(bytes);
-                              });
-        });
+    try {
+      resolver_.async_resolve(
+          host_, std::to_string(port_),
+          [this, bytes = std::move(bytes)](const asio::error_code& error, const auto& endpoints) {
+            if (error) return;
+            asio::async_connect(
+                socket_, endpoints,
+                [this, bytes](const asio::error_code& failed, const tcp::endpoint&) {
+                  if (!failed) Send(bytes);
+                });
+          });
+    } catch (const std::system_error&) {  // no thread is to be had for the resolver
+    }
   }
 
   void Send(const std::string& bytes) {

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <climits>
-#include <optional>
 #include <utility>
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/process/descendants.h"
-#include "agent/watch/call_in_time.h"
 
 namespace muster::agent {
 namespace {
@@ -159,14 +157,12 @@ std::string InWords(const GpuLook& look, const GpuLook& before) {
 }
 
 void AddGpusOfRanks(std::vector<verdict::RankReport>& ranks, const GpuLookOptions& options) {
-  const std::optional<Looks> looks =
-      CallInTime<Looks>(options.patience, [options] { return LookTwice(options); });
-  if (!looks) return;
+  const Looks looks = LookTwice(options);
   for (verdict::RankReport& rank : ranks) {
     if (rank.pid == 0) continue;
     absl::btree_set<int> own = {rank.pid};
     for (const ProcessInfo& process : ListDescendants(rank.pid)) own.insert(process.pid);
-    for (const auto& [before, look] : *looks) {
+    for (const auto& [before, look] : looks) {
       const bool is_its = std::any_of(look.pids.begin(), look.pids.end(),
                                       [&](int pid) { return own.contains(pid); });
       if (!is_its) continue;

@@ -42,14 +42,12 @@ std::string InWords(const GpuLook& look, const GpuLook& before);
 struct GpuLookOptions {
   std::string library = kNvmlLibrary;
   absl::Duration between = absl::Milliseconds(500);  // the two looks
-  absl::Duration patience = absl::Seconds(2);
 };
 
 // Adds to `doing` of each rank what the GPUs of its process, and of those below it, do. Adds nothing where
-// NVML is not there, does not know whose process is whose (in some containers), or has not answered
-// in time.
+// NVML is not there, or does not know whose process is whose (in some containers).
 //
-// Threads: safe; blocks, so not on the loop.
+// Threads: safe; blocks, for ever where the driver is stuck, so it is for a lane (rank_looks.h).
 void AddGpusOfRanks(std::vector<verdict::RankReport>& ranks, const GpuLookOptions& options = {});
 
 }  // namespace muster::agent

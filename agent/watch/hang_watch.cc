@@ -1,13 +1,10 @@
 #include "agent/watch/hang_watch.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "agent/watch/gpu_look.h"
-#include "agent/watch/rank_stacks.h"
 #include "proto/base/words.h"
 #include "proto/io/log.h"
 #include "rendezvous/verdict/cause.h"
@@ -64,9 +61,10 @@ HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
       timer_(loop),
       abort_timer_(loop),
       core_(options_.hang_timeout),
-      torch_(mailbox_),
+      torch_(loop),
+      looks_(loop),
       kernel_log_(KernelLog::Open()),
-      report_file_(std::make_shared<ReportFile>()) {}
+      reports_(options_.report_directory) {}
 
 HangWatch::~HangWatch() { mailbox_.Close(); }
 
@@ -276,7 +274,7 @@ WatchedRank HangWatch::LookAt(int local_rank, Worker& worker, MonoTime now) {
   return out;
 }
 
-// Programs that do not tell where their Python is are read on a thread aside.
+// Programs that do not tell where their Python is are read aside.
 void HangWatch::Perform(const verdict::Notice& notice, const std::vector<WatchedRank>& watched) {
   constexpr size_t kNamedMax = 4;
   const verdict::Diagnosis& diagnosis = notice.diagnosis;
@@ -286,20 +284,17 @@ void HangWatch::Perform(const verdict::Notice& notice, const std::vector<Watched
   for (size_t i = 0; i < std::min(ranks.size(), kNamedMax); ++i) {
     if (const WatchedRank* rank = Find(watched, ranks[i])) named.push_back(MakeReport(*rank));
   }
-  std::thread([mailbox = mailbox_, this, round = round_.round, text = notice.text,
-               finding = diagnosis.finding, number = notice_ = ++num_notices_,
-               named = std::move(named)]() mutable {
-    ReadPythonOfRanks(named);
-    for (const RankReport& rank : named) {
-      absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));
-    }
-    // Runs only while this object lives.
-    mailbox.Post([this, round, finding, number, text = std::move(text)] {
-      if (!is_watching_ || round != round_.round || notice_ != number) return;
-      notice_ = 0;
-      SayThatTheyWait(text, finding);
-    });
-  }).detach();
+  looks_.Take(
+      LookDepth::kPython, std::move(named),
+      [this, round = round_.round, text = notice.text, finding = diagnosis.finding,
+       number = notice_ = ++num_notices_](const std::vector<RankReport>& looked_at) mutable {
+        if (!is_watching_ || round != round_.round || notice_ != number) return;
+        notice_ = 0;
+        for (const RankReport& rank : looked_at) {
+          absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));
+        }
+        SayThatTheyWait(text, finding);
+      });
 }
 
 void HangWatch::Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>&) {
@@ -318,18 +313,25 @@ void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<Watch
   std::stable_partition(incident.ranks.begin(), incident.ranks.end(), [&](const RankReport& rank) {
     return std::find(culprits.begin(), culprits.end(), rank.rank) != culprits.end();
   });
-  std::thread([mailbox = mailbox_, this, round = round_.round, before = WhereTheyAre(),
-               incident = std::move(incident), has_moved = torch_.MakeMoveCheck()]() mutable {
-    AddGpusOfRanks(incident.ranks);
-    ReadStacksOfRanks(incident.ranks);
-    const bool goes_on = has_moved();
-    // Runs only while this object lives.
-    mailbox.Post([this, round, goes_on, before = std::move(before),
-                  incident = std::move(incident)]() mutable {
-      if (!is_watching_ || round != round_.round) return;
-      OnEvidence(std::move(incident), goes_on || HaveMovedSince(before));
-    });
-  }).detach();
+  std::vector<RankReport> ranks = std::exchange(incident.ranks, {});
+  LookCloser(std::move(ranks),
+             [this, round = round_.round, before = WhereTheyAre(), incident = std::move(incident)](
+                 std::vector<RankReport> looked_at, bool goes_on) mutable {
+               if (!is_watching_ || round != round_.round) return;
+               incident.ranks = std::move(looked_at);
+               OnEvidence(std::move(incident), goes_on || HaveMovedSince(before));
+             });
+}
+
+void HangWatch::LookCloser(std::vector<RankReport> ranks, OnCloserLook then) {
+  looks_.Take(LookDepth::kStacks, std::move(ranks),
+              [this, check = torch_.MakeMoveCheck(),
+               then = std::move(then)](std::vector<RankReport> looked_at) mutable {
+                torch_.AskIfMoved(std::move(check), [looked_at = std::move(looked_at),
+                                                     then = std::move(then)](bool goes_on) mutable {
+                  then(std::move(looked_at), goes_on);
+                });
+              });
 }
 
 Incident HangWatch::MakeIncident(verdict::Diagnosis diagnosis, std::string reason,
@@ -404,11 +406,6 @@ void HangWatch::AddMilestone(absl::string_view what) {
   WriteReport();
 }
 
-void HangWatch::WriteReport() {
-  std::thread([file = report_file_, number = ++num_writes_, path = report_path_,
-               text = ToJson(*incident_)] {
-    file->Write(number, path, text);
-  }).detach();
-}
+void HangWatch::WriteReport() { reports_.Write(report_path_, ToJson(*incident_)); }
 
 }  // namespace muster::agent

@@ -9,8 +9,8 @@
 // (hang_watch_orders.cc). Where a rank has aborted all are asked what they called last
 // (hang_watch_aborts.cc).
 //
-// Evidence comes before any signal, and is read on a thread of its own, since looking into a process
-// can block; the loop does not wait for it.
+// Evidence comes before any signal, and is read aside, since looking into a process can block; the loop
+// does not wait for it (rank_looks.h, torch_watch.h).
 //
 // One event loop, loop thread only.
 #pragma once
@@ -24,12 +24,14 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/functional/any_invocable.h"
 #include "agent/process/board_memory.h"
 #include "agent/process/kernel_log.h"
 #include "agent/watch/board_evidence.h"
 #include "agent/watch/incident.h"
 #include "agent/watch/process_look.h"
 #include "agent/watch/quiet_ranks.h"
+#include "agent/watch/rank_looks.h"
 #include "agent/watch/report_file.h"
 #include "agent/watch/torch_watch.h"
 #include "asio/io_context.hpp"
@@ -153,6 +155,9 @@ class HangWatch {
   void Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>& watched);
   void Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched);
   static std::vector<RankReport> MakeReports(const std::vector<WatchedRank>& watched);
+  // Evidence, and whether PyTorch of somebody has moved meanwhile.
+  using OnCloserLook = absl::AnyInvocable<void(std::vector<RankReport> ranks, bool goes_on)>;
+  void LookCloser(std::vector<RankReport> ranks, OnCloserLook then);
   // Both times ago.
   Incident MakeIncident(verdict::Diagnosis diagnosis, std::string reason,
                         absl::Duration since_detected, absl::Duration since_decided);
@@ -207,6 +212,7 @@ class HangWatch {
   verdict::GatheringWatch gatherings_;
   bool is_asking_store_ = false;
   TorchWatch torch_;
+  RankLooks looks_;
   KernelLog kernel_log_;  // since the round began
   QuietRanks quiet_ranks_;
   verdict::PaceMeter pace_meter_;
@@ -234,8 +240,7 @@ class HangWatch {
   MonoTime detected_at_;
   std::string report_path_;
   int num_reports_ = 0;
-  int num_writes_ = 0;
-  const std::shared_ptr<ReportFile> report_file_;  // with threads that may outlive this object
+  ReportWriter reports_;
 };
 
 }  // namespace muster::agent

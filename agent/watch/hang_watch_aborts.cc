@@ -2,7 +2,6 @@
 // signalled, and said once a round: by this node on one, else by the server to all
 // (rendezvous/verdict/abort_watch.h).
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -70,13 +69,11 @@ void HangWatch::AskLastCalls() {
   if (!torch_.HasServed()) return OnLastCalls({});
   aborts_.is_asking = true;
   const absl::Duration time = verdict::TimesForLastCalls(options_.grace).workers;
-  std::thread([mailbox = mailbox_, this, round = round_.round,
-               ask = torch_.MakeLastCallsQuestion(round_.first_rank, time)] {
-    // Runs only while this object lives.
-    mailbox.Post([this, round, calls = ask()]() mutable {
-      if (round == round_.round && aborts_.is_asking) OnLastCalls(std::move(calls));
-    });
-  }).detach();
+  torch_.AskLastCalls(round_.first_rank, time,
+                      [this, round = round_.round](std::vector<verdict::RankCalls> calls) {
+                        if (round == round_.round && aborts_.is_asking)
+                          OnLastCalls(std::move(calls));
+                      });
 }
 
 void HangWatch::OnLastCalls(std::vector<verdict::RankCalls> calls) {
@@ -132,7 +129,7 @@ void HangWatch::SayAborts(verdict::AbortReport report) {
                                .restart_count = round_.restart_count,
                                .said_at = absl::Now(),
                                .report = std::move(report)};
-  std::thread([path, text = ToJson(incident)] { ReportFile().Write(1, path, text); }).detach();
+  reports_.Write(path, ToJson(incident));
 }
 
 }  // namespace muster::agent

@@ -1,12 +1,9 @@
 // The hang watch of one node among several: what it tells the server, and what it does for it.
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/watch/gpu_look.h"
 #include "agent/watch/hang_watch.h"
-#include "agent/watch/rank_stacks.h"
 #include "proto/io/log.h"
 
 namespace muster::agent {
@@ -84,18 +81,14 @@ void HangWatch::Obey(const verdict::AskStacks& order) {
     return;
   }
   answer.ranks = MakeReports(*watched);
-  std::thread([mailbox = mailbox_, this, answer = std::move(answer),
-               has_moved = torch_.MakeMoveCheck()]() mutable {
-    AddGpusOfRanks(answer.ranks);
-    ReadStacksOfRanks(answer.ranks);
-    answer.has_moved = has_moved();
-    // Runs only while this object lives.
-    mailbox.Post([this, answer = std::move(answer)]() mutable {
-      if (!is_watching_ || answer.round != round_.round) return;
-      answer.has_moved = answer.has_moved || HaveMovedSince(when_asked_);
-      tell_server_(std::move(answer));
-    });
-  }).detach();
+  std::vector<RankReport> ranks = std::exchange(answer.ranks, {});
+  LookCloser(std::move(ranks), [this, answer = std::move(answer)](std::vector<RankReport> looked_at,
+                                                                  bool goes_on) mutable {
+    if (!is_watching_ || answer.round != round_.round) return;
+    answer.ranks = std::move(looked_at);
+    answer.has_moved = goes_on || HaveMovedSince(when_asked_);
+    tell_server_(std::move(answer));
+  });
 }
 
 void HangWatch::Obey(const verdict::SayNotice& order) {

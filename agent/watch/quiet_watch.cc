@@ -1,11 +1,8 @@
 // The hang watch of ranks that tell nothing: looks at what they use, and says who does nothing.
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/watch/gpu_look.h"
 #include "agent/watch/hang_watch.h"
-#include "agent/watch/rank_stacks.h"
 #include "proto/base/words.h"
 #include "proto/io/log.h"
 
@@ -44,16 +41,10 @@ void HangWatch::LookForQuietRanks(const std::vector<verdict::Pulse>& pulses, Mon
                        .silent_for = change->quiet_for,
                        .doing = look ? InWords(*look, std::nullopt) : "ended"});
   }
-  // On a thread of its own: GPUs, and the files of a program, can take their time.
-  std::thread([mailbox = mailbox_, this, round = round_.round, change = *change,
-               reports = std::move(reports)]() mutable {
-    AddGpusOfRanks(reports);
-    ReadPythonOfRanks(reports);
-    // Runs only while this object lives.
-    mailbox.Post([this, round, change = std::move(change), reports = std::move(reports)] {
-      if (is_watching_ && round == round_.round) Say(change, reports);
-    });
-  }).detach();
+  looks_.Take(LookDepth::kGpus, std::move(reports),
+              [this, round = round_.round, change = *change](const std::vector<RankReport>& quiet) {
+                if (is_watching_ && round == round_.round) Say(change, quiet);
+              });
 }
 
 void HangWatch::Say(const QuietRanks::Change& change, const std::vector<RankReport>& quiet) const {

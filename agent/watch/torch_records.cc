@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
+#include "proto/base/bounded_json.h"
 #include "rendezvous/verdict/incident_parts.h"
 
 namespace muster::agent {
@@ -22,10 +22,6 @@ constexpr size_t kGroupsMax = 256;
 constexpr size_t kOperationsMax = 512;  // of one group
 constexpr int64_t kRanksMax = 1 << 24;
 constexpr int64_t kElementsMax = int64_t{1} << 50;
-
-json Parse(absl::string_view text) {
-  return json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-}
 
 std::string Text(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -178,7 +174,7 @@ uint64_t FingerprintOfTorch(absl::string_view recorder) {
 }
 
 absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
-  const json dump = Parse(text);
+  const json dump = ParseJsonFromOutside(text);
   if (!dump.is_object() || !dump.contains("version")) {
     return absl::InvalidArgumentError("what it answers is no record of PyTorch's recorder");
   }
@@ -231,7 +227,7 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
 
 TorchWaits ReadTorchWaits(absl::string_view text) {
   TorchWaits out{.new_groups = {.name = "", .label = "default_pg"}};
-  const json counters = Parse(text);
+  const json counters = ParseJsonFromOutside(text);
   if (!counters.is_object()) return out;
   const auto calls_of = [&](const char* name) {
     const auto counter = counters.find(absl::StrCat("pytorch.wait_counter.c10d.", name));
@@ -311,7 +307,7 @@ std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>&
 
 TorchPython ReadTorchPython(absl::string_view text) {
   TorchPython out;
-  const json state = Parse(text);
+  const json state = ParseJsonFromOutside(text);
   if (!state.is_object()) return out;
   if (const auto groups = state.find("groups"); groups != state.end() && groups->is_object()) {
     out.members = ReadMembers(*groups);

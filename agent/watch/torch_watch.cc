@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +20,8 @@ constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
 // Between two readings of when ranks came to their collectives.
 constexpr absl::Duration kArrivalWindow = absl::Seconds(10);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
+// A lane that takes longer than its questions may is stuck.
+constexpr absl::Duration kLaneTime = absl::Seconds(1);
 // A Python that does not let go of its lock answers nothing, however often it is asked.
 constexpr int kStacksMissedMax = 3;
 
@@ -56,17 +57,26 @@ void TorchWatch::StartRound(int first_rank, std::vector<std::string> sockets) {
 void TorchWatch::Tick(MonoTime now, bool is_somebody_silent) {
   if (is_asking_ || known_.sources.empty() || (now < next_ask_ && !is_somebody_silent)) return;
   is_asking_ = true;
-  std::thread([this, mailbox = mailbox_, known = known_, round = round_, is_somebody_silent,
-               began = now]() mutable {
-    Ask(known, is_somebody_silent);
-    // Runs only while this object lives.
-    mailbox.Post([this, round, began, known = std::move(known)]() mutable {
-      if (round != round_) return;
-      is_asking_ = false;
-      known_ = std::move(known);
-      next_ask_ = began + kAskInterval;
-    });
-  }).detach();
+  aside_.Run<Known>(
+      2 * kAskTime + kStackTime + kLaneTime,
+      [known = known_, is_somebody_silent]() mutable {
+        Ask(known, is_somebody_silent);
+        return std::move(known);
+      },
+      [this, round = round_, began = now](std::optional<Known> known) {
+        if (round != round_) return;
+        is_asking_ = false;
+        next_ask_ = began + kAskInterval;
+        if (known) {
+          known_ = *std::move(known);
+        } else {
+          ForgetRanks();
+        }
+      });
+}
+
+void TorchWatch::ForgetRanks() {
+  for (Source& source : known_.sources) source.rank.reset();
 }
 
 const TorchRank* TorchWatch::Find(int local_rank) const {
@@ -86,7 +96,7 @@ std::vector<verdict::GroupArrivals> TorchWatch::ArrivalsBefore(MonoTime now) con
   return groups;
 }
 
-std::function<bool()> TorchWatch::MakeMoveCheck() const {
+TorchWatch::MoveCheck TorchWatch::MakeMoveCheck() const {
   std::vector<std::string> sockets;
   std::vector<uint64_t> before;
   for (const Source& source : known_.sources) {
@@ -103,6 +113,22 @@ std::function<bool()> TorchWatch::MakeMoveCheck() const {
     }
     return false;
   };
+}
+
+void TorchWatch::AskIfMoved(MoveCheck check, absl::AnyInvocable<void(bool)> then) {
+  aside_.Run<bool>(kAskTime + kLaneTime, std::move(check),
+                   [then = std::move(then)](std::optional<bool> has_moved) mutable {
+                     then(has_moved.value_or(false));
+                   });
+}
+
+void TorchWatch::AskLastCalls(int first_rank, absl::Duration time,
+                              absl::AnyInvocable<void(std::vector<verdict::RankCalls>)> then) {
+  using Calls = std::vector<verdict::RankCalls>;
+  aside_.Run<Calls>(time + kLaneTime, MakeLastCallsQuestion(first_rank, time),
+                    [then = std::move(then)](std::optional<Calls> calls) mutable {
+                      then(calls ? *std::move(calls) : Calls());
+                    });
 }
 
 bool TorchWatch::HasServed() const {
@@ -142,7 +168,7 @@ std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuesti
   };
 }
 
-// --- On the thread aside
+// --- On the lane
 
 void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits,
                              bool in_full) {

@@ -1,8 +1,9 @@
-// What PyTorch tells of the workers of this node (torch_records.h), asked for on a thread aside: every
+// What PyTorch tells of the workers of this node (torch_records.h), asked for on a lane aside: every
 // two seconds at rest, whether it is another than before; every second once somebody is silent, and
 // then all of it, and for stacks. Every ten seconds it is read when ranks came to their collectives.
+// Where the lane is not to be had nothing is known of any rank: one that was not asked is not silent.
 //
-// Threads: loop thread only; the thread aside works on a copy.
+// Threads: loop thread only; the lane works on a copy.
 #pragma once
 
 #include <sys/types.h>
@@ -13,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
+#include "agent/process/aside.h"
 #include "agent/watch/torch_records.h"
+#include "asio/io_context.hpp"
 #include "proto/base/mono_time.h"
-#include "proto/io/loop_mailbox.h"
 #include "rendezvous/verdict/last_calls.h"
 
 namespace muster::agent {
@@ -32,7 +35,7 @@ struct TorchRank {
 
 class TorchWatch {
  public:
-  explicit TorchWatch(LoopMailbox mailbox) : mailbox_(std::move(mailbox)) {}
+  explicit TorchWatch(asio::io_context& loop) : aside_(loop, Lane("torch_sockets")) {}
 
   // By local rank, where each would serve; empty: nowhere.
   void StartRound(int first_rank, std::vector<std::string> sockets);
@@ -46,16 +49,18 @@ class TorchWatch {
   int64_t num_arrival_windows() const { return known_.arrivals.num_windows; }
   std::vector<verdict::GroupArrivals> ArrivalsBefore(MonoTime now) const;
 
-  // Asks again whether any of those that have answered has moved since. Blocks for a second or two:
-  // for a thread aside, on which it may be called after this object's end.
-  std::function<bool()> MakeMoveCheck() const;
+  // Asks again whether any of those that have answered has moved since MakeMoveCheck; no if that is not
+  // to be had within seconds. `then` is called once, from the loop, unless this object goes before.
+  using MoveCheck = std::function<bool()>;
+  MoveCheck MakeMoveCheck() const;
+  void AskIfMoved(MoveCheck check, absl::AnyInvocable<void(bool)> then);
   // Somebody has served in this round, who may have ended.
   bool HasServed() const;
   // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer within
-  // `time` what they have left as they ended, or what they said when they were asked before. For a thread
-  // aside as above.
-  std::function<std::vector<verdict::RankCalls>()> MakeLastCallsQuestion(int first_rank,
-                                                                         absl::Duration time) const;
+  // `time` what they have left as they ended, or what they said when they were asked before. Nothing if
+  // that is not to be had. `then` is called as above.
+  void AskLastCalls(int first_rank, absl::Duration time,
+                    absl::AnyInvocable<void(std::vector<verdict::RankCalls>)> then);
 
  private:
   struct Source {
@@ -86,7 +91,13 @@ class TorchWatch {
   static void TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits,
                           bool in_full);
 
-  const LoopMailbox mailbox_;
+  // What was known of the ranks is not known any more; what they called last is.
+  void ForgetRanks();
+  // For the lane.
+  std::function<std::vector<verdict::RankCalls>()> MakeLastCallsQuestion(int first_rank,
+                                                                         absl::Duration time) const;
+
+  Aside aside_;
   Known known_;
   int round_ = 0;
   bool is_asking_ = false;

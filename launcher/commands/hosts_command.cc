@@ -5,12 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +18,7 @@
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
 #include "launcher/hosts/ssh_session.h"
+#include "launcher/node_setup.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
@@ -40,18 +38,13 @@ int Refuse(const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--hostfile=", path, ": ", std::strerror(errno)));
-  }
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  absl::StatusOr<std::string> text = ReadBoundedFile(path);
+  if (text.ok()) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--hostfile=", path, ": ", text.status().message()));
 }
 
-std::string ReadTextOrNone(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return file ? std::string(std::istreambuf_iterator<char>(file), {}) : "";
-}
+std::string ReadTextOrNone(const std::string& path) { return ReadBoundedFile(path).value_or(""); }
 
 // The one text that a shell of the host sees.
 absl::Status CheckIsPlain(const std::string& binary) {
@@ -80,7 +73,11 @@ class HostRun {
   explicit HostRun(std::vector<SshSession> sessions) : sessions_(std::move(sessions)) {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&set, signal);
+    struct sigaction action {};
+    const bool is_under_nohup =
+        sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+    if (!is_under_nohup) sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
     signals_ = UniqueFd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));

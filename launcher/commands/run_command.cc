@@ -4,8 +4,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -75,8 +77,10 @@ bool IsIgnored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// A signal that we were started ignoring stays ignored: SIGHUP under nohup, SIGINT in the background
-// of a shell without job control.
+// SIGHUP that we were started ignoring, under nohup, stays ignored. What a shell without job control lets
+// its background processes ignore (SIGINT, SIGQUIT) is obeyed: somebody sends it to us and means us.
+//
+// Source: torchrun, which sets its own handlers whatever it was started with.
 sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
   std::vector<int> signals = HandledSignals(spec);
   if (under_slurm) signals.insert(signals.end(), {SIGUSR1, SIGUSR2, SIGCONT});
@@ -85,9 +89,21 @@ sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
   sigset_t set;
   sigemptyset(&set);
   for (int signal : signals) {
-    if (!IsIgnored(signal)) sigaddset(&set, signal);
+    if (signal != SIGHUP || !IsIgnored(signal)) sigaddset(&set, signal);
   }
   return set;
+}
+
+// What the pipes and boards of so many workers certainly need; log files and connections come on top.
+absl::Status CheckOpenFiles(int limit, int num_workers) {
+  constexpr int kOwn = 24;
+  constexpr int kOfWorker = 3;
+  const int64_t needed = kOwn + int64_t{kOfWorker} * num_workers;
+  if (needed <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(num_workers, num_workers == 1 ? " worker needs " : " workers need ", needed,
+                   " open files in this process, which may have ", limit,
+                   "; raise the hard limit (ulimit -Hn)"));
 }
 
 void ConfigureLog(const OutputFlags& flags, std::function<void(const std::string&)> sink) {
@@ -160,7 +176,11 @@ class NodeRun {
     std::signal(SIGXFSZ, SIG_IGN);
     std::signal(SIGTTIN, SIG_IGN);  // see TerminalInput
     const int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-    if (fd < 0) return absl::InternalError("signalfd failed");
+    if (fd < 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot listen to signals: ", std::strerror(errno),
+                       "; see the limit on open files (ulimit -n)"));
+    }
     signals_.assign(fd);
     WaitForSignal();
     return absl::OkStatus();
@@ -478,11 +498,16 @@ int RunCommand(const Invocation& invocation) {
   absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
   if (!guardian.ok()) return Refuse(guardian.status());
   // Behind the guardian, so that workers keep the limit that they were started with.
-  RaiseDescriptorLimit();
+  const int open_files = RaiseDescriptorLimit();
   Invocation configured = invocation;
   for (const auto& [name, value] : flags.environment) configured.environment[name] = value;
   absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, placement, configured);
   if (!setup.ok()) return Refuse(setup.status());
+  if (const absl::Status enough = CheckOpenFiles(open_files, setup->agent.node.local_world_size);
+      !enough.ok()) {
+    UndoNodeSetup(setup->agent);
+    return Refuse(enough);
+  }
   for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
   const agent::AgentOptions prepared = setup->agent;
   const SummaryOptions summary{.program = flags.spec.program.name,

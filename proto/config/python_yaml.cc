@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr char kNoMap[] = "expected keys with values, 'key: value'";
 constexpr int kMaxDepth = 8;
-constexpr size_t kMaxValues = 10000;  // an alias can repeat what it stands for
+constexpr size_t kMaxValues = 10000;
 
 absl::Status At(const YAML::Mark& mark, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("line ", mark.line + 1, ": ", why));
@@ -89,12 +89,25 @@ PythonValue ScalarValue(const YAML::Node& node) {
   return PlainValue(node.Scalar());
 }
 
-absl::StatusOr<PythonValue> Value(const YAML::Node& node) {
+// What has been read of one file, where an alias can repeat all that it stands for.
+class Budget {
+ public:
+  absl::Status Spend(const YAML::Node& node) {
+    return ++num_values_ <= kMaxValues ? absl::OkStatus() : At(node.Mark(), "too many values");
+  }
+
+ private:
+  size_t num_values_ = 0;
+};
+
+absl::StatusOr<PythonValue> Value(const YAML::Node& node, Budget& budget) {
+  MUSTER_RETURN_IF_ERROR(budget.Spend(node));
   if (node.IsNull()) return PythonValue{};
   if (node.IsScalar()) return ScalarValue(node);
   if (!node.IsSequence()) return At(node.Mark(), "expected a plain value or a list of them");
   PythonValue list{PythonValue::Kind::kList, "["};
   for (const YAML::Node& item : node) {
+    MUSTER_RETURN_IF_ERROR(budget.Spend(item));
     if (!item.IsScalar() && !item.IsNull()) return At(item.Mark(), "expected a plain value");
     const PythonValue value = item.IsNull() ? PythonValue{} : ScalarValue(item);
     const bool is_text = value.kind == PythonValue::Kind::kText;
@@ -113,12 +126,12 @@ absl::StatusOr<std::string> Key(const YAML::Node& node, std::set<std::string>& k
   return node.Scalar();
 }
 
-absl::StatusOr<PythonBlock> Block(const YAML::Node& node) {
+absl::StatusOr<PythonBlock> Block(const YAML::Node& node, Budget& budget) {
   PythonBlock block;
   std::set<std::string> known;
   for (const auto& entry : node) {
     MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
-    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second));
+    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second, budget));
     block.emplace_back(std::move(key), std::move(value));
   }
   return block;
@@ -127,33 +140,35 @@ absl::StatusOr<PythonBlock> Block(const YAML::Node& node) {
 absl::StatusOr<PythonConfig> Config(const YAML::Node& root) {
   if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
   PythonConfig config;
+  Budget budget;
   std::set<std::string> known;
   for (const auto& entry : root) {
     MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
     if (entry.second.IsMap()) {
-      MUSTER_ASSIGN_OR_RETURN(PythonBlock block, Block(entry.second));
+      MUSTER_ASSIGN_OR_RETURN(PythonBlock block, Block(entry.second, budget));
       config.blocks.emplace_back(std::move(key), std::move(block));
       continue;
     }
-    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second));
+    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second, budget));
     config.values.emplace_back(std::move(key), std::move(value));
   }
   return config;
 }
 
 // Adds what `node`, a map, holds, with `path` in front of each name.
-absl::Status Flatten(const YAML::Node& node, const std::string& path, int depth, PythonBlock& out) {
+absl::Status Flatten(const YAML::Node& node, const std::string& path, int depth, Budget& budget,
+                     PythonBlock& out) {
   if (depth > kMaxDepth) return At(node.Mark(), "the blocks are too deep");
   std::set<std::string> known;
   for (const auto& entry : node) {
     MUSTER_ASSIGN_OR_RETURN(const std::string key, Key(entry.first, known));
     if (entry.second.IsMap()) {
-      MUSTER_RETURN_IF_ERROR(Flatten(entry.second, path + key + ".", depth + 1, out));
+      MUSTER_RETURN_IF_ERROR(budget.Spend(entry.second));
+      MUSTER_RETURN_IF_ERROR(Flatten(entry.second, path + key + ".", depth + 1, budget, out));
       continue;
     }
-    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second));
+    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second, budget));
     out.emplace_back(path + key, std::move(value));
-    if (out.size() > kMaxValues) return At(entry.second.Mark(), "too many values");
   }
   return absl::OkStatus();
 }
@@ -161,6 +176,7 @@ absl::Status Flatten(const YAML::Node& node, const std::string& path, int depth,
 absl::StatusOr<PythonSection> Section(const YAML::Node& root, const std::string& name) {
   if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
   PythonSection section;
+  Budget budget;
   std::set<std::string> known;
   for (const auto& entry : root) {
     MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
@@ -171,7 +187,7 @@ absl::StatusOr<PythonSection> Section(const YAML::Node& root, const std::string&
     section.is_there = true;
     if (entry.second.IsNull()) continue;
     if (!entry.second.IsMap()) return At(entry.second.Mark(), kNoMap);
-    MUSTER_RETURN_IF_ERROR(Flatten(entry.second, "", 1, section.values));
+    MUSTER_RETURN_IF_ERROR(Flatten(entry.second, "", 1, budget, section.values));
   }
   return section;
 }

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <limits>
+#include <new>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +40,23 @@ int RaiseDescriptorLimit() {
   limit.rlim_cur = limit.rlim_max;
   const rlim_t now = ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : soft;
   return static_cast<int>(std::min<rlim_t>(now, std::numeric_limits<int>::max()));
+}
+
+int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run) {
+  // With what is on the stack: there may be no memory for more.
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    std::fprintf(
+        stderr,
+        "%s: out of memory; raise the limit on it (ulimit -v, the memory of the container)\n",
+        program);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr,
+                 "%s: %s; raise the limits on open files (ulimit -n) and processes (ulimit -u)\n",
+                 program, error.what());
+  }
+  return exit_code;
 }
 
 absl::Status CheckCanStartThreads() {

@@ -2,6 +2,8 @@
 // start gRPC, which ends the process or hangs where it gets none.
 #pragma once
 
+#include <functional>
+
 #include "absl/status/status.h"
 
 namespace muster {
@@ -13,6 +15,10 @@ void OpenStandardStreams();
 // Raises this process's soft limit on open descriptors to the hard one, and returns it. Processes
 // that were forked before keep theirs.
 int RaiseDescriptorLimit();
+
+// What `run` returns. A program that runs out of descriptors, threads or memory in a place that cannot go on
+// without ends with a sentence on standard error, and `exit_code`.
+int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run);
 
 // Whether this user may start as many threads as gRPC needs.
 //

@@ -103,6 +103,15 @@ TEST_F(BadNeighbours, AreALowLimitOnOpenFilesForThreeHundredWorkers) {
   EXPECT_EQ(std::count(ranks.begin(), ranks.end(), '\n'), 300) << "workers keep the limit";
 }
 
+TEST_F(BadNeighbours, AreALowHardLimitOnOpenFilesForThreeHundredWorkers) {
+  const std::string script = ShellScript("train.sh", "echo $RANK >> $OUT/ranks");
+  Subprocess job =
+      StartAfter("ulimit -n 1024", {MusterBinary(), "run", "--nproc_per_node=300", script});
+  EXPECT_THAT(job.Wait(4 * kPatience), ExitsWith(0));
+  const std::string ranks = ReadOut("ranks");
+  EXPECT_EQ(std::count(ranks.begin(), ranks.end(), '\n'), 300);
+}
+
 TEST_F(BadNeighbours, AreANetworkWithoutARouteToItself) {
   if (geteuid() != 0) GTEST_SKIP() << "a network namespace needs root";
   Subprocess job = StartProgram(

@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/job_under_test.h"
@@ -102,17 +107,28 @@ TEST_F(Stop, EndsAtAUserSignalThatItIsToHandleThoughTheWorkersSucceed) {
   ExpectSignals("SIGUSR1\n");
 }
 
-TEST_F(Stop, LeavesASignalAloneThatItWasStartedIgnoring) {
+TEST_F(Stop, LeavesSighupAloneThatItWasStartedIgnoring) {
   SubprocessOptions options =
       OptionsFor({"run", "--nproc_per_node=2", PythonScript("train.py", kTakesNote), "1"});
-  options.ignored_signals = {SIGHUP, SIGINT};
+  options.ignored_signals = {SIGHUP};
   Subprocess job(options);
   ASSERT_TRUE(WaitForOut("ready0") && WaitForOut("ready1"));
   job.Signal(SIGHUP);
-  job.Signal(SIGINT);
   job.Signal(SIGTERM);
   EXPECT_THAT(job.Wait(), ExitsWith(143));
   ExpectSignals("SIGTERM\n");
+}
+
+// As a shell without job control starts its background processes.
+TEST_F(Stop, ObeysAnInterruptThatItWasStartedIgnoring) {
+  SubprocessOptions options =
+      OptionsFor({"run", "--nproc_per_node=2", PythonScript("train.py", kTakesNote), "1"});
+  options.ignored_signals = {SIGINT, SIGQUIT};
+  Subprocess job(options);
+  ASSERT_TRUE(WaitForOut("ready0") && WaitForOut("ready1"));
+  job.Signal(SIGINT);
+  EXPECT_THAT(job.Wait(), ExitsWith(130));
+  ExpectSignals("SIGINT\n");
 }
 
 TEST_F(Stop, TellsTheWorkersWhichSignalsEndTheJob) {
@@ -208,6 +224,55 @@ TEST_F(Leftovers, AreNoneAfterTheGuardianWasKilled) {
   kill(guardian, SIGKILL);
   const SubprocessResult result = job.Wait();
   EXPECT_TRUE(result.ended && result.exit_code > 0) << ToString(result);
+  ExpectNothingIsLeft();
+}
+
+// In a control group that is marked as delegated to whoever runs in it.
+class LeftoversInAGroup : public Leftovers {
+ protected:
+  void SetUp() override {
+    Leftovers::SetUp();
+    for (const char* root : {"/sys/fs/cgroup/unified", "/sys/fs/cgroup"}) {
+      const std::string path = absl::StrCat(root, "/muster_leftovers_", getpid());
+      if (mkdir(path.c_str(), 0755) != 0) continue;
+      const bool can_kill = FileExists(path + "/cgroup.kill");
+      if (can_kill && setxattr(path.c_str(), "user.delegate", "1", 1, 0) == 0) {
+        group_ = path;
+        return;
+      }
+      rmdir(path.c_str());
+    }
+    GTEST_SKIP() << "no control group (v2) can be made here";
+  }
+  void TearDown() override {
+    Leftovers::TearDown();
+    if (group_.empty()) return;
+    EXPECT_TRUE(WaitUntil([&] { return rmdir(group_.c_str()) == 0; })) << group_;
+  }
+  Subprocess StartDaemonsInGroup(const std::string& mode) {
+    return StartProgram({"/bin/sh", "-c", "echo $$ > $0/cgroup.procs && exec \"$@\"", group_,
+                         MusterBinary(), "run", "--nproc_per_node=2", "--shutdown_timeout=1",
+                         ShellScript("train.sh", kForksDaemons), mode});
+  }
+
+ private:
+  std::string group_;
+};
+
+TEST_F(LeftoversInAGroup, AreNoneAfterAgentAndGuardianWereKilled) {
+  Subprocess job = StartDaemonsInGroup("stays");
+  WaitForWorkers();
+  const pid_t guardian = GuardianOf(job);
+  ASSERT_GT(guardian, 0);
+  job.Signal(SIGSTOP);  // so that it does not see the other's end
+  kill(guardian, SIGKILL);
+  job.Signal(SIGKILL);
+  EXPECT_EQ(job.Wait().signal, SIGKILL);
+  EXPECT_TRUE(NothingIsLeft()) << Describe(ProcessesWith(mark()));
+}
+
+TEST_F(LeftoversInAGroup, AreNoneAfterAFailure) {
+  EXPECT_THAT(StartDaemonsInGroup("fails").Wait(), ExitsWith(4));
   ExpectNothingIsLeft();
 }
 

@@ -172,6 +172,8 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     StartWorkers(node, start->assignment, start->kept);
   } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
     SignalWorkers(node, *signal);
+  } else if (const auto* end = std::get_if<agent::EndWorker>(&effect)) {
+    ScheduleExit(node, end->local_rank, absl::ZeroDuration(), WorkerFailure{.signal = SIGKILL});
   } else if (const auto* over = std::get_if<agent::TellRoundOver>(&effect)) {
     TellRoundOver(node, over->is_followed);
   } else if (const auto* stop = std::get_if<agent::TellStop>(&effect)) {

@@ -51,6 +51,7 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
       StepAgent(id, agent::WorkerSpawned{assignment.round, LocalRank(i), 1000 + i});
       if (JobOf(nodes_.at(id)).survives && FindWorker(id, IdOf(assignment), i) != nullptr) {
         Promise(id, IdOf(assignment), i, std::nullopt);
+        StepAgent(id, agent::WorkerGreeted{assignment.round, LocalRank(i)});
       }
     });
     const absl::Duration jitter = random_.Between(absl::ZeroDuration(), absl::Seconds(1));

@@ -91,6 +91,7 @@ class WorkerServiceTest : public ::testing::Test {
         service_(
             loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); },
             [this] { return may_publish_; },
+            [this](LocalRank worker) { greeted_.push_back(worker); },
             [this](LocalRank worker) { left_silently_.push_back(worker); },
             [this](LocalRank, WorkerPromise promise) { promises_.push_back(promise); }) {
     std::filesystem::create_directory(directory_);
@@ -121,6 +122,7 @@ class WorkerServiceTest : public ::testing::Test {
   std::vector<StoreRequest> forwarded_;
   size_t num_answered_ = 0;
   std::vector<LocalRank> left_silently_;
+  std::vector<LocalRank> greeted_;
   std::vector<WorkerPromise> promises_;
   WorkerService service_;
 };
@@ -132,12 +134,14 @@ TEST_F(WorkerServiceTest, WelcomesAWorkerOfItsRound) {
   const auto reply = worker.Receive();
   ASSERT_TRUE(reply.has_value());
   EXPECT_EQ(reply->welcome().round(), 3);
+  EXPECT_EQ(greeted_.size(), 1u);
 }
 
 TEST_F(WorkerServiceTest, TurnsAwayAWorkerOfAnotherRound) {
   Client worker(Path());
   worker.Greet(2);
   Turn();
+  EXPECT_TRUE(greeted_.empty());
   EXPECT_FALSE(worker.Receive().has_value());
 }
 

@@ -114,6 +114,48 @@ TEST_F(AgentKeepsTest, SignalsASurvivorThatHasNotLetGoAfterHalfOfTheGraceAndKill
   EXPECT_THAT(All<StartWorkers>()[0].kept, ElementsAre(LocalRank(0)));
 }
 
+// Told of its place in round 1, in which worker 1 has come.
+class AgentAwaitsHelloTest : public AgentKeepsTest {
+ protected:
+  void SetUp() override {
+    ParkBoth();
+    JoinAgain();
+    Direct(RunRound{Place(1)});
+    for (const int rank : {0, 1}) {
+      Do(WorkerSpawned{Round(1), LocalRank(rank), 4000 + rank});
+      Say(rank, /*awaits=*/false, /*survives=*/true, /*round=*/1);
+    }
+    Do(WorkerGreeted{Round(1), LocalRank(1)});
+  }
+  // Ticks as its own deadlines ask for.
+  bool EndsOneWithin(absl::Duration time) {
+    const MonoTime end = now_ + time;
+    while (core_.NextDeadline() < end) {
+      Do(Tick{}, core_.NextDeadline() - now_);
+      if (!All<EndWorker>().empty()) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(AgentAwaitsHelloTest, EndsTheOneThatDoesNotComeInTime) {
+  ASSERT_TRUE(EndsOneWithin(absl::Seconds(31)));
+  ASSERT_THAT(All<EndWorker>(), SizeIs(1));
+  EXPECT_EQ(All<EndWorker>()[0].local_rank, LocalRank(0));
+  EXPECT_THAT(All<EndWorker>()[0].why, HasSubstr("30s"));
+  EXPECT_FALSE(EndsOneWithin(absl::Seconds(40))) << "once";
+}
+
+TEST_F(AgentAwaitsHelloTest, LeavesThoseAloneThatHaveCome) {
+  Do(WorkerGreeted{Round(1), LocalRank(0)});
+  EXPECT_FALSE(EndsOneWithin(absl::Seconds(40)));
+}
+
+TEST_F(AgentAwaitsHelloTest, LeavesItToTheStopLadderWhereTheRoundEnds) {
+  Direct(StopRound{.round = Round(1), .cause = StopCause::kJobFailed, .reason = "rank 3 failed"});
+  EXPECT_FALSE(EndsOneWithin(absl::Seconds(40)));
+}
+
 TEST_F(AgentKeepsTest, KeepsNobodyWhereTheJobFails) {
   RunSurvivors();
   Direct(StopRound{.round = Round(0), .cause = StopCause::kJobFailed, .reason = "rank 3 failed"});

@@ -154,5 +154,17 @@ TEST(WriteErrorFile, NamesAPathThatCannotBeWritten) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(directory.Path("absent/own.json")));
 }
 
+// Deep enough to end the process at the end of its stack, if it were copied or written.
+TEST(ErrorFile, NestedWithoutEndIsTakenAsText) {
+  const std::string deep = absl::StrCat(R"({"message": {"message": "m", "extraInfo": )",
+                                        std::string(500'000, '['), std::string(500'000, ']'), "}}");
+  EXPECT_EQ(ParseErrorRecord(deep).message, deep.substr(0, kErrorTextBytesMax));
+  const TemporaryDirectory directory;
+  const WorkerFailure failure{
+      .exit_code = 3, .message = "ended", .error_file = directory.Write("worker.json", deep)};
+  EXPECT_TRUE(WriteErrorFile(directory.Path("own.json"), failure).ok());
+  EXPECT_EQ(ReadJson(directory.Path("own.json"))["message"]["message"], "ended");
+}
+
 }  // namespace
 }  // namespace muster::agent

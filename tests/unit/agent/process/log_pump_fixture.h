@@ -139,6 +139,10 @@ class LogPumpTest : public ::testing::Test {
                      [&](absl::StatusOr<std::vector<WorkerStreams>> s) { opened = std::move(s); });
     RunUntil([&] { return opened.has_value(); });
     if (!opened) return absl::UnknownError("the pump does not answer");
+    for (size_t i = 0; opened->ok() && i < workers.size(); ++i) {
+      if (workers[i].is_kept) continue;
+      EXPECT_TRUE(pump.TakeDescriptors((**opened)[i]).ok());
+    }
     return *std::move(opened);
   }
   LastWords WordsOf(int local_rank, absl::Duration at_most = absl::Seconds(20)) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,24 +27,31 @@ constexpr absl::Duration kLongEnough = absl::Seconds(60);
 
 class LastCalls : public ::testing::Test {
  protected:
-  ~LastCalls() override { mailbox_.Close(); }
-
   // Of two ranks, of which the watch may have heard before.
   void Start() { watch_.StartRound(0, {directory_.File("0"), directory_.File("1")}); }
-  void Listen() {
-    watch_.Tick(MonoNow(), /*is_somebody_silent=*/false);
+  bool RunUntil(const std::function<bool()>& condition) {
     const MonoTime end = MonoNow() + kLongEnough;
-    while (watch_.Find(0) == nullptr && MonoNow() < end) {
+    while (!condition() && MonoNow() < end) {
       loop_.restart();
       loop_.run_for(std::chrono::milliseconds(10));
     }
-    ASSERT_NE(watch_.Find(0), nullptr);
+    return condition();
+  }
+  void Listen() {
+    watch_.Tick(MonoNow(), /*is_somebody_silent=*/false);
+    ASSERT_TRUE(RunUntil([this] { return watch_.Find(0) != nullptr; }));
+  }
+  std::vector<verdict::RankCalls> Ask() {
+    std::optional<std::vector<verdict::RankCalls>> answer;
+    watch_.AskLastCalls(4, kLongEnough,
+                        [&](std::vector<verdict::RankCalls> calls) { answer = std::move(calls); });
+    EXPECT_TRUE(RunUntil([&] { return answer.has_value(); }));
+    return answer.value_or(std::vector<verdict::RankCalls>());
   }
 
   testing::TemporaryDirectory directory_;
   asio::io_context loop_;
-  const LoopMailbox mailbox_{loop_};
-  TorchWatch watch_{mailbox_};
+  TorchWatch watch_{loop_};
 };
 
 TEST_F(LastCalls, AreAskedOfThoseThatServeByTheirRanks) {
@@ -50,7 +59,7 @@ TEST_F(LastCalls, AreAskedOfThoseThatServeByTheirRanks) {
   EXPECT_FALSE(watch_.HasServed());
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   EXPECT_TRUE(watch_.HasServed());
-  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4, kLongEnough)();
+  const std::vector<verdict::RankCalls> ranks = Ask();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].rank, 5);
   EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
@@ -65,7 +74,7 @@ TEST_F(LastCalls, AreThoseThatWereHeardBeforeWhereARankHasGone) {
     Listen();
   }
   EXPECT_TRUE(watch_.HasServed());
-  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4, kLongEnough)();
+  const std::vector<verdict::RankCalls> ranks = Ask();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].rank, 4);
   EXPECT_GT(ranks[0].age, absl::ZeroDuration());
@@ -83,7 +92,7 @@ TEST_F(LastCalls, AreThoseThatARankHasLeftAsItEnded) {
       TorchLastWordsPath(directory_.File("0")),
       absl::StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
   testing::WriteFile(TorchLastWordsPath(directory_.File("1")), "no answer");
-  const std::vector<verdict::RankCalls> ranks = watch_.MakeLastCallsQuestion(4, kLongEnough)();
+  const std::vector<verdict::RankCalls> ranks = Ask();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
   ASSERT_THAT(ranks[0].calls, SizeIs(1));
@@ -97,7 +106,7 @@ TEST_F(LastCalls, OfTheRoundBeforeAreForgotten) {
     Listen();
   }
   Start();
-  EXPECT_THAT(watch_.MakeLastCallsQuestion(4, kLongEnough)(), IsEmpty());
+  EXPECT_THAT(Ask(), IsEmpty());
 }
 
 }  // namespace
