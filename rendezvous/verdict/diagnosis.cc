@@ -520,7 +520,8 @@ class Detective {
       if (path.size() > longest.size()) longest = path;
       if (is_circle) break;
     }
-    for (size_t k = 0; k + 1 < longest.size(); ++k) {
+    constexpr size_t kStepsMax = 16;
+    for (size_t k = 0; k + 1 < longest.size() && out.path.size() < kStepsMax; ++k) {
       if (longest[k] >= index_.num_ranks()) continue;
       out.path.push_back(StepInWords(longest, k));
     }
