@@ -79,9 +79,7 @@ void HangWatch::StartRound(WatchedRound round) {
   is_somebody_silent_ = false;
   quiet_ranks_.StartRound();
   pace_meter_.StartRound();
-  stragglers_.StartRound();
-  late_ranks_.StartRound();
-  arrival_window_ = 0;
+  slow_ = {};
   interfaces_ = ConnectedInterfaces();
   kernel_log_.Forget();
   is_watching_ = options_.is_on;
@@ -146,7 +144,7 @@ void HangWatch::Tick() {
     return;
   }
   if (has_paces) {
-    const auto change = stragglers_.OnWindow(pace_meter_.paces());
+    const auto change = slow_.by_marks.OnWindow(pace_meter_.paces());
     if (change) Obey(verdict::SaySlow{round_.round, change->slow.empty(), change->text});
   }
   LookForLateRanks(now);
@@ -164,8 +162,8 @@ void HangWatch::Tick() {
 // On one node all clocks are one.
 void HangWatch::LookForLateRanks(MonoTime now) {
   const int64_t window = torch_.num_arrival_windows();
-  if (std::exchange(arrival_window_, window) == window) return;
-  const auto text = late_ranks_.OnWindow(
+  if (std::exchange(slow_.arrival_window, window) == window) return;
+  const auto text = slow_.by_calls.OnWindow(
       {{.answered_at = now, .error = {}, .groups = torch_.ArrivalsBefore(now)}});
   if (text) Obey(verdict::SaySlow{round_.round, /*is_over=*/false, *text});
 }

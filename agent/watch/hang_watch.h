@@ -130,6 +130,12 @@ class HangWatch {
     std::optional<ProcessUse> use;
     MonoTime busy_until;
   };
+  // Who is slow in a job on one node; else the server knows it.
+  struct SlowRanks {
+    verdict::Stragglers by_marks;
+    verdict::LateRanks by_calls;
+    int64_t arrival_window = 0;  // the last that was judged
+  };
   // How far all are that are known here, to be compared later.
   struct Position {
     std::vector<verdict::Pulse> pulses;
@@ -216,10 +222,7 @@ class HangWatch {
   KernelLog kernel_log_;  // since the round began
   QuietRanks quiet_ranks_;
   verdict::PaceMeter pace_meter_;
-  // Of a job on one node; else the server has them.
-  verdict::Stragglers stragglers_;
-  verdict::LateRanks late_ranks_;
-  int64_t arrival_window_ = 0;  // the last that was judged here
+  SlowRanks slow_;
   WatchedRound round_;
   absl::btree_map<int, Worker> workers_;  // by local rank
   std::vector<std::string> interfaces_;   // that were connected when the round began

@@ -14,7 +14,9 @@ bool HangWatch::IsQuietPossible(const verdict::Pulse& pulse) const {
   if (!pulse.is_told) return true;
   const TorchRank* torch = torch_.Find(pulse.rank - round_.first_rank);
   const bool has_board = pulse.phase != Phase::kStarting || pulse.num_steps > 0;
-  return torch != nullptr && !has_board && !pulse.is_waiting && !core_.HasIncident() &&
+  // Over several nodes the server may have given notice of them.
+  const bool is_alone = round_.num_nodes == 1 && !core_.HasIncident();
+  return torch != nullptr && !has_board && !pulse.is_waiting && is_alone &&
          core_.SilenceOf(pulse.rank) >= verdict::kSuspiciousSilence;
 }
 

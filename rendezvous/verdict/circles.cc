@@ -1,8 +1,10 @@
 #include "rendezvous/verdict/circles.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/words.h"
 #include "rendezvous/verdict/diagnosis.h"
@@ -14,10 +16,14 @@ bool Holds(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-std::vector<int> Among(const std::vector<int>& list, const std::vector<int>& others) {
+bool IsAmong(const std::vector<int>& sorted, int value) {
+  return std::binary_search(sorted.begin(), sorted.end(), value);
+}
+
+std::vector<int> Among(const std::vector<int>& list, const std::vector<int>& sorted) {
   std::vector<int> both;
   std::copy_if(list.begin(), list.end(), std::back_inserter(both),
-               [&](int value) { return Holds(others, value); });
+               [&](int value) { return IsAmong(sorted, value); });
   return both;
 }
 
@@ -38,15 +44,18 @@ class Judge {
  public:
   Judge(const EvidenceIndex& index, const std::vector<Stall>& stalls,
         const std::vector<Transfer>& transfers, const Circle& circle)
-      : index_(index), stalls_(stalls), transfers_(transfers), circle_(circle) {}
+      : index_(index), stalls_(stalls), transfers_(transfers), circle_(circle) {
+    for (const Transfer& transfer : transfers) in_transfers_.insert(transfer.from);
+  }
 
   // Who waits in a collective, where another waits for its send or receive.
   CircleBreak WithoutATransfer() const {
     CircleBreak out;
     for (size_t t = 0; t < transfers_.size(); ++t) {
       const Transfer& transfer = transfers_[t];
-      if (!Holds(circle_.ranks, transfer.from) || !Holds(circle_.ranks, transfer.to)) continue;
-      if (IsInATransfer(transfer.to) || Holds(out.culprits, transfer.to)) continue;
+      const bool is_inside =
+          IsAmong(circle_.ranks, transfer.from) && IsAmong(circle_.ranks, transfer.to);
+      if (!is_inside || in_transfers_.contains(transfer.to)) continue;
       out.culprits.push_back(transfer.to);
       if (out.transfer != CircleBreak::kNothing) continue;
       out.transfer = static_cast<int>(t);
@@ -86,8 +95,10 @@ class Judge {
     const int few = sides[0].size() < sides[1].size() ? 0 : 1;
     if (sides[few].empty() || sides[0].size() + sides[1].size() != circle_.ranks.size()) return {};
     for (const Stall* stall : stalls) {
+      std::vector<int> members = index_.group(stall->group).members;
+      std::sort(members.begin(), members.end());
       for (const int i : circle_.ranks) {
-        if (!Holds(index_.group(stall->group).members, index_.rank(i).rank)) return {};
+        if (!IsAmong(members, index_.rank(i).rank)) return {};
       }
     }
     const bool is_one = sides[few].size() == 1;
@@ -101,10 +112,6 @@ class Judge {
   }
 
  private:
-  bool IsInATransfer(int i) const {
-    return std::any_of(transfers_.begin(), transfers_.end(),
-                       [i](const Transfer& transfer) { return transfer.from == i; });
-  }
   std::string NameOf(int i) const { return absl::StrCat("rank ", index_.rank(i).rank); }
   // The collective of the circle in which it waits.
   std::string WhereIs(int i) const {
@@ -118,6 +125,7 @@ class Judge {
   const std::vector<Stall>& stalls_;
   const std::vector<Transfer>& transfers_;
   const Circle& circle_;
+  absl::btree_set<int> in_transfers_;  // ranks that wait in one
 };
 
 }  // namespace

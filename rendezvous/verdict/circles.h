@@ -17,7 +17,7 @@
 namespace muster::verdict {
 
 struct Circle {
-  std::vector<int> ranks;   // indices
+  std::vector<int> ranks;   // indices, sorted
   std::vector<int> stalls;  // into those of FindStalls
 };
 

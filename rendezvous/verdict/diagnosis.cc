@@ -40,9 +40,12 @@ class Detective {
   }
 
  private:
-  // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight.
+  // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight, and one for
+  // whoever may be the other end of a send or receive.
   int NodeOfStall(int stall) const { return index_.num_ranks() + stall; }
   int NodeOfUnseen() const { return index_.num_ranks() + static_cast<int>(stalls_.size()); }
+
+  int NodeOfAnybody() const { return NodeOfUnseen() + 1; }
 
   const RankEvidence& rank(int index) const { return index_.rank(index); }
 
@@ -91,10 +94,10 @@ class Detective {
   }
 
   void BuildGraph() {
-    graph_.emplace(NodeOfUnseen() + 1);
+    graph_.emplace(NodeOfAnybody() + 1);
     for (size_t s = 0; s < stalls_.size(); ++s) AddStall(static_cast<int>(s));
     for (const auto& [number, i] : index_.indices()) AddWaits(i);
-    AddTransfersWithAnybody();
+    AddAnybody();
   }
 
   void AddStall(int s) {
@@ -145,7 +148,8 @@ class Detective {
 
   void AddTransfer(int i, const GroupRecord& record, const Operation& op) {
     if (op.peer < 0) {  // with whom is not known
-      transfers_.push_back({i, NodeOfUnseen(), record.group, op});
+      graph_->AddEdge(i, NodeOfAnybody());
+      transfers_.push_back({i, NodeOfAnybody(), record.group, op});
       return;
     }
     const std::vector<int>& members = index_.group(record.group).members;
@@ -168,22 +172,17 @@ class Detective {
 
   // A send or receive with a rank that is not known may be with any that waits for nothing; where all wait,
   // it is out of sight.
-  void AddTransfersWithAnybody() {
-    std::vector<int> idle;
+  void AddAnybody() {
+    if (!std::any_of(transfers_.begin(), transfers_.end(), IsWithAnybody)) return;
+    std::vector<bool> waits(index_.num_ranks(), false);
+    for (const Transfer& transfer : transfers_) waits[transfer.from] = true;
     for (const auto& [number, i] : index_.indices()) {
-      const bool waits = std::any_of(transfers_.begin(), transfers_.end(),
-                                     [i = i](const Transfer& each) { return each.from == i; });
       const bool has_gone = rank(i).life == Life::kEnded || rank(i).life == Life::kUnreachable;
-      if (!waits && !has_gone && graph_->edges_of(i).empty()) idle.push_back(i);
+      if (waits[i] || has_gone || !graph_->edges_of(i).empty()) continue;
+      graph_->AddEdge(NodeOfAnybody(), i);
     }
-    const size_t num_known = transfers_.size();
-    for (size_t t = 0; t < num_known; ++t) {
-      if (!IsWithAnybody(transfers_[t])) continue;
-      if (idle.empty()) graph_->AddEdge(transfers_[t].from, NodeOfUnseen());
-      for (const int i : idle) {
-        graph_->AddEdge(transfers_[t].from, i);
-        transfers_.push_back({transfers_[t].from, i, transfers_[t].group, transfers_[t].operation});
-      }
+    if (graph_->edges_of(NodeOfAnybody()).empty()) {
+      graph_->AddEdge(NodeOfAnybody(), NodeOfUnseen());
     }
   }
 
@@ -428,18 +427,22 @@ class Detective {
     AddReasons(out);
   }
 
-  static bool Holds(const std::vector<int>& nodes, int node) {
-    return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+  // By node.
+  std::vector<bool> Marked(const std::vector<int>& nodes) const {
+    std::vector<bool> marked(graph_->num_nodes(), false);
+    for (const int node : nodes) marked[node] = true;
+    return marked;
   }
 
   // The stall that waits for `targets` and for nobody else, or else one that waits for others, too; kNone.
   int InnermostStall(const std::vector<int>& targets) const {
+    const std::vector<bool> is_target = Marked(targets);
     int best = kNone;
     bool is_best_inner = false;
     for (size_t s = 0; s < stalls_.size(); ++s) {
       const std::vector<int>& edges = graph_->edges_of(NodeOfStall(static_cast<int>(s)));
       const auto num_targets =
-          std::count_if(edges.begin(), edges.end(), [&](int to) { return Holds(targets, to); });
+          std::count_if(edges.begin(), edges.end(), [&](int to) { return is_target[to]; });
       if (num_targets == 0) continue;
       const bool is_inner = num_targets == static_cast<std::ptrdiff_t>(edges.size());
       if (best != kNone && (is_best_inner || !is_inner)) continue;
@@ -450,8 +453,12 @@ class Detective {
   }
 
   const Transfer* FirstTransferTo(const std::vector<int>& targets) const {
+    std::vector<bool> is_target = Marked(targets);
+    for (const int to : graph_->edges_of(NodeOfAnybody())) {
+      is_target[NodeOfAnybody()] = is_target[NodeOfAnybody()] || is_target[to];
+    }
     for (const Transfer& transfer : transfers_) {
-      if (Holds(targets, transfer.to)) return &transfer;
+      if (is_target[transfer.to]) return &transfer;
     }
     return nullptr;
   }
@@ -485,13 +492,15 @@ class Detective {
   // By way of those who wait themselves: without the short cuts of others that wait for a target, too.
   WaitGraph WithoutShortCuts(const Diagnosis& out, const std::vector<int>& targets) const {
     const int inner = InnermostStall(targets);
+    const std::vector<bool> is_target = Marked(targets);
     WaitGraph graph(graph_->num_nodes());
     for (int node = 0; node < graph_->num_nodes(); ++node) {
       const std::vector<int>& edges = graph_->edges_of(node);
-      const bool is_outer = node >= index_.num_ranks() && node != NodeOfUnseen() &&
-                            inner != kNone && node != NodeOfStall(inner) && !out.culprits.empty();
+      const bool is_stall = node >= index_.num_ranks() && node < NodeOfUnseen();
+      const bool is_outer =
+          is_stall && inner != kNone && node != NodeOfStall(inner) && !out.culprits.empty();
       for (const int to : edges) {
-        if (!is_outer || !Holds(targets, to)) graph.AddEdge(node, to);
+        if (!is_outer || !is_target[to]) graph.AddEdge(node, to);
       }
     }
     return graph;
@@ -511,7 +520,8 @@ class Detective {
       if (path.size() > longest.size()) longest = path;
       if (is_circle) break;
     }
-    for (size_t k = 0; k + 1 < longest.size(); ++k) {
+    constexpr size_t kStepsMax = 16;
+    for (size_t k = 0; k + 1 < longest.size() && out.path.size() < kStepsMax; ++k) {
       if (longest[k] >= index_.num_ranks()) continue;
       out.path.push_back(StepInWords(longest, k));
     }
@@ -533,7 +543,11 @@ class Detective {
     const int num_ranks = index_.num_ranks();
     const int from = path[k];
     const int next = path[k + 1];
-    if (next == NodeOfUnseen()) {
+    if (next == NodeOfAnybody()) {
+      const bool is_seen = k + 2 < path.size() && path[k + 2] != NodeOfUnseen();
+      if (is_seen) return absl::StrCat("rank ", rank(from).rank, " waits in a send or receive");
+    }
+    if (next == NodeOfUnseen() || next == NodeOfAnybody()) {
       return absl::StrCat("rank ", rank(from).rank, " waits for ranks of which nothing is known");
     }
     if (next >= num_ranks) {

@@ -35,8 +35,8 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
       std::max(question_, static_cast<uint64_t>(absl::ToInt64Microseconds(now.since_zero())));
   next_question_ = now;
   core_.StartRound();
-  stragglers_.StartRound();
-  late_.StartRound(round);
+  slow_.by_marks.StartRound();
+  slow_.by_calls.StartRound(round);
   aborts_.StartRound(round, nodes);
   for (WatchedNode& node : nodes) {
     const Incarnation agent = node.agent;
@@ -77,12 +77,12 @@ JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now)
   const auto node = nodes_.find(from);
   if (node == nodes_.end()) return out;
   if (auto* arrivals = std::get_if<NodeArrivals>(&word)) {
-    SayLate(late_.OnWord(from, std::move(*arrivals), now), out);
+    SayLate(slow_.by_calls.OnWord(from, std::move(*arrivals), now), out);
     return out;
   }
   if (auto* summary = std::get_if<NodeSummary>(&word)) {
     if (summary->round == round_) {
-      for (OrderTo& order : late_.OnSummary(from, summary->arrival_window, now)) {
+      for (OrderTo& order : slow_.by_calls.OnSummary(from, summary->arrival_window, now)) {
         out.push_back(std::move(order));
       }
     }
@@ -99,7 +99,7 @@ JobWatch::Orders JobWatch::Tick(MonoTime now) {
   Orders out;
   for (OrderTo& order : aborts_.Tick(now)) out.push_back(std::move(order));
   if (!IsWatching()) return out;
-  SayLate(late_.Tick(now), out);
+  SayLate(slow_.by_calls.Tick(now), out);
   Advance(now, out);
   return out;
 }
@@ -107,7 +107,7 @@ JobWatch::Orders JobWatch::Tick(MonoTime now) {
 MonoTime JobWatch::NextDeadline() const {
   MonoTime next = aborts_.NextDeadline();
   if (!IsWatching()) return next;
-  next = Min(next, late_.NextDeadline());
+  next = Min(next, slow_.by_calls.NextDeadline());
   if (stage_ != Stage::kListening) return Min(next, deadline_);
   if (WantsDetails()) next = Min(next, next_question_);
   return said_ ? Min(next, say_again_) : next;
@@ -210,7 +210,7 @@ void JobWatch::ComparePaces(Orders& out) {
       if (own[i] > absl::ZeroDuration()) paces.push_back({first_rank + i, own[i]});
     }
   }
-  if (const auto change = stragglers_.OnWindow(paces)) {
+  if (const auto change = slow_.by_marks.OnWindow(paces)) {
     TellAll(SaySlow{round_, change->slow.empty(), change->text}, out);
   }
 }

@@ -81,6 +81,11 @@ class JobWatch {
     bool has_new_paces = false;
   };
   using Nodes = absl::btree_map<Incarnation, Node>;
+  // By what programs mark, and by when ranks of PyTorch call their collectives.
+  struct SlowRanks {
+    Stragglers by_marks;
+    LateWatch by_calls;
+  };
 
   void On(Node& node, NodeSummary&& summary, MonoTime now);
   void On(Node& node, NodeDetails&& details, MonoTime now);
@@ -117,8 +122,7 @@ class JobWatch {
   std::string DescribeUnseen() const;
 
   HangWatchCore core_{absl::Minutes(10)};
-  Stragglers stragglers_;
-  LateWatch late_;
+  SlowRanks slow_;
   AbortWatch aborts_;
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;  // of the members
   Spares spares_;

@@ -33,7 +33,7 @@ struct Stall {
 // A rank that waits in a send or receive. Ranks are indices.
 struct Transfer {
   int from = 0;
-  int to = 0;  // nodes of the wait graph: a rank, or the one for all that is out of sight
+  int to = 0;  // node of the wait graph: a rank, or one of those behind ranks and stalls
   int group = 0;
   Operation operation;
 };

@@ -90,8 +90,8 @@ def first():
 
 
 def slow():
-    for _ in range(160):
-        time.sleep(0.2 if IS_ODD else 0)
+    for _ in range(90):
+        time.sleep(0.4 if IS_ODD else 0)
         step()
 
 
@@ -172,6 +172,11 @@ def fsdp():
     dist.barrier()
 
 
+def quiet():
+    """All of them sleep, and no operation is pending."""
+    fetch()
+
+
 # --- What is well, and takes long
 
 
@@ -200,7 +205,7 @@ def first_step():
 
 def short_pause():
     for _ in range(3):
-        time.sleep(3 if IS_ODD else 0)
+        time.sleep(2 if IS_ODD else 0)
         step()
 
 

@@ -84,6 +84,17 @@ TEST(FormatExitSummary, SaysWhenMemoryProbablyRanOut) {
               HasSubstr("probably killed by the kernel's out-of-memory killer"));
 }
 
+TEST(FormatExitSummary, NamesWhoseCallHasEndedTheFirstThatFailed) {
+  WorkerFailure root = Rank5();
+  root.signal = SIGABRT;
+  root.ended_by = "rank 3 called A where ranks 0-2 called B";
+  const std::string text = FormatExitSummary(Failed(root), OnNode("node2"));
+  EXPECT_THAT(text, HasSubstr("Root Cause:\n  rank 3 called A where ranks 0-2 called B\n"));
+  EXPECT_THAT(text, HasSubstr("First observed failure, which is not at fault:\n[0]:\n"));
+  EXPECT_THAT(FormatExitSummary(Failed(root), OnNode("node1")),
+              HasSubstr("was ended by SIGABRT: rank 3 called A where ranks 0-2 called B\n"));
+}
+
 TEST(FormatExitSummary, ShowsAllOfATracebackHoweverLong) {
   WorkerFailure root = Rank5();
   root.error_file = "/e";

@@ -81,6 +81,22 @@ TEST(UseOfTree, CountsTimeAndBytesOfAProcessAndThoseBelowIt) {
   EXPECT_FALSE(UseOfTree(1 << 30).has_value());
 }
 
+TEST(IsBusy, IsWhoComputesReadsOrWrites) {
+  const ProcessUse before{.cpu_ticks = 100, .io_bytes = 1000};
+  const ProcessUse computes{.cpu_ticks = 110, .io_bytes = 1000};
+  const ProcessUse writes{.cpu_ticks = 100, .io_bytes = 1000 + (1 << 20)};
+  const auto is_busy = [&](char state, const std::optional<ProcessUse>& now) {
+    return IsBusy({.state = state}, now, before, absl::Seconds(1));
+  };
+  EXPECT_TRUE(is_busy('S', computes));
+  EXPECT_TRUE(is_busy('S', writes));
+  EXPECT_FALSE(is_busy('S', before));
+  EXPECT_FALSE(is_busy('S', std::nullopt));
+  EXPECT_TRUE(is_busy('R', before)) << "it waits for a core that others have";
+  EXPECT_TRUE(is_busy('D', before)) << "it waits for a disk";
+  EXPECT_FALSE(IsBusy({.state = 'S'}, computes, std::nullopt, absl::Seconds(1)));
+}
+
 TEST(LookAtProcess, IsNothingForAProcessThatHasGone) {
   EXPECT_FALSE(LookAtProcess(1 << 30, MonoNow()).has_value());
 }

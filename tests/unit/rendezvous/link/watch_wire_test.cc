@@ -191,6 +191,7 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
   verdict.diagnosis = {.finding = verdict::Finding::kNotCalled,
                        .culprits = {3},
                        .waiting = {0, 1, 2, 5, 7},
+                       .words = "rank 3 has gone on",
                        .group = "world",
                        .operation = verdict::AllReduce(7),
                        .is_direct = false,
@@ -202,6 +203,7 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
   const verdict::SayVerdict back = OrderThere(verdict);
   EXPECT_EQ(back.question, 7u);
   EXPECT_EQ(back.diagnosis.Describe(), verdict.diagnosis.Describe());
+  EXPECT_EQ(back.diagnosis.words, verdict.diagnosis.words);
   EXPECT_EQ(back.diagnosis.waiting, verdict.diagnosis.waiting);
   EXPECT_EQ(back.diagnosis.path, verdict.diagnosis.path);
   EXPECT_EQ(back.diagnosis.spoke_for_it, verdict.diagnosis.spoke_for_it);
@@ -216,6 +218,27 @@ TEST(WatchOnTheWire, KeepsAVerdict) {
   EXPECT_EQ(back.ranks, verdict.ranks);
   EXPECT_EQ(back.to_end, verdict.to_end);
   EXPECT_TRUE(back.replaces);
+}
+
+TEST(WatchOnTheWire, KeepsWhenRanksCameToTheirCollectivesWithinABound) {
+  EXPECT_EQ(OrderThere(verdict::AskArrivals{7, Round(2)}).question, 7u);
+  verdict::NodeArrivals arrivals{.question = 7, .round = Round(2)};
+  const verdict::ArrivalRow row{.sequence = 12,
+                                .last_rank = 5,
+                                .num_ranks = 4,
+                                .last_ago = absl::Milliseconds(10),
+                                .second_ago = absl::Milliseconds(210),
+                                .first_ago = absl::Microseconds(213004)};
+  arrivals.groups = {{.name = "0", .label = "default_pg", .is_on_device = true, .rows = {row}}};
+  const auto back = std::get<verdict::NodeArrivals>(*WordThere(arrivals));
+  EXPECT_EQ(back.question, 7u);
+  EXPECT_EQ(back.round, Round(2));
+  EXPECT_EQ(back.groups, arrivals.groups);
+  arrivals.groups.assign(10, arrivals.groups[0]);
+  for (auto& group : arrivals.groups) group.rows.assign(100, row);
+  const auto bounded = std::get<verdict::NodeArrivals>(*WordThere(arrivals));
+  EXPECT_EQ(bounded.groups.size(), verdict::kArrivalGroupsMax);
+  EXPECT_EQ(bounded.groups[0].rows.size(), verdict::kArrivalRowsMax);
 }
 
 TEST(WatchOnTheWire, KeepsQuestionsNoticesAndRecoveries) {
