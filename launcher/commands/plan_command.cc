@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "proto/base/exit_codes.h"
@@ -111,7 +112,7 @@ advice::RankRates RatesOf(double flops, const advice::DeviceFacts& device, doubl
 absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
   if (asked.gemm_gflops <= 0 || asked.link_gigabytes <= 0) {
     return absl::InvalidArgumentError(
-        "--advise with --device=cpu needs --gemm_gflops=X and --link_gigabytes=X as measured on "
+        "step times with --device=cpu need --gemm_gflops=X and --link_gigabytes=X as measured on "
         "this machine; for GPUs add --device=cuda, or --gpu=NAME");
   }
   const double ranks = static_cast<double>(std::max(input.shape.ranks_of_node, int64_t{1}));
@@ -167,6 +168,31 @@ absl::StatusOr<std::string> AdviceText(const AdviceOptions& asked, const advice:
   }
   MUSTER_RETURN_IF_ERROR(is_on_gpus ? AddGpus(asked, input) : AddHost(asked, input));
   return advice::Advise(input);
+}
+
+// What a step of `job` takes by the rates of the devices that are named; empty where none are.
+absl::StatusOr<std::string> StepTimeText(const AdviceOptions& asked,
+                                         const plan::PlanPageInput& job) {
+  const bool is_on_host = job.options.device == "cpu";
+  if (is_on_host ? asked.gemm_gflops <= 0 : asked.device.empty() && asked.memory_gib <= 0) {
+    return std::string();
+  }
+  advice::AdviceInput input = {
+      .options = job.options,
+      .shape = {.world_size = job.world_size, .ranks_of_node = job.ranks_of_node}};
+  AdviceOptions named = asked;
+  named.nodes = (job.world_size + job.ranks_of_node - 1) / job.ranks_of_node;
+  input.options.plan.memory_bytes_max = GatherPlan::kNoLimit;
+  MUSTER_RETURN_IF_ERROR(is_on_host ? AddHost(named, input) : AddGpus(named, input));
+  const bool is_narrow = SizeOf(job.options.dtype) < SizeOf(DType::kF32);
+  const advice::StepTime time =
+      advice::PredictStepTime(job, is_narrow && !is_on_host ? input.narrow : input.wide);
+  return absl::StrFormat(
+      "\nstep time, predicted:\n  %-28s %s\n  %-28s %.4g ms\n  %-28s %.4g ms\n  %-28s %.4g ms\n"
+      "  %-28s %.4g ms\n  %-28s %.4g ms, %.3g %% scaling\n",
+      "by", input.devices, "computing", 1e3 * time.compute, "stages waiting", 1e3 * time.bubble,
+      "communication not hidden", 1e3 * time.exposed, "update", 1e3 * time.update, "total",
+      1e3 * time.total(), 100 * time.efficiency());
 }
 
 command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice,
@@ -276,7 +302,9 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
     job->sources.by_field["gradient_reduction"] =
         absl::StrCat("chosen: ", job->reduction.reason);
   }
-  return plan::FormatPlanPage(*job);
+  MUSTER_ASSIGN_OR_RETURN(const std::string page, plan::FormatPlanPage(*job));
+  MUSTER_ASSIGN_OR_RETURN(const std::string step_time, StepTimeText(asked, *job));
+  return page + step_time;
 }
 
 int PlanCommand(const Invocation& invocation) {
