@@ -83,10 +83,9 @@ absl::Status Run(const Arguments& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store));
   MUSTER_ASSIGN_OR_RETURN(const Training training, TrainingOf(arguments, *runtime));
   const Plan& plan = training.plan;
-  MUSTER_ASSIGN_OR_RETURN(
-      const auto engine,
-      Engine::Create(*world, store, plan, gpt->Units(),
-                     {.batch = training.rows, .sequence = kConfig.context}));
+  MUSTER_ASSIGN_OR_RETURN(const auto engine,
+                          Engine::Create(*world, store, plan, gpt->Units(),
+                                         {.batch = training.rows, .sequence = kConfig.context}));
   MUSTER_RETURN_IF_ERROR(engine->Save(arguments.directory, {}));
   const BatchOptions options = {.rank = world->rank(),
                                 .size = world->size(),
