@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,18 @@ constexpr double kShareOfPeak = 0.5;
 constexpr double kLinkShare = 0.8;
 constexpr double kOtherOnHost = 0.06;
 
+std::function<absl::Status(const std::string&)> IntoPositive(double most, double& out) {
+  return [most, &out](const std::string& text) -> absl::Status {
+    MUSTER_ASSIGN_OR_RETURN(const double value, command_line::ParseNumber(text));
+    if (!(value > 0 && value <= most)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected a number above 0 and at most ", most));
+    }
+    out = value;
+    return absl::OkStatus();
+  };
+}
+
 std::vector<command_line::Option> AdviceRows(AdviceOptions& out) {
   using command_line::Into;
   std::vector<command_line::Option> rows = {
@@ -71,7 +84,7 @@ std::vector<command_line::Option> AdviceRows(AdviceOptions& out) {
       {.name = "gpu_memory",
        .value_name = "X",
        .help = "its memory in GiB (the device's)",
-       .read = Into(command_line::ParseNumber, out.memory_gib)},
+       .read = IntoPositive(1 << 18, out.memory_gib)},
       {.name = "gpus",
        .value_name = "N",
        .help = "devices of a node, one rank each (8)",
@@ -88,11 +101,11 @@ std::vector<command_line::Option> AdviceRows(AdviceOptions& out) {
       {.name = "gemm_gflops",
        .value_name = "X",
        .help = "with --device=cpu: what one core's f32 products reach, as measured",
-       .read = Into(command_line::ParseNumber, out.gemm_gflops)},
+       .read = IntoPositive(1e9, out.gemm_gflops)},
       {.name = "link_gigabytes",
        .value_name = "X",
        .help = "with --device=cpu: GB/s that a rank sends to another, as measured",
-       .read = Into(command_line::ParseNumber, out.link_gigabytes)},
+       .read = IntoPositive(1e9, out.link_gigabytes)},
       {.name = "cores",
        .value_name = "N",
        .help = "with --device=cpu: cores of a node, shared by its ranks (1)",
@@ -164,6 +177,11 @@ absl::StatusOr<std::string> AdviceText(const AdviceOptions& asked, const advice:
   if (asked.gpus != 0 || (is_on_gpus && shape.world_size == 1)) {
     input.shape.ranks_of_node = asked.gpus == 0 ? 8 : asked.gpus;
     input.shape.world_size = input.shape.ranks_of_node * asked.nodes;
+    if (input.shape.world_size > kMaxRanks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--nodes=", asked.nodes, ": with ", input.shape.ranks_of_node,
+                       " ranks each there would be more than ", kMaxRanks, " ranks"));
+    }
   } else if (shape.ranks_of_node == 0) {
     input.shape.ranks_of_node = shape.world_size / asked.nodes;
   }

@@ -389,6 +389,13 @@ TEST(PlanAdvice, PrefersThePlanThatSendsLeastWhereAllFitAndShardsWhereTheyDoNot)
   EXPECT_THAT(PlanCommandText({"--advise", "--model=llama-3-70b", "--gpu_memory=24", "--gpus=2",
                                "--batch_size=1"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no plan fits")));
+  for (const char* bad : {"--gpu_memory=-1", "--gpu_memory=1e300", "--gemm_gflops=0", "--gpus=0",
+                          "--network=nothing"}) {
+    EXPECT_THAT(PlanCommandText({"--advise", "--gpu=h100", "--nodes=2", bad}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(bad)));
+  }
+  EXPECT_THAT(PlanCommandText({"--advise", "--gpus=1048576", "--nodes=1048576"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than 1048576 ranks")));
   EXPECT_THAT(PlanCommandText({"--advise", "--gpu=h10"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean h100?")));
 }
