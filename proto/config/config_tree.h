@@ -14,8 +14,8 @@ struct ConfigNode {
   Kind kind = Kind::kNull;
   // Of a plain value: "true" or "false", a number as the file has it, or the text itself.
   std::string text;
-  int line = 0;  // from 1; of a member the line of its key
-  std::vector<ConfigNode> items;                            // of a list
+  int line = 0;                   // from 1; of a member the line of its key
+  std::vector<ConfigNode> items;  // of a list
   std::vector<std::pair<std::string, ConfigNode>> members;  // of a map, in the file's order
 
   // Null if there is no such member.

@@ -34,8 +34,8 @@ void AppendUtf8(uint32_t code, std::string& out) {
   }
 }
 
-// JSON's grammar: no plus in front, no leading zeros. Python's reader knows NaN and Infinity too, which
-// are no numbers of a configuration.
+// JSON's grammar: no plus in front, no leading zeros. Python's reader knows NaN and Infinity too,
+// which are no numbers of a configuration.
 bool IsNumber(absl::string_view text) {
   absl::string_view digits = text;
   if (!digits.empty() && digits[0] == '-') digits.remove_prefix(1);
@@ -141,7 +141,8 @@ class Reader {
       }
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
       if (!Take(':')) {
-        return Wrong(absl::StrCat("expected : behind the key '", absl::Utf8SafeCHexEscape(key), "'"));
+        return Wrong(
+            absl::StrCat("expected : behind the key '", absl::Utf8SafeCHexEscape(key), "'"));
       }
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
       MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Value(depth + 1));

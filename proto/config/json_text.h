@@ -11,8 +11,8 @@
 
 namespace muster {
 
-// Errors: kInvalidArgument with the line: no JSON, a key twice in a map, values nested too deep, more
-//         than a megabyte.
+// Errors: kInvalidArgument with the line: no JSON, a key twice in a map, values nested too deep,
+//         more than a megabyte.
 absl::StatusOr<ConfigNode> ReadJson(const std::string& text);
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// A YAML file as Python's yaml.safe_load reads it, with each value as Python's str() writes it: what
-// tools in Python put into variables.
+// A YAML file as Python's yaml.safe_load reads it, with each value as Python's str() writes it:
+// what tools in Python put into variables.
 //
 // Source:  YAML 1.1 as PyYAML 6 has it (booleans, null, numbers).
 // Threads: pure.

@@ -1,4 +1,5 @@
-// muster-train with the configuration files that people have: three steps of a tiny GPT on the host.
+// muster-train with the configuration files that people have: three steps of a tiny GPT on the
+// host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

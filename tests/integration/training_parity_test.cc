@@ -126,7 +126,7 @@ TEST_P(DeepSpeedParity, HasTheLossesOfDeepSpeedForTheSameFile) {
                        absl::StrCat("--deepspeed=", file),
                        "--dtype=f32"};
   if (!absl::StrContains(text, "train_batch_size")) command.push_back("--batch_size=3");
-  if (!absl::StrContains(text, "optimizer\"")) command.push_back("--lr=1e-3");
+  if (!absl::StrContains(text, "\"optimizer\"")) command.push_back("--lr=1e-3");
   const SubprocessResult ours = Start(command, {{"GLOO_SOCKET_IFNAME", "lo"}}).Wait(kPatience);
   ASSERT_THAT(ours, ExitsWith(0));
   const SubprocessResult theirs = PeersOutcome([&] {
@@ -143,9 +143,8 @@ TEST_P(DeepSpeedParity, HasTheLossesOfDeepSpeedForTheSameFile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, DeepSpeedParity,
-                         ::testing::Values("ds_full_stage2.json", "ds_full_stage3_offload.json",
-                                           "ds_minimal_stage2.json", "ds_stage1.json",
-                                           "ds_stage2.json", "ds_stage3_offload.json"),
+                         ::testing::Values("ds_full_stage2.json", "ds_stage3_offload.json",
+                                           "ds_stage1.json"),
                          [](const auto& file) {
                            const std::string name = file.param;
                            return name.substr(0, name.find('.'));

@@ -74,8 +74,8 @@ class Search {
     const bool is_plain = preset == "ddp";
     if (replicas == 1 && !is_plain) return;  // there is nobody to share with
     if (preset == "hybrid-shard" && input_.shape.world_size <= OfNode()) return;
-    for (const auto& [dtype, rates] : {std::pair{DType::kBf16, &input_.narrow},
-                                       {DType::kF32, &input_.wide}}) {
+    for (const auto& [dtype, rates] :
+         {std::pair{DType::kBf16, &input_.narrow}, {DType::kF32, &input_.wide}}) {
       if (rates->flops <= 0) continue;
       for (const int64_t micro : MicroBatches(SequencesOf(input_) / replicas)) {
         for (const auto kind :
@@ -118,9 +118,9 @@ class Search {
 
 std::string OptionsOf(const Candidate& candidate) {
   const plan::PlanOptions& options = candidate.options;
-  std::string text = absl::StrCat("--plan=", options.plan.preset, " --dtype=",
-                                  ToString(options.dtype), " --batch_size=", options.batch_size,
-                                  " --accumulation=", options.plan.accumulation);
+  std::string text = absl::StrCat(
+      "--plan=", options.plan.preset, " --dtype=", ToString(options.dtype),
+      " --batch_size=", options.batch_size, " --accumulation=", options.plan.accumulation);
   if (options.plan.stages > 1) absl::StrAppend(&text, " --stages=", options.plan.stages);
   if (options.plan.recompute.kind != Recompute::Kind::kNone) {
     absl::StrAppend(&text, " --recompute=", ToString(options.plan.recompute.kind));
@@ -166,8 +166,7 @@ absl::StatusOr<std::string> Advise(const AdviceInput& input) {
           "--train_batch_size=", SequencesOf(input), ": a step's sequences cannot be divided over ",
           input.shape.world_size, " ranks, or the model cannot be planned for them"));
     }
-    const CheapestFit fit =
-        FindCheapestFit(input.options, input.shape, input.memory_bytes_max);
+    const CheapestFit fit = FindCheapestFit(input.options, input.shape, input.memory_bytes_max);
     return absl::InvalidArgumentError(absl::StrCat(
         "no plan fits ", plan::ReadableBytes(input.memory_bytes_max), " on ",
         input.shape.world_size, " ranks; the least takes ",
@@ -177,11 +176,10 @@ absl::StatusOr<std::string> Advise(const AdviceInput& input) {
                                            plan::ReadableBytes(fit.memory_bytes))));
   }
   const Candidate& best = candidates.front();
-  std::string text = absl::StrCat("advice for ", input.shape.world_size, " ranks and ",
-                                  SequencesOf(input), " sequences of ", input.options.model.context,
-                                  " tokens per step, of ", candidates.size(), " plans that fit ",
-                                  plan::ReadableBytes(input.memory_bytes_max), "\n  ", input.devices,
-                                  "\n\nquickest:\n");
+  std::string text = absl::StrCat(
+      "advice for ", input.shape.world_size, " ranks and ", SequencesOf(input), " sequences of ",
+      input.options.model.context, " tokens per step, of ", candidates.size(), " plans that fit ",
+      plan::ReadableBytes(input.memory_bytes_max), "\n  ", input.devices, "\n\nquickest:\n");
   absl::StrAppend(&text, Line(best));
   absl::StrAppendFormat(&text,
                         "            computing %s, stages waiting %s, communication that nothing "

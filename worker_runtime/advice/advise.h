@@ -1,5 +1,5 @@
-// muster plan --advise: the quickest plan that fits, over presets, recomputation, accumulation, stages and
-// types, by predicted step time.
+// muster plan --advise: the quickest plan that fits, over presets, recomputation, accumulation,
+// stages and types, by predicted step time.
 //
 // Threads: pure.
 #pragma once
@@ -25,8 +25,8 @@ struct AdviceInput {
 
 // Lines of text: the quickest plan as options, what it takes, and the runners-up.
 //
-// Errors: kInvalidArgument: nothing that was tried fits (with what takes least, and what to change); the
-//         sequences of a step cannot be divided over the ranks.
+// Errors: kInvalidArgument: nothing that was tried fits (with what takes least, and what to
+//         change); the sequences of a step cannot be divided over the ranks.
 absl::StatusOr<std::string> Advise(const AdviceInput& input);
 
 }  // namespace muster::advice

@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kMostRanks = 1024;
 
-// One value of one thing that may change. `cost` orders the trials: about the percent of a step's time.
+// One value of one thing that may change. `cost` orders the trials: about the percent of a step's
+// time.
 struct Change {
   std::string text;  // as options; empty: as it is
   double cost = 0;
@@ -182,7 +183,8 @@ absl::Status CheckFits(const plan::PlanPageInput& job, const plan::PlanOptions& 
       fit.options.empty()
           ? absl::StrCat("; no plan, recomputation, micro-batch, type or number of ranks that was "
                          "tried fits, the least took ",
-                         plan::ReadableBytes(fit.memory_bytes), ": choose a smaller model or shorter sequences")
+                         plan::ReadableBytes(fit.memory_bytes),
+                         ": choose a smaller model or shorter sequences")
           : absl::StrCat("; the cheapest change that fits is ", fit.options, ", which takes ",
                          plan::ReadableBytes(fit.memory_bytes))));
 }

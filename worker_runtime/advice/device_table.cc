@@ -15,7 +15,7 @@ constexpr double kGiga = 1e9;
 std::vector<DeviceFacts> Devices() {
   const auto row = [](const char* name, double gib, double narrow, double wide, double memory,
                       double link, const char* source) {
-    return DeviceFacts{name,          gib,           narrow * kTera, wide * kTera,
+    return DeviceFacts{name,           gib,          narrow * kTera, wide * kTera,
                        memory * kGiga, link * kGiga, source};
   };
   return {

@@ -62,9 +62,9 @@ absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
   MUSTER_ASSIGN_OR_RETURN(const plan::KnownModel model,
                           plan::FindKnownModel(options.planned_model));
   if (options.model.context > model.context) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sequence_length=", options.model.context, ": ", model.name,
-                     " takes at most ", model.context, " tokens"));
+    return absl::InvalidArgumentError(absl::StrCat("--sequence_length=", options.model.context,
+                                                   ": ", model.name, " takes at most ",
+                                                   model.context, " tokens"));
   }
   if (stages > model.layers + 2) {
     return absl::InvalidArgumentError(absl::StrCat("the model cannot be cut into stages: it has ",
@@ -128,7 +128,8 @@ absl::Status CheckOffload(const plan::PlanPageInput& job) {
     const char* const what = arena == plan::Arena::kOptimizer ? "the optimizer" : "parameters";
     return absl::UnimplementedError(absl::StrCat(
         "--", option, "=", ToString(residency), ": this version keeps ", what, " on the device, ",
-        plan::ReadableBytes(held), " per rank, which would not be missing there if they could rest ",
+        plan::ReadableBytes(held),
+        " per rank, which would not be missing there if they could rest ",
         residency == Residency::kCpu ? "in the host's memory" : "on NVMe", "; give --", option,
         "=none, and more ranks or --recompute=full where that does not fit",
         residency == Residency::kCpu ? ", or train on the host with --device=cpu" : ""));

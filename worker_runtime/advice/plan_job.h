@@ -1,5 +1,5 @@
-// From options to what a plan page shows: the model is built, cut and run without any memory, or counted
-// by arithmetic where it can only be planned.
+// From options to what a plan page shows: the model is built, cut and run without any memory, or
+// counted by arithmetic where it can only be planned.
 //
 // Threads: pure.
 #pragma once
@@ -20,12 +20,12 @@ struct JobShape {
 
 // `options` are finished (plan::FinishPlanOptions); their batch is spread over the ranks here.
 //
-// Errors: kInvalidArgument: the plan is wrong for so many ranks, the model cannot be cut, sizes cannot be
-//         counted, or the batch equation does not hold.
+// Errors: kInvalidArgument: the plan is wrong for so many ranks, the model cannot be cut, sizes
+//         cannot be counted, or the batch equation does not hold.
 absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const JobShape& shape);
 
-// Whether states can rest where they are to, on this device. Errors: kUnimplemented: the reason, and the
-// memory of a GPU that is missing for it.
+// Whether states can rest where they are to, on this device. Errors: kUnimplemented: the reason,
+// and the memory of a GPU that is missing for it.
 absl::Status CheckOffload(const plan::PlanPageInput& job);
 
 }  // namespace muster::advice

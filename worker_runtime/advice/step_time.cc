@@ -42,13 +42,12 @@ StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates)
                         static_cast<double>(job.stages.size());
   StepTime time;
   const double products = plan::FlopsPerTokenOf(options) * tokens / rates.flops;
-  time.compute = products * (1 + rates.other_share) *
-                 (1 + RecomputedShare(plan.recompute.kind));
+  time.compute = products * (1 + rates.other_share) * (1 + RecomputedShare(plan.recompute.kind));
   time.bubble = time.compute * static_cast<double>(job.stages.size() - 1) / micro_batches;
 
   const bool is_one_node = job.world_size <= job.ranks_of_node;
-  const double rate =
-      is_one_node || rates.network <= 0 ? rates.node_links : std::min(rates.node_links, rates.network);
+  const double rate = is_one_node || rates.network <= 0 ? rates.node_links
+                                                        : std::min(rates.node_links, rates.network);
   const bool streams = plan.gradients.placement == Placement::kShard &&
                        plan.gradient_reduction != GradientReduction::kOnce;
   const double backward = time.compute * (1 - kForward) / (streams ? 1 : micro_batches);

@@ -1,9 +1,9 @@
 // How long a step of a planned job takes on given devices and links.
 //
 // The model: products run at a share of the device's peak; what is computed again is added, and a
-// pipeline waits at its ends. Gradients travel while later layers go backward, gathered parameters while
-// others compute; what does not fit behind that is waited for. The update reads and writes all of its
-// states once.
+// pipeline waits at its ends. Gradients travel while later layers go backward, gathered parameters
+// while others compute; what does not fit behind that is waited for. The update reads and writes
+// all of its states once.
 //
 // Threads: pure.
 #pragma once
@@ -14,12 +14,12 @@ namespace muster::advice {
 
 // Of one rank.
 struct RankRates {
-  double flops = 0;              // per second that products reach
-  double other_share = 0;        // time of all else than products, as a share of theirs
-  double memory_bandwidth = 0;   // bytes per second
-  double node_links = 0;         // bytes per second between ranks of a node
-  double network = 0;            // bytes per second that a node sends; 0: there is one node
-  double hidden_share = 0.8;     // of what could run behind products
+  double flops = 0;             // per second that products reach
+  double other_share = 0;       // time of all else than products, as a share of theirs
+  double memory_bandwidth = 0;  // bytes per second
+  double node_links = 0;        // bytes per second between ranks of a node
+  double network = 0;           // bytes per second that a node sends; 0: there is one node
+  double hidden_share = 0.8;    // of what could run behind products
 };
 
 struct StepTime {

@@ -20,7 +20,8 @@ using Use = ConfigKey::Use;
 
 constexpr char kLaunching[] = "it is of launching: muster run --config_file reads it";
 constexpr char kNoTpu[] = "this version knows no TPU; leave it out";
-constexpr char kWhole[] = "checkpoints always hold the whole model, and any number of ranks loads it";
+constexpr char kWhole[] =
+    "checkpoints always hold the whole model, and any number of ranks loads it";
 constexpr char kNoDynamo[] = "no PyTorch runs here";
 constexpr char kBlocks[] = "units are the model's blocks";
 
@@ -40,8 +41,7 @@ constexpr ConfigKey kKeys[] = {
     {"gpu_ids", Type::kAny, Use::kWithoutEffect, "", kLaunching},
     {"main_training_function", Type::kText, Use::kWithoutEffect, "", kLaunching},
     {"enable_cpu_affinity", Type::kBool, Use::kWithoutEffect, "", kLaunching},
-    {"debug", Type::kBool, Use::kWithoutEffect, "",
-     "calls of all ranks are compared in every run"},
+    {"debug", Type::kBool, Use::kWithoutEffect, "", "calls of all ranks are compared in every run"},
     {"downcast_bf16", Type::kAny, Use::kWithoutEffect, "", "it is of TPUs"},
     {"dynamo_backend", Type::kAny, Use::kWithoutEffect, "", kNoDynamo},
     {"dynamo_config", Type::kAny, Use::kSection},
@@ -172,9 +172,10 @@ class Reading {
     if (kind_ == "false") kind_ = "NO";  // an unquoted `no` is that in YAML
     const std::vector<std::string> known = {"NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED", "FSDP"};
     if (std::find(known.begin(), known.end(), kind_) == known.end()) {
-      return reading_.Bad(path, absl::StrCat("expected NO, MULTI_CPU, MULTI_GPU, DEEPSPEED or FSDP; "
-                                             "others are not in this version",
-                                             DidYouMean(kind_, known)));
+      return reading_.Bad(path,
+                          absl::StrCat("expected NO, MULTI_CPU, MULTI_GPU, DEEPSPEED or FSDP; "
+                                       "others are not in this version",
+                                       DidYouMean(kind_, known)));
     }
     for (const auto& [section, kind] :
          {std::pair{"fsdp_config", "FSDP"}, {"deepspeed_config", "DEEPSPEED"}}) {
@@ -229,7 +230,8 @@ class Reading {
     }
     const std::vector<std::string> known = {"no", "fp16", "bf16"};
     if (std::find(known.begin(), known.end(), precision) == known.end()) {
-      return reading_.Bad(path, absl::StrCat("expected no, fp16 or bf16", DidYouMean(precision, known)));
+      return reading_.Bad(path,
+                          absl::StrCat("expected no, fp16 or bf16", DidYouMean(precision, known)));
     }
     reading_.Set("dtype", precision == "no" ? "f32" : precision == "fp16" ? "f16" : "bf16", path);
     // DeepSpeed scales the loss by itself; elsewhere PyTorch's GradScaler does.
@@ -265,8 +267,8 @@ class Reading {
                                             "SHARDED_STATE_DICT"};
     const std::string type = reading_.Text(state, known[0]);
     if (std::find(known.begin(), known.end(), type) == known.end()) {
-      return reading_.Bad(state, absl::StrCat("expected ", absl::StrJoin(known, ", "),
-                                              DidYouMean(type, known)));
+      return reading_.Bad(
+          state, absl::StrCat("expected ", absl::StrJoin(known, ", "), DidYouMean(type, known)));
     }
     reading_.NoEffect(state, kWhole);
     return absl::OkStatus();
@@ -303,10 +305,10 @@ class Reading {
       reading_.Set("plan", plans[i].second, is_from_reshard ? reshard : path);
       return absl::OkStatus();
     }
-    return reading_.Bad(is_from_reshard ? reshard : path,
-                        absl::StrCat("expected ", absl::StrJoin(known, ", "),
-                                     is_from_reshard ? ", true or false" : "",
-                                     DidYouMean(asked, known)));
+    return reading_.Bad(
+        is_from_reshard ? reshard : path,
+        absl::StrCat("expected ", absl::StrJoin(known, ", "),
+                     is_from_reshard ? ", true or false" : "", DidYouMean(asked, known)));
   }
 
   absl::Status SetPrefetch() {
@@ -323,8 +325,9 @@ class Reading {
     }
     const std::string forward = Fsdp("forward_prefetch");
     if (reading_.Find(forward) != nullptr) {
-      reading_.NoEffect(forward, "--prefetch_units says how many units are gathered ahead, "
-                                 "forward too");
+      reading_.NoEffect(forward,
+                        "--prefetch_units says how many units are gathered ahead, "
+                        "forward too");
     }
     return absl::OkStatus();
   }
@@ -339,10 +342,11 @@ class Reading {
       return absl::OkStatus();
     }
     if (std::find(known.begin(), known.end(), policy) == known.end()) {
-      return reading_.Bad(path, absl::StrCat("expected ", absl::StrJoin(known, ", "),
-                                             DidYouMean(policy, known)));
+      return reading_.Bad(
+          path, absl::StrCat("expected ", absl::StrJoin(known, ", "), DidYouMean(policy, known)));
     }
-    return reading_.Refuse(path, absl::StrCat(kBlocks, ", whatever their size; use "
+    return reading_.Refuse(path, absl::StrCat(kBlocks,
+                                              ", whatever their size; use "
                                               "TRANSFORMER_BASED_WRAP, which needs less memory"));
   }
 
@@ -380,7 +384,8 @@ class Reading {
                             absl::StrCat("expected none, cpu or nvme", DidYouMean(device, known)));
       }
       if (device != "none" && stage < least) {
-        return reading_.Bad(DeepSpeed(key), absl::StrCat("needs zero_stage ", least, ", not ", stage));
+        return reading_.Bad(DeepSpeed(key),
+                            absl::StrCat("needs zero_stage ", least, ", not ", stage));
       }
       reading_.Set(option, device, DeepSpeed(key));
     }

@@ -103,9 +103,8 @@ class Adding {
     const std::string expanded = Expanded(path, view_.home);
     absl::StatusOr<std::string> text = view_.read_file(expanded);
     if (!text.ok()) return command_line::At(source, expanded, text.status());
-    return ConfigFileText{.name = expanded,
-                          .text = *std::move(text),
-                          .hidden_size = HiddenSizeOf(line_, defaults_)};
+    return ConfigFileText{
+        .name = expanded, .text = *std::move(text), .hidden_size = HiddenSizeOf(line_, defaults_)};
   }
 
   absl::Status AddDeepSpeed(const ConfigFileText& file) {
@@ -133,9 +132,9 @@ class Adding {
     for (const ConfigSetting& setting : files_.back().settings) {
       if (setting.option != "plan" || found.zero_stage.empty()) continue;
       if (absl::StartsWith(setting.value, absl::StrCat("zero-", found.zero_stage))) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          found.stage_source, "=", found.zero_stage, ": ", setting.source, " says ",
-          setting.value, "; say the same in both files, or leave zero_stage out"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(found.stage_source, "=", found.zero_stage, ": ", setting.source, " says ",
+                       setting.value, "; say the same in both files, or leave zero_stage out"));
     }
     return absl::OkStatus();
   }
@@ -158,14 +157,15 @@ class Adding {
       return;
     }
     if (setting.option == "model" && SizesAreGiven()) {
-      report_.warnings.push_back(absl::StrCat(
-          says, " is overruled by --num_layers=", line_.Find("num_layers")->text(),
-          ", --num_heads=", line_.Find("num_heads")->text(),
-          " and --hidden_size=", line_.Find("hidden_size")->text()));
+      report_.warnings.push_back(
+          absl::StrCat(says, " is overruled by --num_layers=", line_.Find("num_layers")->text(),
+                       ", --num_heads=", line_.Find("num_heads")->text(),
+                       " and --hidden_size=", line_.Find("hidden_size")->text()));
       return;
     }
     if (setting.value.empty()) {
-      report_.sources.emplace(setting.option, absl::StrCat("default, for auto at ", setting.source));
+      report_.sources.emplace(setting.option,
+                              absl::StrCat("default, for auto at ", setting.source));
       return;
     }
     line_.values[setting.option] = {.texts = {setting.value}, .source = setting.source};
@@ -179,10 +179,9 @@ class Adding {
     if (setting.only_in_dtype == dtype || (is_f16 && setting.only_in_dtype == "f16")) return true;
     if (!setting.shown.empty() && !absl::EndsWith(setting.source, ".enabled") &&
         !absl::EndsWith(setting.source, "mixed_precision")) {
-      report_.without_effect.push_back(
-          absl::StrCat(says, ": it counts in ", setting.only_in_dtype, " alone, and ",
-                       given == nullptr ? "the type is f32"
-                                        : absl::StrCat(given->source, " is ", dtype)));
+      report_.without_effect.push_back(absl::StrCat(
+          says, ": it counts in ", setting.only_in_dtype, " alone, and ",
+          given == nullptr ? "the type is f32" : absl::StrCat(given->source, " is ", dtype)));
     }
     return false;
   }

@@ -131,8 +131,8 @@ void ConfigReading::SetDefault(const std::string& option, std::string value,
 
 void ConfigReading::NoEffect(absl::string_view path, absl::string_view why) {
   const ConfigNode* const node = Find(path);
-  contents_.without_effect.push_back(absl::StrCat(
-      SourceOf(path), "=", node == nullptr ? "" : ShownValue(*node), ": ", why));
+  contents_.without_effect.push_back(
+      absl::StrCat(SourceOf(path), "=", node == nullptr ? "" : ShownValue(*node), ": ", why));
 }
 
 absl::Status ConfigReading::Bad(absl::string_view path, absl::string_view why) const {
@@ -149,8 +149,8 @@ absl::Status ConfigReading::Refuse(absl::string_view path, absl::string_view why
 }
 
 const ConfigKey* ConfigReading::RowOf(absl::string_view path) const {
-  const auto found =
-      std::find_if(keys_.begin(), keys_.end(), [&](const ConfigKey& key) { return path == key.path; });
+  const auto found = std::find_if(keys_.begin(), keys_.end(),
+                                  [&](const ConfigKey& key) { return path == key.path; });
   return found == keys_.end() ? nullptr : &*found;
 }
 
@@ -209,9 +209,10 @@ absl::Status ConfigReading::Take(const ConfigKey& row, const ConfigNode& node) {
 
 absl::Status ConfigReading::TakeDisabled(const ConfigKey& row, const ConfigNode& node) {
   const ConfigNode* const enabled = node.Find("enabled");
-  const bool is_off = (node.kind == Kind::kBool && node.text == "false") ||
-                      (node.kind == Kind::kMap && node.members.empty()) ||
-                      (enabled != nullptr && enabled->kind == Kind::kBool && enabled->text == "false");
+  const bool is_off =
+      (node.kind == Kind::kBool && node.text == "false") ||
+      (node.kind == Kind::kMap && node.members.empty()) ||
+      (enabled != nullptr && enabled->kind == Kind::kBool && enabled->text == "false");
   if (!is_off) return RefuseNode(row.path, node, row.why);
   contents_.without_effect.push_back(absl::StrCat(file_, ":", node.line, ": ", row.path, "=",
                                                   ShownValue(node), ": it is not enabled"));
@@ -257,7 +258,8 @@ absl::Status ConfigReading::RefuseNode(absl::string_view path, const ConfigNode&
   return refused;
 }
 
-// A key that is right elsewhere is told where; else the nearest in its own map, else the nearest of all.
+// A key that is right elsewhere is told where; else the nearest in its own map, else the nearest of
+// all.
 absl::Status ConfigReading::UnknownKey(const std::string& prefix, const std::string& key,
                                        const ConfigNode& node) {
   std::string hint = DidYouMean(key, KeysBelow(keys_, prefix));

@@ -1,9 +1,9 @@
-// What the readers of configuration files share: a table of keys, the walk over a file by it, and what
-// comes of that as settings of options.
+// What the readers of configuration files share: a table of keys, the walk over a file by it, and
+// what comes of that as settings of options.
 //
-// Every key of a file ends as one of three things: the setting of an option, a line that says why it
-// changes nothing, or a refusal with the reason and what works instead. A refusal is an error, or with
-// ConfigCompat::kDeepSpeed a warning.
+// Every key of a file ends as one of three things: the setting of an option, a line that says why
+// it changes nothing, or a refusal with the reason and what works instead. A refusal is an error,
+// or with ConfigCompat::kDeepSpeed a warning.
 //
 // Threads: pure.
 #pragma once
@@ -65,8 +65,8 @@ class ConfigReading {
   ConfigReading(std::string file, absl::Span<const ConfigKey> keys, ConfigCompat compat)
       : file_(std::move(file)), keys_(keys), compat_(compat) {}
 
-  // Does with each key of `root` what the table says. Errors: kInvalidArgument naming file, line, path,
-  // value and what was expected.
+  // Does with each key of `root` what the table says. Errors: kInvalidArgument naming file, line,
+  // path, value and what was expected.
   absl::Status Walk(const ConfigNode& root);
 
   // --- for kHandled keys, after Walk
@@ -111,8 +111,8 @@ class ConfigReading {
   std::vector<std::pair<std::string, ConfigNode>> values_;  // by path, that Walk has accepted
 };
 
-// A whole number as people write them: 200000000, 2e8, 2.0e8. Errors: kInvalidArgument: a fraction, or
-// none at all.
+// A whole number as people write them: 200000000, 2e8, 2.0e8. Errors: kInvalidArgument: a fraction,
+// or none at all.
 absl::StatusOr<int64_t> WholeNumber(const ConfigNode& node);
 
 }  // namespace muster::plan

@@ -140,8 +140,8 @@ constexpr ConfigKey kKeys[] = {
      Use::kWithoutEffect, "", "checkpoints always hold the whole model"},
     {"zero_optimization.gather_16bit_weights_on_model_save", Type::kBool, Use::kWithoutEffect, "",
      "checkpoints always hold the whole model"},
-    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", Type::kBool,
-     Use::kWithoutEffect, "", "checkpoints always hold the whole model"},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", Type::kBool, Use::kWithoutEffect,
+     "", "checkpoints always hold the whole model"},
     {"zero_optimization.stage3_module_granularity_threshold", Type::kWhole, Use::kOnly, "0",
      "parameters are gathered by units of the model; leave it out"},
     {"zero_optimization.stage3_use_all_reduce_for_fetch_params", Type::kBool, Use::kOnly, "false",
@@ -175,7 +175,8 @@ constexpr ConfigKey kKeys[] = {
      "memory of the host is what the device works in"},
     {"zero_optimization.offload_optimizer", Type::kAny, Use::kSection},
     {"zero_optimization.offload_optimizer.device", Type::kText},
-    {"zero_optimization.offload_optimizer.nvme_path", Type::kText, Use::kWithoutEffect, "", kNoNvme},
+    {"zero_optimization.offload_optimizer.nvme_path", Type::kText, Use::kWithoutEffect, "",
+     kNoNvme},
     {"zero_optimization.offload_optimizer.buffer_count", Type::kWhole, Use::kWithoutEffect, "",
      kNoNvme},
     {"zero_optimization.offload_optimizer.pin_memory", Type::kBool, Use::kWithoutEffect, "",
@@ -360,8 +361,8 @@ class Reading {
     if (reading_.Bool("fp16.enabled") && reading_.Bool(bf16_enabled)) {
       return reading_.Bad(bf16_enabled, "fp16.enabled is true too; enable one of them");
     }
-    for (const auto& [path, dtype] : {std::pair<std::string, const char*>{"fp16.enabled", "f16"},
-                                      {bf16_enabled, "bf16"}}) {
+    for (const auto& [path, dtype] :
+         {std::pair<std::string, const char*>{"fp16.enabled", "f16"}, {bf16_enabled, "bf16"}}) {
       if (reading_.IsAuto(path)) reading_.Set("dtype", "", path);
       if (reading_.Bool(path)) reading_.Set("dtype", dtype, path);
       if (reading_.Text(path, "") == "false") reading_.NoEffect(path, "it is not enabled");
@@ -381,7 +382,8 @@ class Reading {
     const std::string scale = reading_.Text("fp16.loss_scale", "0");
     double number = 0;
     if (!absl::SimpleAtod(scale, &number) || number < 0) {
-      return reading_.Bad("fp16.loss_scale", "expected 0, for a scale that moves, or a number above 0");
+      return reading_.Bad("fp16.loss_scale",
+                          "expected 0, for a scale that moves, or a number above 0");
     }
     const int64_t power = reading_.Whole("fp16.initial_scale_power", 16);
     if (power < 0 || power > 31) {
@@ -393,8 +395,7 @@ class Reading {
       if (may_be_on && moves) {
         reading_.Set(option, std::move(value), path, "f16");
       } else {
-        reading_.NoEffect(path, may_be_on ? "the loss scale does not move"
-                                          : "fp16 is not enabled");
+        reading_.NoEffect(path, may_be_on ? "the loss scale does not move" : "fp16 is not enabled");
       }
     };
     if (may_be_on) {
@@ -461,12 +462,12 @@ class Reading {
       const double mebibytes = 4.0 * static_cast<double>(elements) / (1 << 20);
       reading_.Set("bucket_mb", ExactText(std::min(mebibytes, 1048576.0)), reduce);
     }
-    MUSTER_RETURN_IF_ERROR(SetElements("prefetch_bucket_size", "prefetch_elements",
-                                       hidden * hidden * 9 / 10));
+    MUSTER_RETURN_IF_ERROR(
+        SetElements("prefetch_bucket_size", "prefetch_elements", hidden * hidden * 9 / 10));
     MUSTER_RETURN_IF_ERROR(
         SetElements("param_persistence_threshold", "persistence_threshold", 10 * hidden));
-    MUSTER_RETURN_IF_ERROR(SetElements("model_persistence_threshold",
-                                       "model_persistence_threshold", GatherPlan::kNoLimit));
+    MUSTER_RETURN_IF_ERROR(SetElements("model_persistence_threshold", "model_persistence_threshold",
+                                       GatherPlan::kNoLimit));
     MUSTER_RETURN_IF_ERROR(
         SetElements("max_live_parameters", "max_live_parameters", 1'000'000'000));
     return SetElements("max_reuse_distance", "max_reuse_distance", 1'000'000'000);
@@ -499,8 +500,8 @@ class Reading {
             reading_.Refuse(ratio, "an optimizer is offloaded whole or not at all; expected 1"));
       }
     }
-    for (const auto& [key, option] :
-         {std::pair{"cpu_offload", "offload_optimizer"}, {"cpu_offload_param", "offload_parameters"}}) {
+    for (const auto& [key, option] : {std::pair{"cpu_offload", "offload_optimizer"},
+                                      {"cpu_offload_param", "offload_parameters"}}) {
       if (reading_.Find(Zero(key)) == nullptr) continue;
       reading_.Set(option, reading_.Bool(Zero(key)) ? "cpu" : "none", Zero(key));
     }
@@ -514,7 +515,8 @@ class Reading {
     const std::string device = reading_.Text(path, "none");
     const std::vector<std::string> known = {"none", "cpu", "nvme"};
     if (std::find(known.begin(), known.end(), device) == known.end()) {
-      return reading_.Bad(path, absl::StrCat("expected none, cpu or nvme", DidYouMean(device, known)));
+      return reading_.Bad(path,
+                          absl::StrCat("expected none, cpu or nvme", DidYouMean(device, known)));
     }
     if (device != "none" && stage_ < least_stage) {
       return reading_.Bad(path, absl::StrCat("needs stage ", least_stage,
@@ -552,16 +554,14 @@ class Reading {
     MUSTER_RETURN_IF_ERROR(SetBetas(type));
     const auto otherwise = [&](const char* key, const char* option, const char* value) {
       if (reading_.Find(absl::StrCat("optimizer.params.", key)) != nullptr) return;
-      reading_.SetDefault(option, value, "optimizer",
-                          absl::StrCat("DeepSpeed's default of ", key));
+      reading_.SetDefault(option, value, "optimizer", absl::StrCat("DeepSpeed's default of ", key));
     };
     otherwise("weight_decay", "weight_decay", "0");
     if (type != "sgd") otherwise("eps", "epsilon", "1e-8");
     // The scheduler sets the rate of every step, whatever the optimizer was given.
     const bool has_peak = reading_.Find("scheduler.params.warmup_max_lr") != nullptr;
-    const bool is_scheduled = has_peak
-                                  ? !reading_.IsAuto("scheduler.params.warmup_max_lr")
-                                  : reading_.Text("scheduler.type", "") == "WarmupDecayLR";
+    const bool is_scheduled = has_peak ? !reading_.IsAuto("scheduler.params.warmup_max_lr")
+                                       : reading_.Text("scheduler.type", "") == "WarmupDecayLR";
     const char* const rate = "optimizer.params.lr";
     if (reading_.Find(rate) != nullptr) {
       if (is_scheduled) {
@@ -580,8 +580,8 @@ class Reading {
     double scheduled = 0;
     const std::string rate = reading_.Text("optimizer.params.lr", "");
     const std::string peak = reading_.Text("scheduler.params.warmup_max_lr", "0.001");
-    if (rate.empty() || (absl::SimpleAtod(rate, &own) && absl::SimpleAtod(peak, &scheduled) &&
-                         own == scheduled)) {
+    if (rate.empty() ||
+        (absl::SimpleAtod(rate, &own) && absl::SimpleAtod(peak, &scheduled) && own == scheduled)) {
       reading_.NoEffect("optimizer.params.lr", "scheduler.params.warmup_max_lr says the same");
       return absl::OkStatus();
     }
@@ -609,9 +609,8 @@ class Reading {
     }
     const bool are_two =
         betas->kind == ConfigNode::Kind::kList && betas->items.size() == 2 &&
-        std::all_of(betas->items.begin(), betas->items.end(), [](const ConfigNode& item) {
-          return item.kind == ConfigNode::Kind::kNumber;
-        });
+        std::all_of(betas->items.begin(), betas->items.end(),
+                    [](const ConfigNode& item) { return item.kind == ConfigNode::Kind::kNumber; });
     if (!are_two) return reading_.Bad(path, "expected two numbers, such as [0.9, 0.999]");
     reading_.Set("beta1", betas->items[0].text, path);
     reading_.Set("beta2", betas->items[1].text, path);
@@ -680,7 +679,8 @@ class Reading {
     const int64_t rise = reading_.Whole("scheduler.params.warmup_num_steps", 1000);
     if (!reading_.IsAuto(total) && steps < rise &&
         !reading_.IsAuto("scheduler.params.warmup_num_steps")) {
-      return reading_.Bad(total, absl::StrCat("expected no fewer steps than warmup_num_steps, ", rise));
+      return reading_.Bad(total,
+                          absl::StrCat("expected no fewer steps than warmup_num_steps, ", rise));
     }
     reading_.Set("schedule_steps", reading_.IsAuto(total) ? "" : absl::StrCat(steps), total);
     return absl::OkStatus();
@@ -692,7 +692,8 @@ class Reading {
     const std::string type = reading_.Text(path, "");
     const std::vector<std::string> known = {"fp32", "fp16", "bf16", "bfp16"};
     if (std::find(known.begin(), known.end(), type) == known.end()) {
-      return reading_.Bad(path, absl::StrCat("expected fp32, fp16 or bfp16", DidYouMean(type, known)));
+      return reading_.Bad(path,
+                          absl::StrCat("expected fp32, fp16 or bfp16", DidYouMean(type, known)));
     }
     reading_.Set("reduce_dtype", type == "bfp16" ? "bf16" : type, path);
     return absl::OkStatus();

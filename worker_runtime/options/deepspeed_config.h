@@ -1,7 +1,7 @@
 // A configuration file of DeepSpeed as settings of muster's options.
 //
 // Source:  DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py, runtime/precision_config.py,
-//          runtime/lr_schedules.py; "auto" as transformers' integrations/deepspeed.py fills it.
+//         runtime/lr_schedules.py; "auto" as transformers' integrations/deepspeed.py fills it.
 // Threads: pure.
 #pragma once
 
@@ -19,8 +19,8 @@ struct ConfigFileText {
   int64_t hidden_size = 0;  // of the model, for "auto"
 };
 
-// Errors: kInvalidArgument naming file, line, path, value and what was expected, or the reason and what
-//         works instead.
+// Errors: kInvalidArgument naming file, line, path, value and what was expected, or the reason and
+//         what works instead.
 absl::StatusOr<ConfigContents> ReadDeepSpeedConfig(const ConfigFileText& file, ConfigCompat compat);
 
 }  // namespace muster::plan

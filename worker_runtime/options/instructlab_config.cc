@@ -117,8 +117,7 @@ class Reading {
     }
     MUSTER_RETURN_IF_ERROR(reading_.Walk(*root));
     if (reading_.Find("train") == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file_.name, ": the section train is missing"));
+      return absl::InvalidArgumentError(absl::StrCat(file_.name, ": the section train is missing"));
     }
     MUSTER_RETURN_IF_ERROR(SetRanks());
     MUSTER_RETURN_IF_ERROR(SetPrecision());
@@ -208,9 +207,8 @@ class Reading {
       reading_.NoEffect(file, "deepspeed is not enabled");
     }
     MUSTER_RETURN_IF_ERROR(SetBackend(uses_deepspeed));
-    for (const auto& [key, backend] :
-         {std::pair{"train.fsdp_cpu_offload_optimizer", "fsdp"},
-          {"train.deepspeed_cpu_offload_optimizer", "deepspeed"}}) {
+    for (const auto& [key, backend] : {std::pair{"train.fsdp_cpu_offload_optimizer", "fsdp"},
+                                       {"train.deepspeed_cpu_offload_optimizer", "deepspeed"}}) {
       if (reading_.Find(key) == nullptr) continue;
       if (backend_ != backend) {
         reading_.NoEffect(key, absl::StrCat("it counts with ", backend, " alone"));
@@ -227,7 +225,8 @@ class Reading {
     if (reading_.Find(path) == nullptr) return absl::OkStatus();
     const std::vector<std::string> known = {"fsdp", "deepspeed"};
     if (std::find(known.begin(), known.end(), backend_) == known.end()) {
-      return reading_.Bad(path, absl::StrCat("expected fsdp or deepspeed", DidYouMean(backend_, known)));
+      return reading_.Bad(path,
+                          absl::StrCat("expected fsdp or deepspeed", DidYouMean(backend_, known)));
     }
     if (uses_deepspeed && backend_ == "fsdp") {
       return reading_.Bad(path, "deepspeed.enabled is true too; leave one out");

@@ -12,6 +12,22 @@
 #include "worker_runtime/plan/plan_options.h"
 
 namespace muster {
+namespace {
+
+// On the host as a device its memory is where states are already.
+absl::Status CheckOffload(const plan::PlanOptions& options) {
+  for (const auto& [option, residency] : {std::pair{"offload_optimizer", options.offload.optimizer},
+                                          {"offload_parameters", options.offload.parameters}}) {
+    if (residency == Residency::kDevice) continue;
+    if (residency == Residency::kCpu && options.device == "cpu") continue;
+    return absl::UnimplementedError(
+        absl::StrCat("--", option, "=", ToString(residency),
+                     ": this version keeps states on the device; give --", option, "=none"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& arguments,
                                                 const PlanRanks& ranks) {
@@ -34,6 +50,7 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
     return absl::UnimplementedError(
         absl::StrCat(options.planned_model, " can be planned (muster plan), not trained"));
   }
+  MUSTER_RETURN_IF_ERROR(CheckOffload(options));
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(
       grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));

@@ -37,12 +37,12 @@ std::string NearestMultiples(int64_t n, int64_t of) {
 std::string Number(int64_t value) { return value == 0 ? "?" : absl::StrCat(value); }
 
 absl::Status Unsolvable(const BatchSizes& asked, int64_t replicas) {
-  const int64_t known = std::max<int64_t>(asked.micro, 1) * std::max<int64_t>(asked.accumulation, 1);
+  const int64_t known =
+      std::max<int64_t>(asked.micro, 1) * std::max<int64_t>(asked.accumulation, 1);
   const bool is_open = asked.micro == 0 || asked.accumulation == 0;
-  std::vector<std::string> hints = {
-      absl::StrCat("a train_batch_size of ",
-                   is_open ? NearestMultiples(asked.train, known * replicas)
-                           : absl::StrCat(known * replicas))};
+  std::vector<std::string> hints = {absl::StrCat(
+      "a train_batch_size of ",
+      is_open ? NearestMultiples(asked.train, known * replicas) : absl::StrCat(known * replicas))};
   if (asked.train % known == 0) {
     const int64_t parts = asked.train / known;
     hints.push_back(absl::StrCat(

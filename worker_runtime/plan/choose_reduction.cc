@@ -18,7 +18,8 @@ ReductionChoice ChooseWithoutLimit(ReductionCost each, ReductionCost once) {
   if (static_cast<double>(once.memory_bytes) <= most) {
     return {GradientReduction::kOnce, "it sends less, for at most half as much memory again"};
   }
-  return {GradientReduction::kEachMicroBatch, "once would take more than half as much memory again"};
+  return {GradientReduction::kEachMicroBatch,
+          "once would take more than half as much memory again"};
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ struct ReductionChoice {
 
 // A choice that takes at least as much memory and sends at least as much is never taken. Where
 // neither is that, model and plan alone decide: once, which sends less, unless it takes more than
-// half as much memory again. `memory_bytes_max` (0: not known) overrules this only for a choice that
-// does not fit while the other does.
+// half as much memory again. `memory_bytes_max` (0: not known) overrules this only for a choice
+// that does not fit while the other does.
 ReductionChoice ChooseReduction(ReductionCost each_micro_batch, ReductionCost once,
                                 int64_t memory_bytes_max);
 

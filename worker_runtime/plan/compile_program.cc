@@ -182,8 +182,8 @@ ReductionChoice ReductionOf(const ProgramInput& input) {
   const auto cost = [&](bool reduces_each) {
     ReductionCost most;
     for (int stage = 0; stage < input.mesh.stages; ++stage) {
-      const StepFigures figures = FiguresOf(
-          ProgramCompiler(input, stage * input.mesh.replicas, reduces_each).Run());
+      const StepFigures figures =
+          FiguresOf(ProgramCompiler(input, stage * input.mesh.replicas, reduces_each).Run());
       most.memory_bytes = std::max(most.memory_bytes, TotalOf(figures.peak));
       most.sent_bytes = std::max(most.sent_bytes, figures.sent_total());
     }

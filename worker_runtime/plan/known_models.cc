@@ -79,7 +79,8 @@ BlockBytes BytesOfBlock(const KnownModel& model, const TracedBatch& batch) {
   const int64_t hidden = model.hidden_size;
   // The block's input and the residual behind attention, each with its normed form; what attention
   // reads and gives; gate, up and their product.
-  const int64_t kept = 4 * hidden + 2 * QueryWidth(model) + 2 * KeyWidth(model) + 3 * model.mlp_size;
+  const int64_t kept =
+      4 * hidden + 2 * QueryWidth(model) + 2 * KeyWidth(model) + 3 * model.mlp_size;
   const int64_t statistics = 4 * rows * (2 + model.heads);  // of norms and of softmax
   // Gradients of the widest places: of gate, up and their product, and of a residual.
   const int64_t widest = 3 * model.mlp_size + 2 * hidden;
@@ -112,8 +113,8 @@ UseTrace TraceOf(const KnownModel& model, const TracedBatch& batch, int first_un
     const bool is_selective = batch.recompute.kind == Recompute::Kind::kSelective;
     const int64_t kept = block.kept - (is_selective ? rows * model.mlp_size * element : 0);
     trace.kept_bytes = blocks * kept;
-    trace.peak_bytes = trace.kept_bytes + block.works_in +
-                       (is_selective ? rows * model.mlp_size * element : 0);
+    trace.peak_bytes =
+        trace.kept_bytes + block.works_in + (is_selective ? rows * model.mlp_size * element : 0);
   }
   if (has_head) {
     const int64_t head = 3 * passed + std::min(kLogitsAtOnce, rows * model.vocabulary) * element;
@@ -140,9 +141,9 @@ absl::StatusOr<KnownModel> FindKnownModel(absl::string_view name) {
                       .vocabulary = gpt->vocabulary,
                       .gpt = *gpt};
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "'", absl::Utf8SafeCHexEscape(name), "' is not a known model; expected ",
-      absl::StrJoin(KnownModelNames(), ", "), DidYouMean(folded, KnownModelNames())));
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", absl::Utf8SafeCHexEscape(name), "' is not a known model; expected ",
+                   absl::StrJoin(KnownModelNames(), ", "), DidYouMean(folded, KnownModelNames())));
 }
 
 std::vector<std::string> KnownModelNames() {
@@ -207,8 +208,7 @@ int64_t NumParametersOf(const KnownModel& model) {
 double FlopsPerToken(const KnownModel& model, int64_t sequence) {
   const double table =
       static_cast<double>(model.vocabulary) * static_cast<double>(model.hidden_size);
-  const double multiplied =
-      static_cast<double>(NumParametersOf(model)) - (model.tied ? 0 : table);
+  const double multiplied = static_cast<double>(NumParametersOf(model)) - (model.tied ? 0 : table);
   return 6 * multiplied + 12 * static_cast<double>(model.layers) *
                               static_cast<double>(QueryWidth(model)) *
                               static_cast<double>(sequence);

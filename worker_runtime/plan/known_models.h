@@ -1,9 +1,9 @@
-// Sizes of models that people know by name. Those of GPT-2 can be trained here; the others can be planned:
-// their parameters and activations are counted by arithmetic.
+// Sizes of models that people know by name. Those of GPT-2 can be trained here; the others can be
+// planned: their parameters and activations are counted by arithmetic.
 //
 // Threads: pure.
-// Source:  the models' published configurations (config.json of each); Radford et al. 2019; Touvron et
-//          al. 2023; Grattafiori et al. 2024; IBM Granite 3.0, 2024; Qwen 2.5 and Qwen 3 reports.
+// Source:  the models' published configurations (config.json of each); Radford et al. 2019; Touvron
+//          et al. 2023; Grattafiori et al. 2024; IBM Granite 3.0, 2024; Qwen 2.5 and 3 reports.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct KnownModel {
   enum class Attention : uint8_t { kPlain, kBiases, kNorms } attention = Attention::kPlain;
 };
 
-// By its name, also behind an owner as in "ibm/granite-7b-base". Errors: kInvalidArgument: no such name
-// (with the nearest one).
+// By its name, also behind an owner as in "ibm/granite-7b-base". Errors: kInvalidArgument: no such
+// name (with the nearest one).
 absl::StatusOr<KnownModel> FindKnownModel(absl::string_view name);
 std::vector<std::string> KnownModelNames();
 
@@ -56,8 +56,8 @@ struct TracedBatch {
   DType dtype = DType::kF32;
   Recompute recompute;
 };
-// What a micro-batch does in each of `stages` stages, as layers that keep what Gpt's keep: the input of
-// each product and what the gradients of norms, attention and the gate need. [stages]
+// What a micro-batch does in each of `stages` stages, as layers that keep what Gpt's keep: the
+// input of each product and what the gradients of norms, attention and the gate need. [stages]
 std::vector<StageInfo> TraceStages(const KnownModel& model, const TracedBatch& batch, int stages);
 
 }  // namespace muster::plan

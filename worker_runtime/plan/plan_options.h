@@ -12,8 +12,8 @@
 
 namespace muster::plan {
 
-// Sequences of a step and how it is cut, as asked for; 0: not said. FinishPlanOptions and SpreadBatch
-// make PlanOptions::batch_size and Plan::accumulation of it.
+// Sequences of a step and how it is cut, as asked for; 0: not said. FinishPlanOptions and
+// SpreadBatch make PlanOptions::batch_size and Plan::accumulation of it.
 struct BatchSizes {
   int64_t train = 0;         // of all ranks and micro-batches
   int64_t micro = 0;         // of a rank's micro-batch

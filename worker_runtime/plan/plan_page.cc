@@ -64,9 +64,10 @@ void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
 void AppendModel(const PlanOptions& options, std::string& page) {
   const GptConfig& model = options.model;
   const bool is_gpt = options.planned_model.empty();
-  absl::StrAppend(&page, "model: ", is_gpt ? "a GPT" : options.planned_model, " of ", model.layers, " layers, ", model.heads,
-                  " heads, hidden size ", model.hidden_size, ", context ", model.context,
-                  ", vocabulary ", model.vocabulary, ", in ", ToString(options.dtype), "\n");
+  absl::StrAppend(&page, "model: ", is_gpt ? "a GPT" : options.planned_model, " of ", model.layers,
+                  " layers, ", model.heads, " heads, hidden size ", model.hidden_size, ", context ",
+                  model.context, ", vocabulary ", model.vocabulary, ", in ",
+                  ToString(options.dtype), "\n");
   Line(page, "parameters", Grouped(NumParametersOf(options)));
   Line(page, "work per token", Flops(FlopsPerTokenOf(options)));
 }
@@ -357,8 +358,7 @@ ReductionChoice DecideReduction(const PlanPageInput& input) {
   }
   const auto cost = [&](GradientReduction reduction) {
     const RankMemory memory = MemoryWith(input, reduction);
-    return ReductionCost{.memory_bytes = memory.total(),
-                         .sent_bytes = memory.figures.sent_total()};
+    return ReductionCost{.memory_bytes = memory.total(), .sent_bytes = memory.figures.sent_total()};
   };
   return ChooseReduction(cost(GradientReduction::kEachMicroBatch), cost(GradientReduction::kOnce),
                          input.options.plan.memory_bytes_max);

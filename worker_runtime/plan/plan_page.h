@@ -26,8 +26,9 @@ struct GivenValue {
 // Where what is planned comes from.
 struct PlanSources {
   std::vector<GivenValue> given;
-  std::map<std::string, std::string> by_field;  // of Describe(plan); a field that is missing: default
-  std::vector<std::string> without_effect;      // keys of files, each with the reason
+  std::map<std::string, std::string>
+      by_field;                             // of Describe(plan); a field that is missing: default
+  std::vector<std::string> without_effect;  // keys of files, each with the reason
 };
 
 struct PlanPageInput {
@@ -39,14 +40,14 @@ struct PlanPageInput {
   int64_t gpu_bytes = 0;
   int64_t pinned_bytes_max = 0;
   std::string hash;  // of CanonicalText; what the engine compares between ranks
-  // Of the model that options.model describes: its units, their parameters, and what a micro-batch does
-  // to them and to memory in each stage (engine/cut_model.h). [stages] divides world_size.
+  // Of the model that options.model describes: its units, their parameters, and what a micro-batch
+  // does to them and to memory in each stage (engine/cut_model.h). [stages] divides world_size.
   std::vector<std::string> unit_names;
   std::vector<ParameterInfo> parameters;
   std::vector<StageInfo> stages;
 
-  // When sharded gradients are reduced, where `options.plan` left it open and several micro-batches make
-  // it matter; else kChosen.
+  // When sharded gradients are reduced, where `options.plan` left it open and several micro-batches
+  // make it matter; else kChosen.
   ReductionChoice reduction = {.chosen = GradientReduction::kChosen};
 
   int64_t replicas() const { return world_size / static_cast<int64_t>(stages.size()); }
@@ -60,7 +61,8 @@ struct RankMemory {
   int64_t total() const { return TotalOf(figures.peak) + (gpu > 0 ? gpu : exchange); }
 };
 RankMemory MemoryOfRank(const PlanPageInput& input);
-// By the figures of both choices, exchange between ranks included; kChosen where there is no choice.
+// By the figures of both choices, exchange between ranks included; kChosen where there is no
+// choice.
 ReductionChoice DecideReduction(const PlanPageInput& input);
 // The program of that rank.
 Program ProgramOf(const PlanPageInput& input);

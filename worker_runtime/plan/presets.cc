@@ -117,9 +117,8 @@ absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
       meant == known.end()
           ? ""
           : absl::StrCat("; did you mean ", kNames[meant - known.begin()].name, "?");
-  return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCHexEscape(name),
-                                                 "' is not a known plan; expected ", Offered(),
-                                                 hint));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", absl::Utf8SafeCHexEscape(name), "' is not a known plan; expected ", Offered(), hint));
 }
 
 }  // namespace muster

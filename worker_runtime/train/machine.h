@@ -16,13 +16,14 @@ namespace muster::train {
 int64_t ResidentBytes(absl::string_view proc_status);
 // Of this process; 0: not known.
 int64_t OwnResidentBytes();
-// The least memory that the control groups of a process allow it, in the text of /proc/self/cgroup (both
-// versions); the largest number if they allow any. `read` gives the text of a file, empty if there is none.
+// The least memory that the control groups of a process allow it, in the text of /proc/self/cgroup
+// (both versions); the largest number if they allow any. `read` gives the text of a file, empty if
+// there is none.
 // Threads: pure.
 int64_t ControlGroupBytes(absl::string_view proc_cgroup,
                           absl::FunctionRef<std::string(const std::string& path)> read);
-// What this process and the others of its machine or control group may take together: physical memory, or
-// what the control groups allow; the largest number if neither is known.
+// What this process and the others of its machine or control group may take together: physical
+// memory, or what the control groups allow; the largest number if neither is known.
 int64_t MachineBytes();
 
 // Whether a model can be trained in the memory of this machine at all. Counts parameters, gradients

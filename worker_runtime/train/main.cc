@@ -49,9 +49,9 @@ int Main(const std::vector<std::string>& args) {
   // Made even for a wrong command line: the job's store is where the ranks agree who says so.
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::FromEnvironment();
   Runtime* const job = runtime.ok() ? runtime->get() : nullptr;
-  const absl::StatusOr<TrainCommand> command = ParseTrainCommand(
-      args, plan::ConfigFilesOnDisk(job == nullptr ? 1 : job->size(),
-                                    job == nullptr ? 1 : job->local_size()));
+  const absl::StatusOr<TrainCommand> command =
+      ParseTrainCommand(args, plan::ConfigFilesOnDisk(job == nullptr ? 1 : job->size(),
+                                                      job == nullptr ? 1 : job->local_size()));
   if (!command.ok()) return Refuse(job, command.status());
   if (!runtime.ok()) return Refuse(nullptr, runtime.status());
   if (job->rank() == 0) PrintNotes(*command);

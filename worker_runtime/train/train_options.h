@@ -44,7 +44,7 @@ struct TrainCommand {
   TrainOptions options;
   std::vector<std::string> warnings;        // accepted, but worth a line
   std::vector<std::string> without_effect;  // keys of files that change nothing, with the reason
-  std::string help;                   // not empty: to be printed, and nothing else done
+  std::string help;                         // not empty: to be printed, and nothing else done
 };
 
 // What --help and the like ask for, without anything else being read; empty: they do not.
@@ -52,7 +52,8 @@ std::string TrainHelp(const std::vector<std::string>& args);
 
 // `args` without the program's name; `files` for --deepspeed and the like, and the job's size.
 //
-// Errors: kInvalidArgument naming the flag, the value and what was expected; plan::FinishPlanOptions',
+// Errors: kInvalidArgument naming the flag, the value and what was expected;
+//          plan::FinishPlanOptions',
 //         plan::AddConfigFiles'.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
                                                const plan::ConfigView& files = {});
@@ -61,7 +62,8 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
 // memory: NCCL has one rank for each GPU.
 std::string BackendFor(const TrainOptions& options, int num_gpus, int local_size);
 
-// Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks for.
+// Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks
+// for.
 //
 // Errors: kInvalidArgument: why not, and what to change.
 // Threads: pure.

@@ -39,14 +39,14 @@ std::string DescribePlan(const StartFacts& facts) {
   const bool says_reduction = facts.plan.accumulation > 1 &&
                               facts.plan.gradients.placement == Placement::kShard &&
                               reduction != GradientReduction::kChosen;
-  return absl::StrCat(facts.plan.preset, ", ", ToString(facts.plan.mode), " sums, ",
-                      is_pipeline ? absl::StrCat(facts.plan.stages, " stages, ") : "",
-                      absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step",
-                      says_reduction ? absl::StrCat(", gradients reduced ",
-                                                    reduction == GradientReduction::kOnce
-                                                        ? "once per step"
-                                                        : "with each micro-batch")
-                                     : "");
+  return absl::StrCat(
+      facts.plan.preset, ", ", ToString(facts.plan.mode), " sums, ",
+      is_pipeline ? absl::StrCat(facts.plan.stages, " stages, ") : "",
+      absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step",
+      says_reduction ? absl::StrCat(", gradients reduced ", reduction == GradientReduction::kOnce
+                                                                ? "once per step"
+                                                                : "with each micro-batch")
+                     : "");
 }
 
 std::string DescribeRounds(const EndFacts& facts) {

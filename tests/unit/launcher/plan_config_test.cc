@@ -1,5 +1,5 @@
-// `muster plan` with files of DeepSpeed, Accelerate and InstructLab: the ones that people have, and what
-// becomes of mistakes in them.
+// `muster plan` with files of DeepSpeed, Accelerate and InstructLab: the ones that people have, and
+// what becomes of mistakes in them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "launcher/commands/plan_command.h"
@@ -51,8 +52,8 @@ const SeedFile kFiles[] = {
 };
 
 std::string SeedText(const std::string& name) {
-  return ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY,
-                               "/tests/unit/worker_runtime/options/configs/", name));
+  return ReadFile(
+      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/worker_runtime/options/configs/", name));
 }
 
 struct Outcome {
@@ -66,8 +67,7 @@ Outcome PlanOf(const std::string& option, const std::string& text, const Args& m
       {"f", text},
       {"/home/.config/instructlab/ds_config.json", SeedText("ds_full_stage3_offload.json")}};
   const PlanSurroundings surroundings = {
-      .files = {.read_file =
-                    [&](const std::string& path) -> absl::StatusOr<std::string> {
+      .files = {.read_file = [&](const std::string& path) -> absl::StatusOr<std::string> {
                   const auto found = files.find(path);
                   if (found != files.end()) return found->second;
                   return absl::NotFoundError("there is no such file");
@@ -193,17 +193,15 @@ TEST(PlanConfig, PassesOverNoOtherValueAndNoMissingKeyInSilence) {
     ASSERT_THAT(original.page, IsOk());
     for (const Place& place : PlacesIn(text, is_json)) {
       if (place.value_begin == place.value_end) continue;
-      const std::string value =
-          text.substr(place.value_begin, place.value_end - place.value_begin);
+      const std::string value = text.substr(place.value_begin, place.value_end - place.value_begin);
       for (const std::string& other : OtherValues(value)) {
-        const Outcome mutated =
-            PlanOf(file.option, Replaced(text, place.value_begin, place.value_end, other),
-                   {file.ranks});
+        const Outcome mutated = PlanOf(
+            file.option, Replaced(text, place.value_begin, place.value_end, other), {file.ranks});
         ++mutations;
         if (!mutated.page.ok()) continue;
         EXPECT_TRUE(*mutated.page != *original.page || mutated.warnings != original.warnings)
-            << file.name << ": "
-            << text.substr(place.key_begin, place.key_end - place.key_begin) << ": " << other;
+            << file.name << ": " << text.substr(place.key_begin, place.key_end - place.key_begin)
+            << ": " << other;
       }
     }
   }
@@ -233,12 +231,11 @@ TEST(PlanConfig, ShowsWhereEachValueComesFrom) {
 
 TEST(PlanConfig, ReadsNumbersAsPeopleWriteThem) {
   for (const char* number : {"1e7", "10000000", "1.0e7", "\"1e7\""}) {
-    EXPECT_THAT(
-        DeepSpeed(absl::StrCat("{\"zero_optimization\": {\"stage\": 3, "
-                               "\"stage3_prefetch_bucket_size\": ",
-                               number, "}}"),
-                  {"--world_size=2"}),
-        IsOkAndHolds(ContainsRegex("gathering.prefetch_elements +10000000 ")));
+    EXPECT_THAT(DeepSpeed(absl::StrCat("{\"zero_optimization\": {\"stage\": 3, "
+                                       "\"stage3_prefetch_bucket_size\": ",
+                                       number, "}}"),
+                          {"--world_size=2"}),
+                IsOkAndHolds(ContainsRegex("gathering.prefetch_elements +10000000 ")));
   }
   EXPECT_THAT(DeepSpeed("{\"train_batch_size\": 1.5}"),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -304,8 +301,8 @@ TEST(PlanConfig, TurnsRefusalsIntoWarningsWhereAsked) {
                                                   "did you mean train_batch_size?")));
   const Outcome outcome = PlanOf("--deepspeed", text, {"--config_compat=deepspeed"});
   EXPECT_THAT(outcome.page, IsOk());
-  EXPECT_THAT(outcome.warnings,
-              ::testing::ElementsAre(HasSubstr("train_bach_size"), HasSubstr("prescale_gradients")));
+  EXPECT_THAT(outcome.warnings, ::testing::ElementsAre(HasSubstr("train_bach_size"),
+                                                       HasSubstr("prescale_gradients")));
 }
 
 TEST(PlanConfig, TakesOffloadingToTheHostForWhatItIsOnTheHost) {
@@ -350,8 +347,8 @@ TEST(PlanConfig, RefusesTextsThatAreNoFilesOfTheirKind) {
 }
 
 TEST(PlanMemory, RefusesAPlanThatDoesNotFitWithTheCheapestChangeThatDoes) {
-  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=8", "--batch_size=1",
-                               "--memory_limit=2"}),
+  EXPECT_THAT(PlanCommandText(
+                  {"--model=gpt2-124m", "--world_size=8", "--batch_size=1", "--memory_limit=2"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("a rank takes 2.65 GiB, and its memory is 2 GiB"),
                              HasSubstr("the cheapest change that fits is --plan=zero-1, which"))));
@@ -363,17 +360,17 @@ TEST(PlanMemory, RefusesAPlanThatDoesNotFitWithTheCheapestChangeThatDoes) {
 }
 
 TEST(PlanMemory, NeverReducesInAWayThatTakesMoreAndSendsMore) {
-  EXPECT_THAT(PlanCommandText({"--plan=zero-2", "--model=gpt2-124m", "--world_size=8",
-                               "--accumulation=8"}),
-              IsOkAndHolds(AllOf(ContainsRegex("gradient_reduction +once +chosen: it takes no more"),
-                                 ContainsRegex("once, held whole before .*<- chosen"))));
+  EXPECT_THAT(
+      PlanCommandText({"--plan=zero-2", "--model=gpt2-124m", "--world_size=8", "--accumulation=8"}),
+      IsOkAndHolds(AllOf(ContainsRegex("gradient_reduction +once +chosen: it takes no more"),
+                         ContainsRegex("once, held whole before .*<- chosen"))));
 }
 
 TEST(PlanModels, PlanLlamaGraniteAndQwen) {
-  EXPECT_THAT(PlanCommandText({"--model=meta-llama/Llama-3-8B", "--plan=full-shard",
-                               "--world_size=8", "--dtype=bf16", "--batch_size=1",
-                               "--recompute=full"}),
-              IsOkAndHolds(AllOf(HasSubstr("llama-3-8b of 32 layers"), HasSubstr("8,030,261,248"))));
+  EXPECT_THAT(
+      PlanCommandText({"--model=meta-llama/Llama-3-8B", "--plan=full-shard", "--world_size=8",
+                       "--dtype=bf16", "--batch_size=1", "--recompute=full"}),
+      IsOkAndHolds(AllOf(HasSubstr("llama-3-8b of 32 layers"), HasSubstr("8,030,261,248"))));
   EXPECT_THAT(PlanCommandText({"--model=granite-8b"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a known model")));
   EXPECT_THAT(PlanCommandText({"--model=qwen2.5-7b", "--world_size=4", "--stages=4",
@@ -392,8 +389,41 @@ TEST(PlanAdvice, PrefersThePlanThatSendsLeastWhereAllFitAndShardsWhereTheyDoNot)
   EXPECT_THAT(PlanCommandText({"--advise", "--model=llama-3-70b", "--gpu_memory=24", "--gpus=2",
                                "--batch_size=1"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no plan fits")));
+  for (const char* bad : {"--gpu_memory=-1", "--gpu_memory=1e300", "--gemm_gflops=0", "--gpus=0",
+                          "--network=nothing"}) {
+    EXPECT_THAT(PlanCommandText({"--advise", "--gpu=h100", "--nodes=2", bad}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(bad)));
+  }
+  EXPECT_THAT(PlanCommandText({"--advise", "--gpus=1048576", "--nodes=1048576"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than 1048576 ranks")));
   EXPECT_THAT(PlanCommandText({"--advise", "--gpu=h10"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean h100?")));
+}
+
+double PredictedMilliseconds(const Args& args) {
+  const absl::StatusOr<std::string> page = PlanCommandText(args);
+  EXPECT_THAT(page, IsOk());
+  const size_t begin = page->rfind("  total ") + 8;
+  double milliseconds = 0;
+  const std::string rest = page->substr(page->find_first_not_of(' ', begin));
+  EXPECT_TRUE(absl::SimpleAtod(rest.substr(0, rest.find(' ')), &milliseconds)) << rest;
+  return milliseconds;
+}
+
+// 71.6 MFLOP for each of 1024 tokens, and what is no product.
+TEST(PlanStepTime, OfTheHostFollowsFromTheRateOfProducts) {
+  const Args one = {"--batch_size=4", "--gemm_gflops=50", "--link_gigabytes=2"};
+  EXPECT_NEAR(PredictedMilliseconds(one), 1e3 * 71.6e6 * 1024 * 1.06 / 50e9, 20);
+}
+
+TEST(PlanStepTime, DividesTheCoresAmongMoreRanksAndSaysSo) {
+  Args args = {"--batch_size=4", "--gemm_gflops=50", "--link_gigabytes=2", "--cores=2",
+               "--world_size=2"};
+  const double two = PredictedMilliseconds(args);
+  EXPECT_THAT(PlanCommandText(args), IsOkAndHolds(Not(HasSubstr("share the cores"))));
+  args.back() = "--world_size=4";
+  EXPECT_GT(PredictedMilliseconds(args), 1.9 * two);
+  EXPECT_THAT(PlanCommandText(args), IsOkAndHolds(HasSubstr("4 ranks of a node share the cores")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A plan by the options of muster-train, for programs of one's own: what users say on the command line, or
-// in a configuration file of DeepSpeed, Accelerate or InstructLab.
+// A plan by the options of muster-train, for programs of one's own: what users say on the command
+// line, or in a configuration file of DeepSpeed, Accelerate or InstructLab.
 //
 //   MUSTER_ASSIGN_OR_RETURN(const PlanArguments asked,
 //                           PlanFromArguments({"--deepspeed=ds.json", "--lr=1e-4"},
@@ -37,8 +37,8 @@ struct PlanRanks {
 
 // `arguments` without the program's name. Reads the files that they name; ~ is $HOME.
 //
-// Errors: kInvalidArgument, kNotFound, kUnimplemented: name the option, or file, line and key, with the
-//         value and what works instead.
+// Errors: kInvalidArgument, kNotFound, kUnimplemented: name the option, or file, line and key, with
+//         the value and what works instead.
 absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& arguments,
                                                 const PlanRanks& ranks);
 

@@ -16,19 +16,18 @@ using ::testing::HasSubstr;
 
 // The numbers that the models' makers publish.
 TEST(KnownModels, HaveThePublishedNumbersOfParameters) {
-  for (const auto& [name, parameters] :
-       {std::pair<const char*, int64_t>{"gpt2-124m", 124'439'808},
-        {"llama-2-7b", 6'738'415'616},
-        {"llama-2-13b", 13'015'864'320},
-        {"llama-3-8b", 8'030'261'248},
-        {"llama-3-70b", 70'553'706'496},
-        {"llama-3.2-1b", 1'235'814'400},
-        {"llama-3.2-3b", 3'212'749'824},
-        {"qwen2.5-0.5b", 494'032'768},
-        {"qwen2.5-1.5b", 1'543'714'304},
-        {"qwen2.5-7b", 7'615'616'512},
-        {"qwen3-0.6b", 596'049'920},
-        {"qwen3-8b", 8'190'735'360}}) {
+  for (const auto& [name, parameters] : {std::pair<const char*, int64_t>{"gpt2-124m", 124'439'808},
+                                         {"llama-2-7b", 6'738'415'616},
+                                         {"llama-2-13b", 13'015'864'320},
+                                         {"llama-3-8b", 8'030'261'248},
+                                         {"llama-3-70b", 70'553'706'496},
+                                         {"llama-3.2-1b", 1'235'814'400},
+                                         {"llama-3.2-3b", 3'212'749'824},
+                                         {"qwen2.5-0.5b", 494'032'768},
+                                         {"qwen2.5-1.5b", 1'543'714'304},
+                                         {"qwen2.5-7b", 7'615'616'512},
+                                         {"qwen3-0.6b", 596'049'920},
+                                         {"qwen3-8b", 8'190'735'360}}) {
     EXPECT_EQ(NumParametersOf(*FindKnownModel(name)), parameters) << name;
   }
 }
