@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,9 +67,13 @@ std::string FindReal(const std::string& name, const Invocation& invocation) {
   return "";
 }
 
+// Set for the real program, so that copies of ours under its name do not go on as each other for ever.
+constexpr char kBecame[] = "MUSTER_WENT_ON_AS";
+
 // Goes on as the real program. Returns only where there is none.
 int BecomeReal(const std::string& name, const std::string& package, const Invocation& invocation) {
-  const std::string real = FindReal(name, invocation);
+  const bool has_gone_on = VariableOrEmpty(invocation.environment, kBecame) == name;
+  const std::string real = has_gone_on ? "" : FindReal(name, invocation);
   std::string line = name;
   for (const std::string& arg : invocation.args) absl::StrAppend(&line, " ", arg);
   if (real.empty()) {
@@ -85,6 +88,7 @@ int BecomeReal(const std::string& name, const std::string& package, const Invoca
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  setenv(kBecame, name.c_str(), 1);
   execv(real.c_str(), argv.data());
   return Refuse(
       absl::InvalidArgumentError(absl::StrCat("cannot run ", real, ": ", std::strerror(errno))));
