@@ -14,7 +14,7 @@ absl::Status CheckCapability(const CudaProperties& gpu, absl::string_view archit
   const int own = gpu.major * 10 + gpu.minor;
   std::vector<std::string> names;
   int last = 0;
-  for (const absl::string_view word : absl::StrSplit(architectures, ';', absl::SkipEmpty())) {
+  for (const absl::string_view word : absl::StrSplit(architectures, ',', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &last)) continue;
     if (last / 10 == gpu.major && last <= own) return absl::OkStatus();
     names.push_back(absl::StrCat(last / 10, ".", last % 10));

@@ -89,6 +89,22 @@ __device__ void ShareScores(const TileResult<kScorePieces>& scores, T* tile) {
   simt::SyncWarp();
 }
 
+// Of scores in shared memory: numbers of 16 bits stay in their lanes.
+template <typename T>
+constexpr int kScoreElements = sizeof(T) == 2 ? 0 : kTileElements<T, kTile>;
+
+// result += the warp's rows of scores, rounded to T, times a tile. `p`: kScoreElements<T> of shared memory.
+template <typename T, int kWidth, int kPieces>
+__device__ void MultiplyScores(const TileResult<kScorePieces>& scores, const T* tile, T* p,
+                               TileResult<kPieces>& result) {
+  if constexpr (sizeof(T) == 2) {
+    MultiplyAddResult(scores, AllRows<T, kWidth>(tile), result);
+  } else {
+    ShareScores(scores, p);
+    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(tile), kTile, result);
+  }
+}
+
 // Writes factor[half] * result to rows from `first` on, where the sequence and the head have them.
 template <typename T, int kPieces>
 __device__ void StoreRows(AttentionShape shape, const TileResult<kPieces>& result,
@@ -187,8 +203,7 @@ __global__ void __launch_bounds__(kThreads)
     TileResult<kScorePieces> scores;
     MultiplyAdd<true>(WarpRows<T, kWidth>(q), AllRows<T, kWidth>(k), kWidth, scores);
     AddToSoftmax(ScoreScale(shape), warp_first, key, scores, softmax, result);
-    ShareScores(scores, p);
-    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(v), kTile, result);
+    MultiplyScores<T, kWidth>(scores, v, p, result);
   }
   float scale[2];
   for (int half = 0; half < 2; ++half) {
@@ -259,7 +274,7 @@ __global__ void __launch_bounds__(kThreads)
   T* q = v + kElements;
   T* d = q + kElements;
   T* p = d + kElements;
-  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kTileElements<T, kTile>);
+  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kScoreElements<T>);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
   const int64_t warp_first = first + simt::Warp() * kTileRows;
   const float score_scale = ScoreScale(shape);
@@ -286,10 +301,8 @@ __global__ void __launch_bounds__(kThreads)
         dp.piece[piece][i] = got.ds;
       }
     }
-    ShareScores(scores, p);
-    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(d), kTile, dv);
-    ShareScores(dp, p);
-    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(q), kTile, dk);
+    MultiplyScores<T, kWidth>(scores, d, p, dv);
+    MultiplyScores<T, kWidth>(dp, q, p, dk);
   }
   StoreRows(shape, dk, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 1));
   StoreRows(shape, dv, {1, 1}, warp_first, HeadOf(shape, dqkv, 2));
@@ -306,7 +319,7 @@ __global__ void __launch_bounds__(kThreads)
   T* k = d + kElements;
   T* v = k + kElements;
   T* p = v + kElements;
-  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kTileElements<T, kTile>);
+  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kScoreElements<T>);
   const int64_t first = FirstQuery(shape);
   const int64_t warp_first = first + simt::Warp() * kTileRows;
   const float score_scale = ScoreScale(shape);
@@ -331,13 +344,12 @@ __global__ void __launch_bounds__(kThreads)
                                  .ds;
       }
     }
-    ShareScores(dp, p);
-    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(k), kTile, dq);
+    MultiplyScores<T, kWidth>(dp, k, p, dq);
   }
   StoreRows(shape, dq, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 0));
 }
 
-// `tiles`: of rows of a head, beside one of scores.
+// `tiles`: of rows of a head, beside the scores.
 template <typename T, int kWidth>
 LaunchShape PerTile(AttentionShape shape, int tiles) {
   return {.blocks = BlocksFor(shape.sequence - shape.first_query, kTile),
@@ -345,7 +357,7 @@ LaunchShape PerTile(AttentionShape shape, int tiles) {
           .threads = kThreads,
           .shared_bytes =
               sizeof(T) *
-              (tiles * kTileElements<T, kWidth> + kTileElements<T, kTile>)+sizeof(QueryStatistics) *
+              (tiles * kTileElements<T, kWidth> + kScoreElements<T>)+sizeof(QueryStatistics) *
               kTile};
 }
 

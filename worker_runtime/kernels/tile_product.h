@@ -43,7 +43,28 @@ __device__ inline uint32_t Pair(uint16_t low, uint16_t high) {
 }
 __device__ inline uint32_t Pair(Half low, Half high) { return Pair(low.bits, high.bits); }
 
-// b[k][n] is at n * stride + k if kByColumn, else at k * stride + n.
+// Rows [k, k + 16) of b, times what the lanes hold of as many columns of a. b[k][n] is at n * stride + k if kByColumn, else
+// at k * stride + n.
+template <bool kByColumn, typename T, int kPieces>
+__device__ void MultiplyAddDepth(const uint32_t (&of_a)[4], SharedMatrix<T> b, int k,
+                                 TileResult<kPieces>& c) {
+  const int g = simt::Lane() / 4;
+  const int t = simt::Lane() % 4 * 2;
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int n = piece * kTileColumns + g;
+    if constexpr (kByColumn) {
+      const T* column = b.data + n * b.stride + k + t;
+      const uint32_t of_b[2] = {Pair(column), Pair(column + 8)};
+      simt::MultiplyTile<T>(c.piece[piece], of_a, of_b);
+    } else {
+      const T* row = b.data + (k + t) * b.stride + n;
+      const T* later = row + 8 * b.stride;
+      const uint32_t of_b[2] = {Pair(row[0], row[b.stride]), Pair(later[0], later[b.stride])};
+      simt::MultiplyTile<T>(c.piece[piece], of_a, of_b);
+    }
+  }
+}
+
 template <bool kByColumn, typename T, int kPieces, std::enable_if_t<sizeof(T) == 2, int> = 0>
 __device__ void MultiplyAdd(SharedMatrix<T> a, SharedMatrix<T> b, int depth,
                             TileResult<kPieces>& c) {
@@ -52,20 +73,22 @@ __device__ void MultiplyAdd(SharedMatrix<T> a, SharedMatrix<T> b, int depth,
   for (int k = 0; k < depth; k += 16) {
     const T* upper = a.data + g * a.stride + k + t;
     const T* lower = upper + 8 * a.stride;
-    const uint32_t of_a[4] = {Pair(upper), Pair(lower), Pair(upper + 8), Pair(lower + 8)};
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const int n = piece * kTileColumns + g;
-      if constexpr (kByColumn) {
-        const T* column = b.data + n * b.stride + k + t;
-        const uint32_t of_b[2] = {Pair(column), Pair(column + 8)};
-        simt::MultiplyTile<T>(c.piece[piece], of_a, of_b);
-      } else {
-        const T* row = b.data + (k + t) * b.stride + n;
-        const T* later = row + 8 * b.stride;
-        const uint32_t of_b[2] = {Pair(row[0], row[b.stride]), Pair(later[0], later[b.stride])};
-        simt::MultiplyTile<T>(c.piece[piece], of_a, of_b);
-      }
-    }
+    MultiplyAddDepth<kByColumn>({Pair(upper), Pair(lower), Pair(upper + 8), Pair(lower + 8)}, b, k,
+                                c);
+  }
+}
+
+// The same of a result, rounded to T: each lane holds what it needs of it, two pieces for 16 columns.
+template <typename T, int kResultPieces, int kPieces>
+__device__ void MultiplyAddResult(const TileResult<kResultPieces>& a, SharedMatrix<T> b,
+                                  TileResult<kPieces>& c) {
+  for (int piece = 0; piece < kResultPieces; piece += 2) {
+    const float(&left)[4] = a.piece[piece];
+    const float(&right)[4] = a.piece[piece + 1];
+    MultiplyAddDepth<false>(
+        {simt::PairOfFloats<T>(left[0], left[1]), simt::PairOfFloats<T>(left[2], left[3]),
+         simt::PairOfFloats<T>(right[0], right[1]), simt::PairOfFloats<T>(right[2], right[3])},
+        b, piece * kTileColumns, c);
   }
 }
 

@@ -70,14 +70,14 @@ TEST(CudaCapability, IsMetByCodeOfItsGenerationOrByTextThatTheDriverCompiles) {
   };
   EXPECT_THAT(check(9, 0, "90"), IsOk());
   EXPECT_THAT(check(10, 0, "90"), IsOk());
-  EXPECT_THAT(check(8, 9, "80;90"), IsOk());
-  EXPECT_THAT(check(12, 0, "80;86;89;90;100;120"), IsOk());
+  EXPECT_THAT(check(8, 9, "80,90"), IsOk());
+  EXPECT_THAT(check(12, 0, "80,86,89,90,100,120"), IsOk());
   EXPECT_THAT(check(8, 0, "90"),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("a GPU"), HasSubstr("8.0"), HasSubstr("9.0"),
                              HasSubstr("-DMUSTER_CUDA_ARCHITECTURES=80"))));
-  EXPECT_FALSE(check(8, 0, "86;90").ok());
-  EXPECT_FALSE(check(7, 5, "80;86;89;90;100;120").ok());
+  EXPECT_FALSE(check(8, 0, "86,90").ok());
+  EXPECT_FALSE(check(7, 5, "80,86,89,90,100,120").ok());
 }
 
 // Keeps what it is asked for.

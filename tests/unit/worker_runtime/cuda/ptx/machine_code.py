@@ -65,7 +65,8 @@ def dynamic_shared(source, kernel):
         return 0
     size = 4 if found[2] == 'float' else 2
     tile = lambda width: 64 * (width + 16 // size) * size
-    return (3 if found[1] == 'Forward' else 4) * tile(int(found[3])) + tile(64) + 12 * 64
+    scores = tile(64) if size == 4 else 0
+    return (3 if found[1] == 'Forward' else 4) * tile(int(found[3])) + scores + 12 * 64
 
 
 def widths(opcodes, prefix):
