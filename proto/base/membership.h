@@ -195,8 +195,8 @@ class Peers {
   }
 
  private:
-  std::shared_ptr<const std::vector<Peer>>
-      list_;  // assignments, records and messages end in any order
+  // Assignments, records and messages that hold it end in any order.
+  std::shared_ptr<const std::vector<Peer>> list_;
 };
 
 // The same without the other addresses, for those who need none.
