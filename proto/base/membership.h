@@ -168,8 +168,8 @@ struct Peer {
   friend bool operator==(const Peer&, const Peer&) = default;
 };
 
-// The members of a round, by node rank. Every node is told the same, so copies share one list, which
-// never changes.
+// The members of a round, by node rank. Every node is told the same, so copies share one list,
+// which never changes.
 class Peers {
  public:
   Peers() = default;

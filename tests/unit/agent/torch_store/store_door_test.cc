@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A job of eight ranks, four on each of two nodes: 10.0.0.1 and 10.0.0.2. The table has 1536 places.
+// Eight ranks, four on each of two nodes: 10.0.0.1 and 10.0.0.2. The table has 1536 places.
 class Door : public ::testing::Test {
  protected:
   static constexpr int kHalf = 768;
