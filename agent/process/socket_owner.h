@@ -10,8 +10,8 @@
 
 namespace muster::agent {
 
-// The user who made the socket at `theirs`, which is connected to ours at `here`. Nothing if there is
-// no such socket in this machine's network namespace, or the kernel does not say (no sock_diag).
+// The user who made the socket at `theirs`, which is connected to ours at `here`. Nothing if there
+// is no such socket in this machine's network namespace, or the kernel does not say (no sock_diag).
 //
 // Threads: thread-safe. Takes some twenty microseconds, however many sockets there are.
 // Source:  sock_diag(7)

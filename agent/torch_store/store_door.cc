@@ -21,8 +21,10 @@ size_t LimitOf(int ranks_there, bool is_stranger, size_t capacity) {
 
 StoreDoor::Answer StoreDoor::Open(StoreConnection connection, const StoreClient& client,
                                   int ranks_there, MonoTime now) {
-  const bool is_stranger = ranks_there == 0 || !client.other_user.empty();
   const std::string name = client.other_user.empty() ? client.address : client.other_user;
+  const auto known = origins_.find(name);
+  const bool is_ours = known != origins_.end() && !known->second.is_stranger;
+  const bool is_stranger = !is_ours && (ranks_there == 0 || !client.other_user.empty());
   const size_t limit = LimitOf(ranks_there, is_stranger, capacity());
   Answer answer{.refusal = RefusalOf(name, is_stranger, limit)};
   if (!answer.refusal.empty()) return answer;

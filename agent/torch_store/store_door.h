@@ -1,10 +1,10 @@
 // Who may be connected to the store, and who is closed when the table of connections fills: so that
-// nobody keeps the job's own ranks out by taking all of it. The protocol of PyTorch's store knows no
-// secret, so a client is told by where it comes from alone.
+// nobody keeps the job's own ranks out by taking all of it. The protocol of PyTorch's store knows
+// no secret, so a client is told by where it comes from alone.
 //
 // A client is *of a node* if it comes from an address that a node of the job has named, and is no
-// other user's. Anybody else is a *stranger*: served where that is wanted, named once, and the first
-// to go.
+// other user's. Anybody else is a *stranger*: served where that is wanted, named once, and the
+// first to go.
 //
 // Pure: same state, event and time give the same answers.
 #pragma once
@@ -31,9 +31,8 @@ struct ShownOut {
 
 class StoreDoor {
  public:
-  // Half of the table is the nodes' alone, and so is a part of it for each address. A connection
-  // that has asked for nothing for `silence` is closed while the table, or what its address may
-  // have, is more than half full.
+  // A connection that has asked for nothing for so long is closed while the table, or what its
+  // address may have, is more than half full.
   static constexpr absl::Duration kSilence = absl::Seconds(10);
 
   StoreDoor(int world_size, StoreClients clients) : world_size_(world_size), clients_(clients) {}
@@ -41,13 +40,13 @@ class StoreDoor {
   struct Answer {
     std::string refusal;           // why it is not served; empty: it is
     std::string notice;            // of a stranger, the first time; empty: it has been said
-    std::vector<ShownOut> closed;  // in its favour
+    std::vector<ShownOut> closed;  // strangers, in favour of a node's connection
   };
   // `ranks_there`: how many ranks may be behind its address; 0: it is no node's.
   Answer Open(StoreConnection connection, const StoreClient& client, int ranks_there, MonoTime now);
   // It has made a whole request, or is known to be a rank's.
   void NoteIsUsed(StoreConnection connection);
-  // It belongs to a worker of this node, whoever runs it.
+  // It belongs to a worker of this node, whoever runs it; so do others of that user from then on.
   void NoteIsOurs(StoreConnection connection);
   void Close(StoreConnection connection);
 

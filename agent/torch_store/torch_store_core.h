@@ -55,8 +55,8 @@ class TorchStoreCore {
   explicit TorchStoreCore(TorchStoreSettings settings);
 
   using Effects = std::vector<TorchStoreEffect>;
-  // After CutClient for a connection, which can be the first that is said of it, there is nothing to
-  // receive from it any more.
+  // After CutClient for a connection, which can be the first that is said of it, there is nothing
+  // to receive from it any more.
   Effects Open(StoreConnection connection, StoreClient client, MonoTime now);
   Effects Receive(StoreConnection connection, absl::string_view bytes, MonoTime now);
   // The oldest piece that was to be sent to it is on its way.
@@ -76,8 +76,8 @@ class TorchStoreCore {
   // Earliest instant at which Tick would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
-  // TorchStore's and StoreDoor's, and T4: the bytes that are held unread are within the budget; who waits is known,
-  // and who waits at a barrier is one of them.
+  // TorchStore's and StoreDoor's, and T4: the bytes that are held unread are within the budget; who
+  // waits is known, and who waits at a barrier is one of them.
   std::string CheckInvariants() const;
 
  private:

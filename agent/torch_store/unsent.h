@@ -8,7 +8,6 @@
 #include <deque>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/flat_hash_map.h"
 #include "agent/torch_store/torch_store.h"
 
 namespace muster::agent {
@@ -37,8 +36,8 @@ class Unsent {
   void Release(const SharedBytes& piece);
 
   absl::btree_map<StoreConnection, Queue> queues_;  // none is empty
-  absl::flat_hash_map<const std::string*, size_t>
-      holders_;  // queues that hold it; asked, not listed
+  // Queues that hold a piece; asked, never listed: where it lies in memory decides nothing.
+  absl::btree_map<const std::string*, size_t> holders_;
   size_t bytes_ = 0;
 };
 

@@ -171,8 +171,8 @@ struct Peer {
   friend bool operator==(const Peer&, const Peer&) = default;
 };
 
-// The members of a round, by node rank. Every node is told the same, so copies share one list, which
-// never changes.
+// The members of a round, by node rank. Every node is told the same, so copies share one list,
+// which never changes.
 class Peers {
  public:
   Peers() = default;
@@ -198,8 +198,8 @@ class Peers {
   }
 
  private:
-  std::shared_ptr<const std::vector<Peer>>
-      list_;  // assignments, records and messages end in any order
+  // Assignments, records and messages that hold it end in any order.
+  std::shared_ptr<const std::vector<Peer>> list_;
 };
 
 // The same without the other addresses, for those who need none.

@@ -153,7 +153,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, help="directory with muster, musterd and agent_crowd")
     parser.add_argument("--agents", type=int, nargs="*", default=[400, 10000])
-    parser.add_argument("--real", type=int, nargs="*", default=[400])
+    parser.add_argument("--real", type=int, nargs="*", default=[100],
+                        help="nodes that are real processes, of some 20 MB each")
     parser.add_argument("--rest", type=float, default=30, help="seconds at rest that are measured")
     parser.add_argument("--losses", type=int, default=20)
     parser.add_argument("--tls", nargs="*", default=["off", "on"])

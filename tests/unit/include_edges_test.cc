@@ -73,7 +73,7 @@ const std::vector<Room>& Rooms() {
       {"agent/torch_store/torch_store_server.",
        {"proto/", "agent/process/", "agent/torch_store/", "rendezvous/verdict/gatherings.h"}},
       {"agent/torch_store/",
-       {"proto/base/", "agent/torch_store/", "rendezvous/verdict/gatherings.h"},
+       {"proto/base/", "proto/spec/", "agent/torch_store/", "rendezvous/verdict/gatherings.h"},
        true},
       // From boards to evidence, and the report: values. What reads /proc and the boards: a shell.
       {"agent/watch/board_evidence.", {"proto/base/", "agent/watch/", "rendezvous/verdict/"}, true},
