@@ -1,5 +1,6 @@
-// Scripts as guides have them, unmodified, on PyTorch of PyPI and of Debian: where their process groups
-// meet, and what is said of one that waits in vain (agent/watch/torch_hook.py, group_calls.h).
+// Scripts as guides have them, unmodified, on PyTorch of PyPI and of Debian: where their process
+// groups meet, and what is said of one that waits in vain (agent/watch/torch_hook.py,
+// group_calls.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
