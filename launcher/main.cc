@@ -1,4 +1,5 @@
-// muster: parse the subcommand, run it. A link named as another launcher takes that launcher's line.
+// muster: parse the subcommand, run it. A link named as another launcher takes that launcher's
+// line.
 #include <unistd.h>
 
 #include <climits>

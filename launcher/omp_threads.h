@@ -1,7 +1,7 @@
 // OMP_NUM_THREADS of this node's workers.
 //
-// torchrun gives 1 to each of several, which no machine is overloaded by. A scheduler that counts the CPUs
-// of this node's tasks says better, and --omp_threads says it for this job.
+// torchrun gives 1 to each of several, which no machine is overloaded by. A scheduler that counts
+// the CPUs of this node's tasks says better, and --omp_threads says it for this job.
 //
 // Threads: pure.
 // Source:  torch 2.15, torch/distributed/run.py (config_from_args).

@@ -1,10 +1,10 @@
-// Where the process groups of PyTorch's workers meet, as torch_hook.py tells it, and who waits there in
-// vain: a line where a script has written another address than the launcher's, and a notice for what has
-// waited for ten seconds, with host and port.
+// Where the process groups of PyTorch's workers meet, as torch_hook.py tells it, and who waits
+// there in vain: a line where a script has written another address than the launcher's, and a
+// notice for what has waited for ten seconds, with host and port.
 //
-// A call begins when a rank makes its store and ends when init_process_group returns. So a slow import
-// is no call, and says nothing. Who waits at the launcher's own store and is connected to it is told by
-// that store (torch_store/torch_store_core.h); who cannot reach it is told here.
+// A call begins when a rank makes its store and ends when init_process_group returns. So a slow
+// import is no call, and says nothing. Who waits at the launcher's own store and is connected to it
+// is told by that store (torch_store/torch_store_core.h); who cannot reach it is told here.
 //
 // Pure: same calls, connections and times give the same lines. Its shell: torch_programs.h.
 #pragma once
@@ -73,7 +73,8 @@ class GroupCalls {
   std::optional<Line> Begin(pid_t pid, GroupCall call, MonoTime now);
   std::optional<Line> Return(pid_t pid, MonoTime now);
 
-  // When notices are due, InfiniteFuture() if none; then whose connections are to be looked at for them.
+  // When notices are due, InfiniteFuture() if none; then whose connections are to be looked at for
+  // them.
   MonoTime NextDeadline() const;
   std::vector<Question> Questions(MonoTime now) const;
   // `answers` by the pid of each question.

@@ -1,13 +1,13 @@
 // What acts within workers that use torch.distributed, without a change to their program:
-// torch_hook.py, which the build puts into the agent, as sitecustomize.py of the workers' Python. It has
-// their groups meet at the launcher's store (torch_store/README.md), and PyTorch's own worker server
-// started.
+// torch_hook.py, which the build puts into the agent, as sitecustomize.py of the workers' Python.
+// It has their groups meet at the launcher's store (torch_store/README.md), and PyTorch's own
+// worker server started.
 //
 // PyTorch's server answers for a rank from a thread of its own that needs no Python, so also while
 // the rank hangs: see torch_records.h for what it says.
 //
-// Source: torch 2.15, torch/distributed/elastic/control_plane.py (the server; differs: the socket is
-// named by MUSTER_TORCH_SERVER, so that a program's own worker_main() gets another).
+// Source: torch 2.15, torch/distributed/elastic/control_plane.py (the server; differs: the socket
+// is named by MUSTER_TORCH_SERVER, so that a program's own worker_main() gets another).
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ namespace muster::agent {
 // Errors: kUnavailable with errno in words: it cannot be written.
 absl::StatusOr<std::string> WriteTorchHook(const std::string& runtime_directory);
 
-// Where the worker of `local_rank` serves in `round`; a place of its own each time. Empty if the path
-// would be too long for a Unix socket.
+// Where the worker of `local_rank` serves in `round`; a place of its own each time. Empty if the
+// path would be too long for a Unix socket.
 std::string TorchServerPath(const std::string& runtime_directory, Round round, int local_rank);
 // Where beside it a thread of its Python tells what only Python knows.
 std::string TorchPythonPath(const std::string& server_path);

@@ -1,5 +1,5 @@
-// What this node does for workers that use PyTorch besides its store: the folder of torch_hook.py, and
-// the Unix socket at which the hook's notes of process groups come in (group_calls.h).
+// What this node does for workers that use PyTorch besides its store: the folder of torch_hook.py,
+// and the Unix socket at which the hook's notes of process groups come in (group_calls.h).
 //
 // One event loop, loop thread only.
 #pragma once

@@ -67,7 +67,8 @@ std::string FindReal(const std::string& name, const Invocation& invocation) {
   return "";
 }
 
-// Set for the real program, so that copies of ours under its name do not go on as each other for ever.
+// Set for the real program, so that copies of ours under its name do not go on as each other for
+// ever.
 constexpr char kBecame[] = "MUSTER_WENT_ON_AS";
 
 // Goes on as the real program. Returns only where there is none.

@@ -1,6 +1,6 @@
-// `muster accelerate ...`, `muster deepspeed ...`, `muster ilab ...`, also by links of these names: their
-// command lines, performed as `muster run` (launcher/peers/). What is not for a launcher goes to the real
-// program, if it is installed.
+// `muster accelerate ...`, `muster deepspeed ...`, `muster ilab ...`, also by links of these names:
+// their command lines, performed as `muster run` (launcher/peers/). What is not for a launcher goes
+// to the real program, if it is installed.
 #pragma once
 
 #include "launcher/invocation.h"

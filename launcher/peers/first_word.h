@@ -1,7 +1,7 @@
 // Whether the first word of a command line that is no subcommand may be a script or a program.
 //
-// A mistyped subcommand, or one of another version, would otherwise be looked up on PATH and started as a
-// worker: `muster top` would be /usr/bin/top.
+// A mistyped subcommand, or one of another version, would otherwise be looked up on PATH and
+// started as a worker: `muster top` would be /usr/bin/top.
 //
 // Threads: pure.
 #pragma once
@@ -14,10 +14,11 @@
 
 namespace muster::launcher {
 
-// `subcommands`: of this version. `is_here`: whether a file of that name lies in the current directory or
-// beside our own binary.
+// `subcommands`: of this version. `is_here`: whether a file of that name lies in the current
+// directory or beside our own binary.
 //
-// Errors: kInvalidArgument with the nearest subcommand and the line that runs a program of that name.
+// Errors: kInvalidArgument with the nearest subcommand and the line that runs a program of that
+// name.
 absl::Status CheckFirstWord(const std::string& word, const std::vector<std::string>& subcommands,
                             const std::function<bool(const std::string&)>& is_here);
 

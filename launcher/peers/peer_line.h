@@ -1,7 +1,7 @@
 // The command lines of other launchers -> one of `muster run`.
 //
-// Each reader knows every option of its launcher: one that has a meaning here is taken, any other is refused
-// by name with what to do instead. Nothing is passed over in silence.
+// Each reader knows every option of its launcher: one that has a meaning here is taken, any other
+// is refused by name with what to do instead. Nothing is passed over in silence.
 //
 // Threads: pure.
 #pragma once
@@ -30,18 +30,20 @@ absl::StatusOr<PeerLine> ReadAccelerateLine(const std::vector<std::string>& args
                                             const EnvironmentMap& environment,
                                             const MachineView& machine);
 
-// `deepspeed`, without that word. `has_usual_host_file`: whether there is a host file that nobody need name.
+// `deepspeed`, without that word. `has_usual_host_file`: whether there is a host file that nobody
+// need name.
 //
 // Errors: kInvalidArgument naming the option and what to do.
 // Source: DeepSpeed 0.19, launcher/runner.py; `--elastic_training` of 0.18.
 absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
                                            bool has_usual_host_file);
 
-// What to type instead of `ilab model train`, whose trainer is a program of its own: a line of `muster run`.
-// `args` are without these three words.
+// What to type instead of `ilab model train`, whose trainer is a program of its own: a line of
+// `muster run`. `args` are without these three words.
 //
 // Errors: kInvalidArgument: an option without its value.
-// Source: InstructLab 0.26, `ilab model train`; instructlab-training 0.12, main_ds.py (run_training).
+// Source: InstructLab 0.26, `ilab model train`; instructlab-training 0.12, main_ds.py
+// (run_training).
 absl::StatusOr<std::string> MusterLineForInstructLab(const std::vector<std::string>& args);
 
 }  // namespace muster::launcher

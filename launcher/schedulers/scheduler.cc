@@ -23,8 +23,8 @@ namespace {
 constexpr int kFirstPort = 61440;  // above the ports that Linux gives to connections
 constexpr int kNumPorts = 4096;
 constexpr int kStepStride = 331;  // steps of one job lie apart, and apart from the next jobs
-// Slurm sends SIGKILL so long after SIGTERM (slurm.conf, KillWait), and whoever is killed then cleans up
-// nothing. The file of a cluster without files of its own lies below /run.
+// Slurm sends SIGKILL so long after SIGTERM (slurm.conf, KillWait), and whoever is killed then
+// cleans up nothing. The file of a cluster without files of its own lies below /run.
 constexpr int kSlurmKillWaitSeconds = 30;
 constexpr int kGraceBelowKillWait = 5;
 constexpr int kGraceSeconds = 30;  // of --shutdown_timeout, where nothing bounds it

@@ -47,8 +47,8 @@ struct WorkerEnv {
   std::string agent_socket;  // Unix socket of the agent; empty: the program runs alone
   std::string board;         // file of the progress board; empty: none
   std::string torch_server;  // Unix socket for PyTorch's worker server; empty: none
-  // The hook of PyTorch's programs (agent/watch/torch_hook.py), and the Unix socket that it tells where
-  // groups meet. Not read back; empty: there is no hook.
+  // The hook of PyTorch's programs (agent/watch/torch_hook.py), and the Unix socket that it tells
+  // where groups meet. Not read back; empty: there is no hook.
   std::string python_folder;
   std::string torch_notes;
   friend bool operator==(const WorkerEnv&, const WorkerEnv&) = default;
@@ -56,8 +56,8 @@ struct WorkerEnv {
 
 // The variables to set over `inherited`: torchrun's set but for OMP_NUM_THREADS (which the launcher
 // decides for the node), MUSTER_*, TF_CONFIG; with a python_folder PYTHONPATH, with a torch_server
-// TORCH_FR_BUFFER_SIZE. Variables with an inherited value that wins (TORCH_NCCL_ASYNC_ERROR_HANDLING,
-// TF_CONFIG, TORCH_FR_BUFFER_SIZE) are absent from the result then;
+// TORCH_FR_BUFFER_SIZE. Variables with an inherited value that wins
+// (TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG, TORCH_FR_BUFFER_SIZE) are absent from the result then;
 // HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what IsWithheldFromWorkers
 // names from `inherited` itself.
 EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);

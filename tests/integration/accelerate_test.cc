@@ -1,5 +1,5 @@
-// `muster run --config_file` and `muster accelerate launch` beside `accelerate launch`: the same variables
-// for the same files and options.
+// `muster run --config_file` and `muster accelerate launch` beside `accelerate launch`: the same
+// variables for the same files and options.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
-// Scripts as guides have them, unmodified, on PyTorch of PyPI and of Debian: where their process groups
-// meet, and what is said of one that waits in vain (agent/watch/torch_hook.py, group_calls.h).
+// Scripts as guides have them, unmodified, on PyTorch of PyPI and of Debian: where their process
+// groups meet, and what is said of one that waits in vain (agent/watch/torch_hook.py,
+// group_calls.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tests/integration/several_nodes.h"
+#include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
 #include "tests/support/node_network.h"
 #include "tests/support/peer_python.h"
@@ -38,13 +39,16 @@ std::multiset<std::string> RankLines(const SubprocessResult& result) {
 }
 
 // Both PyTorchs.
-class FirstContact : public SeveralNodes, public ::testing::WithParamInterface<const char*> {
+class FirstContact : public JobTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
-    SeveralNodes::SetUp();
+    JobTest::SetUp();
     if (python().empty()) GTEST_SKIP() << kNoPeerPython;
     const SubprocessResult has_torch =
-        StartProgram({python(), "-c", "import torch.distributed"}).Wait(kPatience);
+        StartProgram(
+            {python(), "-c",
+             "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"})
+            .Wait(kPatience);
     if (has_torch.exit_code != 0) GTEST_SKIP() << python() << " has no PyTorch";
   }
   static std::string python() {
@@ -82,23 +86,7 @@ TEST_P(FirstContact, RanksMeetWhateverAddressTheScriptHasWritten) {
   EXPECT_THAT(result.err, HasSubstr("the script asks for localhost:12356"));
 }
 
-TEST_P(FirstContact, RanksOfTwoNodesMeetWithoutAWatchToo) {
-  std::vector<Subprocess> agents;
-  for (const int node : {0, 1}) {
-    agents.push_back(StartStatic(
-        node, 2, {"--nproc_per_node=1", "--watch=off", Script(), "meetings", directory(), tcp()},
-        Changes()));
-  }
-  std::multiset<std::string> lines;
-  for (Subprocess& agent : agents) {
-    const SubprocessResult result = agent.Wait(kPatience);
-    EXPECT_THAT(result, ExitsWith(0));
-    lines.merge(RankLines(result));
-  }
-  EXPECT_EQ(lines, MeetingsOf(2));
-}
-
-// Machines of their own, to which `localhost` is each itself; by tcp:// too.
+// Machines of their own, to which `localhost` is each itself; by tcp:// too, and without the watch.
 TEST_P(FirstContact, RanksOfTwoMachinesMeetAlsoByLocalhost) {
   if (!NodeNetwork::IsPossible()) GTEST_SKIP() << "network namespaces need root and iproute2";
   const NodeNetwork network(2);
@@ -107,11 +95,11 @@ TEST_P(FirstContact, RanksOfTwoMachinesMeetAlsoByLocalhost) {
   std::vector<Subprocess> agents;
   for (const int node : {1, 2}) {
     agents.push_back(StartProgram(
-        network.On(node,
-                   {MusterBinary(), "run", "--nnodes=2", absl::StrCat("--node_rank=", node - 1),
-                    "--nproc_per_node=1", absl::StrCat("--master_addr=", network.AddressOf(1)),
-                    absl::StrCat("--local_addr=", network.AddressOf(node)), Script(), "meetings",
-                    directory(), "tcp://localhost:12357"}),
+        network.On(node, {MusterBinary(), "run", "--nnodes=2",
+                          absl::StrCat("--node_rank=", node - 1), "--nproc_per_node=1",
+                          "--watch=off", absl::StrCat("--master_addr=", network.AddressOf(1)),
+                          absl::StrCat("--local_addr=", network.AddressOf(node)), Script(),
+                          "meetings", directory(), "tcp://localhost:12357"}),
         changes));
   }
   std::multiset<std::string> lines;
@@ -123,14 +111,17 @@ TEST_P(FirstContact, RanksOfTwoMachinesMeetAlsoByLocalhost) {
   EXPECT_EQ(lines, MeetingsOf(2));
 }
 
-// The same lines as by Python alone, which knows of no launcher.
+// As many lines as by Python alone, which knows of no launcher.
 TEST_P(FirstContact, AScriptThatSpawnsItsRanksRunsAsByItself) {
-  const SubprocessResult alone =
-      StartProgram({python(), Script(), "spawn", free_port()}, Changes()).Wait(kPatience);
-  EXPECT_THAT(alone, ExitsWith(0));
+  if (std::string(GetParam()) == "Debians") {  // imports quickly
+    const SubprocessResult alone =
+        StartProgram({python(), Script(), "spawn", free_port()}, Changes()).Wait(kPatience);
+    EXPECT_THAT(alone, ExitsWith(0));
+    EXPECT_EQ(RankLines(alone).size(), 3u);
+  }
   const SubprocessResult ours = UnderMuster({"--nproc_per_node=1", Script(), "spawn", free_port()});
   EXPECT_THAT(ours, ExitsWith(0));
-  EXPECT_EQ(RankLines(ours).size(), RankLines(alone).size());
+  EXPECT_EQ(RankLines(ours).size(), 3u);
   EXPECT_THAT(ours.out, AllOf(HasSubstr("spawned: 0 of 2"), HasSubstr("spawned: 1 of 2")));
   EXPECT_THAT(ours.err,
               HasSubstr(absl::StrCat("a group of 2 ranks that the script makes by itself meets at "
@@ -165,7 +156,7 @@ TEST_P(FirstContact, WhoWaitsInVainIsToldWithHostAndPort) {
 INSTANTIATE_TEST_SUITE_P(OnPyTorch, FirstContact, ::testing::Values("OfPyPI", "Debians"),
                          [](const auto& info) { return std::string(info.param); });
 
-class FirstContactBesideTorchrun : public SeveralNodes {};
+class FirstContactBesideTorchrun : public JobTest {};
 
 TEST_F(FirstContactBesideTorchrun, FeaturesOfDdpDoTheSame) {
   const std::string python = PeerPython();

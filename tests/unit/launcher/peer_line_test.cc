@@ -43,7 +43,8 @@ std::string WhyNotDeepSpeed(const Args& args) {
   return std::string(ReadDeepSpeedLine(args, false).status().message());
 }
 
-// Source: accelerate 1.15, commands/launch.py (_validate_launch_command): without a file its GPUs decide.
+// Source: accelerate 1.15, commands/launch.py (_validate_launch_command): without a file its GPUs
+// decide.
 TEST(ReadAccelerateLine, StartsAWorkerForEachGpuWhereNothingIsSaid) {
   EXPECT_THAT(Accelerate({"t.py", "--x"}, Machine(4)).args,
               ElementsAre("--nproc_per_node=4", "--", "t.py", "--x"));

@@ -53,7 +53,8 @@ TEST(EncodeWorkerEnv, NarrowsTheDevicesOfHipWithThoseOfCuda) {
   EXPECT_EQ(EncodeWorkerEnv(env, {{"HIP_VISIBLE_DEVICES", "2,3"}}).at("HIP_VISIBLE_DEVICES"), "3");
 }
 
-// Source: torch 2.15, elastic/agent/server/local_elastic_agent.py. torchrun's names and spellings, byte for byte.
+// torchrun's names and spellings, byte for byte.
+// Source: torch 2.15, elastic/agent/server/local_elastic_agent.py.
 TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
   const EnvironmentMap expected = {
       {"RANK", "5"},
