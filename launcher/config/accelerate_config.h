@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "launcher/config/launch_config.h"
-#include "launcher/config/python_yaml.h"
 #include "proto/base/environment.h"
+#include "proto/config/python_yaml.h"
 
 namespace muster::launcher {
 

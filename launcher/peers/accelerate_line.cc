@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launcher/config/accelerate_config.h"
-#include "launcher/config/python_yaml.h"
 #include "launcher/peers/peer_line.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
+#include "proto/config/python_yaml.h"
 
 namespace muster::launcher {
 namespace {
