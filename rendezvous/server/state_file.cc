@@ -45,7 +45,7 @@ constexpr char kUpsert[] =
     " progress_sum = ?9";
 
 constexpr char kMoveAway[] =
-    "Move the file away and start again: agents that still run a round then run on, and their jobs "
+    "Move it away and start again: agents that still run a round then run on, and their jobs "
     "are formed anew when it ends";
 
 // FNV-1a over fields and their lengths: any flipped bit changes it.
