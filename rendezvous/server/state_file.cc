@@ -45,7 +45,7 @@ constexpr char kUpsert[] =
     " progress_sum = ?9";
 
 constexpr char kMoveAway[] =
-    "Move the file away and start again: agents that still run a round then run on, and their jobs "
+    "Move it away and start again: agents that still run a round then run on, and their jobs "
     "are formed anew when it ends";
 
 // FNV-1a over fields and their lengths: any flipped bit changes it.
@@ -174,7 +174,9 @@ absl::StatusOr<std::unique_ptr<StateFile>> StateFile::Open(const std::string& di
   if (file->format_ != 0) MUSTER_RETURN_IF_ERROR(file->Load(unix_millis, now));
   MUSTER_RETURN_IF_ERROR(file->ReadLife(unix_millis));
   const absl::Status begun = file->BeginLife();
-  if (!begun.ok() && !file->IsFull()) return begun;
+  const bool may_heal = file->IsFull();  // what follows forgets the error
+  file->RollBack();
+  if (!begun.ok() && !may_heal) return begun;
   return file;
 }
 
@@ -196,10 +198,11 @@ absl::Status StateFile::CheckThere() const {
                    "formed anew when their rounds end"));
 }
 
-// The disk, or what the user may have of it.
+// The disk, or what the user may have of it; or it fails, and may come to itself.
 bool StateFile::IsFull() const {
   const int code = sqlite3_errcode(db_) & 0xff, error = sqlite3_system_errno(db_);
-  return code == SQLITE_FULL || error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return code == SQLITE_FULL || code == SQLITE_IOERR || error == ENOSPC || error == EDQUOT ||
+         error == EFBIG;
 }
 
 StateFile::~StateFile() { sqlite3_close(db_); }
@@ -321,11 +324,7 @@ absl::Status StateFile::BeginLife() {
                     .c_str());
   }
   has_begun_ = status.ok();
-  if (has_begun_) {
-    format_ = kStateFormat;
-  } else {
-    RollBack();
-  }
+  if (has_begun_) format_ = kStateFormat;
   return status;
 }
 
@@ -348,14 +347,17 @@ absl::Status StateFile::AddChecksums() {
   return updates.empty() ? absl::OkStatus() : Execute(updates.c_str());
 }
 
-// Keeps the error for Explain and IsFull.
 void StateFile::RollBack() {
   if (sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
 absl::Status StateFile::Write(const std::vector<KeptChange>& changes, int64_t unix_millis) {
   MUSTER_RETURN_IF_ERROR(CheckThere());
-  if (!has_begun_) MUSTER_RETURN_IF_ERROR(BeginLife());
+  if (!has_begun_) {
+    const absl::Status begun = BeginLife();
+    if (!begun.ok()) RollBack();
+    MUSTER_RETURN_IF_ERROR(begun);
+  }
   MUSTER_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
   absl::Status status;
   for (const KeptChange& change : changes) {

@@ -2,9 +2,8 @@
 // Write-ahead log, synchronous=FULL: what Write has returned from survives the process and the
 // machine; a transaction that was being written when either died is not there at all.
 //
-// A row carries a checksum of all that it says, so that a flipped bit is noticed when the server starts;
-// so is one in the log, unless it is of the newest transaction, which then looks as if the machine had gone
-// down while it was written.
+// A row carries a checksum of all that it says, so that a flipped bit of the database is noticed when the
+// server starts. One in the write-ahead log is found only in part (log_damage.h).
 //
 // Threads: compatible; one caller at a time.
 // Source:  SQLite, "Write-Ahead Logging", "PRAGMA synchronous" (sqlite.org).

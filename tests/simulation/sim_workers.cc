@@ -33,8 +33,9 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
       // One that has died since is started anew: it is the shell that knows.
       const bool lives = old != nullptr && old->alive;
       coverage_.kept += lives;
-      node.workers.push_back(
-          {.local_rank = LocalRank(i), .is_stubborn = lives && old->is_stubborn});
+      node.workers.push_back({.local_rank = LocalRank(i),
+                              .is_stubborn = lives && old->is_stubborn,
+                              .is_liar = lives && old->is_liar});
     } else {
       const bool is_unkillable = faults && random_.Chance(plan_.unkillable_workers);
       if (is_unkillable) NoteCause(node, kExitFailure);

@@ -43,6 +43,13 @@ TEST(EffectGate, HoldsATurnBackUntilItsRecordIsDurable) {
   EXPECT_THAT(Texts(gate.OnDurable(passed.ticket)), ElementsAre("a", "b"));
 }
 
+TEST(EffectGate, HoldsEverythingBackUntilTheServersOwnTermIsDurable) {
+  EffectGate gate;
+  const uint64_t term = gate.Hold();
+  EXPECT_THAT(Texts(gate.Push({Say("a")}).leaving), IsEmpty());
+  EXPECT_THAT(Texts(gate.OnDurable(term)), ElementsAre("a"));
+}
+
 TEST(EffectGate, HoldsBackLaterTurnsToo) {
   EffectGate gate;
   const uint64_t first = gate.Push({Keep(), Say("a")}).ticket;

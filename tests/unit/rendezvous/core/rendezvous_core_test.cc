@@ -112,7 +112,8 @@ TEST_F(RendezvousCoreTest, ANewStartOfANodeWaitsForTheOldOnesLeaseAlsoWhereNobod
   CoreUnderTest& job = Job(StaticSettings(1));
   job.RunWith(1);
   job.now = job.now + absl::Seconds(30);
-  job.Report(9).node = job.Report(1).node;
+  const NodeDescription first = job.Report(1).node;
+  job.Report(9).node = first;
   for (int i = 0; i < 8 && !job.state().outcome; ++i) {
     job.Join(9);
     job.now = job.now + absl::Seconds(2);
@@ -125,7 +126,8 @@ TEST_F(RendezvousCoreTest, ANewStartOfANodeWaitsForTheOldOnesLeaseAlsoWhereNobod
 TEST_F(RendezvousCoreTest, ASecondNodeOfTheSameNameIsRefusedOnceTheFirstHasBeenHeardFor) {
   CoreUnderTest& job = Job(StaticSettings(2));
   job.Join(1);
-  job.Report(9).node = job.Report(1).node;
+  const NodeDescription first = job.Report(1).node;
+  job.Report(9).node = first;
   for (uint64_t i = 0; i < kReportsBeforeSecond; ++i) {
     job.Join(9);
     ASSERT_NE(job.Told<Refuse>(9), nullptr);

@@ -36,13 +36,15 @@ class DurableServerTest : public testing::Test, public LoopWorld {
   std::unique_ptr<RendezvousServer> Serve(std::vector<KeptJob> jobs = {}) {
     kept_ = {};
     ++term_;
-    return RendezvousServer::Create(loop(),
-                                    {.term = ServerTerm(term_),
-                                     .first_term = ServerTerm(1),
-                                     .owners = {{"", kSecret}},
-                                     .host_name = "server1",
-                                     .announce = [](const JobKey&, const Announce&) {}},
-                                    std::make_unique<SlowKeeper>(kept_), std::move(jobs));
+    auto server = RendezvousServer::Create(loop(),
+                                           {.term = ServerTerm(term_),
+                                            .first_term = ServerTerm(1),
+                                            .owners = {{"", kSecret}},
+                                            .host_name = "server1",
+                                            .announce = [](const JobKey&, const Announce&) {}},
+                                           std::make_unique<SlowKeeper>(kept_), std::move(jobs));
+    kept_.on_durable(kept_.newest);  // its term
+    return server;
   }
   KeptJob KeptNow() const {
     const KeptChange& change = kept_.changes.back();

@@ -213,27 +213,6 @@ TEST_F(DamagedFileTest, NoFlippedBitGoesUnnoticed) {
   EXPECT_EQ(CountSilent({{"musterd.db", bytes}}, "musterd.db", expected), 0);
 }
 
-// As a server leaves it that is killed: all but the newest transaction, which cannot be told from one
-// that was being written when the machine went down.
-TEST_F(DamagedFileTest, NoFlippedBitOfTheLogLosesATransactionThatAnotherFollowed) {
-  std::map<std::string, std::string> files;
-  std::string expected;
-  {
-    auto file = Open();
-    ASSERT_TRUE(file.ok()) << file.status();
-    first_term_ = (*file)->TakeContents().first_term;
-    for (int i = 0; i < 4; ++i) {
-      ASSERT_EQ((*file)->Write({ChangeOf(i, i)}, kToday), absl::OkStatus());
-    }
-    // Of nothing new.
-    ASSERT_EQ((*file)->Write({ChangeOf(3, 3)}, kToday), absl::OkStatus());
-    files["musterd.db"] = muster::testing::ReadFile(path());
-    files["musterd.db-wal"] = muster::testing::ReadFile(path() + "-wal");
-  }
-  expected = InWords(Contents().jobs);
-  EXPECT_EQ(CountSilent(files, "musterd.db-wal", expected), 0);
-}
-
 TEST_F(StateFileTest, OfTheVersionBeforeChecksumsIsReadAndGetsThem) {
   {
     auto file = Open();
