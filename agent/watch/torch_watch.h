@@ -1,7 +1,7 @@
-// What PyTorch tells of the workers of this node (torch_records.h), asked for on a lane aside: every
-// two seconds at rest, whether it is another than before; every second once somebody is silent, and
-// then all of it, and for stacks. Where the lane is not to be had nothing is known of any rank: one that
-// was not asked is not silent.
+// What PyTorch tells of the workers of this node (torch_records.h), asked for on a lane aside:
+// every two seconds at rest, whether it is another than before; every second once somebody is
+// silent, and then all of it, and for stacks. Where the lane is not to be had nothing is known of
+// any rank: one that was not asked is not silent.
 //
 // Threads: loop thread only; the lane works on a copy.
 #pragma once
@@ -46,16 +46,17 @@ class TorchWatch {
   const TorchRank* Find(int local_rank) const;
   const TorchMembers& members() const { return known_.members; }
 
-  // Asks again whether any of those that have answered has moved since MakeMoveCheck; no if that is not
-  // to be had within seconds. `then` is called once, from the loop, unless this object goes before.
+  // Asks again whether any of those that have answered has moved since MakeMoveCheck; no if that is
+  // not to be had within seconds. `then` is called once, from the loop, unless this object goes
+  // before.
   using MoveCheck = std::function<bool()>;
   MoveCheck MakeMoveCheck() const;
   void AskIfMoved(MoveCheck check, absl::AnyInvocable<void(bool)> then);
   // Somebody has served in this round, who may have ended.
   bool HasServed() const;
-  // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer within
-  // `time` what they have left as they ended, or what they said when they were asked before. Nothing if
-  // that is not to be had. `then` is called as above.
+  // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer
+  // within `time` what they have left as they ended, or what they said when they were asked before.
+  // Nothing if that is not to be had. `then` is called as above.
   void AskLastCalls(int first_rank, absl::Duration time,
                     absl::AnyInvocable<void(std::vector<verdict::RankCalls>)> then);
 

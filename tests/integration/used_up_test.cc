@@ -1,5 +1,5 @@
-// Threads, descriptors and memory that are not to be had: a job goes on, or ends with a sentence, but nothing
-// of ours ends in the middle of a word.
+// Threads, descriptors and memory that are not to be had: a job goes on, or ends with a sentence,
+// but nothing of ours ends in the middle of a word.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
