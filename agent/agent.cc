@@ -294,8 +294,8 @@ void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
   for (auto& [id, worker] : workers_) {
     if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
     guardian_.SignalGroup(id, signal);
-    // The last rung does not depend on the guardian. The start time makes sure that the pid, and with it
-    // the group, is still the worker's.
+    // The last rung does not depend on the guardian. The start time makes sure that the pid, and
+    // with it the group, is still the worker's.
     if (signal != SIGKILL || worker.start_time == 0) continue;
     const std::optional<ProcessInfo> now = ReadProcess(worker.pid);
     if (now && now->start_time == worker.start_time) {

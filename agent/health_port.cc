@@ -44,8 +44,8 @@ struct HealthPort::State : std::enable_shared_from_this<State> {
         });
   }
 
-  // Out of descriptors, as a rule: the connection stays in the kernel's queue, so trying again at once
-  // would only spin.
+  // Out of descriptors, as a rule: the connection stays in the kernel's queue, so trying again at
+  // once would only spin.
   void AcceptLater() {
     accept_again.expires_after(kAcceptAgain);
     accept_again.async_wait([self = shared_from_this()](const asio::error_code& aborted) {

@@ -51,10 +51,10 @@ inline constexpr size_t kUnreadBytesMax = 2 * kMaxStoreReplyBytes;
 class WorkerService {
  public:
   // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
-  // `may_publish` says whether it may, or why not.
-  // `on_hello`: a worker of the round has come. `on_silent_leave` says that a worker has closed its
-  // connection without a goodbye: it has ended, but not by the intention of its program. `on_promise`: what it
-  // has said of itself has changed; a worker whose connection breaks has promised nothing.
+  // `may_publish` says whether it may, or why not. `on_hello`: a worker of the round has come.
+  // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
+  // but not by the intention of its program. `on_promise`: what it has said of itself has changed;
+  // a worker whose connection breaks has promised nothing.
   WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
                 std::function<absl::Status()> may_publish, std::function<void(LocalRank)> on_hello,
                 std::function<void(LocalRank)> on_silent_leave,

@@ -29,10 +29,11 @@ struct NodeSetup {
 absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& placement,
                                       const Invocation& invocation);
 
-// The text of a file that a user named: a configuration, a list of hosts. It may be anything: a pipe of the
-// shell, a device without an end.
+// The text of a file that a user named: a configuration, a list of hosts. It may be anything: a
+// pipe of the shell, a device without an end.
 //
-// Errors: kInvalidArgument saying why, without the path: it cannot be read, or is longer than 4 MiB.
+// Errors: kInvalidArgument saying why, without the path: it cannot be read, or is longer than 4
+// MiB.
 absl::StatusOr<std::string> ReadBoundedFile(const std::string& path);
 
 // What a scheduler's variables are read with: FindScheduler.

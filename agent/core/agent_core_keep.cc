@@ -8,8 +8,8 @@
 // those that are parked climb the ladder themselves. A server that has lost its state begins the job anew: then
 // nothing is kept.
 //
-// A worker that was kept says hello in the next round as a new one does. One that does not come in time is
-// ended, since all ranks of the round would wait for it.
+// A worker that was kept says hello in the next round as a new one does. One that does not come in
+// time is ended, since all ranks of the round would wait for it.
 #include <algorithm>
 #include <csignal>
 #include <utility>

@@ -1,5 +1,5 @@
-// Questions that the loop asks and does not wait for: they are asked on another thread, a lane's or the
-// file writer's, and answered on the loop, or given up.
+// Questions that the loop asks and does not wait for: they are asked on another thread, a lane's or
+// the file writer's, and answered on the loop, or given up.
 //
 // Loop thread only.
 #pragma once
@@ -33,9 +33,9 @@ class Aside {
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
 
-  // Runs `work` aside, and then, on the loop, `then` with its result; with none if it is not to be had:
-  // there is no thread or no memory for it, or it has taken longer than `at_most`. A result that comes
-  // later is dropped.
+  // Runs `work` aside, and then, on the loop, `then` with its result; with none if it is not to be
+  // had: there is no thread or no memory for it, or it has taken longer than `at_most`. A result
+  // that comes later is dropped.
   template <typename Result>
   void Run(absl::Duration at_most, absl::AnyInvocable<Result()> work,
            absl::AnyInvocable<void(std::optional<Result>)> then) {

@@ -181,8 +181,8 @@ struct GuardianClient::State {
     if (self->pidfd) SendSignal(self->pidfd, SIGCONT);
   }
 
-  // What waits in the queue holds descriptors, of which there may be few. The guardian takes it at once, as
-  // a rule; one that does not is not waited for.
+  // What waits in the queue holds descriptors, of which there may be few. The guardian takes it at
+  // once, as a rule; one that does not is not waited for.
   void MakeRoom() {
     const MonoTime deadline = MonoNow() + kRoomTime;
     while (writer.queued_bytes() > kUnsentBytesPause && MonoNow() < deadline) {

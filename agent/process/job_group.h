@@ -1,11 +1,13 @@
-// A control group of the job's own, for the end of all that its workers have started where the agent and its
-// guardian were both killed: a third process, under a megabyte (last_watch.cc), waits for that.
+// A control group of the job's own, for the end of all that its workers have started where the
+// agent and its guardian were both killed: a third process, under a megabyte (last_watch.cc), waits
+// for that.
 //
-// The group is made below this process's own, by mkdir, and only where that one is delegated to us: it
-// belongs to this user who is not root, or its owner has marked it so, or it is the root of a container's own
-// hierarchy. Elsewhere there is none.
+// The group is made below this process's own, by mkdir, and only where that one is delegated to us:
+// it belongs to this user who is not root, or its owner has marked it so, or it is the root of a
+// container's own hierarchy. Elsewhere there is none.
 //
-// Source: kernel documentation, cgroup-v2.rst, "Delegation" and "cgroup.kill"; systemd's CGROUP_DELEGATION
+// Source: kernel documentation, cgroup-v2.rst, "Delegation" and "cgroup.kill"; systemd's
+// CGROUP_DELEGATION
 //         (the mark is the attribute user.delegate or trusted.delegate).
 #pragma once
 
@@ -30,8 +32,8 @@ std::optional<JobGroup> MakeJobGroup();
 // For a launch that goes no further; it must be empty.
 void RemoveJobGroup(const JobGroup& group);
 
-// The third process, which removes the group at the end. It is nobody's descendant here. Before the guardian
-// is forked.
+// The third process, which removes the group at the end. It is nobody's descendant here. Before the
+// guardian is forked.
 class LastWatch {
  public:
   // False if it cannot be started.

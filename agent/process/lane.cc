@@ -82,7 +82,8 @@ struct Lane::State {
     }
   }
 
-  // False: this thread is to end. Allocates nothing: a thread that has just begun may have no memory.
+  // False: this thread is to end. Allocates nothing: a thread that has just begun may have no
+  // memory.
   bool Take(Thread& thread, Task& task) {
     base::MutexLock lock(mu);
     while (queue.empty() && !ends && num_free == 1) {

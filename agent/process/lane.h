@@ -1,9 +1,9 @@
-// A thread for one kind of thing that may be stuck: the workers' sockets, the files of their programs, a
-// driver, a disk, a sweep. It is started with the lane, because later none may be to be had: a worker may
-// fill the limit on processes that its user shares.
+// A thread for one kind of thing that may be stuck: the workers' sockets, the files of their
+// programs, a driver, a disk, a sweep. It is started with the lane, because later none may be to be
+// had: a worker may fill the limit on processes that its user shares.
 //
-// A thread that is stuck is left behind, and another is tried. Where none is to be had, the caller is told
-// so, and goes on without.
+// A thread that is stuck is left behind, and another is tried. Where none is to be had, the caller
+// is told so, and goes on without.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@ namespace muster::agent {
 using StartThread = std::function<bool(const std::string& name, absl::AnyInvocable<void()> body)>;
 bool StartDetachedThread(const std::string& name, absl::AnyInvocable<void()> body);
 
-// A copyable handle: copies are one lane. It ends with the last of them, without waiting for its threads.
+// A copyable handle: copies are one lane. It ends with the last of them, without waiting for its
+// threads.
 //
 // Threads: safe.
 class Lane {
@@ -31,9 +32,9 @@ class Lane {
   // `name` is the threads', at most 15 bytes of it.
   explicit Lane(std::string name, StartThread start = StartDetachedThread);
 
-  // Runs `task` on a thread of the lane that is free, or on another; behind what is under way where no
-  // other can be started. One that has been at its task for longer than that task's `patience` is stuck.
-  // A task that runs out of memory ends there.
+  // Runs `task` on a thread of the lane that is free, or on another; behind what is under way where
+  // no other can be started. One that has been at its task for longer than that task's `patience`
+  // is stuck. A task that runs out of memory ends there.
   //
   // False: it will not run, because all threads are stuck, or because there is none.
   [[nodiscard]] bool Do(absl::Duration patience, absl::AnyInvocable<void()> task) const;

@@ -1,9 +1,9 @@
-// A program of its own, in the launcher's binary (last_watch_image.cc): waits for the end of the agent and of
-// its guardian, and ends then what the job has left in its control group. It is small, does nothing else, and
-// has nothing that could fail, so that it is there when both were killed.
+// A program of its own, in the launcher's binary (last_watch_image.cc): waits for the end of the
+// agent and of its guardian, and ends then what the job has left in its control group. It is small,
+// does nothing else, and has nothing that could fail, so that it is there when both were killed.
 //
-// Descriptors: 3: a pidfd of the agent; 4: a pipe that brings the guardian's pid; 5: the directory of the
-// group above the job's. Argument: the job's group in it.
+// Descriptors: 3: a pidfd of the agent; 4: a pipe that brings the guardian's pid; 5: the directory
+// of the group above the job's. Argument: the job's group in it.
 //
 // Source: cgroup-v2.rst, "cgroup.kill"; pidfd_open(2).
 #include <fcntl.h>

@@ -1,9 +1,9 @@
-// The folder of a job's logs, which may lie where others may write: in /tmp, whose cleaner takes away what is
-// old, and then anybody may make a folder of that name.
+// The folder of a job's logs, which may lie where others may write: in /tmp, whose cleaner takes
+// away what is old, and then anybody may make a folder of that name.
 //
-// Above the first directory that we made, what the user named may be shared, and may be a link. From there on
-// no link is followed, and the owner must be the one that it had; a folder that was cleaned away is made
-// again, for us alone.
+// Above the first directory that we made, what the user named may be shared, and may be a link.
+// From there on no link is followed, and the owner must be the one that it had; a folder that was
+// cleaned away is made again, for us alone.
 #pragma once
 
 #include <sys/types.h>
@@ -34,10 +34,11 @@ class LogFolder {
 
   // A directory at or below the topmost that is ours; what is missing of it is made.
   //
-  // Errors: as LogPathError; kInvalidArgument also if another user's directory, or a link, is in its place.
+  // Errors: as LogPathError; kInvalidArgument also if another user's directory, or a link, is in
+  // its place.
   absl::StatusOr<UniqueFd> OpenDirectory(const std::string& path) const;
-  // A file in such a directory, by open(2)'s `flags` without following a link. Blocks on a pipe that nobody
-  // reads.
+  // A file in such a directory, by open(2)'s `flags` without following a link. Blocks on a pipe
+  // that nobody reads.
   absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) const;
 
  private:

@@ -42,8 +42,8 @@ struct LogPumpOptions {
   absl::Duration fold_window = absl::Milliseconds(50);
 };
 
-// What a worker's standard streams must be. Of a kept worker: the paths that it has had since it was started.
-// The descriptors are there after LogPump::TakeDescriptors.
+// What a worker's standard streams must be. Of a kept worker: the paths that it has had since it
+// was started. The descriptors are there after LogPump::TakeDescriptors.
 struct WorkerStreams {
   UniqueFd stdin_fd;  // none: inherit the agent's
   UniqueFd stdout_fd;
@@ -87,9 +87,9 @@ class LogPump {
   void OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers, absl::Duration at_most,
                    OnOpen on_open);
 
-  // The descriptors of the workers of the attempt that are not kept, each once, in the workers' order: hundreds
-  // of them would fill the table. The caller closes them once the worker has them, or the end of its output is
-  // never seen.
+  // The descriptors of the workers of the attempt that are not kept, each once, in the workers'
+  // order: hundreds of them would fill the table. The caller closes them once the worker has them,
+  // or the end of its output is never seen.
   //
   // Errors: kResourceExhausted.
   absl::Status TakeDescriptors(WorkerStreams& streams);

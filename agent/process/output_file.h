@@ -19,7 +19,8 @@ namespace muster::agent {
 // Threads: compatible.
 class OutputFile {
  public:
-  // `path` is in the folder. `writer` appends; it must not be null, and outlives the file by its share in it.
+  // `path` is in the folder. `writer` appends; it must not be null, and outlives the file by its
+  // share in it.
   //
   // Errors: as LogFolder::OpenFile.
   static absl::StatusOr<OutputFile> Open(const LogFolder& folder, const std::string& path,

@@ -1,7 +1,8 @@
-// Descriptors that this process owns and does not use for now, kept out of its table, whose size is limited
-// (ulimit -n): they wait as messages in a socket pair.
+// Descriptors that this process owns and does not use for now, kept out of its table, whose size is
+// limited (ulimit -n): they wait as messages in a socket pair.
 //
-// Source: unix(7), SCM_RIGHTS: what has been sent stays open until it is received, or the socket is closed.
+// Source: unix(7), SCM_RIGHTS: what has been sent stays open until it is received, or the socket is
+// closed.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,11 @@ class ParkedDescriptors {
  public:
   static constexpr size_t kGroupMax = 128;
 
-  // Takes a group of at most kGroupMax. Where the kernel takes no more, for all processes of this user, it
-  // stays in the table.
+  // Takes a group of at most kGroupMax. Where the kernel takes no more, for all processes of this
+  // user, it stays in the table.
   void Park(std::vector<UniqueFd> group);
-  // The group that was parked first and has not been taken yet; fewer, or none, if the table has no room, and
-  // empty if there is no group.
+  // The group that was parked first and has not been taken yet; fewer, or none, if the table has no
+  // room, and empty if there is no group.
   std::vector<UniqueFd> TakeNext();
   // Closes all that is parked.
   void Clear();

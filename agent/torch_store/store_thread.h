@@ -13,8 +13,8 @@ namespace muster::agent {
 // Threads: one owner; Post is thread-safe while the thread runs.
 class StoreThread {
  public:
-  // Starts the thread, with every signal blocked: they are the owner's. Throws std::system_error where no
-  // thread or descriptor is to be had.
+  // Starts the thread, with every signal blocked: they are the owner's. Throws std::system_error
+  // where no thread or descriptor is to be had.
   StoreThread();
   // Ends the thread.
   ~StoreThread();

@@ -9,8 +9,8 @@
 // (hang_watch_orders.cc). Where a rank has aborted all are asked what they called last
 // (hang_watch_aborts.cc).
 //
-// Evidence comes before any signal, and is read aside, since looking into a process can block; the loop
-// does not wait for it (rank_looks.h, torch_watch.h).
+// Evidence comes before any signal, and is read aside, since looking into a process can block; the
+// loop does not wait for it (rank_looks.h, torch_watch.h).
 //
 // One event loop, loop thread only.
 #pragma once

@@ -1,6 +1,6 @@
-// A closer look at ranks, for what is said of them: what their GPUs do, where their Python is, and where
-// they are natively. A driver may be stuck, and so may the files of a program: each is asked on a lane of
-// its own, for a limited time, and what is not to be had is missing in the report.
+// A closer look at ranks, for what is said of them: what their GPUs do, where their Python is, and
+// where they are natively. A driver may be stuck, and so may the files of a program: each is asked
+// on a lane of its own, for a limited time, and what is not to be had is missing in the report.
 //
 // Loop thread only.
 #pragma once
@@ -33,8 +33,8 @@ class RankLooks {
                      GpuLookOptions gpu_options = {});
 
   // Adds to `doing` what the GPUs do (gpu_look.h), fills in `python` of those that have none
-  // (python_stack.h), and then `frames` or `no_frames` of each, in their order. `then` is called once, from
-  // the loop, unless this object goes before.
+  // (python_stack.h), and then `frames` or `no_frames` of each, in their order. `then` is called
+  // once, from the loop, unless this object goes before.
   void Take(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then);
 
  private:

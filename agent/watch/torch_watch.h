@@ -49,16 +49,17 @@ class TorchWatch {
   int64_t num_arrival_windows() const { return known_.arrivals.num_windows; }
   std::vector<verdict::GroupArrivals> ArrivalsBefore(MonoTime now) const;
 
-  // Asks again whether any of those that have answered has moved since MakeMoveCheck; no if that is not
-  // to be had within seconds. `then` is called once, from the loop, unless this object goes before.
+  // Asks again whether any of those that have answered has moved since MakeMoveCheck; no if that is
+  // not to be had within seconds. `then` is called once, from the loop, unless this object goes
+  // before.
   using MoveCheck = std::function<bool()>;
   MoveCheck MakeMoveCheck() const;
   void AskIfMoved(MoveCheck check, absl::AnyInvocable<void(bool)> then);
   // Somebody has served in this round, who may have ended.
   bool HasServed() const;
-  // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer within
-  // `time` what they have left as they ended, or what they said when they were asked before. Nothing if
-  // that is not to be had. `then` is called as above.
+  // Asks all what they have called last, by ranks from `first_rank` on; of those that do not answer
+  // within `time` what they have left as they ended, or what they said when they were asked before.
+  // Nothing if that is not to be had. `then` is called as above.
   void AskLastCalls(int first_rank, absl::Duration time,
                     absl::AnyInvocable<void(std::vector<verdict::RankCalls>)> then);
 

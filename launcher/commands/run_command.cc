@@ -77,8 +77,9 @@ bool IsIgnored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// SIGHUP that we were started ignoring, under nohup, stays ignored. What a shell without job control lets
-// its background processes ignore (SIGINT, SIGQUIT) is obeyed: somebody sends it to us and means us.
+// SIGHUP that we were started ignoring, under nohup, stays ignored. What a shell without job
+// control lets its background processes ignore (SIGINT, SIGQUIT) is obeyed: somebody sends it to us
+// and means us.
 //
 // Source: torchrun, which sets its own handlers whatever it was started with.
 sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
@@ -94,7 +95,8 @@ sigset_t SignalsToTake(const JobSpec& spec, bool under_slurm) {
   return set;
 }
 
-// What the pipes and boards of so many workers certainly need; log files and connections come on top.
+// What the pipes and boards of so many workers certainly need; log files and connections come on
+// top.
 absl::Status CheckOpenFiles(int limit, int num_workers) {
   constexpr int kOwn = 24;
   constexpr int kOfWorker = 3;

@@ -16,8 +16,8 @@ void OpenStandardStreams();
 // that were forked before keep theirs.
 int RaiseDescriptorLimit();
 
-// What `run` returns. A program that runs out of descriptors, threads or memory in a place that cannot go on
-// without ends with a sentence on standard error, and `exit_code`.
+// What `run` returns. A program that runs out of descriptors, threads or memory in a place that
+// cannot go on without ends with a sentence on standard error, and `exit_code`.
 int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run);
 
 // Whether this user may start as many threads as gRPC needs.

@@ -1,5 +1,5 @@
-// Threads, descriptors and memory that are not to be had: a job goes on, or ends with a sentence, but nothing
-// of ours ends in the middle of a word.
+// Threads, descriptors and memory that are not to be had: a job goes on, or ends with a sentence,
+// but nothing of ours ends in the middle of a word.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,11 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/job_under_test.h"
-#include "tests/support/loopback_port.h"
 
 namespace muster::testing {
 namespace {
@@ -94,22 +92,6 @@ TEST_F(UsedUp, ThreadsThatAWorkerTakesEndNoJobOnOneNode) {
       {MusterBinary(), "run", "--nproc_per_node=2", PythonScript("train.py", kTakesAllThreads)}));
   EXPECT_THAT(job.Wait(), ExitsWith(0));
   EXPECT_TRUE(FileExists(Out("ended0")) && FileExists(Out("ended1")));
-}
-
-TEST_F(UsedUp, ThreadsThatAWorkerTakesEndNoJobOnTwo) {
-  const ThreadLimit limit(140);
-  if (!limit.is_made()) GTEST_SKIP() << "no control group for processes can be made here";
-  const LoopbackPort port;
-  const std::string script = PythonScript("train.py", kTakesAllThreads);
-  std::vector<Subprocess> agents;
-  for (const char* node : {"127.0.0.1", "127.0.0.2"}) {
-    agents.push_back(StartProgram(
-        limit.Within({MusterBinary(), "run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=full",
-                      absl::StrCat("--rdzv_endpoint=127.0.0.1:", port.number()),
-                      absl::StrCat("--local_addr=", node), script}),
-        {{"MUSTER_TOKEN", "a token of this test, long enough"}}));
-  }
-  for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(2 * kPatience), ExitsWith(0));
 }
 
 TEST_F(UsedUp, DescriptorsEndALaunchWithASentence) {

@@ -1,4 +1,5 @@
-// What the log folder opens where somebody has cleaned it away, and has put something else in its place.
+// What the log folder opens where somebody has cleaned it away, and has put something else in its
+// place.
 #include "agent/process/log_folder.h"
 
 #include <fcntl.h>
