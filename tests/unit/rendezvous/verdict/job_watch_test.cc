@@ -537,6 +537,32 @@ TEST_F(Watch, TellsEveryNodeOnceWhoIsSlow) {
   EXPECT_THAT(notices_, IsEmpty());
 }
 
+TEST_F(Watch, TellsEveryNodeOnceWhoComesLastToNearlyEveryCollective) {
+  Start(RankTwoIsMissing());
+  for (int window = 1; window <= 6; ++window) {
+    for (auto& [id, agent] : agents_) {
+      const int rank = agent.evidence.rank;
+      GroupArrivals group{.name = "0", .label = "default_pg"};
+      for (int step = 0; step < 40; ++step) {
+        const absl::Duration ago =
+            (40 - step) * absl::Milliseconds(300) - absl::Milliseconds(rank == 2 ? 200 : rank);
+        group.rows.push_back({.sequence = 40 * window + step,
+                              .last_rank = rank,
+                              .last_ago = ago,
+                              .second_ago = ago,
+                              .first_ago = ago});
+      }
+      agent.arrival_window = window;
+      agent.arrivals = {group};
+    }
+    Pass(10, {0, 1, 2, 3});
+  }
+  for (auto& [id, agent] : agents_) {
+    EXPECT_THAT(slow_[id], ElementsAre(HasSubstr("rank 2 is slow, not hung: it comes 197ms")));
+  }
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
 TEST_F(Watch, ComparesNothingBeforeAllNodesHaveANewWindow) {
   Start(RankTwoIsMissing());
   for (auto& [id, agent] : agents_) {
