@@ -22,8 +22,8 @@ namespace {
 
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // how long the last report is tried
 constexpr int kSweepTimeoutMs = 5000;
-// What a failed worker's files may take to be read. Its failure must not be kept from the others for
-// longer than that.
+// What a failed worker's files may take to be read. Its failure must not be kept from the others
+// for longer than that.
 constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
 constexpr int kSignalSpreadMs = 50;  // between the first and the last process of a step
 // Workers may listen on any address, so that is what is held for them.
@@ -275,8 +275,8 @@ void Agent::Perform(const TellRoundOver& effect) {
   });
 }
 
-// The guardian takes no signals, so one that was meant for all of us waits in it. It may come a little
-// later than ours.
+// The guardian takes no signals, so one that was meant for all of us waits in it. It may come a
+// little later than ours.
 void Agent::SignalUnlessTheyHaveIt(const SignalWorkers& effect) {
   spreading_signals_.push_back(effect);
   if (spreading_signals_.size() > 1) return;
@@ -330,8 +330,8 @@ void Agent::Perform(const Announce& effect) {
               {"node", options_.node.name}});
 }
 
-// Nothing here blocks: this loop may serve the rendezvous of other nodes, which must hear of the end
-// meanwhile.
+// Nothing here blocks: this loop may serve the rendezvous of other nodes, which must hear of the
+// end meanwhile.
 void Agent::Perform(const Finish& effect) {
   torch_store_.reset();
   store_witness_.reset();

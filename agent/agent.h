@@ -135,8 +135,8 @@ class Agent {
   void OnExpired(int pid, std::string why);
   void OnStuck(int pid, const std::string& why);
   void OnGuardianLost(const std::string& reason);
-  // Ends every process below this one on a thread of its own, which takes up to kSweepTimeoutMs, and
-  // then runs `then` on the loop.
+  // Ends every process below this one on a thread of its own, which takes up to kSweepTimeoutMs,
+  // and then runs `then` on the loop.
   void EndDescendantsAside(std::function<void()> then);
   void OnGuardianEnded();
   void FinishIfAllIsClosed();

@@ -1,5 +1,5 @@
-// How the workers of a round come to run: log files, then the hook, then the workers themselves. All
-// of it may be cancelled by a stop that comes meanwhile.
+// How the workers of a round come to run: log files, then the hook, then the workers themselves.
+// All of it may be cancelled by a stop that comes meanwhile.
 #include <csignal>
 #include <system_error>
 #include <utility>
@@ -157,7 +157,8 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
     workers_[id] = {.local_rank = env.local_rank, .rank = env.rank, .round = assignment_.round};
     OnSpawnFailed(id, taken);
   }
-  // Not before them: it looks at the node's interfaces, and lets go of the boards of the last round.
+  // Not before them: it looks at the node's interfaces, and lets go of the boards of the last
+  // round.
   hang_watch_.StartRound({.round = assignment_.round,
                           .restart_count = assignment_.restart_count,
                           .num_nodes = assignment_.num_nodes,

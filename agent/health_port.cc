@@ -53,8 +53,8 @@ struct HealthPort::State : std::enable_shared_from_this<State> {
     });
   }
 
-  // The question is read but not understood: every one has the same answer. Closing before it is read
-  // would reset the connection.
+  // The question is read but not understood: every one has the same answer. Closing before it is
+  // read would reset the connection.
   void Answer(tcp::socket socket) {
     auto connection = std::make_shared<Connection>(std::move(socket));
     ++num_connections;

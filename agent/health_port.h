@@ -1,6 +1,6 @@
 // Answers whoever asks at a TCP port whether this agent is alive (TORCHELASTIC_HEALTH_CHECK_PORT):
-// each connection gets one HTTP answer and is closed. It comes from the agent's own loop, so an agent
-// that hangs gives none.
+// each connection gets one HTTP answer and is closed. It comes from the agent's own loop, so an
+// agent that hangs gives none.
 //
 // One event loop, loop thread only.
 #pragma once

@@ -1,5 +1,6 @@
-// The program of --round_hook. It runs once on each node before the workers of a round start, and they
-// start only if it ends with 0: to look at the node, to fetch data, to clean up after the last round.
+// The program of --round_hook. It runs once on each node before the workers of a round start, and
+// they start only if it ends with 0: to look at the node, to fetch data, to clean up after the last
+// round.
 //
 // The guardian runs it, as it runs workers, so it never outlives the agent. Loop thread only.
 #pragma once

@@ -49,9 +49,9 @@ bool IsOfOurUser(int fd) {
 
 }  // namespace
 
-// One worker's connection. What is under way on its socket shares it, since asio goes on with a read
-// or write that was half done even after the connection has been given up; so giving it up is said to
-// it (Close), and completions that come later do nothing. The service may be gone by then.
+// One worker's connection. What is under way on its socket shares it, since asio goes on with a
+// read or write that was half done even after the connection has been given up; so giving it up is
+// said to it (Close), and completions that come later do nothing. The service may be gone by then.
 class WorkerService::Connection {
  private:
   // Wraps `next` so that it runs only while this connection is still there.

@@ -1,6 +1,6 @@
 // The agent's side of the workers' Unix socket (MUSTER_AGENT_SOCKET): the store, the exchange of
-// unique ids, what is said of a stop and of the end of a round, and a worker's goodbye. Messages are WorkerMessage and WorkerReply of
-// proto/agent.proto, framed by their length.
+// unique ids, what is said of a stop and of the end of a round, and a worker's goodbye. Messages
+// are WorkerMessage and WorkerReply of proto/agent.proto, framed by their length.
 //
 // While the lease of the node does not hold by the agent's own count, a commit of a checkpoint is
 // refused, and what workers write waits (OnLease): a cut of seconds costs them time, not a failure.
@@ -71,8 +71,8 @@ class WorkerService {
   void TellStop(const StopState& stop);
   // To those workers that survive rounds, also to one that says so later in this round.
   void TellRoundOver(bool is_followed, const std::string& reason);
-  // The place of a worker that awaits a round: `environment` as that of a process that is started for it
-  // (NAME=value). Its connection ends with this. False: it is not there any more.
+  // The place of a worker that awaits a round: `environment` as that of a process that is started
+  // for it (NAME=value). Its connection ends with this. False: it is not there any more.
   bool SendNextRound(LocalRank worker, const std::vector<std::string>& environment);
   // May be called at any time, often: what has waited goes out if it may by now.
   void OnLease();

@@ -30,7 +30,8 @@ struct WatchListener {
   std::function<std::vector<int>()> worker_pids;
   // A worker let its timer run out; `why` is for the report. It is being ended by its signal.
   std::function<void(int pid, std::string why)> on_expired;
-  // A worker has been uninterruptible for the whole time. SIGKILL reaches it when the kernel lets go.
+  // A worker has been uninterruptible for the whole time. SIGKILL reaches it when the kernel lets
+  // go.
   std::function<void(int pid, std::string why)> on_stuck;
 };
 

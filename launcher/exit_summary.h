@@ -2,7 +2,8 @@
 //
 // Laid out like torchrun's, so that eyes and greps keep working ("Root Cause (first observed
 // failure):", "exitcode  : 1 (pid: 4242)"), but the root cause comes first, is the first of all
-// nodes, and nothing is cut off. Source: torch 2.15, torch/distributed/elastic/multiprocessing/errors.
+// nodes, and nothing is cut off. Source: torch 2.15,
+// torch/distributed/elastic/multiprocessing/errors.
 #pragma once
 
 #include <functional>
@@ -29,8 +30,8 @@ struct SummaryOptions {
 // Empty for a job that succeeded. Names the root cause (the first failing worker of all nodes):
 // time with milliseconds, host, rank, exit code or signal in words, error file and message, or the
 // last lines of output (the last line alone, where was_shown says so); on other nodes it says
-// because of whom they stopped, and that is all there is on a console that nodes share. Without a root cause it is the reason and the exit code. Ends with a
-// newline.
+// because of whom they stopped, and that is all there is on a console that nodes share. Without a
+// root cause it is the reason and the exit code. Ends with a newline.
 std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options);
 
 }  // namespace muster::launcher

@@ -53,14 +53,16 @@ struct MachineView {
 };
 
 // `args` without the program's name and without a leading `run`. Options end at the first
-// argument that is none. Precedence: command line, then PET_<NAME>, then --config_file or --ilab, then what `scheduler` says
-// (schedulers/placement.h), then default; an empty variable counts as unset. `fresh_run_id` is the random id of a job on one node that needs none
+// argument that is none. Precedence: command line, then PET_<NAME>, then --config_file or --ilab,
+// then what `scheduler` says (schedulers/placement.h), then default; an empty variable counts as
+// unset. `fresh_run_id` is the random id of a job on one node that needs none
 // (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
 // default.
 //
-// With --hostfile, or DeepSpeed's options and a host file at its usual place, it is a HostJob: its options have been read, and are checked together on each host.
-// Else the spec is validated. Its endpoint is empty when a job on one node needs none; with several
-// nodes it always has host and port. A static job always has a node rank.
+// With --hostfile, or DeepSpeed's options and a host file at its usual place, it is a HostJob: its
+// options have been read, and are checked together on each host. Else the spec is validated. Its
+// endpoint is empty when a job on one node needs none; with several nodes it always has host and
+// port. A static job always has a node rank.
 //
 // Errors: kInvalidArgument naming the flag (or variable), the value, what was expected and, for an
 // unknown option, the nearest spelling; that of `scheduler`, unless --scheduler=none.

@@ -37,8 +37,8 @@ constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
 constexpr size_t kMaxHostFileBytes = size_t{8} << 20;
 constexpr size_t kMaxReadFileBytes = size_t{4} << 20;
 
-// Set and empty is something else than not set: it hides all devices. HIP's list goes before CUDA's,
-// as it does on ROCm.
+// Set and empty is something else than not set: it hides all devices. HIP's list goes before
+// CUDA's, as it does on ROCm.
 std::optional<std::string> VisibleDevices(const EnvironmentMap& environment) {
   const std::string hip = VariableOrEmpty(environment, "HIP_VISIBLE_DEVICES");
   if (!hip.empty()) return hip;

@@ -162,8 +162,8 @@ void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
                               event.failure ? ": it " + HowItEnded(*event.failure) : "")});
     return;
   }
-  // After our own signal an end is no failure, unless the program crashed by itself, or has something
-  // to say by it.
+  // After our own signal an end is no failure, unless the program crashed by itself, or has
+  // something to say by it.
   const bool forbids_restart = event.failure && ForbidsRestart(*event.failure);
   const bool counts =
       event.failure && (!ladder_started_ || forbids_restart ||

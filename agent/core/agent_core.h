@@ -47,16 +47,17 @@ struct WorkerSpawned {
   LocalRank local_rank;
   int pid = 0;
 };
-// A worker of `round` ended, `failure->age` before this event. `failure` is set unless it ended with
-// 0.
+// A worker of `round` ended, `failure->age` before this event. `failure` is set unless it ended
+// with 0.
 struct WorkerExited {
   Round round;
   LocalRank local_rank;
   std::optional<WorkerFailure> failure;
 };
-// What a worker of `round` has said of itself, all of it: whether it obeys a stop, and the furthest step
-// that it has begun (-1: none) if it has promised to begin none beyond until the stop step is named; whether
-// it goes on in the next round in the same process, and whether it awaits that, having let go of this one.
+// What a worker of `round` has said of itself, all of it: whether it obeys a stop, and the furthest
+// step that it has begun (-1: none) if it has promised to begin none beyond until the stop step is
+// named; whether it goes on in the next round in the same process, and whether it awaits that,
+// having let go of this one.
 struct WorkerPromised {
   Round round;
   LocalRank local_rank;
@@ -79,8 +80,8 @@ struct DescendantsNamed {
 struct SignalReceived {
   int signal = 0;
 };
-// The job's time will be up soon, as its scheduler has said: if all workers obey, a stop step is asked
-// for. Else nothing is done: the scheduler's own signal comes in its time.
+// The job's time will be up soon, as its scheduler has said: if all workers obey, a stop step is
+// asked for. Else nothing is done: the scheduler's own signal comes in its time.
 struct TimeRunsOut {
   std::string reason;
 };
@@ -179,8 +180,8 @@ class AgentCore {
   // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
-  // Whether what this node's workers publish may go out: the server can be heard, knows the job, and
-  // this node's lease holds, by a count of its own that ends before the server's: from when the
+  // Whether what this node's workers publish may go out: the server can be heard, knows the job,
+  // and this node's lease holds, by a count of its own that ends before the server's: from when the
   // newest report that was answered had been made, and with the margin taken off.
   //
   // Errors: kUnavailable: "not now: ...".
@@ -190,10 +191,9 @@ class AgentCore {
   NodePhase phase() const { return phase_; }
   Round round() const { return round_; }
   bool is_leaving() const { return departure_.has_value(); }
-  // A1: workers of two rounds never run together: one of an earlier round awaits the next. A2: nothing is started while
-  // stopping. A3: outside a round a worker awaits the next; after Finish none lives, but for the unkillable. A4: a
-  // report's round never falls.
-  // Empty if all hold.
+  // A1: workers of two rounds never run together: one of an earlier round awaits the next. A2:
+  // nothing is started while stopping. A3: outside a round a worker awaits the next; after Finish
+  // none lives, but for the unkillable. A4: a report's round never falls. Empty if all hold.
   std::string CheckInvariants() const;
 
  private:
@@ -261,10 +261,11 @@ class AgentCore {
   // --- agent_core_keep.cc
   // Asks those that survive rounds to await the next, before the others are signalled.
   void KeepSurvivors(const std::string& reason, Effects& out);
-  // Those that have not let go of their round in time are signalled like the others; false: there are none.
+  // Those that have not let go of their round in time are signalled like the others; false: there
+  // are none.
   bool GiveUpSlowSurvivors(MonoTime now, Effects& out);
-  // No round follows for this node: whoever awaits one is ended, and the stop ladder is climbed for it. False: there are
-  // none.
+  // No round follows for this node: whoever awaits one is ended, and the stop ladder is climbed for
+  // it. False: there are none.
   bool EndSurvivors(MonoTime now, Effects& out);
   // Signals these, and climbs the stop ladder for them.
   void EndParked(const std::vector<LocalRank>& ended, MonoTime now, Effects& out);

@@ -1,11 +1,11 @@
-// Workers that outlive a round. A program that survives rounds is told that its round is over, lets go of
-// it, and awaits the next in the same process: parked. For the ladder (agent_core_stop.cc) a parked worker is
-// as good as gone; the node then joins again, and the next round's assignment goes to those that are parked,
-// and to new processes in the place of those that died.
+// Workers that outlive a round. A program that survives rounds is told that its round is over, lets
+// go of it, and awaits the next in the same process: parked. For the ladder (agent_core_stop.cc) a
+// parked worker is as good as gone; the node then joins again, and the next round's assignment goes
+// to those that are parked, and to new processes in the place of those that died.
 //
-// Half of --shutdown_timeout is for letting go, or the grace if that is less (after the loss of a node); who has not by
-// then is signalled like any other. Where no round follows,
-// those that are parked climb the ladder themselves. A server that has lost its state begins the job anew: then
+// Half of --shutdown_timeout is for letting go, or the grace if that is less (after the loss of a
+// node); who has not by then is signalled like any other. Where no round follows, those that are
+// parked climb the ladder themselves. A server that has lost its state begins the job anew: then
 // nothing is kept.
 //
 // A worker that was kept says hello in the next round as a new one does. One that does not come in
@@ -50,7 +50,8 @@ void AgentCore::On(const WorkerPromised& event, MonoTime now, Effects& out) {
       }
       return;
     default:
-      // Its connection broke, so it would not hear of the next round: its end is waited for, and the others stay.
+      // Its connection broke, so it would not hear of the next round: its end is waited for, and
+      // the others stay.
       if (!has_strayed) return;
       after_ = phase_ == NodePhase::kReporting ? After::kAsk : After::kJoin;
       EndParked({event.local_rank}, now, out);

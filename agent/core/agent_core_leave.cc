@@ -1,10 +1,11 @@
-// How a node leaves in good order: after the one step at which all ranks of the round stop. The server
-// names it (rendezvous/core/stop_step.h); this passes it on to the workers, and reports how far they are.
+// How a node leaves in good order: after the one step at which all ranks of the round stop. The
+// server names it (rendezvous/core/stop_step.h); this passes it on to the workers, and reports how
+// far they are.
 //
 // A node that is told to end by SIGTERM, as by a scheduler that takes it back, asks for such a step
-// first, if all its workers obey; so does one whose time will be up soon, or that gets a user signal
-// which --signals_to_handle names. Half of the grace is for agreeing on it, and all but its last
-// seconds for leaving after it; then the stop ladder (agent_core_stop.cc) is climbed as ever.
+// first, if all its workers obey; so does one whose time will be up soon, or that gets a user
+// signal which --signals_to_handle names. Half of the grace is for agreeing on it, and all but its
+// last seconds for leaving after it; then the stop ladder (agent_core_stop.cc) is climbed as ever.
 #include <algorithm>
 #include <csignal>
 #include <utility>

@@ -1,7 +1,8 @@
 // How the workers of a node are stopped: a ladder of rungs, each with a deadline that leads to the
 // next.
 //
-//   kSignalled    the signal that asked for it, to each worker's process group; until the grace ends.
+//   kSignalled    the signal that asked for it, to each worker's process group; until the grace
+//   ends.
 //                 Those that survive rounds are asked first (agent_core_keep.cc)
 //   kKilled       SIGKILL; what outlives it for `unkillable_timeout` is named and not waited for
 //   kLingering    only after a success: what the workers started may end by itself
@@ -26,9 +27,9 @@ int ExitCodeOf(const Departure& departure) {
 
 }  // namespace
 
-// The order matters: the server hears that this node is stopping before the first signal is sent, so
-// it has stopped counting on the node whatever the workers do next. A node that has nobody to signal
-// goes straight to what they left behind.
+// The order matters: the server hears that this node is stopping before the first signal is sent,
+// so it has stopped counting on the node whatever the workers do next. A node that has nobody to
+// signal goes straight to what they left behind.
 void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, MonoTime now,
                           Effects& out, const std::string& kept_for) {
   after_ = after;
@@ -71,8 +72,8 @@ void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
       return;
     case Rung::kKilled:
       // In the kernel for good (a device, a file system). The round must not wait for it. It is
-      // reported, and GroundReached takes the node out of the next round, since the process may hold
-      // its device.
+      // reported, and GroundReached takes the node out of the next round, since the process may
+      // hold its device.
       for (const Worker& worker : workers_) {
         if (worker.alive && !worker.is_parked()) unkillable_pids_.push_back(worker.pid);
       }
@@ -139,7 +140,8 @@ void AgentCore::EndLingering(MonoTime now, Effects& out) {
 }
 
 // Nobody is left, or nobody that could be waited for: on to what the stop was for. That may have
-// changed since it began (`after_`): an end of the job that arrives in the middle of a restart wins.
+// changed since it began (`after_`): an end of the job that arrives in the middle of a restart
+// wins.
 void AgentCore::GroundReached(MonoTime now, Effects& out) {
   rung_ = Rung::kSweepKilled;
   rung_deadline_ = MonoTime::InfiniteFuture();

@@ -1,5 +1,5 @@
-// The phases of an agent as it knows them (it reports those of AgentPhase), and the table of what may
-// follow what. Pure.
+// The phases of an agent as it knows them (it reports those of AgentPhase), and the table of what
+// may follow what. Pure.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 // The memory of one worker's progress board (proto/base/progress_board.h): the agent makes it, and
 // reads it without the worker's help. The worker's side: worker_runtime/comm/operation_ring.h.
 //
-// It is a memfd: on no disk whatever the runtime directory lies on, and gone with the processes that
-// hold it.
+// It is a memfd: on no disk whatever the runtime directory lies on, and gone with the processes
+// that hold it.
 #pragma once
 
 #include <cstdint>

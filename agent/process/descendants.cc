@@ -199,8 +199,8 @@ void SignalProcesses(const std::vector<ProcessInfo>& processes, int signal) {
 }
 
 // One pass is not enough: what is listed may fork before it is hit, and a killed parent hands its
-// children to us. So each turn lists anew, kills all that it finds, waits a moment for their ends by
-// pidfd, and reaps those that became ours; the kernel's "no child" is the only proof of the end.
+// children to us. So each turn lists anew, kills all that it finds, waits a moment for their ends
+// by pidfd, and reaps those that became ours; the kernel's "no child" is the only proof of the end.
 std::vector<pid_t> KillOwnDescendants(int timeout_ms) {
   const pid_t self = ::getpid();
   const MonoTime deadline = MonoNow() + absl::Milliseconds(timeout_ms);

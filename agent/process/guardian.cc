@@ -259,7 +259,8 @@ absl::Status FromErrno(absl::string_view what) {
   UniqueFd child_signals(::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!own || !child_signals) ::_exit(1);
   // Hundreds of workers that start at once are two descriptors each here, until the agent has taken
-  // theirs; programs that use select() must not be given a higher limit than they were started with.
+  // theirs; programs that use select() must not be given a higher limit than they were started
+  // with.
   rlimit open_files{};
   ::getrlimit(RLIMIT_NOFILE, &open_files);
   RaiseDescriptorLimit();

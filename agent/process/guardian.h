@@ -33,8 +33,9 @@ struct GuardianHandle {
   UniqueFd socket;
 };
 
-// Forks the guardian. Must be called at the start of main, before any thread exists. Makes the caller a subreaper, resets SIGCHLD to its default (a caller may have had it ignored),
-// and opens /dev/null in place of a closed 0, 1 or 2.
+// Forks the guardian. Must be called at the start of main, before any thread exists. Makes the
+// caller a subreaper, resets SIGCHLD to its default (a caller may have had it ignored), and opens
+// /dev/null in place of a closed 0, 1 or 2.
 //
 // Errors: kInternal with errno.
 absl::StatusOr<GuardianHandle> ForkGuardian();
@@ -68,8 +69,8 @@ class GuardianClient {
   // `signal` to the process group of one worker. Nothing happens if it has ended.
   void SignalGroup(uint64_t worker_id, int signal);
   // `signal` to every descendant that is not in a live worker's tree; on_empty when there is none
-  // left, or at once. SIGKILL also goes to those that appear meanwhile; 0 signals nobody. A sweep that is not yet
-  // answered is replaced by the next: one on_empty for both.
+  // left, or at once. SIGKILL also goes to those that appear meanwhile; 0 signals nobody. A sweep
+  // that is not yet answered is replaced by the next: one on_empty for both.
   void Sweep(int signal);
   // A file or socket, or a directory of ours with all that is in it, to remove when the agent is
   // gone.

@@ -127,7 +127,8 @@ KernelLog KernelLog::Open(const std::string& path) {
 }
 
 const std::vector<std::string>& KernelLog::Lines() {
-  // The kernel gives one whole record for each read, and EAGAIN at the end. EPIPE: some were overwritten.
+  // The kernel gives one whole record for each read, and EAGAIN at the end. EPIPE: some were
+  // overwritten.
   constexpr int kReadsMax = 100000;
   std::array<char, 8192> record;
   for (int i = 0; fd_ && i < kReadsMax; ++i) {

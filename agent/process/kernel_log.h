@@ -1,7 +1,8 @@
-// What the kernel said of this node's workers: why it has killed one, where one has faulted, and what
-// the driver says of a GPU (Xid).
+// What the kernel said of this node's workers: why it has killed one, where one has faulted, and
+// what the driver says of a GPU (Xid).
 //
-// Read from /dev/kmsg, which containers and unprivileged users often may not; then nothing is known.
+// Read from /dev/kmsg, which containers and unprivileged users often may not; then nothing is
+// known.
 #pragma once
 
 #include <optional>
@@ -23,8 +24,8 @@ struct Xid {
   friend bool operator==(const Xid&, const Xid&) = default;
 };
 
-// "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.", in the forms of
-// older and newer drivers.
+// "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.", in the
+// forms of older and newer drivers.
 //
 // Threads: pure.
 // Source: NVIDIA, "XID Errors" and "XID Catalog" (docs.nvidia.com/deploy/xid-errors).
@@ -33,8 +34,8 @@ std::optional<Xid> ParseXid(absl::string_view line);
 // What to do about it: "the program's fault: restart it", "the GPU needs a reset", ...
 std::string AdviceFor(const Xid& xid);
 
-// Of `lines`, in words: those that name process `pid` as killed for memory or as faulting, and every
-// Xid of it or of nobody that is named. Empty: none.
+// Of `lines`, in words: those that name process `pid` as killed for memory or as faulting, and
+// every Xid of it or of nobody that is named. Empty: none.
 //
 // Threads: pure.
 std::string WhatTheKernelSays(const std::vector<std::string>& lines, int pid);

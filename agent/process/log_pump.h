@@ -1,5 +1,5 @@
-// Carries what workers print: to files, to the console, through filters, and keeps the last lines of
-// each worker for the failure report; and what is typed at our terminal to the only worker.
+// Carries what workers print: to files, to the console, through filters, and keeps the last lines
+// of each worker for the failure report; and what is typed at our terminal to the only worker.
 //
 // Where a stream goes is decided by log_routing.h; how streams share a console (lines, prefixes,
 // bars) by console_layout.h; both are pure. This class owns pipes, pseudo terminals, files and
@@ -31,8 +31,9 @@ struct LogPumpOptions {
   std::string host;               // for prefixes
   std::string role;
   bool has_hook = false;  // attempts have a file hook.log, too
-  // CloseAttempt will be told to keep workers. Their streams are then such that all routes can become
-  // theirs: also what goes to a file alone is read, if it would go to the console from rank 0.
+  // CloseAttempt will be told to keep workers. Their streams are then such that all routes can
+  // become theirs: also what goes to a file alone is read, if it would go to the console from rank
+  // 0.
   bool keeps_workers = false;
   int console_stdin = 0;  // not owned
   int console_stdout = 1;
@@ -100,8 +101,8 @@ class LogPump {
   void TakeLastWords(LocalRank local_rank, absl::Duration at_most,
                      absl::AnyInvocable<void(LastWords)> then);
 
-  // Of attempt_<n>/hook.log: its descriptor, once; and its last lines behind what it held before. Only
-  // with LogPumpOptions::has_hook, while the attempt is open.
+  // Of attempt_<n>/hook.log: its descriptor, once; and its last lines behind what it held before.
+  // Only with LogPumpOptions::has_hook, while the attempt is open.
   UniqueFd TakeHookOutput();
   void TakeHookWords(absl::Duration at_most, absl::AnyInvocable<void(std::string)> then);
 
@@ -120,8 +121,8 @@ class LogPump {
 
   // Prints one line of our own between the workers' lines, on standard error.
   void PrintLine(const std::string& line);
-  // Writes what a slow console or file system has not taken yet, waiting at most `at_most`; false if
-  // something is left. For the end of the program: until then the loop does it.
+  // Writes what a slow console or file system has not taken yet, waiting at most `at_most`; false
+  // if something is left. For the end of the program: until then the loop does it.
   bool FlushConsole(absl::Duration at_most);
   // Removes the run directory and the one above it, unless a worker has written to a log or error
   // file. `then` is called once, from the loop, after `at_most` at the latest.

@@ -190,8 +190,8 @@ LogPump::State::Pipe* LogPump::State::TerminalOf(const Worker& worker) {
   return nullptr;
 }
 
-// With one worker the terminal's input is that worker's, if its output is there too; several inherit
-// the terminal, as under torchrun.
+// With one worker the terminal's input is that worker's, if its output is there too; several
+// inherit the terminal, as under torchrun.
 void LogPump::State::GiveInput(Worker& worker, WorkerStreams& out) {
   if (workers.size() != 1 || !IsTerminal(options.console_stdin)) return;
   if (TerminalOf(worker) == nullptr ||

@@ -1,4 +1,5 @@
-// LogPump: where the streams of an attempt's workers go, and how the consoles are laid out for them.
+// LogPump: where the streams of an attempt's workers go, and how the consoles are laid out for
+// them.
 #include <set>
 #include <utility>
 

@@ -60,8 +60,8 @@ std::vector<StreamRoute> DecideRoutes(const LogSpec& logs, ConsoleStream stream,
                                       const std::vector<PumpedWorker>& workers,
                                       const ConsoleFacts& facts = {});
 
-// The route of a stream of a kept worker, which was `started` in its way and is to have `wanted` from
-// now on. The way stays; what a worker writes to its file itself reaches nothing else.
+// The route of a stream of a kept worker, which was `started` in its way and is to have `wanted`
+// from now on. The way stays; what a worker writes to its file itself reaches nothing else.
 StreamRoute ContinueRoute(const StreamRoute& started, StreamRoute wanted);
 
 // Of a worker's stream, also in the filtered files: the template that was given; torchrun's for a

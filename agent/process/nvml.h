@@ -1,8 +1,8 @@
-// NVIDIA's management library, opened at run time. Where it is not there, or no driver is loaded, nothing
-// is known of GPUs, and that is no error.
+// NVIDIA's management library, opened at run time. Where it is not there, or no driver is loaded,
+// nothing is known of GPUs, and that is no error.
 //
-// Its calls can take tens of milliseconds, and with a broken GPU may never return: not on the loop, but
-// for a job's start. NVML may start threads, so the guardian must have been forked before.
+// Its calls can take tens of milliseconds, and with a broken GPU may never return: not on the loop,
+// but for a job's start. NVML may start threads, so the guardian must have been forked before.
 //
 // Threads: compatible.
 // Source: NVML API reference; its versioned names never change meaning.

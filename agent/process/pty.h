@@ -26,8 +26,8 @@ std::optional<Pty> OpenPty(WindowSize size, const termios* like = nullptr);
 void SetWindowSize(int fd, WindowSize size);
 
 bool IsTerminal(int fd);
-// Whether the terminal `fd` is anybody's screen: it has a size, or we are controlled by it. mpirun gives
-// each of its tasks a pseudo terminal that is neither, and reads it as it would read a pipe.
+// Whether the terminal `fd` is anybody's screen: it has a size, or we are controlled by it. mpirun
+// gives each of its tasks a pseudo terminal that is neither, and reads it as it would read a pipe.
 bool IsScreen(int fd);
 // Of the terminal `fd`; columns and rows that it does not tell are the usual 80 and 24.
 WindowSize GetWindowSize(int fd);

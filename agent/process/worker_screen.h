@@ -4,8 +4,9 @@
 // A program that draws a bar goes back to the start of its row, and one with several bars moves the
 // cursor up to the rows above. So the rows of a stream are kept until nothing will change them any
 // more: those above the cursor when the stream has settled, but for as many as the program has gone
-// back before (or may, while it hides the cursor, as live displays do). What cannot be shown in a few rows that
-// other workers' rows surround (addressing the whole screen, scrolling regions) is left out.
+// back before (or may, while it hides the cursor, as live displays do). What cannot be shown in a
+// few rows that other workers' rows surround (addressing the whole screen, scrolling regions) is
+// left out.
 //
 // Colours stay with the characters, so that none leaks into another worker's row.
 //

@@ -52,8 +52,8 @@ class Attendance {
   int NumPresent() const;
   bool IsComplete() const { return NumPresent() >= world_size_; }
   int world_size() const { return world_size_; }
-  // Ranks that have not come, sorted; nothing where that is not certain of each: one that has come did
-  // not say its rank.
+  // Ranks that have not come, sorted; nothing where that is not certain of each: one that has come
+  // did not say its rank.
   std::optional<std::vector<int>> Missing() const;
   // How many ranks may be behind its address: those of the nodes that have named it. All of them,
   // where the round is too large to list nodes.

@@ -1,6 +1,6 @@
 // Whose commands those are that come without VALIDATE: what the connections of a host tell of the
-// PyTorch on it. PyTorch 1 and 2.0 make two for each store, one after the other, and the second only
-// ever watches keys (byte 7); PyTorch 2.1 makes one, on which byte 7 deletes a key. Source:
+// PyTorch on it. PyTorch 1 and 2.0 make two for each store, one after the other, and the second
+// only ever watches keys (byte 7); PyTorch 2.1 makes one, on which byte 7 deletes a key. Source:
 // README.md, "PyTorch 1 to 2.1".
 //
 // Pure.

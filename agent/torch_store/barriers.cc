@@ -12,12 +12,13 @@ namespace muster::agent {
 namespace {
 
 constexpr size_t kBarriersMax = 64, kConnectionsMax = 128 * 1024;
-// Barriers that count with a key: every rank adds 1 to it and waits for another, which the last sets.
+// Barriers that count with a key: every rank adds 1 to it and waits for another, which the last
+// sets.
 constexpr absl::string_view kGroup = "store_based_barrier_key:", kGroupOpens = ":last_worker";
 constexpr absl::string_view kMembers = "/num_members", kMembersOpen = "/last_member";
 
-// Such a barrier is behind the making of a group, and for all ranks if the group's name is a number:
-// other names are of groups that only their own ranks make.
+// Such a barrier is behind the making of a group, and for all ranks if the group's name is a
+// number: other names are of groups that only their own ranks make.
 bool IsOfAllRanks(absl::string_view key) {
   const size_t at = key.rfind(kGroup);
   if (at == absl::string_view::npos) return false;

@@ -40,8 +40,8 @@ class Barriers {
   absl::btree_map<std::string, StoreBarrier> closed_;  // by what is awaited
 };
 
-// "6 of 8 ranks are there; waiting for ranks 3 and 5 (node2)". Which ranks a barrier of some of those
-// in `round` is for is not known: "1 of 2 is there (rank 3); waiting".
+// "6 of 8 ranks are there; waiting for ranks 3 and 5 (node2)". Which ranks a barrier of some of
+// those in `round` is for is not known: "1 of 2 is there (rank 3); waiting".
 std::string ComeInWords(const StoreBarrier& barrier, const Attendance& round);
 // The same when it is too late: "needs 8 ranks, of which 7 came; missing: rank 3 (node1)".
 std::string NeedsInWords(const StoreBarrier& barrier, const Attendance& round);

@@ -221,8 +221,8 @@ std::optional<StoreCommand> RequestReader::NextCommand() {
 }
 
 // PyTorch 2.1 numbers what follows GETNUMKEYS in another way than its predecessors. A client that
-// watches keys does nothing else with its connection; one that deletes a key waits for the reply, so
-// bytes behind the key are a value to append. Source: README.md, "PyTorch 1 to 2.1".
+// watches keys does nothing else with its connection; one that deletes a key waits for the reply,
+// so bytes behind the key are a value to append. Source: README.md, "PyTorch 1 to 2.1".
 std::optional<StoreCommand> RequestReader::NextBareCommand() {
   constexpr uint8_t kWatchOrDelete = 7, kDeleteOrAppend = 8, kFirstOf21 = 9;
   constexpr C kOf21[] = {C::kMultiGet, C::kMultiSet, C::kCancelWait};

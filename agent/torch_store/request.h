@@ -1,5 +1,5 @@
-// The protocol of PyTorch's TCPStore, read: bytes of one client in, its requests out. Which commands
-// there are, what they carry and in which versions: README.md of this folder.
+// The protocol of PyTorch's TCPStore, read: bytes of one client in, its requests out. Which
+// commands there are, what they carry and in which versions: README.md of this folder.
 //
 // Pure.
 #pragma once

@@ -1,5 +1,5 @@
-// A thread with an event loop of its own, for what serves PyTorch's store or speaks to it: ranks poll
-// the store, so that is never the agent's loop.
+// A thread with an event loop of its own, for what serves PyTorch's store or speaks to it: ranks
+// poll the store, so that is never the agent's loop.
 #pragma once
 
 #include <thread>

@@ -1,8 +1,10 @@
-// The shell of TorchStoreCore: listens at a round's MASTER_ADDR:MASTER_PORT, on a thread of its own.
+// The shell of TorchStoreCore: listens at a round's MASTER_ADDR:MASTER_PORT, on a thread of its
+// own.
 //
-// The agent of node 0 makes one for each round (agent/agent.cc, StartWorkers) and ends it before the
-// next. Nothing of a round is left in the next: listener, connections and keys go with the server,
-// the connections by a reset, so that a fixed --master_port can be listened on again at once.
+// The agent of node 0 makes one for each round (agent/agent.cc, StartWorkers) and ends it before
+// the next. Nothing of a round is left in the next: listener, connections and keys go with the
+// server, the connections by a reset, so that a fixed --master_port can be listened on again at
+// once.
 #pragma once
 
 #include <sys/types.h>
@@ -34,7 +36,8 @@ class TorchStoreServer {
  public:
   // Listens when it returns. `options.port` 0: any (see port()).
   //
-  // Errors: kInvalidArgument or kResourceExhausted: the port cannot be listened on, with the reason.
+  // Errors: kInvalidArgument or kResourceExhausted: the port cannot be listened on, with the
+  // reason.
   static absl::StatusOr<std::unique_ptr<TorchStoreServer>> Start(TorchStoreServerOptions options);
   // Cuts every connection.
   ~TorchStoreServer();
@@ -42,8 +45,8 @@ class TorchStoreServer {
   int port() const { return port_; }
   // A worker of this node; its connections are then known to be its rank's.
   void AddWorker(Rank rank, pid_t pid);
-  // `answer` is called on the store's thread with TorchStoreCore::Gatherings, or never if the server ends
-  // before.
+  // `answer` is called on the store's thread with TorchStoreCore::Gatherings, or never if the
+  // server ends before.
   void AskWhoIsMissing(absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer);
   // Workers are being stopped: who is missing is told no more.
   void StopTelling();

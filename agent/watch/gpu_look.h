@@ -1,8 +1,8 @@
-// What a GPU does, seen from outside, as evidence in a hang: whether it computes, or only turns in a kernel
-// that waits for another GPU, whether data moves, and what its driver says of it.
+// What a GPU does, seen from outside, as evidence in a hang: whether it computes, or only turns in
+// a kernel that waits for another GPU, whether data moves, and what its driver says of it.
 //
-// Utilisation alone is no evidence: a kernel of NCCL that waits shows 100 %. One that waits reads and
-// writes next to no memory, so that the memory controller tells the two apart.
+// Utilisation alone is no evidence: a kernel of NCCL that waits shows 100 %. One that waits reads
+// and writes next to no memory, so that the memory controller tells the two apart.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ struct GpuLookOptions {
   absl::Duration between = absl::Milliseconds(500);  // the two looks
 };
 
-// Adds to `doing` of each rank what the GPUs of its process, and of those below it, do. Adds nothing where
-// NVML is not there, or does not know whose process is whose (in some containers).
+// Adds to `doing` of each rank what the GPUs of its process, and of those below it, do. Adds
+// nothing where NVML is not there, or does not know whose process is whose (in some containers).
 //
 // Threads: safe; blocks, for ever where the driver is stuck, so it is for a lane (rank_looks.h).
 void AddGpusOfRanks(std::vector<verdict::RankReport>& ranks, const GpuLookOptions& options = {});

@@ -1,13 +1,13 @@
 // Watches the workers of this node for hangs: reads their progress boards every second, and what
-// PyTorch tells of them (torch_watch.h), asks PyTorch's store who has not come (verdict/gatherings.h),
-// gives notice of who is waited for, and at a verdict gathers
-// evidence, writes the report and ends the workers at fault, if it may. What silence means is decided
-// by rendezvous/verdict/hang_watch_core.h.
+// PyTorch tells of them (torch_watch.h), asks PyTorch's store who has not come
+// (verdict/gatherings.h), gives notice of who is waited for, and at a verdict gathers evidence,
+// writes the report and ends the workers at fault, if it may. What silence means is decided by
+// rendezvous/verdict/hang_watch_core.h.
 //
-// In a round over several nodes the server decides, by the same core (rendezvous/verdict/job_watch.h):
-// this node tells it who is silent, answers what it asks, and performs what it says
-// (hang_watch_orders.cc). Where a rank has aborted all are asked what they called last
-// (hang_watch_aborts.cc).
+// In a round over several nodes the server decides, by the same core
+// (rendezvous/verdict/job_watch.h): this node tells it who is silent, answers what it asks, and
+// performs what it says (hang_watch_orders.cc). Where a rank has aborted all are asked what they
+// called last (hang_watch_aborts.cc).
 //
 // Evidence comes before any signal, and is read aside, since looking into a process can block; the
 // loop does not wait for it (rank_looks.h, torch_watch.h).
@@ -69,14 +69,15 @@ struct WatchedRound {
   int world_size = 1;
   std::vector<std::optional<BoardMemory>> boards;  // by local rank; nothing: could not be made
   std::vector<std::string> torch_servers;          // by local rank; see torch_hook.h
-  // Asks PyTorch's store; the answer comes on any thread, or never. Empty on nodes that do not serve it.
+  // Asks PyTorch's store; the answer comes on any thread, or never. Empty on nodes that do not
+  // serve it.
   StoreQuestion ask_store;
 };
 
 class HangWatch {
  public:
-  // `end_worker` ends a worker by SIGKILL; `why` is for its failure. `tell_server` is for rounds over
-  // several nodes.
+  // `end_worker` ends a worker by SIGKILL; `why` is for its failure. `tell_server` is for rounds
+  // over several nodes.
   HangWatch(asio::io_context& loop, HangWatchOptions options,
             std::function<void(int pid, const std::string& why)> end_worker,
             std::function<void(verdict::NodeWord)> tell_server);
@@ -88,18 +89,18 @@ class HangWatch {
   void OnSpawned(int local_rank, int pid);
   // `is_well`: with 0.
   void OnEnded(int local_rank, bool is_well);
-  // It has ended by SIGABRT, of its own accord: PyTorch of the others, on all nodes, is asked what they
-  // called last, which they forget as they end, and it is said. Gloo aborts the rank that receives
-  // another size than it expects, which need not be the one at fault.
+  // It has ended by SIGABRT, of its own accord: PyTorch of the others, on all nodes, is asked what
+  // they called last, which they forget as they end, and it is said. Gloo aborts the rank that
+  // receives another size than it expects, which need not be the one at fault.
   void OnAborted(int local_rank);
-  // Calls `then`, at once or, while the workers here are asked, after it; in order. After a second at
-  // most, with the usual grace (verdict::TimesForLastCalls).
+  // Calls `then`, at once or, while the workers here are asked, after it; in order. After a second
+  // at most, with the usual grace (verdict::TimesForLastCalls).
   void BeforeSignal(std::function<void()> then);
   // The same, and where a worker here has aborted after it has been said what those of all nodes
   // called.
   void BeforeReport(std::function<void()> then);
-  // Whose call has ended a rank of this node that has aborted and left `last_output`, in words; empty: its
-  // own, or nobody knows. To be asked when BeforeReport lets go.
+  // Whose call has ended a rank of this node that has aborted and left `last_output`, in words;
+  // empty: its own, or nobody knows. To be asked when BeforeReport lets go.
   std::string WhoEnded(int rank, const std::string& last_output) const;
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
@@ -125,8 +126,8 @@ class HangWatch {
     bool has_ended = false;
     std::optional<ProcessLook> look;  // the last one
     std::optional<ProcessLook> look_before;
-    // What it has used as of the last look, and until when it counts as busy: what writes a checkpoint
-    // pauses between two files.
+    // What it has used as of the last look, and until when it counts as busy: what writes a
+    // checkpoint pauses between two files.
     std::optional<ProcessUse> use;
     MonoTime busy_until;
   };

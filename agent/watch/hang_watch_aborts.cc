@@ -1,5 +1,5 @@
-// The hang watch where a rank has aborted: what the ranks called last is asked before any of them is
-// signalled, and said once a round: by this node on one, else by the server to all
+// The hang watch where a rank has aborted: what the ranks called last is asked before any of them
+// is signalled, and said once a round: by this node on one, else by the server to all
 // (rendezvous/verdict/abort_watch.h).
 #include <chrono>
 #include <utility>
@@ -48,8 +48,8 @@ void HangWatch::ForgetAborts() {
   LetGo();
 }
 
-// Whatever happens to the workers, to the disk and to the server: nobody who waits for answers waits for
-// longer, and the time begins with the first of them.
+// Whatever happens to the workers, to the disk and to the server: nobody who waits for answers
+// waits for longer, and the time begins with the first of them.
 void HangWatch::ArmAbortTimer() {
   if (!aborts_.until) {
     aborts_.until = MonoNow() + verdict::TimesForLastCalls(options_.grace).all;

@@ -37,8 +37,8 @@ struct Incident {
   std::vector<Milestone> timeline;
 };
 
-// In their order. All of them are seen where the hang is followed by another attempt whose program says
-// that it steps.
+// In their order. All of them are seen where the hang is followed by another attempt whose program
+// says that it steps.
 inline constexpr absl::string_view kDetected = "detected";  // the first was silent for five seconds
 inline constexpr absl::string_view kDecided = "decided";    // a verdict
 inline constexpr absl::string_view kReported = "reported";  // with evidence
@@ -49,7 +49,8 @@ inline constexpr absl::string_view kFirstStep = "first_step";  // of the next at
 
 bool HasReached(const Incident& incident, absl::string_view milestone);
 
-// "hang: rank 1 has not called …; nothing has moved for 600 s (--hang_timeout)", then who does what.
+// "hang: rank 1 has not called …; nothing has moved for 600 s (--hang_timeout)", then who does
+// what.
 std::string InWords(const Incident& incident);
 // "timeline in ms: detected 0, decided 7012, reported 7105".
 std::string TimelineInWords(const Incident& incident);

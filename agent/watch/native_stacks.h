@@ -1,6 +1,7 @@
 // The native stacks of a process, read from outside by elfutils.
 //
-// Each thread is stopped for the moment in which its frames are read (ptrace), and goes on as it was.
+// Each thread is stopped for the moment in which its frames are read (ptrace), and goes on as it
+// was.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +24,8 @@ struct ThreadStack {
 
 // Main thread first. Threads after `deadline` are left out.
 //
-// Errors: kUnavailable: it has gone, may not be looked into (ptrace), or is in uninterruptible sleep,
+// Errors: kUnavailable: it has gone, may not be looked into (ptrace), or is in uninterruptible
+// sleep,
 //         where waiting for it could take for ever.
 // Threads: safe; blocks, so not on the loop.
 absl::StatusOr<std::vector<ThreadStack>> ReadStacks(pid_t pid, MonoTime deadline);

@@ -62,7 +62,8 @@ std::string WaitInWords(const ProcessLook& look) {
 }
 
 // Of /proc/<pid>/stat, from the state on; empty if there is no such process.
-// Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14), stime (15),
+// Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14),
+// stime (15),
 //         cutime (16) and cstime (17), those of children that have ended.
 std::vector<absl::string_view> FieldsBehindTheName(const std::string& stat) {
   constexpr size_t kFieldsUsed = 15;

@@ -44,14 +44,14 @@ std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc = "/proc"
 // Threads: pure.
 std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
-// What holds it, where it is a lock, a disk or want of memory: by what it waits on in the kernel, or by
-// pages that have to be read again and again.
+// What holds it, where it is a lock, a disk or want of memory: by what it waits on in the kernel,
+// or by pages that have to be read again and again.
 //
 // Threads: pure.
 verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
-// Whether it and what it has started compute, read or write: by the state of its main thread, and by what
-// was used since `before`, `elapsed` ago. Who waits for a disk does io, too.
+// Whether it and what it has started compute, read or write: by the state of its main thread, and
+// by what was used since `before`, `elapsed` ago. Who waits for a disk does io, too.
 //
 // Threads: pure.
 bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,

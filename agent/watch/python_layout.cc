@@ -166,8 +166,8 @@ class Varints {
   absl::string_view bytes_;
 };
 
-// Entries whose first byte has its highest bit set: a form, and for how many units of code, of two bytes
-// each.
+// Entries whose first byte has its highest bit set: a form, and for how many units of code, of two
+// bytes each.
 int LineByLocations(absl::string_view table, int first_line, int64_t offset) {
   constexpr int kNone = 15, kLong = 14, kNoColumns = 13, kOneLineLast = 12, kOneLineFirst = 10;
   int line = first_line;

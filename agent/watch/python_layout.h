@@ -1,8 +1,8 @@
 // Where CPython keeps what its threads execute, by version: offsets in bytes on 64-bit machines.
 //
-// Source: CPython 3.10 to 3.14: Include/cpython and Include/internal/pycore_*.h (offsets printed by a
-// program compiled with these headers); from 3.13 on the interpreter holds them itself (_Py_DebugOffsets);
-// Objects/lnotab_notes.txt (3.10), Objects/locations.md (3.11 on).
+// Source: CPython 3.10 to 3.14: Include/cpython and Include/internal/pycore_*.h (offsets printed by
+// a program compiled with these headers); from 3.13 on the interpreter holds them itself
+// (_Py_DebugOffsets); Objects/lnotab_notes.txt (3.10), Objects/locations.md (3.11 on).
 //
 // Pure values.
 #pragma once
@@ -35,7 +35,8 @@ struct PythonLayout {
   std::optional<uint64_t> native_id;
   std::optional<uint64_t> c_frame;  // that holds `frame`; else the thread does
   uint64_t frame = 0;
-  // Of each frame. `instruction` is a pointer, or where there are `kDeltas` an int that counts them.
+  // Of each frame. `instruction` is a pointer, or where there are `kDeltas` an int that counts
+  // them.
   uint64_t back = 0;
   uint64_t code = 0;
   uint64_t instruction = 0;
@@ -68,8 +69,8 @@ using PythonOffsets = std::vector<uint64_t>;  // kPythonOffsetWords, with the co
 // Errors: kUnimplemented: "Python 3.9", "free-threaded Python 3.14": its layout is not known here.
 absl::StatusOr<PythonLayout> LayoutOfPython(PythonVersion version, const PythonOffsets& offsets);
 
-// The line of the instruction that lies `offset` bytes behind the first; the function's first where the
-// table does not tell.
+// The line of the instruction that lies `offset` bytes behind the first; the function's first where
+// the table does not tell.
 int PythonLineAt(absl::string_view table, PythonLines lines, int first_line, int64_t offset);
 
 }  // namespace muster::agent

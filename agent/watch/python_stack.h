@@ -1,5 +1,6 @@
-// What a Python program executes, read from its memory while it goes on: neither stopped nor asked, so
-// also of one that holds the GIL or tells nothing of itself. CPython 3.10 to 3.14 (python_layout.h).
+// What a Python program executes, read from its memory while it goes on: neither stopped nor asked,
+// so also of one that holds the GIL or tells nothing of itself. CPython 3.10 to 3.14
+// (python_layout.h).
 #pragma once
 
 #include <sys/types.h>
@@ -17,8 +18,9 @@ namespace muster::agent {
 // Copies `size` bytes of a process; false: it has none there.
 using ReadMemory = absl::FunctionRef<bool(uint64_t address, void* into, size_t size)>;
 
-// "function at file:line" of its main thread, innermost first, verdict::kStackFramesMax at most; empty where that executes no
-// Python. One that moves meanwhile can give frames of two moments, or an end too early.
+// "function at file:line" of its main thread, innermost first, verdict::kStackFramesMax at most;
+// empty where that executes no Python. One that moves meanwhile can give frames of two moments, or
+// an end too early.
 //
 // Errors: kNotFound: no CPython is in it; kUnimplemented: one whose layout is not known;
 //         kUnavailable: it has gone, or may not be read.

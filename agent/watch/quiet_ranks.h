@@ -1,9 +1,9 @@
-// Ranks that tell nothing of what they do, and do nothing: seen from outside alone, by the processor time
-// and the bytes that they and what they have started have used.
+// Ranks that tell nothing of what they do, and do nothing: seen from outside alone, by the
+// processor time and the bytes that they and what they have started have used.
 //
-// A program that tells nothing may be quiet by intention (a server without requests, a shell that waits), so
-// this gives a notice and never a verdict. Bytes of sockets are not counted by the kernel for one process;
-// who receives or sends uses processor time.
+// A program that tells nothing may be quiet by intention (a server without requests, a shell that
+// waits), so this gives a notice and never a verdict. Bytes of sockets are not counted by the
+// kernel for one process; who receives or sends uses processor time.
 //
 // Pure. Thread-compatible: one caller at a time (hang_watch.h calls it on the loop).
 #pragma once

@@ -8,8 +8,8 @@
 
 namespace muster::agent {
 
-// Those that tell nothing, and those of PyTorch that wait for no other: of what they do PyTorch tells
-// nothing either.
+// Those that tell nothing, and those of PyTorch that wait for no other: of what they do PyTorch
+// tells nothing either.
 bool HangWatch::IsQuietPossible(const verdict::Pulse& pulse) const {
   if (!pulse.is_told) return true;
   const TorchRank* torch = torch_.Find(pulse.rank - round_.first_rank);

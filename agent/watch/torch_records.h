@@ -1,5 +1,5 @@
-// What PyTorch tells of a rank from outside: its flight recorder, its counters of waiting, the ranks
-// of its groups (torch_hook.py), and the stack of its Python.
+// What PyTorch tells of a rank from outside: its flight recorder, its counters of waiting, the
+// ranks of its groups (torch_hook.py), and the stack of its Python.
 //
 // JSON of a worker, which may be anything: what is not as expected is left out.
 //
@@ -59,15 +59,15 @@ struct TorchWaits {
 };
 TorchWaits ReadTorchWaits(absl::string_view json);
 
-// One rank's records; none of a rank that has sends and receives, since stages of a pipeline come to a
-// collective one after the other by intention.
+// One rank's records; none of a rank that has sends and receives, since stages of a pipeline come
+// to a collective one after the other by intention.
 struct RankRecords {
   int rank = 0;
   TorchRecords records;
 };
 
-// When the ranks of a node have come to the last collectives that all of them have in common, before
-// `now`: of the groups that were used most.
+// When the ranks of a node have come to the last collectives that all of them have in common,
+// before `now`: of the groups that were used most.
 std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
                                                  absl::Time now);
 
@@ -78,16 +78,16 @@ struct TorchPython {
   TorchMembers members;
   std::vector<std::string> frames;
   std::string calls;  // the name of the method that the innermost has looked up last
-  // Of a send or receive: which of both ("send", "recv"; empty: not known), and the rank at its other
-  // end by arguments and variables of the frames; -1: not known.
+  // Of a send or receive: which of both ("send", "recv"; empty: not known), and the rank at its
+  // other end by arguments and variables of the frames; -1: not known.
   std::string transfer;
   int peer = -1;
 };
 TorchPython ReadTorchPython(absl::string_view json);
 
 // The send or receive in which a main thread is that has these frames and `calls` that; nothing: in
-// none. `peer` is a rank of the job. `has_pending`: the recorder has an operation of this rank that may
-// be what it waits for, where it only says "wait".
+// none. `peer` is a rank of the job. `has_pending`: the recorder has an operation of this rank that
+// may be what it waits for, where it only says "wait".
 std::optional<verdict::Operation> TorchTransferOf(const TorchPython& python, bool has_pending);
 
 }  // namespace muster::agent

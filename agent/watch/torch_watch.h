@@ -1,7 +1,8 @@
-// What PyTorch tells of the workers of this node (torch_records.h), asked for on a lane aside: every
-// two seconds at rest, whether it is another than before; every second once somebody is silent, and
-// then all of it, and for stacks. Every ten seconds it is read when ranks came to their collectives.
-// Where the lane is not to be had nothing is known of any rank: one that was not asked is not silent.
+// What PyTorch tells of the workers of this node (torch_records.h), asked for on a lane aside:
+// every two seconds at rest, whether it is another than before; every second once somebody is
+// silent, and then all of it, and for stacks. Every ten seconds it is read when ranks came to their
+// collectives. Where the lane is not to be had nothing is known of any rank: one that was not asked
+// is not silent.
 //
 // Threads: loop thread only; the lane works on a copy.
 #pragma once

@@ -51,9 +51,9 @@ struct AdviceOptions {
   int64_t cores = 1;
 };
 
-// Products reach about half of a GPU's peak, and transfers most of a link's. On a host all else than
-// products, the update with it, takes about a seventeenth of what FlopsPerTokenOf counts: products are
-// 89 % of a step there, and half of attention is masked away.
+// Products reach about half of a GPU's peak, and transfers most of a link's. On a host all else
+// than products, the update with it, takes about a seventeenth of what FlopsPerTokenOf counts:
+// products are 89 % of a step there, and half of attention is masked away.
 constexpr double kShareOfPeak = 0.5;
 constexpr double kLinkShare = 0.8;
 constexpr double kOtherOnHost = 0.06;

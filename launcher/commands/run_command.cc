@@ -211,14 +211,15 @@ class NodeRun {
       TellThatTheHostLeaves(signal, absl::StrCat("got ", SignalInWords(signal)));
   }
 
-  // At a time limit Slurm sends SIGTERM twice within milliseconds, and SIGKILL when its own time is up.
-  // The second is nobody's wish for haste.
+  // At a time limit Slurm sends SIGTERM twice within milliseconds, and SIGKILL when its own time is
+  // up. The second is nobody's wish for haste.
   bool IsRepeatedBySlurm(int signal) {
     if (!placement_.is_slurm || signal != SIGTERM) return false;
     return std::exchange(got_sigterm_, true);
   }
 
-  // A node that Slurm can neither stop nor hear is lost to its job, and would be a ghost beside the next.
+  // A node that Slurm can neither stop nor hear is lost to its job, and would be a ghost beside the
+  // next.
   void WatchStepDaemon() {
     UniqueFd daemon = OpenStepDaemon();
     if (!daemon) return;
@@ -245,8 +246,8 @@ class NodeRun {
     });
   }
 
-  // Ctrl-Z. What follows the stop runs once somebody continues us. The signal's default action stops
-  // nobody whom no shell could continue. Workers run on: they are in sessions of their own.
+  // Ctrl-Z. What follows the stop runs once somebody continues us. The signal's default action
+  // stops nobody whom no shell could continue. Workers run on: they are in sessions of their own.
   void StopWithTheTerminalGivenBack() {
     agent_->LeaveTerminal();
     sigset_t stop;
@@ -324,7 +325,8 @@ class NodeRun {
          .home = VariableOrEmpty(invocation_.environment, "HOME")});
   }
 
-  // A musterd that has just been killed comes back, if it has a supervisor; its port must be free then.
+  // A musterd that has just been killed comes back, if it has a supervisor; its port must be free
+  // then.
   absl::Status AwaitMarkedServer() {
     const JobSpec& spec = setup_.agent.spec;
     const ResolvedEndpoint& endpoint = *setup_.endpoint;

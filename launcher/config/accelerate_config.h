@@ -1,10 +1,11 @@
-// `muster run --config_file`: a configuration file of Hugging Face Accelerate -> the options and the
-// variables that `accelerate launch` makes of it. Every key is known, taken or refused by name.
+// `muster run --config_file`: a configuration file of Hugging Face Accelerate -> the options and
+// the variables that `accelerate launch` makes of it. Every key is known, taken or refused by name.
 //
 // Differs in: with `use_cpu`, OMP_NUM_THREADS is left to us; a port of 29500 is not assumed on one
 // node; FP8, TPUs and SageMaker are refused.
 //
-// Source:  accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env, prepare_multi_gpu_env,
+// Source:  accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env,
+// prepare_multi_gpu_env,
 //          prepare_deepspeed_cmd_env), commands/launch.py, commands/config/config_args.py.
 // Threads: pure.
 #pragma once

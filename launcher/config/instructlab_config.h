@@ -1,8 +1,9 @@
-// `muster run --ilab`: the section `train` of a configuration file of InstructLab -> the options that
-// `ilab model train` gives to torchrun. Every key is known: taken, left to the program, or refused.
+// `muster run --ilab`: the section `train` of a configuration file of InstructLab -> the options
+// that `ilab model train` gives to torchrun. Every key is known: taken, left to the program, or
+// refused.
 //
-// Two dialects: InstructLab's own (nproc_per_node), and the one of `num_gpus`, `distributed` and the
-// blocks `deepspeed` and `model`.
+// Two dialects: InstructLab's own (nproc_per_node), and the one of `num_gpus`, `distributed` and
+// the blocks `deepspeed` and `model`.
 //
 // Differs in: a key that is not known is refused, where InstructLab passes over it in silence.
 //

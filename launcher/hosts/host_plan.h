@@ -1,6 +1,6 @@
-// `muster run --hostfile`: the hosts that were chosen, and what was given -> what each host's agent is
-// started with. As `deepspeed` does: one agent per host, a worker per slot, `--local_rank=N` as the
-// script's first argument unless --no_local_rank, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE and
+// `muster run --hostfile`: the hosts that were chosen, and what was given -> what each host's agent
+// is started with. As `deepspeed` does: one agent per host, a worker per slot, `--local_rank=N` as
+// the script's first argument unless --no_local_rank, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE and
 // CUDA_VISIBLE_DEVICES for workers, and the variables of .deepspeed_env.
 //
 // Source:  DeepSpeed 0.18, deepspeed/launcher/{runner,launch,multinode_runner}.py.
@@ -58,8 +58,8 @@ struct HostSurroundings {
 // --include, --exclude, --num_nodes and --num_gpus of `line`.
 HostChoice HostChoiceOf(const command_line::CommandLine& line);
 
-// The text of DeepSpeed's files of variables: of home, then of the working directory. `read` gives the
-// text of a file, empty if there is none.
+// The text of DeepSpeed's files of variables: of home, then of the working directory. `read` gives
+// the text of a file, empty if there is none.
 std::string FindDeepSpeedVariables(const EnvironmentMap& environment,
                                    const std::function<std::string(const std::string&)>& read);
 

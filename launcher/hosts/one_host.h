@@ -1,8 +1,9 @@
-// DeepSpeed's options without a host file: the job is on this machine, as one host, `localhost`, with
-// its GPUs as slots. With --nnodes, or under a scheduler, every node is started so.
+// DeepSpeed's options without a host file: the job is on this machine, as one host, `localhost`,
+// with its GPUs as slots. With --nnodes, or under a scheduler, every node is started so.
 //
-// Differs in: slots count from 0 within CUDA_VISIBLE_DEVICES, which `deepspeed` forgets where an option
-// is given; .deepspeed_env is read here too; a machine without GPUs runs --num_gpus workers on CPUs.
+// Differs in: slots count from 0 within CUDA_VISIBLE_DEVICES, which `deepspeed` forgets where an
+// option is given; .deepspeed_env is read here too; a machine without GPUs runs --num_gpus workers
+// on CPUs.
 //
 // Source:  DeepSpeed 0.19, deepspeed/launcher/{runner,launch}.py.
 // Threads: pure.

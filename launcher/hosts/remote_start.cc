@@ -13,8 +13,8 @@ namespace {
 
 constexpr absl::string_view kFormat = "muster-start-1";
 
-// Fields with blanks between them, each a letter for what it is and the text in hexadecimal, so that
-// any byte may be in it.
+// Fields with blanks between them, each a letter for what it is and the text in hexadecimal, so
+// that any byte may be in it.
 void Append(std::string& line, char kind, absl::string_view text) {
   absl::StrAppend(&line, " ", absl::string_view(&kind, 1), absl::BytesToHexString(text));
 }

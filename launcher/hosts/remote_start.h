@@ -1,5 +1,5 @@
-// What the agent of another host needs, as one line of text: sent over the standard input of ssh, so
-// that no value ever passes through a shell.
+// What the agent of another host needs, as one line of text: sent over the standard input of ssh,
+// so that no value ever passes through a shell.
 //
 // Threads: pure.
 #pragma once

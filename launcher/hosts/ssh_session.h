@@ -1,5 +1,6 @@
-// One agent behind an ssh connection: OpenSSH's client as a child process, what it is told, and what
-// comes back. Performs only; who is started and stopped is decided by commands/hosts_command.cc.
+// One agent behind an ssh connection: OpenSSH's client as a child process, what it is told, and
+// what comes back. Performs only; who is started and stopped is decided by
+// commands/hosts_command.cc.
 //
 // Threads: compatible; one caller at a time.
 #pragma once
@@ -23,8 +24,8 @@ struct SshOptions {
 
 class SshSession {
  public:
-  // Starts ssh in a session of its own, so that Ctrl-C reaches this process alone. No password and no
-  // unknown key is asked for: there may be nobody to answer.
+  // Starts ssh in a session of its own, so that Ctrl-C reaches this process alone. No password and
+  // no unknown key is asked for: there may be nobody to answer.
   //
   // Errors: kInternal: no process or pipe.
   static absl::StatusOr<SshSession> Start(const SshOptions& options, const std::string& start_line);

@@ -1,6 +1,6 @@
 // The lists that schedulers give their jobs, as text -> values: Slurm's node lists and counts, and
-// the host lists and host files of LSF and PBS. Expanded here, because the scheduler's own tools are
-// often missing inside containers.
+// the host lists and host files of LSF and PBS. Expanded here, because the scheduler's own tools
+// are often missing inside containers.
 //
 // Errors:  kInvalidArgument saying what was expected, and where.
 // Threads: pure.

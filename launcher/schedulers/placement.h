@@ -2,9 +2,9 @@
 // them for this process.
 //
 // Options that were given win, one by one. Who names a meeting place (--rdzv_endpoint,
-// --master_addr) places the nodes, as in a job script for torchrun: then the scheduler only fills in
-// how many there are, and which this is. --standalone and --nnodes=1 make each process a job of its
-// own, with a warning where there are several.
+// --master_addr) places the nodes, as in a job script for torchrun: then the scheduler only fills
+// in how many there are, and which this is. --standalone and --nnodes=1 make each process a job of
+// its own, with a warning where there are several.
 //
 // Threads: pure.
 #pragma once

@@ -181,8 +181,8 @@ class Derivation {
     return absl::OkStatus();
   }
 
-  // mpirun in a job of Slurm, LSF or PBS: that job's list says who takes part. It may name more than
-  // mpirun was told to use, so it gives the meeting place only.
+  // mpirun in a job of Slurm, LSF or PBS: that job's list says who takes part. It may name more
+  // than mpirun was told to use, so it gives the meeting place only.
   absl::Status ReadHostsOfTheJobAround() {
     const EnvironmentMap& environment = surroundings_.environment;
     const std::string slurm = VariableOrEmpty(environment, "SLURM_JOB_NODELIST");
@@ -258,8 +258,8 @@ class Derivation {
     return absl::OkStatus();
   }
 
-  // With one task per node the order is the tasks': a distribution may be arbitrary. A pod of a set of
-  // jobs knows its place within its job only.
+  // With one task per node the order is the tasks': a distribution may be arbitrary. A pod of a set
+  // of jobs knows its place within its job only.
   absl::Status RankNode() {
     if (IsPodOfASet()) return absl::OkStatus();
     const bool one_task_each =
@@ -385,8 +385,8 @@ class Derivation {
     return pod->text.substr(0, pod->text.size() - ending.size());
   }
 
-  // The name of pod 0, with the domain that /etc/hosts has for this one. Without a domain there is no
-  // headless service, and pods have no names.
+  // The name of pod 0, with the domain that /etc/hosts has for this one. Without a domain there is
+  // no headless service, and pods have no names.
   std::string FirstPod() const {
     const std::string family = PodFamily();
     if (family.empty()) return "";

@@ -36,7 +36,8 @@ struct TakenOption {
 struct SchedulerFindings {
   std::string scheduler;  // "Slurm"; empty: none, and nothing else is set
   std::string job;        // "Slurm job 17, step 0", for people
-  // nnodes, node_rank, rdzv_endpoint, rdzv_id, nproc_per_node, shutdown_timeout; those that are known.
+  // nnodes, node_rank, rdzv_endpoint, rdzv_id, nproc_per_node, shutdown_timeout; those that are
+  // known.
   std::vector<TakenOption> options;
   std::vector<std::string> nodes;  // names, in the scheduler's order; empty: not known
   std::string node_name;           // of this node among them; empty: not known
@@ -56,8 +57,8 @@ struct SchedulerFindings {
   const TakenOption* Find(const std::string& option) const;
 };
 
-// The innermost scheduler of the table whose variables are there. In a worker of a job of ours there
-// is none: what is started there is not what the scheduler started.
+// The innermost scheduler of the table whose variables are there. In a worker of a job of ours
+// there is none: what is started there is not what the scheduler started.
 //
 // Errors: kInvalidArgument naming the variable, its value and what was expected.
 absl::StatusOr<SchedulerFindings> FindScheduler(const Surroundings& surroundings);

@@ -26,8 +26,8 @@ constexpr std::array kOpenMpiFacts = {
 };
 
 // Slurm's own variables are the step's where there are two: in a step on fewer nodes than the job
-// has, SLURM_JOB_NODELIST and SLURM_NNODES are the job's. A batch shell has SLURM_PROCID too, but no
-// step.
+// has, SLURM_JOB_NODELIST and SLURM_NNODES are the job's. A batch shell has SLURM_PROCID too, but
+// no step.
 constexpr std::array kSlurmSigns = {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID"};
 constexpr std::array kSlurmFacts = {
     FactRow{Fact::kJobId, "SLURM_JOB_ID"},
@@ -60,8 +60,8 @@ constexpr std::array kSkyPilotFacts = {
 };
 
 constexpr std::array kKubernetesSigns = {"JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"};
-// A JobSet sets no variable; these are the usual names for its labels jobset.sigs.k8s.io/job-index and
-// job-global-index, which a template hands down.
+// A JobSet sets no variable; these are the usual names for its labels jobset.sigs.k8s.io/job-index
+// and job-global-index, which a template hands down.
 constexpr std::array kKubernetesFacts = {
     FactRow{Fact::kNodeRank, "JOB_COMPLETION_INDEX"},
     FactRow{Fact::kPodName, "HOSTNAME"},

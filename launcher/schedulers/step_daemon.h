@@ -1,5 +1,6 @@
-// The daemon of the Slurm step that this process is a task of (slurmstepd). It passes our lines to srun,
-// and scancel and time limits to us; where it has been killed nobody can stop this node any more.
+// The daemon of the Slurm step that this process is a task of (slurmstepd). It passes our lines to
+// srun, and scancel and time limits to us; where it has been killed nobody can stop this node any
+// more.
 #pragma once
 
 #include "proto/io/unique_fd.h"

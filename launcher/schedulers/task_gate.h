@@ -1,8 +1,9 @@
 // Several tasks of one node, one agent: the first task listens at a name that the others know, and
-// they lie idle until it is gone. Schedulers that were asked for one task per GPU start as many of us.
+// they lie idle until it is gone. Schedulers that were asked for one task per GPU start as many of
+// us.
 //
-// The name is an abstract Unix socket: no file, gone with its process however that ends. Who listens
-// there is checked to be the same user.
+// The name is an abstract Unix socket: no file, gone with its process however that ends. Who
+// listens there is checked to be the same user.
 #pragma once
 
 #include <string>
@@ -33,8 +34,8 @@ class TaskGate {
   MonoTime opened_;
 };
 
-// Waits for the agent's task and then for its end; returns this task's exit code. Signals that would
-// end it are left to the agent, once that has been found.
+// Waits for the agent's task and then for its end; returns this task's exit code. Signals that
+// would end it are left to the agent, once that has been found.
 int LieIdle(const std::string& job);
 
 }  // namespace muster::launcher

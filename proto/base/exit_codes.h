@@ -13,7 +13,8 @@ inline constexpr int kExitNodesMissing = 4;  // at the join time-out
 inline constexpr int kExitServerLost = 75;
 inline constexpr int kExitNoProgress = 75;  // restarts in a row without a new checkpoint
 // A worker's, by which it says that starting it again cannot help (a wrong configuration, training
-// that has diverged). Source: NVIDIA's resiliency extension, ft_launcher's --ft-no-restart-exit-code.
+// that has diverged). Source: NVIDIA's resiliency extension, ft_launcher's
+// --ft-no-restart-exit-code.
 inline constexpr int kExitDoNotRestart = 93;
 
 inline int ExitCodeOfSignal(int signal) { return 128 + signal; }

@@ -90,8 +90,8 @@ struct WorkerFailure {
   // Where another rank's call has ended it: which, in words ("rank 3 called … where ranks 0 and 1
   // called …"). Empty: itself is at fault, or nobody knows.
   std::string ended_by;
-  std::string error_file;     // path on its node; empty if none was written
-  std::string last_output;    // last lines, at most a few KiB; empty if not captured
+  std::string error_file;   // path on its node; empty if none was written
+  std::string last_output;  // last lines, at most a few KiB; empty if not captured
   // Wall clock of the failing node, milliseconds since 1970: for people only.
   int64_t unix_millis = 0;
   // How long before the report was sent it happened. The server orders failures of all nodes by it.
@@ -124,7 +124,8 @@ struct Departure {
   friend bool operator==(const Departure&, const Departure&) = default;
 };
 
-// A node has been told to end and has some time left: it asks that all ranks stop at one step first.
+// A node has been told to end and has some time left: it asks that all ranks stop at one step
+// first.
 struct StopWish {
   int signal = 0;         // that told it; 0 if it was not a signal
   bool drain_me = false;  // the job goes on without this node; else it ends
@@ -132,7 +133,8 @@ struct StopWish {
   friend bool operator==(const StopWish&, const StopWish&) = default;
 };
 
-// What an agent remembers of its job, so that a server that lost its state does not count from zero.
+// What an agent remembers of its job, so that a server that lost its state does not count from
+// zero.
 struct JobPast {
   int attempts = 0;       // rounds that ran workers: the next one's restart_count is at least this
   int restarts_used = 0;  // of max_restarts
@@ -153,7 +155,8 @@ struct AgentReport {
   std::vector<int> unkillable_pids;     // workers that outlived SIGKILL; the node leaves
   std::optional<Departure> departure;   // with kLeaving
   // Set once every local worker of `round` that has not ended has promised to begin no further step
-  // before it knows the stop step (StopAt): the furthest that any of them has begun, -1 if none has.
+  // before it knows the stop step (StopAt): the furthest that any of them has begun, -1 if none
+  // has.
   std::optional<int64_t> stop_floor;
   std::optional<StopWish> stop_wish;  // while its workers run
   friend bool operator==(const AgentReport&, const AgentReport&) = default;
@@ -261,8 +264,9 @@ struct StopRound {
   bool peer_lost = false;
   friend bool operator==(const StopRound&, const StopRound&) = default;
 };
-// All ranks of `round` stop at one step. While it is open each holds at its next question whether to
-// stop, and its agent reports a floor; once it is named, each leaves after it. No other is ever named.
+// All ranks of `round` stop at one step. While it is open each holds at its next question whether
+// to stop, and its agent reports a floor; once it is named, each leaves after it. No other is ever
+// named.
 inline constexpr int64_t kStopStepOpen = -1;
 struct StopAt {
   Round round = kNoRound;

@@ -1,9 +1,9 @@
 // The progress board: what one worker does, in memory that it shares with its agent.
 //
-// Memory of a fixed layout, made by the agent (agent/process/board_memory.h), named by MUSTER_BOARD,
-// and mapped by the worker (worker_runtime/comm/operation_ring.h). It holds atomics and no
-// pointers, so that the agent reads it while the worker runs, hangs or is dead. Marking takes no
-// lock and no system call.
+// Memory of a fixed layout, made by the agent (agent/process/board_memory.h), named by
+// MUSTER_BOARD, and mapped by the worker (worker_runtime/comm/operation_ring.h). It holds atomics
+// and no pointers, so that the agent reads it while the worker runs, hangs or is dead. Marking
+// takes no lock and no system call.
 //
 // Both sides are of one machine and one build of muster as a rule; kBoardVersion tells where they
 // are not.

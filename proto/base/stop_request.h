@@ -1,5 +1,5 @@
-// What a person asks of a job (`muster stop`, `muster drain NODE`), and the answer. Asking again asks
-// for the same, so a request whose answer was lost may be sent again.
+// What a person asks of a job (`muster stop`, `muster drain NODE`), and the answer. Asking again
+// asks for the same, so a request whose answer was lost may be sent again.
 //
 // Pure values.
 #pragma once

@@ -1,5 +1,5 @@
-// Whether the workers of a round stop, and after which step: what an agent tells those of its workers that have
-// promised to obey. Decoded by proto/io/stop_wire.h from proto/agent.proto.
+// Whether the workers of a round stop, and after which step: what an agent tells those of its
+// workers that have promised to obey. Decoded by proto/io/stop_wire.h from proto/agent.proto.
 //
 // Pure values.
 #pragma once
@@ -14,8 +14,8 @@ namespace muster {
 // A complete state, not a command.
 struct StopState {
   bool is_stopping = false;
-  // Absent while the ranks are still asked how far they are: nobody begins a further step then. No rank has begun
-  // a step beyond it once it is there.
+  // Absent while the ranks are still asked how far they are: nobody begins a further step then. No
+  // rank has begun a step beyond it once it is there.
   std::optional<int64_t> step;
   std::string reason;  // for people, one sentence without its end
   friend bool operator==(const StopState&, const StopState&) = default;

@@ -1,6 +1,6 @@
-// Requests of workers to the job's store, to the exchange of NCCL unique ids, and for the commit of a
-// checkpoint, as plain values.
-// Decoded from proto/store.proto; decided by rendezvous/core/store_core.
+// Requests of workers to the job's store, to the exchange of NCCL unique ids, and for the commit of
+// a checkpoint, as plain values. Decoded from proto/store.proto; decided by
+// rendezvous/core/store_core.
 //
 // Pure values.
 #pragma once
@@ -61,12 +61,12 @@ struct UniqueIdExchange {
   absl::Duration timeout;
 };
 
-// May the checkpoint of `step` be published? Asked once all its parts are written, before the rename
-// that publishes it. Not a key of the store: the core of the job answers
+// May the checkpoint of `step` be published? Asked once all its parts are written, before the
+// rename that publishes it. Not a key of the store: the core of the job answers
 // (rendezvous/core/checkpoint_commit.h).
 //
-// Errors: kUnavailable: not now; train on, and ask again at the next checkpoint. kAborted: never; the
-// round of the request is over.
+// Errors: kUnavailable: not now; train on, and ask again at the next checkpoint. kAborted: never;
+// the round of the request is over.
 struct CommitCheckpoint {
   Instance instance;
   ServerTerm term;  // the newest that the asker has heard of; 0: none

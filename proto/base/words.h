@@ -13,8 +13,8 @@ namespace muster {
 // "a", "a and b", "a, b and c", "a, b, c and 5 more": `names` are the first of `count` in all.
 std::string NamesInWords(absl::Span<const std::string> names, int count);
 
-// "rank 3", "ranks 0-2, 5 and 7"; long lists are cut: "ranks 0, 2, 4, 6, 8, 10 and 94 more". `ranks` are
-// sorted.
+// "rank 3", "ranks 0-2, 5 and 7"; long lists are cut: "ranks 0, 2, 4, 6, 8, 10 and 94 more".
+// `ranks` are sorted.
 std::string RanksInWords(absl::Span<const int> ranks);
 
 // Rounded to what a person reads: "250ms", "6.3s", "12s", "10m0s" as "600s".

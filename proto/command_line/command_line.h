@@ -48,8 +48,8 @@ struct Grammar {
   std::string usage;    // lines of the help in front of the options
   std::string footer = {};
   std::vector<Option> options;  // without help, version and print_completion: every program's
-  // Options end at the first argument that is none, or at `--`; what follows is the caller's. False:
-  // there is nothing but options.
+  // Options end at the first argument that is none, or at `--`; what follows is the caller's.
+  // False: there is nothing but options.
   bool ends_at_script = false;
   std::vector<std::string> also_called = {};  // commands that take the same line, for completion
 };
@@ -87,8 +87,8 @@ absl::StatusOr<CommandLine> Split(const Grammar& grammar, const std::vector<std:
 absl::Status ReadValues(const Grammar& grammar, const CommandLine& line);
 
 // `status` of a check of finished values, in the words of the command line. A message that begins
-// with a row's field ("learning_rate.peak must be ...") begins with its option; one that begins with
-// an option ("--max_restarts=-1: ...") whose value came out of a variable names that too.
+// with a row's field ("learning_rate.peak must be ...") begins with its option; one that begins
+// with an option ("--max_restarts=-1: ...") whose value came out of a variable names that too.
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line, const absl::Status& status);
 
 // "--source=value: why", with the code of `why`; OK stays OK.

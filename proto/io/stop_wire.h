@@ -1,5 +1,5 @@
-// The wire form of the stop step between an agent and its workers (proto/agent.proto), both ways. Used
-// by agent/worker_service.cc and worker_runtime/runtime/agent_client.cc.
+// The wire form of the stop step between an agent and its workers (proto/agent.proto), both ways.
+// Used by agent/worker_service.cc and worker_runtime/runtime/agent_client.cc.
 //
 // Threads: pure.
 #pragma once

@@ -35,8 +35,8 @@ struct UserSecret {
 //         kUnavailable: it cannot be read or made.
 absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);
 
-// The secret that everybody knows: authentication is off (--auth=none), and whoever reaches the port
-// is let in.
+// The secret that everybody knows: authentication is off (--auth=none), and whoever reaches the
+// port is let in.
 UserSecret PublicSecret();
 // Behind the address in the line that says so.
 inline constexpr char kAuthenticationOff[] =

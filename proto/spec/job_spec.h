@@ -97,7 +97,8 @@ struct LogSpec {
   std::vector<std::string> duplicate_stderr_filters;
   ConsoleMode console = ConsoleMode::kAuto;
   bool fold = false;  // identical lines of several ranks appear once, with a count
-  // With ${hostname} ${role_name} ${local_rank} ${rank}; empty: chosen (agent/process/log_routing.h).
+  // With ${hostname} ${role_name} ${local_rank} ${rank}; empty: chosen
+  // (agent/process/log_routing.h).
   std::string line_prefix_template;
   friend bool operator==(const LogSpec&, const LogSpec&) = default;
 };

@@ -57,9 +57,9 @@ struct WorkerEnv {
 // The variables to set over `inherited`: torchrun's set but for OMP_NUM_THREADS (which the launcher
 // decides for the node), MUSTER_*, TF_CONFIG; with a python_folder PYTHONPATH, with a torch_server
 // TORCH_FR_BUFFER_SIZE. Variables with an inherited value that wins
-// (TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG, TORCH_FR_BUFFER_SIZE) are absent from the result then;
-// HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what IsWithheldFromWorkers
-// names from `inherited` itself.
+// (TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG, TORCH_FR_BUFFER_SIZE) are absent from the result
+// then; HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what
+// IsWithheldFromWorkers names from `inherited` itself.
 EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
 
 // The inverse, for the runtime. Without MUSTER_* and RANK the program is one rank of one; without

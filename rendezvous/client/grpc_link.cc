@@ -393,8 +393,8 @@ void GrpcLink::PumpOnLoop() {
   }
 }
 
-// False if it says nothing new and it is not time to renew the lease yet: an agent reports every two
-// seconds, a large job's server wants to hear less.
+// False if it says nothing new and it is not time to renew the lease yet: an agent reports every
+// two seconds, a large job's server wants to hear less.
 bool GrpcLink::WriteReportOnLoop() {
   const MonoTime now = MonoNow();
   const bool is_renewal = sent_report_ && IsRenewalOf(*newest_report_, *sent_report_);

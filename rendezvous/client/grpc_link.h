@@ -1,7 +1,8 @@
 // RendezvousLink over one gRPC stream; its other end is rendezvous/server/rendezvous_service.h.
 //
 // A life of the link:
-//   resolve the name -> one attempt per address (attend_stream.h): hello, challenge, proof, accepted
+//   resolve the name -> one attempt per address (attend_stream.h): hello, challenge, proof,
+//   accepted
 //     -> up -> lost -> back-off -> resolve again
 // Every wait has a deadline.
 #pragma once
@@ -54,7 +55,8 @@ struct GrpcLinkOptions {
   absl::Duration attempt_timeout = absl::Seconds(10);  // from the first packet to `accepted`
 };
 
-// Requests whose answer has not come yet; more, or more bytes, are answered with kResourceExhausted.
+// Requests whose answer has not come yet; more, or more bytes, are answered with
+// kResourceExhausted.
 inline constexpr size_t kMaxStoreRequestsInFlight = 4096;
 inline constexpr size_t kMaxUnsentWatchAnswers = 4;
 inline constexpr size_t kMaxUnsentStoreBytes = size_t{64} << 20;

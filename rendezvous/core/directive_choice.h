@@ -6,9 +6,9 @@
 
 namespace muster::rendezvous {
 
-// A member is told to run its round, or to stop it; one that waits is told what for. The peers in an
-// assignment are left out for a node whose report shows that it already runs that round, because it
-// has them.
+// A member is told to run its round, or to stop it; one that waits is told what for. The peers in
+// an assignment are left out for a node whose report shows that it already runs that round, because
+// it has them.
 //
 // Threads: pure.
 DirectiveBody DecideDirective(const JobState& state, const NodeState& node, MonoTime now);

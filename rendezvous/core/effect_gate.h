@@ -1,5 +1,6 @@
 // Holds back what a server with durable state has decided until it is durable: what has left it is
-// true also after its death. Turns are written in their order, several at a time where the disk is slow.
+// true also after its death. Turns are written in their order, several at a time where the disk is
+// slow.
 //
 // Threads: compatible; pure.
 #pragma once
@@ -26,8 +27,8 @@ class EffectGate {
   // Takes the effects of one turn.
   Passed Push(std::vector<JobTable::JobEffect> effects);
 
-  // Nothing of what follows leaves before `OnDurable` of this ticket: the server's own term is not durable
-  // yet.
+  // Nothing of what follows leaves before `OnDurable` of this ticket: the server's own term is not
+  // durable yet.
   uint64_t Hold() { return ++newest_; }
 
   // All that was to be written up to `ticket` is durable. What may leave now, in this order.

@@ -16,7 +16,8 @@ constexpr int kInstanceBits = 20;
 constexpr size_t kMaxOrphansUnswept = 1000;
 constexpr int kMaxJobsNamed = 5;
 
-// Everybody has been told the end, and nobody says that its workers still run: it may not have heard.
+// Everybody has been told the end, and nobody says that its workers still run: it may not have
+// heard.
 bool HasBeenTold(const JobState& state) {
   if (state.phase != JobPhase::kEnded) return false;
   return std::all_of(state.nodes.begin(), state.nodes.end(), [](const auto& entry) {

@@ -57,17 +57,19 @@ struct JobTableOptions {
   // No round is completed before, so that agents of a server that has been here before can say what
   // they run: a lease after the start where there may have been one.
   MonoTime young_until;
-  // Of a server of one job, by --node_rank; empty: not known. Whoever is called so and comes when the
-  // job is over is told how it ended, and begins no other.
+  // Of a server of one job, by --node_rank; empty: not known. Whoever is called so and comes when
+  // the job is over is told how it ended, and begins no other.
   std::vector<std::string> node_names;
   Incarnation host;  // CoreOptions
   // A KeepJob comes with each change of a job's record.
   bool keeps_records = false;
-  // The first term whose records were kept: what began since then and is not known has ended. 0: `term`.
+  // The first term whose records were kept: what began since then and is not known has ended. 0:
+  // `term`.
   ServerTerm first_term;
 };
 
-// The term of a server that starts at `unix_millis` by the wall clock, and has no record of another.
+// The term of a server that starts at `unix_millis` by the wall clock, and has no record of
+// another.
 ServerTerm TermOfStart(int64_t unix_millis);
 // The first of the 2^20 instances that a term has for itself.
 Instance FirstInstanceOf(ServerTerm term);
@@ -79,19 +81,19 @@ class JobTable {
   struct JobEffect {
     JobKey job;
     std::variant<SendDirective, SendStoreReply, SendAnswer, Announce, KeepJob> effect;
-    // Follows from a record, and leaves when that is durable (effect_gate.h). The store's answers do not:
-    // what is in it dies with the server anyway.
+    // Follows from a record, and leaves when that is durable (effect_gate.h). The store's answers
+    // do not: what is in it dies with the server anyway.
     bool waits_for_record = true;
   };
 
-  // Goes on with the jobs that an earlier life of this server has kept. Once, before anything else; the
-  // term must be higher than that life's. Keys that were in the store of a round are lost: requests
-  // for them are answered with kUnavailable until the next round.
+  // Goes on with the jobs that an earlier life of this server has kept. Once, before anything else;
+  // the term must be higher than that life's. Keys that were in the store of a round are lost:
+  // requests for them are answered with kUnavailable until the next round.
   void Restore(std::vector<KeptJob> jobs, MonoTime now);
 
   // A message of an agent. A job that is not known begins with its first joining report; one that
-  // has ended begins anew as the next instance once each of its agents has been told the end. Workers
-  // of an instance that this server has no record of are left alone: orphan_rounds.h.
+  // has ended begins anew as the next instance once each of its agents has been told the end.
+  // Workers of an instance that this server has no record of are left alone: orphan_rounds.h.
   //
   // Errors (in a Refuse):
   //   kInvalidArgument:    a run id that this server does not serve
@@ -101,8 +103,8 @@ class JobTable {
   //   kResourceExhausted:  max_jobs
   std::vector<JobEffect> OnReport(const JobKey& job, Incarnation from, const AgentReport& report,
                                   MonoTime now);
-  // Answered with kAborted unless the agent is a member of the job's round; commits of checkpoints as
-  // CheckCommit says, and with yes for the last round's members of a job that has ended.
+  // Answered with kAborted unless the agent is a member of the job's round; commits of checkpoints
+  // as CheckCommit says, and with yes for the last round's members of a job that has ended.
   std::vector<JobEffect> OnStoreRequest(const JobKey& job, Incarnation from,
                                         const StoreRequest& request, MonoTime now);
   // A person asks; answered by one SendAnswer to `from`.

@@ -15,17 +15,18 @@
 
 namespace muster::rendezvous {
 
-// A node is held back for changes beyond twice as many as the others typically have: on machines that
-// all come and go, nobody stands out. Of such changes the first is free; from the second on it is held
-// back, twice as long each time. Never more than half of the nodes are.
+// A node is held back for changes beyond twice as many as the others typically have: on machines
+// that all come and go, nobody stands out. Of such changes the first is free; from the second on it
+// is held back, twice as long each time. Never more than half of the nodes are.
 inline constexpr absl::Duration kFirstHoldBack = absl::Seconds(30);
 inline constexpr absl::Duration kMaxHoldBack = absl::Minutes(30);
 // A node without a change for this long after its last hold-back begins anew.
 inline constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
 
 // A round runs this long before it ends for a newcomer, and twice as long after each change that
-// came before a round had settled; and newcomers that come together come in together. A node that comes
-// back for the first time comes in at once, and where half of the nodes wait the time is not doubled.
+// came before a round had settled; and newcomers that come together come in together. A node that
+// comes back for the first time comes in at once, and where half of the nodes wait the time is not
+// doubled.
 inline constexpr absl::Duration kFirstGrowthHoldOff = absl::Seconds(10);
 inline constexpr absl::Duration kMaxGrowthHoldOff = absl::Minutes(10);
 inline constexpr absl::Duration kGatherNewcomers = absl::Seconds(2);
@@ -38,8 +39,9 @@ absl::Duration PauseAfter(int quick_ends);
 // A node's going, or its joining again by itself, has ended a round.
 void RecordChange(JobState& state, const std::string& node_name, MonoTime now);
 
-// Of as many held back as may be, the one that is held for the shortest time is let go, `name` perhaps:
-// no more than half of the nodes are held. For nodes that are to be put in JobState::held_back.
+// Of as many held back as may be, the one that is held for the shortest time is let go, `name`
+// perhaps: no more than half of the nodes are held. For nodes that are to be put in
+// JobState::held_back.
 bool MayBeHeldBack(JobState& state, const std::string& name, MonoTime now);
 
 // Whether the node gets a place only if the round would have fewer than min_nodes without it. Never
@@ -55,8 +57,8 @@ std::optional<MonoTime> GrowthTime(const JobState& state);
 MonoTime NextRelease(const JobState& state);
 
 // How many members the running round can do without: with those that wait for a place there would
-// still be min_nodes. None where the round cannot be formed anew without them: of a static job, of one
-// that stops or finishes.
+// still be min_nodes. None where the round cannot be formed anew without them: of a static job, of
+// one that stops or finishes.
 int NodesToSpare(const JobState& state);
 
 // Keeps count when a round ends at `now`.

@@ -61,7 +61,8 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
   // Instances of later lives are larger, and rounds of one instance grow.
   const std::pair said(report.instance, report.round);
   const std::pair known(instance_, round_);
-  // An instance without a round, as a spare reports that waited at a life in between, replaces none.
+  // An instance without a round, as a spare reports that waited at a life in between, replaces
+  // none.
   const bool is_first = said > known && report.round != kNoRound;
   if (is_first) Start(report, now);
   last_heard_ = now;

@@ -2,9 +2,10 @@
 // them and died, and its state with it. Agents say what they run, and that is all that is known.
 //
 // Such workers are left alone for the orphan time-out, counted from the first that is heard of: no
-// new instance of the job is begun meanwhile, because two rounds of one job must not run together. It
-// ends sooner when all members have succeeded (so has the job), or when one has failed or left (the
-// others wait for it in vain), or holds for a stop step that is forgotten: then all are told to join a new instance.
+// new instance of the job is begun meanwhile, because two rounds of one job must not run together.
+// It ends sooner when all members have succeeded (so has the job), or when one has failed or left
+// (the others wait for it in vain), or holds for a stop step that is forgotten: then all are told
+// to join a new instance.
 //
 // Threads: pure.
 #pragma once
@@ -33,8 +34,8 @@ class OrphanRounds {
   Answer OnReport(const std::string& name, Incarnation from, const AgentReport& report,
                   MonoTime now);
 
-  // What a newcomer is told while workers of the round are known to run, or to be stopping; none when
-  // nothing is owed to them any more.
+  // What a newcomer is told while workers of the round are known to run, or to be stopping; none
+  // when nothing is owed to them any more.
   std::optional<std::string> WhyNewcomersWait(const LeaseSettings& lease, MonoTime now) const;
 
   // A member that was told to join anew, and says so before it has stopped its workers (then it is
@@ -42,8 +43,9 @@ class OrphanRounds {
   bool OnStopping(Incarnation from, MonoTime now);
   void OnStopped(Incarnation from) { members_.erase(from); }
 
-  // Newcomers that waited for the round learn its outcome as a spare does; without, they would begin the
-  // job again. What one is told: nothing before there is an outcome, or if it did not wait.
+  // Newcomers that waited for the round learn its outcome as a spare does; without, they would
+  // begin the job again. What one is told: nothing before there is an outcome, or if it did not
+  // wait.
   void NoteWaiting(Incarnation newcomer) {
     if (newcomers_.size() < kMaxFormerNodes) newcomers_.insert(newcomer);
   }

@@ -25,8 +25,8 @@ bool IsFarewell(const AgentReport& report) {
   return report.phase == AgentPhase::kJoining && !report.unkillable_pids.empty();
 }
 
-// It stops, or runs, a round of another instance: it has been told that what it knew is stale, and has
-// not joined since. Its round has a number that this instance may have, too.
+// It stops, or runs, a round of another instance: it has been told that what it knew is stale, and
+// has not joined since. Its round has a number that this instance may have, too.
 bool IsOfAnotherInstance(const AgentReport& report, Instance ours) {
   return report.round != kNoRound && report.instance != ours;
 }

@@ -1,8 +1,8 @@
 // Decides who is in the round of one job. Pure: same state, event and time give the same effects.
 //
-// The walk of one value: a joining report arrives as AgentReported -> DecideRound (round_decision.h)
-// says that the round is complete -> AssignRanks (rank_assignment.h) numbers the nodes -> Effect
-// SendDirective{RunRound}.
+// The walk of one value: a joining report arrives as AgentReported -> DecideRound
+// (round_decision.h) says that the round is complete -> AssignRanks (rank_assignment.h) numbers the
+// nodes -> Effect SendDirective{RunRound}.
 //
 // Threads: compatible; one caller at a time (RendezvousServer calls it on its loop thread).
 #pragma once
@@ -113,9 +113,10 @@ class RendezvousCore {
   RendezvousCore(CoreOptions options, JobRecord record, MonoTime now);
 
   // Applies `event` at `now` and returns what the shell must do, in this order. `now` must not go
-  // back. Every AgentReported is answered by one SendDirective at least, every CommitRequested by one
-  // SendStoreReply, every StopRequested by one SendAnswer. The first report defines the settings.
-  // `revision` of directives is left 0: JobTable numbers those of all its jobs on their way out.
+  // back. Every AgentReported is answered by one SendDirective at least, every CommitRequested by
+  // one SendStoreReply, every StopRequested by one SendAnswer. The first report defines the
+  // settings. `revision` of directives is left 0: JobTable numbers those of all its jobs on their
+  // way out.
   std::vector<Effect> Step(const Event& event, MonoTime now);
 
   // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.

@@ -1,5 +1,5 @@
-// How a job or a node of it is stopped because somebody asks for it: the part of RendezvousCore around
-// the stop step (stop_step.h).
+// How a job or a node of it is stopped because somebody asks for it: the part of RendezvousCore
+// around the stop step (stop_step.h).
 #include <algorithm>
 #include <utility>
 #include <vector>

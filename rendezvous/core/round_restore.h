@@ -1,5 +1,5 @@
-// What a server that kept the record of a job makes of it when it comes back. Its agents do not join:
-// they say what they run, as ever, and find themselves known.
+// What a server that kept the record of a job makes of it when it comes back. Its agents do not
+// join: they say what they run, as ever, and find themselves known.
 //
 // Threads: pure.
 #pragma once
@@ -16,8 +16,8 @@ namespace muster::rendezvous {
 // link, and an attempt that runs into its time-out.
 inline constexpr absl::Duration kReattachTime = absl::Seconds(15);
 
-// The state that follows from the record alone. Every member that is not lost counts as being in its
-// round and not connected, until it says what it does; who only waited for a place joins again.
+// The state that follows from the record alone. Every member that is not lost counts as being in
+// its round and not connected, until it says what it does; who only waited for a place joins again.
 JobState RestoreState(JobRecord record, const LeaseSettings& lease, MonoTime now);
 
 // Two states of one job with equal marks have equal records, but for what agents say again: live

@@ -133,8 +133,8 @@ struct ProgressRecord {
   std::optional<JobOutcome> outcome;  // provisional while kEnding: failures still come in
 };
 
-// What must outlive the server for its job to go on as if nothing had happened. In two parts, because
-// the first is large and changes with each round only.
+// What must outlive the server for its job to go on as if nothing had happened. In two parts,
+// because the first is large and changes with each round only.
 struct JobRecord : RoundRecord, ProgressRecord {};
 
 // Invariants, checked by CheckInvariants after every Step in tests and simulation:
@@ -200,8 +200,8 @@ struct JobState : JobRecord {
   MonoTime last_heard;  // of any agent of the job
 };
 
-// The lease of a job's nodes (proto/base/lease.h). It never shrinks while the job lives, since agents
-// may have been told the longer interval.
+// The lease of a job's nodes (proto/base/lease.h). It never shrinks while the job lives, since
+// agents may have been told the longer interval.
 LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state);
 
 // A member of the current round that has not been lost and has not left the job.

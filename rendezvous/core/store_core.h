@@ -61,8 +61,9 @@ class StoreCore {
   MonoTime NextDeadline() const;
 
   // S1: no pending wait whose keys all exist. S2: bytes_ and pending_bytes_ are what is held, and
-  // within their limits. S3: no unique id is held for a group whose every member has it. S4: every pending
-  // request is found by its deadline, and by the key or the group it waits for. Empty if all hold.
+  // within their limits. S3: no unique id is held for a group whose every member has it. S4: every
+  // pending request is found by its deadline, and by the key or the group it waits for. Empty if
+  // all hold.
   std::string CheckInvariants() const;
 
  private:

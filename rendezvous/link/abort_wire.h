@@ -1,4 +1,5 @@
-// What ranks called last where one has aborted, on the wire: a part of watch_wire.h, which has the rules.
+// What ranks called last where one has aborted, on the wire: a part of watch_wire.h, which has the
+// rules.
 //
 // Threads: pure.
 #pragma once

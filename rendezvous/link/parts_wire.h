@@ -1,5 +1,5 @@
-// The parts of messages (wire.h) and of records on disk (rendezvous/server/record_wire.h): values and
-// their wire form, both ways. A decoder notes in `check` what it refuses.
+// The parts of messages (wire.h) and of records on disk (rendezvous/server/record_wire.h): values
+// and their wire form, both ways. A decoder notes in `check` what it refuses.
 //
 // Threads: pure.
 #pragma once

@@ -19,9 +19,8 @@ struct LinkListener {
   std::function<void(StoreReply)> on_store_reply;
   std::function<void(verdict::WatchOrder)> on_watch_order;  // only after a summary was sent
   // `detail` says to whom, or why not, for people. `fatal` is set when trying again cannot help:
-  // kPermissionDenied (another secret, not our job), kInvalidArgument, kResourceExhausted (no threads to be had);
-  // the link has then given up.
-  // Never after it has been up once.
+  // kPermissionDenied (another secret, not our job), kInvalidArgument, kResourceExhausted (no
+  // threads to be had); the link has then given up. Never after it has been up once.
   std::function<void(bool up, std::string detail, absl::Status fatal)> on_state;
 };
 
@@ -37,9 +36,9 @@ class RendezvousLink {
   // Answered by on_store_reply exactly once: with kUnavailable if the connection is lost before the
   // answer came.
   virtual void SendStoreRequest(const StoreRequest& request) = 0;
-  // What this node's hang watch says, at once; but of a round's summaries after the first the newest
-  // is kept, and goes with a report. What is unsent when the connection is lost is dropped: the server
-  // asks again.
+  // What this node's hang watch says, at once; but of a round's summaries after the first the
+  // newest is kept, and goes with a report. What is unsent when the connection is lost is dropped:
+  // the server asks again.
   virtual void SendWatchWord(const verdict::NodeWord& word) = 0;
   // Tries for `linger` to send what is queued, then closes; on_closed follows. No other callback
   // comes after.

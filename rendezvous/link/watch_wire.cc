@@ -46,8 +46,8 @@ void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
     to->set_bucket(count.bucket);
     to->set_count(count.count);
   }
-  // Zeros at the end are not said: a server that knows fewer phases reads it until one of a new phase is
-  // learned.
+  // Zeros at the end are not said: a server that knows fewer phases reads it until one of a new
+  // phase is learned.
   const auto& longest = in.learned.longest;
   size_t num_phases = longest.size();
   while (num_phases > 0 && longest[num_phases - 1] <= absl::ZeroDuration()) --num_phases;

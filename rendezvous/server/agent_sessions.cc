@@ -14,9 +14,9 @@
 
 namespace muster::rendezvous {
 
-// One stream, from its hand-shake to its end. It asks its owner by a posted task to remove it, and so
-// never destroys itself while it runs: nearly every call here can end in End(), also those that come
-// from the job loop in the middle of delivering to many.
+// One stream, from its hand-shake to its end. It asks its owner by a posted task to remove it, and
+// so never destroys itself while it runs: nearly every call here can end in End(), also those that
+// come from the job loop in the middle of delivering to many.
 //
 // Two ways to end. End(status) drops what waits to be written: the agent has misbehaved, or has
 // another stream. Drain() writes it first, since it is the job's last word; the agent that has been

@@ -1,5 +1,5 @@
-// The agents that attend over gRPC, and the people who ask for a stop: each stream's handshake, what
-// it sends and what waits for it.
+// The agents that attend over gRPC, and the people who ask for a stop: each stream's handshake,
+// what it sends and what waits for it.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,8 @@ struct SessionOptions {
   std::function<void(const std::string& peer_address, const absl::Status& why)> on_refused;
 };
 
-// Replies that all agents of one job together may leave unread; the one that goes beyond is given up.
+// Replies that all agents of one job together may leave unread; the one that goes beyond is given
+// up.
 inline constexpr size_t kMaxUnreadBytesPerJob = size_t{512} << 20;
 
 // Loop thread only.

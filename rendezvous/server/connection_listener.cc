@@ -24,9 +24,9 @@ constexpr int kUnacknowledgedMillis = 20000;
 // Who says nothing for this long is gRPC's to wait for.
 constexpr std::chrono::seconds kFirstByteTime(1);
 
-// The store of PyTorch, which torchrun's agents meet at, begins each request with a small number, its
-// kind; TLS begins with 22 and HTTP/2 with a letter.
-// Source: torch 2.15, torch/csrc/distributed/c10d/TCPStoreBackend.hpp, QueryType; 1.13 likewise.
+// The store of PyTorch, which torchrun's agents meet at, begins each request with a small number,
+// its kind; TLS begins with 22 and HTTP/2 with a letter. Source: torch 2.15,
+// torch/csrc/distributed/c10d/TCPStoreBackend.hpp, QueryType; 1.13 likewise.
 bool IsTorchsStore(unsigned char first_byte) { return first_byte < 22; }
 
 absl::Status BindError(const asio::ip::tcp::endpoint& address, const asio::error_code& error) {

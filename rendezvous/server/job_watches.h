@@ -1,5 +1,5 @@
-// The hang watches of the jobs of one server: each job of which an agent says a word of its watch has
-// one, over the members of the round that runs.
+// The hang watches of the jobs of one server: each job of which an agent says a word of its watch
+// has one, over the members of the round that runs.
 //
 // Threads: compatible; pure (JobLoop calls it on its loop thread).
 #pragma once

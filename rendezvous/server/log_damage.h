@@ -9,8 +9,8 @@
 
 namespace muster::rendezvous {
 
-// `log` is the whole file. A transaction begins after the one before it is durable: where a frame is
-// damaged and two transactions end there or behind it, the first of them was.
+// `log` is the whole file. A transaction begins after the one before it is durable: where a frame
+// is damaged and two transactions end there or behind it, the first of them was.
 bool HasLostTransactions(const std::string& log);
 
 }  // namespace muster::rendezvous

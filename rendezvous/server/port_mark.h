@@ -1,11 +1,11 @@
-// The mark that musterd leaves for its port: while musterd is down, nobody else shall take its port.
-// An agent that might host the server there waits for it instead, so that a musterd that was killed
-// comes back to a free port, and to its jobs.
+// The mark that musterd leaves for its port: while musterd is down, nobody else shall take its
+// port. An agent that might host the server there waits for it instead, so that a musterd that was
+// killed comes back to a free port, and to its jobs.
 //
-// A file in /tmp by user, network namespace and port, locked while musterd lives and touched every few
-// seconds. It goes at a clean end; after a kill it counts for as
-// long as agents do without a server. Heeded only if it is root's or the reader's own, so that no other user
-// can keep a job waiting.
+// A file in /tmp by user, network namespace and port, locked while musterd lives and touched every
+// few seconds. It goes at a clean end; after a kill it counts for as long as agents do without a
+// server. Heeded only if it is root's or the reader's own, so that no other user can keep a job
+// waiting.
 #pragma once
 
 #include <optional>
@@ -41,8 +41,8 @@ struct MarkedServer {
   absl::Duration silent_for;  // since it renewed its mark, at least
 };
 
-// The musterd that had `port` on this machine, is there no more without having come to a clean end, and
-// was there less than `patience` ago.
+// The musterd that had `port` on this machine, is there no more without having come to a clean end,
+// and was there less than `patience` ago.
 std::optional<MarkedServer> FindMarkedServer(int port, absl::Duration patience);
 
 }  // namespace muster::rendezvous

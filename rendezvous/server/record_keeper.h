@@ -1,5 +1,5 @@
-// Where records of jobs are made durable: StateWriter (state_writer.h) in musterd --state_dir. A server
-// without one keeps its state in memory, and holds nothing back.
+// Where records of jobs are made durable: StateWriter (state_writer.h) in musterd --state_dir. A
+// server without one keeps its state in memory, and holds nothing back.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct KeptChange {
 class RecordKeeper {
  public:
   virtual ~RecordKeeper() = default;
-  // Loop thread only. `on_durable(ticket)` follows there, in the order of the calls; one call may stand
-  // for several.
+  // Loop thread only. `on_durable(ticket)` follows there, in the order of the calls; one call may
+  // stand for several.
   virtual void Open(std::function<void(uint64_t ticket)> on_durable) = 0;
   virtual void Keep(std::vector<KeptChange> changes, uint64_t ticket) = 0;
 };

@@ -62,9 +62,9 @@ class RendezvousServer {
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // Raises the process's limit on open files, and listens on exactly `address`, a numeric address or a name that is resolved here (its first IPv4
-  // address, else its first), and returns the port; 0 takes a free one. All addresses only if asked
-  // for: "0.0.0.0" or "::". Once.
+  // Raises the process's limit on open files, and listens on exactly `address`, a numeric address
+  // or a name that is resolved here (its first IPv4 address, else its first), and returns the port;
+  // 0 takes a free one. All addresses only if asked for: "0.0.0.0" or "::". Once.
   //
   // Errors: kAlreadyExists: another process listens there.
   //         kInvalidArgument: the name cannot be resolved, or is no address of this machine.

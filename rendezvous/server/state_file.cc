@@ -216,7 +216,8 @@ absl::Status StateFile::OpenDatabase() {
   }
   if (sqlite3_open_v2(path_.c_str(), &db_, kFlags, nullptr) != SQLITE_OK) return Explain("open");
   sqlite3_extended_result_codes(db_, 1);
-  // Before the first reading: a log is read without an index in a file, which a full disk cannot take.
+  // Before the first reading: a log is read without an index in a file, which a full disk cannot
+  // take.
   MUSTER_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
   MUSTER_ASSIGN_OR_RETURN(identity_, IdentityOf(path_));
   Statement check(db_, "PRAGMA integrity_check(1)");

@@ -1,9 +1,9 @@
-// The file of musterd --state_dir: an SQLite database in a directory that one musterd holds at a time.
-// Write-ahead log, synchronous=FULL: what Write has returned from survives the process and the
-// machine; a transaction that was being written when either died is not there at all.
+// The file of musterd --state_dir: an SQLite database in a directory that one musterd holds at a
+// time. Write-ahead log, synchronous=FULL: what Write has returned from survives the process and
+// the machine; a transaction that was being written when either died is not there at all.
 //
-// A row carries a checksum of all that it says, so that a flipped bit of the database is noticed when the
-// server starts. One in the write-ahead log is found only in part (log_damage.h).
+// A row carries a checksum of all that it says, so that a flipped bit of the database is noticed
+// when the server starts. One in the write-ahead log is found only in part (log_damage.h).
 //
 // Threads: compatible; one caller at a time.
 // Source:  SQLite, "Write-Ahead Logging", "PRAGMA synchronous" (sqlite.org).
@@ -42,7 +42,8 @@ class StateFile {
   //         kAlreadyExists:      another musterd uses it.
   //         kFailedPrecondition: a newer version of muster wrote the file, or no muster did.
   //         kDataLoss:           the file is damaged. Nothing in it is changed.
-  //         kUnavailable:        it cannot be read or written: no permission, a read-only file system.
+  //         kUnavailable:        it cannot be read or written: no permission, a read-only file
+  //         system.
   // A full disk is no error: the first Write that finds room begins this life.
   static absl::StatusOr<std::unique_ptr<StateFile>> Open(const std::string& directory,
                                                          int64_t unix_millis, MonoTime now);
@@ -53,8 +54,8 @@ class StateFile {
   // Once.
   Contents TakeContents() { return std::move(contents_); }
 
-  // All of `changes`, or none. Instances whose time is over are forgotten by the way. What has returned
-  // before the first success is not durable, nor is this life's term.
+  // All of `changes`, or none. Instances whose time is over are forgotten by the way. What has
+  // returned before the first success is not durable, nor is this life's term.
   //
   // Errors: kUnavailable with the reason in words; trying again may help.
   absl::Status Write(const std::vector<KeptChange>& changes, int64_t unix_millis);

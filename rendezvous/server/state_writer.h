@@ -1,6 +1,7 @@
 // RecordKeeper on a StateFile: a thread of its own writes, so that the loop waits for no disk. All
-// that has come since the last transaction goes into the next. While the disk takes nothing, it tries
-// again every second; what was decided meanwhile has not left the server, and running workers go on.
+// that has come since the last transaction goes into the next. While the disk takes nothing, it
+// tries again every second; what was decided meanwhile has not left the server, and running workers
+// go on.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,8 @@
-// What the ranks of a job over several nodes called last, asked where one of them has aborted, and said
-// to all nodes (last_calls.h).
+// What the ranks of a job over several nodes called last, asked where one of them has aborted, and
+// said to all nodes (last_calls.h).
 //
-//   RankAborted -> AskLastCalls to all that take part -> all have answered, or LastCallsTimes::answers
+//   RankAborted -> AskLastCalls to all that take part -> all have answered, or
+//   LastCallsTimes::answers
 //     -> SayAborts to all that take part
 //
 // Once a round. Goes on while the round stops, since the failure of another rank, which loses its
@@ -43,8 +44,8 @@ class AbortWatch {
   // Of a member: who has told one takes part.
   void OnSummary(Incarnation from);
 
-  // Words of another round, of strangers, and answers that nobody waits for change nothing. An abort
-  // that is told after all has been said is answered with that.
+  // Words of another round, of strangers, and answers that nobody waits for change nothing. An
+  // abort that is told after all has been said is answered with that.
   Orders OnWord(Incarnation from, const RankAborted& word, MonoTime now);
   Orders OnWord(Incarnation from, NodeLastCalls word);
   Orders Tick(MonoTime now);

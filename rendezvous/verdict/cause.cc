@@ -45,8 +45,8 @@ Words WordsOf(Cause cause) {
   return {"unknown", "not known"};
 }
 
-// Functions and files by which data loaders are known: PyTorch's, the runtime's, and what people call
-// their own.
+// Functions and files by which data loaders are known: PyTorch's, the runtime's, and what people
+// call their own.
 bool IsInDataLoader(const std::vector<std::string>& frames) {
   constexpr absl::string_view kNames[] = {"dataloader", "data_loader", "/torch/utils/data/",
                                           "muster::batchreader", "next_batch"};

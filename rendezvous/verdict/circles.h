@@ -1,9 +1,10 @@
 // Where ranks wait for each other in a circle: which of them has closed it.
 //
-//   a rank went on to a collective without the send or receive for which another waits  -> that rank
-//   a rank is in a group's collective and not in the new_group that others are in        -> that rank
-//   two groups of the same ranks, used in opposite orders                       -> the fewer of them
-//   anything else                                                               -> nobody: all of them
+//   a rank went on to a collective without the send or receive for which another waits  -> that
+//   rank a rank is in a group's collective and not in the new_group that others are in        ->
+//   that rank two groups of the same ranks, used in opposite orders                       -> the
+//   fewer of them anything else                                                               ->
+//   nobody: all of them
 //
 // Pure. Cost: linear in the circle's ranks and the members of its groups.
 #pragma once
@@ -24,8 +25,8 @@ struct Circle {
 struct CircleBreak {
   std::vector<int> culprits;  // indices; empty: all ranks of the circle are named
   std::string words;          // what they did, beginning with them
-  // What the culprits have left out: a transfer (into `transfers`) or a stall; kNothing where they have
-  // called all of it, in another order.
+  // What the culprits have left out: a transfer (into `transfers`) or a stall; kNothing where they
+  // have called all of it, in another order.
   int transfer = kNothing;
   int stall = kNothing;
   static constexpr int kNothing = -1;

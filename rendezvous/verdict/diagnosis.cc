@@ -40,8 +40,8 @@ class Detective {
   }
 
  private:
-  // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight, and one for
-  // whoever may be the other end of a send or receive.
+  // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight, and one
+  // for whoever may be the other end of a send or receive.
   int NodeOfStall(int stall) const { return index_.num_ranks() + stall; }
   int NodeOfUnseen() const { return index_.num_ranks() + static_cast<int>(stalls_.size()); }
 
@@ -57,9 +57,9 @@ class Detective {
     return {*rank.step, in_a_pass ? static_cast<int>(rank.phase) : 0};
   }
 
-  // Where the ranks do not tell us for whom they wait: who is furthest behind in what it has marked.
-  // Nobody where one has marked nothing, or where all wait for work by intention or are behind their last
-  // step.
+  // Where the ranks do not tell us for whom they wait: who is furthest behind in what it has
+  // marked. Nobody where one has marked nothing, or where all wait for work by intention or are
+  // behind their last step.
   Diagnosis Silent() const {
     std::vector<int> behind;
     std::vector<int> others;
@@ -170,8 +170,8 @@ class Detective {
 
   static bool IsWithAnybody(const Transfer& transfer) { return transfer.operation.peer < 0; }
 
-  // A send or receive with a rank that is not known may be with any that waits for nothing; where all wait,
-  // it is out of sight.
+  // A send or receive with a rank that is not known may be with any that waits for nothing; where
+  // all wait, it is out of sight.
   void AddAnybody() {
     if (!std::any_of(transfers_.begin(), transfers_.end(), IsWithAnybody)) return;
     std::vector<bool> waits(index_.num_ranks(), false);
@@ -310,7 +310,8 @@ class Detective {
     });
   }
 
-  // Where waiting ends: what is to be said of it, and the stall it ends in, where it is none of a rank.
+  // Where waiting ends: what is to be said of it, and the stall it ends in, where it is none of a
+  // rank.
   struct End {
     Diagnosis diagnosis;
     int stall = kNone;
@@ -366,8 +367,8 @@ class Detective {
     found.operation = transfer.operation;
   }
 
-  // "rank 1 waits in a send or receive (group g), with whom is not known; ranks 0 and 2 have gone on
-  // to all_reduce #3 (group g)", or nothing.
+  // "rank 1 waits in a send or receive (group g), with whom is not known; ranks 0 and 2 have gone
+  // on to all_reduce #3 (group g)", or nothing.
   std::string TransfersWithAnybodyInWords() const {
     std::vector<int> in_transfers;
     const Transfer* first = nullptr;
@@ -434,7 +435,8 @@ class Detective {
     return marked;
   }
 
-  // The stall that waits for `targets` and for nobody else, or else one that waits for others, too; kNone.
+  // The stall that waits for `targets` and for nobody else, or else one that waits for others, too;
+  // kNone.
   int InnermostStall(const std::vector<int>& targets) const {
     const std::vector<bool> is_target = Marked(targets);
     int best = kNone;
@@ -489,7 +491,8 @@ class Detective {
                                    AnswerTo(transfer->operation), " for which ", where);
   }
 
-  // By way of those who wait themselves: without the short cuts of others that wait for a target, too.
+  // By way of those who wait themselves: without the short cuts of others that wait for a target,
+  // too.
   WaitGraph WithoutShortCuts(const Diagnosis& out, const std::vector<int>& targets) const {
     const int inner = InnermostStall(targets);
     const std::vector<bool> is_target = Marked(targets);

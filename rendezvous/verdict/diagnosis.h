@@ -1,12 +1,13 @@
 // Why ranks wait: follows who waits for whom through all groups to where the waiting ends.
 //
 // A diagnosis says how things stand, not whether that is wrong: a rank that loads its data for a
-// minute and one that has hung give the same one. Whether time has made it a hang is HangWatchCore's
-// (hang_watch_core.h).
+// minute and one that has hung give the same one. Whether time has made it a hang is
+// HangWatchCore's (hang_watch_core.h).
 //
 // Pure. Cost: linear in operations and members of groups that wait; 16 384 ranks in 8 groups each
 // take well below a second (tests/bench/verdict_bench.cc).
-// Source: differs from PyTorch's flight recorder analyser (torch/distributed/flight_recorder) in that
+// Source: differs from PyTorch's flight recorder analyser (torch/distributed/flight_recorder) in
+// that
 //         no rank is trusted, waiting is followed from group to group, and a missing record is
 //         nobody's guilt.
 #pragma once
@@ -36,7 +37,8 @@ std::string ToString(Finding finding);
 // What the program has called, or that it has ended, is to blame: it would do the same elsewhere.
 bool IsOfTheProgram(Finding finding);
 
-// What has to be mended, as a class (cause.h). Values are sent between nodes: new ones go to the end.
+// What has to be mended, as a class (cause.h). Values are sent between nodes: new ones go to the
+// end.
 enum class Cause {
   kUnknown,
   kNeverArrived,
@@ -69,8 +71,8 @@ struct Diagnosis {
   bool is_busy = false;   // all culprits compute, read or write: they may only take long
   Cause cause = Cause::kUnknown;
 
-  // "rank 3 has not called all_reduce #17 (group dp, 4096 bytes f32); ranks 0-2 wait". Begins with who
-  // is at fault, where somebody is.
+  // "rank 3 has not called all_reduce #17 (group dp, 4096 bytes f32); ranks 0-2 wait". Begins with
+  // who is at fault, where somebody is.
   std::string Describe() const;
 };
 

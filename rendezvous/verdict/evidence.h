@@ -1,5 +1,5 @@
-// What is known of all ranks at one instant: what each was asked to do by its communicators, how far
-// it came, and what it looks like from outside.
+// What is known of all ranks at one instant: what each was asked to do by its communicators, how
+// far it came, and what it looks like from outside.
 //
 // Collected by the agents (agent/watch/board_evidence.h makes it from progress boards); judged by
 // Diagnose (diagnosis.h).
@@ -83,8 +83,9 @@ struct RankEvidence {
   Phase phase = Phase::kStarting;
   std::optional<int64_t> step;
   absl::Duration silent_for;
-  // It tells nothing of what it does, and `silent_for` is how long it was watched. If it runs, nothing
-  // may be concluded from its having no records: it is out of reach but for what others tell of it.
+  // It tells nothing of what it does, and `silent_for` is how long it was watched. If it runs,
+  // nothing may be concluded from its having no records: it is out of reach but for what others
+  // tell of it.
   bool is_mute = false;
   // Whether `awaited` is set where it holds. Else the oldest pending operation counts as awaited.
   bool tells_waits = false;

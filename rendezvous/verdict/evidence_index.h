@@ -1,7 +1,7 @@
 // Evidence, to be looked up by rank and by group: what Diagnose (diagnosis.h) works with.
 //
-// A rank has an index, its place in Evidence::ranks, beside its number. Ranks of another round are in no
-// list here, and of those out of reach nothing is known but that they are there.
+// A rank has an index, its place in Evidence::ranks, beside its number. Ranks of another round are
+// in no list here, and of those out of reach nothing is known but that they are there.
 //
 // Pure.
 #pragma once

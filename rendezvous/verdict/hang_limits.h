@@ -2,8 +2,8 @@
 // on.
 //
 // The soft limit is for a notice, which accuses nobody. The hard one ends workers. What was learned
-// lengthens both and shortens neither below what is set: a thousand quick steps say nothing about the
-// one that waits for a slow disk.
+// lengthens both and shortens neither below what is set: a thousand quick steps say nothing about
+// the one that waits for a slow disk.
 //
 // Pure.
 #pragma once

@@ -82,8 +82,8 @@ class HangWatchCore {
   // Other processes; what was learned stays.
   void StartRound();
 
-  // Whether evidence is wanted now. `of_mute`: silences of ranks whose pulses tell nothing, as others
-  // have measured them (gatherings.h); they count until the next call.
+  // Whether evidence is wanted now. `of_mute`: silences of ranks whose pulses tell nothing, as
+  // others have measured them (gatherings.h); they count until the next call.
   bool Listen(const std::vector<Pulse>& pulses, MonoTime now,
               const std::vector<RankSilence>& of_mute = {});
   // Ranks whose pulses tell nothing, and how long they were watched.
@@ -122,7 +122,8 @@ class HangWatchCore {
     int confirmations = 0;
     bool is_noticed = false;
     bool is_judged = false;
-    // Of the last notice, also of an incident that this one has replaced while nothing moved; empty: none.
+    // Of the last notice, also of an incident that this one has replaced while nothing moved;
+    // empty: none.
     std::string subject;
     std::vector<int> ranks;
   };

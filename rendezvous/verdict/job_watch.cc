@@ -189,7 +189,8 @@ void JobWatch::TakeSummary(Node& node, NodeSummary summary) {
   core_.limits().SetTimeout(hang_timeout_);
 }
 
-// Those who wait for the start may tell nothing themselves, and the node of rank 0 have none of them.
+// Those who wait for the start may tell nothing themselves, and the node of rank 0 have none of
+// them.
 bool JobWatch::WantsDetails() const {
   return num_suspicious_ > 0 || core_.HasIncident() || is_start_suspicious_;
 }

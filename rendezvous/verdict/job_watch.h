@@ -1,18 +1,21 @@
-// The hang watch of a job over several nodes: what their agents say meets here, and is judged by the
-// core that judges a single node's (hang_watch_core.h).
+// The hang watch of a job over several nodes: what their agents say meets here, and is judged by
+// the core that judges a single node's (hang_watch_core.h).
 //
-//   summaries of all nodes -> somebody is silent, or nobody comes to the start -> AskDetails to all -> Diagnose -> Judge
+//   summaries of all nodes -> somebody is silent, or nobody comes to the start -> AskDetails to all
+//   -> Diagnose -> Judge
 //     -> a notice: SayNotice to all
 //     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all, and
-//        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do without them
+//        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do
+//        without them
 //   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
 //   a rank comes last to nearly every collective -> SaySlow to all (late_ranks.h)
-//   a rank has aborted -> AskLastCalls to all -> SayAborts to all (abort_watch.h), also while the round stops
+//   a rank has aborted -> AskLastCalls to all -> SayAborts to all (abort_watch.h), also while the
+//   round stops
 //
 // Silence is what the agents have watched of it, and never grows here: a node that is not heard, or
-// that was stopped, makes nobody silent. Who has not come to PyTorch's store is told by the node of rank 0
-// for the ranks of all (gatherings.h). What no agent tells is out of sight, and is never judged;
-// notice and verdict say what that is.
+// that was stopped, makes nobody silent. Who has not come to PyTorch's store is told by the node of
+// rank 0 for the ranks of all (gatherings.h). What no agent tells is out of sight, and is never
+// judged; notice and verdict say what that is.
 //
 // Pure. Thread-compatible: one caller at a time (rendezvous/server/job_loop.h, on its loop).
 #pragma once

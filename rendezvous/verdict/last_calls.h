@@ -1,6 +1,6 @@
-// What the ranks of a job called last, where one of them has aborted: Gloo ends the rank that receives
-// another size than it expects, which need not be the one at fault, and those who know better forget it
-// as they end.
+// What the ranks of a job called last, where one of them has aborted: Gloo ends the rank that
+// receives another size than it expects, which need not be the one at fault, and those who know
+// better forget it as they end.
 //
 // Pure values.
 #pragma once
@@ -46,14 +46,14 @@ struct AbortReport {
   std::vector<int> aborted;  // sorted
   // What each rank called last; of those that could not be asked any more apart.
   std::vector<SameCall> last;
-  // What ranks have called as the same operation of one group, which no wait can heal: two and more,
-  // or nothing.
+  // What ranks have called as the same operation of one group, which no wait can heal: two and
+  // more, or nothing.
   std::vector<SameCall> differences;
   std::vector<int> unknown;  // no call of theirs is known; sorted
 };
 
-// Of ranks 0 to `world_size` - 1; `ranks` has each of them once at most. Of several differences that of
-// the most ranks is taken, and in its group the first.
+// Of ranks 0 to `world_size` - 1; `ranks` has each of them once at most. Of several differences
+// that of the most ranks is taken, and in its group the first.
 AbortReport CompareLastCalls(std::vector<int> aborted, int world_size,
                              const std::vector<RankCalls>& ranks);
 
@@ -63,10 +63,10 @@ struct AbortBlame {
   std::string words;          // who called what, beginning with them; empty: nothing differs
 };
 
-// The fewer ranks are at fault. Gloo aborts a rank that receives more than it expects: so of two sizes a
-// rank that has aborted, and whose call is not known, has called the smaller one; and where all others
-// agree, it has called less than they. The latter counts only if it is known that Gloo has ended it:
-// `is_of_size`.
+// The fewer ranks are at fault. Gloo aborts a rank that receives more than it expects: so of two
+// sizes a rank that has aborted, and whose call is not known, has called the smaller one; and where
+// all others agree, it has called less than they. The latter counts only if it is known that Gloo
+// has ended it: `is_of_size`.
 AbortBlame FindBlame(const AbortReport& report, bool is_of_size);
 
 // By the last words of a process: Gloo has ended it, because it has received more than it expects.
@@ -75,8 +75,8 @@ bool IsOfSize(absl::string_view last_output);
 // Nothing where no call is known.
 //
 // "rank 0 has aborted. Last calls: rank 1 called all_reduce #6 (group default_pg, 8192 bytes f32);
-// rank 0 had called all_reduce #5 (group default_pg, 4096 bytes f32) when asked 1.3s earlier. …". Begins
-// with who is at fault, where that is known.
+// rank 0 had called all_reduce #5 (group default_pg, 4096 bytes f32) when asked 1.3s earlier. …".
+// Begins with who is at fault, where that is known.
 std::string InWords(const AbortReport& report);
 
 }  // namespace muster::verdict

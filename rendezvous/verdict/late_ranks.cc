@@ -195,8 +195,8 @@ MonoTime LateWatch::NextDeadline() const {
   return awaited_.empty() ? MonoTime::InfiniteFuture() : asked_at_ + kTimeForArrivals;
 }
 
-// Of a node that has not answered in time nothing is known, and so nothing of the others: it may hold the
-// one that comes last.
+// Of a node that has not answered in time nothing is known, and so nothing of the others: it may
+// hold the one that comes last.
 std::optional<std::string> LateWatch::Conclude() {
   const bool is_whole = awaited_.empty();
   awaited_.clear();

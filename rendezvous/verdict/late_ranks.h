@@ -1,11 +1,12 @@
 // Who is slow, and not hung, in programs that mark nothing: a rank that comes last to nearly every
 // collective, by a multiple of what lies between the others. It is told once, and never judged.
 //
-// PyTorch's recorder has the time at which a rank called each collective, by its node's clock. Clocks of
-// nodes differ, so a node says how long ago it was as it answers a question of the server, which knows
-// when it asked and when it was answered: half of that is the error.
+// PyTorch's recorder has the time at which a rank called each collective, by its node's clock.
+// Clocks of nodes differ, so a node says how long ago it was as it answers a question of the
+// server, which knows when it asked and when it was answered: half of that is the error.
 //
-//   summaries of all nodes that measure: a new window -> AskArrivals to them -> all have answered, or
+//   summaries of all nodes that measure: a new window -> AskArrivals to them -> all have answered,
+//   or
 //     kTimeForArrivals -> LateRanks -> SaySlow to all
 //
 // Pure. Thread-compatible: one caller at a time (JobWatch; of a job on one node HangWatch).

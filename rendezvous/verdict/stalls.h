@@ -52,8 +52,9 @@ struct Mismatch {
 // At most one of each group, by group.
 std::vector<Stall> FindStalls(const EvidenceIndex& index);
 
-// What the members called as the operation that waits, and as the one before it, which those that have
-// not come yet have in common with the others. The largest class is right; without one all are suspects.
+// What the members called as the operation that waits, and as the one before it, which those that
+// have not come yet have in common with the others. The largest class is right; without one all are
+// suspects.
 std::vector<Mismatch> FindMismatches(const EvidenceIndex& index, const std::vector<Stall>& stalls);
 
 }  // namespace muster::verdict

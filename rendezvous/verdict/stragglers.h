@@ -1,8 +1,8 @@
 // Who is slow, and not hung: a rank whose steps take it longer, while the others wait for it.
 //
 // A rank's own time of a step is what it does not spend waiting for others. It is measured by each
-// node over windows (PaceMeter) and compared over all ranks (Stragglers), since all of them take the
-// same time for a step: only the waiting tells whose it is.
+// node over windows (PaceMeter) and compared over all ranks (Stragglers), since all of them take
+// the same time for a step: only the waiting tells whose it is.
 //
 // Pure. Thread-compatible.
 #pragma once
@@ -34,8 +34,9 @@ class PaceMeter {
  public:
   void StartRound() { *this = PaceMeter(); }
 
-  // What the ranks of this node do now. True if a window has ended, and paces() are new. None counts
-  // in which a rank was in another phase than a step's, or in which nobody looked for a while.
+  // What the ranks of this node do now. True if a window has ended, and paces() are new. None
+  // counts in which a rank was in another phase than a step's, or in which nobody looked for a
+  // while.
   bool Listen(const std::vector<Pulse>& pulses, MonoTime now);
 
   int64_t num_windows() const { return num_windows_; }
@@ -64,11 +65,12 @@ class Stragglers {
 
   void StartRound() { *this = Stragglers(); }
 
-  // A window of all ranks that are known, by rank. Something if others are slow now than before: those whose own
-  // time was a tenth above the median and well beyond what is usual between ranks, in three of their
-  // last five windows.
+  // A window of all ranks that are known, by rank. Something if others are slow now than before:
+  // those whose own time was a tenth above the median and well beyond what is usual between ranks,
+  // in three of their last five windows.
   //
-  // Source: the deviation is measured by the median of deviations, as Hampel proposes; of two ranks the
+  // Source: the deviation is measured by the median of deviations, as Hampel proposes; of two ranks
+  // the
   //         faster is the measure.
   std::optional<Change> OnWindow(const std::vector<RankPace>& paces);
 

@@ -82,8 +82,8 @@ struct NodeStacks {
   bool has_moved = false;  // a rank of this node has, since it was asked
 };
 
-// A rank of this node has ended by SIGABRT of its own accord, and PyTorch has answered for ranks here.
-// Said at once, ahead of the failure: the others end a tenth of a second later.
+// A rank of this node has ended by SIGABRT of its own accord, and PyTorch has answered for ranks
+// here. Said at once, ahead of the failure: the others end a tenth of a second later.
 struct RankAborted {
   Round round = kNoRound;
   int rank = 0;

@@ -1,9 +1,10 @@
-// What a rank pays for being watched: one operation on the progress board, and one mark, in nanoseconds.
+// What a rank pays for being watched: one operation on the progress board, and one mark, in
+// nanoseconds.
 //
 //   board_bench [operations]
 //
-// On memory of an agent's kind (shared, named, mapped twice), which nobody else writes; an operation is its
-// record, its start, that it is awaited, and its end.
+// On memory of an agent's kind (shared, named, mapped twice), which nobody else writes; an
+// operation is its record, its start, that it is awaited, and its end.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>

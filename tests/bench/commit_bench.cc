@@ -2,9 +2,9 @@
 //
 //   commit_bench SECONDS
 //
-// Commits checkpoints one after the other for so long and prints "rate N", commits per second. Then it asks every
-// millisecond whether it may publish, and prints "lost T" when it may not any more and "back T" when it may again, in seconds
-// of the monotonic clock, until its standard input ends.
+// Commits checkpoints one after the other for so long and prints "rate N", commits per second. Then
+// it asks every millisecond whether it may publish, and prints "lost T" when it may not any more
+// and "back T" when it may again, in seconds of the monotonic clock, until its standard input ends.
 #include <poll.h>
 
 #include <cstdint>

@@ -1,10 +1,11 @@
-// Wall time of a data-parallel training step of a GPT (6 layers, 6 heads, hidden size 384, context 256, bytes), by kind
-// of work, and the time that its products alone take at the rate this machine multiplies matrices at.
+// Wall time of a data-parallel training step of a GPT (6 layers, 6 heads, hidden size 384, context
+// 256, bytes), by kind of work, and the time that its products alone take at the rate this machine
+// multiplies matrices at.
 //
 //   muster run --nproc_per_node=2 ddp_step [steps] [preset]
 //
-// One thread per rank, fp32, four sequences per rank and step: one micro-batch of them, or in a pipeline micro-batches of
-// two. Its peer is ddp_step.py, the same model in PyTorch.
+// One thread per rank, fp32, four sequences per rank and step: one micro-batch of them, or in a
+// pipeline micro-batches of two. Its peer is ddp_step.py, the same model in PyTorch.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

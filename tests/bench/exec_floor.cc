@@ -1,5 +1,6 @@
-// The floor of launch_bench.py: the least that a launcher can do. Forks and executes N probes, and once one of them has
-// ended by a signal, kills the others and starts all of them again. No agent, no log, no rendezvous.
+// The floor of launch_bench.py: the least that a launcher can do. Forks and executes N probes, and
+// once one of them has ended by a signal, kills the others and starts all of them again. No agent,
+// no log, no rendezvous.
 //
 //   exec_floor N PROBE
 #include <signal.h>

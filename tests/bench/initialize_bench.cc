@@ -1,5 +1,5 @@
-// Seconds in which the initial values of a GPT's parameters are made, array by array, of which none is kept: what a rank
-// that holds all of them takes; one that holds a shard takes its part of it.
+// Seconds in which the initial values of a GPT's parameters are made, array by array, of which none
+// is kept: what a rank that holds all of them takes; one that holds a shard takes its part of it.
 //
 //   initialize_bench [gpt2-1558m]
 #include <chrono>

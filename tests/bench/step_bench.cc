@@ -1,5 +1,5 @@
-// Processor time of one training step (forward, backward, AdamW) of a GPT (6 layers, 6 heads, hidden size
-// 384, context 256, bytes) in one thread.
+// Processor time of one training step (forward, backward, AdamW) of a GPT (6 layers, 6 heads,
+// hidden size 384, context 256, bytes) in one thread.
 //
 //   step_bench [steps]       prints one line per step and the median: "step 3 loss 5.54 forward
 //   201.2 ms …"

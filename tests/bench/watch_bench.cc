@@ -2,9 +2,9 @@
 //
 //   watch_bench [nodes] [ranks of a node]
 //
-// Agent: looking at the boards of a node and the summary of it, as it is done every second. Wire: bytes
-// that a heartbeat carries for it. Server: the summaries of all nodes, and one question to all with a
-// rank that hangs.
+// Agent: looking at the boards of a node and the summary of it, as it is done every second. Wire:
+// bytes that a heartbeat carries for it. Server: the summaries of all nodes, and one question to
+// all with a rank that hangs.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>

@@ -1,5 +1,6 @@
-// Times the kernels of a CUDA device beside what its memory moves in a plain copy and what is expected of them, and prints rows of
-// a Markdown table. Shapes are those of a training of GPT-2 124M; inputs are random. Ends with 77 and a sentence where there is no GPU.
+// Times the kernels of a CUDA device beside what its memory moves in a plain copy and what is
+// expected of them, and prints rows of a Markdown table. Shapes are those of a training of GPT-2
+// 124M; inputs are random. Ends with 77 and a sentence where there is no GPU.
 //
 // kernel_figures: all of it; kernel_figures --device: the name of the GPU alone.
 #include <cuda_runtime_api.h>
@@ -40,8 +41,8 @@ void CheckLaunch(LaunchError error) {
   if (error != nullptr) Fail(error);
 }
 
-// Bytes of numbers between 0.5 and 2 in every type that is narrower than double: zeros would draw less power, and so run at higher
-// clocks, than what a training multiplies.
+// Bytes of numbers between 0.5 and 2 in every type that is narrower than double: zeros would draw
+// less power, and so run at higher clocks, than what a training multiplies.
 std::vector<uint16_t> RandomPairs(size_t count) {
   std::vector<uint16_t> pairs(count);
   uint64_t state = 88172645463325252;
@@ -106,7 +107,8 @@ class Figures {
                 static_cast<double>(from.bytes()) * 1e-9, ms, copy_);
   }
 
-  // One that memory bounds: `bytes` that it reads and writes at least. `expected`: its share of the copy's rate.
+  // One that memory bounds: `bytes` that it reads and writes at least. `expected`: its share of the
+  // copy's rate.
   void Memory(const std::string& name, int64_t bytes, int expected,
               const std::function<LaunchError()>& launch) {
     const double ms = Milliseconds([&] { CheckLaunch(launch()); });
@@ -193,7 +195,8 @@ void AttentionOf(Figures& figures) {
                    });
 }
 
-// The same by cuDNN, where it is there: with quick gradients, and with those that have the same bits in every run.
+// The same by cuDNN, where it is there: with quick gradients, and with those that have the same
+// bits in every run.
 void AttentionByCudnn(Figures& figures) {
   const absl::StatusOr<std::unique_ptr<CudaApi>> cuda = OpenCuda(0);
   if (!cuda.ok()) Fail(std::string(cuda.status().message()));
@@ -260,7 +263,8 @@ void VocabularyOf(Figures& figures) {
   });
 }
 
-// Products of a layer and of the head as cuBLASLt is asked for them, and GELU on a product's way and in a pass of its own.
+// Products of a layer and of the head as cuBLASLt is asked for them, and GELU on a product's way
+// and in a pass of its own.
 void ProductsOf(Figures& figures) {
   const absl::StatusOr<std::unique_ptr<CudaApi>> cuda = OpenCuda(0);
   if (!cuda.ok()) Fail(std::string(cuda.status().message()));

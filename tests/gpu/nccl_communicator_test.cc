@@ -1,6 +1,7 @@
 // The nccl backend meets the contract of Communicator: one rank in this process, and two ranks on
 // one GPU, each a process with a NCCL_HOSTID of its own, since NCCL refuses two ranks on one device
-// otherwise (NCCL compares host hash and bus id when it initialises); three of them become two. Functional only: nothing here says anything about speed.
+// otherwise (NCCL compares host hash and bus id when it initialises); three of them become two.
+// Functional only: nothing here says anything about speed.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -225,8 +226,8 @@ class CapturedSum {
   std::unique_ptr<CapturedCalls> captured_;
 };
 
-// Sums in memory that is registered, called and launched, and elsewhere once it is not; and none is registered where one
-// rank's is the host's.
+// Sums in memory that is registered, called and launched, and elsewhere once it is not; and none is
+// registered where one rank's is the host's.
 void CheckRegisteredMemory(Communicator& c, const Device& device) {
   CapturedSum sum(c, device);
   const auto expected = [](int64_t k) { return Reduced(ReduceOp::kSum, 2, k); };
@@ -264,7 +265,8 @@ void CheckLaunches(Communicator& c, const Device& device) {
   }
 }
 
-// One launches, the other never does: NCCL's abort must end its kernel, and lets go once the graph is destroyed.
+// One launches, the other never does: NCCL's abort must end its kernel, and lets go once the graph
+// is destroyed.
 void CheckAbortEndsALaunchThatHangs(const Device& device) {
   auto c = JoinPair("launch");
   ASSERT_NE(c, nullptr);
@@ -379,7 +381,8 @@ void CheckTwoOfThreeShrink() {
   }
 }
 
-// Without a word. NCCL's proxy may have met the end of the connection by then, and refuses to shrink: either way they go on.
+// Without a word. NCCL's proxy may have met the end of the connection by then, and refuses to
+// shrink: either way they go on.
 void CheckTwoOfThreeGoOnAfterADeath() {
   const int rank = RankOfThisProcess();
   auto c = Join("dying", rank, 3);

@@ -1,6 +1,6 @@
-// The script for the day a GPU is lent, rehearsed where there is none: from a bundle as it is carried, with every GPU hidden; and in
-// a bare root directory with CUDA's libraries where pip puts PyTorch's, with programs in the place of those that would find a GPU
-// and fail late.
+// The script for the day a GPU is lent, rehearsed where there is none: from a bundle as it is
+// carried, with every GPU hidden; and in a bare root directory with CUDA's libraries where pip puts
+// PyTorch's, with programs in the place of those that would find a GPU and fail late.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -108,7 +108,8 @@ touch $nvidia/cu13/lib/libcublasLt.so.13 $nvidia/cudnn/lib/libcudnn.so.9 $nvidia
 cp "$2" $root/bundle/
 )sh";
 
-// A root directory with the tools that the script needs and the libraries of those, and nothing else.
+// A root directory with the tools that the script needs and the libraries of those, and nothing
+// else.
 class BareRoot {
  public:
   BareRoot() {

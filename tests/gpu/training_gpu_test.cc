@@ -1,5 +1,6 @@
-// muster-train on a GPU, from the command line: beside the host, under muster run with two workers that share the GPU over
-// Gloo, and over NCCL, for which each worker's NCCL_HOSTID says that it is a host of its own.
+// muster-train on a GPU, from the command line: beside the host, under muster run with two workers
+// that share the GPU over Gloo, and over NCCL, for which each worker's NCCL_HOSTID says that it is
+// a host of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,8 +94,8 @@ class TrainingOnAGpu : public ::testing::Test {
     return losses;
   }
 
-  // Two workers on the first GPU, each as if on a host of its own. muster run says which line is whose;
-  // lines of steps are rank 0's.
+  // Two workers on the first GPU, each as if on a host of its own. muster run says which line is
+  // whose; lines of steps are rank 0's.
   std::vector<double> TrainTwo(const std::vector<std::string>& more) const {
     const std::string worker =
         absl::StrCat("NCCL_HOSTID=muster-test-host-$RANK exec ", absl::StrJoin(Command(more), " "));

@@ -1,5 +1,5 @@
-// Two rank 0s with one checkpoint directory, the older of which was stopped and goes on late: what the
-// newer one has published stays, and nothing is published behind it.
+// Two rank 0s with one checkpoint directory, the older of which was stopped and goes on late: what
+// the newer one has published stays, and nothing is published behind it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

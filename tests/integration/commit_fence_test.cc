@@ -61,7 +61,8 @@ TEST_F(CommitFence, LetsTheNextRoundAlonePublishWhenRankZeroIsCutOff) {
   ExpectThatRoundsNeverFall();
 }
 
-// Programs in C and in Python, which do not end at the SIGTERM that tells them that their round is over.
+// Programs in C and in Python, which do not end at the SIGTERM that tells them that their round is
+// over.
 class CommitFenceOf : public CommitFence, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(CommitFenceOf, TellsNotNowFromNever) {

@@ -1,5 +1,5 @@
-// The doors of InstructLab's and DeepSpeed's users on one node. Accelerate's is accelerate_test's, host
-// files are hosts_test's; what the real `deepspeed` does is beside ours in frameworks_test.
+// The doors of InstructLab's and DeepSpeed's users on one node. Accelerate's is accelerate_test's,
+// host files are hosts_test's; what the real `deepspeed` does is beside ours in frameworks_test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

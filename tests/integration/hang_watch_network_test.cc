@@ -1,5 +1,5 @@
-// The hang watch where the network between two nodes is cut, and both still reach the rendezvous: no rank
-// is at fault.
+// The hang watch where the network between two nodes is cut, and both still reach the rendezvous:
+// no rank is at fault.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -32,8 +32,8 @@ class HangWatchOfACutNetwork : public NodesInNamespaces {
   void StartSteps(const Arguments& more) {
     StartMusterd();
     for (int node = 1; node <= 2; ++node) {
-      // Ranks that see each other's processes share memory. One that is the first process of its own
-      // namespace hears of no signal but SIGKILL.
+      // Ranks that see each other's processes share memory. One that is the first process of its
+      // own namespace hears of no signal but SIGKILL.
       Arguments program = {MUSTER_HANGING_RANK, "slow"};
       if (node == 2) {
         program = Arguments{"/usr/bin/unshare", "--pid", "--fork", "--kill-child"} + program;

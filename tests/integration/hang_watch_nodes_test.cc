@@ -1,5 +1,5 @@
-// The hang watch over several nodes: a rank of another node is named on every console; who only takes
-// long, or is not heard, is left alone.
+// The hang watch over several nodes: a rank of another node is named on every console; who only
+// takes long, or is not heard, is left alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-// A file system of logs that does not answer, for longer than a lease: a named pipe takes for ever to
-// be opened until somebody reads it.
+// A file system of logs that does not answer, for longer than a lease: a named pipe takes for ever
+// to be opened until somebody reads it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -69,8 +69,8 @@ class HostsTest : public JobTest {
     EXPECT_TRUE(daemons_.back()->WaitForOutput("Server listening"));
   }
 
-  // Hosts a and b are there; c has nobody who listens; d is asked with another key; e has a key that
-  // is not known.
+  // Hosts a and b are there; c has nobody who listens; d is asked with another key; e has a key
+  // that is not known.
   void WriteSshConfig() {
     WriteFile(File("known_hosts"), absl::StrCat("known ", ReadFile(File("host_key.pub"))));
     WriteFile(File("no_hosts"), "");

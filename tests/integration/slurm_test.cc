@@ -266,8 +266,9 @@ sleep 0.5
   EXPECT_EQ(ReadOut("usr1.1"), "usr1\n");
 }
 
-// In the round of all three, once all are up, the worker of n9 does `loss`; it knows its $agent and its
-// guardian, $PPID. The others go on with `then`. A round of two may come first, where one node is slow.
+// In the round of all three, once all are up, the worker of n9 does `loss`; it knows its $agent and
+// its guardian, $PPID. The others go on with `then`. A round of two may come first, where one node
+// is slow.
 std::string LoseN9(const std::string& loss, const std::string& then) {
   return absl::StrCat(
       "touch \"$OUT/up.$WORLD_SIZE.$RANK\"\n"
@@ -292,7 +293,8 @@ TEST_F(SlurmTest, TheLossOfANodeEndsAJobOfAFixedSize) {
   EXPECT_THAT(result.err, HasSubstr("n9"));
 }
 
-// Results are files: where a task was killed, srun may end before it has shown the others' last lines.
+// Results are files: where a task was killed, srun may end before it has shown the others' last
+// lines.
 TEST_F(SlurmTest, WithNoKillAnElasticJobGoesOnWithoutTheLostNode) {
   const std::string script = ShellScript("worker", LoseN9(kKillAgent, kGoOnWithTwo));
   const SubprocessResult result =
@@ -381,8 +383,8 @@ TEST_F(SlurmTest, ASpareThatStartsAfterTheEndIsToldTheEnd) {
   EXPECT_THAT(result, ExitsWith(0));
 }
 
-// Programs in the place of apptainer and of an srun that has the plugin pyxis note what they are given,
-// and run what is behind it.
+// Programs in the place of apptainer and of an srun that has the plugin pyxis note what they are
+// given, and run what is behind it.
 TEST_F(SlurmTest, TheWrappersForContainersStartMusterInThem) {
   const std::string programs = directory() + "/programs";
   std::filesystem::create_directory(programs);
@@ -437,8 +439,8 @@ while :; do sleep 0.1; done
                           absl::StrCat("worker 1 in slurm-", job, ".0.r1")));
 }
 
-// Slurm's shortest limit is a minute. It sends SIGTERM twice within milliseconds, here to the workers
-// themselves too; neither the second nor ours shortens their grace.
+// Slurm's shortest limit is a minute. It sends SIGTERM twice within milliseconds, here to the
+// workers themselves too; neither the second nor ours shortens their grace.
 TEST_F(SlurmTest, AtTheTimeLimitWorkersHaveTheirGrace) {
   const std::string script =
       WriteScript(directory() + "/limited",

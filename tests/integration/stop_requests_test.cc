@@ -1,5 +1,5 @@
-// `muster stop`, `muster drain` and SIGTERM to one of several nodes, with real agents and workers: every rank
-// leaves after the same step.
+// `muster stop`, `muster drain` and SIGTERM to one of several nodes, with real agents and workers:
+// every rank leaves after the same step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

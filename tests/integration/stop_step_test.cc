@@ -1,5 +1,5 @@
-// One stop step in real processes, whose agent is the test, and under `muster stop`: all ranks leave after
-// the same step, and none runs past it.
+// One stop step in real processes, whose agent is the test, and under `muster stop`: all ranks
+// leave after the same step, and none runs past it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

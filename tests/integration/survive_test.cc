@@ -1,4 +1,5 @@
-// Workers that go on in the next round of their job, in the same process, where another worker or a node is lost.
+// Workers that go on in the next round of their job, in the same process, where another worker or a
+// node is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -129,9 +129,9 @@ TEST_F(TorchHangs, NameWhatTheRanksCallDifferently) {
         "rank 1 in hang at torch_hangs.py:"}});
 }
 
-// Rank 1 tells nothing of itself, so that the store alone knows: first a notice, after a minute, then the
-// verdict at the hard limit of the start, at least three times --hang_timeout. One that comes late, before
-// that, is not accused.
+// Rank 1 tells nothing of itself, so that the store alone knows: first a notice, after a minute,
+// then the verdict at the hard limit of the start, at least three times --hang_timeout. One that
+// comes late, before that, is not accused.
 TEST_F(TorchHangs, NameARankThatNeverComesToInitProcessGroup) {
   Subprocess job = StartJob("never_comes", {"--max_restarts=1", "--hang_timeout=24"});
   Subprocess late = StartJob("comes_late", {"--max_restarts=1", "--hang_timeout=60"});

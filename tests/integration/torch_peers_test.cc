@@ -87,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(OfOthers, TorchProgram,
                          [](const auto& info) { return std::string(info.param); });
 
 // Names alone where the value is a matter of the run. The hang watch has its own
-// (deploy/docs/torchrun.md): first on PYTHONPATH, which nothing else sets here, and the recorder's size.
+// (deploy/docs/torchrun.md): first on PYTHONPATH, which nothing else sets here, and the recorder's
+// size.
 TEST_F(TorchPeers, WorkersSeeTorchrunsEnvironment) {
   const std::set<std::string> own = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
                                      "TORCHELASTIC_ERROR_FILE"};

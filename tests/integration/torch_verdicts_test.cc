@@ -1,6 +1,6 @@
-// What is said of programs of PyTorch over two, three and four ranks of which the last is at fault, and of
-// their healthy twins (programs/torch_verdicts.py). Needs the environment that `deploy/dev deps --peers`
-// makes; skipped where it is not there.
+// What is said of programs of PyTorch over two, three and four ranks of which the last is at fault,
+// and of their healthy twins (programs/torch_verdicts.py). Needs the environment that `deploy/dev
+// deps --peers` makes; skipped where it is not there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -28,8 +28,8 @@ constexpr absl::Duration kPatience = absl::Minutes(4);
 // At once, since most of their time is waiting; more would import PyTorch for each other's minutes.
 constexpr size_t kJobsAtOnce = 8;
 
-// A program, and how the line begins that is said of it: of two ranks, where nobody can tell which of
-// them is right, another.
+// A program, and how the line begins that is said of it: of two ranks, where nobody can tell which
+// of them is right, another.
 struct Program {
   const char* how;
   std::string of_two;
@@ -83,8 +83,8 @@ class TorchVerdicts : public JobTest, public ::testing::WithParamInterface<int> 
   }
 };
 
-// All of them take minutes: $MUSTER_TEST_ALL_RANKS asks for them. What is said over two, three and four
-// ranks is in tests/unit/rendezvous/verdict/torch_verdicts_test.cc.
+// All of them take minutes: $MUSTER_TEST_ALL_RANKS asks for them. What is said over two, three and
+// four ranks is in tests/unit/rendezvous/verdict/torch_verdicts_test.cc.
 std::vector<int> Sizes() {
   return std::getenv("MUSTER_TEST_ALL_RANKS") != nullptr ? std::vector<int>({2, 3, 4})
                                                          : std::vector<int>({3});
@@ -125,8 +125,8 @@ TEST_P(TorchVerdicts, BeginWithTheRankThatLeavesItsLoopEarly) {
                   {"fsdp", "rank 0 called all_gather #", barrier}});
 }
 
-// Gloo aborts a rank that receives more than it expects, which is the one with the odd size for two ranks
-// in no case that can be told.
+// Gloo aborts a rank that receives more than it expects, which is the one with the odd size for two
+// ranks in no case that can be told.
 TEST_P(TorchVerdicts, OfARankThatIsAbortedForAnotherOnesSizeIsThatOther) {
   const SubprocessResult result = StartJob("size", {"--shutdown_timeout=1800"}).Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(128 + SIGABRT));

@@ -1,6 +1,6 @@
-// Command lines and variables of torchrun beside ours: what comes of each must be the same, or stand
-// in deploy/docs/torchrun.md. The real torchrun is PyTorch 2.15's, from the
-// environment that `deploy/dev deps --peers` makes; skipped where it is not there.
+// Command lines and variables of torchrun beside ours: what comes of each must be the same, or
+// stand in deploy/docs/torchrun.md. The real torchrun is PyTorch 2.15's, from the environment that
+// `deploy/dev deps --peers` makes; skipped where it is not there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,8 +44,8 @@ struct Line {
   std::string difference = {};
 };
 
-// Several agents on this machine that are one job. In arguments, {port} is a free port, {log} a folder
-// of each node's own.
+// Several agents on this machine that are one job. In arguments, {port} is a free port, {log} a
+// folder of each node's own.
 struct Job {
   std::string name;
   std::vector<Arguments> nodes;

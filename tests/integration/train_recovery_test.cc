@@ -24,11 +24,12 @@ using ::testing::SizeIs;
 class TrainRecovery : public SeveralNodes {
  protected:
   Arguments Training(const Arguments& more) const {
-    return Arguments{"--data",         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
-                     "--layers=1",     "--heads=2",
-                     "--width=16",     "--context=16",
-                     "--mode=ordered", "--sample_tokens=0",
-                     "--hash"} +
+    return Arguments{
+               "--data",         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
+               "--layers=1",     "--heads=2",
+               "--width=16",     "--context=16",
+               "--mode=ordered", "--sample_tokens=0",
+               "--hash"} +
            more;
   }
 
@@ -75,8 +76,8 @@ class TrainRecovery : public SeveralNodes {
     return -1;
   }
 
-  // Two ranks that survive rounds; rank `victim` is killed once it is at work, and `says` is what the job must
-  // say then. It is stopped a little later, and saves.
+  // Two ranks that survive rounds; rank `victim` is killed once it is at work, and `says` is what
+  // the job must say then. It is stopped a little later, and saves.
   void ExpectThatOneSurvivesTheLossOf(int victim, const Arguments& plan, const std::string& says) {
     Subprocess job =
         Start(Arguments{"run", "--nproc_per_node=2", "--max_restarts=2", "--rdzv_id=survives",

@@ -80,8 +80,9 @@ TEST_P(TrainingParity, HasTheLossesOfPyTorchForTenSteps) {
   ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 1e-5);
 }
 
-// Parameters of 16 bits over masters and gradients of f32, beside FSDP2 with the same. Rounding differs
-// (PyTorch's attention keeps other numbers), so a loss is as near as a few units of bf16's last digit.
+// Parameters of 16 bits over masters and gradients of f32, beside FSDP2 with the same. Rounding
+// differs (PyTorch's attention keeps other numbers), so a loss is as near as a few units of bf16's
+// last digit.
 class NarrowParity : public JobTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
@@ -105,8 +106,8 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
   ExpectSameLosses(ReadFile(directory + "/losses.txt"), theirs.out, 2e-3);
 }
 
-// The same configuration file through DeepSpeed, in f32 on both sides; a file without an optimizer means
-// the program's own.
+// The same configuration file through DeepSpeed, in f32 on both sides; a file without an optimizer
+// means the program's own.
 class DeepSpeedParity : public JobTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(DeepSpeedParity, HasTheLossesOfDeepSpeedForTheSameFile) {

@@ -1,6 +1,7 @@
 // Whole clusters in one thread on a virtual clock: the real JobTable as server, real AgentCores on
-// nodes with fake workers that use the store, and a network that loses, delays, repeats and reorders.
-// Nodes, server, links and processes fail as the plan says; all of it follows from the seed.
+// nodes with fake workers that use the store, and a network that loses, delays, repeats and
+// reorders. Nodes, server, links and processes fail as the plan says; all of it follows from the
+// seed.
 //
 // A run has two phases. In the first, faults happen. Then they end, and within a bounded time every
 // agent must finish and the server must have forgotten the jobs.
@@ -10,26 +11,34 @@
 //   C2: a round starts only where no other round of the job may still run: its nodes are in it, are
 //       lost by their lease, or have left.
 //   C3: a completed round holds no node that the server knows to be gone.
-//   C4: the attempt of an agent's round is later than any that it ran before, over all server lives.
-//   C5: an ended instance has one outcome, and it follows from what was drawn: a failure of just that
+//   C4: the attempt of an agent's round is later than any that it ran before, over all server
+//   lives. C5: an ended instance has one outcome, and it follows from what was drawn: a failure of
+//   just that
 //       worker and a budget that is spent, a signal, a broken node, a person who asked; the join
-//       time-out only if too few nodes could join, and 75 only if nobody could reach the server for so long.
-//   C6: an agent ends by its job's end, by what was drawn for itself, or as one that was refused rightly or
+//       time-out only if too few nodes could join, and 75 only if nobody could reach the server for
+//       so long.
+//   C6: an agent ends by its job's end, by what was drawn for itself, or as one that was refused
+//   rightly or
 //       could not reach its server for as long as it waits.
 //   C7: where only the server and the way to it fail, no worker is signalled.
-//   C8: the store of a round gives what was put there in that round, and a unique id from its rank 0.
-//   C9: rounds are bounded: at most two for each thing that happened, and one for each node that comes. A
+//   C8: the store of a round gives what was put there in that round, and a unique id from its rank
+//   0. C9: rounds are bounded: at most two for each thing that happened, and one for each node that
+//   comes. A
 //       node that flaps has no more than the membership policy grants it, however often it does.
-//   C10: a checkpoint is committed only by a member of the newest round of all server lives, whose lease
+//   C10: a checkpoint is committed only by a member of the newest round of all server lives, whose
+//   lease
 //       runs.
-//   C11: a server with durable state knows every round that it has let anybody hear of, also after its
+//   C11: a server with durable state knows every round that it has let anybody hear of, also after
+//   its
 //        death; restarts used never fall, and with C7 no worker is signalled for it.
-//   C12: the stop step of a round never changes, no worker begins a step beyond it, but for one that
+//   C12: the stop step of a round never changes, no worker begins a step beyond it, but for one
+//   that
 //        is to be ended by signals, and who leaves for it leaves after it. A node that has
 //        been drained is in no later round.
 //   C13: who is kept over into a round was told that its own is over, and has let go of it.
 //   C14: a node is lost only if it was silent for its lease.
-//   L1: within the longest hold-back and two leases after the faults a job whose work does not end runs a
+//   L1: within the longest hold-back and two leases after the faults a job whose work does not end
+//   runs a
 //       round of all its healthy nodes, up to MAX (tests/simulation/sim_liveness.cc).
 //   L2: no more than half of the nodes are held back.
 #pragma once
@@ -123,12 +132,13 @@ class SimCluster {
     bool is_told = false;  // that its round is over
     bool awaits_round = false;
   };
-  // What was drawn for a node, and how well it could reach the server: what its end may follow from.
+  // What was drawn for a node, and how well it could reach the server: what its end may follow
+  // from.
   struct NodeCauses {
     std::set<int>
         exit_codes;  // of an end that was drawn for it: a signal, a guardian or ports lost
-    // Since when its agent runs, is connected, and nothing is in its way; and when it last had been so
-    // for kWellFor.
+    // Since when its agent runs, is connected, and nothing is in its way; and when it last had been
+    // so for kWellFor.
     std::optional<MonoTime> well_since;
     std::optional<MonoTime> last_well;
     std::map<uint64_t, Instance> reported;  // by sequence: what its reports said to the server

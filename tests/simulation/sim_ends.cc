@@ -1,5 +1,5 @@
-// The oracle of ends: how a job or an agent ended must follow from what was drawn, and from how well
-// its agents could reach the server. The letters are those of sim_cluster.h.
+// The oracle of ends: how a job or an agent ended must follow from what was drawn, and from how
+// well its agents could reach the server. The letters are those of sim_cluster.h.
 #include <algorithm>
 #include <cstdlib>
 
@@ -117,8 +117,8 @@ std::string SimCluster::WhyWrongTimeout(int job) const {
                       absl::FormatDuration(schedule_.now() - *since));
 }
 
-// Agents were silent for the orphan time-out; or the server has lost the job's state, and not all who
-// were in its round could say how it ended.
+// Agents were silent for the orphan time-out; or the server has lost the job's state, and not all
+// who were in its round could say how it ended.
 std::string SimCluster::WhyWrongLoss(int job, Instance instance) const {
   const absl::Duration timeout = plan_.jobs[job].settings.orphan_timeout;
   const MonoTime now = schedule_.now();
@@ -236,7 +236,8 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
     return causes.last_well ? "it could reach its server" : "";
   }
   if (outcome.exit_code != kExitServerLost && !outcome.root_cause) return "nobody told it to";
-  // Told to stop for a failure, and then the server lost its state: who could say how it ended has left.
+  // Told to stop for a failure, and then the server lost its state: who could say how it ended has
+  // left.
   const Instance instance = node.assignment ? node.assignment->instance : Instance();
   const bool is_forgotten = !KnowsAllRounds() && !IsOfThisLife(instance);
   const auto& failed = fates_[node.job].causes.failed_rounds;

@@ -1,5 +1,6 @@
-// What a server hears that no agent of ours says: a member that lies, newcomers that may not come in,
-// workers that say of themselves what comes to their minds. Nothing that the others rely on may break.
+// What a server hears that no agent of ours says: a member that lies, newcomers that may not come
+// in, workers that say of themselves what comes to their minds. Nothing that the others rely on may
+// break.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

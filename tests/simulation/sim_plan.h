@@ -1,6 +1,6 @@
-// What a seed draws before it begins: the jobs, and which faults happen how often. Each seed has some
-// families of faults and not others ("swarm"), so that rare combinations come up; one in eight is
-// calm, and one in six has a single family, so that what it breaks is plain.
+// What a seed draws before it begins: the jobs, and which faults happen how often. Each seed has
+// some families of faults and not others ("swarm"), so that rare combinations come up; one in eight
+// is calm, and one in six has a single family, so that what it breaks is plain.
 #pragma once
 
 #include <string>
@@ -70,8 +70,8 @@ struct SimPlan {
   double liars = 0;  // say of themselves what comes to their minds
   // Of the clock of each node, in parts of it.
   double drifts = 0;
-  // Per job and second: reports that no agent of ours makes. Members that lie harm the last of several
-  // jobs only; newcomers that may not come in harm nobody.
+  // Per job and second: reports that no agent of ours makes. Members that lie harm the last of
+  // several jobs only; newcomers that may not come in harm nobody.
   double hostile_members = 0;
   double misfits = 0;
 };

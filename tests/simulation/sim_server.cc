@@ -46,8 +46,8 @@ void SimCluster::StartServer() {
   ArmServer();
 }
 
-// As StateFile and the embedded server choose it. Without a disk the clock goes back by no more than the
-// time since the last start: what is not tolerated.
+// As StateFile and the embedded server choose it. Without a disk the clock goes back by no more
+// than the time since the last start: what is not tolerated.
 void SimCluster::DrawTerm() {
   constexpr absl::Duration kToday = absl::Hours(24 * 365 * 56);
   const absl::Duration most = absl::Hours(1);

@@ -1,5 +1,5 @@
-// Seeds in ranges, for the test and for `deploy/dev simulate`: runs, shrinks what fails, says how to
-// replay it.
+// Seeds in ranges, for the test and for `deploy/dev simulate`: runs, shrinks what fails, says how
+// to replay it.
 #pragma once
 
 #include <cstdint>

@@ -12,16 +12,16 @@ namespace {
 constexpr Round kRound(1);
 constexpr absl::Duration kTick = absl::Milliseconds(250);
 constexpr absl::Duration kHangTimeout = absl::Minutes(1);
-// What is no hang stays below the limits of its phase: a minute, three for a checkpoint. A clock that
-// jumps can double what is counted of a second.
+// What is no hang stays below the limits of its phase: a minute, three for a checkpoint. A clock
+// that jumps can double what is counted of a second.
 constexpr absl::Duration kLongestComputation = absl::Seconds(45);
 constexpr absl::Duration kLongestCheckpoint = absl::Seconds(140);
 // With a suspension longer than the limit, which is that of a checkpoint.
 constexpr absl::Duration kLongestStart = absl::Seconds(160);
 constexpr absl::Duration kHealthyRun = absl::Minutes(12);
 constexpr absl::Duration kLongestSuspension = absl::Seconds(50);
-// Limits are five times the longest silence that has ended well and was nobody's waiting: a checkpoint's,
-// of which a clock that jumps may have counted more.
+// Limits are five times the longest silence that has ended well and was nobody's waiting: a
+// checkpoint's, of which a clock that jumps may have counted more.
 constexpr absl::Duration kTimeToJudge = absl::Minutes(30);
 constexpr int kCallsPerStep = 6;
 

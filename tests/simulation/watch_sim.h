@@ -1,17 +1,20 @@
 // The hang watch of a whole job in one thread on a virtual clock: a program of real length in steps
-// and groups, the real HangWatchCore of each node and the real JobWatch over all of them. Ranks come late
-// to the start or never, of which PyTorch's store tells and some of them nothing; they hang, differ and are
-// stopped; boards are wrong; agents stop, do not answer and have clocks that jump; nodes
-// are suspended; the server dies and is started again. All of it follows from the seed.
+// and groups, the real HangWatchCore of each node and the real JobWatch over all of them. Ranks
+// come late to the start or never, of which PyTorch's store tells and some of them nothing; they
+// hang, differ and are stopped; boards are wrong; agents stop, do not answer and have clocks that
+// jump; nodes are suspended; the server dies and is started again. All of it follows from the seed.
 //
 // Invariants:
-//   W1: a verdict names nobody but ranks that never come, hang, differ, are stopped, or whose board is wrong.
-//   W2: a rank that never comes or hangs for ever is judged, once those who look can look again.
-//   W3: a server that is started again without its state has back what was learned of silences, once it
+//   W1: a verdict names nobody but ranks that never come, hang, differ, are stopped, or whose board
+//   is wrong. W2: a rank that never comes or hangs for ever is judged, once those who look can look
+//   again. W3: a server that is started again without its state has back what was learned of
+//   silences, once it
 //       has heard all nodes.
-//   W4: nobody is replaced but nodes of ranks that hang, are stopped or whose board is wrong, once, where
+//   W4: nobody is replaced but nodes of ranks that hang, are stopped or whose board is wrong, once,
+//   where
 //       the job can do without them and all of them allow it; and then no worker is ended.
-//   W5: of an abort every node that is heard is told once, in time, what the ranks of all called that have
+//   W5: of an abort every node that is heard is told once, in time, what the ranks of all called
+//   that have
 //       answered, whether the round is stopped meanwhile or not.
 #pragma once
 

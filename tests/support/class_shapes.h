@@ -33,8 +33,8 @@ struct ClassSize {
 };
 
 // Sizes of `classes`, which are those of the whole tree. A member whose type is a struct that the
-// same file defines, and that no other class has as a member, counts as the struct's members: fields
-// do not become fewer by being moved behind a dot.
+// same file defines, and that no other class has as a member, counts as the struct's members:
+// fields do not become fewer by being moved behind a dot.
 std::vector<ClassSize> SizesOf(const std::vector<ClassShape>& classes);
 
 }  // namespace muster::testing

@@ -1,4 +1,5 @@
-// A library that looks like NVML, with GPUs that tests describe. Opened like the real one, by its path.
+// A library that looks like NVML, with GPUs that tests describe. Opened like the real one, by its
+// path.
 #pragma once
 
 #include <atomic>

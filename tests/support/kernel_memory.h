@@ -1,6 +1,6 @@
 // Where tests of a CUDA device's kernels run them: on the block emulator, over the host's memory
-// (tests/support/emulation/emulated_memory.cc), or on a GPU (tests/gpu/device_memory.cc). The tests are
-// the same.
+// (tests/support/emulation/emulated_memory.cc), or on a GPU (tests/gpu/device_memory.cc). The tests
+// are the same.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ std::string WhyKernelsCannotRun();
 // Another seed, another order of blocks and threads, where the order can be chosen.
 void SetKernelSchedule(uint64_t seed);
 
-// Memory of exactly so many bytes, aligned to 16, that begins with anything. Null: there is no more.
+// Memory of exactly so many bytes, aligned to 16, that begins with anything. Null: there is no
+// more.
 void* TakeKernelMemory(size_t bytes);
 void GiveBackKernelMemory(void* memory);
 void CopyToKernels(const void* from, void* to, size_t bytes);

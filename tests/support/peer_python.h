@@ -18,9 +18,9 @@ inline constexpr char kNoPeerPython[] =
     "deploy/dev deps --peers";
 
 // What comes of another project's program under its own launcher, where a test wants its outcome to
-// compare with: a run that does not end with 0 is printed and tried again, three in all. PyTorch 2.15
-// on Gloo ends a rank at times by its own fault, seen once in 12 runs on a loaded machine: a thread
-// drops a Python object while the interpreter ends.
+// compare with: a run that does not end with 0 is printed and tried again, three in all.
+// PyTorch 2.15 on Gloo ends a rank at times by its own fault, seen once in 12 runs on a loaded
+// machine: a thread drops a Python object while the interpreter ends.
 SubprocessResult PeersOutcome(const std::function<SubprocessResult()>& run);
 
 }  // namespace muster::testing

@@ -1,6 +1,6 @@
-// A real Slurm on this machine: munge, slurmctld on a login node, and four slurmd on nodes n8 to n11,
-// whose order in Slurm is not the alphabetical one. Each node has a host name, an address, a network
-// and processes of its own; files are shared. Two "GPUs" per node are character devices.
+// A real Slurm on this machine: munge, slurmctld on a login node, and four slurmd on nodes n8 to
+// n11, whose order in Slurm is not the alphabetical one. Each node has a host name, an address, a
+// network and processes of its own; files are shared. Two "GPUs" per node are character devices.
 //
 // Needs root, network namespaces, and Debian's slurm-wlm and munge.
 #pragma once
@@ -26,8 +26,8 @@ class SlurmCluster {
   SlurmCluster(const SlurmCluster&) = delete;
   SlurmCluster& operator=(const SlurmCluster&) = delete;
 
-  // Ends the jobs that are left, and waits until all nodes are free: Slurm may hold one for long after the
-  // end of a job of which a step was killed, and would give the next job another.
+  // Ends the jobs that are left, and waits until all nodes are free: Slurm may hold one for long
+  // after the end of a job of which a step was killed, and would give the next job another.
   void AwaitIdleNodes();
 
   // `argv` as it runs on the login node.

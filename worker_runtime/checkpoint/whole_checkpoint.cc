@@ -196,8 +196,8 @@ absl::StatusOr<std::string> ReadText(int fd, const std::string& path) {
   }
 }
 
-// The answer to `commit` may be old by now, if this process was stopped in between. A checkpoint that
-// cannot be read is in nobody's way.
+// The answer to `commit` may be old by now, if this process was stopped in between. A checkpoint
+// that cannot be read is in nobody's way.
 absl::Status CheckNotOfLaterRound(const std::string& place, const JobRound& ours) {
   if (ours.instance == 0) return absl::OkStatus();
   const std::string path = absl::StrCat(place, "/", kTraining);

@@ -47,11 +47,12 @@ struct TrainingState {
 // Asked when all files are written, before the checkpoint takes its place.
 using Commit = std::function<absl::Status()>;
 
-// Creates `directory` if needed. Returns the path of the checkpoint. `progress` is called after each
-// array, `fill` before it with its place among the parameters and then the moments (FillArray). What a
-// later round of the job has written is never replaced.
+// Creates `directory` if needed. Returns the path of the checkpoint. `progress` is called after
+// each array, `fill` before it with its place among the parameters and then the moments
+// (FillArray). What a later round of the job has written is never replaced.
 //
-// Errors: as WriteSafetensors; what `commit` says; kFailedPrecondition: a later round has written this step; kInvalidArgument: `directory` is a file, the step is negative, or
+// Errors: as WriteSafetensors; what `commit` says; kFailedPrecondition: a later round has written
+// this step; kInvalidArgument: `directory` is a file, the step is negative, or
 //         what has the checkpoint's name is none. On an error what was written of this checkpoint
 //         is removed, and earlier ones are as they were.
 // Threads: safe, also between processes; of two writers of one step the last to end wins.

@@ -1,5 +1,5 @@
-// Ends all communicators of a runtime at once, and those that are being made: their ranks may be in no condition to tell
-// each other.
+// Ends all communicators of a runtime at once, and those that are being made: their ranks may be in
+// no condition to tell each other.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// What every back end is made from, and what it makes. A back end is a folder beside this file with one
-// Make...Communicator(BackendRequest) in its header; communicator_registry.cc knows them by name.
+// What every back end is made from, and what it makes. A back end is a folder beside this file with
+// one Make...Communicator(BackendRequest) in its header; communicator_registry.cc knows them by
+// name.
 #pragma once
 
 #include <memory>
@@ -22,8 +23,8 @@ struct BackendRequest {
   std::string gloo_interfaces;  // GLOO_SOCKET_IFNAME
   std::string nccl_interfaces;  // NCCL_SOCKET_IFNAME; NCCL reads it from the environment itself
   int local_rank = 0;           // among the ranks of this machine
-  // What this process had in the group's place in an earlier round, failed or given up; null: nothing. A back end may
-  // make the new one from it, as all ranks then do, and ends it either way.
+  // What this process had in the group's place in an earlier round, failed or given up; null:
+  // nothing. A back end may make the new one from it, as all ranks then do, and ends it either way.
   std::unique_ptr<Communicator> former;
   bool others_may_have_former = false;  // where this process has none
 };

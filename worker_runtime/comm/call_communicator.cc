@@ -205,8 +205,8 @@ absl::Status CallCommunicator::BeginCapture(Queue& queue) {
   return begun;
 }
 
-// Every call is on its stream by then, and calls that nobody has waited for come back to the queue: the capture would be
-// incomplete without them.
+// Every call is on its stream by then, and calls that nobody has waited for come back to the queue:
+// the capture would be incomplete without them.
 absl::StatusOr<std::unique_ptr<CapturedCalls>> CallCommunicator::EndCapture(Queue& queue) {
   CaptureState& capture = membership_.family->capture;
   std::vector<CapturedCall> calls = capture.calls();

@@ -58,11 +58,13 @@ struct Call {
   Operation operation;
   std::vector<const void*> inputs;  // roots of an ordered sum; one or none otherwise
   void* output = nullptr;
-  // Of backends that reach devices; null where the host may touch the buffers. The queue of the call, for as long
-  // as Start runs, and `completion`: what is done on another stream follows the queue by it, and is followed.
+  // Of backends that reach devices; null where the host may touch the buffers. The queue of the
+  // call, for as long as Start runs, and `completion`: what is done on another stream follows the
+  // queue by it, and is followed.
   Queue* queue = nullptr;
   std::shared_ptr<StreamCompletion> on_stream;
-  // It is put on a stream that joins a capture by `on_stream`, and ends when it is posted: it does not run.
+  // It is put on a stream that joins a capture by `on_stream`, and ends when it is posted: it does
+  // not run.
   bool captured = false;
   MonoTime deadline;
   absl::Duration timeout;
@@ -104,20 +106,22 @@ class CallCommunicator : public Communicator {
 
   // --- For launches of what was captured (captured_calls.h).
 
-  // Gives `operations` their sequence numbers, and the launch's `call` the first of them and all of their records.
+  // Gives `operations` their sequence numbers, and the launch's `call` the first of them and all of
+  // their records.
   void CallAgain(absl::Span<Operation> operations, MonoTime now, Call& call);
   LaunchOrder& launch_order() { return membership_.family->order; }
   // `put`, unless the communicator has failed: it neither fails nor ends as long as it runs.
   virtual absl::Status WhileAlive(absl::FunctionRef<absl::Status()> put) { return put(); }
-  // `operations`, all of one CounterOf, are on their way. Finishes `call` once call.on_stream->finished() has come, or
-  // with what failed.
+  // `operations`, all of one CounterOf, are on their way. Finishes `call` once
+  // call.on_stream->finished() has come, or with what failed.
   virtual void WatchLaunch(Call call, absl::Span<const Operation> operations);
 
  protected:
   explicit CallCommunicator(Membership membership);
 
   const Membership& membership() const { return membership_; }
-  // Of back ends that processes use: called once it is complete, and first of all in its destructor.
+  // Of back ends that processes use: called once it is complete, and first of all in its
+  // destructor.
   void EnterSwitch() {
     if (membership_.abort_switch == nullptr) return;
     place_in_switch_ =
@@ -129,14 +133,15 @@ class CallCommunicator : public Communicator {
 
   // Runs `call`, now or later, and then Finishes it. Called in the order of sequence numbers.
   virtual void Start(Call call) = 0;
-  // Whether it works on the memory of a device as on the host's, and looks at Call::on_stream. Else such
-  // buffers are copied.
+  // Whether it works on the memory of a device as on the host's, and looks at Call::on_stream. Else
+  // such buffers are copied.
   virtual bool ReachesDevices() const { return false; }
   // Whether it looks at Call::captured, and has WhileAlive and WatchLaunch.
   virtual bool CapturesCalls() const { return false; }
   // Whether it has RegisterHere; the same on all ranks.
   virtual bool RegistersMemory() const { return false; }
-  // This rank's part of Register, of memory that is not empty. The others' may fail: then it is given up at once.
+  // This rank's part of Register, of memory that is not empty. The others' may fail: then it is
+  // given up at once.
   virtual absl::StatusOr<Registration> RegisterHere(Buffer memory);
   // Makes the communicator of a group split from this one. `members` are ranks here, in their new
   // order; `path` names the group uniquely among those that come from this communicator.
@@ -152,7 +157,8 @@ class CallCommunicator : public Communicator {
   // `queue`: of CallOptions.
   Work Issue(Operation operation, CallBuffers buffers, std::optional<absl::Duration> timeout,
              Queue* queue);
-  // What ends with the call; whose buffers are copied, if there is a queue and this reaches no device.
+  // What ends with the call; whose buffers are copied, if there is a queue and this reaches no
+  // device.
   absl::Status MakeCompletion(CallBuffers& buffers, Queue* queue, Call& call);
   // Part of a capture under way.
   Work IssueCaptured(const Operation& operation, CallBuffers buffers,

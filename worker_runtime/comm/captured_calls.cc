@@ -57,8 +57,8 @@ LaunchedTogether::LaunchedTogether(std::unique_ptr<CapturedWork> work,
                        communicators_.end());
 }
 
-// Each part is one entry in its backend's lane; together they are one Work, which ends with the last of them or with the
-// first that fails.
+// Each part is one entry in its backend's lane; together they are one Work, which ends with the
+// last of them or with the first that fails.
 Work LaunchedTogether::Launch(Queue& queue) {
   if (parts_.empty()) {
     work_->PutOn(queue);

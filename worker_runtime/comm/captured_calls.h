@@ -1,4 +1,5 @@
-// Calls that are captured with the work of a device (Communicator::BeginCapture), and launched with it.
+// Calls that are captured with the work of a device (Communicator::BeginCapture), and launched with
+// it.
 #pragma once
 
 #include <memory>
@@ -32,9 +33,11 @@ struct CapturedCall {
 // Threads: safe.
 class CaptureState {
  public:
-  // From now on calls of this thread are captured. Errors: kFailedPrecondition: they or another's are already.
+  // From now on calls of this thread are captured. Errors: kFailedPrecondition: they or another's
+  // are already.
   absl::Status Begin();
-  // For every call, before anything else: whether it is captured. While another thread captures, this one waits.
+  // For every call, before anything else: whether it is captured. While another thread captures,
+  // this one waits.
   bool Captures();
   void Add(CapturedCall call);
   // The capture fails: a call that cannot be captured. Returns `why`.

@@ -21,9 +21,11 @@ std::vector<std::string> BackendNames();
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& backend,
                                                                BackendRequest request);
 
-// By the backend that request.former was made by; ranks without one call MakeCommunicator with the same request.
+// By the backend that request.former was made by; ranks without one call MakeCommunicator with the
+// same request.
 //
-// Errors: kInvalidArgument: there is no former one, or it was not made here; those of MakeCommunicator.
+// Errors: kInvalidArgument: there is no former one, or it was not made here; those of
+// MakeCommunicator.
 absl::StatusOr<std::unique_ptr<Communicator>> RemakeCommunicator(BackendRequest request);
 
 }  // namespace muster::comm

@@ -24,11 +24,13 @@ class Completion {
  public:
   virtual ~Completion() = default;
 
-  // `description` makes the message of a waiter that gives up. `num_parts`: that Finish is called for.
+  // `description` makes the message of a waiter that gives up. `num_parts`: that Finish is called
+  // for.
   explicit Completion(std::function<std::string()> description, int num_parts = 1)
       : description_(std::move(description)), parts_left_(num_parts) {}
 
-  // Whoever waits is seen on the progress board, at each operation that this was told of. Before anybody can wait.
+  // Whoever waits is seen on the progress board, at each operation that this was told of. Before
+  // anybody can wait.
   void ShowWaits(const std::shared_ptr<OperationRing>& ring, OperationRing::Ticket ticket) {
     ring_ = ring;
     tickets_.push_back(ticket);
@@ -50,9 +52,10 @@ class Completion {
   virtual MonoTime finished_at();
 
  protected:
-  // For a queue to go on behind it: waits until it is on a stream, or has ended; the failure that it ended with.
-  // From then on the board shows that the program waits for it, until its end. What threads wait for it later does
-  // not count as waiting for other ranks: it is the device's own work as well.
+  // For a queue to go on behind it: waits until it is on a stream, or has ended; the failure that
+  // it ended with. From then on the board shows that the program waits for it, until its end. What
+  // threads wait for it later does not count as waiting for other ranks: it is the device's own
+  // work as well.
   absl::Status WaitUntilPosted();
 
  private:

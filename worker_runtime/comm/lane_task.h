@@ -1,5 +1,6 @@
-// A task that the thread of a lane runs between two calls: those before it have ended on the device, those behind it have
-// not begun. What a backend may only do there, as touch the communicator of its lane.
+// A task that the thread of a lane runs between two calls: those before it have ended on the
+// device, those behind it have not begun. What a backend may only do there, as touch the
+// communicator of its lane.
 #pragma once
 
 #include <functional>
@@ -22,8 +23,8 @@ class LaneTask {
       : body_(std::move(body)),
         completion_(std::make_shared<Completion>([name = std::move(name)] { return name; })) {}
 
-  // What stands for it in the lane's queue. Without a deadline, and what ends the call ends the task: a lane that fails
-  // need not tell one from the other.
+  // What stands for it in the lane's queue. Without a deadline, and what ends the call ends the
+  // task: a lane that fails need not tell one from the other.
   Call AsCall() const {
     return {.deadline = MonoTime::InfiniteFuture(),
             .timeout = absl::InfiniteDuration(),

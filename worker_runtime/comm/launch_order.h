@@ -1,15 +1,16 @@
-// In which order a process hands collectives of different communicators to a backend that works on streams of a device.
+// In which order a process hands collectives of different communicators to a backend that works on
+// streams of a device.
 //
 // A collective occupies the device until all its ranks run it. If two communicators share ranks and
 // one rank starts A before B, another B before A, each may wait for room that the other holds, for
 // ever. NCCL asks that all ranks start operations of different communicators in one order
 // (NCCL's guide, "Using multiple NCCL communicators concurrently"); the order in which the program
-// calls them is one, since a program calls collectives in the same order on all its ranks. Lanes are
-// threads and would lose it: each call takes a place in line when it is called, and is started when
-// those before it were.
+// calls them is one, since a program calls collectives in the same order on all its ranks. Lanes
+// are threads and would lose it: each call takes a place in line when it is called, and is started
+// when those before it were.
 //
-// Sends and receives stand in no line: their order differs between ranks by right. A captured launch has one place for
-// all the collectives in it.
+// Sends and receives stand in no line: their order differs between ranks by right. A captured
+// launch has one place for all the collectives in it.
 #pragma once
 
 #include <cstdint>

@@ -39,8 +39,8 @@ struct Operation {
   int64_t bytes() const { return count * static_cast<int64_t>(SizeOf(dtype)); }
 };
 
-// Operations of a rank that run one after the other and are numbered together: the collectives of a group, the sends to
-// a rank, the receives from it.
+// Operations of a rank that run one after the other and are numbered together: the collectives of a
+// group, the sends to a rank, the receives from it.
 std::pair<OperationKind, int> CounterOf(const Operation& operation);
 
 // Blocks of `count` elements that the input and the output of one rank have.

@@ -47,7 +47,8 @@ class OperationRing {
   // `chain` is the group's hash up to and with this operation, see BoardOperation.
   Ticket Record(uint16_t group, const Operation& operation, uint64_t chain, MonoTime now);
   void SetState(Ticket ticket, OperationState state);
-  // Whether the program waits for it, a thread or the queue of a device; forgotten once it has ended.
+  // Whether the program waits for it, a thread or the queue of a device; forgotten once it has
+  // ended.
   void SetAwaited(Ticket ticket, bool awaited);
   // A thread of the program has waited for an operation.
   void AddWait(absl::Duration waited);

@@ -1,8 +1,10 @@
-// Communicator::Register of back ends that have something to register: on all ranks or on none, and its end.
+// Communicator::Register of back ends that have something to register: on all ranks or on none, and
+// its end.
 //
-// NCCL leaves undefined what becomes of a call in which some ranks' buffers are registered and others' are not (its user
-// guide, "User Buffer Registration"). So a rank whose own registration went well learns from the others whether it
-// stays, by a small all-reduce of the group; where it does not, the first rank that failed says why.
+// NCCL leaves undefined what becomes of a call in which some ranks' buffers are registered and
+// others' are not (its user guide, "User Buffer Registration"). So a rank whose own registration
+// went well learns from the others whether it stays, by a small all-reduce of the group; where it
+// does not, the first rank that failed says why.
 #pragma once
 
 #include <functional>
@@ -17,9 +19,11 @@
 
 namespace muster::comm {
 
-// What `register_here` has registered on this rank, if it went well on all ranks of `group`, which call this together.
+// What `register_here` has registered on this rank, if it went well on all ranks of `group`, which
+// call this together.
 //
-// Errors: that of the first rank whose `register_here` has failed, on all ranks alike; nothing is registered then. The
+// Errors: that of the first rank whose `register_here` has failed, on all ranks alike; nothing is
+// registered then. The
 //         group's: as an operation's.
 // Cost:   an all-reduce of one number; a broadcast of half a KiB where a rank has failed.
 absl::StatusOr<Registration> RegisterOnAllRanks(

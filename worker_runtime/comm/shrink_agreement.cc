@@ -14,8 +14,8 @@
 namespace muster::comm {
 namespace {
 
-// What a rank says before the ranks meet is there when they have met; a store that is slow beyond that costs the
-// shrinking alone.
+// What a rank says before the ranks meet is there when they have met; a store that is slow beyond
+// that costs the shrinking alone.
 constexpr absl::Duration kPlaceTime = absl::Seconds(1);
 constexpr absl::Duration kLookInterval = absl::Seconds(1);
 // What rank 0 says at its deadline may come a little after that of others.

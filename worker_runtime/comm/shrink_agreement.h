@@ -1,17 +1,20 @@
-// How the ranks of a group agree whether it is made by shrinking a group that they were in before, or anew. A back end
-// can shrink only if all who are in the new group take part, with the same list of those who are not.
+// How the ranks of a group agree whether it is made by shrinking a group that they were in before,
+// or anew. A back end can shrink only if all who are in the new group take part, with the same list
+// of those who are not.
 //
 //   ShrinkAgreement agreement(store, {...});
 //   agreement.Say(former);                                  // before the ranks meet
 //   ...                                                     // they have met
 //   MUSTER_ASSIGN_OR_RETURN(decision, agreement.Decide(former));
 //   if (decision.shrinks()) {
-//     ...                                                   // shrink; give up when agreement.GivenUp() is no longer ok
-//     MUSTER_ASSIGN_OR_RETURN(all_have, agreement.Conclude(status));
+//     ...                                                   // shrink; give up when
+//     agreement.GivenUp() is no longer ok MUSTER_ASSIGN_OR_RETURN(all_have,
+//     agreement.Conclude(status));
 //   }
 //
-// Rank 0 decides, twice: whether it is tried, from what the ranks have been, and whether it has come off, from how each
-// fared. The others do as it says, so all do the same; who waits for it in vain fails at the deadline.
+// Rank 0 decides, twice: whether it is tried, from what the ranks have been, and whether it has
+// come off, from how each fared. The others do as it says, so all do the same; who waits for it in
+// vain fails at the deadline.
 #pragma once
 
 #include <functional>
@@ -45,9 +48,8 @@ struct ShrinkDecision {
 
 // `places`: by rank of the new group; nothing for ranks that say nothing of an earlier one.
 //
-// It shrinks if all were in the same group, in the same order, if some of that are gone and at least two are left, and
-// nothing hinders any of them.
-// Threads: pure.
+// It shrinks if all were in the same group, in the same order, if some of that are gone and at
+// least two are left, and nothing hinders any of them. Threads: pure.
 ShrinkDecision DecideShrink(absl::Span<const std::optional<FormerPlace>> places);
 
 struct ShrinkAgreementOptions {
@@ -65,8 +67,8 @@ class ShrinkAgreement {
  public:
   ShrinkAgreement(Store& store, ShrinkAgreementOptions options);
 
-  // What this rank was; nothing: it is new. Called before the ranks meet (Meet): rank 0 waits no longer than a second for
-  // it, and takes a rank that says nothing for a new one.
+  // What this rank was; nothing: it is new. Called before the ranks meet (Meet): rank 0 waits no
+  // longer than a second for it, and takes a rank that says nothing for a new one.
   //
   // Errors: the store's.
   absl::Status Say(const std::optional<FormerPlace>& former);
@@ -74,17 +76,19 @@ class ShrinkAgreement {
   // `was_there`: this rank was in an earlier group. Who was not knows the answer: anew.
   //
   // Errors: kDeadlineExceeded: rank 0 decided nothing in time; the store's; options.failure's.
-  // Cost:   rank 0 sets one key, and reads one for each rank if it was there; others who were there read one.
+  // Cost:   rank 0 sets one key, and reads one for each rank if it was there; others who were there
+  // read one.
   absl::StatusOr<ShrinkDecision> Decide(bool was_there);
 
-  // While this rank shrinks, as often as it likes: kCancelled once another rank has failed to. It asks the store about
-  // once in a second, and not at all in the first.
+  // While this rank shrinks, as often as it likes: kCancelled once another rank has failed to. It
+  // asks the store about once in a second, and not at all in the first.
   absl::Status GivenUp();
 
-  // How it went on this rank; kCancelled: GivenUp ended it. True: on all ranks well. False: on some not, and all make the group anew.
+  // How it went on this rank; kCancelled: GivenUp ended it. True: on all ranks well. False: on some
+  // not, and all make the group anew.
   //
-  // Errors: kDeadlineExceeded: names the ranks that did not say how it went; the store's; options.failure's.
-  // Cost:   a key set and one read; rank 0 reads one for each rank.
+  // Errors: kDeadlineExceeded: names the ranks that did not say how it went; the store's;
+  // options.failure's. Cost:   a key set and one read; rank 0 reads one for each rank.
   absl::StatusOr<bool> Conclude(const absl::Status& shrunk);
 
  private:

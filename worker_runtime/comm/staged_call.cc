@@ -26,7 +26,8 @@ absl::StatusOr<std::shared_ptr<StagedCompletion>> StagedCompletion::Make(
     if (gives) {
       MUSTER_RETURN_IF_ERROR(device.Download(staged->lane_, input, copy.data(), copy.size()));
     }
-    // In place: backends know it by the pointers. A block of something larger has a copy of its own.
+    // In place: backends know it by the pointers. A block of something larger has a copy of its
+    // own.
     const bool is_whole = blocks.input == blocks.output;
     if (input == buffers.output && is_whole) staged->output_ = &copy;
     input = copy.data();

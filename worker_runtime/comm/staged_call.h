@@ -1,6 +1,7 @@
-// A call whose buffers lie in the memory of a device, for a backend that works on the host's: inputs are
-// copied to the host before the call, the output back when somebody waits for it. Both on the device's lane of
-// communication, which follows the queue of the call by an event, and is followed by another.
+// A call whose buffers lie in the memory of a device, for a backend that works on the host's:
+// inputs are copied to the host before the call, the output back when somebody waits for it. Both
+// on the device's lane of communication, which follows the queue of the call by an event, and is
+// followed by another.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,8 @@ struct CallBuffers {
 // Threads: safe.
 class StagedCompletion final : public Completion {
  public:
-  // Waits until what is on `queue` has run, if there is an input. `buffers` become those of the copies. The
-  // device of `queue` outlives this.
+  // Waits until what is on `queue` has run, if there is an input. `buffers` become those of the
+  // copies. The device of `queue` outlives this.
   //
   // Errors: the device's.
   static absl::StatusOr<std::shared_ptr<StagedCompletion>> Make(

@@ -1,5 +1,6 @@
-// A call that a backend runs on a stream of the device that holds its buffers: it begins behind an event of the
-// caller's queue, and queues go on behind an event of its end. The host waits for neither.
+// A call that a backend runs on a stream of the device that holds its buffers: it begins behind an
+// event of the caller's queue, and queues go on behind an event of its end. The host waits for
+// neither.
 #pragma once
 
 #include <functional>
@@ -12,8 +13,8 @@
 
 namespace muster::comm {
 
-// The backend lets its stream wait for `filled`, puts the operation there, records `finished` behind it and calls
-// MarkPosted; Finish once the device has come so far, or with what failed.
+// The backend lets its stream wait for `filled`, puts the operation there, records `finished`
+// behind it and calls MarkPosted; Finish once the device has come so far, or with what failed.
 //
 // Threads: safe; `finished` is the backend's until MarkPosted.
 class StreamCompletion final : public Completion {

@@ -1,5 +1,6 @@
-// Attention on a GPU in bf16 and f16 by a library: cuDNN's (cudnn_attention.cc), or for tests without one the host's
-// (tests/support/emulation/emulated_attention.h). Our own kernels need none of it.
+// Attention on a GPU in bf16 and f16 by a library: cuDNN's (cudnn_attention.cc), or for tests
+// without one the host's (tests/support/emulation/emulated_attention.h). Our own kernels need none
+// of it.
 #pragma once
 
 #include <memory>
@@ -42,7 +43,8 @@ class AttentionLibrary {
  public:
   virtual ~AttentionLibrary() = default;
   virtual std::string name() const = 0;  // "cuDNN 9.19.0"
-  // Whether it has both passes, within the memory above; looked up once, which may take seconds, and remembered.
+  // Whether it has both passes, within the memory above; looked up once, which may take seconds,
+  // and remembered.
   //
   // Errors: kUnimplemented: it has them not, and why. Its own.
   virtual absl::Status Prepare(const LibraryAttention& attention) = 0;
@@ -55,7 +57,8 @@ class AttentionLibrary {
 
 // `cuda` outlives it.
 //
-// Errors: kUnavailable: cuDNN cannot be loaded, is too old, or was not there when this program was built.
+// Errors: kUnavailable: cuDNN cannot be loaded, is too old, or was not there when this program was
+// built.
 absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeCudnnAttention(CudaApi& cuda);
 
 }  // namespace muster

@@ -7,9 +7,10 @@
 
 namespace muster {
 
-// `architectures`: numbers as CUDA has them ("80,90"), oldest first, which the kernels are compiled for. Their code runs on what is as
-// new within the same generation; what is newer than the last compiles the text of that one.
-// Source: CUDA C++ Programming Guide, "Binary compatibility" and "PTX compatibility"
+// `architectures`: numbers as CUDA has them ("80,90"), oldest first, which the kernels are compiled
+// for. Their code runs on what is as new within the same generation; what is newer than the last
+// compiles the text of that one. Source: CUDA C++ Programming Guide, "Binary compatibility" and
+// "PTX compatibility"
 //
 // Errors: kUnavailable: they do not, and what would help.
 absl::Status CheckCapability(const CudaProperties& gpu, absl::string_view architectures);

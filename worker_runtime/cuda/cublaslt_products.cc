@@ -1,4 +1,5 @@
-// Products by cuBLASLt, which is opened at run time: a program that has this starts on machines without it.
+// Products by cuBLASLt, which is opened at run time: a program that has this starts on machines
+// without it.
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -134,9 +135,9 @@ cublasLtEpilogue_t Named(Epilogue epilogue) {
 // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
 constexpr int64_t kPreMultiple = 8;
 
-// cuBLASLt has columns where we have rows, so it is asked for c^T = op(b)^T op(a)^T: its first operand is
-// our b, its second our a, and each lies there as its transpose already. A bias of our columns is one of its
-// rows, as it wants it.
+// cuBLASLt has columns where we have rows, so it is asked for c^T = op(b)^T op(a)^T: its first
+// operand is our b, its second our a, and each lies there as its transpose already. A bias of our
+// columns is one of its rows, as it wants it.
 class CublasLtProducts final : public Products {
  public:
   CublasLtProducts(CudaApi& cuda, const CublasLt& library) : cuda_(cuda), library_(library) {}

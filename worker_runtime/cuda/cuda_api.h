@@ -3,9 +3,10 @@
 //   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<CudaApi> cuda, OpenCuda(0));
 //   MUSTER_ASSIGN_OR_RETURN(const CudaStream stream, cuda->CreateStream());
 //
-// An interface, so that what is built on it runs without a GPU: tests/support/emulation/emulated_cuda.h
-// keeps the order of streams and events and no other, and finds what relies on more. Of those two,
-// the emulated one is strict where a sentence below says "must"; a GPU would give wrong numbers or wait.
+// An interface, so that what is built on it runs without a GPU:
+// tests/support/emulation/emulated_cuda.h keeps the order of streams and events and no other, and
+// finds what relies on more. Of those two, the emulated one is strict where a sentence below says
+// "must"; a GPU would give wrong numbers or wait.
 #pragma once
 
 #include <cstddef>
@@ -41,13 +42,16 @@ struct CudaMemory {
   size_t total_bytes = 0;
 };
 
-// What is put on a stream runs in the order of that stream, later than the call. Streams do not wait for
-// each other, or for the default stream, but where StreamWaitEvent says so.
+// What is put on a stream runs in the order of that stream, later than the call. Streams do not
+// wait for each other, or for the default stream, but where StreamWaitEvent says so.
 //
-// Errors:  kResourceExhausted: the device, or the host, has no memory left. kInternal: CUDA's words; also
+// Errors:  kResourceExhausted: the device, or the host, has no memory left. kInternal: CUDA's
+// words; also
 //          for what an earlier piece of work failed with.
-// Threads: thread-safe; every call works on the GPU that was opened, whichever its thread used before, and
-//          leaves the thread at it. What launches kernels on the streams itself calls MakeCurrent first.
+// Threads: thread-safe; every call works on the GPU that was opened, whichever its thread used
+// before, and
+//          leaves the thread at it. What launches kernels on the streams itself calls MakeCurrent
+//          first.
 class CudaApi {
  public:
   virtual ~CudaApi() = default;
@@ -95,9 +99,9 @@ class CudaApi {
 
   // --- Graphs
 
-  // What is put on `stream` is kept and does not run, with that of streams that wait for an event recorded
-  // in the capture; those must be waited for again by `stream` before its end. Nothing may be waited for
-  // by the host, or taken from the device, meanwhile.
+  // What is put on `stream` is kept and does not run, with that of streams that wait for an event
+  // recorded in the capture; those must be waited for again by `stream` before its end. Nothing may
+  // be waited for by the host, or taken from the device, meanwhile.
   virtual absl::Status BeginCapture(CudaStream stream) = 0;
   virtual absl::StatusOr<CudaGraph> EndCapture(CudaStream stream) = 0;
   // All of it as one piece of work on the stream, with the arguments of its capture.

@@ -24,8 +24,8 @@
 
 namespace muster {
 
-// A lane is a stream. What fails later than its call is kept, and said by Download: the first failure for
-// good, since what comes after it works on what it left.
+// A lane is a stream. What fails later than its call is kept, and said by Download: the first
+// failure for good, since what comes after it works on what it left.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(CudaParts parts);
@@ -61,16 +61,19 @@ class CudaDevice final : public Device {
   // Null: our kernels compute it, as they do what it has not, unless it must.
   AttentionLibrary* attention() const { return parts_.attention.get(); }
   bool attention_same_bits() const { return parts_.attention_same_bits; }
-  // What `attention` has not: whether our kernels do it, which is said once, or it is a failure, which is kept.
+  // What `attention` has not: whether our kernels do it, which is said once, or it is a failure,
+  // which is kept.
   bool DoesWithout(const absl::Status& refusal) const;
   // For what this thread puts there next.
   CudaStream stream(const Queue& queue) const {
     Keep(cuda().MakeCurrent());
     return streams_[static_cast<size_t>(queue.lane())];
   }
-  // Within a capture nothing crosses to the host or from it: the host's side of a copy would not outlive it.
+  // Within a capture nothing crosses to the host or from it: the host's side of a copy would not
+  // outlive it.
   absl::Status CheckMayCross() const;
-  // To work in: the memory is another's as soon as the handle is gone, for what comes later on the queue.
+  // To work in: the memory is another's as soon as the handle is gone, for what comes later on the
+  // queue.
   Tensor Scratch(Queue& queue, DType dtype, int64_t count) const;
   const float* one() const { return one_; }  // the number, in the device's memory
 

@@ -214,8 +214,8 @@ struct CudaKernels : BytesOfCuda {
       return in_passes();
     }
     const DType type = dbias.to.dtype();
-    // Taken also where it is not used: which blocks a pool holds in the end depends on all that were taken, and the
-    // plan knows of one micro-batch.
+    // Taken also where it is not used: which blocks a pool holds in the end depends on all that
+    // were taken, and the plan knows of one micro-batch.
     const Tensor sums = Scratch(queue, type, dbias.to.num_elements());
     CudaProduct product = Of(WeightProduct(dy, x, dweight.accumulate), dy, x, dweight.to);
     product.epilogue = Epilogue::kBiasGradient;
@@ -297,7 +297,8 @@ struct CudaKernels : BytesOfCuda {
   static cuda::AttentionSaved AttentionSaved(const Tensor& saved) {
     return {.row_max = At<float>(saved), .row_scale = At<float>(saved) + saved.shape()[1]};
   }
-  // The library's attention of that shape, once it is prepared. The answer is the same for both passes.
+  // The library's attention of that shape, once it is prepared. The answer is the same for both
+  // passes.
   enum class Attends { kOwn, kLibrary, kNobody };
   static Attends WhoAttends(Queue& queue, const LibraryAttention& attention) {
     const CudaDevice& device = CudaDevice::Of(queue);

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int64_t kRowAxis = 2, kColumnAxis = 3;
 
-// Head sizes in bytes must be multiples of 16, and a row of one number has no gradient there. Source: cudnn-frontend 1.32
+// Head sizes in bytes must be multiples of 16, and a row of one number has no gradient there.
+// Source: cudnn-frontend 1.32
 constexpr int64_t kHeadWidthMultiple = 8;
 constexpr int64_t kShortestSequence = 2;
 

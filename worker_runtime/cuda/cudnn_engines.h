@@ -18,7 +18,8 @@ namespace muster::cudnn {
 // Errors: kInternal: cuDNN's words, as for a field that is missing.
 absl::StatusOr<Descriptor> DescribeGpu(const Library& library, absl::string_view json);
 
-// What a graph is to run on: the GPU of a handle, or one that is described (whose engines can be found, and no more).
+// What a graph is to run on: the GPU of a handle, or one that is described (whose engines can be
+// found, and no more).
 struct Target {
   cudnnHandle_t handle = nullptr;
   const Descriptor* described = nullptr;

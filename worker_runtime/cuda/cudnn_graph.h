@@ -71,7 +71,8 @@ class GraphBuilder {
   // An f32 that is read from the host's memory when the graph is run.
   Value Scalar(const char* name, int64_t uid);
 
-  // Results that are not given a place are never in memory, dense, and of the operand's dimensions but as said.
+  // Results that are not given a place are never in memory, dense, and of the operand's dimensions
+  // but as said.
   Value Add(const Pointwise& pointwise);
   // x b, [.., m, k] and [.., k, n].
   Value Multiply(const char* name, Value x, Value b, Value to = {});

@@ -12,8 +12,8 @@
 namespace muster::cudnn {
 namespace {
 
-// Until 9.15 sequences that are no multiple of 128 need their lengths as arrays for the gradients. Source: NVIDIA's
-// cudnn-frontend 1.32, which gives them so.
+// Until 9.15 sequences that are no multiple of 128 need their lengths as arrays for the gradients.
+// Source: NVIDIA's cudnn-frontend 1.32, which gives them so.
 constexpr size_t kOldestVersion = 91600;
 
 std::string VersionText(size_t version) {

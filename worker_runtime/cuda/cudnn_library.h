@@ -1,4 +1,5 @@
-// cuDNN, opened at run time: a program that has this starts on machines without it. Of its interfaces only that of graphs.
+// cuDNN, opened at run time: a program that has this starts on machines without it. Of its
+// interfaces only that of graphs.
 #pragma once
 
 #include <cudnn_graph.h>

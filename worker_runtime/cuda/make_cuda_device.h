@@ -19,8 +19,8 @@ namespace muster {
 struct CudaParts {
   std::unique_ptr<CudaApi> cuda;
   std::unique_ptr<Products> products;  // may use `cuda`; null: `operations` needs none
-  // The kernels, by type, which work on the device that is made (CudaDevice::Of): CudaOperations, but for
-  // tests that bring others.
+  // The kernels, by type, which work on the device that is made (CudaDevice::Of): CudaOperations,
+  // but for tests that bring others.
   const Operations& (*operations)(DType dtype);
   // Numbers of logits that are there at a time, but a row at least.
   int64_t logits_at_once = kernels::kLogitsAtOnce;

@@ -1,5 +1,5 @@
-// Products of matrices on a GPU: cuBLASLt's (cublaslt_products.cc), or for tests without one the host's
-// (tests/support/emulation/emulated_products.h).
+// Products of matrices on a GPU: cuBLASLt's (cublaslt_products.cc), or for tests without one the
+// host's (tests/support/emulation/emulated_products.h).
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ struct CudaProduct {
   void* pre = nullptr;   // [m, n], written or read
 };
 
-// Bits:    sums in f32, rounded once; f32 is multiplied as f32. The same arguments give the same bits on the
+// Bits:    sums in f32, rounded once; f32 is multiplied as f32. The same arguments give the same
+// bits on the
 //          same kind of GPU.
 // Threads: safe, on one stream at a time.
 class Products {
@@ -49,7 +50,8 @@ class Products {
   virtual bool HasInOnePass(const CudaProduct& product) = 0;
   // Puts it on the stream.
   //
-  // Errors: kUnimplemented: it cannot be done so after all, and from now on HasInOnePass says so. Its own.
+  // Errors: kUnimplemented: it cannot be done so after all, and from now on HasInOnePass says so.
+  // Its own.
   virtual absl::Status Multiply(CudaStream stream, const CudaProduct& product) = 0;
 };
 

@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// Keeps what it took: once the same copies were all on their way at the same time, they take nothing from the
-// system, and wait for none before them.
+// Keeps what it took: once the same copies were all on their way at the same time, they take
+// nothing from the system, and wait for none before them.
 //
 // Threads: safe.
 class Staging {
@@ -40,7 +40,8 @@ class Staging {
     CudaEvent used;  // its last copy
     size_t size = 0;
   };
-  // One of at least so many bytes whose last copy has run. The caller's until Return, behind its copy.
+  // One of at least so many bytes whose last copy has run. The caller's until Return, behind its
+  // copy.
   absl::StatusOr<Place> Take(size_t bytes);
   absl::StatusOr<Place> Make(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Return(const Place& place, CudaStream stream);

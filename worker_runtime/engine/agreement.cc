@@ -94,8 +94,8 @@ absl::StatusOr<std::string> FromRank(Communicator& world, int root,
   if (world.rank() == root) text = result.ok() ? *result : std::string(result.status().message());
   std::vector<int64_t> head = {static_cast<int64_t>(result.status().code()),
                                static_cast<int64_t>(text.size())};
-  // It may have been reading or writing for hours. If it died, that is noticed; if its disk hangs, the
-  // phase that it has marked says so.
+  // It may have been reading or writing for hours. If it died, that is noticed; if its disk hangs,
+  // the phase that it has marked says so.
   const CallOptions as_long_as_it_takes = {.timeout = absl::InfiniteDuration()};
   MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(head), root, as_long_as_it_takes).Wait());
   std::vector<uint8_t> bytes(text.begin(), text.end());

@@ -1,5 +1,5 @@
-// A model in units as the stages of a pipeline: where it is cut, what each stage uses and takes, found
-// out on the meta device.
+// A model in units as the stages of a pipeline: where it is cut, what each stage uses and takes,
+// found out on the meta device.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace muster::engine {
 // A micro-batch without ids.
 ModelInput SampleInput(int64_t batch, int64_t sequence);
 
-// Cuts where the stages' products take alike long. Parameters that a stage uses of an earlier one are
-// borrowed.
+// Cuts where the stages' products take alike long. Parameters that a stage uses of an earlier one
+// are borrowed.
 //
 // Errors: those of `model`; kInvalidArgument: fewer units than stages, a stage without anything to
 //         train, or uses that this version cannot cut (names the parameter or the unit).

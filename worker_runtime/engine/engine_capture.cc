@@ -1,5 +1,6 @@
-// A whole step as one piece of work of the device: captured from a step like those before it, then launched. What
-// differs from step to step lies in the device's memory before it begins: ids, tokens, learning rate, loss scale.
+// A whole step as one piece of work of the device: captured from a step like those before it, then
+// launched. What differs from step to step lies in the device's memory before it begins: ids,
+// tokens, learning rate, loss scale.
 #include <utility>
 
 #include "proto/base/status_macros.h"
@@ -46,7 +47,8 @@ absl::Status Engine::State::PutInForm(StageForward forward, bool from_reader) {
   return PutBatches(forward, form, before);
 }
 
-// A capture that fails on any rank has changed nothing: the step is put there as ever, and no other is tried.
+// A capture that fails on any rank has changed nothing: the step is put there as ever, and no other
+// is tried.
 absl::Status Engine::State::PutBatches(StageForward forward, StepForm form,
                                        const StepShape& before) {
   for (const BatchPlace& place : batch_places) place.is_there->HoldUp(queue);

@@ -168,8 +168,8 @@ absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
   return opened;
 }
 
-// The source's rank reads array by array and hands each on. Then values follow their masters as after so
-// many updates.
+// The source's rank reads array by array and hands each on. Then values follow their masters as
+// after so many updates.
 absl::Status Engine::State::TakeArrays(const StateSource& source, int64_t updates) {
   const std::vector<plan::Program> stages = StagePrograms();
   std::optional<engine::ValueRounding> rounding;

@@ -72,8 +72,8 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
       /*from_reader=*/true);
 }
 
-// Their places are free: the host has waited for the end of the step that read them last, or that has failed and
-// nobody wants what it still computes from whichever ids.
+// Their places are free: the host has waited for the end of the step that read them last, or that
+// has failed and nobody wants what it still computes from whichever ids.
 absl::Status Engine::State::TakeBatches(BatchReader& reader) {
   const Device& device = queue.device();
   batch_places.resize(batches.size());

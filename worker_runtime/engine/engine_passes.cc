@@ -22,7 +22,8 @@ MicroBatchInFlight& Engine::State::InFlight(int64_t micro_batch) {
   return *place;
 }
 
-// --- forward and backward -------------------------------------------------------------------------
+// --- forward and backward
+// -------------------------------------------------------------------------
 
 absl::Status Engine::State::RunForward(const Action& action, StageForward forward) {
   Mark(Phase::kForward);
@@ -113,7 +114,8 @@ void Engine::State::BeginBackward(Tape& tape, const Activation& loss) {
   tape.Backward(loss, scale);
 }
 
-// What the stage behind has found comes first, as it does where one process replays the whole model.
+// What the stage behind has found comes first, as it does where one process replays the whole
+// model.
 void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
   if (batch.tied_gradient.empty()) return;
   const Operations& operations = queue.device().operations(batch.tied_gradient.dtype());
@@ -136,7 +138,8 @@ void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
   batch.tied_gradient = Tensor();
 }
 
-// --- transfers ------------------------------------------------------------------------------------
+// --- transfers
+// ------------------------------------------------------------------------------------
 
 // Of what this stage borrows, its gradients (or values) side by side; of what it lends, its values.
 Tensor Engine::State::GatherTied(Payload payload) {

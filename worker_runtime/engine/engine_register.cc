@@ -1,14 +1,17 @@
-// The memory that collectives work in, registered with their communicators (Communicator::Register).
+// The memory that collectives work in, registered with their communicators
+// (Communicator::Register).
 //
-// Of a call the buffers of all ranks must be registered or none's. So a group gets all that its collectives of a step work
-// in, and whatever else it is called with on a device between steps lies there as well: units that are gathered for their
-// use alone come to the first place of the same arena. What is not there is none of its ranks': activations and borrowed
-// values travel by sends and receives, which no registration concerns, and checkpoints, questions and agreements through
+// Of a call the buffers of all ranks must be registered or none's. So a group gets all that its
+// collectives of a step work in, and whatever else it is called with on a device between steps lies
+// there as well: units that are gathered for their use alone come to the first place of the same
+// arena. What is not there is none of its ranks': activations and borrowed values travel by sends
+// and receives, which no registration concerns, and checkpoints, questions and agreements through
 // the host's memory.
 //
-// One exception, which is left out whole: the world of a pipeline. Between steps a stage sends the others a unit of
-// its own, from its parameters (or the arena) to memory that they take for as long, and that may share a page with what
-// is registered; in a step it adds nothing but norms and losses.
+// One exception, which is left out whole: the world of a pipeline. Between steps a stage sends the
+// others a unit of its own, from its parameters (or the arena) to memory that they take for as
+// long, and that may share a page with what is registered; in a step it adds nothing but norms and
+// losses.
 #include <utility>
 
 #include "proto/base/status_macros.h"

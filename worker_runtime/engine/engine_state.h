@@ -1,9 +1,9 @@
 // What an engine holds, for the files that are its methods: engine.cc (set-up), engine_step.cc (the
-// loop that carries out a program), engine_passes.cc (forward and backward, and what travels between
-// stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from reduced
-// gradients to parameters), engine_data.cc (batches), engine_capture.cc (steps as one piece of work),
-// engine_register.cc (memory that back ends are told of), engine_checkpoint.cc, engine_snapshot.cc (the
-// state in memory, for ranks of a later world).
+// loop that carries out a program), engine_passes.cc (forward and backward, and what travels
+// between stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from
+// reduced gradients to parameters), engine_data.cc (batches), engine_capture.cc (steps as one piece
+// of work), engine_register.cc (memory that back ends are told of), engine_checkpoint.cc,
+// engine_snapshot.cc (the state in memory, for ranks of a later world).
 #pragma once
 
 #include <cstdint>
@@ -69,7 +69,8 @@ struct MicroBatchInFlight {
   Tensor input_gradient;  // to the stage before
 };
 
-// Every array of a checkpoint by name, of the type of the masters and in the shape of its parameter.
+// Every array of a checkpoint by name, of the type of the masters and in the shape of its
+// parameter.
 struct EngineSnapshot::State {
   checkpoint::TrainingState head;
   std::map<std::string, Tensor> model;
@@ -142,15 +143,16 @@ struct Engine::State {
   void ComputeNorm();
   double ScheduledLearningRate() const;
   absl::Status DecideUpdate();
-  // What the host makes of the decision: at once where it reads the device's memory, else after the step.
+  // What the host makes of the decision: at once where it reads the device's memory, else after the
+  // step.
   absl::Status JudgeStep();
   std::vector<kernels::UpdateSettings> UpdateSettings() const;
   absl::Status CheckLoss(engine::LossSum total);
   absl::Status JudgeScale(bool overflow);
   absl::Status NormError(absl::string_view hint);
   void Update(const plan::Action& action);
-  // Gives the parameters that this rank owns of a bucket the values of their masters, after so many updates as the
-  // decision has counted.
+  // Gives the parameters that this rank owns of a bucket the values of their masters, after so many
+  // updates as the decision has counted.
   void RoundMasters(int bucket);
   PhiloxKey RoundingKey() const { return Rng(plan.seed, "rounding").key(); }
   // Of elements from number `first_element` of the model on.
@@ -201,7 +203,8 @@ struct Engine::State {
     // On the rank alone: fills `memory`.
     absl::FunctionRef<absl::Status(const engine::StateArray& array, const Tensor& memory)> read;
   };
-  // Every rank calls it alike. An error of the source's rank before the first array leaves all as it was.
+  // Every rank calls it alike. An error of the source's rank before the first array leaves all as
+  // it was.
   absl::StatusOr<checkpoint::TrainingState> TakeState(const StateSource& source);
   absl::Status TakeArrays(const StateSource& source, int64_t updates);
   absl::StatusOr<std::string> HashParameters();

@@ -78,8 +78,9 @@ absl::Status Engine::State::EndOnDevice() {
   return JudgeStep();
 }
 
-// An error that ended one communicator ends the others with the same words: a rank that waits in its
-// stage would else hear only that this one has gone. A step that all ranks refuse alike ends none.
+// An error that ended one communicator ends the others with the same words: a rank that waits in
+// its stage would else hear only that this one has gone. A step that all ranks refuse alike ends
+// none.
 void Engine::State::EndGroups(const absl::Status& failure) {
   const bool alone_knows = own_groups.empty() && use_error.ok();
   if (alone_knows || absl::IsFailedPrecondition(failure)) return;

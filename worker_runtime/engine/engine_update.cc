@@ -1,5 +1,5 @@
-// From reduced gradients to parameters: norm, loss scale, clipping, the update, and what ends a step
-// instead.
+// From reduced gradients to parameters: norm, loss scale, clipping, the update, and what ends a
+// step instead.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -111,8 +111,8 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
                    " is not finite; the parameters are as they were; try a lower learning rate"));
 }
 
-// Every rank has the same norm, so all of them come here; each sees the part of the gradient that it
-// updates.
+// Every rank has the same norm, so all of them come here; each sees the part of the gradient that
+// it updates.
 absl::Status Engine::State::NormError(absl::string_view hint) {
   std::vector<int64_t> first = {static_cast<int64_t>(store.parameters().size())};
   for (const plan::BlockRange& blocks : program.owned) {

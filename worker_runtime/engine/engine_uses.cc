@@ -1,5 +1,5 @@
-// Uses of units by the model: where a pass waits for parameters that are sharded at rest, and for the
-// memory of gradients.
+// Uses of units by the model: where a pass waits for parameters that are sharded at rest, and for
+// the memory of gradients.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,8 +22,8 @@ void Engine::State::Enter(const Parameter& parameter) {
   }
 }
 
-// The model goes on whatever happens: it has no way to say that it stops. After a failure it computes
-// with what lies there, and the step ends with that failure.
+// The model goes on whatever happens: it has no way to say that it stops. After a failure it
+// computes with what lies there, and the step ends with that failure.
 void Engine::State::EnterInStep(int unit) {
   const int bucket = program.bucket_of_unit[unit];
   const ExecutorCore::Arrival arrival =

@@ -1,15 +1,15 @@
 // Decides what a rank starts next, from its program and from what has happened.
 //
-// Computing goes in the program's order, one action at a time. Collectives and transfers are started
-// in the program's order too, each as soon as what it waits for is there: while a backward pass
-// still runs, if it waits for gradients. So every rank starts the same sequence, whatever the order
-// of gradients on each. What gives memory back is done as soon as it may be.
+// Computing goes in the program's order, one action at a time. Collectives and transfers are
+// started in the program's order too, each as soon as what it waits for is there: while a backward
+// pass still runs, if it waits for gradients. So every rank starts the same sequence, whatever the
+// order of gradients on each. What gives memory back is done as soon as it may be.
 //
-// A pass that has uses (plan::Entry) says when it comes to one, and goes on when UseHoldUp() has nothing
-// left to wait for.
+// A pass that has uses (plan::Entry) says when it comes to one, and goes on when UseHoldUp() has
+// nothing left to wait for.
 //
-// Pure: the same events give the same starts. Thread-compatible: StepRunner calls it on the thread of
-// Engine::Step.
+// Pure: the same events give the same starts. Thread-compatible: StepRunner calls it on the thread
+// of Engine::Step.
 #pragma once
 
 #include <cstdint>
@@ -39,18 +39,20 @@ class ExecutorCore {
   // `program` is proven (plan/prove_program.h) and outlives this.
   explicit ExecutorCore(const plan::Program& program);
 
-  // A step begins; whatever was under way is forgotten. Returns the actions to start, in this order;
-  // valid until the next call.
+  // A step begins; whatever was under way is forgotten. Returns the actions to start, in this
+  // order; valid until the next call.
   absl::Span<const int> Begin();
 
   // Returns the actions to start now, in this order; valid until the next call. Each action is done
   // once, after it was started; those of Lane::kMemory are done by being started.
   absl::Span<const int> Step(const ExecutorEvent& event);
 
-  // While nothing can be computed: the action under way that holds up the next one, to be waited for.
+  // While nothing can be computed: the action under way that holds up the next one, to be waited
+  // for.
   int HoldUp() const;
 
-  // What it means that the pass that runs comes to a unit. Uses that a pass leaves out are passed over.
+  // What it means that the pass that runs comes to a unit. Uses that a pass leaves out are passed
+  // over.
   enum class Arrival : uint8_t {
     kSame,     // it is there already, or the program does not look at uses
     kNext,     // Step(UnitEntered)

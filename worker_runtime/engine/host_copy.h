@@ -1,4 +1,5 @@
-// Elements on their way between the host and the device that holds a rank's state: for what is no kernel.
+// Elements on their way between the host and the device that holds a rank's state: for what is no
+// kernel.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,14 @@
 
 namespace muster::engine {
 
-// The tensor itself where the host reads it, else a copy in memory of the host, which is waited for.
+// The tensor itself where the host reads it, else a copy in memory of the host, which is waited
+// for.
 //
 // Errors: the device's.
 absl::StatusOr<Tensor> OnHost(Queue& queue, const Tensor& x);
 
-// to = from, of as many elements, rounded or widened where the types differ; the host reads both, or only
-// one of them.
+// to = from, of as many elements, rounded or widened where the types differ; the host reads both,
+// or only one of them.
 //
 // Errors: the device's.
 absl::Status CopyAcross(Queue& queue, const Tensor& from, const Tensor& to);

@@ -1,5 +1,5 @@
-// What a micro-batch does to parameters and memory, found out without either: a forward and a backward
-// pass on the meta device.
+// What a micro-batch does to parameters and memory, found out without either: a forward and a
+// backward pass on the meta device.
 #pragma once
 
 #include <cstdint>
@@ -29,23 +29,24 @@ const Device& MetaDeviceOf(const ParameterStore& store);
 // take from its owner: another engine, or the program.
 absl::Status CheckIsFree(const ParameterStore& store);
 
-// Runs `loss` on a tape of the meta device, and its backward pass, as `plan` lets an engine. Parameters that have no memory get
-// sizes for the time of the run; of tokens only the number matters (see SizesOf).
+// Runs `loss` on a tape of the meta device, and its backward pass, as `plan` lets an engine.
+// Parameters that have no memory get sizes for the time of the run; of tokens only the number
+// matters (see SizesOf).
 //
 // Errors: CheckIsFree's; those of `loss`. What reads a value ends the process: there are none.
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
                                          const Device& meta = Device::Meta());
 
-// Runs `run` alone, on a tape of the meta device whose first operation receives an activation of shape
-// `received` (empty: none).
+// Runs `run` alone, on a tape of the meta device whose first operation receives an activation of
+// shape `received` (empty: none).
 //
 // Errors: CheckIsFree's; those of `run`.
 absl::Status RunOnMeta(ParameterStore& store, const Plan& plan, const Shape& received,
                        absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run);
 
-// The same as RecordUse of a stage of a pipeline, which receives an activation of shape `received` (empty: the first
-// stage does not) and makes a loss or what it passes on.
+// The same as RecordUse of a stage of a pipeline, which receives an activation of shape `received`
+// (empty: the first stage does not) and makes a loss or what it passes on.
 absl::StatusOr<plan::UseTrace> RecordStageUse(
     ParameterStore& store, const Plan& plan, const Shape& received,
     absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run,

@@ -1,5 +1,5 @@
-// The training state of one rank: the buffers and arenas of what its program says that it holds, and
-// the views of them that parameters are bound to.
+// The training state of one rank: the buffers and arenas of what its program says that it holds,
+// and the views of them that parameters are bound to.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class RankState {
   // The parameters of a bucket that is gathered. BindGathered: all of it lies at `place` now.
   void BindGathered(int bucket, int64_t place);
   void UnbindGathered(int bucket);
-  // Between steps, of a pipeline: memory for a unit of another stage, to which its parameters are bound
-  // until it is released. [blocks of the unit]
+  // Between steps, of a pipeline: memory for a unit of another stage, to which its parameters are
+  // bound until it is released. [blocks of the unit]
   Tensor BindVisitor(int unit);
   void ReleaseVisitor();
   // After a failure: memory of some content, so that a pass may run to its end.
@@ -60,8 +60,8 @@ class RankState {
     return program_.streams_gradients ? gradient_shards_.Part(blocks)
                                       : Gradients(program_.root_slots.front(), blocks);
   }
-  // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()]. Moments are empty
-  // where the update's rule keeps none.
+  // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()]. Moments are
+  // empty where the update's rule keeps none.
   Tensor Masters(int bucket) const {
     return program_.types.has_master() ? OwnedPart(masters_, bucket)
                                        : Values(program_.owned[bucket]);
@@ -76,7 +76,8 @@ class RankState {
   Tensor UnreducedPlace(int64_t place, int64_t num_blocks) const {
     return PlaceIn(unreduced_arena_, place, num_blocks);
   }
-  // All of a buffer or an arena, of which the above are parts. Empty on a rank that holds nothing there.
+  // All of a buffer or an arena, of which the above are parts. Empty on a rank that holds nothing
+  // there.
   const Tensor& all_whole_values() const { return whole_values_.whole(); }
   const Tensor& all_gradients(int slot) const { return gradients_[slot].whole(); }
   const Tensor& all_summed_gradients() const {

@@ -31,13 +31,13 @@ class Reduction {
   Reduction(const plan::Program& program, std::vector<Communicator*> groups, RankState& state,
             Queue& queue);
 
-  // A step begins. `tokens` of its micro-batches, on a device, if they are known by now; else they go there once all
-  // losses were counted.
+  // A step begins. `tokens` of its micro-batches, on a device, if they are known by now; else they
+  // go there once all losses were counted.
   void Begin(absl::Span<const double> tokens = {});
   // As AddLoss has counted them, by micro-batch.
   const std::vector<double>& tokens() const { return tokens_; }
-  // Counts the loss of micro-batch `index` and the merges that follow it. `on_device` [1] of f64 holds the
-  // loss where the host cannot read it; else it is empty.
+  // Counts the loss of micro-batch `index` and the merges that follow it. `on_device` [1] of f64
+  // holds the loss where the host cannot read it; else it is empty.
   void AddLoss(int64_t index, LossSum loss, const Tensor& on_device);
   // Copies the sum over all ranks, once LOSS and SHARE_LOSS are done, to `to` [2]: loss and tokens.
   void PutLoss(const Tensor& to);
@@ -46,13 +46,13 @@ class Reduction {
   // Adds slots of gradients: the merges of a backward pass, over all that this rank holds.
   void Merge(const plan::Action& action, plan::BlockRange blocks);
 
-  // Starts REDUCE, REPLICATE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to it until the
-  // work is done, and Finish must follow.
+  // Starts REDUCE, REPLICATE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to it until
+  // the work is done, and Finish must follow.
   Work Start(const plan::Action& action);
   void Finish(const plan::Action& action);
 
-  // What the collectives of a group work in, each whole: as many on all its ranks, and in the same order. Some may be
-  // empty.
+  // What the collectives of a group work in, each whole: as many on all its ranks, and in the same
+  // order. Some may be empty.
   std::vector<Tensor> MemoryOf(int group) const;
 
   // RESHARD: the parameters are there no longer.
@@ -70,7 +70,8 @@ class Reduction {
   const Tensor& WorksIn(const plan::Action& action) const;
   Work StartReduce(const plan::Action& action);
   Work StartLoss(const plan::Action& action);
-  // On a device the losses of micro-batches are added once all are there, by the tree of their slots.
+  // On a device the losses of micro-batches are added once all are there, by the tree of their
+  // slots.
   void SumLosses();
   // Row `which` of micro_batch_losses_, some of it.
   Tensor OfMicroBatches(int which, LeafRange range) const {
@@ -91,8 +92,8 @@ class Reduction {
   // Of `whole`, that the ranks of the group share, this one's part.
   static Buffer ShareOf(const Tensor& whole, const Communicator& group);
   Communicator& GroupOf(const plan::Action& action) const { return *groups_[action.group]; }
-  // The copy, number `index` of it: as many elements as the collective has, of which the first are those
-  // of `blocks`.
+  // The copy, number `index` of it: as many elements as the collective has, of which the first are
+  // those of `blocks`.
   Tensor Padded(size_t index, const plan::Action& action);
 
   // Constant after construction.

@@ -1,5 +1,6 @@
-// The training state whole on one rank, array by array, for checkpoints and for those who join, also
-// where each rank holds shards of it. No rank ever holds more than one array that is not its own.
+// The training state whole on one rank, array by array, for checkpoints and for those who join,
+// also where each rank holds shards of it. No rank ever holds more than one array that is not its
+// own.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ struct ValueRounding {
 // Threads: thread-compatible; every rank calls the same functions, for the same arrays.
 class StateExchange {
  public:
-  // All outlive this. `stages`: the program of the first rank of each stage. `rounding`: of what is spread; none:
-  // to nearest.
+  // All outlive this. `stages`: the program of the first rank of each stage. `rounding`: of what is
+  // spread; none: to nearest.
   StateExchange(Communicator& world, RankState& state, absl::Span<const plan::Program> stages,
                 std::optional<ValueRounding> rounding = std::nullopt)
       : world_(world),
@@ -39,8 +40,8 @@ class StateExchange {
         rounding_(rounding),
         replicas_(world.size() / static_cast<int>(stages.size())) {}
 
-  // A parameter's array from the ranks that own it to rank 0's `whole`, and from that of rank `root` to
-  // all that hold some of it. Errors: the communicator's.
+  // A parameter's array from the ranks that own it to rank 0's `whole`, and from that of rank
+  // `root` to all that hold some of it. Errors: the communicator's.
   //
   // Shapes: whole [parameter.num_elements()], on every rank, in memory of the host.
   absl::Status Collect(StateKind kind, const Parameter& parameter, const Tensor& whole) const;

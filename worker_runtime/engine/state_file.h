@@ -46,7 +46,8 @@ std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const Updat
 // [outermost first]
 std::vector<int64_t> Sizes(const Shape& shape);
 
-// As a file takes them; all lie in `memory`, one after the other: each is filled when it is its turn.
+// As a file takes them; all lie in `memory`, one after the other: each is filled when it is its
+// turn.
 std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& arrays, DType dtype,
                                                 const Tensor& memory);
 
@@ -58,8 +59,8 @@ struct StateTable {
   std::string name;  // for people
 };
 
-// Whether `from` holds the parameters of `store`, no more and no fewer, and of each that is not frozen
-// the moments that `rule` keeps, in their shapes and of type `dtype`.
+// Whether `from` holds the parameters of `store`, no more and no fewer, and of each that is not
+// frozen the moments that `rule` keeps, in their shapes and of type `dtype`.
 //
 // Errors: kInvalidArgument: names the first that differs.
 absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,

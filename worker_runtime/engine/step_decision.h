@@ -1,5 +1,5 @@
-// What becomes of a step, decided in the device's memory between its gradients and its update, and the
-// small record of it that reaches the host.
+// What becomes of a step, decided in the device's memory between its gradients and its update, and
+// the small record of it that reaches the host.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,11 @@
-// How a step is put on a device, on which all ranks agree before each: what one captures, all capture, and what one
-// launches, all launch. NCCL asks for it ("Using NCCL with CUDA Graphs", user guide of 2.30: whether an operation is
-// captured is a collective property of it, and so is a launch); a rank that called one by one what others launch could
-// hang the job. Whether a rank can is known to it alone, and not before the step: batches of another size come with
-// the step, memory that moved since makes a capture worthless. So they ask before each step, by an all-reduce of one
-// number that the host waits for, and once more after a capture; once a rank can capture no more, nobody is asked.
+// How a step is put on a device, on which all ranks agree before each: what one captures, all
+// capture, and what one launches, all launch. NCCL asks for it ("Using NCCL with CUDA Graphs", user
+// guide of 2.30: whether an operation is captured is a collective property of it, and so is a
+// launch); a rank that called one by one what others launch could hang the job. Whether a rank can
+// is known to it alone, and not before the step: batches of another size come with the step, memory
+// that moved since makes a capture worthless. So they ask before each step, by an all-reduce of one
+// number that the host waits for, and once more after a capture; once a rank can capture no more,
+// nobody is asked.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,8 @@ struct StepShape {
   }
 };
 
-// Three steps of one shape lead to a launch: the first takes memory, the second none, the third is captured.
+// Three steps of one shape lead to a launch: the first takes memory, the second none, the third is
+// captured.
 //
 // Threads: thread-compatible; pure.
 class StepForms {
@@ -46,7 +49,8 @@ class StepForms {
     if (like_ != shape) return StepForm::kPut;
     return is_captured_ ? StepForm::kLaunch : StepForm::kCapture;
   }
-  // What all ranks do: a capture that this step does not launch is of no use to later ones, as all forget theirs.
+  // What all ranks do: a capture that this step does not launch is of no use to later ones, as all
+  // forget theirs.
   void Agreed(StepForm form) {
     never_ = never_ || form == StepForm::kNever;
     if (form == StepForm::kLaunch) return;

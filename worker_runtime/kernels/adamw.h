@@ -1,8 +1,8 @@
 // The updates of AdamW and Adam.
 //
-//   g = gradient_scale * gradient                                             [Adam: + weight_decay * p]
-//   m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2
-//   p = p * (1 - lr * weight_decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//   g = gradient_scale * gradient                                             [Adam: + weight_decay
+//   * p] m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2 p = p * (1 - lr *
+//   weight_decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //       [Adam: p alone]
 //
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2, with

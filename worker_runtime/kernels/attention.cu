@@ -1,6 +1,6 @@
-// Flash attention: a block has 64 queries (or, for dK and dV, 64 keys) of one head, 16 per warp, and
-// goes over the other side in tiles of 64. Tiles lie in shared memory, their rows filled up to kWidth
-// with zeros; what is at or behind the end of the sequence is zeros too.
+// Flash attention: a block has 64 queries (or, for dK and dV, 64 keys) of one head, 16 per warp,
+// and goes over the other side in tiles of 64. Tiles lie in shared memory, their rows filled up to
+// kWidth with zeros; what is at or behind the end of the sequence is zeros too.
 #include "worker_runtime/kernels/attention.h"
 
 #include "worker_runtime/kernels/cuda_kernels.h"
@@ -93,7 +93,8 @@ __device__ void ShareScores(const TileResult<kScorePieces>& scores, T* tile) {
 template <typename T>
 constexpr int kScoreElements = sizeof(T) == 2 ? 0 : kTileElements<T, kTile>;
 
-// result += the warp's rows of scores, rounded to T, times a tile. `p`: kScoreElements<T> of shared memory.
+// result += the warp's rows of scores, rounded to T, times a tile. `p`: kScoreElements<T> of shared
+// memory.
 template <typename T, int kWidth, int kPieces>
 __device__ void MultiplyScores(const TileResult<kScorePieces>& scores, const T* tile, T* p,
                                TileResult<kPieces>& result) {

@@ -57,10 +57,10 @@ void Clear(T* from, T* to) {
   for (; from < to; ++from) *from = T{0};
 }
 
-// Hides the keys behind the `visible` ones of a row up to a whole number of packs, where the row has
-// room for them, and returns how many there are then. Their weights come out as zeros, in the lanes
-// that a tail would have filled with as much: the bits are those of the visible keys alone, and rows
-// of ever new lengths cost no tails.
+// Hides the keys behind the `visible` ones of a row up to a whole number of packs, where the row
+// has room for them, and returns how many there are then. Their weights come out as zeros, in the
+// lanes that a tail would have filled with as much: the bits are those of the visible keys alone,
+// and rows of ever new lengths cost no tails.
 template <typename T>
 int64_t HideUpToPack(T* scores, int64_t visible, int64_t keys) {
   constexpr int64_t kLanes = Pack<T>::kLanes;

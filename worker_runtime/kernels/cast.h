@@ -8,7 +8,8 @@
 namespace muster::kernels {
 
 // Shapes:  every array [n].
-// Bits:    element-wise. To 16 bits: round to nearest, ties to even; NaN stays NaN (quiet), and what
+// Bits:    element-wise. To 16 bits: round to nearest, ties to even; NaN stays NaN (quiet), and
+// what
 //          exceeds the largest number becomes infinity. To float: exact.
 // Threads: thread-safe.
 struct CastKernels {

@@ -1,5 +1,5 @@
-// The loss of a model's last layer on a CUDA device, some rows at a time: its logits, the largest array
-// of a step, never exist as a whole.
+// The loss of a model's last layer on a CUDA device, some rows at a time: its logits, the largest
+// array of a step, never exist as a whole.
 //
 //   logits = x weight^T,   losses by row,   dx = dlogits weight,   dweight [+]= dlogits^T x
 #pragma once
@@ -15,9 +15,9 @@ struct ChunkedLossShape {
   int64_t rows = 0;
   int64_t width = 0;
   int64_t vocabulary = 0;
-  int64_t chunk_rows = 0;  // more: fewer and larger products
-  int64_t padded =
-      vocabulary;  // rows of the weight and its gradient, of which those behind the vocabulary are zeros
+  int64_t chunk_rows = 0;       // more: fewer and larger products
+  int64_t padded = vocabulary;  // rows of the weight and its gradient, of which those behind the
+                                // vocabulary are zeros
 };
 
 // c = op(a) op(b) [+ c], row-major and dense: op(a) [m, k], op(b) [k, n].
@@ -41,9 +41,9 @@ struct ChunkedLossInput {
   const int32_t* targets;
   const float* gradient_scale;
 };
-// losses [rows]; dx [rows, width] is overwritten, dweight [padded, width] of G is added to, once per
-// chunk, by the first only if it `accumulates`; either may be null; logits [chunk_rows, padded] is
-// scratch.
+// losses [rows]; dx [rows, width] is overwritten, dweight [padded, width] of G is added to, once
+// per chunk, by the first only if it `accumulates`; either may be null; logits [chunk_rows, padded]
+// is scratch.
 template <typename T, typename G = T>
 struct ChunkedLossOutput {
   double* losses;
@@ -53,8 +53,8 @@ struct ChunkedLossOutput {
   bool accumulates = true;
 };
 
-// `multiply(product)` puts a DenseProduct of T, with a result of T or G, on the same stream and returns its
-// LaunchError.
+// `multiply(product)` puts a DenseProduct of T, with a result of T or G, on the same stream and
+// returns its LaunchError.
 template <typename T, typename G = T, typename Multiply>
 LaunchError ChunkedLoss(StreamHandle stream, ChunkedLossShape shape, ChunkedLossInput<T> in,
                         ChunkedLossOutput<T, G> out, const Multiply& multiply) {

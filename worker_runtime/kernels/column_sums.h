@@ -1,8 +1,8 @@
 // Sums over the rows of a matrix, kArrays of them at a time. Only `.cu` files include it.
 //
 // First each block adds up a strip of kStripRows rows for 32 columns: its warps take the rows in
-// turn, and their sums are added in the order of the warps. Then a thread per column adds the strips
-// in order. So the order depends on the shape alone.
+// turn, and their sums are added in the order of the warps. Then a thread per column adds the
+// strips in order. So the order depends on the shape alone.
 #pragma once
 
 #include "worker_runtime/kernels/cuda_kernels.h"

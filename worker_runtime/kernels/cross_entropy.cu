@@ -1,5 +1,6 @@
-// Softmax and cross-entropy: a block per row of logits, which it reads twice and writes once. The second time it begins with what it
-// read last, and blocks of a wide row are so large that few rows are under way at once: their second read is from the cache.
+// Softmax and cross-entropy: a block per row of logits, which it reads twice and writes once. The
+// second time it begins with what it read last, and blocks of a wide row are so large that few rows
+// are under way at once: their second read is from the cache.
 #include "worker_runtime/kernels/cross_entropy.h"
 
 #include "worker_runtime/kernels/cuda_kernels.h"

@@ -1,10 +1,10 @@
-// The kernels of a CUDA device, each computing what its host twin computes (`<op>.h`, `<op>_host.cc`),
-// in `<op>.cu`.
+// The kernels of a CUDA device, each computing what its host twin computes (`<op>.h`,
+// `<op>_host.cc`), in `<op>.cu`.
 //
-// Every function puts its kernels on a stream and returns. T is float, uint16_t (bf16 by its bits) or Half;
-// sums run in float. Pointers are of the device's memory, arrays start on multiples of 16 bytes, and
-// scratch may hold anything. Nothing is added up by atomic operations: the same arguments give the
-// same bits, run after run.
+// Every function puts its kernels on a stream and returns. T is float, uint16_t (bf16 by its bits)
+// or Half; sums run in float. Pointers are of the device's memory, arrays start on multiples of 16
+// bytes, and scratch may hold anything. Nothing is added up by atomic operations: the same
+// arguments give the same bits, run after run.
 //
 // Gradients of weights are of G: T, or float beside 16 bits.
 //
@@ -49,8 +49,8 @@ LaunchError CastToFloat(StreamHandle stream, const Half* x, float* y, int64_t n)
 template <typename T>
 LaunchError EmbeddingForward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
                              const T* token_table, const T* position_table, T* y);
-// dtoken[tokens[b, t]] += dy[b, t], dposition[t] += the sum over b; each number in one sum in float,
-// in the order of (b, t), rounded once. Either may be null.
+// dtoken[tokens[b, t]] += dy[b, t], dposition[t] += the sum over b; each number in one sum in
+// float, in the order of (b, t), rounded once. Either may be null.
 template <typename G>
 struct EmbeddingGradients {
   G* dtoken;
@@ -142,10 +142,9 @@ struct AttentionSaved {
   float* row_max;
   float* row_scale;
 };
-// Shapes as in attention.h. Flash attention: blocks of 64 queries against 64 keys at a time, softmax
-// rescaled as they come; for 16 bits products by tensor cores, probabilities rounded to T before the
-// second one.
-// Source: Dao, "FlashAttention-2", 2023, section 3
+// Shapes as in attention.h. Flash attention: blocks of 64 queries against 64 keys at a time,
+// softmax rescaled as they come; for 16 bits products by tensor cores, probabilities rounded to T
+// before the second one. Source: Dao, "FlashAttention-2", 2023, section 3
 template <typename T>
 LaunchError AttentionForward(StreamHandle stream, AttentionShape shape, const T* qkv, T* out,
                              AttentionSaved saved);
@@ -163,7 +162,8 @@ LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T
 
 // --- Loss
 
-// Of `width` logits in rows of `stride`: what lies between is neither read nor counted, and its gradients are zeros.
+// Of `width` logits in rows of `stride`: what lies between is neither read nor counted, and its
+// gradients are zeros.
 struct LogitShape {
   int64_t rows = 0;
   int64_t width = 0;
@@ -193,7 +193,8 @@ constexpr int64_t TreeScratch(int64_t n) {
   for (; n > kTreeLeaves; roots += n) n = (n + kTreeLeaves - 1) / kTreeLeaves;
   return roots;
 }
-// to[0] = the sum of `values` by the tree of muster/sum_tree.h, to the bit; scratch [TreeScratch(n)].
+// to[0] = the sum of `values` by the tree of muster/sum_tree.h, to the bit; scratch
+// [TreeScratch(n)].
 LaunchError TreeSum(StreamHandle stream, const double* values, int64_t n, double* scratch,
                     double* to);
 
@@ -225,7 +226,8 @@ LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
 LaunchError RoundByDraws(StreamHandle stream, const UpdateDecision* decision, const float* master,
                          uint16_t* value, RoundingDraws draws, int64_t n);
 
-// The same for sgd.h: the decision's `gradient_scale` is used, and nothing is done if it is to skip.
+// The same for sgd.h: the decision's `gradient_scale` is used, and nothing is done if it is to
+// skip.
 struct SgdArrays {
   const float* gradient;
   float* value;

@@ -1,5 +1,5 @@
-// Numbers as kernels of the device read, add up and write them: stored as float, as bf16 (held as its 16
-// bits, uint16_t) or as f16 (Half), computed in float. Only `.cu` files include it.
+// Numbers as kernels of the device read, add up and write them: stored as float, as bf16 (held as
+// its 16 bits, uint16_t) or as f16 (Half), computed in float. Only `.cu` files include it.
 #pragma once
 
 #include <cstdint>

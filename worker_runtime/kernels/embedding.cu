@@ -1,4 +1,5 @@
-// Embedding: a block per row forward; backward a block per bucket of tokens, or per token that occurs.
+// Embedding: a block per row forward; backward a block per bucket of tokens, or per token that
+// occurs.
 #include <type_traits>
 
 #include "worker_runtime/kernels/cuda_kernels.h"
@@ -29,8 +30,8 @@ struct Matches {
   int per_warp[kWarps];
 };
 
-// Fills `to` with the numbers of the threads that say `mine` and returns how many there are. Two barriers: who is
-// still at the rows of the chunk before holds up the first.
+// Fills `to` with the numbers of the threads that say `mine` and returns how many there are. Two
+// barriers: who is still at the rows of the chunk before holds up the first.
 __device__ int FindMatches(bool mine, Matches& to) {
   const unsigned votes = simt::Ballot(mine);
   if (simt::Lane() == 0) to.per_warp[simt::Warp()] = simt::CountBits(votes);
@@ -77,9 +78,10 @@ __global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const
 // Rows whose loads are under way at once.
 constexpr int kRowsAhead = 4;
 
-// Block (bucket, piece of the columns), for gradients in float, whose sums may lie in memory between two rows: each row is looked at
-// once per bucket, and belongs to that of its token. A sum stays in registers while rows of its token follow each other, as
-// those of the most frequent ones do.
+// Block (bucket, piece of the columns), for gradients in float, whose sums may lie in memory
+// between two rows: each row is looked at once per bucket, and belongs to that of its token. A sum
+// stays in registers while rows of its token follow each other, as those of the most frequent ones
+// do.
 template <typename T, int kCount>
 __global__ void BucketGradientKernel(RowShape shape, const int32_t* tokens, const T* dy,
                                      float* dtoken) {

@@ -1,5 +1,5 @@
-// What attention by a library (cuDNN's) works in, of which both the plan of memory and the run take exactly this:
-// engines of the library that need more are not used.
+// What attention by a library (cuDNN's) works in, of which both the plan of memory and the run take
+// exactly this: engines of the library that need more are not used.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace muster::kernels {
 
 // Within that memory arrays begin on multiples of this.
 inline constexpr int64_t kLibraryAlignment = 256;
-// For tables of the library's own, which took 256 bytes at most where they were looked at. Source: the engines of
-// cuDNN 9.19 for an A100 and an H100 (cudnn_attention_test)
+// For tables of the library's own, which took 256 bytes at most where they were looked at. Source:
+// the engines of cuDNN 9.19 for an A100 and an H100 (cudnn_attention_test)
 inline constexpr int64_t kLibraryTables = 4096;
 
 constexpr int64_t RoundedUp(int64_t count, int64_t multiple) {
@@ -28,8 +28,9 @@ struct LibraryBackwardMemory {
   constexpr int64_t bytes() const { return row_sums + query_sums + workspace; }
 };
 
-// Quick gradients add blocks of keys to that of Q in whatever order they end, in f32: in our array and, on GPUs older than
-// Hopper, in one more of the library's. For the same bits in every run the library keeps all of dS instead, in 16 bits.
+// Quick gradients add blocks of keys to that of Q in whatever order they end, in f32: in our array
+// and, on GPUs older than Hopper, in one more of the library's. For the same bits in every run the
+// library keeps all of dS instead, in 16 bits.
 constexpr LibraryBackwardMemory LibraryBackward(AttentionShape shape, bool same_bits) {
   constexpr int64_t kBlock = 128;
   const int64_t heads = shape.batch * shape.heads;

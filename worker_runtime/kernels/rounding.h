@@ -1,9 +1,11 @@
-// Values of bf16 that follow masters of f32: 16 bits are drawn and added below those that bf16 keeps, and the
-// rest is cut off. So a step that is too small to show moves the value now and then, and the mean is right.
+// Values of bf16 that follow masters of f32: 16 bits are drawn and added below those that bf16
+// keeps, and the rest is cut off. So a step that is too small to show moves the value now and then,
+// and the mean is right.
 //
-// The draws of an element come from (key, number of the update, index of the element in the whole model) alone: no
-// bits depend on how elements are spread over ranks, and the values of a checkpoint's masters can be found again.
-// Before the first update values are their masters rounded to nearest.
+// The draws of an element come from (key, number of the update, index of the element in the whole
+// model) alone: no bits depend on how elements are spread over ranks, and the values of a
+// checkpoint's masters can be found again. Before the first update values are their masters rounded
+// to nearest.
 //
 // Source: Gupta et al., "Deep Learning with Limited Numerical Precision", ICML 2015, section 3
 #pragma once

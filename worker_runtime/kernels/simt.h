@@ -44,7 +44,8 @@ LaunchError Launch(void (*kernel)(Parameters...), LaunchShape shape, StreamHandl
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-// The block's memory, LaunchShape::shared_bytes of it, aligned to 16 bytes. It begins with anything.
+// The block's memory, LaunchShape::shared_bytes of it, aligned to 16 bytes. It begins with
+// anything.
 __device__ inline void* SharedMemory() {
   extern __shared__ uint4 muster_shared_memory[];
   return muster_shared_memory;
@@ -98,9 +99,9 @@ __device__ uint32_t PairOfFloats(float low, float high) {
   return pair;
 }
 
-// c += a b on one tile: a [16, 16] and b [16, 8] of T, bf16 (uint16_t) or f16, c [16, 8] of float, spread over
-// the warp:
-// with g = lane / 4 and t = lane % 4, two numbers per word, the first in its low half,
+// c += a b on one tile: a [16, 16] and b [16, 8] of T, bf16 (uint16_t) or f16, c [16, 8] of float,
+// spread over the warp: with g = lane / 4 and t = lane % 4, two numbers per word, the first in its
+// low half,
 //   a: (g, 2t) (g + 8, 2t) (g, 2t + 8) (g + 8, 2t + 8), each with the next column
 //   b: (2t, g) (2t + 8, g), each with the next row
 //   c: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)

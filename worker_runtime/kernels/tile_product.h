@@ -43,8 +43,8 @@ __device__ inline uint32_t Pair(uint16_t low, uint16_t high) {
 }
 __device__ inline uint32_t Pair(Half low, Half high) { return Pair(low.bits, high.bits); }
 
-// Rows [k, k + 16) of b, times what the lanes hold of as many columns of a. b[k][n] is at n * stride + k if kByColumn, else
-// at k * stride + n.
+// Rows [k, k + 16) of b, times what the lanes hold of as many columns of a. b[k][n] is at n *
+// stride + k if kByColumn, else at k * stride + n.
 template <bool kByColumn, typename T, int kPieces>
 __device__ void MultiplyAddDepth(const uint32_t (&of_a)[4], SharedMatrix<T> b, int k,
                                  TileResult<kPieces>& c) {
@@ -78,7 +78,8 @@ __device__ void MultiplyAdd(SharedMatrix<T> a, SharedMatrix<T> b, int depth,
   }
 }
 
-// The same of a result, rounded to T: each lane holds what it needs of it, two pieces for 16 columns.
+// The same of a result, rounded to T: each lane holds what it needs of it, two pieces for 16
+// columns.
 template <typename T, int kResultPieces, int kPieces>
 __device__ void MultiplyAddResult(const TileResult<kResultPieces>& a, SharedMatrix<T> b,
                                   TileResult<kPieces>& c) {

@@ -1,5 +1,5 @@
-// What a step decides between its gradients and its update, in the device's memory: the host need not wait
-// for it.
+// What a step decides between its gradients and its update, in the device's memory: the host need
+// not wait for it.
 //
 //   norm = sqrt(squares) / (tokens * loss_scale)
 //   gradient_scale = min(1, max_norm / (norm + 1e-6)) / (tokens * loss_scale)
@@ -27,9 +27,9 @@ struct UpdateDecision {
   float keep = 1;  // of a value that decays
 };
 
-// `step` and `gradient_scale` of `update` are the decision's to find, and `learning_rate` is its part of
-// GradientTotals::learning_rate. The gradient is a sum over `tokens`
-// tokens of a loss that was multiplied by `loss_scale`.
+// `step` and `gradient_scale` of `update` are the decision's to find, and `learning_rate` is its
+// part of GradientTotals::learning_rate. The gradient is a sum over `tokens` tokens of a loss that
+// was multiplied by `loss_scale`.
 struct UpdateSettings {
   AdamWStep update;
   double max_norm = 0;  // 0: not clipped

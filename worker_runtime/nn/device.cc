@@ -1,4 +1,5 @@
-// What a device is by default: the host's memory, where everything has happened when a call returns.
+// What a device is by default: the host's memory, where everything has happened when a call
+// returns.
 #include "muster/device.h"
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A layer's product and what stands around it, one kernel of the queue's device after another: what a device
-// does that does not have them in one, and what those that do are compared with.
+// A layer's product and what stands around it, one kernel of the queue's device after another: what
+// a device does that does not have them in one, and what those that do are compared with.
 #pragma once
 
 #include "muster/device.h"
@@ -8,7 +8,8 @@
 
 namespace muster {
 
-// As the operations of those names; between two kernels numbers are rounded to the type of the tensors.
+// As the operations of those names; between two kernels numbers are rounded to the type of the
+// tensors.
 struct LinearInPasses {
   static void LinearForward(Queue& queue, Operations::Linear in, const Tensor& residual,
                             const Tensor& y);

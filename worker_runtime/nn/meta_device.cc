@@ -184,7 +184,8 @@ struct GpuKernels {
   static kernels::CrossEntropySum CrossEntropy(Queue& queue, const Tensor& logits,
                                                const int32_t* targets, const Tensor& dlogits,
                                                const Tensor& value, const Tensor& sum) {
-    // A GPU's loss stays in its memory, which is taken where there are ids on it: here there are none.
+    // A GPU's loss stays in its memory, which is taken where there are ids on it: here there are
+    // none.
     const Tensor total = sum.empty() ? Take(queue, DType::kF64, 1) : Tensor();
     const Tensor losses = Take(queue, DType::kF64, RowsOf(logits.shape()).rows);
     SumLosses(queue, RowsOf(logits.shape()).rows);

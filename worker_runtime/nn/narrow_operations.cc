@@ -30,8 +30,8 @@ void Round(const Tensor& from, const Tensor& to) {
   cast(from.data<float>(), bits, from.num_elements());
 }
 
-// The arguments of one operation in f32; results are rounded when it goes. What is in f32 or left out
-// is passed on as it is.
+// The arguments of one operation in f32; results are rounded when it goes. What is in f32 or left
+// out is passed on as it is.
 class Widened {
  public:
   explicit Widened(Queue& queue) : pool_(queue.memory() != nullptr ? *queue.memory() : OwnPool()) {}
@@ -108,7 +108,8 @@ struct NarrowKernels : BytesOfHost {
     F32().gelu_backward(queue, wide.In(x), wide.In(dy), wide.Out(dx));
   }
 
-  // --- norms, tables, attention ---------------------------------------------------------------------
+  // --- norms, tables, attention
+  // ---------------------------------------------------------------------
 
   static void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta,
                                double epsilon, const Tensor& y) {
@@ -164,7 +165,8 @@ struct NarrowKernels : BytesOfHost {
                              wide.Out(dqkv), wide.Scratch(scratch));
   }
 
-  // --- losses and updates ---------------------------------------------------------------------------
+  // --- losses and updates
+  // ---------------------------------------------------------------------------
 
   static void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {
     Widened wide(queue);

@@ -8,8 +8,8 @@ namespace muster {
 
 struct Operations;
 
-// Each widens what it reads of 16 bits, computes in f32 and rounds what it writes, once. Arrays of f32
-// may stand beside those of 16 bits: gradients of weights, statistics of rows.
+// Each widens what it reads of 16 bits, computes in f32 and rounds what it writes, once. Arrays of
+// f32 may stand beside those of 16 bits: gradients of weights, statistics of rows.
 const Operations& NarrowOperations();
 
 // Between f32, bf16 and f16, and copies of one type.

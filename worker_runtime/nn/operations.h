@@ -1,8 +1,8 @@
-// The kernels of one device for one dtype. What a layer computes goes through here, so a layer knows no
-// device; kernels/ says what each computes.
+// The kernels of one device for one dtype. What a layer computes goes through here, so a layer
+// knows no device; kernels/ says what each computes.
 //
-// Every function puts its kernel on the queue and returns; its tensors live until it has run, or their
-// memory is used again by what comes behind it on the queue.
+// Every function puts its kernel on the queue and returns; its tensors live until it has run, or
+// their memory is used again by what comes behind it on the queue.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ struct Operations {
   void (*gelu_backward)(Queue&, const Tensor& x, const Tensor& dy, const Tensor& dx);
 
   // A product and what stands around it in layers, in one pass where the device has it in one
-  // (linear_in_passes.h has them in several). Rows x [.., inputs], weight [outputs, inputs], bias [outputs].
+  // (linear_in_passes.h has them in several). Rows x [.., inputs], weight [outputs, inputs], bias
+  // [outputs].
   struct Linear {
     const Tensor& x;
     const Tensor& weight;
@@ -92,13 +93,14 @@ struct Operations {
   void (*attention_backward)(Queue&, kernels::AttentionShape shape, AttentionGradient in,
                              const Tensor& dqkv, const Tensor& scratch);
 
-  // partials[b] = the squares of block b of x, partials [blocks of x] of f64 (kernels/sum_of_squares.h).
+  // partials[b] = the squares of block b of x, partials [blocks of x] of f64
+  // (kernels/sum_of_squares.h).
   void (*squares)(Queue&, const Tensor& x, const Tensor& partials);
   // to[0] = the sum of `values` by the tree of muster/sum_tree.h; both of f64.
   void (*tree_sum)(Queue&, const Tensor& values, const Tensor& to);
 
-  // Of one update. `decision`: the bytes of a kernels::UpdateDecision. All other tensors are one number
-  // of f64.
+  // Of one update. `decision`: the bytes of a kernels::UpdateDecision. All other tensors are one
+  // number of f64.
   struct Totals {
     const Tensor& squares;
     const Tensor& tokens;
@@ -108,8 +110,8 @@ struct Operations {
   };
   void (*decide_update)(Queue&, const kernels::UpdateSettings& settings, Totals totals,
                         const Tensor& decision);
-  // The learning rate, the scale of gradients and the number of the update are the decision's, which was made
-  // with the same `step`; nothing is changed if that was to skip it.
+  // The learning rate, the scale of gradients and the number of the update are the decision's,
+  // which was made with the same `step`; nothing is changed if that was to skip it.
   struct AdamWArrays {
     const Tensor& gradient;
     const Tensor& value;
@@ -121,19 +123,20 @@ struct Operations {
   void (*adamw)(Queue&, kernels::AdamWStep step, const Tensor& decision, AdamWArrays arrays);
   void (*sgd)(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,
               const Tensor& value, const Tensor& buffer);
-  // `to` of bf16, as it follows `masters` of f32 after the last update that was taken (kernels/rounding.h).
+  // `to` of bf16, as it follows `masters` of f32 after the last update that was taken
+  // (kernels/rounding.h).
   void (*round_by_draws)(Queue&, const Tensor& decision, const Tensor& masters,
                          kernels::RoundingDraws draws, const Tensor& to);
 
-  // `value` [1] receives the sum of the losses, and so does `sum` [1] of f64. The result is the host's
-  // alone: on meta no loss is known and every row counts, on other devices it says nothing.
+  // `value` [1] receives the sum of the losses, and so does `sum` [1] of f64. The result is the
+  // host's alone: on meta no loss is known and every row counts, on other devices it says nothing.
   kernels::CrossEntropySum (*cross_entropy)(Queue&, const Tensor& logits, const int32_t* targets,
                                             const Tensor& dlogits, const Tensor& value,
                                             const Tensor& sum);
 
-  // The same of logits x table^T, of which a device that has this never holds all; null: it has it not.
-  // dx (of x) and dtable (of the table, of f32, with kernels::PaddedVocabulary rows) are overwritten with the gradients of the
-  // sum; either may be left out.
+  // The same of logits x table^T, of which a device that has this never holds all; null: it has it
+  // not. dx (of x) and dtable (of the table, of f32, with kernels::PaddedVocabulary rows) are
+  // overwritten with the gradients of the sum; either may be left out.
   struct HeadLoss {
     const Tensor& x;
     const Tensor& table;

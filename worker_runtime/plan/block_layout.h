@@ -1,8 +1,9 @@
-// Where each parameter lies in the flat buffers of values, gradients and moments, and who owns what.
+// Where each parameter lies in the flat buffers of values, gradients and moments, and who owns
+// what.
 //
-// A unit's parameters lie side by side, each at a multiple of kParameterAlignment; the unit is filled
-// up to whole blocks. Everything that is cut (shards, buckets, norms, hashes) is cut between blocks,
-// so that no cut changes a number.
+// A unit's parameters lie side by side, each at a multiple of kParameterAlignment; the unit is
+// filled up to whole blocks. Everything that is cut (shards, buckets, norms, hashes) is cut between
+// blocks, so that no cut changes a number.
 //
 // Threads: pure.
 #pragma once
@@ -17,7 +18,8 @@ namespace muster::plan {
 
 // Parameters start at multiples of this many elements, so that vector kernels see aligned memory.
 inline constexpr int64_t kParameterAlignment = 16;
-// What norms are taken over (kernels/sum_of_squares.h), and the smallest piece of a shard or bucket.
+// What norms are taken over (kernels/sum_of_squares.h), and the smallest piece of a shard or
+// bucket.
 inline constexpr int64_t kBlockElements = 1024;
 
 // Blocks [begin, end) of a flat buffer.

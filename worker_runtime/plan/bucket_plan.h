@@ -30,8 +30,8 @@ struct BucketOptions {
   int64_t multiple = 1;
 };
 
-// Of the blocks `whole` of the layout. Last blocks first, because gradients become ready in reverse order of the forward pass. The first
-// bucket is small, so that its reduction starts early.
+// Of the blocks `whole` of the layout. Last blocks first, because gradients become ready in reverse
+// order of the forward pass. The first bucket is small, so that its reduction starts early.
 //
 // Shapes:  buckets cover every block of `whole` once; each ends where the one before begins.
 // Errors:  none; a bound below one multiple makes buckets of one multiple.

@@ -1,4 +1,5 @@
-// From gradients to parameters: reductions, the norm, updates, and what is gathered or lent afterwards.
+// From gradients to parameters: reductions, the norm, updates, and what is gathered or lent
+// afterwards.
 #include <utility>
 
 #include "worker_runtime/plan/program_compiler.h"

@@ -22,8 +22,8 @@ namespace muster::plan {
 struct StageInfo {
   BlockRange blocks;  // of its units, which are neighbours
   UseTrace trace;
-  // Parameters of an earlier stage that it uses too (tied embeddings): it holds a copy of the values,
-  // and hands their gradients to their owner before that writes its own.
+  // Parameters of an earlier stage that it uses too (tied embeddings): it holds a copy of the
+  // values, and hands their gradients to their owner before that writes its own.
   std::vector<int> borrowed;
   int64_t received_bytes = 0;  // of the activation that enters it, per micro-batch
 };
@@ -39,9 +39,9 @@ struct ProgramInput {
 // The program of `rank`. A pipeline runs one forward, one backward (1F1B): stage s of p first goes
 // forward min(m, p - s) times, then backward and forward in turn.
 //
-// Groups: "world" (0); the replicas of this rank's stage; of them those that hold shards of one whole;
-// those that hold the same shard; those that hold secondary shards. Where two are the same ranks, they
-// are one group.
+// Groups: "world" (0); the replicas of this rank's stage; of them those that hold shards of one
+// whole; those that hold the same shard; those that hold secondary shards. Where two are the same
+// ranks, they are one group.
 //
 // plan.shard_ranks and plan.gathering.secondary_ranks divide what they are part of (CheckGroups).
 // Source: Narayanan et al., "Efficient Large-Scale Language Model Training", 2021, section 2.2.1

@@ -48,7 +48,8 @@ void StageRing(const ExchangeCall& call, const GroupPlace& place, StagingBlocks&
   for (int i = 0; i < num_blocks; ++i) blocks.Take(largest);
 }
 
-// What the others contribute to this rank's block; then a wide copy of what is narrow, and of its own.
+// What the others contribute to this rank's block; then a wide copy of what is narrow, and of its
+// own.
 void StageDirect(const ExchangeCall& call, const GroupPlace& place, StagingBlocks& blocks) {
   const int64_t count = call.bytes / BytesOf(call.dtype);
   const auto begin = [&](int64_t rank) {

@@ -36,15 +36,15 @@ std::vector<int> SendersOf(const ExchangeCall& call, const GroupPlace& place);
 
 struct ExchangeMemory {
   int64_t staging = 0;
-  // Of memory that ranks of one machine map, what this rank is sent things in: it is taken as it is used,
-  // and all of it in the end.
+  // Of memory that ranks of one machine map, what this rank is sent things in: it is taken as it is
+  // used, and all of it in the end.
   int64_t rings = 0;
 
   int64_t total() const { return staging + rings; }
 };
 
-// Over the steps of `program`. Ranks [i * ranks_of_node, (i + 1) * ranks_of_node) share a machine and
-// its memory; the others are connected.
+// Over the steps of `program`. Ranks [i * ranks_of_node, (i + 1) * ranks_of_node) share a machine
+// and its memory; the others are connected.
 ExchangeMemory ExchangeMemoryOf(const Program& program, int ranks_of_node);
 
 }  // namespace muster::plan

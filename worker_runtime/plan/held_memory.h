@@ -9,8 +9,8 @@
 
 namespace muster::plan {
 
-// Fills program.held from its arenas, buckets and types, and makes the arena of gathered parameters large enough for any unit, since
-// between steps each is gathered alone.
+// Fills program.held from its arenas, buckets and types, and makes the arena of gathered parameters
+// large enough for any unit, since between steps each is gathered alone.
 void HoldMemory(const ProgramInput& input, const StageInfo& stage, Program& program);
 
 // Of a GPU, which gets the batches of a step before it begins: ids and targets of so many tokens.

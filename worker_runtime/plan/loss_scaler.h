@@ -32,8 +32,9 @@ class LossScaler {
 
   // What becomes of a step of this scale, and the scale of the next one.
   //
-  // Source: DeepSpeed, DynamicLossScaler.update_scale; torch.amp.GradScaler.update. Differs in: where
-  // GradScaler's scale would become 0, and every later gradient NaN, the verdict is kAtLowest.
+  // Source: DeepSpeed, DynamicLossScaler.update_scale; torch.amp.GradScaler.update. Differs in:
+  // where GradScaler's scale would become 0, and every later gradient NaN, the verdict is
+  // kAtLowest.
   Verdict Judge(bool overflow);
 
   // For checkpoints. Loading what another kind of scaling saved changes nothing.

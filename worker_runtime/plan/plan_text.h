@@ -17,7 +17,8 @@ namespace muster::plan {
 std::string ExactText(double value);
 
 // The text whose SHA-256 is the plan hash: lines "key=value" of Describe(plan), then "name [d0, d1]
-// dtype" of each parameter, with " frozen". Ranks with equal texts have the same plan for the same parameters.
+// dtype" of each parameter, with " frozen". Ranks with equal texts have the same plan for the same
+// parameters.
 std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> parameters,
                           DType dtype);
 

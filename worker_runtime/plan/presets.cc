@@ -64,8 +64,8 @@ std::string Offered() { return absl::StrJoin(PlanPresetNames(), ", "); }
 
 void Shard(StatePlan& state) { state.placement = Placement::kShard; }
 
-// DeepSpeed's defaults of stage3_prefetch_bucket_size, _max_live_parameters, _max_reuse_distance and
-// _param_persistence_threshold.
+// DeepSpeed's defaults of stage3_prefetch_bucket_size, _max_live_parameters, _max_reuse_distance
+// and _param_persistence_threshold.
 GatherPlan AsDeepSpeed() {
   return {.reshard_after_forward = true,
           .prefetch_units = GatherPlan::kNoLimit,

@@ -7,9 +7,9 @@
 //   peer     SEND, RECV                         ) when it can
 //   memory   RESHARD, at once
 //
-// Where parameters or gradients are sharded, a pass is not one thing: it comes to its uses of units,
-// one after the other (Action::entries), waits there for what the use needs, and other actions begin
-// as it comes to one (Action::at).
+// Where parameters or gradients are sharded, a pass is not one thing: it comes to its uses of
+// units, one after the other (Action::entries), waits there for what the use needs, and other
+// actions begin as it comes to one (Action::at).
 //
 // The engine executes it (engine/executor_core.h), ProveProgram walks those of all ranks together
 // before the first step, `muster plan` folds it into memory and bytes. Its text is hashed and
@@ -124,8 +124,8 @@ struct Action {
   BlockRange blocks;          // that are worked on
   int slot = kNone;           // gradient buffer: BACKWARD writes it
   std::vector<Merge> merges;  // BACKWARD: of whole buffers; REDUCE: of `blocks`
-  // Of UNSHARD and RESHARD: where in the arena of gathered parameters, in blocks; of REDUCE: where in
-  // that of gradients. kNone: what is held whole.
+  // Of UNSHARD and RESHARD: where in the arena of gathered parameters, in blocks; of REDUCE: where
+  // in that of gradients. kNone: what is held whole.
   int64_t place = kNone;
   int64_t padding = kNone;  // of what IsPadded: where in that arena the copy lies, in bytes
   int unshard = kNone;      // RESHARD: what it gives up
@@ -139,8 +139,8 @@ struct Action {
   int64_t bytes = 0;  // of what is exchanged, whole
   int64_t sends = 0;  // bytes that leave this rank
 
-  // Activations: kept from its start on; no longer kept once it is done; and needed beside those that
-  // are kept while it runs.
+  // Activations: kept from its start on; no longer kept once it is done; and needed beside those
+  // that are kept while it runs.
   int64_t keeps_bytes = 0;
   int64_t frees_bytes = 0;
   int64_t works_in_bytes = 0;
@@ -206,8 +206,9 @@ bool UsesMatter(const Program& program);
 
 // Whether what is added travels in another type than it is kept in.
 bool IsRounded(const Action& action, const Program& program);
-// Whether a collective works on a copy: of another type, or what it shares out lies whole here, and the
-// ranks do not divide it. PaddingOf: the bytes of that copy, one after the other for each root of a sum; 0 else.
+// Whether a collective works on a copy: of another type, or what it shares out lies whole here, and
+// the ranks do not divide it. PaddingOf: the bytes of that copy, one after the other for each root
+// of a sum; 0 else.
 bool IsPadded(const Action& action, const Program& program);
 int64_t PaddingOf(const Action& action, const Program& program);
 

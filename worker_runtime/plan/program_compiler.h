@@ -1,6 +1,6 @@
-// How CompileProgram makes the program of one rank: a pass over the model after the other, then what
-// becomes of the gradients. Its methods are in compile_program.cc (set-up), compile_passes.cc and
-// compile_gradients.cc.
+// How CompileProgram makes the program of one rank: a pass over the model after the other, then
+// what becomes of the gradients. Its methods are in compile_program.cc (set-up), compile_passes.cc
+// and compile_gradients.cc.
 //
 // Threads: thread-compatible; used once.
 #pragma once
@@ -50,8 +50,8 @@ class ProgramCompiler {
   // In ordered mode a shard group adds its own micro-batches first, which is the order of the tree
   // only where they are one subtree of it.
   bool AddsByGroup() const;
-  // The gradient of what is borrowed: ordered sums are over micro-batches, others are made where they
-  // are found.
+  // The gradient of what is borrowed: ordered sums are over micro-batches, others are made where
+  // they are found.
   bool HandsTiedBack(int64_t micro_batch) const {
     return program_.ordered || micro_batch + 1 == plan_.accumulation;
   }
@@ -119,7 +119,8 @@ class ProgramCompiler {
 
   // --- compile_gradients.cc: from gradients to parameters
 
-  // Where no rank has the whole gradient. Of replicas that have the same part one gives its squares.
+  // Where no rank has the whole gradient. Of replicas that have the same part one gives its
+  // squares.
   bool AddsSquares() const;
   void AddNorm();
   void AddUpdates();

@@ -20,8 +20,8 @@ absl::Status Broken(const Text&... text) {
 
 // --- who waits for whom -------------------------------------------------------------------------
 
-// A moment of a program: an action, or of a pass what comes before its first use (the first) and each
-// use.
+// A moment of a program: an action, or of a pass what comes before its first use (the first) and
+// each use.
 class Moments {
  public:
   explicit Moments(const Program& program) : program_(program) {

@@ -20,8 +20,8 @@ struct Mesh {
   int size() const { return stages * replicas; }
 };
 
-// Those that a rank belongs to. Every rank has as many, in the same order of kinds, so that they can be
-// split off together; where two are the same ranks, they are one.
+// Those that a rank belongs to. Every rank has as many, in the same order of kinds, so that they
+// can be split off together; where two are the same ranks, they are one.
 struct RankGroups {
   std::vector<Group> groups;  // 0: the world
   int stage = 0;              // the replicas of its stage

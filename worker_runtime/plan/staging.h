@@ -1,5 +1,5 @@
-// The memory that a communicator of the gloo back end exchanges in: what comm/gloo and comm/shm take by,
-// and exchange_memory.h counts by.
+// The memory that a communicator of the gloo back end exchanges in: what comm/gloo and comm/shm
+// take by, and exchange_memory.h counts by.
 //
 // Threads: pure.
 #pragma once
@@ -13,16 +13,17 @@ namespace muster::plan {
 // Of sums up to here latency counts for more than bytes.
 inline constexpr int64_t kSmallBytes = int64_t{16} << 10;
 
-// Of two ranks that map each other's memory, per direction: small enough that what one side writes is
-// in the cache when the other side reads it.
+// Of two ranks that map each other's memory, per direction: small enough that what one side writes
+// is in the cache when the other side reads it.
 inline constexpr int64_t kCollectiveRingBytes = int64_t{1} << 19;
 inline constexpr int64_t kTransferRingBytes = int64_t{1} << 18;
 
 // What tells neighbours apart that call different things.
 inline constexpr int64_t kCallBytes = 32;
 
-// The sizes of the blocks that the calls of one thread of a communicator stage messages in. They are kept
-// from one call to the next: the system's fresh pages cost more than what is done with them.
+// The sizes of the blocks that the calls of one thread of a communicator stage messages in. They
+// are kept from one call to the next: the system's fresh pages cost more than what is done with
+// them.
 //
 // Threads: thread-compatible.
 class StagingBlocks {

@@ -247,8 +247,8 @@ absl::StatusOr<std::vector<ParameterUpdate>> PlanUpdates(
   return updates;
 }
 
-// The text before the first * is the beginning; each further part is taken where it comes first, which
-// leaves the most for those behind it; the last must be the end.
+// The text before the first * is the beginning; each further part is taken where it comes first,
+// which leaves the most for those behind it; the last must be the end.
 bool FitsPattern(absl::string_view name, absl::string_view pattern) {
   const size_t star = pattern.find('*');
   if (star == absl::string_view::npos) return name == pattern;

@@ -2,9 +2,9 @@
 // them.
 //
 // Threads: pure.
-// Source: DeepSpeed's partitioned parameter coordinator (prefetch, reuse distance, live parameters);
-// FullyShardedDataParallel (backward prefetch). Differs: the order is known before the step, so what
-// is given up for the limit of live parameters is what is used last from then on.
+// Source: DeepSpeed's partitioned parameter coordinator (prefetch, reuse distance, live
+// parameters); FullyShardedDataParallel (backward prefetch). Differs: the order is known before the
+// step, so what is given up for the limit of live parameters is what is used last from then on.
 #pragma once
 
 #include <cstdint>

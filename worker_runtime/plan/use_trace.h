@@ -1,7 +1,7 @@
 // What one micro-batch does to the parameters and to memory.
 //
-// Recorded on the meta device from declared shapes (engine/meta_run.h), or assumed from the order of
-// declaration. Reductions start in the order in which gradients come.
+// Recorded on the meta device from declared shapes (engine/meta_run.h), or assumed from the order
+// of declaration. Reductions start in the order in which gradients come.
 //
 // Threads: pure.
 #pragma once
@@ -12,8 +12,8 @@
 namespace muster::plan {
 
 struct UseTrace {
-  // Units, as the passes come to them; a unit may come again (tied embeddings), though not twice in a
-  // row. Empty: not known.
+  // Units, as the passes come to them; a unit may come again (tied embeddings), though not twice in
+  // a row. Empty: not known.
   std::vector<int> forward;
   std::vector<int> backward;
   std::vector<int> gradients;  // parameters, each once, as a backward pass finishes them

@@ -56,15 +56,16 @@ class AgentClient final : public Store {
   absl::StatusOr<std::string> Wait(const std::string& key, MonoTime deadline) override;
   // May the checkpoint of `step` be published? See Runtime::CommitCheckpoint.
   absl::Status CommitCheckpoint(int64_t step, MonoTime deadline);
-  // See Runtime::ShouldStop; one thread asks. The first time it tells the agent that this worker obeys.
+  // See Runtime::ShouldStop; one thread asks. The first time it tells the agent that this worker
+  // obeys.
   bool ShouldStop(int64_t step);
   // Why it said yes.
   std::string stop_reason() const { return stop_gate_.reason(); }
   absl::Status SendGoodbye(int64_t step, MonoTime deadline);
   // See Runtime::SurviveRounds. `on_round_over` is called once, on the reader's thread.
   void SurviveRounds(std::function<void(const std::string& reason)> on_round_over);
-  // See Runtime::NextRound: the environment of a worker in this one's new place. The agent has closed this connection
-  // then.
+  // See Runtime::NextRound: the environment of a worker in this one's new place. The agent has
+  // closed this connection then.
   absl::StatusOr<EnvironmentMap> AwaitRound(MonoTime patience_ends);
 
  private:

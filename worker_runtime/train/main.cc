@@ -1,4 +1,5 @@
-// muster-train: parse, build, train. The way of a job through it: TrainInRounds (round_loop.h), Trainer (trainer.h).
+// muster-train: parse, build, train. The way of a job through it: TrainInRounds (round_loop.h),
+// Trainer (trainer.h).
 #include <cstdio>
 #include <memory>
 #include <string>

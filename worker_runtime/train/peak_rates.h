@@ -9,8 +9,8 @@
 
 namespace muster::train {
 
-// Operations a second of dense products in that type, of a GPU by the name that CUDA gives it; 0: not known.
-// Source: NVIDIA's data sheets, without sparsity; sums in f32
+// Operations a second of dense products in that type, of a GPU by the name that CUDA gives it; 0:
+// not known. Source: NVIDIA's data sheets, without sparsity; sums in f32
 double PeakOperations(absl::string_view gpu, DType dtype);
 
 // Forward and backward: 6 for each parameter, and the products of causal attention.

@@ -19,7 +19,8 @@ struct ProgressOptions {
   int64_t first_step = 0;   // updates made before, by the job that is resumed
   int64_t total_steps = 0;  // after which training ends
   int64_t log_every = 0;    // steps per line; 0: as gives about 20 to 40 lines
-  // Tokens a second at which the devices would be used in full, of which the line says the share; 0: not known.
+  // Tokens a second at which the devices would be used in full, of which the line says the share;
+  // 0: not known.
   double tokens_peak = 0;
   // A line comes at the latest after this time (0: never because of it).
   absl::Duration longest_silence = absl::Seconds(10);

@@ -21,7 +21,8 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 // Of that, before it says that it waits.
 constexpr absl::Duration kSilence = absl::Seconds(3);
 
-// The exit code, or nothing where `failure` ended the round alone, whose `so_far` goes on in the next.
+// The exit code, or nothing where `failure` ended the round alone, whose `so_far` goes on in the
+// next.
 std::optional<int> TrainInRound(Runtime& runtime, const TrainOptions& options,
                                 TrainingSoFar& so_far, absl::Status& failure) {
   if (options.survive) runtime.SurviveRounds();

@@ -1,4 +1,5 @@
-// What muster-train takes along from one round of its job to the next, and when it asks for the next.
+// What muster-train takes along from one round of its job to the next, and when it asks for the
+// next.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ enum class AfterFailure {
 // checkpoint is refused for good (kCancelled), another round has begun. Threads: pure.
 AfterFailure DecideAfterFailure(bool survives, const absl::Status& failure, int signal);
 
-// Of the failure that ended a round, and of the answer that there is no other: the one that people should read.
-// Threads: pure.
+// Of the failure that ended a round, and of the answer that there is no other: the one that people
+// should read. Threads: pure.
 const absl::Status& FailureToSay(const absl::Status& failure, const absl::Status& no_round);
 
 }  // namespace muster::train

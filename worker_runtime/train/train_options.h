@@ -58,8 +58,8 @@ std::string TrainHelp(const std::vector<std::string>& args);
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
                                                const plan::ConfigView& files = {});
 
-// The one that --backend=auto stands for on a node, else that which was asked for. Workers that share a GPU meet in the host's
-// memory: NCCL has one rank for each GPU.
+// The one that --backend=auto stands for on a node, else that which was asked for. Workers that
+// share a GPU meet in the host's memory: NCCL has one rank for each GPU.
 std::string BackendFor(const TrainOptions& options, int num_gpus, int local_size);
 
 // Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks

@@ -29,8 +29,8 @@ namespace {
 // GPT-2's end-of-text token, after which a text begins.
 constexpr int32_t kGpt2TextStart = 50256;
 
-// How often, and how long, what has been trained is offered to a rendezvous that is out of reach. By
-// then the agent has ended its workers (orphan_timeout, ten minutes).
+// How often, and how long, what has been trained is offered to a rendezvous that is out of reach.
+// By then the agent has ended its workers (orphan_timeout, ten minutes).
 constexpr int kLastSaveAttempts = 600;
 constexpr absl::Duration kBetweenLastSaves = absl::Seconds(1);
 
@@ -158,7 +158,8 @@ int64_t Trainer::OwnMemoryBytes() const {
   return asked > 0 ? std::min(asked, bytes) : bytes;
 }
 
-// The model on the meta device takes no memory. All ranks plan alike: by the least that one of them has.
+// The model on the meta device takes no memory. All ranks plan alike: by the least that one of them
+// has.
 absl::Status Trainer::FitMemory() {
   std::vector<int64_t> least = {OwnMemoryBytes()};
   MUSTER_RETURN_IF_ERROR(world_->AllReduce(BufferOf(least), {.op = ReduceOp::kMin}).Wait());

@@ -1,4 +1,5 @@
-// The program muster-train in one round of its job (round_loop.h): model, engine, steps and what it says.
+// The program muster-train in one round of its job (round_loop.h): model, engine, steps and what it
+// says.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +25,14 @@ namespace muster::train {
 // Threads: thread-compatible.
 class Trainer {
  public:
-  // `runtime` is that of the round, and outlives it; `options` are the user's, the same in every round.
+  // `runtime` is that of the round, and outlives it; `options` are the user's, the same in every
+  // round.
   Trainer(Runtime& runtime, TrainOptions options, TrainingSoFar so_far = {});
 
-  // Checks what this rank can check alone, then meets the others, builds model and engine, and gets the
-  // state to go on from: that of a rank that has survived, if ranks do (--survive); else the checkpoint.
-  // After an error the trainer should live until the ranks have said why they end: its communicator's
-  // end would be the peers' failure.
+  // Checks what this rank can check alone, then meets the others, builds model and engine, and gets
+  // the state to go on from: that of a rank that has survived, if ranks do (--survive); else the
+  // checkpoint. After an error the trainer should live until the ranks have said why they end: its
+  // communicator's end would be the peers' failure.
   //
   // Errors: for ExitCodeOfSetup.
   absl::Status SetUp();
@@ -43,8 +45,8 @@ class Trainer {
   // That came while it trained; 0: none.
   int received_signal() const { return received_signal_; }
 
-  // After SetUp or Run has failed with `failure`: ends the communicator with it and lets go of everything
-  // that is of this round. The trainer is of no further use.
+  // After SetUp or Run has failed with `failure`: ends the communicator with it and lets go of
+  // everything that is of this round. The trainer is of no further use.
   TrainingSoFar LetGo(const absl::Status& failure);
 
  private:
@@ -52,7 +54,8 @@ class Trainer {
   absl::Status CheckAlone();
   // The GPU of this worker, where that is wanted.
   absl::Status OpenDevice();
-  // Whether a step fits the least memory that any rank has, and which way of reducing gradients does.
+  // Whether a step fits the least memory that any rank has, and which way of reducing gradients
+  // does.
   absl::Status FitMemory();
   // What this rank may take.
   int64_t OwnMemoryBytes() const;

@@ -1,5 +1,5 @@
-// A worker that commits steps for ever: rank 0 notes in $OUT/commits those that it may publish, and in
-// $OUT/refused those that it may not, as "<node> <round> <step>". $NODE says where it runs.
+// A worker that commits steps for ever: rank 0 notes in $OUT/commits those that it may publish, and
+// in $OUT/refused those that it may not, as "<node> <round> <step>". $NODE says where it runs.
 #include <unistd.h>
 
 #include <cstdio>

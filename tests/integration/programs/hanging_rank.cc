@@ -5,10 +5,11 @@
 //   hanging_rank slow
 //   hanging_rank learns
 //
-// The last five of the first line are no hangs: the job ends well after them. So it does in a second
-// attempt. With `end` the others wait for rank 1, which takes long behind its last step. With `slow` rank 1 takes three times as long as the others for its part of each step, for
-// ever. With `learns` rank 1 once takes long, says so, and steps on for ever; in the second attempt it takes
-// twice as long and more, and the job ends well.
+// The last five of the first line are no hangs: the job ends well after them. So it does in a
+// second attempt. With `end` the others wait for rank 1, which takes long behind its last step.
+// With `slow` rank 1 takes three times as long as the others for its part of each step, for ever.
+// With `learns` rank 1 once takes long, says so, and steps on for ever; in the second attempt it
+// takes twice as long and more, and the job ends well.
 #include <signal.h>
 
 #include <cstdio>

@@ -7,9 +7,9 @@
 //   DIR/batches.bin                      int32: inputs, then targets, of every micro-batch in order
 //   DIR/losses.txt                       one loss per step, exact
 //
-// MICRO_BATCHES are those of a step, over all ranks. Parameters are of f32 unless it is said otherwise;
-// the losses of f16 are scaled by 65536, those of f16-torch as GradScaler does. Its readers:
-// parity_torch.py, parity_fsdp.py, parity_deepspeed.py.
+// MICRO_BATCHES are those of a step, over all ranks. Parameters are of f32 unless it is said
+// otherwise; the losses of f16 are scaled by 65536, those of f16-torch as GradScaler does. Its
+// readers: parity_torch.py, parity_fsdp.py, parity_deepspeed.py.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

@@ -1,5 +1,6 @@
-// A worker that steps until its job stops, together with the other ranks by files in $OUT/<attempt>/. It notes
-// each step that it begins as step.<step>.<rank>, and prints after which it leaves and why.
+// A worker that steps until its job stops, together with the other ranks by files in
+// $OUT/<attempt>/. It notes each step that it begins as step.<step>.<rank>, and prints after which
+// it leaves and why.
 #include <unistd.h>
 
 #include <cstdio>
@@ -34,7 +35,8 @@ int main() {
                   (*runtime)->stop_reason().c_str());
       return (*runtime)->Finish(step).ok() ? 0 : 1;
     }
-    // There and back again: the agent knows by now that this worker asks. The answer does not matter.
+    // There and back again: the agent knows by now that this worker asks. The answer does not
+    // matter.
     if (step == 0) (*runtime)->CommitCheckpoint(0).IgnoreError();
   }
 }

@@ -1,6 +1,7 @@
-// A worker that goes on in the rounds of its job in one process. It adds up ones with the other ranks until
-// somebody finds $OUT/done, and notes each place that it gets: the file $OUT/round<r>.rank<k> holds its process
-// id and the number of ranks; $OUT/awaits<r>.<k> says that rank k will go on in round r. With the argument "deaf" it lets go of nothing.
+// A worker that goes on in the rounds of its job in one process. It adds up ones with the other
+// ranks until somebody finds $OUT/done, and notes each place that it gets: the file
+// $OUT/round<r>.rank<k> holds its process id and the number of ranks; $OUT/awaits<r>.<k> says that
+// rank k will go on in round r. With the argument "deaf" it lets go of nothing.
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// A worker that the kernel keeps in uninterruptible sleep (state D): who calls vfork waits so until its
-// child is gone, here for ever.
+// A worker that the kernel keeps in uninterruptible sleep (state D): who calls vfork waits so until
+// its child is gone, here for ever.
 #include <unistd.h>
 
 int main() {

@@ -4,11 +4,11 @@
 //   EXPECT_EQ(kernels::cuda::Gelu(…), nullptr);
 //
 // Fibres change only where threads meet (a barrier, an operation of a warp), and the schedule draws
-// who goes on, so a thread that needed a barrier to see what another wrote sees it in some schedules
-// and poison in others. Shared memory begins as bytes of 0xff, which is not a number. What CUDA leaves
-// undefined where threads meet is said by the launch: threads of a block at different barriers, or
-// some at one while others have ended; lanes of a warp at different operations; a block of a size
-// that is no multiple of a warp.
+// who goes on, so a thread that needed a barrier to see what another wrote sees it in some
+// schedules and poison in others. Shared memory begins as bytes of 0xff, which is not a number.
+// What CUDA leaves undefined where threads meet is said by the launch: threads of a block at
+// different barriers, or some at one while others have ended; lanes of a warp at different
+// operations; a block of a size that is no multiple of a warp.
 //
 // Not shown: races within what lies between two meetings, and what the caches of a device do.
 // Threads: one thread, which everything here belongs to.
@@ -42,8 +42,8 @@ class BlockEmulator {
   // Runs `thread` for every thread of every block. Null, or what went wrong.
   static kernels::LaunchError Run(kernels::LaunchShape shape, const std::function<void()>& thread);
 
-  // For the twins of CUDA's functions, within `thread`. Every live thread of the block, or of the warp,
-  // comes here from the same place before any goes on.
+  // For the twins of CUDA's functions, within `thread`. Every live thread of the block, or of the
+  // warp, comes here from the same place before any goes on.
   static bool MeetInBlock(bool vote, std::source_location where);  // whether any said true
   static const Slots& MeetInWarp(const void* value, size_t bytes, std::source_location where);
 

@@ -35,7 +35,8 @@ void RunForward(const LibraryAttention& attention, const AttentionForwardArrays&
   }
 }
 
-// The host's backward pass, of exp(S - largest) * scale with the logarithms for the largest and 1 for the scale.
+// The host's backward pass, of exp(S - largest) * scale with the logarithms for the largest and 1
+// for the scale.
 void RunBackward(const LibraryAttention& attention, const AttentionBackwardArrays& arrays) {
   std::memset(arrays.workspace, kSpoiled,
               kernels::LibraryBackward(attention.shape, attention.same_bits).bytes());

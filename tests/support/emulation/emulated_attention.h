@@ -1,5 +1,5 @@
-// A library's attention on an emulated GPU: the host's, when the stream comes to it. It spoils the memory that it is given
-// to work in, and all of that.
+// A library's attention on an emulated GPU: the host's, when the stream comes to it. It spoils the
+// memory that it is given to work in, and all of that.
 #pragma once
 
 #include <functional>

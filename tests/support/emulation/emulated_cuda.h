@@ -3,13 +3,15 @@
 //
 //   EmulatedCuda cuda({.seed = seed});            // another seed, another order
 //   …                                             // cuda as a CudaApi
-//   EXPECT_THAT(cuda.Finish(), IsOk());           // nothing went wrong and everything was given back
+//   EXPECT_THAT(cuda.Finish(), IsOk());           // nothing went wrong and everything was given
+//   back
 //
-// Work runs only when something forces it: the host waits for a stream, an event or memory. So a wait
-// that is missing shows up as numbers that are not there yet, which are poison: all memory begins as
-// bytes of 0xff. Memory of the device is out of the host's reach, and nobody's once it is freed: to
-// touch it, or what lies beside it, ends the process with SIGSEGV. The host's side of a copy must be
-// pinned. Kernels get here by the emulated simt.h, other work by EmulatedStream::Enqueue.
+// Work runs only when something forces it: the host waits for a stream, an event or memory. So a
+// wait that is missing shows up as numbers that are not there yet, which are poison: all memory
+// begins as bytes of 0xff. Memory of the device is out of the host's reach, and nobody's once it is
+// freed: to touch it, or what lies beside it, ends the process with SIGSEGV. The host's side of a
+// copy must be pinned. Kernels get here by the emulated simt.h, other work by
+// EmulatedStream::Enqueue.
 //
 // Not shown: what a GPU's own scheduling of one kernel's blocks does beyond block_emulator.h.
 // Threads: thread-safe; work of all emulated devices runs one piece after the other.
@@ -90,8 +92,8 @@ class EmulatedCuda final : public CudaApi {
 
   absl::Status Put(Stream& stream, Work work, std::function<bool()> may_run = nullptr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lets the device do so many pieces of work, or what there is. Keeps the first failure; later calls
-  // fail with it too, as CUDA does it.
+  // Lets the device do so many pieces of work, or what there is. Keeps the first failure; later
+  // calls fail with it too, as CUDA does it.
   absl::Status Let(size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Lets go of the device while what it waits for may not run (EmulatedStream::EnqueueWhen).
   absl::Status Force(Front front) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -8,7 +8,8 @@ namespace muster::testing {
 // Threads: safe.
 class EmulatedProducts final : public Products {
  public:
-  // Whether epilogues are done on the way; else they are left to the caller, who is told at once or when it tries.
+  // Whether epilogues are done on the way; else they are left to the caller, who is told at once or
+  // when it tries.
   enum class Epilogues { kInOnePass, kNone, kRefusedWhenTried };
   explicit EmulatedProducts(Epilogues epilogues = Epilogues::kInOnePass) : epilogues_(epilogues) {}
 

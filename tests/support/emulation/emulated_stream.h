@@ -17,7 +17,8 @@ class EmulatedStream {
   virtual ~EmulatedStream() = default;
   // `work` runs later, once or, as a part of a graph, several times.
   virtual kernels::LaunchError Enqueue(WorkFunction work) = 0;
-  // The same, but not before `may_run` says yes: asked whenever the device looks for work, by any thread.
+  // The same, but not before `may_run` says yes: asked whenever the device looks for work, by any
+  // thread.
   virtual kernels::LaunchError EnqueueWhen(std::function<bool()> may_run, WorkFunction work) = 0;
 
   static EmulatedStream& Of(kernels::StreamHandle stream) {

@@ -29,8 +29,8 @@ void FinishSwitch(void* saved, const void** stack, size_t* bytes) {
 
 }  // namespace
 
-// ucontext is for the first step onto the stack alone: each of its changes sets the mask of signals,
-// which is a system call. _setjmp leaves the mask as it is.
+// ucontext is for the first step onto the stack alone: each of its changes sets the mask of
+// signals, which is a system call. _setjmp leaves the mask as it is.
 Fibre::Fibre() : stack_(new unsigned char[kStackBytes]) {
   ucontext_t first;
   MUSTER_CHECK(getcontext(&first) == 0);

@@ -15,8 +15,8 @@ inline constexpr unsigned char kMemoryPoison = 0xff;  // of float and bf16: not 
 // Threads: thread-compatible.
 class GuardedMemory {
  public:
-  // How pages are kept from everyone. Marks need Linux 6.13 and leave all memory one mapping, which opens
-  // and closes in one step; with protection each allocation is a mapping of its own.
+  // How pages are kept from everyone. Marks need Linux 6.13 and leave all memory one mapping, which
+  // opens and closes in one step; with protection each allocation is a mapping of its own.
   enum class Guards { kMarks, kProtection };
   static Guards GuardsOfThisKernel();
 
@@ -28,8 +28,8 @@ class GuardedMemory {
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
-  // Aligned to 256 bytes and full of poison. Whoever touches it outside of Open and Close, or a page beside
-  // it, is ended by SIGSEGV.
+  // Aligned to 256 bytes and full of poison. Whoever touches it outside of Open and Close, or a
+  // page beside it, is ended by SIGSEGV.
   void* Allocate(size_t bytes);
   // From now on it may not be touched; its addresses are not used again. Empty, or what was wrong:
   // there is none, or the few bytes up to its last page's end were written to.

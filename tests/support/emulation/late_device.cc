@@ -17,8 +17,8 @@
 namespace muster::testing {
 namespace {
 
-// Arguments as they are kept until the kernel runs. Of tensors only the place: as on a GPU, their memory
-// may go back to its pool before.
+// Arguments as they are kept until the kernel runs. Of tensors only the place: as on a GPU, their
+// memory may go back to its pool before.
 template <typename T>
 struct Kept {
   explicit Kept(const T& argument) : value(argument) {}

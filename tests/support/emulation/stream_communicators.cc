@@ -38,8 +38,8 @@ using comm::Membership;
 using comm::Operation;
 
 constexpr absl::Duration kPollInterval = absl::Microseconds(100);
-// Each question lets the device do a little, so that a step takes many: on a busy machine a thread that sleeps in
-// between is away for long.
+// Each question lets the device do a little, so that a step takes many: on a busy machine a thread
+// that sleeps in between is away for long.
 constexpr int kQuestionsAtOnce = 32;
 
 // By number; 0: none.
@@ -341,7 +341,8 @@ class StreamLane {
     return absl::OkStatus();
   }
 
-  // Of transfers there are none: nccl's have communicators of their own. Ordered sums gather in memory of the lane's.
+  // Of transfers there are none: nccl's have communicators of their own. Ordered sums gather in
+  // memory of the lane's.
   absl::StatusOr<RegisteredBuffers> Registered(const Call& call) const {
     RegisteredBuffers found;
     const Operation& op = call.operation;

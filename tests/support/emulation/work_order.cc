@@ -8,13 +8,15 @@
 namespace muster::testing {
 namespace {
 
-// How long a preference holds, in pieces of work. One lane runs far ahead of others, then another: a
-// choice among lanes that is drawn anew for each piece would keep them side by side, which hides
+// How long a preference holds, in pieces of work. One lane runs far ahead of others, then another:
+// a choice among lanes that is drawn anew for each piece would keep them side by side, which hides
 // waits that are missing far apart.
-// Source: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", 2010
+// Source: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
+// Bugs", 2010
 constexpr int kMeanPreferred = 8;
-// Between some waits of the host the preference holds throughout, and nothing runs just because somebody asks whether
-// it has: what is put there last is then not done when what forgot to wait for it runs. Asked so often, something does.
+// Between some waits of the host the preference holds throughout, and nothing runs just because
+// somebody asks whether it has: what is put there last is then not done when what forgot to wait
+// for it runs. Asked so often, something does.
 constexpr int kPatience = 64;
 
 }  // namespace

@@ -29,10 +29,12 @@ class WorkOrder {
   // `most_at_once`: see DrawSome.
   WorkOrder(uint64_t seed, size_t most_at_once) : draws_(seed), most_at_once_(most_at_once) {}
 
-  // `may_run`: for work that waits for something outside, as for other devices; it is asked again and again.
+  // `may_run`: for work that waits for something outside, as for other devices; it is asked again
+  // and again.
   Handle Add(std::function<std::string()> run, int lane, const std::vector<Handle>& after,
              std::function<bool()> may_run = nullptr);
-  // Runs what is drawn until all of `wanted` have run, or nothing more may run. Empty, or the first that went wrong.
+  // Runs what is drawn until all of `wanted` have run, or nothing more may run. Empty, or the first
+  // that went wrong.
   std::string RunUntil(const std::vector<Handle>& wanted);
   static constexpr size_t kAll = SIZE_MAX;
   // Runs so many, or what there is and may run.

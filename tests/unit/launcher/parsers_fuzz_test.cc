@@ -1,4 +1,5 @@
-// Whatever text comes from a scheduler or a file: it is read or refused, and what was read is sound.
+// Whatever text comes from a scheduler or a file: it is read or refused, and what was read is
+// sound.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

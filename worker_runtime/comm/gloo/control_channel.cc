@@ -15,8 +15,8 @@ namespace {
 
 enum class MessageKind : uint8_t { kFailure, kQuestion, kAnswer };
 
-// Questions are asked once or twice in a communicator's life; what floods us is dropped. Each rank's
-// question and the answers to it may pass here.
+// Questions are asked once or twice in a communicator's life; what floods us is dropped. Each
+// rank's question and the answers to it may pass here.
 constexpr size_t kOutgoingPerPeerMax = 64;
 constexpr size_t kOutgoingPerRankMax = 4;
 

@@ -36,8 +36,8 @@ struct Blocks {
 // Parts of messages, so that sending, receiving and adding overlap.
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
-// The ranks with which `rank` exchanges messages in `operation`, its neighbours on the ring included.
-// Threads: pure.
+// The ranks with which `rank` exchanges messages in `operation`, its neighbours on the ring
+// included. Threads: pure.
 std::vector<int> PeersOf(const Operation& operation, int rank, int size);
 
 // Runs `call`'s operation. Does not return before its messages have been sent, unless it fails.

@@ -193,8 +193,8 @@ absl::Status GlooCommunicator::RunRecv(Exchange& exchange, const Call& call) {
   return exchange.Wait(data);
 }
 
-// A broken connection is rarely the reason itself: the peer that closed it has told why, or is about
-// to. So its news are waited for before a sentence of our own is made.
+// A broken connection is rarely the reason itself: the peer that closed it has told why, or is
+// about to. So its news are waited for before a sentence of our own is made.
 void GlooCommunicator::Explain(const Call& call, const absl::Status& status, int lost_peer) {
   const Operation& op = call.operation;
   if (!failure_.Get().ok()) return;

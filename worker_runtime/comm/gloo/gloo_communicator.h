@@ -5,9 +5,10 @@
 // receives, made when first used; one that listens to what peers tell (ControlChannel). Gloo's I/O
 // thread and the watch for deadlines are shared by the communicators of a process.
 //
-// A message that its receiver has given up holds up all others on its connection, so what ranks tell
-// each other of failures travels apart from data (ControlChannel). A rank is connected for data with
-// those that an operation has needed so far. Data connections close with the first failure.
+// A message that its receiver has given up holds up all others on its connection, so what ranks
+// tell each other of failures travels apart from data (ControlChannel). A rank is connected for
+// data with those that an operation has needed so far. Data connections close with the first
+// failure.
 #pragma once
 
 #include <map>

@@ -30,9 +30,9 @@
 
 namespace muster::comm {
 
-// Gloo takes a socket from its I/O thread by waiting for that thread's next turn, and idle it turns every
-// 10 ms: connections would come about and end a hundred a second. While a Haste lives the thread hardly
-// pauses.
+// Gloo takes a socket from its I/O thread by waiting for that thread's next turn, and idle it turns
+// every 10 ms: connections would come about and end a hundred a second. While a Haste lives the
+// thread hardly pauses.
 //
 // Threads: safe.
 class GlooTurns final : public gloo::transport::tcp::Handler {
@@ -111,8 +111,8 @@ constexpr absl::Duration kLockWait = absl::Milliseconds(1);
 // Of the receives that are never answered, above those of SlotOf.
 constexpr uint64_t kSentinelSlot = ~uint64_t{0};
 
-// Runs `act`; an exception of Gloo becomes kUnavailable with its text. Gloo's own thread inherits the mask
-// of the one that opens the device.
+// Runs `act`; an exception of Gloo becomes kUnavailable with its text. Gloo's own thread inherits
+// the mask of the one that opens the device.
 template <typename Act>
 absl::Status Guard(Act act) {
   const SigpipeBlock block;
@@ -127,9 +127,9 @@ absl::Status Guard(Act act) {
   }
 }
 
-// A connection whose errors end it, and not the process. Gloo throws on its own thread, where nobody
-// catches, when a peer resets a connection that has just come about (it asks for the peer's name) or
-// sends what is no message of Gloo.
+// A connection whose errors end it, and not the process. Gloo throws on its own thread, where
+// nobody catches, when a peer resets a connection that has just come about (it asks for the peer's
+// name) or sends what is no message of Gloo.
 class GuardedPair final : public gloo::transport::tcp::Pair {
  public:
   using Pair::Pair;
@@ -139,8 +139,8 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     if (state_ != CLOSED) changeState(CLOSED);
   }
 
-  // In place of the base's, and with the same steps: the lock is held from the event to the end of a
-  // connection that fails, so that no other thread closes one that is half made.
+  // In place of the base's, and with the same steps: the lock is held from the event to the end of
+  // a connection that fails, so that no other thread closes one that is half made.
   void handleEvents(int events) override {
     if (!LockForATime()) return;  // the event comes again
     const std::unique_lock<std::mutex> lock(m_, std::adopt_lock);
@@ -164,17 +164,17 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
   }
 
  private:
-  // Who closes waits with the lock for the I/O thread's next turn, so the I/O thread does not wait for the
-  // lock without end. It waits all the same: who sends has the lock too, and may be waiting for the very
-  // CPU that an I/O thread would keep busy with asking again and again.
+  // Who closes waits with the lock for the I/O thread's next turn, so the I/O thread does not wait
+  // for the lock without end. It waits all the same: who sends has the lock too, and may be waiting
+  // for the very CPU that an I/O thread would keep busy with asking again and again.
   bool LockForATime() {
     if (m_.try_lock()) return true;
     const timespec until = absl::ToTimespec((MonoNow() + kLockWait).since_zero());
     return pthread_mutex_clocklock(m_.native_handle(), CLOCK_MONOTONIC, &until) == 0;
   }
 
-  // To close a connection Gloo takes its socket from the loop, and the process ends if the loop does
-  // not have it: one that was just accepted it has only once all is well.
+  // To close a connection Gloo takes its socket from the loop, and the process ends if the loop
+  // does not have it: one that was just accepted it has only once all is well.
   void PutIntoLoop() {
     try {
       device_->registerDescriptor(fd_, EPOLLIN, this);  // nothing new where it is there

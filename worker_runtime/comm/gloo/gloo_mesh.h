@@ -94,9 +94,9 @@ class GlooMesh {
   // Cost:   per peer two keys in the store and one connection.
   absl::Status Reach(absl::Span<const int> peers, WaitPoint& point);
 
-  // Starts to send `bytes` to (receive from) `peer`, which was reached. Messages meet by `slot`; both
-  // sides must name the same size. At 0 bytes nothing is sent. The memory is in use until Wait has
-  // returned or the transfer is destroyed.
+  // Starts to send `bytes` to (receive from) `peer`, which was reached. Messages meet by `slot`;
+  // both sides must name the same size. At 0 bytes nothing is sent. The memory is in use until Wait
+  // has returned or the transfer is destroyed.
   //
   // Errors: kUnavailable: the connection is closed.
   absl::StatusOr<TcpTransfer> Send(int peer, uint64_t slot, const void* data, size_t bytes);

@@ -7,11 +7,10 @@
 
 namespace muster::comm {
 
-// While one lives, SIGPIPE is blocked on its thread; what was raised meanwhile is forgotten at the end.
-// Within another it does nothing and costs nothing, so that threads which do little else than write
-// hold one for life and spare four system calls around each write.
-// Threads that are started meanwhile inherit the mask.
-// Threads: one thread.
+// While one lives, SIGPIPE is blocked on its thread; what was raised meanwhile is forgotten at the
+// end. Within another it does nothing and costs nothing, so that threads which do little else than
+// write hold one for life and spare four system calls around each write. Threads that are started
+// meanwhile inherit the mask. Threads: one thread.
 class SigpipeBlock {
  public:
   SigpipeBlock() : is_outermost_(!std::exchange(is_blocked_, true)) {

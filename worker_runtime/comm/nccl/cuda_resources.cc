@@ -10,7 +10,8 @@
 namespace muster::comm {
 namespace {
 
-// Of CUDA's driver, which alone says whether a thread has a context without making one. Null: it has no such function.
+// Of CUDA's driver, which alone says whether a thread has a context without making one. Null: it
+// has no such function.
 struct DriverCalls {
   decltype(&cuCtxGetCurrent) get_context = nullptr;
   decltype(&cuCtxSetCurrent) set_context = nullptr;
@@ -94,7 +95,8 @@ bool IsDeviceMemory(const void* data) {
 
 absl::StatusOr<DeviceStream> DeviceStream::Make() {
   cudaStream_t stream = nullptr;
-  // Kernels of collectives are few and awaited: they go before the waves of products that are under way.
+  // Kernels of collectives are few and awaited: they go before the waves of products that are under
+  // way.
   int lowest = 0, highest = 0;
   MUSTER_CUDA_RETURN_IF_ERROR(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   MUSTER_CUDA_RETURN_IF_ERROR(

@@ -28,8 +28,9 @@ absl::StatusOr<int> ChooseDevice(int local_rank);
 // Makes `device` the current one of this thread, for good: of threads of our own.
 void UseDevice(int device);
 
-// Makes `device` the current one of this thread while it lives. Afterwards the thread has the context that it had, or none: to name
-// another device would make a context on it, half a gigabyte of its memory.
+// Makes `device` the current one of this thread while it lives. Afterwards the thread has the
+// context that it had, or none: to name another device would make a context on it, half a gigabyte
+// of its memory.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

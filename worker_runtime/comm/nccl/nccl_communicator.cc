@@ -24,7 +24,8 @@ absl::Status ForRank(const Membership& membership, const absl::Status& status) {
                                    membership.group, ": ", status.message()));
 }
 
-// A process keeps its GPU, whatever its local rank has become: what it has there is of use only there.
+// A process keeps its GPU, whatever its local rank has become: what it has there is of use only
+// there.
 absl::StatusOr<NcclContext> MakeContext(const BackendRequest& request,
                                         const NcclCommunicator* former) {
   NcclContext context{.store = request.store};
@@ -262,8 +263,8 @@ absl::StatusOr<Registration> NcclCommunicator::RegisterHere(Buffer memory) {
   return registrations_.Add([this, handle] { GiveUpRegistered(handle); });
 }
 
-// After a failure NCCL's communicator has gone, and its registrations with it. One that NCCL keeps would be of whoever gets
-// the memory next.
+// After a failure NCCL's communicator has gone, and its registrations with it. One that NCCL keeps
+// would be of whoever gets the memory next.
 void NcclCommunicator::GiveUpRegistered(void* handle) {
   const absl::StatusOr<NcclLane*> lane = LaneOf({.kind = OperationKind::kBarrier});
   const absl::Status status =

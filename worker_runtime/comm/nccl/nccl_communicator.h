@@ -21,22 +21,25 @@
 // ranks that call something else are named after a second instead of at once, and NCCL may have
 // written into the buffers by then.
 //
-// The next round: one that may be remade keeps what NCCL has of its collectives' lane when it fails, revoked instead of aborted
-// where NCCL can (2.28.7), until it is destroyed or another is made after it (Make's `former`): shrunk from it by ncclCommShrink if
-// all ranks agree (nccl_remake.h), which saves NCCL's bootstrap; its data connections are made anew, as those of sends and
-// receives are, and groups made by Split, which are aborted. Where a GPU's memory is short, let go of what has failed first.
+// The next round: one that may be remade keeps what NCCL has of its collectives' lane when it
+// fails, revoked instead of aborted where NCCL can (2.28.7), until it is destroyed or another is
+// made after it (Make's `former`): shrunk from it by ncclCommShrink if all ranks agree
+// (nccl_remake.h), which saves NCCL's bootstrap; its data connections are made anew, as those of
+// sends and receives are, and groups made by Split, which are aborted. Where a GPU's memory is
+// short, let go of what has failed first.
 //
-// Captures: a call of a capture goes its usual way, and its lane's stream joins the capture by the queue's event; NCCL
-// makes it a part of the graph. A launch is watched by the lanes of its calls until the event behind it comes. Graphs are
-// destroyed before their communicators, or by whoever is told that a launch has failed: NCCL waits for that.
+// Captures: a call of a capture goes its usual way, and its lane's stream joins the capture by the
+// queue's event; NCCL makes it a part of the graph. A launch is watched by the lanes of its calls
+// until the event behind it comes. Graphs are destroyed before their communicators, or by whoever
+// is told that a launch has failed: NCCL waits for that.
 //
-// Registered memory: NCCL is told of it and asked to forget it by the lane of collectives, between two calls. What is left
-// at the communicator's end NCCL forgets with its own.
+// Registered memory: NCCL is told of it and asked to forget it by the lane of collectives, between
+// two calls. What is left at the communicator's end NCCL forgets with its own.
 //
-// Device buffers: a call with a queue runs on the lane's stream behind an event of that queue, and Work::Await lets a
-// queue go on behind one of the stream (stream_call.h); the host waits until NCCL has enqueued it, and no longer. But
-// for ordered sums, whose end the host has to bring about. Without a queue, what fills buffers must have finished
-// before the call (synchronise the stream).
+// Device buffers: a call with a queue runs on the lane's stream behind an event of that queue, and
+// Work::Await lets a queue go on behind one of the stream (stream_call.h); the host waits until
+// NCCL has enqueued it, and no longer. But for ordered sums, whose end the host has to bring about.
+// Without a queue, what fills buffers must have finished before the call (synchronise the stream).
 #pragma once
 
 #include <atomic>
@@ -66,7 +69,8 @@ struct NcclContext {
 
 class NcclCommunicator final : public CallCommunicator {
  public:
-  // `former`: what the communicator of an earlier round gave up, on the same device; null: this rank is new.
+  // `former`: what the communicator of an earlier round gave up, on the same device; null: this
+  // rank is new.
   static absl::StatusOr<std::unique_ptr<Communicator>> Make(
       Membership membership, NcclContext context, const std::string& prefix,
       std::unique_ptr<NcclRanks> former = nullptr);

@@ -135,9 +135,10 @@ void NcclLane::Run() {
   stream_.reset();
 }
 
-// NCCL kills what runs at once, and then waits until every graph is gone that names the communicator (2.26 and later,
-// commDestroySync in its src/init.cc); who has the graph lets go of it once its launch is told to have failed, by EndAll.
-// One that was revoked it frees without that wait, so those that graphs may name are not revoked.
+// NCCL kills what runs at once, and then waits until every graph is gone that names the
+// communicator (2.26 and later, commDestroySync in its src/init.cc); who has the graph lets go of
+// it once its launch is told to have failed, by EndAll. One that was revoked it frees without that
+// wait, so those that graphs may name are not revoked.
 void NcclLane::Stop() {
   if (ranks_ == nullptr || aborts_.joinable()) return;
   if (!has_captured_) {
@@ -293,7 +294,8 @@ void NcclLane::Watch() {
   options_.on_suspicion(oldest.run->call());
 }
 
-// The ranks are revoked or aborted: no kernel touches a buffer any more, so that waiters may be told.
+// The ranks are revoked or aborted: no kernel touches a buffer any more, so that waiters may be
+// told.
 void NcclLane::EndAll(const absl::Status& failure) {
   std::deque<Running> running;
   running.swap(running_);

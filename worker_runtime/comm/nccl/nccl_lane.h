@@ -27,8 +27,8 @@ struct NcclLaneOptions {
   int peer = 0;  // of sends and receives
   // In which its calls stand; null: in none.
   std::shared_ptr<LaunchOrder> order;
-  // A failure revokes its NCCL communicator, so that another can be shrunk from it, instead of aborting it; but where
-  // calls of it have been captured.
+  // A failure revokes its NCCL communicator, so that another can be shrunk from it, instead of
+  // aborting it; but where calls of it have been captured.
   bool revokes = false;
   // Connects, on the lane's thread; called once, of a lane that is made without ranks.
   std::function<absl::StatusOr<std::unique_ptr<NcclRanks>>(MonoTime deadline)> connect;
@@ -57,17 +57,19 @@ class NcclLane {
   bool Push(Call& call);
   // A launch that is on its way, to be watched until its end.
   bool PushLaunch(Call& call);
-  // `body`, on the lane's thread, once what was pushed before has ended; the lane is connected. Waits.
+  // `body`, on the lane's thread, once what was pushed before has ended; the lane is connected.
+  // Waits.
   //
-  // Errors: its own; the communicator's failure, if the lane ends before; kResourceExhausted: the queue is full.
+  // Errors: its own; the communicator's failure, if the lane ends before; kResourceExhausted: the
+  // queue is full.
   absl::Status RunBetweenCalls(std::string name,
                                std::function<absl::Status(NcclRanks& ranks)> body);
   // There is a failure.
   void Wake();
   // The destructor's first half, so that several lanes end at the same time.
   void BeginClose();
-  // Ends the lane as a failure does, which there is by now, and gives what it leaves; null where it never connected.
-  // Called at most once, and nothing but the destructor after it.
+  // Ends the lane as a failure does, which there is by now, and gives what it leaves; null where it
+  // never connected. Called at most once, and nothing but the destructor after it.
   std::unique_ptr<NcclRanks> GiveUp();
 
  private:

@@ -1,12 +1,15 @@
-// One NCCL communicator: its creation through the store or from an earlier one, its state, and its end.
+// One NCCL communicator: its creation through the store or from an earlier one, its state, and its
+// end.
 //
-// What NCCL's source says of the end (src/init.cc of 2.31), which its manual does not: ncclCommRevoke stops what runs and
-// the communicator's proxy, asynchronously, and leaves the memory; an error that the proxy has met stays its state, and
-// ncclCommShrink refuses it. ncclCommShrink wants somebody to be left out, and nothing in progress; it is a job of the
-// former communicator, whose state tells of its end, and whose abort waits for it; so what it writes may be read then. It
-// takes over the former's bootstrap connections and, once that is revoked, no others. Where one rank aborts a
-// communicator, all do (ncclCommDestroy waits for the others of the machine); so those that were revoked are aborted.
-// Unlike one that was not, it does not wait then for graphs that name it: such a one is not revoked (NcclLane).
+// What NCCL's source says of the end (src/init.cc of 2.31), which its manual does not:
+// ncclCommRevoke stops what runs and the communicator's proxy, asynchronously, and leaves the
+// memory; an error that the proxy has met stays its state, and ncclCommShrink refuses it.
+// ncclCommShrink wants somebody to be left out, and nothing in progress; it is a job of the former
+// communicator, whose state tells of its end, and whose abort waits for it; so what it writes may
+// be read then. It takes over the former's bootstrap connections and, once that is revoked, no
+// others. Where one rank aborts a communicator, all do (ncclCommDestroy waits for the others of the
+// machine); so those that were revoked are aborted. Unlike one that was not, it does not wait then
+// for graphs that name it: such a one is not revoked (NcclLane).
 //
 // Included in this folder alone: it brings in nccl.h.
 #pragma once
@@ -47,11 +50,13 @@ class NcclRanks {
   // Cost:   one key in the store for every kRanksPerId ranks.
   static absl::StatusOr<std::unique_ptr<NcclRanks>> Connect(
       std::shared_ptr<const NcclLibrary> library, Store& store, const NcclRanksOptions& options);
-  // The same ranks but those in `without` (ranks of `former`, ascending, one at least), in the same order. `former` has
-  // been revoked. All that are left call it, with the same list, and nobody ends `former` before all have come through.
-  // On a failure `former` is aborted; the others' may last until they give up (options.failure).
+  // The same ranks but those in `without` (ranks of `former`, ascending, one at least), in the same
+  // order. `former` has been revoked. All that are left call it, with the same list, and nobody
+  // ends `former` before all have come through. On a failure `former` is aborted; the others' may
+  // last until they give up (options.failure).
   //
-  // Errors: kFailedPrecondition: `former` is not revoked; kDeadlineExceeded; options.failure's; else NCCL's words.
+  // Errors: kFailedPrecondition: `former` is not revoked; kDeadlineExceeded; options.failure's;
+  // else NCCL's words.
   static absl::StatusOr<std::unique_ptr<NcclRanks>> Shrink(NcclRanks& former,
                                                            std::vector<int> without,
                                                            const NcclRanksOptions& options);
@@ -71,10 +76,11 @@ class NcclRanks {
   absl::StatusOr<bool> IsReady() const;
   // Kills what runs; afterwards no memory of an operation is touched. `why`: for place().hindrance.
   void Abort(absl::string_view why);
-  // The same, and keeps it for Shrink, where NCCL can and has done with it at `deadline`; else aborts.
+  // The same, and keeps it for Shrink, where NCCL can and has done with it at `deadline`; else
+  // aborts.
   void Revoke(MonoTime deadline);
-  // From now on Revoke aborts: memory is registered with it. That goes after a failure, and a revoked communicator would
-  // keep the registration, without the proxy that gives it up.
+  // From now on Revoke aborts: memory is registered with it. That goes after a failure, and a
+  // revoked communicator would keep the registration, without the proxy that gives it up.
   void HoldsMemory() { holds_memory_ = true; }
   // Lets what was sent reach the peers, until `deadline`; then aborts.
   void Close(MonoTime deadline);

@@ -2,8 +2,8 @@
 //
 // Included in this folder alone: it brings in nccl.h.
 //
-// NCCL keeps what it was told of by whole pages of the host (src/register/register.cc of 2.30), and looks for a buffer by its
-// pages.
+// NCCL keeps what it was told of by whole pages of the host (src/register/register.cc of 2.30), and
+// looks for a buffer by its pages.
 #pragma once
 
 #include "absl/status/status.h"
@@ -13,8 +13,8 @@
 
 namespace muster::comm {
 
-// What NCCL names it by, for DeregisterMemory; null: it was told to register nothing (NCCL_LOCAL_REGISTER=0) or cannot
-// use it, and goes on without.
+// What NCCL names it by, for DeregisterMemory; null: it was told to register nothing
+// (NCCL_LOCAL_REGISTER=0) or cannot use it, and goes on without.
 //
 // Errors: kUnimplemented: NCCL is older than 2.19. NCCL's, in its words.
 // Threads: that of the communicator's lane.

@@ -27,8 +27,8 @@ struct NcclPlace {
 // contribution and adds on the host, by the tree and with the arithmetic of the other backends: it
 // is the oracle, not the fast way.
 //
-// A captured call is over with AfterPost: it joins the capture by its queue's event and comes back by its own. Of a
-// launch there is nothing to post: its end is the call's own event.
+// A captured call is over with AfterPost: it joins the capture by its queue's event and comes back
+// by its own. Of a launch there is nothing to post: its end is the call's own event.
 //
 // One thread at a time. After a failure or an abort of the ranks it is destroyed; NCCL and the
 // stream are idle then.

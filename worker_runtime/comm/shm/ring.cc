@@ -11,8 +11,8 @@
 namespace muster::comm {
 namespace {
 
-// How often a waiter looks before it sleeps: a few microseconds, about what a system call costs. The
-// cores belong to the threads that compute.
+// How often a waiter looks before it sleeps: a few microseconds, about what a system call costs.
+// The cores belong to the threads that compute.
 constexpr int kLooks = 500;
 
 }  // namespace

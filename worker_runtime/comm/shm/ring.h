@@ -29,7 +29,8 @@ struct alignas(64) Bell {
   bool WaitSince(uint32_t heard, absl::Duration most);
 
   std::atomic<uint32_t> rings = 0;
-  // A process that ended while it waited stays counted, which costs its peers a system call per ring.
+  // A process that ended while it waited stays counted, which costs its peers a system call per
+  // ring.
   std::atomic<uint32_t> waiters = 0;
 };
 
@@ -51,7 +52,8 @@ class ByteRing {
   ByteRing(Counters* counters, uint8_t* bytes, size_t capacity)
       : counters_(counters), bytes_(bytes), capacity_(capacity) {}
 
-  // The writer's. Write takes `size` of at most space(), whose last bytes beyond `used` are padding.
+  // The writer's. Write takes `size` of at most space(), whose last bytes beyond `used` are
+  // padding.
   size_t space() const;
   void Write(const void* from, size_t used, size_t size);
   uint64_t written() const { return counters_->written.load(std::memory_order_relaxed); }
@@ -61,7 +63,8 @@ class ByteRing {
 
   // The reader's, alike.
   size_t available() const;
-  // Hands `used` bytes to take(from, count), in at most two parts that begin at a multiple of kGrain.
+  // Hands `used` bytes to take(from, count), in at most two parts that begin at a multiple of
+  // kGrain.
   template <typename Take>
   void Read(size_t used, size_t size, Take take) {
     const uint64_t position = counters_->read.load(std::memory_order_relaxed);

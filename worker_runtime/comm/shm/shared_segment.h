@@ -15,8 +15,8 @@
 
 namespace muster::comm {
 
-// Processes with equal texts may open each other's segments: one kernel since its start, one process
-// namespace, one user. Empty where that cannot be found out.
+// Processes with equal texts may open each other's segments: one kernel since its start, one
+// process namespace, one user. Empty where that cannot be found out.
 std::string ThisMachine();
 
 // Threads: thread-compatible.

@@ -6,8 +6,8 @@
 // posted, and holds up those behind it in its ring; the messages of a pair and stream are received
 // in the order in which they are sent.
 //
-// A rank that closes says so in its segment. One that dies is noticed within kPeerCheck by those who
-// wait for it, through a descriptor of its process.
+// A rank that closes says so in its segment. One that dies is noticed within kPeerCheck by those
+// who wait for it, through a descriptor of its process.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@
 
 namespace muster::comm {
 
-// What must not hold up each other. Of kCollectives one thread sends and receives; of kTransfers one
-// thread per peer and direction.
+// What must not hold up each other. Of kCollectives one thread sends and receives; of kTransfers
+// one thread per peer and direction.
 enum class Stream : uint8_t { kCollectives, kTransfers };
 inline constexpr int kNumStreams = 2;
 

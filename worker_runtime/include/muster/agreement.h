@@ -33,8 +33,8 @@ absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::
 std::string DescribeDifference(absl::string_view text_of_0, absl::string_view text_of_rank,
                                int rank);
 
-// What rank `root` found out, on every rank: its status if that is an error, else its text. The others
-// wait as long as it takes, whatever the communicator's time-out.
+// What rank `root` found out, on every rank: its status if that is an error, else its text. The
+// others wait as long as it takes, whatever the communicator's time-out.
 //
 // Errors: the rank's, the communicator's.
 absl::StatusOr<std::string> FromRank(Communicator& world, int root,

@@ -1,9 +1,9 @@
-// The library's kernels for operations of one's own (worker_runtime/README.md "An operation of your own"
-// has one). They run on the device and the queue of the tape.
+// The library's kernels for operations of one's own (worker_runtime/README.md "An operation of your
+// own" has one). They run on the device and the queue of the tape.
 //
 // Shapes: tensors are read row by row, whatever their rank. What does not fit fails the pass with a
-//         sentence (Tape::Refuse) and computes nothing; a new tensor is empty then, and so is what is
-//         made of it.
+//         sentence (Tape::Refuse) and computes nothing; a new tensor is empty then, and so is what
+//         is made of it.
 // Threads: as Tape.
 #pragma once
 
@@ -26,8 +26,8 @@ struct Product {
 void Multiply(Tape& tape, const Product& product, const Tensor& a, const Tensor& b,
               const Tensor& c);
 
-// x w^T and x w, new tensors, of rows x [..., k] and w [n, k] or [k, n]: the shape of x but for its last
-// size.
+// x w^T and x w, new tensors, of rows x [..., k] and w [n, k] or [k, n]: the shape of x but for its
+// last size.
 Tensor TimesTransposed(Tape& tape, const Tensor& x, const Tensor& w);
 Tensor Times(Tape& tape, const Tensor& x, const Tensor& w);
 // Adds dy^T x to the gradient of `weight` [n, k], unless that is frozen; of rows dy [..., n] and

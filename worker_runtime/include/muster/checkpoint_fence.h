@@ -13,15 +13,15 @@
 namespace muster {
 
 struct CheckpointFence {
-  // Which round of which life of the job writes; noted in the checkpoint. `instance` is 0 without an
-  // agent: nobody is asked then, and whatever is in the way is replaced.
+  // Which round of which life of the job writes; noted in the checkpoint. `instance` is 0 without
+  // an agent: nobody is asked then, and whatever is in the way is replaced.
   int64_t instance = 0;
   int64_t round = -1;
   // Asked by rank 0 once a checkpoint is written, before it is published; may be empty.
   //
   // Errors: it may not be published. kFailedPrecondition: not now, because the rendezvous is out of
-  //         reach or has not heard of this node for a while. kCancelled: never, because another round
-  //         has begun, and this process is about to be stopped.
+  //         reach or has not heard of this node for a while. kCancelled: never, because another
+  //         round has begun, and this process is about to be stopped.
   std::function<absl::Status(int64_t step)> commit;
 };
 

@@ -45,8 +45,8 @@ enum class SumOrder {
 struct CallOptions {
   // From the call until the operation must have finished; nothing: the communicator's.
   std::optional<absl::Duration> timeout;
-  // The buffers lie in the memory of this queue's device, and are touched once what was put on it before
-  // the call has run. Null: in the host's memory, and what fills them has finished.
+  // The buffers lie in the memory of this queue's device, and are touched once what was put on it
+  // before the call has run. Null: in the host's memory, and what fills them has finished.
   Queue* queue = nullptr;
 };
 
@@ -72,32 +72,34 @@ struct CommunicatorOptions {
   bool shared_memory = true;
 };
 
-// Work of a device that was captured with the calls in it (Communicator::BeginCapture). The communicators that were
-// called outlive it.
+// Work of a device that was captured with the calls in it (Communicator::BeginCapture). The
+// communicators that were called outlive it.
 class CapturedCalls {
  public:
   virtual ~CapturedCalls() = default;
-  // All of it once more, on the queue that it was captured on, with the arguments that it was captured with. Each call
-  // counts as called again: it takes its sequence number, and has the time that it was captured with, from now on. For
-  // all ranks it is one call of all communicators in it: they launch what they have captured together, and nobody
-  // calls one by one what others launch.
+  // All of it once more, on the queue that it was captured on, with the arguments that it was
+  // captured with. Each call counts as called again: it takes its sequence number, and has the time
+  // that it was captured with, from now on. For all ranks it is one call of all communicators in
+  // it: they launch what they have captured together, and nobody calls one by one what others
+  // launch.
   //
-  // Errors: of the first call that fails, as Work::Wait tells them. Where one communicator has failed before, the launch
-  //         ends all that are in it. Memory of the others' calls may be in use until they have ended too, and the launch
-  //         with them.
+  // Errors: of the first call that fails, as Work::Wait tells them. Where one communicator has
+  // failed before, the launch
+  //         ends all that are in it. Memory of the others' calls may be in use until they have
+  //         ended too, and the launch with them.
   virtual Work Launch(Queue& queue) = 0;
 };
 
 // One rank's end of a group.
 //
 // Sums of bf16 and f16 are taken in fp32 and rounded once (backend nccl: at each hop, unless
-// ordered); integers wrap around. Buffers lie in host memory, unless the call names a queue; with nccl
-// also, and better, in the memory of the rank's GPU, and what fills them must have finished before the
-// call, unless it names a queue.
-// Errors of every operation: see Work::Wait. A call that is wrong in itself (a negative count,
-// sizes that do not fit together, a rank out of range) returns kInvalidArgument, takes no sequence
-// number and harms nobody. Send and Recv are counted apart, per peer and direction: they match in
-// the order of their calls and hold up neither each other nor collectives.
+// ordered); integers wrap around. Buffers lie in host memory, unless the call names a queue; with
+// nccl also, and better, in the memory of the rank's GPU, and what fills them must have finished
+// before the call, unless it names a queue. Errors of every operation: see Work::Wait. A call that
+// is wrong in itself (a negative count, sizes that do not fit together, a rank out of range)
+// returns kInvalidArgument, takes no sequence number and harms nobody. Send and Recv are counted
+// apart, per peer and direction: they match in the order of their calls and hold up neither each
+// other nor collectives.
 //
 // The destructor ends what is in flight with kAborted and takes about a second at most.
 // Threads: safe; calls of several threads need an order of their own that is the same on every
@@ -114,15 +116,16 @@ class Communicator {
   //
   // Cost: ring: 2(n-1) steps, 2(n-1)/n * S bytes sent. Small buffers: recursive doubling, about
   //       log2(n) steps of S bytes (of fp32 for bf16 and f16). bf16, f16 and ordered sums: 2(n-1)
-  //       messages, the same bytes as the ring; ordered sums of backend nccl (n-1) * S, since it has
-  //       no such exchange and gathers what is to be added.
+  //       messages, the same bytes as the ring; ordered sums of backend nccl (n-1) * S, since it
+  //       has no such exchange and gathers what is to be added.
   virtual Work AllReduce(Buffer buffer, ReduceOptions options = {}) = 0;
 
   // `output` becomes block rank() of the reduction of every rank's `input`.
   //
   // Shapes: input [size * count], output [count]; output may be block rank() of input itself, and
   //         overlap it no other way.
-  // Cost:   (n-1)/n * S bytes sent, S the input's; n-1 messages or steps. Ordered with nccl: (n-1) * S.
+  // Cost:   (n-1)/n * S bytes sent, S the input's; n-1 messages or steps. Ordered with nccl: (n-1)
+  // * S.
   virtual Work ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options = {}) = 0;
 
   // Ordered sums over leaves (micro-batches) that do not follow the ranks one to one. The tree is
@@ -166,44 +169,50 @@ class Communicator {
   virtual Work Send(ConstBuffer buffer, int to, CallOptions options = {}) = 0;
   virtual Work Recv(Buffer buffer, int from, CallOptions options = {}) = 0;
 
-  // Whether BeginCapture may be called: of one rank, or of a backend that works on streams of a device. The same on all
-  // ranks.
+  // Whether BeginCapture may be called: of one rank, or of a backend that works on streams of a
+  // device. The same on all ranks.
   virtual bool captures() const { return false; }
-  // Until EndCapture, what `queue` is given is kept instead of run (Device::BeginCapture), and so is what this thread
-  // calls with that queue: of this communicator and of all that were split from it or from one with it. Such a call
-  // takes no sequence number. Ordered sums and calls without a queue are refused (kFailedPrecondition). Of other threads,
-  // calls of these communicators wait until the capture has ended. All ranks capture the same calls at the same time.
+  // Until EndCapture, what `queue` is given is kept instead of run (Device::BeginCapture), and so
+  // is what this thread calls with that queue: of this communicator and of all that were split from
+  // it or from one with it. Such a call takes no sequence number. Ordered sums and calls without a
+  // queue are refused (kFailedPrecondition). Of other threads, calls of these communicators wait
+  // until the capture has ended. All ranks capture the same calls at the same time.
   //
   // Errors: kUnimplemented: captures() is false; Device::BeginCapture's.
   virtual absl::Status BeginCapture(Queue& queue);
-  // Errors: what went wrong since BeginCapture, in the calls or on the device. Nothing has run, and everything goes on as
+  // Errors: what went wrong since BeginCapture, in the calls or on the device. Nothing has run, and
+  // everything goes on as
   //         if nothing had been.
   virtual absl::StatusOr<std::unique_ptr<CapturedCalls>> EndCapture(Queue& queue);
 
-  // Tells the backend of memory of this rank's device that collectives of this communicator will work in, so that it can
-  // read and write there directly. What calls do stays the same. Every rank of the group calls it between the same two
-  // operations, each with memory of its own: sizes may differ, and a rank may have none (count 0). Waits. All ranks have
-  // registered then, or none.
+  // Tells the backend of memory of this rank's device that collectives of this communicator will
+  // work in, so that it can read and write there directly. What calls do stays the same. Every rank
+  // of the group calls it between the same two operations, each with memory of its own: sizes may
+  // differ, and a rank may have none (count 0). Waits. All ranks have registered then, or none.
   //
-  // From then on, the buffers that a collective works in lie in registered memory on all ranks or on none, inputs as
-  // outputs, and each wholly in one piece of it: a mixture is undefined (NCCL's user guide, "User Buffer Registration").
-  // Memory counts by whole pages of the host's size: what shares its first or last page is registered with it. Sends
-  // and receives, ordered sums and calls on memory of the host have nothing to do with it, nor have the groups that were
-  // split off or will be: they register by themselves.
+  // From then on, the buffers that a collective works in lie in registered memory on all ranks or
+  // on none, inputs as outputs, and each wholly in one piece of it: a mixture is undefined (NCCL's
+  // user guide, "User Buffer Registration"). Memory counts by whole pages of the host's size: what
+  // shares its first or last page is registered with it. Sends and receives, ordered sums and calls
+  // on memory of the host have nothing to do with it, nor have the groups that were split off or
+  // will be: they register by themselves.
   //
-  // A backend that has no use for it (gloo, loopback, any of one rank) gives back an empty registration at once and
-  // exchanges nothing.
+  // A backend that has no use for it (gloo, loopback, any of one rank) gives back an empty
+  // registration at once and exchanges nothing.
   //
-  // Errors: of the first rank that has failed, on all alike: kUnimplemented: NCCL is older than 2.19; kInvalidArgument:
-  //         the memory is no device's; NCCL's. kFailedPrecondition: within a capture. As an operation's.
+  // Errors: of the first rank that has failed, on all alike: kUnimplemented: NCCL is older
+  // than 2.19; kInvalidArgument:
+  //         the memory is no device's; NCCL's. kFailedPrecondition: within a capture. As an
+  //         operation's.
   virtual absl::StatusOr<Registration> Register(Buffer memory);
 
   // Bytes that this rank has sent to others so far: gloo counts them where they leave. loopback,
   // which sends nothing, and nccl, which does not tell, count what a ring would send.
   virtual int64_t bytes_sent() const = 0;
 
-  // Memory that this rank took to exchange in, at its most so far: what gloo stages messages in, and
-  // rings of shared memory that others send to it through. loopback takes none, and nccl does not tell.
+  // Memory that this rank took to exchange in, at its most so far: what gloo stages messages in,
+  // and rings of shared memory that others send to it through. loopback takes none, and nccl does
+  // not tell.
   virtual int64_t bytes_reserved() const { return 0; }
 
   // Ends the communicator on every rank: all waiters get kAborted with `reason` within a second.

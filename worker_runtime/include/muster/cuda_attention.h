@@ -11,8 +11,8 @@ namespace muster {
 enum class CudaAttention : uint8_t {
   kOwn,    // our kernels
   kCudnn,  // cuDNN: without it no device is opened, and a layer that it has not is a failure
-  // cuDNN where it is there and has the layer, else our kernels, as for the same bits in every run: those cuDNN has in several times
-  // the memory
+  // cuDNN where it is there and has the layer, else our kernels, as for the same bits in every run:
+  // those cuDNN has in several times the memory
   kAuto,
 };
 

@@ -3,8 +3,8 @@
 //   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Device> gpu, OpenCudaDevice(0));
 //   TensorPool pool(*gpu);
 //
-// It computes in f32, bf16 and f16. Its kernels run in the order of their queue, later than the call; what one of
-// them failed with is said by Device::Download.
+// It computes in f32, bf16 and f16. Its kernels run in the order of their queue, later than the
+// call; what one of them failed with is said by Device::Download.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ constexpr bool CudaComputesIn(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16;
 }
 
-// What a device takes for itself, beside what pools do: of the GPU, for products to work in; and of the host at most,
-// pinned, for copies to pass through, if one thread copies at a time.
+// What a device takes for itself, beside what pools do: of the GPU, for products to work in; and of
+// the host at most, pinned, for copies to pass through, if one thread copies at a time.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kCudaPinnedBytesMax = int64_t{72} << 20;
 
 struct CudaDeviceOptions {
   CudaAttention attention = CudaAttention::kOwn;
-  // Of cuDNN's attention, whose quick gradients differ in their last bits from run to run. All else has them anyway.
+  // Of cuDNN's attention, whose quick gradients differ in their last bits from run to run. All else
+  // has them anyway.
   bool same_bits = false;
 };
 
@@ -43,7 +44,8 @@ absl::StatusOr<std::string> CudaDeviceName(int number);
 
 // The GPU of that number. Pools and queues of it must not outlive it.
 //
-// Errors: as above; kUnavailable: no GPU, one that the kernels are not compiled for, no cuBLASLt, or no cuDNN where it must be. kInvalidArgument: no GPU of that
+// Errors: as above; kUnavailable: no GPU, one that the kernels are not compiled for, no cuBLASLt,
+// or no cuDNN where it must be. kInvalidArgument: no GPU of that
 //         number.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number, CudaDeviceOptions options = {});
 

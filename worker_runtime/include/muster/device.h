@@ -5,9 +5,9 @@
 //   model.ComputeLoss(tape, batch, targets);
 //   pool.usage().peak_bytes_in_use
 //
-// A kernel is found by operation, device and dtype (nn/operations.h), and is put on a queue: on the cpu
-// it runs at once, on meta it is only counted, on others it runs later, in the order of its queue.
-// Reading a value where the host cannot ends the process and says so.
+// A kernel is found by operation, device and dtype (nn/operations.h), and is put on a queue: on the
+// cpu it runs at once, on meta it is only counted, on others it runs later, in the order of its
+// queue. Reading a value where the host cannot ends the process and says so.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +37,8 @@ class Event {
   virtual void Record(Queue& queue) = 0;
   // What is put on `queue` from now on runs after the work that the event marks at this moment.
   virtual void HoldUp(Queue& queue) const = 0;
-  // For what works on the device beside its queues, as NCCL does: on a GPU a cudaEvent_t. Null: there is
-  // nothing to wait for, what was called has happened.
+  // For what works on the device beside its queues, as NCCL does: on a GPU a cudaEvent_t. Null:
+  // there is nothing to wait for, what was called has happened.
   virtual void* native() const { return nullptr; }
 };
 
@@ -91,17 +91,19 @@ class Device {
   virtual std::unique_ptr<Event> MakeEvent() const;
 
   virtual bool captures() const { return false; }
-  // What this thread puts on `queue` until EndCapture is kept and does not run, with what other queues get behind
-  // events that were recorded meanwhile and that are followed again. Nothing is uploaded, waited for or taken from
-  // the device meanwhile.
+  // What this thread puts on `queue` until EndCapture is kept and does not run, with what other
+  // queues get behind events that were recorded meanwhile and that are followed again. Nothing is
+  // uploaded, waited for or taken from the device meanwhile.
   //
-  // Errors: kUnimplemented: captures() is false; the device's. What is put there runs then, as ever.
+  // Errors: kUnimplemented: captures() is false; the device's. What is put there runs then, as
+  // ever.
   virtual absl::Status BeginCapture(Queue& queue) const;
-  // Errors: what went wrong since BeginCapture. Nothing has run, and the device goes on as if nothing had been.
+  // Errors: what went wrong since BeginCapture. Nothing has run, and the device goes on as if
+  // nothing had been.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> EndCapture(Queue& queue) const;
 
-  // Where the layers of this device may be planned: the meta device whose layers go its ways and whose kernels take the
-  // memory that its own work in.
+  // Where the layers of this device may be planned: the meta device whose layers go its ways and
+  // whose kernels take the memory that its own work in.
   virtual const Device& meta() const = 0;
   // What people should know of its kernels, for a log; empty: nothing.
   virtual std::string notes() const { return ""; }
@@ -110,15 +112,16 @@ class Device {
   static const Device& Meta();
 };
 
-// Kernels in the order in which they were put there. All queues of a device that are of one lane are
-// one; kernels of different lanes may run side by side.
+// Kernels in the order in which they were put there. All queues of a device that are of one lane
+// are one; kernels of different lanes may run side by side.
 //
 // Threads: thread-compatible.
 class Queue {
  public:
   enum class Lane { kCompute, kCommunication, kCopy };
 
-  // Both outlive it. `memory`: what kernels work in that need some of their own, for as long as they run.
+  // Both outlive it. `memory`: what kernels work in that need some of their own, for as long as
+  // they run.
   explicit Queue(const Device& device, TensorPool* memory = nullptr, Lane lane = Lane::kCompute)
       : device_(device), memory_(memory), lane_(lane) {}
   const Device& device() const { return device_; }

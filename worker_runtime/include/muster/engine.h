@@ -7,8 +7,8 @@
 //     MUSTER_ASSIGN_OR_RETURN(StepResult result, engine->Step(*reader));
 //   }
 //
-// A model that is no row of units computes its loss by itself: Engine::Create with a sample, and Step
-// with what computes the loss of a batch.
+// A model that is no row of units computes its loss by itself: Engine::Create with a sample, and
+// Step with what computes the loss of a batch.
 //
 // A step: for each micro-batch forward and backward; in the last backward pass each bucket of
 // gradients is reduced as soon as it is complete; then clipping by the global norm and the update
@@ -16,8 +16,8 @@
 // (plan/program.h). Gradients are weighed by tokens: the step's loss is the sum over all tokens of
 // all ranks divided by their number, whatever their spread.
 //
-// All ranks call Create, Step, Save, Load and Restore in the same order. The first failure on any rank ends
-// the communicator and so reaches every rank.
+// All ranks call Create, Step, Save, Load and Restore in the same order. The first failure on any
+// rank ends the communicator and so reaches every rank.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +64,8 @@ struct StepResult {
   double gradient_norm = 0;  // of the mean gradient, before clipping
   double learning_rate = 0;
   double loss_scale = 1;  // that this step had (Plan::loss_scaling)
-  // The gradient was not finite at this scale: the step changed neither parameters nor optimizer. Its
-  // loss and norm may be no numbers.
+  // The gradient was not finite at this scale: the step changed neither parameters nor optimizer.
+  // Its loss and norm may be no numbers.
   bool skipped = false;
   StepTimes times;
 };
@@ -86,12 +86,14 @@ struct EngineMemory {
   }
 };
 
-// The whole training state after a whole number of steps, in the host's memory: what a rank takes along when
-// its engine, store and communicators come to their end. Made by Engine::TakeSnapshot; else empty, as of a rank
-// that has none.
+// The whole training state after a whole number of steps, in the host's memory: what a rank takes
+// along when its engine, store and communicators come to their end. Made by Engine::TakeSnapshot;
+// else empty, as of a rank that has none.
 //
-// Cost: what a checkpoint takes: of each parameter its value (of 16 bits: its master of f32) and moments, 12
-//       bytes per parameter for AdamW; the engine that takes it and the one that is given it have theirs beside.
+// Cost: what a checkpoint takes: of each parameter its value (of 16 bits: its master of f32) and
+// moments, 12
+//       bytes per parameter for AdamW; the engine that takes it and the one that is given it have
+//       theirs beside.
 // Threads: thread-compatible.
 class EngineSnapshot {
  public:
@@ -135,19 +137,21 @@ class Engine {
     int64_t batch = 4;       // rows per micro-batch
     int64_t sequence = 256;  // tokens per row
   };
-  // Of a model in units, which plan.stages may cut into a pipeline; it is the sample too. `model` is
-  // called until the engine is gone.
+  // Of a model in units, which plan.stages may cut into a pipeline; it is the sample too. `model`
+  // is called until the engine is gone.
   //
-  // Errors: Create's; those of `model`; kInvalidArgument: the model or the ranks cannot be divided into
+  // Errors: Create's; those of `model`; kInvalidArgument: the model or the ranks cannot be divided
+  // into
   //         so many stages.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
                                                         Plan plan, UnitModel model,
                                                         const BatchSize& size);
 
-  // Of one stage of a pipeline that the program cuts itself, and whose data it brings (StepStage). Every
-  // rank declares the whole model; those parameters get memory that its stage holds.
+  // Of one stage of a pipeline that the program cuts itself, and whose data it brings (StepStage).
+  // Every rank declares the whole model; those parameters get memory that its stage holds.
   //
-  // Errors: Create's; kInvalidArgument: the cut does not fit the model, the plan or the number of ranks.
+  // Errors: Create's; kInvalidArgument: the cut does not fit the model, the plan or the number of
+  // ranks.
   using StageSample =
       std::function<absl::StatusOr<StageOutput>(Tape& tape, const Activation& received)>;
   static absl::StatusOr<std::unique_ptr<Engine>> CreateStage(Communicator& world,
@@ -165,37 +169,40 @@ class Engine {
   //
   // Errors: what `forward` returned, on its own rank, and kAborted with its text on the others;
   //         kFailedPrecondition: the loss or the gradient is not finite (names the first
-  //         parameter, and the rank whose loss it was), with a loss scale: and it cannot be lowered;
-  //         the communicator's.
+  //         parameter, and the rank whose loss it was), with a loss scale: and it cannot be
+  //         lowered; the communicator's.
   absl::StatusOr<StepResult> Step(Forward forward);
 
   // This rank's batches of `source`, which outlives the reader: in a pipeline those of its replica.
-  // Rank, ranks, micro-batches, seed and the step to begin with are the engine's, so it is made after
-  // Load.
+  // Rank, ranks, micro-batches, seed and the step to begin with are the engine's, so it is made
+  // after Load.
   //
   // Errors: BatchReader::Create's, on this rank alone.
   absl::StatusOr<std::unique_ptr<BatchReader>> Read(const TokenSource& source,
                                                     const BatchSize& size) const;
   // Step, with each micro-batch from `reader`.
   //
-  // Errors: Step's; BatchReader::Next's; kInvalidArgument: the reader is that of another rank, number
+  // Errors: Step's; BatchReader::Next's; kInvalidArgument: the reader is that of another rank,
+  // number
   //         of ranks or of micro-batches, or of another step.
   using BatchLoss = absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape, const Batch& batch)>;
   absl::StatusOr<StepResult> Step(BatchReader& reader, BatchLoss loss);
   // The same of an engine that was given a model in units.
   absl::StatusOr<StepResult> Step(BatchReader& reader);
 
-  // Whether those steps are captured as one piece of work of a device that can (a CUDA graph), which the host starts
-  // at once, while batches stay of one size. Bits are the same. One rank captures unless it is told otherwise. Several
-  // do where all were told to before their first step, their communicators capture (Communicator::captures) and sums
-  // are not ordered: they agree before each step, by an all-reduce of one number, until one of them captures no more,
-  // or takes a step on other batches than a reader's; then none does for good.
+  // Whether those steps are captured as one piece of work of a device that can (a CUDA graph),
+  // which the host starts at once, while batches stay of one size. Bits are the same. One rank
+  // captures unless it is told otherwise. Several do where all were told to before their first
+  // step, their communicators capture (Communicator::captures) and sums are not ordered: they agree
+  // before each step, by an all-reduce of one number, until one of them captures no more, or takes
+  // a step on other batches than a reader's; then none does for good.
   void CaptureSteps(bool captures);
 
-  // Whether the buffers that collectives of a step work in are registered with their communicators (Communicator::Register),
-  // so that a backend may read and write there directly: gradients, gathered and shared parameters, norms and losses;
-  // activations are not. Bits are the same. They are not, unless all ranks were told so before their first step, which
-  // registers them and fails where that fails, on all ranks; later it changes nothing.
+  // Whether the buffers that collectives of a step work in are registered with their communicators
+  // (Communicator::Register), so that a backend may read and write there directly: gradients,
+  // gathered and shared parameters, norms and losses; activations are not. Bits are the same. They
+  // are not, unless all ranks were told so before their first step, which registers them and fails
+  // where that fails, on all ranks; later it changes nothing.
   void RegisterBuffers(bool registers);
 
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
@@ -205,8 +212,8 @@ class Engine {
   absl::StatusOr<StepResult> StepStage(StageForward forward);
 
   // The loss of `num_batches` micro-batches of this rank, over all ranks, without a backward pass:
-  // parameters and optimizer stay as they are. Where a pipeline or a shard holds parameters elsewhere,
-  // all ranks call it alike, and units come one by one as they are used.
+  // parameters and optimizer stay as they are. Where a pipeline or a shard holds parameters
+  // elsewhere, all ranks call it alike, and units come one by one as they are used.
   //
   // Errors: what `forward` returned, on its own rank, and kAborted with its text on the others;
   //         kFailedPrecondition: no target counted on any rank; the communicator's.
@@ -216,17 +223,17 @@ class Engine {
   };
   absl::StatusOr<Evaluation> Evaluate(int64_t num_batches, Forward forward);
 
-  // What Create and a step would take on the rank of `world_size` that needs most, found out without
-  // taking it: `forward` runs on the meta device, where tensors have sizes and no elements, and of
-  // tokens only the number matters. `store` has no memory yet. Communicators are those of the gloo back
-  // end.
+  // What Create and a step would take on the rank of `world_size` that needs most, found out
+  // without taking it: `forward` runs on the meta device, where tensors have sizes and no elements,
+  // and of tokens only the number matters. `store` has no memory yet. Communicators are those of
+  // the gloo back end.
   //
   // Errors: what `forward` returned; kInvalidArgument, kUnimplemented: Create's.
   struct Ranks {
     int world_size = 1;
     int of_node = 0;  // that share a machine; 0: all
-    // Each trains on a GPU. All but `exchange`, which is the host's, is of that GPU then. NCCL's own buffers are not
-    // known before it has connected.
+    // Each trains on a GPU. All but `exchange`, which is the host's, is of that GPU then. NCCL's
+    // own buffers are not known before it has connected.
     bool on_gpus = false;
     // Of those, as they will be opened (muster/cuda_device.h); for auto what cuDNN would take.
     CudaAttention cuda_attention = CudaAttention::kOwn;
@@ -237,14 +244,14 @@ class Engine {
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
                                                  const Ranks& ranks, const UnitModel& model,
                                                  const BatchSize& size);
-  // Whether what was planned of a GPU fits what is free of `device` now, before anything is taken; yes, if the device
-  // does not tell. It is one engine's: ranks that share the GPU add theirs up.
+  // Whether what was planned of a GPU fits what is free of `device` now, before anything is taken;
+  // yes, if the device does not tell. It is one engine's: ranks that share the GPU add theirs up.
   //
   // Errors: kInvalidArgument: it does not (says how much is missing of what, and what takes less).
   static absl::Status CheckFits(const EngineMemory& planned, const Device& device);
 
-  // Tells `listener` of each phase as it begins, with the updates made so far, and while rank 0 saves
-  // or loads of that again after each array; for a progress board:
+  // Tells `listener` of each phase as it begins, with the updates made so far, and while rank 0
+  // saves or loads of that again after each array; for a progress board:
   //   engine->OnPhase([&](int64_t step, Phase phase) { runtime->SetProgress(step, phase); });
   // Called on the thread of Step, Save and Load, which wait for it.
   void OnPhase(std::function<void(int64_t step, Phase phase)> listener);
@@ -263,11 +270,12 @@ class Engine {
   TensorPool& pool();
 
   // After the model was used between steps, as for generating text, which every rank must do alike
-  // where parameters are sharded or in stages: gives up what was gathered. Errors: the communicator's, of the use.
+  // where parameters are sharded or in stages: gives up what was gathered. Errors: the
+  // communicator's, of the use.
   absl::Status EndUse();
 
-  // SHA-256 over names and values of all parameters, 64 hex digits. Equal on all ranks, which call it
-  // together. Errors: the communicator's.
+  // SHA-256 over names and values of all parameters, 64 hex digits. Equal on all ranks, which call
+  // it together. Errors: the communicator's.
   absl::StatusOr<std::string> ParameterHash() const;
   // Of the plan and the table of parameters; what Create compared.
   const std::string& PlanHash() const;
@@ -275,7 +283,8 @@ class Engine {
   // Writes a whole checkpoint as the subdirectory step_<n> of `directory` (rank 0 does; all wait):
   // parameters, optimizer, step, plan, and `metadata` of the caller (UTF-8). See checkpoint/.
   //
-  // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; what the
+  // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; what
+  // the
   //         fence says, see IsRefusedByFence; on all ranks alike. Nothing that was there before is
   //         harmed.
   absl::Status Save(const std::string& directory,
@@ -295,31 +304,36 @@ class Engine {
   };
   absl::StatusOr<Loaded> Load(const std::string& directory);
 
-  // This rank's state after its last complete step, also when a step has failed since, as by a peer's loss. It
-  // asks no other rank; communicators may have come to their end.
+  // This rank's state after its last complete step, also when a step has failed since, as by a
+  // peer's loss. It asks no other rank; communicators may have come to their end.
   //
-  // Errors: kFailedPrecondition: this rank does not hold the state whole (its plan shards it over several ranks, or
-  //         cuts it into stages), or what failed had begun to change it: a load, or on a device the update of a
-  //         step (see WaitBeforeUpdates); the device's.
+  // Errors: kFailedPrecondition: this rank does not hold the state whole (its plan shards it over
+  // several ranks, or
+  //         cuts it into stages), or what failed had begun to change it: a load, or on a device the
+  //         update of a step (see WaitBeforeUpdates); the device's.
   absl::StatusOr<EngineSnapshot> TakeSnapshot();
 
-  // Continues from the newest state that any rank has, of those that are equally new that of the lowest rank; it goes
-  // from there to all, array by array. Each rank brings what it has, a rank that is new an empty snapshot. The ranks may
-  // be more or fewer than those that it was taken on, and their plan another one, also one that shards.
+  // Continues from the newest state that any rank has, of those that are equally new that of the
+  // lowest rank; it goes from there to all, array by array. Each rank brings what it has, a rank
+  // that is new an empty snapshot. The ranks may be more or fewer than those that it was taken on,
+  // and their plan another one, also one that shards.
   //
-  // Errors: kNotFound: no rank has one; kInvalidArgument: it is of another model, or trained by another optimizer (names
-  //         the first array that is missing or differs); on all ranks alike, and these leave everything as it was.
-  //         kDataLoss: a rank holds other parameters afterwards; the communicator's.
+  // Errors: kNotFound: no rank has one; kInvalidArgument: it is of another model, or trained by
+  // another optimizer (names
+  //         the first array that is missing or differs); on all ranks alike, and these leave
+  //         everything as it was. kDataLoss: a rank holds other parameters afterwards; the
+  //         communicator's.
   struct Restored {
     int rank = 0;  // whose state it was
     int64_t step = 0;
   };
   absl::StatusOr<Restored> Restore(const EngineSnapshot& own);
 
-  // Whether a step on a device waits on the host until its gradients are reduced, before it sends the update: then
-  // a peer's loss in the middle of the step leaves the state that was before it, for TakeSnapshot. Where the communicator
-  // works on the device's streams (nccl) the update would else be on its way behind what fails. Steps that are
-  // launched as one piece of work (CaptureSteps) do not wait.
+  // Whether a step on a device waits on the host until its gradients are reduced, before it sends
+  // the update: then a peer's loss in the middle of the step leaves the state that was before it,
+  // for TakeSnapshot. Where the communicator works on the device's streams (nccl) the update would
+  // else be on its way behind what fails. Steps that are launched as one piece of work
+  // (CaptureSteps) do not wait.
   void WaitBeforeUpdates(bool waits);
 
  private:

@@ -67,7 +67,8 @@ class Gpt {
   // `targets` [batch * sequence], -1 to leave a position out.
   Loss ComputeLoss(Tape& tape, const TokenBatch& batch, absl::Span<const int32_t> targets) const;
 
-  // The same piece by piece: for an engine that may cut the model. It uses this model, which outlives it.
+  // The same piece by piece: for an engine that may cut the model. It uses this model, which
+  // outlives it.
   UnitModel Units() const;
 
   const Embedding& embedding() const { return embedding_; }

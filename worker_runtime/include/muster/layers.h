@@ -34,7 +34,8 @@ struct TokenBatch {
 absl::Status ValidateTokens(const TokenBatch& batch, int64_t vocabulary,
                             bool allow_ignored = false);
 
-// The instruction set that the layers' arithmetic uses on this machine: "avx512", "avx2", "baseline".
+// The instruction set that the layers' arithmetic uses on this machine: "avx512", "avx2",
+// "baseline".
 std::string InstructionSet();
 
 // A map from activation to activation, for models that are lists of layers.
@@ -66,8 +67,8 @@ class Linear final : public Layer {
   Activation ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const;
   // gelu(x W^T + b), without passes of its own for the sum and the GELU where the device can.
   Activated ForwardGelu(Tape& tape, const Activation& x) const;
-  // residual + gelu(pre) W^T + b. Where the tape is to recompute selectively, gelu(pre) is not kept but
-  // computed again in the backward pass.
+  // residual + gelu(pre) W^T + b. Where the tape is to recompute selectively, gelu(pre) is not kept
+  // but computed again in the backward pass.
   Activation ForwardOntoGelu(Tape& tape, const Activation& residual, const Activated& in) const;
 
  private:
@@ -173,8 +174,8 @@ struct Loss {
 // Shapes: logits [.., vocabulary]; targets one per row, each -1 or in [0, vocabulary).
 Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targets);
 
-// CrossEntropy(TiedHead(x, table)), some rows after others on a device that never holds all logits (cuda). The
-// gradients are then computed along with the loss.
+// CrossEntropy(TiedHead(x, table)), some rows after others on a device that never holds all logits
+// (cuda). The gradients are then computed along with the loss.
 Loss TiedHeadLoss(Tape& tape, const Activation& x, Parameter& table,
                   absl::Span<const int32_t> targets);
 

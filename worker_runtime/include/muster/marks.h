@@ -1,14 +1,15 @@
-// Tells the agent of `muster run` what a training program in C or C++ does, and of which step. This file
-// alone: no library, and no connection to the agent. Copy it, or install muster.
+// Tells the agent of `muster run` what a training program in C or C++ does, and of which step. This
+// file alone: no library, and no connection to the agent. Copy it, or install muster.
 //
 //   #include "muster/marks.h"
 //   muster_mark(step, MUSTER_FORWARD);
 //
-// The agent reads it without the program's help, also once it hangs: it says which rank has stopped where,
-// and ends a job in which nobody has moved for --hang_timeout. Where a program marks, it marks every step.
-// Of the time in MUSTER_REDUCE it is assumed that the rank waits for the others: a rank that takes longer
-// than they do for the rest of a step is named as slow. Programs on the runtime have Runtime::SetProgress
-// (muster/runtime.h) instead; Python has deploy/python/muster_marks.py.
+// The agent reads it without the program's help, also once it hangs: it says which rank has stopped
+// where, and ends a job in which nobody has moved for --hang_timeout. Where a program marks, it
+// marks every step. Of the time in MUSTER_REDUCE it is assumed that the rank waits for the others:
+// a rank that takes longer than they do for the rest of a step is named as slow. Programs on the
+// runtime have Runtime::SetProgress (muster/runtime.h) instead; Python has
+// deploy/python/muster_marks.py.
 //
 // Threads: one thread of a process marks. Children do nothing.
 // Cost:    a clock read and four stores; nothing without `muster run`. POSIX.1-2008, GCC or Clang.
@@ -28,9 +29,9 @@
 extern "C" {
 #endif
 
-// Save, load, evaluate and end may take longer than the others. End: behind the last step, what is left to
-// do. Idle, of the step that comes next: waiting for work by intention; ranks that are all idle, or at
-// their end, are never taken for hung.
+// Save, load, evaluate and end may take longer than the others. End: behind the last step, what is
+// left to do. Idle, of the step that comes next: waiting for work by intention; ranks that are all
+// idle, or at their end, are never taken for hung.
 enum muster_phase {
   MUSTER_FORWARD = 1,
   MUSTER_BACKWARD = 2,

@@ -66,8 +66,8 @@ class Parameter {
   void UnbindValue() { value_ = Tensor(); }
   void UnbindGradient();
 
-  // It keeps its value for good, and no gradient of it is wanted: operations leave it out. Before an
-  // engine is made; a plan's groups freeze by name (muster/update.h).
+  // It keeps its value for good, and no gradient of it is wanted: operations leave it out. Before
+  // an engine is made; a plan's groups freeze by name (muster/update.h).
   void Freeze() { frozen_ = true; }
   bool frozen() const { return frozen_; }
 
@@ -133,8 +133,8 @@ class ParameterStore {
   Parameter* Find(absl::string_view name) const;
   int64_t num_elements() const;
 
-  // Calls `listener` whenever an operation is about to use a parameter; it may bind it. One at a time;
-  // null: nobody.
+  // Calls `listener` whenever an operation is about to use a parameter; it may bind it. One at a
+  // time; null: nobody.
   void OnUse(std::function<void(Parameter&)> listener) { on_use_ = std::move(listener); }
   bool is_listened_to() const { return on_use_ != nullptr; }
 
@@ -144,8 +144,8 @@ class ParameterStore {
   const Tensor& flat_values() const { return flat_values_; }
   const Tensor& flat_gradients() const { return flat_gradients_; }
 
-  // Fills every bound value, in memory that the host reads. Each element depends on (seed, parameter name,
-  // element index) alone.
+  // Fills every bound value, in memory that the host reads. Each element depends on (seed,
+  // parameter name, element index) alone.
   void Initialize(uint64_t seed);
 
   void ForgetGradients();

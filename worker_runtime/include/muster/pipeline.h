@@ -43,10 +43,10 @@ struct ModelInput {
   absl::Span<const int32_t> targets;  // of each token
 };
 
-// A model whose units run one after the other, so that it may be cut between any two: computes `units`
-// from what those before them passed on, which is empty where `units` begin with the first. What the
-// last unit makes is the loss. A unit may use parameters of one that was declared before it, as a tied
-// head does.
+// A model whose units run one after the other, so that it may be cut between any two: computes
+// `units` from what those before them passed on, which is empty where `units` begin with the first.
+// What the last unit makes is the loss. A unit may use parameters of one that was declared before
+// it, as a tied head does.
 using UnitModel = std::function<absl::StatusOr<StageOutput>(
     Tape& tape, UnitRange units, const ModelInput& input, const Activation& received)>;
 

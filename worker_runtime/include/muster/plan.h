@@ -37,8 +37,8 @@ absl::string_view ToString(Residency residency);
 struct StatePlan {
   Placement placement = Placement::kReplicate;
   Residency residency = Residency::kDevice;
-  // Of gradients and optimizer (master and moments). Nothing: f32 where the parameters have 16 bits,
-  // else the parameters' own. That of the parameters is the store's.
+  // Of gradients and optimizer (master and moments). Nothing: f32 where the parameters have 16
+  // bits, else the parameters' own. That of the parameters is the store's.
   std::optional<DType> dtype;
   friend bool operator==(const StatePlan&, const StatePlan&) = default;
 };
@@ -83,8 +83,8 @@ struct GatherPlan {
   friend bool operator==(const GatherPlan&, const GatherPlan&) = default;
 };
 
-// When sharded gradients are reduced: with each micro-batch, whose gradients then never lie whole, or
-// once in a step, which sends less where there are several.
+// When sharded gradients are reduced: with each micro-batch, whose gradients then never lie whole,
+// or once in a step, which sends less where there are several.
 enum class GradientReduction : uint8_t {
   kChosen,  // by what both cost, and by memory_bytes_max where only one fits
   kEachMicroBatch,
@@ -100,8 +100,8 @@ struct Plan {
   StatePlan parameters;
   StatePlan gradients;
   StatePlan optimizer;
-  // Of a pipeline (muster/pipeline.h), each of size / stages ranks that train it under the rest of this
-  // plan; 0: as many as there are ranks.
+  // Of a pipeline (muster/pipeline.h), each of size / stages ranks that train it under the rest of
+  // this plan; 0: as many as there are ranks.
   int64_t stages = 1;
   // What is sharded is sharded over so many ranks, neighbours, and replicated over such groups.
   // 0: over all that train the same parameters.
@@ -109,8 +109,9 @@ struct Plan {
   GatherPlan gathering;
   GradientReduction gradient_reduction = GradientReduction::kChosen;
   int64_t memory_bytes_max = 0;  // of a rank; 0: not known
-  // Of gradients between the ranks that add them up; nothing: the gradients' own. Ranks add 16 bits in
-  // f32 and round once. f16 holds no more than 65504, and gradients are sums over the tokens of a step.
+  // Of gradients between the ranks that add them up; nothing: the gradients' own. Ranks add 16 bits
+  // in f32 and round once. f16 holds no more than 65504, and gradients are sums over the tokens of
+  // a step.
   std::optional<DType> reduce_dtype;
 
   SumMode mode = SumMode::kFast;

@@ -6,12 +6,14 @@
 
 namespace muster {
 
-// This rank's share of a registration, which is given up with it. That waits until the calls before it have ended on the
-// device, and ranks give it up between the same two operations, as they registered.
+// This rank's share of a registration, which is given up with it. That waits until the calls before
+// it have ended on the device, and ranks give it up between the same two operations, as they
+// registered.
 //
-// It goes before the memory does, which a back end would else take for registered whoever gets it next; after the
-// captures of calls in it (CapturedCalls), which go by it; and before its communicator. One that is left when its
-// communicator ends has ended with it, and its destructor does nothing.
+// It goes before the memory does, which a back end would else take for registered whoever gets it
+// next; after the captures of calls in it (CapturedCalls), which go by it; and before its
+// communicator. One that is left when its communicator ends has ended with it, and its destructor
+// does nothing.
 //
 // Threads: thread-compatible; not while its communicator is being destroyed.
 class Registration {

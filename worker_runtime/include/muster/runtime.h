@@ -58,15 +58,16 @@ class Runtime {
                                                                  const std::string& backend = "",
                                                                  CommunicatorOptions options = {});
 
-  // As MakeCommunicator with the group and the backend of `former`, a communicator of all ranks of an
-  // earlier round that this process was in, which has failed or is given up: it ends here, calls in flight
-  // with kAborted, whatever comes of it. Ranks that had none call MakeCommunicator at the same place.
+  // As MakeCommunicator with the group and the backend of `former`, a communicator of all ranks of
+  // an earlier round that this process was in, which has failed or is given up: it ends here, calls
+  // in flight with kAborted, whatever comes of it. Ranks that had none call MakeCommunicator at the
+  // same place.
   //
-  // Where all ranks were in it, in the same order, and some of those that were are gone, the backend may
-  // make the new one from it (nccl, by ncclCommShrink, if it was made after SurviveRounds); else, and where
-  // that fails, it is made from nothing. All ranks do the same, and what comes is the same. Nothing is left
-  // that was captured with `former` (CapturedCalls). With nccl the process keeps its GPU, whatever its local
-  // rank is now.
+  // Where all ranks were in it, in the same order, and some of those that were are gone, the
+  // backend may make the new one from it (nccl, by ncclCommShrink, if it was made after
+  // SurviveRounds); else, and where that fails, it is made from nothing. All ranks do the same, and
+  // what comes is the same. Nothing is left that was captured with `former` (CapturedCalls). With
+  // nccl the process keeps its GPU, whatever its local rank is now.
   //
   // Errors: those of MakeCommunicator; kInvalidArgument: `former` is null, or was made by Split.
   absl::StatusOr<std::unique_ptr<Communicator>> RemakeCommunicator(
@@ -76,12 +77,12 @@ class Runtime {
   Store& store();
 
   // Says what the program does, and of which step (negative: before the first), on its progress
-  // board (proto/base/progress_board.h), where it can be read without the program's help, also after
-  // it has hung or died. Phases are those of muster::Phase: kStarting (until the first call),
-  // kForward, kBackward, kReduce, kUpdate, kSave, kLoad, kEvaluate, kEnd (behind the last step; Finish
-  // marks it) and kIdle, of the step that comes next (waiting for work by intention). A job all of whose
-  // ranks mark, and of which none moves for --hang_timeout, has hung, unless all are idle or at their
-  // end; so a program that marks, marks every step.
+  // board (proto/base/progress_board.h), where it can be read without the program's help, also
+  // after it has hung or died. Phases are those of muster::Phase: kStarting (until the first call),
+  // kForward, kBackward, kReduce, kUpdate, kSave, kLoad, kEvaluate, kEnd (behind the last step;
+  // Finish marks it) and kIdle, of the step that comes next (waiting for work by intention). A job
+  // all of whose ranks mark, and of which none moves for --hang_timeout, has hung, unless all are
+  // idle or at their end; so a program that marks, marks every step.
   //
   // Cost: tens of nanoseconds, no lock and no system call.
   void SetProgress(int64_t step, Phase phase);
@@ -94,14 +95,15 @@ class Runtime {
   // published (renamed into place, pointed to)? Asked by one rank, once all parts are on disk.
   //
   // Errors: kUnavailable: not now, because the rendezvous is out of reach or has not heard of this
-  //         node for a while; train on, and ask again at the next checkpoint. kAborted: never; another
-  //         round has begun, and this process is about to be stopped. Earlier checkpoints stay.
+  //         node for a while; train on, and ask again at the next checkpoint. kAborted: never;
+  //         another round has begun, and this process is about to be stopped. Earlier checkpoints
+  //         stay.
   absl::Status CommitCheckpoint(int64_t step);
 
   // Whether the job stops after `step`, which this rank has just finished (negative: before the
-  // first). All ranks get the same answer at the same step, without a collective: save, call Finish,
-  // and leave with 0. A rank asks after every step, or after every k-th, as all others do. Steps
-  // only grow. Once a stop is under way it waits until all ranks have said how far they are.
+  // first). All ranks get the same answer at the same step, without a collective: save, call
+  // Finish, and leave with 0. A rank asks after every step, or after every k-th, as all others do.
+  // Steps only grow. Once a stop is under way it waits until all ranks have said how far they are.
   //
   // A program that never asks has promised nothing, and is stopped by SIGTERM. Without an agent, or
   // once it is gone: false. One thread asks.
@@ -111,20 +113,24 @@ class Runtime {
   // Why ShouldStop said yes, for people: one sentence without its end.
   std::string stop_reason() const;
 
-  // Tells the agent that this program goes on in the job's next round in the same process: where a round ends for the
-  // sake of another worker or node, it is not signalled, but told so. Communicators of this runtime fail with kAborted
-  // then, and requests to its store; the program lets go of them and calls NextRound. It has half of --shutdown_timeout
-  // for that, after the loss of a node at most five seconds. Without an agent nothing happens.
+  // Tells the agent that this program goes on in the job's next round in the same process: where a
+  // round ends for the sake of another worker or node, it is not signalled, but told so.
+  // Communicators of this runtime fail with kAborted then, and requests to its store; the program
+  // lets go of them and calls NextRound. It has half of --shutdown_timeout for that, after the loss
+  // of a node at most five seconds. Without an agent nothing happens.
   void SurviveRounds();
-  // This process's place in the job's next round, once there is one: its rank, size and store may be others, its
-  // local rank is the same. The program has let go of all communicators of this runtime but those that it will remake
-  // (RemakeCommunicator); the runtime is of no use afterwards.
-  // May be called as soon as something has failed, before the agent has heard why. Once the round is over it waits
-  // for as long as the agent lives and the job goes on: until enough nodes are there.
+  // This process's place in the job's next round, once there is one: its rank, size and store may
+  // be others, its local rank is the same. The program has let go of all communicators of this
+  // runtime but those that it will remake (RemakeCommunicator); the runtime is of no use
+  // afterwards. May be called as soon as something has failed, before the agent has heard why. Once
+  // the round is over it waits for as long as the agent lives and the job goes on: until enough
+  // nodes are there.
   //
-  // Errors: kDeadlineExceeded: for `patience` nobody has said that the round is over, so what failed is the program's
-  //         own; kCancelled: no round follows: the program should end (says why); kUnavailable: the agent is gone;
-  //         kFailedPrecondition: SurviveRounds was not called, or there is no agent. FromEnvironment's.
+  // Errors: kDeadlineExceeded: for `patience` nobody has said that the round is over, so what
+  // failed is the program's
+  //         own; kCancelled: no round follows: the program should end (says why); kUnavailable: the
+  //         agent is gone; kFailedPrecondition: SurviveRounds was not called, or there is no agent.
+  //         FromEnvironment's.
   absl::StatusOr<std::unique_ptr<Runtime>> NextRound(absl::Duration patience);
 
   // Tells the agent that the program ends by intention after `step` steps. Call it last.

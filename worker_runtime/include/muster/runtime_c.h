@@ -1,9 +1,10 @@
-// For training programs in C, and in languages that call C: when to stop, and whether a checkpoint may
-// be published. What each says in full: muster/runtime.h, which it calls. Links a C++ library: let the
-// C++ compiler link the program.
+// For training programs in C, and in languages that call C: when to stop, and whether a checkpoint
+// may be published. What each says in full: muster/runtime.h, which it calls. Links a C++ library:
+// let the C++ compiler link the program.
 //
-// Texts go into the caller's `text` of `text_bytes`, cut to fit and ended with a 0; NULL: not wanted.
-// Threads: safe, but for muster_should_stop, which one thread asks, and muster_close, the last call.
+// Texts go into the caller's `text` of `text_bytes`, cut to fit and ended with a 0; NULL: not
+// wanted. Threads: safe, but for muster_should_stop, which one thread asks, and muster_close, the
+// last call.
 #ifndef MUSTER_RUNTIME_C_H_
 #define MUSTER_RUNTIME_C_H_
 
@@ -16,16 +17,17 @@ extern "C" {
 
 typedef struct muster_runtime muster_runtime;
 
-// Under `muster run`: one of the job's workers, connected to its agent. Without any launcher: one rank
-// of one. NULL on an error, which `text` says.
+// Under `muster run`: one of the job's workers, connected to its agent. Without any launcher: one
+// rank of one. NULL on an error, which `text` says.
 muster_runtime* muster_open(char* text, size_t text_bytes);
 void muster_close(muster_runtime* runtime);
 
 int muster_rank(const muster_runtime* runtime);
 int muster_size(const muster_runtime* runtime);
 
-// Whether the job stops after `step`, which this rank has just finished: then save, muster_finish, and
-// leave with 0. 1: it does, and `text` says why; 0: go on. It waits while ranks say how far they are.
+// Whether the job stops after `step`, which this rank has just finished: then save, muster_finish,
+// and leave with 0. 1: it does, and `text` says why; 0: go on. It waits while ranks say how far
+// they are.
 int muster_should_stop(muster_runtime* runtime, int64_t step, char* text, size_t text_bytes);
 
 enum muster_commit {
@@ -33,8 +35,8 @@ enum muster_commit {
   MUSTER_COMMIT_NOT_NOW = 1,  // train on, and ask again at the next checkpoint
   MUSTER_COMMIT_NEVER = 2     // another round has begun; this process is about to be stopped
 };
-// May the checkpoint of `step` be published? Asked by one rank, once all parts are on disk. `text` says
-// why not.
+// May the checkpoint of `step` be published? Asked by one rank, once all parts are on disk. `text`
+// says why not.
 enum muster_commit muster_commit_checkpoint(muster_runtime* runtime, int64_t step, char* text,
                                             size_t text_bytes);
 

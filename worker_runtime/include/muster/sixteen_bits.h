@@ -1,5 +1,5 @@
-// Numbers of 16 bits, held as their bits, to floats and back: rounded to nearest, ties to even; what
-// exceeds the largest becomes infinity, and NaN stays NaN.
+// Numbers of 16 bits, held as their bits, to floats and back: rounded to nearest, ties to even;
+// what exceeds the largest becomes infinity, and NaN stays NaN.
 //
 // Threads: pure.
 #pragma once

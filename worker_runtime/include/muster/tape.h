@@ -124,9 +124,9 @@ class Tape {
   // --- for operations
   // -----------------------------------------------------------------------------------------------
 
-  // The value of a parameter, which is there from now until the next use of another unit: a plan may
-  // keep it sharded else. In forward passes operations read parameters through this; in their gradient
-  // functions what they recorded as weights is there.
+  // The value of a parameter, which is there from now until the next use of another unit: a plan
+  // may keep it sharded else. In forward passes operations read parameters through this; in their
+  // gradient functions what they recorded as weights is there.
   const Tensor& Use(Parameter& parameter) {
     parameter.Enter();
     return parameter.value();
@@ -134,7 +134,8 @@ class Tape {
 
   // Token ids for a kernel. Where they are not copied they must stay as long as whoever reads them.
   internal::DeviceIds Bring(absl::Span<const int32_t> ids);
-  // Ids whose copy is there when the queue comes to what is put on it next: Bring has nothing to do for them.
+  // Ids whose copy is there when the queue comes to what is put on it next: Bring has nothing to do
+  // for them.
   struct BroughtIds {
     absl::Span<const int32_t> on_host;
     Tensor copy;
@@ -145,8 +146,8 @@ class Tape {
   //
   // input_gradient(tape, dy) hands on the gradients of the operation's inputs (AddGradient,
   // BeginGradient); weight_gradient(tape, dy) adds to the gradients of `weights`. `dy` has the
-  // shape of `output` and must not be written to. Both may be called at most once, in this order. An
-  // operation leaves out the gradients of frozen weights.
+  // shape of `output` and must not be written to. Both may be called at most once, in this order.
+  // An operation leaves out the gradients of frozen weights.
   template <typename InputGradient, typename WeightGradient>
   Activation Record(Tensor output, absl::Span<Parameter* const> weights,
                     InputGradient input_gradient, WeightGradient weight_gradient);
@@ -169,10 +170,10 @@ class Tape {
     return !gradient.empty() && gradient.raw_data() == one_;
   }
 
-  // region(tape, x), of which only x is kept: the backward pass of what is recorded here computes the
-  // region again. It must compute the same each time, from x and parameters alone. The gradients are
-  // the same, to the bit; those of its weights are written with the input gradient, and are ready when
-  // all of the region is replayed.
+  // region(tape, x), of which only x is kept: the backward pass of what is recorded here computes
+  // the region again. It must compute the same each time, from x and parameters alone. The
+  // gradients are the same, to the bit; those of its weights are written with the input gradient,
+  // and are ready when all of the region is replayed.
   template <typename Region>
   Activation Recomputed(const Activation& x, Region region);
 
@@ -180,16 +181,16 @@ class Tape {
   const Recompute& recompute() const { return recompute_; }
   void set_recompute(const Recompute& recompute) { recompute_ = recompute; }
 
-  // For an input that does not fit, as a data set or a setting may bring about: the forward pass, or
-  // its replay, has failed, and `why` is its status if it is the first. Returns an activation without a
-  // value, of which operations make no others.
+  // For an input that does not fit, as a data set or a setting may bring about: the forward pass,
+  // or its replay, has failed, and `why` is its status if it is the first. Returns an activation
+  // without a value, of which operations make no others.
   Activation Refuse(absl::string_view why);
 
   // --- for models and engines
   // ---------------------------------------------------------------------------------------
 
-  // Of the forward pass since the tape was empty, and of its replay; an engine looks at it. A forward
-  // pass that failed can be dropped (Clear), not replayed.
+  // Of the forward pass since the tape was empty, and of its replay; an engine looks at it. A
+  // forward pass that failed can be dropped (Clear), not replayed.
   const absl::Status& status() const { return status_; }
 
   // A value that is no operation's output but whose gradient is wanted: what a pipeline stage

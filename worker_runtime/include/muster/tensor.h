@@ -68,7 +68,8 @@ class Tensor {
 
   // `data` must outlive every handle made from this one.
   static Tensor Borrow(void* data, DType dtype, Shape shape);
-  // The same bytes as elements of another type, as many as fit: of the same memory, which this shares.
+  // The same bytes as elements of another type, as many as fit: of the same memory, which this
+  // shares.
   Tensor As(DType dtype, Shape shape) const;
 
   bool empty() const { return data_ == nullptr; }
@@ -111,10 +112,10 @@ class Tensor {
   const Device* device_ = nullptr;  // null: the host's memory, borrowed
 };
 
-// Memory for tensors, kept for reuse: a block that comes back waits for a request of about its size.
-// A training step asks for the same sizes in the same order every time, so after the first step no
-// memory is taken from the system. Where sizes keep changing, the pool holds at most half as much
-// again as was ever in use at once, and gives the rest back.
+// Memory for tensors, kept for reuse: a block that comes back waits for a request of about its
+// size. A training step asks for the same sizes in the same order every time, so after the first
+// step no memory is taken from the system. Where sizes keep changing, the pool holds at most half
+// as much again as was ever in use at once, and gives the rest back.
 //
 // Handles may outlive the pool; their memory is then freed with the last of them.
 // Threads: thread-safe.

@@ -1,5 +1,5 @@
-// How a gradient becomes new parameters, as data: the optimizer's rule, the learning rate, groups of
-// parameters that are treated in a way of their own, and the scale of the loss.
+// How a gradient becomes new parameters, as data: the optimizer's rule, the learning rate, groups
+// of parameters that are treated in a way of their own, and the scale of the loss.
 //
 //   plan.update = {.kind = UpdateRule::Kind::kSgd, .weight_decay = 1e-4, .momentum = 0.9};
 //   plan.groups = {{.parameters = "wpe.*", .frozen = true},
@@ -36,9 +36,9 @@ struct UpdateRule {
   double momentum = 0;
   bool nesterov = false;  // a step ahead along the momentum
 
-  // Parameters of bf16 follow their masters in the mean and not to the nearest number: which way each is
-  // rounded is drawn from Plan::seed, the number of the update and the element, so it is the same on any
-  // number of ranks and after a restart.
+  // Parameters of bf16 follow their masters in the mean and not to the nearest number: which way
+  // each is rounded is drawn from Plan::seed, the number of the update and the element, so it is
+  // the same on any number of ranks and after a restart.
   bool stochastic_rounding = false;
 
   friend bool operator==(const UpdateRule&, const UpdateRule&) = default;
@@ -50,9 +50,10 @@ int NumMoments(const UpdateRule& rule);
 
 // The learning rate of each update.
 //
-// kConstant, kLinear, kCosine: it rises from 0 over the warm-up, then stays, or falls from `peak` to
-// `floor` until `total_steps` and stays there. kWarmup and kWarmupDecay are DeepSpeed's WarmupLR and
-// WarmupDecayLR: it rises from `floor`; then stays at `peak`, or falls in a straight line to `floor`.
+// kConstant, kLinear, kCosine: it rises from 0 over the warm-up, then stays, or falls from `peak`
+// to `floor` until `total_steps` and stays there. kWarmup and kWarmupDecay are DeepSpeed's WarmupLR
+// and WarmupDecayLR: it rises from `floor`; then stays at `peak`, or falls in a straight line to
+// `floor`.
 struct LearningRateSchedule {
   enum class Kind : uint8_t { kConstant, kLinear, kCosine, kWarmup, kWarmupDecay };
   enum class Rise : uint8_t { kLog, kLinear };
@@ -71,8 +72,8 @@ absl::string_view ToString(LearningRateSchedule::Kind kind);
 absl::string_view ToString(LearningRateSchedule::Rise rise);
 
 // Of update number `step`, counted from 0. With kConstant, kLinear and kCosine update
-// t < warmup_steps uses peak * (t + 1) / warmup_steps; kWarmup and kWarmupDecay begin with two updates
-// at `floor`, as DeepSpeed does.
+// t < warmup_steps uses peak * (t + 1) / warmup_steps; kWarmup and kWarmupDecay begin with two
+// updates at `floor`, as DeepSpeed does.
 double LearningRate(const LearningRateSchedule& schedule, int64_t step);
 
 // Parameters that are treated in a way of their own. A parameter belongs to the first group whose
@@ -103,18 +104,19 @@ struct LossScaling {
   enum class Kind : uint8_t {
     kNone,       // a gradient that is not finite ends the training
     kStatic,     // always `initial`
-    kDeepSpeed,  // as DeepSpeed's fp16 keys say; the learning rate's schedule waits in a skipped step
+    kDeepSpeed,  // as DeepSpeed's fp16 keys say; the learning rate's schedule waits in a skipped
+                 // step
     kTorch,      // as torch.amp.GradScaler; the schedule goes on in a skipped step
   };
   Kind kind = Kind::kNone;
   double initial = 65536;
-  // kDeepSpeed: the scale doubles with the (window + 1)th good step after an overflow. kTorch: it is
-  // multiplied by `growth` with the window-th good step in a row.
+  // kDeepSpeed: the scale doubles with the (window + 1)th good step after an overflow. kTorch: it
+  // is multiplied by `growth` with the window-th good step in a row.
   int64_t window = 1000;
 
-  // kDeepSpeed: of `hysteresis` overflows only the last halves the scale. They are counted anew after
-  // a growth, or after any good step if `consecutive_hysteresis`. At `minimum` an overflow ends the
-  // training.
+  // kDeepSpeed: of `hysteresis` overflows only the last halves the scale. They are counted anew
+  // after a growth, or after any good step if `consecutive_hysteresis`. At `minimum` an overflow
+  // ends the training.
   int64_t hysteresis = 2;
   bool consecutive_hysteresis = false;
   double minimum = 1;

@@ -17,8 +17,8 @@ class Completion;
 
 // What every operation of a Communicator returns. Copies stand for the same operation; dropping all
 // of them does not cancel it. The operation's buffers belong to it until Wait returns something
-// else than "not finished yet", or IsDone returns true; those of a device (CallOptions::queue) until
-// Wait has returned, or for what is put on a queue that went through Await.
+// else than "not finished yet", or IsDone returns true; those of a device (CallOptions::queue)
+// until Wait has returned, or for what is put on a queue that went through Await.
 //
 // Threads: safe.
 class Work {
@@ -42,9 +42,9 @@ class Work {
   //   kResourceExhausted: too many operations are waiting to be run.
   absl::Status Wait(MonoTime deadline = MonoTime::InfiniteFuture()) const;
 
-  // What is put on `queue`, of the device that holds the operation's buffers, from now on runs after the
-  // operation has finished well. Waits on the host where the operation runs on the host; else it returns
-  // at once, and a failure that comes later is told by Wait alone.
+  // What is put on `queue`, of the device that holds the operation's buffers, from now on runs
+  // after the operation has finished well. Waits on the host where the operation runs on the host;
+  // else it returns at once, and a failure that comes later is told by Wait alone.
   //
   // Errors: Wait's, as far as they are known.
   absl::Status Await(Queue& queue) const;

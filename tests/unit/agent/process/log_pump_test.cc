@@ -470,8 +470,8 @@ TEST_F(LogPumpTest, SaysThatDescriptorsAreUsedUp) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
 }
 
-// A log file whose file system hangs: a named pipe without a reader takes for ever to be opened, one
-// that nobody reads from, to be written.
+// A log file whose file system hangs: a named pipe without a reader takes for ever to be opened,
+// one that nobody reads from, to be written.
 class HangingPumpTest : public LogPumpTest {
  protected:
   HangingPumpTest() {

@@ -159,8 +159,8 @@ TEST_F(HangWatchAbortsInTime, HoldNothingUpWhereAWorkerAnswersNothing) {
   EXPECT_THAT(Report(), IsEmpty()) << "no call is known";
 }
 
-// The time of all is that of the first: a rank that aborts behind it does not wait for a server that has
-// had its time.
+// The time of all is that of the first: a rank that aborts behind it does not wait for a server
+// that has had its time.
 TEST_F(HangWatchAbortsInTime, OfALaterRankAreWaitedForNoLonger) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   Start(2);
@@ -173,7 +173,8 @@ TEST_F(HangWatchAbortsInTime, OfALaterRankAreWaitedForNoLonger) {
   EXPECT_TRUE(is_reported_);
 }
 
-// Whoever asks: of a rank that aborts after the server has asked it is told as well, and its failure waits.
+// Whoever asks: of a rank that aborts after the server has asked it is told as well, and its
+// failure waits.
 TEST_F(HangWatchAborts, AfterTheServerHasAskedAreReportedOnceItHasSaidWhatAllCalled) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   Start(2);

@@ -16,8 +16,8 @@ using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// What code.co_linetable of one version holds, and code.co_lines() says of it: up to which offset which
-// line counts.
+// What code.co_linetable of one version holds, and code.co_lines() says of it: up to which offset
+// which line counts.
 struct Compiled {
   const char* version;
   PythonLines lines;
@@ -26,8 +26,8 @@ struct Compiled {
   std::vector<std::pair<int, int>> ends;
 };
 
-// A function of 18 lines with loops, a comprehension and calls over several lines, and a generator, by
-// the compilers of 3.10.13 and 3.13.0.
+// A function of 18 lines with loops, a comprehension and calls over several lines, and a generator,
+// by the compilers of 3.10.13 and 3.13.0.
 const Compiled kCompiled[] = {
     {"3.10",
      PythonLines::kDeltas,

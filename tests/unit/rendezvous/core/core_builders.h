@@ -42,8 +42,8 @@ inline NodeDescription Describe(const std::string& name, int local_world_size = 
   return node;
 }
 
-// A RendezvousCore and the agents that talk to it, each as one report that tests change and send. Like
-// agents, they say the instance and the newest round that they have been told.
+// A RendezvousCore and the agents that talk to it, each as one report that tests change and send.
+// Like agents, they say the instance and the newest round that they have been told.
 class CoreUnderTest {
  public:
   explicit CoreUnderTest(RendezvousSettings settings)

@@ -31,7 +31,8 @@ RankCalls Called(int rank, int64_t bytes) {
   return {.rank = rank, .age = {}, .calls = {{"0", "world", operation}}};
 }
 
-// Three nodes of two ranks each, within the watch of their job: what it says is what the server says.
+// Three nodes of two ranks each, within the watch of their job: what it says is what the server
+// says.
 class Aborts : public ::testing::Test {
  protected:
   Aborts() {

@@ -85,7 +85,8 @@ TEST_F(HangWatch, SaysWhenItGoesOn) {
   EXPECT_EQ(recoveries_, 1);
 }
 
-// A node that was out of reach answers before its rank has moved: what was said of it is still owed its end.
+// A node that was out of reach answers before its rank has moved: what was said of it is still owed
+// its end.
 TEST_F(HangWatch, SaysWhenItGoesOnAlsoWhereSomethingElseWasFoundBefore) {
   EvidenceBuilder job(2);
   const int world = job.AddWorld();

@@ -18,8 +18,8 @@ using ::testing::SizeIs;
 
 constexpr Round kRound(2);
 
-// A job of several nodes with one rank each, whose agents say a summary every two seconds and answer
-// what they are asked.
+// A job of several nodes with one rank each, whose agents say a summary every two seconds and
+// answer what they are asked.
 class Watch : public ::testing::Test {
  protected:
   struct Agent {
@@ -270,8 +270,8 @@ TEST_F(Watch, KeepsQuietDuringALongCheckpointOnAnotherNode) {
 
 class WatchAtTheStart : public Watch {
  protected:
-  // Ranks 1 and 3 have come to init_process_group and say so; rank 0 is between two waits, and rank 2
-  // tells nothing.
+  // Ranks 1 and 3 have come to init_process_group and say so; rank 0 is between two waits, and rank
+  // 2 tells nothing.
   void StartWithoutRankTwo(absl::Duration hang_timeout) {
     EvidenceBuilder job(4);
     job.rank(2).is_mute = true;

@@ -1,5 +1,6 @@
-// What is said of programs of PyTorch that hang, over two, three and four ranks: PyTorch's recorder does
-// not tell which of its pending operations a rank waits for, and groups are called by PyTorch's names.
+// What is said of programs of PyTorch that hang, over two, three and four ranks: PyTorch's recorder
+// does not tell which of its pending operations a rank waits for, and groups are called by
+// PyTorch's names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

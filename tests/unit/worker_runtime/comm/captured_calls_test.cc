@@ -1,5 +1,5 @@
-// Calls that are captured with the work of a device, and launched with it: on an emulated GPU, by a backend that works on
-// its streams as nccl does.
+// Calls that are captured with the work of a device, and launched with it: on an emulated GPU, by a
+// backend that works on its streams as nccl does.
 #include "worker_runtime/comm/captured_calls.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
-// Calls whose buffers lie in the memory of a device that the host cannot reach: the third part of the
-// contract of Communicator, for back ends that work on the host's memory. Ranks share one emulated GPU.
+// Calls whose buffers lie in the memory of a device that the host cannot reach: the third part of
+// the contract of Communicator, for back ends that work on the host's memory. Ranks share one
+// emulated GPU.
 #include <cstring>
 #include <memory>
 #include <string>

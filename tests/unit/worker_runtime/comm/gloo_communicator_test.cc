@@ -1,5 +1,5 @@
-// Ranks over shared memory, and over TCP, meet the contract of Communicator. Each has an I/O thread,
-// a segment and connections of its own, as a process would.
+// Ranks over shared memory, and over TCP, meet the contract of Communicator. Each has an I/O
+// thread, a segment and connections of its own, as a process would.
 #include "worker_runtime/comm/gloo/gloo_communicator.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_data.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_failures.h"

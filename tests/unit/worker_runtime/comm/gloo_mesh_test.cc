@@ -25,8 +25,8 @@
 
 namespace {
 
-// While it is set, a connection has no peer any more by the time its name is asked for: what Gloo sees
-// of one that was reset at once.
+// While it is set, a connection has no peer any more by the time its name is asked for: what Gloo
+// sees of one that was reset at once.
 std::atomic<bool> peers_are_gone = false;
 // Called once, by the thread that catches the next exception, before it does anything about it.
 std::atomic<std::function<void()>*> before_catch = nullptr;
@@ -55,8 +55,8 @@ constexpr int kRanks = 64;
 
 enum class End : uint8_t { kReset, kGarbage };
 
-// Connects to what a rank published and ends the connection: without a word, or after bytes that are
-// no message of a rank.
+// Connects to what a rank published and ends the connection: without a word, or after bytes that
+// are no message of a rank.
 void ConnectAndEnd(const std::string& published, End end) {
   sockaddr_in address;
   ASSERT_GE(published.size(), sizeof address);
@@ -75,7 +75,8 @@ void ConnectAndEnd(const std::string& published, End end) {
 
 class StrangeConnections : public ::testing::TestWithParam<End> {};
 
-// What Gloo finds wrong with a connection it throws on its own thread, where it would end the process.
+// What Gloo finds wrong with a connection it throws on its own thread, where it would end the
+// process.
 TEST_P(StrangeConnections, EndThemselvesAndNotTheProcess) {
   auto store = std::make_shared<MemoryStore>();
   const auto device = OpenGlooDevice("127.0.0.1", "lo");

@@ -21,7 +21,8 @@ using testing::IsOk;
 using testing::IsOkAndHolds;
 using testing::StatusIs;
 
-// What was called, in order, and what the next call answers. NCCL's functions know no more of their caller.
+// What was called, in order, and what the next call answers. NCCL's functions know no more of their
+// caller.
 std::vector<std::string> calls;
 ncclResult_t answer = ncclSuccess;
 

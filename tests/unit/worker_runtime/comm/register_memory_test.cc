@@ -1,4 +1,5 @@
-// How ranks agree on a registration, and how lanes carry tasks: without a device. registration_test.cc has a backend.
+// How ranks agree on a registration, and how lanes carry tasks: without a device.
+// registration_test.cc has a backend.
 #include "worker_runtime/comm/register_memory.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// Memory that is registered with a communicator: on an emulated GPU, by a backend that is as strict as NCCL's guide.
+// Memory that is registered with a communicator: on an emulated GPU, by a backend that is as strict
+// as NCCL's guide.
 #include "muster/registration.h"
 
 #include <gmock/gmock.h>

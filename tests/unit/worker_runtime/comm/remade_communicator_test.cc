@@ -1,5 +1,6 @@
-// A group in the next round of a job, for ranks that were in it and ranks that were not: made by the registry, as a
-// program's runtime does it. Of the back ends that run without a GPU; nccl's is tests/gpu/nccl_communicator_test.cc.
+// A group in the next round of a job, for ranks that were in it and ranks that were not: made by
+// the registry, as a program's runtime does it. Of the back ends that run without a GPU; nccl's is
+// tests/gpu/nccl_communicator_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,8 @@ class Remade : public ::testing::TestWithParam<bool> {
     request.others_may_have_former = true;
     return request;
   }
-  // Returns when all have it and are connected: nobody lets go of it before, and all notice when one does.
+  // Returns when all have it and are connected: nobody lets go of it before, and all notice when
+  // one does.
   Owned Make(int rank, int size) {
     auto made = MakeCommunicator("gloo", Request(rank, size, first_));
     EXPECT_THAT(made, IsOk());

@@ -1,4 +1,5 @@
-// Whether a group is made from an earlier one: what is decided, and that all ranks hear the same or fail in time.
+// Whether a group is made from an earlier one: what is decided, and that all ranks hear the same or
+// fail in time.
 #include "worker_runtime/comm/shrink_agreement.h"
 
 #include <gmock/gmock.h>

@@ -165,7 +165,8 @@ TEST(StreamCalls, AreShownAsWaitedForUntilTheBackendTakesThemUp) {
   EXPECT_THAT(cuda.Finish(), IsOk());
 }
 
-// The wait at a step's end is for the rank's own kernels too: it would make the rank with the busiest host the slow one.
+// The wait at a step's end is for the rank's own kernels too: it would make the rank with the
+// busiest host the slow one.
 TEST(StreamCalls, WhatAThreadWaitsForACallThatAQueueFollowsIsNotCountedAsWaitingForOthers) {
   EmulatedCuda cuda({.seed = 10});
   {

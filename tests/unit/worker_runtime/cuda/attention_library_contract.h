@@ -1,6 +1,6 @@
-// A library's attention on a device, beside our kernels and the host: of the host over an emulated GPU
-// (cuda_attention_test.cc), and cuDNN's on a real one (tests/gpu/cudnn_attention_gpu_test.cc). A file of tests says how a
-// device is opened: OpenAttention is its to define.
+// A library's attention on a device, beside our kernels and the host: of the host over an emulated
+// GPU (cuda_attention_test.cc), and cuDNN's on a real one (tests/gpu/cudnn_attention_gpu_test.cc).
+// A file of tests says how a device is opened: OpenAttention is its to define.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -95,7 +95,8 @@ class AttentionContract : public ::testing::TestWithParam<AttentionCase> {
   std::unique_ptr<Device> library_, own_;
 };
 
-// Values, weights P and dS of 16 bits have 8 bits (bf16) or 11 of their own; sums of some hundred have two more at risk.
+// Values, weights P and dS of 16 bits have 8 bits (bf16) or 11 of their own; sums of some hundred
+// have two more at risk.
 TEST_P(AttentionContract, IsNearTheHostsAndOurKernels) {
   const double tolerance = GetParam().dtype == DType::kF16 ? 4e-3 : 3e-2;
   const Attended host = AttendOnHost(GetParam());

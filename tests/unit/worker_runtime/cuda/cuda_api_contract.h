@@ -1,5 +1,6 @@
-// What every CudaApi does: the emulated one (emulated_cuda_api_test.cc) and CUDA's (tests/gpu/cuda_api_test.cc).
-// A file of tests says how one is opened: CudaApiContract::Open is its to define.
+// What every CudaApi does: the emulated one (emulated_cuda_api_test.cc) and CUDA's
+// (tests/gpu/cuda_api_test.cc). A file of tests says how one is opened: CudaApiContract::Open is
+// its to define.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Attention by a library on the cuda device: who is asked, in what memory, and what is said where it has it not. The library
-// is the host's, on an emulated GPU.
+// Attention by a library on the cuda device: who is asked, in what memory, and what is said where
+// it has it not. The library is the host's, on an emulated GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
-// A GPU as a device of tensors beside the host: over an emulated GPU (cuda_device_test.cc) and on a real one
-// (tests/gpu/cuda_device_gpu_test.cc). A file of tests says how one is opened: OpenDevice is its to define.
+// A GPU as a device of tensors beside the host: over an emulated GPU (cuda_device_test.cc) and on a
+// real one (tests/gpu/cuda_device_gpu_test.cc). A file of tests says how one is opened: OpenDevice
+// is its to define.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -231,7 +232,8 @@ TEST_P(CudaDeviceContract, ProductsOfEveryShapeAddUpInFloat) {
   }
 }
 
-// The operations of a linear layer and of the GELU before it or behind it, each on arrays of its own.
+// The operations of a linear layer and of the GELU before it or behind it, each on arrays of its
+// own.
 class LinearOn {
  public:
   static constexpr int64_t kRows = 5, kInputs = 24, kOutputs = 16;
@@ -304,8 +306,8 @@ TEST_P(CudaDeviceContract, WhatStandsAroundAProductIsTheSameInOnePassAndInSevera
   }
 }
 
-// The loss of a tied head, by TiedHeadLoss or of all logits at once; twice, of which the second is added
-// under a scale.
+// The loss of a tied head, by TiedHeadLoss or of all logits at once; twice, of which the second is
+// added under a scale.
 struct HeadOutcome {
   double loss = 0;
   std::vector<float> dx, dtable;

@@ -1,4 +1,5 @@
-// The GPU as a device over an emulated one, in several orders of its work; and what a step must not do.
+// The GPU as a device over an emulated one, in several orders of its work; and what a step must not
+// do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,8 @@ using ::testing::HasSubstr;
 // Some rows of the small models here.
 constexpr int64_t kLogitsAtOnce = 130;
 
-// The seeds under which what stands around products takes passes of its own, as is known before or found out.
+// The seeds under which what stands around products takes passes of its own, as is known before or
+// found out.
 constexpr uint64_t kWithoutEpilogues = 3;
 constexpr uint64_t kEpiloguesRefused = 4;
 
@@ -143,7 +145,8 @@ TEST(CudaDevice, TakesNothingFromCudaAndWaitsForNothingInPassesAfterTheFirst) {
   EXPECT_EQ(on.calls->since_mark().host_waits, 1);  // the test reads the loss
 }
 
-// The GPU lags under some of these seeds. A host that asked all places would ask a hundred times for each copy.
+// The GPU lags under some of these seeds. A host that asked all places would ask a hundred times
+// for each copy.
 TEST(CudaDevice, AsksForAFewOfItsPlacesHoweverManyCopiesAreUnderWay) {
   constexpr int kCopies = 300;
   for (const uint64_t seed : {1, 2, 3, 4, 5, 6}) {

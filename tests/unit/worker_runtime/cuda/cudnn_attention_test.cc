@@ -1,5 +1,6 @@
-// cuDNN's attention as far as it goes without a GPU: its engines are asked about our graphs for GPUs that are described to it.
-// They look for CUDA's driver; where there is none the toolkit's stub stands for it, whose functions all fail.
+// cuDNN's attention as far as it goes without a GPU: its engines are asked about our graphs for
+// GPUs that are described to it. They look for CUDA's driver; where there is none the toolkit's
+// stub stands for it, whose functions all fail.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

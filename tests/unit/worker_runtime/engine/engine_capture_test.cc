@@ -1,5 +1,5 @@
-// Steps that are captured and launched as one piece of work, on an emulated GPU: the bits of the host, which
-// captures none.
+// Steps that are captured and launched as one piece of work, on an emulated GPU: the bits of the
+// host, which captures none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The engine on the cuda device: our kernels on an emulated GPU, products by the host. Near the host's
-// numbers, whatever the order of the device's work.
+// The engine on the cuda device: our kernels on an emulated GPU, products by the host. Near the
+// host's numbers, whatever the order of the device's work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -112,7 +112,8 @@ TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
     const std::unique_ptr<Device> device = DeviceOf(cuda, &calls);
     auto training =
         SmallTraining::Create(world, SmallPlan(SumMode::kFast, 2), DType::kBf16, device.get());
-    // Among them one whose work runs at its end, which needs most of the places that copies pass through.
+    // Among them one whose work runs at its end, which needs most of the places that copies pass
+    // through.
     EXPECT_THAT((*training)->Steps(8), IsOk());
     calls->Mark();
     EXPECT_THAT((*training)->Steps(2), IsOk());
@@ -136,8 +137,8 @@ struct MemoryCase {
   Plan plan() const { return Under(preset, SmallPlan(mode, 2), ranks); }
 };
 
-// What an engine takes of a GPU, in the mean of ranks that share it, and what its tape has of that. Beside what
-// products work in, which those of the emulated GPU do not.
+// What an engine takes of a GPU, in the mean of ranks that share it, and what its tape has of that.
+// Beside what products work in, which those of the emulated GPU do not.
 struct Taken {
   double bytes = 0;
   int64_t activations = 0;

@@ -1,5 +1,5 @@
-// The engine on a device whose memory the host cannot reach and whose kernels run late, in an order that is
-// drawn: the bits of the engine on the host, which has the same kernels.
+// The engine on a device whose memory the host cannot reach and whose kernels run late, in an order
+// that is drawn: the bits of the engine on the host, which has the same kernels.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -123,7 +123,8 @@ TEST(EngineOnADevice, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
     for (const std::string preset : {"ddp", "zero-1"}) {
       const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 1);
       auto training = SmallTraining::Create(world, plan, DType::kF32, device.get());
-      // Among them one whose work runs at its end, which needs most of the places that copies pass through.
+      // Among them one whose work runs at its end, which needs most of the places that copies pass
+      // through.
       EXPECT_THAT((*training)->Steps(8), IsOk());
       counting.Mark();
       EXPECT_THAT((*training)->Steps(3), IsOk());

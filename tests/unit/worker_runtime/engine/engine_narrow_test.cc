@@ -274,7 +274,8 @@ TEST(StochasticRounding, GoesOnFromACheckpointWithTheSameBits) {
   ExpectTheSameBitsAfterARestart({.update = {.stochastic_rounding = true}});
 }
 
-// The draws are of the updates that were taken: none of a step that was skipped, which changes nothing.
+// The draws are of the updates that were taken: none of a step that was skipped, which changes
+// nothing.
 TEST(StochasticRounding, LeavesParametersAsTheyAreInASkippedStep) {
   const Setting setting = {
       .scaling = {.kind = LossScaling::Kind::kTorch, .initial = 0x1p127, .growth = 2},

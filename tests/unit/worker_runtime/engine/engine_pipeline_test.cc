@@ -1,5 +1,5 @@
-// A pipeline of two stages, with data-parallel replicas in each, from a program: to the bit what one
-// process computes.
+// A pipeline of two stages, with data-parallel replicas in each, from a program: to the bit what
+// one process computes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,9 +49,8 @@ Plan PipelinePlan(SumMode mode, int64_t accumulation) {
   return plan;
 }
 
-// The first stage has the embedding and block 0; the second block 1 and the head, which is tied to the
-// embedding's table.
-// `fails`: the forward pass of this rank does, in the second step.
+// The first stage has the embedding and block 0; the second block 1 and the head, which is tied to
+// the embedding's table. `fails`: the forward pass of this rank does, in the second step.
 StageResult TrainStage(Communicator& world, const Plan& plan, bool fails = false) {
   ParameterStore store;
   auto gpt = Gpt::Create(kSmallGpt, store);
@@ -146,8 +145,8 @@ TEST(Pipeline, ShardsTheOptimizerWithinAStage) {
   }
 }
 
-// What a stage holds has one hash, whatever its ranks shard; units that the next stage borrows from stay
-// whole.
+// What a stage holds has one hash, whatever its ranks shard; units that the next stage borrows from
+// stay whole.
 TEST(Pipeline, ShardsEverythingWithinAStageToTheSameBits) {
   const auto train = [](const std::string& preset, int64_t accumulation) {
     return OnRanks<StageResult>(4, [&](Communicator& world) {

@@ -378,8 +378,8 @@ std::vector<int64_t> ReducedByThirdStep(Communicator& world, bool has_sample) {
   return counts;
 }
 
-// As of a plan whose sample says it: reduced in the order of the first step from then on, which here is
-// that of declaration.
+// As of a plan whose sample says it: reduced in the order of the first step from then on, which
+// here is that of declaration.
 TEST(Ddp, LearnsTheOrderOfGradientsFromItsFirstStep) {
   for (const bool has_sample : {false, true}) {
     const auto counts = OnRanks<std::vector<int64_t>>(

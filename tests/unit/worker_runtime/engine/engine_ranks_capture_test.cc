@@ -1,6 +1,6 @@
-// Several ranks whose collectives run on streams of their devices, step by step and captured with the steps: the bits of
-// the host, or one and the same end on all of them. An emulated GPU, on which a rank that launches what another calls
-// alone fails.
+// Several ranks whose collectives run on streams of their devices, step by step and captured with
+// the steps: the bits of the host, or one and the same end on all of them. An emulated GPU, on
+// which a rank that launches what another calls alone fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Engines that register what their collectives work in: the bits of the host and of those that do not, under every
-// preset, over a back end that fails whatever NCCL leaves undefined.
+// Engines that register what their collectives work in: the bits of the host and of those that do
+// not, under every preset, over a back end that fails whatever NCCL leaves undefined.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ constexpr Told kToRegister = {.registers = true};
 
 const StepsOfRank kThreeSteps = [](int, ReaderTraining& on) { on.Steps(3); };
 
-// Every collective on the device is in registered memory, between steps too: the hash gathers units.
+// Every collective on the device is in registered memory, between steps too: the hash gathers
+// units.
 void CompareRegistered(int ranks, const Plan& plan, uint64_t seed,
                        const StepsOfRank& train = kThreeSteps, DType dtype = DType::kF32) {
   StreamFigures figures;
@@ -138,8 +139,8 @@ TEST(RegisteredBuffers, AreNoneIfTheRanksAreToldAfterTheirFirstStep) {
   EXPECT_EQ(figures.registered_calls, 0);
 }
 
-// Of a rank whose layers are used from the last to the first, so that the first step shows another order than was assumed:
-// the buffers of reductions are taken anew then.
+// Of a rank whose layers are used from the last to the first, so that the first step shows another
+// order than was assumed: the buffers of reductions are taken anew then.
 std::string HashOfALearntOrder(Communicator& world, const Device& device, bool registers) {
   ParameterStore store;
   store.PlaceOn(&device);

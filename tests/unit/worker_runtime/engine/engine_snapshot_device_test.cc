@@ -56,8 +56,8 @@ struct AfterALoss {
   std::string hash_after;  // of what the snapshot gives
 };
 
-// What rank 0 of two has, whose peer never sends its part of the third step. Its host has come to the update when it
-// learns of that.
+// What rank 0 of two has, whose peer never sends its part of the third step. Its host has come to
+// the update when it learns of that.
 AfterALoss LosePeerInAStep(bool waits_before_update) {
   EmulatedCuda cuda({.seed = 3, .work_per_question = 64});
   AfterALoss result;

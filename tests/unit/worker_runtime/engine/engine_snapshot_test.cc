@@ -82,8 +82,9 @@ void ExpectAll(const std::vector<GoneOn>& ranks, int from_rank, int64_t from_ste
   }
 }
 
-// Three of four ranks, after three steps and in the middle of the fourth: one has not begun it, one waits for what the
-// last has not sent, one is in its backward pass. The last has died, and has no snapshot.
+// Three of four ranks, after three steps and in the middle of the fourth: one has not begun it, one
+// waits for what the last has not sent, one is in its backward pass. The last has died, and has no
+// snapshot.
 std::vector<EngineSnapshot> Survivors() {
   std::promise<void> death;
   const std::shared_future<void> died = death.get_future().share();

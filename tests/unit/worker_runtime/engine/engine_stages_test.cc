@@ -1,5 +1,5 @@
-// Pipelines that the engine cuts from a model in units: bits, checkpoints, memory, bytes, and what is
-// refused.
+// Pipelines that the engine cuts from a model in units: bits, checkpoints, memory, bytes, and what
+// is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

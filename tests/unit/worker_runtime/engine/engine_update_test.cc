@@ -31,8 +31,8 @@ Plan OrderedPlan(int64_t accumulation = 2) {
   return plan;
 }
 
-// Trains a model on `ranks` ranks; the gradient of the steps in `overflows` is not finite on the last
-// rank.
+// Trains a model on `ranks` ranks; the gradient of the steps in `overflows` is not finite on the
+// last rank.
 struct Course {
   std::vector<StepResult> steps;
   std::vector<std::string> hashes;  // of the parameters, after each step

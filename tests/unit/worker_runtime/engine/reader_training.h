@@ -1,4 +1,5 @@
-// One rank with a model in units, and steps on batches of a reader: for tests of what the engine does with them.
+// One rank with a model in units, and steps on batches of a reader: for tests of what the engine
+// does with them.
 #pragma once
 
 #include <gtest/gtest.h>

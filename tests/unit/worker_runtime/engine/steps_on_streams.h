@@ -1,4 +1,5 @@
-// Ranks whose collectives run on streams of an emulated GPU, compared with ranks on the host: for tests of the engine.
+// Ranks whose collectives run on streams of an emulated GPU, compared with ranks on the host: for
+// tests of the engine.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -21,7 +22,8 @@
 
 namespace muster::testing {
 
-// A step has hundreds of pieces of work on each rank, and nobody but the communicators asks before its end.
+// A step has hundreds of pieces of work on each rank, and nobody but the communicators asks before
+// its end.
 inline constexpr size_t kWorkPerQuestion = 64;
 
 using StepsOfRank = std::function<void(int rank, ReaderTraining& on)>;
@@ -68,7 +70,8 @@ inline std::vector<Trained> OnStreams(int ranks, const Plan& plan, const StepsOf
   return results;
 }
 
-// Does `train` on the host and on streams, where each rank launches `launches` graphs; all end alike.
+// Does `train` on the host and on streams, where each rank launches `launches` graphs; all end
+// alike.
 inline void Compare(int ranks, const Plan& plan, int64_t launches, const StepsOfRank& train,
                     uint64_t seed = 1, DType dtype = DType::kF32, Told told = {.captures = true},
                     StreamFigures* figures = nullptr) {

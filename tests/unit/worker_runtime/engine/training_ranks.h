@@ -80,8 +80,8 @@ class SmallTraining {
     return training;
   }
 
-  // For a rank's own delays and mistakes, and for a look at what there is: called before each forward
-  // pass, and within each pass after each block.
+  // For a rank's own delays and mistakes, and for a look at what there is: called before each
+  // forward pass, and within each pass after each block.
   std::function<absl::Status(int64_t index)> before_forward = [](int64_t) {
     return absl::OkStatus();
   };
@@ -173,8 +173,8 @@ inline Plan SmallPlan(SumMode mode, int64_t accumulation) {
   return plan;
 }
 
-// The placements of a preset; groups of half of the ranks where it has groups, and gathering that does
-// something with a model as small.
+// The placements of a preset; groups of half of the ranks where it has groups, and gathering that
+// does something with a model as small.
 inline Plan Under(const std::string& preset, Plan plan, int ranks) {
   const Plan from = CompletePlan(*PlanPreset(preset), std::max(1, ranks / 2));
   plan.preset = from.preset;

@@ -16,7 +16,8 @@ namespace muster::testing {
 
 class WatchedCommunicator final : public Communicator {
  public:
-  // `before` is called with the number of elements that a collective gives back; `inner` outlives this.
+  // `before` is called with the number of elements that a collective gives back; `inner` outlives
+  // this.
   WatchedCommunicator(Communicator& inner, std::function<void(int64_t count)> before)
       : inner_(inner), before_(std::move(before)) {}
 

@@ -7,8 +7,8 @@
 
 namespace muster::testing {
 
-// y = (x D^T) U^T, with x and y [rows, width], D [rank, width] and U [width, rank]: an adapter beside a
-// frozen layer. (Hu et al., "LoRA", 2021)
+// y = (x D^T) U^T, with x and y [rows, width], D [rank, width] and U [width, rank]: an adapter
+// beside a frozen layer. (Hu et al., "LoRA", 2021)
 class LowRank final : public Layer {
  public:
   LowRank(const Scope& scope, int64_t width, int64_t rank)

@@ -56,8 +56,8 @@ TEST(PlanBuckets, TakesMultiplesOfTheRanksThatShareThem) {
 
 TEST(PlanBuckets, MakesNoBucketForNoParameters) { EXPECT_THAT(BucketsOf({}, {}), SizeIs(0)); }
 
-// One check for many draws: every block in exactly one bucket, no bucket of several blocks above its
-// bound, and each names the parameters that lie in it.
+// One check for many draws: every block in exactly one bucket, no bucket of several blocks above
+// its bound, and each names the parameters that lie in it.
 TEST(PlanBuckets, CoversEveryElementOnceWithinTheBounds) {
   const Rng rng(7, "bucket_plan_test");
   for (int draw = 0; draw < 500; ++draw) {

@@ -234,7 +234,8 @@ TEST(ProvePrograms, FindsRanksThatCallInAnotherOrder) {
                                                        HasSubstr("rank 1"))));
 }
 
-// Each group sees the same order on its ranks, and yet the ranks would wait for each other in a ring.
+// Each group sees the same order on its ranks, and yet the ranks would wait for each other in a
+// ring.
 TEST(ProvePrograms, FindsTwoOrdersOverGroups) {
   const auto collective = [](int group) {
     return Action{.kind = ActionKind::kLoss, .collective = Collective::kAllReduce, .group = group};

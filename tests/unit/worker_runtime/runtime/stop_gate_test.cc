@@ -1,4 +1,5 @@
-// One stop step, as a rank sees it: it holds, it goes on to the step that is named, it never passes it.
+// One stop step, as a rank sees it: it holds, it goes on to the step that is named, it never passes
+// it.
 #include "worker_runtime/runtime/stop_gate.h"
 
 #include <gtest/gtest.h>

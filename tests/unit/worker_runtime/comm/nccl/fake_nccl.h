@@ -1,8 +1,9 @@
-// A library in NCCL's place, for ranks that are threads: communicators that come together, are revoked, shrunk and ended,
-// and nothing that runs on a device. It is stricter than NCCL: what is against its rules is written down
-// (CheckRules), where NCCL would crash, hang or leak.
+// A library in NCCL's place, for ranks that are threads: communicators that come together, are
+// revoked, shrunk and ended, and nothing that runs on a device. It is stricter than NCCL: what is
+// against its rules is written down (CheckRules), where NCCL would crash, hang or leak.
 //
-// Source of the rules: NCCL's guide ("Communicator Creation and Management Functions") and src/init.cc of 2.31.
+// Source of the rules: NCCL's guide ("Communicator Creation and Management Functions") and
+// src/init.cc of 2.31.
 #pragma once
 
 #include <map>
@@ -31,13 +32,14 @@ class FakeNccl {
   // Of before 2.28.7.
   std::shared_ptr<const NcclLibrary> older_library() const;
 
-  // What comes of the next of `function` ("init", "revoke", "shrink") on that rank of its communicator.
+  // What comes of the next of `function` ("init", "revoke", "shrink") on that rank of its
+  // communicator.
   void Destine(const std::string& function, int rank, Fate fate);
   // That rank of the communicators that there are meets the end of a peer on the network.
   void LoseConnection(int rank);
 
-  // Of this thread, in order: "a/1 init" for rank 1 of the first group to be connected, "a-0,2/0 abort" for rank 0 of what
-  // was shrunk from it without ranks 0 and 2.
+  // Of this thread, in order: "a/1 init" for rank 1 of the first group to be connected, "a-0,2/0
+  // abort" for rank 0 of what was shrunk from it without ranks 0 and 2.
   std::vector<std::string> CallsOfThisThread() const;
   // That no rule was broken and that nothing is left.
   void CheckRules() const;

@@ -1,5 +1,5 @@
-// How ranks leave an NCCL communicator and come together in the next one, over a library in NCCL's place: what is
-// called, in which order, and that nothing is left behind. Ranks are threads.
+// How ranks leave an NCCL communicator and come together in the next one, over a library in NCCL's
+// place: what is called, in which order, and that nothing is left behind. Ranks are threads.
 #include "worker_runtime/comm/nccl/nccl_remake.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,8 @@ class NcclRemake : public ::testing::Test {
     return ranks.ok() ? *std::move(ranks) : nullptr;
   }
 
-  // `size` ranks connect; `program` says what each makes of it. They are destroyed when all programs have ended.
+  // `size` ranks connect; `program` says what each makes of it. They are destroyed when all
+  // programs have ended.
   using Program = std::function<void(int rank, Ranks& ranks)>;
   void OnRanks(int size, const Program& program) {
     std::barrier all_done(size);
@@ -171,7 +172,8 @@ TEST_F(NcclRemake, ShrinkingWithDifferentListsFails) {
   });
 }
 
-// The former one's abort ends NCCL's job, which writes the new one: first that, then what came of it.
+// The former one's abort ends NCCL's job, which writes the new one: first that, then what came of
+// it.
 TEST_F(NcclRemake, WhatNcclShrinksHalfWayIsAbortedAfterTheFormer) {
   nccl_.Destine("shrink", 1, Fate::kFails);
   OnRanks(3, [&](int rank, Ranks& ranks) {

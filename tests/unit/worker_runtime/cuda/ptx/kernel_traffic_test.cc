@@ -1,4 +1,5 @@
-// What the kernels of a training move of a GPU's memory, at least: bytes for each number, as tests/gpu/estimate.py takes them.
+// What the kernels of a training move of a GPU's memory, at least: bytes for each number, as
+// tests/gpu/estimate.py takes them.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -781,9 +781,9 @@ class Run {
     }
   }
 
-  // Lane 4 g + t has of a (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8) with the next column each, of b (2t, g) and
-  // (2t + 8, g) with the next row, of c (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
-  // Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"
+  // Lane 4 g + t has of a (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8) with the next column
+  // each, of b (2t, g) and (2t + 8, g) with the next row, of c (g, 2t), (g, 2t + 1), (g + 8, 2t),
+  // (g + 8, 2t + 1). Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"
   void MultiplyTile(Lane* lanes, const PtxInstruction& in) {
     double a[16][16], b[16][8], c[16][8];
     for (unsigned lane = 0; lane < kWarp; ++lane) {
@@ -814,9 +814,9 @@ class Run {
     }
   }
 
-  // Lane 8 m + r has the address of row r of matrix m, [8, 8] of 16 bits; lane 4 r + t gets columns 2t and 2t + 1 of row r, or
-  // of the transposed matrix.
-  // Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix"
+  // Lane 8 m + r has the address of row r of matrix m, [8, 8] of 16 bits; lane 4 r + t gets columns
+  // 2t and 2t + 1 of row r, or of the transposed matrix. Source: PTX ISA, "Warp-level matrix load
+  // instruction: ldmatrix"
   void LoadMatrices(Lane* lanes, const PtxInstruction& in) {
     for (int matrix = 0; matrix < in.vector; ++matrix) {
       uint16_t rows[8][8] = {};

@@ -2,13 +2,15 @@
 //
 //   PtxMemory memory;
 //   void* array = memory.Take(1024);
-//   EXPECT_EQ(RunPtx(entry, {.blocks_x = 4, .threads = 128}, arguments, memory, seed, &traffic), "");
+//   EXPECT_EQ(RunPtx(entry, {.blocks_x = 4, .threads = 128}, arguments, memory, seed, &traffic),
+//   "");
 //
-// Each lane runs by itself until it meets others: at a barrier, or in an operation of its warp. Which goes first is drawn from a
-// seed. What a GPU would leave to chance ends the run with a sentence: an access that is misaligned, outside of every array or to
-// bytes that nobody wrote; shared memory that two threads use without a meeting between them, one of them writing; a copy that
-// is read before it was waited for; lanes of a warp, or threads of a block, that meet at different places or whose others have
-// ended; a register that has no value.
+// Each lane runs by itself until it meets others: at a barrier, or in an operation of its warp.
+// Which goes first is drawn from a seed. What a GPU would leave to chance ends the run with a
+// sentence: an access that is misaligned, outside of every array or to bytes that nobody wrote;
+// shared memory that two threads use without a meeting between them, one of them writing; a copy
+// that is read before it was waited for; lanes of a warp, or threads of a block, that meet at
+// different places or whose others have ended; a register that has no value.
 //
 // Not shown: what ptxas makes of the text, rounding of a tile's product on the way, time.
 #pragma once
@@ -64,7 +66,8 @@ struct PtxTraffic {
   int64_t instructions = 0;  // of lanes
   int64_t bytes_read = 0;    // of global memory
   int64_t bytes_written = 0;
-  // The same of each sector once, as if the cache held all that a launch works on: what it moves at least.
+  // The same of each sector once, as if the cache held all that a launch works on: what it moves at
+  // least.
   int64_t sector_bytes_read = 0;
   int64_t sector_bytes_written = 0;
 };

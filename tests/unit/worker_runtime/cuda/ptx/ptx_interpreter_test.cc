@@ -16,7 +16,8 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// Runs `body` for a warp, with %rd1 the address of an array of `size` bytes, all written as 0, 1, 2, ….
+// Runs `body` for a warp, with %rd1 the address of an array of `size` bytes, all written as 0, 1,
+// 2, ….
 class PtxInterpreter : public ::testing::Test {
  protected:
   static constexpr size_t kSize = 256;

@@ -1,4 +1,5 @@
-// PTX, the text that nvcc compiles kernels to, as a list of decoded instructions: those that our kernels use, and no others.
+// PTX, the text that nvcc compiles kernels to, as a list of decoded instructions: those that our
+// kernels use, and no others.
 //
 // Source: PTX ISA 9.0, chapters 5 (state spaces and types) and 9 (instruction set)
 #pragma once

@@ -14,7 +14,8 @@
 namespace muster::testing {
 namespace {
 
-// --- Where nvcc puts the code of a file. Source: the headers that cuda-gdb and cuobjdump read, seen in nvcc 13.0's output
+// --- Where nvcc puts the code of a file. Source: the headers that cuda-gdb and cuobjdump read,
+// seen in nvcc 13.0's output
 
 struct Wrapper {
   int magic, version;

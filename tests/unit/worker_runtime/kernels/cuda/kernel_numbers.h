@@ -1,4 +1,5 @@
-// Numbers for kernels of a CUDA device, in either type, and how near theirs must come to the host's.
+// Numbers for kernels of a CUDA device, in either type, and how near theirs must come to the
+// host's.
 #pragma once
 
 #include <gtest/gtest.h>

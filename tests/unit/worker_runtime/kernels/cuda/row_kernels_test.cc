@@ -1,4 +1,5 @@
-// Kernels that work row by row beside their host twins: embedding, layer norm, bias, GELU, the loss.
+// Kernels that work row by row beside their host twins: embedding, layer norm, bias, GELU, the
+// loss.
 #include <gtest/gtest.h>
 
 #include <string>
