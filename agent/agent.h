@@ -3,7 +3,7 @@
 //
 // Owns the guardian's client, the log pump, the reserved ports and the workers' socket. One event
 // loop, loop thread only; nothing here decides. The launcher creates it
-// (launcher/commands/run_command.cc) and gets the outcome by `on_finished`.
+// (launcher/commands/run_command.cc) and is told the outcome by `on_finished`.
 #pragma once
 
 #include <deque>

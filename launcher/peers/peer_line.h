@@ -34,7 +34,7 @@ absl::StatusOr<PeerLine> ReadAccelerateLine(const std::vector<std::string>& args
 // need name.
 //
 // Errors: kInvalidArgument naming the option and what to do.
-// Source: DeepSpeed 0.19, launcher/runner.py; `--elastic_training` of 0.18.
+// Source: the launcher of DeepSpeed 0.19; `--elastic_training` of 0.18.
 absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
                                            bool has_usual_host_file);
 

@@ -8,7 +8,7 @@
 // Both sides are of one machine and one build of muster as a rule; kBoardVersion tells where they
 // are not.
 //
-// Threads: writers and readers of any thread or process; see OperationRing and ReadBoard.
+// Threads: writers and readers of any thread or process; see OperationRing and ReadRecord.
 #pragma once
 
 #include <array>

@@ -8,7 +8,7 @@
 // A pass that has uses (plan::Entry) says when it comes to one, and goes on when UseHoldUp() has
 // nothing left to wait for.
 //
-// Pure: the same events give the same starts. Thread-compatible: StepRunner calls it on the thread
+// Pure: the same events give the same starts. Thread-compatible: the engine calls it on the thread
 // of Engine::Step.
 #pragma once
 

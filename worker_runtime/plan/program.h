@@ -11,7 +11,7 @@
 // units, one after the other (Action::entries), waits there for what the use needs, and other
 // actions begin as it comes to one (Action::at).
 //
-// The engine executes it (engine/executor_core.h), ProveProgram walks those of all ranks together
+// The engine executes it (engine/executor_core.h), ProvePrograms walks those of all ranks together
 // before the first step, `muster plan` folds it into memory and bytes. Its text is hashed and
 // compared across ranks.
 //

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: the reference backend, and the one of a single rank.
+// Ranks as threads of one process: the reference that every other back end is compared with.
 #pragma once
 
 #include <memory>

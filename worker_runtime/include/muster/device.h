@@ -3,7 +3,7 @@
 //   TensorPool pool(Device::Meta());   // sizes only: what a model would take, without taking it
 //   Tape tape(pool);
 //   model.ComputeLoss(tape, batch, targets);
-//   pool.usage().peak_bytes_in_use
+//   pool.usage().bytes_in_use_peak
 //
 // A kernel is found by operation, device and dtype (nn/operations.h), and is put on a queue: on the
 // cpu it runs at once, on meta it is only counted, on others it runs later, in the order of its

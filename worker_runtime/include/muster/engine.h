@@ -284,9 +284,7 @@ class Engine {
   // parameters, optimizer, step, plan, and `metadata` of the caller (UTF-8). See checkpoint/.
   //
   // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; what
-  // the
-  //         fence says, see IsRefusedByFence; on all ranks alike. Nothing that was there before is
-  //         harmed.
+  //         the fence says (IsRefusedByFence); on all ranks alike. What was there before stays.
   absl::Status Save(const std::string& directory,
                     const std::map<std::string, std::string>& metadata);
 

@@ -5,7 +5,7 @@
 //   plan.learning_rate = {.peak = 3e-4, .warmup_steps = 100, .total_steps = 10'000};
 //
 // Every data-parallel strategy is one state machine with a placement and a residency for each of
-// three states; the names people know (ddp, and later zero and fsdp) are presets of it. All ranks
+// three states; the names people know (ddp, zero-2, fsdp) are presets of it. All ranks
 // must have equal plans: the engine compares them before the first step.
 //
 // Threads: pure.
@@ -139,8 +139,7 @@ struct Plan {
 // By one of the names that people know it by ("ddp" is "no_shard" and "zero-0" too); - and _ and
 // upper and lower case are alike.
 //
-// Errors: kInvalidArgument: no such name (with the nearest one); kUnimplemented: a name of a
-// preset that this version does not have yet.
+// Errors: kInvalidArgument: no such name (with the nearest one).
 absl::StatusOr<Plan> PlanPreset(absl::string_view name);
 // Those of this version, each under one name.
 std::vector<std::string> PlanPresetNames();

@@ -122,11 +122,10 @@ class Tape {
   bool recording() const { return mode_ == Mode::kTrain; }
 
   // --- for operations
-  // -----------------------------------------------------------------------------------------------
 
-  // The value of a parameter, which is there from now until the next use of another unit: a plan
-  // may keep it sharded else. In forward passes operations read parameters through this; in their
-  // gradient functions what they recorded as weights is there.
+  // Enters the parameter's unit and returns its value, which stays whole until another unit is
+  // used; a sharded plan holds only a shard of it otherwise. Operations read parameters through this
+  // in forward passes. In gradient functions the recorded weights are there.
   const Tensor& Use(Parameter& parameter) {
     parameter.Enter();
     return parameter.value();
@@ -181,16 +180,14 @@ class Tape {
   const Recompute& recompute() const { return recompute_; }
   void set_recompute(const Recompute& recompute) { recompute_ = recompute; }
 
-  // For an input that does not fit, as a data set or a setting may bring about: the forward pass,
-  // or its replay, has failed, and `why` is its status if it is the first. Returns an activation
-  // without a value, of which operations make no others.
+  // Marks the forward pass, or its replay, as failed by an input that does not fit. The first `why`
+  // becomes its status(). Returns an activation without a value; operations on it return the same.
   Activation Refuse(absl::string_view why);
 
   // --- for models and engines
-  // ---------------------------------------------------------------------------------------
 
-  // Of the forward pass since the tape was empty, and of its replay; an engine looks at it. A
-  // forward pass that failed can be dropped (Clear), not replayed.
+  // The status of the forward pass since the tape was empty, and of its replay. The engine checks
+  // it. A failed forward pass can be dropped (Clear), not replayed.
   const absl::Status& status() const { return status_; }
 
   // A value that is no operation's output but whose gradient is wanted: what a pipeline stage
