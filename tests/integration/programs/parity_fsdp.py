@@ -10,6 +10,9 @@ import socket
 import struct
 import sys
 
+# AMX that a virtual machine shows and does not let be used ends PyTorch by SIGILL.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 import numpy
 import torch
 import torch.distributed as dist
