@@ -147,7 +147,7 @@ class Reader {
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
       MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Value(depth + 1));
       value.line = line;
-      node.members.emplace_back(std::move(key), std::move(value));
+      node.members.push_back({std::move(key), std::move(value)});
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
       if (Take(',')) {
         MUSTER_RETURN_IF_ERROR(SkipBlanks());

@@ -221,7 +221,7 @@ absl::StatusOr<ConfigNode> Tree(const YAML::Node& node, int depth, size_t& num_v
       MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
       MUSTER_ASSIGN_OR_RETURN(ConfigNode member, Tree(entry.second, depth + 1, num_values));
       member.line = entry.first.Mark().line + 1;
-      tree.members.emplace_back(std::move(key), std::move(member));
+      tree.members.push_back({std::move(key), std::move(member)});
     }
   } else if (node.IsSequence()) {
     tree.kind = ConfigNode::Kind::kList;

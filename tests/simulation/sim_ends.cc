@@ -191,6 +191,7 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
 void SimCluster::ObserveRefusal(const Node& node, const Directive& directive,
                                 const absl::Status& status) {
   if (absl::IsAborted(status) || absl::IsUnavailable(status)) return;
+  if (!node.is_alive) return;  // what it said before its death came late; nobody hears the answer
   const auto refuse = [&](const std::string& why) {
     Fail(absl::StrCat("C6: ", node.name, " is refused (", status.message(), "), but ", why));
   };
