@@ -90,7 +90,7 @@ bool SimCluster::WasDrawn(int job, const WorkerFailure& blamed) const {
   const std::vector<WorkerFailure>& failures = fates_[job].causes.failures;
   return std::any_of(failures.begin(), failures.end(), [&](const WorkerFailure& drawn) {
     return drawn.rank == blamed.rank && drawn.node_name == blamed.node_name &&
-           drawn.exit_code == blamed.exit_code && blamed.signal == 0;
+           drawn.exit_code == blamed.exit_code && drawn.signal == blamed.signal;
   });
 }
 
@@ -237,14 +237,18 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
     return causes.last_well ? "it could reach its server" : "";
   }
   if (outcome.exit_code != kExitServerLost && !outcome.root_cause) return "nobody told it to";
-  // Told to stop for a failure, and then the server lost its state: who could say how it ended has
-  // left.
+  // Told to stop for a failure or a loss, and then the server lost its state: who could say how it
+  // ended has left.
   const Instance instance = node.assignment ? node.assignment->instance : Instance();
   const bool is_forgotten = !KnowsAllRounds() && !IsOfThisLife(instance);
   const auto& failed = fates_[node.job].causes.failed_rounds;
-  const bool has_failed = std::any_of(
-      failed.begin(), failed.end(), [&](const RoundId& round) { return round.first == instance; });
-  if (is_forgotten && has_failed) return "";
+  const auto& losses = fates_[node.job].causes.losses;
+  const bool has_ended_early =
+      std::any_of(failed.begin(), failed.end(),
+                  [&](const RoundId& round) { return round.first == instance; }) ||
+      std::any_of(losses.begin(), losses.end(),
+                  [&](const auto& loss) { return loss.first.first == instance; });
+  if (is_forgotten && has_ended_early) return "";
   const absl::Duration timeout = std::min(settings.orphan_timeout, absl::Seconds(60));
   if (WasWellAfter(node, schedule_.now() - timeout + kLadder)) {
     return "it could reach its server meanwhile";

@@ -183,7 +183,8 @@ void SimCluster::NoteExit(const Node& node, const std::optional<WorkerFailure>& 
     const int node_rank = node.assignment->node_rank.value();
     const int num_done = ++causes.exits_with_0[{round, node_rank}];
     if (num_done == node.assignment->local_world_size) causes.succeeded[round].insert(node_rank);
-  } else if (failure->signal == 0) {
+  } else if (failure->signal == 0 || node.workers.at(failure->local_rank.value()).is_liar) {
+    // A liar may say that it survives rounds, and is ended when it does not come to the next.
     causes.failures.push_back(*failure);
     causes.failed_rounds.insert(round);
   }
