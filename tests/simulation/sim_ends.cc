@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/exit_codes.h"
 #include "rendezvous/core/job_outcome.h"
@@ -173,6 +174,9 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
     coverage_.successes += outcome.exit_code == 0;
     coverage_.job_failures += outcome.root_cause.has_value();
     coverage_.timeouts += outcome.exit_code == kExitNodesMissing;
+    coverage_.jobs_stopped += absl::StrContains(outcome.reason, "every rank left after step ");
+    coverage_.stops_by_signals +=
+        absl::StrContains(outcome.reason, "not after one step: not every");
     if (const std::string why = WhyWrong(job, directive.instance, outcome); !why.empty()) {
       Fail(absl::StrCat("C5: ", KeyOf(job).run_id, " ends with ", outcome.exit_code, " (",
                         outcome.reason, "), but ", why));
