@@ -42,7 +42,7 @@ bool NeedsGpuCount(const DeviceRequest& request);
 // GPUs.
 //
 // Errors: kInvalidArgument if there is no GPU where one is needed, an id is out of range or listed
-//         twice, or a local rank has no device; the message names the id or local rank and the list.
+//         twice, or a local rank has no device. The message names both.
 absl::StatusOr<DeviceBinding> PlanDevices(const DeviceRequest& request);
 
 // The entries of a CUDA_VISIBLE_DEVICES value up to the first that can name no device.
