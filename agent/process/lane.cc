@@ -48,7 +48,7 @@ bool StartDetachedThread(const std::string& name, absl::AnyInvocable<void()> bod
   const bool runs = pthread_create(&thread, &attributes, RunThread, start.get()) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
-  if (runs) start.release();
+  if (runs) static_cast<void>(start.release());  // the thread owns it now
   return runs;
 }
 

@@ -19,7 +19,6 @@ namespace {
 
 using command_line::CommandLine;
 using command_line::Given;
-using command_line::Option;
 
 // Where an option of Accelerate's goes.
 enum class To {
