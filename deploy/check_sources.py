@@ -38,7 +38,7 @@ def main(build, jobs):
             included_first |= {first.group(1), f"worker_runtime/include/{first.group(1)}"}
     checks = [(path, directory, command + [os.path.join(root, path)], None)
               for path, (directory, command) in commands.items()]
-    for header in headers(root):
+    for header in sorted(set(headers(root))):
         if header not in included_first:
             directory, command = nearest(header, commands)
             checks.append((header, directory, command + ["-x", "c++", "-"], f'#include "{header}"\n'))
@@ -65,13 +65,14 @@ def parse_only(command):
 
 
 def headers(root):
+    """Headers that a CMakeLists.txt lists: not those for a GPU's compiler or one instruction set only."""
     for folder in FOLDERS:
         for directory, _, files in os.walk(os.path.join(root, folder)):
-            # Stands in for a header that its library does not ship, behind that library's own.
-            if "not_shipped" not in directory:
-                for name in sorted(files):
-                    if name.endswith(".h"):
-                        yield os.path.relpath(os.path.join(directory, name), root)
+            if "CMakeLists.txt" in files:
+                with open(os.path.join(directory, "CMakeLists.txt"), encoding="utf-8") as file:
+                    for name in re.findall(r"[\w/.]+\.h\b", file.read()):
+                        if os.path.exists(os.path.join(directory, name)):
+                            yield os.path.relpath(os.path.join(directory, name), root)
 
 
 def nearest(header, commands):
