@@ -28,7 +28,8 @@ def main(build, jobs):
     for entry in entries:
         path = os.path.relpath(entry["file"], root)
         if path.startswith(tuple(f"{folder}/" for folder in FOLDERS)) and path.endswith(".cc"):
-            commands.setdefault(path, (entry["directory"], parse_only(shlex.split(entry["command"]))))
+            command = parse_only(shlex.split(entry["command"]))
+            commands.setdefault(path, (entry["directory"], command))
 
     included_first = set()
     for path in commands:
@@ -41,7 +42,8 @@ def main(build, jobs):
     for header in sorted(set(headers(root))):
         if header not in included_first:
             directory, command = nearest(header, commands)
-            checks.append((header, directory, command + ["-x", "c++", "-"], f'#include "{header}"\n'))
+            text = f'#include "{header}"\n'
+            checks.append((header, directory, command + ["-x", "c++", "-"], text))
 
     print(f"{len(commands)} sources, {len(checks) - len(commands)} headers by themselves")
     failed = 0
@@ -55,8 +57,8 @@ def main(build, jobs):
 
 def parse_only(command):
     """The compile command without its launcher, its source and its object file."""
-    compiler = next(i for i, word in enumerate(command) if os.path.basename(word).startswith("clang"))
-    command = command[compiler:]
+    names = [os.path.basename(word) for word in command]
+    command = command[next(i for i, name in enumerate(names) if name.startswith("clang")):]
     output = command.index("-o")
     del command[output:output + 2]
     source = command.index("-c")
@@ -65,7 +67,7 @@ def parse_only(command):
 
 
 def headers(root):
-    """Headers that a CMakeLists.txt lists: not those for a GPU's compiler or one instruction set only."""
+    """Headers in a CMakeLists.txt: not those for a GPU's compiler or one instruction set only."""
     for folder in FOLDERS:
         for directory, _, files in os.walk(os.path.join(root, folder)):
             if "CMakeLists.txt" in files:
@@ -82,7 +84,8 @@ def nearest(header, commands):
 
 
 def run(directory, command, text):
-    result = subprocess.run(command, cwd=directory, input=text, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(command, cwd=directory, input=text, capture_output=True, text=True,
+                            timeout=600)
     return None if result.returncode == 0 else result.stderr or f"exit code {result.returncode}"
 
 
