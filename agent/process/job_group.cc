@@ -25,9 +25,9 @@
 namespace muster::agent {
 namespace {
 
-// Of the namespace of control groups that the machine began with (PROC_CGROUP_INIT_INO).
+// Inode of the namespace of control groups that the machine began with (PROC_CGROUP_INIT_INO).
 constexpr char kInitialNamespace[] = "cgroup:[4026531835]";
-// As last_watch.cc has them.
+// The same values as in last_watch.cc.
 constexpr int kAgentDescriptor = 3;
 constexpr int kPipeDescriptor = 4;
 constexpr int kAboveDescriptor = 5;

@@ -34,7 +34,7 @@ std::optional<Xid> ParseXid(absl::string_view line);
 // What to do about it: "the program's fault: restart it", "the GPU needs a reset", ...
 std::string AdviceFor(const Xid& xid);
 
-// Of `lines`, in words: those that name process `pid` as killed for memory or as faulting, and
+// Says in words which of `lines` name process `pid` as killed for memory or as faulting, and
 // every Xid of it or of nobody that is named. Empty: none.
 //
 // Threads: pure.

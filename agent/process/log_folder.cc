@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-// As mkdir -p; what is there is accepted, links too.
+// Works as mkdir -p does; accepts what is there, links too.
 absl::Status MakeSharedDirectory(const std::string& path) {
   if (path.empty() || ::mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
   const int error = errno;

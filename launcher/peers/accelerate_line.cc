@@ -1,3 +1,4 @@
+// The command line of `accelerate launch`: which of its options mean something here.
 #include <algorithm>
 #include <map>
 #include <string>

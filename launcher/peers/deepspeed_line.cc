@@ -1,3 +1,4 @@
+// The command line of `deepspeed`: which of its options mean something here.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -1,3 +1,4 @@
+// The command line of `ilab model train`, and the `muster run` that starts its trainer.
 #include <string>
 #include <utility>
 #include <vector>

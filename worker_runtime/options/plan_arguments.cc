@@ -1,3 +1,4 @@
+// A plan from command-line arguments and configuration files, for programs on the library.
 #include "muster/plan_arguments.h"
 
 #include <utility>
