@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +15,7 @@
 #include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
@@ -39,8 +39,7 @@ absl::Status MakePipe(const std::string& path) {
 
 // The state in /proc/<pid>/stat, behind the name in brackets; 0 if there is no such process.
 char StateOf(int pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text = TextOf(absl::StrCat("/proc/", pid, "/stat"));
   const size_t name_end = text.rfind(')');
   return name_end == std::string::npos || name_end + 2 >= text.size() ? 0 : text[name_end + 2];
 }

@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "agent/process/pidfd.h"
 #include "proto/base/mono_time.h"
+#include "proto/io/read_file.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::agent {
@@ -29,16 +30,6 @@ namespace {
 constexpr size_t kPidfdsMax = 256;
 // When to look again although some of the killed have not ended: they may have forked meanwhile.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
-
-std::string ReadSmallFile(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  if (!fd) return text;
-  char buffer[1024];
-  ssize_t n;
-  while ((n = ::read(fd.get(), buffer, sizeof buffer)) > 0) text.append(buffer, n);
-  return text;
-}
 
 std::vector<pid_t> ListNumbers(const std::string& directory) {
   std::vector<pid_t> numbers;
@@ -80,7 +71,7 @@ class ProcessTable {
   std::vector<ProcessInfo> ReadChildren(pid_t parent) const {
     std::vector<ProcessInfo> children;
     for (pid_t thread : ListNumbers(absl::StrCat(proc_, "/", parent, "/task"))) {
-      const std::string text = ReadSmallFile(ChildrenFile(proc_, parent, thread));
+      const std::string text = TextOf(ChildrenFile(proc_, parent, thread));
       for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
         pid_t pid;
         if (!absl::SimpleAtoi(word, &pid)) continue;
@@ -128,7 +119,7 @@ void AwaitEnd(std::vector<UniqueFd> pidfds, MonoTime until) {
 }  // namespace
 
 std::optional<ProcessInfo> ReadProcess(pid_t pid, const std::string& proc) {
-  return ParseProcessStat(ReadSmallFile(absl::StrCat(proc, "/", pid, "/stat")));
+  return ParseProcessStat(TextOf(absl::StrCat(proc, "/", pid, "/stat")));
 }
 
 std::optional<ProcessInfo> ParseProcessStat(absl::string_view text) {
@@ -167,8 +158,8 @@ std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& e
 
 std::string CommandOf(pid_t pid, const std::string& proc) {
   constexpr size_t kBytesMax = 80;
-  std::string command = ReadSmallFile(absl::StrCat(proc, "/", pid, "/cmdline"));
-  if (command.empty()) command = ReadSmallFile(absl::StrCat(proc, "/", pid, "/comm"));
+  std::string command = TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+  if (command.empty()) command = TextOf(absl::StrCat(proc, "/", pid, "/comm"));
   // Arguments end with NUL; nothing of a foreign command line may move our cursor.
   for (char& c : command) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
@@ -179,7 +170,7 @@ std::string CommandOf(pid_t pid, const std::string& proc) {
 }
 
 bool HasPendingSignal(pid_t pid, int signal, const std::string& proc) {
-  const std::string status = ReadSmallFile(absl::StrCat(proc, "/", pid, "/status"));
+  const std::string status = TextOf(absl::StrCat(proc, "/", pid, "/status"));
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
     if (!absl::ConsumePrefix(&line, "ShdPnd:") && !absl::ConsumePrefix(&line, "SigPnd:")) continue;
     uint64_t set = 0;

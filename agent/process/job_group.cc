@@ -10,8 +10,6 @@
 
 #include <array>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <utility>
 
@@ -21,6 +19,7 @@
 #include "agent/process/last_watch_image.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/pidfd.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
@@ -31,11 +30,6 @@ constexpr char kInitialNamespace[] = "cgroup:[4026531835]";
 constexpr int kAgentDescriptor = 3;
 constexpr int kPipeDescriptor = 4;
 constexpr int kAboveDescriptor = 5;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-}
 
 bool IsMarkedAsDelegated(const std::string& directory) {
   for (const char* name : {"user.delegate", "trusted.delegate"}) {
@@ -66,7 +60,7 @@ bool IsDelegated(const std::string& directory, absl::string_view cgroup) {
   // It may be another's of that name: what is mounted need not be what we are in.
   const std::string own = absl::StrCat(::getpid());
   bool is_ours = false;
-  for (const absl::string_view pid : absl::StrSplit(ReadFile(procs), '\n')) is_ours |= pid == own;
+  for (const absl::string_view pid : absl::StrSplit(TextOf(procs), '\n')) is_ours |= pid == own;
   if (!is_ours) return false;
   if (::geteuid() != 0) return info.st_uid == ::geteuid();
   return IsMarkedAsDelegated(directory) || IsRootOfAContainer(cgroup);
@@ -92,8 +86,8 @@ UniqueFd MoveUp(const UniqueFd& fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_
 
 std::optional<JobGroup> MakeJobGroup() {
   if (::getpid() == 1) return std::nullopt;  // whoever we leave behind ends with us
-  const std::string cgroup = ReadFile("/proc/self/cgroup");
-  const std::string directory = FindUnifiedGroup(cgroup, ReadFile("/proc/self/mountinfo"));
+  const std::string cgroup = TextOf("/proc/self/cgroup");
+  const std::string directory = FindUnifiedGroup(cgroup, TextOf("/proc/self/mountinfo"));
   if (directory.empty() || !IsDelegated(directory, cgroup)) return std::nullopt;
   JobGroup group{.above = UniqueFd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
                  .name = absl::StrCat("muster-", ::getpid(), "-",

@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "absl/algorithm/container.h"
@@ -21,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "agent/process/pidfd.h"
 #include "agent/process/runtime_directory.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
@@ -40,9 +39,7 @@ std::vector<std::string> NamesIn(const std::string& directory) {
 // Whether the process was started in the job of `directory`: every worker and what it starts
 // carries the path of the agent's socket.
 bool IsOfJob(const std::string& pid, const std::string& directory) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/environ"), std::ios::binary);
-  const std::string environment{std::istreambuf_iterator<char>(file),
-                                std::istreambuf_iterator<char>()};
+  const std::string environment = TextOf(absl::StrCat("/proc/", pid, "/environ"));
   return absl::StrContains(environment, absl::StrCat("=", directory, "/"));
 }
 

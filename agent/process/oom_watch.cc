@@ -1,8 +1,6 @@
 #include "agent/process/oom_watch.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
@@ -74,11 +73,6 @@ std::string DirectoryOf(const CgroupMount& mount, absl::string_view group) {
   return absl::StrCat(mount.point, absl::StripSuffix(group, "/"));
 }
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-}
-
 }  // namespace
 
 std::optional<int64_t> ParseOomKills(absl::string_view text) {
@@ -104,12 +98,12 @@ std::string FindUnifiedGroup(absl::string_view cgroup, absl::string_view mountin
 }
 
 OomWatch OomWatch::Open() {
-  return OomWatch(FindOomKillFile(ReadFile("/proc/self/cgroup"), ReadFile("/proc/self/mountinfo")));
+  return OomWatch(FindOomKillFile(TextOf("/proc/self/cgroup"), TextOf("/proc/self/mountinfo")));
 }
 
 std::optional<int64_t> OomWatch::Count() const {
   if (path_.empty()) return std::nullopt;
-  return ParseOomKills(ReadFile(path_));
+  return ParseOomKills(TextOf(path_));
 }
 
 bool OomWatch::HasNewKills() {

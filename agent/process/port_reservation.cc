@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
@@ -135,9 +135,7 @@ std::variant<BoundPort, int> Bind(SocketAddress address, int port, bool over_rem
 std::vector<PortUse> ReadPortUses(int port) {
   std::vector<PortUse> uses;
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    for (const PortUse& use : FindPortUses(text, port)) uses.push_back(use);
+    for (const PortUse& use : FindPortUses(TextOf(path), port)) uses.push_back(use);
   }
   return uses;
 }

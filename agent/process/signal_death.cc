@@ -2,22 +2,17 @@
 
 #include <signal.h>
 
-#include <fstream>
-#include <iterator>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "agent/process/kernel_log.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 
-std::string ReadCorePattern() {
-  std::ifstream file("/proc/sys/kernel/core_pattern");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+std::string ReadCorePattern() { return TextOf("/proc/sys/kernel/core_pattern"); }
 
 std::string WhereTheCoreIs(absl::string_view pattern, int pid) {
   pattern = absl::StripAsciiWhitespace(pattern);

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "agent/process/descendants.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
@@ -43,9 +42,7 @@ using SocketsByInode = absl::btree_map<uint64_t, LocalSocket>;
 SocketsByInode SocketsTo(int remote_port, TcpState state) {
   SocketsByInode sockets;
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    for (LocalSocket& socket : FindConnectionsTo(text, remote_port, state)) {
+    for (LocalSocket& socket : FindConnectionsTo(TextOf(path), remote_port, state)) {
       const uint64_t inode = socket.inode;
       sockets.emplace(inode, std::move(socket));
     }

@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -17,14 +15,10 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "agent/process/descendants.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 constexpr double kBusyShare = 0.2;  // of a core
 
@@ -100,27 +94,27 @@ std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc) {
   ProcessUse use;
   for (const pid_t each : pids) {
     const std::string directory = absl::StrCat(proc, "/", each);
-    const std::string stat = ReadAll(directory + "/stat");
+    const std::string stat = TextOf(directory + "/stat");
     const std::vector<absl::string_view> fields = FieldsBehindTheName(stat);
     if (each == pid && (fields.empty() || fields[0] == "t")) return std::nullopt;
     if (fields.empty()) continue;
     for (size_t i = 11; i <= 14; ++i) use.cpu_ticks += NumberIn(fields[i]);
-    use.io_bytes += BytesIn(ReadAll(directory + "/io"));
+    use.io_bytes += BytesIn(TextOf(directory + "/io"));
   }
   return use;
 }
 
 std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, const std::string& proc) {
   const std::string directory = absl::StrCat(proc, "/", pid);
-  const std::string stat = ReadAll(directory + "/stat");
+  const std::string stat = TextOf(directory + "/stat");
   const std::vector<absl::string_view> fields = FieldsBehindTheName(stat);
   if (fields.empty()) return std::nullopt;
   ProcessLook look{.state = fields[0][0], .at = now};
   look.cpu_ticks = NumberIn(fields[11]) + NumberIn(fields[12]);
   look.major_faults = NumberIn(fields[9]);
-  look.wait_channel = ReadAll(directory + "/wchan");
+  look.wait_channel = TextOf(directory + "/wchan");
   if (look.wait_channel == "0") look.wait_channel.clear();
-  const std::string call = ReadAll(directory + "/syscall");
+  const std::string call = TextOf(directory + "/syscall");
   if (!absl::SimpleAtoi(call.substr(0, call.find(' ')), &look.syscall)) look.syscall = -1;
   return look;
 }

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/io/read_file.h"
 #include "worker_runtime/train/figures.h"
 
 namespace muster::train {
@@ -24,12 +23,6 @@ namespace {
 double BytesPerParameter(DType dtype) {
   const double parameter = static_cast<double>(SizeOf(dtype));
   return parameter < 4 ? parameter + 4 * 4 : 4 * parameter;
-}
-
-// Empty if it cannot be read.
-std::string TextOf(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 }  // namespace

@@ -26,17 +26,22 @@ constexpr absl::Duration kSilence = absl::Seconds(3);
 std::optional<int> TrainInRound(Runtime& runtime, const TrainOptions& options,
                                 TrainingSoFar& so_far, absl::Status& failure) {
   if (options.survive) runtime.SurviveRounds();
+  // Before its first step a job ends where it is told to. In a later round there is state that only
+  // the other ranks have: this one stays until it is saved.
+  std::optional<StopSignal> asked;
+  if (options.survive && runtime.restart_count() > 0) asked.emplace();
   Trainer trainer(runtime, options, std::move(so_far));
   failure = trainer.SetUp();
   int exit_code = ExitCodeOfSetup(failure);
   if (failure.ok()) {
-    const absl::StatusOr<int> stop_signal = trainer.Run();
+    if (!asked.has_value()) asked.emplace();
+    const absl::StatusOr<int> stop_signal = trainer.Run(*asked);
     if (stop_signal.ok() && *stop_signal != 0) EndBySignal(*stop_signal);
     if (stop_signal.ok()) return 0;
     failure = stop_signal.status();
     exit_code = 1;
   }
-  const int signal = trainer.received_signal();
+  const int signal = asked.has_value() ? asked->received() : 0;
   const AfterFailure then = DecideAfterFailure(options.survive, failure, signal);
   if (then == AfterFailure::kAskForRound) {
     so_far = trainer.LetGo(failure);

@@ -11,7 +11,7 @@
 namespace muster::train {
 namespace {
 
-// A handler reaches nothing but globals; this is the only one. Zero while there is no StopSignal.
+// A handler reaches nothing but globals; this is the only one. Each StopSignal begins with zero.
 std::atomic<int> first_signal = 0;
 static_assert(std::atomic<int>::is_always_lock_free, "it is written by a signal handler");
 
@@ -43,7 +43,7 @@ StopSignal::StopSignal() {
   SetHandlers(Note);
 }
 
-StopSignal::~StopSignal() { SetHandlers(SIG_DFL); }
+void StopSignal::Release() { SetHandlers(SIG_DFL); }
 
 int StopSignal::received() const { return first_signal; }
 

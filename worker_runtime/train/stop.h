@@ -24,13 +24,14 @@ namespace muster::train {
 class StopSignal {
  public:
   StopSignal();
-  // Both signals end the process again.
-  ~StopSignal();
+  ~StopSignal() { Release(); }
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  // The first signal that came, or 0.
+  // The first signal that came, or 0; until the next StopSignal.
   int received() const;
+  // From now on both signals end the process again.
+  void Release();
 };
 
 // Ends the process by `signal`, so that the parent sees what it sent.

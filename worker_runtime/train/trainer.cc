@@ -324,13 +324,9 @@ void Trainer::PrintStart() const {
 
 // --- training -----------------------------------------------------------------------------------
 
-absl::StatusOr<int> Trainer::Run() {
-  absl::StatusOr<std::optional<EarlyEnd>> trained;
-  {
-    const StopSignal signal;
-    trained = TrainAllSteps(signal);
-    received_signal_ = signal.received();
-  }
+absl::StatusOr<int> Trainer::Run(StopSignal& signal) {
+  const absl::StatusOr<std::optional<EarlyEnd>> trained = TrainAllSteps(signal);
+  signal.Release();
   MUSTER_RETURN_IF_ERROR(trained.status());
   if (const std::optional<EarlyEnd>& early = *trained; early.has_value()) {
     PrintStop(*early);

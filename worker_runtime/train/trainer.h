@@ -41,9 +41,8 @@ class Trainer {
   // shall end; 0 if the training is complete or the job stops at this step. The same on all ranks.
   //
   // Errors: Engine::Step's and Engine::Save's.
-  absl::StatusOr<int> Run();
-  // That came while it trained; 0: none.
-  int received_signal() const { return received_signal_; }
+  // `signal` asks for the end, and is released with the last step.
+  absl::StatusOr<int> Run(StopSignal& signal);
 
   // After SetUp or Run has failed with `failure`: ends the communicator with it and lets go of
   // everything that is of this round. The trainer is of no further use.
@@ -115,7 +114,6 @@ class Trainer {
   std::unique_ptr<BatchReader> reader_;
 
   bool holds_state_ = false;  // the engine does, of the training
-  int received_signal_ = 0;
 };
 
 }  // namespace muster::train

@@ -459,6 +459,8 @@ TEST_F(LogPumpTest, NamesAPathThatIsInTheWay) {
               AllOf(HasSubstr(Path("attempt_0")), HasSubstr("Not a directory")));
 }
 
+// UndefinedBehaviorSanitizer looks at memory through pipes, which it then cannot open.
+#ifndef __SANITIZE_ADDRESS__
 TEST_F(LogPumpTest, SaysThatDescriptorsAreUsedUp) {
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -469,6 +471,7 @@ TEST_F(LogPumpTest, SaysThatDescriptorsAreUsedUp) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
 }
+#endif
 
 // A log file whose file system hangs: a named pipe without a reader takes for ever to be opened,
 // one that nobody reads from, to be written.
