@@ -45,13 +45,12 @@ command_line::Grammar GrammarOf(StopCommandKind kind, RunChoices& choices, StopF
   grammar.options.push_back({.name = "reason",
                              .value_name = "TEXT",
                              .group = "The stop",
-                             .help = "said on every node",
+                             .help = "reason, printed on every node",
                              .read = Into(command_line::ParseText, flags.request.reason)});
   grammar.options.push_back({.name = "now",
                              .group = "The stop",
-                             .help =
-                                 "without waiting for a step: the workers are signalled at once, "
-                                 "and have the job's --shutdown_timeout",
+                             .help = "signal the workers at once instead of waiting for a step; "
+                                     "they have the job's --shutdown_timeout",
                              .read = Into(command_line::ParseBool, flags.request.at_once)});
   grammar.options.push_back({.name = "timeout",
                              .value_name = "SECONDS",

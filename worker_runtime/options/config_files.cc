@@ -221,12 +221,12 @@ std::vector<Option> ConfigFileRows() {
                   }};
   };
   std::vector<Option> rows = {
-      row("deepspeed", "a configuration file of DeepSpeed (JSON); options overrule what it says"),
-      row("accelerate", "a configuration file of Hugging Face Accelerate (YAML); the same"),
-      row("ilab", "a configuration file of InstructLab (YAML), its section train; the same"),
+      row("deepspeed", "DeepSpeed configuration file (JSON); options override it"),
+      row("accelerate", "Hugging Face Accelerate configuration file (YAML); options override it"),
+      row("ilab", "InstructLab configuration file (YAML), its section train; options override it"),
       row("config_compat",
-          "strict: a key of a file that is unknown, or cannot be honoured, is an error; deepspeed: "
-          "it is a warning (strict)")};
+          "keys of a file that are unknown or cannot be honoured are errors (strict) or warnings "
+          "(deepspeed) (strict)")};
   rows[0].other_names = {"deepspeed_config"};
   rows[1].other_names = {"accelerate_config"};
   rows[3].value_name = "C";

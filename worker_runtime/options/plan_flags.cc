@@ -178,47 +178,46 @@ std::vector<Option> PlanRows(PlanOptions& out) {
   return {
       {.name = "plan",
        .value_name = "P",
-       .help = absl::StrCat("how states are placed: ", absl::StrJoin(PlanPresetNames(), ", "),
+       .help = absl::StrCat("placement of training state: ", absl::StrJoin(PlanPresetNames(), ", "),
                             Default(out.plan.preset)),
        .read = Into(
            +[](const std::string& text) { return PlanPreset(text); }, out.plan),
        .field = "preset"},
       {.name = "stages",
        .value_name = "N",
-       .help =
-           "of a pipeline, one forward, one backward, each of which a share of the ranks trains "
-           "under the plan; 0: one per rank" +
-           Default(out.plan.stages),
+       .help = "split the model into N pipeline stages; the ranks of each stage apply --plan among "
+               "themselves; 0: one stage per rank" +
+               Default(out.plan.stages),
        .read = Into(ParseInt64, out.plan.stages),
        .other_names = {"pipeline_stages"},
        .field = "stages"},
       {.name = "mode",
        .value_name = "M",
-       .help = "fast, or ordered: the same bits on any number of ranks" +
+       .help = "fast, or ordered for the same bits on any number of ranks" +
                Default(ToString(out.plan.mode)),
        .read = Into(ParseMode, out.plan.mode)},
       {.name = "bucket_mb",
        .value_name = "X",
-       .help = "largest bucket of gradients, in MiB" + Default(out.plan.bucket_bytes_max >> 20),
+       .help = "largest gradient bucket, in MiB" + Default(out.plan.bucket_bytes_max >> 20),
        .read = [&out](const std::string& text) { return ReadBucketSize(text, out.plan); },
        .other_names = {"bucket_cap_mb"},
        .field = "bucket_bytes_max"},
       {.name = "overlap",
        .value_name = "B",
-       .help = "reduce gradients while the backward pass still runs, yes or no (yes)",
+       .help = "reduce gradients during the backward pass, yes or no (yes)",
        .read = Into(ParseBool, out.plan.overlap),
        .other_names = {"overlap_comm"},
        .field = "overlap"},
       {.name = "recompute",
        .value_name = "R",
-       .help = "activations that the backward pass computes again: none, selective (GELU) or full "
+       .help = "activations to recompute in the backward pass: none, selective (GELU) or full "
                "(whole layers)" +
                Default(ToString(out.plan.recompute.kind)),
        .read = Into(ParseRecompute, out.plan.recompute.kind),
        .other_names = {"activation_checkpointing"},
        .field = "recompute.kind"},
       {.name = "gradient_checkpointing",
-       .help = "the same as --recompute=full",
+       .help = "shorthand for --recompute=full",
        .read = [&out](const std::string& text) -> absl::Status {
          MUSTER_ASSIGN_OR_RETURN(const bool on, ParseBool(text));
          if (on) out.plan.recompute.kind = Recompute::Kind::kFull;
@@ -226,18 +225,18 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        }},
       {.name = "recompute_layers",
        .value_name = "N",
-       .help = "layers of which full keeps one input" + Default(out.plan.recompute.layers),
+       .help = "layers per kept input with --recompute=full" + Default(out.plan.recompute.layers),
        .read = Into(ParseInt64, out.plan.recompute.layers),
        .field = "recompute.layers"},
       {.name = "dtype",
        .value_name = "T",
-       .help = "type of parameters and activations: f32, bf16, f16 or f64; under bf16 and f16 lie "
-               "master parameters, gradients and moments of f32" +
+       .help = "type of parameters and activations: f32, bf16, f16 or f64; bf16 and f16 keep "
+               "master parameters, gradients and moments in f32" +
                Default(ToString(out.dtype)),
        .read = Into(ParseDType, out.dtype)},
       {.name = "reduce_dtype",
        .value_name = "T",
-       .help = "type in which gradients travel between ranks, as f32 and bf16 (as they are kept)",
+       .help = "type of gradients on the wire, such as f32 or bf16 (as they are kept)",
        .read = [&out](const std::string& text) -> absl::Status {
          MUSTER_ASSIGN_OR_RETURN(out.plan.reduce_dtype, ParseDType(text));
          return absl::OkStatus();
@@ -246,14 +245,13 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .field = "reduce_dtype"},
       {.name = "device",
        .value_name = "D",
-       .help = absl::StrCat("cpu, or cuda: a GPU for each worker of a node (", out.device, ")"),
+       .help = absl::StrCat("cpu, or cuda for one GPU per worker (", out.device, ")"),
        .read = Into(ParseDevice, out.device)},
       {.name = "cuda_attention",
        .value_name = "A",
-       .help =
-           "in bf16 and f16 on a GPU by own kernels, cudnn, or auto: cudnn where it is there and "
-           "has the layer" +
-           Default(ToString(out.cuda_attention)),
+       .help = "attention kernels in bf16 and f16 on a GPU: own, cudnn, or auto for cuDNN where it "
+               "is installed and has the layer" +
+               Default(ToString(out.cuda_attention)),
        .read = Into(ParseAttention, out.cuda_attention)},
   };
 }
@@ -267,12 +265,12 @@ std::vector<Option> OffloadRows(OffloadOptions& offload) {
   return {
       {.name = "offload_optimizer",
        .value_name = "D",
-       .help = "where the optimizer's state rests: none (on the device), cpu or nvme; on the cpu "
-               "device none and cpu are one, and nothing else is in this version (none)",
+       .help = "offload optimizer state: none, cpu or nvme; this version only accepts cpu together "
+               "with --device=cpu, where it changes nothing (none)",
        .read = Into(ParseOffload, offload.optimizer)},
       {.name = "offload_parameters",
        .value_name = "D",
-       .help = "the same of parameters (none)",
+       .help = "offload parameters: the same choices (none)",
        .read = Into(ParseOffload, offload.parameters),
        .other_names = {"offload_param"}},
   };
@@ -327,51 +325,50 @@ std::vector<Option> ShardingRows(Plan& plan) {
   };
   return {
       number("shard_ranks",
-             "ranks, neighbours, that share one shard of each state (all; hybrid: a node's)",
+             "neighbouring ranks that share one copy of each state (all; hybrid: a node's)",
              "mics_shard_size", plan.shard_ranks, "shard_ranks"),
       {.name = "reshard_after_forward",
        .value_name = "R",
-       .help =
-           "true: give up gathered parameters after the forward pass; false: keep them; a number "
-           "of ranks: keep them sharded among so many (as the plan has it)",
+       .help = "true: free gathered parameters after the forward pass; false: keep them; N: keep "
+               "them sharded over N ranks (set by the plan)",
        .read = [&plan](const std::string& text) { return ReadReshard(text, plan.gathering); },
        .field = "gathering.secondary_ranks"},
       {.name = "backward_prefetch",
        .value_name = "P",
-       .help = "when the next unit is gathered in a backward pass: pre, post or none (pre)",
+       .help = "when the backward pass gathers the next unit: pre, post or none (pre)",
        .read = Into(ParsePrefetch, gathering.backward_prefetch),
        .field = "gathering.backward_prefetch"},
       {.name = "prefetch_units",
        .value_name = "N",
-       .help = "units gathered ahead of their use, at most (as the plan has it)",
+       .help = "most units gathered ahead of use (set by the plan)",
        .read = Into(ParseInt64, gathering.prefetch_units),
        .field = "gathering.prefetch_units"},
-      number("prefetch_elements",
-             "elements gathered ahead, before no more are (as the plan has it)",
+      number("prefetch_elements", "most elements gathered ahead of use (as the plan has it)",
              "stage3_prefetch_bucket_size", gathering.prefetch_elements,
              "gathering.prefetch_elements"),
-      number("max_live_parameters", "elements gathered at once, at most (as the plan has it)",
+      number("max_live_parameters", "most elements gathered at once (as the plan has it)",
              "stage3_max_live_parameters", gathering.max_live_elements,
              "gathering.max_live_elements"),
-      number("max_reuse_distance",
-             "units used again within so many elements stay (as the plan has it)",
-             "stage3_max_reuse_distance", gathering.max_reuse_distance,
-             "gathering.max_reuse_distance"),
+      number(
+          "max_reuse_distance",
+          "keep a gathered unit that is used again within this many elements (as the plan has it)",
+          "stage3_max_reuse_distance", gathering.max_reuse_distance,
+          "gathering.max_reuse_distance"),
       number("persistence_threshold",
-             "units of at most so many elements stay whole (as the plan has it)",
+             "never shard units of at most this many elements (as the plan has it)",
              "stage3_param_persistence_threshold", gathering.persistence_threshold,
              "gathering.persistence_threshold"),
-      number("model_persistence_threshold", "elements that stay whole, at most in all (no limit)",
+      number("model_persistence_threshold", "most elements never sharded, in all (no limit)",
              "stage3_model_persistence_threshold", gathering.persistence_total,
              "gathering.persistence_total"),
       {.name = "gradient_reduction",
        .value_name = "R",
-       .help = "when sharded gradients are reduced: each-micro-batch, once, or chosen by what both "
-               "cost, and by what fits the memory (chosen)",
+       .help = "when sharded gradients are reduced: each-micro-batch, once, or chosen by cost and "
+               "memory (chosen)",
        .read = Into(ParseReduction, plan.gradient_reduction)},
       {.name = "memory_limit",
        .value_name = "X",
-       .help = "memory of a rank in GiB; a plan that needs more is refused (muster-train: what the "
+       .help = "memory per rank in GiB; refuse a plan that needs more (muster-train: what the "
                "machine, its control group and the GPU have)",
        .read = [&plan](const std::string& text) { return ReadMemory(text, plan.memory_bytes_max); },
        .field = "memory_bytes_max"},
@@ -400,7 +397,7 @@ std::vector<Option> ModelRows(PlanOptions& options) {
       {.name = "model",
        .value_name = "NAME",
        .help = absl::StrCat("sizes of a known model: ", absl::StrJoin(KnownModelNames(), ", "),
-                            "; those that are no gpt2 can be planned, not trained"),
+                            "; only gpt2 models can be trained, the others planned"),
        .read = [&options](const std::string& text) { return TakeModel(text, options); }},
       {.name = "num_layers",
        .value_name = "N",
@@ -410,7 +407,7 @@ std::vector<Option> ModelRows(PlanOptions& options) {
        .field = "layers"},
       {.name = "num_heads",
        .value_name = "N",
-       .help = "attention heads of a block" + Default(model.heads),
+       .help = "attention heads per block" + Default(model.heads),
        .read = Into(ParseInt64, model.heads),
        .other_names = {"heads", "num_attention_heads"},
        .field = "heads"},
@@ -422,7 +419,7 @@ std::vector<Option> ModelRows(PlanOptions& options) {
        .field = "hidden_size"},
       {.name = "sequence_length",
        .value_name = "N",
-       .help = "tokens of a sequence, the longest context" + Default(model.context),
+       .help = "tokens per sequence, the longest context" + Default(model.context),
        .read = Into(ParseInt64, model.context),
        .other_names = {"context", "seq_length"},
        .field = "context"},
@@ -446,19 +443,19 @@ std::vector<Option> StepRows(PlanOptions& out) {
        .field = "accumulation"},
       {.name = "train_batch_size",
        .value_name = "N",
-       .help = "sequences of a step over all ranks and micro-batches; what is not said of the two "
-               "options above follows from it",
+       .help = "sequences per step over all ranks and micro-batches; determines whichever of the "
+               "two options above is missing",
        .read = IntoBetween(1, int64_t{1} << 40, out.asked.train),
        .other_names = {"global_batch_size"}},
       {.name = "steps",
        .value_name = "N",
-       .help = "updates in all" + Default(out.steps),
+       .help = "number of optimizer steps" + Default(out.steps),
        .read = IntoBetween(0, int64_t{1} << 48, out.steps),
        .other_names = {"max_steps"},
        .field = "learning_rate.total_steps"},
       {.name = "seed",
        .value_name = "N",
-       .help = "of initial values and of the order of the data" + Default(out.plan.seed),
+       .help = "seed for initialisation and data order" + Default(out.plan.seed),
        .read = Into(ParseUint64, out.plan.seed)},
   };
 }
@@ -474,31 +471,31 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .field = "learning_rate.peak"},
       {.name = "min_lr",
        .value_name = "X",
-       .help = "final learning rate of a schedule that falls; of DeepSpeed's the first too" +
+       .help = "final learning rate of a decaying schedule; also the first of DeepSpeed's" +
                Default(rate.floor),
        .read = Into(ParseNumber, rate.floor),
        .field = "learning_rate.floor"},
       {.name = "warmup_steps",
        .value_name = "N",
-       .help = "updates in which the learning rate rises from 0" + Default(rate.warmup_steps),
+       .help = "steps over which the learning rate rises from 0" + Default(rate.warmup_steps),
        .read = Into(ParseInt64, rate.warmup_steps),
        .field = "learning_rate.warmup_steps"},
       {.name = "schedule",
        .value_name = "S",
-       .help = "of the learning rate: constant, linear or cosine; warmup or warmup_decay: "
-               "DeepSpeed's WarmupLR, WarmupDecayLR" +
+       .help = "learning-rate schedule: constant, linear, cosine, or DeepSpeed's WarmupLR (warmup) "
+               "and WarmupDecayLR (warmup_decay)" +
                Default(ToString(rate.kind)),
        .read = Into(ParseSchedule, rate.kind),
        .other_names = {"lr_schedule"},
        .field = "learning_rate.kind"},
       {.name = "schedule_steps",
        .value_name = "N",
-       .help = "updates until a schedule that falls ends its fall (as --steps)",
+       .help = "steps until a decaying schedule reaches its final rate (as --steps)",
        .read = IntoBetween(1, int64_t{1} << 48, rate.total_steps),
        .field = "learning_rate.total_steps"},
       {.name = "warmup_type",
        .value_name = "S",
-       .help = "of DeepSpeed's schedules: log or linear" + Default(ToString(rate.rise)),
+       .help = "warmup of DeepSpeed's schedules: log or linear" + Default(ToString(rate.rise)),
        .read = Into(ParseRise, rate.rise),
        .field = "learning_rate.rise"},
       {.name = "optimizer",
@@ -508,7 +505,7 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .field = "update.kind"},
       {.name = "weight_decay",
        .value_name = "X",
-       .help = "of weight matrices and embedding tables" + Default(plan.update.weight_decay),
+       .help = "decay of weight matrices and embedding tables" + Default(plan.update.weight_decay),
        .read = Into(ParseNumber, plan.update.weight_decay),
        .field = "update.weight_decay"},
       {.name = "beta1",
@@ -520,7 +517,7 @@ std::vector<Option> UpdateRows(Plan& plan) {
       {.name = "beta2",
        .value_name = "X",
        .help = absl::StrCat("decay rate of the second moment (", plan.update.beta2,
-                            ", as llm.c has it; a configuration file without betas means 0.999)"),
+                            " as in llm.c; 0.999 with a configuration file that sets no betas)"),
        .read = Into(ParseNumber, plan.update.beta2),
        .other_names = {"adam_beta2"},
        .field = "update.beta2"},
@@ -532,23 +529,20 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .field = "update.epsilon"},
       {.name = "momentum",
        .value_name = "X",
-       .help = "of sgd" + Default(plan.update.momentum),
+       .help = "momentum of sgd" + Default(plan.update.momentum),
        .read = Into(ParseNumber, plan.update.momentum),
        .field = "update.momentum"},
       {.name = "nesterov",
-       .help = "sgd looks ahead along its momentum",
+       .help = "use Nesterov momentum with sgd",
        .read = Into(ParseBool, plan.update.nesterov),
        .field = "update.nesterov"},
       {.name = "stochastic_rounding",
-       .help =
-           "of --dtype=bf16: parameters follow their f32 masters up or down by a draw, right in "
-           "the mean, and not to the nearest number",
+       .help = "round bf16 parameters stochastically (unbiased)",
        .read = Into(ParseBool, plan.update.stochastic_rounding),
        .field = "update.stochastic_rounding"},
       {.name = "max_gradient_norm",
        .value_name = "X",
-       .help = "gradients with a larger norm are scaled down to it; 0: no clipping" +
-               Default(plan.max_gradient_norm),
+       .help = "clip gradients to this norm; 0: no clipping" + Default(plan.max_gradient_norm),
        .read = Into(ParseNumber, plan.max_gradient_norm),
        .other_names = {"grad_clip", "max_grad_norm"},
        .field = "max_gradient_norm"},
@@ -559,14 +553,14 @@ std::vector<Option> GroupRows(Plan& plan) {
   return {
       {.name = "freeze",
        .value_name = "PATTERN ...",
-       .help = "parameters that stay as they are; * stands for any letters: 'wpe.*'",
+       .help = "freeze parameters whose names match; * matches any text: 'wpe.*'",
        .read = AddTo(ParseFrozen, plan.groups),
        .is_list = true},
       {.name = "group",
        .value_name = "PATTERN:SETTING,... ...",
-       .help =
-           "parameters with settings of their own, 'h.0.*:lr_scale=0.1,weight_decay=0': frozen, "
-           "lr_scale, weight_decay, beta1, beta2; the first that fits counts, after --freeze",
+       .help = "settings for parameters whose names match, such as "
+               "'h.0.*:lr_scale=0.1,weight_decay=0': frozen, lr_scale, weight_decay, beta1, beta2; "
+               "the first match counts, after --freeze",
        .read = AddTo(ParseGroup, plan.groups),
        .is_list = true},
   };
@@ -576,43 +570,43 @@ std::vector<Option> LossScaleRows(LossScaling& scaling) {
   return {
       {.name = "loss_scale",
        .value_name = "S",
-       .help = "none, deepspeed or torch: as theirs moves; or a number that stays" +
+       .help = "none, dynamic as in deepspeed or torch, or a fixed number" +
                Default(ToString(scaling.kind)),
        .read = Into(ParseLossScale, scaling),
        .field = "loss_scaling.kind"},
       {.name = "initial_loss_scale",
        .value_name = "X",
-       .help = "of the first step" + Default(scaling.initial),
+       .help = "loss scale of the first step" + Default(scaling.initial),
        .read = Into(ParseNumber, scaling.initial),
        .field = "loss_scaling.initial"},
       {.name = "loss_scale_window",
        .value_name = "N",
-       .help = "good steps until it grows (1000 for deepspeed, 2000 for torch)",
+       .help = "steps without overflow before the scale grows (1000 for deepspeed, 2000 for torch)",
        .read = Into(ParseInt64, scaling.window),
        .other_names = {"growth_interval"},
        .field = "loss_scaling.window"},
       {.name = "hysteresis",
        .value_name = "N",
-       .help = "deepspeed: overflows until it is halved" + Default(scaling.hysteresis),
+       .help = "deepspeed: overflows before the scale is halved" + Default(scaling.hysteresis),
        .read = Into(ParseInt64, scaling.hysteresis),
        .field = "loss_scaling.hysteresis"},
       {.name = "consecutive_hysteresis",
-       .help = "deepspeed: any good step counts overflows anew",
+       .help = "deepspeed: any step without overflow resets the hysteresis",
        .read = Into(ParseBool, scaling.consecutive_hysteresis),
        .field = "loss_scaling.consecutive_hysteresis"},
       {.name = "min_loss_scale",
        .value_name = "X",
-       .help = "deepspeed: where an overflow ends the training" + Default(scaling.minimum),
+       .help = "deepspeed: an overflow at this scale ends the training" + Default(scaling.minimum),
        .read = Into(ParseNumber, scaling.minimum),
        .field = "loss_scaling.minimum"},
       {.name = "growth_factor",
        .value_name = "X",
-       .help = "torch: when it grows" + Default(scaling.growth),
+       .help = "torch: factor when the scale grows" + Default(scaling.growth),
        .read = Into(ParseNumber, scaling.growth),
        .field = "loss_scaling.growth"},
       {.name = "backoff_factor",
        .value_name = "X",
-       .help = "torch: after an overflow" + Default(scaling.backoff),
+       .help = "torch: factor after an overflow" + Default(scaling.backoff),
        .read = Into(ParseNumber, scaling.backoff),
        .field = "loss_scaling.backoff"},
   };
@@ -622,7 +616,7 @@ std::vector<Option> LossScaleRows(LossScaling& scaling) {
 std::vector<Option> LaterRows() {
   return {{.name = "mesh",
            .value_name = "M",
-           .help = "several kinds of parallelism at once",
+           .help = "combine several kinds of parallelism",
            .read = [](const std::string&) {
              return absl::UnimplementedError(
                  "not in this version; give --plan and --stages instead");

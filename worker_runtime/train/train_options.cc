@@ -45,34 +45,33 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
   return {
       {.name = "data",
        .value_name = "FILE ...",
-       .help = absl::StrCat("texts, or token files (default: the texts in ", kDefaultTexts, ")"),
+       .help = absl::StrCat("text or token files (default: the texts in ", kDefaultTexts, ")"),
        .read = AddTo(ParseName, out.data),
        .is_list = true},
       {.name = "save",
        .value_name = "DIR",
-       .help = "write a checkpoint there at the end",
+       .help = "write a checkpoint to DIR at the end",
        .read = Into(ParseName, out.save)},
       {.name = "save_every",
        .value_name = "N",
-       .help = "and after every N steps",
+       .help = "write a checkpoint every N steps, too",
        .read = IntoBetween(1, kMaxCount, out.save_every)},
       {.name = "resume",
        .value_name = "DIR",
-       .help = "continue from the newest checkpoint there; may still be empty if it is also --save",
+       .help =
+           "continue from the newest checkpoint in DIR, which may be empty if it is also --save",
        .read = Into(ParseName, out.resume)},
       {.name = "survive",
        .value_name = "B",
-       .help =
-           "go on in the same process when other workers or nodes are lost, yes or no: with the "
-           "state of those that are left where one of them holds all of it, else from the newest "
-           "checkpoint in --resume, and without it from the beginning (no)",
+       .help = "keep this process when other workers or nodes are lost, yes or no: training goes "
+               "on from a surviving rank that holds the whole state, else from the newest "
+               "checkpoint in --resume, else from the beginning (no)",
        .read = Into(ParseBool, out.survive)},
       {.name = "backend",
        .value_name = "NAME",
-       .help =
-           absl::StrCat("of communication: gloo, nccl, or auto: nccl where a node has a GPU for "
-                        "each of its workers, else gloo (",
-                        out.backend, ")"),
+       .help = absl::StrCat(
+           "communication back end: gloo, nccl, or auto for nccl where each worker has a GPU (",
+           out.backend, ")"),
        .read = Into(ParseName, out.backend)},
       {.name = "capture_steps",
        .value_name = "B",
@@ -95,14 +94,14 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .read = IntoBetween(0, kMaxCount, out.sample_tokens)},
       {.name = "prompt",
        .value_name = "TEXT",
-       .help = "text that the generated tokens continue",
+       .help = "prompt for the generated tokens",
        .read = Into(ParseText, out.prompt)},
       {.name = "log_every",
        .value_name = "N",
        .help = "steps per line (default: 20 to 40 lines)",
        .read = IntoBetween(1, kMaxCount, out.log_every)},
       {.name = "quiet",
-       .help = "print nothing but failures, and the hash if asked for",
+       .help = "print only failures, and the hash if asked for",
        .read = Into(ParseBool, out.quiet)},
       {.name = "hash",
        .help = "print hash=<sha256 of the parameters> as the last line, on rank 0",
