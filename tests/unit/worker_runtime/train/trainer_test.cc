@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
+#include "worker_runtime/train/stop.h"
 
 namespace muster::train {
 namespace {
@@ -48,7 +49,8 @@ class RoundsOfATrainer : public ::testing::Test {
     ::testing::internal::CaptureStdout();
     Trainer trainer(*runtime, options, std::move(so_far));
     EXPECT_THAT(trainer.SetUp(), IsOk());
-    EXPECT_THAT(trainer.Run(), IsOkAndHolds(0));
+    StopSignal signal;
+    EXPECT_THAT(trainer.Run(signal), IsOkAndHolds(0));
     so_far = trainer.LetGo(absl::AbortedError("the round is over"));
     return ::testing::internal::GetCapturedStdout();
   }
