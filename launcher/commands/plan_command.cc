@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -162,6 +163,9 @@ absl::Status AddGpus(const AdviceOptions& asked, advice::AdviceInput& input) {
   input.wide = RatesOf(device.wide_flops, device, between);
   // CUDA itself and NCCL take about a GiB.
   input.memory_bytes_max = static_cast<int64_t>((device.memory_gib - 1) * (1 << 30));
+  if (const int64_t limit = input.options.plan.memory_bytes_max; limit > 0) {
+    input.memory_bytes_max = std::min(input.memory_bytes_max, limit);
+  }
   input.options.device = "cuda";
   input.devices = absl::StrCat(
       device.name, " (", device.source, "), ", device.memory_gib,
@@ -282,6 +286,32 @@ plan::PlanSources SourcesOf(const command_line::Grammar& grammar,
   return sources;
 }
 
+// Those of --advise: what it varies is said as well, and is not what it keeps.
+plan::PlanSources SourcesOfAdvice(plan::PlanSources sources) {
+  static constexpr const char* kVaried[] = {"plan",
+                                            "stages",
+                                            "dtype",
+                                            "batch_size",
+                                            "gradient_accumulation_steps",
+                                            "recompute",
+                                            "gradient_checkpointing",
+                                            "shard_ranks",
+                                            "reshard_after_forward",
+                                            "backward_prefetch",
+                                            "prefetch_units",
+                                            "prefetch_elements",
+                                            "max_live_parameters",
+                                            "max_reuse_distance",
+                                            "persistence_threshold",
+                                            "model_persistence_threshold"};
+  for (plan::GivenValue& given : sources.given) {
+    const bool is_varied = std::any_of(std::begin(kVaried), std::end(kVaried),
+                                       [&](const char* name) { return given.option == name; });
+    if (is_varied) absl::StrAppend(&given.source, "; --advise tries others");
+  }
+  return sources;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
@@ -304,7 +334,10 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
   if (asked.asked) {
     const bool names_gpus = !asked.device.empty() || asked.memory_gib > 0 || asked.gpus > 0;
-    return AdviceText(asked, shape, options, names_gpus || options.device == "cuda");
+    MUSTER_ASSIGN_OR_RETURN(
+        const std::string advice,
+        AdviceText(asked, shape, options, names_gpus || options.device == "cuda"));
+    return advice + plan::SourcesText(SourcesOfAdvice(SourcesOf(grammar, line, report)));
   }
   absl::StatusOr<plan::PlanPageInput> job = advice::PlanJob(options, shape);
   if (!job.ok()) {

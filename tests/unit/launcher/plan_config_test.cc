@@ -229,6 +229,20 @@ TEST(PlanConfig, ShowsWhereEachValueComesFrom) {
                                  ContainsRegex("world_size +4 +variable WORLD_SIZE\n"))));
 }
 
+TEST(PlanConfig, OfAdviceShowsTheSameSourcesAndWhichOfThemAreOnlyAStart) {
+  const std::string text =
+      "{\n\"zero_optimization\": {\"stage\": 2},\n\"gradient_clipping\": 0.5,\n"
+      "\"wall_clock_breakdown\": true\n}";
+  EXPECT_THAT(
+      DeepSpeed(text, {"--advise", "--gpu=h100", "--gpus=2", "--batch_size=2", "--steps=9"}),
+      IsOkAndHolds(AllOf(
+          HasSubstr("quickest:"),
+          ContainsRegex("plan +zero-2 +f:2: zero_optimization.stage; --advise tries others\n"),
+          ContainsRegex("max_gradient_norm +0.5 +f:3: gradient_clipping\n"),
+          ContainsRegex("steps +9 +--steps\n"), HasSubstr("accepted and change nothing:\n"),
+          HasSubstr("f:4: wall_clock_breakdown=true"))));
+}
+
 TEST(PlanConfig, ReadsNumbersAsPeopleWriteThem) {
   for (const char* number : {"1e7", "10000000", "1.0e7", "\"1e7\""}) {
     EXPECT_THAT(DeepSpeed(absl::StrCat("{\"zero_optimization\": {\"stage\": 3, "
@@ -389,6 +403,9 @@ TEST(PlanAdvice, PrefersThePlanThatSendsLeastWhereAllFitAndShardsWhereTheyDoNot)
   EXPECT_THAT(PlanCommandText({"--advise", "--model=llama-3-70b", "--gpu_memory=24", "--gpus=2",
                                "--batch_size=1"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no plan fits")));
+  EXPECT_THAT(PlanCommandText({"--advise", "--model=gpt2-1558m", "--gpu=h100", "--gpus=2",
+                               "--batch_size=1", "--memory_limit=20"}),
+              IsOkAndHolds(HasSubstr("that fit 20 GiB")));
   for (const char* bad : {"--gpu_memory=-1", "--gpu_memory=1e300", "--gemm_gflops=0", "--gpus=0",
                           "--network=nothing"}) {
     EXPECT_THAT(PlanCommandText({"--advise", "--gpu=h100", "--nodes=2", bad}),
