@@ -58,6 +58,8 @@ struct AdviceOptions {
 constexpr double kShareOfPeak = 0.5;
 constexpr double kLinkShare = 0.8;
 constexpr double kOtherOnHost = 0.06;
+// Of an exchange on a host, where processors carry it: hidden where each rank has one more.
+constexpr double kHiddenBySpareCores = 0.8;
 
 std::function<absl::Status(const std::string&)> IntoPositive(double most, double& out) {
   return [most, &out](const std::string& text) -> absl::Status {
@@ -131,11 +133,12 @@ absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
         "this machine; for GPUs add --device=cuda, or --gpu=NAME");
   }
   const double ranks = static_cast<double>(std::max(input.shape.ranks_of_node, int64_t{1}));
-  const double share = std::min(1.0, static_cast<double>(asked.cores) / ranks);
+  const double cores = static_cast<double>(asked.cores) / ranks;
+  const double share = std::min(1.0, cores);
   input.wide = {.flops = share * asked.gemm_gflops * 1e9,
                 .other_share = kOtherOnHost,
-                .node_links = asked.link_gigabytes * 1e9,
-                .hidden_share = share < 1 ? 0 : 0.5};
+                .node_links = share * asked.link_gigabytes * 1e9,
+                .hidden_share = kHiddenBySpareCores * std::clamp(cores - 1, 0.0, 1.0)};
   input.memory_bytes_max = input.options.plan.memory_bytes_max;
   if (input.memory_bytes_max == 0) {
     return absl::InvalidArgumentError("--advise with --device=cpu needs --memory_limit=X, in GiB");

@@ -433,6 +433,17 @@ TEST(PlanStepTime, OfTheHostFollowsFromTheRateOfProducts) {
   EXPECT_NEAR(PredictedMilliseconds(one), 1e3 * 71.6e6 * 1024 * 1.06 / 50e9, 20);
 }
 
+// 43.4 MB that each of two ranks sends at 2 GB/s, by the cores that compute.
+TEST(PlanStepTime, HidesAnExchangeOnTheHostOnlyBehindCoresToSpare) {
+  Args args = {"--batch_size=4", "--gemm_gflops=50", "--link_gigabytes=2", "--world_size=2",
+               "--cores=2"};
+  const double busy = PredictedMilliseconds(args);
+  args.back() = "--cores=4";
+  EXPECT_NEAR(busy - PredictedMilliseconds(args), 43.4 / 2, 2);
+  args.back() = "--cores=1";
+  EXPECT_NEAR(PredictedMilliseconds(args), 2 * busy, 5);
+}
+
 TEST(PlanStepTime, DividesTheCoresAmongMoreRanksAndSaysSo) {
   Args args = {"--batch_size=4", "--gemm_gflops=50", "--link_gigabytes=2", "--cores=2",
                "--world_size=2"};
