@@ -101,8 +101,9 @@ def row_of(binaries, preset, ranks, model, steps, runs):
     options = ["--plan=" + preset] + model
     rates, passed, worked = [], [], []
     for _ in range(runs):
-        printed = output(under(binaries, ranks, ["machine_rates"]))
-        rates.append([float(rate) for rate in re.findall(r"=([0-9.e+]+)", printed)])
+        for _ in range(steps):  # as many of both
+            printed = output(under(binaries, ranks, ["machine_rates"]))
+            rates.append([float(rate) for rate in re.findall(r"=([0-9.e+]+)", printed)])
         times = measure(binaries, options, ranks, steps)
         passed.append(statistics.median(times[0]))
         worked += times[1]
