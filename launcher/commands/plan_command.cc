@@ -130,7 +130,8 @@ absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
   if (asked.gemm_gflops <= 0 || asked.link_gigabytes <= 0) {
     return absl::InvalidArgumentError(
         "step times with --device=cpu need --gemm_gflops=X and --link_gigabytes=X as measured on "
-        "this machine; for GPUs add --device=cuda, or --gpu=NAME");
+        "this machine (machine_rates, built from tests/bench, prints both); for GPUs add "
+        "--device=cuda, or --gpu=NAME");
   }
   const double ranks = static_cast<double>(std::max(input.shape.ranks_of_node, int64_t{1}));
   const double cores = static_cast<double>(asked.cores) / ranks;

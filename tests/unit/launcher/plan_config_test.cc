@@ -433,6 +433,16 @@ TEST(PlanStepTime, OfTheHostFollowsFromTheRateOfProducts) {
   EXPECT_NEAR(PredictedMilliseconds(one), 1e3 * 71.6e6 * 1024 * 1.13 / 50e9, 20);
 }
 
+TEST(PlanStepTime, OfTheHostNamesWhatMeasuresItsRates) {
+  EXPECT_THAT(PlanCommandText({"--advise"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--gemm_gflops=X and --link_gigabytes=X"),
+                             HasSubstr("machine_rates"))));
+  EXPECT_THAT(PlanCommandText({"--advise", "--gemm_gflops=100", "--link_gigabytes=5",
+                               "--memory_limit=1", "--world_size=2", "--cores=2"}),
+              IsOkAndHolds(AllOf(HasSubstr("2 cores of 100 GFLOP/s each"), HasSubstr("--plan="))));
+}
+
 // 43.4 MB that each of two ranks sends at 2 GB/s, by the cores that compute.
 TEST(PlanStepTime, HidesAnExchangeOnTheHostOnlyBehindCoresToSpare) {
   Args args = {"--batch_size=4", "--gemm_gflops=50", "--link_gigabytes=2", "--world_size=2",
