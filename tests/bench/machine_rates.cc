@@ -23,8 +23,8 @@ constexpr int64_t kRows = 1024;                  // of muster-train's default mi
 constexpr int64_t kElements = int64_t{1} << 21;  // of a bucket
 constexpr int kCalls = 8;
 constexpr int kRuns = 5;
-constexpr int kGemmRuns =
-    5;  // together as long as a step, so that both see as much of what else runs
+// Together as long as a step, so that both see as much of what else runs.
+constexpr int kGemmRuns = 5;
 
 double ProcessorSeconds() {
   timespec time = {};
