@@ -90,6 +90,16 @@ log::Level ToLogLevel(Announce::Level level) {
   return log::Level::kInfo;
 }
 
+RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
+  return {.use = options.spec.network,
+          .strict_nodes = options.spec.strict_nodes,
+          .min_nodes = options.spec.backend == RendezvousBackend::kStatic ? options.spec.max_nodes
+                                                                          : options.spec.min_nodes,
+          .node_name = options.node.name,
+          .facts = options.facts,
+          .inherited = options.environment};
+}
+
 }  // namespace
 
 Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
@@ -136,7 +146,12 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
                                     {"node", options_.node.name}});
                       }),
       health_(loop),
-      round_hook_(loop, guardian_),
+      before_workers_{.network = RoundNetwork(loop, MakeNetworkOptions(options_),
+                                              [this](StoreOperation operation, auto then) {
+                                                worker_service_.AskForAgent(std::move(operation),
+                                                                            std::move(then));
+                                              }),
+                      .hook = RoundHook(loop, guardian_)},
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 Agent::~Agent() { mailbox_.Close(); }
@@ -422,7 +437,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid) {
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
-  if (round_hook_.OnSpawnFailed(worker_id, status)) return;
+  if (before_workers_.hook.OnSpawnFailed(worker_id, status)) return;
   const auto found = workers_.find(worker_id);
   if (found == workers_.end()) return;
   const RunningWorker& worker = found->second;
@@ -441,7 +456,7 @@ void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
-  if (round_hook_.OnExited(exit)) return;
+  if (before_workers_.hook.OnExited(exit)) return;
   const auto found = workers_.find(exit.worker_id);
   if (found == workers_.end()) return;
   const RunningWorker worker = std::move(found->second);
@@ -575,7 +590,7 @@ void Agent::OnStuck(int pid, const std::string& why) {
 void Agent::OnGuardianLost(const std::string& reason) {
   workers_.clear();
   if (std::exchange(is_starting_, false)) {
-    round_hook_.Cancel();
+    before_workers_.hook.Cancel();
     pump_.CloseAttempt();
   }
   EndDescendantsAside([this, reason] {

@@ -19,6 +19,7 @@
 #include "agent/core/agent_core.h"
 #include "agent/core/worker_environment.h"
 #include "agent/health_port.h"
+#include "agent/network/round_network.h"
 #include "agent/process/guardian.h"
 #include "agent/process/kernel_log.h"
 #include "agent/process/lane.h"
@@ -58,6 +59,7 @@ struct AgentOptions {
   std::string server;  // for messages
   bool hosts_server = false;
   WatchOptions watch;
+  NodeFacts facts;      // what must be alike on all nodes; empty: nothing is compared
   int health_port = 0;  // 0: none
   // Whoever signals us may have signalled every process below us too, as Slurm does with
   // proctrack/linuxproc: workers shall get it once.
@@ -91,8 +93,17 @@ class Agent {
   void FlushOutput();
   // Prints one line of ours between the workers' lines.
   void PrintLine(const std::string& line);
+  // Pairs of nodes of the last round that do not reach each other, one sentence each.
+  const std::vector<std::string>& network_faults() const {
+    return before_workers_.network.faults();
+  }
 
  private:
+  // What a round needs before its workers start.
+  struct BeforeWorkers {
+    RoundNetwork network;
+    RoundHook hook;
+  };
   struct RunningWorker {
     LocalRank local_rank;
     Rank rank;
@@ -148,6 +159,8 @@ class Agent {
   void PrepareTorchPrograms();
   void EndHungWorker(int pid, const std::string& why);
   WorkerEnvContext MakeEnvContext() const;
+  // Once the log files are open: the network, then the hook.
+  void PrepareRound(std::vector<WorkerStreams> streams);
   void RunHook(std::vector<WorkerStreams> streams);
   // Without streams: says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
@@ -209,7 +222,7 @@ class Agent {
   HangWatch hang_watch_;
   TorchPrograms torch_programs_;
   HealthPort health_;
-  RoundHook round_hook_;
+  BeforeWorkers before_workers_;
   GuardianClient guardian_;
 };
 

@@ -203,6 +203,16 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .value_name = "HOST",
        .help = "address at which the other nodes reach this one [chosen]",
        .read = Into(ParseHostOrNone, spec.local_addr)},
+      {.name = "network",
+       .value_name = "auto|IFACE|off|require",
+       .help = "several nodes: the interface that workers are told of [auto: the one that leads to "
+               "the master], over which the nodes try to reach each other before each round; "
+               "require: nodes that do not never run together; off: neither",
+       .read = Into(ParseNetworkUse, spec.network)},
+      {.name = "strict_nodes",
+       .help = "several nodes: refuse a job whose nodes differ in their software, GPUs or script, "
+               "instead of naming the odd ones",
+       .read = Into(ParseBool, spec.strict_nodes)},
       {.name = "worker_ports",
        .value_name = "A-B",
        .help = "ports for the workers, for firewalls [any]",
@@ -376,7 +386,7 @@ bool HasNoVariable(const std::string& name) {
         "use_env",      "console",       "fold",          "log_format",   "log_level",
         "config_file",  "ilab",          "hostfile",      "include",      "exclude",
         "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config",
-        "omp_threads"}) {
+        "omp_threads",  "network",       "strict_nodes"}) {
     if (name == known) return true;
   }
   return false;
