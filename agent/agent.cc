@@ -92,7 +92,6 @@ log::Level ToLogLevel(Announce::Level level) {
 
 RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
   return {.use = options.spec.network,
-          .strict_nodes = options.spec.strict_nodes,
           .min_nodes = options.spec.backend == RendezvousBackend::kStatic ? options.spec.max_nodes
                                                                           : options.spec.min_nodes,
           .node_name = options.node.name,
@@ -146,12 +145,10 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
                                     {"node", options_.node.name}});
                       }),
       health_(loop),
-      before_workers_{.network = RoundNetwork(loop, MakeNetworkOptions(options_),
-                                              [this](StoreOperation operation, auto then) {
-                                                worker_service_.AskForAgent(std::move(operation),
-                                                                            std::move(then));
-                                              }),
-                      .hook = RoundHook(loop, guardian_)},
+      before_workers_(loop, guardian_, MakeNetworkOptions(options_),
+                      [this](StoreOperation operation, auto then) {
+                        worker_service_.AskForAgent(std::move(operation), std::move(then));
+                      }),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 Agent::~Agent() { mailbox_.Close(); }
@@ -164,10 +161,10 @@ absl::Status Agent::Start() {
   MUSTER_RETURN_IF_ERROR(watch_.Start());
   // Not before it is ours.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
-  if (options_.health_port != 0) {
-    if (absl::Status status = health_.Listen(options_.health_port); !status.ok()) {
+  if (options_.watch.health_port != 0) {
+    if (absl::Status status = health_.Listen(options_.watch.health_port); !status.ok()) {
       log::Write(log::Level::kWarning, "health_port",
-                 absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", options_.health_port,
+                 absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", options_.watch.health_port,
                               ": cannot listen: ", status.message()));
     }
   }
@@ -437,7 +434,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid) {
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
-  if (before_workers_.hook.OnSpawnFailed(worker_id, status)) return;
+  if (before_workers_.hook().OnSpawnFailed(worker_id, status)) return;
   const auto found = workers_.find(worker_id);
   if (found == workers_.end()) return;
   const RunningWorker& worker = found->second;
@@ -456,7 +453,7 @@ void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
-  if (before_workers_.hook.OnExited(exit)) return;
+  if (before_workers_.hook().OnExited(exit)) return;
   const auto found = workers_.find(exit.worker_id);
   if (found == workers_.end()) return;
   const RunningWorker worker = std::move(found->second);
@@ -590,7 +587,7 @@ void Agent::OnStuck(int pid, const std::string& why) {
 void Agent::OnGuardianLost(const std::string& reason) {
   workers_.clear();
   if (std::exchange(is_starting_, false)) {
-    before_workers_.hook.Cancel();
+    before_workers_.hook().Cancel();
     pump_.CloseAttempt();
   }
   EndDescendantsAside([this, reason] {

@@ -16,17 +16,16 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "agent/before_workers.h"
 #include "agent/core/agent_core.h"
 #include "agent/core/worker_environment.h"
 #include "agent/health_port.h"
-#include "agent/network/round_network.h"
 #include "agent/process/guardian.h"
 #include "agent/process/kernel_log.h"
 #include "agent/process/lane.h"
 #include "agent/process/log_pump.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
-#include "agent/round_hook.h"
 #include "agent/status_line.h"
 #include "agent/torch_store/store_witness.h"
 #include "agent/torch_store/torch_store_server.h"
@@ -59,8 +58,7 @@ struct AgentOptions {
   std::string server;  // for messages
   bool hosts_server = false;
   WatchOptions watch;
-  NodeFacts facts;      // what must be alike on all nodes; empty: nothing is compared
-  int health_port = 0;  // 0: none
+  NodeFacts facts;  // what must be alike on all nodes; empty: nothing is compared
   // Whoever signals us may have signalled every process below us too, as Slurm does with
   // proctrack/linuxproc: workers shall get it once.
   bool signals_may_reach_workers = false;
@@ -95,15 +93,10 @@ class Agent {
   void PrintLine(const std::string& line);
   // Pairs of nodes of the last round that do not reach each other, one sentence each.
   const std::vector<std::string>& network_faults() const {
-    return before_workers_.network.faults();
+    return before_workers_.network().faults();
   }
 
  private:
-  // What a round needs before its workers start.
-  struct BeforeWorkers {
-    RoundNetwork network;
-    RoundHook hook;
-  };
   struct RunningWorker {
     LocalRank local_rank;
     Rank rank;

@@ -65,7 +65,7 @@ void Agent::Perform(const StartWorkers& effect) {
                       }
                     });
   // Meanwhile, while another thread makes the files:
-  before_workers_.network.StartRound(assignment_);
+  before_workers_.network().StartRound(assignment_);
   MakeBoards();
   store_ready_ = PrepareTorchStore();
 }
@@ -85,7 +85,7 @@ WorkerEnvContext Agent::MakeEnvContext() const {
 
 void Agent::PrepareRound(std::vector<WorkerStreams> streams) {
   status_.Show("checking the network between the nodes");
-  before_workers_.network.WhenReady(
+  before_workers_.network().WhenReady(
       [this, streams = std::move(streams)](const std::optional<Departure>& forbidden) mutable {
         if (forbidden) return Feed(RoundForbidden{*forbidden});
         if (options_.spec.round_hook.empty()) return SpawnWorkers(std::move(streams));
@@ -113,7 +113,7 @@ void Agent::RunHook(std::vector<WorkerStreams> streams) {
     run.environment.push_back(absl::StrCat(name, "=", value));
   }
   status_.Show(absl::StrCat("waiting for the round hook ", run.program));
-  before_workers_.hook.Start(
+  before_workers_.hook().Start(
       std::move(run), [this, streams = std::move(streams)](const absl::Status& ended) mutable {
         if (ended.ok()) return SpawnWorkers(std::move(streams));
         pump_.TakeHookWords(kLastWordsTime, [this, ended](const std::string& words) {
@@ -219,8 +219,7 @@ StoreQuestion Agent::MakeStoreQuestion() {
 void Agent::CancelStart() {
   if (!std::exchange(is_starting_, false)) return;
   status_.Show("");
-  before_workers_.network.Cancel();
-  before_workers_.hook.Cancel();
+  before_workers_.Cancel();
   pump_.CloseAttempt(LiveWorkers());
   for (int i = 0; i < assignment_.local_world_size; ++i) {
     if (!kept_.contains(LocalRank(i))) {
@@ -294,8 +293,8 @@ void Agent::PrepareTorchPrograms() {
 
 std::vector<std::string> Agent::EnvironmentOfWorker(const WorkerEnv& env) const {
   EnvironmentMap environment = options_.environment;
-  environment.insert(before_workers_.network.variables().begin(),
-                     before_workers_.network.variables().end());
+  environment.insert(before_workers_.network().variables().begin(),
+                     before_workers_.network().variables().end());
   for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) {

@@ -144,8 +144,8 @@ absl::Status BindDevices(const JobSpec& spec, const Invocation& invocation, cons
 
 // --local_addr, or this node's address on the interface of --network.
 absl::StatusOr<std::string> LocalAddressWish(const JobSpec& spec) {
-  if (!spec.local_addr.empty() || spec.network.kind != NetworkUse::Kind::kNamed) {
-    return spec.local_addr;
+  if (!spec.network.local_addr.empty() || spec.network.kind != NetworkUse::Kind::kNamed) {
+    return spec.network.local_addr;
   }
   const std::vector<agent::Interface> interfaces = agent::ListInterfaces();
   const agent::Interface* const named = agent::FindByName(interfaces, spec.network.interface);
@@ -186,7 +186,7 @@ absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSe
     setup->endpoint = here;
     setup->may_host = spec.is_host.value_or(here.is_local);
   }
-  if (!setup->endpoint && spec.local_addr.empty()) {
+  if (!setup->endpoint && spec.network.local_addr.empty()) {
     node.address = here.address;  // nobody else needs it, not even a route to it
     return absl::OkStatus();
   }
@@ -194,7 +194,8 @@ absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSe
   MUSTER_ASSIGN_OR_RETURN(node.address, ChooseLocalAddress(local_addr, here));
   node.other_addresses = OtherLocalAddresses(node.address);
   // Several agents on one machine share its name; their loopback addresses tell them apart.
-  if (!spec.local_addr.empty() && absl::StartsWith(node.address, "127.")) node.name = node.address;
+  if (!spec.network.local_addr.empty() && absl::StartsWith(node.address, "127."))
+    node.name = node.address;
   return absl::OkStatus();
 }
 
@@ -212,7 +213,7 @@ void ReadWatch(const EnvironmentMap& environment, NodeSetup* setup) {
   if (port.empty()) return;
   const absl::StatusOr<int> number = command_line::ParseInteger(port);
   if (number.ok() && *number > 0 && *number <= kMaxPort) {
-    options.health_port = *number;
+    options.watch.health_port = *number;
   } else {
     setup->notes.push_back(absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", port,
                                         " is not a port, so nothing answers health checks"));

@@ -69,6 +69,16 @@ Read Accepted(std::vector<std::string> values, std::string why) {
   };
 }
 
+// Kind and interface alone.
+Read ReadNetworkUse(NetworkUse& to) {
+  return [&to](const std::string& text) {
+    MUSTER_ASSIGN_OR_RETURN(const NetworkUse read, ParseNetworkUse(text));
+    to.kind = read.kind;
+    to.interface = read.interface;
+    return absl::OkStatus();
+  };
+}
+
 // flags.cc asks whether a flag is on.
 absl::Status Noted(const std::string&) { return absl::OkStatus(); }
 
@@ -202,17 +212,17 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
       {.name = "local_addr",
        .value_name = "HOST",
        .help = "address at which the other nodes reach this one [chosen]",
-       .read = Into(ParseHostOrNone, spec.local_addr)},
+       .read = Into(ParseHostOrNone, spec.network.local_addr)},
       {.name = "network",
        .value_name = "auto|IFACE|off|require",
        .help = "several nodes: the interface that workers are told of [auto: the one that leads to "
                "the master], over which the nodes try to reach each other before each round; "
                "require: nodes that do not never run together; off: neither",
-       .read = Into(ParseNetworkUse, spec.network)},
+       .read = ReadNetworkUse(spec.network)},
       {.name = "strict_nodes",
        .help = "several nodes: refuse a job whose nodes differ in their software, GPUs or script, "
                "instead of naming the odd ones",
-       .read = Into(ParseBool, spec.strict_nodes)},
+       .read = Into(ParseBool, spec.network.strict_nodes)},
       {.name = "worker_ports",
        .value_name = "A-B",
        .help = "ports for the workers, for firewalls [any]",

@@ -14,9 +14,8 @@ struct Mistaken {
 constexpr char kNoOne[] = "neither NCCL nor PyTorch reads it";
 constexpr char kOld[] = "the name that PyTorch has used since 2.2";
 
-// Sources: NCCL, "Environment Variables", and the names in libnccl 2.28; PyTorch 2.15,
-// ProcessGroupNCCL.hpp (which still reads the old names of its own variables, with a warning);
-// Gloo's interface variable: ProcessGroupGloo.cpp.
+// Sources: NCCL, "Environment Variables", and the names in its library; the header of the NCCL
+// group of PyTorch 2.15, which still reads the old names of its own variables with a warning.
 constexpr Mistaken kMistaken[] = {
     {"GLOO_IFNAME", "GLOO_SOCKET_IFNAME", "nothing reads it"},
     {"GLOO_SOCKET_IF_NAME", "GLOO_SOCKET_IFNAME", "nothing reads it"},

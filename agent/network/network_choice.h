@@ -64,9 +64,8 @@ OutwardAddress LeaveLoopback(const std::string& host, const std::string& resolve
 
 // The variables to set for the workers over `inherited`: only what is not set there.
 //
-// Source: PyTorch, ProcessGroupGloo.cpp and tensorpipe_agent.cpp; NCCL's documentation of
-//         NCCL_SOCKET_IFNAME ("=" in front: this very name); vLLM, envs.py; SGLang, its
-//         environment variables.
+// Source: PyTorch's Gloo group and tensor pipes; NCCL's documentation of NCCL_SOCKET_IFNAME ("=" in
+//         front: this very name); the environment variables of vLLM and SGLang.
 EnvironmentMap NetworkVariables(const NetworkChoice& choice, const EnvironmentMap& inherited);
 
 }  // namespace muster::agent

@@ -120,7 +120,7 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
     const int peer;
     tcp::socket socket;
     asio::steady_timer again;
-    PairStage stage = PairStage::kConnecting;
+    PairStage stage = PairStage::kConnecting;  // the furthest that it has come to
     int connect_errno = 0;
     uint32_t packet_bytes = 0;
     std::string out;
@@ -248,7 +248,6 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
 
   void TryAgain(Call& call, int why) {
     call.connect_errno = why;
-    call.stage = PairStage::kConnecting;
     call.again.expires_after(kTryAgain);
     call.again.async_wait([self = shared_from_this(), &call](const asio::error_code& error) {
       if (!error && !self->is_over_) self->Connect(call);
@@ -256,7 +255,7 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
   }
 
   void Greet(Call& call) {
-    call.stage = PairStage::kGreeting;
+    call.stage = std::max(call.stage, PairStage::kGreeting);
     call.packet_bytes = PacketBytesOf(call.socket);
     call.out = Greeting(call.packet_bytes);
     call.sent = absl::Now();

@@ -35,7 +35,8 @@ enum class PairFault {
 // How far a conversation with a peer has come.
 enum class PairStage { kConnecting, kGreeting, kBulk, kDone };
 
-// What is at fault with a conversation that has not come further than `stage` in time.
+// What is at fault with a conversation that has not come further than `stage` in time, in any of
+// several attempts.
 // `connect_errno`: of the last attempt to connect; 0: it has not been answered.
 PairFault FaultOf(PairStage stage, int connect_errno);
 

@@ -135,7 +135,7 @@ void RoundNetwork::Report(const std::vector<PairResult>& results) {
   NodeReport report{.end = EndOf(self),
                     .facts = options_.facts,
                     .requires_network = options_.use.kind == NetworkUse::Kind::kRequire,
-                    .requires_likeness = options_.strict_nodes};
+                    .requires_likeness = options_.use.strict_nodes};
   for (const PairResult& result : results) {
     if (result.fault != PairFault::kNone) {
       report.failed.push_back({.from = self, .to = result.peer, .fault = result.fault});

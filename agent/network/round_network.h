@@ -25,7 +25,6 @@ namespace muster::agent {
 
 struct RoundNetworkOptions {
   NetworkUse use;
-  bool strict_nodes = false;
   int min_nodes = 1;
   std::string node_name;
   NodeFacts facts;           // without what the network choice adds
@@ -63,7 +62,7 @@ class RoundNetwork {
   void Warn(const std::string& event, const std::string& text);
   void Conclude(std::optional<Departure> forbidden);
   bool AwaitsJudgement() const {
-    return options_.strict_nodes || options_.use.kind == NetworkUse::Kind::kRequire;
+    return options_.use.strict_nodes || options_.use.kind == NetworkUse::Kind::kRequire;
   }
   PairEnd EndOf(int node) const;
 

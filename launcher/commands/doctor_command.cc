@@ -3,11 +3,14 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "launcher/commands/run_command.h"
 #include "launcher/doctor/doctor_options.h"
 #include "launcher/doctor/look.h"
+#include "launcher/doctor/measure.h"
 #include "launcher/doctor/node_health.h"
 #include "proto/base/exit_codes.h"
 
@@ -48,9 +51,14 @@ int DoctorCommand(const Invocation& invocation) {
   // Over a host file the first node with a fault ends the job: the others have the grace to speak.
   std::signal(SIGTERM, SIG_IGN);
   const NodeHealth node = LookAtThisNode(invocation.environment);
-  const std::vector<Finding> findings = Diagnose(node);
-  const std::string text = flags.as_json ? FormatAsJson(node.host_name, findings)
-                                         : FormatFindings(node.host_name, findings);
+  std::vector<Finding> findings = Diagnose(node, LookAtGpus());
+  std::vector<std::string> addresses;
+  const std::vector<Rate> rates = MeasureRates(invocation.environment, &addresses);
+  if (!rates.empty()) {
+    for (Finding& finding : JudgeRates(addresses, rates)) findings.push_back(std::move(finding));
+  }
+  const std::string text = flags.as_json ? FormatAsJson(node.networks.host_name, findings)
+                                         : FormatFindings(node.networks.host_name, findings);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) return kExitFailure;
   return ExitCodeOf(findings);
 }

@@ -128,28 +128,13 @@ int CountGpuFiles() {
   return count;
 }
 
-void LookAtGpus(NodeHealth& node) {
-  node.num_gpu_files = CountGpuFiles();
-  const Nvml nvml;
-  if (nvml.is_open()) {
-    char text[96] = {};
-    const auto driver = nvml.Find<int (*)(char*, unsigned)>("nvmlSystemGetDriverVersion");
-    node.driver =
-        driver && driver(text, sizeof(text)) == kNvmlSuccess ? text : "of an unknown version";
-    for (const NvmlDevice device : nvml.Devices()) node.gpus.push_back(LookAtGpu(nvml, device));
-  }
-  agent::KernelLog log = agent::KernelLog::OpenWithPast();
-  node.kernel_log_is_readable = log.is_readable();
-  node.xids = agent::AllXids(log.Lines());
-}
-
 void LookAtMemory(NodeHealth& node) {
   struct sysinfo info {};
-  if (::sysinfo(&info) == 0) node.memory_bytes = uint64_t{info.totalram} * info.mem_unit;
+  if (::sysinfo(&info) == 0) node.memory.memory_bytes = uint64_t{info.totalram} * info.mem_unit;
   struct statvfs shm {};
   if (::statvfs("/dev/shm", &shm) == 0) {
-    node.shm_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;
-    node.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
+    node.memory.shm_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;
+    node.memory.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
   }
 }
 
@@ -210,24 +195,25 @@ absl::Status TryAPort(const std::string& address) {
 void LookAtNetwork(NodeHealth& node) {
   char name[256] = "localhost";
   ::gethostname(name, sizeof(name) - 1);
-  node.host_name = name;
-  node.host_addresses = AddressesOf(name);
-  std::sort(node.host_addresses.begin(), node.host_addresses.end());
-  node.host_addresses.erase(std::unique(node.host_addresses.begin(), node.host_addresses.end()),
-                            node.host_addresses.end());
+  node.networks.host_name = name;
+  node.networks.host_addresses = AddressesOf(name);
+  std::sort(node.networks.host_addresses.begin(), node.networks.host_addresses.end());
+  node.networks.host_addresses.erase(
+      std::unique(node.networks.host_addresses.begin(), node.networks.host_addresses.end()),
+      node.networks.host_addresses.end());
   std::string outward;
   for (const agent::Interface& interface : agent::ListInterfaces()) {
     const std::string address = interface.subnets.front().address;
     if (!interface.is_loopback && outward.empty()) outward = address;
-    node.networks.push_back({.name = interface.name,
-                             .address = address,
-                             .mtu = interface.mtu,
-                             .is_loopback = interface.is_loopback});
+    node.networks.interfaces.push_back({.name = interface.name,
+                                        .address = address,
+                                        .mtu = interface.mtu,
+                                        .is_loopback = interface.is_loopback});
   }
   std::error_code error;
-  node.has_rdma = std::filesystem::exists("/sys/class/infiniband", error) &&
-                  !std::filesystem::is_empty("/sys/class/infiniband", error);
-  node.ports = TryAPort(outward);
+  node.networks.has_rdma = std::filesystem::exists("/sys/class/infiniband", error) &&
+                           !std::filesystem::is_empty("/sys/class/infiniband", error);
+  node.networks.ports = TryAPort(outward);
 }
 
 // Source: adjtimex(2).
@@ -240,21 +226,36 @@ std::optional<bool> ClockIsSynchronised() {
 
 }  // namespace
 
+GpusHealth LookAtGpus() {
+  GpusHealth gpus;
+  gpus.num_gpu_files = CountGpuFiles();
+  const Nvml nvml;
+  if (nvml.is_open()) {
+    char text[96] = {};
+    const auto driver = nvml.Find<int (*)(char*, unsigned)>("nvmlSystemGetDriverVersion");
+    gpus.driver =
+        driver && driver(text, sizeof(text)) == kNvmlSuccess ? text : "of an unknown version";
+    for (const NvmlDevice device : nvml.Devices()) gpus.gpus.push_back(LookAtGpu(nvml, device));
+  }
+  agent::KernelLog log = agent::KernelLog::OpenWithPast();
+  gpus.kernel_log_is_readable = log.is_readable();
+  gpus.xids = agent::AllXids(log.Lines());
+  return gpus;
+}
+
 NodeHealth LookAtThisNode(const EnvironmentMap& environment) {
-  NodeHealth node{.open_files = HardLimit(RLIMIT_NOFILE),
-                  .locked_bytes = HardLimit(RLIMIT_MEMLOCK),
-                  .processes = HardLimit(RLIMIT_NPROC),
+  NodeHealth node{.limits = {.open_files = HardLimit(RLIMIT_NOFILE),
+                             .locked_bytes = HardLimit(RLIMIT_MEMLOCK),
+                             .processes = HardLimit(RLIMIT_NPROC)},
                   .clock_is_synchronised = ClockIsSynchronised(),
                   .variables = NotesOnVariables(environment)};
-  LookAtGpus(node);
   LookAtMemory(node);
   LookAtNetwork(node);
   const absl::StatusOr<UserSecret> secret =
       LoadUserSecret({.token = VariableOrEmpty(environment, "MUSTER_TOKEN"),
                       .token_file = VariableOrEmpty(environment, "MUSTER_TOKEN_FILE"),
                       .home = VariableOrEmpty(environment, "HOME")});
-  node.secret = secret.status();
-  if (secret.ok()) node.secret_origin = secret->origin;
+  node.secret = secret.ok() ? absl::StatusOr<std::string>(secret->origin) : secret.status();
   return node;
 }
 

@@ -8,5 +8,6 @@
 namespace muster::launcher {
 
 NodeHealth LookAtThisNode(const EnvironmentMap& environment);
+GpusHealth LookAtGpus();
 
 }  // namespace muster::launcher

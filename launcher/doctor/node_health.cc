@@ -38,56 +38,56 @@ std::string NameOf(size_t index, const GpuHealth& gpu) {
 
 // Adds `ok` as a finding, unless `fault_of` finds something with a GPU.
 template <typename FaultOf>
-void CheckEachGpu(const NodeHealth& node, const std::string& check, const std::string& ok,
+void CheckEachGpu(const GpusHealth& gpus, const std::string& check, const std::string& ok,
                   const FaultOf& fault_of, Findings& out) {
-  if (node.gpus.empty()) return;
+  if (gpus.gpus.empty()) return;
   const size_t before = out.size();
-  for (size_t i = 0; i < node.gpus.size(); ++i) {
-    std::optional<Finding> finding = fault_of(node.gpus[i]);
+  for (size_t i = 0; i < gpus.gpus.size(); ++i) {
+    std::optional<Finding> finding = fault_of(gpus.gpus[i]);
     if (!finding) continue;
     finding->check = check;
-    finding->text = absl::StrCat(NameOf(i, node.gpus[i]), " ", finding->text);
+    finding->text = absl::StrCat(NameOf(i, gpus.gpus[i]), " ", finding->text);
     out.push_back(*std::move(finding));
   }
   if (out.size() == before) out.push_back({.check = check, .text = ok});
 }
 
-void CheckDriver(const NodeHealth& node, Findings& out) {
-  const int seen = static_cast<int>(node.gpus.size());
-  if (node.driver.empty() && node.num_gpu_files == 0) {
+void CheckDriver(const GpusHealth& gpus, Findings& out) {
+  const int seen = static_cast<int>(gpus.gpus.size());
+  if (gpus.driver.empty() && gpus.num_gpu_files == 0) {
     out.push_back({.check = "GPUs", .text = "this node has none"});
-  } else if (node.driver.empty()) {
+  } else if (gpus.driver.empty()) {
     out.push_back({.severity = Severity::kFault,
                    .check = "GPUs",
-                   .text = absl::StrCat("there are device files for ", node.num_gpu_files,
+                   .text = absl::StrCat("there are device files for ", gpus.num_gpu_files,
                                         " GPUs, but NVIDIA's library does not answer"),
                    .advice = "run nvidia-smi: it names what does not fit; after an update of the "
                              "driver, reboot"});
-  } else if (node.num_gpu_files > seen) {
+  } else if (gpus.num_gpu_files > seen) {
     out.push_back(
         {.severity = Severity::kFault,
          .check = "GPUs",
-         .text = absl::StrCat("the driver shows ", seen, " of ", node.num_gpu_files, " GPUs"),
+         .text = absl::StrCat("the driver shows ", seen, " of ", gpus.num_gpu_files, " GPUs"),
          .advice = "a GPU has fallen off the bus, or the container hides it; see dmesg "
                    "for NVRM, and reboot"});
   } else {
-    out.push_back({.check = "GPUs", .text = absl::StrCat(seen, ", driver ", node.driver)});
+    out.push_back({.check = "GPUs", .text = absl::StrCat(seen, ", driver ", gpus.driver)});
   }
 }
 
 // The GPU whose model or size few others have.
-void CheckLikeness(const NodeHealth& node, Findings& out) {
+void CheckLikeness(const GpusHealth& gpus, Findings& out) {
   std::map<std::string, std::vector<size_t>> kinds;
-  for (size_t i = 0; i < node.gpus.size(); ++i) {
-    kinds[absl::StrCat(node.gpus[i].name, ", ", Gib(node.gpus[i].memory_bytes))].push_back(i);
+  for (size_t i = 0; i < gpus.gpus.size(); ++i) {
+    kinds[absl::StrCat(gpus.gpus[i].name, ", ", Gib(gpus.gpus[i].memory_bytes))].push_back(i);
   }
   if (kinds.size() == 1) {
     out.push_back({.check = "GPU models", .text = kinds.begin()->first});
   }
   if (kinds.size() < 2) return;
   std::vector<std::string> words;
-  for (const auto& [kind, gpus] : kinds) {
-    words.push_back(absl::StrCat(kind, " (GPU ", absl::StrJoin(gpus, ", "), ")"));
+  for (const auto& [kind, members] : kinds) {
+    words.push_back(absl::StrCat(kind, " (GPU ", absl::StrJoin(members, ", "), ")"));
   }
   out.push_back({.severity = Severity::kWarning,
                  .check = "GPU models",
@@ -96,11 +96,11 @@ void CheckLikeness(const NodeHealth& node, Findings& out) {
                            "--nproc_per_node=gpu:0,1,..."});
 }
 
-void CheckGpus(const NodeHealth& node, Findings& out) {
-  CheckDriver(node, out);
-  CheckLikeness(node, out);
+void CheckGpus(const GpusHealth& gpus, Findings& out) {
+  CheckDriver(gpus, out);
+  CheckLikeness(gpus, out);
   CheckEachGpu(
-      node, "GPU state", "none needs anything",
+      gpus, "GPU state", "none needs anything",
       [](const GpuHealth& gpu) -> std::optional<Finding> {
         if (!gpu.needs.empty()) {
           return Finding{.severity = Severity::kFault,
@@ -114,7 +114,7 @@ void CheckGpus(const NodeHealth& node, Findings& out) {
       },
       out);
   CheckEachGpu(
-      node, "GPU memory errors", "none",
+      gpus, "GPU memory errors", "none",
       [](const GpuHealth& gpu) -> std::optional<Finding> {
         if (gpu.uncorrected_errors.value_or(0) > 0) {
           return Finding{.severity = Severity::kFault,
@@ -131,7 +131,7 @@ void CheckGpus(const NodeHealth& node, Findings& out) {
       },
       out);
   CheckEachGpu(
-      node, "GPU memory", "free on every GPU",
+      gpus, "GPU memory", "free on every GPU",
       [](const GpuHealth& gpu) -> std::optional<Finding> {
         if (gpu.used_bytes <= kIdleGpuBytes) return std::nullopt;
         return Finding{.severity = Severity::kWarning,
@@ -143,7 +143,7 @@ void CheckGpus(const NodeHealth& node, Findings& out) {
       },
       out);
   CheckEachGpu(
-      node, "PCIe", "every GPU has its whole width",
+      gpus, "PCIe", "every GPU has its whole width",
       [](const GpuHealth& gpu) -> std::optional<Finding> {
         const int width = gpu.pcie_width.value_or(0);
         const int most = gpu.pcie_width_max.value_or(0);
@@ -156,13 +156,13 @@ void CheckGpus(const NodeHealth& node, Findings& out) {
       },
       out);
   const int num_links =
-      node.gpus.empty()
+      gpus.gpus.empty()
           ? 0
-          : absl::c_max_element(node.gpus, [](const GpuHealth& a, const GpuHealth& b) {
+          : absl::c_max_element(gpus.gpus, [](const GpuHealth& a, const GpuHealth& b) {
               return a.num_links_up < b.num_links_up;
             })->num_links_up;
   CheckEachGpu(
-      node, "NVLink", num_links == 0 ? "none is up" : absl::StrCat(num_links, " links of each GPU"),
+      gpus, "NVLink", num_links == 0 ? "none is up" : absl::StrCat(num_links, " links of each GPU"),
       [&](const GpuHealth& gpu) -> std::optional<Finding> {
         if (gpu.num_links_up == num_links) return std::nullopt;
         return Finding{
@@ -175,51 +175,52 @@ void CheckGpus(const NodeHealth& node, Findings& out) {
       out);
 }
 
-void CheckXids(const NodeHealth& node, Findings& out) {
-  if (!node.kernel_log_is_readable) {
-    if (!node.gpus.empty()) {
+void CheckXids(const GpusHealth& gpus, Findings& out) {
+  if (!gpus.kernel_log_is_readable) {
+    if (!gpus.gpus.empty()) {
       out.push_back({.check = "Xid", .text = "not known: /dev/kmsg may not be read here"});
     }
     return;
   }
-  for (const std::string& xid : node.xids) {
+  for (const std::string& xid : gpus.xids) {
     out.push_back({.severity = Severity::kWarning,
                    .check = "Xid",
                    .text = xid,
                    .advice = "if it is of this boot and comes again, leave this node out"});
   }
-  if (node.xids.empty() && !node.gpus.empty()) {
+  if (gpus.xids.empty() && !gpus.gpus.empty()) {
     out.push_back({.check = "Xid", .text = "the kernel has reported none"});
   }
 }
 
-void CheckMemory(const NodeHealth& node, Findings& out) {
-  const uint64_t num_gpus = node.gpus.size();
+void CheckMemory(const NodeHealth& node, const GpusHealth& gpus, Findings& out) {
+  const uint64_t num_gpus = gpus.gpus.size();
   const uint64_t wanted = std::max(kShmMin + 1, num_gpus * kShmOfGpu);
-  if (node.shm_free_bytes < wanted) {
+  if (node.memory.shm_free_bytes < wanted) {
     out.push_back(
-        {.severity = node.shm_free_bytes <= kShmMin ? Severity::kFault : Severity::kWarning,
+        {.severity = node.memory.shm_free_bytes <= kShmMin ? Severity::kFault : Severity::kWarning,
          .check = "/dev/shm",
-         .text = node.shm_bytes == 0
-                     ? "there is none"
-                     : absl::StrCat(Gib(node.shm_free_bytes), " free of ", Gib(node.shm_bytes)),
+         .text = node.memory.shm_bytes == 0 ? "there is none"
+                                            : absl::StrCat(Gib(node.memory.shm_free_bytes),
+                                                           " free of ", Gib(node.memory.shm_bytes)),
          .advice = absl::StrCat("NCCL and data loaders need about ", Gib(wanted),
                                 ": start the container with --shm-size or --ipc=host, or "
                                 "remove what lies there")});
   } else {
-    out.push_back({.check = "/dev/shm", .text = absl::StrCat(Gib(node.shm_free_bytes), " free")});
+    out.push_back(
+        {.check = "/dev/shm", .text = absl::StrCat(Gib(node.memory.shm_free_bytes), " free")});
   }
   uint64_t of_gpus = 0;
-  for (const GpuHealth& gpu : node.gpus) of_gpus += gpu.memory_bytes;
-  if (num_gpus > 0 && node.memory_bytes < of_gpus) {
+  for (const GpuHealth& gpu : gpus.gpus) of_gpus += gpu.memory_bytes;
+  if (num_gpus > 0 && node.memory.memory_bytes < of_gpus) {
     out.push_back({.severity = Severity::kWarning,
                    .check = "memory",
-                   .text = absl::StrCat(Gib(node.memory_bytes), ", less than the ", Gib(of_gpus),
-                                        " of its GPUs"),
+                   .text = absl::StrCat(Gib(node.memory.memory_bytes), ", less than the ",
+                                        Gib(of_gpus), " of its GPUs"),
                    .advice = "offloading and loading a checkpoint on every rank at once may not "
                              "fit"});
   } else {
-    out.push_back({.check = "memory", .text = Gib(node.memory_bytes)});
+    out.push_back({.check = "memory", .text = Gib(node.memory.memory_bytes)});
   }
 }
 
@@ -232,12 +233,12 @@ void CheckLimits(const NodeHealth& node, Findings& out) {
                    .text = absl::StrCat(what, ": ", has, ", which is less than ", wants),
                    .advice = advice});
   };
-  low("open files (ulimit -Hn)", node.open_files, kOpenFilesMin,
+  low("open files (ulimit -Hn)", node.limits.open_files, kOpenFilesMin,
       "raise nofile in /etc/security/limits.conf or LimitNOFILE of the service");
-  low("processes (ulimit -u)", node.processes, kProcessesMin,
+  low("processes (ulimit -u)", node.limits.processes, kProcessesMin,
       "raise nproc in /etc/security/limits.conf or TasksMax of the service");
-  if (node.has_rdma) {
-    low("locked memory (ulimit -Hl, bytes)", node.locked_bytes, kGiB,
+  if (node.networks.has_rdma) {
+    low("locked memory (ulimit -Hl, bytes)", node.limits.locked_bytes, kGiB,
         "InfiniBand registers memory: set memlock to unlimited");
   }
   if (out.size() == before) out.push_back({.check = "limits", .text = "high enough"});
@@ -258,7 +259,7 @@ void CheckClock(const NodeHealth& node, Findings& out) {
 
 void CheckNetwork(const NodeHealth& node, Findings& out) {
   std::vector<std::string> outward;
-  for (const NetworkHealth& network : node.networks) {
+  for (const NetworkHealth& network : node.networks.interfaces) {
     if (network.is_loopback) continue;
     outward.push_back(absl::StrCat(network.name, " ", network.address, " (MTU ", network.mtu, ")"));
   }
@@ -270,43 +271,44 @@ void CheckNetwork(const NodeHealth& node, Findings& out) {
   } else {
     out.push_back({.check = "network", .text = absl::StrJoin(outward, ", ")});
   }
-  const bool is_loopback = !node.host_addresses.empty() &&
-                           absl::c_all_of(node.host_addresses, [](const std::string& address) {
-                             return absl::StartsWith(address, "127.") || address == "::1";
-                           });
-  if (node.host_addresses.empty() || is_loopback) {
+  const bool is_loopback =
+      !node.networks.host_addresses.empty() &&
+      absl::c_all_of(node.networks.host_addresses, [](const std::string& address) {
+        return absl::StartsWith(address, "127.") || address == "::1";
+      });
+  if (node.networks.host_addresses.empty() || is_loopback) {
     out.push_back(
         {.severity = Severity::kWarning,
          .check = "host name",
-         .text = node.host_addresses.empty()
-                     ? absl::StrCat(node.host_name, " leads to no address")
-                     : absl::StrCat(node.host_name, " leads to loopback alone (",
-                                    absl::StrJoin(node.host_addresses, ", "), ")"),
-         .advice = absl::StrCat("give ", node.host_name,
+         .text = node.networks.host_addresses.empty()
+                     ? absl::StrCat(node.networks.host_name, " leads to no address")
+                     : absl::StrCat(node.networks.host_name, " leads to loopback alone (",
+                                    absl::StrJoin(node.networks.host_addresses, ", "), ")"),
+         .advice = absl::StrCat("give ", node.networks.host_name,
                                 " its outward address in /etc/hosts: programs that ask for it by "
                                 "name tell others that one (Gloo, MPI)")});
   } else {
-    out.push_back(
-        {.check = "host name",
-         .text = absl::StrCat(node.host_name, " is ", absl::StrJoin(node.host_addresses, ", "))});
+    out.push_back({.check = "host name",
+                   .text = absl::StrCat(node.networks.host_name, " is ",
+                                        absl::StrJoin(node.networks.host_addresses, ", "))});
   }
-  if (node.ports.ok()) {
+  if (node.networks.ports.ok()) {
     out.push_back({.check = "ports", .text = "a connection to this node's own address passes"});
   } else {
     out.push_back({.severity = Severity::kFault,
                    .check = "ports",
-                   .text = std::string(node.ports.message()),
+                   .text = std::string(node.networks.ports.message()),
                    .advice = "see the firewall of this node; --worker_ports=A-B keeps to a range"});
   }
 }
 
 void CheckSecret(const NodeHealth& node, Findings& out) {
   if (node.secret.ok()) {
-    out.push_back({.check = "secret", .text = node.secret_origin});
+    out.push_back({.check = "secret", .text = *node.secret});
   } else {
     out.push_back({.severity = Severity::kFault,
                    .check = "secret",
-                   .text = std::string(node.secret.message()),
+                   .text = std::string(node.secret.status().message()),
                    .advice = "jobs of several nodes need it; --auth=none does without"});
   }
 }
@@ -325,11 +327,11 @@ std::string ToString(Severity severity) {
   return "?";
 }
 
-std::vector<Finding> Diagnose(const NodeHealth& node) {
+std::vector<Finding> Diagnose(const NodeHealth& node, const GpusHealth& gpus) {
   Findings findings;
-  CheckGpus(node, findings);
-  CheckXids(node, findings);
-  CheckMemory(node, findings);
+  CheckGpus(gpus, findings);
+  CheckXids(gpus, findings);
+  CheckMemory(node, gpus, findings);
   CheckLimits(node, findings);
   CheckClock(node, findings);
   CheckNetwork(node, findings);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace muster::launcher {
 
@@ -35,27 +36,42 @@ struct NetworkHealth {
   bool is_loopback = false;
 };
 
-struct NodeHealth {
-  std::string host_name;
-  std::vector<std::string> host_addresses;  // that the name leads to; empty: none
-  std::string driver;                       // version of NVIDIA's; empty: it is not loaded
-  int num_gpu_files = 0;                    // /dev/nvidia0 and so on
+struct GpusHealth {
+  std::string driver;     // version of NVIDIA's; empty: it is not loaded
+  int num_gpu_files = 0;  // /dev/nvidia0 and so on
   std::vector<GpuHealth> gpus;
   std::vector<std::string> xids;  // in words, newest last
   bool kernel_log_is_readable = false;
+};
+
+struct MemoryHealth {
   uint64_t memory_bytes = 0;
   uint64_t shm_bytes = 0;  // size of /dev/shm; 0: there is none
   uint64_t shm_free_bytes = 0;
-  uint64_t open_files = 0;  // hard limits
+};
+
+// Hard limits.
+struct LimitsHealth {
+  uint64_t open_files = 0;
   uint64_t locked_bytes = 0;
   uint64_t processes = 0;
-  std::optional<bool> clock_is_synchronised;  // none: the kernel does not say
-  std::vector<NetworkHealth> networks;
-  bool has_rdma = false;  // an InfiniBand or RoCE device
+};
+
+struct NetworksHealth {
+  std::string host_name;
+  std::vector<std::string> host_addresses;  // that the name leads to; empty: none
+  std::vector<NetworkHealth> interfaces;
+  bool has_rdma = false;  // there is an InfiniBand device, or an Ethernet card that acts as one
   absl::Status ports;     // whether a port can be had and reached on this node's own address
-  absl::Status secret;
-  std::string secret_origin;
-  std::vector<std::string> variables;  // NotesOnVariables
+};
+
+struct NodeHealth {
+  MemoryHealth memory;
+  LimitsHealth limits;
+  NetworksHealth networks;
+  std::optional<bool> clock_is_synchronised;  // none: the kernel does not say
+  absl::StatusOr<std::string> secret = "";    // where it comes from
+  std::vector<std::string> variables;         // NotesOnVariables
 };
 
 enum class Severity { kOk, kWarning, kFault };
@@ -70,7 +86,7 @@ struct Finding {
 };
 
 // At least one finding of each check, in a fixed order.
-std::vector<Finding> Diagnose(const NodeHealth& node);
+std::vector<Finding> Diagnose(const NodeHealth& node, const GpusHealth& gpus);
 
 // 0: no fault; warnings do not count.
 int ExitCodeOf(const std::vector<Finding>& findings);

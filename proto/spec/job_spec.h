@@ -137,8 +137,8 @@ enum class StoreClients {
   kNodes,  // who comes from an address of a node of the job, and is no other user of this machine
 };
 
-// --network: which of a node's networks the workers use, and whether the nodes check it before a
-// round.
+// --network and its kin: how this node meets the others, and what they find out about each other
+// before a round.
 struct NetworkUse {
   enum class Kind {
     kAuto,     // the interface that leads to the master; a pair of nodes that fails is a warning
@@ -148,6 +148,8 @@ struct NetworkUse {
   };
   Kind kind = Kind::kAuto;
   std::string interface;
+  std::string local_addr;     // the address this node gives to the others; empty: chosen
+  bool strict_nodes = false;  // nodes whose software or GPUs differ are refused, not only named
   friend bool operator==(const NetworkUse&, const NetworkUse&) = default;
 };
 
@@ -163,9 +165,7 @@ struct JobSpec {
   RendezvousBackend backend = RendezvousBackend::kStatic;
   Endpoint endpoint;  // from --rdzv_endpoint, or --master_addr and --master_port
   std::optional<int> node_rank;
-  std::string local_addr;  // the address this node gives to the others; empty: chosen
   NetworkUse network;
-  bool strict_nodes = false;  // nodes whose software or GPUs differ are refused, not only named
   // `--master_port` of a job on one node: the very port its workers see as MASTER_PORT. 0: reserved
   // by us.
   int worker_master_port = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/job_under_test.h"
+#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
@@ -14,8 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kHealthy[] =
-    "num_gpus=2 gpu0.links=4 gpu0.links_up=4 gpu1.links=4 gpu1.links_up=4 ";
+constexpr char kHealthy[] = "num_gpus=2 gpu0.links=4 gpu0.links_up=4 gpu1.links=4 gpu1.links_up=4 ";
 
 class Doctor : public JobTest {
  protected:
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
     OfGpus, DoctorsFinding,
     ::testing::Values(
         Fault{"MemoryErrors", "gpu1.uncorrected=3", "GPU memory errors", "fault",
-              "GPU 1 (0000:3b:00.0) has had 3 memory errors"},
+              "GPU 1 (0000:5e:00.0) has had 3 memory errors"},
         Fault{"PendingRows", "gpu0.rows_pending=1", "GPU memory errors", "warning", "bad rows"},
         Fault{"Lanes", "gpu1.pcie_width=4", "PCIe", "warning", "runs on 4 of its 16 PCIe lanes"},
         Fault{"Links", "gpu1.links_up=3", "NVLink", "fault", "has 3 NVLinks up, others 4"},
@@ -91,6 +91,36 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"InUse", "gpu1.used_mib=40960", "GPU memory", "warning", "has 40 GiB of 80 GiB"},
         Fault{"OtherModel", "gpu1.name=Other", "GPU models", "warning", "Fake GPU"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// The mock says what NVML would if a program of PyPI, over NVIDIA's own binding, reads the same.
+TEST_F(Doctor, SeesWhatNvitopSees) {
+  const std::string python = PeerPython();
+  const Environment environment =
+      With("num_gpus=2 gpu1.used_mib=40960 gpu1.uncorrected=3 gpu1.name=Other");
+  const SubprocessResult theirs =
+      python.empty()
+          ? SubprocessResult{}
+          : StartProgram({python, "-c",
+                          "from nvitop import Device\n"
+                          "for d in Device.all():\n"
+                          "    print(d.index, d.name(), d.memory_used() >> 30, "
+                          "d.memory_total() >> 30, d.total_volatile_uncorrected_ecc_errors(), "
+                          "d.bus_id(), Device.driver_version())\n"},
+                         environment)
+                .Wait();
+  if (python.empty() || theirs.err.find("No module named") != std::string::npos) {
+    GTEST_SKIP() << "nvitop is not installed beside the peers";
+  }
+  EXPECT_EQ(theirs.out,
+            "0 Fake GPU 0 80 0 00000000:3B:00.0 580.65.06\n"
+            "1 Other 40 80 3 00000000:5E:00.0 580.65.06\n")
+      << theirs.err;
+  const SubprocessResult ours = StartProgram({MusterBinary(), "doctor"}, environment).Wait();
+  EXPECT_THAT(ours.out, AllOf(HasSubstr("GPUs: 2, driver 580.65.06"),
+                              HasSubstr("GPU 1 (0000:5e:00.0) has 40 GiB of 80 GiB in use"),
+                              HasSubstr("GPU 1 (0000:5e:00.0) has had 3 memory errors"),
+                              HasSubstr("Other, 80 GiB (GPU 1)")));
+}
 
 TEST_F(Doctor, EndsWithOneForAFault) {
   const SubprocessResult result = Doctors({}, absl::StrCat(kHealthy, "gpu1.uncorrected=1"));

@@ -63,14 +63,18 @@ class Networks : public JobTest {
 
 TEST_F(Networks, WorkersAreToldTheOneThatLeadsToTheMaster) {
   network_.emplace(2, 2);
-  const auto results = Run(2, kSecond, TwoNodes(), {{}, {{"GLOO_SOCKET_IFNAME", "lo"}}});
+  const auto results =
+      Run(2, kSecond, TwoNodes(),
+          {{{"NCCL_TIMEOUT", "60"}}, {{"GLOO_SOCKET_IFNAME", "lo"}, {"NCCL_IB_TIMEOUT", "22"}}});
   EXPECT_THAT(results, Each(ExitsWith(0)));
   EXPECT_THAT(results[0].err, HasSubstr("network eth1 (10.78.0.2): it leads to the master"));
+  EXPECT_THAT(results[0].err, HasSubstr("NCCL_TIMEOUT has no effect"));
+  EXPECT_THAT(results[1].err, Not(HasSubstr("NCCL_IB_TIMEOUT")));
   const std::string some = EnvironmentOf(0) + EnvironmentOf(1);
-  EXPECT_THAT(some, AllOf(HasSubstr("\nGLOO_SOCKET_IFNAME=eth1\n"),
-                          HasSubstr("\nGLOO_SOCKET_IFNAME=lo\n"),
-                          HasSubstr("\nVLLM_HOST_IP=10.78.0.2\n"),
-                          HasSubstr("\nSGLANG_HOST_IP=10.78.0.3\n")));
+  EXPECT_THAT(
+      some,
+      AllOf(HasSubstr("\nGLOO_SOCKET_IFNAME=eth1\n"), HasSubstr("\nGLOO_SOCKET_IFNAME=lo\n"),
+            HasSubstr("\nVLLM_HOST_IP=10.78.0.2\n"), HasSubstr("\nSGLANG_HOST_IP=10.78.0.3\n")));
   EXPECT_THAT(some, Not(HasSubstr("NCCL_SOCKET_IFNAME"))) << "it may use both networks";
 }
 
@@ -132,14 +136,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Breakage{"NoRoute",
                  [](const NodeNetwork& network) {
-                   network.Configure(2, absl::StrCat("route add unreachable ",
-                                                     network.AddressOf(1)));
+                   network.Configure(2,
+                                     absl::StrCat("route add unreachable ", network.AddressOf(1)));
                  },
                  "there is no route"},
-        Breakage{"DroppedPackets",
-                 [](const NodeNetwork& network) { network.CutBetween(1, 2); }, "no answer"},
-        Breakage{"SmallerMtu",
-                 [](const NodeNetwork& network) { network.Narrow(1, kFirst, 1200); },
+        Breakage{"DroppedPackets", [](const NodeNetwork& network) { network.CutBetween(1, 2); },
+                 "no answer"},
+        Breakage{"SmallerMtu", [](const NodeNetwork& network) { network.Narrow(1, kFirst, 1200); },
                  "small packets pass and full ones do not"}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -154,9 +157,9 @@ TEST_F(Networks, ABrokenOneThatTheJobDoesNotUseIsNoMatter) {
 TEST_F(Networks, ANodeThatTwoOthersDoNotReachLeavesThem) {
   network_.emplace(3);
   network_->CutBetween(2, 3);
-  const auto results =
-      Run(3, kFirst, {"--nnodes=2:3", "--rdzv_backend=c10d", "--rdzv_conf=last_call_timeout=5",
-                      "--network=require"});
+  const auto results = Run(3, kFirst,
+                           {"--nnodes=2:3", "--rdzv_backend=c10d",
+                            "--rdzv_conf=last_call_timeout=5", "--network=require"});
   int num_left = 0;
   for (const SubprocessResult& result : results) num_left += result.exit_code == 4 ? 1 : 0;
   EXPECT_EQ(num_left, 1) << All(results);
@@ -180,10 +183,10 @@ TEST_F(Networks, ANameThatLeadsToLoopbackOnItsOwnMachineIsNoTrap) {
   network_->SetHosts(2, absl::StrCat("127.0.0.1 localhost\n", network_->AddressOf(1), " node1\n"));
   std::vector<Subprocess> agents;
   for (const int node : {1, 2}) {
-    agents.push_back(StartProgram(
-        network_->On(node, {MusterBinary(), "run", "--nnodes=2",
-                            absl::StrCat("--node_rank=", node - 1), "--master_addr=node1", script_}),
-        {}));
+    agents.push_back(StartProgram(network_->On(node, {MusterBinary(), "run", "--nnodes=2",
+                                                      absl::StrCat("--node_rank=", node - 1),
+                                                      "--master_addr=node1", script_}),
+                                  {}));
   }
   std::vector<SubprocessResult> results;
   for (Subprocess& agent : agents) results.push_back(agent.Wait(kLongEnough));

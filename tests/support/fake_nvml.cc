@@ -62,6 +62,9 @@ void Take(FakeNvml& state, const std::string& name, const std::string& value) {
 FakeNvml* MakeState() {
   static FakeNvml state;
   const char* const described = std::getenv("FAKE_NVML");
+  constexpr const char* kBusIds[] = {"00000000:3B:00.0", "00000000:5E:00.0", "00000000:86:00.0",
+                                     "00000000:AF:00.0"};
+  for (int i = 0; described != nullptr && i < 4; ++i) state.gpus[i].bus_id = kBusIds[i];
   std::istringstream words(described == nullptr ? "" : described);
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
@@ -93,6 +96,7 @@ int nvmlInit_v2() {
   ++State().num_opened;
   return kSuccess;
 }
+int nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
 int nvmlShutdown() {
   --State().num_open;
   return kSuccess;
@@ -116,6 +120,9 @@ int nvmlSystemGetNVMLVersion(char* text, unsigned size) { return Copy("13.580.65
 int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   *version = 13000;
   return kSuccess;
+}
+int nvmlSystemGetCudaDriverVersion(int* version) {
+  return nvmlSystemGetCudaDriverVersion_v2(version);
 }
 int nvmlDeviceGetName(void* device, char* text, unsigned size) {
   return Copy(GpuOf(device).name, text, size);
