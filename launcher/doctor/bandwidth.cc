@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <optional>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -26,17 +26,36 @@ double MedianOf(const std::vector<Rate>& rates) {
   return sorted.empty() ? 0 : sorted[sorted.size() / 2];
 }
 
-// The nodes without a pair that is quick.
-std::set<int> SlowNodes(const std::vector<Rate>& rates, double least) {
-  std::map<int, bool> is_quick;
+// The quickest that a node sends and receives; none: not measured.
+struct BestRates {
+  std::optional<double> sent, received;
+};
+
+// The nodes that send nothing, or receive nothing, quickly.
+std::map<int, BestRates> SlowNodes(const std::vector<Rate>& rates, double least) {
+  std::map<int, BestRates> nodes;
   for (const Rate& rate : rates) {
-    for (const int node : {rate.from, rate.to}) is_quick[node] |= rate.bytes_per_second >= least;
+    std::optional<double>& sent = nodes[rate.from].sent;
+    std::optional<double>& received = nodes[rate.to].received;
+    sent = std::max(sent.value_or(0), rate.bytes_per_second);
+    received = std::max(received.value_or(0), rate.bytes_per_second);
   }
-  std::set<int> slow;
-  for (const auto& [node, quick] : is_quick) {
-    if (!quick) slow.insert(node);
+  std::erase_if(nodes, [&](const auto& entry) {
+    const BestRates& best = entry.second;
+    return best.sent.value_or(least) >= least && best.received.value_or(least) >= least;
+  });
+  return nodes;
+}
+
+std::string InWords(const BestRates& best, double least) {
+  if (best.received.value_or(least) >= least) {
+    return absl::StrCat("sends at most ", InWords(*best.sent), " to any other node");
   }
-  return slow;
+  if (best.sent.value_or(least) >= least) {
+    return absl::StrCat("receives at most ", InWords(*best.received), " from any other node");
+  }
+  return absl::StrCat("has at most ", InWords(std::max(*best.sent, *best.received)),
+                      " with any other node");
 }
 
 }  // namespace
@@ -88,19 +107,15 @@ std::vector<Finding> JudgeRates(const std::vector<std::string>& names,
   });
   const double usual = MedianOf(known);
   const double least = std::max(usual / 2, 1.0);
-  std::set<int> slow = SlowNodes(known, least);
+  std::map<int, BestRates> slow = SlowNodes(known, least);
   if (slow.size() == names.size()) slow.clear();  // nobody stands out: the pairs speak
   std::vector<Finding> findings;
-  for (const int node : slow) {
-    double best = 0;
-    for (const Rate& rate : known) {
-      if (rate.from == node || rate.to == node) best = std::max(best, rate.bytes_per_second);
-    }
+  for (const auto& [node, best] : slow) {
     findings.push_back(
         {.severity = Severity::kFault,
          .check = kCheck,
-         .text = absl::StrCat(names[node], " has at most ", InWords(best),
-                              " with any other node; usual is ", InWords(usual)),
+         .text =
+             absl::StrCat(names[node], " ", InWords(best, least), "; usual is ", InWords(usual)),
          .advice = "see its card, cable and switch port (ethtool), or leave it out"});
   }
   for (const Rate& rate : known) {

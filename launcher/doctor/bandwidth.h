@@ -28,8 +28,9 @@ std::string Encode(const std::vector<Rate>& rates);
 // What is not as Encode writes it is left out.
 std::vector<Rate> DecodeRates(const std::string& text);
 
-// A node all of whose pairs are slower than half of the usual (the median) is at fault, as far as
-// there are others that are not; else the slow pairs are named. `names` by node.
+// A node that is slower than half of the usual (the median) with all others, in one direction or in
+// both, is at fault, as far as there are others that are not. What is slow between other nodes is
+// named as pairs. `names` by node.
 std::vector<Finding> JudgeRates(const std::vector<std::string>& names,
                                 const std::vector<Rate>& rates);
 

@@ -228,8 +228,9 @@ std::vector<Endpoint> NodesOf(const std::string& tf_config) {
 std::vector<Rate> MeasureRates(const EnvironmentMap& environment, std::vector<std::string>* names) {
   const std::vector<Endpoint> nodes = NodesOf(VariableOrEmpty(environment, "TF_CONFIG"));
   int rank = -1;
-  if (nodes.size() < 2 || !absl::SimpleAtoi(VariableOrEmpty(environment, "RANK"), &rank) ||
-      rank < 0 || rank >= static_cast<int>(nodes.size())) {
+  if (nodes.size() < 2 || VariableOrEmpty(environment, "LOCAL_WORLD_SIZE") != "1" ||
+      !absl::SimpleAtoi(VariableOrEmpty(environment, "RANK"), &rank) || rank < 0 ||
+      rank >= static_cast<int>(nodes.size())) {
     return {};
   }
   for (const Endpoint& node : nodes) names->push_back(node.host);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -193,6 +194,21 @@ TEST_F(Networks, ANameThatLeadsToLoopbackOnItsOwnMachineIsNoTrap) {
   EXPECT_THAT(results, Each(ExitsWith(0)));
   EXPECT_THAT(results[0].err, HasSubstr("the name node1 is 127.0.1.1 on this machine"));
   EXPECT_THAT(EnvironmentOf(1), HasSubstr("\nMASTER_ADDR=10.77.0.2\n"));
+}
+
+TEST_F(Networks, TheDoctorFindsTheSlowNode) {
+  network_.emplace(3);
+  if (std::system(absl::StrCat("nsenter --net=", network_->NamespaceOf(3),
+                               " tc qdisc add dev eth0 root tbf rate 200mbit burst 1mb "
+                               "latency 100ms 2> /dev/null")
+                      .c_str()) != 0) {
+    GTEST_SKIP() << "this kernel cannot slow a network down";
+  }
+  script_ = ShellScript("doctor", absl::StrCat("exec ", MusterBinary(), " doctor"));
+  const auto results = Run(3, kFirst, {"--nnodes=3", "--rdzv_backend=c10d"});
+  std::string all;
+  for (const SubprocessResult& result : results) absl::StrAppend(&all, result.out);
+  EXPECT_THAT(all, HasSubstr("fault: bandwidth: 10.77.0.4 sends at most ")) << All(results);
 }
 
 TEST_F(Networks, NodesThatDifferAreNamed) {

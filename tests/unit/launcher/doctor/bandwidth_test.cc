@@ -51,6 +51,18 @@ TEST(JudgeRates, NamesTheNodeAllOfWhosePairsAreSlow) {
               HasSubstr("d has at most 0.80 Gbit/s with any other node; usual is 80.00 Gbit/s"));
 }
 
+TEST(JudgeRates, NamesTheNodeThatIsSlowInOneDirection) {
+  std::vector<Rate> rates = AllPairs(3, -1);
+  for (Rate& rate : rates) {
+    if (rate.from == 2) rate.bytes_per_second = 1e8;
+  }
+  EXPECT_THAT(JudgeRates({"a", "b", "c"}, rates)[0].text,
+              HasSubstr("c sends at most 0.80 Gbit/s to any other node"));
+  for (Rate& rate : rates) rate.bytes_per_second = rate.to == 0 ? 1e8 : 1e10;
+  EXPECT_THAT(JudgeRates({"a", "b", "c"}, rates)[0].text,
+              HasSubstr("a receives at most 0.80 Gbit/s from any other node"));
+}
+
 TEST(JudgeRates, NamesAPairWhoseNodesAreQuickElsewhere) {
   std::vector<Rate> rates = AllPairs(4, -1);
   rates[0].bytes_per_second = 0;
