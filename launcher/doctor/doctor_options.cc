@@ -67,7 +67,8 @@ absl::StatusOr<std::variant<DoctorFlags, PrintAndExit>> ParseDoctorFlags(
   for (const auto& [name, given] : line.values) {
     if (name != "json") flags.run_line.push_back(absl::StrCat("--", name, "=", given.text()));
   }
-  for (const char* rest : {"--nproc_per_node=1", "--no_local_rank", "--console=raw", "--no_python"}) {
+  for (const char* rest :
+       {"--nproc_per_node=1", "--no_local_rank", "--console=raw", "--no_python"}) {
     flags.run_line.emplace_back(rest);
   }
   flags.run_line.insert(flags.run_line.end(), {binary, "doctor"});
