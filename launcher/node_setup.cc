@@ -159,7 +159,7 @@ absl::StatusOr<std::string> LocalAddressWish(const JobSpec& spec) {
 }
 
 // A host name that is this machine's loopback in its own /etc/hosts, and another address for all
-// others: they would never get through.
+// others: they would never get through. One that a musterd serves there is meant so.
 void LeaveLoopback(const JobSpec& spec, ResolvedEndpoint* here, std::vector<std::string>* notes) {
   if (spec.network.kind == NetworkUse::Kind::kOff) return;
   const std::vector<agent::Interface> interfaces = agent::ListInterfaces();
@@ -169,7 +169,7 @@ void LeaveLoopback(const JobSpec& spec, ResolvedEndpoint* here, std::vector<std:
   }
   const agent::OutwardAddress found =
       agent::LeaveLoopback(here->host, here->address, interfaces, outward);
-  if (found.address.empty()) return;
+  if (found.address.empty() || IsServedHere(*here)) return;
   here->address = found.address;
   notes->push_back(found.note);
 }

@@ -182,6 +182,8 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
     acceptor_.async_accept(
         [self = shared_from_this()](const asio::error_code& error, tcp::socket socket) {
           if (self->is_over_ || error) return;
+          // Nothing is under way with one that has been closed.
+          std::erase_if(self->guests_, [](const auto& guest) { return !guest->socket.is_open(); });
           if (self->guests_.size() < self->neighbours_.from.size() + kStrangersMax) {
             self->guests_.push_back(std::make_unique<Guest>(std::move(socket)));
             self->Hear(*self->guests_.back());
