@@ -138,6 +138,6 @@ int main(int argc, char** argv) {
                                  .binary_directory = binary_directory,
                                  .args = std::move(args),
                                  .environment = muster::EnvironmentOf(environ)};
-  return muster::RunUntilUsedUp("muster", muster::kExitFailure,
-                                [&] { return subcommand->run(invocation); });
+  muster::LeaveWith(muster::RunUntilUsedUp("muster", muster::kExitFailure,
+                                           [&] { return subcommand->run(invocation); }));
 }

@@ -139,5 +139,5 @@ int main(int argc, char** argv) {
   for (const std::string& warning : command->warnings) std::cerr << "musterd: " << warning << "\n";
   if (!command->print.empty()) return std::cout << command->print ? 0 : muster::kExitFailure;
   muster::log::Configure({.format = command->options.log_format});
-  return Run(command->options, environment);
+  muster::LeaveWith(Run(command->options, environment));
 }
