@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Parses every source of the programs and the library with clang, and generates no code.
+"""Parses the sources of the programs and the library with clang, and generates no code.
 
-    deploy/check_sources.py BUILD_DIRECTORY JOBS
+    deploy/check_sources.py BUILD_DIRECTORY JOBS [--headers]
 
-BUILD_DIRECTORY is a configured clang build (preset tsa) whose generated sources exist. One pass proves
+BUILD_DIRECTORY is a configured clang build (preset asan) whose generated sources exist. One pass proves
 two things: lock annotations hold (-Wthread-safety), and every header compiles on its own. The second
-holds because no precompiled header is used here and most sources include their own header first; a
-header that no source includes first is parsed by itself.
+holds because clang uses no precompiled header and most sources include their own header first; a
+header that no source includes first is parsed by itself. With --headers only these are: a build
+of the preset parses the sources.
 """
 import concurrent.futures
 import json
@@ -20,7 +21,7 @@ FOLDERS = ("proto", "rendezvous", "agent", "launcher", "worker_runtime")
 FIRST_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
-def main(build, jobs):
+def main(build, jobs, headers_only):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         entries = json.load(file)
@@ -37,15 +38,16 @@ def main(build, jobs):
             first = FIRST_INCLUDE.search(file.read())
         if first:
             included_first |= {first.group(1), f"worker_runtime/include/{first.group(1)}"}
-    checks = [(path, directory, command + [os.path.join(root, path)], None)
-              for path, (directory, command) in commands.items()]
+    checks = [] if headers_only else [(path, directory, command + [os.path.join(root, path)], None)
+                                      for path, (directory, command) in commands.items()]
+    num_sources = len(checks)
     for header in sorted(set(headers(root))):
         if header not in included_first:
             directory, command = nearest(header, commands)
             text = f'#include "{header}"\n'
             checks.append((header, directory, command + ["-x", "c++", "-"], text))
 
-    print(f"{len(commands)} sources, {len(checks) - len(commands)} headers by themselves")
+    print(f"{num_sources} sources, {len(checks) - num_sources} headers by themselves")
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for path, output in pool.map(lambda check: (check[0], run(*check[1:])), checks):
@@ -90,4 +92,4 @@ def run(directory, command, text):
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.path.abspath(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(os.path.abspath(sys.argv[1]), int(sys.argv[2]), "--headers" in sys.argv[3:]))

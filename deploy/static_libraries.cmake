@@ -4,7 +4,7 @@
 
 # muster_prefer_archive(target): lets an imported target that names libX.so stand for libX.a, where there is one.
 function(muster_prefer_archive target)
-  foreach(property IMPORTED_LOCATION IMPORTED_LOCATION_NONE IMPORTED_LOCATION_RELEASE)
+  foreach(property IMPORTED_LOCATION IMPORTED_LOCATION_DEBUG IMPORTED_LOCATION_NONE IMPORTED_LOCATION_RELEASE)
     get_target_property(library ${target} ${property})
     string(REGEX REPLACE "\\.so[.0-9]*$" ".a" archive "${library}")
     if(library AND NOT archive STREQUAL library AND EXISTS "${archive}")
@@ -35,3 +35,12 @@ endforeach()
 if(TARGET PkgConfig::libdw AND NOT libdw_archives MATCHES "NOTFOUND")
   set_target_properties(PkgConfig::libdw PROPERTIES INTERFACE_LINK_LIBRARIES "${libdw_archives}")
 endif()
+
+# hwloc reads names of block devices through libudev, which has no archive: muster_no_udev is in its place.
+set(needs_of_hwloc muster_no_udev)
+foreach(name hwloc sqlite3)
+  find_library(MUSTER_${name}_ARCHIVE lib${name}.a)
+  if(MUSTER_${name}_ARCHIVE)
+    set_target_properties(PkgConfig::${name} PROPERTIES INTERFACE_LINK_LIBRARIES "${MUSTER_${name}_ARCHIVE};${needs_of_${name}};m")
+  endif()
+endforeach()

@@ -1,5 +1,6 @@
-// muster: parse the subcommand, run it. A link named as another launcher takes that launcher's
-// line.
+// muster: parse the subcommand, run it. Called by the name of another launcher it takes that
+// launcher's line, and called musterd it is the rendezvous daemon.
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <climits>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/commands/agent_command.h"
+#include "launcher/commands/link_command.h"
 #include "launcher/commands/peer_command.h"
 #include "launcher/commands/plan_command.h"
 #include "launcher/commands/run_command.h"
@@ -19,6 +21,7 @@
 #include "proto/base/exit_codes.h"
 #include "proto/io/descriptors.h"
 #include "proto/io/log.h"
+#include "rendezvous/server/musterd.h"
 
 namespace {
 
@@ -29,6 +32,7 @@ using muster::launcher::DeepSpeedCommand;
 using muster::launcher::DrainCommand;
 using muster::launcher::InstructLabCommand;
 using muster::launcher::Invocation;
+using muster::launcher::LinkCommand;
 using muster::launcher::PlanCommand;
 using muster::launcher::RunCommand;
 using muster::launcher::StopCommand;
@@ -47,11 +51,14 @@ constexpr Subcommand kSubcommands[] = {
     {"stop", "end a job after a step that all its ranks agree on", StopCommand},
     {"drain", "take a node out of a job, after such a step", DrainCommand},
     {"plan", "print what a training job would do and need, without running it", PlanCommand},
+    {"link", "make links to muster by the names of other launchers", LinkCommand},
     {"torchrun", "the same as `run`", RunCommand},
     {"accelerate", "the command line of `accelerate launch`", AccelerateCommand, true},
     {"deepspeed", "the command line of `deepspeed`", DeepSpeedCommand, true},
     {"ilab", "the `muster run` that does what `ilab model train` would", InstructLabCommand, true},
 };
+
+constexpr char kDaemon[] = "musterd";
 
 constexpr char kHelp[] =
     "usage: muster [run] [options] script [script arguments]\n"
@@ -118,8 +125,13 @@ absl::Status CheckScript(const std::string& word, const std::string& binary_dire
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string name = argc > 0 ? std::string(argv[0]) : "muster";
+  const std::string link = name.substr(name.rfind('/') + 1);
+  if (link == kDaemon) {
+    prctl(PR_SET_NAME, kDaemon);
+    muster::LeaveWith(muster::rendezvous::RunMusterd(args, muster::EnvironmentOf(environ)));
+  }
   const std::string binary_directory = BinaryDirectory();
-  const Subcommand* subcommand = FindByLink(name.substr(name.rfind('/') + 1), args);
+  const Subcommand* subcommand = FindByLink(link, args);
   if (subcommand == nullptr && !args.empty()) {
     if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
       PrintHelp();

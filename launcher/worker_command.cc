@@ -77,10 +77,27 @@ absl::StatusOr<Python> PythonFromVariable(const ProgramLookup& lookup, const std
   return Python{found, "PYTHON_EXEC"};
 }
 
+// pip puts programs beside the interpreter whose packages it fills.
+bool IsInstalledByPip(const ProgramLookup& lookup) {
+  if (!lookup.list_directory || lookup.binary_directory.empty()) return false;
+  const std::string above = DirectoryOf(lookup.binary_directory) + "/lib";
+  for (const std::string& python : lookup.list_directory(above)) {
+    if (!absl::StartsWith(python, "python3")) continue;
+    for (const char* packages : {"/site-packages", "/dist-packages"}) {
+      const std::string module = absl::StrCat(above, "/", python, packages, "/muster/__init__.py");
+      if (lookup.kind_of(module) != FileKind::kAbsent) return true;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<Python> FindPython(const ProgramLookup& lookup) {
   const std::string chosen = VariableOrEmpty(lookup.environment, "PYTHON_EXEC");
   if (!chosen.empty()) return PythonFromVariable(lookup, chosen);
   std::vector<std::pair<std::string, std::string>> directories;  // and why
+  if (IsInstalledByPip(lookup)) {
+    directories.emplace_back(lookup.binary_directory, "the one that pip installed muster for");
+  }
   // A link to us elsewhere, such as /venv/bin/torchrun, speaks for the Python beside it; our own
   // folder does not.
   const std::string link =

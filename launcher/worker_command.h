@@ -21,8 +21,7 @@ struct ProgramLookup {
   std::function<FileKind(const std::string& path)> kind_of;
   // The first bytes of a file, a few hundred; empty if it cannot be read.
   std::function<std::string(const std::string& path)> head_of;
-  // Names in a directory ("." for the current one), for "did you mean"; may be empty, and so may
-  // its result.
+  // Names in a directory ("." for the current one); may be empty, and so may its result.
   std::function<std::vector<std::string>(const std::string& directory)> list_directory;
   std::string current_directory;  // for messages
   // Path of the link or binary that we were called by, e.g. /venv/bin/torchrun.

@@ -1,4 +1,5 @@
-"""When a training program shall stop, and whether its checkpoint may be published. One file without dependencies.
+"""When a training program shall stop, and whether its checkpoint may be published. One file without
+dependencies.
 
     import muster_job
     for step in range(first, last):
@@ -10,8 +11,9 @@
         if rank == 0 and muster_job.commit_checkpoint(step) == "yes":
             os.rename(written, published)
 
-The agent of `muster run` answers; without one nothing stops, and every checkpoint may be published. A program that never asks has
-promised nothing, and is stopped by SIGTERM. One process per rank asks: the first that does, and none of its children.
+The agent of `muster run` answers; without one nothing stops, and every checkpoint may be published.
+A program that never asks has promised nothing, and is stopped by SIGTERM. One process per rank
+asks: the first that does, and none of its children.
 """
 import atexit
 import os
@@ -68,7 +70,8 @@ def _fields(message):
 
 
 class _Agent:
-    """The connection to the agent; a thread reads it, so that the agent hears how far this rank is while a step runs."""
+    """The connection to the agent; a thread reads it, so that the agent hears how far this rank is
+    while a step runs."""
 
     def __init__(self, path):
         self._write = threading.Lock()
@@ -158,7 +161,8 @@ class _Agent:
 
     def _hear(self, stop):
         with self._changed:
-            self._stop = (stop.get(2), stop.get(3, b"").decode(errors="replace")) if stop.get(1) else None
+            reason = stop.get(3, b"").decode(errors="replace")
+            self._stop = (stop.get(2), reason) if stop.get(1) else None
             begun = self._begun
             is_open = self._stop is not None and self._stop[0] is None
             self._changed.notify_all()
@@ -187,9 +191,11 @@ def _connect():
 
 
 def should_stop(step):
-    """Whether the job stops after `step`, which this rank has just finished; then save, and leave with 0.
+    """Whether the job stops after `step`, which this rank has just finished; then save, and leave
+    with 0.
 
-    Asked after every step, or after every k-th, by all ranks alike. Waits while a stop is under way and ranks say how far they are."""
+    All ranks ask alike, after every step or after every k-th. Waits while a stop is under way and
+    ranks say how far they are."""
     agent = _connect()
     return agent is not None and _pid == os.getpid() and agent.should_stop(step)
 
@@ -202,11 +208,12 @@ def stop_reason():
 def commit_checkpoint(step):
     """May the checkpoint of `step` be published? Asked by one rank, once all its parts are on disk.
 
-    "yes"; "not now": train on, and ask again at the next checkpoint; "never": another round has begun, and this process is
-    about to be stopped. Earlier checkpoints stay."""
+    "yes"; "not now": train on, and ask again at the next checkpoint; "never": another round has
+    begun, and this process is about to be stopped. Earlier checkpoints stay."""
     agent = _connect()
     if agent is None:
         return "yes"
     if _pid != os.getpid():
-        raise RuntimeError("muster_job.commit_checkpoint: only the process of the rank that asked first may ask, and not its children")
+        raise RuntimeError("muster_job.commit_checkpoint: only the process of the rank that asked "
+                           "first may ask, and not its children")
     return agent.commit_checkpoint(step)

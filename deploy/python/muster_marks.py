@@ -1,15 +1,21 @@
-"""Tells the agent of `muster run` what a training program does, and of which step. One file without dependencies.
+"""Tells the agent of `muster run` what a training program does, and of which step. One file without
+dependencies.
 
     import muster_marks
     muster_marks.mark(step, "forward")
 
-The agent reads it without the program's help, also once it hangs: it says which rank has stopped where, and ends a job in which
-nobody has moved for --hang_timeout. Phases: forward, backward, reduce, update, save, load, evaluate (the last three may take longer),
-end (behind the last step: what is left to do, which may take as long), and idle, of the step that comes next: waiting for work by intention; ranks that are all idle are never taken for hung. Where a
-program marks, it marks every step. Of the time in phase reduce it is assumed that the rank waits for the others: a rank that
-takes longer than they do for the rest of a step is named as slow.
+The agent reads it without the program's help, also once it hangs: it says which rank has stopped
+where, and ends a job in which nobody has moved for --hang_timeout. A program that marks does so in
+every step.
 
-Costs about two microseconds, without a system call; nothing happens without `muster run`. One process per rank marks: the first.
+Phases: forward, backward, reduce, update; save, load and evaluate, which may take longer; end,
+which is what is left to do behind the last step, and may take as long; and idle, which is waiting
+for the work of the step that comes next: ranks that are all idle are never taken for hung. A rank
+in phase reduce is assumed to wait for the others: one that takes longer than they do for the rest
+of a step is named as slow.
+
+Costs about two microseconds, without a system call; nothing happens without `muster run`. One
+process per rank marks: the first.
 """
 import ctypes
 import mmap

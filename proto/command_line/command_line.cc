@@ -212,7 +212,7 @@ absl::Status FillPrint(const Grammar& grammar, CommandLine& line) {
     line.print = HelpText(grammar);
   } else if (line.IsOn("version")) {
     line.print = absl::StrCat(NameOf(grammar.program.substr(0, grammar.program.find(' '))), " ",
-                              Version(), "\n");
+                              Version(), "\n", BuildDetails());
   } else if (const Given* shell = line.Find("print_completion")) {
     absl::StatusOr<std::string> text = CompletionText(grammar, shell->text());
     MUSTER_RETURN_IF_ERROR(At(shell->source, shell->text(), text.status()));

@@ -84,6 +84,26 @@ TEST_F(FrontDoorsTest, ALinkOfAnotherLaunchersNameOrItsNameAsFirstWordTakesItsLi
   EXPECT_EQ(ReadOut("worker.0"), "0 of ,  of , gpus , : t\n");
 }
 
+TEST_F(FrontDoorsTest, MakesLinksByTheNamesOfOtherLaunchers) {
+  const std::string folder = directory() + "/links/of/ours";
+  for (int again = 0; again < 2; ++again) EXPECT_THAT(Run({"link", folder}), ExitsWith(0));
+  EXPECT_THAT(StartProgram({folder + "/deepspeed", "--num_gpus=1", Teller(), "x"}).Wait(),
+              ExitsWith(0));
+  EXPECT_EQ(ReadOut("worker.0"), "0 of 1, 0 of 1, gpus , : --local_rank=0 x\n");
+
+  const std::string other = directory() + "/bin";
+  std::filesystem::create_directories(other);
+  WriteFile(other + "/deepspeed", "somebody else's");
+  const SubprocessResult refused = Run({"link", other});
+  EXPECT_THAT(refused, ExitsWith(2));
+  EXPECT_THAT(refused.err, HasSubstr(other + "/deepspeed is there already"));
+  EXPECT_EQ(FilesBelow(other), std::vector<std::string>{"deepspeed"});
+  for (const Arguments& line : {Arguments{"link"}, Arguments{"link", "a", "b"},
+                                Arguments{"link", "--all"}, Arguments{"link", "/proc/none"}}) {
+    EXPECT_THAT(Run(line), ExitsWith(2));
+  }
+}
+
 TEST_F(FrontDoorsTest, WhatIsNotForALauncherGoesToTheRealProgramOrIsRefused) {
   const std::string path = "/usr/bin:/bin";
   const SubprocessResult without = Run({"accelerate", "config"}, {{"PATH", path}});

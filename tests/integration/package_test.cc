@@ -83,7 +83,7 @@ TEST_F(Package, HasProgramsHeadersLibraryAndConfiguration) {
               IsSupersetOf({"bin/all_reduce_perf", "bin/muster", "bin/muster-train", "bin/musterd",
                             "include/muster/engine.h", "include/proto/base/status_macros.h",
                             "lib/cmake/muster/muster-config.cmake", "lib/libmuster.a",
-                            "share/muster/python/muster.py"}));
+                            "share/muster/python/muster/__init__.py"}));
 }
 
 TEST_F(Package, LetsAProjectOfFiveLinesBuildAndRunTheProgramOfTheReadme) {

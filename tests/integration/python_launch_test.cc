@@ -1,4 +1,4 @@
-// deploy/python/muster.py: what launches by PyTorch's torchrun launches by us. Where PyTorch is
+// deploy/python/muster: what launches by PyTorch's torchrun launches by us. Where PyTorch is
 // needed, the environment that `deploy/dev deps --peers` makes; skipped where it is not there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

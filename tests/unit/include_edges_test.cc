@@ -59,6 +59,7 @@ const std::vector<Room>& Rooms() {
       {"proto/command_line/", {"proto/base/", "proto/command_line/"}, true},
       {"proto/config/", {"proto/base/", "proto/config/"}, true},
       {"proto/io/", {"proto/"}},
+      {"proto/portable/", {}},
       {"rendezvous/core/", {"proto/base/", "rendezvous/core/"}, true},
       {"rendezvous/verdict/", {"proto/base/", "rendezvous/verdict/"}, true},
       {"rendezvous/link/", {"proto/", "rendezvous/link/", "rendezvous/verdict/"}},
@@ -102,7 +103,7 @@ const std::vector<Room>& Rooms() {
               {"proto/base/", "worker_runtime/plan/"}),
        true},
       // What reads configuration files from disk.
-      {"worker_runtime/options/config_disk.", {"worker_runtime/options/"}},
+      {"worker_runtime/options/config_disk.", {"proto/io/read_file.h", "worker_runtime/options/"}},
       {"worker_runtime/options/plan_arguments.",
        {"proto/base/", "proto/command_line/", "worker_runtime/include/muster/plan_arguments.h",
         "worker_runtime/options/", "worker_runtime/plan/"}},
@@ -146,9 +147,10 @@ const std::vector<Room>& Rooms() {
         "proto/io/unique_fd.h", "proto/agent.pb.h", "proto/store.pb.h",
         "worker_runtime/include/muster/", "worker_runtime/comm/", "worker_runtime/runtime/"}},
       {"worker_runtime/train/",
-       {"proto/base/", "proto/command_line/", "worker_runtime/include/muster/",
-        "worker_runtime/advice/", "worker_runtime/options/", "worker_runtime/plan/batch_equation.h",
-        "worker_runtime/plan/plan_options.h", "worker_runtime/train/"}},
+       {"proto/base/", "proto/command_line/", "proto/io/read_file.h",
+        "worker_runtime/include/muster/", "worker_runtime/advice/", "worker_runtime/options/",
+        "worker_runtime/plan/batch_equation.h", "worker_runtime/plan/plan_options.h",
+        "worker_runtime/train/"}},
   };
   return rooms;
 }

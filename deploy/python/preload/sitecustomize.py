@@ -1,1 +1,1 @@
-../muster.py
+../muster/__init__.py

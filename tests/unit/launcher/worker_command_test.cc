@@ -233,6 +233,17 @@ TEST(ResolveWorkerCommand, PrefersTheVirtualEnvironmentToThePythonBesideOurBinar
   EXPECT_EQ(files.Of("t.py").front(), "/venv/bin/python3");
 }
 
+TEST(ResolveWorkerCommand, TakesThePythonThatPipInstalledUsFor) {
+  FakeFiles files;
+  files.File("t.py").Executable("/opt/muster/bin/python3");
+  files.Variable("VIRTUAL_ENV", "/venv").Executable("/venv/bin/python3");
+  files.Directory("/opt/muster/lib/python3.11");
+  EXPECT_EQ(files.Of("t.py").front(), "/venv/bin/python3") << "another program's packages";
+  files.File("/opt/muster/lib/python3.11/site-packages/muster/__init__.py");
+  EXPECT_EQ(files.Of("t.py").front(), "/opt/muster/bin/python3");
+  EXPECT_THAT(files.python, HasSubstr("pip installed muster"));
+}
+
 TEST(ResolveWorkerCommand, ExplainsAMissingPython) {
   EXPECT_THAT(FakeFiles().File("t.py").Variable("PATH", "/none").Message({.name = "t.py"}),
               HasSubstr("there is no python3 on PATH; set PYTHON_EXEC"));

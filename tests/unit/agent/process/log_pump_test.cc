@@ -460,7 +460,7 @@ TEST_F(LogPumpTest, NamesAPathThatIsInTheWay) {
 }
 
 // UndefinedBehaviorSanitizer looks at memory through pipes, which it then cannot open.
-#ifndef __SANITIZE_ADDRESS__
+#ifndef ABSL_HAVE_ADDRESS_SANITIZER
 TEST_F(LogPumpTest, SaysThatDescriptorsAreUsedUp) {
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);

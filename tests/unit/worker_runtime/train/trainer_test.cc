@@ -48,7 +48,8 @@ class RoundsOfATrainer : public ::testing::Test {
     ::testing::internal::CaptureStdout();
     Trainer trainer(*runtime, options, std::move(so_far));
     EXPECT_THAT(trainer.SetUp(), IsOk());
-    EXPECT_THAT(trainer.Run(), IsOkAndHolds(0));
+    StopSignal signal;
+    EXPECT_THAT(trainer.Run(signal), IsOkAndHolds(0));
     so_far = trainer.LetGo(absl::AbortedError("the round is over"));
     return ::testing::internal::GetCapturedStdout();
   }

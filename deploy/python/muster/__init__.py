@@ -1,26 +1,54 @@
-"""Lets Python programs that launch with PyTorch's torchrun launch with Muster instead. One file without dependencies.
+"""Lets Python programs that launch with PyTorch's torchrun launch with Muster instead.
 
     python -m muster --nproc_per_node=2 train.py      is `muster run --nproc_per_node=2 train.py`
-    import muster                                     replaces torch.distributed.run.run in this process
+    import muster                                     replaces torch.distributed.run.run in this
+                                                      process
 
-Without touching a program, by the folder `preload` beside this file, where a link to it is called sitecustomize.py:
+Without touching a program, by one variable where pip has installed this:
+
+    MUSTER_PRELOAD=1 accelerate launch --multi_gpu train.py
+    MUSTER_PRELOAD=1 python -m torch.distributed.run --nproc_per_node=2 train.py
+
+and elsewhere by the folder `preload`, where a link to this file is called sitecustomize.py:
 
     PYTHONPATH=.../deploy/python/preload accelerate launch --multi_gpu train.py
-    PYTHONPATH=.../deploy/python/preload python -m torch.distributed.run --nproc_per_node=2 train.py
 
-`muster` is $MUSTER_BINARY, else the one on PATH. Workers run in the interpreter that this ran in ($PYTHON_EXEC changes it).
+Workers run in the interpreter that this runs in; $PYTHON_EXEC changes it. muster.job and
+muster.marks are for the training programs themselves.
 """
 import importlib.util
 import os
-import shutil
 import sys
 
 _RUN = "torch.distributed.run"
 
 
+def find_program():
+    """The path of the program muster: $MUSTER_BINARY, the one that pip installed with this module,
+    or the one on PATH; None without any."""
+    if os.environ.get("MUSTER_BINARY"):
+        return os.environ["MUSTER_BINARY"]
+    import shutil
+    import sysconfig
+
+    above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    schemes = [sysconfig.get_path("scripts"),
+               sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))]
+    packages = {sysconfig.get_path("purelib"),
+                sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"))}
+    # pip --target and --prefix put programs beside and above the packages.
+    folders = schemes if above in packages else []
+    folders += [os.path.join(above, "bin"), os.path.join(above, "..", "..", "..", "bin")]
+    for folder in folders:
+        path = os.path.join(folder, "muster")
+        if os.access(path, os.X_OK) and os.path.isfile(path):
+            return os.path.normpath(path)
+    return shutil.which("muster")
+
+
 def _become_muster(arguments):
     """This process goes on as `muster run`: signals, output and the exit code are its own."""
-    path = os.environ.get("MUSTER_BINARY") or shutil.which("muster")
+    path = find_program()
     if not path:
         sys.exit("muster: there is no program muster on PATH; set MUSTER_BINARY to its path")
     os.environ.setdefault("PYTHON_EXEC", sys.executable)
@@ -35,11 +63,14 @@ def _become_muster(arguments):
 def _arguments(args, defaults):
     """What `muster run` must be told to do what torchrun would do with its parsed options `args`.
 
-    Options at their default are left out: what PET_* variables say is in the defaults too, and `muster` reads it itself."""
+    Options at their default are left out: what PET_* variables say is in the defaults too, and
+    `muster` reads it itself."""
     options = []
     for name, default in sorted(vars(defaults).items()):
         value = getattr(args, name, default)
-        if name in ("training_script", "training_script_args") or value is None or str(value) == str(default):
+        if name in ("training_script", "training_script_args"):
+            continue
+        if value is None or str(value) == str(default):
             continue
         if isinstance(value, bool):
             options += [f"--{name}"] if value else []
@@ -86,9 +117,10 @@ class _Finder:
             execute(module)
             module.run = run
 
-        # Asked for by `python -m torch.distributed.run` alone, which would run a copy of the module.
+        # `python -m torch.distributed.run` alone asks for it, and would run a copy of the module.
         loader.exec_module = execute_and_replace
-        loader.get_code = lambda _: compile(f"import {_RUN} as run\nrun.main()\n", "<muster>", "exec")
+        program = f"import {_RUN} as run\nrun.main()\n"
+        loader.get_code = lambda _: compile(program, "<muster>", "exec")
         return spec
 
 
@@ -111,9 +143,6 @@ def _run_the_next_sitecustomize():
             return
 
 
-if __name__ == "__main__":
-    _become_muster(sys.argv[1:])
-else:
-    install()
-    if __name__ == "sitecustomize":
-        _run_the_next_sitecustomize()
+install()
+if __name__ == "sitecustomize":
+    _run_the_next_sitecustomize()

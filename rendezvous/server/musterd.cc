@@ -1,0 +1,136 @@
+#include "rendezvous/server/musterd.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "asio/executor_work_guard.hpp"
+#include "asio/io_context.hpp"
+#include "asio/signal_set.hpp"
+#include "proto/base/environment.h"
+#include "proto/base/exit_codes.h"
+#include "proto/base/mono_time.h"
+#include "proto/io/descriptors.h"
+#include "rendezvous/server/musterd_options.h"
+#include "rendezvous/server/port_mark.h"
+#include "rendezvous/server/rendezvous_server.h"
+#include "rendezvous/server/state_file.h"
+#include "rendezvous/server/state_writer.h"
+
+namespace muster::rendezvous {
+namespace {
+
+constexpr absl::Duration kShutdownTime = absl::Seconds(2);
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
+int Fail(const absl::Status& status) {
+  std::cerr << "musterd: " << status.message() << std::endl;
+  return absl::IsPermissionDenied(status) ? kExitRefused : kExitUsage;
+}
+
+SecretSources Sources(const MusterdOptions& options, const EnvironmentMap& environment) {
+  const std::string home = VariableOrEmpty(environment, "HOME");
+  if (!options.token_file.empty()) return {.token_file = options.token_file, .home = home};
+  return {.token = VariableOrEmpty(environment, "MUSTER_TOKEN"),
+          .token_file = VariableOrEmpty(environment, "MUSTER_TOKEN_FILE"),
+          .home = home};
+}
+
+// What --state_dir holds, and who writes there; empty without.
+struct State {
+  std::unique_ptr<RecordKeeper> keeper;
+  StateFile::Contents contents;
+};
+
+absl::StatusOr<State> OpenState(asio::io_context& loop, const std::string& directory) {
+  if (directory.empty()) return State{};
+  auto file = StateFile::Open(directory, absl::ToUnixMillis(absl::Now()), MonoNow());
+  if (!file.ok()) return file.status();
+  State state{.contents = (*file)->TakeContents()};
+  state.keeper = std::make_unique<StateWriter>(loop, *std::move(file));
+  return state;
+}
+
+std::string InWords(const MusterdOptions& options, size_t num_jobs) {
+  if (options.state_dir.empty()) return "";
+  if (num_jobs == 0) return absl::StrCat("; state in ", options.state_dir);
+  return absl::StrCat("; going on with ", num_jobs, num_jobs == 1 ? " job" : " jobs", " of ",
+                      options.state_dir);
+}
+
+int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
+  auto owners = options.authentication
+                    ? LoadOwners(options.token_dir, Sources(options, environment))
+                    : std::vector<OwnerKey>{{"", PublicSecret().secret}};
+  if (!owners.ok()) return Fail(owners.status());
+
+  asio::io_context loop(1);
+  const auto guard = asio::make_work_guard(loop);
+  LeaseSettings lease;
+  lease.duration = options.lease;
+  auto state = OpenState(loop, options.state_dir);
+  if (!state.ok()) return Fail(state.status());
+  const size_t num_jobs = state->contents.jobs.size();
+  // Where the state of an earlier life is, every round that anybody was told of is in it.
+  const bool knows_all_rounds = state->contents.first_term < state->contents.term;
+  const auto server =
+      RendezvousServer::Create(loop,
+                               {.term = state->contents.term,
+                                .first_term = state->contents.first_term,
+                                .may_have_predecessor = !knows_all_rounds,
+                                .lease = lease,
+                                .owners = *owners,
+                                .tls = options.tls,
+                                .host_name = HostName()},
+                               std::move(state->keeper), std::move(state->contents.jobs));
+  // Before anybody can know that it listens, and end it.
+  asio::signal_set signals(loop, SIGTERM, SIGINT);
+  signals.async_wait([&](const asio::error_code&, int) {
+    server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });
+  });
+  const auto port = server->Listen(options.listen.host, options.listen.port);
+  if (!port.ok()) return Fail(port.status());
+  // Who takes any free port comes back to another one.
+  std::optional<PortMark> mark;
+  if (options.listen.port != 0) mark.emplace(loop, *port);
+  if (!options.port_file.empty()) {
+    if (const absl::Status status = WritePortFile(options.port_file, *port); !status.ok()) {
+      return Fail(status);
+    }
+  }
+  std::cerr << "musterd: listening on "
+            << ToString(Endpoint{.host = options.listen.host, .port = *port})
+            << (options.authentication ? "" : kAuthenticationOff) << InWords(options, num_jobs)
+            << std::endl;
+
+  loop.run();
+  return 0;
+}
+
+}  // namespace
+
+int RunMusterd(const std::vector<std::string>& args, const EnvironmentMap& environment) {
+  OpenStandardStreams();
+  // Whoever reads our log may end before us: a line that is lost must not end every user's job.
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto command = ParseMusterdCommand(args, environment);
+  if (!command.ok()) return Fail(command.status());
+  for (const std::string& warning : command->warnings) std::cerr << "musterd: " << warning << "\n";
+  if (!command->print.empty()) return std::cout << command->print ? 0 : kExitFailure;
+  log::Configure({.format = command->options.log_format});
+  return Run(command->options, environment);
+}
+
+}  // namespace muster::rendezvous

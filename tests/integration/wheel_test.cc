@@ -1,0 +1,169 @@
+// The wheel that pip installs, made from this build: in a virtual environment of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "tests/support/job_under_test.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr absl::Duration kPipPatience = absl::Seconds(100);
+constexpr char kPython[] = "/usr/bin/python3";
+
+constexpr char kShowsPython[] =
+    "import os, sys\n"
+    "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'in', sys.prefix)\n"
+    "sys.exit('--fail-once' in sys.argv and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n";
+
+class Wheel : public JobTest {
+ protected:
+  // A tool of this machine, with this test's own PATH for it.
+  SubprocessResult RunTool(const Arguments& argv) const {
+    return StartProgram(argv, {{"PATH", "/usr/local/bin:/usr/bin:/bin"}}).Wait(kPipPatience);
+  }
+  SubprocessResult RunPip(const Arguments& arguments) const {
+    return RunTool(Arguments{env_ + "/bin/pip", "--disable-pip-version-check", "--no-input"} +
+                   arguments);
+  }
+  // Returns its path.
+  std::string MakeWheel(const std::string& folder) const {
+    const SubprocessResult made =
+        RunTool({kPython, absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/wheel/launch_wheel.py"),
+                 absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + Out(folder)});
+    EXPECT_THAT(made, ExitsWith(0));
+    return std::string(absl::StripAsciiWhitespace(made.out));
+  }
+  SubprocessResult RunInstalled(const std::string& program, const Arguments& arguments,
+                                const Environment& changes = {}) const {
+    return StartProgram(Arguments{env_ + "/bin/" + program} + arguments, changes)
+        .Wait(kPipPatience);
+  }
+
+  void ExpectThatJobsRunInItsInterpreter() const {
+    const std::string says = absl::StrCat("rank 1 of 2 in ", env_);
+    for (const SubprocessResult& result :
+         {RunInstalled("muster",
+                       {"--nproc_per_node=2", "--max_restarts=1", script_, "--fail-once"}),
+          RunInstalled("python", {"-m", "muster", "--nproc_per_node=2", script_})}) {
+      EXPECT_THAT(result, ExitsWith(0));
+      EXPECT_THAT(result.out, HasSubstr(says));
+    }
+  }
+  void ExpectThatADaemonServesTwoNodes() const {
+    const std::string port_file = directory() + "/port";
+    Subprocess daemon =
+        StartProgram({env_ + "/bin/musterd", "--listen=127.0.0.1:0", "--port_file=" + port_file,
+                      "--state_dir=" + directory() + "/state"});
+    ASSERT_TRUE(WaitUntil([&] { return absl::EndsWith(ReadFile(port_file), "\n"); }));
+    const std::string endpoint =
+        absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(ReadFile(port_file)));
+    std::vector<Subprocess> agents;
+    for (const int node : {1, 2}) {
+      agents.push_back(StartProgram(
+          {env_ + "/bin/muster", "--nnodes=2", "--nproc_per_node=1", "--max_restarts=1",
+           "--rdzv_backend=c10d", "--rdzv_id=wheel", "--rdzv_endpoint=" + endpoint,
+           absl::StrCat("--local_addr=127.0.0.", node), script_, "--fail-once"}));
+    }
+    for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kPipPatience), ExitsWith(0));
+    EXPECT_EQ(ReadFile(absl::StrCat("/proc/", daemon.pid(), "/comm")), "musterd\n");
+    daemon.Signal(SIGTERM);
+    EXPECT_THAT(daemon.Wait(), ExitsWith(0));
+  }
+  void ExpectThatAVariableTakesTorchrunOver() const {
+    const Arguments asks = {"-c", "import sys; print('muster' in sys.modules)"};
+    EXPECT_EQ(RunInstalled("python", asks).out, "False\n");
+    EXPECT_EQ(RunInstalled("python", asks, {{"MUSTER_PRELOAD", "0"}}).out, "False\n");
+    EXPECT_EQ(RunInstalled("python", asks, {{"MUSTER_PRELOAD", "1"}}).out, "True\n");
+  }
+  void ExpectThatProgramsFindItsModules() const {
+    EXPECT_EQ(RunInstalled("python", {"-c",
+                                      "import muster_job, muster_marks, muster.marks, "
+                                      "muster.job as job; print(job.should_stop(1))"})
+                  .out,
+              "False\n");
+  }
+
+  const std::string env_ = directory() + "/env";
+  const std::string script_ = PythonScript("train.py", kShowsPython);
+};
+
+TEST_F(Wheel, IsInstalledRunsJobsAndLeavesNothingBehind) {
+  RunTool({kPython, "-m", "venv", env_});
+  if (!FileExists(env_ + "/bin/pip")) GTEST_SKIP() << "python3 -m venv makes no pip here";
+  const std::vector<std::string> before = FilesBelow(env_);
+  ASSERT_THAT(RunPip({"install", "--no-index", MakeWheel("wheels")}), ExitsWith(0));
+  EXPECT_THAT(FilesBelow(env_), AllOf(Contains("bin/muster"), Contains("bin/musterd"),
+                                      Contains(EndsWith("licenses/libgrpc-dev.txt")),
+                                      Contains(EndsWith("sboms/muster.cdx.json"))));
+  ExpectThatJobsRunInItsInterpreter();
+  ExpectThatADaemonServesTwoNodes();
+  ExpectThatAVariableTakesTorchrunOver();
+  ExpectThatProgramsFindItsModules();
+  ASSERT_THAT(RunPip({"uninstall", "--yes", "muster-launch"}), ExitsWith(0));
+  EXPECT_EQ(FilesBelow(env_), before);
+}
+
+TEST_F(Wheel, HasTheSameBytesAgain) {
+  const std::string first = ReadFile(MakeWheel("first"));
+  EXPECT_THAT(first, Not(IsEmpty()));
+  EXPECT_TRUE(first == ReadFile(MakeWheel("second")));
+}
+
+// A service as its unit file starts it, but for the places that systemd makes.
+class Unit : public JobTest {
+ protected:
+  Arguments CommandOf(const std::string& unit,
+                      const std::vector<std::pair<absl::string_view, std::string>>& places) const {
+    for (absl::string_view line : absl::StrSplit(
+             ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/systemd/", unit)), '\n')) {
+      if (!absl::ConsumePrefix(&line, "ExecStart=/usr/local/bin/")) continue;
+      Arguments command = absl::StrSplit(absl::StrReplaceAll(line, places), ' ');
+      command[0] = absl::StrCat(MUSTER_BINARY_DIRECTORY, "/", command[0]);
+      return command;
+    }
+    return {};
+  }
+};
+
+TEST_F(Unit, OfTheDaemonStartsIt) {
+  WriteFile(directory() + "/token", "a secret that all users share");
+  std::filesystem::permissions(directory() + "/token", std::filesystem::perms::owner_read);
+  Subprocess daemon =
+      StartProgram(CommandOf("musterd.service", {{"[::]:29400", "127.0.0.1:0"},
+                                                 {"${STATE_DIRECTORY}", directory() + "/state"},
+                                                 {"${CREDENTIALS_DIRECTORY}", directory()}}));
+  EXPECT_TRUE(daemon.WaitForOutput("musterd: listening on 127.0.0.1:"));
+  daemon.Signal(SIGTERM);
+  EXPECT_THAT(daemon.Wait(), ExitsWith(0));
+}
+
+TEST_F(Unit, OfAnAgentRunsALine) {
+  const SubprocessResult result =
+      StartProgram(
+          CommandOf("muster-agent@.service",
+                    {{"%i", "a_job"}, {"$MUSTER_LINE", "--nproc_per_node=1 --no_python true"}}))
+          .Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+}
+
+}  // namespace
+}  // namespace muster::testing
