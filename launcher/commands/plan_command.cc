@@ -37,7 +37,7 @@ constexpr char kUsage[] =
     "needs.\n"
     "Options are spelled with _ or -.\n";
 
-// Of --advise.
+// The options of --advise.
 struct AdviceOptions {
   bool asked = false;
   std::string device;  // empty: the table's by its memory
@@ -45,7 +45,7 @@ struct AdviceOptions {
   int64_t gpus = 0;  // of a node
   int64_t nodes = 1;
   std::string network = "100gbe";
-  // Of the host as a device, measured: of one core, and between ranks.
+  // The host as a device, measured: one core, and the link between ranks.
   double gemm_gflops = 0;
   double link_gigabytes = 0;
   int64_t cores = 1;
