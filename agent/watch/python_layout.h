@@ -47,7 +47,7 @@ struct PythonLayout {
   uint64_t line_table = 0;
   uint64_t instructions = 0;
   PythonLines lines = PythonLines::kLocations;
-  // Headers of strings, before the characters.
+  // Bytes of a string's header, before its characters.
   uint64_t ascii_bytes = 0;
   uint64_t other_bytes = 0;
 };

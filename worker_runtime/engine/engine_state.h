@@ -185,7 +185,7 @@ struct Engine::State {
   absl::Status RegisterWithGroups();
 
   // engine_checkpoint.cc
-  // Of the first rank of each stage.
+  // The programs of the first rank of each stage.
   std::vector<plan::Program> StagePrograms() const;
   engine::CheckpointArrays ArraysOfCheckpoint();
   absl::StatusOr<int64_t> TellNext(int64_t array, int root = 0);
