@@ -38,7 +38,7 @@ class StagingBlocks {
 
   size_t size() const { return blocks_.size(); }
   int64_t bytes(size_t block) const { return blocks_[block].bytes; }
-  // The bytes of all blocks together, so far.
+  // The most bytes of all blocks together, so far.
   int64_t most() const { return most_; }
 
  private:

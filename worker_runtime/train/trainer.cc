@@ -147,7 +147,7 @@ absl::Status Trainer::CheckAlone() {
   return absl::OkStatus();
 }
 
-// Each worker counts a GPU's memory as its own: it cannot know who shares it.
+// Each worker counts all that is free on its GPU: it cannot know who shares it.
 int64_t Trainer::OwnMemoryBytes() const {
   const int64_t asked = options_.plan.plan.memory_bytes_max;
   int64_t bytes = MachineBytes() / runtime_.local_size();
