@@ -24,8 +24,7 @@ using Read = std::function<absl::Status(const std::string&)>;
 constexpr char kUsage[] =
     "usage: muster run [options] SCRIPT [arguments of the script]\n"
     "\n"
-    "Options are spelled with _ or -. Each of torchrun's may come as a variable PET_<NAME> "
-    "instead.\n";
+    "Options are spelled with _ or -. Every option of torchrun can also be set as PET_<NAME>.\n";
 
 std::string Default(absl::string_view what) { return absl::StrCat(" [", what, "]"); }
 std::string Default(int number) { return Default(absl::StrCat(number)); }

@@ -53,6 +53,9 @@ def main():
     files = {f"{NAME}-{version}.data/scripts/{name}": program for name, program in programs.items()}
     files.update(python_modules())
     files[f"{NAME}.pth"] = PRELOAD.encode()
+    shared = f"{NAME}-{version}.data/data/share"
+    for path, content in pages_and_completions(options.build, version).items():
+        files[f"{shared}/{path}"] = content.encode()
     files[f"{info}/METADATA"] = metadata(version, described).encode()
     files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: muster\n"
                               f"Root-Is-Purelib: false\nTag: {tag}\n").encode()
@@ -101,6 +104,51 @@ def python_modules():
         with open(path, "rb") as file:
             files[os.path.relpath(path, folder)] = file.read()
     return files
+
+
+def pages_and_completions(build, version):
+    """What the programs say of their options, where shells and man look for it."""
+    def ask(*words):
+        words = [os.path.join(build, "bin", words[0])] + list(words[1:])
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    files = {}
+    for program, commands in (("muster", (["run"], ["stop"], ["drain"], ["plan"])),
+                              ("musterd", ([],))):
+        for shell, place in (("bash", f"bash-completion/completions/{program}"),
+                             ("fish", f"fish/vendor_completions.d/{program}.fish")):
+            files[place] = "".join(ask(program, *words, "--print_completion", shell)
+                                   for words in commands)
+        helps = [(" ".join([program] + words), ask(program, *words, "--help"))
+                 for words in commands]
+        files[f"man/man1/{program}.1"] = manual_page(program, version, helps)
+    return files
+
+
+def manual_page(program, version, helps):
+    """In roff, from the help texts of the program's subcommands: their headings are lines that end
+    with a colon, their options begin with a dash, and what an option is for is indented."""
+    def roff(text):
+        text = text.replace("\\", "\\e").replace("-", "\\-")
+        return "\\&" + text if text.startswith((".", "'")) else text
+
+    lines = [f'.TH {program.upper()} 1 "" "{program} {version}" "Muster"', ".SH NAME",
+             f"{program} \\- " + {"muster": "launches, watches and restarts training jobs",
+                                  "musterd": "serves the rendezvous of many jobs"}[program]]
+    for command, text in helps:
+        lines.append(f".SH {roff(command.upper())}")
+        for line in text.split("\n"):
+            words = line.strip()
+            option = re.match(r" {2,6}(-.*?)(?:  +(.*))?$", line)
+            if option:
+                lines += [".TP", f".B {roff(option.group(1))}", roff(option.group(2) or "")]
+            elif line.endswith(":") and not line.startswith(" "):
+                lines.append(f".SS {roff(words[:-1])}")
+            elif not words:
+                lines.append(".PP")
+            else:
+                lines.append(roff(words))
+    return "\n".join(line for line in lines if line) + "\n"
 
 
 def metadata(version, described):

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -51,12 +52,14 @@ struct AdviceOptions {
   int64_t cores = 1;
 };
 
-// Products reach about half of a GPU's peak, and transfers most of a link's. On a host all else
-// than products, the update with it, takes about a seventeenth of what FlopsPerTokenOf counts:
-// products are 89 % of a step there, and half of attention is masked away.
+// Products reach about half of a GPU's peak, and transfers most of a link's. On a host a step takes
+// about an eighth more than what FlopsPerTokenOf counts at the rate of large products: these are 84
+// to 89 % of it, smaller ones are slower, and half of attention is masked away.
 constexpr double kShareOfPeak = 0.5;
 constexpr double kLinkShare = 0.8;
-constexpr double kOtherOnHost = 0.06;
+constexpr double kOtherOnHost = 0.13;
+// Of an exchange on a host, where processors carry it: hidden where each rank has one more.
+constexpr double kHiddenBySpareCores = 0.8;
 
 std::function<absl::Status(const std::string&)> IntoPositive(double most, double& out) {
   return [most, &out](const std::string& text) -> absl::Status {
@@ -127,14 +130,16 @@ absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
   if (asked.gemm_gflops <= 0 || asked.link_gigabytes <= 0) {
     return absl::InvalidArgumentError(
         "step times with --device=cpu need --gemm_gflops=X and --link_gigabytes=X as measured on "
-        "this machine; for GPUs add --device=cuda, or --gpu=NAME");
+        "this machine (machine_rates, built from tests/bench, prints both); for GPUs add "
+        "--device=cuda, or --gpu=NAME");
   }
   const double ranks = static_cast<double>(std::max(input.shape.ranks_of_node, int64_t{1}));
-  const double share = std::min(1.0, static_cast<double>(asked.cores) / ranks);
+  const double cores = static_cast<double>(asked.cores) / ranks;
+  const double share = std::min(1.0, cores);
   input.wide = {.flops = share * asked.gemm_gflops * 1e9,
                 .other_share = kOtherOnHost,
-                .node_links = asked.link_gigabytes * 1e9,
-                .hidden_share = share < 1 ? 0 : 0.5};
+                .node_links = share * asked.link_gigabytes * 1e9,
+                .hidden_share = kHiddenBySpareCores * std::clamp(cores - 1, 0.0, 1.0)};
   input.memory_bytes_max = input.options.plan.memory_bytes_max;
   if (input.memory_bytes_max == 0) {
     return absl::InvalidArgumentError("--advise with --device=cpu needs --memory_limit=X, in GiB");
@@ -162,6 +167,9 @@ absl::Status AddGpus(const AdviceOptions& asked, advice::AdviceInput& input) {
   input.wide = RatesOf(device.wide_flops, device, between);
   // CUDA itself and NCCL take about a GiB.
   input.memory_bytes_max = static_cast<int64_t>((device.memory_gib - 1) * (1 << 30));
+  if (const int64_t limit = input.options.plan.memory_bytes_max; limit > 0) {
+    input.memory_bytes_max = std::min(input.memory_bytes_max, limit);
+  }
   input.options.device = "cuda";
   input.devices = absl::StrCat(
       device.name, " (", device.source, "), ", device.memory_gib,
@@ -282,6 +290,32 @@ plan::PlanSources SourcesOf(const command_line::Grammar& grammar,
   return sources;
 }
 
+// Those of --advise: what it varies is said as well, and is not what it keeps.
+plan::PlanSources SourcesOfAdvice(plan::PlanSources sources) {
+  static constexpr const char* kVaried[] = {"plan",
+                                            "stages",
+                                            "dtype",
+                                            "batch_size",
+                                            "gradient_accumulation_steps",
+                                            "recompute",
+                                            "gradient_checkpointing",
+                                            "shard_ranks",
+                                            "reshard_after_forward",
+                                            "backward_prefetch",
+                                            "prefetch_units",
+                                            "prefetch_elements",
+                                            "max_live_parameters",
+                                            "max_reuse_distance",
+                                            "persistence_threshold",
+                                            "model_persistence_threshold"};
+  for (plan::GivenValue& given : sources.given) {
+    const bool is_varied = std::any_of(std::begin(kVaried), std::end(kVaried),
+                                       [&](const char* name) { return given.option == name; });
+    if (is_varied) absl::StrAppend(&given.source, "; --advise tries others");
+  }
+  return sources;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
@@ -304,7 +338,10 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
   if (asked.asked) {
     const bool names_gpus = !asked.device.empty() || asked.memory_gib > 0 || asked.gpus > 0;
-    return AdviceText(asked, shape, options, names_gpus || options.device == "cuda");
+    MUSTER_ASSIGN_OR_RETURN(
+        const std::string advice,
+        AdviceText(asked, shape, options, names_gpus || options.device == "cuda"));
+    return advice + plan::SourcesText(SourcesOfAdvice(SourcesOf(grammar, line, report)));
   }
   absl::StatusOr<plan::PlanPageInput> job = advice::PlanJob(options, shape);
   if (!job.ok()) {

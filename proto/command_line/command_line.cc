@@ -245,7 +245,7 @@ std::vector<Option> AllOptions(const Grammar& grammar) {
   all.push_back({.name = "print_completion",
                  .value_name = "SHELL",
                  .group = "Help",
-                 .help = "print what makes bash, zsh or tcsh complete these options",
+                 .help = "print what makes bash, zsh, fish or tcsh complete these options",
                  .read = ignore});
   return all;
 }

@@ -89,6 +89,29 @@ std::string TcshCompletion(const Grammar& grammar) {
   return text;
 }
 
+// `muster run` is what `muster` alone means, so its options complete behind any word that is no
+// other subcommand; those of `muster stop` behind that word.
+std::string FishCompletion(const Grammar& grammar) {
+  const std::vector<std::string> words = absl::StrSplit(grammar.program, ' ');
+  std::string condition;
+  if (words.size() > 1 && words[1] != "run") {
+    condition = absl::StrCat(" -n '__fish_seen_subcommand_from ", words[1], "'");
+  }
+  std::vector<std::string> commands = {absl::StrCat(words[0], condition)};
+  commands.insert(commands.end(), grammar.also_called.begin(), grammar.also_called.end());
+  std::string text;
+  for (const std::string& command : commands) {
+    for (const Option& option : AllOptions(grammar)) {
+      absl::StrAppend(
+          &text, "complete -c ", command, " -l ", option.name,
+          option.short_name == 0 ? "" : absl::StrCat(" -s ", std::string(1, option.short_name)),
+          option.value_name.empty() ? "" : " -r", " -d '",
+          absl::StrReplaceAll(option.help, {{"\\", "\\\\"}, {"'", "\\'"}}), "'\n");
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string HelpText(const Grammar& grammar) {
@@ -113,8 +136,9 @@ absl::StatusOr<std::string> CompletionText(const Grammar& grammar, const std::st
   if (shell == "zsh") {
     return absl::StrCat("autoload -U +X bashcompinit && bashcompinit\n", BashCompletion(grammar));
   }
+  if (shell == "fish") return FishCompletion(grammar);
   if (shell == "tcsh") return TcshCompletion(grammar);
-  return absl::InvalidArgumentError("expected bash, zsh or tcsh");
+  return absl::InvalidArgumentError("expected bash, zsh, fish or tcsh");
 }
 
 }  // namespace muster::command_line

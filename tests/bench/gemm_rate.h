@@ -7,10 +7,10 @@
 
 namespace muster::bench {
 
-// Floating point operations per second of this thread's fp32 products, in the shape of the GPT's
-// largest layer
-// ([rows, hidden_size] by [hidden_size, 4 * hidden_size]): the median of several runs of some ten
-// milliseconds each. Ranks that measure at the same time see each other, as they do in a step.
+// Floating point operations of fp32 products per second that this thread is given a processor, in
+// the shape of the GPT's largest layer ([rows, hidden_size] by [hidden_size, 4 * hidden_size]): the
+// median of several runs of some ten milliseconds each. Ranks that measure at the same time see
+// each other, as they do in a step.
 double MeasureGemmRate(const GptConfig& config, int64_t rows);
 
 // Floating point operations of the products of one forward and backward pass over `rows` tokens: 6

@@ -113,7 +113,9 @@ TEST_F(Wheel, IsInstalledRunsJobsAndLeavesNothingBehind) {
   ASSERT_THAT(RunPip({"install", "--no-index", MakeWheel("wheels")}), ExitsWith(0));
   EXPECT_THAT(FilesBelow(env_), AllOf(Contains("bin/muster"), Contains("bin/musterd"),
                                       Contains(EndsWith("licenses/libgrpc-dev.txt")),
-                                      Contains(EndsWith("sboms/muster.cdx.json"))));
+                                      Contains(EndsWith("sboms/muster.cdx.json")),
+                                      Contains("share/man/man1/muster.1"),
+                                      Contains("share/fish/vendor_completions.d/musterd.fish")));
   ExpectThatJobsRunInItsInterpreter();
   ExpectThatADaemonServesTwoNodes();
   ExpectThatAVariableTakesTorchrunOver();

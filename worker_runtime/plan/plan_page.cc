@@ -83,20 +83,6 @@ void AppendPlan(const PlanPageInput& input, std::string& page) {
   Line(page, "hash", input.hash);
 }
 
-void AppendSources(const PlanPageInput& input, std::string& page) {
-  if (!input.sources.given.empty()) {
-    Heading(page, "said by options, files and variables; all else is a default:");
-    for (const GivenValue& given : input.sources.given) {
-      absl::StrAppendFormat(&page, "  %-28s %-16s  %s\n", given.option, given.value, given.source);
-    }
-  }
-  if (input.sources.without_effect.empty()) return;
-  Heading(page, "keys of files that are accepted and change nothing:");
-  for (const std::string& line : input.sources.without_effect) {
-    absl::StrAppend(&page, "  ", line, "\n");
-  }
-}
-
 void AppendOffload(const PlanOptions& options, std::string& page) {
   for (const auto& [name, residency] : {std::pair{"optimizer", options.offload.optimizer},
                                         {"parameters", options.offload.parameters}}) {
@@ -337,8 +323,21 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendReduction(input, page);
   AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);
   AppendWire(memory.figures, page);
-  AppendSources(input, page);
-  return page;
+  return page + SourcesText(input.sources);
+}
+
+std::string SourcesText(const PlanSources& sources) {
+  std::string text;
+  if (!sources.given.empty()) {
+    Heading(text, "said by options, files and variables; all else is a default:");
+    for (const GivenValue& given : sources.given) {
+      absl::StrAppendFormat(&text, "  %-28s %-16s  %s\n", given.option, given.value, given.source);
+    }
+  }
+  if (sources.without_effect.empty()) return text;
+  Heading(text, "keys of files that are accepted and change nothing:");
+  for (const std::string& line : sources.without_effect) absl::StrAppend(&text, "  ", line, "\n");
+  return text;
 }
 
 Program ProgramOf(const PlanPageInput& input) {

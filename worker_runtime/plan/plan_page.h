@@ -73,6 +73,9 @@ double FlopsPerTokenOf(const PlanOptions& options);
 // Three digits and a unit: "1.21 GiB".
 std::string ReadableBytes(int64_t bytes);
 
+// What was said and where, and what changes nothing; empty where nothing was said.
+std::string SourcesText(const PlanSources& sources);
+
 // Lines of text: model, plan, step, stages of a pipeline, memory per rank, buckets, bytes sent.
 //
 // Errors: kInvalidArgument: more tokens than can be counted.

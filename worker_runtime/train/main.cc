@@ -53,8 +53,9 @@ int Main(const std::vector<std::string>& args) {
   const absl::StatusOr<TrainCommand> command =
       ParseTrainCommand(args, plan::ConfigFilesOnDisk(job == nullptr ? 1 : job->size(),
                                                       job == nullptr ? 1 : job->local_size()));
-  if (!command.ok()) return Refuse(job, command.status());
+  // Without it the size of the job, which the command line is checked against, is not known.
   if (!runtime.ok()) return Refuse(nullptr, runtime.status());
+  if (!command.ok()) return Refuse(job, command.status());
   if (job->rank() == 0) PrintNotes(*command);
   return TrainInRounds(*std::move(runtime), command->options);
 }

@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
 #include "worker_runtime/options/plan_flags.h"
+#include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/train/files.h"
 
 namespace muster::train {
@@ -119,6 +121,17 @@ Grammar TrainGrammar(TrainOptions& out) {
   return grammar;
 }
 
+// For the ranks that there are now; those of a later round are looked at as it begins.
+absl::Status CheckBatch(plan::PlanOptions options, const plan::ConfigView& files) {
+  const auto fact = files.facts.find("world_size");
+  int world_size = 0;
+  if (fact == files.facts.end() || !absl::SimpleAtoi(fact->second, &world_size)) {
+    return absl::OkStatus();
+  }
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, world_size));
+  return plan::SpreadBatch(options, world_size / stages);
+}
+
 }  // namespace
 
 std::string TrainHelp(const std::vector<std::string>& args) {
@@ -157,6 +170,7 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   }
   MUSTER_RETURN_IF_ERROR(
       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options.plan)));
+  MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, CheckBatch(options.plan, files)));
   if (!options.plan.planned_model.empty()) {
     const command_line::Given& given = *line.Find("model");
     return command_line::At(

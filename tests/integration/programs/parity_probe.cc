@@ -9,7 +9,7 @@
 //
 // MICRO_BATCHES are those of a step, over all ranks. Parameters are of f32 unless it is said
 // otherwise; the losses of f16 are scaled by 65536, those of f16-torch as GradScaler does. Its
-// readers: parity_torch.py, parity_fsdp.py, parity_deepspeed.py.
+// readers: those of parity_gpt.py.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -43,16 +43,17 @@ struct Arguments {
 struct Training {
   Plan plan;
   int64_t rows = kRows;
+  DType dtype = DType::kF32;
 };
 
 absl::StatusOr<Training> TrainingOf(const Arguments& arguments, const Runtime& runtime) {
-  Training training;
+  Training training = {.dtype = arguments.dtype};
   if (!arguments.options.empty()) {
     MUSTER_ASSIGN_OR_RETURN(
         const PlanArguments asked,
         PlanFromArguments(arguments.options,
                           {.world_size = runtime.size(), .of_node = runtime.local_size()}));
-    return Training{asked.plan, asked.batch_size};
+    return Training{asked.plan, asked.batch_size, asked.dtype};
   }
   training.plan.accumulation = arguments.micro_batches / runtime.size();
   training.plan.learning_rate = {.peak = 1e-3};
@@ -80,9 +81,9 @@ absl::Status Run(const Arguments& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
   MUSTER_ASSIGN_OR_RETURN(const auto source, OpenTokens({arguments.text}));
-  ParameterStore store(arguments.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store));
   MUSTER_ASSIGN_OR_RETURN(const Training training, TrainingOf(arguments, *runtime));
+  ParameterStore store(training.dtype);
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store));
   const Plan& plan = training.plan;
   MUSTER_ASSIGN_OR_RETURN(const auto engine,
                           Engine::Create(*world, store, plan, gpt->Units(),

@@ -229,6 +229,20 @@ TEST(PlanConfig, ShowsWhereEachValueComesFrom) {
                                  ContainsRegex("world_size +4 +variable WORLD_SIZE\n"))));
 }
 
+TEST(PlanConfig, OfAdviceShowsTheSameSourcesAndWhichOfThemAreOnlyAStart) {
+  const std::string text =
+      "{\n\"zero_optimization\": {\"stage\": 2},\n\"gradient_clipping\": 0.5,\n"
+      "\"wall_clock_breakdown\": true\n}";
+  EXPECT_THAT(
+      DeepSpeed(text, {"--advise", "--gpu=h100", "--gpus=2", "--batch_size=2", "--steps=9"}),
+      IsOkAndHolds(AllOf(
+          HasSubstr("quickest:"),
+          ContainsRegex("plan +zero-2 +f:2: zero_optimization.stage; --advise tries others\n"),
+          ContainsRegex("max_gradient_norm +0.5 +f:3: gradient_clipping\n"),
+          ContainsRegex("steps +9 +--steps\n"), HasSubstr("accepted and change nothing:\n"),
+          HasSubstr("f:4: wall_clock_breakdown=true"))));
+}
+
 TEST(PlanConfig, ReadsNumbersAsPeopleWriteThem) {
   for (const char* number : {"1e7", "10000000", "1.0e7", "\"1e7\""}) {
     EXPECT_THAT(DeepSpeed(absl::StrCat("{\"zero_optimization\": {\"stage\": 3, "
@@ -389,6 +403,9 @@ TEST(PlanAdvice, PrefersThePlanThatSendsLeastWhereAllFitAndShardsWhereTheyDoNot)
   EXPECT_THAT(PlanCommandText({"--advise", "--model=llama-3-70b", "--gpu_memory=24", "--gpus=2",
                                "--batch_size=1"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no plan fits")));
+  EXPECT_THAT(PlanCommandText({"--advise", "--model=gpt2-1558m", "--gpu=h100", "--gpus=2",
+                               "--batch_size=1", "--memory_limit=20"}),
+              IsOkAndHolds(HasSubstr("that fit 20 GiB")));
   for (const char* bad : {"--gpu_memory=-1", "--gpu_memory=1e300", "--gemm_gflops=0", "--gpus=0",
                           "--network=nothing"}) {
     EXPECT_THAT(PlanCommandText({"--advise", "--gpu=h100", "--nodes=2", bad}),
@@ -413,7 +430,28 @@ double PredictedMilliseconds(const Args& args) {
 // 71.6 MFLOP for each of 1024 tokens, and what is no product.
 TEST(PlanStepTime, OfTheHostFollowsFromTheRateOfProducts) {
   const Args one = {"--batch_size=4", "--gemm_gflops=50", "--link_gigabytes=2"};
-  EXPECT_NEAR(PredictedMilliseconds(one), 1e3 * 71.6e6 * 1024 * 1.06 / 50e9, 20);
+  EXPECT_NEAR(PredictedMilliseconds(one), 1e3 * 71.6e6 * 1024 * 1.13 / 50e9, 20);
+}
+
+TEST(PlanStepTime, OfTheHostNamesWhatMeasuresItsRates) {
+  EXPECT_THAT(PlanCommandText({"--advise"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--gemm_gflops=X and --link_gigabytes=X"),
+                             HasSubstr("machine_rates"))));
+  EXPECT_THAT(PlanCommandText({"--advise", "--gemm_gflops=100", "--link_gigabytes=5",
+                               "--memory_limit=1", "--world_size=2", "--cores=2"}),
+              IsOkAndHolds(AllOf(HasSubstr("2 cores of 100 GFLOP/s each"), HasSubstr("--plan="))));
+}
+
+// 43.4 MB that each of two ranks sends at 2 GB/s, by the cores that compute.
+TEST(PlanStepTime, HidesAnExchangeOnTheHostOnlyBehindCoresToSpare) {
+  Args args = {"--batch_size=4", "--gemm_gflops=50", "--link_gigabytes=2", "--world_size=2",
+               "--cores=2"};
+  const double busy = PredictedMilliseconds(args);
+  args.back() = "--cores=4";
+  EXPECT_NEAR(busy - PredictedMilliseconds(args), 43.4 / 2, 2);
+  args.back() = "--cores=1";
+  EXPECT_NEAR(PredictedMilliseconds(args), 2 * busy, 5);
 }
 
 TEST(PlanStepTime, DividesTheCoresAmongMoreRanksAndSaysSo) {

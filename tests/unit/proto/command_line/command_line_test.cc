@@ -212,7 +212,7 @@ TEST(Split, AnswersHelpVersionAndCompletionWhateverElseIsGiven) {
     EXPECT_FALSE(Taken(args).print.empty()) << args.front();
   }
   EXPECT_THAT(Taken({"--version"}).print, StartsWith("prog "));
-  EXPECT_THAT(Refusal({"--print_completion=fish"}), HasSubstr("expected bash, zsh or tcsh"));
+  EXPECT_THAT(Refusal({"--print_completion=sh"}), HasSubstr("expected bash, zsh, fish or tcsh"));
 }
 
 TEST(ReadValues, PutsTheSourceInFrontOfWhatWasExpected) {

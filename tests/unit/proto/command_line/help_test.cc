@@ -43,13 +43,25 @@ TEST(HelpText, FitsTheScreen) {
 }
 
 TEST(CompletionText, NamesEveryOptionForEveryShellAndCommand) {
-  for (const char* shell : {"bash", "zsh", "tcsh"}) {
+  for (const char* shell : {"bash", "zsh", "fish", "tcsh"}) {
     const absl::StatusOr<std::string> text = CompletionText(Example(), shell);
     ASSERT_TRUE(text.ok()) << text.status();
     for (const char* part : {"num_nodes", "tee", "fast", "help", "muster", "torchrun"}) {
       EXPECT_THAT(*text, HasSubstr(part)) << shell;
     }
   }
+}
+
+TEST(CompletionText, TellsFishOfValuesShortNamesAndSubcommands) {
+  const std::string run = *CompletionText(Example(), "fish");
+  EXPECT_THAT(run, HasSubstr("complete -c muster -l num_nodes -r -d 'nodes [1]'\n"));
+  EXPECT_THAT(run, HasSubstr("complete -c torchrun -l tee -s t -r -d 'aaa"));
+  const Grammar stop = {
+      .program = "muster stop",
+      .options = {{.name = "now", .help = "don't wait for a step; \\ is a backslash"}}};
+  EXPECT_THAT(*CompletionText(stop, "fish"),
+              StartsWith("complete -c muster -n '__fish_seen_subcommand_from stop' -l now -d "
+                         "'don\\'t wait for a step; \\\\ is a backslash'\n"));
 }
 
 }  // namespace

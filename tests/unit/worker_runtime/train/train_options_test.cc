@@ -33,6 +33,18 @@ TEST(ParseTrainCommand, NeedsNoOption) {
   EXPECT_FALSE(options.hash);
 }
 
+TEST(ParseTrainCommand, NamesFileAndLineWhereTheBatchEquationDoesNotHoldForTheJob) {
+  const std::string text = "{\"train_batch_size\": 64,\n\"train_micro_batch_size_per_gpu\": 3}";
+  const plan::ConfigView files = {
+      .read_file = [&](const std::string&) -> absl::StatusOr<std::string> { return text; },
+      .facts = {{"world_size", "2"}}};
+  EXPECT_THAT(
+      ParseTrainCommand({"--deepspeed=ds.json"}, files).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("64 is not 3 x ? x 2"), HasSubstr("from ds.json:1: train_batch"))));
+  EXPECT_THAT(ParseTrainCommand({"--deepspeed=ds.json", "--batch_size=4"}, files), IsOk());
+}
+
 TEST(ParseTrainCommand, TrainsOnTheHostUnlessItIsToldOtherwise) {
   EXPECT_EQ(Parsed({}).plan.device, "cpu");
   EXPECT_EQ(Parsed({"--device=cuda", "--dtype=bf16"}).plan.device, "cuda");

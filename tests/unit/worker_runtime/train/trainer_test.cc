@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
+#include "worker_runtime/train/stop.h"
 
 namespace muster::train {
 namespace {

@@ -29,10 +29,12 @@ TEST(DescribeStart, NamesModelDataPlanAndWhatItRunsOn) {
       "  runs on  avx512 kernels, gloo communicator\n");
 }
 
-TEST(DescribeStart, SaysOnTheFirstLineThatSixteenBitsAreComputedInF32) {
+TEST(DescribeStart, SaysOnTheFirstLineWhatSixteenBitsSaveOnTheHostAndWhatComputesThem) {
   StartFacts facts = Facts();
   facts.dtype = DType::kBf16;
-  EXPECT_THAT(DescribeStart(facts), HasSubstr("parameters in bf16, computed in f32\n  data"));
+  EXPECT_THAT(DescribeStart(facts),
+              HasSubstr("parameters in bf16, computed in f32 by avx512 kernels: it saves memory on "
+                        "this CPU, not time\n  data"));
   facts.products = DType::kBf16;
   EXPECT_THAT(DescribeStart(facts), HasSubstr("parameters in bf16\n  data"));
 }
