@@ -58,7 +58,7 @@ struct AdviceOptions {
 constexpr double kShareOfPeak = 0.5;
 constexpr double kLinkShare = 0.8;
 constexpr double kOtherOnHost = 0.13;
-// Of an exchange on a host, where processors carry it: hidden where each rank has one more.
+// The share of an exchange on a host, carried by processors, that one more for each rank hides.
 constexpr double kHiddenBySpareCores = 0.8;
 
 std::function<absl::Status(const std::string&)> IntoPositive(double most, double& out) {
