@@ -90,6 +90,15 @@ log::Level ToLogLevel(Announce::Level level) {
   return log::Level::kInfo;
 }
 
+RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
+  return {.use = options.spec.network,
+          .min_nodes = options.spec.backend == RendezvousBackend::kStatic ? options.spec.max_nodes
+                                                                          : options.spec.min_nodes,
+          .node_name = options.node.name,
+          .facts = options.facts,
+          .inherited = options.environment};
+}
+
 }  // namespace
 
 Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
@@ -136,7 +145,10 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
                                     {"node", options_.node.name}});
                       }),
       health_(loop),
-      round_hook_(loop, guardian_),
+      before_workers_(loop, guardian_, MakeNetworkOptions(options_),
+                      [this](StoreOperation operation, auto then) {
+                        worker_service_.AskForAgent(std::move(operation), std::move(then));
+                      }),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 Agent::~Agent() { mailbox_.Close(); }
@@ -149,10 +161,10 @@ absl::Status Agent::Start() {
   MUSTER_RETURN_IF_ERROR(watch_.Start());
   // Not before it is ours.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
-  if (options_.health_port != 0) {
-    if (absl::Status status = health_.Listen(options_.health_port); !status.ok()) {
+  if (options_.watch.health_port != 0) {
+    if (absl::Status status = health_.Listen(options_.watch.health_port); !status.ok()) {
       log::Write(log::Level::kWarning, "health_port",
-                 absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", options_.health_port,
+                 absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", options_.watch.health_port,
                               ": cannot listen: ", status.message()));
     }
   }
@@ -422,7 +434,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid) {
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
-  if (round_hook_.OnSpawnFailed(worker_id, status)) return;
+  if (before_workers_.hook().OnSpawnFailed(worker_id, status)) return;
   const auto found = workers_.find(worker_id);
   if (found == workers_.end()) return;
   const RunningWorker& worker = found->second;
@@ -441,7 +453,7 @@ void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
-  if (round_hook_.OnExited(exit)) return;
+  if (before_workers_.hook().OnExited(exit)) return;
   const auto found = workers_.find(exit.worker_id);
   if (found == workers_.end()) return;
   const RunningWorker worker = std::move(found->second);
@@ -575,7 +587,7 @@ void Agent::OnStuck(int pid, const std::string& why) {
 void Agent::OnGuardianLost(const std::string& reason) {
   workers_.clear();
   if (std::exchange(is_starting_, false)) {
-    round_hook_.Cancel();
+    before_workers_.hook().Cancel();
     pump_.CloseAttempt();
   }
   EndDescendantsAside([this, reason] {

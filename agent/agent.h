@@ -16,6 +16,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "agent/before_workers.h"
 #include "agent/core/agent_core.h"
 #include "agent/core/worker_environment.h"
 #include "agent/health_port.h"
@@ -25,7 +26,6 @@
 #include "agent/process/log_pump.h"
 #include "agent/process/oom_watch.h"
 #include "agent/process/port_reservation.h"
-#include "agent/round_hook.h"
 #include "agent/status_line.h"
 #include "agent/torch_store/store_witness.h"
 #include "agent/torch_store/torch_store_server.h"
@@ -58,7 +58,7 @@ struct AgentOptions {
   std::string server;  // for messages
   bool hosts_server = false;
   WatchOptions watch;
-  int health_port = 0;  // 0: none
+  NodeFacts facts;  // what must be alike on all nodes; empty: nothing is compared
   // Whoever signals us may have signalled every process below us too, as Slurm does with
   // proctrack/linuxproc: workers shall get it once.
   bool signals_may_reach_workers = false;
@@ -91,6 +91,10 @@ class Agent {
   void FlushOutput();
   // Prints one line of ours between the workers' lines.
   void PrintLine(const std::string& line);
+  // Pairs of nodes of the last round that do not reach each other, one sentence each.
+  const std::vector<std::string>& network_faults() const {
+    return before_workers_.network().faults();
+  }
 
  private:
   struct RunningWorker {
@@ -148,6 +152,8 @@ class Agent {
   void PrepareTorchPrograms();
   void EndHungWorker(int pid, const std::string& why);
   WorkerEnvContext MakeEnvContext() const;
+  // Once the log files are open: the network, then the hook.
+  void PrepareRound(std::vector<WorkerStreams> streams);
   void RunHook(std::vector<WorkerStreams> streams);
   // Without streams: says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
@@ -209,7 +215,7 @@ class Agent {
   HangWatch hang_watch_;
   TorchPrograms torch_programs_;
   HealthPort health_;
-  RoundHook round_hook_;
+  BeforeWorkers before_workers_;
   GuardianClient guardian_;
 };
 

@@ -58,13 +58,14 @@ void Agent::Perform(const StartWorkers& effect) {
   status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
   pump_.OpenAttempt(assignment_.restart_count, pumped, options_.spec.join_timeout,
                     [this](absl::StatusOr<std::vector<WorkerStreams>> streams) {
-                      if (streams.ok() && !options_.spec.round_hook.empty()) {
-                        RunHook(*std::move(streams));
+                      if (streams.ok()) {
+                        PrepareRound(*std::move(streams));
                       } else {
                         SpawnWorkers(std::move(streams));
                       }
                     });
   // Meanwhile, while another thread makes the files:
+  before_workers_.network().StartRound(assignment_);
   MakeBoards();
   store_ready_ = PrepareTorchStore();
 }
@@ -80,6 +81,16 @@ WorkerEnvContext Agent::MakeEnvContext() const {
           .timer_file = options_.watch.timer_pipe,
           .master_addr = options_.spec.worker_master_addr,
           .master_port = options_.spec.worker_master_port};
+}
+
+void Agent::PrepareRound(std::vector<WorkerStreams> streams) {
+  status_.Show("checking the network between the nodes");
+  before_workers_.network().WhenReady(
+      [this, streams = std::move(streams)](const std::optional<Departure>& forbidden) mutable {
+        if (forbidden) return Feed(RoundForbidden{*forbidden});
+        if (options_.spec.round_hook.empty()) return SpawnWorkers(std::move(streams));
+        RunHook(std::move(streams));
+      });
 }
 
 // What it is told of the round is what all workers of the node are told alike.
@@ -102,13 +113,13 @@ void Agent::RunHook(std::vector<WorkerStreams> streams) {
     run.environment.push_back(absl::StrCat(name, "=", value));
   }
   status_.Show(absl::StrCat("waiting for the round hook ", run.program));
-  round_hook_.Start(std::move(run),
-                    [this, streams = std::move(streams)](const absl::Status& ended) mutable {
-                      if (ended.ok()) return SpawnWorkers(std::move(streams));
-                      pump_.TakeHookWords(kLastWordsTime, [this, ended](const std::string& words) {
-                        if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
-                      });
-                    });
+  before_workers_.hook().Start(
+      std::move(run), [this, streams = std::move(streams)](const absl::Status& ended) mutable {
+        if (ended.ok()) return SpawnWorkers(std::move(streams));
+        pump_.TakeHookWords(kLastWordsTime, [this, ended](const std::string& words) {
+          if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
+        });
+      });
 }
 
 void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
@@ -208,7 +219,7 @@ StoreQuestion Agent::MakeStoreQuestion() {
 void Agent::CancelStart() {
   if (!std::exchange(is_starting_, false)) return;
   status_.Show("");
-  round_hook_.Cancel();
+  before_workers_.Cancel();
   pump_.CloseAttempt(LiveWorkers());
   for (int i = 0; i < assignment_.local_world_size; ++i) {
     if (!kept_.contains(LocalRank(i))) {
@@ -282,6 +293,8 @@ void Agent::PrepareTorchPrograms() {
 
 std::vector<std::string> Agent::EnvironmentOfWorker(const WorkerEnv& env) const {
   EnvironmentMap environment = options_.environment;
+  environment.insert(before_workers_.network().variables().begin(),
+                     before_workers_.network().variables().end());
   for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) {

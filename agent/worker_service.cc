@@ -350,6 +350,13 @@ void WorkerService::Forward(uint64_t connection_id, StoreRequest request) {
   }
 }
 
+void WorkerService::AskForAgent(StoreOperation operation,
+                                std::function<void(const StoreReply&)> then) {
+  const uint64_t id = next_request_id_++;
+  pending_[id].own = std::move(then);
+  forward_({.request_id = id, .round = round_, .operation = std::move(operation)});
+}
+
 void WorkerService::OnLease() {
   if (waiting_.empty() || !may_publish_().ok()) return;
   for (const StoreRequest& request : std::exchange(waiting_, {})) {
@@ -360,8 +367,9 @@ void WorkerService::OnLease() {
 void WorkerService::OnReply(const StoreReply& reply) {
   const auto pending = pending_.find(reply.request_id);
   if (pending == pending_.end()) return;
-  const PendingRequest asked = pending->second;
+  const PendingRequest asked = std::move(pending->second);
   pending_.erase(pending);
+  if (asked.own) return asked.own(reply);
   const auto found = connections_.find(asked.connection_id);
   if (found == connections_.end()) return;
   --found->second->num_pending;

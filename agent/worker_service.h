@@ -74,6 +74,8 @@ class WorkerService {
   // The place of a worker that awaits a round: `environment` as that of a process that is started
   // for it (NAME=value). Its connection ends with this. False: it is not there any more.
   bool SendNextRound(LocalRank worker, const std::vector<std::string>& environment);
+  // A request of the agent itself. Its round's end drops `then`.
+  void AskForAgent(StoreOperation operation, std::function<void(const StoreReply&)> then);
   // May be called at any time, often: what has waited goes out if it may by now.
   void OnLease();
   void Close();
@@ -83,6 +85,7 @@ class WorkerService {
   struct PendingRequest {
     uint64_t connection_id = 0;
     uint64_t worker_request_id = 0;
+    std::function<void(const StoreReply&)> own = nullptr;  // the agent's, instead of a worker's
   };
 
   void Accept();

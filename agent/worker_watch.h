@@ -24,6 +24,7 @@ struct WatchOptions {
   std::string timer_pipe;  // to be made; empty: no timers
   // How long a worker may stay in the kernel's uninterruptible sleep (state D). Zero: not watched.
   absl::Duration uninterruptible_timeout;
+  int health_port = 0;  // 0: none
 };
 
 struct WatchListener {

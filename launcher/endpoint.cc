@@ -68,13 +68,18 @@ bool IsOwn(const SocketAddress& address) {
   return fd && bind(fd.get(), address.get(), address.length) == 0;
 }
 
+void SetPort(SocketAddress& address, int port) {
+  const auto number = htons(static_cast<in_port_t>(port));
+  if (address.storage.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port = number;
+  } else {
+    reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_port = number;
+  }
+}
+
 absl::StatusOr<SocketAddress> RouteSource(const SocketAddress& to) {
   SocketAddress target = to;
-  if (target.storage.ss_family == AF_INET) {
-    reinterpret_cast<sockaddr_in*>(&target.storage)->sin_port = htons(9);
-  } else {
-    reinterpret_cast<sockaddr_in6*>(&target.storage)->sin6_port = htons(9);
-  }
+  SetPort(target, 9);
   const UniqueFd fd(socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) return absl::InternalError(std::strerror(errno));
   SocketAddress source;
@@ -111,6 +116,15 @@ absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint,
     break;
   }
   return resolved;
+}
+
+bool IsServedHere(const ResolvedEndpoint& endpoint) {
+  absl::StatusOr<std::vector<SocketAddress>> addresses = Lookup(endpoint.address);
+  if (!endpoint.is_local || !addresses.ok()) return false;
+  SocketAddress& address = addresses->front();
+  SetPort(address, endpoint.port);
+  const UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd && connect(fd.get(), address.get(), address.length) == 0;
 }
 
 absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,

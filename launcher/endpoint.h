@@ -25,6 +25,9 @@ struct ResolvedEndpoint {
 // Errors: kInvalidArgument naming the host and the resolver's reason.
 absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl::Duration patience);
 
+// Whether somebody listens at an address of this machine.
+bool IsServedHere(const ResolvedEndpoint& endpoint);
+
 // The numeric address at which others reach this node: `local_addr` if given, else the source
 // address of the route to the endpoint.
 //

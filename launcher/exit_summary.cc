@@ -135,10 +135,7 @@ std::string ExitLine(const JobOutcome& outcome) {
                       outcome.reason.empty() ? "" : absl::StrCat(": ", outcome.reason), "\n");
 }
 
-}  // namespace
-
-std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options) {
-  if (outcome.exit_code == 0) return "";
+std::string FormatOutcome(const JobOutcome& outcome, const SummaryOptions& options) {
   if (!outcome.root_cause) {
     return absl::StrCat(options.program, " did not finish\n", ExitLine(outcome));
   }
@@ -167,6 +164,17 @@ std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& o
   AppendRule(out, '=');
   absl::StrAppend(&out, ExitLine(outcome));
   return out;
+}
+
+}  // namespace
+
+std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options) {
+  if (outcome.exit_code == 0) return "";
+  std::string out;
+  for (const std::string& fault : options.network_faults) {
+    absl::StrAppend(&out, "network: ", fault, "\n");
+  }
+  return out + FormatOutcome(outcome, options);
 }
 
 }  // namespace muster::launcher

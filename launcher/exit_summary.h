@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "proto/base/membership.h"
@@ -22,6 +23,8 @@ struct SummaryOptions {
   // Whether this console has shown what the worker wrote: then its last line is enough here. Unset:
   // it has not.
   std::function<bool(const WorkerFailure&)> was_shown;
+  // Pairs of nodes that did not reach each other before the workers started, one sentence each.
+  std::vector<std::string> network_faults;
   // The consoles of all nodes are one: the node of the root cause prints it, the others a line.
   bool shares_console = false;
   absl::TimeZone time_zone = absl::LocalTimeZone();
@@ -31,7 +34,8 @@ struct SummaryOptions {
 // time with milliseconds, host, rank, exit code or signal in words, error file and message, or the
 // last lines of output (the last line alone, where was_shown says so); on other nodes it says
 // because of whom they stopped, and that is all there is on a console that nodes share. Without a
-// root cause it is the reason and the exit code. Ends with a newline.
+// root cause it is the reason and the exit code. A network that failed its check comes before all
+// else. Ends with a newline.
 std::string FormatExitSummary(const JobOutcome& outcome, const SummaryOptions& options);
 
 }  // namespace muster::launcher

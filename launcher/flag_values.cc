@@ -115,6 +115,17 @@ absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text) {
       {{"now", ScaleUp::kNow}, {"checkpoint", ScaleUp::kCheckpoint}, {"never", ScaleUp::kNever}});
 }
 
+absl::StatusOr<NetworkUse> ParseNetworkUse(const std::string& text) {
+  constexpr size_t kInterfaceNameMax = 15;  // IFNAMSIZ, less its end
+  if (text == "auto") return NetworkUse{};
+  if (text == "off") return NetworkUse{.kind = NetworkUse::Kind::kOff};
+  if (text == "require") return NetworkUse{.kind = NetworkUse::Kind::kRequire};
+  const bool is_name = !text.empty() && text.size() <= kInterfaceNameMax &&
+                       text.find_first_of("/ ,=^") == std::string::npos;
+  if (is_name) return NetworkUse{.kind = NetworkUse::Kind::kNamed, .interface = text};
+  return absl::InvalidArgumentError("expected auto, off, require or the name of one interface");
+}
+
 absl::StatusOr<StoreClients> ParseStoreClients(const std::string& text) {
   return ParseChoice<StoreClients>(text,
                                    {{"all", StoreClients::kAll}, {"nodes", StoreClients::kNodes}});

@@ -25,6 +25,8 @@ absl::StatusOr<ProcessesPerNode> ParseProcessesPerNode(const std::string& text);
 
 absl::StatusOr<RendezvousBackend> ParseBackend(const std::string& text);
 absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
+// "auto", "off", "require", or the name of an interface.
+absl::StatusOr<NetworkUse> ParseNetworkUse(const std::string& text);
 absl::StatusOr<StoreClients> ParseStoreClients(const std::string& text);
 absl::StatusOr<WatchMode> ParseWatchMode(const std::string& text);
 absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/commands/agent_command.h"
+#include "launcher/commands/doctor_command.h"
 #include "launcher/commands/link_command.h"
 #include "launcher/commands/peer_command.h"
 #include "launcher/commands/plan_command.h"
@@ -29,6 +30,7 @@ using muster::launcher::AccelerateCommand;
 using muster::launcher::AgentCommand;
 using muster::launcher::CheckFirstWord;
 using muster::launcher::DeepSpeedCommand;
+using muster::launcher::DoctorCommand;
 using muster::launcher::DrainCommand;
 using muster::launcher::InstructLabCommand;
 using muster::launcher::Invocation;
@@ -51,6 +53,7 @@ constexpr Subcommand kSubcommands[] = {
     {"stop", "end a job after a step that all its ranks agree on", StopCommand},
     {"drain", "take a node out of a job, after such a step", DrainCommand},
     {"plan", "print what a training job would do and need, without running it", PlanCommand},
+    {"doctor", "look for what makes jobs fail or crawl on this node, or on several", DoctorCommand},
     {"link", "make links to muster by the names of other launchers", LinkCommand},
     {"torchrun", "the same as `run`", RunCommand},
     {"accelerate", "the command line of `accelerate launch`", AccelerateCommand, true},
@@ -91,6 +94,7 @@ void PrintHelp() {
 // By a link of a launcher's name: its command line.
 const Subcommand* FindByLink(const std::string& name, std::vector<std::string>& args) {
   if (name == "torchrun") return &kSubcommands[0];
+  if (name == "muster-doctor") args.insert(args.begin(), "doctor");  // a round hook has no options
   if (name == "accelerate-launch") args.insert(args.begin(), "launch");
   const std::string known = name == "accelerate-launch" ? "accelerate"
                             : name == "ds"              ? "deepspeed"

@@ -16,13 +16,17 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/network/local_interfaces.h"
 #include "agent/process/cpu_binding.h"
 #include "agent/process/cpu_topology.h"
 #include "agent/process/device_binding.h"
 #include "agent/process/gpu_inventory.h"
 #include "agent/process/leftovers.h"
 #include "agent/process/runtime_directory.h"
+#include "launcher/node_facts.h"
 #include "launcher/omp_threads.h"
+#include "launcher/variable_notes.h"
 #include "launcher/worker_command.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
@@ -33,6 +37,7 @@ namespace muster::launcher {
 namespace {
 
 constexpr absl::Duration kResolvePatience = absl::Seconds(20);
+constexpr char kElsewhere[] = "192.0.2.1";  // of no network: what leads there is the default route
 constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
 constexpr size_t kMaxHostFileBytes = size_t{8} << 20;
 constexpr size_t kMaxReadFileBytes = size_t{4} << 20;
@@ -137,6 +142,38 @@ absl::Status BindDevices(const JobSpec& spec, const Invocation& invocation, cons
   return absl::OkStatus();
 }
 
+// --local_addr, or this node's address on the interface of --network.
+absl::StatusOr<std::string> LocalAddressWish(const JobSpec& spec) {
+  if (!spec.network.local_addr.empty() || spec.network.kind != NetworkUse::Kind::kNamed) {
+    return spec.network.local_addr;
+  }
+  const std::vector<agent::Interface> interfaces = agent::ListInterfaces();
+  const agent::Interface* const named = agent::FindByName(interfaces, spec.network.interface);
+  if (named != nullptr) return named->subnets.front().address;
+  std::vector<std::string> names;
+  for (const agent::Interface& interface : interfaces) names.push_back(interface.name);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--network=", spec.network.interface,
+                   ": no interface of this name is up and has an address; there are ",
+                   absl::StrJoin(names, ", ")));
+}
+
+// A host name that is this machine's loopback in its own /etc/hosts, and another address for all
+// others: they would never get through. One that a musterd serves there is meant so.
+void LeaveLoopback(const JobSpec& spec, ResolvedEndpoint* here, std::vector<std::string>* notes) {
+  if (spec.network.kind == NetworkUse::Kind::kOff) return;
+  const std::vector<agent::Interface> interfaces = agent::ListInterfaces();
+  const agent::Interface* outward = agent::FindByName(interfaces, spec.network.interface);
+  if (outward == nullptr) {
+    outward = agent::FindByAddress(interfaces, agent::SourceOfRouteTo(kElsewhere));
+  }
+  const agent::OutwardAddress found =
+      agent::LeaveLoopback(here->host, here->address, interfaces, outward);
+  if (found.address.empty() || IsServedHere(*here)) return;
+  here->address = found.address;
+  notes->push_back(found.note);
+}
+
 absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSetup* setup) {
   NodeDescription& node = setup->agent.node;
   node.name = placement.node_name.empty() ? HostName() : placement.node_name;
@@ -145,17 +182,20 @@ absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSe
   ResolvedEndpoint here{.host = "localhost", .address = "127.0.0.1", .is_local = true};
   if (!spec.is_single_node() || spec.endpoint.port != 0) {
     MUSTER_ASSIGN_OR_RETURN(here, ResolveEndpoint(spec.endpoint, kResolvePatience));
+    if (!spec.is_single_node()) LeaveLoopback(spec, &here, &setup->notes);
     setup->endpoint = here;
     setup->may_host = spec.is_host.value_or(here.is_local);
   }
-  if (!setup->endpoint && spec.local_addr.empty()) {
+  if (!setup->endpoint && spec.network.local_addr.empty()) {
     node.address = here.address;  // nobody else needs it, not even a route to it
     return absl::OkStatus();
   }
-  MUSTER_ASSIGN_OR_RETURN(node.address, ChooseLocalAddress(spec.local_addr, here));
+  MUSTER_ASSIGN_OR_RETURN(const std::string local_addr, LocalAddressWish(spec));
+  MUSTER_ASSIGN_OR_RETURN(node.address, ChooseLocalAddress(local_addr, here));
   node.other_addresses = OtherLocalAddresses(node.address);
   // Several agents on one machine share its name; their loopback addresses tell them apart.
-  if (!spec.local_addr.empty() && absl::StartsWith(node.address, "127.")) node.name = node.address;
+  if (!spec.network.local_addr.empty() && absl::StartsWith(node.address, "127."))
+    node.name = node.address;
   return absl::OkStatus();
 }
 
@@ -173,7 +213,7 @@ void ReadWatch(const EnvironmentMap& environment, NodeSetup* setup) {
   if (port.empty()) return;
   const absl::StatusOr<int> number = command_line::ParseInteger(port);
   if (number.ok() && *number > 0 && *number <= kMaxPort) {
-    options.health_port = *number;
+    options.watch.health_port = *number;
   } else {
     setup->notes.push_back(absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", port,
                                         " is not a port, so nothing answers health checks"));
@@ -266,6 +306,14 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
                        !VariableOrEmpty(invocation.environment, kThreadsVariable).empty());
   if (threads.threads > 0) options.environment[kThreadsVariable] = absl::StrCat(threads.threads);
   if (!threads.note.empty()) setup.notes.push_back(std::move(threads.note));
+  for (std::string& note : NotesOnVariables(invocation.environment)) {
+    setup.notes.push_back(std::move(note));
+  }
+  if (!spec.is_single_node() && spec.network.kind != NetworkUse::Kind::kOff) {
+    options.facts = GatherNodeFacts({.python = program.python,
+                                     .script = spec.program.name,
+                                     .environment = options.environment});
+  }
   std::string replacing = NoteOnReplacing(spec);
   if (!replacing.empty()) setup.notes.push_back(std::move(replacing));
   MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));

@@ -68,6 +68,16 @@ Read Accepted(std::vector<std::string> values, std::string why) {
   };
 }
 
+// Kind and interface alone.
+Read ReadNetworkUse(NetworkUse& to) {
+  return [&to](const std::string& text) {
+    MUSTER_ASSIGN_OR_RETURN(const NetworkUse read, ParseNetworkUse(text));
+    to.kind = read.kind;
+    to.interface = read.interface;
+    return absl::OkStatus();
+  };
+}
+
 // flags.cc asks whether a flag is on.
 absl::Status Noted(const std::string&) { return absl::OkStatus(); }
 
@@ -201,7 +211,18 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
       {.name = "local_addr",
        .value_name = "HOST",
        .help = "address at which other nodes reach this one [chosen]",
-       .read = Into(ParseHostOrNone, spec.local_addr)},
+       .read = Into(ParseHostOrNone, spec.network.local_addr)},
+      {.name = "network",
+       .value_name = "auto|IFACE|off|require",
+       .help =
+           "interface for workers' traffic, which each pair of nodes tries before a round; "
+           "require: pairs that fail never run together; off: no choice and no check [auto: the "
+           "interface that leads to the master]",
+       .read = ReadNetworkUse(spec.network)},
+      {.name = "strict_nodes",
+       .help = "refuse a job whose nodes differ in software, GPUs or script, instead of naming the "
+               "odd ones",
+       .read = Into(ParseBool, spec.network.strict_nodes)},
       {.name = "worker_ports",
        .value_name = "A-B",
        .help = "port range for the workers, for firewalls [any]",
@@ -373,7 +394,7 @@ bool HasNoVariable(const std::string& name) {
         "use_env",      "console",       "fold",          "log_format",   "log_level",
         "config_file",  "ilab",          "hostfile",      "include",      "exclude",
         "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config",
-        "omp_threads"}) {
+        "omp_threads",  "network",       "strict_nodes"}) {
     if (name == known) return true;
   }
   return false;

@@ -88,11 +88,16 @@ struct TimeRunsOut {
 struct GuardianLost {
   std::string reason;
 };
+// What the nodes found out about each other before the round's workers started forbids this node to
+// run with the others.
+struct RoundForbidden {
+  Departure departure;
+};
 struct Tick {};
 using Event =
     std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged, WorkerSpawned,
                  WorkerExited, WorkerPromised, WorkerGreeted, DescendantsGone, DescendantsNamed,
-                 SignalReceived, TimeRunsOut, GuardianLost, Tick>;
+                 SignalReceived, TimeRunsOut, GuardianLost, RoundForbidden, Tick>;
 
 struct SendReport {
   AgentReport report;
@@ -249,6 +254,7 @@ class AgentCore {
   void On(const SignalReceived& event, MonoTime now, Effects& out);
   void On(const TimeRunsOut& event, MonoTime now, Effects& out);
   void On(const GuardianLost& event, MonoTime now, Effects& out);
+  void On(const RoundForbidden& event, MonoTime now, Effects& out);
   void On(const Tick&, MonoTime now, Effects& out);
 
   void Obey(const Wait& wait, MonoTime now, Effects& out);

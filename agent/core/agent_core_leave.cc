@@ -64,6 +64,12 @@ void AgentCore::On(const TimeRunsOut& event, MonoTime now, Effects& out) {
   AskForStopStep({.signal = SIGTERM, .ends_job = true, .reason = event.reason}, now, out);
 }
 
+void AgentCore::On(const RoundForbidden& event, MonoTime now, Effects& out) {
+  if (departure_ || outcome_) return;
+  out.push_back(Announce{Announce::Level::kError, "network_refused", event.departure.reason});
+  Depart(event.departure, now, out);
+}
+
 bool AgentCore::AskForStopStep(const Departure& departure, MonoTime now, Effects& out) {
   const bool is_heard = link_up_ && unattended_.empty();
   const bool all_obey = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {

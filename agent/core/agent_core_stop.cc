@@ -22,6 +22,7 @@ namespace muster::agent {
 namespace {
 
 int ExitCodeOf(const Departure& departure) {
+  if (departure.exit_code != 0) return departure.exit_code;
   return departure.signal != 0 ? ExitCodeOfSignal(departure.signal) : kExitFailure;
 }
 

@@ -120,10 +120,25 @@ std::string XidsOf(const std::vector<std::string>& lines, int pid) {
   return absl::StrJoin(said, "; ");
 }
 
+std::vector<std::string> AllXids(const std::vector<std::string>& lines) {
+  std::vector<std::string> all;
+  for (const std::string& line : lines) {
+    const std::optional<Xid> xid = ParseXid(line);
+    if (!xid) continue;
+    std::string words = InWords(*xid);
+    if (std::find(all.begin(), all.end(), words) == all.end()) all.push_back(std::move(words));
+  }
+  return all;
+}
+
 KernelLog KernelLog::Open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (fd) ::lseek(fd.get(), 0, SEEK_END);
-  return KernelLog(std::move(fd));
+  KernelLog log = OpenWithPast(path);
+  if (log.fd_) ::lseek(log.fd_.get(), 0, SEEK_END);
+  return log;
+}
+
+KernelLog KernelLog::OpenWithPast(const std::string& path) {
+  return KernelLog(UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)));
 }
 
 const std::vector<std::string>& KernelLog::Lines() {

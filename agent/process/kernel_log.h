@@ -45,10 +45,19 @@ std::string WhatTheKernelSays(const std::vector<std::string>& lines, int pid);
 // Threads: pure.
 std::string XidsOf(const std::vector<std::string>& lines, int pid);
 
+// Every Xid that `lines` tell of, in the same words, each once.
+//
+// Threads: pure.
+std::vector<std::string> AllXids(const std::vector<std::string>& lines);
+
 // Threads: compatible.
 class KernelLog {
  public:
   static KernelLog Open(const std::string& path = "/dev/kmsg");
+  // With what the kernel still has since it was booted.
+  static KernelLog OpenWithPast(const std::string& path = "/dev/kmsg");
+
+  bool is_readable() const { return static_cast<bool>(fd_); }
 
   // Since it was opened or told to forget, the newest few hundred.
   const std::vector<std::string>& Lines();

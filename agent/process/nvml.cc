@@ -13,6 +13,34 @@ struct NvmlPciInfo {
   char bus_id[32];
 };
 
+struct NvmlFieldValue {
+  unsigned field, scope;
+  long long timestamp, latency_us;
+  int type, result;
+  union {
+    double real;
+    unsigned number;
+    unsigned long long large;
+  } value;
+};
+
+constexpr unsigned kFieldRecoveryAction = 230;  // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+
+std::string NeedInWords(unsigned recovery_action) {
+  switch (recovery_action) {
+    case 0:
+      return "";
+    case 1:
+      return "a reset";
+    case 2:
+      return "a reboot of its node";
+    case 3:
+      return "that traffic between GPUs ends";
+    default:
+      return "that nothing runs on it, and a reset";
+  }
+}
+
 // NVML writes the domain with eight digits, sysfs with four.
 std::string ToSysfsAddress(absl::string_view bus_id) {
   if (bus_id.size() > 12) bus_id.remove_prefix(bus_id.size() - 12);
@@ -56,6 +84,22 @@ std::string Nvml::PciAddressOf(NvmlDevice device) const {
   if (!get || get(device, &pci) != kNvmlSuccess) return "";
   pci.bus_id[sizeof(pci.bus_id) - 1] = '\0';
   return ToSysfsAddress(pci.bus_id);
+}
+
+std::optional<unsigned long long> Nvml::FieldOf(NvmlDevice device, unsigned field,
+                                                unsigned scope) const {
+  const auto get = Find<int (*)(NvmlDevice, int, NvmlFieldValue*)>("nvmlDeviceGetFieldValues");
+  NvmlFieldValue value = {};
+  value.field = field;
+  value.scope = scope;
+  if (!get || get(device, 1, &value) != kNvmlSuccess || value.result != kNvmlSuccess) {
+    return std::nullopt;
+  }
+  return value.value.large;  // smaller types: the rest is zero
+}
+
+std::string Nvml::NeedOf(NvmlDevice device) const {
+  return NeedInWords(static_cast<unsigned>(FieldOf(device, kFieldRecoveryAction).value_or(0)));
 }
 
 }  // namespace muster::agent

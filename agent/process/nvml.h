@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,11 @@ class Nvml {
   std::vector<NvmlDevice> Devices() const;
   // "0000:3b:00.0", as sysfs spells it; empty: not known.
   std::string PciAddressOf(NvmlDevice device) const;
+  // A field of nvmlDeviceGetFieldValues; none: the driver does not say.
+  std::optional<unsigned long long> FieldOf(NvmlDevice device, unsigned field,
+                                            unsigned scope = 0) const;
+  // What the driver says that the device needs: "a reset"; empty: nothing, or it does not say.
+  std::string NeedOf(NvmlDevice device) const;
 
  private:
   void* const library_;

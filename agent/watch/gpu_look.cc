@@ -24,50 +24,12 @@ struct NvmlProcess {
   unsigned long long used_memory;
   unsigned gpu_instance, compute_instance;
 };
-struct NvmlFieldValue {
-  unsigned field, scope;
-  long long timestamp, latency_us;
-  int type, result;
-  union {
-    double real;
-    unsigned number;
-    unsigned long long large;
-  } value;
-};
 
 constexpr unsigned kAllLinks = UINT_MAX;
 constexpr unsigned kFieldNvlinkSent = 138;  // NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, in KiB
 constexpr unsigned kFieldNvlinkReceived = 139;
-constexpr unsigned kFieldRecoveryAction = 230;  // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-constexpr int kPcieSent = 0;                    // NVML_PCIE_UTIL_TX_BYTES
+constexpr int kPcieSent = 0;  // NVML_PCIE_UTIL_TX_BYTES
 constexpr int kPcieReceived = 1;
-
-std::string NeedOf(unsigned recovery_action) {
-  switch (recovery_action) {
-    case 0:
-      return "";
-    case 1:
-      return "a reset";
-    case 2:
-      return "a reboot of its node";
-    case 3:
-      return "that traffic between GPUs ends";
-    default:
-      return "that nothing runs on it, and a reset";
-  }
-}
-
-std::optional<unsigned long long> FieldOf(const Nvml& nvml, NvmlDevice device, unsigned field,
-                                          unsigned scope) {
-  const auto get = nvml.Find<int (*)(NvmlDevice, int, NvmlFieldValue*)>("nvmlDeviceGetFieldValues");
-  NvmlFieldValue value = {};
-  value.field = field;
-  value.scope = scope;
-  if (!get || get(device, 1, &value) != kNvmlSuccess || value.result != kNvmlSuccess) {
-    return std::nullopt;
-  }
-  return value.value.large;  // smaller types: the rest is zero
-}
 
 std::optional<int64_t> PcieOf(const Nvml& nvml, NvmlDevice device) {
   const auto get = nvml.Find<int (*)(NvmlDevice, int, unsigned*)>("nvmlDeviceGetPcieThroughput");
@@ -103,12 +65,11 @@ GpuLook LookAt(const Nvml& nvml, NvmlDevice device, MonoTime now) {
     look.kernel_percent = static_cast<int>(rates.gpu);
     look.memory_percent = static_cast<int>(rates.memory);
   }
-  const auto sent = FieldOf(nvml, device, kFieldNvlinkSent, kAllLinks);
-  const auto received = FieldOf(nvml, device, kFieldNvlinkReceived, kAllLinks);
+  const auto sent = nvml.FieldOf(device, kFieldNvlinkSent, kAllLinks);
+  const auto received = nvml.FieldOf(device, kFieldNvlinkReceived, kAllLinks);
   if (sent && received) look.nvlink_kib = static_cast<int64_t>(*sent + *received);
   look.pcie_kib = PcieOf(nvml, device);
-  const auto action = FieldOf(nvml, device, kFieldRecoveryAction, 0);
-  if (action) look.needs = NeedOf(static_cast<unsigned>(*action));
+  look.needs = nvml.NeedOf(device);
   return look;
 }
 

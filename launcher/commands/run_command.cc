@@ -161,6 +161,9 @@ class NodeRun {
     return *outcome_;
   }
 
+  // Once it has run.
+  const std::vector<std::string>& network_faults() const { return agent_->network_faults(); }
+
  private:
   // From here on our own lines go through the agent's log pump, so that they tear none of the
   // workers'.
@@ -306,7 +309,8 @@ class NodeRun {
                               kAuthenticationOff));
     }
     rendezvous::GrpcLinkOptions link;
-    link.host = setup_.endpoint->host;  // resolved anew at each attempt
+    // A name is resolved again at each attempt; what it means on this machine is decided.
+    link.host = setup_.endpoint->is_local ? setup_.endpoint->address : setup_.endpoint->host;
     link.port = setup_.endpoint->port;
     link.secret = secret;
     link.tls = options.tls;
@@ -514,17 +518,21 @@ int RunCommand(const Invocation& invocation) {
   }
   for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
   const agent::AgentOptions prepared = setup->agent;
-  const SummaryOptions summary{.program = flags.spec.program.name,
-                               .this_node = prepared.node.name,
-                               .python = setup->python,
-                               .was_shown =
-                                   [&](const WorkerFailure& failure) {
-                                     return failure.node_name == prepared.node.name &&
-                                            WasShown(failure, flags.spec.logs);
-                                   },
-                               .shares_console = placement.shares_console};
-  const absl::StatusOr<JobOutcome> outcome =
-      NodeRun(*std::move(setup), invocation, flags).Run(*std::move(guardian));
+  SummaryOptions summary{.program = flags.spec.program.name,
+                         .this_node = prepared.node.name,
+                         .python = setup->python,
+                         .was_shown =
+                             [&](const WorkerFailure& failure) {
+                               return failure.node_name == prepared.node.name &&
+                                      WasShown(failure, flags.spec.logs);
+                             },
+                         .shares_console = placement.shares_console};
+  const absl::StatusOr<JobOutcome> outcome = [&] {
+    NodeRun run(*std::move(setup), invocation, flags);
+    absl::StatusOr<JobOutcome> ended = run.Run(*std::move(guardian));
+    if (ended.ok()) summary.network_faults = run.network_faults();
+    return ended;
+  }();
   if (!outcome.ok()) {
     UndoNodeSetup(prepared);
     return Refuse(outcome.status());

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "launcher/config/accelerate_config.h"
 #include "launcher/peers/peer_line.h"
+#include "launcher/peers/peer_table.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/config/python_yaml.h"
@@ -34,13 +35,7 @@ enum class To {
   kRefused,  // `why` says what to do
 };
 
-struct Row {
-  const char* name;
-  bool takes_value;
-  To to;
-  const char* why = "";
-  char short_name = 0;
-};
+using Row = PeerOption<To>;
 
 constexpr char kTpu[] = "TPUs are not served";
 constexpr char kMegatron[] =
@@ -147,26 +142,10 @@ absl::Status RefuseFamilies(const std::vector<std::string>& args) {
   return absl::OkStatus();
 }
 
-command_line::Grammar Grammar() {
-  command_line::Grammar grammar{
-      .program = "muster accelerate launch",
-      .usage =
-          "usage: muster accelerate launch [options of accelerate launch] SCRIPT [arguments]\n"
-          "\n"
-          "Becomes `muster run` with the nodes, workers and variables that Accelerate would "
-          "have.\n",
-      .ends_at_script = true};
-  for (const Row& row : kRows) {
-    const bool is_refused = row.to == To::kRefused;
-    grammar.options.push_back({.name = row.name,
-                               .value_name = row.takes_value ? "VALUE" : "",
-                               .group = is_refused ? "Refused" : "Taken",
-                               .help = row.why,
-                               .read = [](const std::string&) { return absl::OkStatus(); },
-                               .short_name = row.short_name});
-  }
-  return grammar;
-}
+constexpr char kUsage[] =
+    "usage: muster accelerate launch [options of accelerate launch] SCRIPT [arguments]\n"
+    "\n"
+    "Becomes `muster run` with the nodes, workers and variables that Accelerate would have.\n";
 
 // Where Accelerate keeps the file that it takes by itself.
 std::string DefaultFile(const EnvironmentMap& environment) {
@@ -230,12 +209,7 @@ class AccelerateReading {
     for (const TakenOption& taken : launch.options) {
       out.args.push_back(absl::StrCat("--", taken.option, "=", taken.value));
     }
-    for (const Row& row : kRows) {
-      const Given* given = row.to == To::kRun ? line_.Find(row.name) : nullptr;
-      if (given == nullptr) continue;
-      out.args.push_back(row.takes_value ? absl::StrCat("--", row.name, "=", given->text())
-                                         : absl::StrCat("--", row.name));
-    }
+    AppendRunOptions(line_, kRows, out.args);
     if (const Given* threads = line_.Find("num_cpu_threads_per_process")) {
       out.environment["OMP_NUM_THREADS"] = threads->text();
     }
@@ -250,14 +224,11 @@ class AccelerateReading {
 
  private:
   absl::Status CheckOptions() const {
+    MUSTER_RETURN_IF_ERROR(RefuseOptions(line_, kRows));
     std::vector<std::string> kinds;
     for (const Row& row : kRows) {
       const Given* given = line_.Find(row.name);
-      if (given == nullptr) continue;
-      if (row.to == To::kRefused) {
-        return absl::InvalidArgumentError(absl::StrCat(given->source, ": ", row.why));
-      }
-      if (row.to == To::kKind) kinds.push_back(given->source);
+      if (given != nullptr && row.to == To::kKind) kinds.push_back(given->source);
     }
     if (kinds.size() < 2) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -377,7 +348,7 @@ absl::StatusOr<PeerLine> ReadAccelerateLine(const std::vector<std::string>& args
                                             const EnvironmentMap& environment,
                                             const MachineView& machine) {
   MUSTER_RETURN_IF_ERROR(RefuseFamilies(args));
-  const command_line::Grammar grammar = Grammar();
+  const command_line::Grammar grammar = PeerGrammar("muster accelerate launch", kUsage, kRows);
   MUSTER_ASSIGN_OR_RETURN(const CommandLine line, command_line::Split(grammar, args, {}));
   if (!line.print.empty()) return PeerLine{.print = line.print};
   return AccelerateReading(line, environment, machine).Run();

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/peers/peer_line.h"
+#include "launcher/peers/peer_table.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 
@@ -18,22 +19,13 @@ using command_line::Given;
 
 enum class To { kRun, kNothing, kHere, kRefused };
 
-struct Row {
-  const char* name;
-  bool takes_value;
-  To to;
-  const char* why = "";
-  char short_name = 0;
-  const char* other_name = nullptr;
-};
-
 constexpr char kByHand[] =
     "start each node by hand instead: muster run --nnodes=N --node_rank=R --master_addr=HOST "
     "--nproc_per_node=SLOTS SCRIPT";
 constexpr char kElastic[] =
     "say it to muster run, on each node: --nnodes=MIN:MAX --max_restarts=N --rdzv_endpoint=HOST";
 
-constexpr Row kRows[] = {
+constexpr PeerOption<To> kRows[] = {
     {"hostfile", true, To::kRun, "", 'H'},
     {"include", true, To::kRun, "", 'i'},
     {"exclude", true, To::kRun, "", 'e'},
@@ -69,26 +61,10 @@ constexpr Row kRows[] = {
     {"quiet", false, To::kHere, "becomes --log_level=error", 'q'},
 };
 
-command_line::Grammar Grammar() {
-  command_line::Grammar grammar{
-      .program = "muster deepspeed",
-      .usage =
-          "usage: muster deepspeed [options of deepspeed] SCRIPT [arguments]\n"
-          "\n"
-          "Becomes `muster run` with the hosts, workers and variables that DeepSpeed would have.\n",
-      .ends_at_script = true};
-  for (const Row& row : kRows) {
-    command_line::Option option{.name = row.name,
-                                .value_name = row.takes_value ? "VALUE" : "",
-                                .group = row.to == To::kRefused ? "Refused" : "Taken",
-                                .help = row.why,
-                                .read = [](const std::string&) { return absl::OkStatus(); },
-                                .short_name = row.short_name};
-    if (row.other_name != nullptr) option.other_names = {row.other_name};
-    grammar.options.push_back(std::move(option));
-  }
-  return grammar;
-}
+constexpr char kUsage[] =
+    "usage: muster deepspeed [options of deepspeed] SCRIPT [arguments]\n"
+    "\n"
+    "Becomes `muster run` with the hosts, workers and variables that DeepSpeed would have.\n";
 
 absl::Status CheckLauncher(const CommandLine& line) {
   const Given* launcher = line.Find("launcher");
@@ -116,26 +92,16 @@ absl::Status CheckLauncher(const CommandLine& line) {
 
 absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
                                            bool has_usual_host_file) {
-  const command_line::Grammar grammar = Grammar();
+  const command_line::Grammar grammar = PeerGrammar("muster deepspeed", kUsage, kRows);
   MUSTER_ASSIGN_OR_RETURN(const CommandLine line, command_line::Split(grammar, args, {}));
   PeerLine out{.print = line.print};
   if (!out.print.empty()) return out;
-  for (const Row& row : kRows) {
-    const Given* given = line.Find(row.name);
-    if (given != nullptr && row.to == To::kRefused) {
-      return absl::InvalidArgumentError(absl::StrCat(given->source, ": ", row.why));
-    }
-  }
+  MUSTER_RETURN_IF_ERROR(RefuseOptions(line, kRows));
   MUSTER_RETURN_IF_ERROR(CheckLauncher(line));
   bool are_workers_chosen = has_usual_host_file;
-  for (const Row& row : kRows) {
-    const Given* given = line.Find(row.name);
-    if (given == nullptr || row.to != To::kRun) continue;
-    const std::string name = absl::StrCat("--", row.name);
-    out.args.push_back(row.takes_value ? absl::StrCat(name, "=", given->text()) : name);
-    for (const char* choice : {"hostfile", "include", "exclude", "num_nodes", "num_gpus"}) {
-      are_workers_chosen = are_workers_chosen || given == line.Find(choice);
-    }
+  AppendRunOptions(line, kRows, out.args);
+  for (const char* choice : {"hostfile", "include", "exclude", "num_nodes", "num_gpus"}) {
+    are_workers_chosen = are_workers_chosen || line.Find(choice) != nullptr;
   }
   const bool has_hosts = has_usual_host_file || line.Find("hostfile") != nullptr;
   if (line.IsOn("force_multi") && !has_hosts) {

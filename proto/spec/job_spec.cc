@@ -121,7 +121,7 @@ absl::Status CheckMeetingPlace(const JobSpec& spec) {
 }
 
 absl::Status CheckWorkerPorts(const JobSpec& spec) {
-  MUSTER_RETURN_IF_ERROR(CheckHost("local_addr", spec.local_addr));
+  MUSTER_RETURN_IF_ERROR(CheckHost("local_addr", spec.network.local_addr));
   MUSTER_RETURN_IF_ERROR(CheckHost("master_addr", spec.worker_master_addr));
   MUSTER_RETURN_IF_ERROR(CheckPort("master_port", spec.worker_master_port));
   const PortRange& ports = spec.worker_ports;

@@ -137,6 +137,22 @@ enum class StoreClients {
   kNodes,  // who comes from an address of a node of the job, and is no other user of this machine
 };
 
+// --network and its kin: how this node meets the others, and what they find out about each other
+// before a round.
+struct NetworkUse {
+  enum class Kind {
+    kAuto,     // the interface that leads to the master; a pair of nodes that fails is a warning
+    kNamed,    // `interface`; likewise
+    kOff,      // nothing is chosen, told to workers or checked
+    kRequire,  // as kAuto, but nodes that do not reach each other never run together
+  };
+  Kind kind = Kind::kAuto;
+  std::string interface;
+  std::string local_addr;     // the address this node gives to the others; empty: chosen
+  bool strict_nodes = false;  // nodes whose software or GPUs differ are refused, not only named
+  friend bool operator==(const NetworkUse&, const NetworkUse&) = default;
+};
+
 struct JobSpec {
   // Who.
   std::string run_id = "none";
@@ -149,7 +165,7 @@ struct JobSpec {
   RendezvousBackend backend = RendezvousBackend::kStatic;
   Endpoint endpoint;  // from --rdzv_endpoint, or --master_addr and --master_port
   std::optional<int> node_rank;
-  std::string local_addr;  // the address this node gives to the others; empty: chosen
+  NetworkUse network;
   // `--master_port` of a job on one node: the very port its workers see as MASTER_PORT. 0: reserved
   // by us.
   int worker_master_port = 0;

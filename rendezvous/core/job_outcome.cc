@@ -109,6 +109,9 @@ JobOutcome OutcomeOfLoss(const JobState& state, const std::string& reason) {
 }
 
 JobOutcome OutcomeOfDeparture(const Departure& departure, std::string reason) {
+  if (departure.exit_code != 0) {
+    return {.exit_code = departure.exit_code, .reason = std::move(reason)};
+  }
   return {.exit_code = departure.signal != 0 ? ExitCodeOfSignal(departure.signal) : kExitFailure,
           .reason = std::move(reason)};
 }

@@ -127,6 +127,7 @@ void Encode(const FencedReport& in, proto::Report* out) {
     to->set_signal(report.departure->signal);
     to->set_ends_job(report.departure->ends_job);
     to->set_reason(report.departure->reason);
+    to->set_exit_code(report.departure->exit_code);
   }
   if (report.stop_floor.has_value()) out->set_stop_floor(*report.stop_floor);
   if (report.stop_wish.has_value()) {
@@ -165,10 +166,11 @@ absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
     }
   }
   if (in.has_departure()) {
-    report.departure =
-        Departure{.signal = check.Range("departure.signal", in.departure().signal(), 0, kMaxSignal),
-                  .ends_job = in.departure().ends_job(),
-                  .reason = Printable(check, "departure.reason", in.departure().reason())};
+    report.departure = Departure{
+        .signal = check.Range("departure.signal", in.departure().signal(), 0, kMaxSignal),
+        .ends_job = in.departure().ends_job(),
+        .reason = Printable(check, "departure.reason", in.departure().reason()),
+        .exit_code = check.Range("departure.exit_code", in.departure().exit_code(), 0, 255)};
   }
   if (in.has_stop_floor()) report.stop_floor = Signed(check, "stop_floor", in.stop_floor());
   if (in.has_stop_wish()) {

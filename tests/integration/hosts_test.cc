@@ -130,6 +130,17 @@ TEST_F(HostsTest, StartsAnAgentOnEachHostAndPassesEveryByteOn) {
   EXPECT_FALSE(FileExists(File("pwned")));
 }
 
+TEST_F(HostsTest, TheDoctorLooksAtEachHost) {
+  const SubprocessResult result =
+      StartProgram({MusterBinary(), "doctor", "--hostfile=" + File("hosts"),
+                    "--ssh_config=" + File("ssh_config"),
+                    absl::StrCat("--master_port=", meeting_.number())})
+          .Wait();
+  const std::vector<std::string> parts = absl::StrSplit(result.out, ": limits: ");
+  EXPECT_EQ(parts.size(), 3u) << "once for each\n" << ToString(result);
+  EXPECT_THAT(result.out, HasSubstr(": bandwidth: "));
+}
+
 TEST_F(HostsTest, TheCodeOfTheRootCauseIsTheLaunchersAndIsPrintedOnce) {
   const std::string script = ShellScript("worker", "[ $RANK = 2 ] && exit 9; exec sleep 60");
   const SubprocessResult result = StartOn(File("hosts"), {script}).Wait();

@@ -342,6 +342,35 @@ TEST_F(SlurmTest, ElementsOfAnArrayAreJobsOfTheirOwn) {
   }
 }
 
+// As PyTorch's own example for Slurm has it, by a link of torchrun's name.
+TEST_F(SlurmTest, TheTorchrunLineOfTheGuidesRunsUnderSrunAndSbatch) {
+  std::filesystem::create_symlink(MusterBinary(), directory() + "/torchrun");
+  const std::string line =
+      absl::StrCat("srun --ntasks-per-node=1 ", directory(),
+                   "/torchrun --nnodes 2 --nproc_per_node 1 --rdzv_id $RANDOM --rdzv_backend c10d "
+                   "--rdzv_endpoint $head_node:29500 ",
+                   Teller());
+  const std::string batch = WriteScript(
+      directory() + "/guide",
+      absl::StrCat("#!/bin/bash\nnodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )\n"
+                   "head_node=${nodes[0]}\n",
+                   line, " > $OUT/guide\n"));
+  EXPECT_EQ(AwaitEnd(Submit({"-N2", batch})), "COMPLETED") << ReadOut("batch");
+  EXPECT_EQ(LinesOf(ReadOut("guide"), "worker").size(), 2u) << ReadOut("guide");
+  const SubprocessResult result =
+      StartThere({"/usr/bin/srun", "-N2", "--ntasks-per-node=1", directory() + "/torchrun",
+                  "--nnodes=2", "--nproc_per_node=1", Teller()})
+          .Wait(kJobPatience);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(LinesOf(result.out, "worker").size(), 2u) << ToString(result);
+}
+
+TEST_F(SlurmTest, TheDoctorSpeaksOncePerNode) {
+  const SubprocessResult result =
+      Srun({"-N2", "--ntasks-per-node=2"}, {"doctor", "--json"}).Wait(kJobPatience);
+  EXPECT_EQ(LinesOf(result.out, "{\"findings\"").size(), 2u) << ToString(result);
+}
+
 TEST_F(SlurmTest, ADrainedNodeIsLeftOut) {
   cluster_->Ask({"/usr/bin/scontrol", "update", "NodeName=n9", "State=DRAIN", "Reason=test"});
   const SubprocessResult result = Srun({"-N3", "--ntasks-per-node=1"}, {Teller()}).Wait();

@@ -120,6 +120,34 @@ TEST_F(WorkerEnvironment, DescribesTheClusterInTfConfig) {
   EXPECT_THAT(workers[0].get<std::string>(), MatchesRegex(".+:[1-9][0-9]*"));
 }
 
+// Each worker listens where TF_CONFIG says that it is, and connects to all others.
+constexpr char kTfWorker[] = R"(
+import json, os, socket
+config = json.loads(os.environ["TF_CONFIG"])
+workers, own = config["cluster"]["worker"], config["task"]["index"]
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(("", int(workers[own].rsplit(":", 1)[1])))
+server.listen()
+def call(address):
+    host, port = address.rsplit(":", 1)
+    while True:
+        try:
+            return socket.create_connection((host, int(port)), 60)
+        except ConnectionRefusedError:
+            pass
+for worker in workers:
+    call(worker).sendall(b"%d" % own)
+print("heard", sorted(int(server.accept()[0].recv(9)) for _ in workers))
+)";
+
+TEST_F(WorkerEnvironment, LetsWorkersMeetAtTheAddressesOfTfConfig) {
+  const std::string script = WriteScript(directory() + "/tf.py", kTfWorker);
+  const SubprocessResult result = Run({"run", "--nproc_per_node=3", script});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(result.out, "heard [0, 1, 2]\nheard [0, 1, 2]\nheard [0, 1, 2]\n");
+}
+
 TEST_F(WorkerEnvironment, LeavesThreadsAloneForASingleWorker) {
   const std::string script = ShellScript("train.sh", "echo ${OMP_NUM_THREADS:-unset}");
   EXPECT_EQ(Run({"run", "--nproc_per_node=1", script}).out, "unset\n");

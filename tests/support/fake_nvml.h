@@ -1,5 +1,6 @@
-// A library that looks like NVML, with GPUs that tests describe. Opened like the real one, by its
-// path.
+// A library that looks like NVML, with GPUs that tests describe: in its memory, or for another
+// program in FAKE_NVML, a list of "name=value" with the names of the fields below:
+// "num_gpus=2 gpu1.pcie_width=8". Opened like the real one, by its path or its name.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,16 @@ struct FakeGpu {
   unsigned pcie_kib = 0;
   unsigned recovery_action = 0;
   bool is_hidden = false;  // counted, but without a handle
+  const char* name = "Fake GPU";
+  unsigned long long memory_mib = 80 << 10;
+  unsigned long long used_mib = 0;
+  unsigned pcie_width = 16;
+  unsigned pcie_width_max = 16;
+  unsigned links = 0;
+  unsigned links_up = 0;
+  unsigned long long uncorrected = 0;  // errors of its memory
+  bool rows_pending = false;
+  unsigned long long slow_reasons = 0;
 };
 
 struct FakeNvml {

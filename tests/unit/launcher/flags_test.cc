@@ -91,7 +91,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
   EXPECT_THAT(spec.logs.local_ranks_filter, ElementsAre(0));
   EXPECT_THAT(spec.logs.duplicate_stdout_filters, ElementsAre("a", "b"));
   EXPECT_EQ(spec.node_rank, 1);
-  EXPECT_EQ(spec.local_addr, "10.0.0.2");
+  EXPECT_EQ(spec.network.local_addr, "10.0.0.2");
   EXPECT_EQ(spec.numa_binding, NumaBinding::kNode);
   EXPECT_THAT(spec.signals_to_handle, ElementsAre(SIGTERM));
   EXPECT_EQ(spec.shutdown_timeout, absl::Seconds(5));

@@ -44,6 +44,20 @@ TEST_F(AgentCoreTest, StartsWorkersWhenTheRoundIsComplete) {
   EXPECT_EQ(core_.phase(), NodePhase::kRunning);
 }
 
+TEST_F(AgentCoreTest, LeavesARoundThatItMayNotRunInWithTheGivenExitCode) {
+  Run();
+  Do(RoundForbidden{{.reason = "node2 leaves", .exit_code = 4}});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  ASSERT_TRUE(LastReport().departure.has_value());
+  EXPECT_FALSE(LastReport().departure->ends_job);
+  Exit(0, 0, SIGTERM);
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 4);
+  EXPECT_EQ(All<Finish>()[0].outcome.reason, "node2 leaves");
+}
+
 TEST_F(AgentCoreTest, IgnoresARepeatedOrOlderDirective) {
   Run();
   EXPECT_THAT(Direct(RunRound{Place(0)}), IsEmpty());

@@ -60,7 +60,7 @@ inline FencedReport FilledReport() {
                     FilledSettings(),
                     {FilledFailure()},
                     {11, 12},
-                    Departure{15, true, "asked to"},
+                    Departure{15, true, "asked to", 4},
                     int64_t{41},
                     StopWish{15, true, "its time is up"}};
   [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = value;

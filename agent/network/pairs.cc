@@ -1,0 +1,136 @@
+#include "agent/network/pairs.h"
+
+#include <cerrno>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::agent {
+namespace {
+
+struct FaultWord {
+  PairFault fault;
+  const char* word;
+  const char* sentence;
+};
+constexpr FaultWord kWords[] = {
+    {PairFault::kNone, "reached", "it does"},
+    {PairFault::kRefused, "refused",
+     "the connection is refused; see the firewall there (--worker_ports=A-B names the ports that "
+     "it must let in)"},
+    {PairFault::kNoRoute, "no route", "there is no route; see the addresses and routes of both"},
+    {PairFault::kTimeOut, "time-out",
+     "no answer; packets are lost on the way, or a firewall drops them"},
+    {PairFault::kMtu, "MTU",
+     "small packets pass and full ones do not: the path has a smaller MTU than the interface; "
+     "lower the interface's"},
+};
+
+// Source: SplitMix64, Steele, Lea and Flood 2014.
+uint64_t NextRandom(uint64_t& state) {
+  uint64_t z = (state += 0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+absl::btree_set<int> StridesOf(int num_nodes, uint64_t seed) {
+  absl::btree_set<int> strides;
+  if (num_nodes <= kAllPairsNodesMax) {
+    for (int stride = 1; stride < num_nodes; ++stride) strides.insert(stride);
+    return strides;
+  }
+  strides.insert(1);  // one ring through all nodes, so that none is left out
+  while (strides.size() < kNeighbours) {
+    strides.insert(1 + static_cast<int>(NextRandom(seed) % static_cast<uint64_t>(num_nodes - 1)));
+  }
+  return strides;
+}
+
+}  // namespace
+
+Neighbours PlanPairs(int num_nodes, int self, uint64_t seed) {
+  Neighbours neighbours;
+  for (const int stride : StridesOf(num_nodes, seed)) {
+    neighbours.to.push_back((self + stride) % num_nodes);
+    neighbours.from.push_back((self + num_nodes - stride) % num_nodes);
+  }
+  absl::c_sort(neighbours.to);
+  absl::c_sort(neighbours.from);
+  return neighbours;
+}
+
+PairFault FaultOf(PairStage stage, int connect_errno) {
+  switch (stage) {
+    case PairStage::kDone:
+      return PairFault::kNone;
+    case PairStage::kBulk:
+      return PairFault::kMtu;
+    case PairStage::kGreeting:
+      return PairFault::kTimeOut;
+    case PairStage::kConnecting:
+      break;
+  }
+  switch (connect_errno) {
+    case ECONNREFUSED:
+      return PairFault::kRefused;
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case EADDRNOTAVAIL:
+    case EACCES:
+    case EPERM:
+      return PairFault::kNoRoute;
+    default:
+      return PairFault::kTimeOut;
+  }
+}
+
+std::string ToString(PairFault fault) {
+  for (const FaultWord& entry : kWords) {
+    if (entry.fault == fault) return entry.word;
+  }
+  return "?";
+}
+
+PairFault PairFaultOf(const std::string& word) {
+  for (const FaultWord& entry : kWords) {
+    if (entry.word == word) return entry.fault;
+  }
+  return PairFault::kTimeOut;
+}
+
+std::string Describe(const PairEnd& from, const PairEnd& to, PairFault fault) {
+  const char* sentence = "";
+  for (const FaultWord& entry : kWords) {
+    if (entry.fault == fault) sentence = entry.sentence;
+  }
+  return absl::StrCat(from.name, " (", from.address, from.interface.empty() ? "" : ", ",
+                      from.interface, ") does not reach ", to.name, " (", to.address,
+                      "): ", sentence);
+}
+
+std::vector<int> NodesToLeave(std::vector<FailedPair> failed) {
+  std::vector<int> leaving;
+  while (!failed.empty()) {
+    absl::btree_map<int, absl::btree_set<int>> unreached;
+    for (const FailedPair& pair : failed) {
+      unreached[pair.from].insert(pair.to);
+      unreached[pair.to].insert(pair.from);
+    }
+    const auto worst = absl::c_max_element(unreached, [](const auto& a, const auto& b) {
+      return a.second.size() < b.second.size() ||
+             (a.second.size() == b.second.size() && a.first < b.first);
+    });
+    const int node = worst->first;
+    leaving.push_back(node);
+    std::erase_if(failed,
+                  [&](const FailedPair& pair) { return pair.from == node || pair.to == node; });
+  }
+  absl::c_sort(leaving);
+  return leaving;
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,56 @@
+// What the nodes of a round say of themselves before its workers start, and what node 0 makes of
+// it: who differs from the others, who does not reach whom, and whether the round may run.
+//
+// Threads: pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/string_view.h"
+#include "agent/network/pairs.h"
+
+namespace muster::agent {
+
+// What must be alike on all nodes, by name for people: "PyTorch" -> "2.15.0".
+using NodeFacts = absl::btree_map<std::string, std::string>;
+
+// By how much clocks of nodes may differ before it is said.
+inline constexpr double kClockOffsetMax = 1.0;  // seconds
+
+// The report of one node on its part of the check; travels through the round's store.
+struct NodeReport {
+  PairEnd end;
+  NodeFacts facts;
+  std::vector<FailedPair> failed;      // `from` is this node
+  std::optional<double> clock_offset;  // seconds that this node's clock is ahead of node 0's
+  bool requires_network = false;       // --network=require
+  bool requires_likeness = false;      // --strict_nodes
+};
+std::string Encode(const NodeReport& report);
+// What is not as Encode writes it is left out.
+NodeReport DecodeNodeReport(absl::string_view text);
+
+// One sentence per fact in which nodes differ, naming at most three of the odd ones:
+// "PyTorch: node3 has 2.14.0, the other 3 nodes 2.15.0". A fact that a node does not know is not
+// compared with those that do.
+std::vector<std::string> CompareNodes(const std::vector<NodeReport>& reports);
+
+struct RoundJudgement {
+  std::vector<std::string> network;      // failed pairs, one sentence each
+  std::vector<std::string> differences;  // CompareNodes
+  // Not empty: the job ends, for this reason.
+  std::string refusal;
+  std::vector<int> leaving;  // node ranks that leave for the others to go on; ascending
+};
+std::string Encode(const RoundJudgement& judgement);
+RoundJudgement DecodeRoundJudgement(absl::string_view text);
+
+// `reports` by node rank. Of nodes that did not report, `missing` says which and why; empty: all
+// did. A job with min_nodes == max_nodes goes on with all its nodes or ends.
+RoundJudgement JudgeRound(const std::vector<NodeReport>& reports, const std::string& missing,
+                          int min_nodes);
+
+}  // namespace muster::agent

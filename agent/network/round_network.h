@@ -1,0 +1,85 @@
+// Before the workers of a round start on several nodes: which network they use, whether every pair
+// of nodes can talk over it, and whether the nodes are alike. What it decides is pure
+// (network_choice.h, pairs.h, round_judgement.h); here it is asked, exchanged and said.
+//
+// Every node reports on its own pairs through the round's store; node 0 judges all reports. Only
+// with --network=require or --strict_nodes does a node wait for the judgement.
+//
+// Threads: loop thread only.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "agent/network/network_choice.h"
+#include "agent/network/pair_check.h"
+#include "agent/network/round_judgement.h"
+#include "asio/io_context.hpp"
+#include "proto/base/membership.h"
+#include "proto/base/store_messages.h"
+
+namespace muster::agent {
+
+struct RoundNetworkOptions {
+  NetworkUse use;
+  int min_nodes = 1;
+  std::string node_name;
+  NodeFacts facts;           // without what the network choice adds
+  EnvironmentMap inherited;  // variables that the workers have anyway
+};
+
+class RoundNetwork {
+ public:
+  // Asks the round's store; the answer may never come.
+  using Ask = std::function<void(StoreOperation, std::function<void(const StoreReply&)>)>;
+  // Workers may start, or what forbids it.
+  using Then = absl::AnyInvocable<void(const std::optional<Departure>&)>;
+
+  RoundNetwork(asio::io_context& loop, RoundNetworkOptions options, Ask ask);
+
+  // A round of one node, and --network=off, are ready at once.
+  void StartRound(const Assignment& assignment);
+  // `then` is called once, perhaps before this returns.
+  void WhenReady(Then then);
+  // The round ends before its workers have started.
+  void Cancel();
+
+  // For the workers of the round, once it is ready.
+  const EnvironmentMap& variables() const { return variables_; }
+  // Pairs of the round that failed, as this node knows; sentences.
+  const std::vector<std::string>& faults() const { return faults_; }
+
+ private:
+  void OnChecked(std::vector<PairResult> results);
+  void Choose(const std::vector<PairResult>& results);
+  void Report(const std::vector<PairResult>& results);
+  void Judge();
+  void AwaitJudgement();
+  void OnJudgement(const RoundJudgement& judgement);
+  void Warn(const std::string& event, const std::string& text);
+  void Conclude(std::optional<Departure> forbidden);
+  bool AwaitsJudgement() const {
+    return options_.use.strict_nodes || options_.use.kind == NetworkUse::Kind::kRequire;
+  }
+  PairEnd EndOf(int node) const;
+
+  // Constant after construction.
+  const RoundNetworkOptions options_;
+  const Ask ask_;
+
+  // State of the round.
+  PairCheck check_;
+  Assignment assignment_;
+  NetworkChoice choice_;
+  EnvironmentMap variables_;
+  std::vector<std::string> faults_;
+  std::optional<std::optional<Departure>> result_;  // none: not ready yet
+  Then then_;
+
+  std::vector<std::string> said_;  // lines of this and earlier rounds, each once
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,240 @@
+#include "launcher/doctor/measure.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/base/bounded_json.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/mono_time.h"
+#include "proto/io/unique_fd.h"
+
+namespace muster::launcher {
+namespace {
+
+constexpr size_t kMeasuredBytes = size_t{32} << 20;
+constexpr size_t kPieceBytes = size_t{256} << 10;
+constexpr size_t kTextBytesMax = size_t{1} << 20;
+constexpr int kPatienceSeconds = 10;
+// A turn in which rank 0 gets what a rank has measured.
+constexpr uint32_t kReportTurn = 0xffffffff;
+
+struct Opening {
+  uint32_t turn = 0;
+  uint32_t rank = 0;
+  uint64_t text_bytes = 0;  // of a report
+};
+
+void SetPatience(int fd) {
+  const timeval patience{.tv_sec = kPatienceSeconds, .tv_usec = 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+}
+
+bool SendAll(int fd, const void* data, size_t size) {
+  for (const char* at = static_cast<const char*>(data); size > 0;) {
+    const ssize_t sent = ::send(fd, at, size, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    at += sent;
+    size -= static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+bool ReceiveAll(int fd, void* data, size_t size) {
+  for (char* at = static_cast<char*>(data); size > 0;) {
+    const ssize_t got = ::recv(fd, at, size, 0);
+    if (got <= 0) return false;
+    at += got;
+    size -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool SendBulk(int fd) {
+  const std::string piece(kPieceBytes, 'm');
+  for (size_t sent = 0; sent < kMeasuredBytes; sent += kPieceBytes) {
+    if (!SendAll(fd, piece.data(), piece.size())) return false;
+  }
+  char heard = 0;
+  return ReceiveAll(fd, &heard, 1);
+}
+
+bool ReceiveBulk(int fd) {
+  std::string piece(kPieceBytes, '\0');
+  for (size_t got = 0; got < kMeasuredBytes; got += kPieceBytes) {
+    if (!ReceiveAll(fd, piece.data(), piece.size())) return false;
+  }
+  return SendAll(fd, "m", 1);
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+AddressList Find(const Endpoint& endpoint) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(), &hints, &list) != 0)
+    list = nullptr;
+  return {list, &::freeaddrinfo};
+}
+
+UniqueFd Listen(const Endpoint& here) {
+  const AddressList address = Find(here);
+  if (address == nullptr) return UniqueFd();
+  UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (!fd || ::bind(fd.get(), address->ai_addr, address->ai_addrlen) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0) {
+    return UniqueFd();
+  }
+  SetPatience(fd.get());
+  return fd;
+}
+
+// While nobody listens there yet, again and again.
+UniqueFd Connect(const Endpoint& there) {
+  const AddressList address = Find(there);
+  const MonoTime give_up = MonoNow() + absl::Seconds(kPatienceSeconds);
+  while (address != nullptr && MonoNow() < give_up) {
+    UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd) break;
+    SetPatience(fd.get());
+    if (::connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0) return fd;
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  return UniqueFd();
+}
+
+// One of the job, with those that have come to it before their turn.
+class Measurer {
+ public:
+  Measurer(std::vector<Endpoint> nodes, int self)
+      : nodes_(std::move(nodes)), self_(self), listener_(Listen(nodes_[self_])) {}
+
+  std::vector<Rate> Run() {
+    const std::vector<int> turns = PlanTurns(static_cast<int>(nodes_.size()), self_);
+    std::vector<Rate> rates;
+    for (size_t turn = 0; turn < turns.size(); ++turn) {
+      const int other = turns[turn];
+      if (other < 0) continue;
+      if (other < self_) {
+        MeasureWith(other, static_cast<uint32_t>(turn), rates);
+      } else {
+        Serve(other, static_cast<uint32_t>(turn));
+      }
+    }
+    return self_ == 0 ? Collect(std::move(rates)) : Report(rates);
+  }
+
+ private:
+  void MeasureWith(int other, uint32_t turn, std::vector<Rate>& rates) {
+    const UniqueFd fd = Connect(nodes_[other]);
+    const Opening opening{.turn = turn, .rank = static_cast<uint32_t>(self_)};
+    const bool is_there = fd && SendAll(fd.get(), &opening, sizeof(opening));
+    const auto rate_of = [&](bool (*pass)(int)) {
+      const MonoTime start = MonoNow();
+      if (!is_there || !pass(fd.get())) return 0.0;
+      return static_cast<double>(kMeasuredBytes) / absl::ToDoubleSeconds(MonoNow() - start);
+    };
+    rates.push_back({.from = self_, .to = other, .bytes_per_second = rate_of(SendBulk)});
+    rates.push_back({.from = other, .to = self_, .bytes_per_second = rate_of(ReceiveBulk)});
+  }
+
+  void Serve(int other, uint32_t turn) {
+    const UniqueFd fd = Await(other, turn).second;
+    if (fd && ReceiveBulk(fd.get())) SendBulk(fd.get());
+  }
+
+  std::pair<Opening, UniqueFd> Await(int other, uint32_t turn) {
+    const auto key = std::pair(turn, static_cast<uint32_t>(other));
+    const MonoTime give_up = MonoNow() + absl::Seconds(2 * kPatienceSeconds);
+    while (!came_.contains(key) && listener_ && MonoNow() < give_up) {
+      UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!fd) continue;
+      SetPatience(fd.get());
+      Opening opening;
+      if (!ReceiveAll(fd.get(), &opening, sizeof(opening))) continue;
+      came_[{opening.turn, opening.rank}] = {opening, std::move(fd)};
+    }
+    const auto found = came_.find(key);
+    if (found == came_.end()) return {};
+    auto taken = std::move(found->second);
+    came_.erase(found);
+    return taken;
+  }
+
+  std::vector<Rate> Report(const std::vector<Rate>& rates) {
+    const UniqueFd fd = Connect(nodes_[0]);
+    const std::string text = Encode(rates);
+    const Opening opening{
+        .turn = kReportTurn, .rank = static_cast<uint32_t>(self_), .text_bytes = text.size()};
+    char heard = 0;
+    if (fd && SendAll(fd.get(), &opening, sizeof(opening)) &&
+        SendAll(fd.get(), text.data(), text.size())) {
+      ReceiveAll(fd.get(), &heard, 1);
+    }
+    return {};
+  }
+
+  std::vector<Rate> Collect(std::vector<Rate> rates) {
+    for (int other = 1; other < static_cast<int>(nodes_.size()); ++other) {
+      const auto [opening, fd] = Await(other, kReportTurn);
+      if (!fd || opening.text_bytes > kTextBytesMax) continue;
+      std::string text(opening.text_bytes, '\0');
+      if (!ReceiveAll(fd.get(), text.data(), text.size())) continue;
+      SendAll(fd.get(), "m", 1);
+      for (const Rate& rate : DecodeRates(text)) rates.push_back(rate);
+    }
+    return rates;
+  }
+
+  const std::vector<Endpoint> nodes_;
+  const int self_;
+  const UniqueFd listener_;  // none: nobody reaches this node
+  std::map<std::pair<uint32_t, uint32_t>, std::pair<Opening, UniqueFd>> came_;  // by turn and rank
+};
+
+std::vector<Endpoint> NodesOf(const std::string& tf_config) {
+  std::vector<Endpoint> nodes;
+  const nlohmann::json config = ParseJsonFromOutside(tf_config);
+  const nlohmann::json workers =
+      config.is_object() && config.contains("cluster") && config["cluster"].is_object()
+          ? config["cluster"].value("worker", nlohmann::json::array())
+          : nlohmann::json::array();
+  for (const nlohmann::json& worker : workers) {
+    if (!worker.is_string()) return {};
+    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(worker.get<std::string>(), 0);
+    if (!endpoint.ok() || endpoint->port == 0) return {};
+    nodes.push_back(*endpoint);
+  }
+  return nodes;
+}
+
+}  // namespace
+
+std::vector<Rate> MeasureRates(const EnvironmentMap& environment, std::vector<std::string>* names) {
+  const std::vector<Endpoint> nodes = NodesOf(VariableOrEmpty(environment, "TF_CONFIG"));
+  int rank = -1;
+  if (nodes.size() < 2 || VariableOrEmpty(environment, "LOCAL_WORLD_SIZE") != "1" ||
+      !absl::SimpleAtoi(VariableOrEmpty(environment, "RANK"), &rank) || rank < 0 ||
+      rank >= static_cast<int>(nodes.size())) {
+    return {};
+  }
+  for (const Endpoint& node : nodes) names->push_back(node.host);
+  return Measurer(nodes, rank).Run();
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,107 @@
+// Nodes of one check, in one process, each at a loopback address of its own.
+#include "agent/network/pair_check.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "asio/io_context.hpp"
+#include "asio/ip/tcp.hpp"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::Each;
+using ::testing::Field;
+
+constexpr int kPort = 47011;  // at addresses that nobody else uses
+
+class PairCheckTest : public ::testing::Test {
+ protected:
+  // What each of `present` finds out.
+  std::vector<std::vector<PairResult>> Check(int num_nodes, const std::vector<int>& present,
+                                             absl::Duration patience = absl::Seconds(60)) {
+    std::vector<PairCheckRun::Node> nodes;
+    for (int i = 0; i < num_nodes; ++i) {
+      nodes.push_back(
+          {.address = absl::StrCat("127.77.", i / 200, ".", 1 + i % 200), .port = kPort});
+    }
+    std::vector<std::vector<PairResult>> results(num_nodes);
+    std::vector<std::unique_ptr<PairCheck>> checks;
+    for (const int self : present) {
+      checks.push_back(std::make_unique<PairCheck>(loop_));
+      checks.back()->Start(
+          {.nodes = nodes,
+           .self = self,
+           .instance = 7,
+           .round = 3,
+           .greeting = absl::StrCat("node ", self),
+           .patience = patience},
+          [&results, self](std::vector<PairResult> found) { results[self] = std::move(found); });
+    }
+    loop_.run();
+    return results;
+  }
+
+  asio::io_context loop_{1};
+};
+
+TEST_F(PairCheckTest, EachNodeReachesTheOthersAndHearsTheirGreetings) {
+  const auto results = Check(3, {0, 1, 2});
+  for (int self = 0; self < 3; ++self) {
+    ASSERT_EQ(results[self].size(), 2u);
+    for (const PairResult& result : results[self]) {
+      EXPECT_EQ(result.fault, PairFault::kNone);
+      EXPECT_EQ(result.greeting, absl::StrCat("node ", result.peer));
+      EXPECT_LT(std::abs(result.clock_offset), 1.0);
+    }
+  }
+}
+
+TEST_F(PairCheckTest, ANodeThatIsNotThereRefuses) {
+  const auto results = Check(3, {0, 1}, absl::Milliseconds(300));
+  EXPECT_EQ(results[0][0].fault, PairFault::kNone);
+  EXPECT_EQ(results[0][1].fault, PairFault::kRefused);
+  EXPECT_EQ(results[0][1].greeting, "");
+}
+
+// Another program's listener says something else, or nothing.
+TEST_F(PairCheckTest, AStrangerIsNoPeer) {
+  asio::ip::tcp::acceptor stranger(loop_, {asio::ip::make_address("127.77.0.2"), kPort});
+  const auto results = Check(2, {0}, absl::Milliseconds(300));
+  EXPECT_NE(results[0][0].fault, PairFault::kNone);
+}
+
+TEST_F(PairCheckTest, ListensNoMoreOnceItIsOver) {
+  Check(2, {0, 1});
+  asio::ip::tcp::acceptor again(loop_, {asio::ip::make_address("127.77.0.1"), kPort}, false);
+  EXPECT_TRUE(again.is_open());
+}
+
+TEST_F(PairCheckTest, ACancelledOneSaysNothing) {
+  PairCheck check(loop_);
+  bool was_called = false;
+  check.Start({.nodes = {{"127.77.0.1", kPort}, {"127.77.0.2", kPort}},
+               .self = 0,
+               .patience = absl::Seconds(60)},
+              [&](auto) { was_called = true; });
+  check.Cancel();
+  loop_.run();
+  EXPECT_FALSE(was_called);
+}
+
+TEST_F(PairCheckTest, SixtyFourNodesOfOneMachineAreThroughSoon) {
+  std::vector<int> all(64);
+  for (int i = 0; i < 64; ++i) all[i] = i;
+  const absl::Time start = absl::Now();
+  for (const auto& results : Check(64, all)) {
+    ASSERT_EQ(results.size(), 63u);
+    EXPECT_THAT(results, Each(Field(&PairResult::fault, PairFault::kNone)));
+  }
+  RecordProperty("milliseconds", absl::ToInt64Milliseconds(absl::Now() - start));
+}
+
+}  // namespace
+}  // namespace muster::agent
