@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
   const std::string link = name.substr(name.rfind('/') + 1);
   if (link == kDaemon) {
     prctl(PR_SET_NAME, kDaemon);
-    return muster::rendezvous::RunMusterd(args, muster::EnvironmentOf(environ));
+    muster::LeaveWith(muster::rendezvous::RunMusterd(args, muster::EnvironmentOf(environ)));
   }
   const std::string binary_directory = BinaryDirectory();
   const Subcommand* subcommand = FindByLink(link, args);
@@ -154,6 +154,6 @@ int main(int argc, char** argv) {
                                  .binary_directory = binary_directory,
                                  .args = std::move(args),
                                  .environment = muster::EnvironmentOf(environ)};
-  return muster::RunUntilUsedUp("muster", muster::kExitFailure,
-                                [&] { return subcommand->run(invocation); });
+  muster::LeaveWith(muster::RunUntilUsedUp("muster", muster::kExitFailure,
+                                           [&] { return subcommand->run(invocation); }));
 }

@@ -144,6 +144,8 @@ void AgentCore::On(const WorkerSpawned& event, MonoTime now, Effects&) {
   if (event.round != workers_round_) return;
   for (Worker& worker : workers_) {
     if (worker.local_rank != event.local_rank) continue;
+    // One that was kept and has ended since is started anew: that program has promised nothing.
+    if (worker.pid != event.pid) worker.survives = worker.awaits_round = false;
     worker.pid = event.pid;
     if (worker.awaits_round) worker.hello_due = now + options_.hello_timeout;
   }
@@ -195,7 +197,7 @@ void AgentCore::On(const DescendantsNamed& event, MonoTime now, Effects& out) {
   leftovers_ = absl::StrJoin(event.names, ", ");
   out.push_back(Announce{
       Announce::Level::kInfo, "leftovers",
-      absl::StrCat("the workers succeeded and left running: ", leftovers_, "; waiting up to ",
+      absl::StrCat("the workers succeeded and left running: ", *leftovers_, "; waiting up to ",
                    absl::FormatDuration(absl::Ceil(grace_deadline_ - now, absl::Seconds(1))),
                    " for their end (--shutdown_timeout)")});
 }
@@ -318,6 +320,7 @@ void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
     return;
   }
   const After after = stop.cause == StopCause::kJobFailed ? After::kAsk : After::kJoin;
+  job_failed_ = after == After::kAsk ? std::optional(stop) : std::nullopt;
   const absl::Duration full = options_.settings.shutdown_timeout;
   const absl::Duration grace = stop.peer_lost ? std::min(full, options_.lost_peer_grace) : full;
   switch (phase_) {
@@ -367,6 +370,12 @@ void AgentCore::Obey(const EndJob& end, MonoTime now, Effects& out) {
 void AgentCore::Obey(const Refuse& refuse, MonoTime now, Effects& out) {
   if (departure_) return;
   const std::string why(refuse.status.message());
+  const bool is_forgotten = refuse.status.code() == absl::StatusCode::kAborted ||
+                            refuse.status.code() == absl::StatusCode::kUnavailable;
+  if (is_forgotten && job_failed_ && !outcome_) {
+    EndAsTold("was started again, and does not know how the job ended", now, out);
+    return;
+  }
   if (refuse.status.code() == absl::StatusCode::kAborted) {
     NoteAttended(now, out);
     BeginAnew(why, now, out);
@@ -475,17 +484,30 @@ void AgentCore::GiveUpOnServer(MonoTime now, Effects& out) {
             now, out);
     return;
   }
+  const std::string silence = absl::StrCat(
+      "no answer for ", absl::FormatDuration(absl::Trunc(now - last_heard_, absl::Seconds(1))),
+      " (", link_detail_, ")");
+  if (job_failed_) {
+    EndAsTold(absl::StrCat("is lost: ", silence), now, out);
+    return;
+  }
   JobOutcome outcome{
       .exit_code = kExitServerLost,
-      .reason = absl::StrCat("lost ", options_.server, ": no answer for ",
-                             absl::FormatDuration(now - last_heard_), " (", link_detail_,
-                             "); run musterd elsewhere for a "
-                             "rendezvous that outlives a node")};
+      .reason = absl::StrCat("lost ", options_.server, ": ", silence,
+                             "; run musterd elsewhere for a rendezvous that outlives a node")};
   if (!failures_.empty()) {
     for (const TimedFailure& f : failures_) outcome.failures.push_back(f.failure);
     outcome.root_cause = failures_.front().failure;
     outcome.exit_code = ExitCodeOf(*outcome.root_cause);
   }
+  EndWith(std::move(outcome), now, out);
+}
+
+void AgentCore::EndAsTold(const std::string& why_no_more, MonoTime now, Effects& out) {
+  JobOutcome outcome{
+      .exit_code = job_failed_->exit_code,
+      .reason = absl::StrCat(job_failed_->reason, "; ", options_.server, " ", why_no_more)};
+  for (const TimedFailure& f : failures_) outcome.failures.push_back(f.failure);
   EndWith(std::move(outcome), now, out);
 }
 

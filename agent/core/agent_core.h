@@ -305,6 +305,8 @@ class AgentCore {
   void EndWith(JobOutcome outcome, MonoTime now, Effects& out);
   void Conclude(JobOutcome outcome, Effects& out);
   void GiveUpOnServer(MonoTime now, Effects& out);
+  // The server that knew the outcome is gone: what it said last is the end.
+  void EndAsTold(const std::string& why_no_more, MonoTime now, Effects& out);
   // The server knows the agent's instance again, or for the first time.
   void NoteAttended(MonoTime now, Effects& out);
   void NoteUnattended(const std::string& event, const std::string& why, Effects& out);
@@ -343,10 +345,10 @@ class AgentCore {
   Rung rung_ = Rung::kSignalled;
   MonoTime rung_deadline_ = MonoTime::InfiniteFuture();
   MonoTime grace_deadline_ = MonoTime::InfiniteFuture();
-  bool ladder_started_ = false;        // a signal of ours has reached the workers
-  bool leftovers_listed_ = false;      // since the workers ended
-  std::string leftovers_;              // as listed; empty if none were
-  std::optional<JobOutcome> outcome_;  // valid with After::kFinish
+  bool ladder_started_ = false;           // a signal of ours has reached the workers
+  std::optional<std::string> leftovers_;  // since the workers ended, once they have been listed
+  std::optional<StopRound> job_failed_;   // told so of `round_`; the outcome is still to come
+  std::optional<JobOutcome> outcome_;     // valid with After::kFinish
   std::optional<Departure> departure_;
   bool interrupted_twice_ = false;
 

@@ -87,8 +87,8 @@ void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
       BeginSweep(now, out);
       return;
     case Rung::kLingering:
-      if (!leftovers_listed_) {
-        leftovers_listed_ = true;
+      if (!leftovers_) {
+        leftovers_.emplace();
         rung_deadline_ = grace_deadline_;
         out.push_back(NameDescendants{});
         return;
@@ -115,8 +115,7 @@ void AgentCore::ClimbLadder(MonoTime now, Effects& out) {
 // belong to the round that is over.
 void AgentCore::BeginSweep(MonoTime now, Effects& out) {
   const bool in_haste = interrupted_twice_ || now >= grace_deadline_;
-  leftovers_listed_ = false;
-  leftovers_.clear();
+  leftovers_.reset();
   if (after_ == After::kWait && !in_haste) {
     rung_ = Rung::kLingering;
     rung_deadline_ = Min(grace_deadline_, now + options_.leftover_notice);
@@ -131,9 +130,9 @@ void AgentCore::BeginSweep(MonoTime now, Effects& out) {
 
 void AgentCore::EndLingering(MonoTime now, Effects& out) {
   if (rung_ != Rung::kLingering) return;
-  if (!leftovers_.empty()) {
+  if (leftovers_ && !leftovers_->empty()) {
     out.push_back(Announce{Announce::Level::kWarning, "leftovers_stopped",
-                           absl::StrCat("stopping what the workers left running: ", leftovers_)});
+                           absl::StrCat("stopping what the workers left running: ", *leftovers_)});
   }
   rung_ = Rung::kSweeping;
   rung_deadline_ = now + options_.lost_peer_grace;
@@ -184,6 +183,7 @@ void AgentCore::JoinAgain(Effects& out) {
   }
   std::erase_if(workers_, [](const Worker& worker) { return !worker.is_parked(); });
   failures_.clear();
+  job_failed_.reset();
   shown_status_.clear();
   out.push_back(ReservePorts{});
 }

@@ -145,6 +145,10 @@ class NodeRun {
 
   absl::StatusOr<JobOutcome> Run(agent::GuardianHandle guardian) {
     MUSTER_RETURN_IF_ERROR(ListenToSignals());
+    if (std::optional<JobOutcome> interrupted = AwaitMarkedServer()) {
+      UndoNodeSetup(setup_.agent);
+      return *std::move(interrupted);
+    }
     MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<rendezvous::RendezvousLink> link, MakeLink());
     agent_ = std::make_unique<agent::Agent>(
         loop_, setup_.agent, std::move(guardian), std::move(link),
@@ -297,7 +301,6 @@ class NodeRun {
     options.owners = {OwnerKey{.secret = secret.secret}};
     if (spec.authentication) options.secret_origin = secret.origin;
     if (setup_.may_host) {
-      MUSTER_RETURN_IF_ERROR(AwaitMarkedServer());
       MUSTER_ASSIGN_OR_RETURN(const bool hosting, TryToHost(options));
       if (hosting) return server_->MakeLocalLink(spec.run_id, incarnation_);
     }
@@ -330,15 +333,16 @@ class NodeRun {
   }
 
   // A musterd that has just been killed comes back, if it has a supervisor; its port must be free
-  // then.
-  absl::Status AwaitMarkedServer() {
+  // then. How this node ends, if it is told to meanwhile.
+  std::optional<JobOutcome> AwaitMarkedServer() {
     const JobSpec& spec = setup_.agent.spec;
+    if (!setup_.endpoint || !setup_.may_host) return std::nullopt;
     const ResolvedEndpoint& endpoint = *setup_.endpoint;
-    if (spec.is_host.value_or(false)) return absl::OkStatus();  // the user has decided
+    if (spec.is_host.value_or(false)) return std::nullopt;  // the user has decided
     bool is_said = false;
     const MonoTime give_up = MonoNow() + spec.orphan_timeout;
     while (const auto marked = rendezvous::FindMarkedServer(endpoint.port, spec.orphan_timeout)) {
-      if (IsServed(endpoint) || MonoNow() >= give_up) return absl::OkStatus();
+      if (IsServed(endpoint) || MonoNow() >= give_up) return std::nullopt;
       if (!std::exchange(is_said, true)) {
         log::Write(log::Level::kInfo, "awaiting_musterd",
                    absl::StrCat(marked->who, " had port ", endpoint.port,
@@ -349,12 +353,18 @@ class NodeRun {
                                 "(at once with --rdzv_conf=is_host=true)"));
       }
       pollfd signal{.fd = signals_.native_handle(), .events = POLLIN, .revents = 0};
-      if (::poll(&signal, 1, kLookForServerEvery) > 0) {
-        return absl::CancelledError(
-            absl::StrCat("interrupted while it waited for ", marked->who, " to be started again"));
-      }
+      signalfd_siginfo info{};
+      const bool is_told = ::poll(&signal, 1, kLookForServerEvery) > 0 &&
+                           read(signals_.native_handle(), &info, sizeof(info)) == sizeof(info);
+      const int signal_number = static_cast<int>(info.ssi_signo);
+      const bool ends = signal_number == SIGINT || signal_number == SIGTERM ||
+                        signal_number == SIGHUP || signal_number == SIGQUIT;
+      if (!is_told || !ends) continue;
+      return JobOutcome{.exit_code = ExitCodeOfSignal(signal_number),
+                        .reason = absl::StrCat("interrupted while it waited for ", marked->who,
+                                               " to be started again")};
     }
-    return absl::OkStatus();
+    return std::nullopt;
   }
 
   bool IsServed(const ResolvedEndpoint& endpoint) {

@@ -1,5 +1,6 @@
 #include "proto/io/credentials.h"
 
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
@@ -44,6 +45,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeClientCredentials(absl::string_vie
 
 void PrepareGrpc() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // Its end waits for good for a thread that could not be started: LeaveWith goes without it.
+  [[maybe_unused]] static const bool is_held = (grpc_init(), true);
   if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
   gpr_set_log_function([](gpr_log_func_args*) {});
 }

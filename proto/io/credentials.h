@@ -33,7 +33,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeClientCredentials(absl::string_vie
 
 // Call before the first other use of gRPC. It writes failed handshakes and binds to stderr itself,
 // which we report in our own words: that is switched off, unless the user has set GRPC_VERBOSITY.
-// So is the search for cycles of locks in Debian's Abseil, which gRPC's many locks pay for.
+// So is the search for cycles of locks in Debian's Abseil, which gRPC's many locks pay for. gRPC is
+// kept until the process ends, which `main` does by LeaveWith (descriptors.h).
 void PrepareGrpc();
 
 }  // namespace muster

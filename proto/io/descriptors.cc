@@ -16,6 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 
+// A call of the leak sanitizer, in programs that have it.
+extern "C" void __lsan_do_leak_check() __attribute__((weak));
+
 namespace muster {
 namespace {
 
@@ -57,6 +60,12 @@ int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()
                  program, error.what());
   }
   return exit_code;
+}
+
+void LeaveWith(int exit_code) {
+  std::fflush(nullptr);
+  if (__lsan_do_leak_check != nullptr) __lsan_do_leak_check();
+  ::_exit(exit_code);
 }
 
 absl::Status CheckCanStartThreads() {

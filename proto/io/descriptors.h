@@ -20,6 +20,10 @@ int RaiseDescriptorLimit();
 // cannot go on without ends with a sentence on standard error, and `exit_code`.
 int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run);
 
+// Ends the process from its main thread, as the last thing that `main` does. gRPC's threads may
+// still run (PrepareGrpc), so nothing that they use is destroyed.
+[[noreturn]] void LeaveWith(int exit_code);
+
 // Whether this user may start as many threads as gRPC needs.
 //
 // Errors: kResourceExhausted, naming the limit.

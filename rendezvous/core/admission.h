@@ -15,14 +15,10 @@ inline constexpr int kMaxNodes = 100000;
 // Errors:  kInvalidArgument: impossible values, other settings than those of the first node, a
 //          --node_rank out of range or held by another live node; kUnavailable: the --node_rank is
 //          held by a node that has lost its connection, or perhaps by an earlier start of the very
-//          node, so asking again helps once its lease has ended; kAborted: the report speaks of a
+//          node (NodeRanks::second_from), so asking again helps once its lease has ended; kAborted: the report speaks of a
 //          round that this job has not had.
 // Threads: pure.
 absl::Status CheckAdmission(const JobState& state, Incarnation from, const AgentReport& report,
                             MonoTime now);
-
-// A node that asks for a rank which one of the same name and address holds may be a new start of
-// it, of whose end nothing has been heard yet: it asks so often before it counts as a second one.
-inline constexpr uint64_t kReportsBeforeSecond = 8;
 
 }  // namespace muster::rendezvous

@@ -21,7 +21,8 @@ StopRound StopLeftover(const JobState& state, const NodeState& node) {
           .cause = ends ? StopCause::kJobFailed : StopCause::kMembershipChange,
           .reason = absl::StrCat("the job went on without ", node.report.node.name,
                                  ", which was not heard of in time"),
-          .peer_lost = true};
+          .peer_lost = true,
+          .exit_code = ends ? state.outcome->exit_code : 0};
 }
 
 DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {

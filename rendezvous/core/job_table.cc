@@ -83,7 +83,7 @@ std::vector<JobTable::JobEffect> JobTable::OnReport(const JobKey& key, Incarnati
     StepCore(job, AgentReported{from, report}, now, out);
     // Begun for one that may not take part: nobody else would ever end it.
     const auto left = jobs_.find(key);
-    if (left != jobs_.end() && !left->second.core->state().settings) Drop(left);
+    if (left != jobs_.end() && !left->second.core->state().settings) PutOff(left);
     return out;
   }
   const bool is_end = std::holds_alternative<EndJob>(*answer);
@@ -134,7 +134,7 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
       return Wait{*std::move(why)};
     }
   }
-  const absl::Status begun = Begin(key, report);
+  const absl::Status begun = Begin(key, report, now);
   return begun.ok() ? std::nullopt : std::optional<DirectiveBody>(Refuse{begun});
 }
 
@@ -204,8 +204,7 @@ DirectiveBody JobTable::AnswerOrphan(const JobKey& key, Incarnation from, const 
   const bool is_forming =
       job != jobs_.end() && job->second.core->state().phase == JobPhase::kForming;
   if (is_forming && orphan.WhyNewcomersWait(options_.lease, now)) {
-    orphan.PutOff(job->second.instance);
-    Drop(job);
+    PutOff(job);
   }
   return std::move(answer.body);
 }
@@ -237,7 +236,7 @@ absl::Status JobTable::CheckServes(const JobKey& key) const {
   return absl::OkStatus();
 }
 
-absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
+absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report, MonoTime now) {
   if (report.phase != AgentPhase::kJoining) {
     return absl::AbortedError(
         absl::StrCat("job '", key.run_id, "' is not known to this server. Join again"));
@@ -247,15 +246,19 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report) {
         absl::StrCat("this server has its ", options_.max_jobs,
                      " jobs; wait for one to end, or start another musterd"));
   }
-  Job job;
+  OrphanRounds::Begun begun;
   if (const auto orphan = orphans_.find(key); orphan != orphans_.end()) {
-    job.instance = orphan->second.TakePutOff();
+    begun = orphan->second.TakePutOff();
   }
-  if (job.instance == Instance()) {
-    job.instance = next_instance_;
+  if (begun.instance == Instance()) {
+    begun.instance = next_instance_;
     next_instance_ = next_instance_.Next();
   }
-  job.core = std::make_unique<RendezvousCore>(OptionsFor(job.instance));
+  Job job;
+  job.instance = begun.instance;
+  JobRecord record;
+  record.drained = std::move(begun.drained);
+  job.core = std::make_unique<RendezvousCore>(OptionsFor(job.instance), std::move(record), now);
   deadlines_.insert({job.deadline, key});
   jobs_.emplace(key, std::move(job));
   return absl::OkStatus();
@@ -472,10 +475,15 @@ void JobTable::Erase(Jobs::iterator job, MonoTime now) {
     if (held.told == state.round) ended.members.insert(node);
   }
   RememberEnd(std::move(ended), now);
-  Drop(job);
+  deadlines_.erase({job->second.deadline, job->first});
+  jobs_.erase(job);
 }
 
-void JobTable::Drop(Jobs::iterator job) {
+void JobTable::PutOff(Jobs::iterator job) {
+  const auto orphan = orphans_.find(job->first);
+  if (orphan != orphans_.end()) {
+    orphan->second.PutOff({job->second.instance, job->second.core->state().drained});
+  }
   deadlines_.erase({job->second.deadline, job->first});
   jobs_.erase(job);
 }

@@ -164,7 +164,7 @@ class JobTable {
   absl::Status CheckServes(const JobKey& key) const;
   // For a newcomer of that name; nullptr: it has come in time.
   const JobOutcome* FindEndFor(const JobKey& key, const std::string& node_name, MonoTime now) const;
-  absl::Status Begin(const JobKey& key, const AgentReport& report);
+  absl::Status Begin(const JobKey& key, const AgentReport& report, MonoTime now);
   // It is no member of anything: it says no instance, or one whose beginning was put off.
   bool IsNewcomer(const JobKey& key, const AgentReport& report) const;
   CoreOptions OptionsFor(Instance instance) const;
@@ -175,7 +175,9 @@ class JobTable {
   // Keeps the index of deadlines after a step.
   void Reschedule(Jobs::iterator job);
   void Erase(Jobs::iterator job, MonoTime now);
-  void Drop(Jobs::iterator job);
+  // It has no round yet. Its newcomers begin it again, if they have to wait for a round of which
+  // this server has no record.
+  void PutOff(Jobs::iterator job);
   void RememberEnd(EndedJob ended, MonoTime now);
   // A job that is over, and that nobody has formed anew: its last round's members may publish.
   bool MayPublishAfterEnd(const JobKey& key, Incarnation from, Round round,

@@ -52,7 +52,8 @@ int TypicalChangesBut(const JobState& state, const std::string& name) {
 // It was a member, and its going is the only change it has.
 bool ComesBackForTheFirstTime(const JobState& state, Incarnation node) {
   const auto history = state.histories.find(state.nodes.at(node).report.node.name);
-  return history != state.histories.end() && history->second.changes == 1;
+  return history != state.histories.end() && history->second.changes == 1 &&
+         history->second.held_until == MonoTime();
 }
 
 }  // namespace
@@ -71,6 +72,12 @@ void RecordChange(JobState& state, const std::string& node_name, MonoTime now) {
   const int beyond = history.changes - 2 * TypicalChangesBut(state, node_name);
   if (beyond < 2) return;
   history.held_until = now + Doubled(kFirstHoldBack, beyond - 2, kMaxHoldBack);
+}
+
+void RecordReturn(JobState& state, const std::string& node_name, MonoTime now) {
+  const auto found = state.histories.find(node_name);
+  if (found == state.histories.end()) return;
+  found->second.held_until = std::max(found->second.held_until, now);
 }
 
 bool MayBeHeldBack(JobState& state, const std::string& name, MonoTime now) {

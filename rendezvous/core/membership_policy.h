@@ -38,6 +38,9 @@ absl::Duration PauseAfter(int quick_ends);
 
 // A node's going, or its joining again by itself, has ended a round.
 void RecordChange(JobState& state, const std::string& node_name, MonoTime now);
+// A round has taken the node: its next return is not its first, though its next going may be heard
+// of late.
+void RecordReturn(JobState& state, const std::string& node_name, MonoTime now);
 
 // Once as many are held back as may be, the one that is held for the shortest time is let go,
 // perhaps `name`: no more than half of the nodes are held. For nodes that are to be put in

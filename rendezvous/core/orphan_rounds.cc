@@ -40,7 +40,7 @@ void OrphanRounds::Start(const AgentReport& report, MonoTime now) {
   members_.clear();
   newcomers_.clear();
   outcome_.reset();
-  num_succeeded_ = 0;
+  succeeded_.clear();
   over_.clear();
 }
 
@@ -84,11 +84,11 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
   Member& member = members_[from];
   member.name = report.node.name;
   member.heard = now;
-  if (report.phase == AgentPhase::kSucceeded && !member.succeeded) {
+  if (report.phase == AgentPhase::kSucceeded) {
     member.succeeded = true;
-    ++num_succeeded_;
+    succeeded_.insert(from);
   }
-  if (num_nodes_ > 0 && num_succeeded_ >= num_nodes_) {
+  if (HaveAllSucceeded()) {
     return {.body = EndJob{{.exit_code = 0, .reason = "every worker ended with exit code 0"}},
             .is_first = is_first,
             .is_outcome = true};
@@ -134,6 +134,10 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
           .is_first = is_first};
 }
 
+bool OrphanRounds::HaveAllSucceeded() const {
+  return num_nodes_ > 0 && static_cast<int>(succeeded_.size()) >= num_nodes_;
+}
+
 bool OrphanRounds::IsAnyRunning(MonoTime now) const {
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     return !entry.second.succeeded && now - entry.second.heard < kRunningIfHeardWithin;
@@ -157,7 +161,7 @@ std::optional<std::string> OrphanRounds::WhyNewcomersWait(const LeaseSettings& s
     if (now - member.heard > lease || (member.succeeded && !over_.empty())) continue;
     if (++count <= kMaxNamed) names.push_back(member.name);
   }
-  if (count == 0 || (num_nodes_ > 0 && num_succeeded_ >= num_nodes_)) return std::nullopt;
+  if (count == 0 || HaveAllSucceeded()) return std::nullopt;
   if (!over_.empty()) {
     return absl::StrCat("waiting for ", NamesInWords(names, count),
                         " to stop the workers of round ", ToString(round_),

@@ -55,10 +55,14 @@ class OrphanRounds {
 
   // The instance that newcomers had begun before the round was heard of. It had no round, and they
   // are told to wait; it begins again under its number when their turn has come, so that they are
-  // newcomers still.
-  void PutOff(Instance begun) { put_off_ = begun; }
-  Instance put_off() const { return put_off_; }
-  Instance TakePutOff() { return std::exchange(put_off_, Instance()); }
+  // newcomers still, and without those who were drained.
+  struct Begun {
+    Instance instance;  // 0: none
+    absl::btree_map<Incarnation, DrainedNode> drained;
+  };
+  void PutOff(Begun begun) { put_off_ = std::move(begun); }
+  Instance put_off() const { return put_off_.instance; }
+  Begun TakePutOff() { return std::exchange(put_off_, {}); }
 
   // Nobody has been heard for so long that the workers have been ended by their own agents.
   bool IsForgotten(MonoTime now) const { return now - last_heard_ > orphan_timeout_; }
@@ -72,6 +76,7 @@ class OrphanRounds {
 
   Answer Decide(const std::string& name, Incarnation from, const AgentReport& report, MonoTime now);
   void Start(const AgentReport& report, MonoTime now);
+  bool HaveAllSucceeded() const;
   bool IsAnyRunning(MonoTime now) const;
   std::string InWordsOf(const std::string& name) const;
 
@@ -82,10 +87,10 @@ class OrphanRounds {
   MonoTime first_seen_;
   MonoTime last_heard_;
   absl::btree_map<Incarnation, Member> members_;
-  int num_succeeded_ = 0;
+  absl::btree_set<Incarnation> succeeded_;  // also of those that have left since
   absl::btree_set<Incarnation> newcomers_;
   std::optional<JobOutcome> outcome_;
-  Instance put_off_;  // 0: none
+  Begun put_off_;
   std::string over_;  // why the round cannot go on; empty: it can
 };
 

@@ -44,13 +44,13 @@ std::string FarewellReason(const AgentReport& report) {
 
 RendezvousCore::RendezvousCore(CoreOptions options) : options_(std::move(options)) {
   state_.young_until = options_.young_until;
-  state_.node_names = options_.node_names;
+  state_.ranks.names = options_.node_names;
 }
 
 RendezvousCore::RendezvousCore(CoreOptions options, JobRecord record, MonoTime now)
     : options_(options), state_(RestoreState(std::move(record), options.lease, now)) {
   state_.young_until = options_.young_until;
-  state_.node_names = options_.node_names;
+  state_.ranks.names = options_.node_names;
 }
 
 std::vector<Effect> RendezvousCore::Step(const Event& event, MonoTime now) {
@@ -112,7 +112,10 @@ void RendezvousCore::On(const AgentReported& event, Turn& turn) {
   if (std::optional<DirectiveBody> body = AnswerWithoutChange(event, turn.now)) {
     // Somebody is heard who may not come in yet: what others do not say counts from now on. Else
     // the lease that it waits for would end with nobody there to hear it.
-    if (IsAwaitingPlace(event, turn.now)) Hear(turn);
+    if (IsAwaitingPlace(event, turn.now)) {
+      Hear(turn);
+      NoteAwaiting(event.from, turn.now);
+    }
     Send(event.from, report.sequence, *std::move(body), turn);
     return;
   }
@@ -164,6 +167,13 @@ bool RendezvousCore::IsAwaitingPlace(const AgentReported& event, MonoTime now) c
          absl::IsUnavailable(CheckAdmission(state_, event.from, event.report, now));
 }
 
+void RendezvousCore::NoteAwaiting(Incarnation from, MonoTime now) {
+  auto& second_from = state_.ranks.second_from;
+  const LeaseSettings lease = LeaseOf(options_.lease, state_);
+  if (second_from.size() == kMaxFormerNodes) second_from.erase(second_from.begin());
+  second_from.try_emplace(from, now + 2 * (lease.duration + lease.margin));
+}
+
 void RendezvousCore::OnFarewell(Incarnation from, const AgentReport& report, Turn& turn) {
   NodeState& node = state_.nodes.at(from);
   node.report.sequence = report.sequence;
@@ -194,7 +204,7 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
     state_.forming_since = turn.now;
     if (report.settings.is_static) {
       for (int rank = 0; rank < report.settings.max_nodes; ++rank) {
-        state_.missing_ranks.insert(state_.missing_ranks.end(), rank);
+        state_.ranks.missing.insert(state_.ranks.missing.end(), rank);
       }
     }
   }
@@ -208,7 +218,8 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
       node.told = former->second.told;
       state_.former.erase(former);
     }
-    if (report.settings.is_static) state_.claims[*report.node.node_rank] = from;
+    if (report.settings.is_static) state_.ranks.claims[*report.node.node_rank] = from;
+    state_.ranks.second_from.erase(from);
     Note("node_seen",
          absl::StrCat("node ", report.node.name, " (", report.node.address, ") is here"), turn);
   }

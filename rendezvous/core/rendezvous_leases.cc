@@ -123,7 +123,7 @@ void RendezvousCore::Forget(Incarnation node) {
   state_.in_round.erase(node);
   TakeOffWaitingList(state_, gone);
   state_.leases.erase({gone.lease_expires, node});
-  if (state_.settings->is_static) state_.claims.erase(*gone.report.node.node_rank);
+  if (state_.settings->is_static) state_.ranks.claims.erase(*gone.report.node.node_rank);
   if (state_.former.size() == kMaxFormerNodes) state_.former.erase(state_.former.begin());
   state_.former[node] = {.sequence = gone.report.sequence, .told = gone.told};
   state_.nodes.erase(found);

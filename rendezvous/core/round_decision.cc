@@ -28,12 +28,12 @@ struct Missing {
 };
 
 Missing MissingRanks(const JobState& state) {
-  Missing missing{.count = static_cast<int>(state.missing_ranks.size()), .are_ranks = true};
-  for (const int rank : state.missing_ranks) {
+  Missing missing{.count = static_cast<int>(state.ranks.missing.size()), .are_ranks = true};
+  for (const int rank : state.ranks.missing) {
     if (static_cast<int>(missing.names.size()) == kMaxMissingNamed) break;
     const size_t place = static_cast<size_t>(rank);
-    const bool is_named = place < state.node_names.size();
-    missing.names.push_back(is_named ? absl::StrCat(rank, " (", state.node_names[place], ")")
+    const bool is_named = place < state.ranks.names.size();
+    missing.names.push_back(is_named ? absl::StrCat(rank, " (", state.ranks.names[place], ")")
                                      : absl::StrCat(rank));
   }
   return missing;

@@ -83,6 +83,7 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   for (const Incarnation member : state_.members) {
     NodeState& node = state_.nodes.at(member);
     TakeOffWaitingList(state_, node);
+    RecordReturn(state_, node.report.node.name, turn.now);
     const JobPast& past = node.report.past;
     state_.attempts = std::max(state_.attempts, past.attempts);
     state_.restarts_used =
@@ -158,7 +159,8 @@ void RendezvousCore::EndRound(StopCause cause, std::string reason, bool peer_los
   state_.forming_since = turn.now;
   state_.last_call_since.reset();
   state_.forming_reason = reason;
-  state_.stop = StopRound{state_.round, cause, reason, peer_lost};
+  state_.stop =
+      StopRound{.round = state_.round, .cause = cause, .reason = reason, .peer_lost = peer_lost};
   state_.stop_step.reset();
   for (const auto& [node, unused] : state_.drained) {
     if (state_.succeeded.contains(node)) state_.in_round.erase(node);
@@ -169,7 +171,11 @@ void RendezvousCore::EndRound(StopCause cause, std::string reason, bool peer_los
 
 void RendezvousCore::BeginEnding(JobOutcome outcome, bool peer_lost, Turn& turn) {
   state_.outcome = std::move(outcome);
-  state_.stop = StopRound{state_.round, StopCause::kJobFailed, state_.outcome->reason, peer_lost};
+  state_.stop = StopRound{.round = state_.round,
+                          .cause = StopCause::kJobFailed,
+                          .reason = state_.outcome->reason,
+                          .peer_lost = peer_lost,
+                          .exit_code = state_.outcome->exit_code};
   for (const Incarnation node : state_.succeeded) state_.in_round.erase(node);
   if (state_.in_round.empty()) {
     End(turn);

@@ -32,7 +32,7 @@ void RestoreMember(JobState& state, Incarnation member, MonoTime lease_expires, 
   node.connected = false;
   node.told = state.round;
   state.leases.insert({lease_expires, member});
-  if (state.settings->is_static) state.claims[*node.report.node.node_rank] = member;
+  if (state.settings->is_static) state.ranks.claims[*node.report.node.node_rank] = member;
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ JobState RestoreState(JobRecord record, const LeaseSettings& settings, MonoTime 
   const LeaseSettings lease = LeaseOf(settings, static_cast<int>(state.members.size()));
   const MonoTime lease_expires = now + std::max(lease.duration, kReattachTime) + lease.margin;
   if (state.settings && state.settings->is_static) {
-    for (int rank = 0; rank < state.settings->max_nodes; ++rank) state.missing_ranks.insert(rank);
+    for (int rank = 0; rank < state.settings->max_nodes; ++rank) state.ranks.missing.insert(rank);
   }
   for (const Incarnation member : state.members) {
     if (state.lost.contains(member)) continue;

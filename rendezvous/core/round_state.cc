@@ -115,7 +115,7 @@ std::string CheckIndices(const JobState& state) {
   }
   if (survivors != state.survivors_joined) return "R9: survivors miscounted";
   if (state.settings && state.settings->is_static &&
-      static_cast<int>(state.missing_ranks.size() + state.joined.size()) !=
+      static_cast<int>(state.ranks.missing.size() + state.joined.size()) !=
           state.settings->max_nodes) {
     return "R9: missing ranks miscounted";
   }
@@ -125,7 +125,7 @@ std::string CheckIndices(const JobState& state) {
   for (const Incarnation node : state.succeeded) {
     if (!state.assignments.contains(node)) return "R9: a node succeeded but is not a member";
   }
-  for (const auto& [rank, node] : state.claims) {
+  for (const auto& [rank, node] : state.ranks.claims) {
     const auto found = state.nodes.find(node);
     if (found == state.nodes.end() || found->second.report.node.node_rank != rank) {
       return absl::StrCat("R6: node rank ", rank, " is claimed by a node that does not hold it");

@@ -69,7 +69,9 @@ inline constexpr size_t kMaxFormerNodes = 4096;
 struct NodeHistory {
   int changes = 0;
   MonoTime last_change;
-  MonoTime held_until;  // until then it gets a place only if the round cannot do without it
+  // Until then it gets a place only if the round cannot do without it. Zero if it has not come back
+  // since its first change.
+  MonoTime held_until;
 };
 inline constexpr size_t kMaxNodeHistories = 4096;
 
@@ -137,6 +139,16 @@ struct ProgressRecord {
 // because the first is large and changes with each round only.
 struct JobRecord : RoundRecord, ProgressRecord {};
 
+// The node ranks of a static job.
+struct NodeRanks {
+  absl::btree_map<int, Incarnation> claims;  // who holds which --node_rank
+  absl::btree_set<int> missing;              // those that are not in JobState::joined
+  std::vector<std::string> names;            // of nodes by rank, for messages; empty: not known
+  // Nodes that ask for a rank which another of their name and address holds, perhaps their earlier
+  // start: from when on they count as a second node of that name. At most kMaxFormerNodes.
+  absl::btree_map<Incarnation, MonoTime> second_from;
+};
+
 // Invariants, checked by CheckInvariants after every Step in tests and simulation:
 //   R1: ranks of a completed round are 0..world_size-1, each once, contiguous by node.
 //   R2: rounds grow by one, and nobody has been told of a round that is not complete.
@@ -146,7 +158,7 @@ struct JobRecord : RoundRecord, ProgressRecord {};
 //   R6: at most one live incarnation holds a node rank: of the round, and of a static job.
 //   R7: an ended job has an outcome, and nobody is in its round any more.
 //   R8: a node that has been told to run a round had left the round that it was told of before.
-//   R9: the indices (joined, away, held_back, survivors_joined, missing_ranks, in_round, succeeded,
+//   R9: the indices (joined, away, held_back, survivors_joined, ranks.missing, in_round, succeeded,
 //       leases) agree with the nodes they speak of.
 //   R10: the attempt of a round is later than that of any round before it.
 //   R11: no rank has begun a step beyond the one that is named, by what its node has promised.
@@ -172,10 +184,7 @@ struct JobState : JobRecord {
   // For their history, until when.
   absl::btree_map<std::pair<MonoTime, uint64_t>, Incarnation> held_back;
   int survivors_joined = 0;  // how many of `joined` are members
-  // Static job: who holds which --node_rank, and which ranks are not in `joined`.
-  absl::btree_map<int, Incarnation> claims;
-  absl::btree_set<int> missing_ranks;
-  std::vector<std::string> node_names;  // by --node_rank, for messages; empty: not known
+  NodeRanks ranks;
   MonoTime forming_since;
   MonoTime joined_since;                    // when `joined` stopped being empty
   std::optional<MonoTime> last_call_since;  // when min_nodes was reached

@@ -20,7 +20,7 @@ void PutOnWaitingList(JobState& state, NodeState& node, MonoTime now) {
   } else {
     state.joined[node.join_order] = node.incarnation;
     state.survivors_joined += state.assignments.contains(node.incarnation) ? 1 : 0;
-    if (state.settings->is_static) state.missing_ranks.erase(*node.report.node.node_rank);
+    if (state.settings->is_static) state.ranks.missing.erase(*node.report.node.node_rank);
     if (is_first && !was_ready) state.joined_since = now;
   }
 }
@@ -30,7 +30,7 @@ void TakeOffWaitingList(JobState& state, NodeState& node) {
   node.wants_place = false;
   if (state.joined.erase(node.join_order) > 0) {
     state.survivors_joined -= state.assignments.contains(node.incarnation) ? 1 : 0;
-    if (state.settings->is_static) state.missing_ranks.insert(*node.report.node.node_rank);
+    if (state.settings->is_static) state.ranks.missing.insert(*node.report.node.node_rank);
     return;
   }
   state.held_back.erase({node.held_until, node.join_order});

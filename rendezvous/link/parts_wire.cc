@@ -272,6 +272,7 @@ void Encode(const StopRound& in, proto::Directive::StopRound* out) {
   out->set_cause(EncodeCause(in.cause));
   out->set_reason(in.reason);
   out->set_peer_lost(in.peer_lost);
+  out->set_exit_code(in.exit_code);
 }
 
 StopRound Decode(const proto::Directive::StopRound& in, WireCheck& check) {
@@ -280,6 +281,7 @@ StopRound Decode(const proto::Directive::StopRound& in, WireCheck& check) {
   out.cause = DecodeCause(in.cause(), check);
   out.reason = Text(check, "stop.reason", in.reason());
   out.peer_lost = in.peer_lost();
+  out.exit_code = in.exit_code();
   return out;
 }
 

@@ -151,6 +151,17 @@ TEST_F(ServerState, AJobThatIsStartedWhileItIsAwayWaitsForItAndLeavesItsPortFree
   EXPECT_THAT(other.Wait(), ExitsWith(0));
 }
 
+TEST_F(ServerState, AJobThatWaitsForItEndsByASignalAsAnyOther) {
+  KillDaemon();
+  Subprocess one = StartAgent("late", 1, {Trainer()});
+  EXPECT_TRUE(one.WaitForOutput("for it to be started again")) << ToString(one.Wait());
+  one.Signal(SIGINT);
+  const SubprocessResult result = one.Wait();
+  EXPECT_THAT(result, ExitsWith(128 + SIGINT));
+  EXPECT_THAT(result.err, HasSubstr("interrupted while it waited for"));
+  StartDaemon();  // takes its mark along at its end
+}
+
 TEST_F(ServerState, AJobHostsItsOwnServerOnceItHasWaitedForTheOneThatWasKilled) {
   KillDaemon();
   const Arguments rest = {"--rdzv_conf=orphan_timeout=8", Trainer()};

@@ -9,9 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/loopback_port.h"
 
 namespace muster::testing {
 namespace {
@@ -91,6 +93,22 @@ TEST_F(UsedUp, ThreadsThatAWorkerTakesEndNoJobOnOneNode) {
   Subprocess job = StartProgram(limit.Within(
       {MusterBinary(), "run", "--nproc_per_node=2", PythonScript("train.py", kTakesAllThreads)}));
   EXPECT_THAT(job.Wait(), ExitsWith(0));
+  EXPECT_TRUE(FileExists(Out("ended0")) && FileExists(Out("ended1")));
+}
+
+TEST_F(UsedUp, ThreadsThatAWorkerTakesKeepNoNodeOfTwoFromItsEnd) {
+  const ThreadLimit limit(140);
+  if (!limit.is_made()) GTEST_SKIP() << "no control group for processes can be made here";
+  const LoopbackPort port;
+  const std::string script = PythonScript("train.py", kTakesAllThreads);
+  std::vector<Subprocess> nodes;
+  for (const char* address : {"127.0.0.1", "127.0.0.2"}) {
+    nodes.push_back(StartProgram(limit.Within(
+        {MusterBinary(), "run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=used_up",
+         absl::StrCat("--rdzv_endpoint=127.0.0.1:", port.number()),
+         absl::StrCat("--local_addr=", address), script})));
+  }
+  for (Subprocess& node : nodes) EXPECT_THAT(node.Wait(), ExitsWith(0));
   EXPECT_TRUE(FileExists(Out("ended0")) && FileExists(Out("ended1")));
 }
 

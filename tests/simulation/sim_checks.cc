@@ -123,7 +123,7 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
     if (node.job != job || !node.is_alive || node.is_leaving || is_in || !node.heard_at) continue;
     bool runs = false;
     for (const Worker& worker : node.workers) {
-      runs |= worker.alive && !worker.is_unkillable && !worker.awaits_round;
+      runs |= worker.alive && !worker.is_unkillable && !worker.awaits_round && !worker.is_liar;
     }
     const bool is_other = node.assignment && (node.assignment->instance != instance ||
                                               node.assignment->round != round);
@@ -142,9 +142,11 @@ void SimCluster::CheckLosses(int job) {
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   if (state == nullptr) return;
   for (const auto& [id, name] : state->lost) {
-    if (!nodes_.contains(id)) continue;
+    if (!nodes_.contains(id) || state->assignments.empty()) continue;
     const Node& node = nodes_.at(id);
-    if (!fates_[job].causes.losses.insert({fates_[job].newest_round, id}).second) continue;
+    // The newest round of all lives may be one that a server which died had no time to record.
+    const RoundId round(state->assignments.begin()->second.instance, state->round);
+    if (!fates_[job].causes.losses.insert({round, id}).second) continue;
     if (!node.is_alive || node.finished || node.is_leaving) continue;
     const LeaseSettings lease;
     const absl::Duration silence = ServerNow() - node.heard_at.value_or(server_since_);
@@ -152,6 +154,19 @@ void SimCluster::CheckLosses(int job) {
     if (state->phase == rendezvous::JobPhase::kEnded) continue;  // it has been told, and may go
     Fail(absl::StrCat("C14: ", name, " is lost, and was heard ", absl::FormatDuration(silence),
                       " ago"));
+  }
+}
+
+// The job has lost its last node, and the table has forgotten it in the same step.
+void SimCluster::NoteLossAtTheEnd(int job, const rendezvous::Announce& announce) {
+  const LeaseSettings lease;
+  for (const auto& [id, node] : nodes_) {
+    if (node.job != job) continue;
+    if (!absl::StartsWith(announce.reason, absl::StrCat("lost ", node.name, " "))) continue;
+    const absl::Duration silence = ServerNow() - node.heard_at.value_or(server_since_);
+    if (!node.is_alive || silence >= lease.duration) {
+      fates_[job].causes.losses.insert({fates_[job].newest_round, id});
+    }
   }
 }
 
@@ -175,6 +190,9 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
     coverage_.restarts += is_restart;
     coverage_.membership_changes += is_stop && !is_restart;
     coverage_.losses += announce->event == "node_lost";
+    if (announce->event == "node_lost" && table_->FindState(effect.job) == nullptr) {
+      NoteLossAtTheEnd(job, *announce);
+    }
     if (announce->event == "job_ended") {
       JobCauses& causes = fates_[job].causes;
       causes.ended.emplace(causes.newest, schedule_.now());

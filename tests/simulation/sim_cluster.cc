@@ -107,6 +107,7 @@ void SimCluster::StartNode(int job, const std::string& name, std::optional<int> 
   node.hosts = hosts;
   node.clock_rate = 1 + plan_.drifts * (2 * random_.Unit() - 1);
   if (hosts && table_ == nullptr) StartServer();
+  if (hosts) table_->SetHost(id);
   agent::AgentCoreOptions options{.node = {.name = name,
                                            .address = absl::StrCat("address-of-", name),
                                            .local_world_size = plan.local_world_size,

@@ -20,7 +20,8 @@
 //   C6: an agent ends by its job's end, by what was drawn for itself, or as one that was refused
 //   rightly or
 //       could not reach its server for as long as it waits.
-//   C7: where only the server and the way to it fail, no worker is signalled.
+//   C7: where only the server and the way to it fail, no worker is signalled; but for the round of
+//   which a server has lost its record, once it has run for the orphan time-out.
 //   C8: the store of a round gives what was put there in that round, and a unique id from its rank
 //   0. C9: rounds are bounded: at most two for each thing that happened, and one for each node that
 //   comes. A
@@ -119,6 +120,7 @@ class SimCluster {
   using RoundId = std::pair<Instance, Round>;
   struct Worker {
     LocalRank local_rank;
+    int pid = 0;
     bool alive = true;
     bool is_stubborn = false;
     bool is_unkillable = false;
@@ -126,6 +128,7 @@ class SimCluster {
     // State of a program that asks whether to stop.
     int64_t step = -1;  // the furthest begun
     StopState told;
+    uint64_t newest_told = 0;  // of all that any worker is told
     bool is_holding = false;
     bool is_released = false;  // signals follow, as its agent says
     // State of a program that survives rounds.
@@ -142,7 +145,8 @@ class SimCluster {
     std::optional<MonoTime> well_since;
     std::optional<MonoTime> last_well;
     std::map<uint64_t, Instance> reported;  // by sequence: what its reports said to the server
-    std::optional<absl::Status> refused;    // the newest refusal that has reached it
+    std::set<std::string> refusals;         // that have reached it
+    std::optional<StopRound> job_failed;    // it was told that its job ends, and not yet how
   };
   struct Node {
     Incarnation incarnation;
@@ -310,6 +314,7 @@ class SimCluster {
   void ObserveDirective(int job, const rendezvous::SendDirective& send);
   void ObserveStopAt(int job, const Directive& directive, const StopAt& at);
   void CheckLosses(int job);
+  void NoteLossAtTheEnd(int job, const rendezvous::Announce& announce);
   // Families that harm nobody but the server and the ways to it.
   bool HarmsOnlyTheServer() const;
   std::string CheckEnd() const;
@@ -342,6 +347,7 @@ class SimCluster {
   std::string WhyNoRound(int job) const;
   bool IsOver(int job) const;
   void StopUntilOver(int job);
+  std::string WhyWrongAsTold(const Node& node, const JobOutcome& outcome) const;
   std::string WhyWrongFinish(const Node& node, const JobOutcome& outcome) const;
   void Trace(const std::string& who, const std::string& what);
   void Fail(const std::string& what);
@@ -378,6 +384,7 @@ class SimCluster {
   std::map<RoundKey, int> world_sizes_;
   std::map<RoundKey, int64_t> stop_steps_;   // as named to anybody
   std::map<Incarnation, Instance> drained_;  // as its server has it
+  uint64_t numbers_ = 0;                     // of processes, and of what they are told
   SimCoverage coverage_;
   std::deque<std::string> last_effects_;
   std::string failure_;

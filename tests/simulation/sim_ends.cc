@@ -232,32 +232,33 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
                ? ""
                : "nothing was drawn for it that ends it so";
   }
-  if (causes.refused && outcome.reason == causes.refused->message()) return "";
+  if (causes.refusals.contains(outcome.reason)) return "";
   if (causes.exit_codes.contains(outcome.exit_code)) return "";  // no port, said as such
   const RendezvousSettings& settings = JobOf(node).settings;
   if (fates_[node.job].causes.has_hostile_member) return "";
+  if (causes.job_failed && absl::StartsWith(outcome.reason, causes.job_failed->reason)) {
+    return WhyWrongAsTold(node, outcome);
+  }
   if (outcome.root_cause && !WasDrawn(node.job, *outcome.root_cause)) return "nobody failed so";
   if (outcome.exit_code == kExitNodesMissing) {
     return causes.last_well ? "it could reach its server" : "";
   }
   if (outcome.exit_code != kExitServerLost && !outcome.root_cause) return "nobody told it to";
-  // Told to stop for a failure or a loss, and then the server lost its state: who could say how it
-  // ended has left.
-  const Instance instance = node.assignment ? node.assignment->instance : Instance();
-  const bool is_forgotten = !KnowsAllRounds() && !IsOfThisLife(instance);
-  const auto& failed = fates_[node.job].causes.failed_rounds;
-  const auto& losses = fates_[node.job].causes.losses;
-  const bool has_ended_early =
-      std::any_of(failed.begin(), failed.end(),
-                  [&](const RoundId& round) { return round.first == instance; }) ||
-      std::any_of(losses.begin(), losses.end(),
-                  [&](const auto& loss) { return loss.first.first == instance; });
-  if (is_forgotten && has_ended_early) return "";
   const absl::Duration timeout = std::min(settings.orphan_timeout, absl::Seconds(60));
   if (WasWellAfter(node, schedule_.now() - timeout + kLadder)) {
     return "it could reach its server meanwhile";
   }
   return "";
+}
+
+// Told that its job ends, by a server that has lost its state, or could not be reached, since.
+std::string SimCluster::WhyWrongAsTold(const Node& node, const JobOutcome& outcome) const {
+  const StopRound& told = *node.causes.job_failed;
+  if (outcome.exit_code != told.exit_code) return "it was told of another exit code";
+  const Instance instance = node.assignment ? node.assignment->instance : Instance();
+  const bool is_forgotten = !KnowsAllRounds() && !IsOfThisLife(instance);
+  const bool is_cut_off = !WasWellAfter(node, schedule_.now() - absl::Seconds(60) + kLadder);
+  return is_forgotten || is_cut_off ? "" : "the server could have told it how the job ended";
 }
 
 void SimCluster::CheckFinish(const Node& node, const JobOutcome& outcome) {

@@ -63,9 +63,9 @@ AgentReport SimCluster::DrawHostileReport(int job) {
 // A newcomer of other settings, or of impossible ones: it is refused, and nothing else happens.
 void SimCluster::CheckMisfit(int job) {
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
-  const bool is_open = state != nullptr && state->settings &&
-                       state->phase != rendezvous::JobPhase::kEnded &&
-                       *state->settings == plan_.jobs[job].settings;
+  const bool is_open =
+      state != nullptr && state->settings && state->phase != rendezvous::JobPhase::kEnded &&
+      *state->settings == plan_.jobs[job].settings && table_->NextDeadline() > ServerNow();
   if (!is_open) return;
   AgentReport report{.sequence = 1,
                      .node = {.name = "misfit", .address = "address-of-misfit"},
@@ -114,9 +114,9 @@ void SimCluster::CheckMisfit(int job) {
       report.node.node_rank = -1;
       break;
     default:
-      if (state->claims.empty()) return;
-      report.node.node_rank = state->claims.begin()->first;
-      if (!state->nodes.at(state->claims.begin()->second).connected) return;
+      if (state->ranks.claims.empty()) return;
+      report.node.node_rank = state->ranks.claims.begin()->first;
+      if (!state->nodes.at(state->ranks.claims.begin()->second).connected) return;
   }
   const Incarnation from(random_.Bits() | 1);
   bool is_refused = false;

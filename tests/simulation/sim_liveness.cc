@@ -59,22 +59,25 @@ std::string SimCluster::WhyNoRound(int job) const {
   const RendezvousSettings& settings = plan_.jobs[job].settings;
   const auto& newest = fates_[job].newest_round;
   int healthy = 0, running = 0;
+  int running_others = 0;  // to be ended by what was drawn for them, with a place until then
   for (const auto& [id, node] : nodes_) {
     if (node.job != job || node.finished || node.is_leaving || drained_.contains(id)) continue;
-    if (!node.causes.exit_codes.empty() ||
-        !WasWellAfter(node, schedule_.now() - absl::Seconds(5))) {
-      continue;
+    const bool is_in = node.is_alive && node.assignment && IdOf(*node.assignment) == newest &&
+                       node.core->phase() == agent::NodePhase::kRunning;
+    const bool runs = is_in && std::any_of(node.workers.begin(), node.workers.end(),
+                                           [](const Worker& w) { return w.alive && !w.is_told; });
+    if (node.causes.exit_codes.empty() && WasWellAfter(node, schedule_.now() - absl::Seconds(5))) {
+      ++healthy;
+      running += runs;
+    } else {
+      running_others += runs;
     }
-    ++healthy;
-    const bool is_in = node.assignment && IdOf(*node.assignment) == newest;
-    running += is_in && std::any_of(node.workers.begin(), node.workers.end(), [](const Worker& w) {
-                 return w.alive && !w.is_unkillable && !w.is_told;
-               });
   }
   if (IsOver(job) || healthy < settings.min_nodes) return "";
   if (fates_[job].causes.has_hostile_member) return "";  // it may hold a place, and do nothing
   const bool may_grow = settings.scale_up == ScaleUp::kNow;
-  const int wanted = may_grow ? std::min(healthy, settings.max_nodes) : settings.min_nodes;
+  const int most = may_grow ? settings.max_nodes : settings.min_nodes;
+  const int wanted = std::min(healthy, most - running_others);
   if (running >= wanted) return "";
   return absl::StrCat(running, " of ", healthy, " healthy nodes run it, and ", wanted, " could");
 }

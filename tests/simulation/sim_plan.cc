@@ -88,6 +88,8 @@ SimJobPlan DrawJob(SimRandom& random) {
   if (job.is_endless) job.work = absl::Hours(10);
   if (random.Chance(0.5)) job.checkpoint_every = absl::Seconds(random.Between(1, 15));
   if (random.Chance(0.7)) job.steps = random.Between(5, 40);
+  // A drained node leaves after a step, which takes twelve seconds at most, on average.
+  if (job.is_endless) job.steps *= 600;
   return job;
 }
 

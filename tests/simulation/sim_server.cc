@@ -67,6 +67,9 @@ void SimCluster::DrawTerm() {
     terms_.was_damaged = true;
     // Nobody has promised that the clock goes on.
     terms_.wall_offset = std::max(terms_.wall_offset, before);
+    if (term() <= terms_.present) {
+      terms_.wall_offset += absl::Milliseconds(terms_.present.value() - term().value() + 1);
+    }
     terms_.on_disk = ServerTerm();
   }
   terms_.present = term();
@@ -167,7 +170,11 @@ void SimCluster::Leave(std::vector<rendezvous::JobTable::JobEffect> effects) {
         Node& node = nodes_.at(to);
         if (!node.is_connected || !node.is_alive) return;
         if (const auto* end = std::get_if<EndJob>(&directive.body)) node.told = end->outcome;
-        if (const auto* no = std::get_if<Refuse>(&directive.body)) node.causes.refused = no->status;
+        if (const auto* no = std::get_if<Refuse>(&directive.body)) {
+          node.causes.refusals.insert(std::string(no->status.message()));
+        }
+        const auto* stop = std::get_if<StopRound>(&directive.body);
+        if (stop != nullptr && stop->cause == StopCause::kJobFailed) node.causes.job_failed = *stop;
         node.was_accepted |= !std::holds_alternative<Refuse>(directive.body);
         StepAgent(to, agent::DirectiveArrived{directive});
       });

@@ -56,10 +56,15 @@ void SimCluster::TellStop(Node& node, const StopState& stop) {
   if (JobOf(node).steps == 0) return;  // it has not said that it obeys
   for (const Worker& worker : node.workers) {
     if (!worker.alive) continue;
-    // In the order of sending: a socket.
+    // A socket: what was sent first comes first, though what is due at one instant has no order.
     schedule_.After(absl::ZeroDuration(),
                     [this, id = node.incarnation, round = IdOf(*node.assignment),
-                     i = worker.local_rank.value(), stop] { HearStop(id, round, i, stop); });
+                     i = worker.local_rank.value(), stop, number = ++numbers_] {
+                      Worker* const told = FindWorker(id, round, i);
+                      if (told == nullptr || told->newest_told > number) return;
+                      told->newest_told = number;
+                      HearStop(id, round, i, stop);
+                    });
   }
 }
 

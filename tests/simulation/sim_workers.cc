@@ -34,6 +34,7 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
       const bool lives = old != nullptr && old->alive;
       coverage_.kept += lives;
       node.workers.push_back({.local_rank = LocalRank(i),
+                              .pid = lives ? old->pid : 0,
                               .is_stubborn = lives && old->is_stubborn,
                               .is_liar = lives && old->is_liar});
     } else {
@@ -43,18 +44,21 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
                               .is_stubborn = random_.Chance(plan_.stubborn_workers),
                               .is_unkillable = is_unkillable});
     }
+    Worker& worker = node.workers.back();
+    if (worker.pid == 0) worker.pid = static_cast<int>(1000 + ++numbers_);
     if (faults && random_.Chance(plan_.liars)) {
-      node.workers.back().is_liar = true;
+      worker.is_liar = true;
       schedule_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(20)),
                       [this, id = node.incarnation, of = IdOf(assignment), i] { Lie(id, of, i); });
     }
-    schedule_.After(absl::ZeroDuration(), [this, id = node.incarnation, assignment, i] {
-      StepAgent(id, agent::WorkerSpawned{assignment.round, LocalRank(i), 1000 + i});
-      if (JobOf(nodes_.at(id)).survives && FindWorker(id, IdOf(assignment), i) != nullptr) {
-        Promise(id, IdOf(assignment), i, std::nullopt);
-        StepAgent(id, agent::WorkerGreeted{assignment.round, LocalRank(i)});
-      }
-    });
+    schedule_.After(
+        absl::ZeroDuration(), [this, id = node.incarnation, assignment, i, pid = worker.pid] {
+          StepAgent(id, agent::WorkerSpawned{assignment.round, LocalRank(i), pid});
+          if (JobOf(nodes_.at(id)).survives && FindWorker(id, IdOf(assignment), i) != nullptr) {
+            Promise(id, IdOf(assignment), i, std::nullopt);
+            StepAgent(id, agent::WorkerGreeted{assignment.round, LocalRank(i)});
+          }
+        });
     const absl::Duration jitter = random_.Between(absl::ZeroDuration(), absl::Seconds(1));
     if (faults && random_.Chance(plan_.worker_failures)) {
       ScheduleExit(node, LocalRank(i), random_.Unit() * std::min(work, absl::Minutes(1)),
@@ -115,9 +119,10 @@ void SimCluster::Promise(Incarnation id, RoundId round, int local_rank,
 void SimCluster::TellRoundOver(Node& node, bool is_followed) {
   CheckDisturbs(node);
   for (Worker& worker : node.workers) {
-    if (!worker.alive || worker.is_unkillable) continue;
-    coverage_.survivors_ended += !is_followed && worker.awaits_round;
+    if (!worker.alive) continue;
     worker.is_told = true;
+    if (worker.is_unkillable) continue;
+    coverage_.survivors_ended += !is_followed && worker.awaits_round;
     if (!is_followed || worker.is_stubborn) continue;
     schedule_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(500)),
                     [this, id = node.incarnation, round = IdOf(*node.assignment),
@@ -146,7 +151,9 @@ void SimCluster::SignalWorkers(Node& node, const agent::SignalWorkers& effect) {
 void SimCluster::CheckDisturbs(const Node& node) {
   const bool is_growth_possible = JobOf(node).settings.max_nodes > JobOf(node).settings.min_nodes;
   const bool is_asked = is_healed_ && fates_[node.job].causes.asked_to_stop > 0;
-  if (!is_growth_possible && !is_asked && HarmsOnlyTheServer()) {
+  const bool is_given_up = !KnowsAllRounds() && !IsOfThisLife(node.assignment->instance) &&
+                           schedule_.now() - server_since_ >= JobOf(node).settings.orphan_timeout;
+  if (!is_growth_possible && !is_asked && !is_given_up && HarmsOnlyTheServer()) {
     Fail(absl::StrCat("C7: workers of ", node.name,
                       " are signalled, though only the server and the way to it failed"));
   }
@@ -170,6 +177,7 @@ void SimCluster::ScheduleExit(Node& node, LocalRank local_rank, absl::Duration d
     Worker& worker = owner.workers.at(local_rank.value());
     if (!worker.alive || (worker.is_told && !failure)) return;
     worker.alive = false;
+    Trace(owner.name, absl::StrCat("worker ", local_rank.value(), " ends"));
     coverage_.parked_deaths += worker.awaits_round;
     NoteExit(owner, failure);
     StepAgent(id, agent::WorkerExited{round, local_rank, failure});

@@ -122,7 +122,7 @@ class AgentAwaitsHelloTest : public AgentKeepsTest {
     JoinAgain();
     Direct(RunRound{Place(1)});
     for (const int rank : {0, 1}) {
-      Do(WorkerSpawned{Round(1), LocalRank(rank), 4000 + rank});
+      Do(WorkerSpawned{.round = Round(1), .local_rank = LocalRank(rank)});
       Say(rank, /*awaits=*/false, /*survives=*/true, /*round=*/1);
     }
     Do(WorkerGreeted{Round(1), LocalRank(1)});
@@ -256,6 +256,17 @@ TEST_F(AgentKeepsTest, AServerThatLosesItsStateWhileTheyAwaitARoundEndsThemAndTh
   Exit(1, 0, SIGTERM);
   Do(DescendantsGone{});
   EXPECT_THAT(All<ReservePorts>(), SizeIs(1));
+}
+
+TEST_F(AgentKeepsTest, AProcessThatReplacesAKeptOneHasPromisedNothing) {
+  ParkBoth();
+  JoinAgain();
+  Direct(RunRound{Place(1)});
+  Do(WorkerSpawned{.round = Round(1), .local_rank = LocalRank(0)});
+  Do(WorkerSpawned{.round = Round(1), .local_rank = LocalRank(1), .pid = 77});
+  Direct(StopRound{.round = Round(1), .cause = StopCause::kMembershipChange, .reason = "growth"});
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_THAT(All<SignalWorkers>()[0].spared, ElementsAre(LocalRank(0)));
 }
 
 TEST_F(AgentKeepsTest, AKeptWorkerSurvivesTheNextRoundToo) {

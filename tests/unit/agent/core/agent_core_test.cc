@@ -436,6 +436,42 @@ TEST_F(AgentCoreTest, LeavesTheTimeToAServerThatHasNoRecordOfItsRound) {
   }
 }
 
+TEST_F(AgentCoreTest, EndsAsItWasToldWhereTheServerHasForgottenHowTheJobEnded) {
+  for (const absl::Status& forgotten :
+       {absl::UnavailableError("no record of round 0"), absl::AbortedError("Join again")}) {
+    core_ = AgentCore(Options());
+    Run();
+    Direct(StopRound{.round = Round(0),
+                     .cause = StopCause::kJobFailed,
+                     .reason = "rank 3 on node2 exited with code 9",
+                     .exit_code = 9});
+    Exit(0, 0, SIGTERM);
+    Exit(1, 0, SIGTERM);
+    Do(DescendantsGone{});
+    EXPECT_THAT(All<Finish>(), IsEmpty());
+    Direct(Refuse{forgotten});
+    ASSERT_THAT(All<Finish>(), SizeIs(1));
+    EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 9);
+    EXPECT_EQ(
+        All<Finish>()[0].outcome.reason,
+        "rank 3 on node2 exited with code 9; the rendezvous at node1:29400 was started again, "
+        "and does not know how the job ended");
+  }
+}
+
+TEST_F(AgentCoreTest, EndsAsItWasToldWhereTheServerSaysNoMore) {
+  Run();
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kJobFailed, .reason = "stopped"});
+  Exit(0, 0, SIGTERM);
+  Exit(1, 0, SIGTERM);
+  Do(DescendantsGone{});
+  Do(Tick{}, absl::Seconds(61.5));
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 0);
+  EXPECT_EQ(All<Finish>()[0].outcome.reason,
+            "stopped; the rendezvous at node1:29400 is lost: no answer for 1m1s (connected)");
+}
+
 TEST_F(AgentCoreTest, SaysThatTheRendezvousIsBack) {
   Run();
   Do(LinkChanged{.up = false, .detail = "connection reset"});

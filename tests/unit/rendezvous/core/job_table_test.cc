@@ -206,6 +206,24 @@ TEST_F(ForgetfulServerTest, ANewcomerThatWasQuickerThanTheWorkersAgentsWaitsAsAn
   EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(10, {}, 2).body));
 }
 
+TEST_F(ForgetfulServerTest, ANewcomerThatWasDrainedHasNoPlaceOnceItsInstanceBeginsAgain) {
+  const Instance begun = Joining(9, {}, 3).instance;
+  Joining(10, {}, 3);
+  table_.OnStopRequest(kJob, Incarnation(99), {.node = "node9"}, now_);
+  EXPECT_TRUE(IsLeftAlone(1));
+  now_ = now_ + absl::Seconds(7);  // node1 is silent
+  AgentReport again{.sequence = ++sequence_,
+                    .instance = begun,
+                    .node = Describe("node9"),
+                    .settings = Settings(3, 3, 1)};
+  for (int i = 0; i < 2; ++i) {
+    again.sequence = ++sequence_;
+    const Directive told = Answer(9, again);
+    ASSERT_TRUE(std::holds_alternative<EndJob>(told.body)) << ToString(told.body);
+  }
+  EXPECT_EQ(table_.size(), 0u);
+}
+
 TEST_F(ForgetfulServerTest, TellsAllToJoinAnewOnceAMemberHasFailed) {
   Running(1);
   EXPECT_TRUE(IsToldToJoinAnew(Running(2, AgentPhase::kFailed, {{.exit_code = 7}})));
@@ -224,6 +242,14 @@ TEST_F(ForgetfulServerTest, EndsTheJobWhenAFailureComesAfterTheLastRestart) {
   ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
   EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 7);
   EXPECT_TRUE(std::holds_alternative<EndJob>(Running(1).body));
+}
+
+TEST_F(ForgetfulServerTest, AMemberThatIsHeardAgainAfterItHasLeftHasSucceededOnce) {
+  Running(1, AgentPhase::kSucceeded);
+  Running(2, AgentPhase::kSucceeded);
+  Running(2, AgentPhase::kLeaving);
+  const Directive late = Running(2, AgentPhase::kSucceeded);
+  EXPECT_FALSE(std::holds_alternative<EndJob>(late.body)) << ToString(late.body);
 }
 
 TEST_F(ForgetfulServerTest, EndsTheJobWhenAllMembersHaveSucceeded) {

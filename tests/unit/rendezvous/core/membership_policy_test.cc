@@ -251,5 +251,30 @@ TEST_F(GrowthTest, AFlappingNodeCostsAHandfulOfRoundsInTenMinutes) {
   EXPECT_GT(job.state().rounds_completed, 2);
 }
 
+// It dies without a word, and its next start is there before it is missed.
+TEST_F(GrowthTest, AFlappingNodeThatIsBackBeforeItsLeaseEndsCostsNoMore) {
+  CoreUnderTest& job = Job(Settings(2, 4));
+  job.RunWith(3);
+  job.Advance(31, {1, 2, 3});
+  const MonoTime end = job.now + absl::Minutes(10);
+  int flapping = 3;
+  while (job.now < end) {
+    if (job.state().in_round.contains(Incarnation(flapping))) {
+      ++flapping;
+    } else {
+      job.Report(flapping).node = Describe("node3");
+      job.Join(flapping);
+    }
+    for (const int n : {1, 2}) {
+      if (job.state().phase == JobPhase::kForming) job.Join(n);
+      if (job.state().phase == JobPhase::kRunning) job.SendPhase(n, AgentPhase::kRunning);
+    }
+    job.now = job.now + absl::Seconds(1);
+    job.Step(Tick{});
+  }
+  EXPECT_LE(job.state().rounds_completed, 12);
+  EXPECT_GT(job.state().rounds_completed, 2);
+}
+
 }  // namespace
 }  // namespace muster::rendezvous

@@ -97,6 +97,19 @@ TEST_F(LeasesTest, AJobThatHasLostItsLastNodeWaitsForOthers) {
 
 // --- A node that is started again
 
+TEST_F(LeasesTest, ANewStartThatIsHeardLateAfterASilenceOfAllIsNoSecondNode) {
+  CoreUnderTest& job = Job(StaticSettings(2));
+  job.RunWith(2);
+  const NodeDescription first = job.Report(1).node;
+  job.Report(9).node = first;
+  Silence(10);  // all have died
+  job.Join(9);
+  Silence(90);  // what the new starts said was lost
+  job.Join(9);
+  ASSERT_NE(job.Told<Refuse>(9), nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(job.Told<Refuse>(9)->status)) << job.Told<Refuse>(9)->status;
+}
+
 TEST_F(LeasesTest, ANewStartOfANodeThatDiedWaitingTakesItsPlace) {
   CoreUnderTest& job = Job(Settings(3, 3));
   job.Join(1);
@@ -120,7 +133,7 @@ TEST_F(LeasesTest, ANewStartOfAStaticNodeThatDiedWaitingTakesItsRank) {
   job.Join(9);
   job.Join(2);
   EXPECT_EQ(job.state().round, Round(0));
-  EXPECT_EQ(job.state().claims.at(0), Incarnation(9));
+  EXPECT_EQ(job.state().ranks.claims.at(0), Incarnation(9));
 }
 
 TEST_F(LeasesTest, TwoNodesOfOneNameThatAreBothConnectedStayTwo) {

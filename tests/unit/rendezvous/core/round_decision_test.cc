@@ -17,12 +17,12 @@ class RoundBuilder {
   explicit RoundBuilder(RendezvousSettings settings) {
     state_.settings = settings;
     for (int rank = 0; settings.is_static && rank < settings.max_nodes; ++rank) {
-      state_.missing_ranks.insert(rank);
+      state_.ranks.missing.insert(rank);
     }
   }
 
   RoundBuilder& Named(std::vector<std::string> names) {
-    state_.node_names = std::move(names);
+    state_.ranks.names = std::move(names);
     return *this;
   }
   RoundBuilder& Joined(int n, double at = 0, std::optional<int> node_rank = std::nullopt) {
@@ -88,7 +88,7 @@ class RoundBuilder {
     node.join_order = state_.next_join_order++;
     node.report.node = Describe("node" + std::to_string(n));
     node.report.node.node_rank = node_rank;
-    if (node_rank) state_.claims[*node_rank] = node.incarnation;
+    if (node_rank) state_.ranks.claims[*node_rank] = node.incarnation;
     return node;
   }
   JobState state_;

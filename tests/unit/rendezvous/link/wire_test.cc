@@ -194,10 +194,10 @@ TEST_P(DirectiveOnTheWire, FillsEveryFieldOfTheMessage) {
 
 INSTANTIATE_TEST_SUITE_P(Bodies, DirectiveOnTheWire,
                          testing::Values(Wait{"waiting"}, RunRound{FilledAssignment()},
-                                         StopRound{Round(2), StopCause::kRestart, "why", true},
+                                         StopRound{Round(2), StopCause::kRestart, "why", true, 7},
                                          StopRound{Round(2), StopCause::kMembershipChange, "why",
-                                                   true},
-                                         StopRound{Round(2), StopCause::kJobFailed, "why", true},
+                                                   true, 7},
+                                         StopRound{Round(2), StopCause::kJobFailed, "why", true, 7},
                                          StopAt{Round(2), 41, "maintenance"},
                                          StopAt{Round(2), kStopStepOpen, "maintenance"},
                                          EndJob{{.exit_code = 7,

@@ -30,7 +30,7 @@ JobRecord FilledRecord() {
       FilledSettings(),
       "node1",
       JobPhase::kEnding,
-      StopRound{Round(1), StopCause::kJobFailed, "a reason", true},
+      StopRound{Round(1), StopCause::kJobFailed, "a reason", true, 7},
       {{two, "node2"}},
       {one},
       3,
