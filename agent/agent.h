@@ -201,9 +201,9 @@ class Agent {
   WorkerService worker_service_;
   absl::btree_map<uint64_t, RunningWorker> workers_;
   uint64_t next_worker_id_ = 1;
-  // Of this round: whose process is that of an earlier one, also if it has died since.
+  // Workers of this round whose process is that of an earlier one, also if it has died since.
   absl::btree_set<LocalRank> kept_;
-  // Of this round: workers that closed their connection without a goodbye, and that exited with 0.
+  // Workers of this round that closed their connection without a goodbye, and that exited with 0.
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;
   std::optional<JobOutcome> outcome_;  // from Finish on

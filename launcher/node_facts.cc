@@ -57,7 +57,7 @@ std::vector<std::string> PackageNames(const std::string& python) {
   return all;
 }
 
-// Of a plain file alone: a pipe is read once, by the worker.
+// The hash of a plain file alone: a pipe is read once, by the worker.
 std::string HashOfFile(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return "";

@@ -42,8 +42,8 @@ Surroundings SurroundingsOf(const Invocation& invocation);
 // What ParseFlags may ask of this machine.
 MachineView ViewOfThisMachine(const Invocation& invocation);
 
-// Of several tasks on a node the agent's has the CPUs of them all, as far as the scheduler lets it:
-// its workers take the places of the others. Before anything is forked.
+// Gives the agent's task the CPUs of all tasks on the node, as far as the scheduler lets it: its
+// workers take the places of the others. Before anything is forked.
 void TakeAllCpus();
 
 // Removes what PrepareNode made on disk, for a launch that could not begin.

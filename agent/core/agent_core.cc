@@ -31,7 +31,7 @@ bool IsCrash(int signal) {
 // nothing, unless --signals_to_handle names them.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
 
-// Of a server that can be reached and does not answer, for the orphan time-out.
+// Unanswered reports to a reachable server that are remembered, for the orphan time-out.
 constexpr size_t kMaxUnanswered = 1024;
 
 }  // namespace

@@ -32,7 +32,7 @@ constexpr absl::string_view kLocalRank = "local_rank";
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 
-// Of `text`, which stands behind a `$`: how much of it names the local rank; 0 if it does not.
+// How much of `text`, which stands behind a `$`, names the local rank; 0 if it does not.
 size_t LengthOfMacro(absl::string_view text) {
   if (absl::StartsWith(text, "{local_rank}")) return kLocalRank.size() + 2;
   const bool is_whole =

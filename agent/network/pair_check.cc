@@ -150,7 +150,7 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
                          .packet_bytes = packet_bytes}) +
            run_.greeting;
   }
-  // Of this check, and from `peer`; -1: any that calls us.
+  // The header if it is of this check and from `peer`; -1: any that calls us.
   std::optional<Header> Accepted(absl::string_view text, int peer) const {
     const std::optional<Header> header = DecodeHeader(text);
     if (!header || header->instance != run_.instance ||

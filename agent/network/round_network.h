@@ -70,7 +70,7 @@ class RoundNetwork {
   const RoundNetworkOptions options_;
   const Ask ask_;
 
-  // Of the round.
+  // State of the round.
   PairCheck check_;
   Assignment assignment_;
   NetworkChoice choice_;

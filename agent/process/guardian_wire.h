@@ -28,7 +28,7 @@ struct RemoveAtEnd {
 };
 using Request = std::variant<WorkerCommand, SignalGroup, Sweep, RemoveAtEnd>;
 
-// Of a WorkerCommand's descriptors only their presence is written: they travel beside it in the
+// Only the presence of a WorkerCommand's descriptors is written: they travel beside it in the
 // order 0, 1, 2.
 std::string Encode(const Request& request);
 // The descriptors of a WorkerCommand are those of `frame`, which keeps them.

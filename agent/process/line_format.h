@@ -15,7 +15,7 @@
 
 namespace muster::agent {
 
-// Of the two console streams.
+// The two console streams.
 enum class ConsoleStream { kStdout = 0, kStderr = 1 };
 
 // An unfinished line longer than this is given out in pieces, so that memory is bounded.
@@ -82,7 +82,7 @@ class LineCutter {
   void Keep(absl::string_view text, Emit emit);
 
   bool cut_at_carriage_return_;
-  // Of the line that has not ended.
+  // State of the line that has not ended.
   std::string unfinished_;  // at most kLineBytesMax
   bool open_ = false;       // a piece of the current line has been given out
   bool after_carriage_return_ = false;

@@ -101,7 +101,7 @@ class LogPump {
   void TakeLastWords(LocalRank local_rank, absl::Duration at_most,
                      absl::AnyInvocable<void(LastWords)> then);
 
-  // Of attempt_<n>/hook.log: its descriptor, once; and its last lines behind what it held before.
+  // The descriptor of attempt_<n>/hook.log, once; and its last lines behind what it held before.
   // Only with LogPumpOptions::has_hook, while the attempt is open.
   UniqueFd TakeHookOutput();
   void TakeHookWords(absl::Duration at_most, absl::AnyInvocable<void(std::string)> then);

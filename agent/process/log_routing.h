@@ -64,8 +64,8 @@ std::vector<StreamRoute> DecideRoutes(const LogSpec& logs, ConsoleStream stream,
 // from now on. The way stays; what a worker writes to its file itself reaches nothing else.
 StreamRoute ContinueRoute(const StreamRoute& started, StreamRoute wanted);
 
-// Of a worker's stream, also in the filtered files: the template that was given; torchrun's for a
-// teed stream or a role that was given; else host and rank.
+// The prefix of a worker's lines, also in the filtered files: the template that was given;
+// torchrun's for a teed stream or a role that was given; else host and rank.
 absl::string_view PrefixTemplate(const LogSpec& logs, ConsoleStream stream,
                                  const PumpedWorker& worker, const ConsoleFacts& facts);
 

@@ -33,7 +33,7 @@ class OutputFile {
   void Close();
 
   const std::string& path() const { return path_; }
-  // Of the file when it was opened: what an earlier attempt has written.
+  // The file's size when it was opened: what an earlier attempt has written.
   off_t start_offset() const { return start_offset_; }
   int64_t lost_bytes() const { return file_ == nullptr ? 0 : file_->lost_bytes.load(); }
   // The descriptor itself, for a worker that writes without us. Nothing may be appended then.

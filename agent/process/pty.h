@@ -29,7 +29,7 @@ bool IsTerminal(int fd);
 // Whether the terminal `fd` is anybody's screen: it has a size, or we are controlled by it. mpirun
 // gives each of its tasks a pseudo terminal that is neither, and reads it as it would read a pipe.
 bool IsScreen(int fd);
-// Of the terminal `fd`; columns and rows that it does not tell are the usual 80 and 24.
+// The size of the terminal `fd`; 80 columns and 24 rows where it does not tell.
 WindowSize GetWindowSize(int fd);
 
 }  // namespace muster::agent

@@ -20,7 +20,7 @@ struct SignalDeath {
   std::string core_pattern;               // the text of /proc/sys/kernel/core_pattern
 };
 
-// Of this machine; empty where it may not be read.
+// The core pattern of this machine; empty where it may not be read.
 std::string ReadCorePattern();
 
 // Several clauses, or nothing where there is nothing to say.

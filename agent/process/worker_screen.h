@@ -49,7 +49,7 @@ class WorkerScreen {
 
   // What is not finished yet, each row cut to `columns`; without empty rows at the end.
   std::vector<std::string> OpenRows(int columns) const;
-  // Of the cursor, within the last of OpenRows; -1 if it is not there, or at that row's end.
+  // The column of the cursor in the last of OpenRows; -1 if it is not there, or at that row's end.
   int CursorInLastRow(int columns) const;
 
  private:

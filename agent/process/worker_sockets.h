@@ -46,7 +46,7 @@ std::vector<WorkerSocket> FindWorkerSockets(absl::Span<const pid_t> workers, int
 // and tries again, so one that has none is refused.
 enum class Connecting { kRefused, kUnanswered, kConnected, kGone };
 
-// Of each of `pids` alone, in their order. Cost as above.
+// How far each of `pids` alone has come, in their order. Cost as above.
 std::vector<Connecting> LookAtConnecting(absl::Span<const pid_t> pids, int remote_port);
 
 }  // namespace muster::agent

@@ -98,7 +98,7 @@ class RequestReader {
   void Consume(size_t bytes);
   // Decides the framing; false while bytes are missing.
   absl::StatusOr<bool> ReadOpening();
-  // Of the next byte; nothing if it stands for none.
+  // The command of the next byte; nothing if it stands for none.
   std::optional<StoreCommand> NextCommand();
   std::optional<StoreCommand> NextBareCommand();
   absl::Status Unexpected() const;

@@ -19,7 +19,7 @@ namespace muster::agent {
 // Threads: one owner (the agent's loop); its own thread does the work.
 class StoreWitness {
  public:
-  // Of the store at `host`:`port`.
+  // A witness of the store at `host`:`port`.
   StoreWitness(std::string host, int port);
   ~StoreWitness();
 

@@ -189,7 +189,7 @@ absl::Status TorchStore::Set(TorchRequest& request, Replies& out) {
   return absl::OkStatus();
 }
 
-// Of an absent key that was expected to hold something, PyTorch says that it holds just that.
+// PyTorch says of an absent key that was expected to hold something that it holds just that.
 absl::Status TorchStore::CompareSet(StoreConnection from, TorchRequest& request, Replies& out) {
   const std::string& key = request.keys[0];
   const auto found = values_.find(key);

@@ -163,7 +163,7 @@ class EvidenceMaker {
       verdict::Group made{.name = group.name,
                           .members = std::vector<int>(group.size, verdict::kUnknownRank),
                           .id = group.id};
-      // Of all ranks: each is what it is in the job.
+      // A group of all ranks: each is what it is in the job.
       for (int r = 0; group.size == world_size_ && r < world_size_; ++r) made.members[r] = r;
       out_.groups.push_back(std::move(made));
     }

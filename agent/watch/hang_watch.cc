@@ -23,7 +23,7 @@ verdict::ToldBy WhoTells(const WatchedRank& rank) {
 }
 
 RankReport MakeReport(const WatchedRank& rank) {
-  // Of programs that mark nothing, nothing need be said.
+  // Nothing need be said of programs that mark nothing.
   const bool is_marked = rank.board.pid != 0;
   return {.rank = rank.rank,
           .pid = rank.pid,
@@ -381,7 +381,7 @@ void HangWatch::Report(Incident incident, const std::vector<int>& pids, bool end
   if (!ends_attempt) incident_.reset();  // nothing follows from it
 }
 
-// Of those at fault; where nobody is, of those who wait, since the attempt has to end.
+// Pids of those at fault; where nobody is, of those who wait, since the attempt has to end.
 std::vector<int> HangWatch::PidsToEnd(const Incident& incident) const {
   const std::vector<int> pids = PidsOf(incident.diagnosis.culprits);
   return pids.empty() ? PidsOf(incident.diagnosis.waiting) : pids;

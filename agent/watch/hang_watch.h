@@ -60,7 +60,7 @@ struct HangWatchOptions {
 using StoreAnswer = std::function<void(std::vector<verdict::Gathering>)>;
 using StoreQuestion = std::function<void(StoreAnswer)>;
 
-// Of one round.
+// What is watched in one round.
 struct WatchedRound {
   Round round;
   int restart_count = 0;
@@ -104,7 +104,7 @@ class HangWatch {
   std::string WhoEnded(int rank, const std::string& last_output) const;
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
-  // Of the server.
+  // An order of the server.
   void OnOrder(const verdict::WatchOrder& order);
   // A report lies in the report directory.
   bool HasWritten() const { return num_reports_ > 0; }
@@ -235,7 +235,7 @@ class HangWatch {
   int num_notices_ = 0;
   int notice_ = 0;  // the one whose stacks are being read; 0: none
   bool gathers_evidence_ = false;
-  // Of the last AskStacks: how far each rank was when it was asked.
+  // The last AskStacks, and how far each rank was when it was asked.
   uint64_t asked_ = 0;
   Position when_asked_;
   uint64_t verdict_heard_ = 0;  // question of the last one

@@ -55,7 +55,7 @@ std::string WaitInWords(const ProcessLook& look) {
   return "waiting in the kernel";
 }
 
-// Of /proc/<pid>/stat, from the state on; empty if there is no such process.
+// Fields of /proc/<pid>/stat, from the state on; empty if there is no such process.
 // Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14),
 // stime (15),
 //         cutime (16) and cstime (17), those of children that have ended.
@@ -174,7 +174,7 @@ verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& 
 
 bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,
             const std::optional<ProcessUse>& before, absl::Duration elapsed) {
-  // Of a core that others want, too, it may get little.
+  // A process may get little of a core that others want, too.
   constexpr double kShare = 0.05;
   constexpr double kBytesPerSecond = 64 << 10;
   if (look.state == 'R' || look.state == 'D') return true;

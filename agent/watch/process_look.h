@@ -29,7 +29,7 @@ struct ProcessLook {
 std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now,
                                          const std::string& proc = "/proc");
 
-// Of a process and all below it, so far.
+// What a process and all below it have used so far.
 struct ProcessUse {
   int64_t cpu_ticks = 0;
   int64_t io_bytes = 0;  // by the calls read and write, of files, pipes and others

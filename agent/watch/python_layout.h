@@ -30,24 +30,24 @@ struct PythonLayout {
   uint64_t interpreters = 0;
   uint64_t next_interpreter = 0;
   uint64_t threads = 0;
-  // Of each thread. Without `native_id` the first thread is the last in the list.
+  // Offsets in each thread. Without `native_id` the first thread is the last in the list.
   uint64_t next_thread = 0;
   std::optional<uint64_t> native_id;
   std::optional<uint64_t> c_frame;  // that holds `frame`; else the thread does
   uint64_t frame = 0;
-  // Of each frame. `instruction` is a pointer, or where there are `kDeltas` an int that counts
+  // Offsets in a frame. `instruction` is a pointer, or where there are `kDeltas` an int that counts
   // them.
   uint64_t back = 0;
   uint64_t code = 0;
   uint64_t instruction = 0;
-  // Of its code. `instructions`: where they begin, if `instruction` is a pointer.
+  // Offsets in its code. `instructions`: where they begin, if `instruction` is a pointer.
   uint64_t file = 0;
   uint64_t name = 0;
   uint64_t first_line = 0;
   uint64_t line_table = 0;
   uint64_t instructions = 0;
   PythonLines lines = PythonLines::kLocations;
-  // Of strings: headers before the characters.
+  // Bytes of a string's header, before its characters.
   uint64_t ascii_bytes = 0;
   uint64_t other_bytes = 0;
 };

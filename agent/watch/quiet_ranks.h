@@ -25,7 +25,7 @@ class QuietRanks {
   // What uses more in a window does something.
   static constexpr double kBusyShare = 0.005;  // of a core
   static constexpr int64_t kBusyBytes = 16 << 10;
-  // Of quiet that is worth a word; more once such a quiet has ended.
+  // The least quiet that is worth a word; more once such a quiet has ended.
   static constexpr absl::Duration kNoticeMin = absl::Minutes(2);
 
   struct RankUse {

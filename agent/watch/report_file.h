@@ -24,7 +24,7 @@ namespace muster::agent {
 // Loop thread only.
 class ReportWriter {
  public:
-  // Of reports in the folder `directory`, which is there.
+  // Writes reports to the folder `directory`, which is there.
   explicit ReportWriter(const std::string& directory)
       : files_(std::make_shared<Files>(LogFolder(directory))) {}
 

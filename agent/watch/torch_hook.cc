@@ -12,7 +12,7 @@
 
 namespace muster::agent {
 
-// Of the generated torch_hook_text.cc.
+// The text of the generated torch_hook_text.cc.
 extern const absl::string_view kTorchHookText;
 
 absl::StatusOr<std::string> WriteTorchHook(const std::string& runtime_directory) {

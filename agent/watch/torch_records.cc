@@ -86,7 +86,7 @@ void SetSize(const json& entry, verdict::Operation& op) {
     default:
       return;
   }
-  // Of sparse tensors each rank has as much as it has.
+  // Ranks may hold different amounts of a sparse tensor.
   if (absl::StrContains(op.name, "sparse")) return;
   const std::optional<int64_t> elements = CountElements(entry, sizes);
   const auto list = entry.find(dtypes);

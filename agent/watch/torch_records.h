@@ -78,8 +78,8 @@ struct TorchPython {
   TorchMembers members;
   std::vector<std::string> frames;
   std::string calls;  // the name of the method that the innermost has looked up last
-  // Of a send or receive: which of both ("send", "recv"; empty: not known), and the rank at its
-  // other end by arguments and variables of the frames; -1: not known.
+  // The kind of a send or receive ("send", "recv"; empty: not known), and the rank at its other end
+  // by arguments and variables of the frames; -1: not known.
   std::string transfer;
   int peer = -1;
 };

@@ -241,7 +241,7 @@ void TorchWatch::TakeArrivals(Known& known, MonoTime now) {
                     .groups = FindArrivals(ranks, wall)};
 }
 
-// Of those that stand still, once for each place at which they do.
+// Asks for the stacks of those that stand still, once for each place at which they do.
 void TorchWatch::AskStacks(Known& known, const std::vector<bool>& is_still) {
   std::vector<std::string> sockets;
   bool any = false;

@@ -43,7 +43,7 @@ class TorchWatch {
   // Once a second or so. Asks if it is time to.
   void Tick(MonoTime now, bool is_somebody_silent);
 
-  // Null: nobody serves there, so nothing is known. Until the next Tick.
+  // Valid until the next Tick. Null: nobody serves there, so nothing is known.
   const TorchRank* Find(int local_rank) const;
   const TorchMembers& members() const { return known_.members; }
   // When ranks came to their last collectives, before `now`; counted, 0: that was not read yet.

@@ -17,7 +17,7 @@
 namespace muster::launcher {
 namespace {
 
-// Of several tasks or workers on a node one speaks.
+// Only one of several tasks or workers on a node speaks.
 bool IsSilent(const EnvironmentMap& environment) {
   for (const char* name : {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"}) {
     const std::string value = VariableOrEmpty(environment, name);

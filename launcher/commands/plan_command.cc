@@ -38,7 +38,7 @@ constexpr char kUsage[] =
     "needs.\n"
     "Options are spelled with _ or -.\n";
 
-// Of --advise.
+// The options of --advise.
 struct AdviceOptions {
   bool asked = false;
   std::string device;  // empty: the table's by its memory
@@ -46,7 +46,7 @@ struct AdviceOptions {
   int64_t gpus = 0;  // of a node
   int64_t nodes = 1;
   std::string network = "100gbe";
-  // Of the host as a device, measured: of one core, and between ranks.
+  // The host as a device, measured: one core, and the link between ranks.
   double gemm_gflops = 0;
   double link_gigabytes = 0;
   int64_t cores = 1;
@@ -58,7 +58,7 @@ struct AdviceOptions {
 constexpr double kShareOfPeak = 0.5;
 constexpr double kLinkShare = 0.8;
 constexpr double kOtherOnHost = 0.13;
-// Of an exchange on a host, where processors carry it: hidden where each rank has one more.
+// The share of an exchange on a host, carried by processors, that one more for each rank hides.
 constexpr double kHiddenBySpareCores = 0.8;
 
 std::function<absl::Status(const std::string&)> IntoPositive(double most, double& out) {

@@ -81,7 +81,7 @@ constexpr BlockRow kDynamo[] = {
     {"dynamo_use_regional_compilation", "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
 };
 
-// Of the top level. Blocks are known by their names.
+// Keys of the top level. Blocks are known by their names.
 constexpr const char* kTopKeys[] = {"compute_environment",
                                     "distributed_type",
                                     "mixed_precision",

@@ -22,7 +22,7 @@ namespace {
 using command_line::CommandLine;
 using command_line::Given;
 
-// Of ours alone: no agent is given them.
+// Options of ours alone: no agent is given them.
 constexpr std::array<absl::string_view, 8> kHostOptions = {
     "hostfile", "include",    "exclude",  "num_nodes",
     "num_gpus", "ssh_config", "ssh_port", "no_local_rank"};

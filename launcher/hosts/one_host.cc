@@ -21,7 +21,7 @@ using command_line::Given;
 constexpr std::array<absl::string_view, 5> kDeepSpeedOptions = {"include", "exclude", "num_nodes",
                                                                 "num_gpus", "no_local_rank"};
 
-// Of DeepSpeed's options; nullptr: none was given.
+// The first of DeepSpeed's options that was given; nullptr: none was.
 const Given* FirstGiven(const CommandLine& line) {
   for (absl::string_view option : kDeepSpeedOptions) {
     if (const Given* given = line.Find(option)) return given;

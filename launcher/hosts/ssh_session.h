@@ -53,7 +53,7 @@ class SshSession {
   bool HasEnded();
   bool is_running() const { return pid_ > 0; }
   bool was_greeted() const { return was_greeted_; }
-  // Of ssh, which is the agent's, or 255 where the connection failed. Valid after the end.
+  // ssh's exit code: the agent's, or 255 where the connection failed. Valid after the end.
   int exit_code() const { return exit_code_; }
   // The last line of stderr before the greeting: ssh's reason.
   const std::string& last_words() const { return last_words_; }

@@ -9,7 +9,7 @@
 namespace muster::launcher {
 namespace {
 
-// Of other versions.
+// Subcommands of other versions.
 constexpr const char* kOthers[] = {"status", "stacks",  "logs",  "top",  "bench",
                                    "report", "explain", "scale", "link", "export"};
 constexpr size_t kNearMin = 3;  // shorter words are near to anything

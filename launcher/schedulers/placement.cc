@@ -198,7 +198,7 @@ class Application {
         absl::StrCat(taken->source, ", ", port->source));
   }
 
-  // Of several tasks on a node the first runs the agent, and sees what it was given itself.
+  // The first of several tasks on a node runs the agent, and sees what it was given itself.
   absl::Status ChooseAgent() {
     placement_.local_task = found_.local_task;
     placement_.num_local_tasks = found_.num_local_tasks;

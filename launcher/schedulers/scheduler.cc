@@ -86,7 +86,7 @@ std::string HostOfUri(const std::string& uri) {
   return IsHost(host) ? host : "";
 }
 
-// Of the text of slurm.conf; nothing where it does not say it.
+// KillWait by the text of slurm.conf; nothing where it does not say it.
 std::optional<int> KillWaitOf(const std::string& text) {
   std::optional<int> seconds;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

@@ -3,7 +3,7 @@
 namespace muster {
 namespace {
 
-// Of what is before the first error, if `text` is no JSON.
+// Looks at what is before the first error, if `text` is no JSON.
 bool IsTooDeep(absl::string_view text) {
   int depth = 0;
   bool is_in_string = false;

@@ -16,7 +16,7 @@ namespace muster {
 // Environment variables by name, sorted.
 using EnvironmentMap = std::map<std::string, std::string>;
 
-// Of "NAME=value" texts that end with a null pointer, as `environ` and `execve` have them. The
+// Reads "NAME=value" texts that end with a null pointer, as `environ` and `execve` have them. The
 // first of several texts with one name wins, as it does for getenv.
 EnvironmentMap EnvironmentOf(const char* const* entries);
 

@@ -46,7 +46,7 @@ BoardSnapshot::Group ReadGroup(const BoardGroup& in) {
   return out;
 }
 
-// Of the newest, for who looks often.
+// How many of the newest a reader who looks often looks at.
 constexpr uint64_t kLooked = 64;
 
 }  // namespace

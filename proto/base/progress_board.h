@@ -94,9 +94,9 @@ struct BoardOperation {
   std::atomic<int64_t> sequence;
   std::atomic<int64_t> bytes;  // of one block
   std::atomic<int64_t> peer;   // the root or the other rank; -1: none
-  // Of the group's collectives up to and with this one, over what all ranks agree on: two ranks
-  // whose hashes differ at one sequence number have called something else there, or before. A send
-  // or receive has that of the collective before it.
+  // Hash of the group's collectives up to and with this one, over what all ranks agree on: two
+  // ranks whose hashes differ at one sequence number have called something else there, or before. A
+  // send or receive has that of the collective before it.
   std::atomic<uint64_t> chain;
   std::atomic<int64_t> issued_ns;  // on the machine's monotonic clock
 };

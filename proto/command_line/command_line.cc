@@ -288,7 +288,7 @@ absl::Status ReadValues(const Grammar& grammar, const CommandLine& line) {
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
                        const absl::Status& status) {
   const absl::string_view text = status.message();
-  // Of several options that set one field, the last that was given.
+  // Where several options set one field, the last that was given.
   const Option* of_field = nullptr;
   for (const Option& option : grammar.options) {
     if (option.field.empty()) continue;

@@ -13,7 +13,7 @@ namespace muster::command_line {
 // The text of --help: usage, the options under their headings, footer.
 std::string HelpText(const Grammar& grammar);
 
-// Commands for `shell` (bash, zsh, fish or tcsh) after which it completes the options of the program.
+// Commands after which `shell` (bash, zsh, fish or tcsh) completes the options of the program.
 //
 // Errors: kInvalidArgument: another shell.
 absl::StatusOr<std::string> CompletionText(const Grammar& grammar, const std::string& shell);

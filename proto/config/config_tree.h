@@ -13,13 +13,13 @@ struct ConfigMember;
 struct ConfigNode {
   enum class Kind { kNull, kBool, kNumber, kText, kList, kMap };
   Kind kind = Kind::kNull;
-  // Of a plain value: "true" or "false", a number as the file has it, or the text itself.
+  // Text of a plain value: "true" or "false", a number as the file has it, or the text itself.
   std::string text;
   int line = 0;                       // from 1; of a member the line of its key
   std::vector<ConfigNode> items;      // of a list
   std::vector<ConfigMember> members;  // of a map, in the file's order
 
-  // Null if there is no such member.
+  // The member of that key; null if there is none.
   const ConfigNode* Find(const std::string& key) const;
 };
 

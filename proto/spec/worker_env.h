@@ -41,7 +41,7 @@ struct WorkerEnv {
   std::string visible_devices;
   std::string tf_config;  // JSON; empty: not set (too many workers for one variable)
 
-  // Of the runtime.
+  // What the runtime needs.
   Instance instance;
   Round round;
   std::string agent_socket;  // Unix socket of the agent; empty: the program runs alone

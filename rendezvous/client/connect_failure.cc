@@ -10,7 +10,7 @@
 namespace muster::rendezvous {
 namespace {
 
-// Of grpc::StatusCode, which has the numbers of absl::StatusCode.
+// The code of a grpc::StatusCode, which has the numbers of absl::StatusCode.
 absl::StatusCode CodeOf(int code) { return static_cast<absl::StatusCode>(code); }
 
 bool ContainsAny(const std::string& text, absl::Span<const absl::string_view> parts) {

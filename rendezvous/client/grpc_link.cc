@@ -444,7 +444,7 @@ void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
 void GrpcLink::FailedOnLoop(const ConnectFailure& failure) {
   ++timer_id_;  // the attempt's time-out is over with the attempt
   phase_ = Phase::kBackingOff;
-  // Of several addresses one may answer and another refuse the connection, so only success resets
+  // One of several addresses may answer and another refuse the connection, so only success resets
   // the count. Once the right server has been there, a stranger on its port (another user's
   // musterd, a web server) says nothing about it: it may come back, and how long that is waited for
   // is the agent's orphan time-out.

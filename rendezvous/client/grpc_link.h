@@ -148,7 +148,7 @@ class GrpcLink final : public RendezvousLink {
 
   std::optional<AgentReport> newest_report_;
   bool has_unsent_report_ = false;
-  // Of this stream: what a renewal and a repeat refer to.
+  // This stream's report and directive, to which a renewal and a repeat refer.
   std::optional<AgentReport> sent_report_;
   std::optional<Directive> last_directive_;
   MonoTime sent_at_;               // the newest report or renewal

@@ -161,7 +161,7 @@ DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
     if (is_it && now < ended.known_until) return EndJob{ended.outcome};
   }
   const auto job = jobs_.find(key);
-  // Of an earlier life: an instance that had no round yet was not kept.
+  // The instance is of an earlier life: one that had no round yet was not kept.
   const bool had_no_round =
       report.instance < FirstInstanceOf(options_.term) && report.round == kNoRound;
   if (job == jobs_.end() && IsOurs(report.instance) && !had_no_round) {

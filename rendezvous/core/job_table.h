@@ -57,8 +57,8 @@ struct JobTableOptions {
   // No round is completed before, so that agents of a server that has been here before can say what
   // they run: a lease after the start where there may have been one.
   MonoTime young_until;
-  // Of a server of one job, by --node_rank; empty: not known. Whoever is called so and comes when
-  // the job is over is told how it ended, and begins no other.
+  // Node names of a server of one job, by --node_rank; empty: not known. A node of such a name that
+  // comes when the job is over is told how it ended, and begins no other.
   std::vector<std::string> node_names;
   Incarnation host;  // CoreOptions
   // A KeepJob comes with each change of a job's record.
@@ -147,7 +147,7 @@ class JobTable {
     JobOutcome outcome;
     MonoTime known_until;
     Round round;
-    // Of that round, whose workers may still be ending, and saving.
+    // The members of that round, whose workers may still be ending, and saving.
     absl::btree_set<Incarnation> members;
   };
 
@@ -189,7 +189,7 @@ class JobTable {
 
   // Loop thread only.
   Instance next_instance_;
-  // Of directives of all jobs: an agent that meets a new instance sees it grow.
+  // Counts directives of all jobs: an agent that meets a new instance sees it grow.
   uint64_t next_revision_ = 1;
   Jobs jobs_;
   absl::btree_map<JobKey, OrphanRounds> orphans_;

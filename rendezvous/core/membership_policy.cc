@@ -33,7 +33,7 @@ void DropForgiven(JobState& state, MonoTime now) {
   }
 }
 
-// Of the other nodes that are here or have a history, the lower median.
+// The lower median of changes among the other nodes that are here or have a history.
 int TypicalChangesBut(const JobState& state, const std::string& name) {
   std::vector<int> changes;
   for (const auto& [other, history] : state.histories) {

@@ -42,8 +42,8 @@ void RecordChange(JobState& state, const std::string& node_name, MonoTime now);
 // of late.
 void RecordReturn(JobState& state, const std::string& node_name, MonoTime now);
 
-// Of as many held back as may be, the one that is held for the shortest time is let go, `name`
-// perhaps: no more than half of the nodes are held. For nodes that are to be put in
+// Once as many are held back as may be, the one that is held for the shortest time is let go,
+// perhaps `name`: no more than half of the nodes are held. For nodes that are to be put in
 // JobState::held_back.
 bool MayBeHeldBack(JobState& state, const std::string& name, MonoTime now);
 

@@ -110,7 +110,7 @@ struct ProgressRecord {
   JobPhase phase = JobPhase::kForming;
   std::optional<StopRound> stop;  // what members are told while they are still in the round
 
-  // Of the last completed round.
+  // Members of the last completed round.
   absl::btree_map<Incarnation, std::string> lost;  // members that are gone, with their names
   absl::btree_set<Incarnation> succeeded;          // members whose workers have all ended with 0
 

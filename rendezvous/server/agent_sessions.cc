@@ -197,7 +197,7 @@ class AgentSessions::Session final : public Attendee {
 
   bool IsMember() const { return handshake_.is_admitted() && !handshake_.is_person(); }
 
-  // Of an agent: a person is no member, and has no part in the store.
+  // Fails unless an agent is admitted: a person is no member, and has no part in the store.
   absl::Status CheckAdmitted() const {
     if (!handshake_.is_admitted()) {
       return absl::UnauthenticatedError("the stream has not proven the secret");

@@ -59,7 +59,7 @@ class JobLoop {
   void OnReport(const AgentKey& key, const AgentReport& report);
   void OnStoreRequest(const AgentKey& key, const StoreRequest& request);
   void OnWatchWord(const AgentKey& key, verdict::NodeWord word);
-  // Of a person, who attends under an incarnation of its own, once.
+  // The request of a person, who attends under an incarnation of its own, once.
   void OnStopRequest(const AgentKey& key, const StopRequest& request);
   void OnHostLeaving(const Departure& departure, const std::string& host_name);
   // The agent of this process.

@@ -20,7 +20,7 @@ class JobWatches {
 
   Orders OnWord(const JobTable& table, const JobKey& job, Incarnation from, verdict::NodeWord word,
                 MonoTime now);
-  // Of all jobs whose time has come.
+  // The orders of all jobs whose time has come.
   std::vector<std::pair<JobKey, Orders>> Tick(const JobTable& table, MonoTime now);
   MonoTime NextDeadline() const {
     return deadlines_.empty() ? MonoTime::InfiniteFuture() : deadlines_.begin()->first;
@@ -29,7 +29,7 @@ class JobWatches {
  private:
   struct Watch {
     verdict::JobWatch watch;
-    // Of which round: an instance begins again with round 0.
+    // The round that it watches: an instance begins again with round 0.
     Round round = kNoRound;
     MonoTime running_since;
     MonoTime deadline;

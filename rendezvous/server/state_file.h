@@ -22,7 +22,7 @@ struct sqlite3;
 
 namespace muster::rendezvous {
 
-// Of the database; a higher one is refused.
+// The format of the database; a higher one is refused.
 //   1: without checksums; 2: each row has its own.
 inline constexpr int kStateFormat = 2;
 

@@ -55,7 +55,7 @@ AbortWatch::Orders AbortWatch::OnWord(Incarnation from, NodeLastCalls word) {
   for (const int rank : word.aborted) {
     if (Holds(node.about, rank)) aborted_.insert(rank);
   }
-  // Of its own ranks alone, each once.
+  // Only the node's own ranks count, each once.
   absl::btree_set<int> seen;
   for (RankCalls& rank : word.ranks) {
     if (!Holds(node.about, rank.rank) || !seen.insert(rank.rank).second) continue;

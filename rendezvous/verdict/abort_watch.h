@@ -41,7 +41,7 @@ class AbortWatch {
   void SetGrace(absl::Duration grace) { times_ = TimesForLastCalls(grace); }
   // `nodes` are all members of `round`.
   void StartRound(Round round, const std::vector<WatchedNode>& nodes);
-  // Of a member: who has told one takes part.
+  // A summary from a member: who has told one takes part.
   void OnSummary(Incarnation from);
 
   // Words of another round, of strangers, and answers that nobody waits for change nothing. An

@@ -67,7 +67,7 @@ class Judge {
     return out;
   }
 
-  // Of a call that all ranks have to make the ranks that have not, unless they are the most.
+  // The ranks that have not made a call that all ranks have to make, unless they are the most.
   CircleBreak WithoutANewGroup() const {
     for (const int s : circle_.stalls) {
       const Stall& stall = stalls_[s];

@@ -509,7 +509,7 @@ class Detective {
     return graph;
   }
 
-  // Of the rank that is farthest away, as far as the first few say.
+  // Describes the path of the rank that is farthest away, as far as the first few say.
   void DescribePath(Diagnosis& out, const std::vector<int>& targets) const {
     constexpr size_t kLooksMax = 16;
     std::vector<int> longest;

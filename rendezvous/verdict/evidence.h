@@ -38,7 +38,7 @@ struct Group {
 struct Operation {
   OperationKind kind = OperationKind::kBarrier;
   OperationState state = OperationState::kIssued;
-  // Of the group's collectives, or of sends (receives) between two ranks; kUnknownSequence.
+  // Counts the group's collectives, or sends (receives) between two ranks; or kUnknownSequence.
   int64_t sequence = 0;
   int64_t bytes = 0;
   // Rank in the group: the root, or the other end of a send or receive; -1: none, or not known.

@@ -21,14 +21,14 @@ class EvidenceIndex {
 
   int num_ranks() const { return static_cast<int>(evidence_.ranks.size()); }
   const RankEvidence& rank(int index) const { return evidence_.ranks[index]; }
-  // Of the round, by number.
+  // Indices of the round's ranks, by number.
   const absl::btree_map<int, int>& indices() const { return index_of_rank_; }
   // Sorted, each once; what is no rank's index is left out.
   std::vector<int> NumbersOf(const std::vector<int>& indices) const;
 
   int num_groups() const { return static_cast<int>(by_group_.size()); }
   const Group& group(int group) const { return evidence_.groups[group]; }
-  // Of the ranks that are within reach, with their indices.
+  // Records of the ranks that are within reach, with their indices.
   using Records = std::vector<std::pair<int, const GroupRecord*>>;
   const Records& records(int group) const { return by_group_[group]; }
   // Somebody waits in a send or receive.

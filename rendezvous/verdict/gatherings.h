@@ -33,7 +33,7 @@ struct Gathering {
   friend bool operator==(const Gathering&, const Gathering&) = default;
 };
 
-// Of one answer; any more are left out.
+// The most gatherings of one answer; any more are left out.
 inline constexpr size_t kGatheringsMax = 8;
 
 // Measures how long nobody comes. Thread-compatible.

@@ -122,8 +122,8 @@ class HangWatchCore {
     int confirmations = 0;
     bool is_noticed = false;
     bool is_judged = false;
-    // Of the last notice, also of an incident that this one has replaced while nothing moved;
-    // empty: none.
+    // What the last notice told, also of an incident that this one has replaced while nothing
+    // moved; empty: none.
     std::string subject;
     std::vector<int> ranks;
   };
@@ -132,7 +132,7 @@ class HangWatchCore {
   void Hear(const Pulse& pulse, absl::Duration gap);
   absl::Duration LeastSilence(const std::vector<int>& ranks) const;
   absl::Duration MostSilence(const std::vector<int>& ranks) const;
-  // Of the phases of `ranks`, the longest.
+  // The longest time among the phases of `ranks`.
   absl::Duration LongestSoft(const std::vector<int>& ranks) const;
   absl::Duration LongestHard(const std::vector<int>& ranks) const;
   std::optional<std::string> ReasonForVerdict(const Diagnosis& diagnosis) const;

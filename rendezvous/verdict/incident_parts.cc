@@ -37,8 +37,8 @@ std::vector<StackGroup> MergeStacks(const std::vector<RankReport>& ranks,
 
 namespace {
 
-// Of Python's own library, which stands between what waits and who called it; or a wrapper that
-// PyTorch puts around its functions.
+// Whether the frame is Python's own library, which stands between what waits and who called it, or
+// a wrapper that PyTorch puts around its functions.
 bool IsBetween(const std::string& frame) {
   return absl::StrContains(frame, "/torch/distributed/c10d_logger.py:") ||
          (absl::StrContains(frame, "/lib/python3") && !absl::StrContains(frame, "-packages/"));

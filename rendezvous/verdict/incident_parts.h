@@ -31,7 +31,7 @@ enum class ToldBy {
 // "progress_board", "marks", "torch", "torch_store"; "unknown".
 absl::string_view ToString(ToldBy told_by);
 
-// Of one stack, the innermost: as many are read, sent and written.
+// The innermost frames of one stack: as many are read, sent and written.
 inline constexpr size_t kStackFramesMax = 48;
 
 // What is known of one rank at the time of the verdict.

@@ -20,7 +20,7 @@ constexpr size_t kNodesPerSecond = 256;
 constexpr absl::Duration kBetweenQuestionsMax = absl::Seconds(10);
 // A verdict that was lost on its way is said again.
 constexpr absl::Duration kSayAgain = absl::Seconds(15);
-// Of whom stacks are asked.
+// Nodes that are asked for stacks.
 constexpr size_t kNodesAtFaultAsked = 16;
 constexpr size_t kNodesWaitingAsked = 8;
 constexpr size_t kNamedMax = 4;
@@ -126,7 +126,7 @@ void JobWatch::On(Node& node, NodeDetails&& details, MonoTime now) {
       details.evidence.round != round_ || awaited_.erase(node.about.agent) == 0) {
     return;
   }
-  // Of its own ranks alone, each once.
+  // Only the node's own ranks count, each once.
   Evidence& evidence = details.evidence;
   absl::btree_set<int> seen;
   std::vector<RankEvidence> own;

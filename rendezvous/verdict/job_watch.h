@@ -112,7 +112,7 @@ class JobWatch {
                              const absl::btree_set<Incarnation>& at_fault) const;
   void TellAll(const WatchOrder& order, Orders& out) const;
   void AddUnseenRanks();
-  // Of the ranks of nodes that have answered.
+  // The silences of the ranks of nodes that have answered.
   std::vector<RankSilence> AllSilences() const;
   // Nodes that answered and hold some of `ranks`, the first few.
   void SelectNodes(const std::vector<int>& ranks, size_t max,
@@ -130,7 +130,7 @@ class JobWatch {
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;  // of the members
   Spares spares_;
 
-  // Of the round.
+  // What belongs to the round.
   Round round_ = kNoRound;
   Nodes nodes_;
   absl::btree_map<int, Incarnation> agent_of_first_rank_;

@@ -124,7 +124,7 @@ AbortBlame NobodyKnown(const std::vector<SameCall>& sides) {
       .words = absl::StrCat(absl::StrJoin(parts, ", "), ": which of them is right cannot be told")};
 }
 
-// Of ranks that have aborted those whose call is on no side.
+// The aborted ranks whose call is on no side.
 std::vector<int> AbortedElsewhere(const AbortReport& report) {
   std::vector<int> out;
   for (const int rank : report.aborted) {

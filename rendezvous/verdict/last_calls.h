@@ -52,8 +52,8 @@ struct AbortReport {
   std::vector<int> unknown;  // no call of theirs is known; sorted
 };
 
-// Of ranks 0 to `world_size` - 1; `ranks` has each of them once at most. Of several differences
-// that of the most ranks is taken, and in its group the first.
+// Compares ranks 0 to `world_size` - 1; `ranks` has each of them once at most. Of several
+// differences that of the most ranks is taken, and in its group the first.
 AbortReport CompareLastCalls(std::vector<int> aborted, int world_size,
                              const std::vector<RankCalls>& ranks);
 

@@ -50,7 +50,7 @@ absl::Duration Median(std::vector<absl::Duration> values) {
   return *middle;
 }
 
-// Of one group: rows that all nodes have which tell of the group, oldest first.
+// One group's rows, those of the group that all nodes have; oldest first.
 struct GroupRows {
   std::string label;
   bool is_on_device = false;
@@ -195,7 +195,7 @@ MonoTime LateWatch::NextDeadline() const {
   return awaited_.empty() ? MonoTime::InfiniteFuture() : asked_at_ + kTimeForArrivals;
 }
 
-// Of a node that has not answered in time nothing is known, and so nothing of the others: it may
+// Nothing is known of a node that has not answered in time, and so nothing of the others: it may
 // hold the one that comes last.
 std::optional<std::string> LateWatch::Conclude() {
   const bool is_whole = awaited_.empty();

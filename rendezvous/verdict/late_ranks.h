@@ -59,7 +59,7 @@ class LateWatch {
   void StartRound(Round round);
   // A member that has measured windows, `window` of them.
   Orders OnSummary(Incarnation from, int64_t window, MonoTime now);
-  // Of a member; answers that nobody waits for change nothing. The words are for all.
+  // A member's answer; one that nobody waits for changes nothing. The returned words are for all.
   std::optional<std::string> OnWord(Incarnation from, NodeArrivals word, MonoTime now);
   std::optional<std::string> Tick(MonoTime now);
   MonoTime NextDeadline() const;

@@ -28,7 +28,7 @@ bool IsStepping(const Pulse& pulse) {
          (pulse.phase >= Phase::kForward && pulse.phase <= Phase::kUpdate);
 }
 
-// Of an even number the lower of the two in the middle.
+// The median; for an even number of values the lower of the two in the middle.
 double LowerMedian(std::vector<double> values) {
   const auto middle = values.begin() + (static_cast<std::ptrdiff_t>(values.size()) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());

@@ -23,7 +23,7 @@ namespace muster::verdict {
 inline constexpr absl::Duration kPaceWindow = absl::Seconds(10);
 inline constexpr int64_t kPaceSteps = 30;
 
-// Of one window.
+// The pace of a rank in one window.
 struct RankPace {
   int rank = 0;
   absl::Duration own;  // per step

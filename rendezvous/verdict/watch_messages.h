@@ -40,7 +40,7 @@ inline constexpr int kSilentRanksMax = 64;
 // Ranks of a node beyond it are left out, and count as not slow.
 inline constexpr int kPacesMax = 64;
 
-// Of the node's last window (stragglers.h).
+// The paces of the node's ranks in its last window (stragglers.h).
 struct NodePaces {
   int64_t window = 0;               // counts them; 0: none yet
   std::vector<absl::Duration> own;  // by local rank, at most kPacesMax; zero: not known
@@ -56,7 +56,7 @@ struct NodeSummary {
   std::vector<SilentRanks> silent;  // at most kSilentRanksMax; the others move
   LearnedSilences learned;          // in the life of this agent
   NodePaces paces;
-  // Of the node of rank 0, which may have no rank that waits or is missing: SilenceAtStart.
+  // SilenceAtStart, from the node of rank 0, which may have no rank that waits or is missing.
   absl::Duration silence_at_start;
   // Counts windows in which it was read when its ranks come to their collectives; 0: none yet.
   int64_t arrival_window = 0;
@@ -68,7 +68,7 @@ struct NodeDetails {
   uint64_t question = 0;
   NodeSummary summary;  // of the same moment
   Evidence evidence;    // of this node's ranks
-  // Of all ranks; of the node of rank 0 alone. At most kGatheringsMax.
+  // Gatherings of all ranks; from the node of rank 0 alone. At most kGatheringsMax.
   std::vector<Gathering> gatherings;
   // A debugger holds one of them: time means nothing then.
   bool is_held = false;
@@ -188,7 +188,7 @@ struct SayAborts {
 using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict, SaySlow,
                                 AskLastCalls, SayAborts, AskArrivals>;
 
-// Of `silences`, by rank.
+// Sums up `silences`, by rank.
 std::vector<SilentRanks> Summarize(const std::vector<RankSilence>& silences);
 
 }  // namespace muster::verdict

@@ -86,7 +86,7 @@ struct Measured {
   int64_t wrong = 0;
 };
 
-// Of one all-reduce.
+// Measures one all-reduce.
 absl::StatusOr<Measured> Measure(Communicator& world, const PerfOptions& options, int64_t count,
                                  bool in_place) {
   const std::vector<char> input =

@@ -84,7 +84,7 @@ absl::StatusOr<Average> ParseAverage(const std::string& text) {
                                                    {"3", Average::kMax}});
 }
 
-// Of what has no meaning here but off.
+// An option that has no meaning here but off.
 Option OfGpus(char letter, const std::string& name, const std::string& off) {
   return {.name = name,
           .value_name = "N",

@@ -26,7 +26,7 @@ constexpr char kInside[] =
     "and 1 "
     "wait";
 
-// Of two nodes with a rank each, which step for ever.
+// Two nodes with a rank each, which step for ever.
 class HangWatchOfACutNetwork : public NodesInNamespaces {
  protected:
   void StartSteps(const Arguments& more) {

@@ -47,7 +47,7 @@ class HangWatchOverNodes : public SeveralNodes {
   }
   std::string LogsOf(int node) const { return Out(absl::StrCat("logs", node)); }
 
-  // Of the job's only hang, as `node` has written it; waits until it is there.
+  // The report of the job's only hang, as `node` has written it; waits until it is there.
   nlohmann::json Report(int node, const std::string& last_milestone) const {
     nlohmann::json report;
     WaitUntil([&] {

@@ -33,7 +33,7 @@ class HangWatch : public JobTest {
            more + Arguments{MUSTER_HANGING_RANK, how};
   }
 
-  // Of the job's only hang; waits until it is there, since a thread of the agent writes it.
+  // The report of the job's only hang; waits until a thread of the agent has written it.
   nlohmann::json Report(const std::string& last_milestone) const {
     nlohmann::json report;
     WaitUntil([&] {

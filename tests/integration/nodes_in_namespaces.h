@@ -59,8 +59,8 @@ while [ ! -e $OUT/done ]; do sleep 0.1; done)");
   std::string EndpointOn(int node) const {
     return absl::StrCat(network_->AddressOf(node), ":", kPort);
   }
-  // Of an elastic job that two nodes suffice for, and that meets on node `host`. Workers find the
-  // node's number as $NODE.
+  // Starts an agent of an elastic job that two nodes suffice for, and that meets on node `host`.
+  // Workers find the node's number as $NODE.
   Subprocess StartAgent(int node, int host = 0) const {
     return StartProgram(
         network_->On(node,

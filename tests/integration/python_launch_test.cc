@@ -27,7 +27,7 @@ class PythonLaunch : public JobTest {
             {"MUSTER_BINARY", MusterBinary()},
             {"PYTHONDONTWRITEBYTECODE", "1"}};
   }
-  // Of PyTorch's environment, without a change to the program that launches.
+  // Runs the Python of PyTorch's environment, without a change to the program that launches.
   SubprocessResult Preloaded(const Arguments& arguments) const {
     return StartProgram(Arguments{PeerPython()} + arguments, WithFolder("/preload"))
         .Wait(absl::Minutes(2));

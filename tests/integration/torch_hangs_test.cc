@@ -196,7 +196,7 @@ class TorchHangsOverNodes : public SeveralNodes {
     SeveralNodes::SetUp();
     if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
   }
-  // Of two nodes with a rank each, once both have reported the hang.
+  // The results of two nodes with a rank each, once both have reported the hang.
   std::vector<SubprocessResult> ReportedByBothNodes(const std::string& how) const {
     std::vector<Subprocess> nodes;
     for (int node = 0; node < 2; ++node) {

@@ -21,7 +21,7 @@ struct Peer {
   std::string python;
 };
 
-// Of PyPI where `deploy/dev deps --peers` has been, else Debian's.
+// PyTorch of PyPI where `deploy/dev deps --peers` has been, else Debian's.
 Peer FindPeer() {
   std::string python = PeerPython();
   if (python.empty()) python = "/usr/bin/python3";

@@ -207,7 +207,7 @@ TEST_P(BadTraining, EndsOnAllRanksWithOneSentence) {
   }
   const SubprocessResult result = Train(2, Arguments{"--steps=2"} + arguments);
   EXPECT_THAT(result, ExitsWith(2));
-  // Of the workers; the launcher's summary shows it again, indented.
+  // Lines of the workers; the launcher's summary shows them again, indented.
   std::vector<std::string> said;
   for (const std::string& line : LinesWith(result.err, "muster-train: ")) {
     if (absl::StartsWith(line, "muster-train: ")) said.push_back(line);

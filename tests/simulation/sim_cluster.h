@@ -125,13 +125,13 @@ class SimCluster {
     bool is_stubborn = false;
     bool is_unkillable = false;
     bool is_liar = false;
-    // Of a program that asks whether to stop.
+    // State of a program that asks whether to stop.
     int64_t step = -1;  // the furthest begun
     StopState told;
     uint64_t newest_told = 0;  // of all that any worker is told
     bool is_holding = false;
     bool is_released = false;  // signals follow, as its agent says
-    // Of one that survives rounds.
+    // State of a program that survives rounds.
     bool is_told = false;  // that its round is over
     bool awaits_round = false;
   };

@@ -110,7 +110,7 @@ std::string SimCluster::WhyWrongFailure(int job, const JobOutcome& outcome) cons
                       " restarts cannot be spent after ", spent, " rounds that failed");
 }
 
-// Of a job that had enough nodes, or an agent that could say how its job got on.
+// The time-out is wrong if the job had enough nodes, or an agent could say how its job got on.
 std::string SimCluster::WhyWrongTimeout(int job) const {
   const std::optional<MonoTime>& since = fates_[job].causes.enough_since;
   if (!since || schedule_.now() - *since < kJoinsWithin) return "";

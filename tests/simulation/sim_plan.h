@@ -33,7 +33,7 @@ struct SimPlan {
   absl::Duration delay_mean;
   absl::Duration safety_phase;  // then the faults end, and everything must come to its end
 
-  // Of one message.
+  // Chances of one message.
   double loss = 0;
   double duplication = 0;
   double reorder = 0;  // by up to three seconds
@@ -61,14 +61,14 @@ struct SimPlan {
   // Per job and second.
   double stops = 0;   // a person stops it
   double drains = 0;  // a person drains one of its nodes
-  // Of one reservation.
+  // The chance of one reservation.
   double port_failures = 0;
   // Per worker and round.
   double worker_failures = 0;
   double stubborn_workers = 0;  // ignore every signal but SIGKILL
   double unkillable_workers = 0;
   double liars = 0;  // say of themselves what comes to their minds
-  // Of the clock of each node, in parts of it.
+  // The drift of each node's clock, in parts of it.
   double drifts = 0;
   // Per job and second: reports that no agent of ours makes. Members that lie harm the last of
   // several jobs only; newcomers that may not come in harm nobody.

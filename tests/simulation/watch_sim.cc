@@ -506,7 +506,7 @@ void WatchSim::Obey(int n, const verdict::SayVerdict& say) {
   is_judged_ = true;
   seen_.not_replaced += absl::StrContains(say.action, "--watch=replace, but") ? 1 : 0;
   if (say.replaces && !say.to_end.empty()) failure_ = "W4: workers end although nodes are replaced";
-  // Of two sides of equal size none is right, and both are named.
+  // Neither of two sides of equal size is right, and both are named.
   const bool is_tie = say.diagnosis.confidence < 0.8;
   for (const int culprit : say.diagnosis.culprits) {
     if (IsToBlame(culprit) || is_tie) continue;

@@ -12,7 +12,7 @@ namespace muster::testing {
 namespace {
 
 constexpr size_t kMaxBytes = 4096;
-// Of every grammar's own.
+// Characters that mean something in one grammar or another.
 constexpr char kTelling[] = "[](){}<>,;:=@#'\"\\-+.0179xX \t\r\n\0\x7f\xc3\xff&*!|%~$/_";
 
 class Mutator {

@@ -20,7 +20,7 @@ class NodeNetwork {
   NodeNetwork(const NodeNetwork&) = delete;
   NodeNetwork& operator=(const NodeNetwork&) = delete;
 
-  // Of the bridge's namespace, node 0, and of nodes 1..num_nodes.
+  // The address of node 0, in the bridge's namespace, or of one of the nodes 1..num_nodes.
   std::string AddressOf(int node, int network = 0) const;
   // `argv` as it runs on a node.
   std::vector<std::string> On(int node, const std::vector<std::string>& argv) const;

@@ -15,7 +15,7 @@ class SmallFileSystem {
   SmallFileSystem& operator=(const SmallFileSystem&) = delete;
 
   bool mounted() const { return why_not_.empty(); }
-  // Of a test that skips.
+  // Why a test skips.
   const std::string& why_not() const { return why_not_; }
   const std::string& path() const { return path_; }
 

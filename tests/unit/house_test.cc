@@ -260,6 +260,38 @@ void FindMisplacedTests(const std::vector<File>& files, Offenders* found) {
   }
 }
 
+// The column of a line comment, in bytes; nonsense for others.
+int ColumnOf(const Comment& comment, absl::string_view line) {
+  return static_cast<int>(line.size()) - static_cast<int>(comment.text.size()) - 2;
+}
+
+// Comments that begin in the middle of a sentence, "Of the last round.", and whose subject only the
+// code below tells. A line that goes on with a paragraph may begin with any word, and so may a
+// comment behind code.
+void FindCommentsWithoutASubject(const std::vector<File>& files, Offenders* found) {
+  constexpr int kNoLine = -1;
+  static const std::set<std::string> beginnings = {"And", "Else", "Null", "Of"};
+  for (const File& file : files) {
+    const std::vector<absl::string_view> lines = absl::StrSplit(file.text, '\n');
+    int paragraph_line = kNoLine;  // the last one of the paragraph so far
+    int paragraph_column = 0;
+    for (const Comment& comment : file.source.comments) {
+      const absl::string_view line = lines[comment.line - 1];
+      const int column = ColumnOf(comment, line);
+      const bool goes_on = comment.line == paragraph_line + 1 && column == paragraph_column;
+      const absl::string_view text = absl::StripLeadingAsciiWhitespace(comment.text);
+      paragraph_line = text.empty() ? kNoLine : comment.line;
+      paragraph_column = column;
+      const bool is_behind_code = !absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "//");
+      const std::vector<std::string> words = WordsIn(text);
+      if (goes_on || is_behind_code || words.empty()) continue;
+      if (absl::StartsWith(text, words[0]) && beginnings.count(words[0])) {
+        ++(*found)[absl::StrCat("subject ", file.path)];
+      }
+    }
+  }
+}
+
 Offenders OffendersOf(const std::vector<File>& files) {
   Offenders found;
   CountMembers(files, &found);
@@ -268,6 +300,7 @@ Offenders OffendersOf(const std::vector<File>& files) {
   FindStaleNames(files, &found);
   FindStalePaths(files, &found);
   FindMisplacedTests(files, &found);
+  FindCommentsWithoutASubject(files, &found);
   return found;
 }
 
@@ -352,8 +385,9 @@ void PrintNumbers(const std::vector<File>& files, const Offenders& found) {
   std::printf("bool members in headers: %d\nlines over %d columns: %d\n", bools, kColumnsMax,
               sums["columns"]);
   std::printf(
-      "names, paths that do not exist: %d, %d\ntests that do not lie as the sources do: %d\n",
-      sums["name"], sums["path"], sums["place"]);
+      "names, paths that do not exist: %d, %d\ntests that do not lie as the sources do: %d\n"
+      "comments without a subject: %d\n",
+      sums["name"], sums["path"], sums["place"], sums["subject"]);
 }
 
 TEST(House, HasNothingNewBeyondItsLimits) {
@@ -457,6 +491,31 @@ TEST(House, FindsTestsThatDoNotLieAsTheSourcesDo) {
   Offenders found;
   FindMisplacedTests(files, &found);
   EXPECT_THAT(found, ElementsAre(Pair("place tests/unit/agent/one_test.cc", 1)));
+}
+
+Offenders WithoutASubject(const std::string& code) {
+  Offenders found;
+  FindCommentsWithoutASubject({{"a.h", code, ReadSource(code)}}, &found);
+  return found;
+}
+
+TEST(House, FindsCommentsThatBeginInTheMiddleOfASentence) {
+  EXPECT_THAT(WithoutASubject("// Of the round.\nint a;\n  // Null: there is none.\n  int b;\n"),
+              ElementsAre(Pair("subject a.h", 2)));
+  EXPECT_THAT(WithoutASubject("int a;  // of it\n// Else it waits.\nint b;\n"),
+              ElementsAre(Pair("subject a.h", 1)));
+  EXPECT_THAT(WithoutASubject("// What it holds.\n//\n// And more.\n"),
+              ElementsAre(Pair("subject a.h", 1)));
+}
+
+TEST(House, FindsNoSubjectMissingWhereAParagraphGoesOnOrAnotherWordBegins) {
+  EXPECT_THAT(WithoutASubject("// The store\n// Of the round.\nint a;  // Of it.\n"), IsEmpty());
+  EXPECT_THAT(WithoutASubject("int a;  // The store\n        // Of the round.\nint b;\n"),
+              IsEmpty());
+  EXPECT_THAT(WithoutASubject("// Often called.\n\n// NullStore.\n\n// `Of` it.\n\n//\n"),
+              IsEmpty());
+  EXPECT_THAT(WithoutASubject("const char* a = \"\\\n// Of it.\";\n/* Of it. */ int b;\n"),
+              IsEmpty());
 }
 
 TEST(House, CountsColumnsInCharacters) {

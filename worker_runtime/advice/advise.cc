@@ -137,7 +137,7 @@ std::string Line(const Candidate& candidate) {
                          plan::ReadableBytes(candidate.sent_bytes), OptionsOf(candidate));
 }
 
-// Of candidates that differ in accumulation and recomputation alone, the quickest.
+// The quickest of those candidates that differ in accumulation and recomputation alone.
 std::vector<const Candidate*> RunnersUp(const std::vector<Candidate>& candidates) {
   std::vector<const Candidate*> shown;
   const auto is_like = [](const Candidate& a, const Candidate& b) {

@@ -82,7 +82,7 @@ absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
   return absl::OkStatus();
 }
 
-// Of what a rank holds of a state between its uses.
+// What a rank holds of a state between its uses.
 int64_t HeldOf(const plan::PlanPageInput& job, plan::Arena arena) {
   return plan::At(plan::MemoryOfRank(job).figures.peak, arena);
 }

@@ -12,7 +12,7 @@
 
 namespace muster::advice {
 
-// Of one rank.
+// The rates of one rank.
 struct RankRates {
   double flops = 0;             // per second that products reach
   double other_share = 0;       // time of all else than products, as a share of theirs
@@ -28,7 +28,7 @@ struct StepTime {
   double exposed = 0;  // communication that nothing hides
   double update = 0;
   double total() const { return compute + bubble + exposed + update; }
-  // Of what the same work takes without other ranks.
+  // The time of the same work without other ranks, as a share of total().
   double efficiency() const { return (compute + update) / total(); }
 };
 

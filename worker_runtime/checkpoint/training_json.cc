@@ -27,7 +27,7 @@ constexpr char kChecksum[] = "sha256";  // of all else, in the text of `Checksum
 // builds any depth of lists. A file with either is not ours.
 class Watch {
  public:
-  // Of the parser; false drops the value.
+  // Called by the parser; false drops the value.
   bool See(int depth, Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) keys_.emplace_back();
     if (event == Json::parse_event_t::object_end) keys_.pop_back();
@@ -66,7 +66,7 @@ absl::StatusOr<std::map<std::string, std::string>> TextsAt(const Json& json, con
   return texts;
 }
 
-// Of `json`, however its file was laid out.
+// The checksum of `json`, however its file was laid out.
 std::string Checksum(Json json) {
   json.erase(kChecksum);
   return Sha256().Add(json.dump()).Finish();

@@ -88,8 +88,8 @@ bool IsOldLeftover(const std::string& directory, const std::string& name) {
          time(nullptr) - info.st_mtime > kLeftoverSeconds;
 }
 
-// Of writers that were killed. Nobody writes one checkpoint for a day; a younger one may be that
-// of another process, perhaps on another node.
+// Removes what killed writers left. Nobody writes one checkpoint for a day; younger files may be
+// those of another process, perhaps on another node.
 void RemoveOldLeftovers(const std::string& directory) {
   const auto names = NamesIn(directory);
   if (!names.ok()) return;

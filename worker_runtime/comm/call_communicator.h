@@ -44,7 +44,7 @@ struct Membership {
   // Shared with the runtime and other communicators, any of which may be the last to write; null:
   // no record.
   std::shared_ptr<OperationRing> ring;
-  // Null: it begins one.
+  // The family that it belongs to; null: it begins one.
   std::shared_ptr<CallFamily> family;
   // Ends it with all others of its runtime; null: nothing does.
   std::shared_ptr<AbortSwitch> abort_switch;
@@ -58,9 +58,9 @@ struct Call {
   Operation operation;
   std::vector<const void*> inputs;  // roots of an ordered sum; one or none otherwise
   void* output = nullptr;
-  // Of backends that reach devices; null where the host may touch the buffers. The queue of the
-  // call, for as long as Start runs, and `completion`: what is done on another stream follows the
-  // queue by it, and is followed.
+  // Both are for backends that reach devices; null where the host may touch the buffers. The queue
+  // is the call's, for as long as Start runs; what is done on another stream follows it by
+  // `on_stream`, and is followed.
   Queue* queue = nullptr;
   std::shared_ptr<StreamCompletion> on_stream;
   // It is put on a stream that joins a capture by `on_stream`, and ends when it is posted: it does
@@ -120,8 +120,8 @@ class CallCommunicator : public Communicator {
   explicit CallCommunicator(Membership membership);
 
   const Membership& membership() const { return membership_; }
-  // Of back ends that processes use: called once it is complete, and first of all in its
-  // destructor.
+  // Back ends that processes use call these once they are complete, and first of all in their
+  // destructors.
   void EnterSwitch() {
     if (membership_.abort_switch == nullptr) return;
     place_in_switch_ =
@@ -149,7 +149,7 @@ class CallCommunicator : public Communicator {
                                                                   const std::vector<int>& members,
                                                                   const std::string& path) = 0;
 
-  // Of this rank, which remembers its last kRememberedCalls collectives. Any thread.
+  // The position of this rank, which remembers its last kRememberedCalls collectives. Any thread.
   static constexpr int64_t kRememberedCalls = 256;
   Position PositionAt(int64_t sequence);
 

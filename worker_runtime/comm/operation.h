@@ -35,7 +35,7 @@ struct Operation {
   bool is_reduction() const {
     return kind == OperationKind::kAllReduce || kind == OperationKind::kReduceScatter;
   }
-  // Of one block.
+  // The bytes of one block.
   int64_t bytes() const { return count * static_cast<int64_t>(SizeOf(dtype)); }
 };
 

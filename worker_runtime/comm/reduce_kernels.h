@@ -29,7 +29,7 @@ void Narrow(DType dtype, void* narrow, const void* wide, int64_t count);
 std::vector<LeafRange> OrderedContributions(int size, int64_t leaves_per_rank);
 // How many of them come from ranks below `rank`.
 int64_t NumContributionsBefore(int rank, int size, int64_t leaves_per_rank);
-// Of the rank that has the most.
+// Contributions of the rank that has the most.
 int64_t MostContributions(int size, int64_t leaves_per_rank);
 
 // Combines subtree roots by the tree of muster/sum_tree.h into roots[0], overwriting all. `dtype`

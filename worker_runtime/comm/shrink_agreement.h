@@ -42,7 +42,7 @@ struct FormerPlace {
 struct ShrinkDecision {
   std::vector<int> without;  // ranks of the former group that are not in the new one, ascending
   std::string reason;
-  // Else the group is made anew.
+  // Whether the group shrinks; otherwise a new one is made.
   bool shrinks() const { return !without.empty(); }
 };
 

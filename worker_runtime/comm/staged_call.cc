@@ -19,7 +19,7 @@ absl::StatusOr<std::shared_ptr<StagedCompletion>> StagedCompletion::Make(
   const auto bytes = static_cast<size_t>(operation.bytes());
   staged->copies_.reserve(buffers.inputs.size() + 1);  // so that none moves
   staged->on_device_ = buffers.output;
-  // Of a broadcast only the root has anything to give.
+  // Only the root of a broadcast has anything to give.
   const bool gives = operation.kind != OperationKind::kBroadcast || operation.peer == rank;
   for (const void*& input : buffers.inputs) {
     std::vector<std::byte>& copy = staged->copies_.emplace_back(bytes * blocks.input);

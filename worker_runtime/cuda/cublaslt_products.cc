@@ -263,7 +263,7 @@ class CublasLtProducts final : public Products {
     return Set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre);
   }
 
-  // Of an array of ours with so many rows and columns.
+  // Makes the layout of an array of ours with so many rows and columns.
   absl::Status MakeLayout(cublasLtMatrixLayout_t& layout, DType dtype, int64_t rows,
                           int64_t columns) {
     return ToStatus(library_.make_layout(&layout, TypeOf(dtype), columns, rows, columns),
@@ -308,7 +308,7 @@ class CublasLtProducts final : public Products {
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   base::Mutex mu_;
-  // Of products that cannot be: why.
+  // The plans of products, or why a product cannot be.
   std::map<Key, absl::StatusOr<Plan>> plans_ ABSL_GUARDED_BY(mu_);
 };
 

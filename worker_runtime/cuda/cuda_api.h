@@ -67,7 +67,7 @@ class CudaApi {
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   // Waits for everything that the device has to do.
   virtual absl::Status Free(void* memory) = 0;
-  // Of the host, where the device can fetch and leave data by itself.
+  // Memory of the host, where the device can fetch and leave data by itself.
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual absl::Status FreePinned(void* memory) = 0;
 

@@ -58,7 +58,7 @@ class CudaDevice final : public Device {
   CudaApi& cuda() const { return *parts_.cuda; }
   Products& products() const { return *parts_.products; }
   int64_t logits_at_once() const { return parts_.logits_at_once; }
-  // Null: our kernels compute it, as they do what it has not, unless it must.
+  // Attention's library. Null: our kernels compute it, as they do what it has not, unless it must.
   AttentionLibrary* attention() const { return parts_.attention.get(); }
   bool attention_same_bits() const { return parts_.attention_same_bits; }
   // What `attention` has not: whether our kernels do it, which is said once, or it is a failure,

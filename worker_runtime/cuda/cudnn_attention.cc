@@ -164,7 +164,7 @@ class CudnnAttention final : public AttentionLibrary {
   const std::shared_ptr<const cudnn::Library> library_;
   cudnnHandle_t handle_ = nullptr;  // constant after Begin
   base::Mutex mu_;
-  // Of shapes that cannot be: why.
+  // The plans of shapes, or why a shape cannot be.
   std::map<Key, absl::StatusOr<Plans>> plans_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -21,7 +21,7 @@ namespace muster::cudnn {
 
 using Dimensions = std::array<int64_t, 4>;
 
-// Of dimensions without gaps, the last innermost.
+// Strides of dimensions without gaps, the last innermost.
 constexpr Dimensions Dense(const Dimensions& of) {
   return {of[1] * of[2] * of[3], of[2] * of[3], of[3], 1};
 }
@@ -61,7 +61,7 @@ struct OperationGraph {
   Descriptor graph;
 };
 
-// Of several failures the first is told by Finish.
+// Builds a graph; the first of several failures is told by Finish.
 class GraphBuilder {
  public:
   explicit GraphBuilder(const Library& library) : library_(library) {}
@@ -94,7 +94,7 @@ class GraphBuilder {
   Value Tensor(DescriptorBuilder builder, int64_t uid, cudnnDataType_t type, const Shape& shape);
   Value Intermediate(const char* name, cudnnDataType_t type, const Shape& shape);
   cudnnBackendDescriptor_t RawOf(Value value) const { return tensors_[value.index].raw(); }
-  // Null once something has failed.
+  // Keeps what was made; null once something has failed.
   const Descriptor* Keep(absl::StatusOr<Descriptor> made);
   void Operation(DescriptorBuilder builder);
   DescriptorBuilder Begin(cudnnBackendDescriptorType_t type, const char* name) const {

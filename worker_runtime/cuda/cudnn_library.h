@@ -28,7 +28,7 @@ struct Library {
   decltype(&cudnnBackendExecute) execute;
 
   std::string version() const;  // "9.19.0"
-  // Of a call that `what` names. Errors: kUnimplemented: not supported; kInternal; with its words.
+  // Status of the call `what`. Errors: kUnimplemented: not supported; kInternal; with its words.
   absl::Status ToStatus(cudnnStatus_t status, absl::string_view what) const;
 };
 

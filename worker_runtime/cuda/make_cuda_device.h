@@ -24,7 +24,7 @@ struct CudaParts {
   const Operations& (*operations)(DType dtype);
   // Numbers of logits that are there at a time, but a row at least.
   int64_t logits_at_once = kernels::kLogitsAtOnce;
-  // Of 16 bits; may use `cuda`. Null: our kernels do it, and `attention_note` may say why.
+  // 16-bit attention; may use `cuda`. Null: our kernels do it, and `attention_note` may say why.
   std::unique_ptr<AttentionLibrary> attention;
   std::string attention_note;
   bool attention_must = false;  // what `attention` has not is a failure; else our kernels do it

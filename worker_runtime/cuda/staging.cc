@@ -13,7 +13,7 @@ namespace {
 
 // From then on a copy waits for an earlier one rather than take more; but each size has a place.
 constexpr size_t kMostBytes = 64 << 20;
-// Of each stream the place that was used first is free first; the lanes of a device have that many.
+// In each stream the place that was used first is free first; the lanes of a device have that many.
 // Were all places asked, a host that is far ahead of its GPU would ask thousands for each copy.
 constexpr size_t kMostAsked = 3;
 

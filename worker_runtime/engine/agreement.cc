@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kHashDigits = 64;
 
-// Of a line "key=value", or one without a key: a parameter.
+// Words for a line "key=value", or for one without a key: a parameter.
 std::string Phrase(const std::vector<absl::string_view>& lines, size_t i) {
   if (i >= lines.size() || lines[i].empty()) return "nothing follows";
   const size_t equals = lines[i].find('=');

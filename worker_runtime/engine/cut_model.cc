@@ -26,7 +26,7 @@ absl::Status Refuse(std::string why) {
   return absl::InvalidArgumentError(absl::StrCat("the model cannot be cut into stages: ", why));
 }
 
-// Of each unit, by itself.
+// What each unit uses, by itself.
 struct UnitUse {
   double work = 0;  // of its products, forward
   Shape passed_on;  // none of the last unit
@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<UnitUse>> MeasureUnits(ParameterStore& store, const P
   return units;
 }
 
-// Of the borrowed parameters: who lends, and who borrows.
+// Checks the borrowed parameters: who lends, and who borrows.
 absl::Status CheckBorrowed(const ParameterStore& store, const PipelineCut& cut) {
   std::map<int, int> borrower_of;  // by the stage that lends
   for (int s = 0; s < cut.stages(); ++s) {

@@ -155,7 +155,7 @@ EngineMemory MemoryOf(const plan::ArenaBytes& bytes) {
           .activations_peak = At(bytes, plan::Arena::kActivations)};
 }
 
-// Of the rank that needs most.
+// The memory of the rank that needs most.
 absl::StatusOr<EngineMemory> MemoryOfStages(const ParameterStore& store, const Plan& plan,
                                             const EngineSetUp& set_up, const Engine::Ranks& ranks) {
   MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));

@@ -72,7 +72,7 @@ absl::Status Engine::State::PutBatches(StageForward forward, StepForm form,
     return absl::OkStatus();
   }
   MUSTER_RETURN_IF_ERROR(PutStep(forward));
-  // Of a model that counts otherwise the number of tokens is not known before it has run.
+  // A model that counts otherwise does not know its number of tokens before it has run.
   if (reduction->tokens() != tokens) forms.Decline();
   forms.WasPut(before, ShapeOfBatches());
   return absl::OkStatus();

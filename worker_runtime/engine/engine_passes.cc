@@ -141,7 +141,7 @@ void Engine::State::ReceiveTiedGradient(MicroBatchInFlight& batch) {
 // --- transfers
 // ------------------------------------------------------------------------------------
 
-// Of what this stage borrows, its gradients (or values) side by side; of what it lends, its values.
+// The gradients (or values) of what this stage borrows, side by side; the values of what it lends.
 Tensor Engine::State::GatherTied(Payload payload) {
   std::vector<Tensor> parts;
   int64_t count = 0;

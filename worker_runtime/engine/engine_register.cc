@@ -1,7 +1,7 @@
 // The memory that collectives work in, registered with their communicators
 // (Communicator::Register).
 //
-// Of a call the buffers of all ranks must be registered or none's. So a group gets all that its
+// Either all ranks' buffers of a call must be registered or none's. So a group gets all that its
 // collectives of a step work in, and whatever else it is called with on a device between steps lies
 // there as well: units that are gathered for their use alone come to the first place of the same
 // arena. What is not there is none of its ranks': activations and borrowed values travel by sends

@@ -47,7 +47,7 @@ struct EngineSetUp {
   bool learns_order = false;  // of gradients, from the first step
   Shape boundary;             // of what one stage hands to the next, per micro-batch
 
-  // Of a micro-batch; 0: nothing says how many.
+  // Tokens of a micro-batch; 0: nothing says how many.
   int64_t declared_tokens() const { return stages.back().trace.num_tokens; }
 
   plan::ProgramInput InputOf(const Plan& plan, DType dtype) const {
@@ -155,7 +155,7 @@ struct Engine::State {
   // updates as the decision has counted.
   void RoundMasters(int bucket);
   PhiloxKey RoundingKey() const { return Rng(plan.seed, "rounding").key(); }
-  // Of elements from number `first_element` of the model on.
+  // The draws of elements from number `first_element` of the model on.
   kernels::RoundingDraws DrawsFrom(int64_t first_element) const;
 
   // engine_data.cc
@@ -185,7 +185,7 @@ struct Engine::State {
   absl::Status RegisterWithGroups();
 
   // engine_checkpoint.cc
-  // Of the first rank of each stage.
+  // The programs of the first rank of each stage.
   std::vector<plan::Program> StagePrograms() const;
   engine::CheckpointArrays ArraysOfCheckpoint();
   absl::StatusOr<int64_t> TellNext(int64_t array, int root = 0);
@@ -224,7 +224,7 @@ struct Engine::State {
   EngineSetUp set_up;
   std::string plan_hash;
   plan::Program program;
-  // Of program.groups, all but the world.
+  // Communicators of program.groups, all but the world.
   const std::vector<std::unique_ptr<Communicator>> own_groups;
 
   TensorPool pool;  // of the store's device
@@ -239,12 +239,12 @@ struct Engine::State {
   std::optional<engine::Reduction> reduction;
   std::optional<engine::ExecutorCore> core;
 
-  // Of memory of the above with groups of the above. Captures of calls in it go before.
+  // Registers memory of the above with groups of the above. Captures of calls in it go before.
   bool registers = false;
   bool has_begun = false;  // the first step
   std::vector<Registration> registrations;
 
-  // Of the step under way.
+  // State of the step under way.
   struct Travel {
     int action = 0;
     Work work;

@@ -116,7 +116,7 @@ absl::Status Engine::State::Compute(const Action& action, StageForward forward) 
       ComputeNorm();
       return absl::OkStatus();
     case ActionKind::kClip:
-      // Else what is on its way may yet fail when the update has been sent behind it.
+      // What is on its way might otherwise fail when the update has been sent behind it.
       if (waits_before_update && !is_capturing) {
         for (const Travel& travel : arrived) MUSTER_RETURN_IF_ERROR(travel.work.Wait());
       }

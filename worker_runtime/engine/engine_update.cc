@@ -16,7 +16,7 @@ namespace muster {
 
 static_assert(kernels::kNormBlock == plan::kBlockElements);
 
-// Of the sum over all micro-batches, of the blocks whose squares this rank gives.
+// The norm of the sum over all micro-batches, of the blocks whose squares this rank gives.
 void Engine::State::ComputeNorm() {
   const Tensor squares = held.squares();
   const Operations& operations = queue.device().operations(store.dtype());
@@ -45,7 +45,7 @@ std::vector<kernels::UpdateSettings> Engine::State::UpdateSettings() const {
   return settings;
 }
 
-// Of the step that begins, which is not counted yet.
+// The learning rate of the step that begins, which is not counted yet.
 double Engine::State::ScheduledLearningRate() const {
   const bool counts_all = plan::CountsSkippedSteps(plan.loss_scaling.kind);
   return LearningRate(plan.learning_rate, counts_all ? step : step - skipped_steps);

@@ -14,7 +14,7 @@ using engine::ExecutorCore;
 void Engine::State::Enter(const Parameter& parameter) {
   const int unit = parameter.unit();
   if (in_step) {
-    // Of another stage: lent.
+    // A parameter of another stage is lent.
     const bool is_own = program.bucket_of_unit[unit] != plan::kNone;
     if (is_own && plan::UsesMatter(program)) EnterInStep(unit);
   } else if (!parameter.frozen() && (is_pipeline() || is_gathered(unit))) {

@@ -6,7 +6,7 @@
 namespace muster::engine {
 
 // No element is an infinity or NaN.
-// Of memory that the host reads.
+// The elements are in memory that the host reads.
 bool IsFinite(const Tensor& elements);
 
 }  // namespace muster::engine

@@ -8,7 +8,7 @@
 namespace muster::engine {
 namespace {
 
-// Of initial values that are made on the host before they go to the device.
+// How many initial values are made on the host at once before they go to the device.
 constexpr int64_t kElementsAtOnce = 1 << 22;
 
 void Cast(const Tensor& from, const Tensor& to) {

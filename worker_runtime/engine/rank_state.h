@@ -60,7 +60,7 @@ class RankState {
     return program_.streams_gradients ? gradient_shards_.Part(blocks)
                                       : Gradients(program_.root_slots.front(), blocks);
   }
-  // Of what this rank updates of a bucket: [program.owned[bucket].num_elements()]. Moments are
+  // State that this rank updates of a bucket: [program.owned[bucket].num_elements()]. Moments are
   // empty where the update's rule keeps none.
   Tensor Masters(int bucket) const {
     return program_.types.has_master() ? OwnedPart(masters_, bucket)
@@ -86,7 +86,7 @@ class RankState {
   }
   const Tensor& gather_arena() const { return gather_arena_; }
   const Tensor& unreduced_arena() const { return unreduced_arena_; }
-  // Of a bucket, the shard that a RESHARD keeps.
+  // The shard of a bucket that a RESHARD keeps.
   plan::BlockRange SecondaryBlocks(int bucket) const;
   Tensor Secondary(int bucket) const { return secondary_.Part(SecondaryBlocks(bucket)); }
 
@@ -120,7 +120,7 @@ class RankState {
   Tensor norm_parts() const {
     return program_.ordered ? squares() : squares_.Slice(layout_.num_blocks, {1});
   }
-  // Of bytes that are taken from the system.
+  // The bytes that are taken from the system.
   plan::ArenaBytes held() const;
 
  private:

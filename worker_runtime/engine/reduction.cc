@@ -257,7 +257,7 @@ Work Reduction::StartReplicate(const Action& action) {
 Work Reduction::StartLoss(const Action& action) {
   Communicator& group = GroupOf(action);
   const int result = program_.root_slots.front();
-  // Of the ranks that hold the sum only one gives it.
+  // Only one of the ranks that hold the sum gives it.
   if (action.kind == ActionKind::kShareLoss) {
     if (program_.rank + 1 != groups_[0]->size()) {
       losses_[result] = {};

@@ -41,7 +41,7 @@ class Reduction {
   void AddLoss(int64_t index, LossSum loss, const Tensor& on_device);
   // Copies the sum over all ranks, once LOSS and SHARE_LOSS are done, to `to` [2]: loss and tokens.
   void PutLoss(const Tensor& to);
-  // Of this rank's micro-batches of the step, whether all losses are finite. Errors: the device's.
+  // Whether all losses of this rank's micro-batches of the step are finite. Errors: the device's.
   absl::StatusOr<bool> OwnLossIsFinite() const;
   // Adds slots of gradients: the merges of a backward pass, over all that this rank holds.
   void Merge(const plan::Action& action, plan::BlockRange blocks);
@@ -58,7 +58,7 @@ class Reduction {
   // RESHARD: the parameters are there no longer.
   void GiveUp(const plan::Action& action);
 
-  // Of copies that are padded.
+  // The bytes of copies that are padded.
   int64_t buffer_bytes() const {
     return plan::PadsInUnreduced(program_) ? 0 : program_.padding_bytes;
   }
@@ -89,7 +89,7 @@ class Reduction {
   Tensor StreamedPlace(const plan::Action& action) const;
   void FinishStreamedReduce(const plan::Action& action);
   void FinishPadded(const plan::Action& action);
-  // Of `whole`, that the ranks of the group share, this one's part.
+  // This rank's part of `whole`, which the ranks of the group share.
   static Buffer ShareOf(const Tensor& whole, const Communicator& group);
   Communicator& GroupOf(const plan::Action& action) const { return *groups_[action.group]; }
   // The copy, number `index` of it: as many elements as the collective has, of which the first are

@@ -21,7 +21,7 @@ namespace muster::engine {
 
 enum class StateKind : uint8_t { kValue, kFirstMoment, kSecondMoment };
 
-// Of values that follow their masters by draws (kernels/rounding.h).
+// How values are rounded that follow their masters by draws (kernels/rounding.h).
 struct ValueRounding {
   PhiloxKey key;
   int64_t updates = 0;  // that the masters have taken
@@ -62,7 +62,7 @@ class StateExchange {
   absl::Status Copy(const Tensor& from, const Tensor& to) const;
   // The value of a parameter from its masters, which lie whole on the host.
   absl::Status CopyToValue(const Tensor& masters, const Parameter& parameter) const;
-  // Of calls with the state's own memory.
+  // Options of calls with the state's own memory.
   CallOptions OfDevice() const { return {.queue = &state_.queue()}; }
   int StageOf(const Parameter& parameter) const;
   std::vector<Owned> OwnedBy(int rank, const Parameter& parameter) const;

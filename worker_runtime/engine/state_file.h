@@ -39,7 +39,7 @@ struct CheckpointArrays {
   }
 };
 
-// Of model.safetensors, and of optimizer.safetensors.
+// The arrays of model.safetensors, and of optimizer.safetensors.
 std::vector<StateArray> ModelArrays(const ParameterStore& store);
 std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const UpdateRule& rule);
 

@@ -24,7 +24,7 @@ struct StepRecord {
 // Threads: thread-compatible.
 class StepDecision {
  public:
-  // Of parameters that are updated in `num_groups` different ways. `queue` outlives this.
+  // Decides for parameters that are updated in `num_groups` different ways. `queue` outlives this.
   StepDecision(Queue& queue, int num_groups);
 
   // So many updates were taken before.

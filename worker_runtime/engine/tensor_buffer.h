@@ -6,7 +6,7 @@
 
 namespace muster::engine {
 
-// Of all elements; the tensor's memory must outlive its use.
+// A buffer of all elements; the tensor's memory must outlive its use.
 inline Buffer BufferOfTensor(const Tensor& tensor) {
   return {tensor.raw_data(), tensor.num_elements(), tensor.dtype()};
 }

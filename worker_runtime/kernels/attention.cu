@@ -89,7 +89,7 @@ __device__ void ShareScores(const TileResult<kScorePieces>& scores, T* tile) {
   simt::SyncWarp();
 }
 
-// Of scores in shared memory: numbers of 16 bits stay in their lanes.
+// Scores in shared memory: numbers of 16 bits stay in their lanes.
 template <typename T>
 constexpr int kScoreElements = sizeof(T) == 2 ? 0 : kTileElements<T, kTile>;
 
@@ -138,7 +138,7 @@ __device__ inline float RowSum(float x) {
   return x;
 }
 
-// Of a lane's two rows.
+// The softmax of a lane's two rows, as far as it has come.
 struct RunningSoftmax {
   float max[2] = {kLowest, kLowest};
   float sum[2] = {0, 0};  // this lane's part
@@ -241,7 +241,7 @@ struct QueryStatistics {
   float correction;
 };
 
-// Of a tile of queries, to shared memory. Those behind the sequence weigh nothing.
+// Loads a tile's query statistics to shared memory. Queries behind the sequence weigh nothing.
 __device__ inline void LoadStatistics(AttentionShape shape, AttentionSaved saved,
                                       const float* corrections, int64_t first,
                                       QueryStatistics* to) {

@@ -162,7 +162,7 @@ LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T
 
 // --- Loss
 
-// Of `width` logits in rows of `stride`: what lies between is neither read nor counted, and its
+// Rows of `stride` with `width` logits: what lies between is neither read nor counted, and its
 // gradients are zeros.
 struct LogitShape {
   int64_t rows = 0;

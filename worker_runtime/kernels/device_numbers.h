@@ -90,7 +90,7 @@ __device__ void StoreUpTo(const float (&from)[kCount], T* x, int64_t first, int6
   for (int i = 0; i < kCount && first + i < n; ++i) x[first + i] = FromFloat<T>(from[i]);
 }
 
-// Of all lanes, in a tree; every lane gets the same bits.
+// The sum over all lanes, in a tree; every lane gets the same bits.
 template <typename T>
 __device__ T WarpSum(T x) {
   for (int mask = simt::kWarpSize / 2; mask > 0; mask /= 2) x += simt::ShuffleXor(x, mask);

@@ -9,8 +9,8 @@ namespace muster::kernels {
 // A cudaStream_t. Kernels of one stream run one after the other.
 using StreamHandle = void*;
 
-// Null: the kernel was put on its stream. Else why not, in words that live until the thread's next
-// launch. A kernel that fails while it runs shows in a later call, as CUDA does it.
+// Why a kernel was not put on its stream, in words that live until the thread's next launch; null:
+// it was. A kernel that fails while it runs shows in a later call, as CUDA does it.
 using LaunchError = const char*;
 
 struct LaunchShape {

@@ -20,7 +20,7 @@ constexpr int64_t RoundedUp(int64_t count, int64_t multiple) {
 
 constexpr int64_t LibraryForwardBytes() { return kLibraryTables; }
 
-// Of the backward pass, in the order of its arrays.
+// Memory of the backward pass, in the order of its arrays.
 struct LibraryBackwardMemory {
   int64_t row_sums = 0;    // of out * dout, a float per row
   int64_t query_sums = 0;  // the gradient of Q in f32; 0 where it has the same bits in every run

@@ -8,7 +8,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/matmul_f64.h"
 
-// Of the OpenMP runtime that oneDNN is linked with, which need not be this compiler's own.
+// Calls of the OpenMP runtime that oneDNN is linked with, which need not be this compiler's own.
 extern "C" int omp_get_max_threads();
 extern "C" void omp_set_num_threads(int);
 

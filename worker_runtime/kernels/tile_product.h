@@ -14,8 +14,8 @@ namespace muster::kernels::cuda {
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileColumns = 8;
 
-// Of [kTileRows, kTileColumns * kPieces], in the lanes that simt::MultiplyTile says: element i of a
-// piece is at (RowOf(i), ColumnOf(piece, i)).
+// A tile of [kTileRows, kTileColumns * kPieces], in the lanes that simt::MultiplyTile says: element
+// i of a piece is at (RowOf(i), ColumnOf(piece, i)).
 template <int kPieces>
 struct TileResult {
   float piece[kPieces][4] = {};

@@ -12,7 +12,7 @@
 
 namespace muster {
 
-// Of the host's memory, as of another device when its kernel runs.
+// The decision in memory of the host, or of another device when its kernel runs.
 inline kernels::UpdateDecision* DecisionIn(const Tensor& bytes) {
   MUSTER_CHECK(bytes.num_bytes() == sizeof(kernels::UpdateDecision));
   return reinterpret_cast<kernels::UpdateDecision*>(bytes.raw_data());

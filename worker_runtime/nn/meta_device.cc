@@ -25,7 +25,7 @@ void CountProduct(Queue& queue, Product product, const Tensor&, const Tensor&, c
                    static_cast<double>(product.k));
 }
 
-// Of its two products, as if nothing were masked.
+// Counts the two products of attention, as if nothing were masked.
 void CountAttention(Queue& queue, kernels::AttentionShape shape, const Tensor&, const Tensor&,
                     const Tensor&, const Tensor&) {
   queue.Count();
@@ -40,7 +40,7 @@ kernels::CrossEntropySum CountCrossEntropy(Queue& queue, const Tensor& logits, c
   return {.num_tokens = RowsOf(logits.shape()).rows};
 }
 
-// Of 16 bits the host computes in f32, in memory beside the arguments (narrow_operations.cc).
+// The host computes 16 bits in f32, in memory beside the arguments (narrow_operations.cc).
 class WideCopies {
  public:
   explicit WideCopies(Queue& queue) : queue_(queue) {}

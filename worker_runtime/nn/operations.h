@@ -50,7 +50,7 @@ struct Operations {
   void (*linear_forward)(Queue&, Linear in, const Tensor& residual, const Tensor& y);
   // pre = x weight^T + bias, y = gelu(pre)
   void (*linear_gelu)(Queue&, Linear in, const Tensor& pre, const Tensor& y);
-  // Of y = gelu(pre) weight^T + ...: dpre = (dy weight) * gelu'(pre).
+  // Backward of y = gelu(pre) weight^T + ...: dpre = (dy weight) * gelu'(pre).
   void (*gelu_linear_input)(Queue&, const Tensor& dy, const Tensor& weight, const Tensor& pre,
                             const Tensor& dpre);
   // What a gradient of a weight is written to, or added to; `to` may be left out.
@@ -99,8 +99,8 @@ struct Operations {
   // to[0] = the sum of `values` by the tree of muster/sum_tree.h; both of f64.
   void (*tree_sum)(Queue&, const Tensor& values, const Tensor& to);
 
-  // Of one update. `decision`: the bytes of a kernels::UpdateDecision. All other tensors are one
-  // number of f64.
+  // Sums of one update. `decision`: the bytes of a kernels::UpdateDecision. All other tensors are
+  // one number of f64.
   struct Totals {
     const Tensor& squares;
     const Tensor& tokens;
@@ -146,7 +146,7 @@ struct Operations {
                     const Tensor& value, const Tensor& sum);
 };
 
-// Of what is kept of whole rows (means, largest scores) beside activations of type `dtype`.
+// Type of what is kept of whole rows (means, largest scores) beside activations of type `dtype`.
 constexpr DType StatisticsType(DType dtype) {
   return SizeOf(dtype) < SizeOf(DType::kF32) ? DType::kF32 : dtype;
 }

@@ -67,7 +67,7 @@ constexpr double kTailDenominator[8] = {1.0,
 
 bool IsCentral(double q) { return std::fabs(q) <= 0.425; }
 
-// Of 0.5 + q.
+// The quantile of 0.5 + q.
 double CentralQuantile(double q) {
   const double r = 0.180625 - q * q;
   return q * Horner(kCentralNumerator, r) / Horner(kCentralDenominator, r);

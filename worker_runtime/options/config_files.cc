@@ -35,7 +35,7 @@ std::string Expanded(const std::string& path, const std::string& home) {
   return absl::StrCat(home, rest);
 }
 
-// Of the model that the command line asks for.
+// The hidden size of the model that the command line asks for.
 int64_t HiddenSizeOf(const CommandLine& line, const PlanOptions& defaults) {
   int64_t hidden = 0;
   if (const Given* const given = line.Find("hidden_size")) {

@@ -473,7 +473,7 @@ class Reading {
     return SetElements("max_reuse_distance", "max_reuse_distance", 1'000'000'000);
   }
 
-  // Of stage 3, under both of the names that DeepSpeed knows.
+  // Reads a key of stage 3, under both of the names that DeepSpeed knows.
   absl::Status SetElements(const char* key, const char* option, int64_t automatic) {
     for (const std::string& path : {Zero(key), absl::StrCat(kZero, ".stage3_", key)}) {
       if (reading_.Find(path) == nullptr) continue;

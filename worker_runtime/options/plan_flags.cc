@@ -311,7 +311,7 @@ absl::Status ReadMemory(const std::string& text, int64_t& bytes) {
   return absl::OkStatus();
 }
 
-// Of plans that shard gradients or parameters. The second names are those of DeepSpeed's keys.
+// Options of plans that shard gradients or parameters. The second names are DeepSpeed's keys.
 std::vector<Option> ShardingRows(Plan& plan) {
   GatherPlan& gathering = plan.gathering;
   const auto number = [](const char* name, const char* help, const char* other, int64_t& field,

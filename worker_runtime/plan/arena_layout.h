@@ -16,7 +16,7 @@ class ArenaLayout {
   // What lies at `place` may be overwritten once `action` is done.
   void Give(int64_t place, int action);
 
-  // Of the whole arena, in the units of Take.
+  // The size of the whole arena, in the units of Take.
   int64_t size() const { return size_; }
 
  private:

@@ -30,8 +30,8 @@ struct BucketOptions {
   int64_t multiple = 1;
 };
 
-// Of the blocks `whole` of the layout. Last blocks first, because gradients become ready in reverse
-// order of the forward pass. The first bucket is small, so that its reduction starts early.
+// Buckets of the layout's blocks `whole`, the last blocks first, because gradients become ready in
+// reverse order of the forward pass. The first bucket is small, so that its reduction starts early.
 //
 // Shapes:  buckets cover every block of `whole` once; each ends where the one before begins.
 // Errors:  none; a bound below one multiple makes buckets of one multiple.
@@ -40,7 +40,7 @@ std::vector<Bucket> PlanBuckets(absl::Span<const ParameterInfo> parameters,
                                 const BlockLayout& layout, BlockRange whole,
                                 const BucketOptions& options);
 
-// Of whole units: each is gathered and given up as one. Neighbours share a bucket up to
+// Buckets of whole units: each is gathered and given up as one. Neighbours share a bucket up to
 // `options.bytes_max`; the other options do not count.
 std::vector<Bucket> PlanUnitBuckets(const BlockLayout& layout, BlockRange whole,
                                     const BucketOptions& options);

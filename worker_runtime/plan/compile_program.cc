@@ -203,7 +203,7 @@ bool NeedsUses(const Plan& plan, Mesh mesh) {
 
 namespace {
 
-// Of the replicas of a stage.
+// The replica of a stage that needs most.
 int ReplicaThatNeedsMost(const ProgramInput& input) {
   const Plan& plan = input.plan;
   const Mesh mesh = input.mesh;

@@ -55,8 +55,8 @@ bool ReducesEachMicroBatch(const ProgramInput& input);
 // Whether the programs of a plan need to know the uses of units (UseTrace::forward).
 bool NeedsUses(const Plan& plan, Mesh mesh);
 
-// Of all ranks of `mesh`, one whose step takes the most memory and sends the most: in ordered mode
-// ranks differ in how many partial sums they hold.
+// The rank of `mesh`, or one of them, whose step takes the most memory and sends the most: in
+// ordered mode ranks differ in how many partial sums they hold.
 int RankThatNeedsMost(const ProgramInput& input);
 int RankThatNeedsMost(const ProgramInput& input, int stage);  // of one stage
 

@@ -36,7 +36,7 @@ std::vector<int> SendersOf(const ExchangeCall& call, const GroupPlace& place);
 
 struct ExchangeMemory {
   int64_t staging = 0;
-  // Of memory that ranks of one machine map, what this rank is sent things in: it is taken as it is
+  // Memory that ranks of one machine map, in which this rank is sent things: it is taken as it is
   // used, and all of it in the end.
   int64_t rings = 0;
 

@@ -13,7 +13,7 @@ namespace muster::plan {
 // large enough for any unit, since between steps each is gathered alone.
 void HoldMemory(const ProgramInput& input, const StageInfo& stage, Program& program);
 
-// Of a GPU, which gets the batches of a step before it begins: ids and targets of so many tokens.
+// A GPU gets the batches of a step before it begins: ids and targets of so many tokens.
 constexpr int64_t BytesOfBatches(int64_t num_tokens) {
   return static_cast<int64_t>(2 * sizeof(int32_t)) * num_tokens;
 }

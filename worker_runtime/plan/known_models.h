@@ -43,7 +43,7 @@ struct KnownModel {
 absl::StatusOr<KnownModel> FindKnownModel(absl::string_view name);
 std::vector<std::string> KnownModelNames();
 
-// Of a model that is no GPT: units (the embedding, each block, the head) and their parameters.
+// Units (the embedding, each block, the head) and parameters of a model that is no GPT.
 std::vector<std::string> UnitNamesOf(const KnownModel& model);
 std::vector<ParameterInfo> ParametersOf(const KnownModel& model);
 int64_t NumParametersOf(const KnownModel& model);

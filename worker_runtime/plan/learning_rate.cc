@@ -23,8 +23,8 @@ double Remaining(const LearningRateSchedule& schedule, int64_t step) {
   return 0.5 * (1 + std::cos(kPi * progress));
 }
 
-// Of the way from floor to peak. `step` counts the updates that were made before the schedule moved
-// last: the first update of all comes before it moves.
+// How far the rate is from floor to peak. `step` counts the updates that were made before the
+// schedule moved last: the first update of all comes before it moves.
 //
 // Source: DeepSpeed, WarmupLR and WarmupDecayLR.
 double DeepSpeedGamma(const LearningRateSchedule& schedule, int64_t step) {

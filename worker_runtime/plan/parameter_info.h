@@ -22,7 +22,7 @@ struct ParameterInfo {
     for (const int64_t size : shape) product *= size;
     return product;
   }
-  // Of those that have gradients.
+  // The number of elements that have gradients.
   int64_t num_learned() const { return frozen ? 0 : num_elements(); }
   friend bool operator==(const ParameterInfo&, const ParameterInfo&) = default;
 };

@@ -132,7 +132,7 @@ RankMemory MemoryOf(const PlanPageInput& input, const Program& program) {
   return memory;
 }
 
-// Of a pipeline, the rank that needs most.
+// Appends the memory of a rank; in a pipeline, that of the rank that needs most.
 void AppendMemory(const PlanPageInput& input, const RankMemory& memory, std::string& page) {
   const bool is_pipeline = input.stages.size() > 1;
   const bool on_gpu = memory.gpu > 0;

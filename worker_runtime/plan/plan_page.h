@@ -40,7 +40,7 @@ struct PlanPageInput {
   int64_t gpu_bytes = 0;
   int64_t pinned_bytes_max = 0;
   std::string hash;  // of CanonicalText; what the engine compares between ranks
-  // Of the model that options.model describes: its units, their parameters, and what a micro-batch
+  // The model that options.model describes: its units, their parameters, and what a micro-batch
   // does to them and to memory in each stage (engine/cut_model.h). [stages] divides world_size.
   std::vector<std::string> unit_names;
   std::vector<ParameterInfo> parameters;

@@ -124,8 +124,8 @@ struct Action {
   BlockRange blocks;          // that are worked on
   int slot = kNone;           // gradient buffer: BACKWARD writes it
   std::vector<Merge> merges;  // BACKWARD: of whole buffers; REDUCE: of `blocks`
-  // Of UNSHARD and RESHARD: where in the arena of gathered parameters, in blocks; of REDUCE: where
-  // in that of gradients. kNone: what is held whole.
+  // UNSHARD, RESHARD: where in the arena of gathered parameters, in blocks; REDUCE: where in that
+  // of gradients. kNone: what is held whole.
   int64_t place = kNone;
   int64_t padding = kNone;  // of what IsPadded: where in that arena the copy lies, in bytes
   int unshard = kNone;      // RESHARD: what it gives up

@@ -36,7 +36,7 @@ class Moments {
   size_t count() const { return count_; }
   size_t First(int action) const { return first_[action]; }
   size_t Last(int action) const { return first_[action] + program_.actions[action].entries.size(); }
-  // Of use number `entry`.
+  // The moment of use number `entry`.
   size_t Use(int pass, size_t entry) const { return first_[pass] + 1 + entry; }
   // Whose it is.
   size_t ActionOf(size_t moment) const {
@@ -313,7 +313,7 @@ class Accesses {
         Unshard(action, moment);
         break;
       case ActionKind::kReshard:
-        // Of the UNSHARD that it ends.
+        // The place is that of the UNSHARD that it ends.
         Touch(moment, Memory::kGathered, PlaceOf(program_.actions[action.unshard]), true);
         if (action.secondary) Touch(moment, Memory::kSecondary, action.blocks, true);
         break;

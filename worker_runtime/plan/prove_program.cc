@@ -239,7 +239,7 @@ absl::Status ProveOneOrder(absl::Span<const Program> programs) {
 
 // --- P4: the norm -------------------------------------------------------------------------------
 
-// Of the ranks that add their squares, or of one that adds none.
+// Looks at the ranks that add their squares together, or at one that adds none.
 absl::Status ProveNorm(absl::Span<const Program> programs) {
   std::vector<int> times(programs.empty() ? 0 : programs.front().num_blocks, 0);
   const auto check = [&](const Program& program) {

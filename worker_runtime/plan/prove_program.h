@@ -24,7 +24,7 @@ struct StepFigures {
   int64_t sent_total() const;
 };
 
-// Of one program, by itself.
+// The figures of one program, by itself.
 StepFigures FiguresOf(const Program& program);
 
 // Shows of one program that

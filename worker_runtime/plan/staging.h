@@ -10,11 +10,11 @@
 
 namespace muster::plan {
 
-// Of sums up to here latency counts for more than bytes.
+// The largest sum for which latency counts for more than bytes.
 inline constexpr int64_t kSmallBytes = int64_t{16} << 10;
 
-// Of two ranks that map each other's memory, per direction: small enough that what one side writes
-// is in the cache when the other side reads it.
+// A ring between two ranks that map each other's memory, per direction: small enough that what one
+// side writes is in the cache when the other side reads it.
 inline constexpr int64_t kCollectiveRingBytes = int64_t{1} << 19;
 inline constexpr int64_t kTransferRingBytes = int64_t{1} << 18;
 
@@ -38,7 +38,7 @@ class StagingBlocks {
 
   size_t size() const { return blocks_.size(); }
   int64_t bytes(size_t block) const { return blocks_[block].bytes; }
-  // Of all blocks together, so far.
+  // The most bytes of all blocks together, so far.
   int64_t most() const { return most_; }
 
  private:

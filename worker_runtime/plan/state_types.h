@@ -1,4 +1,4 @@
-// Of what type each state is.
+// The type of each state.
 //
 // Threads: pure.
 #pragma once

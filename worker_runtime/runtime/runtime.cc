@@ -31,7 +31,7 @@ struct Runtime::State {
   std::shared_ptr<AgentClient> agent;               // the store, where there is an agent
   std::shared_ptr<comm::OperationRing> operations;  // communicators write it too
 
-  // Of all communicators, which hold it too.
+  // The switch of all communicators, which hold it too.
   const std::shared_ptr<comm::AbortSwitch> abort_switch = std::make_shared<comm::AbortSwitch>();
 
   base::Mutex mu;

@@ -14,7 +14,7 @@ namespace muster::train {
 
 // The resident set in the text of /proc/self/status; 0 if there is none. Threads: pure.
 int64_t ResidentBytes(absl::string_view proc_status);
-// Of this process; 0: not known.
+// The resident set of this process; 0: not known.
 int64_t OwnResidentBytes();
 // The least memory that the control groups of a process allow it, in the text of /proc/self/cgroup
 // (both versions); the largest number if they allow any. `read` gives the text of a file, empty if

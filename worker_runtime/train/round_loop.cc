@@ -18,7 +18,7 @@ namespace {
 
 // Until somebody has said that the round is over: longer than the lease of a node that is gone.
 constexpr absl::Duration kPatience = absl::Seconds(30);
-// Of that, before it says that it waits.
+// The part of kPatience before it says that it waits.
 constexpr absl::Duration kSilence = absl::Seconds(3);
 
 // The exit code, or nothing where `failure` ended the round alone, whose `so_far` goes on in the

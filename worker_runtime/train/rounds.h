@@ -28,10 +28,10 @@ struct TrainingSoFar {
   double operations_peak = 0;  // of it, a second; 0: not known
   EngineSnapshot state;        // empty until a round has been left
   std::string no_state;        // why it is empty, for people
-  // Of the round that was left last, and at its end; on `device`.
+  // The world of the round that was left last, which is at its end; on `device`.
   std::unique_ptr<Communicator> former_world;
 
-  // Of all rounds, for people.
+  // What all rounds came to, for people.
   std::optional<MonoTime> begin;  // of the first step
   TrainingTotals totals;
   LossHistory history;
@@ -54,8 +54,8 @@ enum class AfterFailure {
 // checkpoint is refused for good (kCancelled), another round has begun. Threads: pure.
 AfterFailure DecideAfterFailure(bool survives, const absl::Status& failure, int signal);
 
-// Of the failure that ended a round, and of the answer that there is no other: the one that people
-// should read. Threads: pure.
+// Which one people should read: the failure that ended a round, or the answer that there is no
+// other. Threads: pure.
 const absl::Status& FailureToSay(const absl::Status& failure, const absl::Status& no_round);
 
 }  // namespace muster::train

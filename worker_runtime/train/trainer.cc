@@ -147,7 +147,7 @@ absl::Status Trainer::CheckAlone() {
   return absl::OkStatus();
 }
 
-// Of a GPU each worker counts its own: it cannot know who shares it.
+// Each worker counts all that is free on its GPU: it cannot know who shares it.
 int64_t Trainer::OwnMemoryBytes() const {
   const int64_t asked = options_.plan.plan.memory_bytes_max;
   int64_t bytes = MachineBytes() / runtime_.local_size();
@@ -264,7 +264,7 @@ absl::Status Trainer::Resume() {
   return absl::OkStatus();
 }
 
-// Of a checkpoint.
+// The metadata of a checkpoint.
 std::map<std::string, std::string> Trainer::Metadata() const {
   std::map<std::string, std::string> metadata = {
       {"program", "muster-train"},
@@ -421,7 +421,7 @@ absl::Status Trainer::Save(bool is_last) {
   return absl::OkStatus();
 }
 
-// Of parameters that are as they were before the step that failed, on all ranks alike.
+// Saves parameters that are as they were before the step that failed, on all ranks alike.
 absl::Status Trainer::SaveBeforeEnding(const absl::Status& failure) {
   const int64_t step = engine_->step();
   if (options_.save.empty() || !absl::IsFailedPrecondition(failure)) return failure;

@@ -49,7 +49,7 @@ class Trainer {
   TrainingSoFar LetGo(const absl::Status& failure);
 
  private:
-  // Of SetUp.
+  // Steps of SetUp.
   absl::Status CheckAlone();
   // The GPU of this worker, where that is wanted.
   absl::Status OpenDevice();
@@ -73,7 +73,7 @@ class Trainer {
 
   bool needs_others() const;
 
-  // Of Run. Why training ends before its last step, if it does; the same on all ranks, at the same
+  // Why training (Run) ends before its last step, if it does; the same on all ranks, at the same
   // step.
   struct EarlyEnd {
     int signal = 0;      // 0: the job stops, by the agents' word
@@ -82,7 +82,7 @@ class Trainer {
 
   absl::StatusOr<std::optional<EarlyEnd>> TrainAllSteps(const StopSignal& signal);
   absl::StatusOr<StepResult> TrainOneStep();
-  // Of the job, after the steps done so far.
+  // Asks whether the job stops after the steps done so far.
   std::optional<EarlyEnd> AskForStop();
   // `is_last`: a refusal to publish it is waited out, and an error if it is for good. A
   // checkpoint in between that the disk has no room for is said, and training goes on.

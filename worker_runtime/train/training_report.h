@@ -46,7 +46,7 @@ struct RoundFacts {
 // One line, ending with \n.
 std::string DescribeRound(const RoundFacts& facts);
 
-// Of all steps of this process.
+// Totals of all steps of this process.
 class TrainingTotals {
  public:
   void Add(const StepResult& result);

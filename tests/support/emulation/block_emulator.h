@@ -36,7 +36,7 @@ class BlockEmulator {
   // What a lane gave, by lane.
   using Slots = std::array<std::array<unsigned char, kSlotBytes>, kWarpSize>;
 
-  // Of the launches from now on.
+  // Sets the schedule of the launches from now on.
   static void SetSchedule(uint64_t seed);
 
   // Runs `thread` for every thread of every block. Null, or what went wrong.
@@ -51,7 +51,7 @@ class BlockEmulator {
   static void StartCopy(void* to, const void* from, std::source_location where);
   static void FinishCopies();
 
-  // Of the thread that runs.
+  // Indices and shared memory of the thread that runs.
   static inline KernelIndex thread_index, block_index, block_size, grid_size;
   static inline void* shared_memory = nullptr;
 };

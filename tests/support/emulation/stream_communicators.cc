@@ -341,7 +341,7 @@ class StreamLane {
     return absl::OkStatus();
   }
 
-  // Of transfers there are none: nccl's have communicators of their own. Ordered sums gather in
+  // Transfers register nothing: nccl's have communicators of their own. Ordered sums gather in
   // memory of the lane's.
   absl::StatusOr<RegisteredBuffers> Registered(const Call& call) const {
     RegisteredBuffers found;

@@ -15,7 +15,7 @@
 //   where one rank's input (or output) lies in registered memory and another's does not;
 //   where a buffer lies partly in it;
 //   where a registration that it was put there or captured with has gone before it runs.
-// And the device fails, which Finish tells,
+// The device fails, which Finish tells,
 //   where memory is given back before its registration;
 //   where a registration outlives its communicator.
 // Sums are those of loopback, bit by bit.

@@ -80,7 +80,7 @@ class ControlChannel {
   };
   struct Message;
 
-  // Of one question: who asked, and which of theirs it is.
+  // One question: who asked, and which of theirs it is.
   using Question = std::pair<int, int64_t>;
 
   void Run();

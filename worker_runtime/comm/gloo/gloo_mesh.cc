@@ -108,7 +108,7 @@ constexpr absl::Duration kStoreTime = absl::Seconds(30);
 constexpr absl::Duration kPeerCheck = absl::Milliseconds(250);
 // How long the I/O thread waits for who uses a connection before it turns to others.
 constexpr absl::Duration kLockWait = absl::Milliseconds(1);
-// Of the receives that are never answered, above those of SlotOf.
+// The slot of the receives that are never answered, above those of SlotOf.
 constexpr uint64_t kSentinelSlot = ~uint64_t{0};
 
 // Runs `act`; an exception of Gloo becomes kUnavailable with its text. Gloo's own thread inherits
@@ -202,7 +202,7 @@ std::shared_ptr<gloo::transport::tcp::Device> TcpDeviceOf(const GlooDevice& devi
   return std::dynamic_pointer_cast<gloo::transport::tcp::Device>(device.device);
 }
 
-// Of the address at which `from` awaits `to`.
+// The key of the address at which `from` awaits `to`.
 std::string KeyOf(const MeshOptions& options, int from, int to) {
   return absl::StrCat(options.prefix, "/", from, "/", to);
 }

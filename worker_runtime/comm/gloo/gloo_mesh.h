@@ -1,7 +1,7 @@
 // The connections of one rank to others of a group, over Gloo's TCP device. The only file that sees
 // Gloo: its exceptions end here.
 //
-// Of Gloo: the device, pairs, unbound buffers with send, receive and abort of a wait. None of its
+// Uses Gloo's device, pairs, unbound buffers with send, receive and abort of a wait. None of its
 // collectives, since they cannot be aborted (worker_runtime/README.md "Communicators").
 // Source: gloo/transport/{device,pair,unbound_buffer}.h of Debian's 2022 snapshot.
 #pragma once

@@ -28,7 +28,7 @@ class Transfer {
   int peer_ = -1;
   TcpTransfer tcp_;
   std::unique_ptr<ShmTransfer> shm_;  // null: by connection, or nothing
-  // Of a receive in parts by connection: what is to be done with the whole.
+  // What is to be done with the whole of a receive in parts by connection.
   TakePart take_;
   const uint8_t* landed_ = nullptr;
   size_t bytes_ = 0;
@@ -53,7 +53,7 @@ class Links {
     return mesh_->Reach(PeersByConnection(peers), point);
   }
 
-  // Of peers that were reached. See GlooMesh.
+  // Sends to and receives from peers that were reached. See GlooMesh.
   absl::StatusOr<Transfer> Send(int peer, Stream stream, uint64_t slot, const void* data,
                                 size_t bytes);
   absl::StatusOr<Transfer> Receive(int peer, Stream stream, uint64_t slot, void* data,
@@ -69,7 +69,7 @@ class Links {
   void Close();
 
   int64_t bytes_sent() const { return mesh_->bytes_sent() + bytes_by_memory_; }
-  // Of rings that something has come through.
+  // The bytes of rings that something has come through.
   int64_t ring_bytes() const { return shared_.links == nullptr ? 0 : shared_.links->bytes_used(); }
   const std::shared_ptr<GlooDevice>& device() const { return mesh_->device(); }
 

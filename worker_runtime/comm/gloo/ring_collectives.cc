@@ -55,7 +55,7 @@ class RingReduction {
         chunks_(blocks, operation.dtype, context.size - 1),
         input_(input),
         output_(output) {
-    // Of two ranks only what lands takes memory, as nothing is sent on.
+    // Only what lands takes memory between two ranks, as nothing is sent on.
     const size_t num_blocks = context.size > 2                                ? 2
                               : context.exchange.NeedsLanding(context.left()) ? 1
                                                                               : 0;

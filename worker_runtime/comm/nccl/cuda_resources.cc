@@ -10,8 +10,8 @@
 namespace muster::comm {
 namespace {
 
-// Of CUDA's driver, which alone says whether a thread has a context without making one. Null: it
-// has no such function.
+// Calls of CUDA's driver, which alone says whether a thread has a context without making one; null
+// where it has no such function.
 struct DriverCalls {
   decltype(&cuCtxGetCurrent) get_context = nullptr;
   decltype(&cuCtxSetCurrent) set_context = nullptr;

@@ -32,7 +32,7 @@ struct NcclLaneOptions {
   bool revokes = false;
   // Connects, on the lane's thread; called once, of a lane that is made without ranks.
   std::function<absl::StatusOr<std::unique_ptr<NcclRanks>>(MonoTime deadline)> connect;
-  // Of the whole communicator; ok while there is none.
+  // The failure of the whole communicator; ok while there is none.
   std::function<absl::Status()> failure;
   // `call` is late: its deadline has passed (kDeadlineExceeded) or something has failed. Sets a
   // failure. On the lane's thread.
@@ -93,7 +93,7 @@ class NcclLane {
   bool WaitForWork();
   absl::Status AskWhetherPosted();
   absl::Status Advance();
-  // Of a failure: nothing runs any more.
+  // Called after a failure: nothing runs any more.
   void Stop();
   // What follows NCCL's having enqueued the last call.
   void EndPosting();
@@ -119,7 +119,7 @@ class NcclLane {
 
   // The lane's thread only; GiveUp's once that has ended.
   std::optional<DeviceStream> stream_;
-  // Null before the first call of a late lane, and after a failure.
+  // The lane's ranks; null before the first call of a late lane, and after a failure.
   std::unique_ptr<NcclRanks> ranks_;
   std::deque<Running> running_;     // in the order of the stream
   bool is_posting_ = false;         // NCCL has not enqueued the last of them yet

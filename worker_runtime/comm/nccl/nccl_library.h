@@ -36,12 +36,12 @@ struct NcclLibrary {
   decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&::ncclCommInitRankConfig) comm_init_rank_config = nullptr;
-  // Null before NCCL 2.23.
+  // New in NCCL 2.23; null before.
   decltype(&::ncclCommInitRankScalable) comm_init_rank_scalable = nullptr;
-  // Null before NCCL 2.19, both.
+  // Both new in NCCL 2.19; null before.
   decltype(&::ncclCommRegister) comm_register = nullptr;
   decltype(&::ncclCommDeregister) comm_deregister = nullptr;
-  // Null before NCCL 2.27.3 and 2.28.7. Their types are written out, since headers may be older.
+  // New in NCCL 2.27.3 and 2.28.7; null before. Types are written out, since headers may be older.
   ncclResult_t (*comm_shrink)(ncclComm_t comm, int* without, int num_without, ncclComm_t* shrunk,
                               ncclConfig_t* config, int flags) = nullptr;
   ncclResult_t (*comm_revoke)(ncclComm_t comm, int flags) = nullptr;

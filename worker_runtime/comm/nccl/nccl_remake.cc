@@ -19,7 +19,7 @@ ShrinkAgreementOptions AgreementOf(const NcclRanksOptions& options) {
           .failure = options.failure};
 }
 
-// Null: the ranks connect instead.
+// Shrinks the former ranks if all of them can; null: the ranks connect instead.
 absl::StatusOr<std::unique_ptr<NcclRanks>> ShrinkIfAllCan(NcclRanks* former, Store& store,
                                                           const NcclRanksOptions& options) {
   ShrinkAgreement agreement(store, AgreementOf(options));

@@ -44,7 +44,7 @@ class NcclRun {
 
   absl::Status Post();
   absl::Status AfterPost();
-  // Of a launch: what is posted from now on runs behind it.
+  // Follows a launch: what is posted from now on runs behind it.
   absl::Status FollowLaunch();
   absl::StatusOr<bool> IsDone() const;
   // True: the output is in its place.
@@ -82,7 +82,7 @@ class NcclRun {
   cudaEvent_t event_ = nullptr;
   HostOutput host_output_;
 
-  // Of ordered sums.
+  // State of ordered sums.
   bool is_ordered_ = false;
   bool is_added_ = false;
   int64_t slots_per_rank_ = 0;       // contributions, padded to the rank with the most

@@ -100,7 +100,7 @@ class ShmLinks {
   // Whoever waits for this member, or for another one here, gets kUnavailable.
   void Close();
 
-  // Of this member's rings, those that something has come through.
+  // Bytes of those of this member's rings that something has come through.
   int64_t bytes_used() const;
 
  private:
@@ -113,7 +113,7 @@ class ShmLinks {
   struct Way {
     ByteRing ring;
     std::deque<ShmTransfer*> queue;
-    // Of the message that is being read; null between messages.
+    // The transfer of the message that is being read; null between messages.
     ShmTransfer* current = nullptr;
   };
   struct Member {

@@ -29,8 +29,8 @@ inline constexpr int64_t kCudaPinnedBytesMax = int64_t{72} << 20;
 
 struct CudaDeviceOptions {
   CudaAttention attention = CudaAttention::kOwn;
-  // Of cuDNN's attention, whose quick gradients differ in their last bits from run to run. All else
-  // has them anyway.
+  // Gradients of cuDNN's attention have the same bits in every run; its quick ones differ in their
+  // last bits. All else has the same bits anyway.
   bool same_bits = false;
 };
 

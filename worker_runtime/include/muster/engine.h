@@ -137,8 +137,8 @@ class Engine {
     int64_t batch = 4;       // rows per micro-batch
     int64_t sequence = 256;  // tokens per row
   };
-  // Of a model in units, which plan.stages may cut into a pipeline; it is the sample too. `model`
-  // is called until the engine is gone.
+  // Makes the engine of a model in units, which plan.stages may cut into a pipeline. `model` is the
+  // sample too, and is called until the engine is gone.
   //
   // Errors: Create's; those of `model`; kInvalidArgument: the model or the ranks cannot be divided
   // into
@@ -147,7 +147,7 @@ class Engine {
                                                         Plan plan, UnitModel model,
                                                         const BatchSize& size);
 
-  // Of one stage of a pipeline that the program cuts itself, and whose data it brings (StepStage).
+  // Makes one stage of a pipeline that the program cuts itself, whose data it brings (StepStage).
   // Every rank declares the whole model; those parameters get memory that its stage holds.
   //
   // Errors: Create's; kInvalidArgument: the cut does not fit the model, the plan or the number of
@@ -235,7 +235,7 @@ class Engine {
     // Each trains on a GPU. All but `exchange`, which is the host's, is of that GPU then. NCCL's
     // own buffers are not known before it has connected.
     bool on_gpus = false;
-    // Of those, as they will be opened (muster/cuda_device.h); for auto what cuDNN would take.
+    // Attention of those GPUs, as opened (muster/cuda_device.h); for auto what cuDNN would take.
     CudaAttention cuda_attention = CudaAttention::kOwn;
   };
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
@@ -266,7 +266,7 @@ class Engine {
   int64_t step() const;  // steps made so far, with those that a loss scale skipped
   const Plan& plan() const;
   EngineMemory memory() const;
-  // Of activations; for work between steps (generating text) that shall not take memory of its own.
+  // The pool of activations; for work between steps (generating text) without memory of its own.
   TensorPool& pool();
 
   // After the model was used between steps, as for generating text, which every rank must do alike
@@ -277,7 +277,7 @@ class Engine {
   // SHA-256 over names and values of all parameters, 64 hex digits. Equal on all ranks, which call
   // it together. Errors: the communicator's.
   absl::StatusOr<std::string> ParameterHash() const;
-  // Of the plan and the table of parameters; what Create compared.
+  // The hash of the plan and the table of parameters; what Create compared.
   const std::string& PlanHash() const;
 
   // Writes a whole checkpoint as the subdirectory step_<n> of `directory` (rank 0 does; all wait):

@@ -129,7 +129,7 @@ class ParameterStore {
 
   DType dtype() const { return dtype_; }
   absl::Span<const std::unique_ptr<Parameter>> parameters() const { return parameters_; }
-  // Null if there is none.
+  // The parameter of that name; null if there is none.
   Parameter* Find(absl::string_view name) const;
   int64_t num_elements() const;
 

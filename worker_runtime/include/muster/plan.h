@@ -37,7 +37,7 @@ absl::string_view ToString(Residency residency);
 struct StatePlan {
   Placement placement = Placement::kReplicate;
   Residency residency = Residency::kDevice;
-  // Of gradients and optimizer (master and moments). Nothing: f32 where the parameters have 16
+  // Type of gradients and optimizer (master and moments). Nothing: f32 where the parameters have 16
   // bits, else the parameters' own. That of the parameters is the store's.
   std::optional<DType> dtype;
   friend bool operator==(const StatePlan&, const StatePlan&) = default;
@@ -100,8 +100,8 @@ struct Plan {
   StatePlan parameters;
   StatePlan gradients;
   StatePlan optimizer;
-  // Of a pipeline (muster/pipeline.h), each of size / stages ranks that train it under the rest of
-  // this plan; 0: as many as there are ranks.
+  // Stages of a pipeline (muster/pipeline.h), each of size / stages ranks that train it under the
+  // rest of this plan; 0: as many as there are ranks.
   int64_t stages = 1;
   // What is sharded is sharded over so many ranks, neighbours, and replicated over such groups.
   // 0: over all that train the same parameters.
@@ -109,9 +109,9 @@ struct Plan {
   GatherPlan gathering;
   GradientReduction gradient_reduction = GradientReduction::kChosen;
   int64_t memory_bytes_max = 0;  // of a rank; 0: not known
-  // Of gradients between the ranks that add them up; nothing: the gradients' own. Ranks add 16 bits
-  // in f32 and round once. f16 holds no more than 65504, and gradients are sums over the tokens of
-  // a step.
+  // Type of gradients between the ranks that add them up; nothing: the gradients' own. Ranks add 16
+  // bits in f32 and round once. f16 holds no more than 65504, and gradients are sums over the
+  // tokens of a step.
   std::optional<DType> reduce_dtype;
 
   SumMode mode = SumMode::kFast;
@@ -147,7 +147,7 @@ std::vector<std::string> PlanPresetNames();
 // Puts `ranks_of_node` where the plan says "the ranks of a node".
 Plan CompletePlan(Plan plan, int64_t ranks_of_node);
 
-// Of so many ranks. Errors: kInvalidArgument: they cannot be divided into plan.stages.
+// Stages of so many ranks. Errors: kInvalidArgument: they cannot be divided into plan.stages.
 absl::StatusOr<int> NumStages(const Plan& plan, int world_size);
 
 // Every field as text, in one order, numbers exact: equal lists mean equal plans. What the engine

@@ -18,7 +18,7 @@ namespace muster {
 // Threads: thread-compatible; not while its communicator is being destroyed.
 class Registration {
  public:
-  // Of nothing.
+  // Holds nothing.
   Registration() = default;
   // Made by backends: `give_up` is called once.
   explicit Registration(std::function<void()> give_up) : give_up_(std::move(give_up)) {}

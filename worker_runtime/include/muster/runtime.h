@@ -73,7 +73,7 @@ class Runtime {
   absl::StatusOr<std::unique_ptr<Communicator>> RemakeCommunicator(
       std::unique_ptr<Communicator> former, CommunicatorOptions options = {});
 
-  // Of this round of the job; of this process where it is alone.
+  // The store of this round of the job, or of this process where it is alone.
   Store& store();
 
   // Says what the program does, and of which step (negative: before the first), on its progress

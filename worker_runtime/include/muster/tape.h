@@ -228,14 +228,14 @@ class Tape {
     int output_slot = Activation::kNoGradient;
     int num_weights = 0;
     Parameter* weights[kMaxWeights] = {};  // of the model, which outlives the tape
-    // Of a recomputed region: [begin, end) of region_weights_.
+    // A recomputed region's part of region_weights_: [begin, end).
     size_t region_begin = 0;
     size_t region_end = 0;
   };
 
   enum class Stage { kEmpty, kForward, kWeightsAreDue, kReplayed };
 
-  // Of a forward pass; the first one after a replay starts afresh.
+  // Begins a forward pass; the first one after a replay starts afresh.
   void BeginForward();
   void BeginBackward(const Activation& output, Tensor gradient);
   RecordedOperation& NewRecord(absl::Span<Parameter* const> weights);

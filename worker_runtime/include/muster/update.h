@@ -71,7 +71,7 @@ struct LearningRateSchedule {
 absl::string_view ToString(LearningRateSchedule::Kind kind);
 absl::string_view ToString(LearningRateSchedule::Rise rise);
 
-// Of update number `step`, counted from 0. With kConstant, kLinear and kCosine update
+// The rate of update number `step`, counted from 0. With kConstant, kLinear and kCosine update
 // t < warmup_steps uses peak * (t + 1) / warmup_steps; kWarmup and kWarmupDecay begin with two
 // updates at `floor`, as DeepSpeed does.
 double LearningRate(const LearningRateSchedule& schedule, int64_t step);

@@ -161,7 +161,7 @@ class LogPumpTest : public ::testing::Test {
   void Settle() {
     loop_.restart();
     loop_.run_for(std::chrono::seconds(20));
-    // And the files, which have a thread of their own.
+    // The files have a thread of their own.
     if (pump_) pump_->FlushConsole(absl::Seconds(1));
   }
   // Until `done`, at most 20 s.

@@ -146,7 +146,7 @@ TEST_F(PythonStack, IsNotToBeHadOfOtherProgramsOrOneThatHasGone) {
   EXPECT_THAT(ReadPythonStack(1 << 30), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-// Of a memory in which anything stands: lists without an end, lengths that are none.
+// A memory in which anything stands: lists without an end, lengths that are none.
 TEST(WalkPythonStack, EndsInAnyMemory) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 200; ++i) {

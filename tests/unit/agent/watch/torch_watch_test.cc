@@ -27,7 +27,7 @@ constexpr absl::Duration kLongEnough = absl::Seconds(60);
 
 class LastCalls : public ::testing::Test {
  protected:
-  // Of two ranks, of which the watch may have heard before.
+  // Starts a round of two ranks, of which the watch may have heard before.
   void Start() { watch_.StartRound(0, {directory_.File("0"), directory_.File("1")}); }
   bool RunUntil(const std::function<bool()>& condition) {
     const MonoTime end = MonoNow() + kLongEnough;

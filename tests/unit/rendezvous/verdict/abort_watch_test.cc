@@ -108,7 +108,7 @@ TEST_F(Aborts, AreAskedForAlsoWhereTheRoundHasBeenStoppedBefore) {
   EXPECT_THAT(asked_, SizeIs(3));
 }
 
-// Of an older version, or one that hangs.
+// The node may be of an older version, or hang.
 TEST_F(Aborts, AreSaidInTimeWhereANodeDoesNotAnswer) {
   Abort(0);
   Answer(0, {Called(1, 4096)}, {0});

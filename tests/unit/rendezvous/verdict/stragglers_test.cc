@@ -78,7 +78,7 @@ TEST_F(Meter, HasNoPacesOfRanksThatTellNothing) {
 
 class SlowRanks : public ::testing::Test {
  protected:
-  // Of `num` ranks with a tenth of a second each, but for `others`, in milliseconds.
+  // A window of `num` ranks with a tenth of a second each, but for `others`, in milliseconds.
   std::optional<Stragglers::Change> Window(int num, const std::map<int, double>& others = {}) {
     std::vector<RankPace> paces;
     for (int r = 0; r < num; ++r) paces.push_back({r, absl::Milliseconds(100)});

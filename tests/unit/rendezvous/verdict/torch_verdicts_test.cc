@@ -67,7 +67,7 @@ class TorchVerdicts : public ::testing::TestWithParam<int> {
     for (const int r : AllBut(one)) job_.Called(r, group, op);
   }
   Diagnosis Found() const { return Diagnose(job_.Build()); }
-  // Of two ranks nobody can tell which is right.
+  // Nobody can tell which of two ranks is right.
   static bool IsTie() { return size() == 2; }
 
   EvidenceBuilder job_;
@@ -268,7 +268,7 @@ TEST(InnermostReason, IsTheOperationOfTheGroupWhoseMemberIsMissing) {
             "in all_reduce #4 (group tp1, 4096 bytes f32) for rank 3)");
 }
 
-// Of two pairs of equal size both are named.
+// Both of two pairs of equal size are named.
 TEST(EqualSides, AreBothNamedAndItIsSaidThatNobodyCanTell) {
   EvidenceBuilder job(4);
   const int world = job.AddGroup("default_pg", {0, 1, 2, 3});

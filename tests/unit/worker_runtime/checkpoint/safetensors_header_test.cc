@@ -23,7 +23,7 @@ using ::testing::StartsWith;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// Of a file with `data_bytes` after the header.
+// Parses the header of a file with `data_bytes` behind it.
 absl::StatusOr<SafetensorsHeader> Parse(const std::string& text, int64_t data_bytes) {
   return ParseHeader(text, kLengthBytes + static_cast<int64_t>(text.size()) + data_bytes);
 }

@@ -262,7 +262,7 @@ TEST(CapturedCalls, AreNoneWithoutAQueueNorOrderedAndTheCaptureSaysSo) {
               ? on.world.AllReduce(on.buffer(), {.order = SumOrder::kOrdered, .queue = &on.queue})
               : on.world.AllReduce(BufferOf(on_host));
       EXPECT_THAT(refused.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition));
-      // Of what is captured before and behind it nothing is left.
+      // Nothing is left of what is captured before and behind it.
       EXPECT_THAT(on.Sum().Await(on.queue), IsOk());
       EXPECT_THAT(on.world.EndCapture(on.queue),
                   StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cannot be captured")));

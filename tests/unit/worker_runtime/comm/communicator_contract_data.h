@@ -389,7 +389,7 @@ TEST_P(CommunicatorContract, SumsOfBf16AreRoundedOnce) {
   }
 }
 
-// Of a backend that has no use for it, it is empty; registration_test.cc has one that does.
+// A backend that has no use for it makes it empty; registration_test.cc has one that does.
 TEST_P(CommunicatorContract, RegistersMemoryOfEveryRankOrNoneAndCallsDoWhatTheyDid) {
   for (const int size : kSizes) {
     OnRanks(size, [size](Communicator& c) {

@@ -70,7 +70,7 @@ void OnEachRank(int size, const std::function<void(Communicator&)>& program) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Of 11 ranks some are two hops apart on the control channel.
+// Some of 11 ranks are two hops apart on the control channel.
 TEST(GlooControl, AnAbortReachesRanksThatAreNotConnected) {
   OnEachRank(11, [](Communicator& c) {
     if (c.rank() == 4) return c.Abort("enough");

@@ -122,7 +122,7 @@ TEST(RegisteredMemory, IsWorkedInAsMemoryElsewhere) {
     EXPECT_THAT(OnRanks(size, 1,
                         [](Rank& on) {
                           const int n = on.world.size(), rank = on.world.rank();
-                          // Of another size on every rank.
+                          // Every rank takes another size.
                           const Tensor all = on.Take((n + 1) * kCount + rank);
                           const Registration registration = on.Register(all);
                           const Tensor many = all.Slice(0, {n * kCount});
@@ -192,7 +192,7 @@ TEST(RegisteredMemory, IsNoRanksWhereOneCannotRegisterAndAllAreToldWhy) {
             on.Fill(used, 1);
             EXPECT_THAT(on.Sum(used).Await(on.queue), IsOk());
             EXPECT_EQ(on.Read(used), 3);
-            // And it can be tried again.
+            // It can be tried again.
             const Registration registration = on.Register(x);
             on.Fill(x, 1);
             EXPECT_THAT(on.Sum(x).Await(on.queue), IsOk());
@@ -219,7 +219,7 @@ TEST(RegisteredMemory, MayBeNoneOnARank) {
               IsOk());
 }
 
-// Of the next call one rank's buffer was registered once.
+// One rank's buffer of the next call was registered once.
 TEST(RegisteredMemory, IsAsAnyOtherOnceItsRegistrationIsGivenUpWhichWaitsForCallsBefore) {
   for (const uint64_t seed : {5, 6, 7, 8}) {
     EXPECT_THAT(OnRanks(2, seed,
@@ -323,7 +323,7 @@ TEST(StrictRegistrations, FailACallOfARankInRegisteredMemoryAndAnotherThatIsNot)
               IsOk());
 }
 
-// Of two buffers each counts for itself.
+// Each of two buffers counts for itself.
 TEST(StrictRegistrations, FailACallWhereOnlyAnOutputIsAMixture) {
   EXPECT_THAT(
       OnRanks(2, 22,

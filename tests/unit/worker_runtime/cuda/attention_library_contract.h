@@ -25,7 +25,7 @@
 
 namespace muster::testing {
 
-// Null and a reason, where there is no GPU or no library.
+// A device, or null and a reason where there is no GPU or no library.
 std::unique_ptr<Device> OpenAttention(CudaAttention attention, bool same_bits, std::string& why);
 
 struct AttentionCase {

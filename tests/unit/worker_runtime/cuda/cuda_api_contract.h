@@ -21,7 +21,7 @@ class CudaApiContract : public ::testing::TestWithParam<uint64_t> {
  protected:
   static constexpr size_t kBytes = 1000;
 
-  // Null and a reason, where there is no GPU. `seed`: of the order, where it can be chosen.
+  // An API, or null and why where there is no GPU. `seed` sets the order where it can be chosen.
   static std::unique_ptr<CudaApi> Open(uint64_t seed, std::string& why);
 
   void SetUp() override {

@@ -29,7 +29,7 @@
 
 namespace muster::testing {
 
-// Null and a reason, where there is no GPU. `seed`: of the order of work, where it can be chosen.
+// A device, or null and why where there is no GPU. `seed` sets the order where it can be chosen.
 std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string& why);
 
 // A small GPT whose parameters lie on a device, each array by itself.

@@ -97,7 +97,7 @@ class RecordingProducts final : public Products {
   std::vector<CudaProduct>& asked_;
 };
 
-// Else cuBLASLt takes kernels that are several times slower, or has no epilogue.
+// Otherwise cuBLASLt takes kernels that are several times slower, or has no epilogue.
 TEST(CudaDevice, EveryProductOfAGptBeginsItsRowsOnMultiplesOfSixteenBytes) {
   constexpr int64_t kBytes = 16;
   std::vector<CudaProduct> asked;

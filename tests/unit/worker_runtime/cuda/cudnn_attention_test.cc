@@ -99,7 +99,7 @@ std::string TextOf(const Gpu& gpu, const LibraryAttention& attention) {
                       attention.same_bits ? ", the same bits" : "");
 }
 
-// Of both kinds of gradients, in the memory that is planned for them.
+// Both kinds of gradients, in the memory that is planned for them.
 TEST_F(CudnnAttention, HasEnginesForBothPassesInThePlannedMemory) {
   for (const Gpu& gpu : {kA100, kH100}) {
     for (const kernels::AttentionShape& shape : kShapes) {

@@ -32,7 +32,7 @@ struct Exchanged {
   int64_t sent = 0;  // in a step
 };
 
-// Of each rank.
+// What is planned for each rank.
 std::vector<Exchanged> Planned(Plan plan, int ranks, int ranks_of_node) {
   ParameterStore store;
   const auto gpt = *Gpt::Create(kModel, store);
@@ -64,7 +64,7 @@ std::vector<Exchanged> Planned(Plan plan, int ranks, int ranks_of_node) {
   return planned;
 }
 
-// Of each rank, after three steps.
+// What each rank has taken after three steps.
 std::vector<Exchanged> Taken(const Plan& plan, int ranks, bool by_memory) {
   auto store = std::make_shared<comm::MemoryStore>();
   std::vector<Exchanged> taken(ranks);

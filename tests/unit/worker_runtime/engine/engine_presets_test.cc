@@ -220,7 +220,7 @@ std::vector<plan::StepFigures> PlannedFigures(const Plan& plan, int ranks) {
   return figures;
 }
 
-// Of one step that is not the first.
+// Looks at one step that is not the first.
 void ExpectPlannedBytes(const Plan& plan) {
   const auto sent = OnRanks<int64_t>(4, [&](Communicator& world) {
     auto training = SmallTraining::Create(world, plan);
@@ -260,7 +260,7 @@ TEST(EveryPreset, SendsHalfTheGradientsWhereTheyTravelIn16Bits) {
   }
 }
 
-// Of one process, which sends nothing: 8 bits of mantissa of each rank's sum, or 11.
+// One process sends nothing; ranks send their sums with 8 bits of mantissa, or 11.
 TEST(EveryPreset, LearnsWithGradientsRoundedOnTheirWay) {
   const Outcome one = Train(1, SmallPlan(SumMode::kFast, 8), 30);
   for (const std::string& preset : DataParallelPresets()) {

@@ -81,7 +81,7 @@ TEST(RegisteredBuffers, AreTheRoundedCopiesOfGradientsToo) {
   }
 }
 
-// Of them the backend adds none in place; what is gathered is registered.
+// The backend adds no ordered sums in place; what is gathered is registered.
 TEST(RegisteredBuffers, HaveTheBitsOfTheHostWhereSumsAreOrdered) {
   uint64_t seed = 400;
   for (const char* preset : {"zero-1", "zero-3"}) {
@@ -139,8 +139,8 @@ TEST(RegisteredBuffers, AreNoneIfTheRanksAreToldAfterTheirFirstStep) {
   EXPECT_EQ(figures.registered_calls, 0);
 }
 
-// Of a rank whose layers are used from the last to the first, so that the first step shows another
-// order than was assumed: the buffers of reductions are taken anew then.
+// The hash of a rank whose layers are used from the last to the first, so that the first step shows
+// another order than was assumed: the buffers of reductions are taken again then.
 std::string HashOfALearntOrder(Communicator& world, const Device& device, bool registers) {
   ParameterStore store;
   store.PlaceOn(&device);

@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// Of a step of every world of these tests.
+// Micro-batches of a step of every world of these tests.
 constexpr int64_t kMicroBatches = 12;
 
 Plan PlanOn(int ranks) { return SmallPlan(SumMode::kOrdered, kMicroBatches / ranks); }
@@ -40,7 +40,7 @@ EngineSnapshot SnapshotOf(Engine& engine) {
   return snapshot.ok() ? *std::move(snapshot) : EngineSnapshot();
 }
 
-// Of each rank, after so many steps of the plan.
+// Snapshots of each rank, after so many steps of the plan.
 std::vector<EngineSnapshot> SnapshotsAfter(int ranks, const Plan& plan, int steps,
                                            DType dtype = DType::kF32) {
   return OnRanks<EngineSnapshot>(ranks, [&](Communicator& world) {

@@ -265,7 +265,7 @@ TEST(Stages, SendAndReserveWhatTheirProgramsSay) {
       EXPECT_NEAR(static_cast<double>(taken[rank].sent), sent, 0.01 * sent)
           << preset << " rank " << rank;
       const auto planned = static_cast<double>(plan::TotalOf(figures.peak));
-      // Of a stage as small as the last, what is on its way is more than a twentieth.
+      // What is on its way is more than a twentieth of a stage as small as the last.
       constexpr int64_t kHandedOn = 4 * 2 * 16 * 32;
       EXPECT_NEAR(static_cast<double>(taken[rank].memory.total()), planned,
                   std::max<double>(0.05 * planned, kHandedOn))

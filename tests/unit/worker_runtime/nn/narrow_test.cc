@@ -25,7 +25,7 @@ struct Passes {
     store.BindToOwnBuffers();
     store.Initialize(1);
   }
-  // Of a fixed batch; gradients are those of scale * loss.
+  // The loss of a fixed batch; gradients are those of scale * loss.
   double Run(double scale) {
     const auto tokens = muster::testing::RandomTokens(33, 24);
     const absl::Span<const int32_t> all(tokens);

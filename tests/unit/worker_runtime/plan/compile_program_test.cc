@@ -156,7 +156,7 @@ TEST(CompileProgram, SendsOneNumberPerRankForTheNormUnlessSumsAreOrdered) {
 }
 
 TEST(CompileProgram, CountsTheRootsOfOrderedSums) {
-  // Of 6 leaves a rank has 3: (0+1), 2 | 3, (4+5).
+  // A rank has 3 of 6 leaves: (0+1), 2 | 3, (4+5).
   const Program program = Job({.replicas = 2}, {.accumulation = 3, .ordered = true}).ProgramOf(0);
   EXPECT_THAT(program.root_slots, SizeIs(2));
   const int64_t bytes = program.num_blocks * kBlockElements * 4;
@@ -216,7 +216,7 @@ TEST(RankThatNeedsMost, HoldsTheMostPartialSums) {
   Plan plan;
   plan.mode = SumMode::kOrdered;
   plan.accumulation = 3;
-  // Of 9 leaves: (0+1), 2 | 3, (4+5) | (6+7), 8.
+  // Sums of 9 leaves: (0+1), 2 | 3, (4+5) | (6+7), 8.
   const Job job({.replicas = 3}, {.accumulation = 3, .ordered = true});
   const int rank = RankThatNeedsMost({.plan = plan,
                                       .parameters = job.parameters,

@@ -71,7 +71,7 @@ TEST(ProvePrograms, HoldsForPipelinesWithReplicasInEachStage) {
   }
 }
 
-// Of n ranks: those that divide it.
+// Divisors of n but 1 and itself.
 std::vector<int64_t> Divisors(int64_t n) {
   std::vector<int64_t> all;
   for (int64_t d = 2; d < n; ++d) {

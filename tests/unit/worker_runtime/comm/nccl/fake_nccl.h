@@ -29,7 +29,7 @@ class FakeNccl {
   ~FakeNccl();
 
   std::shared_ptr<const NcclLibrary> library() const;
-  // Of before 2.28.7.
+  // A library from before 2.28.7.
   std::shared_ptr<const NcclLibrary> older_library() const;
 
   // What comes of the next of `function` ("init", "revoke", "shrink") on that rank of its
@@ -38,8 +38,8 @@ class FakeNccl {
   // That rank of the communicators that there are meets the end of a peer on the network.
   void LoseConnection(int rank);
 
-  // Of this thread, in order: "a/1 init" for rank 1 of the first group to be connected, "a-0,2/0
-  // abort" for rank 0 of what was shrunk from it without ranks 0 and 2.
+  // Calls of this thread, in order: "a/1 init" for rank 1 of the first group to be connected,
+  // "a-0,2/0 abort" for rank 0 of what was shrunk from it without ranks 0 and 2.
   std::vector<std::string> CallsOfThisThread() const;
   // That no rule was broken and that nothing is left.
   void CheckRules() const;

@@ -27,7 +27,7 @@ KernelArray<T> Ones(int64_t count) {
   return KernelArray<T>(std::vector<T>(static_cast<size_t>(count), T{1}));
 }
 
-// Of `launch` for each of `numbers`, to a tenth.
+// Bytes of `launch` for each of `numbers`, to a tenth.
 double BytesPerNumber(int64_t numbers, const std::function<LaunchError()>& launch) {
   TakeKernelTraffic();
   EXPECT_EQ(launch(), nullptr);

@@ -106,7 +106,7 @@ uint64_t Arithmetic(PtxOp op, T a, T b, T c) {
       case PtxOp::kReciprocal:
         return Bits<T>(1 / a);
       case PtxOp::kRoughReciprocal:
-        // Of a double its upper half alone is right.
+        // Only the upper half of a double is right.
         if constexpr (sizeof(T) == 8) return Bits<T>(1 / a) & 0xffffffff00000000u;
         return Bits<T>(1 / a);
       case PtxOp::kExp2:

@@ -25,7 +25,7 @@ using ::muster::testing::Widened;
 template <typename T>
 class AttentionKernel : public KernelTest<T> {
  protected:
-  // Of bf16, probabilities and their gradients are rounded before they are multiplied.
+  // Probabilities of bf16 and their gradients are rounded before they are multiplied.
   static constexpr double kTolerance = std::is_same_v<T, float> ? 1e-5 : 1.2e-2;
 };
 TYPED_TEST_SUITE(AttentionKernel, KernelTypes, KernelTypeNames);

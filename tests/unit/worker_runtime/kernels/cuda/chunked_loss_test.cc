@@ -70,7 +70,7 @@ template <typename T>
 class ChunkedLoss : public KernelTest<T> {
  protected:
   static constexpr int64_t kRows = 37, kWidth = 24, kVocabulary = 51;
-  // Of bf16, logits are rounded before the softmax, and dweight once per chunk.
+  // Logits of bf16 are rounded before the softmax, and dweight once per chunk.
   static constexpr double kTolerance = std::is_same_v<T, float> ? 1e-5 : 3e-2;
 
   void SetUp() override {
