@@ -85,9 +85,9 @@ absl::Status CheckSameSettings(const JobState& state, const AgentReport& report)
 
 // Both have been there for so long that what the holder said last, it said beside the other one. A
 // lease that has ended, or that was renewed because nobody was heard, says nothing of its holder.
-bool IsSecond(const JobState& state, Incarnation from, const NodeState& holder, MonoTime now) {
-  const auto asks = state.ranks.second_from.find(from);
-  const bool has_waited = asks != state.ranks.second_from.end() && asks->second <= now;
+bool IsSecond(const RankClaim& claim, Incarnation from, const NodeState& holder, MonoTime now) {
+  const auto asks = claim.second_from.find(from);
+  const bool has_waited = asks != claim.second_from.end() && asks->second <= now;
   return has_waited && holder.lease_expires > now && holder.free_renewals == 0;
 }
 
@@ -107,13 +107,13 @@ absl::Status CheckNodeRank(const JobState& state, Incarnation from, const AgentR
                                                    ", because --nnodes is ", max_nodes));
   }
   const auto claim = state.ranks.claims.find(rank);
-  if (claim == state.ranks.claims.end() || claim->second == from) return absl::OkStatus();
-  const NodeState& claimant = state.nodes.at(claim->second);
+  if (claim == state.ranks.claims.end() || claim->second.holder == from) return absl::OkStatus();
+  const NodeState& claimant = state.nodes.at(claim->second.holder);
   const std::string& other = claimant.report.node.name;
   const bool is_same = other == name && claimant.report.node.address == report.node.address;
   // A new start of the very node that died while it waited: RendezvousCore lets it take the place.
   if (claimant.wants_place && !claimant.connected && is_same) return absl::OkStatus();
-  const bool is_perhaps_gone = is_same && !IsSecond(state, from, claimant, now);
+  const bool is_perhaps_gone = is_same && !IsSecond(claim->second, from, claimant, now);
   if (!claimant.connected || is_perhaps_gone) {
     const absl::Duration left = claimant.lease_expires - now;
     return absl::UnavailableError(absl::StrCat(

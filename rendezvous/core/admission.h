@@ -15,8 +15,8 @@ inline constexpr int kMaxNodes = 100000;
 // Errors:  kInvalidArgument: impossible values, other settings than those of the first node, a
 //          --node_rank out of range or held by another live node; kUnavailable: the --node_rank is
 //          held by a node that has lost its connection, or perhaps by an earlier start of the very
-//          node (NodeRanks::second_from), so asking again helps once its lease has ended; kAborted: the report speaks of a
-//          round that this job has not had.
+//          node (RankClaim::second_from), so asking again helps once its lease has ended; kAborted:
+//          the report speaks of a round that this job has not had.
 // Threads: pure.
 absl::Status CheckAdmission(const JobState& state, Incarnation from, const AgentReport& report,
                             MonoTime now);

@@ -114,7 +114,7 @@ void RendezvousCore::On(const AgentReported& event, Turn& turn) {
     // the lease that it waits for would end with nobody there to hear it.
     if (IsAwaitingPlace(event, turn.now)) {
       Hear(turn);
-      NoteAwaiting(event.from, turn.now);
+      NoteAwaiting(*report.node.node_rank, event.from, turn.now);
     }
     Send(event.from, report.sequence, *std::move(body), turn);
     return;
@@ -167,8 +167,8 @@ bool RendezvousCore::IsAwaitingPlace(const AgentReported& event, MonoTime now) c
          absl::IsUnavailable(CheckAdmission(state_, event.from, event.report, now));
 }
 
-void RendezvousCore::NoteAwaiting(Incarnation from, MonoTime now) {
-  auto& second_from = state_.ranks.second_from;
+void RendezvousCore::NoteAwaiting(int node_rank, Incarnation from, MonoTime now) {
+  auto& second_from = state_.ranks.claims.at(node_rank).second_from;
   const LeaseSettings lease = LeaseOf(options_.lease, state_);
   if (second_from.size() == kMaxFormerNodes) second_from.erase(second_from.begin());
   second_from.try_emplace(from, now + 2 * (lease.duration + lease.margin));
@@ -218,8 +218,9 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
       node.told = former->second.told;
       state_.former.erase(former);
     }
-    if (report.settings.is_static) state_.ranks.claims[*report.node.node_rank] = from;
-    state_.ranks.second_from.erase(from);
+    if (report.settings.is_static) {
+      state_.ranks.claims[*report.node.node_rank] = {.holder = from};
+    }
     Note("node_seen",
          absl::StrCat("node ", report.node.name, " (", report.node.address, ") is here"), turn);
   }

@@ -149,7 +149,7 @@ class RendezvousCore {
   std::optional<DirectiveBody> AnswerWithoutChange(const AgentReported& event, MonoTime now) const;
   // It will be let in once a lease has ended.
   bool IsAwaitingPlace(const AgentReported& event, MonoTime now) const;
-  void NoteAwaiting(Incarnation from, MonoTime now);
+  void NoteAwaiting(int node_rank, Incarnation from, MonoTime now);
   void OnFarewell(Incarnation from, const AgentReport& report, Turn& turn);
   DirectiveBody AnswerFarewell(const AgentReport& report) const;
   NodeState& Remember(Incarnation from, const AgentReport& report, Turn& turn);

@@ -32,7 +32,8 @@ void RestoreMember(JobState& state, Incarnation member, MonoTime lease_expires, 
   node.connected = false;
   node.told = state.round;
   state.leases.insert({lease_expires, member});
-  if (state.settings->is_static) state.ranks.claims[*node.report.node.node_rank] = member;
+  if (state.settings->is_static)
+    state.ranks.claims[*node.report.node.node_rank] = {.holder = member};
 }
 
 }  // namespace

@@ -125,8 +125,8 @@ std::string CheckIndices(const JobState& state) {
   for (const Incarnation node : state.succeeded) {
     if (!state.assignments.contains(node)) return "R9: a node succeeded but is not a member";
   }
-  for (const auto& [rank, node] : state.ranks.claims) {
-    const auto found = state.nodes.find(node);
+  for (const auto& [rank, claim] : state.ranks.claims) {
+    const auto found = state.nodes.find(claim.holder);
     if (found == state.nodes.end() || found->second.report.node.node_rank != rank) {
       return absl::StrCat("R6: node rank ", rank, " is claimed by a node that does not hold it");
     }

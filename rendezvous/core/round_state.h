@@ -139,14 +139,18 @@ struct ProgressRecord {
 // because the first is large and changes with each round only.
 struct JobRecord : RoundRecord, ProgressRecord {};
 
+struct RankClaim {
+  Incarnation holder;
+  // Nodes that ask for the rank and have its holder's name and address, which may be their earlier
+  // start: from when on each counts as a second node of that name. At most kMaxFormerNodes.
+  absl::btree_map<Incarnation, MonoTime> second_from;
+};
+
 // The node ranks of a static job.
 struct NodeRanks {
-  absl::btree_map<int, Incarnation> claims;  // who holds which --node_rank
-  absl::btree_set<int> missing;              // those that are not in JobState::joined
-  std::vector<std::string> names;            // of nodes by rank, for messages; empty: not known
-  // Nodes that ask for a rank which another of their name and address holds, perhaps their earlier
-  // start: from when on they count as a second node of that name. At most kMaxFormerNodes.
-  absl::btree_map<Incarnation, MonoTime> second_from;
+  absl::btree_map<int, RankClaim> claims;  // by --node_rank
+  absl::btree_set<int> missing;            // those that are not in JobState::joined
+  std::vector<std::string> names;          // of nodes by rank, for messages; empty: not known
 };
 
 // Invariants, checked by CheckInvariants after every Step in tests and simulation:

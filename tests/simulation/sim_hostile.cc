@@ -116,7 +116,7 @@ void SimCluster::CheckMisfit(int job) {
     default:
       if (state->ranks.claims.empty()) return;
       report.node.node_rank = state->ranks.claims.begin()->first;
-      if (!state->nodes.at(state->ranks.claims.begin()->second).connected) return;
+      if (!state->nodes.at(state->ranks.claims.begin()->second.holder).connected) return;
   }
   const Incarnation from(random_.Bits() | 1);
   bool is_refused = false;

@@ -104,7 +104,7 @@ TEST_F(RendezvousCoreTest, LetsTheSuccessorOfADisconnectedNodeWaitForItsLeaseToE
               HasSubstr("node1 holds it but lost its connection"));
   job.Advance(6.4, {2});
   job.Join(9);
-  EXPECT_EQ(job.state().ranks.claims.at(0), Incarnation(9));
+  EXPECT_EQ(job.state().ranks.claims.at(0).holder, Incarnation(9));
 }
 
 // The machine was started anew, and nobody has said that the old agent is gone.

@@ -133,7 +133,7 @@ TEST_F(LeasesTest, ANewStartOfAStaticNodeThatDiedWaitingTakesItsRank) {
   job.Join(9);
   job.Join(2);
   EXPECT_EQ(job.state().round, Round(0));
-  EXPECT_EQ(job.state().ranks.claims.at(0), Incarnation(9));
+  EXPECT_EQ(job.state().ranks.claims.at(0).holder, Incarnation(9));
 }
 
 TEST_F(LeasesTest, TwoNodesOfOneNameThatAreBothConnectedStayTwo) {

@@ -88,7 +88,7 @@ class RoundBuilder {
     node.join_order = state_.next_join_order++;
     node.report.node = Describe("node" + std::to_string(n));
     node.report.node.node_rank = node_rank;
-    if (node_rank) state_.ranks.claims[*node_rank] = node.incarnation;
+    if (node_rank) state_.ranks.claims[*node_rank] = {.holder = node.incarnation};
     return node;
   }
   JobState state_;
