@@ -26,6 +26,8 @@ std::string RanksOf(int world_size) {
   return absl::StrCat(world_size, world_size == 1 ? " rank" : " ranks");
 }
 
+std::string CallOf(int world_size) { return world_size == 0 ? "TCPStore" : "init_process_group"; }
+
 absl::Status NoNote() { return absl::InvalidArgumentError("no note of the hook"); }
 
 // Numbers of a worker may be anything.
@@ -59,7 +61,7 @@ absl::StatusOr<GroupNote> ReadGroupNote(absl::string_view text) {
   }
   GroupNote note{.round = Round(round->get<int64_t>())};
   if (!is_begun->get<bool>()) return note;
-  const std::optional<int> world_size = NumberAt(json, "world_size", 1, kWorldSizeMax);
+  const std::optional<int> world_size = NumberAt(json, "world_size", 0, kWorldSizeMax);
   const std::optional<int> rank = NumberAt(json, "rank", 0, kWorldSizeMax);
   const std::optional<int> port = NumberAt(json, "port", 0, 65535);
   const auto host = json.find("host");
@@ -128,9 +130,12 @@ std::optional<GroupCalls::Line> GroupCalls::Return(pid_t pid, MonoTime now) {
     if (!group.waiting.empty()) return std::nullopt;
     std::optional<Line> line;
     if (group.is_told) {
-      line = Line{.text = absl::StrCat("nobody waits for the group of ", RanksOf(it->first.second),
-                                       " at ", it->first.first, " any more, after ",
-                                       InWords(now - group.since))};
+      line = Line{.text = it->first.second == 0
+                              ? absl::StrCat("nobody waits for the store at ", it->first.first,
+                                             " any more, after ", InWords(now - group.since))
+                              : absl::StrCat("nobody waits for the group of ",
+                                             RanksOf(it->first.second), " at ", it->first.first,
+                                             " any more, after ", InWords(now - group.since))};
     }
     groups_.erase(it);
     return line;
@@ -194,7 +199,7 @@ std::optional<GroupCalls::Line> GroupCalls::Notice(const Place& place, const Gro
     const auto answer = answers.find(pid);
     if (answer == answers.end()) continue;
     // Rank 0 hosts the store of the script's own group, and waits for clients.
-    const bool hosts = waiting.call.rank == 0 && !waiting.call.is_at_launcher;
+    const bool hosts = place.second > 0 && waiting.call.rank == 0 && !waiting.call.is_at_launcher;
     std::vector<int>& ranks = hosts || answer->second == Connecting::kConnected ? connected
                               : answer->second == Connecting::kUnanswered       ? unanswered
                                                                                 : refused;
@@ -208,17 +213,17 @@ std::optional<GroupCalls::Line> GroupCalls::Notice(const Place& place, const Gro
   if (!cut_off.empty()) {
     const std::string who = absl::StrCat(
         RanksInWords(cut_off), cut_off.size() == 1 ? " has" : " have", " been waiting for ", waited,
-        " in init_process_group: ", refused.empty() ? "no answer from " : "nobody listens at ",
-        place.first, whose,
+        " in ", CallOf(place.second), ": ",
+        refused.empty() ? "no answer from " : "nobody listens at ", place.first, whose,
         refused.empty() ? " (the connection is neither accepted nor refused: a firewall, or the "
                           "address of another network?)"
                         : " (connection refused)");
     return Line{.is_warning = true,
-                .text = is_at_launcher || !connected.empty()
+                .text = is_at_launcher || !connected.empty() || place.second == 0
                             ? who
                             : absl::StrCat(who, "; ", WhoIsMissing(place, group))};
   }
-  if (is_at_launcher || connected.empty()) return std::nullopt;
+  if (is_at_launcher || connected.empty() || place.second == 0) return std::nullopt;
   return Line{
       .is_warning = true,
       .text = absl::StrCat(RanksInWords(connected), connected.size() == 1 ? " has" : " have",

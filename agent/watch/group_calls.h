@@ -30,8 +30,8 @@ namespace muster::agent {
 // What a process says as it makes the store of a group.
 struct GroupCall {
   int rank = 0;
-  int world_size = 1;
-  std::string host;  // of the store that it meets at
+  int world_size = 1;  // 0: no group, but a client of a store that the script opens by itself
+  std::string host;    // of the store that it meets at
   int port = 0;
   std::string
       asked;  // "localhost:12355" of the script's variables; empty: it did not choose by them

@@ -270,6 +270,26 @@ class _Meetings:
             self.is_in_init = False
             self.tell(is_begun=False)
 
+    def open(self, opening, store, *args, **kwargs):
+        """In the place of TCPStore's __init__: a client of the script's own may wait, too."""
+        what = dict(zip(("host_name", "port", "world_size", "is_master"), args), **kwargs)
+        is_own = not self.is_told and not self.is_in_init and not what.get("is_master")
+        if is_own:
+            self.tell(
+                is_begun=True,
+                rank=self.given["rank"],
+                world_size=0,
+                host=what.get("host_name"),
+                port=what.get("port"),
+                asked=[],
+                at_launcher=False,
+            )
+        try:
+            opening(store, *args, **kwargs)
+        finally:
+            if is_own:
+                self.tell(is_begun=False)
+
     def tell(self, is_begun, **what):
         if not is_begun and not self.is_told:
             return
@@ -325,6 +345,15 @@ def _prepare(module):
         rendezvous._create_c10d_store = functools.wraps(create)(
             functools.partial(meetings.create, create)
         )
+    store = getattr(sys.modules.get("torch._C._distributed_c10d"), "TCPStore", None)
+    if meetings is not None and store is not None:
+        opening = store.__init__
+
+        @functools.wraps(opening)
+        def open_store(self, *args, **kwargs):
+            meetings.open(opening, self, *args, **kwargs)
+
+        store.__init__ = open_store
 
 
 class _Finder:

@@ -140,7 +140,7 @@ TEST_P(FirstContact, AWorkerMayMakeAGroupOfItsOwn) {
 TEST_P(FirstContact, WhoWaitsInVainIsToldWithHostAndPort) {
   const LoopbackPort refused;
   Subprocess agent = Start(
-      {"run", "--nproc_per_node=3", Script(), "waits", absl::StrCat(refused.number()), free_port()},
+      {"run", "--nproc_per_node=4", Script(), "waits", absl::StrCat(refused.number()), free_port()},
       Changes());
   EXPECT_TRUE(agent.WaitForOutput(
       absl::StrCat("in init_process_group: nobody listens at localhost:", refused.number(),
@@ -149,6 +149,8 @@ TEST_P(FirstContact, WhoWaitsInVainIsToldWithHostAndPort) {
   EXPECT_TRUE(agent.WaitForOutput(absl::StrCat("in init_process_group at localhost:", free_port(),
                                                "; waiting for rank 1 of that group of 2 ranks"),
                                   kPatience));
+  EXPECT_TRUE(agent.WaitForOutput(
+      absl::StrCat("in TCPStore: nobody listens at localhost:", refused.number()), kPatience));
   agent.Signal(SIGTERM);
   EXPECT_THAT(agent.Wait(kPatience).err, Not(HasSubstr("rank 2 has")));
 }

@@ -102,12 +102,14 @@ def features():
 
 
 def waits(refused, served):
-    """Of three workers one asks where nobody listens, one listens where nobody comes, and one does not ask."""
+    """One asks where nobody listens, one listens where nobody comes, one does not ask, and one opens a store."""
     which = os.environ["LOCAL_RANK"]
     if which == "0":
         setup(("localhost", refused), 1, 2)
     elif which == "1":
         setup(("localhost", served), 0, 2)
+    elif which == "3":
+        dist.TCPStore("localhost", int(refused), 2, False)
     else:
         import time
 

@@ -70,6 +70,19 @@ TEST_F(GroupCallsTest, SaysWhereAGroupOfTheScriptsOwnMeets) {
                                 HasSubstr("rank 0 listens")));
 }
 
+TEST_F(GroupCallsTest, NamesTheStoreOfTheScriptsOwnAtWhichNobodyListens) {
+  const absl::StatusOr<GroupNote> note = ReadGroupNote(
+      R"({"round": 0, "is_begun": true, "rank": 0, "world_size": 0, "host": "node1", "port": 9,)"
+      R"( "asked": [], "at_launcher": false})");
+  ASSERT_TRUE(note.ok() && note->call);
+  EXPECT_EQ(calls_.Begin(7, *note->call, At(0)), std::nullopt);
+  EXPECT_THAT(TellAt(10, {{7, Connecting::kRefused}}),
+              ElementsAre("rank 0 has been waiting for 10s in TCPStore: nobody listens at node1:9 "
+                          "(connection refused)"));
+  EXPECT_EQ(calls_.Return(7, At(12))->text,
+            "nobody waits for the store at node1:9 any more, after 12s");
+}
+
 TEST_F(GroupCallsTest, NamesTheAddressAtWhichNobodyListens) {
   calls_.Begin(7, OfScript(1), At(0));
   EXPECT_EQ(calls_.NextDeadline(), At(10));
