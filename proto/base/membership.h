@@ -262,7 +262,7 @@ struct StopRound {
   std::string reason;
   // A member is gone: its peers' workers are probably stuck, so the grace is shorter.
   bool peer_lost = false;
-  // Of the job, with kJobFailed: for an agent whose server dies before it tells the outcome.
+  // The job's, with kJobFailed: for an agent whose server dies before it tells the outcome.
   int exit_code = 0;
   friend bool operator==(const StopRound&, const StopRound&) = default;
 };

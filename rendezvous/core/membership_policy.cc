@@ -34,8 +34,8 @@ void DropForgiven(JobState& state, MonoTime now) {
   }
 }
 
-// Of the other nodes that are here or have a history, the lower median, or the mean if that is more:
-// where nodes die by chance, half of them have not yet when one has twice.
+// The lower median over the other nodes that are here or have a history, or their mean if that is
+// more: where nodes die by chance, half of them have not yet when one has twice.
 int TypicalChangesBut(const JobState& state, const std::string& name) {
   std::vector<int> changes;
   for (const auto& [other, history] : state.histories) {

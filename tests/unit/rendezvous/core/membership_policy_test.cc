@@ -50,7 +50,7 @@ TEST(IsHeldBack, IsNobodyWhereAllComeAndGo) {
   EXPECT_TRUE(IsHeldBack(state, "node1", At(9))) << "it stands out";
 }
 
-// Of eight nodes, one that has gone twice when two others have gone once.
+// One of eight nodes has gone twice, and two others have gone once.
 TEST(IsHeldBack, IsNobodyWhereAFewHaveGoneByChance) {
   JobState state = Elastic();
   for (uint64_t n = 1; n <= 8; ++n) {
