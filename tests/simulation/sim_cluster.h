@@ -176,7 +176,7 @@ class SimCluster {
     uint64_t store_requests = 0;
     std::map<uint64_t, std::string> expected;  // by request id: what each value must be
     std::map<uint64_t, Assignment> commits;    // by request id: of which round each is
-    std::optional<JobOutcome> told;            // the newest EndJob that has reached it
+    std::vector<JobOutcome> told;              // every EndJob that has reached it
     std::optional<JobOutcome> finished;        // as it ended
     NodeCauses causes;
   };
