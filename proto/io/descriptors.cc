@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 
-// A call of the leak sanitizer, in programs that have it.
+// The leak sanitizer's, null in programs without it.
 extern "C" void __lsan_do_leak_check() __attribute__((weak));
 
 namespace muster {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <vector>
 
 #include "proto/base/backoff.h"
@@ -33,7 +34,8 @@ void DropForgiven(JobState& state, MonoTime now) {
   }
 }
 
-// The lower median of changes among the other nodes that are here or have a history.
+// The lower median over the other nodes that are here or have a history, or their mean if that is
+// more: where nodes die by chance, half of them have not yet when one has twice.
 int TypicalChangesBut(const JobState& state, const std::string& name) {
   std::vector<int> changes;
   for (const auto& [other, history] : state.histories) {
@@ -46,7 +48,9 @@ int TypicalChangesBut(const JobState& state, const std::string& name) {
   if (changes.empty()) return 0;
   const auto middle = changes.begin() + static_cast<std::ptrdiff_t>((changes.size() - 1) / 2);
   std::nth_element(changes.begin(), middle, changes.end());
-  return *middle;
+  const int sum = std::accumulate(changes.begin(), changes.end(), 0);
+  const int count = static_cast<int>(changes.size());
+  return std::max(*middle, (sum + count - 1) / count);
 }
 
 // It was a member, and its going is the only change it has.

@@ -222,6 +222,11 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
   }
   if (const auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect)) {
     fates_[job].causes.newest = std::max(fates_[job].causes.newest, send->directive.instance);
+    const rendezvous::JobState* state = table_->FindState(effect.job);
+    const bool ends = std::holds_alternative<EndJob>(send->directive.body);
+    if (ends && state != nullptr && state->drained.contains(send->to)) {
+      drained_ends_[send->to].insert(rendezvous::EndOfDrained(*state, send->to).outcome.reason);
+    }
   }
   if (const auto* reply = std::get_if<rendezvous::SendStoreReply>(&effect.effect)) {
     CheckCommit(*reply);
@@ -252,7 +257,11 @@ void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send
     const bool is_of_node = *end == rendezvous::EndOfDrained(*state, send.to);
     if (is_of_node || state->phase != rendezvous::JobPhase::kEnded) return;
   }
-  if (end != nullptr) ObserveEnd(job, directive, end->outcome);
+  // Decided before the job ended, and late because of the disk.
+  const auto drained = drained_ends_.find(send.to);
+  const bool is_late = end != nullptr && drained != drained_ends_.end() &&
+                       drained->second.contains(end->outcome.reason);
+  if (end != nullptr && !is_late) ObserveEnd(job, directive, end->outcome);
   if (const auto* refuse = std::get_if<Refuse>(&directive.body)) {
     ObserveRefusal(nodes_.at(send.to), directive, refuse->status);
   }

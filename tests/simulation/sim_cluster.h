@@ -176,7 +176,7 @@ class SimCluster {
     uint64_t store_requests = 0;
     std::map<uint64_t, std::string> expected;  // by request id: what each value must be
     std::map<uint64_t, Assignment> commits;    // by request id: of which round each is
-    std::optional<JobOutcome> told;            // the newest EndJob that has reached it
+    std::vector<JobOutcome> told;              // every EndJob that has reached it
     std::optional<JobOutcome> finished;        // as it ended
     NodeCauses causes;
   };
@@ -382,9 +382,10 @@ class SimCluster {
   using RoundKey = std::tuple<int, Instance, Round>;
   std::map<RoundKey, std::map<int, Incarnation>> history_;
   std::map<RoundKey, int> world_sizes_;
-  std::map<RoundKey, int64_t> stop_steps_;   // as named to anybody
-  std::map<Incarnation, Instance> drained_;  // as its server has it
-  uint64_t numbers_ = 0;                     // of processes, and of what they are told
+  std::map<RoundKey, int64_t> stop_steps_;                     // as named to anybody
+  std::map<Incarnation, Instance> drained_;                    // as its server has it
+  std::map<Incarnation, std::set<std::string>> drained_ends_;  // that have been decided
+  uint64_t numbers_ = 0;  // of processes, and of what they are told
   SimCoverage coverage_;
   std::deque<std::string> last_effects_;
   std::string failure_;

@@ -226,7 +226,7 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
     if (worker.alive && !worker.is_unkillable) return "workers of it live";
   }
   const NodeCauses& causes = node.causes;
-  if (node.told && *node.told == outcome) return "";  // C5
+  if (std::count(node.told.begin(), node.told.end(), outcome) > 0) return "";  // C5
   if (node.is_leaving) {
     return causes.exit_codes.contains(outcome.exit_code)
                ? ""

@@ -169,7 +169,8 @@ void SimCluster::Leave(std::vector<rendezvous::JobTable::JobEffect> effects) {
       Deliver(to, Direction::kDown, [this, to, directive = send->directive] {
         Node& node = nodes_.at(to);
         if (!node.is_connected || !node.is_alive) return;
-        if (const auto* end = std::get_if<EndJob>(&directive.body)) node.told = end->outcome;
+        if (const auto* end = std::get_if<EndJob>(&directive.body))
+          node.told.push_back(end->outcome);
         if (const auto* no = std::get_if<Refuse>(&directive.body)) {
           node.causes.refusals.insert(std::string(no->status.message()));
         }

@@ -198,7 +198,8 @@ void SimCluster::NoteExit(const Node& node, const std::optional<WorkerFailure>& 
   }
 }
 
-// Each node says a value of this round, waits for everybody's, and takes part in one exchange.
+// Each node says a value of this round, waits for everybody's, asks for all else that there is, and
+// takes part in one exchange.
 void SimCluster::UseStore(Node& node) {
   const Assignment& a = *node.assignment;
   const std::string tag = absl::StrCat(ToString(a.instance), "/", ToString(a.round));
@@ -206,6 +207,18 @@ void SimCluster::UseStore(Node& node) {
   StoreWait wait{.timeout = absl::Seconds(30)};
   for (int i = 0; i < a.num_nodes; ++i) wait.keys.push_back(absl::StrCat("node", i));
   SendStoreRequest(node, wait, tag);
+  const std::string own = absl::StrCat("own", a.node_rank.value());
+  SendStoreRequest(node, StoreSet{own, tag}, "");
+  SendStoreRequest(node, StoreGet{own}, tag);
+  SendStoreRequest(node, StoreCompareAndSet{"first", "", tag}, tag);
+  SendStoreRequest(node, StoreCompareAndSet{"first", "another", "never"}, tag);
+  SendStoreRequest(node, StoreAdd{"sum", 1}, "");
+  const std::string text = absl::StrCat("text", a.node_rank.value());  // in whatever order
+  SendStoreRequest(node, StoreSet{text, tag}, "");
+  SendStoreRequest(node, StoreAdd{text, 1}, "");
+  SendStoreRequest(node, StoreDelete{text}, "");
+  SendStoreRequest(node, StoreSet{std::string(kMaxStoreKeyBytes + 1, 'k'), tag}, "");
+  SendStoreRequest(node, StoreWait{.keys = {"never"}, .timeout = absl::Seconds(1)}, "");
   const bool is_first = a.node_rank.value() == 0;
   SendStoreRequest(node,
                    UniqueIdExchange{.group = "world",

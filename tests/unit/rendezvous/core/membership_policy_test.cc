@@ -50,6 +50,18 @@ TEST(IsHeldBack, IsNobodyWhereAllComeAndGo) {
   EXPECT_TRUE(IsHeldBack(state, "node1", At(9))) << "it stands out";
 }
 
+// One of eight nodes has gone twice, and two others have gone once.
+TEST(IsHeldBack, IsNobodyWhereAFewHaveGoneByChance) {
+  JobState state = Elastic();
+  for (uint64_t n = 1; n <= 8; ++n) {
+    state.nodes[Incarnation(n)].report.node.name = "node" + std::to_string(n);
+  }
+  for (const char* name : {"node2", "node3", "node1", "node1"}) RecordChange(state, name, At(0));
+  EXPECT_FALSE(IsHeldBack(state, "node1", At(1)));
+  for (int i = 0; i < 2; ++i) RecordChange(state, "node1", At(2));
+  EXPECT_TRUE(IsHeldBack(state, "node1", At(3)));
+}
+
 TEST(IsHeldBack, ForgivesANodeThatHasBeenQuiet) {
   JobState state = Elastic();
   for (int i = 0; i < 3; ++i) RecordChange(state, "node1", At(0));
