@@ -121,6 +121,7 @@ struct Departure {
   int signal = 0;         // the signal its launcher got; 0 if it was not a signal
   bool ends_job = false;  // an interrupt by a person ends the job; SIGTERM only takes this node out
   std::string reason;
+  int exit_code = 0;  // of the node, and of a job that this ends; 0: what the signal says
   friend bool operator==(const Departure&, const Departure&) = default;
 };
 
