@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <variant>
@@ -201,13 +202,24 @@ StoreReply FakeAgent::Perform(size_t worker, const StoreRequest& request) {
   if (const auto* set = std::get_if<StoreSet>(&request.operation)) {
     reply.status = store_.Set(set->key, set->value, {});
   } else if (const auto* wait = std::get_if<StoreWait>(&request.operation)) {
-    auto value = store_.Wait(wait->keys[0], MonoNow() + wait->timeout);
+    auto value = WaitInRound(wait->keys[0], MonoNow() + wait->timeout);
     reply.status = value.status();
     if (value.ok()) reply.values = {*value};
   } else if (std::holds_alternative<CommitCheckpoint>(request.operation)) {
     reply.status = AnswerCommit(worker);
   }
   return reply;
+}
+
+// The round's end answers it: what the worker says next is behind it on the connection.
+absl::StatusOr<std::string> FakeAgent::WaitInRound(const std::string& key, MonoTime deadline) {
+  for (;;) {
+    const MonoTime next = MonoNow() + absl::Milliseconds(10);
+    absl::StatusOr<std::string> value = store_.Wait(key, std::min(next, deadline));
+    if (value.ok() || deadline <= next) return value;
+    base::MutexLock lock(mu_);
+    if (round_over_.has_value()) return absl::AbortedError(round_over_->second);
+  }
 }
 
 absl::Status FakeAgent::AnswerCommit(size_t worker) {

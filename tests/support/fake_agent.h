@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/base/condition.h"
 #include "proto/base/environment.h"
 #include "proto/base/ids.h"
+#include "proto/base/mono_time.h"
 #include "proto/base/mutex.h"
 #include "proto/base/stop_state.h"
 #include "proto/base/store_messages.h"
@@ -81,6 +83,7 @@ class FakeAgent {
   // False once the connection is to be closed.
   bool Handle(size_t worker, const proto::WorkerMessage& message);
   StoreReply Perform(size_t worker, const StoreRequest& request);
+  absl::StatusOr<std::string> WaitInRound(const std::string& key, MonoTime deadline);
   absl::Status AnswerCommit(size_t worker);
   void Send(size_t worker, const proto::WorkerReply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendRoundOver(size_t worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
