@@ -165,8 +165,10 @@ class NodeRun {
     return *outcome_;
   }
 
-  // Once it has run.
-  const std::vector<std::string>& network_faults() const { return agent_->network_faults(); }
+  // Once it has run; none where the job ended before its agent began.
+  std::vector<std::string> network_faults() const {
+    return agent_ == nullptr ? std::vector<std::string>() : agent_->network_faults();
+  }
 
  private:
   // From here on our own lines go through the agent's log pump, so that they tear none of the

@@ -19,12 +19,12 @@ namespace {
 constexpr unsigned char kPoison = 0xff;
 constexpr size_t kCopyBytes = 16;
 
-std::string Place(const std::source_location& where) {
+std::string Place(const SourcePlace& where) {
   absl::string_view file = where.file_name();
   return absl::StrCat(file.substr(file.rfind('/') + 1), ":", where.line());
 }
 
-bool SamePlace(const std::source_location& a, const std::source_location& b) {
+bool SamePlace(const SourcePlace& a, const SourcePlace& b) {
   return a.line() == b.line() && a.column() == b.column() &&
          std::strcmp(a.file_name(), b.file_name()) == 0;
 }
@@ -38,7 +38,7 @@ struct Thread {
 
   Fibre fibre;
   State state = State::kReady;
-  std::source_location where;  // of the meeting that it waits in
+  SourcePlace where;  // of the meeting that it waits in
   std::vector<Copy> copies;
 };
 
@@ -56,14 +56,13 @@ class Block {
   // Empty, or what went wrong.
   std::string Run(const std::function<void()>& thread, Draws& draws);
 
-  bool MeetInBlock(bool vote, std::source_location where);
-  const BlockEmulator::Slots& MeetInWarp(const void* value, size_t bytes,
-                                         std::source_location where);
+  bool MeetInBlock(bool vote, SourcePlace where);
+  const BlockEmulator::Slots& MeetInWarp(const void* value, size_t bytes, SourcePlace where);
   Thread& running() { return *threads_[running_]; }
   void Fail(std::string what);
 
  private:
-  void WaitAs(Thread::State state, const std::source_location& where);
+  void WaitAs(Thread::State state, const SourcePlace& where);
   void WakeUp(size_t first, size_t last);
   // `kind`: of the meeting; first, last: who should come.
   void CheckPlaces(size_t first, size_t last, absl::string_view kind);
@@ -156,7 +155,7 @@ std::string Block::WhoWaits() const {
   return text;
 }
 
-void Block::WaitAs(Thread::State state, const std::source_location& where) {
+void Block::WaitAs(Thread::State state, const SourcePlace& where) {
   Thread& self = running();
   self.state = state;
   self.where = where;
@@ -177,7 +176,7 @@ void Block::CheckPlaces(size_t first, size_t last, absl::string_view kind) {
   }
 }
 
-bool Block::MeetInBlock(bool vote, std::source_location where) {
+bool Block::MeetInBlock(bool vote, SourcePlace where) {
   block_.vote |= vote;
   WaitAs(Thread::State::kInBlockMeeting, where);
   if (++block_.present == static_cast<int>(threads_.size())) {
@@ -191,8 +190,7 @@ bool Block::MeetInBlock(bool vote, std::source_location where) {
   return block_verdict_;
 }
 
-const BlockEmulator::Slots& Block::MeetInWarp(const void* value, size_t bytes,
-                                              std::source_location where) {
+const BlockEmulator::Slots& Block::MeetInWarp(const void* value, size_t bytes, SourcePlace where) {
   const size_t lane = running_ % BlockEmulator::kWarpSize;
   const size_t first = running_ - lane;
   WarpState& warp = warps_[running_ / BlockEmulator::kWarpSize];
@@ -245,16 +243,16 @@ kernels::LaunchError BlockEmulator::Run(kernels::LaunchShape shape,
   return failure.empty() ? nullptr : failure.c_str();
 }
 
-bool BlockEmulator::MeetInBlock(bool vote, std::source_location where) {
+bool BlockEmulator::MeetInBlock(bool vote, SourcePlace where) {
   return running_block->MeetInBlock(vote, where);
 }
 
 const BlockEmulator::Slots& BlockEmulator::MeetInWarp(const void* value, size_t bytes,
-                                                      std::source_location where) {
+                                                      SourcePlace where) {
   return running_block->MeetInWarp(value, bytes, where);
 }
 
-void BlockEmulator::StartCopy(void* to, const void* from, std::source_location where) {
+void BlockEmulator::StartCopy(void* to, const void* from, SourcePlace where) {
   const auto aligned = [](const void* at) {
     return reinterpret_cast<uintptr_t>(at) % kCopyBytes == 0;
   };

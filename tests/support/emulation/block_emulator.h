@@ -18,8 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <source_location>
 
+#include "tests/support/emulation/source_place.h"
 #include "worker_runtime/kernels/launch.h"
 
 namespace muster::testing {
@@ -44,11 +44,11 @@ class BlockEmulator {
 
   // For the twins of CUDA's functions, within `thread`. Every live thread of the block, or of the
   // warp, comes here from the same place before any goes on.
-  static bool MeetInBlock(bool vote, std::source_location where);  // whether any said true
-  static const Slots& MeetInWarp(const void* value, size_t bytes, std::source_location where);
+  static bool MeetInBlock(bool vote, SourcePlace where);  // whether any said true
+  static const Slots& MeetInWarp(const void* value, size_t bytes, SourcePlace where);
 
   // 16 bytes that arrive with the thread's FinishCopies; `from` null: zeros.
-  static void StartCopy(void* to, const void* from, std::source_location where);
+  static void StartCopy(void* to, const void* from, SourcePlace where);
   static void FinishCopies();
 
   // Indices and shared memory of the thread that runs.

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <source_location>
 #include <string>
 #include <type_traits>
 
@@ -31,7 +30,8 @@ inline constexpr const muster::testing::KernelIndex& blockDim =
 inline constexpr const muster::testing::KernelIndex& gridDim =
     muster::testing::BlockEmulator::grid_size;
 
-inline void __syncthreads(std::source_location where = std::source_location::current()) {
+inline void __syncthreads(
+    muster::testing::SourcePlace where = muster::testing::SourcePlace::current()) {
   muster::testing::BlockEmulator::MeetInBlock(false, where);
 }
 
@@ -59,13 +59,13 @@ inline void* SharedMemory() { return testing::BlockEmulator::shared_memory; }
 inline int Lane() { return static_cast<int>(threadIdx.x % kWarpSize); }
 inline int Warp() { return static_cast<int>(threadIdx.x / kWarpSize); }
 
-inline void SyncWarp(std::source_location where = std::source_location::current()) {
+inline void SyncWarp(muster::testing::SourcePlace where = muster::testing::SourcePlace::current()) {
   testing::BlockEmulator::MeetInWarp(nullptr, 0, where);
 }
 
 // What every lane gives, by lane.
 template <typename T>
-std::array<T, kWarpSize> Exchange(const T& value, std::source_location where) {
+std::array<T, kWarpSize> Exchange(const T& value, muster::testing::SourcePlace where) {
   const auto& slots = testing::BlockEmulator::MeetInWarp(&value, sizeof(T), where);
   std::array<T, kWarpSize> values;
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -75,11 +75,13 @@ std::array<T, kWarpSize> Exchange(const T& value, std::source_location where) {
 }
 
 template <typename T>
-T ShuffleXor(T value, int mask, std::source_location where = std::source_location::current()) {
+T ShuffleXor(T value, int mask,
+             muster::testing::SourcePlace where = muster::testing::SourcePlace::current()) {
   return Exchange(value, where)[(Lane() ^ mask) % kWarpSize];
 }
 
-inline unsigned Ballot(bool vote, std::source_location where = std::source_location::current()) {
+inline unsigned Ballot(
+    bool vote, muster::testing::SourcePlace where = muster::testing::SourcePlace::current()) {
   unsigned bits = 0;
   const auto votes = Exchange(vote, where);
   for (int lane = 0; lane < kWarpSize; ++lane) bits |= static_cast<unsigned>(votes[lane]) << lane;
@@ -87,13 +89,15 @@ inline unsigned Ballot(bool vote, std::source_location where = std::source_locat
 }
 inline int CountBits(unsigned bits) { return __builtin_popcount(bits); }
 
-inline bool AnyInBlock(bool vote, std::source_location where = std::source_location::current()) {
+inline bool AnyInBlock(
+    bool vote, muster::testing::SourcePlace where = muster::testing::SourcePlace::current()) {
   return testing::BlockEmulator::MeetInBlock(vote, where);
 }
 
 // Nothing arrives before FinishCopies: who reads too early sees what was there.
-inline void StartCopy(void* to, const void* from, bool valid,
-                      std::source_location where = std::source_location::current()) {
+inline void StartCopy(
+    void* to, const void* from, bool valid,
+    muster::testing::SourcePlace where = muster::testing::SourcePlace::current()) {
   testing::BlockEmulator::StartCopy(to, valid ? from : nullptr, where);
 }
 inline void FinishCopies() { testing::BlockEmulator::FinishCopies(); }
@@ -126,7 +130,7 @@ uint32_t PairOfFloats(float low, float high) {
 // not documented.
 template <typename T = uint16_t>
 void MultiplyTile(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                  std::source_location where = std::source_location::current()) {
+                  muster::testing::SourcePlace where = muster::testing::SourcePlace::current()) {
   struct Operands {
     uint32_t a[4];
     uint32_t b[2];
