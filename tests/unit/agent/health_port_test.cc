@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "asio/ip/tcp.hpp"
 #include "asio/read.hpp"
 #include "asio/write.hpp"
@@ -40,6 +41,8 @@ class NoDescriptors {
   std::vector<int> taken_;
 };
 
+// UndefinedBehaviorSanitizer looks at memory through pipes, which it then cannot open.
+#ifndef ABSL_HAVE_ADDRESS_SANITIZER
 TEST(HealthPort, WaitsWhereDescriptorsRunOutAndAnswersWhenThereAreSomeAgain) {
   asio::io_context loop;
   HealthPort port(loop);
@@ -62,6 +65,7 @@ TEST(HealthPort, WaitsWhereDescriptorsRunOutAndAnswersWhenThereAreSomeAgain) {
   answer.resize(length);
   EXPECT_THAT(answer, HasSubstr("alive"));
 }
+#endif
 
 }  // namespace
 }  // namespace muster::agent

@@ -1,7 +1,10 @@
 // Nodes of one check, in one process, each at a loopback address of its own.
 #include "agent/network/pair_check.h"
 
+#include <unistd.h>
+
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -16,7 +19,13 @@ namespace {
 using ::testing::Each;
 using ::testing::Field;
 
-constexpr int kPort = 47011;  // at addresses that nobody else uses
+constexpr int kPort = 47011;
+
+// Each process has addresses of its own: tests beside each other never meet.
+std::string AddressOf(int node) {
+  const int pid = static_cast<int>(getpid());
+  return absl::StrCat("127.", 100 + pid % 100, ".", pid / 100 % 250, ".", 1 + node);
+}
 
 class PairCheckTest : public ::testing::Test {
  protected:
@@ -25,8 +34,7 @@ class PairCheckTest : public ::testing::Test {
                                              absl::Duration patience = absl::Seconds(60)) {
     std::vector<PairCheckRun::Node> nodes;
     for (int i = 0; i < num_nodes; ++i) {
-      nodes.push_back(
-          {.address = absl::StrCat("127.77.", i / 200, ".", 1 + i % 200), .port = kPort});
+      nodes.push_back({.address = AddressOf(i), .port = kPort});
     }
     std::vector<std::vector<PairResult>> results(num_nodes);
     std::vector<std::unique_ptr<PairCheck>> checks;
@@ -69,21 +77,21 @@ TEST_F(PairCheckTest, ANodeThatIsNotThereRefuses) {
 
 // Another program's listener says something else, or nothing.
 TEST_F(PairCheckTest, AStrangerIsNoPeer) {
-  asio::ip::tcp::acceptor stranger(loop_, {asio::ip::make_address("127.77.0.2"), kPort});
+  asio::ip::tcp::acceptor stranger(loop_, {asio::ip::make_address(AddressOf(1)), kPort});
   const auto results = Check(2, {0}, absl::Milliseconds(300));
   EXPECT_NE(results[0][0].fault, PairFault::kNone);
 }
 
 TEST_F(PairCheckTest, ListensNoMoreOnceItIsOver) {
   Check(2, {0, 1});
-  asio::ip::tcp::acceptor again(loop_, {asio::ip::make_address("127.77.0.1"), kPort}, false);
+  asio::ip::tcp::acceptor again(loop_, {asio::ip::make_address(AddressOf(0)), kPort}, false);
   EXPECT_TRUE(again.is_open());
 }
 
 TEST_F(PairCheckTest, ACancelledOneSaysNothing) {
   PairCheck check(loop_);
   bool was_called = false;
-  check.Start({.nodes = {{"127.77.0.1", kPort}, {"127.77.0.2", kPort}},
+  check.Start({.nodes = {{AddressOf(0), kPort}, {AddressOf(1), kPort}},
                .self = 0,
                .patience = absl::Seconds(60)},
               [&](auto) { was_called = true; });

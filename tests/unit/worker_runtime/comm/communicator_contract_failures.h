@@ -37,8 +37,8 @@ TEST_P(CommunicatorContract, EveryAbsentRankIsNamedForEveryCollective) {
        [&](auto& c, auto& a, auto& b) { return c.AllToAll(a.buffer(), b.buffer(), soon); }},
       {"barrier", [&](auto& c, auto&, auto&) { return c.Barrier(soon); }},
   };
-  for (const auto& [name, call] : calls) {
-    OnRanks(3, [&](Communicator& c) {
+  for (const auto& each : calls) {
+    OnRanks(3, [&, name = each.first, call = each.second](Communicator& c) {
       if (c.rank() == 1) return;
       TypedArray a(DType::kF32, 90), b(DType::kF32, 90);
       EXPECT_THAT(call(c, a, b).Wait(),

@@ -624,7 +624,7 @@ TEST(Engine, RefusesACheckpointWithAFlippedByteByItsArrayAndStaysAsItWas) {
     std::string flipped = whole;
     flipped[checkpoint::SafetensorsFile::Open(path)->arrays().at(array).offset + 5] ^= 1;
     WriteFile(path, flipped);
-    OnRanks<int>(2, [&](Communicator& world) {
+    OnRanks<int>(2, [&, file = file, array = array](Communicator& world) {
       auto training = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
       const std::string before = (*training)->engine().ParameterHash().value_or("none");
       EXPECT_THAT((*training)->engine().Load(directory.path()),

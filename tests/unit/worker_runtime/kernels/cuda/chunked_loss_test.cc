@@ -169,11 +169,16 @@ TEST(LogitChunks, RowsOfLogitsBeginWhereTensorCoresReadAtOnce) {
   EXPECT_EQ(PaddedVocabulary(51), 128);
 }
 
-TEST(ChunkedLossOfNothing, EndsWithTheFirstProductThatFails) {
+TEST(ChunkedLossFailure, EndsWithTheFirstProductThatFails) {
   int calls = 0;
+  std::vector<float> x(9), weight(1), dx(9), logits(2);
+  std::vector<int32_t> targets(9);
+  std::vector<double> losses(9);
   const LaunchError error =
       cuda::ChunkedLoss<float>(nullptr, {.rows = 9, .width = 1, .vocabulary = 1, .chunk_rows = 2},
-                               {}, {}, [&](const cuda::DenseProduct<float>&) -> LaunchError {
+                               {.x = x.data(), .weight = weight.data(), .targets = targets.data()},
+                               {.losses = losses.data(), .dx = dx.data(), .logits = logits.data()},
+                               [&](const cuda::DenseProduct<float>&) -> LaunchError {
                                  ++calls;
                                  return "no product";
                                });
