@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -47,7 +48,10 @@ void Take(FakeNvml& state, const std::string& name, const std::string& value) {
   if (name.size() < 6 || name.compare(0, 3, "gpu") != 0) return;
   FakeGpu& gpu = state.gpus[(name[3] - '0') & 3];
   const std::string field = name.substr(5);
-  if (field == "name") gpu.name = ::strdup(value.c_str());
+  if (field == "name") {
+    static std::array<std::string, 4> names;
+    gpu.name = (names[(name[3] - '0') & 3] = value).c_str();
+  }
   if (field == "memory_mib") gpu.memory_mib = number;
   if (field == "used_mib") gpu.used_mib = number;
   if (field == "pcie_width") gpu.pcie_width = static_cast<unsigned>(number);
