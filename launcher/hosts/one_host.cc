@@ -30,7 +30,7 @@ const Given* FirstGiven(const CommandLine& line) {
 }
 
 absl::Status Refuse(const Given& given, std::string why) {
-  return command_line::At(given.source, given.text(), absl::InvalidArgumentError(std::move(why)));
+  return command_line::At(given.source, given.text(), absl::InvalidArgumentError(why));
 }
 
 absl::Status CheckAlone(const CommandLine& line) {
