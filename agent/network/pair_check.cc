@@ -236,7 +236,7 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
     const tcp::endpoint to = EndpointOf(call.peer, run_.nodes[call.peer].port);
     call.socket = tcp::socket(loop_);
     call.socket.open(to.protocol(), error);
-    // From the address that its workers have; where that is of another kind, any.
+    // The source is the address that its workers have; any, where that is of another kind.
     if (!error && EndpointOf(run_.self, 0).protocol() == to.protocol()) {
       call.socket.bind(EndpointOf(run_.self, 0), error);
     }

@@ -17,7 +17,7 @@ namespace muster::agent {
 // What must be alike on all nodes, by name for people: "PyTorch" -> "2.15.0".
 using NodeFacts = absl::btree_map<std::string, std::string>;
 
-// By how much clocks of nodes may differ before it is said.
+// The difference between clocks of nodes from which on it is said.
 inline constexpr double kClockOffsetMax = 1.0;  // seconds
 
 // The report of one node on its part of the check; travels through the round's store.

@@ -54,7 +54,7 @@ std::vector<std::string> AllXids(const std::vector<std::string>& lines);
 class KernelLog {
  public:
   static KernelLog Open(const std::string& path = "/dev/kmsg");
-  // With what the kernel still has since it was booted.
+  // Reading begins with what the kernel still has since it was booted.
   static KernelLog OpenWithPast(const std::string& path = "/dev/kmsg");
 
   bool is_readable() const { return static_cast<bool>(fd_); }

@@ -10,8 +10,8 @@
 
 namespace muster::launcher {
 
-// By RANK and TF_CONFIG of `environment`. On rank 0 what all have measured; on the others, and
-// where there is one rank, several on a node, or no TF_CONFIG, nothing. `names` is given the
+// Ranks find each other by RANK and TF_CONFIG. Rank 0 gets what all have measured; the others, and
+// a job of one rank, of several on a node or without TF_CONFIG, get nothing. `names` gets the
 // address of each node.
 std::vector<Rate> MeasureRates(const EnvironmentMap& environment, std::vector<std::string>* names);
 

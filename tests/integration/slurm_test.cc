@@ -342,7 +342,7 @@ TEST_F(SlurmTest, ElementsOfAnArrayAreJobsOfTheirOwn) {
   }
 }
 
-// As PyTorch's own example for Slurm has it, by a link of torchrun's name.
+// PyTorch's own example for Slurm, by a link of torchrun's name.
 TEST_F(SlurmTest, TheTorchrunLineOfTheGuidesRunsUnderSrunAndSbatch) {
   std::filesystem::create_symlink(MusterBinary(), directory() + "/torchrun");
   const std::string line =

@@ -53,7 +53,7 @@ int Main(const std::vector<std::string>& args) {
   const absl::StatusOr<TrainCommand> command =
       ParseTrainCommand(args, plan::ConfigFilesOnDisk(job == nullptr ? 1 : job->size(),
                                                       job == nullptr ? 1 : job->local_size()));
-  // Without it the size of the job, which the command line is checked against, is not known.
+  // The environment tells the size of the job, which the command line is checked against.
   if (!runtime.ok()) return Refuse(nullptr, runtime.status());
   if (!command.ok()) return Refuse(job, command.status());
   if (job->rank() == 0) PrintNotes(*command);
