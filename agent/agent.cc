@@ -8,12 +8,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/console/error_file.h"
 #include "agent/core/worker_environment.h"
+#include "agent/machine/descendants.h"
+#include "agent/machine/signal_death.h"
 #include "agent/process/board_memory.h"
-#include "agent/process/descendants.h"
-#include "agent/process/error_file.h"
 #include "agent/process/runtime_directory.h"
-#include "agent/process/signal_death.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 
@@ -59,7 +59,8 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   return pump;
 }
 
-HangWatchOptions MakeHangWatchOptions(const AgentOptions& options) {
+HangWatchOptions MakeHangWatchOptions(const AgentOptions& options,
+                                      std::function<void(WatchEvent, const std::string&)> on_said) {
   const WatchMode mode = EffectiveWatch(options.spec);
   return {.is_on = mode != WatchMode::kOff,
           .ends_workers = mode == WatchMode::kRestart || mode == WatchMode::kReplace,
@@ -68,7 +69,8 @@ HangWatchOptions MakeHangWatchOptions(const AgentOptions& options) {
           .grace = options.spec.shutdown_timeout,
           .run_id = options.spec.run_id,
           .node = options.node.name,
-          .report_directory = options.run_directory};
+          .report_directory = options.run_directory,
+          .on_said = std::move(on_said)};
 }
 
 // A call stack ends with the exception's text as a rule; where it does not, the text comes first.
@@ -92,8 +94,6 @@ log::Level ToLogLevel(Announce::Level level) {
 
 RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
   return {.use = options.spec.network,
-          .min_nodes = options.spec.backend == RendezvousBackend::kStatic ? options.spec.max_nodes
-                                                                          : options.spec.min_nodes,
           .node_name = options.node.name,
           .facts = options.facts,
           .inherited = options.environment};
@@ -133,22 +133,36 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           }),
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(
-          loop, MakeHangWatchOptions(options_),
+          loop,
+          MakeHangWatchOptions(
+              options_,
+              [this](WatchEvent event, const std::string& text) { OnSaidByWatch(event, text); }),
           [this](int pid, const std::string& why) { EndHungWorker(pid, why); },
           [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
-      torch_programs_(loop, EffectiveWatch(options_.spec) != WatchMode::kOff,
-                      [this](const GroupCalls::Line& line) {
-                        log::Write(line.is_warning ? log::Level::kWarning : log::Level::kInfo,
-                                   "group", line.text,
-                                   {{"run", options_.spec.run_id},
-                                    {"round", ToString(assignment_.round)},
-                                    {"node", options_.node.name}});
-                      }),
-      health_(loop),
-      before_workers_(loop, guardian_, MakeNetworkOptions(options_),
-                      [this](StoreOperation operation, auto then) {
-                        worker_service_.AskForAgent(std::move(operation), std::move(then));
-                      }),
+      torch_programs_(
+          loop, EffectiveWatch(options_.spec) != WatchMode::kOff,
+          [this](const GroupCalls::Line& line) {
+            log::Write(line.is_warning ? log::Level::kWarning : log::Level::kInfo, "group",
+                       line.text,
+                       {{"run", options_.spec.run_id},
+                        {"round", ToString(assignment_.round)},
+                        {"node", options_.node.name}});
+          },
+          [this] { before_workers_.warm().OnListed(); }),
+      sight_(loop, MakeSightSources(),
+             [this](const HttpRequest& request, HttpDoor::Tell tell) {
+               TellMetrics(request, std::move(tell));
+             }),
+      before_workers_(
+          loop, guardian_, MakeNetworkOptions(options_),
+          [this](StoreOperation operation, auto then) {
+            worker_service_.AskForAgent(std::move(operation), std::move(then));
+          },
+          {.modules = options_.spec.program.warm, .runtime_directory = options_.runtime_directory},
+          [this](const std::string& text) {
+            log::Write(log::Level::kInfo, "warm", text,
+                       {{"run", options_.spec.run_id}, {"node", options_.node.name}});
+          }),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 Agent::~Agent() { mailbox_.Close(); }
@@ -157,17 +171,22 @@ absl::Status Agent::Start() {
   guardian_.RemoveAtEnd(options_.runtime_directory);
   MUSTER_RETURN_IF_ERROR(
       worker_service_.Listen(absl::StrCat(options_.runtime_directory, "/agent.sock")));
+  MUSTER_RETURN_IF_ERROR(
+      sight_.desk.Listen(absl::StrCat(options_.runtime_directory, "/", kSightSocketName)));
   PrepareTorchPrograms();
   MUSTER_RETURN_IF_ERROR(watch_.Start());
   // Not before it is ours.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
   if (options_.watch.health_port != 0) {
-    if (absl::Status status = health_.Listen(options_.watch.health_port); !status.ok()) {
+    // At every address, as users of the variable expect.
+    const absl::StatusOr<int> port = sight_.health.Listen("", options_.watch.health_port);
+    if (!port.ok()) {
       log::Write(log::Level::kWarning, "health_port",
                  absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", options_.watch.health_port,
-                              ": cannot listen: ", status.message()));
+                              ": cannot listen: ", port.status().message()));
     }
   }
+  BeginDiary();
   Feed(Started{});
   link_->Open(MakeLinkListener());
   return absl::OkStatus();
@@ -205,6 +224,7 @@ void Agent::Feed(Event event) {
     for (const Effect& effect : core_.Step(next, MonoNow())) {
       std::visit([this](const auto& e) { Perform(e); }, effect);
     }
+    KeepDiary();
   }
   stepping_ = false;
   worker_service_.OnLease();
@@ -340,6 +360,8 @@ void Agent::Perform(const Announce& effect) {
              {{"run", options_.spec.run_id},
               {"round", ToString(core_.round())},
               {"node", options_.node.name}});
+  sight_.diary.Note({.what = status::kSaid, .round = core_.round().value(), .text = effect.text},
+                    NowByBothClocks());
 }
 
 // Nothing here blocks: this loop may serve the rendezvous of other nodes, which must hear of the
@@ -348,11 +370,15 @@ void Agent::Perform(const Finish& effect) {
   torch_store_.reset();
   store_witness_.reset();
   outcome_ = effect.outcome;
+  EndDiary(effect.outcome);
   pump_.CloseAttempt();
   worker_service_.Close();
   watch_.Stop();
   hang_watch_.OnStopping();
-  health_.Close();
+  sight_.health.Close();
+  sight_.metrics.Close();
+  sight_.desk.Close();
+  sight_.next_steps.cancel();
   guardian_.BeginShutdown(kFarewell, [this](bool ended) {
     if (ended) {
       OnGuardianEnded();
@@ -375,7 +401,7 @@ void Agent::OnGuardianEnded() {
   if (options_.run_directory_is_temporary && !hang_watch_.HasWritten()) {
     pump_.RemoveRunIfUnused(kFarewell, settled);
   } else {
-    settled();
+    sight_.diary_file.Close(settled);
   }
 }
 
@@ -399,6 +425,9 @@ rendezvous::LinkListener Agent::MakeLinkListener() {
       .on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },
       .on_store_reply = [this](StoreReply reply) { worker_service_.OnReply(reply); },
       .on_watch_order = [this](const verdict::WatchOrder& order) { hang_watch_.OnOrder(order); },
+      .on_inquiry = [this](const Inquiry& inquiry) { sight_.desk.OnInquiry(inquiry); },
+      .on_inquiry_answer =
+          [this](InquiryAnswer answer) { sight_.desk.OnAnswer(std::move(answer)); },
       .on_state =
           [this](bool up, std::string detail, absl::Status fatal) {
             Feed(LinkChanged{up, std::move(detail), std::move(fatal)});
@@ -409,9 +438,11 @@ rendezvous::LinkListener Agent::MakeLinkListener() {
 
 GuardianListener Agent::MakeGuardianListener() {
   return {
-      .on_spawned = [this](uint64_t id, pid_t pid, UniqueFd) { OnSpawned(id, pid); },
+      .on_spawned = [this](uint64_t id, pid_t pid, UniqueFd,
+                           bool is_forked) { OnSpawned(id, pid, is_forked); },
       .on_spawn_failed = [this](uint64_t id, absl::Status status) { OnSpawnFailed(id, status); },
       .on_exited = [this](const WorkerExit& exit) { OnExited(exit); },
+      .on_warm = [this](const WarmState& state) { before_workers_.warm().OnState(state); },
       .on_empty =
           [this] {
             pump_.CloseAttempt(LiveWorkers());
@@ -421,7 +452,8 @@ GuardianListener Agent::MakeGuardianListener() {
 }
 
 // Its pidfd is not kept: hundreds of workers share one table of descriptors.
-void Agent::OnSpawned(uint64_t worker_id, int pid) {
+void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
+  before_workers_.warm().OnSpawned(is_forked);
   const auto found = workers_.find(worker_id);
   if (found == workers_.end()) return;
   found->second.pid = pid;
@@ -449,6 +481,7 @@ void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
   const Round round = worker.round;
   const LocalRank local_rank = worker.local_rank;
   workers_.erase(found);
+  NoteFailure(failure);
   Feed(WorkerExited{round, local_rank, std::move(failure)});
 }
 
@@ -507,8 +540,11 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
   failure.node_name = options_.node.name;
   failure.pid = worker.pid;
   failure.unix_millis = absl::ToUnixMillis(absl::Now());
-  auto finish = [this, failure = std::move(failure), seen = MonoNow(), round = worker.round,
-                 error_file = worker.error_file, why = worker.why_ended](LastWords words) mutable {
+  // What we end ourselves, for the sake of another or of the job, has not failed.
+  const bool is_its_own = worker.signals.empty() || !worker.why_ended.empty();
+  auto finish = [this, is_its_own, failure = std::move(failure), seen = MonoNow(),
+                 round = worker.round, error_file = worker.error_file,
+                 why = worker.why_ended](LastWords words) mutable {
     failure.last_output = std::move(words.output);
     if (words.error) {
       failure.error_file = error_file;
@@ -521,12 +557,14 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
                  absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",
                               options_.run_directory, ": its file system does not answer"));
     }
-    hang_watch_.BeforeReport([this, round, seen, failure = std::move(failure)]() mutable {
-      failure.age = MonoNow() - seen;
-      failure.ended_by = hang_watch_.WhoEnded(failure.rank.value(), failure.last_output);
-      const LocalRank local_rank = failure.local_rank;
-      Feed(WorkerExited{round, local_rank, std::move(failure)});
-    });
+    hang_watch_.BeforeReport(
+        [this, is_its_own, round, seen, failure = std::move(failure)]() mutable {
+          failure.age = MonoNow() - seen;
+          failure.ended_by = hang_watch_.WhoEnded(failure.rank.value(), failure.last_output);
+          const LocalRank local_rank = failure.local_rank;
+          if (is_its_own) NoteFailure(failure);
+          Feed(WorkerExited{round, local_rank, std::move(failure)});
+        });
   };
   pump_.TakeLastWords(worker.local_rank, kLastWordsTime, std::move(finish));
 }

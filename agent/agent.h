@@ -12,20 +12,22 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "agent/before_workers.h"
+#include "agent/console/log_pump.h"
 #include "agent/core/agent_core.h"
 #include "agent/core/worker_environment.h"
-#include "agent/health_port.h"
-#include "agent/process/guardian.h"
-#include "agent/process/kernel_log.h"
+#include "agent/guardian/guardian.h"
+#include "agent/machine/kernel_log.h"
+#include "agent/machine/oom_watch.h"
+#include "agent/machine/port_reservation.h"
 #include "agent/process/lane.h"
-#include "agent/process/log_pump.h"
-#include "agent/process/oom_watch.h"
-#include "agent/process/port_reservation.h"
+#include "agent/sight/agent_metrics.h"
+#include "agent/sight/agent_sight.h"
 #include "agent/status_line.h"
 #include "agent/torch_store/store_witness.h"
 #include "agent/torch_store/torch_store_server.h"
@@ -35,10 +37,12 @@
 #include "agent/worker_watch.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "proto/base/endpoint.h"
 #include "proto/io/loop_mailbox.h"
 #include "proto/spec/job_spec.h"
 #include "proto/spec/worker_env.h"
 #include "rendezvous/link/rendezvous_link.h"
+#include "rendezvous/status/status_page.h"
 
 namespace muster::agent {
 
@@ -59,7 +63,7 @@ struct AgentOptions {
   bool hosts_server = false;
   WatchOptions watch;
   NodeFacts facts;  // what must be alike on all nodes; empty: nothing is compared
-  // Whoever signals us may have signalled every process below us too, as Slurm does with
+  // The sender may have signalled every process below us too, as Slurm does with
   // proctrack/linuxproc: workers shall get it once.
   bool signals_may_reach_workers = false;
 };
@@ -75,6 +79,10 @@ class Agent {
 
   // Errors: kInternal if the workers' socket cannot be made.
   absl::Status Start();
+  // Serves metrics at `at`, to those who show `token`; to everyone where it is empty. The port.
+  //
+  // Errors: as HttpDoor::Listen.
+  absl::StatusOr<int> ServeMetrics(const Endpoint& at, std::string token);
   // A signal that the launcher got.
   void OnSignal(int signal);
   // The job's time will be up after a grace from now: workers that obey stops leave after one step.
@@ -132,7 +140,7 @@ class Agent {
   rendezvous::LinkListener MakeLinkListener();
   void Forward(StoreRequest request);
   GuardianListener MakeGuardianListener();
-  void OnSpawned(uint64_t worker_id, int pid);
+  void OnSpawned(uint64_t worker_id, int pid, bool is_forked);
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
   WatchListener MakeWatchListener();
@@ -169,6 +177,28 @@ class Agent {
   absl::Status PrepareTorchStore();
   absl::Status StartTorchStore();
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
+
+  // --- agent_sight.cc
+  SightSources MakeSightSources();
+  status::StatusPage OwnPage(const std::string& why) const;
+  using TellPart = absl::AnyInvocable<void(InquiryPart)>;
+  void LookHere(const Inquiry& inquiry, TellPart then);
+  void TellStacks(const Inquiry& inquiry, InquiryPart part, TellPart then);
+  void TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then);
+  void TellFigures(const Inquiry& inquiry, InquiryPart part, TellPart then);
+  void TellMetrics(const HttpRequest& request, HttpDoor::Tell tell);
+  // Figures of the ranks, without a look at their processes.
+  std::vector<status::RankFigures> RanksHere(std::optional<int> only);
+  AgentFigures FiguresHere() const;
+  void BeginDiary();
+  // Time may be spent on something else than before.
+  void KeepDiary();
+  void AwaitNextSteps();
+  void NoteRound();
+  void NoteFailure(const WorkerFailure& failure);
+  void NoteSteps();
+  void OnSaidByWatch(WatchEvent event, const std::string& text);
+  void EndDiary(const JobOutcome& outcome);
 
   // Constant after construction.
   asio::io_context& loop_;
@@ -214,7 +244,7 @@ class Agent {
   WorkerWatch watch_;
   HangWatch hang_watch_;
   TorchPrograms torch_programs_;
-  HealthPort health_;
+  AgentSight sight_;
   BeforeWorkers before_workers_;
   GuardianClient guardian_;
 };

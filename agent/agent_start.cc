@@ -39,7 +39,7 @@ void Agent::Perform(const StartWorkers& effect) {
               {"round", ToString(assignment_.round)},
               {"node", options_.node.name},
               {"world_size", absl::StrCat(assignment_.world_size)}});
-  // One that has died since it was kept is started anew.
+  // One that has died since it was kept is replaced.
   kept_.clear();
   for (auto& [unused, worker] : workers_) {
     if (!absl::c_linear_search(effect.kept, worker.local_rank)) continue;
@@ -55,6 +55,7 @@ void Agent::Perform(const StartWorkers& effect) {
                       .is_kept = kept_.contains(LocalRank(i))});
   }
   is_starting_ = true;
+  NoteRound();
   status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
   pump_.OpenAttempt(assignment_.restart_count, pumped, options_.spec.join_timeout,
                     [this](absl::StatusOr<std::vector<WorkerStreams>> streams) {
@@ -86,8 +87,12 @@ WorkerEnvContext Agent::MakeEnvContext() const {
 void Agent::PrepareRound(std::vector<WorkerStreams> streams) {
   status_.Show("checking the network between the nodes");
   before_workers_.network().WhenReady(
-      [this, streams = std::move(streams)](const std::optional<Departure>& forbidden) mutable {
-        if (forbidden) return Feed(RoundForbidden{*forbidden});
+      [this, streams = std::move(streams)](const RoundClearance& clearance) mutable {
+        if (clearance.forbidden) return Feed(RoundForbidden{*clearance.forbidden});
+        if (!clearance.failed.empty()) {
+          status_.Show("waiting for the rendezvous to part the nodes that do not reach each other");
+          return Feed(PairsFailed{assignment_.round, clearance.failed});
+        }
         if (options_.spec.round_hook.empty()) return SpawnWorkers(std::move(streams));
         RunHook(std::move(streams));
       });
@@ -177,8 +182,10 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
                           .world_size = assignment_.world_size,
                           .boards = std::exchange(boards_, {}),
                           .torch_servers = context.torch_servers,
-                          .ask_store = MakeStoreQuestion()});
+                          .ask_store = MakeStoreQuestion(),
+                          .network_faults = [this] { return network_faults(); }});
   for (const WorkerEnv& env : envs) Keep(env);
+  before_workers_.warm().OnStarted();
 }
 
 void Agent::Keep(const WorkerEnv& env) {
@@ -235,8 +242,8 @@ absl::Status Agent::PrepareTorchStore() {
   } catch (const std::system_error& error) {
     const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
         "cannot serve PyTorch's store: ", error.code().message(),
-        "; no thread or descriptor is to be had, raise the limits on processes (ulimit -u, "
-        "pids.max) and open files (ulimit -n)"));
+        "; out of threads or descriptors: raise the limits on processes (ulimit -u, pids.max) "
+        "and open files (ulimit -n)"));
     // A witness only says what would be said later, or not at all.
     return assignment_.node_rank == NodeRank(0) ? why : absl::OkStatus();
   }
@@ -317,6 +324,12 @@ void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round roun
   command.stderr_fd = streams.stderr_fd.get();
   const size_t local_rank = env.local_rank.value();
   if (local_rank < options_.cpus.size()) command.cpus = options_.cpus[local_rank];
+  if (local_rank == 0) {
+    for (std::string& variable : before_workers_.warm().VariablesForListing()) {
+      command.environment.push_back(std::move(variable));
+    }
+  }
+  before_workers_.warm().OnStart(command);
   guardian_.Spawn(command);
 }
 

@@ -12,7 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "agent/process/guardian.h"
+#include "agent/guardian/guardian.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/unique_fd.h"

@@ -1,5 +1,5 @@
-// Says what is being waited for, once it has lasted a second, and again every half minute: whoever
-// waits silently is taken for hung. Loop thread only.
+// Says what the agent waits for, once the wait has lasted a second and again every half minute: a
+// program that waits silently looks hung. Loop thread only.
 #pragma once
 
 #include <functional>

@@ -129,7 +129,7 @@ class WorkerService::Connection {
     asio::async_read(socket_, asio::buffer(body_), Resume([](Connection& c, size_t) {
                        proto::WorkerMessage message;
                        if (!message.ParseFromString(c.body_))
-                         return c.Drop("what it sent cannot be decoded");
+                         return c.Drop("it sent a malformed message");
                        if (c.Handle(message)) c.ReadUnlessUnread();
                      }));
   }

@@ -6,7 +6,7 @@
 // refused, and what workers write waits (OnLease): a cut of seconds costs them time, not a failure.
 //
 // Only processes of our own user may connect (SO_PEERCRED); a message that is too long or cannot be
-// decoded closes its connection. Requests are numbered anew on their way up, so that the workers of
+// decoded closes its connection. Requests get new numbers on their way up, so that the workers of
 // a node cannot collide.
 //
 // A worker that asks and does not read gets no more of its requests served once kUnreadBytesPause

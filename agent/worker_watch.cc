@@ -120,7 +120,7 @@ void WorkerWatch::ArmTimer() {
 }
 
 // Only our own workers, and what runs in their process groups, are ended: the pid is the word of
-// whoever wrote to the pipe.
+// the process that wrote to the pipe.
 void WorkerWatch::EndExpired() {
   const std::vector<int> workers = listener_.worker_pids();
   for (const FileTimers::Expired& timer : timers_.Expire(absl::Now())) {

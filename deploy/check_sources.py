@@ -3,11 +3,11 @@
 
     deploy/check_sources.py BUILD_DIRECTORY JOBS [--headers]
 
-BUILD_DIRECTORY is a configured clang build (preset asan) whose generated sources exist. One pass proves
-two things: lock annotations hold (-Wthread-safety), and every header compiles on its own. The second
-holds because clang uses no precompiled header and most sources include their own header first; a
-header that no source includes first is parsed by itself. With --headers only these are: a build
-of the preset parses the sources.
+BUILD_DIRECTORY is a configured clang build (preset asan) whose generated sources exist. One pass
+proves two things: lock annotations hold (-Wthread-safety), and every header compiles on its own.
+The second holds because clang uses no precompiled header and most sources include their own header
+first; a header that no source includes first is parsed by itself. --headers parses only those
+headers, for use beside a build of the preset, which parses the sources.
 """
 import concurrent.futures
 import json
@@ -80,7 +80,7 @@ def headers(root):
 
 
 def nearest(header, commands):
-    """The command of a source that shares most of the header's path, so the same include folders."""
+    """The command of the source nearest to the header, which has the same include folders."""
     path = max(commands, key=lambda source: (len(os.path.commonprefix([source, header])), source))
     return commands[path]
 

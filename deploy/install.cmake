@@ -46,7 +46,8 @@ function(muster_collect target)
   endforeach()
 endfunction()
 
-foreach(target muster_runtime muster_runtime_arguments muster_runtime_engine muster_runtime_data)
+# The last: what the archives that need CUDA need besides.
+foreach(target muster_runtime muster_runtime_arguments muster_runtime_engine muster_runtime_data muster_optional_library)
   muster_collect(${target})
 endforeach()
 get_property(parts GLOBAL PROPERTY MUSTER_PARTS)

@@ -193,6 +193,31 @@ absl::StatusOr<std::vector<std::string>> ParseFilters(const std::string& text) {
   return filters;
 }
 
+absl::StatusOr<std::vector<std::string>> ParseModules(const std::string& text) {
+  std::vector<std::string> modules;
+  for (absl::string_view name : absl::StrSplit(text, ',')) {
+    for (absl::string_view part : absl::StrSplit(name, '.')) {
+      const bool is_name = !part.empty() && !absl::ascii_isdigit(part.front()) &&
+                           std::all_of(part.begin(), part.end(), [](unsigned char c) {
+                             return absl::ascii_isalnum(c) || c == '_' || c >= 0x80;
+                           });
+      if (!is_name) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("\"", name,
+                         "\" is not the name of a Python module; expected auto, or a list "
+                         "such as torch,numpy"));
+      }
+    }
+    if (std::find(modules.begin(), modules.end(), name) == modules.end()) {
+      modules.emplace_back(name);
+    }
+  }
+  if (modules.size() > 1 && std::find(modules.begin(), modules.end(), "auto") != modules.end()) {
+    return absl::InvalidArgumentError("auto cannot be combined with names of modules");
+  }
+  return modules;
+}
+
 absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text) {
   std::vector<int> signals;
   for (absl::string_view item : absl::StrSplit(text, ',')) {

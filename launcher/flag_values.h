@@ -48,6 +48,8 @@ absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text);
 absl::StatusOr<PortRange> ParsePortRange(const std::string& text);
 
 absl::StatusOr<OmpThreads> ParseOmpThreads(const std::string& text);  // "4", "auto", "none"
+// "torch,numpy.linalg": names of Python modules; "auto" stands alone. Each once.
+absl::StatusOr<std::vector<std::string>> ParseModules(const std::string& text);
 absl::StatusOr<NumaBinding> ParseNumaBinding(const std::string& text);
 absl::StatusOr<ConsoleMode> ParseConsoleMode(const std::string& text);
 

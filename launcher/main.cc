@@ -10,13 +10,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/guardian/guardian.h"
 #include "launcher/commands/agent_command.h"
+#include "launcher/commands/bench_command.h"
+#include "launcher/commands/death_notice_command.h"
 #include "launcher/commands/doctor_command.h"
 #include "launcher/commands/link_command.h"
+#include "launcher/commands/logs_command.h"
 #include "launcher/commands/peer_command.h"
 #include "launcher/commands/plan_command.h"
+#include "launcher/commands/report_command.h"
 #include "launcher/commands/run_command.h"
+#include "launcher/commands/stacks_command.h"
+#include "launcher/commands/status_command.h"
 #include "launcher/commands/stop_command.h"
+#include "launcher/commands/top_command.h"
 #include "launcher/peers/first_word.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
@@ -28,16 +36,25 @@ namespace {
 
 using muster::launcher::AccelerateCommand;
 using muster::launcher::AgentCommand;
+using muster::launcher::BenchCommand;
 using muster::launcher::CheckFirstWord;
+using muster::launcher::DeathNoticeCommand;
 using muster::launcher::DeepSpeedCommand;
 using muster::launcher::DoctorCommand;
 using muster::launcher::DrainCommand;
+using muster::launcher::ExplainCommand;
 using muster::launcher::InstructLabCommand;
 using muster::launcher::Invocation;
 using muster::launcher::LinkCommand;
+using muster::launcher::LogsCommand;
+using muster::launcher::MetricsTokenCommand;
 using muster::launcher::PlanCommand;
+using muster::launcher::ReportCommand;
 using muster::launcher::RunCommand;
+using muster::launcher::StacksCommand;
+using muster::launcher::StatusCommand;
 using muster::launcher::StopCommand;
+using muster::launcher::TopCommand;
 
 struct Subcommand {
   const char* name;
@@ -49,13 +66,23 @@ struct Subcommand {
 // The first is what no subcommand means.
 constexpr Subcommand kSubcommands[] = {
     {"run", "start and watch the workers of this node; its options follow", RunCommand},
-    {"agent", "what `muster run --hostfile` starts on each host; not for people", AgentCommand},
+    {"agent", "started by `muster run --hostfile` on each host; not for direct use", AgentCommand},
+    {"status", "show the health, nodes, steps and restarts of a job", StatusCommand},
+    {"stacks", "show the Python and native stacks of the ranks of a job", StacksCommand},
+    {"logs", "print lines from the log files of the ranks of a job", LogsCommand},
+    {"top", "watch the ranks, nodes and GPUs of a job", TopCommand},
+    {"report", "tell what happened in a job that kept its logs", ReportCommand},
+    {"explain", "tell in prose what an incident file says", ExplainCommand},
+    {"metrics_token", "print the token with which Prometheus may read metrics",
+     MetricsTokenCommand},
     {"stop", "end a job after a step that all its ranks agree on", StopCommand},
-    {"drain", "take a node out of a job, after such a step", DrainCommand},
-    {"plan", "print what a training job would do and need, without running it", PlanCommand},
-    {"doctor", "look for what makes jobs fail or crawl on this node, or on several", DoctorCommand},
-    {"link", "make links to muster by the names of other launchers", LinkCommand},
-    {"torchrun", "the same as `run`", RunCommand},
+    {"drain", "take a node out of a job after a step that all its ranks agree on", DrainCommand},
+    {"plan", "print the plan, memory and traffic of a training job without running it",
+     PlanCommand},
+    {"bench", "measure how a program scales with the number of ranks", BenchCommand},
+    {"doctor", "check this node, or several, for what makes jobs fail or crawl", DoctorCommand},
+    {"link", "create links to muster under the names of other launchers", LinkCommand},
+    {"torchrun", "same as `run`", RunCommand},
     {"accelerate", "the command line of `accelerate launch`", AccelerateCommand, true},
     {"deepspeed", "the command line of `deepspeed`", DeepSpeedCommand, true},
     {"ilab", "the `muster run` that does what `ilab model train` would", InstructLabCommand, true},
@@ -67,7 +94,7 @@ constexpr char kHelp[] =
     "usage: muster [run] [options] script [script arguments]\n"
     "\n"
     "Starts the workers of a training job on this node and joins the job's other nodes; takes the\n"
-    "options and environment of torchrun. Without a subcommand it is `run`.\n"
+    "options and environment of torchrun. `run` is the default subcommand.\n"
     "\n"
     "subcommands:\n";
 constexpr char kHelpEnd[] =
@@ -86,7 +113,7 @@ std::string BinaryDirectory() {
 void PrintHelp() {
   std::fputs(kHelp, stdout);
   for (const Subcommand& subcommand : kSubcommands) {
-    std::printf("  %-10s  %s\n", subcommand.name, subcommand.help);
+    std::printf("  %-13s  %s\n", subcommand.name, subcommand.help);
   }
   std::fputs(kHelpEnd, stdout);
 }
@@ -134,6 +161,7 @@ int main(int argc, char** argv) {
     prctl(PR_SET_NAME, kDaemon);
     muster::LeaveWith(muster::rendezvous::RunMusterd(args, muster::EnvironmentOf(environ)));
   }
+  if (link == muster::agent::kDeathNoticeProgram) muster::LeaveWith(DeathNoticeCommand());
   const std::string binary_directory = BinaryDirectory();
   const Subcommand* subcommand = FindByLink(link, args);
   if (subcommand == nullptr && !args.empty()) {

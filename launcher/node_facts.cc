@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "agent/process/nvml.h"
+#include "agent/machine/nvml.h"
 #include "proto/io/read_file.h"
 #include "proto/io/sha256.h"
 

@@ -17,12 +17,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/machine/cpu_binding.h"
+#include "agent/machine/cpu_topology.h"
+#include "agent/machine/device_binding.h"
+#include "agent/machine/gpu_inventory.h"
+#include "agent/machine/leftovers.h"
 #include "agent/network/local_interfaces.h"
-#include "agent/process/cpu_binding.h"
-#include "agent/process/cpu_topology.h"
-#include "agent/process/device_binding.h"
-#include "agent/process/gpu_inventory.h"
-#include "agent/process/leftovers.h"
 #include "agent/process/runtime_directory.h"
 #include "launcher/node_facts.h"
 #include "launcher/omp_threads.h"
@@ -154,7 +154,7 @@ absl::StatusOr<std::string> LocalAddressWish(const JobSpec& spec) {
   for (const agent::Interface& interface : interfaces) names.push_back(interface.name);
   return absl::InvalidArgumentError(
       absl::StrCat("--network=", spec.network.interface,
-                   ": no interface of this name is up and has an address; there are ",
+                   ": no interface of this name is up with an address; this node has ",
                    absl::StrJoin(names, ", ")));
 }
 
@@ -243,8 +243,8 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
       .temporary_dir = temporary};
   for (const std::string& ended : agent::EndLeftovers(agent::RuntimeDirectoryPrefixes(places))) {
     log::Write(log::Level::kWarning, "leftovers",
-               absl::StrCat("ended what a job of yours had left running here whose agent and ",
-                            "guardian were killed: ", ended));
+               absl::StrCat("cleaned up after a job of yours whose agent and guardian were ",
+                            "killed on this node: ended ", ended));
   }
   MUSTER_ASSIGN_OR_RETURN(options->runtime_directory, agent::MakeRuntimeDirectory(places));
   MUSTER_ASSIGN_OR_RETURN(UniqueFd lock, agent::LockRuntimeDirectory(options->runtime_directory));
@@ -280,6 +280,11 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   options.signals_may_reach_workers = placement.is_slurm;
   MUSTER_ASSIGN_OR_RETURN(WorkerProgram program, FindWorkerProgram(spec, invocation));
   options.worker_command = program.argv;
+  if (!spec.program.warm.empty() && program.python.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--warm=", absl::StrJoin(spec.program.warm, ","), ": ", program.argv.front(),
+                     " is not a Python script; only Python workers can be forked warm"));
+  }
   if (!program.python.empty())
     setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
   const NodeCpus cpus = CountCpus(placement);

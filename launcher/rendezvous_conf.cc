@@ -55,7 +55,7 @@ absl::Status ReadStoreType(const std::string& text, RendezvousConf& conf) {
 // dynamic_rendezvous,static_tcp_rendezvous,etcd_rendezvous,etcd_rendezvous_backend}.py.
 std::vector<Key> Keys(RendezvousConf& conf) {
   constexpr bool kNumber = true;
-  constexpr char kLeases[] = "leases find lost nodes (see lease and renew_interval)";
+  constexpr char kLeases[] = "leases detect lost nodes; see lease and renew_interval";
   constexpr char kServer[] = "the rendezvous is Muster's own server";
   constexpr char kNoEtcd[] = "it is a setting of etcd, which is not used";
   std::vector<Key> keys = {

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "proto/command_line/listen_address.h"
 #include "proto/command_line/values.h"
 
 namespace muster::launcher {
@@ -80,6 +81,11 @@ Read ReadNetworkUse(NetworkUse& to) {
 
 // flags.cc asks whether a flag is on.
 absl::Status Noted(const std::string&) { return absl::OkStatus(); }
+
+// metrics_option.cc asks what it is.
+absl::Status CheckListenAddress(const std::string& text) {
+  return command_line::ParseListenAddress(text).status();
+}
 
 // flags.cc asks whether it is none.
 absl::Status ReadSchedulerChoice(const std::string& text) {
@@ -167,11 +173,11 @@ std::vector<Option> HostOptions() {
        .read = Noted},
       {.name = "ssh_port",
        .value_name = "PORT",
-       .help = "the hosts' ssh port [ssh's own]",
+       .help = "SSH port on the hosts [from ssh's configuration]",
        .read = number},
       {.name = "ssh_config",
        .value_name = "FILE",
-       .help = "configuration file for ssh [ssh's own]",
+       .help = "SSH configuration file [ssh's default]",
        .read = Noted},
   };
 }
@@ -202,11 +208,11 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .read = Into(ParseRendezvousConf, to.conf)},
       {.name = "master_addr",
        .value_name = "HOST",
-       .help = "with several nodes, the host of the endpoint; with one, its MASTER_ADDR",
+       .help = "host of the endpoint; with a single node, MASTER_ADDR of its workers",
        .read = Into(ParseHostOrNone, to.master_addr)},
       {.name = "master_port",
        .value_name = "PORT",
-       .help = "with several nodes, the port of the endpoint; with one, its MASTER_PORT",
+       .help = "port of the endpoint; with a single node, MASTER_PORT of its workers",
        .read = Into(ParseInteger, to.master_port)},
       {.name = "local_addr",
        .value_name = "HOST",
@@ -214,14 +220,12 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .read = Into(ParseHostOrNone, spec.network.local_addr)},
       {.name = "network",
        .value_name = "auto|IFACE|off|require",
-       .help =
-           "interface for workers' traffic, which each pair of nodes tries before a round; "
-           "require: pairs that fail never run together; off: no choice and no check [auto: the "
-           "interface that leads to the master]",
+       .help = "interface for workers' traffic, checked between the nodes before a round; "
+               "require: nodes that fail the check never run together; off: no choice and no "
+               "check [auto: the interface that leads to the master]",
        .read = ReadNetworkUse(spec.network)},
       {.name = "strict_nodes",
-       .help = "refuse a job whose nodes differ in software, GPUs or script, instead of naming the "
-               "odd ones",
+       .help = "refuse a job whose nodes differ in software, GPUs or script, instead of warning",
        .read = Into(ParseBool, spec.network.strict_nodes)},
       {.name = "worker_ports",
        .value_name = "A-B",
@@ -238,8 +242,8 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .read = Into(ParseBool, spec.tls)},
       {.name = "auth",
        .value_name = "secret|none",
-       .help = "secret: nodes prove that they know the user's secret; none: trust the network, "
-               "without encryption [secret]",
+       .help = "how nodes authenticate: with the user's secret, or not at all; none "
+               "also disables encryption [secret]",
        .read = Into(command_line::ParseAuthentication, spec.authentication),
        .variables = {"MUSTER_AUTH"}},
   };
@@ -254,8 +258,8 @@ std::vector<Option> FailureOptions(RunChoices& to) {
        .read = Into(ParseInteger, spec.max_restarts)},
       {.name = "scale_up",
        .value_name = "now|checkpoint|never",
-       .help = "when a running round ends to take in a waiting node: after a short while, after "
-               "the program's next committed checkpoint, or never [now]",
+       .help = "when to restart a running round to admit a waiting node: after a short "
+               "while, after the program's next committed checkpoint, or never [now]",
        .read = Into(ParseScaleUp, spec.scale_up)},
       {.name = "shutdown_timeout",
        .value_name = "SECONDS",
@@ -264,8 +268,8 @@ std::vector<Option> FailureOptions(RunChoices& to) {
        .variables = {VariableOf("shutdown_timeout"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}},
       {.name = "watch",
        .value_name = "auto|off|report|restart|replace",
-       .help = "when workers hang: report it; restart them as after a failure; or replace the "
-               "nodes at fault by spares [restart with --max_restarts, else report]",
+       .help = "on a hang: report it, restart the workers, or replace the nodes at "
+               "fault by spares [restart with --max_restarts, else report]",
        .read = Into(ParseWatchMode, spec.watch)},
       {.name = "hang_timeout",
        .value_name = "SECONDS",
@@ -302,6 +306,12 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
       {.name = "virtual_local_rank",
        .help = "show each worker LOCAL_RANK=0 and a single GPU",
        .read = Into(ParseBool, spec.virtual_local_rank)},
+      {.name = "warm",
+       .value_name = "auto|MODULE,...",
+       .help = "Python modules that a process on this node imports during the first "
+               "attempt, to fork the workers of later attempts; auto: those of torch, "
+               "numpy, transformers and accelerate that the first attempt imported [none]",
+       .read = Into(ParseModules, spec.program.warm)},
       {.name = "numa_binding",
        .value_name = "NAME",
        .help = "bind workers to CPUs: node, socket, exclusive or core-complex [none]",
@@ -376,6 +386,11 @@ std::vector<Option> OutputOptions(RunChoices& to) {
       {.name = "fold",
        .help = "print identical lines of several ranks once, with a count",
        .read = Into(ParseBool, logs.fold)},
+      {.name = "metrics",
+       .value_name = "[ADDRESS:]PORT",
+       .help = "serve figures of this node and its ranks to Prometheus, at /metrics of that "
+               "port; only on this machine unless an address is given [none]",
+       .read = CheckListenAddress},
       {.name = "log_format",
        .value_name = "text|json",
        .help = "format of Muster's own lines" + Default(to.output.log_format),
@@ -394,7 +409,7 @@ bool HasNoVariable(const std::string& name) {
         "use_env",      "console",       "fold",          "log_format",   "log_level",
         "config_file",  "ilab",          "hostfile",      "include",      "exclude",
         "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config",
-        "omp_threads",  "network",       "strict_nodes"}) {
+        "omp_threads",  "network",       "strict_nodes",  "metrics"}) {
     if (name == known) return true;
   }
   return false;

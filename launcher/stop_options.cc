@@ -16,13 +16,13 @@ using command_line::Into;
 constexpr char kStopUsage[] =
     "usage: muster stop [options]\n"
     "\n"
-    "Ends a job: every rank leaves after the same step, as programs do that ask whether to stop;\n"
-    "others are signalled after the job's --shutdown_timeout. The job ends with exit code 0.\n";
+    "Ends a job with exit code 0. Ranks of programs that ask whether to stop leave after the same\n"
+    "step; other programs are signalled after the job's --shutdown_timeout.\n";
 constexpr char kDrainUsage[] =
     "usage: muster drain [options] NODE\n"
     "\n"
     "Takes a node out of a job: every rank leaves after the same step, and the next round begins\n"
-    "without the node. NODE is its name, as the job's lines have it, or its address.\n";
+    "without the node. NODE is its name, as in the job's output, or its address.\n";
 
 bool FindsTheJob(const std::string& option) {
   for (const char* name :

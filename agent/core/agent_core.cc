@@ -1,16 +1,15 @@
-// What happens to a node: events, directives, the way to the server. agent_core_stop.cc has how its
-// workers are stopped.
 #include "agent/core/agent_core.h"
 
 #include <algorithm>
 #include <csignal>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/exit_codes.h"
-#include "proto/base/lease.h"
 #include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 
@@ -31,191 +30,196 @@ bool IsCrash(int signal) {
 // nothing, unless --signals_to_handle names them.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
 
-// Unanswered reports to a reachable server that are remembered, for the orphan time-out.
-constexpr size_t kMaxUnanswered = 1024;
-
 }  // namespace
 
 AgentCore::AgentCore(AgentCoreOptions options)
-    : options_(std::move(options)), node_(options_.node) {}
+    : options_(std::move(options)), standing_(options_.node) {}
 
 std::vector<Effect> AgentCore::Step(const Event& event, MonoTime now) {
-  Effects out;
-  if (phase_ == NodePhase::kDone) return out;
-  std::visit([&](const auto& e) { On(e, now, out); }, event);
-  return out;
+  if (phase_ == NodePhase::kDone) return {};
+  Turn turn{.options = options_, .now = now};
+  std::visit([&](const auto& e) { On(e, turn); }, event);
+  return std::move(turn.effects);
 }
 
 MonoTime AgentCore::NextDeadline() const {
   if (phase_ == NodePhase::kIdle || phase_ == NodePhase::kDone) return MonoTime::InfiniteFuture();
-  MonoTime next = ServerDeadline();
-  if (link_up_ && phase_ != NodePhase::kReserving) {
-    next = Min(next, last_sent_ + options_.lease.renew_interval);
-  }
-  if (phase_ == NodePhase::kStopping) next = Min(next, rung_deadline_);
-  next = Min(next, HelloDeadline());
-  if (wish_ && !departure_ && !outcome_) next = Min(next, wish_->patience_ends);
-  return next;
+  MonoTime next = Min(ServerDeadline(), ReportDeadline());
+  if (phase_ == NodePhase::kStopping) next = Min(next, ladder_.deadline());
+  return Min(next, Min(HelloDeadline(), WishDeadline()));
+}
+
+absl::Status AgentCore::MayPublish(MonoTime now) const {
+  return server_.MayPublish(options_, standing_.num_nodes(), now);
 }
 
 std::string AgentCore::CheckInvariants() const {
-  const int num_strays = phase_ == NodePhase::kDone ? NumAlive() : NumRunning();
-  if (!HasWorkers(phase_) && num_strays > 0 && unkillable_pids_.empty()) {
+  const int num_strays = phase_ == NodePhase::kDone ? workers_.NumAlive() : workers_.NumRunning();
+  if (!HasWorkers(phase_) && num_strays > 0 && workers_.unkillable_pids().empty()) {
     return absl::StrCat("A3: ", num_strays, " workers live in phase ", ToString(phase_));
   }
-  if (last_reported_round_ > round_ && instance_.value() != 0) {
-    return absl::StrCat("A4: reported round ", ToString(last_reported_round_), " but is in ",
-                        ToString(round_));
-  }
-  return "";
+  return standing_.CheckInvariants();
 }
 
 // --- Events
 
-void AgentCore::On(const Started&, MonoTime now, Effects& out) {
-  last_heard_ = now;
+void AgentCore::On(const Started&, Turn& turn) {
+  server_.Begin(turn.now);
   Enter(NodePhase::kReserving);
-  out.push_back(ReservePorts{});
+  turn.Do(ReservePorts{});
 }
 
-void AgentCore::On(const PortsReserved& event, MonoTime now, Effects& out) {
+void AgentCore::On(const PortsReserved& event, Turn& turn) {
   if (phase_ != NodePhase::kReserving) return;
-  node_.store_port = event.store_port;
-  node_.worker_ports = event.worker_ports;
+  standing_.TakePorts(event);
   Enter(NodePhase::kJoining);
-  Report(now, out);
+  Report(turn);
 }
 
-void AgentCore::On(const PortsFailed& event, MonoTime now, Effects& out) {
+void AgentCore::On(const PortsFailed& event, Turn& turn) {
   if (phase_ != NodePhase::kReserving) return;
   const std::string reason(event.status.message());
-  Depart({.reason = absl::StrCat(options_.node.name, " left: ", reason)}, now, out);
+  Depart({.reason = absl::StrCat(options_.node.name, " left: ", reason)}, turn);
   // What the user asked for cannot be had: said as such, not as a departure.
-  if (auto* finish = std::get_if<Finish>(&out.back())) {
+  if (auto* finish = std::get_if<Finish>(&turn.effects.back())) {
     finish->outcome = {.exit_code = ExitCodeOf(event.status), .reason = reason};
   }
 }
 
-void AgentCore::On(const DirectiveArrived& event, MonoTime now, Effects& out) {
-  const Directive& d = event.directive;
-  if (d.term < term_) return;
-  if (d.term == term_ && d.revision <= last_revision_) return;
-  term_ = d.term;
-  last_revision_ = d.revision;
-  heard_server_ = true;
-  for (; !unanswered_.empty() && unanswered_.front().first <= d.report_sequence;
-       unanswered_.pop_front()) {
-    answered_ = unanswered_.front().second;
+void AgentCore::On(const DirectiveArrived& event, Turn& turn) {
+  const Directive& directive = event.directive;
+  if (!server_.Hear(directive)) return;
+  if (!std::holds_alternative<Refuse>(directive.body)) {
+    standing_.TakeInstance(directive.instance);
+    server_.NoteAttended(turn);
   }
-  if (!std::holds_alternative<Refuse>(d.body)) {
-    // While it stops workers of an instance that is over, what it reports is of no other.
-    if (instance_ != Instance() || round_ == kNoRound) instance_ = d.instance;
-    NoteAttended(now, out);
-  }
-  std::visit([&](const auto& body) { Obey(body, now, out); }, d.body);
+  std::visit([&](const auto& body) { Obey(body, turn); }, directive.body);
 }
 
-void AgentCore::On(const LinkChanged& event, MonoTime now, Effects& out) {
-  link_up_ = event.up;
-  link_detail_ = event.detail;
+void AgentCore::On(const LinkChanged& event, Turn& turn) {
+  server_.Change(event);
   // Once accepted, a refusal comes from somebody else who listens on the server's port, or from a
   // server that is being set up: as good as no answer.
-  if (!event.fatal.ok() && !was_accepted_) {
-    Obey(Refuse{event.fatal}, now, out);
+  if (!event.fatal.ok() && !server_.was_accepted()) {
+    Obey(Refuse{event.fatal}, turn);
     return;
   }
   if (event.up) {
-    if (phase_ != NodePhase::kIdle && phase_ != NodePhase::kReserving) Report(now, out);
+    if (phase_ != NodePhase::kIdle && phase_ != NodePhase::kReserving) Report(turn);
     return;
   }
-  if (outcome_ || departure_) return;  // it is not needed any more
-  if (was_accepted_ && HasWorkers(phase_)) {
-    NoteUnattended(
+  if (!ending_.is_open()) return;  // it is not needed any more
+  if (server_.was_accepted() && HasWorkers(phase_)) {
+    server_.NoteUnattended(
         "rendezvous_unreachable",
         absl::StrCat("lost ", options_.server, " (", event.detail, "); workers run on for up to ",
                      absl::FormatDuration(options_.settings.orphan_timeout), " while we try again"),
-        out);
+        turn);
   } else {
-    out.push_back(ShowStatus{absl::StrCat("waiting for ", options_.server, ": ", event.detail)});
+    turn.Do(ShowStatus{absl::StrCat("waiting for ", options_.server, ": ", event.detail)});
   }
 }
 
-void AgentCore::On(const WorkerSpawned& event, MonoTime now, Effects&) {
-  if (event.round != workers_round_) return;
-  for (Worker& worker : workers_) {
-    if (worker.local_rank != event.local_rank) continue;
-    // One that was kept and has ended since is started anew: that program has promised nothing.
-    if (worker.pid != event.pid) worker.survives = worker.awaits_round = false;
-    worker.pid = event.pid;
-    if (worker.awaits_round) worker.hello_due = now + options_.hello_timeout;
+void AgentCore::On(const WorkerSpawned& event, Turn& turn) {
+  if (!workers_.IsOf(event.round) || !workers_.Note(event, turn)) return;
+  const bool is_stopping = phase_ == NodePhase::kStopping;
+  if (!is_stopping) {
+    ladder_.Aim(phase_ == NodePhase::kReporting ? After::kAsk : After::kJoin);
+    Enter(NodePhase::kStopping);
   }
+  ladder_.StartKilled(is_stopping, turn);
+  turn.Do(EndWorker{event.local_rank, "it was started for a round that is over"});
 }
 
-void AgentCore::On(const WorkerExited& event, MonoTime now, Effects& out) {
-  if (event.round != workers_round_) return;
-  for (Worker& worker : workers_) {
-    if (worker.local_rank == event.local_rank) worker.alive = false;
-  }
+void AgentCore::On(const WorkerExited& event, Turn& turn) {
+  if (!workers_.IsOf(event.round)) return;
+  workers_.NoteEnd(event.local_rank);
   if (!HasWorkers(phase_)) {
-    out.push_back(
-        Announce{Announce::Level::kWarning, "survivor_ended",
-                 absl::StrCat("local rank ", event.local_rank.value(), " of ", options_.node.name,
-                              " ended while it awaited the next round",
-                              event.failure ? ": it " + HowItEnded(*event.failure) : "")});
+    turn.Say(Announce::Level::kWarning, "survivor_ended",
+             absl::StrCat("local rank ", event.local_rank.value(), " of ", options_.node.name,
+                          " ended while it awaited the next round",
+                          event.failure ? ": it " + HowItEnded(*event.failure) : ""));
     return;
   }
   // After our own signal an end is no failure, unless the program crashed by itself, or has
   // something to say by it.
   const bool forbids_restart = event.failure && ForbidsRestart(*event.failure);
   const bool counts =
-      event.failure && (!ladder_started_ || forbids_restart ||
+      event.failure && (!ladder_.has_signalled() || forbids_restart ||
                         (phase_ == NodePhase::kStopping && IsCrash(event.failure->signal)));
-  if (counts) failures_.push_back({now - event.failure->age, *event.failure});
-  if (forbids_restart && phase_ == NodePhase::kStopping) Report(now, out);
-  if (phase_ == NodePhase::kRunning) {
-    if (event.failure) {
-      AnnounceFailure(*event.failure, out);
-      BeginStop(
-          After::kAsk, SIGTERM, options_.settings.shutdown_timeout, now, out,
-          absl::StrCat("rank ", event.failure->rank.value(), " ", HowItEnded(*event.failure)));
-    } else if (NumAlive() == 0) {
-      BeginStop(After::kWait, SIGTERM, options_.settings.shutdown_timeout, now, out);
-    }
+  if (counts) workers_.NoteFailure(*event.failure, turn.now);
+  if (phase_ == NodePhase::kStopping) {
+    if (forbids_restart) Report(turn);
+    if (workers_.NumRunning() == 0 && ladder_.awaits_workers()) ladder_.BeginSweep(turn);
     return;
   }
-  if (phase_ == NodePhase::kStopping && NumRunning() == 0 && rung_ < Rung::kLingering) {
-    BeginSweep(now, out);
+  const absl::Duration grace = options_.settings.shutdown_timeout;
+  if (event.failure) {
+    const WorkerFailure& failure = *event.failure;
+    const std::string end = HowItEnded(failure);
+    turn.Say(Announce::Level::kError, "worker_failed",
+             absl::StrFormat("rank %d (local rank %d, pid %d) %s%s", failure.rank.value(),
+                             failure.local_rank.value(), failure.pid, end,
+                             workers_.WhatFollows(options_.node.name)));
+    BeginStop(After::kAsk, SIGTERM, grace, turn,
+              absl::StrCat("rank ", failure.rank.value(), " ", end));
+  } else if (workers_.NumAlive() == 0) {
+    BeginStop(After::kWait, SIGTERM, grace, turn);
   }
 }
 
-void AgentCore::On(const DescendantsGone&, MonoTime now, Effects& out) {
-  if (phase_ == NodePhase::kStopping && rung_ >= Rung::kLingering) GroundReached(now, out);
+void AgentCore::On(const WorkerPromised& event, Turn& turn) {
+  if (!workers_.IsOf(event.round)) return;
+  const std::optional<int64_t> before = stop_.Floor(workers_);
+  const WorkerGroup::News news = workers_.Note(event);
+  switch (phase_) {
+    case NodePhase::kRunning:
+      if (news.begins_to_obey && stop_.is_known()) stop_.TellWorkers(turn);
+      if (stop_.Floor(workers_) != before) Report(turn);
+      return;
+    case NodePhase::kStopping:
+      if (workers_.NumRunning() == 0 && ladder_.awaits_workers()) ladder_.BeginSweep(turn);
+      // The others have been killed, and it was spared.
+      if (news.has_strayed && ladder_.has_killed()) {
+        turn.Do(EndWorker{event.local_rank, "it awaited the next round, and does no more"});
+      }
+      // It has heard of this round after all, and must let go of it, or its connection broke.
+      if (news.has_strayed && !ladder_.awaits_workers()) ladder_.StartAgain(turn);
+      return;
+    default:
+      // Its connection broke, so it would not hear of the next round: its end is waited for, and
+      // the others stay.
+      if (!news.has_strayed) return;
+      ladder_.Aim(phase_ == NodePhase::kReporting ? After::kAsk : After::kJoin);
+      EndParked({event.local_rank}, turn);
+  }
 }
 
-void AgentCore::On(const DescendantsNamed& event, MonoTime now, Effects& out) {
-  if (phase_ != NodePhase::kStopping || rung_ != Rung::kLingering || event.names.empty()) return;
-  leftovers_ = absl::StrJoin(event.names, ", ");
-  out.push_back(Announce{
-      Announce::Level::kInfo, "leftovers",
-      absl::StrCat("the workers succeeded and left running: ", *leftovers_, "; waiting up to ",
-                   absl::FormatDuration(absl::Ceil(grace_deadline_ - now, absl::Seconds(1))),
-                   " for their end (--shutdown_timeout)")});
+void AgentCore::On(const WorkerGreeted& event, Turn&) {
+  if (workers_.IsOf(event.round)) workers_.Note(event);
 }
 
-void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
+void AgentCore::On(const DescendantsGone&, Turn& turn) {
+  if (phase_ == NodePhase::kStopping && !ladder_.awaits_workers()) GroundReached(turn);
+}
+
+void AgentCore::On(const DescendantsNamed& event, Turn& turn) {
+  if (phase_ == NodePhase::kStopping) ladder_.NoteLeftovers(event, turn);
+}
+
+void AgentCore::On(const SignalReceived& event, Turn& turn) {
   const std::vector<int>& stop = options_.stop_signals;
   const bool stops = std::find(stop.begin(), stop.end(), event.signal) != stop.end();
+  const int num_alive = workers_.NumAlive();
   if (IsPassedOn(event.signal) && !stops) {
-    if (NumAlive() > 0) out.push_back(SignalWorkers{.signal = event.signal});
+    if (num_alive > 0) turn.Do(SignalWorkers{.signal = event.signal});
     return;
   }
-  if (departure_) {
-    if (phase_ != NodePhase::kStopping || interrupted_twice_) return;
-    interrupted_twice_ = true;
-    out.push_back(Announce{Announce::Level::kWarning, "interrupted_again",
-                           "interrupted again; ending the workers at once"});
-    grace_deadline_ = now;
-    if (rung_ == Rung::kSignalled || rung_ == Rung::kSweeping) ClimbLadder(now, out);
+  if (ending_.is_leaving()) {
+    if (phase_ != NodePhase::kStopping || ladder_.is_in_haste()) return;
+    turn.Say(Announce::Level::kWarning, "interrupted_again",
+             "interrupted again; ending the workers at once");
+    if (ladder_.Hurry(turn.now)) ClimbLadder(turn);
     return;
   }
   const bool by_person = event.signal != SIGTERM && !IsPassedOn(event.signal);
@@ -224,300 +228,259 @@ void AgentCore::On(const SignalReceived& event, MonoTime now, Effects& out) {
                       .reason = absl::StrCat(options_.node.name, " was ",
                                              by_person ? "interrupted by " : "told to end by ",
                                              SignalName(event.signal))};
-  if (!by_person && !wish_ && !outcome_ && AskForStopStep(departure, now, out)) return;
-  if (NumAlive() > 0) {
-    out.push_back(Announce{
+  const bool may_wish = !by_person && !stop_.is_wished() && !ending_.has_outcome();
+  if (may_wish && AskForStopStep(departure, turn)) return;
+  if (num_alive > 0) {
+    turn.Say(
         Announce::Level::kInfo, "interrupted",
-        absl::StrCat("got ", SignalName(event.signal), "; stopping ", NumAlive(),
-                     " workers (up to ", absl::FormatDuration(options_.settings.shutdown_timeout),
-                     "; once more ends them at once)")});
+        absl::StrCat("got ", SignalName(event.signal), "; stopping ", num_alive, " workers (up to ",
+                     absl::FormatDuration(options_.settings.shutdown_timeout),
+                     "; once more ends them at once)"));
   }
-  Depart(std::move(departure), now, out);
+  Depart(std::move(departure), turn);
 }
 
-void AgentCore::On(const GuardianLost& event, MonoTime now, Effects& out) {
-  for (Worker& worker : workers_) worker.alive = false;
-  out.push_back(Announce{Announce::Level::kError, "guardian_lost", event.reason});
-  departure_ = Departure{.reason = absl::StrCat(options_.node.name, " left: ", event.reason)};
+void AgentCore::On(const TimeRunsOut& event, Turn& turn) {
+  if (!ending_.is_open() || stop_.is_wished()) return;
+  AskForStopStep({.signal = SIGTERM, .ends_job = true, .reason = event.reason}, turn);
+}
+
+void AgentCore::On(const GuardianLost& event, Turn& turn) {
+  workers_.NoteEndOfAll();
+  turn.Say(Announce::Level::kError, "guardian_lost", event.reason);
+  ending_.Depart({.reason = absl::StrCat(options_.node.name, " left: ", event.reason)});
   if (phase_ == NodePhase::kStopping) {
-    if (after_ != After::kFinish) after_ = After::kLeave;
-    GroundReached(now, out);
+    ladder_.AimToLeave();
+    GroundReached(turn);
     return;
   }
-  Report(now, out);
-  Conclude({.exit_code = kExitFailure, .reason = departure_->reason}, out);
+  Report(turn);
+  Conclude(ending_.OutcomeOfDeparture(), turn);
 }
 
-void AgentCore::On(const Tick&, MonoTime now, Effects& out) {
+void AgentCore::On(const RoundForbidden& event, Turn& turn) {
+  if (!ending_.is_open()) return;
+  turn.Say(Announce::Level::kError, "network_refused", event.departure.reason);
+  Depart(event.departure, turn);
+}
+
+// The rendezvous decides who goes on; its directive ends the round, or the job.
+void AgentCore::On(const PairsFailed& event, Turn& turn) {
+  if (event.round != round() || phase_ != NodePhase::kRunning) return;
+  standing_.TakeFailedPairs(event.pairs);
+  Report(turn);
+}
+
+void AgentCore::On(const Tick&, Turn& turn) {
   if (phase_ == NodePhase::kIdle) return;
-  if (phase_ == NodePhase::kStopping && now >= rung_deadline_) ClimbLadder(now, out);
+  if (phase_ == NodePhase::kStopping && turn.now >= ladder_.deadline()) ClimbLadder(turn);
   if (phase_ == NodePhase::kDone) return;
-  EndThoseThatDoNotCome(now, out);
-  if (wish_ && !departure_ && !outcome_ && now >= wish_->patience_ends) {
-    GiveUpWish(now, out);
+  if (turn.now >= HelloDeadline()) workers_.EndThoseThatDoNotCome(turn);
+  if (turn.now >= WishDeadline()) {
+    Depart(stop_.GiveUp(workers_, turn), turn);
     if (phase_ == NodePhase::kDone) return;
   }
-  if (now >= ServerDeadline()) {
-    GiveUpOnServer(now, out);
-    return;
+  if (turn.now >= ServerDeadline()) {
+    GiveUpOnServer(turn);
+  } else if (turn.now >= ReportDeadline()) {
+    Report(turn);
   }
-  const bool due = now >= last_sent_ + options_.lease.renew_interval;
-  if (link_up_ && due && phase_ != NodePhase::kReserving) Report(now, out);
 }
 
 // --- Directives
 
-void AgentCore::Obey(const Wait& wait, MonoTime, Effects& out) {
+void AgentCore::Obey(const Wait& wait, Turn& turn) {
   if (phase_ != NodePhase::kJoining && phase_ != NodePhase::kWaiting &&
       phase_ != NodePhase::kReporting)
     return;
   if (wait.text == shown_status_) return;
   shown_status_ = wait.text;
-  out.push_back(ShowStatus{wait.text});
+  turn.Do(ShowStatus{wait.text});
 }
 
-void AgentCore::Obey(const RunRound& run, MonoTime now, Effects& out) {
+void AgentCore::Obey(const RunRound& run, Turn& turn) {
   const Assignment& assignment = run.assignment;
-  if (phase_ != NodePhase::kJoining || assignment.round <= round_) return;
-  round_ = assignment.round;
-  num_nodes_ = assignment.num_nodes;
-  past_.attempts = std::max(past_.attempts, assignment.restart_count + 1);
-  past_.restarts_used = std::max(past_.restarts_used, assignment.restarts_used);
-  failures_.clear();
-  stop_at_.reset();
-  unkillable_pids_.clear();
-  ladder_started_ = false;
-  workers_round_ = round_;
-  const std::vector<LocalRank> kept = Kept();
-  const std::vector<Worker> parked = std::exchange(workers_, {});
-  for (int i = 0; i < assignment.local_world_size; ++i)
-    workers_.push_back({.local_rank = LocalRank(i)});
-  for (const Worker& worker : parked) {
-    if (!worker.is_parked()) continue;
-    // Until it has heard of this round it still survives, and awaits one.
-    Worker& place = workers_.at(worker.local_rank.value());
-    place.pid = worker.pid;
-    place.survives = place.awaits_round = true;
-  }
+  if (phase_ != NodePhase::kJoining || assignment.round <= round()) return;
+  standing_.TakePlace(assignment);
+  ladder_.Reset();
+  stop_.BeginRound();
+  std::vector<LocalRank> kept = workers_.Begin(assignment);
   Enter(NodePhase::kRunning);
-  out.push_back(ShowStatus{""});
-  out.push_back(StartWorkers{assignment, kept});
-  Report(now, out);
+  turn.Do(ShowStatus{""});
+  turn.Do(StartWorkers{assignment, std::move(kept)});
+  Report(turn);
 }
 
-void AgentCore::Obey(const StopRound& stop, MonoTime now, Effects& out) {
-  if (departure_) return;
-  if (stop.round > round_ && (phase_ == NodePhase::kJoining || phase_ == NodePhase::kReserving)) {
-    // The round ended before its assignment reached us. Until we say that we know, the rendezvous
-    // counts us as still in it (its invariant R8).
-    round_ = stop.round;
-    if (phase_ == NodePhase::kJoining) Report(now, out);
+void AgentCore::Obey(const StopRound& stop, Turn& turn) {
+  if (ending_.is_leaving()) return;
+  if (stop.round > round() && (phase_ == NodePhase::kJoining || phase_ == NodePhase::kReserving)) {
+    standing_.PassOver(stop.round);
+    if (phase_ == NodePhase::kJoining) Report(turn);
     return;
   }
-  if (stop.round != round_) return;
-  if (wish_ && !outcome_) {  // another round is not for this node
-    Depart(wish_->departure, now, out);
+  if (stop.round != round()) return;
+  if (stop_.is_wished() && !ending_.has_outcome()) {  // another round is not for this node
+    Depart(stop_.departure(), turn);
     return;
   }
-  const After after = stop.cause == StopCause::kJobFailed ? After::kAsk : After::kJoin;
-  job_failed_ = after == After::kAsk ? std::optional(stop) : std::nullopt;
+  const bool fails = stop.cause == StopCause::kJobFailed;
+  const After after = fails ? After::kAsk : After::kJoin;
+  ending_.NoteJobFailed(fails ? std::optional(stop) : std::nullopt);
   const absl::Duration full = options_.settings.shutdown_timeout;
   const absl::Duration grace = stop.peer_lost ? std::min(full, options_.lost_peer_grace) : full;
   switch (phase_) {
     case NodePhase::kRunning:
-      out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
-      BeginStop(after, SIGTERM, grace, now, out, after == After::kJoin ? stop.reason : "");
+      turn.Say(Announce::Level::kInfo, "stopping", stop.reason);
+      BeginStop(after, SIGTERM, grace, turn, fails ? "" : stop.reason);
       return;
     case NodePhase::kStopping:
-      if (after_ == After::kAsk || after_ == After::kWait) {
-        if (after == After::kJoin) {
-          out.push_back(Announce{Announce::Level::kInfo, "restarting", stop.reason});
-        }
-        after_ = after;
+      if (ladder_.after() == After::kAsk || ladder_.after() == After::kWait) {
+        if (!fails) turn.Say(Announce::Level::kInfo, "restarting", stop.reason);
+        ladder_.Aim(after);
       }
-      EndLingering(now, out);
+      ladder_.EndLingering(turn);
       return;
     case NodePhase::kWaiting:
-      out.push_back(Announce{Announce::Level::kInfo, "stopping", stop.reason});
-      if (after == After::kJoin) {
-        JoinAgain(out);
-      } else {
+      turn.Say(Announce::Level::kInfo, "stopping", stop.reason);
+      if (fails) {
         Enter(NodePhase::kReporting);
-        Report(now, out);
+        Report(turn);
+      } else {
+        JoinAgain(turn);
       }
       return;
     case NodePhase::kReporting:
-      if (after == After::kJoin) {
-        out.push_back(Announce{Announce::Level::kInfo, "restarting", stop.reason});
-        JoinAgain(out);
-      }
+      if (fails) return;
+      turn.Say(Announce::Level::kInfo, "restarting", stop.reason);
+      JoinAgain(turn);
       return;
     default:
       return;
   }
 }
 
-void AgentCore::Obey(const EndJob& end, MonoTime now, Effects& out) {
-  if (departure_) return;
+void AgentCore::Obey(const StopAt& at, Turn& turn) {
+  if (at.round != round() || phase_ != NodePhase::kRunning || !stop_.Take(at, turn)) return;
+  if (stop_.Floor(workers_)) Report(turn);
+}
+
+void AgentCore::Obey(const EndJob& end, Turn& turn) {
+  if (ending_.is_leaving()) return;
   // What else ends with 0 says why by itself: the program has finished.
   const bool waits = phase_ == NodePhase::kJoining || phase_ == NodePhase::kReserving;
-  if (end.outcome.exit_code == 0 && (waits || (stop_at_ && phase_ == NodePhase::kWaiting))) {
-    out.push_back(Announce{Announce::Level::kInfo, "ended", end.outcome.reason});
+  const bool left_together = stop_.is_known() && phase_ == NodePhase::kWaiting;
+  if (end.outcome.exit_code == 0 && (waits || left_together)) {
+    turn.Say(Announce::Level::kInfo, "ended", end.outcome.reason);
   }
-  EndWith(end.outcome, now, out);
+  EndWith(end.outcome, turn);
 }
 
-void AgentCore::Obey(const Refuse& refuse, MonoTime now, Effects& out) {
-  if (departure_) return;
+void AgentCore::Obey(const Refuse& refuse, Turn& turn) {
+  if (ending_.is_leaving()) return;
   const std::string why(refuse.status.message());
-  const bool is_forgotten = refuse.status.code() == absl::StatusCode::kAborted ||
-                            refuse.status.code() == absl::StatusCode::kUnavailable;
-  if (is_forgotten && job_failed_ && !outcome_) {
-    EndAsTold("was started again, and does not know how the job ended", now, out);
+  const absl::StatusCode code = refuse.status.code();
+  const bool is_forgotten =
+      code == absl::StatusCode::kAborted || code == absl::StatusCode::kUnavailable;
+  if (is_forgotten && ending_.is_job_failed() && !ending_.has_outcome()) {
+    EndAsTold("was started again, and does not know how the job ended", turn);
     return;
   }
-  if (refuse.status.code() == absl::StatusCode::kAborted) {
-    NoteAttended(now, out);
-    BeginAnew(why, now, out);
+  if (code == absl::StatusCode::kAborted) {
+    server_.NoteAttended(turn);
+    BeginAnew(why, turn);
     return;
   }
-  if (refuse.status.code() == absl::StatusCode::kUnavailable) {
+  if (code == absl::StatusCode::kUnavailable) {
     // A server without a record of us counts our time itself. Where no worker is at stake, and only
     // the outcome is waited for, it is not the one to wait for.
-    if (phase_ != NodePhase::kReporting) last_heard_ = now;
-    if (phase_ == NodePhase::kJoining && round_ == kNoRound) {
-      Obey(Wait{why}, now, out);
+    if (phase_ != NodePhase::kReporting) server_.NoteAlive(turn.now);
+    if (phase_ == NodePhase::kJoining && round() == kNoRound) {
+      Obey(Wait{why}, turn);
       return;
     }
-    NoteUnattended("job_unrecorded", why, out);
+    server_.NoteUnattended("job_unrecorded", why, turn);
     return;
   }
-  if (IsStranger(refuse)) {
-    NoteUnattended("rendezvous_refuses",
-                   absl::StrCat(why, "; it knew this node before, so we try again"), out);
+  if (server_.IsStranger(refuse)) {
+    server_.NoteUnattended("rendezvous_refuses",
+                           absl::StrCat(why, "; it knew this node before, so we try again"), turn);
     return;
   }
-  EndWith({.exit_code = ExitCodeOf(refuse.status), .reason = why}, now, out);
+  EndWith({.exit_code = ExitCodeOf(refuse.status), .reason = why}, turn);
 }
 
-bool AgentCore::IsStranger(const Refuse& refuse) const {
-  return was_accepted_ && refuse.status.code() != absl::StatusCode::kFailedPrecondition;
-}
-
-void AgentCore::BeginAnew(const std::string& why, MonoTime now, Effects& out) {
-  if (phase_ == NodePhase::kStopping && instance_ == Instance()) return;  // told before
-  if (wish_ && !outcome_) {  // another round is not for this node
-    Depart(wish_->departure, now, out);
+void AgentCore::BeginAnew(const std::string& why, Turn& turn) {
+  if (phase_ == NodePhase::kStopping && standing_.is_stale()) return;  // told before
+  if (stop_.is_wished() && !ending_.has_outcome()) {  // another round is not for this node
+    Depart(stop_.departure(), turn);
     return;
   }
-  out.push_back(Announce{Announce::Level::kWarning, "stale", why});
-  instance_ = Instance();
-  // Nobody else has charged it: the server that would have has lost its state.
-  if (!failures_.empty()) ++past_.restarts_used;
+  turn.Say(Announce::Level::kWarning, "stale", why);
+  standing_.BecomeStale(workers_.has_failed());
   if (phase_ == NodePhase::kRunning) {
-    BeginStop(After::kJoin, SIGTERM, options_.settings.shutdown_timeout, now, out);
+    BeginStop(After::kJoin, SIGTERM, options_.settings.shutdown_timeout, turn);
   } else if (phase_ == NodePhase::kStopping) {
-    if (after_ == After::kFinish) return;
-    after_ = After::kJoin;
-    EndLingering(now, out);
-    EndSurvivors(now, out);
+    if (ladder_.after() == After::kFinish) return;
+    ladder_.Aim(After::kJoin);
+    ladder_.EndLingering(turn);
+    EndSurvivors(turn);
   } else {
-    after_ = After::kJoin;
-    if (!EndSurvivors(now, out) && phase_ != NodePhase::kReserving) JoinAgain(out);
+    ladder_.Aim(After::kJoin);
+    if (!EndSurvivors(turn) && phase_ != NodePhase::kReserving) JoinAgain(turn);
   }
 }
 
 // --- The rendezvous
 
-absl::Status AgentCore::MayPublish(MonoTime now) const {
-  if (!link_up_) {
-    return absl::UnavailableError(
-        absl::StrCat("not now: there is no connection to ", options_.server));
-  }
-  if (!unattended_.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat("not now: ", options_.server, " does not serve this node"));
-  }
-  const LeaseSettings lease = LeaseOf(options_.lease, num_nodes_);
-  if (now < answered_ + lease.duration - lease.margin) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("not now: ", options_.server, " has not answered ", options_.node.name, " for ",
-                   absl::FormatDuration(absl::Trunc(now - answered_, absl::Milliseconds(100))),
-                   ", and may have given its place to another"));
-}
-
-void AgentCore::NoteAttended(MonoTime now, Effects& out) {
-  if (!unattended_.empty()) {
-    out.push_back(Announce{Announce::Level::kInfo, "rendezvous_attended",
-                           absl::StrCat(options_.server, " serves this node again, after ",
-                                        absl::FormatDuration(absl::Trunc(
-                                            now - last_heard_, absl::Milliseconds(100))))});
-    unattended_.clear();
-  }
-  was_accepted_ = true;
-  last_heard_ = now;
-}
-
-// Said once for each reason, not at each try.
-void AgentCore::NoteUnattended(const std::string& event, const std::string& why, Effects& out) {
-  const bool is_news = unattended_ != event;
-  unattended_ = event;
-  if (is_news) out.push_back(Announce{Announce::Level::kWarning, event, why});
-}
-
 MonoTime AgentCore::ServerDeadline() const {
-  if (options_.hosts_server || phase_ == NodePhase::kIdle || outcome_ || departure_) {
-    return MonoTime::InfiniteFuture();
-  }
-  if (!heard_server_) return last_heard_ + options_.settings.join_timeout;
-  if (phase_ == NodePhase::kReporting) return last_heard_ + options_.read_timeout;
-  return last_heard_ + options_.settings.orphan_timeout;
+  if (phase_ == NodePhase::kIdle || !ending_.is_open()) return MonoTime::InfiniteFuture();
+  return server_.Deadline(options_, phase_ == NodePhase::kReporting);
 }
 
-void AgentCore::GiveUpOnServer(MonoTime now, Effects& out) {
-  if (!heard_server_) {
+MonoTime AgentCore::ReportDeadline() const {
+  if (phase_ == NodePhase::kReserving) return MonoTime::InfiniteFuture();
+  return server_.NextReport(options_.lease);
+}
+
+void AgentCore::GiveUpOnServer(Turn& turn) {
+  if (!server_.was_heard()) {
+    const std::string& detail = server_.detail();
     EndWith({.exit_code = kExitNodesMissing,
              .reason = absl::StrCat("could not reach ", options_.server, " within ",
                                     absl::FormatDuration(options_.settings.join_timeout), ": ",
-                                    link_detail_.empty() ? "no answer" : link_detail_,
+                                    detail.empty() ? "no answer" : detail,
                                     ". Is the node that hosts it started, and the port open?")},
-            now, out);
+            turn);
     return;
   }
-  const std::string silence = absl::StrCat(
-      "no answer for ", absl::FormatDuration(absl::Trunc(now - last_heard_, absl::Seconds(1))),
-      " (", link_detail_, ")");
-  if (job_failed_) {
-    EndAsTold(absl::StrCat("is lost: ", silence), now, out);
+  const std::string silence = server_.Silence(turn.now);
+  if (ending_.is_job_failed()) {
+    EndAsTold(absl::StrCat("is lost: ", silence), turn);
     return;
   }
   JobOutcome outcome{
       .exit_code = kExitServerLost,
       .reason = absl::StrCat("lost ", options_.server, ": ", silence,
-                             "; run musterd elsewhere for a rendezvous that outlives a node")};
-  if (!failures_.empty()) {
-    for (const TimedFailure& f : failures_) outcome.failures.push_back(f.failure);
-    outcome.root_cause = failures_.front().failure;
+                             "; run musterd elsewhere for a rendezvous that outlives a node"),
+      .failures = workers_.Failures()};
+  if (!outcome.failures.empty()) {
+    outcome.root_cause = outcome.failures.front();
     outcome.exit_code = ExitCodeOf(*outcome.root_cause);
   }
-  EndWith(std::move(outcome), now, out);
+  EndWith(std::move(outcome), turn);
 }
 
-void AgentCore::EndAsTold(const std::string& why_no_more, MonoTime now, Effects& out) {
-  JobOutcome outcome{
-      .exit_code = job_failed_->exit_code,
-      .reason = absl::StrCat(job_failed_->reason, "; ", options_.server, " ", why_no_more)};
-  for (const TimedFailure& f : failures_) outcome.failures.push_back(f.failure);
-  EndWith(std::move(outcome), now, out);
+void AgentCore::EndAsTold(const std::string& why_no_more, Turn& turn) {
+  EndWith(ending_.OutcomeAsTold(why_no_more, options_, workers_), turn);
 }
 
 AgentPhase AgentCore::ReportedPhase() const {
-  if (departure_) return AgentPhase::kLeaving;
+  if (ending_.is_leaving()) return AgentPhase::kLeaving;
   switch (phase_) {
     case NodePhase::kRunning:
       return AgentPhase::kRunning;
     case NodePhase::kStopping:
-      return failures_.empty() ? AgentPhase::kRunning : AgentPhase::kFailed;
+      return workers_.has_failed() ? AgentPhase::kFailed : AgentPhase::kRunning;
     case NodePhase::kWaiting:
       return AgentPhase::kSucceeded;
     case NodePhase::kReporting:
@@ -527,66 +490,158 @@ AgentPhase AgentCore::ReportedPhase() const {
   }
 }
 
-AgentReport AgentCore::MakeReport(MonoTime now) {
-  AgentReport report{.sequence = ++sequence_,
+void AgentCore::Report(Turn& turn) {
+  AgentReport report{.sequence = server_.NumberReport(turn.now),
                      .phase = ReportedPhase(),
-                     .round = round_,
-                     .instance = instance_,
-                     .num_nodes = num_nodes_,
-                     .past = past_,
-                     .node = node_,
                      .settings = options_.settings,
-                     .unkillable_pids = unkillable_pids_,
-                     .departure = departure_,
-                     .stop_floor = StopFloor()};
-  if (wish_ && !departure_) {
-    report.stop_wish = StopWish{.signal = wish_->departure.signal,
-                                .drain_me = wish_->drain_me,
-                                .reason = wish_->departure.reason};
-  }
-  for (const TimedFailure& f : failures_) {
-    report.failures.push_back(f.failure);
-    report.failures.back().age = now - f.at;
-  }
-  return report;
+                     .failures = workers_.FailuresAt(turn.now),
+                     .unkillable_pids = workers_.unkillable_pids(),
+                     .departure = ending_.departure(),
+                     .stop_floor = stop_.Floor(workers_)};
+  standing_.Describe(phase_ == NodePhase::kRunning, &report);
+  if (!ending_.is_leaving()) report.stop_wish = stop_.Wished();
+  turn.Do(SendReport{std::move(report)});
 }
 
-void AgentCore::Report(MonoTime now, Effects& out) {
-  last_sent_ = now;
-  last_reported_round_ = round_;
-  out.push_back(SendReport{MakeReport(now)});
-  unanswered_.emplace_back(sequence_, now);
-  if (unanswered_.size() > kMaxUnanswered) unanswered_.pop_front();
-}
-
-int AgentCore::NumRunning() const {
-  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
-                                        [](const Worker& w) { return w.alive && !w.is_parked(); }));
-}
-
-int AgentCore::NumAlive() const {
-  return static_cast<int>(
-      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.alive; }));
-}
+// --- The workers, and the end
 
 void AgentCore::Enter(NodePhase phase) {
   MUSTER_CHECK(IsAllowed(phase_, phase));
   phase_ = phase;
 }
 
-void AgentCore::AnnounceFailure(const WorkerFailure& failure, Effects& out) const {
-  std::string text = absl::StrFormat("rank %d (local rank %d, pid %d) %s", failure.rank.value(),
-                                     failure.local_rank.value(), failure.pid, HowItEnded(failure));
-  const auto num_survivors = std::count_if(workers_.begin(), workers_.end(),
-                                           [](const Worker& w) { return w.alive && w.survives; });
-  if (const auto num_stopped = NumAlive() - num_survivors; num_stopped > 0) {
-    absl::StrAppend(&text, "; stopping the other ", num_stopped, " on ", options_.node.name);
+MonoTime AgentCore::HelloDeadline() const {
+  return phase_ == NodePhase::kRunning ? workers_.HelloDeadline() : MonoTime::InfiniteFuture();
+}
+
+MonoTime AgentCore::WishDeadline() const {
+  return stop_.is_wished() && ending_.is_open() ? stop_.patience_ends()
+                                                : MonoTime::InfiniteFuture();
+}
+
+// The order matters: the server hears that this node is stopping before the first signal is sent,
+// so it has stopped counting on the node whatever the workers do next.
+void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, Turn& turn,
+                          const std::string& kept_for) {
+  ladder_.Aim(after);
+  ladder_.SetGrace(turn.now + grace);
+  Enter(NodePhase::kStopping);
+  if (after != After::kWait) Report(turn);
+  if (workers_.NumAlive() > 0) stop_.Withdraw(turn);
+  ladder_.Start(first_signal, kept_for, workers_, turn);
+}
+
+void AgentCore::ClimbLadder(Turn& turn) {
+  if (ladder_.Climb(workers_, turn)) GroundReached(turn);
+}
+
+// Nobody is left, or nobody that could be waited for: on to what the stop was for. That may have
+// changed since it began: an end of the job that arrives in the middle of a restart wins.
+void AgentCore::GroundReached(Turn& turn) {
+  ladder_.ReachGround();
+  const std::vector<int>& unkillable = workers_.unkillable_pids();
+  if (!unkillable.empty() && ladder_.after() == After::kJoin) {
+    ending_.Depart({.reason = absl::StrCat(options_.node.name, " could not end pid ",
+                                           absl::StrJoin(unkillable, ", "))});
+    ladder_.Aim(After::kLeave);
+    Report(turn);
   }
-  if (num_survivors > 0) {
-    absl::StrAppend(&text, "; ", num_survivors, " on ", options_.node.name,
-                    " would go on in the next round");
+  const bool is_followed = ladder_.after() == After::kAsk || ladder_.after() == After::kJoin;
+  if (!is_followed && EndSurvivors(turn)) return;
+  switch (ladder_.after()) {
+    case After::kWait:
+      Enter(NodePhase::kWaiting);
+      Report(turn);
+      return;
+    case After::kAsk:
+      Enter(NodePhase::kReporting);
+      Report(turn);
+      return;
+    case After::kJoin:
+      JoinAgain(turn);
+      return;
+    case After::kLeave:
+      Report(turn);
+      Conclude(ending_.OutcomeOfDeparture(), turn);
+      return;
+    case After::kFinish:
+      Conclude(ending_.outcome(), turn);
+      return;
   }
-  out.push_back(Announce{Announce::Level::kError, "worker_failed", std::move(text)});
+}
+
+void AgentCore::JoinAgain(Turn& turn) {
+  if (phase_ != NodePhase::kReserving) Enter(NodePhase::kReserving);
+  standing_.BeginJoin();
+  workers_.LeaveRound();
+  ending_.NoteJobFailed(std::nullopt);
+  shown_status_.clear();
+  turn.Do(ReservePorts{});
+}
+
+bool AgentCore::EndSurvivors(Turn& turn) {
+  const std::vector<LocalRank> kept = workers_.Kept();
+  if (kept.empty()) return false;
+  turn.Do(
+      TellRoundOver{.is_followed = false, .reason = ending_.WhyNoRoundFollows(ladder_.after())});
+  EndParked(kept, turn);
+  return true;
+}
+
+void AgentCore::EndParked(const std::vector<LocalRank>& ended, Turn& turn) {
+  if (phase_ != NodePhase::kStopping) Enter(NodePhase::kStopping);
+  ladder_.StartForParked(workers_.Release(ended), turn);
+}
+
+bool AgentCore::AskForStopStep(const Departure& departure, Turn& turn) {
+  if (phase_ != NodePhase::kRunning || !server_.is_serving() || !workers_.AllObey()) return false;
+  stop_.Wish(departure, workers_, turn);
+  Report(turn);
+  return true;
+}
+
+void AgentCore::Depart(Departure departure, Turn& turn) {
+  const int signal = departure.signal != 0 ? departure.signal : SIGTERM;
+  ending_.Depart(std::move(departure));
+  switch (phase_) {
+    case NodePhase::kRunning:
+      BeginStop(After::kLeave, signal,
+                stop_.is_wished() ? stop_.GraceLeft(turn.now) : options_.settings.shutdown_timeout,
+                turn);
+      return;
+    case NodePhase::kStopping:
+      ladder_.AimToLeave();
+      Report(turn);
+      ladder_.EndLingering(turn);
+      EndSurvivors(turn);
+      return;
+    case NodePhase::kIdle:
+      break;
+    default:
+      Report(turn);
+      ladder_.Aim(After::kLeave);
+      if (EndSurvivors(turn)) return;
+  }
+  Conclude(ending_.OutcomeOfDeparture(), turn);
+}
+
+void AgentCore::EndWith(JobOutcome outcome, Turn& turn) {
+  ending_.End(std::move(outcome));
+  if (phase_ == NodePhase::kRunning) {
+    turn.Say(Announce::Level::kInfo, "stopping", ending_.outcome().reason);
+    BeginStop(After::kFinish, SIGTERM, options_.settings.shutdown_timeout, turn);
+    return;
+  }
+  ladder_.Aim(After::kFinish);
+  if (phase_ == NodePhase::kStopping) ladder_.EndLingering(turn);
+  if (EndSurvivors(turn) || phase_ == NodePhase::kStopping) return;
+  Conclude(ending_.outcome(), turn);
+}
+
+void AgentCore::Conclude(JobOutcome outcome, Turn& turn) {
+  Enter(NodePhase::kDone);
+  turn.Do(ShowStatus{""});
+  turn.Do(Finish{std::move(outcome)});
 }
 
 }  // namespace muster::agent

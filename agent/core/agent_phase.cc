@@ -15,7 +15,7 @@ constexpr std::array kTransitions = {
     Transition{NodePhase::kReserving, NodePhase::kStopping},  // the same, and workers await a round
     Transition{NodePhase::kReserving, NodePhase::kDone},      // no ports, a signal, the job ended
     Transition{NodePhase::kJoining, NodePhase::kRunning},     // the round is complete
-    Transition{NodePhase::kJoining, NodePhase::kReserving},   // refused as stale: begin anew
+    Transition{NodePhase::kJoining, NodePhase::kReserving},   // refused as stale: start over
     Transition{NodePhase::kJoining, NodePhase::kStopping},    // no round for those that await one
     Transition{NodePhase::kJoining, NodePhase::kDone},        // the job ended, a signal, no server
     Transition{NodePhase::kRunning, NodePhase::kStopping},    // success, failure, stop, signal

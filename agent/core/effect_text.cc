@@ -1,6 +1,6 @@
 // Effects as lines of a transcript.
 #include "absl/strings/str_cat.h"
-#include "agent/core/agent_core.h"
+#include "agent/core/agent_events.h"
 #include "proto/base/process_end.h"
 
 namespace muster::agent {

@@ -14,7 +14,7 @@ constexpr int kMaxSignal = 64;
 constexpr size_t kScopeBytesMax = 256;
 
 absl::Status NotARequest() {
-  return absl::InvalidArgumentError("what came through the timers' pipe is not a request of one");
+  return absl::InvalidArgumentError("malformed request on the timer pipe");
 }
 
 bool IsInteger(const nlohmann::json& json, const char* key, int64_t low, int64_t high) {

@@ -3,27 +3,24 @@
 #include <cerrno>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::agent {
 namespace {
 
-struct FaultWord {
+struct FaultSentence {
   PairFault fault;
-  const char* word;
   const char* sentence;
 };
-constexpr FaultWord kWords[] = {
-    {PairFault::kNone, "reached", "it does"},
-    {PairFault::kRefused, "refused",
+constexpr FaultSentence kSentences[] = {
+    {PairFault::kNone, "it does"},
+    {PairFault::kRefused,
      "the connection is refused; see the firewall there (--worker_ports=A-B names the ports that "
      "it must let in)"},
-    {PairFault::kNoRoute, "no route", "there is no route; see the addresses and routes of both"},
-    {PairFault::kTimeOut, "time-out",
-     "no answer; packets are lost on the way, or a firewall drops them"},
-    {PairFault::kMtu, "MTU",
+    {PairFault::kNoRoute, "there is no route; see the addresses and routes of both"},
+    {PairFault::kTimeOut, "no answer; packets are lost on the way, or a firewall drops them"},
+    {PairFault::kMtu,
      "small packets pass and full ones do not: the path has a smaller MTU than the interface; "
      "lower the interface's"},
 };
@@ -88,49 +85,14 @@ PairFault FaultOf(PairStage stage, int connect_errno) {
   }
 }
 
-std::string ToString(PairFault fault) {
-  for (const FaultWord& entry : kWords) {
-    if (entry.fault == fault) return entry.word;
-  }
-  return "?";
-}
-
-PairFault PairFaultOf(const std::string& word) {
-  for (const FaultWord& entry : kWords) {
-    if (entry.word == word) return entry.fault;
-  }
-  return PairFault::kTimeOut;
-}
-
 std::string Describe(const PairEnd& from, const PairEnd& to, PairFault fault) {
   const char* sentence = "";
-  for (const FaultWord& entry : kWords) {
+  for (const FaultSentence& entry : kSentences) {
     if (entry.fault == fault) sentence = entry.sentence;
   }
   return absl::StrCat(from.name, " (", from.address, from.interface.empty() ? "" : ", ",
                       from.interface, ") does not reach ", to.name, " (", to.address,
                       "): ", sentence);
-}
-
-std::vector<int> NodesToLeave(std::vector<FailedPair> failed) {
-  std::vector<int> leaving;
-  while (!failed.empty()) {
-    absl::btree_map<int, absl::btree_set<int>> unreached;
-    for (const FailedPair& pair : failed) {
-      unreached[pair.from].insert(pair.to);
-      unreached[pair.to].insert(pair.from);
-    }
-    const auto worst = absl::c_max_element(unreached, [](const auto& a, const auto& b) {
-      return a.second.size() < b.second.size() ||
-             (a.second.size() == b.second.size() && a.first < b.first);
-    });
-    const int node = worst->first;
-    leaving.push_back(node);
-    std::erase_if(failed,
-                  [&](const FailedPair& pair) { return pair.from == node || pair.to == node; });
-  }
-  absl::c_sort(leaving);
-  return leaving;
 }
 
 }  // namespace muster::agent

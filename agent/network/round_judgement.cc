@@ -1,6 +1,8 @@
 #include "agent/network/round_judgement.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/btree_set.h"
@@ -48,6 +50,27 @@ json ParseObject(absl::string_view text) {
   return parsed.is_object() ? parsed : json::object();
 }
 
+json Encode(const std::vector<FailedPair>& pairs) {
+  json list = json::array();
+  for (const FailedPair& pair : pairs) {
+    list.push_back({{"from", pair.from}, {"to", pair.to}, {"fault", ToString(pair.fault)}});
+  }
+  return list;
+}
+
+std::vector<FailedPair> PairsAt(const json& object, const char* name) {
+  std::vector<FailedPair> pairs;
+  for (const json& pair : ListAt(object, name)) {
+    const bool is_pair = pair.is_object() && pair.contains("from") && pair.contains("to") &&
+                         pair["from"].is_number_integer() && pair["to"].is_number_integer();
+    if (!is_pair) continue;
+    pairs.push_back({.from = pair["from"].get<int>(),
+                     .to = pair["to"].get<int>(),
+                     .fault = PairFaultOf(TextAt(pair, "fault"))});
+  }
+  return pairs;
+}
+
 std::string Names(const std::vector<std::string>& names) {
   const size_t shown = std::min(names.size(), kNamedMax);
   const std::string list =
@@ -77,15 +100,11 @@ std::optional<std::string> CompareValues(const std::string& fact, const NodesByV
 }  // namespace
 
 std::string Encode(const NodeReport& report) {
-  json failed = json::array();
-  for (const FailedPair& pair : report.failed) {
-    failed.push_back({{"to", pair.to}, {"fault", ToString(pair.fault)}});
-  }
   json facts = json::object();
   for (const auto& [fact, value] : report.facts) facts[fact] = value;
   json all = {{"name", report.end.name},           {"address", report.end.address},
               {"interface", report.end.interface}, {"facts", std::move(facts)},
-              {"failed", std::move(failed)},       {"require", report.requires_network},
+              {"failed", Encode(report.failed)},   {"require", report.requires_network},
               {"strict", report.requires_likeness}};
   if (report.clock_offset) all["clock"] = *report.clock_offset;
   return Dump(all);
@@ -103,11 +122,7 @@ NodeReport DecodeNodeReport(absl::string_view text) {
       if (value.is_string()) report.facts[fact] = value.get<std::string>();
     }
   }
-  for (const json& pair : ListAt(all, "failed")) {
-    if (!pair.is_object() || !pair.contains("to") || !pair["to"].is_number_integer()) continue;
-    report.failed.push_back(
-        {.to = pair["to"].get<int>(), .fault = PairFaultOf(TextAt(pair, "fault"))});
-  }
+  report.failed = PairsAt(all, "failed");
   if (const auto clock = all.find("clock"); clock != all.end() && clock->is_number()) {
     report.clock_offset = clock->get<double>();
   }
@@ -139,7 +154,7 @@ std::string Encode(const RoundJudgement& judgement) {
   return Dump({{"network", judgement.network},
                {"differences", judgement.differences},
                {"refusal", judgement.refusal},
-               {"leaving", judgement.leaving}});
+               {"failed", Encode(judgement.failed)}});
 }
 
 RoundJudgement DecodeRoundJudgement(absl::string_view text) {
@@ -147,14 +162,11 @@ RoundJudgement DecodeRoundJudgement(absl::string_view text) {
   RoundJudgement judgement{.network = TextsAt(all, "network"),
                            .differences = TextsAt(all, "differences"),
                            .refusal = TextAt(all, "refusal")};
-  for (const json& node : ListAt(all, "leaving")) {
-    if (node.is_number_integer()) judgement.leaving.push_back(node.get<int>());
-  }
+  judgement.failed = PairsAt(all, "failed");
   return judgement;
 }
 
-RoundJudgement JudgeRound(const std::vector<NodeReport>& reports, const std::string& missing,
-                          int min_nodes) {
+RoundJudgement JudgeRound(const std::vector<NodeReport>& reports, const std::string& missing) {
   RoundJudgement judgement{.differences = CompareNodes(reports)};
   const int num_nodes = static_cast<int>(reports.size());
   std::vector<FailedPair> failed;
@@ -179,13 +191,9 @@ RoundJudgement JudgeRound(const std::vector<NodeReport>& reports, const std::str
         absl::StrCat("the network could not be checked (--network=require): ", missing);
     return judgement;
   }
-  const std::vector<int> leaving = NodesToLeave(failed);
-  if (leaving.empty()) return judgement;
-  if (num_nodes - static_cast<int>(leaving.size()) >= min_nodes) {
-    judgement.leaving = leaving;
-  } else {
-    judgement.refusal = absl::StrCat("the nodes do not all reach each other (--network=require): ",
-                                     absl::StrJoin(judgement.network, "; "));
+  absl::btree_set<std::pair<int, int>> seen;
+  for (const FailedPair& pair : failed) {
+    if (seen.insert(std::minmax(pair.from, pair.to)).second) judgement.failed.push_back(pair);
   }
   return judgement;
 }

@@ -43,14 +43,15 @@ struct RoundJudgement {
   std::vector<std::string> differences;  // CompareNodes
   // Not empty: the job ends, for this reason.
   std::string refusal;
-  std::vector<int> leaving;  // node ranks that leave for the others to go on; ascending
+  // Each once: nodes that must reach each other and do not, so that no worker starts before the
+  // rendezvous has said who goes on.
+  std::vector<FailedPair> failed;
 };
 std::string Encode(const RoundJudgement& judgement);
 RoundJudgement DecodeRoundJudgement(absl::string_view text);
 
 // `reports` by node rank. Of nodes that did not report, `missing` says which and why; empty: all
-// did. A job with min_nodes == max_nodes goes on with all its nodes or ends.
-RoundJudgement JudgeRound(const std::vector<NodeReport>& reports, const std::string& missing,
-                          int min_nodes);
+// did.
+RoundJudgement JudgeRound(const std::vector<NodeReport>& reports, const std::string& missing);
 
 }  // namespace muster::agent

@@ -59,13 +59,13 @@ void RoundNetwork::StartRound(const Assignment& assignment) {
   assignment_ = assignment;
   variables_.clear();
   faults_.clear();
-  result_.reset();
+  clearance_.reset();
   const bool is_listed = static_cast<int>(assignment.peers.size()) == assignment.num_nodes;
   const bool have_ports =
       absl::c_all_of(assignment.peers, [](const Peer& peer) { return !peer.worker_ports.empty(); });
   if (options_.use.kind == NetworkUse::Kind::kOff || assignment.num_nodes < 2 || !is_listed ||
       !have_ports) {
-    return Conclude(std::nullopt);
+    return Conclude({});
   }
   PairCheckRun run{.self = static_cast<int>(assignment.node_rank.value()),
                    .instance = static_cast<uint64_t>(assignment.instance.value()),
@@ -80,7 +80,7 @@ void RoundNetwork::StartRound(const Assignment& assignment) {
 }
 
 void RoundNetwork::WhenReady(Then then) {
-  if (result_) return then(*result_);
+  if (clearance_) return then(*clearance_);
   then_ = std::move(then);
 }
 
@@ -99,8 +99,8 @@ void RoundNetwork::OnChecked(std::vector<PairResult> results) {
   }
   Report(results);
   if (assignment_.node_rank == NodeRank(0)) Judge();
-  if (!AwaitsJudgement()) return Conclude(std::nullopt);
   AwaitJudgement();
+  if (!AwaitsJudgement()) Conclude({});
 }
 
 void RoundNetwork::Choose(const std::vector<PairResult>& results) {
@@ -153,15 +153,13 @@ void RoundNetwork::Report(const std::vector<PairResult>& results) {
 void RoundNetwork::Judge() {
   StoreWait wait{.timeout = kReportPatience};
   for (int node = 0; node < assignment_.num_nodes; ++node) wait.keys.push_back(ReportKey(node));
-  ask_(std::move(wait), [this](const StoreReply& reply) {
+  ask_(std::move(wait), [this, round = assignment_.round](const StoreReply& reply) {
+    if (absl::IsAborted(reply.status) || round != assignment_.round) return;  // the round is over
     std::vector<NodeReport> reports;
     for (const std::string& value : reply.values) reports.push_back(DecodeNodeReport(value));
-    const RoundJudgement judgement = JudgeRound(
-        reports, reply.status.ok() ? "" : std::string(reply.status.message()), options_.min_nodes);
-    for (const std::string& fault : judgement.network) {
-      if (!absl::c_linear_search(faults_, fault)) faults_.push_back(fault);
-      Warn("network", fault);
-    }
+    const RoundJudgement judgement =
+        JudgeRound(reports, reply.status.ok() ? "" : std::string(reply.status.message()));
+    for (const std::string& fault : judgement.network) Warn("network", fault);
     for (const std::string& difference : judgement.differences) Warn("nodes_differ", difference);
     if (!reply.status.ok() && !AwaitsJudgement()) return;
     ask_(StoreSet{.key = kJudgementKey, .value = Encode(judgement)}, [](const StoreReply&) {});
@@ -170,8 +168,8 @@ void RoundNetwork::Judge() {
 
 void RoundNetwork::AwaitJudgement() {
   ask_(StoreWait{.keys = {kJudgementKey}, .timeout = kJudgementPatience},
-       [this](const StoreReply& reply) {
-         if (reply.status.code() == absl::StatusCode::kAborted) return;  // the round is over
+       [this, round = assignment_.round](const StoreReply& reply) {
+         if (absl::IsAborted(reply.status) || round != assignment_.round) return;
          if (reply.status.ok() && !reply.values.empty()) {
            return OnJudgement(DecodeRoundJudgement(reply.values.front()));
          }
@@ -181,21 +179,21 @@ void RoundNetwork::AwaitJudgement() {
 }
 
 void RoundNetwork::OnJudgement(const RoundJudgement& judgement) {
-  const int self = static_cast<int>(assignment_.node_rank.value());
+  NoteFaults(judgement.network);
+  if (!AwaitsJudgement()) return;
   if (!judgement.refusal.empty()) {
     return Conclude(
-        Departure{.ends_job = true, .reason = judgement.refusal, .exit_code = kExitNodesMissing});
+        {.forbidden = Departure{
+             .ends_job = true, .reason = judgement.refusal, .exit_code = kExitNodesMissing}});
   }
-  if (absl::c_linear_search(judgement.leaving, self)) {
-    return Conclude(
-        Departure{.reason = absl::StrCat(options_.node_name,
-                                         " leaves, so that the larger side of the network goes on "
-                                         "(--network=require): ",
-                                         absl::StrJoin(judgement.network, "; ")),
-                  .exit_code = kExitNodesMissing});
+  if (judgement.failed.empty()) return Conclude({});
+  if (assignment_.node_rank == NodeRank(0)) Conclude({.failed = judgement.failed});
+}
+
+void RoundNetwork::NoteFaults(const std::vector<std::string>& faults) {
+  for (const std::string& fault : faults) {
+    if (!absl::c_linear_search(faults_, fault)) faults_.push_back(fault);
   }
-  // The others' leaving ends this round.
-  if (judgement.leaving.empty()) Conclude(std::nullopt);
 }
 
 void RoundNetwork::Warn(const std::string& event, const std::string& text) {
@@ -205,9 +203,9 @@ void RoundNetwork::Warn(const std::string& event, const std::string& text) {
   log::Write(log::Level::kWarning, event, text);
 }
 
-void RoundNetwork::Conclude(std::optional<Departure> forbidden) {
-  result_ = std::move(forbidden);
-  if (then_) std::exchange(then_, nullptr)(*result_);
+void RoundNetwork::Conclude(RoundClearance clearance) {
+  clearance_ = std::move(clearance);
+  if (then_) std::exchange(then_, nullptr)(*clearance_);
 }
 
 PairEnd RoundNetwork::EndOf(int node) const {

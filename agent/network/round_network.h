@@ -3,7 +3,8 @@
 // (network_choice.h, pairs.h, round_judgement.h); here it is asked, exchanged and said.
 //
 // Every node reports on its own pairs through the round's store; node 0 judges all reports. Only
-// with --network=require or --strict_nodes does a node wait for the judgement.
+// with --network=require or --strict_nodes does a node wait for the judgement. Where a required
+// pair fails no worker starts: node 0 tells the rendezvous, which ends the round, or the job.
 //
 // Threads: loop thread only.
 #pragma once
@@ -25,24 +26,29 @@ namespace muster::agent {
 
 struct RoundNetworkOptions {
   NetworkUse use;
-  int min_nodes = 1;
   std::string node_name;
   NodeFacts facts;           // without what the network choice adds
   EnvironmentMap inherited;  // variables that the workers have anyway
+};
+
+// The workers of a round may start, unless one of these is set.
+struct RoundClearance {
+  std::optional<Departure> forbidden;
+  std::vector<FailedPair> failed;  // for the rendezvous; on node 0 alone
 };
 
 class RoundNetwork {
  public:
   // Asks the round's store; the answer may never come.
   using Ask = std::function<void(StoreOperation, std::function<void(const StoreReply&)>)>;
-  // Workers may start, or what forbids it.
-  using Then = absl::AnyInvocable<void(const std::optional<Departure>&)>;
+  using Then = absl::AnyInvocable<void(const RoundClearance&)>;
 
   RoundNetwork(asio::io_context& loop, RoundNetworkOptions options, Ask ask);
 
   // A round of one node, and --network=off, are ready at once.
   void StartRound(const Assignment& assignment);
-  // `then` is called once, perhaps before this returns.
+  // `then` is called once, perhaps before this returns; never where a required pair has failed and
+  // this is not node 0.
   void WhenReady(Then then);
   // The round ends before its workers have started.
   void Cancel();
@@ -59,8 +65,9 @@ class RoundNetwork {
   void Judge();
   void AwaitJudgement();
   void OnJudgement(const RoundJudgement& judgement);
+  void NoteFaults(const std::vector<std::string>& faults);
   void Warn(const std::string& event, const std::string& text);
-  void Conclude(std::optional<Departure> forbidden);
+  void Conclude(RoundClearance clearance);
   bool AwaitsJudgement() const {
     return options_.use.strict_nodes || options_.use.kind == NetworkUse::Kind::kRequire;
   }
@@ -76,7 +83,7 @@ class RoundNetwork {
   NetworkChoice choice_;
   EnvironmentMap variables_;
   std::vector<std::string> faults_;
-  std::optional<std::optional<Departure>> result_;  // none: not ready yet
+  std::optional<RoundClearance> clearance_;  // none: not ready yet
   Then then_;
 
   std::vector<std::string> said_;  // lines of this and earlier rounds, each once

@@ -41,7 +41,8 @@ StoreDoor::Answer StoreDoor::Open(StoreConnection connection, const StoreClient&
     if (most == nullptr) break;
     const StoreConnection leaving = *most->connections.rbegin();
     answer.closed.push_back(
-        {leaving, "more than half of the connections are taken, and it is of no node of the job"});
+        {leaving,
+         "it belongs to no node of the job, and more than half of the connections are taken"});
     Close(leaving);
   }
   return answer;
@@ -49,28 +50,28 @@ StoreDoor::Answer StoreDoor::Open(StoreConnection connection, const StoreClient&
 
 std::string StoreDoor::RefusalOf(const std::string& name, bool is_stranger, size_t limit) const {
   if (is_stranger && clients_ == StoreClients::kNodes) {
-    return absl::StrCat(name,
-                        " is of no node of the job, and --store_clients=nodes serves no other");
+    return absl::StrCat(name, " belongs to no node of the job; --store_clients=nodes refuses it");
   }
   if (is_stranger && IsOverHalf(guests_.size() + 1)) {
-    return absl::StrCat(name, " is of no node of the job, and ", guests_.size(), " of ", capacity(),
-                        " connections are taken already");
+    return absl::StrCat(name, " belongs to no node of the job, and ", guests_.size(), " of ",
+                        capacity(), " connections are taken already");
   }
   const auto origin = origins_.find(name);
   if (origin != origins_.end() && origin->second.connections.size() >= limit) {
-    return absl::StrCat(name, " has ", limit, " connections already, as many as it may");
+    return absl::StrCat(name, " already has ", limit, " connections, the limit");
   }
   if (guests_.size() >= capacity()) {
-    return absl::StrCat(name, " comes too late: ", guests_.size(), " connections are open already");
+    return absl::StrCat(name, " is one too many: ", guests_.size(), " connections are open");
   }
   return "";
 }
 
 std::string StoreDoor::NoticeOf(const std::string& name) {
   if (named_.size() >= kNamed || !named_.insert(name).second) return "";
-  return absl::StrCat("PyTorch's store serves ", name,
-                      ", which is of no node of this job: whoever reaches the store can read and "
-                      "write its keys; --store_clients=nodes refuses such clients");
+  return absl::StrCat(
+      "PyTorch's store serves ", name,
+      ", which belongs to no node of this job: anyone who reaches the store can read "
+      "and write its keys; --store_clients=nodes refuses such clients");
 }
 
 const StoreDoor::Origin* StoreDoor::LargestOfStrangers() const {
@@ -122,7 +123,7 @@ std::vector<ShownOut> StoreDoor::CloseSilent(MonoTime now) {
     for (const StoreConnection connection : Surplus(origin)) {
       const MonoTime due = guests_.at(connection).since + kSilence;
       if (due <= now) {
-        out.push_back({connection, "it has asked for nothing, and connections are getting scarce"});
+        out.push_back({connection, "it has sent no request, and connections are scarce"});
       } else {
         next_look_ = std::min(next_look_, due);
       }

@@ -44,9 +44,9 @@ class StoreDoor {
   };
   // `ranks_there`: how many ranks may be behind its address; 0: it is no node's.
   Answer Open(StoreConnection connection, const StoreClient& client, int ranks_there, MonoTime now);
-  // It has made a whole request, or is known to be a rank's.
+  // The connection has made a whole request, or is known to be a rank's.
   void NoteIsUsed(StoreConnection connection);
-  // It belongs to a worker of this node, whoever runs it; so do others of that user from then on.
+  // The connection belongs to a worker of this node; from then on so do others of the same user.
   void NoteIsOurs(StoreConnection connection);
   void Close(StoreConnection connection);
 

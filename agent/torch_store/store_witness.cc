@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/process/worker_sockets.h"
+#include "agent/machine/worker_sockets.h"
 #include "agent/torch_store/request.h"
 #include "asio/buffer.hpp"
 #include "asio/connect.hpp"

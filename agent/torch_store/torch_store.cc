@@ -45,7 +45,7 @@ size_t SizeOf(const std::string& key, const SharedBytes& value) {
 size_t SizeOf(const std::string& key) { return key.size() + kOverheadBytes; }
 
 // What one or more clients are to be sent: small texts are copied into one piece, large ones are
-// shared with whoever holds them.
+// shared with their holders.
 class Pieces {
  public:
   explicit Pieces(std::string begin = "") : small_(std::move(begin)) {}

@@ -378,10 +378,9 @@ void TorchStoreCore::NoteBarrier(MonoTime now, Effects& out) {
     of_barrier_.interval = settings_.repeat;
     return;
   }
-  out.push_back(
-      TellPeople{.text = absl::StrCat("all have come to the barrier ", Shown(of_barrier_.name),
-                                      " of PyTorch's store now, after ",
-                                      InWords(now - of_barrier_.first_wait))});
+  out.push_back(TellPeople{
+      .text = absl::StrCat("all ranks have reached the barrier ", Shown(of_barrier_.name),
+                           " of PyTorch's store after ", InWords(now - of_barrier_.first_wait))});
   of_barrier_ = {.interval = settings_.repeat};
 }
 
@@ -406,8 +405,8 @@ void TorchStoreCore::TellIfGivenUp(StoreConnection connection, const Session& se
     absl::StrAppend(&text, "the barrier ", Shown(barrier->name), " ",
                     NeedsInWords(*barrier, attendance_));
   } else {
-    absl::StrAppend(&text, "nobody set the key ", Shown(session.awaited),
-                    " of PyTorch's store that it waited for");
+    absl::StrAppend(&text, "the key ", Shown(session.awaited),
+                    " of PyTorch's store that it waited for was never set");
   }
   out.push_back(TellPeople{.is_warning = true, .text = std::move(text)});
 }

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "agent/process/socket_owner.h"
-#include "agent/process/worker_sockets.h"
+#include "agent/machine/socket_owner.h"
+#include "agent/machine/worker_sockets.h"
 #include "asio/buffer.hpp"
 #include "asio/ip/tcp.hpp"
 #include "asio/ip/v6_only.hpp"

@@ -7,7 +7,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "agent/process/descendants.h"
+#include "agent/machine/descendants.h"
 
 namespace muster::agent {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "agent/process/nvml.h"
+#include "agent/machine/nvml.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/verdict/incident_parts.h"
 

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "agent/process/worker_sockets.h"
+#include "agent/machine/worker_sockets.h"
 #include "proto/base/ids.h"
 #include "proto/base/mono_time.h"
 

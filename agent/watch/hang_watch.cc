@@ -84,11 +84,13 @@ void HangWatch::StartRound(WatchedRound round) {
   kernel_log_.Forget();
   is_watching_ = options_.is_on;
   gathers_evidence_ = false;
-  notice_ = 0;
+  saying_.notice = 0;
+  saying_.standing = verdict::StandingKind::kNone;
+  step_rate_ = {};
   if (!is_watching_) return;
   Arm();
   // The server asks nobody of whom it has heard none, and the first rank may abort within a second.
-  if (round_.num_nodes > 1) tell_server_(MakeSummary());
+  tell_server_(MakeSummary());
 }
 
 void HangWatch::OnSpawned(int local_rank, int pid) {
@@ -127,7 +129,7 @@ void HangWatch::Tick() {
     AddMilestone(kFirstStep);
     log::Write(
         log::Level::kInfo, "hang_timeline",
-        absl::StrCat("the job steps again after the hang; ", TimelineInWords(*incident_)),
+        absl::StrCat("the job makes progress again after the hang; ", TimelineInWords(*incident_)),
         {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
     incident_.reset();
   }
@@ -139,10 +141,9 @@ void HangWatch::Tick() {
       });
   LookForQuietRanks(pulses, now);
   const bool has_paces = pace_meter_.Listen(pulses, now);
-  if (round_.num_nodes > 1) {
-    tell_server_(MakeSummary());
-    return;
-  }
+  step_rate_.Listen(Progress().step, now);
+  tell_server_(MakeSummary());
+  if (round_.num_nodes > 1) return;
   if (has_paces) {
     const auto change = slow_.by_marks.OnWindow(pace_meter_.paces());
     if (change) Obey(verdict::SaySlow{round_.round, change->slow.empty(), change->text});
@@ -282,21 +283,21 @@ void HangWatch::Perform(const verdict::Notice& notice, const std::vector<Watched
   for (size_t i = 0; i < std::min(ranks.size(), kNamedMax); ++i) {
     if (const WatchedRank* rank = Find(watched, ranks[i])) named.push_back(MakeReport(*rank));
   }
-  looks_.Take(
-      LookDepth::kPython, std::move(named),
-      [this, round = round_.round, text = notice.text, finding = diagnosis.finding,
-       number = notice_ = ++num_notices_](const std::vector<RankReport>& looked_at) mutable {
-        if (!is_watching_ || round != round_.round || notice_ != number) return;
-        notice_ = 0;
-        for (const RankReport& rank : looked_at) {
-          absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));
-        }
-        SayThatTheyWait(text, finding);
-      });
+  looks_.Take(LookDepth::kPython, std::move(named),
+              [this, round = round_.round, text = notice.text, finding = diagnosis.finding,
+               number = saying_.notice =
+                   ++saying_.num_notices](const std::vector<RankReport>& looked_at) mutable {
+                if (!is_watching_ || round != round_.round || saying_.notice != number) return;
+                saying_.notice = 0;
+                for (const RankReport& rank : looked_at) {
+                  absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));
+                }
+                SayThatTheyWait(text, finding);
+              });
 }
 
 void HangWatch::Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>&) {
-  const bool is_notice_said = std::exchange(notice_, 0) == 0;
+  const bool is_notice_said = std::exchange(saying_.notice, 0) == 0;
   if (is_notice_said) SayThatTheyGoOn(recovery.text);
 }
 
@@ -366,13 +367,16 @@ void HangWatch::OnEvidence(Incident incident, bool has_moved) {
 }
 
 void HangWatch::Report(Incident incident, const std::vector<int>& pids, bool ends_attempt) {
-  report_path_ = absl::StrCat(options_.report_directory, "/hang_", round_.restart_count, "_",
-                              ++num_reports_, ".json");
+  report_path_ = reports_.NameNext("hang", round_.restart_count);
+  if (round_.network_faults) incident.network_faults = round_.network_faults();
   incident.timeline.push_back({std::string(kReported), MonoNow() - detected_at_});
   log::Write(
       log::Level::kError, "hang",
       absl::StrCat(InWords(incident), "\n  all of it is in ", report_path_),
       {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+  Stand(verdict::StandingKind::kVerdict,
+        absl::StrCat(incident.diagnosis.Describe(), "; ", incident.reason));
+  TellWhatWasSaid(WatchEvent::kVerdict, saying_.text);
   incident_ = std::move(incident);
   WriteReport();
   const std::string why = absl::StrCat("hang: ", incident_->diagnosis.Describe(), "; ",

@@ -25,14 +25,16 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/functional/any_invocable.h"
+#include "agent/machine/kernel_log.h"
 #include "agent/process/board_memory.h"
-#include "agent/process/kernel_log.h"
 #include "agent/watch/board_evidence.h"
+#include "agent/watch/hangs_said.h"
 #include "agent/watch/incident.h"
 #include "agent/watch/process_look.h"
 #include "agent/watch/quiet_ranks.h"
 #include "agent/watch/rank_looks.h"
 #include "agent/watch/report_file.h"
+#include "agent/watch/step_rate.h"
 #include "agent/watch/torch_watch.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
@@ -55,6 +57,8 @@ struct HangWatchOptions {
   std::string run_id;
   std::string node;
   std::string report_directory;
+  // Told what it says, after it was said; empty: nobody is.
+  std::function<void(WatchEvent event, const std::string& text)> on_said;
 };
 
 using StoreAnswer = std::function<void(std::vector<verdict::Gathering>)>;
@@ -72,6 +76,9 @@ struct WatchedRound {
   // Asks PyTorch's store; the answer comes on any thread, or never. Empty on nodes that do not
   // serve it.
   StoreQuestion ask_store;
+  // Pairs of nodes that did not reach each other before the workers started; more may become known.
+  // Empty: there are none.
+  std::function<std::vector<std::string>()> network_faults;
 };
 
 class HangWatch {
@@ -104,10 +111,23 @@ class HangWatch {
   std::string WhoEnded(int rank, const std::string& last_output) const;
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
+  // A closer look at the workers of this node, of one rank or of all, for people who ask: as at a
+  // verdict, whether or not the watch is on. `then` is called once, from the loop, unless this
+  // object goes before.
+  void LookAtRanks(std::optional<int> rank,
+                   absl::AnyInvocable<void(std::vector<verdict::RankReport>)> then);
+  // What each worker of the round is doing now, without a closer look.
+  std::vector<WatchedRank> WatchedRanks();
+  // How far they are, by what they have marked.
+  verdict::NodeProgress Progress() const;
+  // The steps of the ranks by local rank; -1: not known.
+  std::vector<int64_t> Steps() const;
+  // A notice or a verdict stands.
+  bool IsSomebodyAwaited() const { return saying_.standing != verdict::StandingKind::kNone; }
   // An order of the server.
   void OnOrder(const verdict::WatchOrder& order);
   // A report lies in the report directory.
-  bool HasWritten() const { return num_reports_ > 0; }
+  bool HasWritten() const { return reports_.HasNamed(); }
 
  private:
   // What the ranks here called last, asked once a round, where one has aborted.
@@ -179,6 +199,7 @@ class HangWatch {
   // --- hang_watch_orders.cc
   verdict::NodeSummary MakeSummary();
   verdict::NodePaces MakePaces() const;
+  void Stand(verdict::StandingKind kind, const std::string& text);
   void Obey(const verdict::AskDetails& order);
   void Obey(const verdict::AskStacks& order);
   void Obey(const verdict::SayNotice& order);
@@ -189,8 +210,9 @@ class HangWatch {
   std::vector<int> PidsToEnd(const verdict::SayVerdict& order);
   Position WhereTheyAre();
   bool HaveMovedSince(const Position& before);
-  void SayThatTheyWait(const std::string& text, verdict::Finding finding) const;
-  void SayThatTheyGoOn(const std::string& text) const;
+  void SayThatTheyWait(const std::string& text, verdict::Finding finding);
+  void SayThatTheyGoOn(const std::string& text);
+  void TellWhatWasSaid(WatchEvent event, const std::string& text) const;
 
   // --- hang_watch_aborts.cc
   void Obey(const verdict::AskLastCalls& order);
@@ -232,8 +254,8 @@ class HangWatch {
   Aborts aborts_;
   std::vector<std::function<void()>> before_signals_;
   std::vector<std::function<void()>> before_reports_;
-  int num_notices_ = 0;
-  int notice_ = 0;  // the one whose stacks are being read; 0: none
+  HangsSaid saying_;
+  StepRate step_rate_;
   bool gathers_evidence_ = false;
   // The last AskStacks, and how far each rank was when it was asked.
   uint64_t asked_ = 0;
@@ -243,7 +265,6 @@ class HangWatch {
   std::optional<Incident> incident_;
   MonoTime detected_at_;
   std::string report_path_;
-  int num_reports_ = 0;
   ReportWriter reports_;
 };
 

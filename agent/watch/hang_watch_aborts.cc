@@ -118,8 +118,7 @@ void HangWatch::SayAborts(verdict::AbortReport report) {
   const std::string text = verdict::InWords(report);
   if (text.empty() || std::exchange(aborts_.is_said, true)) return;
   aborts_.report = report;
-  const std::string path = absl::StrCat(options_.report_directory, "/abort_", round_.restart_count,
-                                        "_", ++num_reports_, ".json");
+  const std::string path = reports_.NameNext("abort", round_.restart_count);
   log::Write(
       log::Level::kWarning, "abort", absl::StrCat(text, "\n  all of it is in ", path),
       {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
@@ -130,6 +129,7 @@ void HangWatch::SayAborts(verdict::AbortReport report) {
                                .said_at = absl::Now(),
                                .report = std::move(report)};
   reports_.Write(path, ToJson(incident));
+  TellWhatWasSaid(WatchEvent::kAbort, text);
 }
 
 }  // namespace muster::agent

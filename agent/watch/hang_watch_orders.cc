@@ -46,7 +46,45 @@ verdict::NodeSummary HangWatch::MakeSummary() {
           .learned = core_.limits().Learned(),
           .paces = MakePaces(),
           .silence_at_start = at_start >= verdict::kSilenceTold ? at_start : absl::ZeroDuration(),
-          .arrival_window = torch_.num_arrival_windows()};
+          .arrival_window = torch_.num_arrival_windows(),
+          .progress = Progress(),
+          .standing = {.is_told = round_.num_nodes == 1,
+                       .kind = saying_.standing,
+                       .text = saying_.text,
+                       .age = MonoNow() - saying_.at}};
+}
+
+verdict::NodeProgress HangWatch::Progress() const {
+  verdict::NodeProgress progress;
+  for (size_t i = 0; i < round_.boards.size(); ++i) {
+    if (!round_.boards[i]) continue;
+    const int64_t step = StepOf(round_.boards[i]->board());
+    if (step < 0) continue;
+    progress.step = std::max(progress.step, step);
+    if (progress.slowest_rank >= 0 && step >= progress.slowest_step) continue;
+    progress.slowest_step = step;
+    progress.slowest_rank = round_.first_rank + static_cast<int>(i);
+  }
+  if (progress.step >= 0) progress.steps_per_second = step_rate_.per_second();
+  return progress;
+}
+
+void HangWatch::Stand(verdict::StandingKind kind, const std::string& text) {
+  saying_.standing = kind;
+  saying_.text = text;
+  saying_.at = MonoNow();
+}
+
+void HangWatch::TellWhatWasSaid(WatchEvent event, const std::string& text) const {
+  if (options_.on_said) options_.on_said(event, text);
+}
+
+std::vector<int64_t> HangWatch::Steps() const {
+  std::vector<int64_t> steps;
+  for (const std::optional<BoardMemory>& board : round_.boards) {
+    steps.push_back(board ? StepOf(board->board()) : -1);
+  }
+  return steps;
 }
 
 verdict::NodePaces HangWatch::MakePaces() const {
@@ -58,6 +96,21 @@ verdict::NodePaces HangWatch::MakePaces() const {
     paces.own.back() = pace.own;
   }
   return paces;
+}
+
+std::vector<WatchedRank> HangWatch::WatchedRanks() {
+  std::vector<WatchedRank> watched;
+  for (auto& [local_rank, worker] : workers_) {
+    watched.push_back(LookAt(local_rank, worker, MonoNow()));
+  }
+  return watched;
+}
+
+void HangWatch::LookAtRanks(std::optional<int> rank,
+                            absl::AnyInvocable<void(std::vector<verdict::RankReport>)> then) {
+  std::vector<RankReport> reports = MakeReports(WatchedRanks());
+  if (rank) std::erase_if(reports, [&](const RankReport& report) { return report.rank != *rank; });
+  looks_.Take(LookDepth::kStacks, std::move(reports), std::move(then));
 }
 
 void HangWatch::Obey(const verdict::AskDetails& order) {
@@ -101,6 +154,7 @@ void HangWatch::Obey(const verdict::SaySlow& order) {
   log::Write(
       order.is_over ? log::Level::kInfo : log::Level::kWarning, "slow_ranks", order.text,
       {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+  TellWhatWasSaid(WatchEvent::kSlow, order.text);
 }
 
 void HangWatch::Obey(const verdict::AskArrivals& order) {
@@ -129,18 +183,24 @@ std::vector<int> HangWatch::PidsToEnd(const verdict::SayVerdict& order) {
   return PidsOf(order.to_end);
 }
 
-void HangWatch::SayThatTheyWait(const std::string& text, verdict::Finding finding) const {
-  log::Write(log::Level::kWarning, "waiting_ranks", text,
+void HangWatch::SayThatTheyWait(const std::string& text, verdict::Finding finding) {
+  Stand(verdict::StandingKind::kNotice, text);
+  const std::string network =
+      round_.network_faults ? NetworkInWords(round_.network_faults()) : std::string();
+  log::Write(log::Level::kWarning, "waiting_ranks", absl::StrCat(network, text),
              {{"run", options_.run_id},
               {"round", ToString(round_.round)},
               {"node", options_.node},
               {"finding", verdict::ToString(finding)}});
+  TellWhatWasSaid(WatchEvent::kNotice, text);
 }
 
-void HangWatch::SayThatTheyGoOn(const std::string& text) const {
+void HangWatch::SayThatTheyGoOn(const std::string& text) {
+  Stand(verdict::StandingKind::kNone, "");
   log::Write(
       log::Level::kInfo, "ranks_go_on", text,
       {{"run", options_.run_id}, {"round", ToString(round_.round)}, {"node", options_.node}});
+  TellWhatWasSaid(WatchEvent::kGoesOn, text);
 }
 
 }  // namespace muster::agent

@@ -115,8 +115,15 @@ std::string Print(const Json& json) {
 
 }  // namespace
 
+std::string NetworkInWords(const std::vector<std::string>& faults) {
+  std::string text;
+  for (const std::string& fault : faults) absl::StrAppend(&text, "network: ", fault, "\n");
+  return text;
+}
+
 std::string InWords(const Incident& incident) {
-  std::string text = absl::StrCat("hang: ", incident.diagnosis.Describe(), "; ", incident.reason);
+  std::string text = absl::StrCat(NetworkInWords(incident.network_faults),
+                                  "hang: ", incident.diagnosis.Describe(), "; ", incident.reason);
   if (incident.diagnosis.cause != verdict::Cause::kUnknown) {
     absl::StrAppend(&text, "\n  cause: ", verdict::InWords(incident.diagnosis.cause), " (",
                     verdict::ToString(incident.diagnosis.cause), ")");
@@ -161,6 +168,7 @@ std::string TimelineInWords(const Incident& incident) {
 std::string ToJson(const Incident& incident) {
   const verdict::Diagnosis& diagnosis = incident.diagnosis;
   Json json = {
+      {"schema", kIncidentSchema},
       {"kind", "hang"},
       {"run_id", incident.run_id},
       {"node", incident.node},
@@ -170,9 +178,13 @@ std::string ToJson(const Incident& incident) {
       {"text", diagnosis.Describe()},
       {"reason", incident.reason},
       {"action", incident.action}};
+  if (!incident.network_faults.empty()) json["network"] = incident.network_faults;
   Json& verdict = json["verdict"];
   verdict = {{"finding", verdict::ToString(diagnosis.finding)},
              {"cause", std::string(verdict::ToString(diagnosis.cause))},
+             {"cause_in_words", diagnosis.cause == verdict::Cause::kUnknown
+                                    ? std::string()
+                                    : std::string(verdict::InWords(diagnosis.cause))},
              {"culprits", diagnosis.culprits},
              {"waiting", diagnosis.waiting},
              {"confidence", diagnosis.confidence},
@@ -216,7 +228,8 @@ std::string ToJson(const Incident& incident) {
 std::string ToJson(const AbortIncident& incident) {
   const verdict::AbortReport& report = incident.report;
   return Print(
-      {{"kind", "abort"},
+      {{"schema", kIncidentSchema},
+       {"kind", "abort"},
        {"run_id", incident.run_id},
        {"node", incident.node},
        {"round", incident.round.value()},

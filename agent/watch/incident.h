@@ -15,6 +15,10 @@
 
 namespace muster::agent {
 
+// The form of the JSON: keys are only added while it stays. deploy/docs/incidents.md describes it,
+// launcher/sight/incident_text.h reads it.
+inline constexpr int kIncidentSchema = 1;
+
 using verdict::MergeStacks;
 using verdict::RankReport;
 using verdict::StackGroup;
@@ -28,6 +32,9 @@ struct Incident {
   verdict::Diagnosis diagnosis;
   std::string reason;  // why it is a hang now
   std::string action;  // "reported only (--watch=report)"
+  // Pairs of nodes that did not reach each other before the workers started, one sentence each:
+  // perhaps the reason of all that follows, so they come first.
+  std::vector<std::string> network_faults;
   std::vector<RankReport> ranks;
   // What happened, and how long after the silence was detected.
   struct Milestone {
@@ -46,6 +53,9 @@ inline constexpr absl::string_view kStopped = "stopped";    // all workers of th
 inline constexpr absl::string_view kReformed = "reformed";  // the next round
 inline constexpr absl::string_view kStarted = "started";    // all workers of this node
 inline constexpr absl::string_view kFirstStep = "first_step";  // of the next attempt
+
+// "network: node1 (…, eth0) does not reach …" for each fault, in lines of their own.
+std::string NetworkInWords(const std::vector<std::string>& faults);
 
 bool HasReached(const Incident& incident, absl::string_view milestone);
 

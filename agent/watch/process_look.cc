@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
-#include "agent/process/descendants.h"
+#include "agent/machine/descendants.h"
 #include "proto/io/read_file.h"
 
 namespace muster::agent {

@@ -16,7 +16,7 @@ constexpr PythonVersion k314 = 0x030E0000;
 
 absl::Status NotKnown(absl::string_view what) {
   return absl::UnimplementedError(
-      absl::StrCat("the stack of ", what, " cannot be read: of 3.10 to 3.14 it can"));
+      absl::StrCat("cannot read the stack of ", what, "; Python 3.10 to 3.14 are supported"));
 }
 
 PythonLayout Layout310() {

@@ -223,7 +223,7 @@ absl::StatusOr<std::vector<std::string>> ReadPythonStack(pid_t pid) {
   if (!modules.ok()) return modules.status();
   Search search{.read = read};
   dwfl_getmodules(modules->get(), TakeModule, &search, 0);
-  if (search.found.address == 0) return absl::NotFoundError("no Python is in it");
+  if (search.found.address == 0) return absl::NotFoundError("it runs no Python interpreter");
   return WalkPythonStack(search.found.address, search.found.version, pid, read);
 }
 

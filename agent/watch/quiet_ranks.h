@@ -44,7 +44,7 @@ class QuietRanks {
   void StartRound();
   // Whether a window is over, so that Listen is to be called.
   bool IsDue(MonoTime now) const { return !last_ || now - *last_ >= kWindow; }
-  // `uses`, by rank, of those that tell nothing. One that is left out begins anew.
+  // `uses` has the ranks that report nothing of themselves, by rank. A rank left out starts over.
   std::optional<Change> Listen(const std::vector<RankUse>& uses, MonoTime now);
 
  private:

@@ -53,17 +53,17 @@ void HangWatch::Say(const QuietRanks::Change& change, const std::vector<RankRepo
   const bool is_one = change.quiet.size() == 1;
   std::string text;
   if (change.is_over) {
-    text = absl::StrCat(RanksInWords(change.quiet), is_one ? " does" : " do",
-                        " something again, after ", muster::InWords(change.quiet_for));
+    text = absl::StrCat(RanksInWords(change.quiet), is_one ? " is" : " are",
+                        " active again, after ", muster::InWords(change.quiet_for));
   } else {
     text = absl::StrCat(RanksInWords(change.quiet), is_one ? " has" : " have",
-                        " used next to no processor time, and moved next to no bytes, for ",
+                        " used almost no processor time and moved almost no bytes for ",
                         muster::InWords(change.quiet_for), "; what ",
                         is_one ? "it waits" : "they wait",
-                        " for is not known, since the program tells nothing of it");
+                        " for is unknown, because the program does not report it");
     if (!change.busy.empty()) {
       absl::StrAppend(&text, "; ", RanksInWords(change.busy),
-                      change.busy.size() == 1 ? " does" : " do", " something");
+                      change.busy.size() == 1 ? " is" : " are", " active");
     }
     for (const RankReport& rank : quiet)
       absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));

@@ -40,7 +40,7 @@ class ReadStacksOfRanks {
         continue;
       }
       if (MonoNow() >= deadline) {
-        Say(i, "no time was left");
+        Say(i, "no time was left to look at it");
         continue;
       }
       auto stacks = ReadStacks(pid, deadline);
@@ -126,8 +126,8 @@ void RankLooks::TakeStacks(Ranks ranks, absl::AnyInvocable<void(Ranks)> then) {
       },
       [reads, then = std::move(then)](std::optional<bool> are_all_read) mutable {
         then(reads->Take(are_all_read ? ""
-                                      : "it was not to be had: its files do not answer, or "
-                                        "there is no thread to read them"));
+                                      : "unavailable: its files do not answer, or no thread "
+                                        "is free to read them"));
       });
 }
 

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "agent/console/log_folder.h"
 #include "agent/process/lane.h"
-#include "agent/process/log_folder.h"
 #include "proto/base/mutex.h"
 #include "proto/io/log.h"
 #include "proto/io/unique_fd.h"
@@ -26,7 +26,13 @@ class ReportWriter {
  public:
   // Writes reports to the folder `directory`, which is there.
   explicit ReportWriter(const std::string& directory)
-      : files_(std::make_shared<Files>(LogFolder(directory))) {}
+      : directory_(directory), files_(std::make_shared<Files>(LogFolder(directory))) {}
+
+  // The path of another report: "<directory>/hang_<attempt>_<number>.json" for kind "hang".
+  std::string NameNext(absl::string_view kind, int attempt) {
+    return absl::StrCat(directory_, "/", kind, "_", attempt, "_", ++num_named_, ".json");
+  }
+  bool HasNamed() const { return num_named_ > 0; }
 
   // Has the file replaced by `text`, whole or not at all; what was asked for later stays.
   void Write(const std::string& path, std::string text) {
@@ -81,7 +87,9 @@ class ReportWriter {
   };
 
   const Lane lane_{"hang_reports"};
+  const std::string directory_;
   const std::shared_ptr<Files> files_;
+  int num_named_ = 0;
   int num_writes_ = 0;
 };
 

@@ -9,23 +9,34 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "agent/process/runtime_directory.h"
+#include "proto/base/status_macros.h"
 
 namespace muster::agent {
 
-// The text of the generated torch_hook_text.cc.
+// The texts of the generated torch_hook_text.cc.
 extern const absl::string_view kTorchHookText;
+extern const absl::string_view kWarmPythonText;
+
+namespace {
+
+absl::Status WriteFile(const std::string& path, absl::string_view text) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> WriteTorchHook(const std::string& runtime_directory) {
   const std::string folder = runtime_directory + "/python";
-  const std::string path = folder + "/sitecustomize.py";
-  errno = 0;
-  const bool has_folder = mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST;
-  std::ofstream file(path, std::ios::binary);
-  file << kTorchHookText;
-  file.close();
-  if (!has_folder || !file) {
-    return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("cannot make ", folder, ": ", std::strerror(errno)));
   }
+  MUSTER_RETURN_IF_ERROR(WriteFile(folder + "/sitecustomize.py", kTorchHookText));
+  MUSTER_RETURN_IF_ERROR(WriteFile(folder + "/muster_warm.py", kWarmPythonText));
   return folder;
 }
 

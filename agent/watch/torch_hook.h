@@ -17,7 +17,8 @@
 
 namespace muster::agent {
 
-// Writes the hook into `runtime_directory` and returns the folder for the workers' PYTHONPATH.
+// Writes the hook, and the warm process's part of it (warm_python.py), into `runtime_directory` and
+// returns the folder for the workers' PYTHONPATH.
 //
 // Errors: kUnavailable with errno in words: it cannot be written.
 absl::StatusOr<std::string> WriteTorchHook(const std::string& runtime_directory);

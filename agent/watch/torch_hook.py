@@ -1,25 +1,25 @@
-# In the workers' Python, as sitecustomize.py on their PYTHONPATH. Does two things when a process of a worker
-# calls init_process_group, and raises nothing:
+# Runs in the workers' Python, as sitecustomize.py on their PYTHONPATH. Does two things when a
+# process of a worker calls init_process_group, and never raises:
 #
-# * The ranks of the job meet at the launcher's store ($MUSTER_TORCH_GROUP says where that is), also where the
-#   script has written another address into MASTER_ADDR and MASTER_PORT; groups of the script's own meet where
-#   the script says.
-# * The first process of a worker starts PyTorch's own worker server, on the Unix socket $MUSTER_TORCH_SERVER,
-#   which the agent reads. Where PyTorch has no such server, nothing happens; nor without the variable.
+# * The ranks of the job meet at the launcher's store ($MUSTER_TORCH_GROUP says where), even where
+#   the script has written another address into MASTER_ADDR and MASTER_PORT. The script's own groups
+#   meet where the script says.
+# * The first process of a worker starts PyTorch's own worker server on the Unix socket
+#   $MUSTER_TORCH_SERVER, which the agent reads. Nothing happens where PyTorch has no such server or
+#   the variable is unset.
 #
-# Waits for the call of init_process_group, not for the import of torch.distributed, which `import torch`
-# does too.
+# It waits for the call of init_process_group and not for the import of torch.distributed, because
+# `import torch` imports that too.
 import os
 import sys
 
 _HERE = os.path.dirname(__file__)
-_PATH = os.environ.get("MUSTER_TORCH_SERVER", "")
-_GROUP = os.environ.get("MUSTER_TORCH_GROUP", "")
+_STOPS = []  # what ends this process's servers
 _MODULE = "torch.distributed.distributed_c10d"
 
 
 def _called_by(frame):
-    """The name that the frame has looked up last, so `wait` in work.wait(): C++ has no frames of its own."""
+    """The name that the frame looked up last: `wait` in work.wait(). C++ has no Python frames."""
     import dis
 
     name = ""
@@ -32,8 +32,9 @@ def _called_by(frame):
 
 
 def _transfer_of(frame):
-    """A send or receive, and the rank at its other end, from the variables of PyTorch's own frames: the
-    program's are left alone, since looking at them keeps what they hold."""
+    """A send or receive and the rank at its other end, from the variables of PyTorch's own frames.
+
+    The program's frames are left alone: looking at their variables keeps alive what they hold."""
     module = sys.modules[_MODULE]
     folder = os.path.dirname(module.__file__) + os.sep
     while frame is not None and frame.f_code.co_filename.startswith(folder):
@@ -46,7 +47,9 @@ def _transfer_of(frame):
                 peer = module.get_global_rank(group, held["group_" + end])
             return name, peer
         lists = [value for value in held.values() if isinstance(value, list)]
-        calls = {(op.op.__name__, op.peer) for ops in lists for op in ops if isinstance(op, module.P2POp)}
+        calls = {
+            (op.op.__name__, op.peer) for ops in lists for op in ops if isinstance(op, module.P2POp)
+        }
         if len(calls) == 1:
             name, peer = calls.pop()
             return name[1:], peer  # of isend, irecv
@@ -55,13 +58,15 @@ def _transfer_of(frame):
 
 
 def _state():
-    """What only Python can tell: the ranks of each process group by its name, and where the main thread is."""
+    """What only Python knows: the ranks of each process group, and where the main thread is."""
     import json
     import threading
 
     world = sys.modules[_MODULE]._world
     names = dict(world.pg_names)
-    groups = {names[group]: sorted(of, key=of.get) for group, of in dict(world.pg_group_ranks).items()}
+    groups = {
+        names[group]: sorted(of, key=of.get) for group, of in dict(world.pg_group_ranks).items()
+    }
     stack = []
     frame = sys._current_frames().get(threading.main_thread().ident)
     calls = _called_by(frame) if frame is not None else ""
@@ -80,7 +85,7 @@ def _state():
 
 
 def _tell(listener):
-    """On a thread of its own, which Python ends as it ends. PyTorch's server would not survive that."""
+    """Serves the state on a daemon thread: PyTorch's server does not survive Python's exit."""
     import time
 
     while True:
@@ -89,8 +94,12 @@ def _tell(listener):
                 connection.settimeout(1)
                 connection.recv(4096)
                 body = _state()
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                connection.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                )
         except Exception:
+            if listener.fileno() < 0:
+                return
             time.sleep(1)
 
 
@@ -115,8 +124,10 @@ class _Quiet:
 
 
 def _keep_last():
-    """What the recorder says as the process ends by an exception: another rank may have aborted, and then
-    the agent wants to know what this one called last, a moment too late for the server."""
+    """Keeps the recorder's dump when the process ends by an exception.
+
+    Another rank may have aborted. The agent then asks what this rank called last, and the server
+    is already gone."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as connection:
@@ -154,7 +165,6 @@ def _serve():
     own = os.getpid()
 
     # Threads of PyTorch must not read what the end of the process destroys.
-    @atexit.register
     def stop():
         if os.getpid() != own:
             return
@@ -170,6 +180,35 @@ def _serve():
     listener.bind(_PATH + "p")
     listener.listen(8)
     _thread.start_new_thread(_tell, (listener,))
+    atexit.register(stop)
+
+    def stop_here():
+        atexit.unregister(stop)
+        with _Quiet():
+            server.shutdown()
+        listener.shutdown(socket.SHUT_RDWR)  # which wakes its thread
+        listener.close()
+
+    _STOPS.append(stop_here)
+
+
+def _renew(todo, meetings):
+    """For muster.survive: this process goes on in the job's next round, whose variables are there.
+    What the recorder holds of the round before would be taken for calls of this one."""
+    global _PATH
+    while _STOPS:
+        _STOPS.pop()()
+    _PATH = os.environ.get("MUSTER_TORCH_SERVER", "")
+    if _PATH:
+        from torch._C import _distributed_c10d as c10d
+
+        c10d._reset_fr_trace()
+        todo.append(_serve)
+    if meetings is not None:
+        import json
+
+        meetings.given = json.loads(os.environ["MUSTER_TORCH_GROUP"])
+        meetings.num_made = 0
 
 
 class _Variables:
@@ -209,7 +248,7 @@ class _Meetings:
             return False
         spawned = sys.modules.get("multiprocessing.process")
         if spawned is not None and spawned.parent_process() is not None:
-            return False  # one of several that the script has started, whose numbers are alike by chance
+            return False  # The script started several processes; equal numbers are chance.
         if self.is_of_environment(host, port):
             return True
         # An explicit tcp:// address is taken at its word, unless it cannot be meant.
@@ -325,6 +364,8 @@ def _prepare(module):
 
     init_process_group = module.init_process_group
     todo = [_serve] if _PATH else []
+    if "MUSTER_WARM_LIST" in os.environ:
+        todo.append(_list_modules)
     meetings = _find_meetings()
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     create = getattr(rendezvous, "_create_c10d_store", None)
@@ -341,6 +382,7 @@ def _prepare(module):
         return meetings.init(init_process_group, *args, **kwargs)
 
     module.init_process_group = wrapper
+    module._muster_renew = functools.partial(_renew, todo, meetings)
     if meetings is not None and create is not None:
         rendezvous._create_c10d_store = functools.wraps(create)(
             functools.partial(meetings.create, create)
@@ -401,7 +443,37 @@ def _run_the_next():
         sys.modules["sitecustomize"] = own
 
 
+def _list_modules():
+    """What this worker has imported of the packages that a warm process may import."""
+    path = os.environ["MUSTER_WARM_LIST"]
+    packages = set(os.environ["MUSTER_WARM_PACKAGES"].split(","))
+    names = [name for name in list(sys.modules) if name.partition(".")[0] in packages]
+    with open(path + ".part", "w") as file:
+        file.write("\n".join(names))
+    os.rename(path + ".part", path)
+
+
+def _serve_warm():
+    """Returns in a worker that this process has forked, with that worker's environment."""
+    sys.path.insert(0, _HERE)
+    import muster_warm
+
+    sys.path.remove(_HERE)
+    muster_warm.serve(os.environ.pop("MUSTER_WARM"))
+    del sys.modules["muster_warm"]
+
+
 sys.path[:] = [folder for folder in sys.path if folder != _HERE]
-if _PATH or _GROUP:
-    sys.meta_path.insert(0, _Finder)
 _run_the_next()
+if "MUSTER_WARM" in os.environ:
+    _serve_warm()
+_PATH = os.environ.get("MUSTER_TORCH_SERVER", "")
+_GROUP = os.environ.get("MUSTER_TORCH_GROUP", "")
+if _PATH or _GROUP:
+    if _MODULE in sys.modules:  # imported by the warm process
+        try:
+            _prepare(sys.modules[_MODULE])
+        except Exception:
+            pass
+    else:
+        sys.meta_path.insert(0, _Finder)

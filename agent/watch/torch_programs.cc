@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/machine/worker_sockets.h"
 #include "agent/process/runtime_directory.h"
-#include "agent/process/worker_sockets.h"
 #include "agent/watch/torch_hook.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/unique_fd.h"
@@ -72,8 +72,13 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
 
 }  // namespace
 
-TorchPrograms::TorchPrograms(asio::io_context& loop, bool tells_waits, Say say)
-    : say_(std::move(say)), notes_(loop), timer_(loop), calls_(tells_waits) {}
+TorchPrograms::TorchPrograms(asio::io_context& loop, bool tells_waits, Say say,
+                             std::function<void()> on_met)
+    : say_(std::move(say)),
+      on_met_(std::move(on_met)),
+      notes_(loop),
+      timer_(loop),
+      calls_(tells_waits) {}
 
 absl::Status TorchPrograms::Prepare(const std::string& runtime_directory) {
   MUSTER_ASSIGN_OR_RETURN(std::string folder, WriteTorchHook(runtime_directory));
@@ -112,6 +117,7 @@ void TorchPrograms::TakeNotes() {
         note->call ? calls_.Begin(received->pid, *std::move(note->call), now)
                    : calls_.Return(received->pid, now);
     if (line) say_(*line);
+    if (!note->call) on_met_();
   }
   Arm();
 }

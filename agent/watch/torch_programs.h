@@ -20,8 +20,9 @@ namespace muster::agent {
 class TorchPrograms {
  public:
   using Say = std::function<void(const GroupCalls::Line& line)>;
-  // `tells_waits`: notices too, besides where groups meet.
-  TorchPrograms(asio::io_context& loop, bool tells_waits, Say say);
+  // `tells_waits`: notices too, besides where groups meet. `on_met`: a worker of this round has
+  // its group.
+  TorchPrograms(asio::io_context& loop, bool tells_waits, Say say, std::function<void()> on_met);
 
   // Writes the hook and listens to it. Where that fails workers run without a hook.
   //
@@ -42,6 +43,7 @@ class TorchPrograms {
   void Tell();
 
   const Say say_;
+  const std::function<void()> on_met_;
   asio::posix::stream_descriptor notes_;
   asio::steady_timer timer_;
   GroupCalls calls_;

@@ -176,7 +176,7 @@ uint64_t FingerprintOfTorch(absl::string_view recorder) {
 absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
   const json dump = ParseJsonFromOutside(text);
   if (!dump.is_object() || !dump.contains("version")) {
-    return absl::InvalidArgumentError("what it answers is no record of PyTorch's recorder");
+    return absl::InvalidArgumentError("its answer is not a dump of PyTorch's flight recorder");
   }
   TorchRecords out{.fingerprint = FingerprintOfTorch(text)};
   const auto entries = dump.find("entries");

@@ -44,7 +44,7 @@ void Open(const TorchQuestion& question, Exchange& out) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (question.socket.empty() || question.socket.size() >= sizeof(address.sun_path)) {
-    return out.End(absl::UnavailableError("nobody serves there"));
+    return out.End(absl::UnavailableError("nothing listens there"));
   }
   std::memcpy(address.sun_path, question.socket.data(), question.socket.size());
   out.fd.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -57,7 +57,7 @@ void Open(const TorchQuestion& question, Exchange& out) {
   socklen_t length = sizeof(peer);
   if (getsockopt(out.fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
       peer.uid != geteuid()) {
-    return out.End(absl::UnavailableError("another user serves there"));
+    return out.End(absl::UnavailableError("the socket belongs to another user"));
   }
   out.pid = peer.pid;
   out.to_send = absl::StrCat("POST /handler/", question.handler,
@@ -86,7 +86,7 @@ void Receive(Exchange& out) {
   absl::StatusOr<std::optional<std::string>> body = ReadHttpAnswer(out.received);
   if (!body.ok()) return out.End(body.status());
   if (*body) return out.End(TorchAnswer{.pid = out.pid, .body = **std::move(body)});
-  if (got == 0) out.End(absl::InvalidArgumentError("the answer ends before its end"));
+  if (got == 0) out.End(absl::InvalidArgumentError("the answer is truncated"));
 }
 
 }  // namespace
@@ -94,13 +94,14 @@ void Receive(Exchange& out) {
 absl::StatusOr<std::optional<std::string>> ReadHttpAnswer(absl::string_view bytes) {
   const size_t head_end = bytes.find("\r\n\r\n");
   if (head_end == absl::string_view::npos) {
-    if (bytes.size() > kHeadBytesMax) return absl::InvalidArgumentError("no end of the head");
+    if (bytes.size() > kHeadBytesMax)
+      return absl::InvalidArgumentError("the HTTP header is too long");
     return std::nullopt;
   }
   const std::vector<absl::string_view> lines =
       absl::StrSplit(bytes.substr(0, head_end), absl::string_view("\r\n"));
   if (!absl::StartsWith(lines[0], "HTTP/1.1 200") && !absl::StartsWith(lines[0], "HTTP/1.0 200")) {
-    return absl::InvalidArgumentError("no answer, or one of a failure");
+    return absl::InvalidArgumentError("the answer is not an HTTP success");
   }
   std::optional<size_t> length;
   for (const absl::string_view line : lines) {
@@ -109,11 +110,11 @@ absl::StatusOr<std::optional<std::string>> ReadHttpAnswer(absl::string_view byte
     if (!absl::EqualsIgnoreCase(field.first, "content-length")) continue;
     size_t value = 0;
     if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(field.second), &value)) {
-      return absl::InvalidArgumentError("a length that is no number");
+      return absl::InvalidArgumentError("the Content-Length is not a number");
     }
     length = value;
   }
-  if (!length) return absl::InvalidArgumentError("an answer without its length");
+  if (!length) return absl::InvalidArgumentError("the answer has no Content-Length");
   if (*length > kTorchAnswerBytesMax) return absl::InvalidArgumentError("the answer is too long");
   const absl::string_view body = bytes.substr(head_end + 4);
   if (body.size() < *length) return std::nullopt;

@@ -14,6 +14,9 @@ dependencies.
 The agent of `muster run` answers; without one nothing stops, and every checkpoint may be published.
 A program that never asks has promised nothing, and is stopped by SIGTERM. One process per rank
 asks: the first that does, and none of its children.
+
+A program may also go on in the job's next round in the same process (survive_rounds, next_round);
+muster.survive does that for programs of PyTorch.
 """
 import atexit
 import os
@@ -42,8 +45,8 @@ def _bytes(field, value):
     return _varint(field << 3 | 2) + _varint(len(value)) + value
 
 
-def _fields(message):
-    """The fields of an encoded message by number; of a repeated one the last."""
+def _pairs(message):
+    """The fields of an encoded message, each as its number and its value."""
     at = 0
 
     def varint():
@@ -57,32 +60,42 @@ def _fields(message):
             if byte < 128:
                 return number
 
-    fields = {}
     while at < len(message):
         field, kind = divmod(varint(), 8)
         if kind == 0:
-            fields[field] = varint()
+            yield field, varint()
         else:
             size = {1: 8, 5: 4}.get(kind) or varint()
-            fields[field] = message[at:at + size]
+            yield field, message[at:at + size]
             at += size
-    return fields
+
+
+def _fields(message):
+    """The fields of an encoded message by number; of a repeated one the last."""
+    return dict(_pairs(message))
+
+
+class JobOver(RuntimeError):
+    """No round follows, for the reason given: the program should end."""
 
 
 class _Agent:
     """The connection to the agent; a thread reads it, so that the agent hears how far this rank is
     while a step runs."""
 
-    def __init__(self, path):
+    def __init__(self, path, begun=-1):
         self._write = threading.Lock()
         self._changed = threading.Condition()
         # Guarded by _changed.
         self._lost = False
-        self._begun = -1  # the furthest step
+        self._begun = begun  # the furthest step
         self._stop = None  # (step or None, reason)
         self._obeys = False
         self._replies = {}
         self._asked = 0
+        self._on_round_over = None
+        self._round_over = None  # (whether another follows, reason)
+        self._next_round = None  # its environment
         self._round = int(os.environ["MUSTER_ROUND"])
         self._instance = int(os.environ["MUSTER_INSTANCE"])
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -109,6 +122,10 @@ class _Agent:
             self._send(_bytes(4, b""))
         return False
 
+    def begun(self):
+        with self._changed:
+            return self._begun
+
     def reason(self):
         with self._changed:
             return self._stop[1] if self._stop else ""
@@ -123,6 +140,25 @@ class _Agent:
             self._changed.wait_for(lambda: self._lost or request in self._replies, timeout=30)
             code = self._replies.pop(request, 14)
         return {0: "yes", 10: "never"}.get(code, "not now")  # absl::StatusCode: kAborted is 10
+
+    def survive_rounds(self, on_round_over):
+        with self._changed:
+            self._on_round_over = on_round_over
+        self._send(_bytes(6, b""))
+
+    def next_round(self, patience):
+        self._send(_bytes(7, b""))
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._round_over or self._next_round or self._lost, timeout=patience)
+            if not (self._round_over or self._next_round or self._lost):
+                raise TimeoutError(f"the round was not declared over within {patience:g} s")
+            self._changed.wait_for(
+                lambda: self._next_round or self._lost
+                or (self._round_over and not self._round_over[0]))
+            if self._next_round:
+                return self._next_round
+            raise JobOver(self._round_over[1] if self._round_over else "the agent is gone")
 
     def _send(self, message):
         try:
@@ -152,6 +188,14 @@ class _Agent:
                         self._changed.notify_all()
                 if 3 in reply:
                     self._hear(_fields(reply[3]))
+                if 4 in reply:
+                    self._end_round(_fields(reply[4]))
+                if 5 in reply:
+                    variables = [value.decode(errors="surrogateescape").partition("=")
+                                 for field, value in _pairs(reply[5]) if field == 1]
+                    with self._changed:
+                        self._next_round = {name: value for name, _, value in variables}
+                        self._changed.notify_all()
         except (OSError, IndexError):
             with self._changed:
                 self._lost = True
@@ -168,6 +212,14 @@ class _Agent:
             self._changed.notify_all()
         if is_open:  # `begun` cannot grow before a step is named
             self._send(_bytes(5, _number(1, begun)))
+
+    def _end_round(self, over):
+        with self._changed:
+            self._round_over = (bool(over.get(1)), over.get(2, b"").decode(errors="replace"))
+            on_round_over = self._on_round_over
+            self._changed.notify_all()
+        if on_round_over is not None:
+            on_round_over()
 
     def _say_goodbye(self, pid):
         if os.getpid() == pid:
@@ -217,3 +269,31 @@ def commit_checkpoint(step):
         raise RuntimeError("muster_job.commit_checkpoint: only the process of the rank that asked "
                            "first may ask, and not its children")
     return agent.commit_checkpoint(step)
+
+
+def survive_rounds(on_round_over):
+    """Tells the agent that this program goes on in the job's next round in the same process: where
+    a round ends for the sake of another worker or node, this one is not signalled. `on_round_over`
+    is called then, on a thread of this module's own. False without an agent.
+
+    The program lets go of what belongs to its round and calls next_round; it has half of
+    --shutdown_timeout for that, after the loss of a node at most five seconds."""
+    agent = _connect()
+    if agent is None or _pid != os.getpid():
+        return False
+    agent.survive_rounds(on_round_over)
+    return True
+
+
+def next_round(patience):
+    """Waits for this process's place in the job's next round, and takes it: the variables that a
+    worker started for it would find are those of os.environ afterwards.
+
+    May be called as soon as something has failed, before the agent has heard why. Raises
+    TimeoutError where nobody declares the round over within `patience` seconds, so that the failure
+    is the program's own; JobOver where no round follows. Say survive_rounds again afterwards."""
+    global _agent
+    if _agent is None or _pid != os.getpid():
+        raise JobOver("this process has no agent")
+    os.environ.update(_agent.next_round(patience))
+    _agent = _Agent(os.environ["MUSTER_AGENT_SOCKET"], _agent.begun())

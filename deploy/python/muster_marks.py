@@ -60,6 +60,13 @@ def _open():
 _board = _open()
 
 
+def reopen():
+    """Marks go to the board that MUSTER_BOARD names now: to another in the job's next round
+    (muster_job.next_round)."""
+    global _board
+    _board = _open()
+
+
 def mark(step, phase):
     """From now on this rank is in `phase` of step `step` (from 0)."""
     number = _PHASES[phase]

@@ -53,8 +53,8 @@ absl::Status CheckIsPlain(const std::string& binary) {
   });
   if (is_plain) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("muster lies at '", binary,
-                   "', and a shell would not take that path as it is: install it elsewhere"));
+      absl::StrCat("the path of muster, '", binary,
+                   "', has characters that a shell changes: install it elsewhere"));
 }
 
 absl::StatusOr<std::vector<HostEntry>> FindHosts(const HostJob& job) {
@@ -134,7 +134,7 @@ class HostRun {
       unreachable_ = true;
       log::Write(log::Level::kError, "unreachable",
                  absl::StrCat("cannot start an agent on ", session.host(), ": ",
-                              session.last_words().empty() ? "ssh ended without a word"
+                              session.last_words().empty() ? "ssh exited without a message"
                                                            : session.last_words(),
                               sessions_.size() > 1 ? "; stopping the others" : ""));
       Stop(SIGTERM);
@@ -142,8 +142,8 @@ class HostRun {
     }
     if (session.exit_code() == kConnectionFailed) {
       log::Write(log::Level::kWarning, "connection_lost",
-                 absl::StrCat("the connection to ", session.host(),
-                              " is lost; its agent runs on, and shows nothing more here"));
+                 absl::StrCat("lost the connection to ", session.host(),
+                              "; its agent keeps running, but its output no longer appears here"));
       return;
     }
     finished_ = true;

@@ -22,7 +22,8 @@ constexpr const char* kNames[] = {"torchrun", "accelerate-launch", "deepspeed", 
 constexpr char kHelp[] =
     "usage: muster link DIR\n"
     "\n"
-    "Makes links to this program in the folder DIR, by the names of the launchers whose command\n"
+    "Creates links to this program in the folder DIR, under the names of the launchers whose "
+    "command\n"
     "lines it takes: torchrun, accelerate-launch, deepspeed, ds. Put DIR before theirs on PATH.\n";
 
 absl::Status CannotWrite(const fs::path& path, const std::error_code& why) {
@@ -39,7 +40,7 @@ absl::Status CheckMayReplace(const fs::path& path) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(path.native(), " is there already and is no link to muster; choose another ",
+      absl::StrCat(path.native(), " already exists and is not a link to muster; choose another ",
                    "folder, or remove it"));
 }
 

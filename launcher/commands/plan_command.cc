@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "launcher/commands/plan_schedules.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
@@ -82,7 +83,7 @@ std::vector<command_line::Option> AdviceRows(AdviceOptions& out) {
       {.name = "gpu",
        .value_name = "NAME",
        .help = absl::StrCat("the device: ", absl::StrJoin(advice::DeviceNames(), ", "),
-                            " (the one with the most memory of at most --gpu_memory)"),
+                            " (the one with the most memory up to --gpu_memory)"),
        .read = Into(command_line::ParseName, out.device)},
       {.name = "gpu_memory",
        .value_name = "X",
@@ -223,7 +224,7 @@ absl::StatusOr<std::string> StepTimeText(const AdviceOptions& asked,
 }
 
 command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice,
-                                  plan::PlanOptions& options) {
+                                  ScheduleOptions& schedules, plan::PlanOptions& options) {
   command_line::Grammar grammar{.program = "muster plan", .usage = kUsage};
   grammar.options = {
       {.name = "world_size",
@@ -240,6 +241,9 @@ command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice
        .variables = {"LOCAL_WORLD_SIZE"}},
   };
   for (command_line::Option& option : AdviceRows(advice)) {
+    grammar.options.push_back(std::move(option));
+  }
+  for (command_line::Option& option : ScheduleRows(schedules)) {
     grammar.options.push_back(std::move(option));
   }
   for (command_line::Option& option : plan::PlanFlags(options)) {
@@ -316,6 +320,22 @@ plan::PlanSources SourcesOfAdvice(plan::PlanSources sources) {
   return sources;
 }
 
+// What is printed is advice, schedules or the plan.
+absl::Status CheckOnePage(bool advises, const ScheduleOptions& schedules,
+                          const command_line::CommandLine& line) {
+  if (!schedules.asked.empty()) {
+    if (!advises) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--advise and --pipeline_schedule each print a page of their own; give one of them");
+  }
+  for (const char* name : {"schedule_form", "pass_costs"}) {
+    if (line.Find(name) == nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", name, " is about --pipeline_schedule, which is not given"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
@@ -323,8 +343,9 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
                                             const PlanSurroundings& surroundings) {
   advice::JobShape shape;
   AdviceOptions asked;
+  ScheduleOptions schedules;
   plan::PlanOptions options;
-  const command_line::Grammar grammar = PlanGrammar(shape, asked, options);
+  const command_line::Grammar grammar = PlanGrammar(shape, asked, schedules, options);
   MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line,
                           command_line::Split(grammar, args, surroundings.environment));
   if (!line.print.empty()) return line.print;
@@ -336,6 +357,10 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   }
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
+  MUSTER_RETURN_IF_ERROR(CheckOnePage(asked.asked, schedules, line));
+  if (!schedules.asked.empty()) {
+    return ScheduleText(schedules, options, shape.world_size, line, surroundings.files);
+  }
   if (asked.asked) {
     const bool names_gpus = !asked.device.empty() || asked.memory_gib > 0 || asked.gpus > 0;
     MUSTER_ASSIGN_OR_RETURN(

@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <random>
 #include <utility>
 #include <variant>
 
@@ -19,9 +18,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "agent/agent.h"
-#include "agent/process/error_file.h"
-#include "agent/process/log_routing.h"
-#include "agent/process/port_reservation.h"
+#include "agent/console/error_file.h"
+#include "agent/console/log_routing.h"
+#include "agent/guardian/death_notice_wire.h"
+#include "agent/machine/port_reservation.h"
 #include "asio/dispatch.hpp"
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
@@ -32,6 +32,7 @@
 #include "launcher/exit_summary.h"
 #include "launcher/flags.h"
 #include "launcher/invocation.h"
+#include "launcher/metrics_option.h"
 #include "launcher/node_setup.h"
 #include "launcher/schedulers/placement.h"
 #include "launcher/schedulers/scheduler.h"
@@ -43,7 +44,9 @@
 #include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/descriptors.h"
+#include "proto/io/job_key.h"
 #include "proto/io/log.h"
+#include "proto/io/metrics_token.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
 #include "rendezvous/server/port_mark.h"
@@ -64,12 +67,6 @@ constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 int Refuse(const absl::Status& status) {
   log::Write(log::Level::kError, "refused", status.message());
   return ExitCodeOf(status);
-}
-
-Incarnation DrawIncarnation() {
-  std::random_device random;
-  const uint64_t drawn = uint64_t{random()} << 32 | random();
-  return Incarnation(drawn == 0 ? 1 : drawn);
 }
 
 bool IsIgnored(int signal) {
@@ -136,7 +133,6 @@ class NodeRun {
         invocation_(invocation),
         output_(flags.output),
         placement_(flags.placement),
-        incarnation_(DrawIncarnation()),
         work_(loop_.get_executor()),
         signals_(loop_),
         step_daemon_(loop_),
@@ -149,12 +145,13 @@ class NodeRun {
       UndoNodeSetup(setup_.agent);
       return *std::move(interrupted);
     }
-    MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<rendezvous::RendezvousLink> link, MakeLink());
+    MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<rendezvous::RendezvousLink> link, MakeLink(guardian));
     agent_ = std::make_unique<agent::Agent>(
         loop_, setup_.agent, std::move(guardian), std::move(link),
         [this](JobOutcome outcome) { OnFinished(std::move(outcome)); });
     RouteLogBetweenWorkersLines();
-    const absl::Status started = agent_->Start();
+    absl::Status started = agent_->Start();
+    if (started.ok()) started = ServeMetrics();
     if (placement_.is_slurm) WatchStepDaemon();
     if (placement_.end_time > 0) AwaitTimeLimit();
     if (started.ok()) loop_.run();
@@ -179,6 +176,28 @@ class NodeRun {
     });
   }
 
+  // A job does not fail for want of a port; without the secret it would tell strangers.
+  absl::Status ServeMetrics() {
+    const std::optional<Endpoint> at = MetricsAddress(invocation_.args, invocation_.environment);
+    if (!at) return absl::OkStatus();
+    std::string token;
+    if (setup_.agent.spec.authentication) {
+      MUSTER_ASSIGN_OR_RETURN(const UserSecret secret, FindSecret());
+      token = DeriveMetricsToken(secret.secret);
+    }
+    const absl::StatusOr<int> port = agent_->ServeMetrics(*at, std::move(token));
+    if (port.ok()) {
+      log::Write(log::Level::kInfo, "metrics",
+                 absl::StrCat("metrics at http://",
+                              ToString(Endpoint{.host = at->host, .port = *port}), "/metrics"));
+    } else {
+      log::Write(log::Level::kWarning, "metrics",
+                 absl::StrCat("--metrics=", ToString(*at), ": cannot listen: ",
+                              port.status().message(), "; this node runs without metrics"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ListenToSignals() {
     const sigset_t set =
         SignalsToTake(setup_.agent.spec, invocation_.environment.contains("SLURM_JOB_ID"));
@@ -189,8 +208,8 @@ class NodeRun {
     const int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (fd < 0) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("cannot listen to signals: ", std::strerror(errno),
-                       "; see the limit on open files (ulimit -n)"));
+          absl::StrCat("cannot handle signals: ", std::strerror(errno),
+                       "; raise the limit on open files (ulimit -n)"));
     }
     signals_.assign(fd);
     WaitForSignal();
@@ -237,8 +256,8 @@ class NodeRun {
         asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& error) {
           if (error) return;
           log::Write(log::Level::kError, "step_daemon_lost",
-                     "Slurm's step on this node has lost its daemon, slurmstepd, "
-                     "and nobody could stop what runs here; leaving the job");
+                     "slurmstepd, the daemon of Slurm's step on this node, is gone, and Slurm "
+                     "could no longer stop this job; leaving it");
           OnSignal(SIGTERM);
         });
   }
@@ -251,7 +270,7 @@ class NodeRun {
     time_limit_.async_wait([this](const asio::error_code& error) {
       if (error) return;
       agent_->OnTimeRunsOut(
-          absl::StrCat("the time limit of the job is in ", TimeLeft(placement_.end_time)));
+          absl::StrCat("the job reaches its time limit in ", TimeLeft(placement_.end_time)));
     });
   }
 
@@ -276,8 +295,10 @@ class NodeRun {
                          setup_.agent.node.name);
   }
 
-  // The server is in this process unless another node (or musterd) has the endpoint.
-  absl::StatusOr<std::unique_ptr<rendezvous::RendezvousLink>> MakeLink() {
+  // The server is in this process unless another node (or musterd) has the endpoint; there the
+  // guardian tells of this agent's death.
+  absl::StatusOr<std::unique_ptr<rendezvous::RendezvousLink>> MakeLink(
+      agent::GuardianHandle& guardian) {
     const JobSpec& spec = setup_.agent.spec;
     rendezvous::RendezvousServerOptions options;
     options.lease = spec.lease;
@@ -296,7 +317,7 @@ class NodeRun {
     if (!setup_.endpoint) {
       server_ = rendezvous::RendezvousServer::Create(loop_, options);
       setup_.agent.hosts_server = true;
-      return server_->MakeLocalLink(spec.run_id, incarnation_);
+      return server_->MakeLocalLink(spec.run_id, IncarnationOf(life_key_));
     }
     MUSTER_ASSIGN_OR_RETURN(const UserSecret secret, FindSecret());
     options.tls = spec.tls && spec.authentication ? TlsMode::kOn : TlsMode::kOff;
@@ -304,7 +325,7 @@ class NodeRun {
     if (spec.authentication) options.secret_origin = secret.origin;
     if (setup_.may_host) {
       MUSTER_ASSIGN_OR_RETURN(const bool hosting, TryToHost(options));
-      if (hosting) return server_->MakeLocalLink(spec.run_id, incarnation_);
+      if (hosting) return server_->MakeLocalLink(spec.run_id, IncarnationOf(life_key_));
     }
     if (!spec.authentication) {
       log::Write(log::Level::kInfo, "authentication_off",
@@ -320,9 +341,17 @@ class NodeRun {
     link.secret = secret;
     link.tls = options.tls;
     link.run_id = spec.run_id;
-    link.incarnation = incarnation_;
+    link.incarnation = IncarnationOf(life_key_);
     link.node_name = setup_.agent.node.name;
-    link.jitter_seed = incarnation_.value();
+    link.jitter_seed = link.incarnation.value();
+    guardian.death_notice =
+        agent::Encode(agent::DeathNotice{.host = link.host,
+                                         .port = link.port,
+                                         .secret = link.secret.secret,
+                                         .tls = link.tls == TlsMode::kOn,
+                                         .run_id = link.run_id,
+                                         .node_name = link.node_name,
+                                         .life_key = {life_key_.begin(), life_key_.end()}});
     return std::make_unique<rendezvous::GrpcLink>(loop_, std::move(link));
   }
 
@@ -363,7 +392,7 @@ class NodeRun {
                         signal_number == SIGHUP || signal_number == SIGQUIT;
       if (!is_told || !ends) continue;
       return JobOutcome{.exit_code = ExitCodeOfSignal(signal_number),
-                        .reason = absl::StrCat("interrupted while it waited for ", marked->who,
+                        .reason = absl::StrCat("interrupted while waiting for ", marked->who,
                                                " to be started again")};
     }
     return std::nullopt;
@@ -378,7 +407,7 @@ class NodeRun {
     return !error;
   }
 
-  // False if the endpoint's port is taken: then whoever has it is the server.
+  // False if the endpoint's port is taken: then its owner is the server.
   absl::StatusOr<bool> TryToHost(const rendezvous::RendezvousServerOptions& options) {
     server_ = rendezvous::RendezvousServer::Create(loop_, options);
     const ResolvedEndpoint& endpoint = *setup_.endpoint;
@@ -416,7 +445,7 @@ class NodeRun {
     }
     log::Write(log::Level::kInfo, "late_nodes",
                absl::StrCat("over; ", late, " of the ", placement_.expected_nodes.size(),
-                            " nodes have not come yet, and are told so for ",
+                            " nodes have not joined; they are told that the job is over for ",
                             absl::FormatDuration(kLateNodes)));
     late_nodes_.expires_after(absl::ToChronoNanoseconds(kLateNodes));
     late_nodes_.async_wait([this](const asio::error_code&) { EndServer(); });
@@ -431,7 +460,7 @@ class NodeRun {
   const Invocation& invocation_;
   const OutputFlags& output_;
   const Placement& placement_;
-  const Incarnation incarnation_;
+  const Key life_key_ = DrawLifeKey();
 
   // Loop thread only.
   asio::io_context loop_{1};
@@ -475,8 +504,8 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
 int RunCommand(const Invocation& invocation) {
   const absl::StatusOr<SchedulerFindings> scheduler = FindScheduler(SurroundingsOf(invocation));
   auto parsed = ParseFlags(invocation.args, invocation.environment,
-                           absl::StrCat("local-", ToString(DrawIncarnation())), scheduler,
-                           ViewOfThisMachine(invocation));
+                           absl::StrCat("local-", ToString(IncarnationOf(DrawLifeKey()))),
+                           scheduler, ViewOfThisMachine(invocation));
   if (!parsed.ok()) {
     // One task of a node says it.
     if (scheduler.ok() && scheduler->local_task > 0) return ExitCodeOf(parsed.status());

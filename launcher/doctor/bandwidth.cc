@@ -116,7 +116,7 @@ std::vector<Finding> JudgeRates(const std::vector<std::string>& names,
          .check = kCheck,
          .text =
              absl::StrCat(names[node], " ", InWords(best, least), "; usual is ", InWords(usual)),
-         .advice = "see its card, cable and switch port (ethtool), or leave it out"});
+         .advice = "check its card, cable and switch port (ethtool), or leave it out"});
   }
   for (const Rate& rate : known) {
     if (rate.bytes_per_second >= least || slow.count(rate.from) + slow.count(rate.to) > 0) continue;
@@ -125,7 +125,7 @@ std::vector<Finding> JudgeRates(const std::vector<std::string>& names,
          .check = kCheck,
          .text = absl::StrCat(names[rate.from], " to ", names[rate.to], ": ",
                               InWords(rate.bytes_per_second), "; usual is ", InWords(usual)),
-         .advice = "see the switches between the two"});
+         .advice = "check the switches between the two"});
   }
   if (findings.empty()) {
     findings.push_back(

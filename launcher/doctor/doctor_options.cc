@@ -18,7 +18,7 @@ constexpr char kUsage[] =
     "Looks for what makes jobs fail or crawl on this node: GPUs, their memory and links, the\n"
     "driver, /dev/shm, limits, clock, network, host name, ports and secret. One line for each\n"
     "check, with what to do; exit code 1 if there is a fault. As a round hook:\n"
-    "--round_hook=PATH of a link to muster that is called muster-doctor.\n";
+    "--round_hook=PATH, where PATH is a link to muster named muster-doctor.\n";
 
 // Those of `muster run` that choose hosts.
 bool ChoosesHosts(const std::string& option) {
@@ -59,8 +59,8 @@ absl::StatusOr<std::variant<DoctorFlags, PrintAndExit>> ParseDoctorFlags(
   if (line.Find("hostfile") == nullptr) {
     for (const auto& [name, given] : line.values) {
       if (!ChoosesHosts(name) || given.source != absl::StrCat("--", name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--", name, " says something of hosts, and there is no --hostfile=FILE that lists them"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " applies to the hosts of a host file: give --hostfile=FILE"));
     }
     return flags;
   }

@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "agent/machine/kernel_log.h"
+#include "agent/machine/nvml.h"
 #include "agent/network/local_interfaces.h"
-#include "agent/process/kernel_log.h"
-#include "agent/process/nvml.h"
 #include "asio/connect.hpp"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
@@ -176,7 +176,7 @@ absl::Status TryAPort(const std::string& address) {
   if (!error) acceptor.listen(1, error);
   if (error) {
     return absl::UnavailableError(
-        absl::StrCat("no port can be had on ", address, ": ", error.message()));
+        absl::StrCat("no port is free on ", address, ": ", error.message()));
   }
   const asio::ip::tcp::endpoint to = acceptor.local_endpoint();
   bool is_connected = false;

@@ -91,7 +91,7 @@ void CheckLikeness(const GpusHealth& gpus, Findings& out) {
   }
   out.push_back({.severity = Severity::kWarning,
                  .check = "GPU models",
-                 .text = absl::StrCat("they are not alike: ", absl::StrJoin(words, "; ")),
+                 .text = absl::StrCat("they differ: ", absl::StrJoin(words, "; ")),
                  .advice = "the slowest and the smallest set the pace; leave the odd ones out with "
                            "--nproc_per_node=gpu:0,1,..."});
 }
@@ -100,7 +100,7 @@ void CheckGpus(const GpusHealth& gpus, Findings& out) {
   CheckDriver(gpus, out);
   CheckLikeness(gpus, out);
   CheckEachGpu(
-      gpus, "GPU state", "none needs anything",
+      gpus, "GPU state", "none reports trouble",
       [](const GpuHealth& gpu) -> std::optional<Finding> {
         if (!gpu.needs.empty()) {
           return Finding{.severity = Severity::kFault,
@@ -108,25 +108,25 @@ void CheckGpus(const GpusHealth& gpus, Findings& out) {
                          .advice = "do that, or leave this node out"};
         }
         if (gpu.slowed_by.empty()) return std::nullopt;
-        return Finding{.severity = Severity::kWarning,
-                       .text = absl::StrCat("is slowed down by ", gpu.slowed_by),
-                       .advice = "see its cooling and power supply: one slow GPU slows the job"};
+        return Finding{
+            .severity = Severity::kWarning,
+            .text = absl::StrCat("is slowed down by ", gpu.slowed_by),
+            .advice = "check its cooling and power supply: one slow GPU slows the whole job"};
       },
       out);
   CheckEachGpu(
       gpus, "GPU memory errors", "none",
       [](const GpuHealth& gpu) -> std::optional<Finding> {
         if (gpu.uncorrected_errors.value_or(0) > 0) {
-          return Finding{.severity = Severity::kFault,
-                         .text = absl::StrCat("has had ", *gpu.uncorrected_errors,
-                                              " memory errors that could not be corrected (ECC)"),
-                         .advice =
-                             "reset it (nvidia-smi --gpu-reset) or reboot; if they come "
-                             "again, have it replaced"};
+          return Finding{
+              .severity = Severity::kFault,
+              .text = absl::StrCat("has had ", *gpu.uncorrected_errors,
+                                   " uncorrectable memory errors (ECC)"),
+              .advice = "reset it (nvidia-smi --gpu-reset) or reboot; if they recur, replace it"};
         }
         if (!gpu.needs_row_remapping) return std::nullopt;
         return Finding{.severity = Severity::kWarning,
-                       .text = "has bad rows that it can replace at its next reset only",
+                       .text = "has bad rows, which only a reset replaces",
                        .advice = "reset it before a long job (nvidia-smi --gpu-reset)"};
       },
       out);
@@ -178,7 +178,7 @@ void CheckGpus(const GpusHealth& gpus, Findings& out) {
 void CheckXids(const GpusHealth& gpus, Findings& out) {
   if (!gpus.kernel_log_is_readable) {
     if (!gpus.gpus.empty()) {
-      out.push_back({.check = "Xid", .text = "not known: /dev/kmsg may not be read here"});
+      out.push_back({.check = "Xid", .text = "unknown: no permission to read /dev/kmsg"});
     }
     return;
   }
@@ -186,7 +186,7 @@ void CheckXids(const GpusHealth& gpus, Findings& out) {
     out.push_back({.severity = Severity::kWarning,
                    .check = "Xid",
                    .text = xid,
-                   .advice = "if it is of this boot and comes again, leave this node out"});
+                   .advice = "if it has come up since boot and comes again, leave this node out"});
   }
   if (gpus.xids.empty() && !gpus.gpus.empty()) {
     out.push_back({.check = "Xid", .text = "the kernel has reported none"});
@@ -248,7 +248,7 @@ void CheckClock(const NodeHealth& node, Findings& out) {
   if (!node.clock_is_synchronised.value_or(true)) {
     out.push_back({.severity = Severity::kWarning,
                    .check = "clock",
-                   .text = "nobody keeps it in step with the others'",
+                   .text = "no service synchronises it",
                    .advice = "start chronyd or systemd-timesyncd: times in logs of several nodes "
                              "cannot be compared, and certificates may be refused"});
   } else {
@@ -295,10 +295,12 @@ void CheckNetwork(const NodeHealth& node, Findings& out) {
   if (node.networks.ports.ok()) {
     out.push_back({.check = "ports", .text = "a connection to this node's own address passes"});
   } else {
-    out.push_back({.severity = Severity::kFault,
-                   .check = "ports",
-                   .text = std::string(node.networks.ports.message()),
-                   .advice = "see the firewall of this node; --worker_ports=A-B keeps to a range"});
+    out.push_back(
+        {.severity = Severity::kFault,
+         .check = "ports",
+         .text = std::string(node.networks.ports.message()),
+         .advice =
+             "check this node's firewall; --worker_ports=A-B restricts the ports to a range"});
   }
 }
 

@@ -52,10 +52,9 @@ absl::StatusOr<HostEntry> ChooseSlots(const CommandLine& line, int num_gpus) {
   const bool on_cpus = num_gpus == 0 && choice.num_gpus && !is_filtered;
   const int slots = on_cpus ? std::clamp(*choice.num_gpus, 1, kMaxSlots) : num_gpus;
   if (slots == 0) {
-    return Refuse(
-        *FirstGiven(line),
-        "no GPU is seen here to start a worker for: give --num_gpus=N alone for N workers, "
-        "or --hostfile=FILE");
+    return Refuse(*FirstGiven(line),
+                  "no GPU was found: give --num_gpus=N alone for N workers, "
+                  "or --hostfile=FILE");
   }
   for (int slot = 0; slot < slots; ++slot) here.slots.push_back(slot);
   auto chosen = ChooseHosts({std::move(here)}, choice);

@@ -30,12 +30,12 @@ bool ReadHex(absl::string_view hex, std::string& out) {
 absl::Status Bad(absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("standard input is not what `muster run --hostfile` sends: ", why,
-                   "; are both of the same version?"));
+                   "; install the same Muster on both hosts"));
 }
 
 absl::Status ReadField(absl::string_view field, RemoteStart& start) {
   std::string text;
-  if (field.empty() || !ReadHex(field.substr(1), text)) return Bad("a field is damaged");
+  if (field.empty() || !ReadHex(field.substr(1), text)) return Bad("damaged field");
   switch (field.front()) {
     case 'd':
       start.directory = std::move(text);
@@ -50,7 +50,7 @@ absl::Status ReadField(absl::string_view field, RemoteStart& start) {
       return absl::OkStatus();
     }
     default:
-      return Bad("an unknown field");
+      return Bad("unknown field");
   }
 }
 
@@ -68,13 +68,13 @@ std::string EncodeRemoteStart(const RemoteStart& start) {
 
 absl::StatusOr<RemoteStart> DecodeRemoteStart(const std::string& line) {
   const std::vector<absl::string_view> fields = absl::StrSplit(absl::StripSuffix(line, "\n"), ' ');
-  if (fields.front() != kFormat) return Bad("it begins otherwise");
+  if (fields.front() != kFormat) return Bad("unknown format");
   RemoteStart start;
   for (size_t i = 1; i < fields.size(); ++i) {
     const absl::Status status = ReadField(fields[i], start);
     if (!status.ok()) return status;
   }
-  if (start.directory.empty()) return Bad("no directory");
+  if (start.directory.empty()) return Bad("the working directory is missing");
   return start;
 }
 

@@ -204,7 +204,7 @@ class AccelerateReading {
                     [](const TakenOption& taken) { return taken.option == "nproc_per_node"; });
     if (!has_count) {
       return absl::InvalidArgumentError(
-          "nobody says how many workers to start: give --num_processes=N");
+          "the number of workers is not given: add --num_processes=N");
     }
     for (const TakenOption& taken : launch.options) {
       out.args.push_back(absl::StrCat("--", taken.option, "=", taken.value));
@@ -306,8 +306,7 @@ class AccelerateReading {
       const int num_gpus = machine_.count_gpus();
       if (num_gpus == 0 && line_.IsOn("multi_gpu")) {
         return absl::InvalidArgumentError(
-            "--multi_gpu: no GPU is seen here to start a worker for: give --num_processes=N for N "
-            "workers");
+            "--multi_gpu: no GPU was found: give --num_processes=N for N workers");
       }
       Put(config_.values, "num_processes", Text(absl::StrCat(std::max(num_gpus, 1))));
     }

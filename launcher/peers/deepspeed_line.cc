@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "launcher/peers/peer_line.h"
 #include "launcher/peers/peer_table.h"
 #include "proto/base/status_macros.h"
@@ -22,8 +24,9 @@ enum class To { kRun, kNothing, kHere, kRefused };
 constexpr char kByHand[] =
     "start each node by hand instead: muster run --nnodes=N --node_rank=R --master_addr=HOST "
     "--nproc_per_node=SLOTS SCRIPT";
-constexpr char kElastic[] =
-    "say it to muster run, on each node: --nnodes=MIN:MAX --max_restarts=N --rdzv_endpoint=HOST";
+constexpr char kActivate[] = "/bin/activate";
+// DeepSpeed's own number.
+constexpr char kElasticRestarts[] = "--max_restarts=100";
 
 constexpr PeerOption<To> kRows[] = {
     {"hostfile", true, To::kRun, "", 'H'},
@@ -41,7 +44,7 @@ constexpr PeerOption<To> kRows[] = {
     {"no_local_rank", false, To::kRun},
     {"no_ssh", false, To::kRefused, kByHand},
     {"no_ssh_check", false, To::kNothing,
-     "nothing is checked beforehand: a host that cannot be reached is named"},
+     "hosts are not checked beforehand; one that cannot be reached is named"},
     {"force_multi", false, To::kHere},
     {"save_pid", false, To::kHere, "into /tmp/<pid>.ds, while the job runs"},
     {"enable_each_rank_log", true, To::kHere, "becomes --log_dir=VALUE --redirects=3"},
@@ -52,11 +55,11 @@ constexpr PeerOption<To> kRows[] = {
     {"bind_core_list", true, To::kRefused,
      "confine the launcher, whose CPUs workers share: taskset -c LIST muster .."},
     {"ssh_port", true, To::kRun},
-    {"venv_script", true, To::kRefused,
-     "activate the environment before: workers run its Python on every host (VIRTUAL_ENV is sent)"},
-    {"elastic_training", false, To::kRefused, kElastic},
-    {"min_elastic_nodes", true, To::kRefused, kElastic},
-    {"max_elastic_nodes", true, To::kRefused, kElastic},
+    {"venv_script", true, To::kHere, "DIR/bin/activate becomes VIRTUAL_ENV=DIR on every host"},
+    {"elastic_training", false, To::kHere,
+     "becomes --nnodes=MIN:MAX --max_restarts=100 --rdzv_endpoint=MASTER_ADDR, on each node"},
+    {"min_elastic_nodes", true, To::kHere, "the MIN of --elastic_training"},
+    {"max_elastic_nodes", true, To::kHere, "the MAX of --elastic_training"},
     {"log_level", true, To::kHere},
     {"quiet", false, To::kHere, "becomes --log_level=error", 'q'},
 };
@@ -84,8 +87,55 @@ absl::Status CheckLauncher(const CommandLine& line) {
   return command_line::At(
       arguments->source, arguments->text(),
       absl::InvalidArgumentError(
-          "pdsh is not used; what ssh shall do goes into ~/.ssh/config, or a file "
-          "that muster run --ssh_config=FILE names"));
+          "pdsh is not used; put options of ssh into ~/.ssh/config, or into a file for "
+          "muster run --ssh_config=FILE"));
+}
+
+// The environment that `source FILE` would activate.
+absl::Status TakeEnvironment(const CommandLine& line, EnvironmentMap& environment) {
+  const Given* script = line.Find("venv_script");
+  if (script == nullptr || script->text() == "None") return absl::OkStatus();
+  if (!absl::EndsWith(script->text(), kActivate)) {
+    return command_line::At(
+        script->source, script->text(),
+        absl::InvalidArgumentError("expected DIR/bin/activate of a virtual environment; set other "
+                                   "variables before, or in ~/.deepspeed_env"));
+  }
+  environment["VIRTUAL_ENV"] = std::string(absl::StripSuffix(script->text(), kActivate));
+  return absl::OkStatus();
+}
+
+// A job whose nodes come and go: each is started by this line, and they meet at --master_addr.
+// `args` are those of `muster run` so far.
+absl::Status TakeElasticNodes(const CommandLine& line, bool has_hosts,
+                              std::vector<std::string>& args) {
+  const auto given = [&](const char* name) { return line.Find(name); };
+  if (!line.IsOn("elastic_training")) {
+    for (const char* name : {"min_elastic_nodes", "max_elastic_nodes"}) {
+      if (given(name) == nullptr) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(given(name)->source, ": belongs to --elastic_training"));
+    }
+    return absl::OkStatus();
+  }
+  if (has_hosts || given("num_nodes") != nullptr) {
+    return absl::InvalidArgumentError(
+        "--elastic_training: a host file starts the nodes that it names, and no more come; run "
+        "this line on each node, without --hostfile and --num_nodes");
+  }
+  if (given("master_addr") == nullptr || given("max_elastic_nodes") == nullptr) {
+    return absl::InvalidArgumentError(
+        "--elastic_training: nodes meet at --master_addr=HOST, at most --max_elastic_nodes=N");
+  }
+  const Given* least = given("min_elastic_nodes");
+  const Given* port = given("master_port");
+  std::erase_if(args, [](const std::string& arg) { return absl::StartsWith(arg, "--master_"); });
+  args.insert(args.end(), {absl::StrCat("--nnodes=", least == nullptr ? "1" : least->text(), ":",
+                                        given("max_elastic_nodes")->text()),
+                           kElasticRestarts, "--rdzv_backend=c10d",
+                           absl::StrCat("--rdzv_endpoint=", given("master_addr")->text(), ":",
+                                        port == nullptr ? "29500" : port->text())});
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -108,6 +158,8 @@ absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
     return absl::InvalidArgumentError(
         "--force_multi: a job on other hosts needs --hostfile=FILE, with lines HOST slots=N");
   }
+  MUSTER_RETURN_IF_ERROR(TakeElasticNodes(line, has_hosts, out.args));
+  MUSTER_RETURN_IF_ERROR(TakeEnvironment(line, out.environment));
   // A worker for each GPU that is seen.
   if (!are_workers_chosen) out.args.push_back("--include=localhost");
   if (const Given* logs = line.Find("enable_each_rank_log"); logs && logs->text() != "None") {

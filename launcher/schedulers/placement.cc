@@ -131,7 +131,7 @@ class Application {
     TakeNodeRank(nodes);
     if (!IsGiven("rdzv_backend") && (!all_of_them || !IsGiven("node_rank")) && !IsOneNode()) {
       Set("rdzv_backend", "c10d",
-          all_of_them ? "nobody says which node this is" : "--nnodes lets nodes come and go");
+          all_of_them ? "the rank of this node is unknown" : "--nnodes lets nodes come and go");
     }
     if (!IsOneNode()) TakeEndpoint();
     Take("rdzv_id");

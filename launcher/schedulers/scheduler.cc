@@ -23,7 +23,7 @@ namespace {
 constexpr int kFirstPort = 61440;  // above the ports that Linux gives to connections
 constexpr int kNumPorts = 4096;
 constexpr int kStepStride = 331;  // steps of one job lie apart, and apart from the next jobs
-// Slurm sends SIGKILL so long after SIGTERM (slurm.conf, KillWait), and whoever is killed then
+// Slurm sends SIGKILL so long after SIGTERM (slurm.conf, KillWait), and what is killed then
 // cleans up nothing. The file of a cluster without files of its own lies below /run.
 constexpr int kSlurmKillWaitSeconds = 30;
 constexpr int kGraceBelowKillWait = 5;
@@ -144,7 +144,7 @@ class Derivation {
   static absl::Status In(const Known& known, const absl::Status& why) {
     return absl::Status(why.code(),
                         absl::StrCat(known.variable, "=", known.text.substr(0, 200), ": ",
-                                     why.message(), "; --scheduler=none leaves it unread"));
+                                     why.message(), "; --scheduler=none ignores it"));
   }
 
   // Absent: `otherwise`.
@@ -466,7 +466,7 @@ bool IsSpecialStep(const EnvironmentMap& environment) {
          step >= kFirstSpecialStep;
 }
 
-// A batch shell of several nodes: whoever starts us there without srun uses one of them.
+// A batch shell of several nodes: started there without srun, we use one of them.
 SchedulerFindings OutsideOfAStep(const EnvironmentMap& environment) {
   SchedulerFindings found;
   int nodes = 0;

@@ -17,6 +17,12 @@ inline constexpr int kExitNoProgress = 75;  // restarts in a row without a new c
 // --ft-no-restart-exit-code.
 inline constexpr int kExitDoNotRestart = 93;
 
+// `muster status` says by them how the job is; 0: healthy. 1 to 3 say that there is no answer.
+inline constexpr int kExitJobWaits = 10;
+inline constexpr int kExitJobHangs = 11;
+inline constexpr int kExitJobFailed = 12;
+inline constexpr int kExitJobEnded = 13;
+
 inline int ExitCodeOfSignal(int signal) { return 128 + signal; }
 
 // For a launch or a report that was refused.

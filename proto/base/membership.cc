@@ -48,6 +48,9 @@ std::string ToString(const AgentReport& report) {
   if (report.departure) absl::StrAppend(&text, " departure=\"", report.departure->reason, "\"");
   if (report.stop_floor) absl::StrAppend(&text, " stop_floor=", *report.stop_floor);
   if (report.stop_wish) absl::StrAppend(&text, " stop_wish=\"", report.stop_wish->reason, "\"");
+  if (!report.failed_pairs.empty()) {
+    absl::StrAppend(&text, " failed_pairs=", report.failed_pairs.size());
+  }
   return text;
 }
 

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "proto/base/failed_pair.h"
 #include "proto/base/ids.h"
 
 namespace muster {
@@ -74,7 +75,7 @@ struct NodeDescription {
   friend bool operator==(const NodeDescription&, const NodeDescription&) = default;
 };
 
-// How one worker ended when it should not have.
+// A worker that ended when it should not have.
 struct WorkerFailure {
   Rank rank;
   LocalRank local_rank;
@@ -87,14 +88,14 @@ struct WorkerFailure {
   bool probably_out_of_memory = false;
   bool start_failed = false;  // the program could not be executed at all
   std::string message;        // the exception, or what is known
-  // Where another rank's call has ended it: which, in words ("rank 3 called … where ranks 0 and 1
-  // called …"). Empty: itself is at fault, or nobody knows.
+  // The call of another rank that ended this one, in words ("rank 3 called … where ranks 0 and 1
+  // called …"). Empty if this rank is at fault or the cause is unknown.
   std::string ended_by;
   std::string error_file;   // path on its node; empty if none was written
   std::string last_output;  // last lines, at most a few KiB; empty if not captured
   // Wall clock of the failing node, milliseconds since 1970: for people only.
   int64_t unix_millis = 0;
-  // How long before the report was sent it happened. The server orders failures of all nodes by it.
+  // Time from the failure to the sending of the report. The server orders all failures by it.
   absl::Duration age;
   friend bool operator==(const WorkerFailure&, const WorkerFailure&) = default;
 };
@@ -125,17 +126,16 @@ struct Departure {
   friend bool operator==(const Departure&, const Departure&) = default;
 };
 
-// A node has been told to end and has some time left: it asks that all ranks stop at one step
-// first.
+// The wish of a node that has been told to end and has some time left: that all ranks stop at one
+// step first.
 struct StopWish {
-  int signal = 0;         // that told it; 0 if it was not a signal
+  int signal = 0;         // the signal that told it; 0 if it was not a signal
   bool drain_me = false;  // the job goes on without this node; else it ends
   std::string reason;
   friend bool operator==(const StopWish&, const StopWish&) = default;
 };
 
-// What an agent remembers of its job, so that a server that lost its state does not count from
-// zero.
+// What an agent remembers of its job, so that a server without its state does not count from zero.
 struct JobPast {
   int attempts = 0;       // rounds that ran workers: the next one's restart_count is at least this
   int restarts_used = 0;  // of max_restarts
@@ -160,6 +160,9 @@ struct AgentReport {
   // has.
   std::optional<int64_t> stop_floor;
   std::optional<StopWish> stop_wish;  // while its workers run
+  // Members of `round` that do not reach each other, where the job requires it; workers wait. From
+  // node 0, which has heard from all; at most kMaxFailedPairs.
+  std::vector<FailedPair> failed_pairs;
   friend bool operator==(const AgentReport&, const AgentReport&) = default;
 };
 
@@ -267,9 +270,9 @@ struct StopRound {
   int exit_code = 0;
   friend bool operator==(const StopRound&, const StopRound&) = default;
 };
-// All ranks of `round` stop at one step. While it is open each holds at its next question whether
-// to stop, and its agent reports a floor; once it is named, each leaves after it. No other is ever
-// named.
+// All ranks of `round` stop at one step. While the step is open, each rank holds when it next asks
+// whether to stop, and its agent reports a floor. Once the step is named, each rank leaves after
+// it. No other step is ever named.
 inline constexpr int64_t kStopStepOpen = -1;
 struct StopAt {
   Round round = kNoRound;
@@ -284,13 +287,13 @@ struct EndJob {
 };
 // The report was not accepted.
 //
-//   kAborted:            what the agent knows is of the past: stop its workers, and join anew
+//   kAborted:            what the agent knows is of the past: stop its workers, and join again
 //   kUnavailable:        the server has no record of the agent's instance and leaves its workers
 //                        alone: run on, report again; or it cannot let a newcomer in as yet
 //   kFailedPrecondition: the job has ended
-//   any other:           wrong settings, another job's server, no room for one more job: the end of
-//                        an agent that was never accepted; one that was takes it for a stranger's
-//                        answer, and runs on
+//   any other:           wrong settings, another job's server, or no room for one more job. An
+//                        agent that was never accepted ends; an accepted one takes it for a
+//                        stranger's answer and runs on
 struct Refuse {
   absl::Status status;
   friend bool operator==(const Refuse&, const Refuse&) = default;

@@ -93,6 +93,10 @@ uint64_t FingerprintOf(const ProgressBoard& board) {
   return print;
 }
 
+int64_t StepOf(const ProgressBoard& board) {
+  return static_cast<int64_t>(board.progress.load(std::memory_order_relaxed) >> 8) - 1;
+}
+
 bool IsWaiting(const ProgressBoard& board) {
   const uint64_t end = board.num_operations.load(std::memory_order_acquire);
   for (uint64_t t = end < kLooked ? 0 : end - kLooked; t < end; ++t) {
@@ -133,6 +137,7 @@ BoardSnapshot DecodeBoard(const ProgressBoard& board) {
   if (progress >> 8 != 0) out.step = static_cast<int64_t>(progress >> 8) - 1;
   out.phase = static_cast<Phase>(progress & 0xff);
   out.marked_at = FromNanoseconds(board.marked_ns.load(std::memory_order_acquire));
+  out.waited = absl::Nanoseconds(board.waited_ns.load(std::memory_order_relaxed));
   const uint32_t num_groups = board.num_groups.load(std::memory_order_acquire);
   for (uint32_t g = 0; g < std::min<uint32_t>(num_groups, kBoardGroups); ++g) {
     out.groups.push_back(ReadGroup(board.groups[g]));

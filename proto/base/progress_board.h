@@ -58,7 +58,7 @@ absl::string_view ToString(OperationKind kind);
 enum class OperationState : uint8_t { kIssued, kStarted, kDone, kFailed };
 absl::string_view ToString(OperationState state);
 
-inline constexpr uint64_t kBoardMagic = 0x6472616f4273754d;  // "MusBoard"
+inline constexpr uint64_t kBoardMagic = 0x6472616f4273754d;  // ASCII, little-endian: Mus, Board
 inline constexpr uint32_t kBoardVersion = 2;
 inline constexpr int kBoardGroups = 64;
 inline constexpr int kBoardOperations = 4096;
@@ -164,6 +164,7 @@ struct BoardSnapshot {
   std::optional<int64_t> step;  // nothing: not marked yet
   Phase phase = Phase::kStarting;
   MonoTime marked_at;
+  absl::Duration waited;           // for operations, all in all
   std::vector<Group> groups;       // by index; of one being added just now, without its name
   std::vector<Record> operations;  // oldest first, at most kBoardOperations
 };
@@ -173,6 +174,9 @@ inline constexpr uint64_t kAwaitedBit = 0x80;  // of BoardOperation::state
 // A number that changes with everything that the worker writes, but for records older than its last
 // 64. Cheap: for looking often.
 uint64_t FingerprintOf(const ProgressBoard& board);
+
+// The step that was marked last; -1: none was. Cheap, too.
+int64_t StepOf(const ProgressBoard& board);
 
 // Whether a thread of the program waits for one of the last 64 operations. Cheap, too.
 bool IsWaiting(const ProgressBoard& board);

@@ -35,8 +35,9 @@ class Reader {
   absl::StatusOr<CommandLine> Read() {
     while (next_ < args_.size()) {
       const std::string& arg = args_[next_];
-      if (arg == "--" && grammar_.ends_at_script) {
-        line_.script.assign(args_.begin() + static_cast<ptrdiff_t>(next_) + 1, args_.end());
+      if (arg == "--" && (grammar_.ends_at_script || grammar_.has_words)) {
+        line_.script.insert(line_.script.end(), args_.begin() + static_cast<ptrdiff_t>(next_) + 1,
+                            args_.end());
         break;
       }
       if (absl::StartsWith(arg, "--")) {
@@ -46,6 +47,9 @@ class Reader {
       } else if (grammar_.ends_at_script) {
         TakeScript();
         break;
+      } else if (grammar_.has_words) {
+        line_.script.push_back(arg);
+        ++next_;
       } else {
         return absl::InvalidArgumentError(absl::StrCat(
             "'", Quoted(arg), "' belongs to no option; a value comes after its option's name"));
@@ -245,7 +249,7 @@ std::vector<Option> AllOptions(const Grammar& grammar) {
   all.push_back({.name = "print_completion",
                  .value_name = "SHELL",
                  .group = "Help",
-                 .help = "print what makes bash, zsh, fish or tcsh complete these options",
+                 .help = "print a completion script for bash, zsh, fish or tcsh",
                  .read = ignore});
   return all;
 }

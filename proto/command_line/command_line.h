@@ -51,6 +51,8 @@ struct Grammar {
   // Options end at the first argument that is none, or at `--`; what follows is the caller's.
   // False: there is nothing but options.
   bool ends_at_script = false;
+  // Words between the options are the caller's, in CommandLine::script.
+  bool has_words = false;
   std::vector<std::string> also_called = {};  // commands that take the same line, for completion
 };
 

@@ -6,6 +6,7 @@
 #include <openssl/params.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
@@ -72,6 +73,20 @@ std::string RandomBytes(size_t num_bytes) {
     if (n > 0) filled += static_cast<size_t>(n);
   }
   return bytes;
+}
+
+Key DrawLifeKey() {
+  Key key;
+  const std::string bytes = RandomBytes(key.size());
+  std::copy(bytes.begin(), bytes.end(), key.begin());
+  return key;
+}
+
+Incarnation IncarnationOf(const Key& life_key) {
+  const Key digest = DeriveSubkey(life_key, "incarnation");
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(value); ++i) value = value << 8 | digest[i];
+  return Incarnation(value == 0 ? 1 : value);
 }
 
 }  // namespace muster

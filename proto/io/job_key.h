@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "proto/base/ids.h"
 
 namespace muster {
 
@@ -38,5 +39,10 @@ std::string ChannelName(const Key& channel_key);
 
 // `num_bytes` from the kernel's generator.
 std::string RandomBytes(size_t num_bytes);
+
+// An agent draws a key for its life; its incarnation follows from it. Only the agent and its
+// guardian know the key, so that nobody else can say that this incarnation has ended.
+Key DrawLifeKey();
+Incarnation IncarnationOf(const Key& life_key);
 
 }  // namespace muster

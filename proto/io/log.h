@@ -1,4 +1,4 @@
-// The log of our own programs; worker output goes through agent/process/log_pump.h instead.
+// The log of our own programs; worker output goes through agent/console/log_pump.h instead.
 //
 // A line is an event name, a sentence for people and ordered fields. Fields come in this order:
 // run, round, node, rank, local_rank, then what is specific to the event. As text a person reads

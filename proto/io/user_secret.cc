@@ -44,7 +44,10 @@ absl::Status CheckOwnerAndMode(int fd, const std::string& path) {
         "the token file %s belongs to user %d, not to you (user %d); run: chown %d %s", path,
         info.st_uid, geteuid(), geteuid(), path));
   }
-  if ((info.st_mode & 077) != 0) {
+  // Kubernetes and systemd lend a file of root's to a user that is not root by letting its group
+  // read it (fsGroup, or an access list, whose mask stands in the place of the group's bits).
+  const bool is_lent = info.st_uid == 0 && geteuid() != 0;
+  if ((info.st_mode & (is_lent ? 037 : 077)) != 0) {
     return absl::PermissionDeniedError(
         absl::StrFormat("others may use the token file %s (mode %04o); run: chmod 600 %s", path,
                         info.st_mode & 07777, path));

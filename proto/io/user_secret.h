@@ -35,12 +35,12 @@ struct UserSecret {
 //         kUnavailable: it cannot be read or made.
 absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);
 
-// The secret that everybody knows: authentication is off (--auth=none), and whoever reaches the
-// port is let in.
+// The public secret: authentication is off (--auth=none), and anyone who reaches the port is let
+// in.
 UserSecret PublicSecret();
 // Behind the address in the line that says so.
 inline constexpr char kAuthenticationOff[] =
-    " without authentication (--auth=none): whoever reaches that port can join or stop jobs";
+    " without authentication (--auth=none): anyone who reaches that port can join or stop jobs";
 
 // Reads one token file, with the same checks; never makes one.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);

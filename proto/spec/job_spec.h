@@ -58,6 +58,9 @@ struct Program {
   std::string name;
   std::vector<std::string> args;  // as given; WorkerArguments fills in the local rank
   bool run_path = false;          // --run_path: accepted; the script is a file run by Python
+  // Modules that a warm process imports, which then forks workers; "auto" alone: those that the
+  // first attempt has imported. Empty: workers are always started afresh.
+  std::vector<std::string> warm;
   friend bool operator==(const Program&, const Program&) = default;
 };
 
@@ -98,7 +101,7 @@ struct LogSpec {
   ConsoleMode console = ConsoleMode::kAuto;
   bool fold = false;  // identical lines of several ranks appear once, with a count
   // With ${hostname} ${role_name} ${local_rank} ${rank}; empty: chosen
-  // (agent/process/log_routing.h).
+  // (agent/console/log_routing.h).
   std::string line_prefix_template;
   friend bool operator==(const LogSpec&, const LogSpec&) = default;
 };
@@ -131,10 +134,10 @@ enum class WatchMode {
   kReplace,  // and the nodes at fault leave the job, where it can do without them; else kRestart
 };
 
-// --store_clients: whom the store that the workers of PyTorch meet at serves.
+// --store_clients: which clients may use the store where PyTorch's workers meet.
 enum class StoreClients {
-  kAll,    // whoever reaches it, as torchrun's does
-  kNodes,  // who comes from an address of a node of the job, and is no other user of this machine
+  kAll,    // anyone who reaches it, as under torchrun
+  kNodes,  // clients from an address of a node of the job, except other users of this machine
 };
 
 // --network and its kin: how this node meets the others, and what they find out about each other

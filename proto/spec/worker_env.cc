@@ -153,6 +153,23 @@ std::string MakeTorchGroup(const WorkerEnv& env) {
   return group.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// FNV-1a, which is the same in every process.
+uint64_t HashOf(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+// The trace is the job's instance, the parent span its round: alike on all ranks and nodes, with
+// nothing to agree on. Source: W3C Trace Context, version 00 (no id may be zero; 01: sampled).
+std::string MakeTraceParent(const WorkerEnv& env) {
+  const std::string job = absl::StrCat(env.run_id, "/", env.instance.value());
+  const std::string round = absl::StrCat(job, "/", env.round.value());
+  return absl::StrCat("00-", absl::Hex(HashOf(job), absl::kZeroPad16),
+                      absl::Hex(HashOf(absl::StrCat(job, "/trace")), absl::kZeroPad16), "-",
+                      absl::Hex(HashOf(round), absl::kZeroPad16), "-01");
+}
+
 // Read by agent/watch/torch_hook.py.
 void EncodeTorch(const WorkerEnv& env, const EnvironmentMap& inherited, EnvironmentMap& out) {
   if (env.python_folder.empty()) return;
@@ -190,6 +207,7 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
     if (IsSet(inherited, "HIP_VISIBLE_DEVICES")) out["HIP_VISIBLE_DEVICES"] = env.visible_devices;
   }
   if (!env.tf_config.empty() && !IsSet(inherited, "TF_CONFIG")) out["TF_CONFIG"] = env.tf_config;
+  if (!IsSet(inherited, "TRACEPARENT")) out["TRACEPARENT"] = MakeTraceParent(env);
   EncodeRuntime(env, out);
   EncodeTorch(env, inherited, out);
   return out;

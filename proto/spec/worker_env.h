@@ -36,8 +36,8 @@ struct WorkerEnv {
   std::string timer_file;           // pipe of PyTorch's file timers; empty: none
   std::string signals_to_handle;    // of the launcher, "SIGTERM,SIGINT"
   bool virtual_local_rank = false;  // LOCAL_RANK=0 for every worker, one visible device
-  // CUDA_VISIBLE_DEVICES of this worker. Empty: as inherited; a decoded one is what the worker
-  // sees, whoever set it.
+  // CUDA_VISIBLE_DEVICES of this worker. Empty: as inherited. A decoded value is what the worker
+  // sees, whether or not the launcher set it.
   std::string visible_devices;
   std::string tf_config;  // JSON; empty: not set (too many workers for one variable)
 
@@ -55,11 +55,12 @@ struct WorkerEnv {
 };
 
 // The variables to set over `inherited`: torchrun's set but for OMP_NUM_THREADS (which the launcher
-// decides for the node), MUSTER_*, TF_CONFIG; with a python_folder PYTHONPATH, with a torch_server
-// TORCH_FR_BUFFER_SIZE. Variables with an inherited value that wins
-// (TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG, TORCH_FR_BUFFER_SIZE) are absent from the result
-// then; HIP_VISIBLE_DEVICES follows CUDA's if it is inherited. The caller drops what
-// IsWithheldFromWorkers names from `inherited` itself.
+// decides for the node), MUSTER_*, TF_CONFIG, TRACEPARENT (one trace for the job, whose parent span
+// is the round); with a python_folder PYTHONPATH, with a torch_server TORCH_FR_BUFFER_SIZE.
+// Variables with an inherited value that wins (TORCH_NCCL_ASYNC_ERROR_HANDLING, TF_CONFIG,
+// TRACEPARENT, TORCH_FR_BUFFER_SIZE) are absent from the result then; HIP_VISIBLE_DEVICES follows
+// CUDA's if it is inherited. The caller drops what IsWithheldFromWorkers names from `inherited`
+// itself.
 EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
 
 // The inverse, for the runtime. Without MUSTER_* and RANK the program is one rank of one; without

@@ -10,6 +10,7 @@
 #include "proto/io/job_key.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
+#include "rendezvous/link/inquiry_wire.h"
 #include "rendezvous/link/renewal.h"
 #include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
@@ -36,7 +37,9 @@ int TriesBeforeGivingUp(FailureKind kind) {
 }
 
 proto::Role RoleOnTheWire(LinkRole role) {
-  return role == LinkRole::kPerson ? proto::ROLE_PERSON : proto::ROLE_AGENT;
+  return role == LinkRole::kPerson     ? proto::ROLE_PERSON
+         : role == LinkRole::kObserver ? proto::ROLE_OBSERVER
+                                       : proto::ROLE_AGENT;
 }
 
 ConnectFailure AsFailure(const absl::Status& status) {
@@ -74,9 +77,10 @@ void GrpcLink::Open(LinkListener listener) {
   });
 }
 
-void GrpcLink::Ask(const StopRequest& request, std::function<void(StopAnswer)> on_answer) {
-  request_ = request;
-  on_answer_ = std::move(on_answer);
+void GrpcLink::Ask(std::variant<StopRequest, AgentEnding> request,
+                   std::function<void(StopAnswer)> on_answer) {
+  stop_asked_.request = std::move(request);
+  stop_asked_.on_answer = std::move(on_answer);
 }
 
 void GrpcLink::SendReport(const AgentReport& report) {
@@ -126,6 +130,34 @@ void GrpcLink::SendWatchWord(const verdict::NodeWord& word) {
   auto message = std::make_unique<proto::FromAgent>();
   Encode(word, message->mutable_watch());
   unsent_answers_.push_back(std::move(message));
+  PumpOnLoop();
+}
+
+void GrpcLink::SendInquiry(const Inquiry& inquiry) {
+  const bool is_up = phase_ == Phase::kUp;
+  if (is_up && inquiries_.are_known && inquiries_.unsent.size() < kMaxUnsentInquiries) {
+    auto message = std::make_unique<proto::FromAgent>();
+    Encode(inquiry, message->mutable_inquiry());
+    inquiries_.unsent.push_back(std::move(message));
+    PumpOnLoop();
+    return;
+  }
+  const std::string why =
+      !is_up ? absl::StrCat("there is no connection to the rendezvous: ", last_detail_)
+      : !inquiries_.are_known ? "the rendezvous is of an older muster, and cannot be asked"
+                              : "too much is being asked of the rendezvous already";
+  mailbox_.Post([this, id = inquiry.id, why] {
+    if (listener_.on_inquiry_answer) {
+      listener_.on_inquiry_answer({.id = id, .status = absl::UnavailableError(why)});
+    }
+  });
+}
+
+void GrpcLink::SendInquiryReply(const InquiryReply& reply) {
+  if (phase_ != Phase::kUp || inquiries_.unsent.size() >= kMaxUnsentInquiries) return;
+  auto message = std::make_unique<proto::FromAgent>();
+  Encode(reply, message->mutable_inquiry_reply());
+  inquiries_.unsent.push_back(std::move(message));
   PumpOnLoop();
 }
 
@@ -239,6 +271,7 @@ void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
   hello->set_role(RoleOnTheWire(options_.role));
   hello->set_key_name(ChannelName(DeriveChannelKey(options_.secret.secret)));
   hello->set_node_name(options_.node_name);
+  hello->set_answers_inquiries(options_.role == LinkRole::kAgent);
   stream_->Write(message);
   ArmTimerOnLoop(options_.attempt_timeout, [this] {
     BreakOffOnLoop(absl::UnavailableError(
@@ -276,9 +309,14 @@ absl::Status GrpcLink::TakeMessageOnLoop(const proto::FromServer& message) {
       if (phase_ == Phase::kClosing) return absl::OkStatus();
       break;
     case proto::FromServer::kAnswer:
-      if (phase_ == Phase::kUp && request_) return OnAnswerOnLoop(message);
+      if (phase_ == Phase::kUp && stop_asked_.request) return OnAnswerOnLoop(message);
       if (phase_ == Phase::kClosing) return absl::OkStatus();
       break;
+    case proto::FromServer::kInquiryAnswer:
+      return OnInquiryAnswerOnLoop(message);
+    case proto::FromServer::kInquiry:
+      OnInquiryOnLoop(message);
+      return absl::OkStatus();
     case proto::FromServer::MESSAGE_NOT_SET:
       if (message.has_watch()) {
         OnWatchOrderOnLoop(message);
@@ -318,7 +356,8 @@ absl::Status GrpcLink::OnAcceptedOnLoop(const proto::FromServer& message) {
   refusals_ = 0;
   ++timer_id_;
   has_unsent_report_ = newest_report_.has_value();
-  has_unsent_request_ = request_.has_value();
+  stop_asked_.is_unsent = stop_asked_.request.has_value();
+  inquiries_.are_known = message.accepted().answers_inquiries();
   sent_report_.reset();
   last_directive_.reset();
   renew_interval_ = absl::ZeroDuration();
@@ -362,9 +401,23 @@ void GrpcLink::OnWatchOrderOnLoop(const proto::FromServer& message) {
 
 absl::Status GrpcLink::OnAnswerOnLoop(const proto::FromServer& message) {
   MUSTER_ASSIGN_OR_RETURN(StopAnswer answer, Decode(message.answer()));
-  request_.reset();
-  if (on_answer_) on_answer_(std::move(answer));
+  stop_asked_.request.reset();
+  if (stop_asked_.on_answer) stop_asked_.on_answer(std::move(answer));
   return absl::OkStatus();
+}
+
+absl::Status GrpcLink::OnInquiryAnswerOnLoop(const proto::FromServer& message) {
+  MUSTER_ASSIGN_OR_RETURN(InquiryAnswer answer, Decode(message.inquiry_answer()));
+  if (listener_.on_inquiry_answer) listener_.on_inquiry_answer(std::move(answer));
+  return absl::OkStatus();
+}
+
+// What a newer version asks, and is not known here, is no reason to leave it.
+void GrpcLink::OnInquiryOnLoop(const proto::FromServer& message) {
+  absl::StatusOr<Inquiry> inquiry = Decode(message.inquiry());
+  if (phase_ == Phase::kUp && inquiry.ok() && listener_.on_inquiry) {
+    listener_.on_inquiry(*std::move(inquiry));
+  }
 }
 
 void GrpcLink::PumpOnLoop() {
@@ -375,9 +428,14 @@ void GrpcLink::PumpOnLoop() {
   }
   if (phase_ != Phase::kUp && phase_ != Phase::kClosing) return;
   if (std::exchange(has_unsent_report_, false) && WriteReportOnLoop()) return;
-  if (std::exchange(has_unsent_request_, false) && request_) {
+  if (std::exchange(stop_asked_.is_unsent, false) && stop_asked_.request) {
     proto::FromAgent message;
-    Encode(*request_, message.mutable_ask());
+    if (const auto* stop = std::get_if<StopRequest>(&*stop_asked_.request)) {
+      Encode(*stop, message.mutable_ask());
+    } else {
+      const Key& key = std::get<AgentEnding>(*stop_asked_.request).life_key;
+      message.mutable_agent_ended()->set_life_key(key.data(), key.size());
+    }
     stream_->Write(message);
     return;
   }
@@ -388,6 +446,9 @@ void GrpcLink::PumpOnLoop() {
     unsent_bytes_ -= unsent_requests_.front()->ByteSizeLong();
     stream_->Write(*unsent_requests_.front());
     unsent_requests_.pop_front();
+  } else if (!inquiries_.unsent.empty()) {
+    stream_->Write(*inquiries_.unsent.front());
+    inquiries_.unsent.pop_front();
   } else if (phase_ == Phase::kClosing && !std::exchange(is_half_closed_, true)) {
     stream_->HalfClose();
   }
@@ -433,6 +494,7 @@ void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
   pending_proof_.reset();
   urgent_words_.clear();
   unsent_answers_.clear();
+  inquiries_.unsent.clear();
   if (phase_ == Phase::kClosing) {
     FinishCloseOnLoop();
     return;

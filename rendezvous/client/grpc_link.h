@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/container/btree_set.h"
@@ -27,6 +28,7 @@
 #include "proto/io/loop_mailbox.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/connect_failure.h"
+#include "rendezvous/client/unsent_asks.h"
 #include "rendezvous/link/rendezvous_link.h"
 
 namespace muster::proto {
@@ -39,7 +41,7 @@ namespace muster::rendezvous {
 class AttendStream;
 
 // Who is at our end.
-enum class LinkRole { kAgent, kPerson };
+enum class LinkRole { kAgent, kPerson, kObserver };
 
 struct GrpcLinkOptions {
   std::string host;  // name or numeric address, IPv6 without brackets
@@ -59,6 +61,7 @@ struct GrpcLinkOptions {
 // kResourceExhausted.
 inline constexpr size_t kMaxStoreRequestsInFlight = 4096;
 inline constexpr size_t kMaxUnsentWatchAnswers = 4;
+inline constexpr size_t kMaxUnsentInquiries = 32;  // replies to the server's included
 inline constexpr size_t kMaxUnsentStoreBytes = size_t{64} << 20;
 
 // Loop thread only. The loop must be kept running (a work guard) until on_closed, or until the link
@@ -76,10 +79,14 @@ class GrpcLink final : public RendezvousLink {
   void SendReport(const AgentReport& report) override;
   void SendStoreRequest(const StoreRequest& request) override;
   void SendWatchWord(const verdict::NodeWord& word) override;
+  void SendInquiry(const Inquiry& inquiry) override;
+  void SendInquiryReply(const InquiryReply& reply) override;
   void Close(absl::Duration linger, std::function<void()> on_closed) override;
 
-  // A person's only request, before Open. Sent on each new connection until it is answered.
-  void Ask(const StopRequest& request, std::function<void(StopAnswer)> on_answer);
+  // A person's only request, or a guardian's, before Open. Sent on each new connection until it is
+  // answered.
+  void Ask(std::variant<StopRequest, AgentEnding> request,
+           std::function<void(StopAnswer)> on_answer);
 
  private:
   enum class Phase {
@@ -107,6 +114,8 @@ class GrpcLink final : public RendezvousLink {
   absl::Status OnStoreReplyOnLoop(const proto::FromServer& message);
   void OnWatchOrderOnLoop(const proto::FromServer& message);
   absl::Status OnAnswerOnLoop(const proto::FromServer& message);
+  absl::Status OnInquiryAnswerOnLoop(const proto::FromServer& message);
+  void OnInquiryOnLoop(const proto::FromServer& message);
   void PumpOnLoop();
   bool WriteReportOnLoop();
   void BreakOffOnLoop(absl::Status reason);
@@ -162,9 +171,8 @@ class GrpcLink final : public RendezvousLink {
   std::deque<std::unique_ptr<proto::FromAgent>> unsent_requests_;
   size_t unsent_bytes_ = 0;
   absl::btree_set<uint64_t> unanswered_;
-  std::optional<StopRequest> request_;  // of a person
-  bool has_unsent_request_ = false;
-  std::function<void(StopAnswer)> on_answer_;
+  PersonsAsk stop_asked_;
+  UnsentInquiries inquiries_;
   std::function<void()> on_closed_;
 };
 

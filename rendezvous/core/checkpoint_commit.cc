@@ -45,7 +45,7 @@ absl::Status CheckCommit(const JobState& state, const CommitRequested& request,
   const std::optional<MonoTime> until = PublishesUntil(state, request.from, request.round);
   if (!is_of_round || !until) {
     const std::string newest = checkpoint.instance != judge.instance
-                                   ? std::string("the job has been formed anew")
+                                   ? std::string("the job has been formed again")
                                    : absl::StrCat("the newest is ", ToString(state.round));
     return absl::AbortedError(absl::StrCat("the checkpoint of step ", checkpoint.step,
                                            " is not committed: round ", ToString(request.round),
@@ -56,8 +56,7 @@ absl::Status CheckCommit(const JobState& state, const CommitRequested& request,
     return NotNow(
         checkpoint.step,
         absl::StrCat(node == state.nodes.end() ? "this node" : node->second.report.node.name,
-                     " was not heard of for so long that its lease has ended, and has not "
-                     "reported since"));
+                     " lost its lease by long silence and has not reported since"));
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/core/membership_policy.h"
+#include "rendezvous/core/network_split.h"
 #include "rendezvous/core/round_decision.h"
 #include "rendezvous/core/stop_step.h"
 #include "rendezvous/core/wording.h"
@@ -20,7 +21,7 @@ StopRound StopLeftover(const JobState& state, const NodeState& node) {
   return {.round = was_told ? node.told : node.report.round,
           .cause = ends ? StopCause::kJobFailed : StopCause::kMembershipChange,
           .reason = absl::StrCat("the job went on without ", node.report.node.name,
-                                 ", which was not heard of in time"),
+                                 ", which was silent for too long"),
           .peer_lost = true,
           .exit_code = ends ? state.outcome->exit_code : 0};
 }
@@ -54,9 +55,19 @@ Wait WaitWhileRunning(const JobState& state, const NodeState& node, MonoTime now
   if (const auto held = state.histories.find(name); held != state.histories.end()) {
     if (IsHeldBack(state, name, now)) {
       return Wait{absl::StrCat(name, " came and went ", held->second.changes,
-                               " times; so that the others get on, it is held back for ",
+                               " times and is held back so that the others make progress, for ",
                                InWords(held->second.held_until - now))};
     }
+  }
+  if (const std::vector<Incarnation> apart = MembersApartFrom(state, node); !apart.empty()) {
+    std::vector<std::string> names;
+    for (const Incarnation member : apart) {
+      if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
+      names.push_back(state.nodes.at(member).report.node.name);
+    }
+    return Wait{absl::StrCat(name, " and ", NamesInWords(names, static_cast<int>(apart.size())),
+                             " do not reach each other (--network=require); ", name,
+                             " is a spare")};
   }
   if (static_cast<int>(state.members.size()) < max_nodes) {
     if (state.settings->scale_up == ScaleUp::kNever) {

@@ -45,7 +45,7 @@ const WorkerFailure& FailureToBlame(const JobState& state) {
 JobOutcome WithWhyNoRestart(const JobState& state, JobOutcome outcome) {
   const int budget = state.settings->max_restarts;
   if (budget > 0 && AsksForNoRestart(state)) {
-    absl::StrAppend(&outcome.reason, "; by this exit code it asks not to be started again");
+    absl::StrAppend(&outcome.reason, "; this exit code forbids a restart");
   } else if (state.restarts_used < budget && HasNoProgress(state)) {
     outcome.exit_code = kExitNoProgress;
     outcome.reason = absl::StrCat("no progress: ", state.restarts_without_commit,

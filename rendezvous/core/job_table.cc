@@ -128,7 +128,8 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
   }
   if (orphan != orphans_.end() && is_newcomer) {
     orphan->second.OnStopped(from);
-    if (const JobOutcome* outcome = orphan->second.OutcomeFor(from)) return EndJob{*outcome};
+    const JobOutcome* const outcome = orphan->second.OutcomeFor(from, report.instance);
+    if (outcome != nullptr) return EndJob{*outcome};
     if (auto why = orphan->second.WhyNewcomersWait(options_.lease, now)) {
       orphan->second.NoteWaiting(from);
       return Wait{*std::move(why)};
@@ -167,13 +168,13 @@ DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
   if (job == jobs_.end() && IsOurs(report.instance) && !had_no_round) {
     return Refuse{absl::FailedPreconditionError(
         absl::StrCat("job '", key.run_id,
-                     "' has ended; this node was not heard of for so long that "
-                     "how it ended is forgotten"))};
+                     "' has ended; its outcome is no longer kept, because this node was "
+                     "silent too long"))};
   }
   const bool has_begun = job != jobs_.end() && job->second.core->state().round != kNoRound;
   if (has_begun || IsOurs(report.instance)) {
     return Refuse{
-        absl::AbortedError(absl::StrCat("job '", key.run_id, "' has been formed anew since ",
+        absl::AbortedError(absl::StrCat("job '", key.run_id, "' has been formed again since ",
                                         report.node.name, " was part of it. Join again"))};
   }
   return AnswerOrphan(key, from, report, now, out);
@@ -249,6 +250,15 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report, MonoT
   OrphanRounds::Begun begun;
   if (const auto orphan = orphans_.find(key); orphan != orphans_.end()) {
     begun = orphan->second.TakePutOff();
+    const std::optional<JobOutcome>& outcome = orphan->second.outcome();
+    if (outcome && begun.instance != Instance()) {
+      RememberEnd({.key = key,
+                   .instance = begun.instance,
+                   .outcome = *outcome,
+                   .known_until = now + report.settings.close_timeout},
+                  now);
+      begun = {};
+    }
   }
   if (begun.instance == Instance()) {
     begun.instance = next_instance_;
@@ -317,6 +327,18 @@ std::vector<JobTable::JobEffect> JobTable::OnStopRequest(const JobKey& key, Inca
   return out;
 }
 
+std::vector<JobTable::JobEffect> JobTable::OnAgentEnded(const JobKey& key, AgentEnded event,
+                                                        MonoTime now) {
+  std::vector<JobEffect> out;
+  const auto job = jobs_.find(key);
+  if (job == jobs_.end()) {
+    out.push_back({key, SendAnswer{event.from, {.status = NoSuchJob(key)}}});
+  } else {
+    StepCore(job, event, now, out);
+  }
+  return out;
+}
+
 std::vector<JobTable::JobEffect> JobTable::OnNodesAtFault(const JobKey& key, NodesAtFault event,
                                                           MonoTime now) {
   std::vector<JobEffect> out;
@@ -329,7 +351,7 @@ absl::Status JobTable::NoSuchJob(const JobKey& key) const {
   if (orphans_.contains(key)) {
     return absl::NotFoundError(
         absl::StrCat("this server has lost its record of job '", key.run_id,
-                     "', whose workers may still run; ask again once it is formed anew"));
+                     "', whose workers may still run; ask again once the job is formed again"));
   }
   std::vector<std::string> names;
   for (const auto& [other, unused] : jobs_) {
@@ -386,6 +408,22 @@ MonoTime JobTable::NextDeadline() const {
 const JobState* JobTable::FindState(const JobKey& key) const {
   const auto job = jobs_.find(key);
   return job == jobs_.end() ? nullptr : &job->second.core->state();
+}
+
+const JobOutcome* JobTable::FindOutcome(const JobKey& job) const {
+  for (auto ended = ended_.rbegin(); ended != ended_.rend(); ++ended) {
+    if (ended->key == job) return &ended->outcome;
+  }
+  return nullptr;
+}
+
+std::vector<JobKey> JobTable::JobsOf(const std::string& owner) const {
+  std::vector<JobKey> keys;
+  for (auto job = jobs_.lower_bound({.owner = owner, .run_id = ""});
+       job != jobs_.end() && job->first.owner == owner; ++job) {
+    keys.push_back(job->first);
+  }
+  return keys;
 }
 
 std::string JobTable::CheckInvariants() const {

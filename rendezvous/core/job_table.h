@@ -22,12 +22,20 @@
 
 namespace muster::rendezvous {
 
-// Which job of which user. Two users of one musterd never see each other's jobs.
+// A job of a user. Two users of one musterd never see each other's jobs.
 struct JobKey {
   std::string owner;  // name of the token's owner; empty for an embedded server
   std::string run_id;
   friend auto operator<=>(const JobKey&, const JobKey&) = default;
   friend bool operator==(const JobKey&, const JobKey&) = default;
+};
+
+// A participant of a job: an agent, or a person who asks.
+struct AgentKey {
+  JobKey job;
+  Incarnation agent;
+  friend auto operator<=>(const AgentKey&, const AgentKey&) = default;
+  friend bool operator==(const AgentKey&, const AgentKey&) = default;
 };
 
 // A job as it is kept on disk.
@@ -37,14 +45,14 @@ struct KeptJob {
   JobRecord record;
 };
 
-// What is to be kept of one job from now on. `round` is left out where it is as it was.
+// What to keep of a job from now on. `round` is left out if it has not changed.
 struct KeepJob {
   Instance instance;
   std::optional<RoundRecord> round;
   ProgressRecord progress;
 };
 
-// How many instances that are over are remembered, each for its close_timeout.
+// The number of ended instances that are remembered, each for its close_timeout.
 inline constexpr size_t kMaxEndedJobs = 1000;
 
 struct JobTableOptions {
@@ -54,16 +62,16 @@ struct JobTableOptions {
   LeaseSettings lease;
   std::string only_run_id;  // not empty: an embedded server of this one job
   int max_jobs = 10000;
-  // No round is completed before, so that agents of a server that has been here before can say what
-  // they run: a lease after the start where there may have been one.
+  // No round completes before this instant, so that agents of an earlier server at this endpoint
+  // can report what they run: a lease after the start if there may have been one.
   MonoTime young_until;
-  // Node names of a server of one job, by --node_rank; empty: not known. A node of such a name that
-  // comes when the job is over is told how it ended, and begins no other.
+  // Node names of a single-job server, by --node_rank; empty: unknown. A node with such a name that
+  // arrives after the end of the job is told the outcome and does not begin another job.
   std::vector<std::string> node_names;
   Incarnation host;  // CoreOptions
   // A KeepJob comes with each change of a job's record.
   bool keeps_records = false;
-  // The first term whose records were kept: what began since then and is not known has ended. 0:
+  // The first term whose records were kept: an unknown job that began since then has ended. 0:
   // `term`.
   ServerTerm first_term;
 };
@@ -86,13 +94,13 @@ class JobTable {
     bool waits_for_record = true;
   };
 
-  // Goes on with the jobs that an earlier life of this server has kept. Once, before anything else;
-  // the term must be higher than that life's. Keys that were in the store of a round are lost:
-  // requests for them are answered with kUnavailable until the next round.
+  // Continues the jobs that this server kept before it was restarted. Call it once, before anything
+  // else; the term must be higher than before. Keys in the store of a round are lost: requests for
+  // them are answered with kUnavailable until the next round.
   void Restore(std::vector<KeptJob> jobs, MonoTime now);
 
   // A message of an agent. A job that is not known begins with its first joining report; one that
-  // has ended begins anew as the next instance once each of its agents has been told the end.
+  // has ended starts over as the next instance once each of its agents has been told the end.
   // Workers of an instance that this server has no record of are left alone: orphan_rounds.h.
   //
   // Errors (in a Refuse):
@@ -110,7 +118,9 @@ class JobTable {
   // A person asks; answered by one SendAnswer to `from`.
   std::vector<JobEffect> OnStopRequest(const JobKey& job, Incarnation from,
                                        const StopRequest& request, MonoTime now);
-  // The hang watch has judged.
+  // Somebody who can know says that an agent has ended; answered by one SendAnswer to `event.from`.
+  std::vector<JobEffect> OnAgentEnded(const JobKey& job, AgentEnded event, MonoTime now);
+  // The hang watch has given a verdict.
   std::vector<JobEffect> OnNodesAtFault(const JobKey& job, NodesAtFault event, MonoTime now);
   std::vector<JobEffect> OnDisconnect(const JobKey& job, Incarnation from, MonoTime now);
   std::vector<JobEffect> OnHostLeaving(const Departure& departure, const std::string& host_name,
@@ -125,6 +135,10 @@ class JobTable {
   size_t size() const { return jobs_.size(); }
   // nullptr if there is no such job. Valid until the next call that is not const.
   const JobState* FindState(const JobKey& job) const;
+  // How the last instance of a job ended, if it is over and still known; else nullptr.
+  const JobOutcome* FindOutcome(const JobKey& job) const;
+  // The jobs of one user.
+  std::vector<JobKey> JobsOf(const std::string& owner) const;
   // The first broken invariant of any job; empty if all hold.
   std::string CheckInvariants() const;
 
@@ -162,10 +176,10 @@ class JobTable {
                              MonoTime now, std::vector<JobEffect>& out);
   bool IsOurs(Instance instance) const;
   absl::Status CheckServes(const JobKey& key) const;
-  // For a newcomer of that name; nullptr: it has come in time.
+  // The outcome that a newcomer of that name missed; nullptr if it is in time.
   const JobOutcome* FindEndFor(const JobKey& key, const std::string& node_name, MonoTime now) const;
   absl::Status Begin(const JobKey& key, const AgentReport& report, MonoTime now);
-  // It is no member of anything: it says no instance, or one whose beginning was put off.
+  // Whether the agent is not a member of any instance: it reports none, or one that was put off.
   bool IsNewcomer(const JobKey& key, const AgentReport& report) const;
   CoreOptions OptionsFor(Instance instance) const;
   absl::Status NoSuchJob(const JobKey& key) const;
@@ -175,11 +189,11 @@ class JobTable {
   // Keeps the index of deadlines after a step.
   void Reschedule(Jobs::iterator job);
   void Erase(Jobs::iterator job, MonoTime now);
-  // It has no round yet. Its newcomers begin it again, if they have to wait for a round of which
-  // this server has no record.
+  // Drops a job without a round yet, if its newcomers have to wait for a round of which this server
+  // has no record; they begin it again later.
   void PutOff(Jobs::iterator job);
   void RememberEnd(EndedJob ended, MonoTime now);
-  // A job that is over, and that nobody has formed anew: its last round's members may publish.
+  // Whether a member of the last round of an ended job, not formed again since, may publish.
   bool MayPublishAfterEnd(const JobKey& key, Incarnation from, Round round,
                           const CommitCheckpoint& commit) const;
   JobEffect Stamp(const JobKey& key, SendDirective effect);

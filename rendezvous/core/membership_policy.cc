@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "proto/base/backoff.h"
+#include "rendezvous/core/network_split.h"
 #include "rendezvous/core/waiting_list.h"
 
 namespace muster::rendezvous {
@@ -28,7 +29,7 @@ void DropForgiven(JobState& state, MonoTime now) {
         now >= std::max(it->second.last_change, it->second.held_until) + kForgivenAfter;
     it = is_forgiven ? state.histories.erase(it) : std::next(it);
   }
-  // A bound against names without end; who is dropped begins anew.
+  // A bound against names without end; a dropped one starts over.
   while (state.histories.size() >= kMaxNodeHistories) {
     state.histories.erase(state.histories.begin());
   }
@@ -105,18 +106,28 @@ bool IsHeldBack(const JobState& state, const std::string& node_name, MonoTime no
   return found != state.histories.end() && now < found->second.held_until;
 }
 
+std::vector<Incarnation> Newcomers(const JobState& state) {
+  std::vector<Incarnation> newcomers;
+  for (const auto& [unused, node] : state.joined) {
+    if (MembersApartFrom(state, state.nodes.at(node)).empty()) newcomers.push_back(node);
+  }
+  return newcomers;
+}
+
 std::optional<MonoTime> GrowthTime(const JobState& state) {
   const bool has_place = static_cast<int>(state.members.size()) < state.settings->max_nodes;
   if (state.phase != JobPhase::kRunning || state.joined.empty() || !has_place) return std::nullopt;
   if (state.settings->is_static || !state.succeeded.empty()) return std::nullopt;
   if (state.stop_step) return std::nullopt;  // it ends soon by itself
   if (state.settings->scale_up == ScaleUp::kNever) return std::nullopt;
-  const bool do_half_wait = state.joined.size() >= state.members.size();
+  const std::vector<Incarnation> newcomers = Newcomers(state);
+  if (newcomers.empty()) return std::nullopt;
+  const bool do_half_wait = newcomers.size() >= state.members.size();
   const absl::Duration hold_off =
       Doubled(kFirstGrowthHoldOff, do_half_wait ? 0 : state.hasty_changes, kMaxGrowthHoldOff);
   const bool is_first_return =
-      std::any_of(state.joined.begin(), state.joined.end(),
-                  [&](const auto& entry) { return ComesBackForTheFirstTime(state, entry.second); });
+      std::any_of(newcomers.begin(), newcomers.end(),
+                  [&](Incarnation node) { return ComesBackForTheFirstTime(state, node); });
   const MonoTime earliest = is_first_return ? std::max(state.joined_since, state.running_since)
                                             : std::max(state.joined_since + kGatherNewcomers,
                                                        state.running_since + hold_off);
@@ -133,7 +144,7 @@ MonoTime NextRelease(const JobState& state) {
 int NodesToSpare(const JobState& state) {
   if (state.phase != JobPhase::kRunning || state.settings->is_static) return 0;
   if (state.stop_step || !state.succeeded.empty()) return 0;
-  const size_t staying = state.members.size() - state.lost.size() + state.joined.size();
+  const size_t staying = state.members.size() - state.lost.size() + Newcomers(state).size();
   return std::max(0, static_cast<int>(staying) - state.settings->min_nodes);
 }
 

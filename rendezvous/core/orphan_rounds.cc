@@ -46,7 +46,7 @@ void OrphanRounds::Start(const AgentReport& report, MonoTime now) {
 
 std::string OrphanRounds::InWordsOf(const std::string& name) const {
   return absl::StrCat("this server has no record of round ", ToString(round_), " of job '", name,
-                      "', which an earlier life of it formed");
+                      "', which it formed before it was restarted");
 }
 
 OrphanRounds::Answer OrphanRounds::OnReport(const std::string& name, Incarnation from,
@@ -130,7 +130,7 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
   }
   return {.body = Refuse{absl::UnavailableError(
               absl::StrCat(InWordsOf(name), "; its workers run on, for ", InWords(left),
-                           " at most; then the job is formed anew"))},
+                           " at most; then the job is formed again"))},
           .is_first = is_first};
 }
 
@@ -171,7 +171,7 @@ std::optional<std::string> OrphanRounds::WhyNewcomersWait(const LeaseSettings& s
   return absl::StrCat("round ", ToString(round_), " of the job still runs on ",
                       NamesInWords(names, count),
                       ", but this server has lost its record of it; the "
-                      "job is formed anew when it ends, or in ",
+                      "job is formed again when the round ends, or in ",
                       InWords(left));
 }
 

@@ -1,11 +1,11 @@
-// Rounds whose workers run although this server has no record of them: an earlier life of it formed
-// them and died, and its state with it. Agents say what they run, and that is all that is known.
+// Rounds whose workers still run although this server has no record of them, because it formed them
+// before a restart that lost its state. Only what their agents report is known of them.
 //
-// Such workers are left alone for the orphan time-out, counted from the first that is heard of: no
-// new instance of the job is begun meanwhile, because two rounds of one job must not run together.
-// It ends sooner when all members have succeeded (so has the job), or when one has failed or left
-// (the others wait for it in vain), or holds for a stop step that is forgotten: then all are told
-// to join a new instance.
+// Such workers are left alone for the orphan time-out, counted from the first report. No new
+// instance of the job begins meanwhile, because two rounds of one job must not run together. The
+// wait ends sooner when all members have succeeded (so has the job). When a member has failed or
+// left (the others wait for it in vain), or holds for a forgotten stop step, all are told to join a
+// new instance.
 //
 // Threads: pure.
 #pragma once
@@ -24,7 +24,7 @@ namespace muster::rendezvous {
 
 class OrphanRounds {
  public:
-  // What follows from a report of an instance that is not this server's.
+  // The answer to a report of an instance that this server does not know.
   struct Answer {
     DirectiveBody body;
     bool is_first = false;    // nothing was known of the round before: worth a line in the log
@@ -34,28 +34,31 @@ class OrphanRounds {
   Answer OnReport(const std::string& name, Incarnation from, const AgentReport& report,
                   MonoTime now);
 
-  // What a newcomer is told while workers of the round are known to run, or to be stopping; none
-  // when nothing is owed to them any more.
+  // Why a newcomer has to wait while workers of the round are known to run or to be stopping;
+  // nothing once it may join.
   std::optional<std::string> WhyNewcomersWait(const LeaseSettings& lease, MonoTime now) const;
 
-  // A member that was told to join anew, and says so before it has stopped its workers (then it is
-  // waited for), or that it has. False if it is no member.
+  // A member that was told to join again reports that it is still stopping its workers, and is
+  // waited for, or that it has stopped them. False if it is not a member.
   bool OnStopping(Incarnation from, MonoTime now);
   void OnStopped(Incarnation from) { members_.erase(from); }
 
-  // Newcomers that waited for the round learn its outcome as a spare does; without, they would
-  // begin the job again. What one is told: nothing before there is an outcome, or if it did not
-  // wait.
+  // Newcomers that waited for the round, and those whose instance was put off for it, learn its
+  // outcome as a spare does; otherwise they would begin the job again. What one is told that says
+  // `instance`: null before there is an outcome, or if it did not wait.
   void NoteWaiting(Incarnation newcomer) {
     if (newcomers_.size() < kMaxFormerNodes) newcomers_.insert(newcomer);
   }
-  const JobOutcome* OutcomeFor(Incarnation newcomer) const {
-    return outcome_ && newcomers_.contains(newcomer) ? &*outcome_ : nullptr;
+  const JobOutcome* OutcomeFor(Incarnation newcomer, Instance instance) const {
+    const bool was_put_off = instance != Instance() && instance == put_off_.instance;
+    return outcome_ && (was_put_off || newcomers_.contains(newcomer)) ? &*outcome_ : nullptr;
   }
+  const std::optional<JobOutcome>& outcome() const { return outcome_; }
 
-  // The instance that newcomers had begun before the round was heard of. It had no round, and they
-  // are told to wait; it begins again under its number when their turn has come, so that they are
-  // newcomers still, and without those who were drained.
+  // The instance that newcomers had begun before the first report of the orphan round. It had no
+  // round, and they are told to wait. It begins again under its number when their turn has come, so
+  // that they still count as newcomers, and without the nodes that were drained. Once there is an
+  // outcome it has ended with that, and does not begin again.
   struct Begun {
     Instance instance;  // 0: none
     absl::btree_map<Incarnation, DrainedNode> drained;
@@ -64,7 +67,7 @@ class OrphanRounds {
   Instance put_off() const { return put_off_.instance; }
   Begun TakePutOff() { return std::exchange(put_off_, {}); }
 
-  // Nobody has been heard for so long that the workers have been ended by their own agents.
+  // Whether the silence is so long that agents have ended their workers by themselves.
   bool IsForgotten(MonoTime now) const { return now - last_heard_ > orphan_timeout_; }
 
  private:

@@ -1,5 +1,6 @@
 #include "rendezvous/core/rendezvous_core.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "rendezvous/core/directive_choice.h"
 #include "rendezvous/core/job_outcome.h"
 #include "rendezvous/core/membership_policy.h"
+#include "rendezvous/core/network_split.h"
 #include "rendezvous/core/round_decision.h"
 #include "rendezvous/core/round_restore.h"
 #include "rendezvous/core/stop_step.h"
@@ -285,11 +287,32 @@ void RendezvousCore::ApplyMemberPhase(const NodeState& node, Turn& turn) {
     NoteStopFloor(state_, node);
     ObeyWish(node, turn);
   }
+  if (state_.phase == JobPhase::kRunning) PartMembers(node.report.failed_pairs, turn);
   if (state_.phase == JobPhase::kEnding && is_done) state_.in_round.erase(from);
   if (state_.phase != JobPhase::kRunning || phase != AgentPhase::kStopped) return;
   RecordChange(state_, node.report.node.name, turn.now);
   EndRound(StopCause::kMembershipChange, absl::StrCat(node.report.node.name, " stopped by itself"),
            true, turn);
+}
+
+void RendezvousCore::PartMembers(const std::vector<FailedPair>& pairs, Turn& turn) {
+  const NetworkSplit split = SplitMembers(state_, pairs);
+  if (split.reason.empty()) return;
+  const std::string why = absl::StrCat(" (--network=require): ", split.reason);
+  if (!split.is_enough) {
+    BeginEnding({.exit_code = kExitNodesMissing,
+                 .reason = absl::StrCat("the nodes do not all reach each other", why)},
+                false, turn);
+    return;
+  }
+  for (const std::string& name : split.leaving) RecordChange(state_, name, turn.now);
+  const int count = static_cast<int>(split.leaving.size());
+  std::vector<std::string> named = split.leaving;
+  named.resize(std::min(named.size(), static_cast<size_t>(kMaxMissingNamed)));
+  EndRound(StopCause::kMembershipChange,
+           absl::StrCat("the larger side of the network goes on without ",
+                        NamesInWords(named, count), why),
+           false, turn);
 }
 
 void RendezvousCore::On(const AgentDisconnected& event, Turn& turn) {
@@ -298,8 +321,12 @@ void RendezvousCore::On(const AgentDisconnected& event, Turn& turn) {
   NodeState& node = found->second;
   node.connected = false;
   if (node.wants_place) PutOnWaitingList(state_, node, turn.now);
-  const bool has_ended = state_.phase == JobPhase::kEnded || state_.drained.contains(event.from);
-  if (has_ended && node.told_end) Forget(event.from);
+  const bool is_over = state_.phase == JobPhase::kEnded || state_.drained.contains(event.from);
+  if (is_over && node.told_end) {
+    Forget(event.from);
+  } else if (node.has_ended) {
+    LoseEnded(event.from, turn);
+  }
 }
 
 void RendezvousCore::On(const HostLeaving& event, Turn& turn) {

@@ -46,6 +46,12 @@ struct StopRequested {
   Incarnation from;
   StopRequest request;
 };
+// The agent's process has ended without a farewell, and all of its workers with it: its guardian
+// says so, and the caller has made sure that it is the guardian. `from` awaits the answer.
+struct AgentEnded {
+  Incarnation from;
+  Incarnation agent;
+};
 // The hang watch has judged: members of the running round are at fault, and are to leave the job.
 struct NodesAtFault {
   std::vector<Incarnation> nodes;
@@ -53,7 +59,7 @@ struct NodesAtFault {
 };
 struct Tick {};
 using Event = std::variant<AgentReported, AgentDisconnected, HostLeaving, CommitRequested,
-                           StopRequested, NodesAtFault, Tick>;
+                           StopRequested, AgentEnded, NodesAtFault, Tick>;
 
 // What the shell must do. Sending twice is harmless: directives are complete statements.
 struct SendDirective {
@@ -99,8 +105,8 @@ struct CoreOptions {
 };
 
 // Nobody of the job has been heard for this share of a lease (of three renewals, if that is more):
-// perhaps it is the server that hears nothing. Nobody's lease ends then, and whoever comes first
-// brings everyone a fresh one.
+// perhaps it is the server that hears nothing. Then no lease ends, and the first agent that reports
+// renews everyone's.
 inline constexpr double kSilenceOfAll = 0.5;
 // How often in a row a node's lease is renewed that way, so that a dead one is found also where
 // few report, and late.
@@ -114,9 +120,9 @@ class RendezvousCore {
 
   // Applies `event` at `now` and returns what the shell must do, in this order. `now` must not go
   // back. Every AgentReported is answered by one SendDirective at least, every CommitRequested by
-  // one SendStoreReply, every StopRequested by one SendAnswer. The first report defines the
-  // settings. `revision` of directives is left 0: JobTable numbers those of all its jobs on their
-  // way out.
+  // one SendStoreReply, every StopRequested and AgentEnded by one SendAnswer. The first report
+  // defines the settings. `revision` of directives is left 0: JobTable numbers those of all its
+  // jobs on their way out.
   std::vector<Effect> Step(const Event& event, MonoTime now);
 
   // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
@@ -125,7 +131,7 @@ class RendezvousCore {
   // For the status page and for tests. Valid until the next Step.
   const JobState& state() const { return state_; }
 
-  // R1..R12 (round_state.h); empty if all hold, else the first broken one in words.
+  // R1..R13 (round_state.h); empty if all hold, else the first broken one in words.
   std::string CheckInvariants() const;
 
  private:
@@ -141,6 +147,9 @@ class RendezvousCore {
   void On(const HostLeaving& event, Turn& turn);
   void On(const CommitRequested& event, Turn& turn);
   void On(const StopRequested& event, Turn& turn);
+  // Its lease ends as soon as what it said before has been heard, which is when its stream is seen
+  // to have broken.
+  void On(const AgentEnded& event, Turn& turn);
   // Does nothing where the job cannot do without one of them (NodesToSpare, CoreOptions::host).
   void On(const NodesAtFault& event, Turn& turn);
   void On(const Tick&, Turn&) {}
@@ -156,6 +165,8 @@ class RendezvousCore {
   void ApplyPhase(NodeState& node, Turn& turn);
   void ApplyJoining(NodeState& node, Turn& turn);
   void ApplyMemberPhase(const NodeState& node, Turn& turn);
+  // Members that must reach each other do not: the larger side goes on, or the job ends.
+  void PartMembers(const std::vector<FailedPair>& pairs, Turn& turn);
 
   // --- rendezvous_leases.cc
   // Somebody was heard. After a silence of all everyone gets a fresh lease.
@@ -164,6 +175,8 @@ class RendezvousCore {
   MonoTime NextLeaseEnd() const;
   void RenewLease(NodeState& node, MonoTime now);
   void ExpireLeases(std::optional<Incarnation> except, Turn& turn);
+  // It has ended without a farewell, and so has its stream.
+  void LoseEnded(Incarnation node, Turn& turn);
   // A new start of a node that died while it waited takes its place.
   void Supersede(const AgentReport& report, Turn& turn);
   // Removes a node that is gone, and decides what follows for its round. `departure` is empty for a

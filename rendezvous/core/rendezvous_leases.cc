@@ -41,8 +41,8 @@ void RendezvousCore::Hear(Turn& turn) {
   }
   if (silence <= lease.duration) return;
   Note("silence_ended",
-       absl::StrCat("no agent was heard for ", InWords(silence), "; each has another ",
-                    InWords(fresh), " to be heard again"),
+       absl::StrCat("no agent has reported for ", InWords(silence), "; extending every lease by ",
+                    InWords(fresh)),
        turn);
 }
 
@@ -72,6 +72,30 @@ void RendezvousCore::ExpireLeases(std::optional<Incarnation> except, Turn& turn)
       Lose(node, reason, std::nullopt, turn);
     }
   }
+}
+
+void RendezvousCore::On(const AgentEnded& event, Turn& turn) {
+  const auto found = state_.nodes.find(event.agent);
+  if (found == state_.nodes.end()) {
+    const absl::Status unknown = absl::NotFoundError("the agent is not a node of the job any more");
+    turn.effects.push_back(SendAnswer{event.from, {.status = unknown}});
+    return;
+  }
+  turn.effects.push_back(SendAnswer{
+      event.from, {.text = absl::StrCat(found->second.report.node.name, "'s lease ends")}});
+  found->second.has_ended = true;
+  if (!found->second.connected) LoseEnded(event.agent, turn);
+}
+
+void RendezvousCore::LoseEnded(Incarnation node, Turn& turn) {
+  if (state_.phase == JobPhase::kEnded) {
+    Forget(node);
+    return;
+  }
+  Lose(node,
+       absl::StrCat("lost ", state_.nodes.at(node).report.node.name,
+                    " (its agent was killed, and its workers have ended)"),
+       std::nullopt, turn);
 }
 
 void RendezvousCore::Supersede(const AgentReport& report, Turn& turn) {
@@ -121,6 +145,9 @@ void RendezvousCore::Forget(Incarnation node) {
   NodeState& gone = found->second;
   if (state_.assignments.contains(node)) state_.lost[node] = gone.report.node.name;
   state_.in_round.erase(node);
+  for (const Incarnation other : gone.apart_from) {
+    if (state_.nodes.contains(other)) state_.nodes.at(other).apart_from.erase(node);
+  }
   TakeOffWaitingList(state_, gone);
   state_.leases.erase({gone.lease_expires, node});
   if (state_.settings->is_static) state_.ranks.claims.erase(*gone.report.node.node_rank);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "rendezvous/core/network_split.h"
 #include "rendezvous/core/wording.h"
 
 namespace muster::rendezvous {
@@ -190,21 +191,33 @@ RoundDecision DecideRound(const JobState& state, MonoTime now) {
   return WaitUntil(deadline, are_stopping ? StoppingText(state) : MissingText(state));
 }
 
+std::vector<Incarnation> ReadyNodes(const JobState& state) {
+  std::vector<Incarnation> survivors;
+  std::vector<Incarnation> others;
+  for (const auto& [unused, node] : state.joined) {
+    (state.assignments.contains(node) ? survivors : others).push_back(node);
+  }
+  std::sort(survivors.begin(), survivors.end(), [&](Incarnation a, Incarnation b) {
+    return state.assignments.at(a).node_rank < state.assignments.at(b).node_rank;
+  });
+  survivors.insert(survivors.end(), others.begin(), others.end());
+  return survivors;
+}
+
 std::vector<Incarnation> ChooseMembers(const JobState& state) {
-  std::vector<Incarnation> chosen;
   const size_t max_nodes = static_cast<size_t>(state.settings->max_nodes);
-  for (const bool survivors : {true, false}) {
-    for (const auto& [unused, node] : state.joined) {
-      if (chosen.size() == max_nodes) return chosen;
-      if (state.assignments.contains(node) == survivors) chosen.push_back(node);
-    }
-  }
   const size_t min_nodes = static_cast<size_t>(state.settings->min_nodes);
-  for (const auto& [unused, node] : state.held_back) {
-    if (chosen.size() >= min_nodes) break;
-    chosen.push_back(node);
-  }
-  return chosen;
+  std::vector<Incarnation> ready = ReadyNodes(state);
+  const auto choose = [&](std::vector<Incarnation> nodes) {
+    if (nodes.size() > max_nodes) nodes.resize(max_nodes);
+    for (const auto& [unused, node] : state.held_back) {
+      if (nodes.size() >= min_nodes) break;
+      nodes.push_back(node);
+    }
+    return nodes;
+  };
+  const std::vector<Incarnation> chosen = ThoseTogether(state, choose(ThoseTogether(state, ready)));
+  return chosen.size() >= min_nodes ? chosen : choose(std::move(ready));
 }
 
 }  // namespace muster::rendezvous

@@ -56,8 +56,13 @@ RoundDecision DecideRound(const JobState& state, MonoTime now);
 // Whether as many have joined as a round needs: all of a static job, else min_nodes.
 bool IsEnough(const JobState& state);
 
+// The nodes in JobState::joined, best first: survivors of the last round by node rank, then the
+// others by arrival.
+std::vector<Incarnation> ReadyNodes(const JobState& state);
+
 // The nodes that a completed round takes: survivors of the last one first, then by arrival, at most
-// max_nodes; of those held back only as many as it takes to reach min_nodes.
+// max_nodes; of those held back only as many as it takes to reach min_nodes. Two nodes that do not
+// reach each other (network_split.h) are taken only if there are not min_nodes otherwise.
 std::vector<Incarnation> ChooseMembers(const JobState& state);
 
 }  // namespace muster::rendezvous

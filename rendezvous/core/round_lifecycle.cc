@@ -7,6 +7,7 @@
 #include "proto/base/exit_codes.h"
 #include "rendezvous/core/job_outcome.h"
 #include "rendezvous/core/membership_policy.h"
+#include "rendezvous/core/network_split.h"
 #include "rendezvous/core/rank_assignment.h"
 #include "rendezvous/core/rendezvous_core.h"
 #include "rendezvous/core/round_decision.h"
@@ -63,18 +64,21 @@ void RendezvousCore::Grow(Turn& turn) {
   const std::optional<MonoTime> when = GrowthTime(state_);
   if (!when || turn.now < *when) return;
   std::vector<std::string> names;
-  for (const auto& [unused, node] : state_.joined) {
+  const std::vector<Incarnation> newcomers = Newcomers(state_);
+  for (const Incarnation node : newcomers) {
     if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
     names.push_back(state_.nodes.at(node).report.node.name);
   }
   EndRound(StopCause::kMembershipChange,
-           absl::StrCat(NamesInWords(names, static_cast<int>(state_.joined.size())), " joined"),
-           false, turn);
+           absl::StrCat(NamesInWords(names, static_cast<int>(newcomers.size())), " joined"), false,
+           turn);
 }
 
 void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   std::vector<const NodeState*> nodes;
-  for (const Incarnation node : ChooseMembers(state_)) nodes.push_back(&state_.nodes.at(node));
+  const std::vector<Incarnation> chosen = ChooseMembers(state_);
+  ForgetSplitAmong(state_, chosen);
+  for (const Incarnation node : chosen) nodes.push_back(&state_.nodes.at(node));
   state_.members = OrderNodes(state_.members, nodes, state_.settings->is_static);
   nodes.clear();
   for (const Incarnation node : state_.members) nodes.push_back(&state_.nodes.at(node));

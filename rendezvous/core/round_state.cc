@@ -81,6 +81,12 @@ std::string CheckNode(const JobState& state, const NodeState& node) {
   if (node.wants_place && state.drained.contains(node.incarnation)) {
     return absl::StrCat("R12: ", node.report.node.name, " is drained, and waits for a place");
   }
+  const bool runs = state.phase == JobPhase::kRunning && state.in_round.contains(node.incarnation);
+  for (const Incarnation other : node.apart_from) {
+    if (!runs || !state.in_round.contains(other)) continue;
+    return absl::StrCat("R13: ", node.report.node.name, " runs with ", ToString(other),
+                        ", which it does not reach");
+  }
   if (!state.leases.contains({node.lease_expires, node.incarnation})) {
     return absl::StrCat("R9: no lease of ", node.report.node.name);
   }

@@ -41,7 +41,8 @@ struct NodeState {
   MonoTime lease_expires;   // by the server's count
   uint64_t join_order = 0;  // order of arrival, the last tie-break of rank assignment
   bool connected = true;
-  bool told_end = false;  // an EndJob has been sent to it
+  bool told_end = false;   // an EndJob has been sent to it
+  bool has_ended = false;  // its guardian has said so
   // How often its lease was renewed without a report of its own, because nobody was heard.
   int free_renewals = 0;
   // It has joined for the next round, and is in one of JobState::joined, away and held_back.
@@ -53,6 +54,8 @@ struct NodeState {
   Round told = kNoRound;
   Round told_before = kNoRound;
   Round left = kNoRound;
+  // Nodes that it does not reach by the network that the job requires (network_split.h).
+  absl::btree_set<Incarnation> apart_from;
 };
 
 // What is kept of an agent that is gone, so that its late messages are recognised as late.
@@ -167,6 +170,7 @@ struct NodeRanks {
 //   R10: the attempt of a round is later than that of any round before it.
 //   R11: no rank has begun a step beyond the one that is named, by what its node has promised.
 //   R12: no drained node waits for a place.
+//   R13: members of a round that runs reach each other, as far as is known.
 struct JobState : JobRecord {
   absl::btree_map<Incarnation, NodeState> nodes;
   absl::btree_map<Incarnation, FormerNode> former;  // at most kMaxFormerNodes
@@ -220,7 +224,7 @@ LeaseSettings LeaseOf(const LeaseSettings& settings, const JobState& state);
 // A member of the current round that has not been lost and has not left the job.
 bool IsLiveMember(const JobState& state, Incarnation node);
 
-// R1..R12; empty if all hold, else the first broken one in words.
+// R1..R13; empty if all hold, else the first broken one in words.
 std::string CheckInvariants(const JobState& state);
 
 }  // namespace muster::rendezvous

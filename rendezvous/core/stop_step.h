@@ -3,16 +3,15 @@
 //
 //   asked for   a person stops the job or drains a node, or a node has been told to end and says so
 //   open        every rank holds before its next step, and every node reports how far its ranks are
-//   named       once every member has: the furthest of them. Each rank goes on to that step and
-//   leaves
+//   named       every member has reported: the furthest step. Each rank goes on to it and leaves
 //
-// Nobody is past the step that is named, because each has promised to begin none beyond its floor
-// before; and nobody waits in a collective for one that holds, because all go on to the furthest.
-// Members that promise nothing, because their programs never ask whether to stop, leave it open:
-// then the workers are signalled after --shutdown_timeout, as if there were no such step.
+// No rank is past the named step, because each has promised to begin no step beyond its floor until
+// then. No rank waits in a collective for one that holds, because all go on to the furthest step.
+// Members whose programs never ask whether to stop promise nothing and leave the step open: then
+// the workers are signalled after --shutdown_timeout, as if there were no such step.
 //
-// What is named stays named, also over lives of a server that keeps records: it is told once it is
-// kept.
+// A named step stays named, even across restarts of a server that keeps records, because members
+// are told only after it has been recorded.
 //
 // Threads: pure.
 #pragma once
@@ -21,32 +20,31 @@
 
 namespace muster::rendezvous {
 
-// Takes the wish for a stop of the running round. One that ends the job replaces one that does not;
-// the step stays.
+// Asks for a stop of the running round. A stop that ends the job replaces one that does not; the
+// step stays.
 void AskForStop(JobState& state, StopStep asked, MonoTime now);
 
-// What a report of a live member says of its floor. Workers that have ended with 0 begin nothing
-// more.
+// Takes the floor from the report of a live member. Workers that have ended with 0 begin no further
+// step.
 void NoteStopFloor(JobState& state, const NodeState& member);
 void NoteFloorsOfFinished(JobState& state);
 
-// Names the step if it is open and every member has said its floor. True if it has been named now.
+// Names the step if it is open and every member has reported its floor. True if this call named it.
 bool NameStopStep(JobState& state);
 
 // When an open step turns into signals; InfiniteFuture() if none is open.
 MonoTime StopPatienceEnds(const JobState& state);
 
-// The round is not followed by another.
+// Whether no round follows the running one.
 bool EndsByStop(const JobState& state);
 
-// The end of a job that was asked to stop. `instead` says what stopped it if not the step; empty:
-// that did.
+// The outcome of a job that was asked to stop. `instead` says what stopped it; empty: the step.
 JobOutcome OutcomeOfStop(const JobState& state, const std::string& instead);
 
-// The end of a drained node.
+// The directive that ends a drained node.
 EndJob EndOfDrained(const JobState& state, Incarnation node);
 
-// A node that is known and not drained: without one there is nobody for another round.
+// Whether a known node is not drained; without such a node there is no further round.
 bool HasNodeThatStays(const JobState& state);
 
 }  // namespace muster::rendezvous

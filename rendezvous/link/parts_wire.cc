@@ -257,7 +257,7 @@ Assignment Decode(const proto::Assignment& in, WireCheck& check) {
   out.master_address = Text(check, "master_address", in.master_address());
   out.master_port = check.Range("master_port", in.master_port(), 0, kMaxPort);
   proto::PeerList list;
-  check.Require(list.ParseFromString(in.peer_list()), "peer_list", "is no list of peers");
+  check.Require(list.ParseFromString(in.peer_list()), "peer_list", "is not a list of peers");
   if (check.List("peers", list.peers_size(), kMaxPeersInAssignment) && list.peers_size() > 0) {
     std::vector<Peer> peers;
     for (const proto::Peer& peer : list.peers()) peers.push_back(Decode(peer, check));

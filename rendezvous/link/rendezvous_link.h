@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "proto/base/inquiry.h"
 #include "proto/base/membership.h"
 #include "proto/base/store_messages.h"
 #include "rendezvous/verdict/watch_messages.h"
@@ -18,6 +19,9 @@ struct LinkListener {
   std::function<void(Directive)> on_directive;
   std::function<void(StoreReply)> on_store_reply;
   std::function<void(verdict::WatchOrder)> on_watch_order;  // only after a summary was sent
+  // The server asks what there is to see here: answered by SendInquiryReply.
+  std::function<void(Inquiry)> on_inquiry;
+  std::function<void(InquiryAnswer)> on_inquiry_answer;
   // `detail` says to whom, or why not, for people. `fatal` is set when trying again cannot help:
   // kPermissionDenied (another secret, not our job), kInvalidArgument, kResourceExhausted (no
   // threads to be had); the link has then given up. Never after it has been up once.
@@ -40,6 +44,12 @@ class RendezvousLink {
   // newest is kept, and goes with a report. What is unsent when the connection is lost is dropped:
   // the server asks again.
   virtual void SendWatchWord(const verdict::NodeWord& word) = 0;
+  // For somebody who asks at this agent's socket. Answered by on_inquiry_answer, once: with
+  // kUnavailable at once where there is no connection, or the server knows no inquiries; and not at
+  // all if the connection is lost before the answer came.
+  virtual void SendInquiry(const Inquiry& inquiry) = 0;
+  // Dropped while there is no connection.
+  virtual void SendInquiryReply(const InquiryReply& reply) = 0;
   // Tries for `linger` to send what is queued, then closes; on_closed follows. No other callback
   // comes after.
   virtual void Close(absl::Duration linger, std::function<void()> on_closed) = 0;

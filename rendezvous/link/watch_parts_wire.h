@@ -63,7 +63,7 @@ void EncodeRuns(const std::vector<int>& ranks, List* out) {
 template <typename List>
 std::vector<int> TakeRuns(const List& in, absl::string_view field, WireCheck& check) {
   std::vector<int> out;
-  check.Require(in.size() % 2 == 0, field, "are no pairs");
+  check.Require(in.size() % 2 == 0, field, "are not pairs");
   if (!check.List(field, in.size(), 2 * kRunsMax)) return out;
   for (int i = 0; i + 1 < in.size(); i += 2) {
     const int first = check.Range(field, in.Get(i), 0, kWatchedRanksMax);

@@ -26,6 +26,45 @@ constexpr int kFramesMax = verdict::kStackFramesMax;
 
 // --- Summaries
 
+void EncodeProgress(const verdict::NodeProgress& in, proto::WatchSummary* out) {
+  if (in.step < 0) return;
+  proto::WatchSummary::Progress* to = out->mutable_progress();
+  to->set_step(in.step);
+  to->set_slowest_behind(in.step - in.slowest_step);
+  to->set_slowest_rank(in.slowest_rank);
+  to->set_steps_per_second(static_cast<float>(in.steps_per_second));
+}
+
+verdict::NodeProgress TakeProgress(const proto::WatchSummary& in, WireCheck& check) {
+  if (!in.has_progress()) return {};
+  constexpr int64_t kStepsMax = int64_t{1} << 50;
+  const auto step = check.Range<int64_t>("watch.step", in.progress().step(), 0, kStepsMax);
+  const auto behind =
+      check.Range<int64_t>("watch.behind", in.progress().slowest_behind(), 0, step + 1);
+  const float rate = in.progress().steps_per_second();
+  return {.step = step,
+          .slowest_step = step - behind,
+          .slowest_rank =
+              check.Range("watch.slowest", in.progress().slowest_rank(), 0, kWatchedRanksMax),
+          .steps_per_second = rate >= 0 && rate < 1e9F ? rate : -1.0};
+}
+
+void EncodeStanding(const verdict::Standing& in, proto::WatchSummary* out) {
+  if (!in.is_told) return;
+  out->mutable_standing()->set_kind(static_cast<int>(in.kind));
+  out->mutable_standing()->set_text(in.text.substr(0, verdict::kStandingBytesMax));
+  out->mutable_standing()->set_age_ms(Millis(in.age));
+}
+
+verdict::Standing TakeStanding(const proto::WatchSummary& in, WireCheck& check) {
+  if (!in.has_standing()) return {};
+  return {.is_told = true,
+          .kind = FromNumber(check, "watch.standing", in.standing().kind(),
+                             verdict::StandingKind::kVerdict),
+          .text = check.Text("watch.standing", in.standing().text(), verdict::kStandingBytesMax),
+          .age = FromMillis(check, "watch.standing", in.standing().age_ms())};
+}
+
 void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
   out->set_round(in.round.value());
   out->set_hang_timeout_ms(Millis(in.hang_timeout));
@@ -54,6 +93,8 @@ void Encode(const verdict::NodeSummary& in, proto::WatchSummary* out) {
   for (size_t i = 0; i < num_phases; ++i) out->add_longest_ms(Millis(longest[i]));
   out->set_pace_window(in.paces.window);
   out->set_arrival_window(in.arrival_window);
+  EncodeProgress(in.progress, out);
+  EncodeStanding(in.standing, out);
   for (const absl::Duration own : in.paces.own) {
     if (out->own_us_size() < verdict::kPacesMax) out->add_own_us(absl::ToInt64Microseconds(own));
   }
@@ -93,6 +134,8 @@ verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check
   out.silence_at_start = FromMillis(check, "watch.silence_at_start", in.silence_at_start_ms());
   out.paces.window = check.Count("watch.pace_window", in.pace_window());
   out.arrival_window = check.Count("watch.arrival_window", in.arrival_window());
+  out.progress = TakeProgress(in, check);
+  out.standing = TakeStanding(in, check);
   if (check.List("watch.own", in.own_us_size(), verdict::kPacesMax)) {
     for (const int64_t own : in.own_us()) {
       out.paces.own.push_back(

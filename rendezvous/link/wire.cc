@@ -136,6 +136,13 @@ void Encode(const FencedReport& in, proto::Report* out) {
     to->set_drain_me(report.stop_wish->drain_me);
     to->set_reason(report.stop_wish->reason);
   }
+  for (const FailedPair& pair : report.failed_pairs) {
+    if (out->failed_pairs_size() == static_cast<int>(kMaxFailedPairs)) break;
+    proto::Report::FailedPair* to = out->add_failed_pairs();
+    to->set_from(pair.from);
+    to->set_to(pair.to);
+    to->set_fault(ToString(pair.fault));
+  }
   out->set_num_nodes(report.num_nodes);
   out->mutable_past()->set_attempts(report.past.attempts);
   out->mutable_past()->set_restarts_used(report.past.restarts_used);
@@ -178,6 +185,13 @@ absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
         StopWish{.signal = check.Range("stop_wish.signal", in.stop_wish().signal(), 0, kMaxSignal),
                  .drain_me = in.stop_wish().drain_me(),
                  .reason = Printable(check, "stop_wish.reason", in.stop_wish().reason())};
+  }
+  if (check.List("failed_pairs", in.failed_pairs_size(), static_cast<int>(kMaxFailedPairs))) {
+    for (const proto::Report::FailedPair& pair : in.failed_pairs()) {
+      report.failed_pairs.push_back({.from = check.Count("failed_pairs.from", pair.from()),
+                                     .to = check.Count("failed_pairs.to", pair.to()),
+                                     .fault = PairFaultOf(pair.fault())});
+    }
   }
   report.num_nodes = check.Count("num_nodes", in.num_nodes());
   report.past = {.attempts = check.Count("past.attempts", in.past().attempts()),

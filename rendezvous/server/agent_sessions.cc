@@ -1,12 +1,15 @@
 #include "rendezvous/server/agent_sessions.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/job_key.h"
 #include "proto/io/wire_check.h"
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/link/inquiry_wire.h"
 #include "rendezvous/link/renewal.h"
 #include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
@@ -93,6 +96,19 @@ class AgentSessions::Session final : public Attendee {
     Encode(answer, greeting_->mutable_answer());
     Pump();
   }
+  void Deliver(const Inquiry& inquiry) override {
+    outbox_.Push(inquiry);
+    Pump();
+  }
+  void Deliver(const InquiryAnswer& answer) override {
+    if (ending_.has_value()) return;
+    // An agent tells those at its socket that no answer came.
+    if (!outbox_.Push(answer) && !IsMember()) {
+      End(absl::ResourceExhaustedError("the observer leaves its answers unread"));
+    }
+    Pump();
+  }
+  bool AnswersInquiries() const override { return handshake_.answers_inquiries(); }
   void Replaced() override {
     End(absl::AbortedError("another stream of this agent has taken over"));
   }
@@ -118,6 +134,12 @@ class AgentSessions::Session final : public Attendee {
         return TakeStoreRequest(message.store());
       case proto::FromAgent::kAsk:
         return TakeAsk(message.ask());
+      case proto::FromAgent::kAgentEnded:
+        return TakeAgentEnded(message.agent_ended());
+      case proto::FromAgent::kInquiry:
+        return TakeInquiry(message.inquiry());
+      case proto::FromAgent::kInquiryReply:
+        return TakeInquiryReply(message.inquiry_reply());
       case proto::FromAgent::MESSAGE_NOT_SET:
         if (message.has_watch()) return CheckAdmitted();
         break;
@@ -137,7 +159,7 @@ class AgentSessions::Session final : public Attendee {
     timer_.cancel();
     greeting_ = std::make_unique<proto::FromServer>();
     greeting_->mutable_accepted()->set_term(owner_.options_.term.value());
-    greeting_->mutable_accepted()->set_server_host(owner_.options_.host_name);
+    greeting_->mutable_accepted()->set_answers_inquiries(true);
     owner_.jobs_.Attach(handshake_.agent(), this);
     return absl::OkStatus();
   }
@@ -184,26 +206,65 @@ class AgentSessions::Session final : public Attendee {
 
   // The answer is the last that a person is told, who then ends the stream.
   absl::Status TakeAsk(const proto::Ask& message) {
-    if (!handshake_.is_admitted() || !handshake_.is_person()) {
-      return absl::PermissionDeniedError("only a person may ask for a stop");
-    }
-    if (std::exchange(has_asked_, true)) {
-      return absl::FailedPreconditionError("a second request on one stream");
-    }
+    MUSTER_RETURN_IF_ERROR(CheckMayAsk());
     MUSTER_ASSIGN_OR_RETURN(const StopRequest request, Decode(message));
     owner_.jobs_.OnStopRequest(handshake_.agent(), request);
     return absl::OkStatus();
   }
 
-  bool IsMember() const { return handshake_.is_admitted() && !handshake_.is_person(); }
+  // The key proves it: nobody but the agent's own guardian has it.
+  absl::Status TakeAgentEnded(const proto::AgentEnded& message) {
+    MUSTER_RETURN_IF_ERROR(CheckMayAsk());
+    Key life_key;
+    if (message.life_key().size() != life_key.size()) {
+      return absl::InvalidArgumentError("malformed life key");
+    }
+    std::copy(message.life_key().begin(), message.life_key().end(), life_key.begin());
+    owner_.jobs_.OnAgentEnded(handshake_.agent(), IncarnationOf(life_key));
+    return absl::OkStatus();
+  }
 
-  // Fails unless an agent is admitted: a person is no member, and has no part in the store.
+  absl::Status CheckMayAsk() {
+    if (!handshake_.is_admitted() || handshake_.role() != StreamRole::kPerson) {
+      return absl::PermissionDeniedError("only a person may ask for a stop");
+    }
+    return std::exchange(has_asked_, true)
+               ? absl::FailedPreconditionError("a second request on one stream")
+               : absl::OkStatus();
+  }
+
+  // An observer may look at any job of its owner, an agent at its own.
+  absl::Status TakeInquiry(const proto::Inquiry& message) {
+    if (!handshake_.is_admitted() || handshake_.role() == StreamRole::kPerson) {
+      return absl::PermissionDeniedError(
+          "only an observer or an agent may ask what there is to see");
+    }
+    MUSTER_ASSIGN_OR_RETURN(Inquiry inquiry, Decode(message));
+    if (IsMember()) inquiry.job.clear();
+    owner_.jobs_.OnInquiry(handshake_.agent(), std::move(inquiry));
+    return absl::OkStatus();
+  }
+
+  // One that cannot be read is the end of nothing: its waiters are told at the deadline.
+  absl::Status TakeInquiryReply(const proto::InquiryReply& message) {
+    MUSTER_RETURN_IF_ERROR(CheckAdmitted());
+    absl::StatusOr<InquiryReply> reply = Decode(message);
+    if (reply.ok()) owner_.jobs_.OnInquiryReply(handshake_.agent(), *std::move(reply));
+    return absl::OkStatus();
+  }
+
+  bool IsMember() const {
+    return handshake_.is_admitted() && handshake_.role() == StreamRole::kAgent;
+  }
+
+  // Fails unless an agent is admitted: the others are no members, and have no part in the store.
   absl::Status CheckAdmitted() const {
     if (!handshake_.is_admitted()) {
       return absl::UnauthenticatedError("the stream has not proven the secret");
     }
-    return handshake_.is_person() ? absl::PermissionDeniedError("a person is no member of a job")
-                                  : absl::OkStatus();
+    return IsMember()
+               ? absl::OkStatus()
+               : absl::PermissionDeniedError("a person or an observer is no member of a job");
   }
 
   // An agent that does not read its answers is not asked for more of its requests, so that a
@@ -254,6 +315,10 @@ class AgentSessions::Session final : public Attendee {
       Say(std::move(*directive), message);
     } else if (const auto* order = std::get_if<verdict::WatchOrder>(&*next)) {
       Encode(*order, message.mutable_watch());
+    } else if (const auto* inquiry = std::get_if<Inquiry>(&*next)) {
+      Encode(*inquiry, message.mutable_inquiry());
+    } else if (const auto* answer = std::get_if<InquiryAnswer>(&*next)) {
+      Encode(*answer, message.mutable_inquiry_answer());
     } else {
       Encode(std::get<StoreReply>(*next), message.mutable_store());
     }

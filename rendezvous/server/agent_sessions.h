@@ -1,5 +1,5 @@
-// The agents that attend over gRPC, and the people who ask for a stop: each stream's handshake,
-// what it sends and what waits for it.
+// The agents that attend over gRPC, the people who ask for a stop, and observers: each stream's
+// handshake, what it sends and what waits for it.
 #pragma once
 
 #include <functional>
@@ -48,9 +48,9 @@ class AgentSessions {
   int port() const { return service_->port(); }
   size_t num_streams() const { return sessions_.size(); }
 
-  // Ends every stream: at once after what waits for it has been written; where the last word was
-  // the job's end, by the agent itself. `on_drained` follows when the last has gone; whoever cannot
-  // wait longer destroys this.
+  // Ends every stream once its pending messages have been written; if the last one was the job's
+  // end, the agent ends the stream itself. Calls `on_drained` when the last stream has gone. A
+  // caller that cannot wait longer destroys this object.
   void Drain(std::function<void()> on_drained);
 
  private:

@@ -23,7 +23,8 @@ absl::Status CheckHello(const proto::Hello& hello) {
         "the run id has ", hello.run_id().size(), " bytes; 1 to ", kMaxRunIdBytes, " are allowed"));
   }
   if (hello.incarnation() == 0 || hello.nonce().size() != kNonceBytes ||
-      (hello.role() != proto::ROLE_AGENT && hello.role() != proto::ROLE_PERSON) ||
+      (hello.role() != proto::ROLE_AGENT && hello.role() != proto::ROLE_PERSON &&
+       hello.role() != proto::ROLE_OBSERVER) ||
       hello.node_name().size() > kMaxNameBytes) {
     return absl::InvalidArgumentError("malformed hello");
   }
@@ -51,7 +52,10 @@ absl::Status ServerHandshake::OnHello(const proto::Hello& hello, const std::stri
       std::find(peer_.names.begin(), peer_.names.end(), hello.key_name()) == peer_.names.end()) {
     return WrongSecret();
   }
-  is_person_ = hello.role() == proto::ROLE_PERSON;
+  role_ = hello.role() == proto::ROLE_PERSON     ? StreamRole::kPerson
+          : hello.role() == proto::ROLE_OBSERVER ? StreamRole::kObserver
+                                                 : StreamRole::kAgent;
+  answers_inquiries_ = role_ == StreamRole::kAgent && hello.answers_inquiries();
   agent_ = {{owner->owner, hello.run_id()}, Incarnation(hello.incarnation())};
   job_key_ = DeriveJobKey(owner->secret, hello.run_id());
   transcript_ = {.protocol_version = hello.protocol_version(),

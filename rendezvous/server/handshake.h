@@ -1,5 +1,5 @@
-// Decides whether the agent, or the person, at the other end of a new stream may attend: hello ->
-// challenge -> proof. Which of both it is, is part of what is proven.
+// Decides whether the agent, person or observer at the other end of a new stream may attend: hello
+// -> challenge -> proof. Which of them it is, is part of what is proven.
 //
 // Threads: compatible; pure (the nonce is an argument).
 #pragma once
@@ -26,6 +26,9 @@ struct TlsPeer {
   std::vector<std::string> names;  // DNS names of its certificate
 };
 
+// A person may ask for a stop; an observer may ask what there is to see, and changes nothing.
+enum class StreamRole { kAgent, kPerson, kObserver };
+
 class ServerHandshake {
  public:
   // `owners` must outlive this.
@@ -43,7 +46,8 @@ class ServerHandshake {
   bool is_admitted() const { return is_admitted_; }
   // Valid once admitted.
   const AgentKey& agent() const { return agent_; }
-  bool is_person() const { return is_person_; }
+  StreamRole role() const { return role_; }
+  bool answers_inquiries() const { return answers_inquiries_; }
   // As it called itself; printable. Empty before hello.
   const std::string& node_name() const { return node_name_; }
 
@@ -55,7 +59,8 @@ class ServerHandshake {
   const TlsPeer peer_;
   bool has_said_hello_ = false;
   bool is_admitted_ = false;
-  bool is_person_ = false;
+  StreamRole role_ = StreamRole::kAgent;
+  bool answers_inquiries_ = false;
   std::string node_name_;
   AgentKey agent_;
   Key job_key_{};

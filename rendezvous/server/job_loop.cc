@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "rendezvous/server/record_wire.h"
+#include "rendezvous/status/make_page.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -41,6 +43,7 @@ void JobLoop::Detach(const AgentKey& key, Attendee* attendee) {
   const auto it = attendees_.find(key);
   if (it == attendees_.end() || it->second != attendee) return;
   attendees_.erase(it);
+  Perform(inquiries_.OnGone(key));
   Perform(table_.OnDisconnect(key.job, key.agent, Now()));
 }
 
@@ -59,6 +62,10 @@ void JobLoop::OnWatchWord(const AgentKey& key, verdict::NodeWord word) {
 
 void JobLoop::OnStopRequest(const AgentKey& key, const StopRequest& request) {
   Perform(table_.OnStopRequest(key.job, key.agent, request, Now()));
+}
+
+void JobLoop::OnAgentEnded(const AgentKey& from, Incarnation ended) {
+  Perform(table_.OnAgentEnded(from.job, {.from = from.agent, .agent = ended}, Now()));
 }
 
 void JobLoop::OnHostLeaving(const Departure& departure, const std::string& host_name) {
@@ -125,10 +132,95 @@ void JobLoop::Perform(const JobKey& job, const verdict::JobWatch::Orders& orders
   }
 }
 
+void JobLoop::OnInquiry(const AgentKey& from, Inquiry inquiry) {
+  const JobKey job{from.job.owner, inquiry.job.empty() ? from.job.run_id : inquiry.job};
+  if (std::optional<InquiryAnswer> answer = AnswerInquiry(job, inquiry)) {
+    answer->id = inquiry.id;
+    Deliver(from, *answer);
+    return;
+  }
+  Perform(inquiries_.OnInquiry(from, std::move(inquiry), job, MembersToAsk(job), Now()));
+  ArmTimerOnLoop();
+}
+
+void JobLoop::OnInquiryReply(const AgentKey& from, InquiryReply reply) {
+  Perform(inquiries_.OnReply(from, std::move(reply)));
+}
+
+std::optional<InquiryAnswer> JobLoop::AnswerInquiry(const JobKey& job, const Inquiry& inquiry) {
+  if (inquiry.kind == InquiryKind::kJobs) {
+    status::JobList list;
+    for (const status::StatusPage& page : PagesOf(job.owner)) {
+      list.jobs.push_back(status::LineOf(page));
+    }
+    return InquiryAnswer{.page = status::ToJson(list)};
+  }
+  const std::optional<status::StatusPage> page = PageOf(job);
+  if (!page) {
+    return InquiryAnswer{
+        .status = absl::NotFoundError(absl::StrCat("no job '", job.run_id, "' is known here"))};
+  }
+  if (inquiry.kind == InquiryKind::kStatus) return InquiryAnswer{.page = status::ToJson(*page)};
+  return std::nullopt;
+}
+
+std::vector<status::StatusPage> JobLoop::PagesOf(const std::string& owner) {
+  std::vector<status::StatusPage> pages;
+  for (const JobKey& job : table_.JobsOf(owner)) {
+    if (auto page = PageOf(job)) pages.push_back(*std::move(page));
+  }
+  return pages;
+}
+
+std::optional<status::StatusPage> JobLoop::PageOf(const JobKey& job) {
+  if (const JobState* state = table_.FindState(job)) {
+    return status::MakeStatusPage(job.run_id, *state, watches_.FindProgress(table_, job, Now()),
+                                  Now());
+  }
+  const JobOutcome* const outcome = table_.FindOutcome(job);
+  if (outcome == nullptr) return std::nullopt;
+  return status::MakeEndedPage(job.run_id, *outcome);
+}
+
+std::vector<status::InquiredNode> JobLoop::MembersToAsk(const JobKey& job) const {
+  std::vector<status::InquiredNode> nodes;
+  const JobState* const state = table_.FindState(job);
+  if (state == nullptr || state->phase == JobPhase::kForming) return nodes;
+  for (const Incarnation member : state->members) {
+    const Assignment& assignment = state->assignments.at(member);
+    const auto described = state->descriptions.find(member);
+    const auto attendee = attendees_.find({job, member});
+    status::InquiredNode node{
+        .agent = member,
+        .name = described == state->descriptions.end() ? "a node" : described->second.name,
+        .first_rank = assignment.first_rank.value(),
+        .num_ranks = assignment.local_world_size};
+    if (attendee == attendees_.end()) {
+      node.why_not = "its agent is not connected to the rendezvous";
+    } else if (!attendee->second->AnswersInquiries()) {
+      node.why_not = "its muster is too old to be asked";
+    }
+    nodes.push_back(std::move(node));
+  }
+  return nodes;
+}
+
+void JobLoop::Perform(const status::InquiryDesk::Orders& orders) {
+  for (const auto& order : orders) {
+    if (const auto* ask = std::get_if<status::AskMember>(&order)) {
+      Deliver(ask->to, ask->inquiry);
+    } else {
+      const auto& tell = std::get<status::TellAsker>(order);
+      Deliver(tell.to, tell.answer);
+    }
+  }
+}
+
 // Nearly every message puts the next deadline off: a timer that fires too early is cheaper than one
 // that is set again with each of them.
 void JobLoop::ArmTimerOnLoop() {
-  MonoTime due = clock_.ToReal(Min(table_.NextDeadline(), watches_.NextDeadline()));
+  MonoTime due = clock_.ToReal(
+      Min(table_.NextDeadline(), Min(watches_.NextDeadline(), inquiries_.NextDeadline())));
   if (table_.size() > 0) due = Min(due, MonoNow() + kStallWatch);
   clock_.Expect(due);
   if (armed_ <= due) return;
@@ -140,6 +232,7 @@ void JobLoop::ArmTimerOnLoop() {
     mailbox.Post([this] {
       armed_ = MonoTime::InfiniteFuture();
       for (const auto& [job, orders] : watches_.Tick(table_, Now())) Perform(job, orders);
+      Perform(inquiries_.Tick(Now()));
       Perform(table_.Tick(Now()));
     });
   });

@@ -5,18 +5,22 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "proto/base/inquiry.h"
 #include "proto/io/loop_mailbox.h"
 #include "rendezvous/core/effect_gate.h"
 #include "rendezvous/core/job_table.h"
 #include "rendezvous/server/job_watches.h"
 #include "rendezvous/server/record_keeper.h"
 #include "rendezvous/server/stall_clock.h"
+#include "rendezvous/status/inquiry_desk.h"
+#include "rendezvous/status/status_page.h"
 
 namespace muster::rendezvous {
 
@@ -28,15 +32,12 @@ class Attendee {
   virtual void Deliver(const StoreReply& reply) = 0;
   virtual void Deliver(const verdict::WatchOrder& order) = 0;
   virtual void Deliver(const StopAnswer& answer) = 0;
+  // Only to agents that AnswersInquiries.
+  virtual void Deliver(const Inquiry& inquiry) = 0;
+  virtual void Deliver(const InquiryAnswer& answer) = 0;
+  virtual bool AnswersInquiries() const = 0;
   // A newer way to the same agent has taken this one's place.
   virtual void Replaced() = 0;
-};
-
-struct AgentKey {
-  JobKey job;
-  Incarnation agent;
-  friend auto operator<=>(const AgentKey&, const AgentKey&) = default;
-  friend bool operator==(const AgentKey&, const AgentKey&) = default;
 };
 
 using AnnounceSink = std::function<void(const JobKey&, const Announce&)>;
@@ -61,7 +62,13 @@ class JobLoop {
   void OnWatchWord(const AgentKey& key, verdict::NodeWord word);
   // The request of a person, who attends under an incarnation of its own, once.
   void OnStopRequest(const AgentKey& key, const StopRequest& request);
+  // The guardian of an agent that was killed says so, under an incarnation of its own, once.
+  void OnAgentEnded(const AgentKey& from, Incarnation ended);
   void OnHostLeaving(const Departure& departure, const std::string& host_name);
+  // An observer asks, or an agent for those at its socket. Answered by one InquiryAnswer.
+  void OnInquiry(const AgentKey& from, Inquiry inquiry);
+  // An agent has answered.
+  void OnInquiryReply(const AgentKey& from, InquiryReply reply);
   // The agent of this process.
   void SetHost(Incarnation host) { table_.SetHost(host); }
 
@@ -70,6 +77,9 @@ class JobLoop {
 
   // How often the nodes of a job are to renew their leases.
   absl::Duration RenewInterval(const JobKey& job) const;
+
+  // The status of each job of `owner`.
+  std::vector<status::StatusPage> PagesOf(const std::string& owner);
 
   const JobTable& table() const { return table_; }
 
@@ -82,12 +92,18 @@ class JobLoop {
   template <typename Message>
   void Deliver(const AgentKey& key, const Message& message);
   void Perform(const JobKey& job, const verdict::JobWatch::Orders& orders);
+  void Perform(const status::InquiryDesk::Orders& orders);
+  // What the server answers by itself.
+  std::optional<InquiryAnswer> AnswerInquiry(const JobKey& job, const Inquiry& inquiry);
+  std::optional<status::StatusPage> PageOf(const JobKey& job);
+  std::vector<status::InquiredNode> MembersToAsk(const JobKey& job) const;
   void ArmTimerOnLoop();
 
   const LoopMailbox mailbox_;
   const LeaseSettings lease_;
   JobTable table_;
   JobWatches watches_;
+  status::InquiryDesk inquiries_;
   const AnnounceSink announce_;
   StallClock clock_;
   EffectGate gate_;

@@ -1,6 +1,7 @@
 #include "rendezvous/server/job_watches.h"
 
 #include <utility>
+#include <variant>
 
 #include "rendezvous/core/membership_policy.h"
 
@@ -40,6 +41,7 @@ bool JobWatches::Follow(Watch& watch, const JobTable& table, const JobKey& job, 
   watch.running_since = state->running_since;
   watch.watch.SetGrace(state->settings->shutdown_timeout);
   watch.watch.StartRound(state->round, MembersOf(*state), now);
+  watch.progress.StartRound();
   return true;
 }
 
@@ -50,9 +52,28 @@ JobWatches::Orders JobWatches::OnWord(const JobTable& table, const JobKey& job, 
     Erase(watch);
     return {};
   }
-  Orders orders = watch->second.watch.OnWord(from, std::move(word), now);
+  bool judges_itself = false;
+  if (const auto* summary = std::get_if<verdict::NodeSummary>(&word)) {
+    judges_itself = summary->standing.is_told;
+    const bool is_of_round = summary->round == watch->second.round;
+    if (is_of_round && table.FindState(job)->assignments.contains(from)) {
+      watch->second.progress.OnSummary(from, *summary, now);
+    }
+  }
+  Orders orders;
+  if (!judges_itself) {
+    orders = watch->second.watch.OnWord(from, std::move(word), now);
+    watch->second.progress.OnOrders(orders, now);
+  }
   Reschedule(watch, now);
   return orders;
+}
+
+const status::JobProgress* JobWatches::FindProgress(const JobTable& table, const JobKey& job,
+                                                    MonoTime now) {
+  const auto watch = watches_.find(job);
+  if (watch == watches_.end() || !Follow(watch->second, table, job, now)) return nullptr;
+  return &watch->second.progress;
 }
 
 std::vector<std::pair<JobKey, JobWatches::Orders>> JobWatches::Tick(const JobTable& table,
@@ -70,6 +91,7 @@ std::vector<std::pair<JobKey, JobWatches::Orders>> JobWatches::Tick(const JobTab
       continue;
     }
     out.emplace_back(job, watch->second.watch.Tick(now));
+    watch->second.progress.OnOrders(out.back().second, now);
     Reschedule(watch, now);
   }
   return out;

@@ -10,6 +10,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/status/job_progress.h"
 #include "rendezvous/verdict/job_watch.h"
 
 namespace muster::rendezvous {
@@ -22,6 +23,8 @@ class JobWatches {
                 MonoTime now);
   // The orders of all jobs whose time has come.
   std::vector<std::pair<JobKey, Orders>> Tick(const JobTable& table, MonoTime now);
+  // What its agents have told; nullptr: nothing, or the job has gone. Valid until the next call.
+  const status::JobProgress* FindProgress(const JobTable& table, const JobKey& job, MonoTime now);
   MonoTime NextDeadline() const {
     return deadlines_.empty() ? MonoTime::InfiniteFuture() : deadlines_.begin()->first;
   }
@@ -29,6 +32,7 @@ class JobWatches {
  private:
   struct Watch {
     verdict::JobWatch watch;
+    status::JobProgress progress;
     // The round that it watches: an instance begins again with round 0.
     Round round = kNoRound;
     MonoTime running_since;

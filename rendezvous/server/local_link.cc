@@ -49,6 +49,28 @@ void LocalLink::SendWatchWord(const verdict::NodeWord& word) {
   });
 }
 
+void LocalLink::SendInquiry(const Inquiry& inquiry) {
+  mailbox_.Post([this, inquiry] {
+    const auto jobs = jobs_.lock();
+    if (is_open_ && jobs != nullptr) {
+      Inquiry of_own_job = inquiry;
+      of_own_job.job.clear();
+      jobs->OnInquiry(key_, std::move(of_own_job));
+    } else if (listener_.on_inquiry_answer) {
+      listener_.on_inquiry_answer(
+          {.id = inquiry.id,
+           .status = absl::UnavailableError("the server of this process has ended")});
+    }
+  });
+}
+
+void LocalLink::SendInquiryReply(const InquiryReply& reply) {
+  mailbox_.Post([this, reply] {
+    const auto jobs = jobs_.lock();
+    if (is_open_ && jobs != nullptr) jobs->OnInquiryReply(key_, reply);
+  });
+}
+
 void LocalLink::Close(absl::Duration /*linger*/, std::function<void()> on_closed) {
   // Behind what was sent before, which is thereby taken first.
   mailbox_.Post([this, on_closed = std::move(on_closed)] {
@@ -73,6 +95,18 @@ void LocalLink::Deliver(const StoreReply& reply) {
 void LocalLink::Deliver(const verdict::WatchOrder& order) {
   mailbox_.Post([this, order] {
     if (listener_.on_watch_order) listener_.on_watch_order(order);
+  });
+}
+
+void LocalLink::Deliver(const Inquiry& inquiry) {
+  mailbox_.Post([this, inquiry] {
+    if (listener_.on_inquiry) listener_.on_inquiry(inquiry);
+  });
+}
+
+void LocalLink::Deliver(const InquiryAnswer& answer) {
+  mailbox_.Post([this, answer] {
+    if (listener_.on_inquiry_answer) listener_.on_inquiry_answer(answer);
   });
 }
 

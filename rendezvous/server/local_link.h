@@ -23,6 +23,8 @@ class LocalLink final : public RendezvousLink, private Attendee {
   void SendReport(const AgentReport& report) override;
   void SendStoreRequest(const StoreRequest& request) override;
   void SendWatchWord(const verdict::NodeWord& word) override;
+  void SendInquiry(const Inquiry& inquiry) override;
+  void SendInquiryReply(const InquiryReply& reply) override;
   void Close(absl::Duration linger, std::function<void()> on_closed) override;
 
  private:
@@ -30,6 +32,9 @@ class LocalLink final : public RendezvousLink, private Attendee {
   void Deliver(const StoreReply& reply) override;
   void Deliver(const verdict::WatchOrder& order) override;
   void Deliver(const StopAnswer&) override {}  // an agent asks for nothing that a person may
+  void Deliver(const Inquiry& inquiry) override;
+  void Deliver(const InquiryAnswer& answer) override;
+  bool AnswersInquiries() const override { return true; }
   void Replaced() override {}
   void Detach();
 

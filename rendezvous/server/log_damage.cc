@@ -2,6 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -38,9 +44,35 @@ struct Sum {
   }
 };
 
+uint32_t Sum32(const std::string& text) {
+  uint32_t sum = 0x811c9dc5;  // FNV-1a
+  for (const char c : text) sum = (sum ^ static_cast<uint8_t>(c)) * 0x01000193;
+  return sum;
+}
+
 }  // namespace
 
-bool HasLostTransactions(const std::string& log) {
+std::string Encode(const LogEnd& end) {
+  const std::string said = absl::StrCat(absl::Hex(BigEndian(end.salts, 0), absl::kZeroPad8),
+                                        absl::Hex(BigEndian(end.salts, 4), absl::kZeroPad8), " ",
+                                        absl::Hex(end.num_frames, absl::kZeroPad16));
+  return absl::StrCat(said, " ", absl::Hex(Sum32(said), absl::kZeroPad8), "\n");
+}
+
+std::optional<LogEnd> DecodeLogEnd(const std::string& bytes) {
+  const std::vector<std::string> words = absl::StrSplit(bytes, absl::ByAnyChar(" \n"));
+  LogEnd end;
+  if (words.size() != 4 || words[0].size() != 2 * kLogSaltsBytes) return std::nullopt;
+  for (size_t at = 0; at < words[0].size(); at += 2) {
+    uint32_t byte = 0;
+    if (!absl::SimpleHexAtoi(words[0].substr(at, 2), &byte)) return std::nullopt;
+    end.salts.push_back(static_cast<char>(byte));
+  }
+  if (!absl::SimpleHexAtoi(words[1], &end.num_frames)) return std::nullopt;
+  return Encode(end) == bytes ? std::optional(std::move(end)) : std::nullopt;
+}
+
+bool HasLostTransactions(const std::string& log, const std::optional<LogEnd>& end) {
   if (log.size() < kHeaderBytes) return false;
   const uint32_t magic = BigEndian(log, 0), page = BigEndian(log, 8);
   const bool is_big_endian = (magic & 1) != 0;
@@ -53,21 +85,26 @@ bool HasLostTransactions(const std::string& log) {
   const size_t frame = kFrameHeaderBytes + page;
   const size_t num_frames = (log.size() - kHeaderBytes) / frame;
   bool is_whole = true;
+  uint64_t num_whole = 0;    // frames up to the end of the last transaction that SQLite finds
   int ends = 0;              // of transactions that SQLite passes over
   int ends_of_this_log = 0;  // up to the last frame that is of this use of the file
   for (size_t i = 0; i < num_frames; ++i) {
     const size_t at = kHeaderBytes + i * frame;
-    const bool is_of_this_log = log.compare(at + 8, 8, log, 16, 8) == 0;
+    const bool is_of_this_log =
+        log.compare(at + 8, kLogSaltsBytes, log, kLogSaltsAt, kLogSaltsBytes) == 0;
     if (is_whole) {
       sum.Add(log, at, 8, is_big_endian);
       sum.Add(log, at + kFrameHeaderBytes, page, is_big_endian);
       is_whole = is_of_this_log && sum.Is(log, at + 16);
     }
+    const bool is_end = BigEndian(log, at + 4) != 0;
+    if (is_whole && is_end) num_whole = i + 1;
     if (is_whole) continue;
-    ends += BigEndian(log, at + 4) != 0;
+    ends += is_end;
     if (is_of_this_log) ends_of_this_log = ends;
   }
-  return ends_of_this_log > 1;
+  const bool is_its_end = end && log.compare(kLogSaltsAt, kLogSaltsBytes, end->salts) == 0;
+  return ends_of_this_log > 1 || (is_its_end && num_whole < end->num_frames);
 }
 
 }  // namespace muster::rendezvous

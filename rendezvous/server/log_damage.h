@@ -5,12 +5,30 @@
 // Source:  SQLite, "WAL-mode File Format" (sqlite.org/walformat.html).
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace muster::rendezvous {
 
-// `log` is the whole file. A transaction begins after the one before it is durable: where a frame
-// is damaged and two transactions end there or behind it, the first of them was.
-bool HasLostTransactions(const std::string& log);
+// Where a log ended once a transaction in it was durable: kept outside the log, since nothing in
+// it tells a last transaction that is damaged from one that never was whole.
+struct LogEnd {
+  std::string salts;  // of the log's header: of this use of the file
+  uint64_t num_frames = 0;
+  friend bool operator==(const LogEnd&, const LogEnd&) = default;
+};
+std::string Encode(const LogEnd& end);
+// None if `bytes` are not those that were written.
+std::optional<LogEnd> DecodeLogEnd(const std::string& bytes);
+
+// Where the salts are in the log.
+inline constexpr int kLogSaltsAt = 16;
+inline constexpr int kLogSaltsBytes = 8;
+
+// `log` is the whole file, and `end` an end that it has had, if one is known. A transaction begins
+// after the one before it is durable: where a frame is damaged and two transactions end there or
+// behind it, the first of them was.
+bool HasLostTransactions(const std::string& log, const std::optional<LogEnd>& end);
 
 }  // namespace muster::rendezvous

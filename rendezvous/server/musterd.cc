@@ -19,6 +19,7 @@
 #include "proto/base/exit_codes.h"
 #include "proto/base/mono_time.h"
 #include "proto/io/descriptors.h"
+#include "rendezvous/server/metrics_door.h"
 #include "rendezvous/server/musterd_options.h"
 #include "rendezvous/server/port_mark.h"
 #include "rendezvous/server/rendezvous_server.h"
@@ -115,6 +116,16 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
             << (options.authentication ? "" : kAuthenticationOff) << InWords(options, num_jobs)
             << std::endl;
 
+  std::optional<MetricsDoor> metrics;
+  if (options.metrics) {
+    metrics.emplace(loop, *server, *owners, options.authentication);
+    const auto metrics_port = metrics->Listen(*options.metrics);
+    if (!metrics_port.ok()) return Fail(metrics_port.status());
+    std::cerr << "musterd: metrics at http://"
+              << ToString(Endpoint{.host = options.metrics->host, .port = *metrics_port})
+              << "/metrics" << std::endl;
+  }
+
   loop.run();
   return 0;
 }
@@ -123,7 +134,7 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
 
 int RunMusterd(const std::vector<std::string>& args, const EnvironmentMap& environment) {
   OpenStandardStreams();
-  // Whoever reads our log may end before us: a line that is lost must not end every user's job.
+  // The reader of our log may end before us: a line that is lost must not end every user's job.
   std::signal(SIGPIPE, SIG_IGN);
   const auto command = ParseMusterdCommand(args, environment);
   if (!command.ok()) return Fail(command.status());

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
+#include "proto/command_line/listen_address.h"
 #include "proto/command_line/values.h"
 #include "proto/io/unique_fd.h"
 
@@ -72,7 +73,7 @@ command_line::Grammar MusterdGrammar(MusterdOptions& out) {
        .read = Into(ParseName, out.token_file)},
       {.name = "token_dir",
        .value_name = "DIR",
-       .help = "secrets of several users: one file each, named after the user",
+       .help = "directory with secrets of several users: one file each, named after the user",
        .read = Into(ParseName, out.token_dir)},
       {.name = "state_dir",
        .value_name = "DIR",
@@ -94,9 +95,14 @@ command_line::Grammar MusterdGrammar(MusterdOptions& out) {
        .help = absl::StrCat("time a node may be silent before it counts as lost [",
                             absl::FormatDuration(out.lease), "]"),
        .read = Into(ParseLease, out.lease)},
+      {.name = "metrics",
+       .value_name = "[ADDRESS:]PORT",
+       .help = "serve figures of the jobs to a Prometheus, at /metrics of that port; on this "
+               "machine alone unless an address is given [none]",
+       .read = Into(command_line::ParseListenAddress, out.metrics)},
       {.name = "log_format",
        .value_name = "text|json",
-       .help = "format of its log lines [text]",
+       .help = "format of the log lines [text]",
        .read = Into(ParseLogFormat, out.log_format)},
   };
   for (command_line::Option& option : grammar.options) option.group = "Options";

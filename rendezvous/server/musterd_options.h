@@ -1,6 +1,7 @@
 // The command line of musterd, and what follows from it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct MusterdOptions {
   TlsMode tls = TlsMode::kOn;
   bool authentication = true;
   absl::Duration lease = LeaseSettings{}.duration;
+  std::optional<Endpoint> metrics;  // none: they are not served
   log::Format log_format = log::Format::kText;
 };
 

@@ -1,5 +1,6 @@
-// What waits to be written to one agent: the newest directive, a few orders of the hang watch, and
-// store replies up to a bound in bytes. A slow reader so never holds memory without end.
+// What waits to be written to one agent or observer: the newest directive, a few orders of the hang
+// watch, a few inquiries and answers to them, and store replies up to a bound in bytes. A slow
+// reader so never holds memory without end.
 //
 // Why replies are not simply dropped at the bound: each answers one request of one worker, which
 // would wait for it for ever. So the session first stops reading requests (kPauseBytes), and gives
@@ -13,6 +14,7 @@
 #include <utility>
 #include <variant>
 
+#include "proto/base/inquiry.h"
 #include "proto/base/membership.h"
 #include "proto/base/store_messages.h"
 #include "rendezvous/verdict/watch_messages.h"
@@ -29,7 +31,12 @@ class Outbox {
   // Orders of the hang watch: the oldest are dropped, since what matters is asked and said again.
   static constexpr size_t kMaxOrders = 8;
 
-  using Message = std::variant<Directive, StoreReply, verdict::WatchOrder>;
+  // Inquiries: more are dropped, and the observer is told that there was no answer.
+  static constexpr size_t kMaxInquiries = 32;
+  // Answers to them, each of kInquiryAnswerBytesMax at most, and some more of names.
+  static constexpr size_t kMaxInquiryAnswers = 4;
+
+  using Message = std::variant<Directive, StoreReply, verdict::WatchOrder, Inquiry, InquiryAnswer>;
 
   // Directives are complete statements: a newer one takes the place of one that has not been
   // written.
@@ -49,6 +56,17 @@ class Outbox {
     return true;
   }
 
+  void Push(const Inquiry& inquiry) {
+    if (inquiries_.size() < kMaxInquiries) inquiries_.push_back(inquiry);
+  }
+
+  // False if the bound is reached; the answer is not taken.
+  bool Push(const InquiryAnswer& answer) {
+    if (inquiry_answers_.size() == kMaxInquiryAnswers) return false;
+    inquiry_answers_.push_back(answer);
+    return true;
+  }
+
   // Orders first: a verdict comes before the directive that stops what it is about.
   std::optional<Message> Pop() {
     if (!orders_.empty()) {
@@ -57,19 +75,35 @@ class Outbox {
       return order;
     }
     if (directive_.has_value()) return std::exchange(directive_, std::nullopt);
-    if (replies_.empty()) return std::nullopt;
+    if (replies_.empty()) return PopForObservers();
     StoreReply reply = std::move(replies_.front());
     replies_.pop_front();
     bytes_ -= BytesOf(reply);
     return reply;
   }
 
-  bool empty() const { return !directive_.has_value() && replies_.empty() && orders_.empty(); }
+  bool empty() const {
+    return !directive_.has_value() && replies_.empty() && orders_.empty() && inquiries_.empty() &&
+           inquiry_answers_.empty();
+  }
   size_t bytes() const { return bytes_; }  // of the replies
   // Whether more requests may be read from the agent.
   bool has_room() const { return bytes_ <= kPauseBytes; }
 
  private:
+  // Behind all that workers wait for.
+  std::optional<Message> PopForObservers() {
+    if (!inquiries_.empty()) {
+      Inquiry inquiry = std::move(inquiries_.front());
+      inquiries_.pop_front();
+      return inquiry;
+    }
+    if (inquiry_answers_.empty()) return std::nullopt;
+    InquiryAnswer answer = std::move(inquiry_answers_.front());
+    inquiry_answers_.pop_front();
+    return answer;
+  }
+
   static size_t BytesOf(const StoreReply& reply) {
     size_t bytes = kReplyBytes + reply.status.message().size();
     for (const std::string& value : reply.values) bytes += value.size();
@@ -79,6 +113,8 @@ class Outbox {
   std::optional<Directive> directive_;
   std::deque<verdict::WatchOrder> orders_;
   std::deque<StoreReply> replies_;
+  std::deque<Inquiry> inquiries_;
+  std::deque<InquiryAnswer> inquiry_answers_;
   size_t bytes_ = 0;
 };
 

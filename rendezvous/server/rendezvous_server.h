@@ -86,6 +86,11 @@ class RendezvousServer {
   // or at `deadline`, and is the moment to destroy the server.
   void Shutdown(absl::Duration deadline, std::function<void()> on_closed);
 
+  // The status of each job of `owner`.
+  std::vector<status::StatusPage> PagesOf(const std::string& owner) {
+    return jobs_->PagesOf(owner);
+  }
+
   const JobTable& table() const { return jobs_->table(); }
   size_t num_streams() const;
 

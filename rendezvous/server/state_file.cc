@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -44,9 +45,22 @@ constexpr char kUpsert[] =
     " progress = ?5, kept_at = ?6, forget_at = ?7, round_sum = coalesce(?8, round_sum),"
     " progress_sum = ?9";
 
+constexpr char kLogSuffix[] = "-wal";
+constexpr char kLogEndSuffix[] = "-end";
+constexpr int kMaxLogFrames = 1000;  // then the log is begun again, as SQLite does by itself
+
+// Called by SQLite once a transaction is in the log.
+int OnCommitted(void* num_log_frames, sqlite3* db, const char* name, int num_frames) {
+  *static_cast<int*>(num_log_frames) = num_frames;
+  if (num_frames >= kMaxLogFrames) {
+    sqlite3_wal_checkpoint_v2(db, name, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
+  }
+  return SQLITE_OK;
+}
+
 constexpr char kMoveAway[] =
-    "Move it away and start again: agents that still run a round then run on, and their jobs "
-    "are formed anew when it ends";
+    "Move it away and start again: agents finish their running rounds, and their jobs are then "
+    "formed again";
 
 // FNV-1a over fields and their lengths: any flipped bit changes it.
 class Checksum {
@@ -193,9 +207,9 @@ absl::Status StateFile::CheckThere() const {
   if (now.ok() && *now == identity_) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat(path_, now.ok() ? " was replaced" : " was removed",
-                   " while musterd uses it, so a musterd that is started again would know nothing. "
-                   "Put it back, or start musterd again: agents then run on, and their jobs are "
-                   "formed anew when their rounds end"));
+                   " while musterd uses it, so a restarted musterd would not know its jobs. "
+                   "Put it back, or restart musterd: agents finish their running rounds, and "
+                   "their jobs are then formed again"));
 }
 
 // The disk, or what the user may have of it; or it fails, and may come to itself.
@@ -210,12 +224,16 @@ StateFile::~StateFile() { sqlite3_close(db_); }
 absl::Status StateFile::OpenDatabase() {
   constexpr int kFlags =
       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX;
-  if (HasLostTransactions(ReadWhole(path_ + "-wal"))) {
+  const std::string log_path = path_ + kLogSuffix, end_path = path_ + kLogEndSuffix;
+  if (HasLostTransactions(ReadWhole(log_path), DecodeLogEnd(ReadWhole(end_path)))) {
     return absl::DataLossError(absl::StrCat(
-        path_, "-wal is damaged, and what was written behind that is lost. ", kMoveAway));
+        log_path, " is damaged; what was written after the damage is lost. ", kMoveAway));
   }
+  constexpr int kEndFlags = O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW;
+  log_end_ = UniqueFd(::open(end_path.c_str(), kEndFlags, 0600));
   if (sqlite3_open_v2(path_.c_str(), &db_, kFlags, nullptr) != SQLITE_OK) return Explain("open");
   sqlite3_extended_result_codes(db_, 1);
+  sqlite3_wal_hook(db_, OnCommitted, &num_log_frames_);
   // Before the first reading: a log is read without an index in a file, which a full disk cannot
   // take.
   MUSTER_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
@@ -234,8 +252,8 @@ absl::Status StateFile::CheckFormat() {
   MUSTER_ASSIGN_OR_RETURN(const int64_t application, Number("PRAGMA application_id"));
   MUSTER_ASSIGN_OR_RETURN(const int64_t tables, Number("SELECT count(*) FROM sqlite_schema"));
   if (tables != 0 && application != kApplicationId) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path_, " is a database, but none of musterd's; give --state_dir another directory"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, " is not a database of musterd; give --state_dir another directory"));
   }
   if (format > kStateFormat) {
     return absl::FailedPreconditionError(
@@ -272,7 +290,7 @@ absl::Status StateFile::Load(int64_t unix_millis, MonoTime now) {
     auto record = DecodeRecord(round, kept.progress, now - absl::Milliseconds(age));
     if (!is_whole || !record.ok()) {
       const std::string how =
-          is_whole ? std::string(record.status().message()) : "its checksum is another";
+          is_whole ? std::string(record.status().message()) : "its checksum does not match";
       return absl::DataLossError(absl::StrCat("the record of job '", job.key.run_id, "' in ", path_,
                                               " is damaged: ", how, ". ", kMoveAway));
     }
@@ -295,7 +313,7 @@ absl::Status StateFile::ReadLife(int64_t unix_millis) {
         format_ == 1 || is_unused || life.Number(2) == Checksum().Add(before).Add(first).value();
     if (!is_whole) {
       return absl::DataLossError(
-          absl::StrCat(path_, " is damaged: the checksum of its term is another. ", kMoveAway));
+          absl::StrCat(path_, " is damaged: the checksum of its term does not match. ", kMoveAway));
     }
   }
   term_ = ServerTerm(std::max(TermOfStart(unix_millis).value(), before + 1));
@@ -326,7 +344,18 @@ absl::Status StateFile::BeginLife() {
   }
   has_begun_ = status.ok();
   if (has_begun_) format_ = kStateFormat;
+  if (has_begun_) NoteLogEnd();
   return status;
+}
+
+void StateFile::NoteLogEnd() const {
+  LogEnd end{.salts = std::string(kLogSaltsBytes, 0),
+             .num_frames = static_cast<uint64_t>(num_log_frames_)};
+  const UniqueFd log(::open((path_ + kLogSuffix).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!log || !log_end_) return;
+  if (::pread(log.get(), end.salts.data(), kLogSaltsBytes, kLogSaltsAt) != kLogSaltsBytes) return;
+  const std::string bytes = Encode(end);
+  [[maybe_unused]] const ssize_t count = ::pwrite(log_end_.get(), bytes.data(), bytes.size(), 0);
 }
 
 absl::Status StateFile::AddChecksums() {
@@ -368,7 +397,11 @@ absl::Status StateFile::Write(const std::vector<KeptChange>& changes, int64_t un
     status = Execute(absl::StrCat("DELETE FROM jobs WHERE forget_at <= ", unix_millis).c_str());
   }
   if (status.ok()) status = Execute("COMMIT");
-  if (!status.ok()) RollBack();
+  if (status.ok()) {
+    NoteLogEnd();
+  } else {
+    RollBack();
+  }
   return status;
 }
 

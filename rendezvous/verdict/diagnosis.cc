@@ -41,7 +41,7 @@ class Detective {
 
  private:
   // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight, and one
-  // for whoever may be the other end of a send or receive.
+  // for the possible other end of a send or receive.
   int NodeOfStall(int stall) const { return index_.num_ranks() + stall; }
   int NodeOfUnseen() const { return index_.num_ranks() + static_cast<int>(stalls_.size()); }
 
@@ -130,7 +130,7 @@ class Detective {
   // The operations for which rank `i` waits: those that it says, or its oldest of each group.
   void AddWaits(int i) {
     const RankEvidence& from = rank(i);
-    if (from.life != Life::kRunning) return;  // whoever waits for it waits for it alone
+    if (from.life != Life::kRunning) return;  // its waiters wait for it alone
     for (const GroupRecord& record : from.groups) {
       if (record.group < 0 || record.group >= index_.num_groups()) continue;
       const Operation* collective = nullptr;

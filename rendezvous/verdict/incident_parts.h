@@ -1,4 +1,4 @@
-// What is said of the ranks of one hang: collected by the agents, merged by whoever judges, written
+// What a report says of the ranks of a hang: collected by the agents, merged by the judge, written
 // by each agent (agent/watch/incident.h).
 //
 // Pure values.

@@ -316,7 +316,7 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
     is_judged_ = false;
   }
   if (!is_silent) {
-    // Whoever has not come does something: of them the store goes on telling each second.
+    // Each rank that has not come does something: the store goes on telling that each second.
     if (num_suspicious_ == 0) next_question_ = now + kBetweenQuestionsMax;
     return;
   }
@@ -434,10 +434,10 @@ bool JobWatch::Replace(SayVerdict& say, std::string& why_not, Orders& out) {
 
 std::string JobWatch::WhyNotReplaced(const Diagnosis& diagnosis,
                                      const absl::btree_set<Incarnation>& at_fault) const {
-  if (IsOfTheProgram(diagnosis.finding)) return "no other node would do better";
-  if (diagnosis.confidence < kConfidenceToAct) return "it is not certain which node is at fault";
+  if (IsOfTheProgram(diagnosis.finding)) return "the program is at fault, not the node";
+  if (diagnosis.confidence < kConfidenceToAct) return "which node is at fault is uncertain";
   if (static_cast<int>(at_fault.size()) > spares_.num_nodes) {
-    return "the job cannot do without its node: it has none to spare";
+    return "the job has no node to spare";
   }
   for (const Incarnation node : at_fault) {
     const std::string& name = nodes_.at(node).about.name;

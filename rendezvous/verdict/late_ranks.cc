@@ -127,11 +127,10 @@ std::optional<Late> Judge(const GroupRows& group, const std::vector<ArrivalsAt>&
   }
   return Late{
       most->first,
-      absl::StrCat(
-          "rank ", most->first, " is slow, not hung: it comes ", muster::InWords(usual),
-          " after the others, and last to ", most->second, " of the last ", rows.size(),
-          " collectives of group ", group.label,
-          group.is_on_device ? "; seen is when the host calls them, not what the GPU takes" : "")};
+      absl::StrCat("rank ", most->first, " is slow, not hung: it comes ", muster::InWords(usual),
+                   " after the others, and last to ", most->second, " of the last ", rows.size(),
+                   " collectives of group ", group.label,
+                   group.is_on_device ? "; this is when the host calls them, not GPU time" : "")};
 }
 
 }  // namespace

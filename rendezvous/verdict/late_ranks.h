@@ -28,7 +28,7 @@
 
 namespace muster::verdict {
 
-// What one node has answered, on the clock of whoever asked.
+// The answer of a node, on the clock of the one who asked.
 struct ArrivalsAt {
   MonoTime answered_at;
   absl::Duration error;  // of that, either way; zero on the node itself

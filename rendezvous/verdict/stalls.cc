@@ -127,6 +127,17 @@ Mismatch JudgeClasses(const EvidenceIndex& index, const Stall& stall,
   return out;
 }
 
+// Whether what `index.rank(i)` was last known to have called may be old: it has not told of its
+// calls since it stopped, and those that run may have ended with it what it has as pending.
+bool MayBeOld(const EvidenceIndex& index, int i) { return index.rank(i).life != Life::kRunning; }
+
+bool OneThatRunsWaits(const EvidenceIndex& index, int group) {
+  for (const auto& [i, record] : index.records(group)) {
+    if (!MayBeOld(index, i) && OldestPending(*record) != nullptr) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Signature SignatureOf(const Operation& op) {
@@ -139,10 +150,12 @@ std::vector<Stall> FindStalls(const EvidenceIndex& index) {
     Stall stall{.group = g};
     const Operation* oldest = nullptr;
     const Operation* awaited = nullptr;
+    const bool only_those_that_run = OneThatRunsWaits(index, g);
     for (const auto& [i, record] : index.records(g)) {
       const Operation* pending = OldestPending(*record);
       if (pending == nullptr) continue;
       stall.waiting.push_back(i);
+      if (only_those_that_run && MayBeOld(index, i)) continue;
       if (oldest == nullptr || pending->sequence < oldest->sequence) oldest = pending;
       const Operation* waits = OldestPending(*record, index.rank(i).tells_waits);
       if (waits == nullptr) continue;

@@ -21,7 +21,7 @@ Signature SignatureOf(const Operation& operation);
 // A group in which somebody waits. Ranks are indices.
 struct Stall {
   int group = 0;
-  int64_t oldest = 0;   // sequence of the oldest that is pending anywhere
+  int64_t oldest = 0;   // sequence of the oldest that is pending at a rank that runs, if at any
   int64_t awaited = 0;  // of the oldest that a rank waits for; else as `oldest`
   std::vector<int> waiting;
   std::vector<int> missing;  // have not called it

@@ -40,7 +40,7 @@ std::string Describe(const std::vector<int>& slow, const std::vector<std::string
   if (slow.empty()) return "no rank is slow any more";
   return absl::StrCat(RanksInWords(slow), slow.size() == 1 ? " is" : " are",
                       " slow, not hung: ", slow.size() == 1 ? "its" : "their",
-                      " own part of a step, without waiting for others, takes ",
+                      " own part of a step, not counting waits for others, takes ",
                       NamesInWords(factors, static_cast<int>(slow.size())),
                       " times the median of all ranks, which is ", muster::InWords(median));
 }

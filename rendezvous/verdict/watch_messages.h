@@ -47,6 +47,27 @@ struct NodePaces {
   friend bool operator==(const NodePaces&, const NodePaces&) = default;
 };
 
+// How far the ranks of a node are that mark their steps. -1: not known.
+struct NodeProgress {
+  int64_t step = -1;  // of the furthest
+  int64_t slowest_step = -1;
+  int slowest_rank = -1;
+  double steps_per_second = -1;
+  friend bool operator==(const NodeProgress&, const NodeProgress&) = default;
+};
+
+// What an agent that judges its ranks itself has said last, and stands by. Values are sent between
+// nodes: new ones go to the end.
+enum class StandingKind { kNone, kNotice, kVerdict };
+inline constexpr size_t kStandingBytesMax = 1024;
+struct Standing {
+  bool is_told = false;  // else the server judges
+  StandingKind kind = StandingKind::kNone;
+  std::string text;  // the first kStandingBytesMax bytes of it
+  absl::Duration age;
+  friend bool operator==(const Standing&, const Standing&) = default;
+};
+
 // The state of one node's ranks: complete, so that the newest replaces those before.
 struct NodeSummary {
   Round round = kNoRound;
@@ -60,6 +81,8 @@ struct NodeSummary {
   absl::Duration silence_at_start;
   // Counts windows in which it was read when its ranks come to their collectives; 0: none yet.
   int64_t arrival_window = 0;
+  NodeProgress progress = {};
+  Standing standing = {};
   friend bool operator==(const NodeSummary&, const NodeSummary&) = default;
 };
 

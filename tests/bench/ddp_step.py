@@ -1,5 +1,5 @@
-"""The peer of ddp_step.cc: the same step of the same GPT under PyTorch's DistributedDataParallel on Gloo, or, where this
-PyTorch has it, FSDP2 (fully_shard of each block, then of the whole).
+"""The peer of ddp_step.cc: the same step of the same GPT under PyTorch's DistributedDataParallel on
+Gloo or, where this PyTorch has it, FSDP2 (fully_shard of each block, then of the whole).
 
     muster run --nproc_per_node=2 ddp_step.py [steps] [ddp|fsdp2]
 """
@@ -46,7 +46,11 @@ def main():
     text = torch.randint(0, VOCABULARY, (BATCH * CONTEXT + 1,))
     tokens, targets = text[:-1].view(BATCH, CONTEXT), text[1:].view(BATCH, CONTEXT)
     if rank == 0:
-        blas = [line.strip(" -") for line in torch.__config__.show().split("\n") if "BLAS_INFO" in line or "CPU capability" in line]
+        blas = [
+            line.strip(" -")
+            for line in torch.__config__.show().split("\n")
+            if "BLAS_INFO" in line or "CPU capability" in line
+        ]
         isa = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else "?"
         info = blas[-1].split("BLAS_INFO=")[-1].split(",")[0] if blas else "?"
         print("torch %s blas %s isa %s mkldnn %s" % (torch.__version__, info, isa,

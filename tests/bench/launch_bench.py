@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Start and restart times of `muster run` beside torchrun and beside the floor, on the same machine.
+"""Start and restart times of `muster run` beside torchrun and a floor, on the same machine.
 
-All of them start the same tiny worker (exec_probe.cc), run by run in turn, and the medians are compared:
+All of them start the same tiny worker (exec_probe.cc), taking turns, and the medians are compared:
   start    launcher's exec to the exec of the last worker
   restart  SIGKILL of one worker to the exec of the last replacement
-  memory   resident memory of the launcher, and of the launcher with its guardian, while the workers run
-The floor is a bare loop of fork and exec (exec_floor.cc): what no launcher can be quicker than on this machine.
+  memory   resident memory of the launcher, alone and with its guardian, while the workers run
+The floor is a bare loop of fork and exec (exec_floor.cc): no launcher can be faster.
 """
 import argparse
 import json
@@ -49,11 +49,13 @@ class Job:
         return open(self.directory + "/output", errors="replace").read()
 
     def memory_kib(self):
-        """Resident KiB of the launcher, and of it with those of its children that are no workers."""
+        """Resident KiB of the launcher, alone and with its children other than workers."""
         pid = self.process.pid
         launcher = resident_kib(pid)
         children = open(f"/proc/{pid}/task/{pid}/children").read().split()
-        others = [child for child in children if "exec_probe" not in open(f"/proc/{child}/comm").read()]
+        others = [
+            child for child in children if "exec_probe" not in open(f"/proc/{child}/comm").read()
+        ]
         return launcher, launcher + sum(resident_kib(child) for child in others)
 
     def finish(self):
@@ -100,12 +102,14 @@ def measure(command, workers):
 
 
 def torchrun(python):
-    """The command of the torchrun that belongs to `python`, and PyTorch's version; (None, "") if it has none."""
-    found = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+    """The torchrun command of `python` and PyTorch's version; (None, "") without PyTorch."""
+    found = subprocess.run(
+        [python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True
+    )
     if found.returncode != 0:
         return None, ""
-    # PyTorch 1.13 under Python 3.11 fails on its own default "0" of redirects and tee; a map works everywhere. Its
-    # poll is 5 s by default, in newer versions 0.1 s.
+    # PyTorch 1.13 under Python 3.11 fails on its own default "0" of redirects and tee; a map works
+    # everywhere. It polls every 5 s by default, newer versions every 0.1 s.
     options = ["--redirects=0:1", "--tee=0:1", "--monitor_interval=0.1"]
     beside = os.path.join(os.path.dirname(os.path.abspath(python)), "torchrun")
     command = [beside] if os.access(beside, os.X_OK) else [python, "-m", "torch.distributed.run"]
@@ -114,10 +118,18 @@ def torchrun(python):
 
 def run(arguments):
     peer, peer_version = torchrun(arguments.python)
-    options = [f"--nproc_per_node={arguments.workers}", "--standalone", "--max_restarts=1", "--no_python", arguments.probe]
+    options = [
+        f"--nproc_per_node={arguments.workers}",
+        "--standalone",
+        "--max_restarts=1",
+        "--no_python",
+        arguments.probe,
+    ]
     commands = {"muster": [arguments.muster, "run"] + options,
                 "floor": [arguments.floor, str(arguments.workers), arguments.probe]}
-    repeats = {"muster": arguments.repeat, "floor": arguments.repeat}
+    if arguments.installed:
+        commands["installed"] = [arguments.installed, "run"] + options
+    repeats = {name: arguments.repeat for name in commands}
     if peer:
         commands["torchrun"] = peer + options
         repeats["torchrun"] = min(arguments.repeat, arguments.peer_repeat)
@@ -153,7 +165,15 @@ def print_table(result):
         theirs = f"{peer[key]:.1f}" if peer else "-"
         ratio = f"{peer[key] / ours[key]:.0f}x" if peer and ours[key] else "-"
         reach = "" if goal is None else f"<= {floor[key] + goal:.1f}" if base else f"<= {goal}"
-        print(f"{text + ', ' + unit:42}{ours[key]:10.1f}{least:>10}{theirs:>10}{ratio:>8}{reach:>14}")
+        print(
+            f"{text + ', ' + unit:42}{ours[key]:10.1f}{least:>10}{theirs:>10}{ratio:>8}{reach:>14}"
+        )
+    installed = result["median"].get("installed")
+    if installed:
+        reach = f"<= {ours['start_ms'] + 1:.1f}"
+        ratio = f"{installed['start_ms'] / ours['start_ms']:.2f}x"  # of the build's, in this run
+        print(f"{'start of the program that pip installed, ms':42}{installed['start_ms']:10.1f}"
+              f"{'':20}{ratio:>8}{reach:>14}")
 
 
 def main():
@@ -161,7 +181,10 @@ def main():
     parser.add_argument("--muster", required=True, help="the program to measure")
     parser.add_argument("--probe", required=True, help="the built exec_probe")
     parser.add_argument("--floor", required=True, help="the built exec_floor")
-    parser.add_argument("--python", default="/usr/bin/python3", help="the Python whose torchrun is the peer")
+    parser.add_argument("--installed", help="the same program, as pip has installed it")
+    parser.add_argument(
+        "--python", default="/usr/bin/python3", help="the Python whose torchrun is the peer"
+    )
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--peer_repeat", type=int, default=5, help="torchrun takes seconds")

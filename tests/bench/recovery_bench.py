@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How soon a training goes on that has lost a rank: from its `kill -9` to the next step, of four ranks on one node.
+"""Time from the `kill -9` of a rank to the next training step, four ranks on one node.
 
-in process   muster-train --survive=yes: one process is started anew, and gets the state of those that survive.
-anew         all processes are, and go on from the last checkpoint, which is at most ten steps old.
+in process   muster-train --survive=yes: one process restarts and gets the survivors' state.
+anew         all processes restart from the last checkpoint, which is at most ten steps old.
 
 Ways alternate; each sample is a job of its own, since a job's second restart is held back.
 """
@@ -33,7 +33,11 @@ def worker_of(rank, mark):
                 program = file.read().strip()
         except OSError:
             continue
-        if program == "muster-train" and mark.encode() in variables and f"RANK={rank}".encode() in variables:
+        if (
+            program == "muster-train"
+            and mark.encode() in variables
+            and f"RANK={rank}".encode() in variables
+        ):
             return int(name)
     raise RuntimeError(f"there is no worker of rank {rank}")
 
@@ -41,9 +45,23 @@ def worker_of(rank, mark):
 def measure(arguments, survives):
     with tempfile.TemporaryDirectory() as home:
         mark = f"RECOVERY_BENCH={home}"
-        command = [f"{arguments.bin}/muster", "run", "--nproc_per_node=4", "--max_restarts=1", f"{arguments.bin}/muster-train",
-                   "--data", __file__, "--layers=2", "--heads=2", "--width=64", "--context=64", "--steps=100000000",
-                   "--sample_tokens=0", "--log_every=1", "--survive=" + ("yes" if survives else "no")]
+        command = [
+            f"{arguments.bin}/muster",
+            "run",
+            "--nproc_per_node=4",
+            "--max_restarts=1",
+            f"{arguments.bin}/muster-train",
+            "--data",
+            __file__,
+            "--layers=2",
+            "--heads=2",
+            "--width=64",
+            "--context=64",
+            "--steps=100000000",
+            "--sample_tokens=0",
+            "--log_every=1",
+            "--survive=" + ("yes" if survives else "no"),
+        ]
         if not survives:
             command += ["--save", f"{home}/saved", "--resume", f"{home}/saved", "--save_every=10"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -76,7 +94,9 @@ def measure(arguments, survives):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bin", required=True, help="directory with muster and muster-train")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json")
@@ -85,10 +105,19 @@ def main():
     for _ in range(arguments.repeats):
         samples["in process"].append(measure(arguments, True))
         samples["anew"].append(measure(arguments, False))
-    print("\nfrom the kill of a rank to the next step, four ranks of one node (seconds, median and range)")
+    print(
+        "\nfrom the kill of a rank to the next step, four ranks of one node (seconds, median and "
+        "range)"
+    )
     for way, seconds in samples.items():
-        print(f"  {way:12s} {statistics.median(seconds):6.3f}   {min(seconds):.3f} to {max(seconds):.3f}")
-    print(f"  {'ratio':12s} {statistics.median(samples['anew']) / statistics.median(samples['in process']):6.1f}")
+        print(
+            f"  {way:12s} {statistics.median(seconds):6.3f}   {min(seconds):.3f} to "
+            f"{max(seconds):.3f}"
+        )
+    print(
+        f"  {'ratio':12s} "
+        f"{statistics.median(samples['anew']) / statistics.median(samples['in process']):6.1f}"
+    )
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(samples, file, indent=1)

@@ -1,4 +1,4 @@
-"""The peer of step_bench.cc: the same training step of the same GPT in PyTorch, one thread; processor time, too.
+"""The peer of step_bench.cc: wall and CPU time of the same training step in PyTorch, one thread.
 
     python3 step_bench.py [steps]
 """
@@ -82,7 +82,9 @@ def main():
         backward = time.process_time()
         optimizer.step()
         end = time.process_time()
-        times = [1e3 * t for t in (forward - start, backward - forward, end - backward, end - start)]
+        times = [
+            1e3 * t for t in (forward - start, backward - forward, end - backward, end - start)
+        ]
         print("step %d loss %.6f forward %.1f ms backward %.1f ms update %.1f ms total %.1f ms"
               % (step, loss.item(), *times))
         totals.append(times[-1])

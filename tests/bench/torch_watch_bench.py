@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""What the hang watch costs programs of PyTorch that know nothing of it. Each pair alternates, so that the machine's moods meet both.
+"""What the hang watch costs unmodified PyTorch programs.
 
-all-reduce  microseconds of one all-reduce of 1024 floats over Gloo between two ranks: with PyTorch's flight recorder off, as the
-            watch sets it up, and with the watch off, where PyTorch does as it does by itself.
-import      seconds of `import torch` without and with the import hook.
-agent       CPU of the agent per rank at rest, in thousandths of a core: four ranks with a step every 50 ms, without and with the watch.
+all-reduce  microseconds of one all-reduce of 1024 floats over Gloo between two ranks: with
+            PyTorch's flight recorder off, as the watch sets it up, and as it is without the watch
+import      seconds of `import torch` without and with the import hook
+agent       CPU of the agent per rank at rest, in thousandths of a core, without and with the watch;
+            four ranks with a step every 50 ms
+
+The runs of a pair alternate, so that other load on the machine meets both.
 """
 import argparse
 import json
@@ -62,10 +65,20 @@ def environment(**changes):
 
 def job(arguments, ranks, program, watch, *rest, **changes):
     return subprocess.Popen(
-        [arguments.muster, "run", f"--nproc_per_node={ranks}", f"--watch={watch}", f"--log_dir={arguments.directory}",
-         program, *rest],
-        env=environment(PYTHON_EXEC=arguments.python, OMP_NUM_THREADS="1", **changes), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True)
+        [
+            arguments.muster,
+            "run",
+            f"--nproc_per_node={ranks}",
+            f"--watch={watch}",
+            f"--log_dir={arguments.directory}",
+            program,
+            *rest,
+        ],
+        env=environment(PYTHON_EXEC=arguments.python, OMP_NUM_THREADS="1", **changes),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def all_reduce(arguments, watch, **changes):
@@ -117,9 +130,13 @@ def hook(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--muster", required=True)
-    parser.add_argument("--python", required=True, help="with a PyTorch that has a worker server, 2.15 or so")
+    parser.add_argument(
+        "--python", required=True, help="with a PyTorch that has a worker server, 2.15 or so"
+    )
     parser.add_argument("--directory", default="/tmp/torch_watch_bench")
     parser.add_argument("--runs", type=int, default=7, help="of each of a pair")
     parser.add_argument("--seconds", type=float, default=20, help="at rest")
@@ -153,12 +170,22 @@ def main():
         each = [a / b for a, b in zip(samples[name], samples[base])]
         return f"{statistics.median(each):.2f} times ({min(each):.2f} to {max(each):.2f})"
 
-    print(f"all-reduce of 1024 floats: {middle['recorder off']:.0f} us without the recorder; watched {middle['watched']:.0f} us, "
-          f"{ratios('watched', 'recorder off')}; watch off {middle['watch off']:.0f} us, {ratios('watch off', 'recorder off')}")
-    print(f"import torch: {middle['import']:.2f} s; with the hook {middle['import with the hook']:.2f} s, "
-          f"{ratios('import with the hook', 'import')}")
-    print(f"agent at rest, thousandths of a core per rank: {middle['agent, watch off']:.2f} unwatched, "
-          f"{middle['agent, watched']:.2f} watched")
+    print(
+        f"all-reduce of 1024 floats: {middle['recorder off']:.0f} us without the recorder; watched "
+        f"{middle['watched']:.0f} us, "
+        f"{ratios('watched', 'recorder off')}; watch off {middle['watch off']:.0f} us, "
+        f"{ratios('watch off', 'recorder off')}"
+    )
+    print(
+        f"import torch: {middle['import']:.2f} s; with the hook "
+        f"{middle['import with the hook']:.2f} s, "
+        f"{ratios('import with the hook', 'import')}"
+    )
+    print(
+        f"agent at rest, thousandths of a core per rank: {middle['agent, watch off']:.2f} "
+        f"unwatched, "
+        f"{middle['agent, watched']:.2f} watched"
+    )
     if arguments.json:
         os.makedirs(os.path.dirname(arguments.json) or ".", exist_ok=True)
         with open(arguments.json, "w") as file:

@@ -1,10 +1,11 @@
-"""Training beside PyTorch: a step of a small GPT under every preset that two ranks can share, beside DistributedDataParallel
-and FSDP2; all-reduce by size; the initial values of GPT-2's 1.5 billion parameters.
+"""Training beside PyTorch: a step of a small GPT under every preset that two ranks can share,
+beside DistributedDataParallel and FSDP2; all-reduce by size; the initial values of GPT-2's 1.5
+billion parameters.
 
     training_bench.py --bin DIR [--python PYTHON] [--rounds 3] [--steps 12] [--json FILE]
 
-Ours and the peer take turns, so that what else the machine does meets both; medians are over all steps but
-the first two of every round.
+Ours and the peer take turns, so that other load on the machine meets both. Medians are over all
+steps but the first two of every round.
 """
 
 import argparse
@@ -18,8 +19,15 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 OURS = ("ddp", "zero-1", "zero-2", "zero-3", "full-shard", "shard-grad-op", "1f1b")
 # Whom each is compared with: those who hold parameters whole, or in shards.
-PEER_OF = {"ddp": "ddp", "zero-1": "ddp", "zero-2": "ddp", "zero-3": "fsdp2", "full-shard": "fsdp2", "shard-grad-op": "fsdp2",
-           "1f1b": "ddp"}
+PEER_OF = {
+    "ddp": "ddp",
+    "zero-1": "ddp",
+    "zero-2": "ddp",
+    "zero-3": "fsdp2",
+    "full-shard": "fsdp2",
+    "shard-grad-op": "fsdp2",
+    "1f1b": "ddp",
+}
 HAS = {"ddp": "import torch.distributed", "fsdp2": "from torch.distributed.fsdp import fully_shard"}
 KINDS = ("forward", "backward", "wait", "update", "communication", "total")
 
@@ -59,33 +67,64 @@ def main():
     peers = [peer for peer, line in HAS.items()
              if subprocess.run([options.python, "-c", line], capture_output=True).returncode == 0]
     samples, headers = {}, {}
-    bounds = []  # the first lines of all our runs: each measures the machine's rate anew
+    bounds = []  # the first lines of all our runs: each measures the machine's rate again
     for _ in range(options.rounds):
         for name in ["muster " + preset for preset in OURS] + ["torch " + peer for peer in peers]:
             who, plan = name.split()
             ours = who == "muster"
-            worker = os.path.join(options.bin, "ddp_step") if ours else os.path.join(HERE, "ddp_step.py")
-            lines = run(muster, worker, [str(options.steps), plan], None if ours else options.python)
+            worker = (
+                os.path.join(options.bin, "ddp_step") if ours else os.path.join(HERE, "ddp_step.py")
+            )
+            lines = run(
+                muster, worker, [str(options.steps), plan], None if ours else options.python
+            )
             headers[name] = lines[0]
             if ours:
                 bounds.append(lines[0])
             for kind, values in times_of(lines).items():
                 samples.setdefault(name, {}).setdefault(kind, []).extend(values)
 
-    print("step: GPT 6 layers, 6 heads, hidden size 384, context 256, micro-batch 4, fp32, 2 ranks of 1 thread; load average %.1f"
-          % os.getloadavg()[0])
-    medians = {name: {kind: statistics.median(values) for kind, values in kinds.items()} for name, kinds in samples.items()}
-    bound = statistics.median(float(ms) for ms in re.findall(r"bound ([0-9.]+) ms", " ".join(bounds)))
-    print("  %-21s" % "" + "".join("%14s" % kind for kind in KINDS) + "%10s%16s" % ("of bound", "torch / muster") + "   (ms, medians)")
+    print(
+        "step: GPT 6 layers, 6 heads, hidden size 384, context 256, micro-batch 4, fp32, 2 ranks "
+        "of 1 thread; load average %.1f"
+        % os.getloadavg()[0]
+    )
+    medians = {
+        name: {kind: statistics.median(values) for kind, values in kinds.items()}
+        for name, kinds in samples.items()
+    }
+    bound = statistics.median(
+        float(ms) for ms in re.findall(r"bound ([0-9.]+) ms", " ".join(bounds))
+    )
+    print(
+        "  %-21s" % ""
+        + "".join("%14s" % kind for kind in KINDS)
+        + "%10s%16s" % ("of bound", "torch / muster")
+        + "   (ms, medians)"
+    )
     for name, kinds in medians.items():
         who, plan = name.split()
         peer = medians.get("torch " + PEER_OF.get(plan, "")) if who == "muster" else None
-        print("  %-21s" % name + "".join("%14s" % ("%.1f" % kinds[kind] if kind in kinds else "-") for kind in KINDS)
-              + "%10s%16s" % ("%.0f %%" % (100 * bound / kinds["total"]), "%.2f" % (peer["total"] / kinds["total"]) if peer else "-"))
-    print("  products alone at this machine's rate: %.1f ms (to reach: 90 %% of it; torch / muster: 1.2)" % bound)
+        print(
+            "  %-21s" % name
+            + "".join("%14s" % ("%.1f" % kinds[kind] if kind in kinds else "-") for kind in KINDS)
+            + "%10s%16s"
+            % (
+                "%.0f %%" % (100 * bound / kinds["total"]),
+                "%.2f" % (peer["total"] / kinds["total"]) if peer else "-",
+            )
+        )
+    print(
+        "  products alone at this machine's rate: %.1f ms (to reach: 90 %% of it; torch / muster: "
+        "1.2)"
+        % bound
+    )
     ddp = medians["muster ddp"]
     if ddp["communication"] > 0:
-        print("  hidden communication of ddp: %.0f %%" % (100 * (1 - min(1, ddp["wait"] / ddp["communication"]))))
+        print(
+            "  hidden communication of ddp: %.0f %%"
+            % (100 * (1 - min(1, ddp["wait"] / ddp["communication"])))
+        )
     for peer in set(HAS) - set(peers):
         print("  no %s: %s fails in %s" % (peer, HAS[peer], options.python))
 
@@ -93,11 +132,22 @@ def main():
     table = run(muster, os.path.join(options.bin, "all_reduce_perf"),
                 ["-b", "8", "-e", "64M", "-f", "8", "-w", "5"])
     print("\n".join(table))
-    initial = subprocess.run([os.path.join(options.bin, "initialize_bench")], capture_output=True, text=True, timeout=600)
+    initial = subprocess.run(
+        [os.path.join(options.bin, "initialize_bench")], capture_output=True, text=True, timeout=600
+    )
     print("\n" + initial.stdout.strip() + initial.stderr.strip())
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"samples": samples, "headers": headers, "all_reduce": table, "initial": initial.stdout}, file, indent=1)
+            json.dump(
+                {
+                    "samples": samples,
+                    "headers": headers,
+                    "all_reduce": table,
+                    "initial": initial.stdout,
+                },
+                file,
+                indent=1,
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Tokens/s of a training step on a GPU that nobody has yet, from what can be counted without one: the shapes of every product, the
-bytes that every kernel moves at least (kernel_traffic_test counts them in nvcc's PTX), launches; and from rates that others have
-published. Prints tables: each product with the alignment of its rows, the terms of a token's time, and tokens/s beside the goals.
-Ends with 1 if a product's rows begin on less than 16 bytes, if llm.c's own shapes do not give its own figure within 20 %, or if
-ours fall behind what they gave when this was written.
+"""Estimates tokens/s of a training step on a GPU, from what can be counted without one (launches,
+the shapes of every product, the bytes that every kernel must move as cuda_kernels_traffic_test
+counts them in nvcc's PTX) and from rates that others have published. Prints tables: each product
+with the alignment of its rows, the terms of a token's time, and tokens/s beside the goals. Exits
+with 1 if a product's rows begin on less than 16 bytes, if llm.c's shapes do not give llm.c's own
+figure within 20 %, or if our shapes give less than they did when this was written.
 
 estimate.py [--gpu=h100|h200] [--attention=cudnn|own] [--vocabulary=padded|odd] [--products]
 """
@@ -13,39 +14,44 @@ import sys
 
 # --- Rates. All of bf16, dense, sums in f32.
 GPUS = {
-    # Peak of a large product (cuBLAS, 8192 cubed: 700 to 800 of 989 TFLOP/s at 700 W; llm.c's discussions 481 and 580), multiprocessors,
-    # and the rate of a plain copy (of 3.35 and 4.8 TB/s).
+    # Peak of a large product (cuBLAS, 8192 cubed: 700 to 800 of 989 TFLOP/s at 700 W; llm.c's
+    # discussions 481 and 580), multiprocessors, and rate of a plain copy (of 3.35 and 4.8 TB/s).
     'h100': (790e12, 132, 3.0e12),
     'h200': (790e12, 132, 4.3e12),
 }
-# Attention of heads of 64 over 1024 tokens, causal, forward and backward. cuDNN 9: Shah et al., "FlashAttention-3", 2024, figures 5
-# and 6. Ours: by the instructions of a tile (machine_code.txt) at 2 a cycle.
+# Attention of heads of 64 over 1024 tokens, causal, forward and backward. cuDNN 9: Shah et al.,
+# "FlashAttention-3", 2024, figures 5 and 6. Ours: by the instructions of a tile (machine_code.txt)
+# at 2 a cycle.
 ATTENTION = {'cudnn': (240e12, 190e12), 'own': (62e12, 50e12)}
-# Of the copy's rate, by kernels that read and write rows or flat arrays. Source: llm.c's own, by its comments and profiles
+# The share of the copy's rate that kernels over rows or flat arrays reach. Source: llm.c's own
+# kernels, by its comments and profiles
 SHARE = 0.80
 SHARE_COLUMNS = 0.60  # sums over rows
+CACHE = 3.35e12  # bytes a second out of the second cache, at least: what memory's data sheet says
 # Products whose rows begin on 2 bytes: kernels for that (pytorch issues 181718, 146817).
 UNALIGNED = 120e12
-# From the end of one kernel to the begin of the next, within a CUDA graph and without. Source: NVIDIA, "Constant Time Launch for
-# Straight-Line CUDA Graphs", 2024
+# Seconds from the end of one kernel to the start of the next, within a CUDA graph and without.
+# Source: NVIDIA, "Constant Time Launch for Straight-Line CUDA Graphs", 2024
 GAP = {True: 1.0e-6, False: 1.6e-6}
-# What no counting sees: clocks under load, jitter, cold caches at the begin of kernels. Set by llm.c, which on a H100 gets 468 K where the
-# sum of its own terms gives a tenth more; both are printed.
+# What no counting sees: clocks under load, jitter, cold caches at the start of kernels. Set by
+# llm.c, which gets 468 K on an H100 where its own terms sum to a tenth more; both are printed.
 REALITY = 0.92
 
 LLMC_124M = 468e3  # Source: Karpathy, llm.c discussion 481 and its successors, one H100 SXM
 MODELS = {  # layers, heads, width, batch of run_all, goal, reached when this was written
-    '124M': (12, 12, 768, 32, 500e3, 470e3),
+    '124M': (12, 12, 768, 32, 500e3, 475e3),
     '350M': (24, 16, 1024, 32, 185e3, 186e3),
-    '774M': (36, 20, 1280, 16, 90e3, 84.5e3),
+    '774M': (36, 20, 1280, 16, 90e3, 85e3),
     '1558M': (48, 25, 1600, 16, 48e3, 44.9e3),
 }
 CONTEXT, VOCABULARY, PADDED, CHUNK = 1024, 50257, 50304, 5120
 
 
 def product_seconds(gpu, m, n, k, aligned=True):
-    """By tiles of 128 x 256 (or 128 x 128, if they fill the GPU better), each with a beginning that is not overlapped; products with
-    fewer tiles than multiprocessors are cut along k."""
+    """Seconds of a product in tiles of 128 x 256 (or 128 x 128, if they fill the GPU better).
+
+    The beginning of each tile is not overlapped. Products with fewer tiles than multiprocessors are
+    cut along k."""
     peak, multiprocessors, _ = GPUS[gpu]
     if not aligned:
         return 2 * m * n * k / UNALIGNED
@@ -61,10 +67,14 @@ def product_seconds(gpu, m, n, k, aligned=True):
 
 
 def products(layers, width, rows, padded, f32_gradients):
-    """Name, how often, m, n, k, bytes of the rows of a, b and c: as cuda_operations.cc asks for them."""
+    """Name, how often, m, n, k, bytes of the rows of a, b and c, as cuda_operations.cc asks."""
     of_weights = 4 if f32_gradients else 2
-    for name, outs, ins in (('qkv', 3 * width, width), ('projection', width, width), ('up', 4 * width, width),
-                            ('down', width, 4 * width)):
+    for name, outs, ins in (
+        ('qkv', 3 * width, width),
+        ('projection', width, width),
+        ('up', 4 * width, width),
+        ('down', width, 4 * width),
+    ):
         yield f'{name}', layers, rows, outs, ins, (2 * ins, 2 * ins, 2 * outs)
         yield f'{name}, input', layers, rows, ins, outs, (2 * outs, 2 * ins, 2 * ins)
         yield f'{name}, weight', layers, outs, ins, rows, (2 * outs, 2 * ins, of_weights * ins)
@@ -73,7 +83,11 @@ def products(layers, width, rows, padded, f32_gradients):
     times = rows / chunk
     yield 'head', times, chunk, vocabulary, width, (2 * width, 2 * width, 2 * vocabulary)
     yield 'head, input', times, chunk, width, vocabulary, (2 * vocabulary, 2 * width, 2 * width)
-    yield 'head, table', times, vocabulary, width, chunk, (2 * vocabulary, 2 * width, of_weights * width)
+    yield 'head, table', times, vocabulary, width, chunk, (
+        2 * vocabulary,
+        2 * width,
+        of_weights * width,
+    )
 
 
 def terms(gpu, layers, width, batch, attention, padded, llmc=False, micro_batches=1):
@@ -84,7 +98,9 @@ def terms(gpu, layers, width, batch, attention, padded, llmc=False, micro_batche
     of_products = {True: 0.0, False: 0.0}
     for name, times, m, n, k, bytes_of_rows in products(layers, width, rows, padded, not llmc):
         aligned = all(b % 16 == 0 for b in bytes_of_rows)
-        of_products[name.startswith('head')] += times * product_seconds(gpu, m, n, k, aligned) / rows
+        of_products[name.startswith('head')] += (
+            times * product_seconds(gpu, m, n, k, aligned) / rows
+        )
     out['products of layers'], out['products of the head'] = of_products[False], of_products[True]
     forward, backward = ATTENTION[attention]
     flops = 2 * CONTEXT * width * layers  # two products, half of each
@@ -93,31 +109,47 @@ def terms(gpu, layers, width, batch, attention, padded, llmc=False, micro_batche
     def moved(bytes_per_token, share=SHARE):
         return bytes_per_token / (copy * share)
 
-    # Bytes for each number of a row (kernel_traffic_test): forward 4, input's gradient with what it is added to 8, weights' gradient 4.
+    # Bytes for each number of a row (cuda_kernels_traffic_test): forward 4, input's gradient with
+    # what it is added to 8, weights' gradient 4.
     norms = 2 * layers + 1
     if llmc:
-        out['layer norm'] = moved(norms * width * (8 + 8))  # with the residual; both gradients in one pass
+        out['layer norm'] = moved(
+            norms * width * (8 + 8)
+        )  # with the residual; both gradients in one pass
         out['GELU'] = moved(layers * 4 * width * (4 + 6))   # its default
         out['gradients of biases'] = moved(layers * 9 * width * 2, SHARE_COLUMNS)
     else:
         out['layer norm'] = moved(norms * width * (4 + 8)) + moved(norms * width * 4, SHARE_COLUMNS)
-        out['residual, GELU and bias on products\' way'] = moved(layers * width * (2 * 2 + 4 * 2 + 4 * 2), 0.9) / 2
+        out['residual, GELU and bias on products\' way'] = (
+            moved(layers * width * (2 * 2 + 4 * 2 + 4 * 2), 0.9) / 2
+        )
         out['gradients of biases'] = moved(layers * 9 * width * 2, SHARE_COLUMNS)
-    out['cross-entropy'] = moved((PADDED if padded else VOCABULARY) * 4 * (1 if padded else 1.5), 0.8 if padded else 0.65)
-    out['embedding'] = moved(width * (6 + 8)) + (0 if llmc else 0.7e-3 * (rows / 32768) ** 2 / rows)
-    parameters = (VOCABULARY + CONTEXT) * width + layers * (12 * width * width + 13 * width) + 2 * width
+    out['cross-entropy'] = moved(
+        (PADDED if padded else VOCABULARY) * 4 * (1 if padded else 1.5), 0.8 if padded else 0.65
+    )
+    # Each bucket of tokens looks at all of them (embedding.cu), which lie in the cache.
+    buckets = 0 if llmc else min(1024, rows / 32)
+    out['embedding'] = moved(width * (6 + 8)) + 4 * buckets / CACHE
+    parameters = (
+        (VOCABULARY + CONTEXT) * width + layers * (12 * width * width + 13 * width) + 2 * width
+    )
     if padded and not llmc:
         out['the table\'s copy'] = moved(4 * PADDED * width) / rows
     out['update'] = moved(parameters * ((28 + 2) if llmc else (30 + 4))) / (rows * micro_batches)
     tensors = 12 * layers + 4
-    launches = layers * (12 + 12 if llmc else 12 + 14) + 30 + (16 if llmc else tensors) / micro_batches
+    launches = (
+        layers * (12 + 12 if llmc else 12 + 14) + 30 + (16 if llmc else tensors) / micro_batches
+    )
     out['between kernels'] = launches * GAP[not llmc] / rows
     return out
 
 
 def report(name, parts):
     total = sum(parts.values())
-    print(f'\n{name}: {REALITY / total / 1e3:.0f} K tokens/s\n\n| term | us per token | share |\n| --- | --- | --- |')
+    print(
+        f'\n{name}: {REALITY / total / 1e3:.0f} K tokens/s\n\n'
+        '| term | us per token | share |\n| --- | --- | --- |'
+    )
     for term, seconds in sorted(parts.items(), key=lambda x: -x[1]):
         print(f'| {term} | {1e6 * seconds:.3f} | {100 * seconds / total:.1f} % |')
     return REALITY / total
@@ -128,12 +160,18 @@ def main():
     parser.add_argument('--gpu', choices=GPUS, default='h100')
     parser.add_argument('--attention', choices=ATTENTION, default='cudnn')
     parser.add_argument('--vocabulary', choices=('padded', 'odd'), default='padded')
-    parser.add_argument('--products', action='store_true', help='also each product with the alignment of its rows')
+    parser.add_argument(
+        '--products', action='store_true', help='also each product with the alignment of its rows'
+    )
     options = parser.parse_args()
     padded = options.vocabulary == 'padded'
     bad = []
     if options.products:
-        print('| model | product | times | m | n | k | rows begin on | TFLOP/s |\n' + '| --- ' * 8 + '|')
+        print(
+            '| model | product | times | m | n | k | rows begin on | TFLOP/s |\n'
+            + '| --- ' * 8
+            + '|'
+        )
     for model, (layers, _, width, batch, *_rest) in MODELS.items():
         for name, times, m, n, k, sizes in products(layers, width, batch * CONTEXT, padded, True):
             alignment = min(math.gcd(size, 256) for size in sizes)
@@ -141,23 +179,39 @@ def main():
                 bad.append(f'{model}, {name}: rows begin on {alignment} bytes')
             if options.products:
                 rate = 2e-12 * m * n * k / product_seconds(options.gpu, m, n, k, alignment >= 16)
-                print(f'| {model} | {name} | {times:.3g} | {m} | {n} | {k} | {alignment} | {rate:.0f} |')
+                print(
+                    f'| {model} | {name} | {times:.3g} | {m} | {n} | {k} | {alignment} | '
+                    f'{rate:.0f} |'
+                )
     layers, _, width, _, _, _ = MODELS['124M']
-    llmc = report('llm.c, 124M, 64 x 1024 and 8 micro-batches, H100', terms('h100', layers, width, 64, 'cudnn', True, True, 8))
-    print(f'\nmeasured {LLMC_124M / 1e3:.0f} K: {100 * (llmc / LLMC_124M - 1):+.0f} %, and {100 * (llmc / REALITY / LLMC_124M - 1):+.0f} % '
-          f'without the factor {REALITY} that is in all figures')
+    llmc = report(
+        'llm.c, 124M, 64 x 1024 and 8 micro-batches, H100',
+        terms('h100', layers, width, 64, 'cudnn', True, True, 8),
+    )
+    print(
+        f'\nmeasured {LLMC_124M / 1e3:.0f} K: {100 * (llmc / LLMC_124M - 1):+.0f} %, and '
+        f'{100 * (llmc / REALITY / LLMC_124M - 1):+.0f} % '
+        f'without the factor {REALITY} that is in all figures'
+    )
     if abs(llmc / LLMC_124M - 1) > 0.2:
         bad.append('llm.c is more than 20 % from its own figure')
     rows = []
     for model, (layers, _, width, batch, goal, reached) in MODELS.items():
         parts = terms(options.gpu, layers, width, batch, options.attention, padded)
-        speed = report(f'{model}, {batch} x {CONTEXT}, {options.gpu}, attention {options.attention}, vocabulary {options.vocabulary}', parts)
+        speed = report(
+            f'{model}, {batch} x {CONTEXT}, {options.gpu}, attention {options.attention}, '
+            f'vocabulary {options.vocabulary}',
+            parts,
+        )
         rows.append((model, speed, goal))
         if (options.gpu, options.attention, padded) == ('h100', 'cudnn', True) and speed < reached:
             bad.append(f'{model}: {speed / 1e3:.0f} K tokens/s, and it was {reached / 1e3:.0f} K')
     print('\n| GPT | tokens/s | goal | missing of a token\'s time |\n| --- | --- | --- | --- |')
     for model, speed, goal in rows:
-        print(f'| {model} | {speed / 1e3:.0f} K | {goal / 1e3:.0f} K | {max(0, 1e6 / speed - 1e6 / goal):.2f} us |')
+        print(
+            f'| {model} | {speed / 1e3:.0f} K | {goal / 1e3:.0f} K | '
+            f'{max(0, 1e6 / speed - 1e6 / goal):.2f} us |'
+        )
     for what in bad:
         print(f'estimate.py: {what}', file=sys.stderr)
     sys.exit(1 if bad else 0)

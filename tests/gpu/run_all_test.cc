@@ -95,16 +95,20 @@ for d in bin lib lib64; do
   mkdir -p $root/usr/$d
   if [[ -L /$d ]]; then ln -s usr/$d $root/$d; else mkdir -p $root/$d; fi
 done
-for tool in bash env timeout date sed grep awk tr head tail cut ls mkdir cat tee rm readlink tar gzip sort sleep dirname; do
+for tool in bash env timeout date sed grep awk tr head tail cut ls mkdir cat tee rm readlink tar \
+    gzip sort sleep dirname; do
   program=$(readlink -f "$(command -v $tool)"); cp "$program" $root/usr/bin/$tool
   ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
     mkdir -p "$root${library%/*}"; cp -Ln "$library" "$root$library"
   done
 done
-mknod -m 666 $root/dev/null c 1 3; mknod -m 666 $root/dev/urandom c 1 9; mknod -m 666 $root/dev/zero c 1 5
+mknod -m 666 $root/dev/null c 1 3
+mknod -m 666 $root/dev/urandom c 1 9
+mknod -m 666 $root/dev/zero c 1 5
 nvidia=$root/usr/local/lib/python3.12/site-packages/nvidia
 mkdir -p $nvidia/{cu13,cudnn,nccl}/lib
-touch $nvidia/cu13/lib/libcublasLt.so.13 $nvidia/cudnn/lib/libcudnn.so.9 $nvidia/nccl/lib/libnccl.so.2
+touch $nvidia/cu13/lib/libcublasLt.so.13 $nvidia/cudnn/lib/libcudnn.so.9
+touch $nvidia/nccl/lib/libnccl.so.2
 cp "$2" $root/bundle/
 )sh";
 
@@ -152,7 +156,8 @@ echo '| kernel | ms |'; echo 'kernel_figures: an illegal memory access was encou
 echo "libraries in $LD_LIBRARY_PATH"
 echo 'step  5/25  loss 10.9  norm 1.0  lr 3.0e-04  312k tok/s  74 ms/step  left 0:02'
 case "$*" in
-  *--layers=12*) echo 'step 25/25  loss 9.8  norm 1.0  lr 3.0e-04  441k tok/s  74 ms/step  left 0:00' ;;
+  *--layers=12*)
+    echo 'step 25/25  loss 9.8  norm 1.0  lr 3.0e-04  441k tok/s  74 ms/step  left 0:00' ;;
   *--layers=24*) echo 'muster-train: error: cublasLtMatmul failed: the GPU is lost'; exit 1 ;;
   *--layers=36*) sleep 1000 ;;
   *) echo 'device cuda: no memory for 7 bytes more, an error'; kill -ABRT $$ ;;
@@ -161,7 +166,10 @@ esac)");
   bare.Put("cuda_kernels_gpu_test",
            "echo '[  FAILED  ] RowKernels/bf16.BiasAndGeluTogether (3 ms)'; exit 1");
   bare.Put("nccl_communicator_test", R"(
-if [[ $1 == --gtest_list_tests ]]; then printf 'Nccl.\n  Meets\n  Hangs\nNcclThree.\n  GoesOn\n'; exit 0; fi
+if [[ $1 == --gtest_list_tests ]]; then
+  printf 'Nccl.\n  Meets\n  Hangs\nNcclThree.\n  GoesOn\n'
+  exit 0
+fi
 case $1 in *Hangs) sleep 1000 ;; esac)");
 
   const auto ran = bare.Run({});

@@ -95,7 +95,7 @@ class OpenDaemon : public Daemon {
   Arguments Options() const override { return {"--auth=none"}; }
 };
 
-TEST_F(OpenDaemon, LetsInWhoeverAsksWithoutAuthentication) {
+TEST_F(OpenDaemon, LetsInEveryoneWithoutAuthentication) {
   EXPECT_TRUE(DaemonSays("without authentication (--auth=none)"));
   const TemporaryDirectory other_home;
   const std::string script = ShellScript("train.sh", "exit 0");

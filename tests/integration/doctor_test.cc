@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
     OfGpus, DoctorsFinding,
     ::testing::Values(
         Fault{"MemoryErrors", "gpu1.uncorrected=3", "GPU memory errors", "fault",
-              "GPU 1 (0000:5e:00.0) has had 3 memory errors"},
+              "GPU 1 (0000:5e:00.0) has had 3 uncorrectable memory errors"},
         Fault{"PendingRows", "gpu0.rows_pending=1", "GPU memory errors", "warning", "bad rows"},
         Fault{"Lanes", "gpu1.pcie_width=4", "PCIe", "warning", "runs on 4 of its 16 PCIe lanes"},
         Fault{"Links", "gpu1.links_up=3", "NVLink", "fault", "has 3 NVLinks up, others 4"},
@@ -116,10 +116,11 @@ TEST_F(Doctor, SeesWhatNvitopSees) {
             "1 Other 40 80 3 00000000:5E:00.0 580.65.06\n")
       << theirs.err;
   const SubprocessResult ours = StartProgram({MusterBinary(), "doctor"}, environment).Wait();
-  EXPECT_THAT(ours.out, AllOf(HasSubstr("GPUs: 2, driver 580.65.06"),
-                              HasSubstr("GPU 1 (0000:5e:00.0) has 40 GiB of 80 GiB in use"),
-                              HasSubstr("GPU 1 (0000:5e:00.0) has had 3 memory errors"),
-                              HasSubstr("Other, 80 GiB (GPU 1)")));
+  EXPECT_THAT(ours.out,
+              AllOf(HasSubstr("GPUs: 2, driver 580.65.06"),
+                    HasSubstr("GPU 1 (0000:5e:00.0) has 40 GiB of 80 GiB in use"),
+                    HasSubstr("GPU 1 (0000:5e:00.0) has had 3 uncorrectable memory errors"),
+                    HasSubstr("Other, 80 GiB (GPU 1)")));
 }
 
 TEST_F(Doctor, EndsWithOneForAFault) {
@@ -133,7 +134,7 @@ TEST_F(Doctor, RefusesWhatItDoesNotUnderstand) {
   EXPECT_THAT(Doctors({"--jsn"}, kHealthy), ExitsWith(2));
   const SubprocessResult hosts = Doctors({"--include=a"}, kHealthy);
   EXPECT_THAT(hosts, ExitsWith(2));
-  EXPECT_THAT(hosts.err, HasSubstr("there is no --hostfile=FILE"));
+  EXPECT_THAT(hosts.err, HasSubstr("give --hostfile=FILE"));
 }
 
 TEST_F(Doctor, HoldsARoundBackAsItsHook) {
@@ -144,7 +145,7 @@ TEST_F(Doctor, HoldsARoundBackAsItsHook) {
   const SubprocessResult faulty =
       StartProgram(line, With(absl::StrCat(kHealthy, "gpu0.uncorrected=1"))).Wait();
   EXPECT_NE(faulty.exit_code, 0);
-  EXPECT_THAT(faulty.err, HasSubstr("memory errors that could not be corrected"));
+  EXPECT_THAT(faulty.err, HasSubstr("uncorrectable memory errors"));
   EXPECT_FALSE(FileExists(Out("started")));
 }
 

@@ -104,7 +104,8 @@ TEST_F(FrameworksTest, WorkersFindWhatDeepSpeedGivesThem) {
   if (access(deepspeed.c_str(), X_OK) != 0) GTEST_SKIP() << deepspeed << " is not installed";
   // What a machine without GPUs shows of them differs.
   const std::string script = PythonScript("show.py", R"(import os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR")
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
+         "MASTER_ADDR")
 with open(os.environ["SHOW"] + os.environ["RANK"], "w") as file:
     print(sys.argv[1:], [(name, os.environ.get(name)) for name in names], file=file)
 )");

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/loopback_port.h"
 #include "tests/support/subprocess.h"
 
 namespace muster::testing {
@@ -96,7 +97,7 @@ TEST_F(FrontDoorsTest, MakesLinksByTheNamesOfOtherLaunchers) {
   WriteFile(other + "/deepspeed", "somebody else's");
   const SubprocessResult refused = Run({"link", other});
   EXPECT_THAT(refused, ExitsWith(2));
-  EXPECT_THAT(refused.err, HasSubstr(other + "/deepspeed is there already"));
+  EXPECT_THAT(refused.err, HasSubstr(other + "/deepspeed already exists"));
   EXPECT_EQ(FilesBelow(other), std::vector<std::string>{"deepspeed"});
   for (const Arguments& line : {Arguments{"link"}, Arguments{"link", "a", "b"},
                                 Arguments{"link", "--all"}, Arguments{"link", "/proc/none"}}) {
@@ -122,20 +123,52 @@ TEST_F(FrontDoorsTest, WhatIsNotForALauncherGoesToTheRealProgramOrIsRefused) {
   EXPECT_THAT(train, ExitsWith(2));
   EXPECT_THAT(train.err,
               HasSubstr("muster run --nproc_per_node=4 -m instructlab.training.main_ds"));
+  const SubprocessResult nodes =
+      Run({"ilab", "--config", "c.yaml", "model", "train", "--distributed", "--num-gpus=8",
+           "--nnodes", "2", "--node-rank=1", "--rdzv-endpoint", "n1:1234"},
+          {{"PATH", path}});
+  EXPECT_THAT(nodes, ExitsWith(2));
+  EXPECT_THAT(nodes.err, AllOf(HasSubstr("muster run --nproc_per_node=8 "), HasSubstr("--nnodes=2"),
+                               HasSubstr("--node_rank=1"), HasSubstr("--rdzv_endpoint=n1:1234")));
+}
+
+TEST_F(FrontDoorsTest, DeepSpeedsElasticJobMeetsAtItsMaster) {
+  const LoopbackPort port;
+  const SubprocessResult result =
+      Run({"deepspeed", "--elastic_training", "--max_elastic_nodes=1", "--master_addr=localhost",
+           absl::StrCat("--master_port=", port.number()), "--num_gpus=2", "--no_local_rank",
+           Teller(), "x"});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(ReadOut("worker.1"), "1 of 2, 0 of 1, gpus , : x\n");
+}
+
+TEST_F(FrontDoorsTest, TheEnvironmentThatDeepSpeedWouldActivateRunsTheWorkers) {
+  std::filesystem::create_directories(directory() + "/venv/bin");
+  ShellScript("venv/bin/python",
+              "echo its $RANK > $OUT/of.$RANK; exec /usr/bin/env python3 \"$@\"");
+  const std::string script = PythonScript("t.py", "import sys; print('ran', sys.argv[1:])\n");
+  const SubprocessResult result =
+      Run({"deepspeed", "--num_gpus=1", "--no_local_rank",
+           absl::StrCat("--venv_script=", directory(), "/venv/bin/activate"), script, "x"},
+          {{"PYTHON_EXEC", ""}});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("ran ['x']"));
+  EXPECT_EQ(ReadOut("of.0"), "its 0\n");
 }
 
 TEST_F(FrontDoorsTest, AMistypedSubcommandIsNoScriptAndALookedUpProgramIsNamed) {
   std::filesystem::create_directories(directory() + "/bin");
-  ShellScript("bin/top", "echo \"top $RANK\"");
+  ShellScript("bin/scale", "echo \"scale $RANK\"");
   const Environment changes = {{"PATH", directory() + "/bin:/usr/bin:/bin"}};
-  const SubprocessResult refused = Run({"top"}, changes);
+  const SubprocessResult refused = Run({"scale"}, changes);
   EXPECT_THAT(refused, ExitsWith(2));
-  EXPECT_THAT(refused.err, HasSubstr("muster run --no_python top"));
+  EXPECT_THAT(refused.err, HasSubstr("muster run --no_python scale"));
   EXPECT_THAT(refused.out, IsEmpty());
-  for (const Arguments& line : {Arguments{"run", "top"}, Arguments{"--no_python", "top"}}) {
+  for (const Arguments& line : {Arguments{"run", "scale"}, Arguments{"--no_python", "scale"}}) {
     const SubprocessResult result = Run(line, changes);
-    EXPECT_EQ(result.out, "top 0\n");
-    EXPECT_THAT(result.err, HasSubstr(absl::StrCat("each worker runs ", directory(), "/bin/top")));
+    EXPECT_EQ(result.out, "scale 0\n");
+    EXPECT_THAT(result.err,
+                HasSubstr(absl::StrCat("each worker runs ", directory(), "/bin/scale")));
   }
 }
 

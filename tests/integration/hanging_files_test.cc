@@ -36,7 +36,7 @@ class HangingFiles : public SeveralNodes {
     }
     ASSERT_TRUE(WaitForOut("1.2.0"));
   }
-  // Whoever reads the pipe makes the file system answer.
+  // A reader of the pipe makes the file system answer.
   UniqueFd Answer() const {
     std::string run = ReadOut("run");
     run.pop_back();

@@ -53,7 +53,7 @@ TEST_F(Logs, RedirectedStreamsGoToTheFilesOfTheirRankAlone) {
 
 TEST_F(Logs, TheFolderOfARunBeginsWithItsId) {
   RunWith({"-r", "3"}, kSpeaks);
-  EXPECT_THAT(FilesBelow(logs()), Each(MatchesRegex("j7_[^/]+/attempt_0/0/.*")));
+  EXPECT_THAT(FilesBelow(logs()), Each(MatchesRegex("j7_[^/]+/(attempt_0/0/.*|diary.jsonl)")));
 }
 
 TEST_F(Logs, TwoRunsNeverShareAFolder) {
@@ -84,8 +84,8 @@ TEST_F(Logs, AMapReachesLocalRanksBeyondNine) {
 }
 
 TEST_F(Logs, TheErrorFileOfAWorkerStaysAndItsMessageIsInTheSummary) {
-  const std::string error =
-      R"({"message": {"message": "ValueError: bad shape", "extraInfo": {"py_callstack": "here", "timestamp": "1"}}})";
+  const std::string error = R"({"message": {"message": "ValueError: bad shape", )"
+                            R"("extraInfo": {"py_callstack": "here", "timestamp": "1"}}})";
   const SubprocessResult result = RunWith(
       {"-r", "3"}, absl::StrCat("echo '", error, "' > $TORCHELASTIC_ERROR_FILE\nexit 6"), 6);
   EXPECT_EQ(Log("0/error.json"), error + "\n");

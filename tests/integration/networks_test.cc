@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 
@@ -87,6 +88,17 @@ TEST_F(Networks, NcclIsToldTheOnlyOneThatReachesAll) {
                                       HasSubstr("\nTP_SOCKET_IFNAME=eth0\n")));
 }
 
+TEST_F(Networks, VariablesThatTheUserHasExportedStayAsTheyAre) {
+  network_.emplace(2);
+  const Environment changes = {{"NCCL_SOCKET_IFNAME", "eth"}, {"NCCL_IB_DISABLE", "1"}};
+  EXPECT_THAT(Run(2, kFirst, TwoNodes(), {changes, changes}), Each(ExitsWith(0)));
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(EnvironmentOf(rank),
+                AllOf(HasSubstr("\nNCCL_SOCKET_IFNAME=eth\n"), HasSubstr("\nNCCL_IB_DISABLE=1\n"),
+                      HasSubstr("\nGLOO_SOCKET_IFNAME=eth0\n")));
+  }
+}
+
 TEST_F(Networks, NothingIsToldOrCheckedWhereItIsTurnedOff) {
   network_.emplace(2);
   const auto results = Run(2, kFirst, TwoNodes() + Arguments{"--network=off"});
@@ -99,8 +111,8 @@ TEST_F(Networks, AnInterfaceThatIsNotThereIsRefused) {
   network_.emplace(1);
   const auto results = Run(1, kFirst, TwoNodes() + Arguments{"--network=eth7"});
   EXPECT_THAT(results[0], ExitsWith(2));
-  EXPECT_THAT(results[0].err, HasSubstr("--network=eth7: no interface of this name is up and has "
-                                        "an address; there are lo, eth0"));
+  EXPECT_THAT(results[0].err, HasSubstr("--network=eth7: no interface of this name is up with "
+                                        "an address; this node has lo, eth0"));
 }
 
 struct Breakage {
@@ -155,18 +167,46 @@ TEST_F(Networks, ABrokenOneThatTheJobDoesNotUseIsNoMatter) {
   EXPECT_THAT(All(results), Not(HasSubstr("does not reach")));
 }
 
-TEST_F(Networks, ANodeThatTwoOthersDoNotReachLeavesThem) {
+TEST_F(Networks, ANodeThatTwoOthersDoNotReachWaitsAsASpare) {
   network_.emplace(3);
   network_->CutBetween(2, 3);
   const auto results = Run(3, kFirst,
                            {"--nnodes=2:3", "--rdzv_backend=c10d",
                             "--rdzv_conf=last_call_timeout=5", "--network=require"});
-  int num_left = 0;
-  for (const SubprocessResult& result : results) num_left += result.exit_code == 4 ? 1 : 0;
-  EXPECT_EQ(num_left, 1) << All(results);
-  EXPECT_THAT(results[0], ExitsWith(0)) << "node 0 reaches both";
-  EXPECT_THAT(All(results), HasSubstr("leaves, so that the larger side of the network goes on"));
+  EXPECT_THAT(results, Each(ExitsWith(0))) << "the spare ends with its job";
+  EXPECT_THAT(All(results), AllOf(HasSubstr("the larger side of the network goes on without"),
+                                  HasSubstr("(--network=require): "), HasSubstr("does not reach")));
   EXPECT_TRUE(FileExists(Out("0.of.2")) && FileExists(Out("1.of.2"))) << All(results);
+  for (const char* rank : {"0.of.3", "1.of.3", "2.of.3"}) EXPECT_FALSE(FileExists(Out(rank)));
+}
+
+TEST_F(Networks, ASpareThatANodeDidNotReachTakesThePlaceOfThatNode) {
+  network_.emplace(3);
+  network_->CutBetween(2, 3);
+  // The first round with workers goes on until one of its nodes leaves.
+  script_ = ShellScript(
+      "train.sh",
+      "echo $VLLM_HOST_IP > $OUT/part.$RANK && mv $OUT/part.$RANK $OUT/$RANK.in.$MUSTER_ROUND\n"
+      "[ $MUSTER_ROUND != 1 ] || sleep 600");
+  const Arguments options = {"--nnodes=2:3", "--rdzv_backend=c10d",
+                             "--rdzv_conf=last_call_timeout=5", "--network=require"};
+  std::vector<Subprocess> agents;
+  for (const int node : {1, 2, 3}) {
+    agents.push_back(StartProgram(
+        network_->On(node,
+                     Arguments{MusterBinary(), "run",
+                               absl::StrCat("--rdzv_endpoint=", network_->AddressOf(1), ":29400")} +
+                         options + Arguments{script_}),
+        {}));
+  }
+  ASSERT_TRUE(WaitForOut("1.in.1"));
+  // The one of the two with a place leaves; the other does not reach it.
+  const bool has_second_node_it = ReadOut("1.in.1") == network_->AddressOf(2) + "\n";
+  agents[has_second_node_it ? 1 : 2].Signal(SIGTERM);
+  std::vector<SubprocessResult> results;
+  for (Subprocess& agent : agents) results.push_back(agent.Wait(kLongEnough));
+  EXPECT_THAT(results[0], ExitsWith(0)) << All(results);
+  EXPECT_EQ(ReadOut("1.in.2"), network_->AddressOf(has_second_node_it ? 3 : 2) + "\n");
 }
 
 TEST_F(Networks, ARequiredOneEndsTheJobWhereTooFewNodesWouldBeLeft) {

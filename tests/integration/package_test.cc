@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -14,6 +15,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
@@ -40,6 +42,18 @@ class Package : public JobTest {
   void Install() const {
     ASSERT_THAT(RunTool({MUSTER_CMAKE, "--install", MUSTER_BUILD_DIRECTORY, "--prefix", prefix_}),
                 ExitsWith(0));
+  }
+  // Returns its path. The compression is light, since a build for daily work is large.
+  std::string MakeBundle(const std::string& folder) const {
+    const char* path = std::getenv("PATH");
+    const SubprocessResult made =
+        StartProgram(
+            {absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/bundle"), MUSTER_BUILD_DIRECTORY,
+             Out(folder)},
+            {{"PATH", path == nullptr ? "/usr/bin:/bin" : path}, {"MUSTER_ZSTD_LEVEL", "1"}})
+            .Wait(kBuildPatience);
+    EXPECT_THAT(made, ExitsWith(0));
+    return std::string(absl::StripAsciiWhitespace(made.out));
   }
   void BuildProject(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> configure = {MUSTER_CMAKE,
@@ -99,6 +113,24 @@ TEST_F(Package, LetsAProjectOfFiveLinesBuildAndRunTheProgramOfTheReadme) {
   EXPECT_THAT(result.out, HasSubstr("step 100  loss "));
   EXPECT_THAT(ReadFile(directory() + "/checkpoint/step_00000100/model.safetensors"),
               Not(IsEmpty()));
+}
+
+// The archive is all that its user has of this tree.
+TEST_F(Package, LetsThatProjectBuildFromTheBundleWhichHasTheSameBytesAgain) {
+  const std::string bundle = MakeBundle("bundle");
+  EXPECT_THAT(bundle, EndsWith(".tar.zst"));
+  EXPECT_TRUE(ReadFile(bundle) == ReadFile(MakeBundle("again")));
+  ASSERT_THAT(RunTool({"/bin/mkdir", prefix_}), ExitsWith(0));
+  ASSERT_THAT(RunTool({"/bin/tar", "--extract", "--zstd", "--strip-components=1",
+                       "--directory=" + prefix_, "--file=" + bundle}),
+              ExitsWith(0));
+  WriteFile(directory() + "/CMakeLists.txt", kProject);
+  WriteFile(directory() + "/app.cc", ProgramIn(ReadFile(readme_)));
+  WriteFile(directory() + "/headers.cc", "");
+  BuildProject();
+
+  EXPECT_THAT(StartProgram({build_ + "/app", readme_}).Wait(kBuildPatience), ExitsWith(0));
+  EXPECT_THAT(RunTool({prefix_ + "/bin/muster", "--version"}), ExitsWith(0));
 }
 
 constexpr char kAsksForCuda[] = R"(

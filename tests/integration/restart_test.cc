@@ -61,7 +61,7 @@ TEST_F(Restart, IsForbiddenByAWorkerThatExitsWith93) {
   const SubprocessResult result = Run({"run", "--max_restarts=3", script});
   EXPECT_THAT(result, ExitsWith(93));
   EXPECT_EQ(ReadOut("started"), "0\n");
-  EXPECT_THAT(result.err, HasSubstr("asks not to be started again"));
+  EXPECT_THAT(result.err, HasSubstr("this exit code forbids a restart"));
 }
 
 TEST_F(Restart, KeepsTheLogsOfEveryAttempt) {

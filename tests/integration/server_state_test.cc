@@ -1,5 +1,5 @@
 // musterd --state_dir dies without a word and is started again: no worker is restarted, no round is
-// lost, no budget begins anew.
+// lost, no budget starts over.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -158,7 +158,7 @@ TEST_F(ServerState, AJobThatWaitsForItEndsByASignalAsAnyOther) {
   one.Signal(SIGINT);
   const SubprocessResult result = one.Wait();
   EXPECT_THAT(result, ExitsWith(128 + SIGINT));
-  EXPECT_THAT(result.err, HasSubstr("interrupted while it waited for"));
+  EXPECT_THAT(result.err, HasSubstr("interrupted while waiting for"));
   StartDaemon();  // takes its mark along at its end
 }
 

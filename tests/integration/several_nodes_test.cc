@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Notes its place under the number of its node, which is $1.
@@ -161,6 +162,25 @@ TEST_F(Elastic, NodesMeetAtAnIpv6Address) {
   }
   EXPECT_THAT(WaitForAll(agents), Each(ExitsWith(0)));
   EXPECT_EQ(ReadOut("1"), "::1 2\n");
+}
+
+TEST_F(Elastic, NodesGoOnWithoutAKilledAgentLongBeforeItsLeaseEnds) {
+  const std::string script = ShellScript(
+      "train.sh", "touch $OUT/$TORCHELASTIC_RESTART_COUNT.$WORLD_SIZE.$RANK\nexec sleep 1000");
+  std::vector<Subprocess> agents;
+  for (int node = 1; node <= 3; ++node) {
+    const char* const conf =
+        node == 1 ? "--rdzv_conf=lease=300,is_host=true" : "--rdzv_conf=lease=300,is_host=false";
+    agents.push_back(StartElastic(node, "2:3", {conf, script}));
+  }
+  for (const char* mark : {"0.3.0", "0.3.1", "0.3.2"}) ASSERT_TRUE(WaitForOut(mark)) << mark;
+  kill(agents[2].pid(), SIGKILL);
+  for (const char* mark : {"1.2.0", "1.2.1"}) EXPECT_TRUE(WaitForOut(mark)) << mark;
+  agents[0].Signal(SIGINT);
+  agents[1].Signal(SIGINT);
+  const SubprocessResult survivor = agents[0].Wait();
+  EXPECT_THAT(survivor, ExitsWith(130));
+  EXPECT_THAT(survivor.err, HasSubstr("its agent was killed"));
 }
 
 TEST_F(Elastic, AnInterruptOfOneNodeEndsTheJobEverywhere) {

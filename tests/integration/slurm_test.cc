@@ -229,7 +229,7 @@ TEST_F(SlurmTest, BeforeTheTimeLimitAllRanksLeaveAfterOneStep) {
   const std::vector<std::string> left = LinesOf(result.out, "left after step");
   ASSERT_EQ(left.size(), 2u) << ToString(result);
   EXPECT_EQ(left[0], left[1]);
-  EXPECT_THAT(left[0], HasSubstr("the time limit of the job is in"));
+  EXPECT_THAT(left[0], HasSubstr("the job reaches its time limit in"));
 }
 
 TEST_F(SlurmTest, ANodeThatNeverStartsIsNamed) {

@@ -28,7 +28,8 @@ def note(number, frame):
     global left
     # One after the other: the test sends the next as soon as the file is there.
     signal.pthread_sigmask(signal.SIG_BLOCK, noted)
-    open(os.environ['OUT'] + '/signals' + os.environ['RANK'], 'a').write(signal.Signals(number).name + '\n')
+    with open(os.environ['OUT'] + '/signals' + os.environ['RANK'], 'a') as file:
+        file.write(signal.Signals(number).name + '\n')
     left -= 1
     if left == 0: sys.exit(0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, noted)
@@ -141,7 +142,8 @@ TEST_F(Stop, TellsTheWorkersWhichSignalsEndTheJob) {
 // `$1` says.
 constexpr char kForksDaemons[] = R"(
 for i in 1 2; do
-  setsid sh -c "trap '' TERM INT HUP; touch $OUT/grandchild$RANK.$i; while :; do sleep 1; done" > /dev/null 2>&1 &
+  setsid sh -c "trap '' TERM INT HUP; touch $OUT/grandchild$RANK.$i
+                while :; do sleep 1; done" > /dev/null 2>&1 &
 done
 while [ ! -e $OUT/grandchild$RANK.1 ] || [ ! -e $OUT/grandchild$RANK.2 ]; do sleep 0.02; done
 echo $MUSTER_AGENT_SOCKET > $OUT/socket
@@ -227,7 +229,7 @@ TEST_F(Leftovers, AreNoneAfterTheGuardianWasKilled) {
   ExpectNothingIsLeft();
 }
 
-// In a control group that is marked as delegated to whoever runs in it.
+// In a control group that is marked as delegated to the processes in it.
 class LeftoversInAGroup : public Leftovers {
  protected:
   void SetUp() override {

@@ -147,7 +147,7 @@ TEST_F(TorchHook, IsSilentlyAbsentWherePyTorchHasNoSuchServer) {
              {"-c",
               "import importlib.util, sys\n"
               "before = len(sys.meta_path)\n"
-              // Whoever only asks where it is leaves all as it was.
+              // A program that only asks where it is leaves all as it was.
               "importlib.util.find_spec('torch.distributed.distributed_c10d')\n"
               "from torch.distributed.distributed_c10d import init_process_group as f\nf('x')\n"
               "print(f.__name__, f.__wrapped__.__name__, before - len(sys.meta_path))"},

@@ -101,7 +101,7 @@ class TrainRecovery : public SeveralNodes {
   }
 };
 
-// The one that is started anew gets the state of the one that survives.
+// The replacement gets the state of the one that survives.
 TEST_F(TrainRecovery, InTheProcessGoesOnFromTheStateOfTheRankThatSurvives) {
   ExpectThatOneSurvivesTheLossOf(1, {"--save", Out("saved")}, "round 1: goes on after step ");
 }

@@ -310,11 +310,11 @@ TEST_F(Training, RefusesRanksWhoseDataAreOthersOfTheSameLength) {
 TEST_F(Training, SaysWhatItGoesOnWithThatItWasNotTrainedWith) {
   ASSERT_THAT(Train(1, {"--steps=2", "--save", Out("saved")}), ExitsWith(0));
   const SubprocessResult same = Train(1, {"--steps=2", "--resume", Out("saved")});
-  EXPECT_THAT(same.out, Not(HasSubstr("not as it was trained")));
+  EXPECT_THAT(same.out, Not(HasSubstr("settings that differ")));
   const SubprocessResult other =
       Train(1, {"--steps=2", "--resume", Out("saved"), "--seed=9", "--lr=0.5"});
   EXPECT_THAT(other, ExitsWith(0));
-  EXPECT_THAT(other.out, AllOf(HasSubstr("after step 2; not as it was trained: "),
+  EXPECT_THAT(other.out, AllOf(HasSubstr("after step 2; settings that differ: "),
                                HasSubstr("seed is 9 and was 7"),
                                HasSubstr("learning_rate.peak is 0.5 and was 0.01")));
 }

@@ -17,6 +17,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr int kMicroBatches = 4;
@@ -36,6 +37,13 @@ class TrainingBits : public JobTest {
     const size_t at = result.out.rfind("hash=");
     if (at == std::string::npos) return "no hash in " + result.out;
     return result.out.substr(at, result.out.find('\n', at) - at);
+  }
+
+  SubprocessResult Train(const Arguments& more) {
+    return Start(Arguments{"run", MUSTER_TRAIN, "--data", text_, "--layers=2", "--heads=2",
+                           "--width=32", "--context=24", "--batch-size=2"} +
+                 more)
+        .Wait(absl::Seconds(100));
   }
 
   // One loss per step, in fast mode.
@@ -92,6 +100,72 @@ TEST_F(TrainingBits, AreTheSameInAPipelineWhateverItsStagesAndBehindACheckpoint)
   const std::string resume = absl::StrCat("--resume=", Out("three"));
   EXPECT_EQ(HashOf(4, {"--stages=2", "--accumulation=2", resume}), expected);
   EXPECT_EQ(HashOf(1, {resume}), expected);
+}
+
+TEST_F(TrainingBits, AreTheSameInEveryScheduleOfStagesAndBehindTheCheckpointOfAnother) {
+  const std::string expected = HashOf(1);
+  const Arguments two = {"--stages=2", "--accumulation=4"};
+  for (const char* schedule : {"gpipe", "interleaved", "zb-h1", "zbv"}) {
+    const std::string flag = absl::StrCat("--stage_schedule=", schedule);
+    EXPECT_EQ(HashOf(2, two + Arguments{flag}), expected) << schedule;
+    EXPECT_EQ(HashOf(4, {"--plan=fsdp", "--stages=2", "--accumulation=2", flag}), expected)
+        << schedule;
+  }
+  HashOf(2, two + Arguments{"--stage_schedule=interleaved", "--steps=3",
+                            absl::StrCat("--save=", Out("turns"))});
+  const std::string resume = absl::StrCat("--resume=", Out("turns"));
+  EXPECT_EQ(HashOf(2, two + Arguments{"--stage_schedule=zb-h1", resume}), expected);
+  EXPECT_EQ(HashOf(1, {resume}), expected);
+}
+
+TEST_F(TrainingBits, AreTheSameWhereverFrozenParametersLie) {
+  const std::string one = HashOf(1, {"--freeze", "h.*"});
+  EXPECT_THAT(one, ContainsRegex("^hash=[0-9a-f]{64}$"));
+  EXPECT_NE(one, HashOf(1));
+  for (const char* plan : {"--plan=zero2", "--plan=fsdp"}) {
+    EXPECT_EQ(HashOf(2, {plan, "--freeze", "h.*"}), one) << plan;
+  }
+  EXPECT_EQ(HashOf(2, {"--stages=2", "--accumulation=4", "--freeze", "h.*"}), one);
+}
+
+TEST_F(TrainingBits, OfAdaptersAreTheSameUnderEveryPlan) {
+  const std::string adapters = "--lora=3:h.*.c_*.weight";
+  const std::string one = HashOf(1, {adapters});
+  EXPECT_THAT(one, ContainsRegex("^hash=[0-9a-f]{64}$"));
+  EXPECT_NE(one, HashOf(1));
+  for (const char* plan : {"zero1", "zero2", "zero3", "fsdp", "fsdp:shard_grad_op"}) {
+    EXPECT_EQ(HashOf(2, {absl::StrCat("--plan=", plan), adapters}), one) << plan;
+  }
+  EXPECT_EQ(HashOf(2, {"--stages=2", "--accumulation=4", adapters}), one);
+}
+
+// The base has the moments of a training of its own, the adapters theirs.
+TEST_F(TrainingBits, OfAdaptersGoOnUnderAnotherPlanFromACheckpointOfThemAlone) {
+  const std::string base = Out("base");
+  const std::string saved = Out("adapters");
+  HashOf(1, {"--steps=2", absl::StrCat("--save=", base)});
+  const Arguments adapters = {"--lora=2", absl::StrCat("--base=", base)};
+  const std::string whole = HashOf(1, adapters);
+  HashOf(2, adapters + Arguments{"--plan=fsdp", "--steps=3", absl::StrCat("--save=", saved)});
+  const std::string resume = absl::StrCat("--resume=", saved);
+  EXPECT_EQ(HashOf(1, adapters + Arguments{resume}), whole);
+  EXPECT_EQ(HashOf(2, adapters + Arguments{"--plan=zero2", resume}), whole);
+  const auto size = [](const std::string& checkpoint) {
+    return std::filesystem::file_size(checkpoint + "/model.safetensors");
+  };
+  EXPECT_LT(20 * size(saved + "/step_00000003"), size(base + "/step_00000002"));
+  const SubprocessResult other = Train(Arguments{"--lora=2", "--seed=5", resume, "--steps=6"});
+  EXPECT_THAT(other, ExitsWith(2));
+  EXPECT_THAT(other.err, HasSubstr("holds adapters of another model"));
+}
+
+TEST_F(TrainingBits, OfAdaptersAreNotTrainedBesideWhatIsNoMatrix) {
+  const SubprocessResult none = Train({"--lora=2:h.9.*", "--steps=1"});
+  EXPECT_THAT(none, ExitsWith(2));
+  EXPECT_THAT(none.err, HasSubstr("adapters beside 'h.9.*': it fits no parameter of the model"));
+  const SubprocessResult vector = Train({"--lora=2:*.bias", "--steps=1"});
+  EXPECT_THAT(vector, ExitsWith(2));
+  EXPECT_THAT(vector.err, HasSubstr(".bias, which is no matrix"));
 }
 
 TEST_F(TrainingBits, DifferBetweenSeeds) { EXPECT_NE(HashOf(1), HashOf(1, {"--seed=2"})); }

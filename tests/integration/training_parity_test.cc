@@ -159,6 +159,17 @@ class FileParity : public JobTest {
   std::string directory_;
 };
 
+// Its GPT is parity_gpt.py's, whose layers PEFT wraps.
+TEST_F(FileParity, HasTheLossesOfPeftForAdaptersOfLowRank) {
+  Subprocess import = StartProgram({python_, "-c", "import peft"});
+  if (import.Wait(kPatience).exit_code != 0) GTEST_SKIP() << python_ << " cannot import peft";
+  const std::string ours = Ours({"--lora=4:h.*.c_*.weight", "--plan=zero-2", "--batch_size=3",
+                                 "--accumulation=2", "--lr=1e-2"});
+  const std::string theirs =
+      Theirs({Program("parity_peft.py"), directory_, absl::StrCat(kSteps), "4", "4", "1e-2"});
+  ExpectSameLosses(ours, theirs, 1e-5);
+}
+
 struct DeepSpeedFile {
   const char* name;
   const char* dtype;  // f32 on both sides, or the file's own

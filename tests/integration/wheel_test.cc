@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr absl::Duration kPipPatience = absl::Seconds(100);
+constexpr absl::Duration kPipPatience = absl::Seconds(250);
 constexpr char kPython[] = "/usr/bin/python3";
 
 constexpr char kShowsPython[] =
@@ -44,11 +44,11 @@ class Wheel : public JobTest {
     return RunTool(Arguments{env_ + "/bin/pip", "--disable-pip-version-check", "--no-input"} +
                    arguments);
   }
-  // Returns its path.
-  std::string MakeWheel(const std::string& folder) const {
-    const SubprocessResult made =
-        RunTool({kPython, absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/wheel/launch_wheel.py"),
-                 absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + Out(folder)});
+  // Returns the path of the wheel "launch" or "train".
+  std::string MakeWheel(const std::string& folder, const std::string& name = "launch") const {
+    const SubprocessResult made = RunTool(
+        {kPython, absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/wheel/", name, "_wheel.py"),
+         absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + Out(folder)});
     EXPECT_THAT(made, ExitsWith(0));
     return std::string(absl::StripAsciiWhitespace(made.out));
   }
@@ -102,6 +102,28 @@ class Wheel : public JobTest {
               "False\n");
   }
 
+  // With the libraries of its wheel, and C++'s of this system.
+  void ExpectThatTwoRanksTrain() const {
+    const std::string libraries = RunTool({"/usr/bin/ldd", env_ + "/bin/muster-train"}).out;
+    for (const char* library : {"libdnnl.so.2", "libgloo.so.0", "libhiredis.so"}) {
+      EXPECT_THAT(libraries, HasSubstr(absl::StrCat(env_, "/bin/../lib/muster/", library)));
+    }
+    EXPECT_THAT(libraries, Not(HasSubstr("/lib/muster/libstdc++")));
+    std::string text;
+    for (int line = 0; line < 200; ++line) {
+      absl::StrAppend(&text, "Line ", line, " of what they learn.\n");
+    }
+    WriteFile(directory() + "/text", text);
+    const SubprocessResult result =
+        RunInstalled("muster",
+                     {"--nproc_per_node=2", "muster-train", "--data=" + directory() + "/text",
+                      "--num_layers=1", "--num_heads=2", "--hidden_size=32", "--sequence_length=16",
+                      "--batch_size=2", "--steps=2"},
+                     {{"PATH", env_ + "/bin:/usr/bin:/bin"}});
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.out, HasSubstr("loss"));
+  }
+
   const std::string env_ = directory() + "/env";
   const std::string script_ = PythonScript("train.py", kShowsPython);
 };
@@ -115,12 +137,24 @@ TEST_F(Wheel, IsInstalledRunsJobsAndLeavesNothingBehind) {
                                       Contains(EndsWith("licenses/libgrpc-dev.txt")),
                                       Contains(EndsWith("sboms/muster.cdx.json")),
                                       Contains("share/man/man1/muster.1"),
-                                      Contains("share/fish/vendor_completions.d/musterd.fish")));
+                                      Contains("share/fish/vendor_completions.d/musterd.fish"),
+                                      Contains("share/zsh/site-functions/_muster")));
   ExpectThatJobsRunInItsInterpreter();
   ExpectThatADaemonServesTwoNodes();
   ExpectThatAVariableTakesTorchrunOver();
   ExpectThatProgramsFindItsModules();
   ASSERT_THAT(RunPip({"uninstall", "--yes", "muster-launch"}), ExitsWith(0));
+  EXPECT_EQ(FilesBelow(env_), before);
+}
+
+TEST_F(Wheel, OfTheTrainerBringsItsLibrariesAndLeavesNothingBehind) {
+  RunTool({kPython, "-m", "venv", env_});
+  if (!FileExists(env_ + "/bin/pip")) GTEST_SKIP() << "python3 -m venv makes no pip here";
+  const std::vector<std::string> before = FilesBelow(env_);
+  ASSERT_THAT(RunPip({"install", "--no-index", MakeWheel("wheels"), MakeWheel("wheels", "train")}),
+              ExitsWith(0));
+  ExpectThatTwoRanksTrain();
+  ASSERT_THAT(RunPip({"uninstall", "--yes", "muster-launch", "muster-train"}), ExitsWith(0));
   EXPECT_EQ(FilesBelow(env_), before);
 }
 

@@ -48,6 +48,7 @@ const Environment kGolden = {
     {"MUSTER_TORCH_SERVER", "/.*/0\\.1"},
     {"PYTHONPATH", "/.*/python"},
     {"TORCH_FR_BUFFER_SIZE", "512"},
+    {"TRACEPARENT", "00-[0-9a-f]{32}-[0-9a-f]{16}-01"},
 };
 
 Environment Parse(const std::string& zero_separated) {

@@ -129,6 +129,7 @@ class Scenario {
     if (agent.incarnation.value() == 0) Introduce(agent, command);
     if (core_->state().assignments.contains(agent.incarnation)) report.round = core_->state().round;
     report.failures.clear();
+    report.failed_pairs.clear();
     if (command.verb == "join") {
       report.phase = AgentPhase::kJoining;
     } else if (command.verb == "run") {
@@ -137,6 +138,9 @@ class Scenario {
       report.phase = AgentPhase::kSucceeded;
     } else if (command.verb == "stopped") {
       report.phase = AgentPhase::kStopped;
+    } else if (command.verb == "apart") {
+      report.phase = AgentPhase::kRunning;
+      report.failed_pairs = {{.from = command.Int("from", 0), .to = command.Int("to", 0)}};
     } else if (command.verb == "fail") {
       Fail(agent, command);
     } else if (command.verb == "leave") {

@@ -45,10 +45,12 @@ int SimCluster::RoundsBound(int job) const {
   const int others = 1 + kRoundsPerDisturbance * fate.disturbances + plan.num_late + plan.num_nodes;
   if (plan_.flapping == 0) return others;
   const absl::Duration time = fate.last_round_at.since_zero();
-  const char* const flapping[] = {"flapping", "duplication", "impostors"};
+  const char* const flapping[] = {"flapping", "duplication", "impostors", "death_notices"};
   const bool is_needed = plan.settings.is_static || plan.num_nodes <= plan.settings.min_nodes;
   const bool is_held_back = !is_needed && HasOnly(plan_, flapping);
-  return others + (is_held_back ? RoundsOfOneHeldBack(time) : RoundsOfOneNeeded(time));
+  // Nobody awaits the end of a lease where a guardian tells of a death.
+  return others +
+         (is_held_back ? RoundsOfOneHeldBack(time) : RoundsOfOneNeeded(time) + fate.deaths_noticed);
 }
 
 void SimCluster::CheckCommit(const rendezvous::SendStoreReply& reply) {
@@ -66,6 +68,8 @@ void SimCluster::CheckCommit(const rendezvous::SendStoreReply& reply) {
     Fail(absl::StrCat("C10: ", node.name, " publishes a checkpoint of round ", ToString(of.round),
                       ", and the newest is ", ToString(fates_[node.job].newest_round.second)));
   }
+  // Nobody else can publish of a job that has ended, and has not been formed again.
+  if (fates_[node.job].causes.ended.contains(of.instance)) return;
   const LeaseSettings lease;
   if (!node.heard_at || ServerNow() - *node.heard_at >= lease.duration + lease.margin) {
     Fail(absl::StrCat("C10: ", node.name, " publishes a checkpoint though its lease has ended"));
@@ -152,6 +156,7 @@ void SimCluster::CheckLosses(int job) {
     const absl::Duration silence = ServerNow() - node.heard_at.value_or(server_since_);
     if (silence >= lease.duration || drained_.contains(id) || state->drained.contains(id)) continue;
     if (state->phase == rendezvous::JobPhase::kEnded) continue;  // it has been told, and may go
+    if (!node.is_connected && fates_[job].causes.impersonated == name) continue;
     Fail(absl::StrCat("C14: ", name, " is lost, and was heard ", absl::FormatDuration(silence),
                       " ago"));
   }
@@ -184,7 +189,9 @@ bool SimCluster::IsLossOfOneThatLives(int job, const rendezvous::Announce& annou
 void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
   const int job = JobOfKey(effect.job);
   if (const auto* announce = std::get_if<rendezvous::Announce>(&effect.effect)) {
-    Trace("server", absl::StrCat(effect.job.run_id, " ", rendezvous::ToString(*announce)));
+    const rendezvous::JobState* traced = table_->FindState(effect.job);
+    Trace("server", absl::StrCat(effect.job.run_id, " ", rendezvous::ToString(*announce), " (",
+                                 traced == nullptr ? "forgotten" : ToString(traced->phase), ")"));
     const bool is_stop = announce->event == "round_stopped";
     const bool is_restart = is_stop && absl::StartsWith(announce->reason, "restart ");
     coverage_.restarts += is_restart;
@@ -228,7 +235,11 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
       drained_ends_[send->to].insert(rendezvous::EndOfDrained(*state, send->to).outcome.reason);
     }
   }
+  if (const auto* answer = std::get_if<rendezvous::SendAnswer>(&effect.effect)) {
+    Trace("server", rendezvous::ToString(*answer));
+  }
   if (const auto* reply = std::get_if<rendezvous::SendStoreReply>(&effect.effect)) {
+    if (!reply->reply.status.ok()) Trace("server", rendezvous::ToString(*reply));
     CheckCommit(*reply);
     return;
   }
@@ -240,7 +251,7 @@ void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send
   Trace("server", absl::StrCat("to ", nodes_.at(send.to).name, " revision=", directive.revision,
                                " ", ToString(directive.body)));
   if (const auto* wait = std::get_if<Wait>(&directive.body)) {
-    coverage_.held_back += absl::StrContains(wait->text, "it is held back");
+    coverage_.held_back += absl::StrContains(wait->text, "is held back so that");
   }
   if (const auto* run = std::get_if<RunRound>(&directive.body)) {
     int& used = fates_[job].restarts_used[directive.instance];
@@ -270,16 +281,22 @@ void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send
 void SimCluster::ObserveStopAt(int job, const Directive& directive, const StopAt& at) {
   if (at.step == kStopStepOpen) return;
   const RoundKey key(job, directive.instance, at.round);
-  const auto [named, unused] = stop_steps_.emplace(key, at.step);
+  const auto [named, is_new] = stop_steps_.emplace(key, at.step);
+  if (is_new && !is_healed_ && random_.Chance(plan_.deaths_in_stops)) {
+    schedule_.After(random_.Between(absl::ZeroDuration(), absl::Seconds(3)), [this] {
+      if (table_ != nullptr && !is_healed_) KillServer();
+    });
+  }
   if (named->second == at.step) return;
   Fail(absl::StrCat("C12: the stop step of round ", ToString(at.round), " is ", named->second,
                     ", and then ", at.step));
 }
 
 bool SimCluster::HarmsOnlyTheServer() const {
-  const char* const families[] = {"duplication",    "impostors",       "blackouts", "server_stalls",
-                                  "server_crashes", "disk_stalls",     "misfits",   "clock_jumps",
-                                  "drifts",         "stubborn_workers"};
+  const char* const families[] = {"duplication",      "impostors",      "blackouts",
+                                  "server_stalls",    "server_crashes", "disk_stalls",
+                                  "misfits",          "clock_jumps",    "drifts",
+                                  "stubborn_workers", "late_deaths"};
   return !plan_.is_embedded && HasOnly(plan_, families);
 }
 

@@ -20,6 +20,7 @@ void SimCoverage::Add(const SimCoverage& other) {
   restarts += other.restarts;
   membership_changes += other.membership_changes;
   losses += other.losses;
+  deaths_noticed += other.deaths_noticed;
   successes += other.successes;
   job_failures += other.job_failures;
   timeouts += other.timeouts;
@@ -34,6 +35,7 @@ void SimCoverage::Add(const SimCoverage& other) {
   commits_refused += other.commits_refused;
   misfits_refused += other.misfits_refused;
   states_damaged += other.states_damaged;
+  written_unknown += other.written_unknown;
   lies += other.lies;
   growths_at_commits += other.growths_at_commits;
   stops_at_one_step += other.stops_at_one_step;
@@ -45,6 +47,9 @@ void SimCoverage::Add(const SimCoverage& other) {
   kept += other.kept;
   parked_deaths += other.parked_deaths;
   survivors_ended += other.survivors_ended;
+  rounds_checked += other.rounds_checked;
+  rounds_parted += other.rounds_parted;
+  jobs_parted += other.jobs_parted;
 }
 
 SimPlan SimCluster::PlanOf(uint64_t seed) {
@@ -134,6 +139,10 @@ void SimCluster::StepAgent(Incarnation id, agent::Event event) {
     Perform(node, effect);
   }
   node.is_leaving = node.core->is_leaving();
+  if (const agent::NodePhase phase = node.core->phase(); phase != node.phase) {
+    node.phase = phase;
+    Trace(node.name, absl::StrCat("is ", ToString(phase)));
+  }
   if (std::string broken = node.core->CheckInvariants(); !broken.empty()) {
     Fail(absl::StrCat(node.name, ": ", broken));
   }
@@ -170,7 +179,11 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     }
     schedule_.After(absl::ZeroDuration(), [this, id, ports] { StepAgent(id, ports); });
   } else if (const auto* start = std::get_if<agent::StartWorkers>(&effect)) {
-    StartWorkers(node, start->assignment, start->kept);
+    if (CheckPairs(node, start->assignment).empty()) {
+      StartWorkers(node, start->assignment, start->kept);
+    } else {
+      HoldWorkers(node, start->assignment);
+    }
   } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
     SignalWorkers(node, *signal);
   } else if (const auto* end = std::get_if<agent::EndWorker>(&effect)) {
@@ -181,7 +194,10 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     TellStop(node, stop->stop);
   } else if (std::holds_alternative<agent::SweepDescendants>(effect) ||
              std::holds_alternative<agent::AwaitDescendants>(effect)) {
-    schedule_.After(absl::Milliseconds(1), [this, id] { StepAgent(id, agent::DescendantsGone{}); });
+    EndLeftovers(node);
+  } else if (std::holds_alternative<agent::NameDescendants>(effect)) {
+    schedule_.After(absl::Milliseconds(1),
+                    [this, id] { StepAgent(id, agent::DescendantsNamed{{"a program (pid 7)"}}); });
   } else if (const auto* finish = std::get_if<agent::Finish>(&effect)) {
     FinishNode(node, finish->outcome);
   }

@@ -27,8 +27,7 @@
 //   comes. A
 //       node that flaps has no more than the membership policy grants it, however often it does.
 //   C10: a checkpoint is committed only by a member of the newest round of all server lives, whose
-//   lease
-//       runs.
+//       lease runs, or whose job has ended.
 //   C11: a server with durable state knows every round that it has let anybody hear of, also after
 //   its
 //        death; restarts used never fall, and with C7 no worker is signalled for it.
@@ -37,7 +36,7 @@
 //        is to be ended by signals, and who leaves for it leaves after it. A node that has
 //        been drained is in no later round.
 //   C13: who is kept over into a round was told that its own is over, and has let go of it.
-//   C14: a node is lost only if it was silent for its lease.
+//   C14: a node is lost only if it was silent for its lease, or its agent has died.
 //   L1: within the longest hold-back and two leases after the faults a job whose work does not end
 //   runs a
 //       round of all its healthy nodes, up to MAX (tests/simulation/sim_liveness.cc).
@@ -77,6 +76,7 @@ struct SimCoverage {
   int restarts = 0;
   int membership_changes = 0;
   int losses = 0;
+  int deaths_noticed = 0;  // a node was lost by the word of its guardian
   int successes = 0;
   int job_failures = 0;
   int timeouts = 0;
@@ -91,6 +91,7 @@ struct SimCoverage {
   int commits_refused = 0;
   int misfits_refused = 0;
   int states_damaged = 0;
+  int written_unknown = 0;  // transactions that were durable, of which their server did not hear
   int lies = 0;
   int growths_at_commits = 0;  // a round ended for a newcomer right after a checkpoint
   int stops_at_one_step = 0;   // workers that left for a stop step
@@ -102,6 +103,9 @@ struct SimCoverage {
   int kept = 0;              // workers that went on in another round
   int parked_deaths = 0;     // ended while they awaited one
   int survivors_ended = 0;   // told that none follows
+  int rounds_checked = 0;    // every pair of a required network reached each other
+  int rounds_parted = 0;     // some did not
+  int jobs_parted = 0;       // ended, since too few nodes were left
   void Add(const SimCoverage& other);
 };
 
@@ -172,7 +176,8 @@ class SimCluster {
     // When the present life of the server last heard it, by that server's clock.
     std::optional<MonoTime> heard_at;
     uint64_t heard_sequence = 0;
-    bool has_lapsed = false;  // its lease, while it ran its round
+    bool has_lapsed = false;                           // its lease, while it ran its round
+    agent::NodePhase phase = agent::NodePhase::kIdle;  // as traced
     uint64_t store_requests = 0;
     std::map<uint64_t, std::string> expected;  // by request id: what each value must be
     std::map<uint64_t, Assignment> commits;    // by request id: of which round each is
@@ -194,12 +199,17 @@ class SimCluster {
     std::map<Instance, MonoTime> ended;                // when the server decided it
     Instance newest;
     bool has_hostile_member = false;
+    bool may_end_apart = false;  // in a round too few nodes reached all others
+    // As whom a hostile member reports at this instant: the server may take it for a new start of
+    // that node.
+    std::string impersonated;
   };
   // What a job has come to, and what its rounds may be due to.
   struct JobFate {
     JobCauses causes;
     bool was_host_lost = false;
-    int disturbances = 0;  // but for the flapping of a node
+    int disturbances = 0;    // but for the flapping of a node
+    int deaths_noticed = 0;  // of which a guardian told
     int rounds = 0;
     MonoTime last_round_at;
     std::pair<Instance, Round> newest_round;
@@ -231,11 +241,18 @@ class SimCluster {
   void SendForeign(int job, Incarnation from, const AgentReport& report);
   AgentReport DrawHostileReport(int job);
   void CheckMisfit(int job);
+  // What a worker of the node asks of the store that is refused, as a rule.
+  void AskOddly(int job);
+  std::vector<StoreRequest> DrawOddRequests(Node& node);
+  // What the pages of an observer do.
+  void LookAtJobs();
   void Lie(Incarnation id, RoundId round, int local_rank);
 
   // --- sim_workers.cc
   void StartWorkers(Node& node, const Assignment& assignment, const std::vector<LocalRank>& kept);
   void SignalWorkers(Node& node, const agent::SignalWorkers& effect);
+  // What they have left behind ends, or the agent's next rung is waited for.
+  void EndLeftovers(Node& node);
   void TellRoundOver(Node& node, bool is_followed);
   // C7.
   void CheckDisturbs(const Node& node);
@@ -249,6 +266,15 @@ class SimCluster {
   uint64_t SendStoreRequest(Node& node, StoreOperation operation, const std::string& expected);
   void OnStoreReply(Incarnation to, const StoreReply& reply);
 
+  // --- sim_split.cc: a network that is required
+  bool IsBroken(int job, const std::string& a, const std::string& b) const;
+  // Pairs of a round that fail, the same for all its nodes.
+  const std::vector<FailedPair>& CheckPairs(const Node& node, const Assignment& assignment);
+  void HoldWorkers(Node& node, const Assignment& assignment);
+  std::string WhyWrongSplit(int job) const;
+  // It waits as a spare for a pair that failed, as the server knows.
+  bool IsApart(const Node& node) const;
+
   // --- sim_stop.cc: steps, promises, and who asks for a stop
   void BeginStep(Incarnation id, RoundId round, int local_rank);
   void TellStop(Node& node, const StopState& stop);
@@ -257,6 +283,8 @@ class SimCluster {
   Worker* FindWorker(Incarnation id, RoundId round, int local_rank);
   void InjectRequests();
   void AskForStop(int job, const std::string& node);
+  // One of its nodes that live; one of two starts of a node that the server knows, if there are.
+  std::string NodeToDrain(int job, const std::vector<const Node*>& alive);
   void FindAtFault(int job, const Node& node);
 
   // --- sim_server.cc
@@ -268,6 +296,8 @@ class SimCluster {
     return instance >= rendezvous::FirstInstanceOf(terms_.present);
   }
   void CrashServer();
+  // It is started again after a while.
+  void KillServer();
   void StallServer(absl::Duration length);
   MonoTime ServerNow() const { return schedule_.now() - stalled_; }
   // Does `act` with the table now, after the stall, or never.
@@ -275,9 +305,11 @@ class SimCluster {
   void StepServer(std::vector<rendezvous::JobTable::JobEffect> effects);
   void ArmServer();
   void Leave(std::vector<rendezvous::JobTable::JobEffect> effects);
-  // The disk of a server with durable state: what is being written is lost when it crashes.
+  // The disk of a server with durable state: when it crashes, what is being written is lost, or is
+  // there and nobody knows.
   void Write(std::vector<rendezvous::JobTable::JobEffect> keeps, uint64_t ticket);
   void SyncDisk();
+  void CommitInFlight();
 
   // --- sim_network.cc
   enum class Direction { kUp, kDown };
@@ -295,8 +327,11 @@ class SimCluster {
   void InjectServerFaults();
   // Something that ends the node, or its job, with this exit code.
   void NoteCause(Node& node, int exit_code);
+  void Warn(Node& node);
   void SignalAgent(Node& node, int signal);
   void Crash(Node& node, bool is_back_soon);
+  // The guardian of a killed agent tells the server, until somebody answers or `until`.
+  void SendDeathNotice(Incarnation id, MonoTime until);
   void Pause(Node& node, absl::Duration length);
   void Resume(Incarnation id);
   void Cut(Node& node, Direction direction, absl::Duration length);
@@ -337,6 +372,7 @@ class SimCluster {
   std::string WhyWrongFailure(int job, const JobOutcome& outcome) const;
   std::string WhyWrongTimeout(int job) const;
   std::string WhyWrongLoss(int job, Instance instance) const;
+  std::string WhyWrongStandstill(int job) const;
   bool HasSucceeded(int job, Instance instance) const;
   void CheckFinish(const Node& node, const JobOutcome& outcome);
 
@@ -370,6 +406,7 @@ class SimCluster {
   rendezvous::EffectGate gate_;
   std::map<std::pair<rendezvous::JobKey, Instance>, rendezvous::KeptJob> disk_;
   std::vector<rendezvous::JobTable::JobEffect> unsynced_;
+  std::vector<rendezvous::JobTable::JobEffect> in_flight_;  // the transaction being written
   uint64_t unsynced_ticket_ = 0;
   bool is_syncing_ = false;
   MonoTime disk_stalls_until_;
@@ -382,6 +419,7 @@ class SimCluster {
   using RoundKey = std::tuple<int, Instance, Round>;
   std::map<RoundKey, std::map<int, Incarnation>> history_;
   std::map<RoundKey, int> world_sizes_;
+  std::map<RoundKey, std::vector<FailedPair>> checks_;
   std::map<RoundKey, int64_t> stop_steps_;                     // as named to anybody
   std::map<Incarnation, Instance> drained_;                    // as its server has it
   std::map<Incarnation, std::set<std::string>> drained_ends_;  // that have been decided

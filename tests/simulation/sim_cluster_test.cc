@@ -17,6 +17,7 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.restarts, 0);
   EXPECT_GT(coverage.membership_changes, 0);
   EXPECT_GT(coverage.losses, 0);
+  EXPECT_GT(coverage.deaths_noticed, 0);
   EXPECT_GT(coverage.successes, 0);
   EXPECT_GT(coverage.job_failures, 0);
   EXPECT_GT(coverage.timeouts, 0);
@@ -41,6 +42,9 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.kept, 0);
   EXPECT_GT(coverage.parked_deaths, 0);
   EXPECT_GT(coverage.survivors_ended, 0);
+  EXPECT_GT(coverage.rounds_checked, 0);
+  EXPECT_GT(coverage.rounds_parted, 0);
+  EXPECT_GT(coverage.jobs_parted, 0);
 }
 
 TEST(SimCluster, IsTheSameRunForTheSameSeed) {

@@ -133,6 +133,18 @@ std::string SimCluster::WhyWrongLoss(int job, Instance instance) const {
              : "";
 }
 
+// A static job is restarted for a node that is lost, too, and its budget may be large enough; but
+// once it has committed a checkpoint, not for ever without another.
+std::string SimCluster::WhyWrongStandstill(int job) const {
+  const JobCauses& causes = fates_[job].causes;
+  const int spent = static_cast<int>(causes.failed_rounds.size() + causes.losses.size());
+  if (!plan_.jobs[job].settings.is_static) return "only a failure restarts it";
+  if (fates_[job].step == 0) return "it has never published a checkpoint";
+  return spent > rendezvous::kMaxRestartsWithoutCommit
+             ? ""
+             : absl::StrCat("it can have been restarted ", spent, " times at most");
+}
+
 bool SimCluster::CouldAllSay(int job, Instance instance) const {
   return std::all_of(history_.begin(), history_.end(), [&](const auto& entry) {
     const auto& [of_job, of_instance, unused] = entry.first;
@@ -153,9 +165,11 @@ std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& o
       if (causes.asked_to_stop > 0 || HasSucceeded(job, instance)) return "";
       return "nobody asked for it, and not every worker of a round has ended with 0";
     case kExitNodesMissing:
-      return WhyWrongTimeout(job);
-    case kExitServerLost:
-      return WhyWrongLoss(job, instance);
+      return absl::StrContains(outcome.reason, "--network=require") ? WhyWrongSplit(job)
+                                                                    : WhyWrongTimeout(job);
+    case kExitServerLost:  // or kExitNoProgress
+      return absl::StartsWith(outcome.reason, "no progress: ") ? WhyWrongStandstill(job)
+                                                               : WhyWrongLoss(job, instance);
     default:
       if (causes.exit_codes.contains(outcome.exit_code)) return "";
       if (plan_.jobs[job].settings.is_static && !causes.losses.empty()) return "";
@@ -173,7 +187,9 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
     fate.causes.ended.emplace(directive.instance, schedule_.now());
     coverage_.successes += outcome.exit_code == 0;
     coverage_.job_failures += outcome.root_cause.has_value();
-    coverage_.timeouts += outcome.exit_code == kExitNodesMissing;
+    const bool is_parted = absl::StrContains(outcome.reason, "--network=require");
+    coverage_.timeouts += outcome.exit_code == kExitNodesMissing && !is_parted;
+    coverage_.jobs_parted += outcome.exit_code == kExitNodesMissing && is_parted;
     coverage_.jobs_stopped += absl::StrContains(outcome.reason, "every rank left after step ");
     coverage_.stops_by_signals +=
         absl::StrContains(outcome.reason, "not after one step: not every");
@@ -227,11 +243,7 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
   }
   const NodeCauses& causes = node.causes;
   if (std::count(node.told.begin(), node.told.end(), outcome) > 0) return "";  // C5
-  if (node.is_leaving) {
-    return causes.exit_codes.contains(outcome.exit_code)
-               ? ""
-               : "nothing was drawn for it that ends it so";
-  }
+  // A node may have been interrupted while it stopped for another end, which stays.
   if (causes.refusals.contains(outcome.reason)) return "";
   if (causes.exit_codes.contains(outcome.exit_code)) return "";  // no port, said as such
   const RendezvousSettings& settings = JobOf(node).settings;

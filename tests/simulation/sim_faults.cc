@@ -10,6 +10,8 @@ namespace {
 
 // gRPC's keepalive gives up a connection on which nothing has come for so long.
 constexpr absl::Duration kKeepalive = absl::Seconds(15);
+// The patience of launcher/commands/death_notice_command.cc.
+constexpr absl::Duration kNoticePatience = absl::Seconds(3);
 
 }  // namespace
 
@@ -45,6 +47,19 @@ void SimCluster::InjectNodeFaults(Incarnation id) {
   if (random_.Chance(plan_.signals)) {
     ++fates_[node.job].disturbances;
     SignalAgent(node, random_.Chance(0.5) ? SIGTERM : SIGINT);
+    if (random_.Chance(0.3)) {
+      schedule_.After(random_.Between(absl::Milliseconds(1), absl::Seconds(3)), [this, id] {
+        Node& same = nodes_.at(id);
+        if (same.is_alive && !same.finished) SignalAgent(same, SIGINT);
+      });
+    }
+  }
+  if (node.is_alive && !node.is_paused && random_.Chance(plan_.warnings)) Warn(node);
+  if (node.is_alive && !node.is_paused && random_.Chance(plan_.forbidden_rounds)) {
+    NoteCause(node, kExitFailure);
+    ++fates_[node.job].disturbances;
+    StepAgent(id, agent::RoundForbidden{{.reason = node.name + " cannot reach another node",
+                                         .exit_code = kExitFailure}});
   }
   if (node.is_alive && !node.is_paused && random_.Chance(plan_.guardian_losses)) {
     NoteCause(node, kExitFailure);
@@ -70,6 +85,7 @@ void SimCluster::InjectServerFaults() {
     for (JobFate& fate : fates_) ++fate.disturbances;
     if (length > kKeepalive) {
       schedule_.After(kKeepalive, [this] {
+        if (schedule_.now() >= blackout_until_) return;  // the faults have ended meanwhile
         for (auto& [unused, node] : nodes_) {
           if (node.is_alive) BreakStream(node, "keepalive");
         }
@@ -91,10 +107,7 @@ void SimCluster::InjectServerFaults() {
     for (JobFate& fate : fates_) ++fate.disturbances;
   }
   if (!plan_.is_embedded && table_ != nullptr && random_.Chance(plan_.server_crashes)) {
-    CrashServer();
-    for (JobFate& fate : fates_) ++fate.disturbances;
-    schedule_.After(random_.Between(absl::Milliseconds(200), absl::Seconds(40)),
-                    [this] { StartServer(); });
+    KillServer();
   }
   for (auto& [id, node] : nodes_) {
     if (!node.hosts || !node.is_alive || node.finished) continue;
@@ -108,6 +121,17 @@ void SimCluster::InjectServerFaults() {
 void SimCluster::NoteCause(Node& node, int exit_code) {
   node.causes.exit_codes.insert(exit_code);
   fates_[node.job].causes.exit_codes.insert(exit_code);
+}
+
+void SimCluster::Warn(Node& node) {
+  if (random_.Chance(0.5)) {
+    StepAgent(node.incarnation, agent::SignalReceived{SIGUSR1});  // workers go on
+    return;
+  }
+  NoteCause(node, ExitCodeOfSignal(SIGTERM));
+  ++fates_[node.job].causes.asked_to_stop;
+  ++fates_[node.job].disturbances;
+  StepAgent(node.incarnation, agent::TimeRunsOut{"the time is up in a minute"});
 }
 
 void SimCluster::SignalAgent(Node& node, int signal) {
@@ -130,6 +154,9 @@ void SimCluster::Crash(Node& node, bool is_back_soon) {
     CrashServer();
   } else if (is_back_soon || random_.Chance(0.5)) {
     TellDisconnect(node.incarnation, stream);
+    if (random_.Chance(plan_.death_notices)) {
+      SendDeathNotice(node.incarnation, schedule_.now() + kNoticePatience);
+    }
   }
   if (!is_back_soon && !random_.Chance(0.8)) return;
   // A machine that closes no connection has to start first.
@@ -138,6 +165,29 @@ void SimCluster::Crash(Node& node, bool is_back_soon) {
                                   : random_.Between(absl::Seconds(3), absl::Seconds(20));
   schedule_.After(gone, [this, job = node.job, name = node.name, rank = node.node_rank,
                          hosts = node.hosts] { StartNode(job, name, rank, hosts); });
+}
+
+void SimCluster::SendDeathNotice(Incarnation id, MonoTime until) {
+  schedule_.After(random_.Between(absl::Milliseconds(10), absl::Seconds(1)), [this, id, until] {
+    const Node& node = nodes_.at(id);
+    if (schedule_.now() > until) return;
+    if (table_ == nullptr || is_stalling_ || IsCut(node, Direction::kUp)) {
+      SendDeathNotice(id, until);
+      return;
+    }
+    Trace(node.name, "its guardian tells of its death");
+    const rendezvous::JobKey key = KeyOf(node.job);
+    const auto is_known = [&] {
+      const rendezvous::JobState* state = table_ == nullptr ? nullptr : table_->FindState(key);
+      return state != nullptr && state->nodes.contains(id);
+    };
+    const bool was_known = is_known();
+    const Incarnation guardian(random_.Bits() | 1);
+    AtServer(
+        [&] { return table_->OnAgentEnded(key, {.from = guardian, .agent = id}, ServerNow()); });
+    fates_[node.job].deaths_noticed += was_known;
+    coverage_.deaths_noticed += was_known && !is_known();
+  });
 }
 
 void SimCluster::Pause(Node& node, absl::Duration length) {
@@ -167,8 +217,9 @@ void SimCluster::Cut(Node& node, Direction direction, absl::Duration length) {
   Trace(node.name, absl::StrCat("is cut off ", direction == Direction::kUp ? "up" : "down", " for ",
                                 absl::FormatDuration(length)));
   if (length <= kKeepalive) return;
-  schedule_.After(kKeepalive, [this, id = node.incarnation] {
-    if (nodes_.at(id).is_alive) BreakStream(nodes_.at(id), "keepalive");
+  schedule_.After(kKeepalive, [this, id = node.incarnation, direction] {
+    Node& same = nodes_.at(id);
+    if (same.is_alive && IsCut(same, direction)) BreakStream(same, "keepalive");
   });
 }
 

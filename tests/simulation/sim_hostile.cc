@@ -2,6 +2,7 @@
 // in, workers that say of themselves what comes to their minds. Nothing that the others rely on may
 // break.
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/sim_cluster.h"
@@ -26,7 +27,10 @@ void SimCluster::InjectForeignReports(int job) {
 
 void SimCluster::SendForeign(int job, Incarnation from, const AgentReport& report) {
   Trace("foreign", ToString(report));
+  std::string& impersonated = fates_[job].causes.impersonated;
+  if (report.node.address == "address-of-" + report.node.name) impersonated = report.node.name;
   AtServer([&] { return table_->OnReport(KeyOf(job), from, report, ServerNow()); });
+  impersonated.clear();
 }
 
 AgentReport SimCluster::DrawHostileReport(int job) {
@@ -72,7 +76,9 @@ void SimCluster::CheckMisfit(int job) {
                      .settings = plan_.jobs[job].settings};
   RendezvousSettings& settings = report.settings;
   if (settings.is_static) report.node.node_rank = 0;
-  const int kind = random_.Between(0, settings.is_static ? 13 : 9);
+  rendezvous::JobKey key = KeyOf(job);
+  const bool is_full = !plan_.is_embedded && table_->size() == plan_.jobs.size();
+  const int kind = random_.Between(0, settings.is_static ? 14 : 10);
   switch (kind) {
     case 0:
       settings.is_static = !settings.is_static;
@@ -105,12 +111,16 @@ void SimCluster::CheckMisfit(int job) {
       settings.close_timeout += absl::Seconds(1);
       break;
     case 10:
-      report.node.node_rank.reset();
+      key.run_id = plan_.is_embedded ? "another" : "none";
+      if (is_full && random_.Chance(0.5)) key.run_id = "one too many";
       break;
     case 11:
-      report.node.node_rank = settings.max_nodes;
+      report.node.node_rank.reset();
       break;
     case 12:
+      report.node.node_rank = settings.max_nodes;
+      break;
+    case 13:
       report.node.node_rank = -1;
       break;
     default:
@@ -122,12 +132,13 @@ void SimCluster::CheckMisfit(int job) {
   bool is_refused = false;
   Trace("foreign", absl::StrCat("misfit ", kind));
   AtServer([&] {
-    auto effects = table_->OnReport(KeyOf(job), from, report, ServerNow());
+    auto effects = table_->OnReport(key, from, report, ServerNow());
     for (const auto& effect : effects) {
       const auto* send = std::get_if<rendezvous::SendDirective>(&effect.effect);
       if (send == nullptr || send->to != from) continue;
       const auto* refuse = std::get_if<Refuse>(&send->directive.body);
-      is_refused |= refuse != nullptr && absl::IsInvalidArgument(refuse->status);
+      is_refused |= refuse != nullptr && (absl::IsInvalidArgument(refuse->status) ||
+                                          absl::IsResourceExhausted(refuse->status));
     }
     return effects;
   });
@@ -136,6 +147,99 @@ void SimCluster::CheckMisfit(int job) {
   coverage_.misfits_refused += is_refused;
   if (is_over || is_refused) return;
   Fail(absl::StrCat("a newcomer that may not come in (", kind, ") is not refused"));
+}
+
+void SimCluster::AskOddly(int job) {
+  if (table_ == nullptr || is_stalling_) return;
+  LookAtJobs();
+  std::vector<Incarnation> members;
+  for (const auto& [id, node] : nodes_) {
+    if (node.job == job && node.assignment) members.push_back(id);
+  }
+  if (members.empty()) return;
+  const Incarnation from = members[random_.Between(0, static_cast<int>(members.size()) - 1)];
+  Node& node = nodes_.at(from);
+  const std::vector<StoreRequest> requests = DrawOddRequests(node);
+  Trace("foreign", absl::StrCat(requests.size(), " odd requests of ", node.name));
+  AtServer([&] {
+    std::vector<rendezvous::JobTable::JobEffect> effects;
+    for (const StoreRequest& request : requests) {
+      auto more = table_->OnStoreRequest(KeyOf(job), from, request, ServerNow());
+      for (auto& effect : more) effects.push_back(std::move(effect));
+    }
+    return effects;
+  });
+}
+
+std::vector<StoreRequest> SimCluster::DrawOddRequests(Node& node) {
+  std::vector<StoreRequest> requests;
+  const auto ask = [&](StoreOperation operation) {
+    const uint64_t id = ++node.store_requests;
+    node.expected[id] = "";
+    requests.push_back(
+        {.request_id = id, .round = node.assignment->round, .operation = std::move(operation)});
+  };
+  const auto exchange = [&](int rank, int size, std::string unique_id) {
+    ask(UniqueIdExchange{.group = "odd",
+                         .nonce = node.store_requests,
+                         .group_rank = rank,
+                         .group_size = size,
+                         .unique_id = std::move(unique_id),
+                         .timeout = absl::Seconds(1)});
+  };
+  const CommitCheckpoint commit{.instance = node.assignment->instance,
+                                .step = ++fates_[node.job].step};
+  switch (random_.Between(0, 7)) {
+    case 0:
+      ask(StoreSet{"odd", std::string(kMaxStoreValueBytes + 1, 'v')});
+      break;
+    case 1:
+      exchange(2, 2, "");
+      exchange(1, 2, "an id");
+      exchange(0, 2, std::string(kMaxStoreKeyBytes + 1, 'i'));
+      break;
+    case 2:
+      exchange(0, 2, "an id");
+      for (const int size : {2, 3}) {
+        exchange(0, size, "an id");
+        auto& repeated = std::get<UniqueIdExchange>(requests.back().operation);
+        repeated.nonce = std::get<UniqueIdExchange>(requests.front().operation).nonce;
+      }
+      break;
+    case 3:
+      for (int i = 0; i < 2; ++i) {
+        ask(StoreAdd{"odd sum", std::numeric_limits<int64_t>::max()});
+      }
+      break;
+    case 4:  // more than are remembered, and the first of them again
+      for (int i = 0; i < 300; ++i) ask(StoreSet{"odd", "value"});
+      requests.push_back(requests.front());
+      break;
+    case 5:  // heard of a server that is newer than this one
+      ask(commit);
+      std::get<CommitCheckpoint>(requests.back().operation).term =
+          ServerTerm(terms_.present.value() + 1);
+      break;
+    case 6:
+      exchange(1, 2, "");
+      break;
+    default:  // perhaps it is dead, or its round is over
+      ask(commit);
+      node.commits[node.store_requests] = *node.assignment;
+  }
+  return requests;
+}
+
+void SimCluster::LookAtJobs() {
+  for (const rendezvous::JobKey& key : table_->JobsOf("")) {
+    if (table_->FindState(key) == nullptr) Fail("a job without a state: " + key.run_id);
+  }
+  for (int job = 0; job < static_cast<int>(fates_.size()); ++job) {
+    const JobOutcome* outcome = table_->FindOutcome(KeyOf(job));
+    if (outcome != nullptr && outcome->reason.empty()) {
+      Fail("an outcome without a reason: " + KeyOf(job).run_id);
+    }
+  }
 }
 
 void SimCluster::Lie(Incarnation id, RoundId round, int local_rank) {

@@ -62,6 +62,7 @@ std::string SimCluster::WhyNoRound(int job) const {
   int running_others = 0;  // to be ended by what was drawn for them, with a place until then
   for (const auto& [id, node] : nodes_) {
     if (node.job != job || node.finished || node.is_leaving || drained_.contains(id)) continue;
+    if (IsApart(node)) continue;
     const bool is_in = node.is_alive && node.assignment && IdOf(*node.assignment) == newest &&
                        node.core->phase() == agent::NodePhase::kRunning;
     const bool runs = is_in && std::any_of(node.workers.begin(), node.workers.end(),

@@ -42,15 +42,24 @@ constexpr SimFamily kFamilies[] = {
     {"drifts", &SimPlan::drifts},
     {"hostile_members", &SimPlan::hostile_members},
     {"misfits", &SimPlan::misfits},
+    {"late_deaths", &SimPlan::late_deaths},
+    {"warnings", &SimPlan::warnings},
+    {"forbidden_rounds", &SimPlan::forbidden_rounds},
+    {"leftovers", &SimPlan::leftovers},
+    {"death_notices", &SimPlan::death_notices},
+    {"odd_requests", &SimPlan::odd_requests},
+    {"deaths_in_stops", &SimPlan::deaths_in_stops},
+    {"broken_pairs", &SimPlan::broken_pairs},
 };
 
-// The most of each, in the order of kFamilies.
-constexpr double kMost[] = {0.2,       0.3,      0.2,      1.0 / 30, 1.0 / 120, 1.0 / 60,  1.0 / 10,
-                            1.0 / 300, 1.0 / 60, 1.0 / 90, 1.0 / 90, 1.0 / 10,  1.0 / 300, 1.0 / 3,
-                            1.0 / 30,  1.0 / 40, 1.0 / 60, 1.0 / 30, 1.0 / 30,  0.3,       0.7,
-                            1.0 / 200, 1.0 / 60, 1.0 / 30, 0.05,     0.2,       0.3,       0.02,
-                            0.3,       0.01,     0.5,      0.3};
-static_assert(std::size(kMost) == std::size(kFamilies));
+// The most of each, in the order of kFamilies; the last two are drawn by themselves.
+constexpr double kMost[] = {
+    0.2,      0.3,       0.2,       1.0 / 30, 1.0 / 120, 1.0 / 60,  1.0 / 10, 1.0 / 300,
+    1.0 / 60, 1.0 / 90,  1.0 / 90,  1.0 / 10, 1.0 / 300, 1.0 / 3,   1.0 / 30, 1.0 / 40,
+    1.0 / 60, 1.0 / 30,  1.0 / 30,  0.3,      0.7,       1.0 / 200, 1.0 / 60, 1.0 / 30,
+    0.05,     0.2,       0.3,       0.02,     0.3,       0.01,      0.5,      0.3,
+    1.0,      1.0 / 200, 1.0 / 400, 0.5,      1.0,       0.3};
+static_assert(std::size(kMost) + 2 == std::size(kFamilies));
 
 ScaleUp DrawScaleUp(SimRandom& random) {
   const double kind = random.Unit();
@@ -71,7 +80,7 @@ SimJobPlan DrawJob(SimRandom& random) {
   job.settings = {
       .min_nodes = min_nodes,
       .max_nodes = is_static ? min_nodes : min_nodes + random.Between(0, is_large ? 3 : 2),
-      .max_restarts = random.Between(0, 3),
+      .max_restarts = random.Chance(0.1) ? 10 : random.Between(0, 3),
       .is_static = is_static,
       .join_timeout = absl::Seconds(60),
       .last_call_timeout = absl::Seconds(random.Between(1, 8)),
@@ -106,17 +115,28 @@ SimPlan DrawPlan(SimRandom& random) {
   plan.delay_mean = absl::Milliseconds(random.Chance(0.2) ? 400 : random.Between(1, 50));
   plan.safety_phase = absl::Seconds(random.Between(30, 150));
   const double kind = random.Unit();
-  const int single = random.Between(0, static_cast<int>(std::size(kFamilies)) - 1);
-  for (size_t i = 0; i < std::size(kFamilies); ++i) {
+  const int single = random.Between(0, static_cast<int>(std::size(kMost)) - 1);
+  for (size_t i = 0; i < std::size(kMost); ++i) {
     const bool is_drawn = random.Chance(0.35);
     const double rate = random.Unit() * kMost[i];
     const bool is_on = kind < 0.125 ? false : kind < 0.3 ? static_cast<int>(i) == single : is_drawn;
     plan.*kFamilies[i].rate = is_on ? rate : 0;
   }
   if (!plan.is_embedded) plan.host_departures = 0;
-  if (!plan.is_durable) plan.disk_stalls = plan.disk_damages = 0;
+  if (!plan.is_durable) plan.disk_stalls = plan.disk_damages = plan.late_deaths = 0;
   if (num_jobs == 1) plan.hostile_members = 0;
   for (SimJobPlan& job : plan.jobs) job.survives = random.Chance(0.4);
+  // Workers that wait for a check promise nothing, so that liars and survivors are left to others.
+  if (random.Chance(0.1)) {
+    plan.broken_pairs = 0.4 * random.Unit();
+    plan.liars = 0;
+    for (SimJobPlan& job : plan.jobs) job.survives = false;
+  }
+  // A stop that is agreed on and a death of the server meet too seldom by themselves.
+  if (plan.is_durable && random.Chance(0.2)) {
+    plan.stops = 1.0 / 40;
+    plan.deaths_in_stops = random.Unit();
+  }
   return plan;
 }
 

@@ -48,19 +48,28 @@ struct SimPlan {
   double cuts_down = 0;  // what it is told does not
   double impostors = 0;  // somebody else answers at the server's port
   double guardian_losses = 0;
-  double flapping = 0;  // of one node of each job
-  double storms = 0;    // every node dies often, and is back soon
+  double warnings = 0;          // a scheduler's: a user signal, or that the time will be up
+  double forbidden_rounds = 0;  // by what the nodes find out about each other
+  double flapping = 0;          // of one node of each job
+  double storms = 0;            // every node dies often, and is back soon
+  double death_notices = 0;     // of one death of a process: its guardian lives, and says so
   // Per second.
   double blackouts = 0;  // nobody reaches the server
   double server_crashes = 0;
   double server_stalls = 0;
   double disk_stalls = 0;      // nothing is written for up to 20 s, as when the disk is full
   double disk_damages = 0;     // of one start: the state is found damaged, and is moved away
+  double late_deaths = 0;      // of one crash: what was being written is there, and nobody knows
   double clock_jumps = 0;      // of one start: the wall clock has jumped by up to an hour
   double host_departures = 0;  // the process that embeds the server is told to end
+  // The chance of one stop step that is named: the server dies in the seconds after it.
+  double deaths_in_stops = 0;
   // Per job and second.
-  double stops = 0;   // a person stops it
-  double drains = 0;  // a person drains one of its nodes
+  double stops = 0;         // a person stops it
+  double drains = 0;        // a person drains one of its nodes
+  double odd_requests = 0;  // a worker asks the store for what it may not have, or long ago
+  // The chance of one rung: what the workers left behind does not end by it.
+  double leftovers = 0;
   // The chance of one reservation.
   double port_failures = 0;
   // Per worker and round.
@@ -74,6 +83,9 @@ struct SimPlan {
   // several jobs only; newcomers that may not come in harm nobody.
   double hostile_members = 0;
   double misfits = 0;
+  // The chance of each pair of nodes of a job that they do not reach each other, until the faults
+  // end; every job requires its network then.
+  double broken_pairs = 0;
 };
 
 // The families by name, for shrinking and for the command line.

@@ -26,11 +26,13 @@ void SimCluster::StartServer() {
       .term = terms_.present,
       .lease = lease,
       .only_run_id = plan_.is_embedded ? KeyOf(0).run_id : "",
+      .max_jobs = static_cast<int>(plan_.jobs.size()),
       .young_until = young_until,
       .keeps_records = plan_.is_durable,
       .first_term = plan_.is_durable ? terms_.first_kept : ServerTerm()});
   gate_ = {};
   unsynced_.clear();
+  in_flight_.clear();
   is_syncing_ = false;
   if (plan_.is_durable) Write({}, gate_.Hold());
   std::vector<rendezvous::KeptJob> kept;
@@ -82,12 +84,25 @@ void SimCluster::DrawTerm() {
 void SimCluster::CrashServer() {
   if (table_ == nullptr) return;
   Trace("server", "crashes");
+  const bool is_writing = !in_flight_.empty() && schedule_.now() >= disk_stalls_until_;
+  if (is_writing && random_.Chance(plan_.late_deaths)) {
+    Trace("disk", "has written what was in flight");
+    ++coverage_.written_unknown;
+    CommitInFlight();
+  }
   table_.reset();
   held_at_server_.clear();
   ++server_timer_;
   for (auto& [unused, node] : nodes_) {
     if (node.is_alive && node.is_connected && !node.hosts) BreakStream(node, "the server is gone");
   }
+}
+
+void SimCluster::KillServer() {
+  CrashServer();
+  for (JobFate& fate : fates_) ++fate.disturbances;
+  schedule_.After(random_.Between(absl::Milliseconds(200), absl::Seconds(40)),
+                  [this] { StartServer(); });
 }
 
 void SimCluster::StallServer(absl::Duration length) {
@@ -135,18 +150,10 @@ void SimCluster::SyncDisk() {
   is_syncing_ = true;
   absl::Duration length = random_.Between(absl::Microseconds(50), absl::Milliseconds(30));
   if (schedule_.now() < disk_stalls_until_) length += disk_stalls_until_ - schedule_.now();
-  const auto sync = [this, life = server_life_, ticket = unsynced_ticket_,
-                     written = std::exchange(unsynced_, {})] {
+  in_flight_ = std::exchange(unsynced_, {});
+  const auto sync = [this, life = server_life_, ticket = unsynced_ticket_] {
     if (life != server_life_ || table_ == nullptr) return;
-    terms_.on_disk = terms_.present;
-    for (const auto& effect : written) {
-      const auto& keep = std::get<rendezvous::KeepJob>(effect.effect);
-      rendezvous::KeptJob& job = disk_[{effect.job, keep.instance}];
-      job.key = effect.job;
-      job.instance = keep.instance;
-      if (keep.round) static_cast<rendezvous::RoundRecord&>(job.record) = *keep.round;
-      static_cast<rendezvous::ProgressRecord&>(job.record) = keep.progress;
-    }
+    CommitInFlight();
     // Between the disk and whom it is told to the server may die, too.
     AtServer([this, ticket] {
       is_syncing_ = false;
@@ -156,6 +163,18 @@ void SimCluster::SyncDisk() {
     });
   };
   schedule_.After(length, sync);
+}
+
+void SimCluster::CommitInFlight() {
+  terms_.on_disk = terms_.present;
+  for (const auto& effect : std::exchange(in_flight_, {})) {
+    const auto& keep = std::get<rendezvous::KeepJob>(effect.effect);
+    rendezvous::KeptJob& job = disk_[{effect.job, keep.instance}];
+    job.key = effect.job;
+    job.instance = keep.instance;
+    if (keep.round) static_cast<rendezvous::RoundRecord&>(job.record) = *keep.round;
+    static_cast<rendezvous::ProgressRecord&>(job.record) = keep.progress;
+  }
 }
 
 void SimCluster::Leave(std::vector<rendezvous::JobTable::JobEffect> effects) {

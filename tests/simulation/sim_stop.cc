@@ -85,6 +85,7 @@ void SimCluster::InjectRequests() {
   for (int job = 0; job < static_cast<int>(plan_.jobs.size()); ++job) {
     if (random_.Chance(plan_.stops)) AskForStop(job, "");
     InjectForeignReports(job);
+    if (random_.Chance(plan_.odd_requests)) AskOddly(job);
     if (!random_.Chance(plan_.drains)) continue;
     std::vector<const Node*> alive;
     for (const auto& [unused, node] : nodes_) {
@@ -95,9 +96,25 @@ void SimCluster::InjectRequests() {
     if (random_.Chance(0.3)) {
       FindAtFault(job, node);
     } else {
-      AskForStop(job, node.name);
+      AskForStop(job, NodeToDrain(job, alive));
+      if (!random_.Chance(0.3)) continue;
+      schedule_.After(random_.Between(absl::Milliseconds(1), absl::Seconds(2)), [this, job] {
+        if (!is_healed_) AskForStop(job, "");
+      });
     }
   }
+}
+
+std::string SimCluster::NodeToDrain(int job, const std::vector<const Node*>& alive) {
+  const rendezvous::JobState* state = table_ == nullptr ? nullptr : table_->FindState(KeyOf(job));
+  for (const Node* node : alive) {
+    if (state == nullptr) break;
+    for (const auto& [id, known] : state->nodes) {
+      const bool is_another = id != node->incarnation && known.report.node.name == node->name;
+      if (is_another && state->nodes.contains(node->incarnation)) return node->name;
+    }
+  }
+  return alive[random_.Between(0, static_cast<int>(alive.size()) - 1)]->name;
 }
 
 // The hang watch has judged.

@@ -30,7 +30,7 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
       if (old == nullptr || !old->is_told || !(old->awaits_round || old->is_liar)) {
         Fail(absl::StrCat("C13: ", node.name, " keeps worker ", i, ", which has not let go"));
       }
-      // One that has died since is started anew: it is the shell that knows.
+      // One that has died since is replaced: it is the shell that knows.
       const bool lives = old != nullptr && old->alive;
       coverage_.kept += lives;
       node.workers.push_back({.local_rank = LocalRank(i),
@@ -62,7 +62,8 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
     const absl::Duration jitter = random_.Between(absl::ZeroDuration(), absl::Seconds(1));
     if (faults && random_.Chance(plan_.worker_failures)) {
       ScheduleExit(node, LocalRank(i), random_.Unit() * std::min(work, absl::Minutes(1)),
-                   WorkerFailure{.exit_code = random_.Between(1, 100)});
+                   WorkerFailure{.exit_code = random_.Chance(0.05) ? kExitDoNotRestart
+                                                                   : random_.Between(1, 92)});
     }
     if (JobOf(node).steps > 0) {
       schedule_.After(jitter, [this, id = node.incarnation, of = IdOf(assignment), i] {
@@ -74,10 +75,14 @@ void SimCluster::StartWorkers(Node& node, const Assignment& assignment,
       ScheduleExit(node, LocalRank(i), work + jitter, std::nullopt);
     }
   }
-  schedule_.After(absl::Milliseconds(50), [this, id = node.incarnation, round = assignment.round] {
-    Node& owner = nodes_.at(id);
-    if (owner.is_alive && owner.assignment->round == round) UseStore(owner);
-  });
+  // Once more later: perhaps a server has lost the keys meanwhile.
+  for (const absl::Duration when :
+       {absl::Milliseconds(50), random_.Between(absl::Seconds(1), absl::Seconds(40))}) {
+    schedule_.After(when, [this, id = node.incarnation, round = assignment.round] {
+      Node& owner = nodes_.at(id);
+      if (owner.is_alive && owner.assignment->round == round) UseStore(owner);
+    });
+  }
   const absl::Duration every = JobOf(node).checkpoint_every;
   if (every == absl::ZeroDuration() || assignment.node_rank.value() != 0) return;
   schedule_.After(every, [this, id = node.incarnation, assignment] { Checkpoint(id, assignment); });
@@ -135,7 +140,14 @@ void SimCluster::TellRoundOver(Node& node, bool is_followed) {
   }
 }
 
+void SimCluster::EndLeftovers(Node& node) {
+  if (!is_healed_ && random_.Chance(plan_.leftovers)) return;
+  schedule_.After(absl::Milliseconds(1),
+                  [this, id = node.incarnation] { StepAgent(id, agent::DescendantsGone{}); });
+}
+
 void SimCluster::SignalWorkers(Node& node, const agent::SignalWorkers& effect) {
+  if (effect.signal == SIGUSR1) return;  // they handle it, and go on
   for (const Worker& worker : node.workers) {
     const auto& spared = effect.spared;
     if (std::find(spared.begin(), spared.end(), worker.local_rank) != spared.end()) continue;

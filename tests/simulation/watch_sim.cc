@@ -115,7 +115,7 @@ std::string WatchSim::Run(WatchCoverage& coverage) {
   return failure_.empty() ? "" : absl::StrCat("seed ", seed_, ": ", failure_);
 }
 
-// Whoever looks is disturbed until the fault has had its time; then it must be found.
+// The watcher is disturbed until the fault has had its time; then it must be found.
 void WatchSim::DrawFaults() {
   if (fault_ != Fault::kNone && !has_happened_ && now_ >= fault_at_) {
     has_happened_ = true;

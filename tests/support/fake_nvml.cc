@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 #include <string>
 
@@ -51,6 +52,10 @@ void Take(FakeNvml& state, const std::string& name, const std::string& value) {
   if (field == "name") {
     static std::array<std::string, 4> names;
     gpu.name = (names[(name[3] - '0') & 3] = value).c_str();
+  }
+  if (field == "pid_file") {
+    static std::array<std::string, 4> files;
+    gpu.pid_file = (files[(name[3] - '0') & 3] = value).c_str();
   }
   if (field == "memory_mib") gpu.memory_mib = number;
   if (field == "used_mib") gpu.used_mib = number;
@@ -183,6 +188,8 @@ int nvmlDeviceGetPcieThroughput(void* device, int counter, unsigned* kib) {
   return State().tells_fields ? kSuccess : kNotSupported;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
+  FakeGpu& gpu = GpuOf(device);
+  if (gpu.pid == 0 && gpu.pid_file != nullptr) std::ifstream(gpu.pid_file) >> gpu.pid;
   *count = GpuOf(device).pid == 0 ? 0 : 1;
   if (*count > 0) processes[0].pid = GpuOf(device).pid;
   return kSuccess;

@@ -8,6 +8,7 @@
 struct FakeGpu {
   const char* bus_id = "00000000:3B:00.0";  // as NVML spells it
   unsigned pid = 0;                         // of the process on it; 0: none
+  const char* pid_file = nullptr;           // that has it, once it is known
   unsigned kernel_percent = 0;
   unsigned memory_percent = 0;
   unsigned long long nvlink_kib = 0;

@@ -18,17 +18,20 @@ std::string VariableOr(const char* name, const std::string& otherwise) {
   return value == nullptr || *value == '\0' ? otherwise : value;
 }
 
+std::string Cache() {
+  return VariableOr("XDG_CACHE_HOME", VariableOr("HOME", "/root") + "/.cache") + "/muster";
+}
+
 }  // namespace
 
 std::string PeerPython() {
   const std::string given = VariableOr("MUSTER_PEER_PYTHON", "");
   if (!given.empty()) return given;
-  const std::string cache = VariableOr("XDG_CACHE_HOME", VariableOr("HOME", "/root") + "/.cache");
   std::vector<int> newest;
   std::string python;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(cache + "/muster", error), end;
-       !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry(Cache(), error), end; !error && entry != end;
+       entry.increment(error)) {
     const std::string name = entry->path().filename();
     if (!absl::StartsWith(name, "peers-") || !std::filesystem::exists(entry->path() / "complete")) {
       continue;
@@ -42,6 +45,14 @@ std::string PeerPython() {
     python = entry->path() / "bin/python";
   }
   return python;
+}
+
+std::string PeerPrometheus(const std::string& program) {
+  for (const std::string& folder : {std::string("/usr/bin"), Cache() + "/prometheus/usr/bin"}) {
+    const std::string path = absl::StrCat(folder, "/", program);
+    if (std::filesystem::exists(path)) return path;
+  }
+  return "";
 }
 
 SubprocessResult PeersOutcome(const std::function<SubprocessResult()>& run) {

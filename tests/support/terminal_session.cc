@@ -29,8 +29,8 @@ winsize Window(TerminalSize size) {
   return window;
 }
 
-// Enough of a terminal for what muster and the programs of these tests draw: CR, LF, BS, cursor up
-// and to a column, erase to the end of line or screen; colours are dropped.
+// Enough of a terminal for what muster and the programs of these tests draw: CR, LF, BS, cursor
+// home, up and to a column, erase to the end of line or screen; colours are dropped.
 class Screen {
  public:
   explicit Screen(TerminalSize size) : size_(size), rows_(1) {}
@@ -76,6 +76,7 @@ class Screen {
   void Control(char final, const std::string& argument) {
     int number = 0;
     const size_t count = absl::SimpleAtoi(argument, &number) ? number : 1;
+    if (final == 'H') row_ = column_ = 0;
     if (final == 'A') row_ -= std::min(row_, count);
     if (final == 'G') column_ = count - 1;
     if (final == 'D') column_ -= std::min(column_, count);

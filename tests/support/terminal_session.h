@@ -55,7 +55,7 @@ class TerminalSession {
 
   pid_t shell_ = -1;  // ends as the program does
   pid_t pid_ = -1;
-  int terminal_ = -1;  // the side of whoever sits in front of it
+  int terminal_ = -1;  // the side of the person in front of it
   TerminalSize size_;
   std::string output_;
   SubprocessResult result_;

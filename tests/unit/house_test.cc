@@ -228,7 +228,34 @@ void FindStalePaths(const std::vector<File>& files, Offenders* found) {
   }
 }
 
-// unit/<room>/<file>_test.cc or unit/<room>/<file>_<aspect>_test.cc tests <room>/<file>.
+// The sources that a test of several names in the comment at its top: "Sources: a/b.h, a/c.h."
+std::vector<std::string> NamedSources(const File& test) {
+  std::string top;
+  int line = 0;
+  for (const Comment& comment : test.source.comments) {
+    if (comment.line != ++line) break;
+    absl::StrAppend(&top, comment.text, " ");
+  }
+  const size_t begin = top.find("Sources: ");
+  return begin == std::string::npos ? std::vector<std::string>{} : PathsIn(top.substr(begin));
+}
+
+// Whether the test names and includes several sources, and `room` is the deepest one with them all.
+bool IsOfSeveralSources(const File& test, const std::string& room) {
+  const std::vector<std::string> sources = NamedSources(test);
+  std::set<std::string> below;  // the parts of the room that they lie in
+  for (absl::string_view source : sources) {
+    if (!absl::StrContains(test.text, absl::StrCat("#include \"", source, "\"")) ||
+        !absl::ConsumePrefix(&source, room)) {
+      return false;
+    }
+    below.emplace(source.substr(0, source.find('/')));
+  }
+  return below.size() >= 2;
+}
+
+// unit/<room>/<file>_test.cc or unit/<room>/<file>_<aspect>_test.cc tests <room>/<file>, or a tool
+// of tests that lies beside it. A test of several sources lies where they do, and names them.
 void FindMisplacedTests(const std::vector<File>& files, Offenders* found) {
   std::set<std::string> modules;
   for (const File& file : files) {
@@ -252,6 +279,10 @@ void FindMisplacedTests(const std::vector<File>& files, Offenders* found) {
     std::string module(name);
     if (!absl::StrContains(module, '/')) continue;  // a test of the tree as a whole
     const size_t room = module.rfind('/');
+    if (modules.count(absl::StrCat("tests/unit/", module)) ||
+        IsOfSeveralSources(file, module.substr(0, room + 1))) {
+      continue;
+    }
     while (!modules.count(module) && module.rfind('_') != std::string::npos &&
            module.rfind('_') > room) {
       module.resize(module.rfind('_'));
@@ -491,6 +522,34 @@ TEST(House, FindsTestsThatDoNotLieAsTheSourcesDo) {
   Offenders found;
   FindMisplacedTests(files, &found);
   EXPECT_THAT(found, ElementsAre(Pair("place tests/unit/agent/one_test.cc", 1)));
+}
+
+TEST(House, TakesATestOfSeveralSourcesThatNamesThemAndLiesWhereTheyDo) {
+  const std::string two = "#include \"agent/core/one.h\"\n#include \"agent/core/two.h\"\n";
+  const std::string names = "// Both parts. Sources: agent/core/one.h,\n// agent/core/two.h.\n";
+  const auto is_misplaced = [](const std::string& path, const std::string& text) {
+    Offenders found;
+    FindMisplacedTests({{path, text, ReadSource(text)}}, &found);
+    return !found.empty();
+  };
+  EXPECT_FALSE(is_misplaced("tests/unit/agent/core/parts_test.cc", names + two));
+  EXPECT_TRUE(is_misplaced("tests/unit/agent/core/parts_test.cc", two));
+  EXPECT_TRUE(is_misplaced("tests/unit/agent/core/parts_test.cc", names));
+  EXPECT_TRUE(is_misplaced("tests/unit/agent/parts_test.cc", names + two));
+  EXPECT_TRUE(is_misplaced("tests/unit/agent/watch/parts_test.cc", names + two));
+  EXPECT_TRUE(
+      is_misplaced("tests/unit/agent/core/parts_test.cc", "// Sources: agent/core/one.h.\n" + two));
+}
+
+TEST(House, TakesATestBesideTheToolOfTestsThatItIsFor) {
+  std::vector<File> files;
+  for (const char* path : {"tests/unit/agent/fake.h", "tests/unit/agent/fake_test.cc",
+                           "tests/unit/agent/fakes_test.cc"}) {
+    files.push_back({path, "", {}});
+  }
+  Offenders found;
+  FindMisplacedTests(files, &found);
+  EXPECT_THAT(found, ElementsAre(Pair("place tests/unit/agent/fakes_test.cc", 1)));
 }
 
 Offenders WithoutASubject(const std::string& code) {

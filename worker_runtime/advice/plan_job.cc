@@ -18,6 +18,7 @@
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/rank_groups.h"
+#include "worker_runtime/plan/stage_order.h"
 
 namespace muster::advice {
 namespace {
@@ -42,7 +43,7 @@ absl::Status AddGpt(int stages, plan::PlanPageInput& job) {
   const plan::PlanOptions& options = job.options;
   const bool on_gpus = options.device != "cpu";
   ParameterStore store(options.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store));
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store, options.adapters));
   const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
@@ -93,12 +94,16 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
   const int64_t of_node = shape.ranks_of_node != 0 ? shape.ranks_of_node
                                                    : std::min(kUsualRanksOfNode, shape.world_size);
   options.plan = CompletePlan(options.plan, of_node);
-  MUSTER_ASSIGN_OR_RETURN(const int stages,
+  MUSTER_ASSIGN_OR_RETURN(const int places,
                           NumStages(options.plan, static_cast<int>(shape.world_size)));
-  options.plan.stages = stages;
-  const int replicas = static_cast<int>(shape.world_size) / stages;
-  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(options.plan, {.stages = stages, .replicas = replicas}));
+  MUSTER_RETURN_IF_ERROR(plan::CheckStagesPerRank(options.plan));
+  options.plan.stages = places;
+  const int replicas = static_cast<int>(shape.world_size) / places;
+  const plan::Mesh mesh = {.stages = places, .replicas = replicas};
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(options.plan, mesh));
   MUSTER_RETURN_IF_ERROR(plan::SpreadBatch(options, replicas));
+  MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(options.plan, places));
+  const int stages = schedule.num_stages();
   MUSTER_RETURN_IF_ERROR(CheckCountable(options));
   const bool on_gpus = options.device != "cpu";
   plan::PlanPageInput job = {.options = std::move(options),
@@ -108,6 +113,13 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
                              .pinned_bytes_max = on_gpus ? kCudaPinnedBytesMax : 0};
   MUSTER_RETURN_IF_ERROR(job.options.planned_model.empty() ? AddGpt(stages, job)
                                                            : AddKnownModel(stages, job));
+  MUSTER_RETURN_IF_ERROR(
+      plan::CheckSchedule({.plan = job.options.plan,
+                           .parameters = job.parameters,
+                           .types = plan::TypesOf(job.options.plan, job.options.dtype),
+                           .mesh = mesh,
+                           .stages = job.stages},
+                          schedule));
   job.reduction = plan::DecideReduction(job);
   if (job.reduction.chosen != GradientReduction::kChosen) {
     job.options.plan.gradient_reduction = job.reduction.chosen;

@@ -39,11 +39,13 @@ StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates)
   const auto micro_batches = static_cast<double>(plan.accumulation);
   const double tokens = micro_batches * static_cast<double>(options.batch_size) *
                         static_cast<double>(options.model.context) /
-                        static_cast<double>(job.stages.size());
+                        static_cast<double>(job.places());
   StepTime time;
   const double products = plan::FlopsPerTokenOf(options) * tokens / rates.flops;
   time.compute = products * (1 + rates.other_share) * (1 + RecomputedShare(plan.recompute.kind));
-  time.bubble = time.compute * static_cast<double>(job.stages.size() - 1) / micro_batches;
+  // Interleaved stages wait for a part of what a rank computes.
+  time.bubble = time.compute * static_cast<double>(job.places() - 1) / micro_batches *
+                static_cast<double>(job.places()) / static_cast<double>(job.stages.size());
 
   const bool is_one_node = job.world_size <= job.ranks_of_node;
   const double rate = is_one_node || rates.network <= 0 ? rates.node_links

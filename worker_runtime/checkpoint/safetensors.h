@@ -29,8 +29,8 @@ struct NamedArray {
   ConstBuffer elements;  // count = product of shape
 };
 
-// Writes `path` anew and syncs it to the disk: under a hidden name beside it, then renamed. On an
-// error `path` is as it was before, and nothing else is left.
+// Replaces `path` and syncs it to disk: the file is written under a hidden name beside it, then
+// renamed. On an error `path` is as it was before, and nothing else is left.
 //
 // Errors: kInvalidArgument: a name used twice, "__metadata__" or not UTF-8, a shape that is not
 //         `elements.count`, or `path` is a directory or device; kResourceExhausted: no space left

@@ -167,7 +167,7 @@ absl::Status NoCheckpointError(const std::string& directory,
     return absl::InvalidArgumentError(
         absl::StrCat("there is no complete checkpoint in ", directory, ": ", incomplete,
                      " lacks one of ", kTraining, ", ", kModel, " and ", kOptimizer,
-                     "; bring back what is missing, or move it away to begin anew"));
+                     "; bring back what is missing, or move it away to start over"));
   }
   if (!other.empty()) {
     return absl::InvalidArgumentError(

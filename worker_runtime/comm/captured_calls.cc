@@ -93,7 +93,7 @@ Work LaunchedTogether::Launch(Queue& queue) {
       calls[i].Finish(put);
     }
   }
-  // Nobody else follows it, and whoever waits for its end waits for the rank's own kernels too.
+  // Nothing else follows it, and a wait for its end is a wait for the rank's own kernels too.
   Work work(completion);
   work.Await(queue).IgnoreError();
   return work;

@@ -29,7 +29,7 @@ class Completion {
   explicit Completion(std::function<std::string()> description, int num_parts = 1)
       : description_(std::move(description)), parts_left_(num_parts) {}
 
-  // Whoever waits is seen on the progress board, at each operation that this was told of. Before
+  // Waiters are shown on the progress board, at each operation that this was told of. Before
   // anybody can wait.
   void ShowWaits(const std::shared_ptr<OperationRing>& ring, OperationRing::Ticket ticket) {
     ring_ = ring;

@@ -72,8 +72,8 @@ absl::StatusOr<InterfaceAddress> ChooseInterface(const InterfaceWish& wish,
 // That `pattern` (NCCL_SOCKET_IFNAME; empty: any) fits an interface that can be used. NCCL itself
 // would only say that it found no socket interface.
 //
-// Errors: kInvalidArgument: it fits none, or only such as are down or have no address: names them
-//         and the choices.
+// Errors: kInvalidArgument: no interface matches, or only interfaces that are down or have no
+//         address do: names them and the choices.
 absl::Status CheckNcclInterfaces(const std::string& pattern,
                                  const std::vector<InterfaceAddress>& addresses);
 

@@ -191,7 +191,7 @@ absl::StatusOr<bool> ShrinkAgreement::Conclude(const absl::Status& shrunk) {
     mine = std::string(shrunk.message());  // another's failure, by GivenUp
   } else if (!shrunk.ok()) {
     mine = absl::StrCat("rank ", options_.rank, ": ", shrunk.message());
-    // By whoever fails; one of them is as good as another.
+    // Any failure will do; one of them is as good as another.
     MUSTER_RETURN_IF_ERROR(Set(Key("given_up"), mine));
   }
   MUSTER_RETURN_IF_ERROR(Set(RankKey("shrunk", options_.rank), mine));

@@ -1,6 +1,6 @@
-// How the ranks of a group agree whether it is made by shrinking a group that they were in before,
-// or anew. A back end can shrink only if all who are in the new group take part, with the same list
-// of those who are not.
+// How the ranks of a group agree whether to make it by shrinking a former group or from nothing. A
+// backend can shrink only if all ranks of the new group take part, with the same list of the ranks
+// that are gone.
 //
 //   ShrinkAgreement agreement(store, {...});
 //   agreement.Say(former);                                  // before the ranks meet
@@ -73,7 +73,8 @@ class ShrinkAgreement {
   // Errors: the store's.
   absl::Status Say(const std::optional<FormerPlace>& former);
 
-  // `was_there`: this rank was in an earlier group. Who was not knows the answer: anew.
+  // `was_there`: this rank was in a former group. A rank that was not knows the answer: from
+  // nothing.
   //
   // Errors: kDeadlineExceeded: rank 0 decided nothing in time; the store's; options.failure's.
   // Cost:   rank 0 sets one key, and reads one for each rank if it was there; others who were there
@@ -84,11 +85,12 @@ class ShrinkAgreement {
   // asks the store about once in a second, and not at all in the first.
   absl::Status GivenUp();
 
-  // How it went on this rank; kCancelled: GivenUp ended it. True: on all ranks well. False: on some
-  // not, and all make the group anew.
+  // Takes how shrinking went on this rank; kCancelled: GivenUp ended it. True if it went well on
+  // all ranks; false if it failed on some, and all make the group from nothing.
   //
   // Errors: kDeadlineExceeded: names the ranks that did not say how it went; the store's;
-  // options.failure's. Cost:   a key set and one read; rank 0 reads one for each rank.
+  //         options.failure's.
+  // Cost:   a key set and one read; rank 0 reads one for each rank.
   absl::StatusOr<bool> Conclude(const absl::Status& shrunk);
 
  private:

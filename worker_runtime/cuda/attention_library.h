@@ -3,6 +3,7 @@
 // of it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -27,7 +28,7 @@ struct AttentionForwardArrays {
   void* out = nullptr;
   float* log_sums =
       nullptr;  // [batch, heads, sequence]: the logarithm of the sum of exp(score) of each row
-  void* workspace = nullptr;  // kernels::LibraryForwardBytes
+  void* workspace = nullptr;  // AttentionLibrary::WorkspaceOf
 };
 struct AttentionBackwardArrays {
   const void* qkv = nullptr;
@@ -35,19 +36,29 @@ struct AttentionBackwardArrays {
   const void* dout = nullptr;
   const float* log_sums = nullptr;
   void* dqkv = nullptr;
-  void* workspace = nullptr;  // kernels::LibraryBackward(...).bytes()
+  void* workspace = nullptr;  // AttentionLibrary::WorkspaceOf
 };
+
+// Bytes of memory that the passes of a layer work in.
+struct AttentionWorkspace {
+  int64_t forward = 0;
+  int64_t backward = 0;
+};
+// What plans of memory count with.
+AttentionWorkspace PlannedWorkspace(const LibraryAttention& attention);
 
 // Threads: safe, on one stream at a time.
 class AttentionLibrary {
  public:
   virtual ~AttentionLibrary() = default;
-  virtual std::string name() const = 0;  // "cuDNN 9.19.0"
-  // Whether it has both passes, within the memory above; looked up once, which may take seconds,
-  // and remembered.
+  virtual std::string name() const = 0;  // as NameCudnn
+  // Whether it has both passes; looked up once, which may take seconds, and remembered. Where it
+  // has none that works in what is planned, one that works in more is better than none.
   //
   // Errors: kUnimplemented: it has them not, and why. Its own.
   virtual absl::Status Prepare(const LibraryAttention& attention) = 0;
+  // What it works in, once it is prepared: as is planned, or more.
+  virtual AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) = 0;
   // Put a pass on the stream, once it is prepared.
   virtual absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
                                const AttentionForwardArrays& arrays) = 0;
@@ -60,5 +71,10 @@ class AttentionLibrary {
 // Errors: kUnavailable: cuDNN cannot be loaded, is too old, or was not there when this program was
 // built.
 absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeCudnnAttention(CudaApi& cuda);
+
+// "cuDNN 9.19.0 (/usr/local/cuda/lib64/libcudnn.so.9)": the file that is opened for it.
+//
+// Errors: as above.
+absl::StatusOr<std::string> NameCudnn();
 
 }  // namespace muster

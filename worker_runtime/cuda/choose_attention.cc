@@ -5,8 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "muster/cuda_device.h"
 #include "worker_runtime/cuda/make_cuda_device.h"
+#include "worker_runtime/kernels/library_attention.h"
 
 namespace muster {
+
+AttentionWorkspace PlannedWorkspace(const LibraryAttention& attention) {
+  return {.forward = kernels::LibraryForwardBytes(),
+          .backward = kernels::LibraryBackward(attention.shape, attention.same_bits).bytes()};
+}
 
 absl::Status ChooseAttention(const CudaDeviceOptions& options, MakeAttention make,
                              CudaParts& parts) {

@@ -1,23 +1,18 @@
-// Products by cuBLASLt, which is opened at run time: a program that has this starts on machines
-// without it.
-#include <cublasLt.h>
-#include <dlfcn.h>
-
+// Products by cuBLASLt.
 #include <array>
 #include <map>
 #include <memory>
 #include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "muster/cuda_device.h"
 #include "proto/base/mutex.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/cuda/cublaslt_library.h"
 #include "worker_runtime/cuda/products.h"
 
 namespace muster {
@@ -29,62 +24,6 @@ constexpr size_t kWorkspaceBytes = kCudaWorkspaceBytes;
 constexpr int kAlgorithmsMax = 8;
 // Pointers that are aligned better are all alike.
 constexpr uint32_t kBestAlignment = 256;
-
-struct CublasLt {
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtDestroy) destroy;
-  decltype(&cublasLtGetStatusString) status_string;
-  decltype(&cublasLtMatmul) matmul;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtMatmulDescCreate) make_product;
-  decltype(&cublasLtMatmulDescDestroy) destroy_product;
-  decltype(&cublasLtMatmulDescSetAttribute) set_product;
-  decltype(&cublasLtMatrixLayoutCreate) make_layout;
-  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
-  decltype(&cublasLtMatmulPreferenceCreate) make_preference;
-  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference;
-};
-
-absl::StatusOr<CublasLt> OpenLibrary() {
-  void* handle = nullptr;
-  std::string why;
-  for (const std::string& path : {absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR),
-                                  std::string(MUSTER_CUBLASLT_LIBRARY_PATH)}) {
-    if (path.empty()) continue;  // would be this program
-    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) break;
-    if (why.empty()) why = dlerror();
-  }
-  if (handle == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("device cuda: the cuBLASLt library cannot be loaded: ", why,
-                     "; install CUDA's libraries, or add their folder to LD_LIBRARY_PATH"));
-  }
-  CublasLt library{};
-  std::vector<std::string> missing;
-  const auto load = [&](const char* name, auto& function) {
-    void* const symbol = dlsym(handle, name);
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
-    if (symbol == nullptr) missing.push_back(name);
-  };
-  load("cublasLtCreate", library.create);
-  load("cublasLtDestroy", library.destroy);
-  load("cublasLtGetStatusString", library.status_string);
-  load("cublasLtMatmul", library.matmul);
-  load("cublasLtMatmulAlgoGetHeuristic", library.heuristic);
-  load("cublasLtMatmulDescCreate", library.make_product);
-  load("cublasLtMatmulDescDestroy", library.destroy_product);
-  load("cublasLtMatmulDescSetAttribute", library.set_product);
-  load("cublasLtMatrixLayoutCreate", library.make_layout);
-  load("cublasLtMatrixLayoutDestroy", library.destroy_layout);
-  load("cublasLtMatmulPreferenceCreate", library.make_preference);
-  load("cublasLtMatmulPreferenceDestroy", library.destroy_preference);
-  load("cublasLtMatmulPreferenceSetAttribute", library.set_preference);
-  if (missing.empty()) return library;
-  return absl::UnavailableError(
-      absl::StrCat("device cuda: the cuBLASLt library lacks ", absl::StrJoin(missing, ", ")));
-}
 
 uint32_t AlignmentOf(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
@@ -314,8 +253,7 @@ class CublasLtProducts final : public Products {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Products>> MakeCublasLtProducts(CudaApi& cuda) {
-  MUSTER_ASSIGN_OR_RETURN(const CublasLt library, OpenLibrary());
+absl::StatusOr<std::unique_ptr<Products>> MakeProductsOf(const CublasLt& library, CudaApi& cuda) {
   auto products = std::make_unique<CublasLtProducts>(cuda, library);
   MUSTER_RETURN_IF_ERROR(products->Begin());
   return products;

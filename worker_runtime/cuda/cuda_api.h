@@ -13,8 +13,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "worker_runtime/kernels/launch.h"
 
 namespace muster {
@@ -85,6 +87,11 @@ class CudaApi {
   virtual absl::Status SynchronizeStream(CudaStream stream) = 0;
   // Whether everything on it has run.
   virtual absl::StatusOr<bool> QueryStream(CudaStream stream) = 0;
+
+  // How long the GPU is busy with what `put` puts on the stream, after all that was there before.
+  // Waits for both.
+  virtual absl::StatusOr<absl::Duration> TimeOf(CudaStream stream,
+                                                absl::FunctionRef<void()> put) = 0;
 
   // Without times.
   virtual absl::StatusOr<CudaEvent> CreateEvent() = 0;

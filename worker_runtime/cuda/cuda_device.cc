@@ -61,7 +61,9 @@ class CudaDevice::DeviceEvent final : public Event {
 };
 
 CudaDevice::CudaDevice(CudaParts parts)
-    : parts_(std::move(parts)), staging_(std::make_unique<Staging>(*parts_.cuda)) {
+    : parts_(std::move(parts)),
+      staging_(std::make_unique<Staging>(*parts_.cuda)),
+      gelu_ways_(parts_.times_gelu ? std::make_unique<GeluWays>() : nullptr) {
   for (auto& pool : pools_) pool = std::make_unique<TensorPool>(*this);
 }
 
@@ -139,9 +141,13 @@ std::unique_ptr<Event> CudaDevice::MakeEvent() const {
   return std::make_unique<DeviceEvent>(*this, event.ok() ? *event : CudaEvent());
 }
 
-absl::Status CudaDevice::CheckMayCross() const {
+bool CudaDevice::is_capturing() const {
   base::MutexLock lock(mu_);
-  if (!is_capturing_) return absl::OkStatus();
+  return is_capturing_;
+}
+
+absl::Status CudaDevice::CheckMayCross() const {
+  if (!is_capturing()) return absl::OkStatus();
   return absl::InternalError(
       "device cuda: bytes cross to the GPU or back while work is captured for a graph");
 }
@@ -186,6 +192,11 @@ Tensor CudaDevice::Scratch(Queue& queue, DType dtype, int64_t count) const {
 }
 
 // Tests bring kernels of the host, which work in other memory.
+std::string CudaDevice::notes() const {
+  const bool has_both = !parts_.products_note.empty() && !parts_.attention_note.empty();
+  return absl::StrCat(parts_.products_note, has_both ? "; " : "", parts_.attention_note);
+}
+
 const Device& CudaDevice::meta() const {
   if (operations(DType::kF32).head_loss == nullptr) return Device::Meta();
   if (attention() == nullptr) return MetaOfGpus();

@@ -17,6 +17,7 @@
 #include "proto/base/mutex.h"
 #include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_api.h"
+#include "worker_runtime/cuda/gelu_ways.h"
 #include "worker_runtime/cuda/make_cuda_device.h"
 #include "worker_runtime/cuda/products.h"
 #include "worker_runtime/cuda/staging.h"
@@ -46,7 +47,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Event> MakeEvent() const override;
   bool captures() const override { return true; }
   const Device& meta() const override;
-  std::string notes() const override { return parts_.attention_note; }
+  std::string notes() const override;
   absl::Status BeginCapture(Queue& queue) const override;
   absl::StatusOr<std::unique_ptr<CapturedWork>> EndCapture(Queue& queue) const override;
 
@@ -61,6 +62,8 @@ class CudaDevice final : public Device {
   // Attention's library. Null: our kernels compute it, as they do what it has not, unless it must.
   AttentionLibrary* attention() const { return parts_.attention.get(); }
   bool attention_same_bits() const { return parts_.attention_same_bits; }
+  // What time has told of GELU; null: it is not asked.
+  GeluWays* gelu_ways() const { return gelu_ways_.get(); }
   // What `attention` has not: whether our kernels do it, which is said once, or it is a failure,
   // which is kept.
   bool DoesWithout(const absl::Status& refusal) const;
@@ -72,6 +75,7 @@ class CudaDevice final : public Device {
   // Within a capture nothing crosses to the host or from it: the host's side of a copy would not
   // outlive it.
   absl::Status CheckMayCross() const;
+  bool is_capturing() const;
   // To work in: the memory is another's as soon as the handle is gone, for what comes later on the
   // queue.
   Tensor Scratch(Queue& queue, DType dtype, int64_t count) const;
@@ -89,6 +93,7 @@ class CudaDevice final : public Device {
   std::array<CudaStream, kNumLanes> streams_ = {};
   float* one_ = nullptr;
   const std::unique_ptr<Staging> staging_;
+  const std::unique_ptr<GeluWays> gelu_ways_;
   // For queues that bring no memory.
   std::array<std::unique_ptr<TensorPool>, kNumLanes> pools_;
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 
+#include "absl/functional/function_ref.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_device.h"
@@ -12,7 +13,6 @@
 #include "worker_runtime/kernels/chunked_loss.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/half.h"
-#include "worker_runtime/kernels/library_attention.h"
 #include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/linear_in_passes.h"
@@ -180,6 +180,20 @@ struct CudaKernels : BytesOfCuda {
     Keep(queue, status);
     return true;
   }
+  // GELU or its gradient on the product's way, or `in_passes`. Neither reads what it writes, so
+  // that both may be tried.
+  static void GeluOf(Queue& queue, const CudaProduct& product,
+                     absl::FunctionRef<void()> in_passes) {
+    const CudaDevice& device = CudaDevice::Of(queue);
+    const auto in_one_pass = [&] { return MultiplyInOnePass(queue, product); };
+    if (device.gelu_ways() != nullptr && !device.is_capturing()) {
+      device.Keep(device.gelu_ways()->Learn(device.cuda(), StreamOf(queue), product, in_one_pass,
+                                            in_passes));
+    }
+    const bool prefers_passes =
+        device.gelu_ways() != nullptr && device.gelu_ways()->PrefersPasses(product);
+    if (prefers_passes || !in_one_pass()) in_passes();
+  }
   static void LinearForward(Queue& queue, Operations::Linear in, const Tensor& residual,
                             const Tensor& y) {
     CudaProduct product = Of(ForwardProduct(in.x, in.weight), in.x, in.weight, y);
@@ -193,18 +207,17 @@ struct CudaKernels : BytesOfCuda {
     product.epilogue = Epilogue::kBiasGelu;
     product.bias = At<T>(in.bias);
     product.pre = At<T>(pre);
-    if (MultiplyInOnePass(queue, product)) return;
-    LinearForward(queue, in, {}, pre);
-    GeluForward(queue, pre, y);
+    GeluOf(queue, product, [&] {
+      LinearForward(queue, in, {}, pre);
+      GeluForward(queue, pre, y);
+    });
   }
   static void GeluLinearInput(Queue& queue, const Tensor& dy, const Tensor& weight,
                               const Tensor& pre, const Tensor& dpre) {
     CudaProduct product = Of(InputProduct(dy, weight), dy, weight, dpre);
     product.epilogue = Epilogue::kGeluGradient;
     product.pre = At<T>(pre);
-    if (!MultiplyInOnePass(queue, product)) {
-      LinearInPasses::GeluLinearInput(queue, dy, weight, pre, dpre);
-    }
+    GeluOf(queue, product, [&] { LinearInPasses::GeluLinearInput(queue, dy, weight, pre, dpre); });
   }
   // The gradient of the bias cannot be added to on the way.
   static void LinearWeight(Queue& queue, const Tensor& dy, const Tensor& x,
@@ -313,7 +326,8 @@ struct CudaKernels : BytesOfCuda {
     return {shape, kType, CudaDevice::Of(queue).attention_same_bits()};
   }
   static Tensor LibraryScratch(Queue& queue, int64_t bytes) {
-    return Scratch(queue, DType::kF32, bytes / static_cast<int64_t>(sizeof(float)));
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    return Scratch(queue, DType::kF32, (bytes + kFloat - 1) / kFloat);
   }
   static void AttentionForward(Queue& queue, kernels::AttentionShape shape, const Tensor& qkv,
                                const Tensor& out, const Tensor& saved, const Tensor&) {
@@ -327,12 +341,13 @@ struct CudaKernels : BytesOfCuda {
       case Attends::kLibrary:
         break;
     }
-    const Tensor scratch = LibraryScratch(queue, kernels::LibraryForwardBytes());
-    Keep(queue, CudaDevice::Of(queue).attention()->Forward(StreamOf(queue), attention,
-                                                           {.qkv = At<T>(qkv),
-                                                            .out = At<T>(out),
-                                                            .log_sums = At<float>(saved),
-                                                            .workspace = scratch.raw_data()}));
+    AttentionLibrary& library = *CudaDevice::Of(queue).attention();
+    const Tensor scratch = LibraryScratch(queue, library.WorkspaceOf(attention).forward);
+    Keep(queue, library.Forward(StreamOf(queue), attention,
+                                {.qkv = At<T>(qkv),
+                                 .out = At<T>(out),
+                                 .log_sums = At<float>(saved),
+                                 .workspace = scratch.raw_data()}));
   }
   static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
                                 Operations::AttentionGradient in, const Tensor& dqkv,
@@ -350,15 +365,15 @@ struct CudaKernels : BytesOfCuda {
 
   static void LibraryAttentionBackward(Queue& queue, const LibraryAttention& attention,
                                        Operations::AttentionGradient in, const Tensor& dqkv) {
-    const auto memory = kernels::LibraryBackward(attention.shape, attention.same_bits);
-    const Tensor scratch = LibraryScratch(queue, memory.bytes());
-    Keep(queue, CudaDevice::Of(queue).attention()->Backward(StreamOf(queue), attention,
-                                                            {.qkv = At<T>(in.qkv),
-                                                             .out = At<T>(in.out),
-                                                             .dout = At<T>(in.dout),
-                                                             .log_sums = At<float>(in.saved),
-                                                             .dqkv = At<T>(dqkv),
-                                                             .workspace = scratch.raw_data()}));
+    AttentionLibrary& library = *CudaDevice::Of(queue).attention();
+    const Tensor scratch = LibraryScratch(queue, library.WorkspaceOf(attention).backward);
+    Keep(queue, library.Backward(StreamOf(queue), attention,
+                                 {.qkv = At<T>(in.qkv),
+                                  .out = At<T>(in.out),
+                                  .dout = At<T>(in.dout),
+                                  .log_sums = At<float>(in.saved),
+                                  .dqkv = At<T>(dqkv),
+                                  .workspace = scratch.raw_data()}));
   }
 
   static void Squares(Queue& queue, const Tensor& x, const Tensor& partials) {

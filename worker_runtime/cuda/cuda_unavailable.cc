@@ -20,4 +20,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int, CudaDeviceOptions) {
   return LinkedWithout();
 }
 
+std::vector<std::string> DescribeCudaLibraries() {
+  return {std::string(LinkedWithout().message())};
+}
+
 }  // namespace muster

@@ -1,4 +1,5 @@
 // Attention by cuDNN: a plan for each shape and pass, kept from the first call on.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -50,7 +51,7 @@ class CudnnAttention final : public AttentionLibrary {
     return library_->ToStatus(library_->create(&handle_), "cudnnCreate");
   }
 
-  std::string name() const override { return absl::StrCat("cuDNN ", library_->version()); }
+  std::string name() const override { return library_->name(); }
 
   absl::Status Prepare(const LibraryAttention& attention) override {
     base::MutexLock lock(mu_);
@@ -68,6 +69,20 @@ class CudnnAttention final : public AttentionLibrary {
                        attention.same_bits ? ", with the same bits in every run)" : ")"));
     }
     return plans_.emplace(key, std::move(made)).first->second.status();
+  }
+
+  AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) override {
+    AttentionWorkspace bytes = PlannedWorkspace(attention);
+    base::MutexLock lock(mu_);
+    const auto found = plans_.find(KeyOf(attention));
+    if (found == plans_.end() || !found->second.ok()) return bytes;
+    const auto own = kernels::LibraryBackward(attention.shape, attention.same_bits);
+    const auto more = [](const Planned& planned, int64_t of_library) {
+      return std::max<int64_t>(0, planned.plan.workspace_bytes - of_library);
+    };
+    bytes.forward += more(found->second->forward, bytes.forward);
+    bytes.backward += more(found->second->backward, own.workspace);
+    return bytes;
   }
 
   absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
@@ -124,10 +139,18 @@ class CudnnAttention final : public AttentionLibrary {
   }
 
   absl::StatusOr<Planned> MakePlan(Pass pass, const LibraryAttention& attention) {
+    cudnn::EngineNeeds needs = cudnn::NeedsOf(pass, attention);
+    absl::StatusOr<Planned> planned = MakePlanWithin(needs, pass, attention);
+    if (!absl::IsUnimplemented(planned.status())) return planned;
+    needs.workspace_bytes_max = std::numeric_limits<int64_t>::max();
+    return MakePlanWithin(needs, pass, attention);
+  }
+
+  absl::StatusOr<Planned> MakePlanWithin(cudnn::EngineNeeds needs, Pass pass,
+                                         const LibraryAttention& attention) {
     Planned planned;
     MUSTER_ASSIGN_OR_RETURN(planned.graph,
                             cudnn::AttentionGraph(*library_, pass, attention, handle_));
-    const cudnn::EngineNeeds needs = cudnn::NeedsOf(pass, attention);
     MUSTER_ASSIGN_OR_RETURN(
         const std::vector<cudnn::Engine> engines,
         cudnn::FindEngines(*library_, planned.graph, {.handle = handle_}, needs));
@@ -175,6 +198,12 @@ absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeCudnnAttention(CudaApi& cu
   auto attention = std::make_unique<CudnnAttention>(cuda, std::move(library));
   MUSTER_RETURN_IF_ERROR(attention->Begin());
   return attention;
+}
+
+absl::StatusOr<std::string> NameCudnn() {
+  MUSTER_ASSIGN_OR_RETURN(const std::shared_ptr<const cudnn::Library> library,
+                          cudnn::OpenLibrary());
+  return library->name();
 }
 
 }  // namespace muster

@@ -9,7 +9,7 @@
 //
 // Q, K and V lie in rows of one array, as do their gradients (kernels/attention.h): strides say so,
 // and nothing is copied. S, P and dS are never in memory, but for dS in gradients with the same
-// bits in every run: else dQ is added to in memory, in f32, by whoever comes first. Source:
+// bits in every run: else dQ is added to in memory, in f32, in the order of arrival. Source:
 // NVIDIA's cudnn-frontend 1.32, for which graphs the engines know; Dao et al., "FlashAttention",
 // 2022
 #pragma once

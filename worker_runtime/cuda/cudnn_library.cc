@@ -1,13 +1,11 @@
 #include "worker_runtime/cuda/cudnn_library.h"
 
-#include <dlfcn.h>
-
 #include <array>
-#include <type_traits>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/optional_library.h"
 
 namespace muster::cudnn {
 namespace {
@@ -20,32 +18,11 @@ std::string VersionText(size_t version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-// Names of functions that it lacks.
-std::vector<std::string> LoadFunctions(void* handle, Library& out) {
-  std::vector<std::string> missing;
-  const auto load = [&](const char* name, auto& function) {
-    void* const symbol = dlsym(handle, name);
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
-    if (symbol == nullptr) missing.push_back(name);
-  };
-  load("cudnnGetVersion", out.get_version);
-  load("cudnnGetErrorString", out.error_string);
-  load("cudnnGetLastErrorString", out.last_error);
-  load("cudnnCreate", out.create);
-  load("cudnnDestroy", out.destroy);
-  load("cudnnSetStream", out.set_stream);
-  load("cudnnBackendCreateDescriptor", out.create_descriptor);
-  load("cudnnBackendDestroyDescriptor", out.destroy_descriptor);
-  load("cudnnBackendFinalize", out.finalize);
-  load("cudnnBackendSetAttribute", out.set_attribute);
-  load("cudnnBackendGetAttribute", out.get_attribute);
-  load("cudnnBackendExecute", out.execute);
-  return missing;
-}
-
 }  // namespace
 
 std::string Library::version() const { return VersionText(get_version()); }
+
+std::string Library::name() const { return absl::StrCat("cuDNN ", version(), " (", path, ")"); }
 
 absl::Status Library::ToStatus(cudnnStatus_t status, absl::string_view what) const {
   if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
@@ -61,30 +38,32 @@ absl::Status Library::ToStatus(cudnnStatus_t status, absl::string_view what) con
 }
 
 absl::StatusOr<std::shared_ptr<const Library>> OpenLibrary() {
-  void* handle = nullptr;
-  std::string why;
-  for (const std::string& path :
-       {absl::StrCat("libcudnn.so.", CUDNN_MAJOR), std::string(MUSTER_CUDNN_LIBRARY_PATH)}) {
-    if (path.empty()) continue;  // would be this program
-    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) break;
-    if (why.empty()) why = dlerror();
-  }
-  if (handle == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("the cuDNN library cannot be loaded: ", why,
-                     "; install cuDNN, or add its folder to LD_LIBRARY_PATH"));
-  }
+  MUSTER_ASSIGN_OR_RETURN(
+      const OptionalLibrary opened,
+      OptionalLibrary::Open({.name = "the cuDNN library",
+                             .file_names = {absl::StrCat("libcudnn.so.", CUDNN_MAJOR)},
+                             .folders = FoldersOfPackages(OwnPythonEnvironments(), {"cudnn"}),
+                             .last_path = MUSTER_CUDNN_LIBRARY_PATH,
+                             .advice = "install cuDNN, or add its folder to LD_LIBRARY_PATH"}));
   auto library = std::make_shared<Library>();
-  const std::vector<std::string> missing = LoadFunctions(handle, *library);
-  if (!missing.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat("the cuDNN library lacks ", absl::StrJoin(missing, ", ")));
-  }
+  library->path = opened.path();
+  MUSTER_RETURN_IF_ERROR(
+      opened.Load({{"cudnnGetVersion", library->get_version},
+                   {"cudnnGetErrorString", library->error_string},
+                   {"cudnnGetLastErrorString", library->last_error},
+                   {"cudnnCreate", library->create},
+                   {"cudnnDestroy", library->destroy},
+                   {"cudnnSetStream", library->set_stream},
+                   {"cudnnBackendCreateDescriptor", library->create_descriptor},
+                   {"cudnnBackendDestroyDescriptor", library->destroy_descriptor},
+                   {"cudnnBackendFinalize", library->finalize},
+                   {"cudnnBackendSetAttribute", library->set_attribute},
+                   {"cudnnBackendGetAttribute", library->get_attribute},
+                   {"cudnnBackendExecute", library->execute}}));
   if (library->get_version() < kOldestVersion) {
-    return absl::UnavailableError(absl::StrCat("the cuDNN library is version ", library->version(),
-                                               "; it needs to be ", VersionText(kOldestVersion),
-                                               " or newer"));
+    return absl::UnavailableError(
+        absl::StrCat("the cuDNN library (", library->path, ") is version ", library->version(),
+                     "; it needs to be ", VersionText(kOldestVersion), " or newer"));
   }
   return std::shared_ptr<const Library>(std::move(library));
 }

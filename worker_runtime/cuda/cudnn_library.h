@@ -14,6 +14,7 @@
 namespace muster::cudnn {
 
 struct Library {
+  std::string path;  // the file that was opened
   decltype(&cudnnGetVersion) get_version;
   decltype(&cudnnGetErrorString) error_string;
   decltype(&cudnnGetLastErrorString) last_error;
@@ -28,11 +29,13 @@ struct Library {
   decltype(&cudnnBackendExecute) execute;
 
   std::string version() const;  // "9.19.0"
+  std::string name() const;     // as NameCudnn
   // Status of the call `what`. Errors: kUnimplemented: not supported; kInternal; with its words.
   absl::Status ToStatus(cudnnStatus_t status, absl::string_view what) const;
 };
 
-// It stays open.
+// The library from where the dynamic loader looks, else PyTorch's pip packages, else where this
+// program was built. It stays open.
 //
 // Errors: kUnavailable: it cannot be loaded, or is too old.
 absl::StatusOr<std::shared_ptr<const Library>> OpenLibrary();

@@ -19,6 +19,7 @@ namespace muster {
 struct CudaParts {
   std::unique_ptr<CudaApi> cuda;
   std::unique_ptr<Products> products;  // may use `cuda`; null: `operations` needs none
+  std::string products_note;           // what computes them; empty: not worth telling
   // The kernels, by type, which work on the device that is made (CudaDevice::Of): CudaOperations,
   // but for tests that bring others.
   const Operations& (*operations)(DType dtype);
@@ -29,6 +30,9 @@ struct CudaParts {
   std::string attention_note;
   bool attention_must = false;  // what `attention` has not is a failure; else our kernels do it
   bool attention_same_bits = false;  // LibraryAttention::same_bits
+  // GELU on a product's way and in a pass of its own are timed once for a shape, and the quicker is
+  // kept; else it is on its way where `products` has it. Their bits differ.
+  bool times_gelu = false;
 };
 
 // Ends the process for a type that they do not compute in.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -59,5 +60,10 @@ class Products {
 //
 // Errors: kUnavailable: cuBLASLt cannot be loaded.
 absl::StatusOr<std::unique_ptr<Products>> MakeCublasLtProducts(CudaApi& cuda);
+
+// "cuBLASLt (/usr/local/cuda/lib64/libcublasLt.so.13)": the file that is opened for it.
+//
+// Errors: as above.
+absl::StatusOr<std::string> NameCublasLt();
 
 }  // namespace muster

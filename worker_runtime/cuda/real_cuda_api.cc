@@ -129,6 +129,27 @@ class RealCudaApi final : public CudaApi {
     return IsDone(cudaStreamQuery(StreamOf(stream)), "cudaStreamQuery");
   }
 
+  absl::StatusOr<absl::Duration> TimeOf(CudaStream stream, absl::FunctionRef<void()> put) override {
+    MUSTER_RETURN_IF_ERROR(SynchronizeStream(stream));
+    cudaEvent_t begin = nullptr, end = nullptr;
+    absl::Status status = ToStatus(cudaEventCreate(&begin), "cudaEventCreate");
+    if (status.ok()) status = ToStatus(cudaEventCreate(&end), "cudaEventCreate");
+    float milliseconds = 0;
+    if (status.ok()) {
+      status = ToStatus(cudaEventRecord(begin, StreamOf(stream)), "cudaEventRecord");
+      put();
+      status.Update(ToStatus(cudaEventRecord(end, StreamOf(stream)), "cudaEventRecord"));
+      status.Update(ToStatus(cudaEventSynchronize(end), "cudaEventSynchronize"));
+      status.Update(
+          ToStatus(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime"));
+    }
+    for (const cudaEvent_t event : {begin, end}) {
+      if (event != nullptr) status.Update(ToStatus(cudaEventDestroy(event), "cudaEventDestroy"));
+    }
+    MUSTER_RETURN_IF_ERROR(status);
+    return absl::Milliseconds(milliseconds);
+  }
+
   absl::StatusOr<CudaEvent> CreateEvent() override {
     MUSTER_RETURN_IF_ERROR(MakeCurrent());
     cudaEvent_t event = nullptr;

@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<UnitUse>> MeasureUnits(ParameterStore& store, const P
     std::set<int> used;
     const auto run = [&](Tape& tape, const Activation& received) -> absl::Status {
       store.OnUse([&](Parameter& parameter) {
-        if (parameter.unit() != u && !parameter.frozen()) used.insert(parameter.index());
+        if (parameter.unit() != u) used.insert(parameter.index());
       });
       MUSTER_ASSIGN_OR_RETURN(StageOutput output, model(tape, {u, u + 1}, sample, received));
       units[u].work = tape.queue().num_flops();
@@ -65,6 +65,7 @@ absl::Status CheckBorrowed(const ParameterStore& store, const PipelineCut& cut) 
   for (int s = 0; s < cut.stages(); ++s) {
     std::set<int> lenders;
     for (const Parameter* parameter : cut.borrowed[s]) {
+      if (parameter->frozen()) continue;  // each borrower has its copy for good
       const auto next =
           std::upper_bound(cut.first_units.begin(), cut.first_units.end(), parameter->unit());
       const int lender = static_cast<int>(next - cut.first_units.begin()) - 1;
@@ -178,9 +179,8 @@ std::vector<plan::StageInfo> StagesOf(const ParameterStore& store, const plan::B
                                       absl::Span<const plan::UseTrace> traces) {
   std::vector<plan::StageInfo> stages;
   for (int s = 0; s < cut.stages(); ++s) {
-    plan::StageInfo stage = plan::WholeModel(layout, traces[s]);
-    if (s > 0) stage.blocks.begin = layout.units[cut.first_units[s]].begin;
-    if (s + 1 < cut.stages()) stage.blocks.end = layout.units[cut.first_units[s + 1]].begin;
+    const UnitRange units = UnitsOf(store, cut, s);
+    plan::StageInfo stage = plan::StageOfUnits(layout, units.first, units.end, traces[s]);
     for (const Parameter* parameter : cut.borrowed[s]) stage.borrowed.push_back(parameter->index());
     stage.received_bytes =
         cut.boundary.num_elements() * static_cast<int64_t>(SizeOf(store.dtype()));

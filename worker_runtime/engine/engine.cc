@@ -21,6 +21,7 @@
 #include "worker_runtime/plan/plan_page.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/stage_order.h"
 #include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
@@ -81,11 +82,12 @@ absl::Status CheckSupported(const Plan& plan, DType parameters, const Device& de
 // A unit that is larger could never be gathered.
 absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout) {
   if (plan.parameters.placement != Placement::kShard) return absl::OkStatus();
-  for (const plan::BlockRange& unit : layout.units) {
-    if (unit.num_elements() <= plan.gathering.max_live_elements) continue;
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    const int64_t elements = layout.units[u].num_elements() + layout.frozen_units[u].num_elements();
+    if (elements <= plan.gathering.max_live_elements) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("plan: gathering.max_live_elements is ", plan.gathering.max_live_elements,
-                     ", and the largest unit alone has ", unit.num_elements(), " elements"));
+                     ", and the largest unit alone has ", elements, " elements"));
   }
   return absl::OkStatus();
 }
@@ -93,23 +95,20 @@ absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout) {
 // `plan` says how many stages there are, unless the cut alone does.
 absl::Status CheckStages(const Plan& plan, const PipelineCut& cut, int world_size) {
   if (plan.stages == 1) return absl::OkStatus();
-  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(plan, world_size));
+  MUSTER_ASSIGN_OR_RETURN(const int places, NumStages(plan, world_size));
+  const int stages = plan::StagesOver(plan, places);
   if (stages == cut.stages()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("plan: stages is ", stages, ", and the model is cut into ", cut.stages(),
                    "; give Engine::Create a model in units, as Gpt::Units, and it cuts it"));
 }
 
-absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int world_size) {
+absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int places,
+                      int world_size) {
   const auto refuse = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat("the pipeline's cut: ", what...));
   };
   const int units = std::max(1, static_cast<int>(store.unit_names().size()));
-  for (const auto& stage : cut.borrowed) {
-    for (const Parameter* parameter : stage) {
-      if (parameter->frozen()) return refuse(parameter->name(), " is borrowed and frozen");
-    }
-  }
   for (size_t s = 0; s < cut.first_units.size(); ++s) {
     const int unit = cut.first_units[s];
     const bool fits = s == 0 ? unit == 0 : cut.first_units[s - 1] < unit && unit < units;
@@ -119,18 +118,31 @@ absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int w
     return refuse("there are ", cut.first_units.size(), " stages and ", cut.borrowed.size(),
                   " lists of borrowed parameters");
   }
-  if (world_size % cut.stages() != 0) {
-    return refuse(world_size, " ranks cannot be divided into ", cut.stages(), " stages");
+  if (world_size % places != 0) {
+    return refuse(world_size, " ranks cannot be divided into ", places, " stages");
   }
   return absl::OkStatus();
 }
 
-EngineSetUp SetUpOf(const ParameterStore& store, const PipelineCut& cut, int world_size,
-                    const std::vector<plan::UseTrace>& traces) {
+// Places of a pipeline, of which each has several stages in turn or one.
+int PlacesOf(const Plan& plan, const PipelineCut& cut) {
+  return cut.stages() == 1 ? 1 : cut.stages() / plan::StagesPerRank(plan);
+}
+
+// Errors: the schedule has no order for so many stages and micro-batches, or not for these stages.
+absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& plan,
+                                    const PipelineCut& cut, int world_size,
+                                    const std::vector<plan::UseTrace>& traces) {
   EngineSetUp set_up = {.parameters = engine::InfoOf(store), .boundary = cut.boundary};
+  const int places = PlacesOf(plan, cut);
   set_up.layout = plan::PlanBlockLayout(set_up.parameters);
-  set_up.mesh = {.stages = cut.stages(), .replicas = world_size / cut.stages()};
+  set_up.mesh = {.stages = places, .replicas = world_size / places};
   set_up.stages = engine::StagesOf(store, set_up.layout, cut, traces);
+  for (int stage = 0; stage < cut.stages(); ++stage) {
+    set_up.units.push_back(engine::UnitsOf(store, cut, stage));
+  }
+  MUSTER_ASSIGN_OR_RETURN(set_up.schedule, plan::ScheduleOf(plan, places));
+  MUSTER_RETURN_IF_ERROR(plan::CheckSchedule(set_up.InputOf(plan, store.dtype()), set_up.schedule));
   return set_up;
 }
 
@@ -177,11 +189,13 @@ absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int w
                                   const UnitModel& model, const ModelInput& sample) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   if (store.parameters().empty()) return absl::InvalidArgumentError(kNoParameters);
-  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(plan, world_size));
+  MUSTER_RETURN_IF_ERROR(plan::CheckStagesPerRank(plan));
+  MUSTER_ASSIGN_OR_RETURN(const int places, NumStages(plan, world_size));
   MUSTER_RETURN_IF_ERROR(
-      plan::CheckGroups(plan, {.stages = stages, .replicas = world_size / stages}));
+      plan::CheckGroups(plan, {.stages = places, .replicas = world_size / places}));
+  MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(plan, places));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
-  return engine::CutModel(store, plan, stages, model, sample);
+  return engine::CutModel(store, plan, schedule.num_stages(), model, sample);
 }
 
 // Beyond what the plan and the parameters say: where the model is cut.
@@ -226,8 +240,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SplitGroups(
 // --- the order of use ---------------------------------------------------------------------------
 
 std::vector<int64_t> Numbers(const plan::UseTrace& trace) {
-  std::vector<int64_t> numbers = {trace.kept_bytes, trace.peak_bytes, trace.num_tokens};
-  for (const std::vector<int>* list : {&trace.forward, &trace.backward, &trace.gradients}) {
+  std::vector<int64_t> numbers = {trace.kept_bytes, trace.peak_bytes, trace.weights_bytes,
+                                  trace.num_tokens};
+  for (const std::vector<int>* list :
+       {&trace.forward, &trace.backward, &trace.weights, &trace.gradients}) {
     numbers.push_back(static_cast<int64_t>(list->size()));
     numbers.insert(numbers.end(), list->begin(), list->end());
   }
@@ -235,10 +251,13 @@ std::vector<int64_t> Numbers(const plan::UseTrace& trace) {
 }
 
 plan::UseTrace TraceOf(absl::Span<const int64_t> numbers) {
-  plan::UseTrace trace = {
-      .kept_bytes = numbers[0], .peak_bytes = numbers[1], .num_tokens = numbers[2]};
-  size_t next = 3;
-  for (std::vector<int>* list : {&trace.forward, &trace.backward, &trace.gradients}) {
+  plan::UseTrace trace = {.kept_bytes = numbers[0],
+                          .peak_bytes = numbers[1],
+                          .weights_bytes = numbers[2],
+                          .num_tokens = numbers[3]};
+  size_t next = 4;
+  for (std::vector<int>* list :
+       {&trace.forward, &trace.backward, &trace.weights, &trace.gradients}) {
     const size_t count = static_cast<size_t>(numbers[next++]);
     for (size_t i = 0; i < count; ++i) list->push_back(static_cast<int>(numbers[next++]));
   }
@@ -263,34 +282,52 @@ absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, pla
   return traces;
 }
 
-absl::StatusOr<plan::UseTrace> RecordOrAssume(Communicator& world, ParameterStore& store,
-                                              const Plan& plan, const PipelineCut& cut,
-                                              const Engine::StageSample& sample) {
-  const plan::Mesh mesh = {.stages = cut.stages(), .replicas = world.size() / cut.stages()};
-  if (sample == nullptr) {
-    if (!plan::NeedsUses(plan, mesh)) {
-      return plan::AssumedTrace(static_cast<int>(store.parameters().size()));
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan ", plan.preset,
-                     " works unit by unit, in the order in which the model "
-                     "uses them: give Engine::Create one micro-batch as a sample"));
-  }
-  const int number = world.rank() / mesh.replicas;
+// What a stage does with a micro-batch, on the meta device.
+absl::StatusOr<plan::UseTrace> RecordStage(ParameterStore& store, const Plan& plan,
+                                           const PipelineCut& cut, int stage,
+                                           const Engine::StageSample& sample) {
   int64_t num_tokens = 0;
   MUSTER_ASSIGN_OR_RETURN(
       plan::UseTrace trace,
       engine::RecordStageUse(
-          store, plan, number == 0 ? Shape() : cut.boundary,
+          store, plan, stage == 0 ? Shape() : cut.boundary,
           [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
             MUSTER_ASSIGN_OR_RETURN(StageOutput output, sample(tape, received));
-            if (number + 1 < mesh.stages) return std::move(output.passed_on);
+            if (stage + 1 < cut.stages()) return std::move(output.passed_on);
             num_tokens = output.loss.num_tokens;
             return std::move(output.loss.output);
           },
           engine::MetaDeviceOf(store)));
   trace.num_tokens = num_tokens;
   return trace;
+}
+
+absl::StatusOr<plan::UseTrace> AssumeStage(const ParameterStore& store, const Plan& plan,
+                                           plan::Mesh mesh) {
+  if (!plan::NeedsUses(plan, mesh)) {
+    return plan::AssumedTrace(static_cast<int>(store.parameters().size()));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan ", plan.preset,
+                   " works unit by unit, in the order in which the model "
+                   "uses them: give Engine::Create one micro-batch as a sample"));
+}
+
+// Those of all stages, of which each rank records its own.
+absl::StatusOr<std::vector<plan::UseTrace>> TracesOf(Communicator& world, plan::Mesh mesh,
+                                                     const plan::Schedule& schedule,
+                                                     StageTracer record) {
+  std::vector<plan::UseTrace> traces(schedule.num_stages());
+  const std::vector<int> own = plan::StagesAt(schedule, world.rank() / mesh.replicas);
+  for (size_t turn = 0; turn < own.size(); ++turn) {
+    MUSTER_ASSIGN_OR_RETURN(const plan::UseTrace trace, record(own[turn]));
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> of_places,
+                            ShareTraces(world, mesh, trace));
+    for (int place = 0; place < mesh.stages; ++place) {
+      traces[plan::StagesAt(schedule, place)[turn]] = of_places[place];
+    }
+  }
+  return traces;
 }
 
 // The scale of a loss is divided by it.
@@ -315,11 +352,12 @@ Engine::State::State(Communicator& the_world, ParameterStore& the_store, Plan th
       program(std::move(the_program)),
       own_groups(std::move(the_groups)),
       pool(DeviceOf(store)),
-      held(store, set_up.layout, program, set_up.stages[stage_number()].borrowed,
+      held(store, set_up.layout, program, plan::BorrowedBy(program, set_up.stages, set_up.layout),
            NumMoments(plan.update), queue),
       reduction(std::in_place, program, GroupsOf(world, own_groups), held, queue),
       core(std::in_place, program),
-      in_flight(plan.accumulation),
+      in_flight(pool, plan.recompute),
+      transfers(world, store, set_up, program.types, in_flight, queue, pool),
       scaler(plan.loss_scaling) {
   for (const plan::ParameterUpdate& update : set_up.updates) {
     auto group = std::find(update_groups.begin(), update_groups.end(), update);
@@ -355,6 +393,26 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                                             ParameterStore& store, Plan plan,
                                                             const PipelineCut& cut,
                                                             const StageSample& sample) {
+  if (plan::StagesPerRank(plan) > 1 && cut.stages() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: schedule ", plan.schedule, " has ", plan::StagesPerRank(plan),
+        " stages per rank, and a program that calls its stages itself has one; give Engine::Create "
+        "a model in units, as Gpt::Units, or take 1f1b, gpipe or zb-h1"));
+  }
+  const plan::Mesh mesh = {.stages = cut.stages(),
+                           .replicas = std::max(1, world.size() / std::max(1, cut.stages()))};
+  const auto record = [&](int stage) {
+    return sample == nullptr ? AssumeStage(store, plan, mesh)
+                             : RecordStage(store, plan, cut, stage, sample);
+  };
+  MUSTER_ASSIGN_OR_RETURN(auto state,
+                          State::Create(world, store, plan, cut, record, sample != nullptr));
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+absl::StatusOr<std::unique_ptr<Engine::State>> Engine::State::Create(
+    Communicator& world, ParameterStore& store, Plan plan, const PipelineCut& cut,
+    StageTracer record, bool has_sample) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), DeviceOf(store)));
   if (store.parameters().empty()) {
@@ -362,19 +420,19 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   }
   MUSTER_RETURN_IF_ERROR(engine::CheckIsFree(store));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
-  MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, world.size()));
-  plan.stages = cut.stages();
-  const plan::Mesh mesh = {.stages = cut.stages(), .replicas = world.size() / cut.stages()};
+  const int places = PlacesOf(plan, cut);
+  MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, places, world.size()));
+  plan.stages = places;
+  const plan::Mesh mesh = {.stages = places, .replicas = world.size() / places};
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, mesh));
   MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates,
                           engine::FreezeGroups(store, plan));
-  MUSTER_ASSIGN_OR_RETURN(const plan::UseTrace own,
-                          RecordOrAssume(world, store, plan, cut, sample));
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces, ShareTraces(world, mesh, own));
-  EngineSetUp set_up = SetUpOf(store, cut, world.size(), traces);
+  MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(plan, places));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
+                          TracesOf(world, mesh, schedule, record));
+  MUSTER_ASSIGN_OR_RETURN(EngineSetUp set_up, SetUpOf(store, plan, cut, world.size(), traces));
   set_up.updates = std::move(updates);
-  set_up.units = engine::UnitsOf(store, cut, world.rank() / mesh.replicas);
-  set_up.learns_order = sample == nullptr && mesh.stages == 1 && mesh.replicas > 1 && plan.overlap;
+  set_up.learns_order = !has_sample && cut.stages() == 1 && mesh.replicas > 1 && plan.overlap;
   MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
   MUSTER_RETURN_IF_ERROR(CheckDeclaresTokens(plan, set_up));
   const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), 0);
@@ -389,23 +447,25 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                        std::move(program), std::move(groups));
   state->plan_hash = Sha256().Add(text).Finish();
   state->held.Initialize(state->plan.seed);
-  return std::unique_ptr<Engine>(new Engine(std::move(state)));
+  return state;
 }
 
-// The cut is found out before CreateStage looks at the plan, so that is looked at here too.
+// The cut is found out before State::Create looks at the plan, so that is looked at here too.
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, ParameterStore& store,
                                                        Plan plan, UnitModel model,
                                                        const BatchSize& size) {
   const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut, CutOf(store, plan, world.size(), model, sample));
-  const UnitRange units = engine::UnitsOf(store, cut, world.rank() / (world.size() / cut.stages()));
-  MUSTER_ASSIGN_OR_RETURN(
-      std::unique_ptr<Engine> engine,
-      CreateStage(world, store, std::move(plan), cut, [&](Tape& tape, const Activation& received) {
-        return model(tape, units, sample, received);
-      }));
-  engine->state_->set_up.model = std::move(model);
-  return engine;
+  const auto record = [&](int stage) {
+    const UnitRange units = engine::UnitsOf(store, cut, stage);
+    return RecordStage(store, plan, cut, stage, [&](Tape& tape, const Activation& received) {
+      return model(tape, units, sample, received);
+    });
+  };
+  MUSTER_ASSIGN_OR_RETURN(auto state,
+                          State::Create(world, store, plan, cut, record, /*has_sample=*/true));
+  state->set_up.model = std::move(model);
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
@@ -418,9 +478,9 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<plan::UseTrace> traces,
       engine::RecordStages(store, plan, cut, model, sample, MetaOf(ranks, plan)));
-  MUSTER_ASSIGN_OR_RETURN(
-      EngineMemory memory,
-      MemoryOfStages(store, plan, SetUpOf(store, cut, ranks.world_size, traces), ranks));
+  MUSTER_ASSIGN_OR_RETURN(const EngineSetUp set_up,
+                          SetUpOf(store, plan, cut, ranks.world_size, traces));
+  MUSTER_ASSIGN_OR_RETURN(EngineMemory memory, MemoryOfStages(store, plan, set_up, ranks));
   if (ranks.on_gpus) {
     memory.buffers += plan::BytesOfBatches(size.batch * size.sequence * plan.accumulation);
   }
@@ -438,7 +498,9 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
       plan::UseTrace trace,
       engine::RecordUse(
           store, plan, [&](Tape& tape) { return forward(tape, 0); }, MetaOf(ranks, plan)));
-  return MemoryOfStages(store, plan, SetUpOf(store, {}, ranks.world_size, {trace}), ranks);
+  MUSTER_ASSIGN_OR_RETURN(const EngineSetUp set_up,
+                          SetUpOf(store, plan, {}, ranks.world_size, {trace}));
+  return MemoryOfStages(store, plan, set_up, ranks);
 }
 
 absl::Status Engine::CheckFits(const EngineMemory& planned, const Device& device) {
@@ -486,7 +548,10 @@ absl::Status Engine::State::LearnOrder() {
 // --- what it holds ------------------------------------------------------------------------------
 
 void Engine::OnPhase(std::function<void(int64_t step, Phase phase)> listener) {
-  state_->on_phase = std::move(listener);
+  state_->listeners.on_phase = std::move(listener);
+}
+void Engine::OnAction(std::function<void(const TimedAction& action)> listener) {
+  state_->listeners.on_action = std::move(listener);
 }
 void Engine::CaptureSteps(bool captures) {
   state_->captured.reset();

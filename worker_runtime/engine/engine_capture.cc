@@ -28,7 +28,7 @@ absl::StatusOr<int32_t> Engine::State::WorstOfRanks(int32_t own) {
   return worst[0];
 }
 
-absl::Status Engine::State::PutInForm(StageForward forward, bool from_reader) {
+absl::Status Engine::State::PutInForm(PassForward forward, bool from_reader) {
   const bool has_batches = from_reader && queue.device().captures();
   if (!HasForms() || (world.size() == 1 && !has_batches)) {
     reduction->Begin();
@@ -49,7 +49,7 @@ absl::Status Engine::State::PutInForm(StageForward forward, bool from_reader) {
 
 // A capture that fails on any rank has changed nothing: the step is put there as ever, and no other
 // is tried.
-absl::Status Engine::State::PutBatches(StageForward forward, StepForm form,
+absl::Status Engine::State::PutBatches(PassForward forward, StepForm form,
                                        const StepShape& before) {
   for (const BatchPlace& place : batch_places) place.is_there->HoldUp(queue);
   const std::vector<double> tokens = TargetsThatCount();
@@ -78,13 +78,13 @@ absl::Status Engine::State::PutBatches(StageForward forward, StepForm form,
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Engine::State::CaptureStep(StageForward forward) {
+absl::StatusOr<bool> Engine::State::CaptureStep(PassForward forward) {
   const absl::Status own = CaptureOwnStep(forward);
   MUSTER_ASSIGN_OR_RETURN(const int32_t worst, WorstOfRanks(own.ok() ? 1 : 0));
   return worst != 0;
 }
 
-absl::Status Engine::State::CaptureOwnStep(StageForward forward) {
+absl::Status Engine::State::CaptureOwnStep(PassForward forward) {
   MUSTER_RETURN_IF_ERROR(world.BeginCapture(queue));
   is_capturing = true;
   const absl::Status status = PutStep(forward);
@@ -96,7 +96,7 @@ absl::Status Engine::State::CaptureOwnStep(StageForward forward) {
   MUSTER_RETURN_IF_ERROR(status);
   MUSTER_RETURN_IF_ERROR(work.status());
   if (reduction->tokens() != TargetsThatCount()) {
-    return absl::InternalError("the model counts other tokens than those of its targets");
+    return absl::InternalError("the model counts tokens other than those of its targets");
   }
   captured = *std::move(work);
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "muster/agreement.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/status_macros.h"
+#include "proto/io/sha256.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/state_exchange.h"
@@ -56,6 +57,15 @@ checkpoint::TrainingState Decode(const std::string& text) {
           .counters = head["counters"].get<Texts>()};
 }
 
+// Beside the metadata of a base, on its way to all ranks.
+constexpr char kArraysHash[] = " SHA-256 of the arrays";
+
+std::string HashOf(const checkpoint::ArrayChecksums& checksums) {
+  Sha256 hash;
+  for (const auto& [name, checksum] : checksums) hash.Add(absl::StrCat(name, "=", checksum, "\n"));
+  return hash.Finish();
+}
+
 std::string NameOf(const std::string& path) { return absl::StrCat("the checkpoint ", path); }
 
 }  // namespace
@@ -78,24 +88,26 @@ absl::Status Engine::Save(const std::string& directory,
   return saved;
 }
 
-std::vector<plan::Program> Engine::State::StagePrograms() const {
+std::vector<plan::Program> Engine::State::ProgramsOfPlaces() const {
   std::vector<plan::Program> programs;
-  for (int stage = 0; stage < set_up.mesh.stages; ++stage) {
-    programs.push_back(stage == stage_number()
-                           ? program
-                           : plan::CompileProgram(set_up.InputOf(plan, store.dtype()),
-                                                  stage * set_up.mesh.replicas));
+  for (int other = 0; other < set_up.mesh.stages; ++other) {
+    programs.push_back(other == place() ? program
+                                        : plan::CompileProgram(set_up.InputOf(plan, store.dtype()),
+                                                               other * set_up.mesh.replicas));
   }
   return programs;
 }
 
 // All arrays of a checkpoint in one order, and memory for the largest.
 engine::CheckpointArrays Engine::State::ArraysOfCheckpoint() {
-  engine::CheckpointArrays all = {.model = engine::ModelArrays(store),
-                                  .optimizer = engine::OptimizerArrays(store, plan.update)};
+  return WithMemory({.model = engine::ModelArrays(store),
+                     .optimizer = engine::OptimizerArrays(store, plan.update)});
+}
+
+engine::CheckpointArrays Engine::State::WithMemory(engine::CheckpointArrays all) const {
   int64_t most = 0;
-  for (const auto& parameter : store.parameters()) {
-    most = std::max(most, parameter->num_elements());
+  for (size_t i = 0; i < all.size(); ++i) {
+    most = std::max(most, all[i].parameter->num_elements());
   }
   const DType dtype = program.types.master;  // and the moments'
   all.memory = all.pool->Allocate(dtype, {most});
@@ -123,7 +135,7 @@ absl::StatusOr<std::string> Engine::State::WriteCheckpoint(
   saved.metadata = metadata;
   saved.written_by = {fence.instance, fence.round};
   for (const auto& [key, value] : Describe(plan)) saved.plan[key] = value;
-  const std::vector<plan::Program> stages = StagePrograms();
+  const std::vector<plan::Program> stages = ProgramsOfPlaces();
   const engine::StateExchange exchange(world, held, stages);
   const engine::CheckpointArrays all = ArraysOfCheckpoint();
   const auto fill = [&](size_t index) -> absl::Status {
@@ -137,7 +149,7 @@ absl::StatusOr<std::string> Engine::State::WriteCheckpoint(
 }
 
 absl::Status Engine::State::GiveArrays() {
-  const std::vector<plan::Program> stages = StagePrograms();
+  const std::vector<plan::Program> stages = ProgramsOfPlaces();
   const engine::StateExchange exchange(world, held, stages);
   const engine::CheckpointArrays all = ArraysOfCheckpoint();
   for (;;) {
@@ -168,14 +180,24 @@ absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
   return opened;
 }
 
-// The source's rank reads array by array and hands each on. Then values follow their masters as
-// after so many updates.
+// Values follow their masters as after so many updates.
 absl::Status Engine::State::TakeArrays(const StateSource& source, int64_t updates) {
-  const std::vector<plan::Program> stages = StagePrograms();
   std::optional<engine::ValueRounding> rounding;
   if (plan.update.stochastic_rounding) rounding = {RoundingKey(), updates};
+  MUSTER_RETURN_IF_ERROR(SpreadArrays(source, ArraysOfCheckpoint(), rounding));
+  decision->Begin(updates);
+  for (size_t b = 0; b < plan::LearnedBuckets(program).size(); ++b) {
+    RoundMasters(static_cast<int>(b));
+  }
+  return absl::OkStatus();
+}
+
+// The source's rank reads array by array and hands each on.
+absl::Status Engine::State::SpreadArrays(const StateSource& source,
+                                         const engine::CheckpointArrays& all,
+                                         std::optional<engine::ValueRounding> rounding) {
+  const std::vector<plan::Program> stages = ProgramsOfPlaces();
   const engine::StateExchange exchange(world, held, stages, rounding);
-  const engine::CheckpointArrays all = ArraysOfCheckpoint();
   for (size_t i = 0; i < all.size(); ++i) {
     const engine::StateArray& array = all[i];
     const Tensor memory = all.MemoryOf(i);
@@ -191,8 +213,6 @@ absl::Status Engine::State::TakeArrays(const StateSource& source, int64_t update
     MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory, source.rank));
     Mark(Phase::kLoad);
   }
-  decision->Begin(updates);
-  for (size_t b = 0; b < program.buckets.size(); ++b) RoundMasters(static_cast<int>(b));
   return absl::OkStatus();
 }
 
@@ -241,6 +261,53 @@ absl::StatusOr<Engine::Loaded> Engine::Load(const std::string& directory) {
                        }}));
   state.Mark(Phase::kIdle);
   return Loaded{.metadata = loaded.metadata, .plan = loaded.plan};
+}
+
+absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenBase(const std::string& directory) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string path, checkpoint::FindWholeCheckpoint(directory));
+  MUSTER_ASSIGN_OR_RETURN(checkpoint::WholeCheckpoint opened,
+                          checkpoint::OpenWholeCheckpoint(path));
+  MUSTER_RETURN_IF_ERROR(
+      engine::CheckIsBase(store, program.types.master, opened.model.arrays(), NameOf(path)));
+  MUSTER_RETURN_IF_ERROR(checkpoint::CheckWholeCheckpoint(opened, [this] { Mark(Phase::kLoad); }));
+  return opened;
+}
+
+absl::StatusOr<Engine::Loaded> Engine::LoadBase(const std::string& directory) {
+  State& state = *state_;
+  MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
+  state.Mark(Phase::kLoad);
+  absl::StatusOr<checkpoint::WholeCheckpoint> opened = absl::UnknownError("not on this rank");
+  absl::StatusOr<checkpoint::TrainingState> own = opened.status();
+  if (state.world.rank() == 0) {
+    opened = state.OpenBase(directory);
+    if (opened.ok()) {
+      own = opened->state;
+      own->metadata[kArraysHash] = HashOf(own->model_sha256);
+    } else {
+      own = opened.status();
+    }
+  }
+  absl::StatusOr<std::string> head = std::string();
+  if (state.world.rank() == 0) head = Encode(own);
+  MUSTER_ASSIGN_OR_RETURN(head, FromRank(state.world, 0, std::move(head)));
+  const auto read = [&](const engine::StateArray& array, const Tensor& memory) {
+    return opened->model.Read(array.name, engine::BufferOfTensor(memory));
+  };
+  const State::StateSource source = {
+      .rank = 0, .name = NameOf(directory), .own = std::move(own), .read = read};
+  MUSTER_RETURN_IF_ERROR(state.SpreadArrays(
+      source, state.WithMemory({.model = engine::BaseArrays(state.store)}), std::nullopt));
+  MUSTER_ASSIGN_OR_RETURN(const std::string hash, state.HashParameters());
+  MUSTER_RETURN_IF_ERROR(
+      CheckSameState(state.world, hash, absl::StrCat("after ", source.name, " was loaded")));
+  state.is_torn = false;
+  state.Mark(Phase::kIdle);
+  checkpoint::TrainingState loaded = Decode(*head);
+  std::string hash_of_arrays = std::move(loaded.metadata.extract(kArraysHash).mapped());
+  return Loaded{.metadata = std::move(loaded.metadata),
+                .plan = std::move(loaded.plan),
+                .arrays_sha256 = std::move(hash_of_arrays)};
 }
 
 }  // namespace muster

@@ -10,6 +10,8 @@
 namespace muster {
 namespace {
 
+constexpr int64_t kNotRead = -1;  // the step of a batch
+
 absl::Status Differs(absl::string_view what, int64_t reader, int64_t engine) {
   return absl::InvalidArgumentError(absl::StrCat("the reader's ", what, " is ", reader,
                                                  " and the engine's ", engine,
@@ -57,6 +59,7 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
         "this engine was given no model in units: give Step what computes the loss of a batch");
   }
   state.batches.resize(state.plan.accumulation);
+  for (Batch& batch : state.batches) batch.step = kNotRead;
   if (!state.queue.device().host_reads()) {
     if (absl::Status taken = state.TakeBatches(reader); !taken.ok()) {
       state.Abort(absl::StrCat("rank ", state.world.rank(), ": ", taken.message()));
@@ -64,9 +67,10 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
     }
   }
   return state.RunStep(
-      [&](Tape& tape, int64_t index, const Activation& received) -> absl::StatusOr<StageOutput> {
-        MUSTER_ASSIGN_OR_RETURN(const Batch* own, state.BatchOf(reader, tape, index));
-        return state.set_up.model(tape, state.set_up.units,
+      [&](Tape& tape, const plan::Action& pass,
+          const Activation& received) -> absl::StatusOr<StageOutput> {
+        MUSTER_ASSIGN_OR_RETURN(const Batch* own, state.BatchOf(reader, tape, pass.micro_batch));
+        return state.set_up.model(tape, state.set_up.units[pass.stage],
                                   {.tokens = own->tokens(), .targets = own->targets}, received);
       },
       /*from_reader=*/true);
@@ -98,8 +102,13 @@ absl::StatusOr<const Batch*> Engine::State::BatchOf(BatchReader& reader, Tape& t
                                                     int64_t index) {
   Batch& own = batches[index];
   if (queue.device().host_reads()) {
-    MUSTER_ASSIGN_OR_RETURN(const Batch* batch, NextBatch(reader));
-    own = *batch;
+    // The first of a rank's stages that comes to it reads it, with those before it.
+    for (Batch& batch : batches) {
+      if (own.step != kNotRead) break;
+      if (batch.step != kNotRead) continue;
+      MUSTER_ASSIGN_OR_RETURN(const Batch* next, NextBatch(reader));
+      batch = *next;
+    }
     return &own;
   }
   const BatchPlace& place = batch_places[index];
@@ -110,7 +119,9 @@ absl::StatusOr<const Batch*> Engine::State::BatchOf(BatchReader& reader, Tape& t
 
 // None where another stage takes the loss.
 std::vector<double> Engine::State::TargetsThatCount() const {
-  if (stage_number() + 1 < set_up.mesh.stages) return std::vector<double>(batches.size());
+  if (set_up.PlaceOf(set_up.num_stages() - 1) != place()) {
+    return std::vector<double>(batches.size());
+  }
   std::vector<double> counts;
   for (const Batch& batch : batches) {
     const auto ignored =

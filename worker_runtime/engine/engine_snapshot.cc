@@ -61,7 +61,7 @@ absl::StatusOr<EngineSnapshot> Engine::TakeSnapshot() {
   MUSTER_RETURN_IF_ERROR(state.CheckHoldsWholeState());
   auto taken = std::make_unique<EngineSnapshot::State>();
   taken->head = state.HeadOfState();
-  const std::vector<plan::Program> stages = state.StagePrograms();
+  const std::vector<plan::Program> stages = state.ProgramsOfPlaces();
   const engine::StateExchange exchange(state.world, state.held, stages);
   TensorPool host;
   const auto copy = [&](const std::vector<engine::StateArray>& arrays, Arrays& to) -> absl::Status {

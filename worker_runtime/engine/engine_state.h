@@ -1,9 +1,9 @@
 // What an engine holds, for the files that are its methods: engine.cc (set-up), engine_step.cc (the
-// loop that carries out a program), engine_passes.cc (forward and backward, and what travels
-// between stages), engine_uses.cc (units that are gathered for their use), engine_update.cc (from
-// reduced gradients to parameters), engine_data.cc (batches), engine_capture.cc (steps as one piece
-// of work), engine_register.cc (memory that back ends are told of), engine_checkpoint.cc,
-// engine_snapshot.cc (the state in memory, for ranks of a later world).
+// loop that carries out a program), engine_passes.cc (forward and backward), engine_uses.cc (units
+// that are gathered for their use), engine_update.cc (from reduced gradients to parameters),
+// engine_data.cc (batches), engine_capture.cc (steps as one piece of work), engine_register.cc
+// (memory that back ends are told of), engine_checkpoint.cc, engine_snapshot.cc (the state in
+// memory, for ranks of a later world).
 #pragma once
 
 #include <cstdint>
@@ -20,54 +20,22 @@
 #include "muster/engine.h"
 #include "muster/rng.h"
 #include "worker_runtime/checkpoint/whole_checkpoint.h"
+#include "worker_runtime/engine/engine_set_up.h"
 #include "worker_runtime/engine/executor_core.h"
+#include "worker_runtime/engine/passes_in_flight.h"
 #include "worker_runtime/engine/rank_state.h"
 #include "worker_runtime/engine/reduction.h"
+#include "worker_runtime/engine/stage_transfers.h"
 #include "worker_runtime/engine/state_file.h"
 #include "worker_runtime/engine/step_decision.h"
 #include "worker_runtime/engine/step_form.h"
+#include "worker_runtime/engine/step_listeners.h"
 #include "worker_runtime/kernels/rounding.h"
-#include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/loss_scaler.h"
-#include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/program.h"
 #include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
-
-// Everything that a rank's program is made from.
-struct EngineSetUp {
-  UnitModel model;  // null where the program calls its stages itself
-  UnitRange units;  // of this rank's stage
-  std::vector<plan::ParameterInfo> parameters;
-  std::vector<plan::ParameterUpdate> updates;  // of each
-  plan::BlockLayout layout;
-  std::vector<plan::StageInfo> stages;
-  plan::Mesh mesh;
-  bool learns_order = false;  // of gradients, from the first step
-  Shape boundary;             // of what one stage hands to the next, per micro-batch
-
-  // Tokens of a micro-batch; 0: nothing says how many.
-  int64_t declared_tokens() const { return stages.back().trace.num_tokens; }
-
-  plan::ProgramInput InputOf(const Plan& plan, DType dtype) const {
-    return {.plan = plan,
-            .parameters = parameters,
-            .types = plan::TypesOf(plan, dtype),
-            .mesh = mesh,
-            .stages = stages};
-  }
-};
-
-// One micro-batch between its forward and its backward pass.
-struct MicroBatchInFlight {
-  std::unique_ptr<Tape> tape;
-  Activation received;  // what the stage before sent, watched
-  StageOutput output;
-  Tensor gradient;        // of what was passed on, from the stage behind
-  Tensor tied_gradient;   // of a parameter that the stage behind uses too, or to the stage before
-  Tensor input_gradient;  // to the stage before
-};
 
 // Every array of a checkpoint by name, of the type of the masters and in the shape of its
 // parameter.
@@ -79,12 +47,21 @@ struct EngineSnapshot::State {
 
 // Threads: as Engine.
 struct Engine::State {
+  // Computes a FORWARD of the program.
+  using PassForward = absl::FunctionRef<absl::StatusOr<StageOutput>(
+      Tape& tape, const plan::Action& pass, const Activation& received)>;
+
+  // `has_sample`: what `record` returns was seen, not assumed.
+  static absl::StatusOr<std::unique_ptr<State>> Create(Communicator& world, ParameterStore& store,
+                                                       Plan plan, const PipelineCut& cut,
+                                                       StageTracer record, bool has_sample);
+
   State(Communicator& the_world, ParameterStore& the_store, Plan the_plan, EngineSetUp the_set_up,
         plan::Program the_program, std::vector<std::unique_ptr<Communicator>> the_groups);
   ~State();
 
   void Mark(Phase phase) const {
-    if (on_phase) on_phase(step, phase);
+    if (listeners.on_phase) listeners.on_phase(step, phase);
   }
 
   // engine.cc
@@ -92,11 +69,11 @@ struct Engine::State {
 
   // engine_step.cc
   // `from_reader`: on the batches of TakeBatches.
-  absl::StatusOr<StepResult> RunStep(StageForward forward, bool from_reader = false);
+  absl::StatusOr<StepResult> RunStep(PassForward forward, bool from_reader = false);
   // All of a step but what the host learns of it, after Reduction::Begin.
-  absl::Status PutStep(StageForward forward);
+  absl::Status PutStep(PassForward forward);
   void ForgetStep();
-  absl::Status CarryOut(StageForward forward);
+  absl::Status CarryOut(PassForward forward);
   absl::Status EndOnDevice();
   void EndGroups(const absl::Status& failure);
   void Abort(absl::string_view reason);
@@ -107,35 +84,33 @@ struct Engine::State {
   absl::Status Await(int action);
   absl::Status AwaitRest();
   void Complete(int action);
-  absl::Status Compute(const plan::Action& action, StageForward forward);
+  void Tell(TimedAction::Lane lane, int action, MonoTime begin, MonoTime end) const;
+  absl::Status Compute(const plan::Action& action, PassForward forward);
   absl::Duration CommunicationTime() const;
 
   // engine_passes.cc
-  absl::Status RunForward(const plan::Action& action, StageForward forward);
+  absl::Status RunForward(const plan::Action& action, PassForward forward);
   absl::Status RunBackward(const plan::Action& action);
-  void BeginBackward(Tape& tape, const Activation& loss);
+  void Replay(plan::ActionKind kind, engine::PassInFlight& pass);
   // The gradient of the sum of a micro-batch's losses.
   double SeedOfBackward() const {
     return scaler.is_on() ? plan::SeedOfBackward(scaler.scale(), set_up.declared_tokens()) : 1;
   }
-  void ReceiveTiedGradient(MicroBatchInFlight& in_flight);
-  // What a transfer sends, or where it receives; stays until it is finished.
-  Tensor TransferTensor(const plan::Action& action);
-  Tensor GatherTied(plan::Payload payload);
-  Work StartTransfer(const plan::Action& action, const Tensor& memory);
-  void FinishTransfer(const plan::Action& action, const Tensor& memory);
-  MicroBatchInFlight& InFlight(int64_t micro_batch);
+  // Gradients of weights of a stage go to where the pass says, over what an earlier one has left.
+  void BindGradients(const plan::Action& action);
+  // The tape of the pass at hand tells which gradients are written for the last time.
+  void WatchGradients(Tape& tape);
 
   // engine_uses.cc
   // An operation is about to use `parameter`: waits until its unit is there.
   void Enter(const Parameter& parameter);
-  void EnterInStep(int unit);
+  void EnterInStep(const Parameter& parameter);
   // Between steps nothing is gathered ahead: the unit is, alone, from the ranks that hold it.
   void EnterAlone(int unit);
   absl::Status GatherAlone(int unit);
+  absl::Status GatherBucketAlone(int bucket);
   void ReleaseAlone();
   bool is_gathered(int unit) const;
-  int StageOf(int unit) const;
   // Forgets what was gathered between steps; returns what failed.
   absl::Status LeaveAlone();
 
@@ -167,8 +142,8 @@ struct Engine::State {
 
   // engine_capture.cc
   // Puts the step on the queue in the form that all ranks agree on.
-  absl::Status PutInForm(StageForward forward, bool from_reader);
-  absl::Status PutBatches(StageForward forward, engine::StepForm form,
+  absl::Status PutInForm(PassForward forward, bool from_reader);
+  absl::Status PutBatches(PassForward forward, engine::StepForm form,
                           const engine::StepShape& before);
   // Whether steps have more than one form; the same on all ranks.
   bool HasForms() const;
@@ -176,8 +151,8 @@ struct Engine::State {
   // The worst of all ranks' numbers.
   absl::StatusOr<int32_t> WorstOfRanks(int32_t own);
   // Whether all ranks did.
-  absl::StatusOr<bool> CaptureStep(StageForward forward);
-  absl::Status CaptureOwnStep(StageForward forward);
+  absl::StatusOr<bool> CaptureStep(PassForward forward);
+  absl::Status CaptureOwnStep(PassForward forward);
 
   // engine_register.cc
   // If it was told to. All ranks call it together.
@@ -186,13 +161,15 @@ struct Engine::State {
 
   // engine_checkpoint.cc
   // The programs of the first rank of each stage.
-  std::vector<plan::Program> StagePrograms() const;
+  std::vector<plan::Program> ProgramsOfPlaces() const;
   engine::CheckpointArrays ArraysOfCheckpoint();
+  engine::CheckpointArrays WithMemory(engine::CheckpointArrays all) const;
   absl::StatusOr<int64_t> TellNext(int64_t array, int root = 0);
   absl::StatusOr<std::string> WriteCheckpoint(const std::string& directory,
                                               const std::map<std::string, std::string>& metadata);
   absl::Status GiveArrays();
   absl::StatusOr<checkpoint::WholeCheckpoint> OpenCheckpoint(const std::string& directory);
+  absl::StatusOr<checkpoint::WholeCheckpoint> OpenBase(const std::string& directory);
   // What is no array of its own: step and counters.
   checkpoint::TrainingState HeadOfState() const;
   // A rank that has a whole state, which it gives to all.
@@ -207,6 +184,8 @@ struct Engine::State {
   // it was.
   absl::StatusOr<checkpoint::TrainingState> TakeState(const StateSource& source);
   absl::Status TakeArrays(const StateSource& source, int64_t updates);
+  absl::Status SpreadArrays(const StateSource& source, const engine::CheckpointArrays& all,
+                            std::optional<engine::ValueRounding> rounding);
   absl::StatusOr<std::string> HashParameters();
 
   // engine_snapshot.cc
@@ -214,7 +193,7 @@ struct Engine::State {
   absl::Status CheckSnapshot(const EngineSnapshot::State& snapshot, const std::string& name) const;
 
   bool is_pipeline() const { return set_up.mesh.stages > 1; }
-  int stage_number() const { return world.rank() / set_up.mesh.replicas; }
+  int place() const { return world.rank() / set_up.mesh.replicas; }
   int replica() const { return world.rank() % set_up.mesh.replicas; }
 
   // Constant after construction.
@@ -258,9 +237,9 @@ struct Engine::State {
   int alone = plan::kNone;  // the unit that was gathered between steps
   absl::Status alone_error;
   bool in_step = false;
-  std::vector<int> observed_gradients;                         // of the first step
-  std::vector<std::unique_ptr<MicroBatchInFlight>> in_flight;  // by micro-batch
-  std::vector<std::unique_ptr<Tape>> free_tapes;
+  std::vector<int> observed_gradients;  // of the first step
+  engine::PassesInFlight in_flight;
+  engine::StageTransfers transfers;
   std::vector<Batch> batches;  // by micro-batch, of a model in units: its tape reads the ids
   // The same on a device that the host cannot reach.
   struct BatchPlace {
@@ -286,7 +265,7 @@ struct Engine::State {
   int64_t step = 0;           // taken: each has consumed its batches
   int64_t skipped_steps = 0;  // of them, those that changed nothing
   plan::LossScaler scaler;
-  std::function<void(int64_t step, Phase phase)> on_phase;
+  engine::StepListeners listeners;
   CheckpointFence fence;
 };
 

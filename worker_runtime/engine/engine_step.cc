@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/action_range.h"
 #include "worker_runtime/engine/engine_state.h"
 
 namespace muster {
@@ -13,19 +14,32 @@ using plan::Action;
 using plan::ActionKind;
 using plan::Lane;
 
+namespace {
+
+// A communicator knows how many transfers there were, not which of the pipeline's one is.
+absl::Status InWordsOfStages(const Action& action, absl::Status status) {
+  if (action.collective != plan::Collective::kTransfer) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), " (in ",
+                                                  engine::StageTransfers::NameOf(action), ")"));
+}
+
+}  // namespace
+
 absl::StatusOr<StepResult> Engine::Step(Forward forward) {
   return state_->RunStep(
-      [&](Tape& tape, int64_t index, const Activation&) -> absl::StatusOr<StageOutput> {
-        MUSTER_ASSIGN_OR_RETURN(Loss loss, forward(tape, index));
+      [&](Tape& tape, const Action& pass, const Activation&) -> absl::StatusOr<StageOutput> {
+        MUSTER_ASSIGN_OR_RETURN(Loss loss, forward(tape, pass.micro_batch));
         return StageOutput{.loss = std::move(loss)};
       });
 }
 
 absl::StatusOr<StepResult> Engine::StepStage(StageForward forward) {
-  return state_->RunStep(forward);
+  return state_->RunStep([&](Tape& tape, const Action& pass, const Activation& received) {
+    return forward(tape, pass.micro_batch, received);
+  });
 }
 
-absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool from_reader) {
+absl::StatusOr<StepResult> Engine::State::RunStep(PassForward forward, bool from_reader) {
   const MonoTime begin = MonoNow();
   MUSTER_RETURN_IF_ERROR(LeaveAlone());
   if (!std::exchange(has_begun, true)) MUSTER_RETURN_IF_ERROR(RegisterBuffers());
@@ -57,7 +71,7 @@ absl::StatusOr<StepResult> Engine::State::RunStep(StageForward forward, bool fro
   return result;
 }
 
-absl::Status Engine::State::PutStep(StageForward forward) {
+absl::Status Engine::State::PutStep(PassForward forward) {
   use_error = absl::OkStatus();
   observed_gradients.clear();
   arrived.clear();
@@ -67,8 +81,7 @@ absl::Status Engine::State::PutStep(StageForward forward) {
 
 void Engine::State::ForgetStep() {
   to_compute = plan::kNone;
-  in_flight.clear();
-  in_flight.resize(plan.accumulation);
+  in_flight.Clear();
 }
 
 // What the host did not wait for may have failed since, and then the record says nothing.
@@ -92,24 +105,35 @@ void Engine::State::Abort(absl::string_view reason) {
   world.Abort(reason);
 }
 
-absl::Status Engine::State::CarryOut(StageForward forward) {
+absl::Status Engine::State::CarryOut(PassForward forward) {
   while (!core->IsFinished()) {
     if (to_compute == plan::kNone) {
       MUSTER_RETURN_IF_ERROR(Await(core->HoldUp()));
       continue;
     }
     const int action = std::exchange(to_compute, plan::kNone);
+    const MonoTime begin = MonoNow();
     MUSTER_RETURN_IF_ERROR(Compute(program.actions[action], forward));
+    Tell(TimedAction::Lane::kCompute, action, begin, MonoNow());
     Complete(action);
   }
   return absl::OkStatus();
 }
 
-absl::Status Engine::State::Compute(const Action& action, StageForward forward) {
+void Engine::State::Tell(TimedAction::Lane lane, int action, MonoTime begin, MonoTime end) const {
+  // The step counts as taken once it is decided what becomes of it, before its updates.
+  listeners.Tell(lane, result.step != 0 ? result.step : step + 1, begin, end,
+                 [&] { return Describe(program.actions[action], program); });
+}
+
+absl::Status Engine::State::Compute(const Action& action, PassForward forward) {
+  const engine::ActionRange range(ToString(action.kind));
   switch (action.kind) {
     case ActionKind::kForward:
       return RunForward(action, forward);
     case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
       return RunBackward(action);
     case ActionKind::kNorm:
       Mark(Phase::kUpdate);
@@ -145,11 +169,12 @@ void Engine::State::Start(absl::Span<const int> actions) {
 
 void Engine::State::StartTravel(int action) {
   const Action& a = program.actions[action];
+  const engine::ActionRange range(ToString(a.kind));
   if (a.kind == ActionKind::kReduce && a.place != plan::kNone) held.ZeroUnwritten(a.bucket);
   Travel travel = {.action = action, .since = MonoNow()};
   if (a.collective == plan::Collective::kTransfer) {
-    travel.memory = TransferTensor(a);
-    travel.work = StartTransfer(a, travel.memory);
+    travel.memory = transfers.MemoryOf(a);
+    travel.work = transfers.Start(a, travel.memory);
   } else {
     travel.work = reduction->Start(a);
   }
@@ -163,14 +188,24 @@ absl::Status Engine::State::Await(int action) {
                                   [&](const Travel& travel) { return travel.action == action; });
   MUSTER_CHECK(found != travels.end());
   const MonoTime begin = MonoNow();
-  MUSTER_RETURN_IF_ERROR(found->work.Await(queue));
+  {
+    const engine::ActionRange range(
+        absl::StrCat("wait for ", ToString(program.actions[action].kind)));
+    if (absl::Status status = found->work.Await(queue); !status.ok()) {
+      return InWordsOfStages(program.actions[action], std::move(status));
+    }
+  }
+  Tell(TimedAction::Lane::kWaiting, action, begin, MonoNow());
   // Time that the update waits for its own collectives is the update's, and a pass's is its own.
   if (result.step == 0 && core->is_between_passes()) result.times.wait += MonoNow() - begin;
   Travel travel = std::move(*found);
   travels.erase(found);
+  // What was there at once has no end of its own, nor has what a device's queue still waits for.
+  Tell(TimedAction::Lane::kNetwork, action, travel.since,
+       std::clamp(travel.work.FinishedAt(), travel.since, MonoNow()));
   const Action& a = program.actions[action];
   if (a.collective == plan::Collective::kTransfer) {
-    FinishTransfer(a, travel.memory);
+    transfers.Finish(a, travel.memory);
     travel.memory = Tensor();
   } else {
     reduction->Finish(a);

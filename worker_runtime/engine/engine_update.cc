@@ -115,7 +115,7 @@ absl::Status Engine::State::CheckLoss(engine::LossSum total) {
 // it updates.
 absl::Status Engine::State::NormError(absl::string_view hint) {
   std::vector<int64_t> first = {static_cast<int64_t>(store.parameters().size())};
-  for (const plan::BlockRange& blocks : program.owned) {
+  for (const plan::BlockRange& blocks : plan::OwnedBlocks(program)) {
     MUSTER_ASSIGN_OR_RETURN(const Tensor part, engine::OnHost(queue, held.SummedGradients(blocks)));
     held.ForEachPiece(blocks, [&](const engine::RankState::Piece& piece) {
       const Tensor elements = part.Slice(piece.first_in_blocks, {piece.num_elements});
@@ -173,14 +173,15 @@ void Engine::State::Update(const plan::Action& action) {
 }
 
 void Engine::State::RoundMasters(int bucket) {
-  if (!program.types.has_master() || program.owned[bucket].num_blocks() == 0) return;
+  const plan::BlockRange owned = program.buckets[bucket].owned;
+  if (!program.types.has_master() || owned.num_blocks() == 0) return;
   const Tensor masters = held.Masters(bucket);
-  const Tensor values = held.Values(program.owned[bucket]);
+  const Tensor values = held.Values(owned);
   const Operations& operations = queue.device().operations(masters.dtype());
   if (!plan.update.stochastic_rounding) return operations.cast(queue, masters, values);
   // Every group has counted the same updates.
-  operations.round_by_draws(queue, decision->OfGroup(0), masters,
-                            DrawsFrom(program.owned[bucket].first_element()), values);
+  operations.round_by_draws(queue, decision->OfGroup(0), masters, DrawsFrom(owned.first_element()),
+                            values);
 }
 
 kernels::RoundingDraws Engine::State::DrawsFrom(int64_t first_element) const {

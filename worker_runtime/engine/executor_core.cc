@@ -98,7 +98,7 @@ ExecutorCore::Arrival ExecutorCore::WhatIs(int unit) const {
 int ExecutorCore::UseHoldUp() const {
   const plan::Entry& entry = use();
   std::vector<int> needs = entry.waits;
-  if (entry.unshard != plan::kNone) needs.push_back(entry.unshard);
+  needs.insert(needs.end(), entry.unshards.begin(), entry.unshards.end());
   bool all_done = true;
   for (const int need : needs) {
     if (states_[need] == State::kStarted) return need;

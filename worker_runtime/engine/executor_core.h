@@ -64,6 +64,10 @@ class ExecutorCore {
   // The action under way that holds it up; kNone: it may go on.
   int UseHoldUp() const;
 
+  // Whether no pass runs that is of another stage.
+  bool IsOfPass(int stage) const {
+    return pass_ == plan::kNone || program_.actions[pass_].stage == stage;
+  }
   // No forward or backward pass runs.
   bool is_between_passes() const { return pass_ == plan::kNone; }
   // Every action is done.

@@ -7,6 +7,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/meta_gpu.h"
 #include "worker_runtime/nn/operations.h"
+#include "worker_runtime/plan/stage_order.h"
 #include "worker_runtime/plan/state_types.h"
 
 namespace muster::engine {
@@ -103,6 +104,11 @@ absl::StatusOr<plan::UseTrace> RecordStageUse(
   std::vector<int>* uses = &trace.forward;
   store.OnUse([&](Parameter& parameter) {
     if (uses->empty() || uses->back() != parameter.unit()) uses->push_back(parameter.unit());
+    if (uses != &trace.backward || parameter.frozen()) return;
+    std::vector<plan::BackwardUse>& all = trace.backward_uses;
+    if (!all.empty() && all.back().parameter == parameter.index()) return;
+    all.push_back(
+        {.parameter = parameter.index(), .finished = static_cast<int>(trace.gradients.size())});
   });
   for (const auto& parameter : store.parameters()) {
     if (parameter->frozen()) trace.gradients.push_back(parameter->index());  // nothing to wait for
@@ -115,12 +121,20 @@ absl::StatusOr<plan::UseTrace> RecordStageUse(
   MUSTER_RETURN_IF_ERROR(tape.status());
   trace.kept_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
   uses = &trace.backward;
+  const bool splits = plan::SplitsBackward(plan);
   if (output.value.num_elements() == 1) {
     // Where there is a loss scale, the first gradient is no longer known to be 1.
-    const bool scaled = plan.loss_scaling.kind != LossScaling::Kind::kNone;
-    tape.Backward(output, scaled ? 2 : 1);
+    const double scale = plan.loss_scaling.kind != LossScaling::Kind::kNone ? 2 : 1;
+    splits ? tape.BackwardInputs(output, scale) : tape.Backward(output, scale);
   } else {
-    tape.Backward(output, boundary.Allocate(store.dtype(), output.value.shape()));
+    Tensor gradient = boundary.Allocate(store.dtype(), output.value.shape());
+    splits ? tape.BackwardInputs(output, std::move(gradient))
+           : tape.Backward(output, std::move(gradient));
+  }
+  if (splits) {
+    trace.weights_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
+    uses = &trace.weights;
+    tape.BackwardWeights();
   }
   MUSTER_RETURN_IF_ERROR(tape.status());
   // Micro-batches after the first find the blocks of the one before.

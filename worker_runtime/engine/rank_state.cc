@@ -19,12 +19,13 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
       queue_(queue),
       pool_(queue.device()),
       squares_(Allocate(DType::kF64, layout_.num_blocks + 1)) {
-  AllocateValues();
+  for (const bool frozen : {false, true}) AllocateValues(frozen);
   AllocateGradients();
   const plan::StateTypes& types = program_.types;
-  if (types.has_master()) masters_ = AllocateBlocks(types.master, program_.owned);
-  if (num_moments > 0) first_moments_ = AllocateBlocks(types.moments, program_.owned);
-  if (num_moments > 1) second_moments_ = AllocateBlocks(types.moments, program_.owned);
+  const std::vector<BlockRange> owned = plan::OwnedBlocks(program_);
+  if (types.has_master()) masters_ = AllocateBlocks(types.master, owned);
+  if (num_moments > 0) first_moments_ = AllocateBlocks(types.moments, owned);
+  if (num_moments > 1) second_moments_ = AllocateBlocks(types.moments, owned);
   for (const auto& parameter : store_.parameters()) {
     if (!Holds(*parameter)) continue;
     if (!HoldsWhole(*parameter)) {
@@ -32,7 +33,7 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
       continue;
     }
     const BlockRange blocks = BlocksOf(*parameter);
-    parameter->BindValue(Of(*parameter, whole_values_.Part(blocks), blocks.first_element()));
+    parameter->BindValue(Of(*parameter, Values(blocks), blocks.first_element()));
   }
   for (const int index : borrowed) {
     Parameter& parameter = *store_.parameters()[index];
@@ -41,54 +42,44 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
     };
     borrowed_.push_back({parameter, own(parameter.dtype())});
     parameter.BindValue(borrowed_.back().value);
-    parameter.BindGradient(own(types.gradients));
+    if (!parameter.frozen()) parameter.BindGradient(own(types.gradients));
   }
-  BindFrozen();
-  if (!program_.streams_gradients) BindGradients(0);
+  if (program_.streams_gradients) return;
+  for (const plan::StageBlocks& stage : program_.stages) BindGradients(0, stage.blocks, false);
 }
 
-void RankState::AllocateValues() {
+void RankState::AllocateValues(bool frozen) {
   std::vector<BlockRange> shards;
   std::vector<BlockRange> kept;
   std::vector<BlockRange> whole;
   for (size_t b = 0; b < program_.buckets.size(); ++b) {
-    if (!program_.gathered[b]) {
-      whole.push_back(program_.buckets[b].blocks);
+    const plan::Bucket& bucket = program_.buckets[b];
+    if (bucket.frozen != frozen) continue;
+    if (!bucket.gathered) {
+      whole.push_back(bucket.blocks);
       continue;
     }
-    shards.push_back(program_.owned[b]);
+    shards.push_back(bucket.owned);
     if (program_.secondary.size > 1) kept.push_back(SecondaryBlocks(static_cast<int>(b)));
   }
-  // Without any that is gathered a parameter may lie in two buckets.
-  if (shards.empty()) whole = {program_.blocks};
+  // Where none is gathered a parameter that learns may lie in two buckets.
+  if (shards.empty() && !frozen) whole = StageRanges();
   const DType dtype = program_.types.parameters;
-  whole_values_ = AllocateBlocks(dtype, whole);
-  shard_values_ = AllocateBlocks(dtype, shards);
-  secondary_ = AllocateBlocks(dtype, kept);
-  gather_arena_ = Allocate(dtype, program_.gathered_blocks * plan::kBlockElements);
-}
-
-void RankState::BindFrozen() {
-  int64_t elements = 0;
-  for (const auto& parameter : store_.parameters()) {
-    if (parameter->frozen()) elements += plan::PlacedElements(parameter->num_elements());
-  }
-  if (elements == 0) return;
-  frozen_ = Allocate(store_.dtype(), elements);
-  int64_t first = 0;
-  for (const auto& parameter : store_.parameters()) {
-    if (!parameter->frozen()) continue;
-    parameter->BindValue(frozen_.Slice(first, parameter->shape()));
-    first += plan::PlacedElements(parameter->num_elements());
-  }
+  const int64_t arena = frozen ? program_.frozen_gathered_blocks : program_.gathered_blocks;
+  values_[frozen] = {.whole = AllocateBlocks(dtype, whole),
+                     .shards = AllocateBlocks(dtype, shards),
+                     .secondary = AllocateBlocks(dtype, kept),
+                     .gathered = Allocate(dtype, arena * plan::kBlockElements)};
 }
 
 void RankState::AllocateGradients() {
   const DType dtype = program_.types.gradients;
   for (int i = 0; i < program_.num_slots; ++i) {
-    gradients_.push_back(AllocateBlocks(dtype, {program_.blocks}));
+    gradients_.push_back(AllocateBlocks(dtype, StageRanges()));
   }
-  if (program_.streams_gradients) gradient_shards_ = AllocateBlocks(dtype, program_.owned);
+  if (program_.streams_gradients) {
+    gradient_shards_ = AllocateBlocks(dtype, plan::OwnedBlocks(program_));
+  }
   unreduced_arena_ = Allocate(dtype, program_.unreduced_blocks * plan::kBlockElements);
 }
 
@@ -98,28 +89,31 @@ void RankState::Initialize(uint64_t seed) {
     if (value.empty()) continue;
     FillInitial(queue_, parameter->spec(), seed, 0, value.Reshaped({value.num_elements()}));
   }
-  for (size_t b = 0; b < program_.buckets.size() && program_.types.has_master(); ++b) {
-    const Tensor masters = Masters(static_cast<int>(b));
-    ForEachPiece(program_.owned[b], [&](const Piece& piece) {
-      FillInitial(queue_, piece.parameter.spec(), seed, piece.first_in_parameter,
-                  masters.Slice(piece.first_in_blocks, {piece.num_elements}));
-    });
-  }
   for (size_t b = 0; b < program_.buckets.size(); ++b) {
-    if (!program_.gathered[b]) continue;
-    const Tensor values = Values(program_.owned[b]);
-    ForEachPiece(program_.owned[b], [&](const Piece& piece) {
-      FillInitial(queue_, piece.parameter.spec(), seed, piece.first_in_parameter,
-                  values.Slice(piece.first_in_blocks, {piece.num_elements}));
-    });
+    const plan::Bucket& bucket = program_.buckets[b];
+    const auto fill = [&](const Tensor& to) {
+      ForEachPiece(bucket.owned, [&](const Piece& piece) {
+        FillInitial(queue_, piece.parameter.spec(), seed, piece.first_in_parameter,
+                    to.Slice(piece.first_in_blocks, {piece.num_elements}));
+      });
+    };
+    if (program_.types.has_master() && !bucket.frozen) fill(Masters(static_cast<int>(b)));
+    if (bucket.gathered) fill(Values(bucket.owned));
   }
 }
 
-void RankState::BindGradients(int slot) {
-  const Tensor all = gradients_[slot].Part(program_.blocks);
+std::vector<BlockRange> RankState::StageRanges() const {
+  std::vector<BlockRange> ranges;
+  for (const plan::StageBlocks& stage : program_.stages) ranges.push_back(stage.blocks);
+  return ranges;
+}
+
+void RankState::BindGradients(int slot, BlockRange blocks, bool adds) {
+  const Tensor all = gradients_[slot].Part(blocks);
   for (const auto& parameter : store_.parameters()) {
-    if (!Holds(*parameter)) continue;
-    parameter->BindGradient(Of(*parameter, all, program_.blocks.first_element()));
+    if (parameter->frozen() || !blocks.Overlaps(BlocksOf(*parameter))) continue;
+    parameter->BindGradient(Of(*parameter, all, blocks.first_element()));
+    if (adds) parameter->BeginGradient();
   }
 }
 
@@ -127,13 +121,16 @@ template <typename Visit>
 void RankState::ForEachParameterOf(int bucket, Visit visit) const {
   const plan::Bucket& b = program_.buckets[bucket];
   for (int p = b.first_parameter; p < b.end_parameter; ++p) {
-    if (!store_.parameters()[p]->frozen()) visit(*store_.parameters()[p]);
+    if (store_.parameters()[p]->frozen() == b.frozen) visit(*store_.parameters()[p]);
   }
 }
 
 void RankState::BindUnreduced(int bucket, int64_t place) {
-  const BlockRange blocks = program_.buckets[bucket].blocks;
-  const Tensor padded = UnreducedPlace(place, program_.shards.PaddedOf(blocks.num_blocks()));
+  const plan::Bucket& its = program_.buckets[bucket];
+  const int64_t head = plan::HeadBlocks(its);
+  const int64_t begin = its.blocks.first_element() - head * plan::kBlockElements;
+  const Tensor padded =
+      UnreducedPlace(place, head + program_.shards.PaddedOf(its.blocks.num_blocks()));
   int64_t written = 0;
   // What lies between parameters counts in the norm, and must be zero.
   const auto clear_until = [&](int64_t element) {
@@ -142,7 +139,7 @@ void RankState::BindUnreduced(int bucket, int64_t place) {
     queue_.device().operations(padded.dtype()).clear(queue_, gap);
   };
   ForEachParameterOf(bucket, [&](Parameter& parameter) {
-    const int64_t first = layout_.offsets[parameter.index()] - blocks.first_element();
+    const int64_t first = layout_.offsets[parameter.index()] - begin;
     clear_until(first);
     written = first + parameter.num_elements();
     parameter.BindGradient(padded.Slice(first, parameter.shape()));
@@ -159,7 +156,7 @@ void RankState::ZeroUnwritten(int bucket) {
 
 void RankState::BindGathered(int bucket, int64_t place) {
   const BlockRange blocks = program_.buckets[bucket].blocks;
-  const Tensor values = GatherPlace(place, blocks.num_blocks());
+  const Tensor values = GatherPlace(program_.buckets[bucket].frozen, place, blocks.num_blocks());
   ForEachParameterOf(bucket, [&](Parameter& parameter) {
     parameter.BindValue(Of(parameter, values, blocks.first_element()));
   });
@@ -169,20 +166,24 @@ void RankState::UnbindGathered(int bucket) {
   ForEachParameterOf(bucket, [](Parameter& parameter) { parameter.UnbindValue(); });
 }
 
-Tensor RankState::BindVisitor(int unit) {
-  const BlockRange blocks = layout_.units[unit];
-  const Tensor values = Allocate(program_.types.parameters, blocks.num_elements());
-  for (const auto& parameter : store_.parameters()) {
-    if (parameter->unit() != unit || parameter->frozen()) continue;
-    parameter->BindValue(Of(*parameter, values, blocks.first_element()));
+std::vector<Tensor> RankState::BindVisitor(int unit) {
+  std::vector<Tensor> parts;
+  for (const bool frozen : {false, true}) {
+    const BlockRange blocks = (frozen ? layout_.frozen_units : layout_.units)[unit];
+    if (blocks.num_blocks() == 0) continue;
+    parts.push_back(Allocate(program_.types.parameters, blocks.num_elements()));
+    for (const auto& parameter : store_.parameters()) {
+      if (parameter->unit() != unit || parameter->frozen() != frozen) continue;
+      parameter->BindValue(Of(*parameter, parts.back(), blocks.first_element()));
+    }
   }
   visitor_ = unit;
-  return values;
+  return parts;
 }
 
 void RankState::ReleaseVisitor() {
   for (const auto& parameter : store_.parameters()) {
-    if (parameter->unit() == visitor_ && !parameter->frozen()) parameter->UnbindValue();
+    if (parameter->unit() == visitor_) parameter->UnbindValue();
   }
   for (const Borrowed& borrowed : borrowed_) {
     if (borrowed.parameter.unit() == visitor_) borrowed.parameter.BindValue(borrowed.value);
@@ -195,16 +196,24 @@ bool RankState::Borrows(const Parameter& parameter) const {
                      [&](const Borrowed& borrowed) { return &borrowed.parameter == &parameter; });
 }
 
-void RankState::BindAnything(int bucket, bool values, bool gradients) {
-  const plan::StateTypes& types = program_.types;
-  ForEachParameterOf(bucket, [&](Parameter& parameter) {
-    const auto memory = [&](DType dtype) {
-      anything_.push_back(Allocate(dtype, parameter.num_elements()));
-      return anything_.back().Reshaped(parameter.shape());
-    };
-    if (values && parameter.value().empty()) parameter.BindValue(memory(types.parameters));
-    if (gradients && parameter.gradient().empty()) parameter.BindGradient(memory(types.gradients));
-  });
+void RankState::BindAnything(int unit) {
+  for (size_t b = 0; b < program_.buckets.size(); ++b) {
+    const plan::Bucket& bucket = program_.buckets[b];
+    const bool gradients = program_.streams_gradients && !bucket.frozen;
+    ForEachParameterOf(static_cast<int>(b), [&](Parameter& parameter) {
+      if (parameter.unit() != unit) return;
+      const auto memory = [&](DType dtype) {
+        anything_.push_back(Allocate(dtype, parameter.num_elements()));
+        return anything_.back().Reshaped(parameter.shape());
+      };
+      if (bucket.gathered && parameter.value().empty()) {
+        parameter.BindValue(memory(parameter.dtype()));
+      }
+      if (gradients && parameter.gradient().empty()) {
+        parameter.BindGradient(memory(program_.types.gradients));
+      }
+    });
+  }
 }
 
 BlockRange RankState::SecondaryBlocks(int bucket) const {
@@ -213,33 +222,29 @@ BlockRange RankState::SecondaryBlocks(int bucket) const {
 }
 
 bool RankState::Holds(const Parameter& parameter) const {
-  if (parameter.frozen()) return false;
-  const int64_t first = layout_.offsets[parameter.index()];
-  return program_.blocks.first_element() <= first &&
-         first < program_.blocks.end * plan::kBlockElements;
+  return plan::HoldsBlock(program_, layout_.OffsetOf(parameter.index()) / plan::kBlockElements);
 }
 
 bool RankState::HoldsWhole(const Parameter& parameter) const {
-  return Holds(parameter) && whole_values_.Holds(BlocksOf(parameter));
+  return Holds(parameter) && values_[parameter.frozen()].whole.Holds(BlocksOf(parameter));
 }
 
 BlockRange RankState::BlocksOf(const Parameter& parameter) const {
-  const int64_t first = layout_.offsets[parameter.index()];
+  const int64_t first = layout_.OffsetOf(parameter.index());
   const int64_t end = first + parameter.num_elements();
   return {first / plan::kBlockElements, (end + plan::kBlockElements - 1) / plan::kBlockElements};
 }
 
 Tensor RankState::Of(const Parameter& parameter, const Tensor& buffer,
                      int64_t first_element) const {
-  return buffer.Slice(layout_.offsets[parameter.index()] - first_element, parameter.shape());
+  return buffer.Slice(layout_.OffsetOf(parameter.index()) - first_element, parameter.shape());
 }
 
 void RankState::ForEachPiece(BlockRange blocks, absl::FunctionRef<void(const Piece&)> visit) const {
   const int64_t begin = blocks.first_element();
   const int64_t end = blocks.end * plan::kBlockElements;
   for (const auto& parameter : store_.parameters()) {
-    if (parameter->frozen()) continue;
-    const int64_t offset = layout_.offsets[parameter->index()];
+    const int64_t offset = layout_.OffsetOf(parameter->index());
     const int64_t first = std::max(offset, begin);
     const int64_t last = std::min(offset + parameter->num_elements(), end);
     if (first >= last) continue;
@@ -252,9 +257,10 @@ plan::ArenaBytes RankState::held() const {
   const auto bytes = [](const Tensor& tensor) {
     return tensor.empty() ? 0 : static_cast<int64_t>(tensor.num_bytes());
   };
-  At(held, Arena::kParameters) =
-      whole_values_.num_bytes() + shard_values_.num_bytes() + bytes(frozen_);
-  At(held, Arena::kGathered) = bytes(gather_arena_) + secondary_.num_bytes();
+  for (const ValueMemory& values : values_) {
+    At(held, Arena::kParameters) += values.whole.num_bytes() + values.shards.num_bytes();
+    At(held, Arena::kGathered) += bytes(values.gathered) + values.secondary.num_bytes();
+  }
   At(held, Arena::kGradients) = gradient_shards_.num_bytes();
   if (!gradients_.empty()) {
     At(held, Arena::kGradients) = gradients_[0].num_bytes();
@@ -262,6 +268,7 @@ plan::ArenaBytes RankState::held() const {
   }
   for (const Borrowed& borrowed : borrowed_) {
     At(held, Arena::kParameters) += bytes(borrowed.value);
+    if (borrowed.parameter.frozen()) continue;
     At(held, Arena::kGradients) += bytes(borrowed.parameter.gradient());
   }
   At(held, Arena::kUnreduced) = bytes(unreduced_arena_);

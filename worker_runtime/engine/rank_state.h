@@ -22,7 +22,8 @@ namespace muster::engine {
 class RankState {
  public:
   // Clears every buffer and binds the parameters that this rank holds whole. `store`, `program` and
-  // `queue` outlive this. `borrowed`: parameters of other stages, which get buffers of their own;
+  // `queue` outlive this. `borrowed`: parameters of other ranks' stages, which get buffers of their
+  // own;
   // `num_moments`: of the update's rule.
   RankState(ParameterStore& store, plan::BlockLayout layout, const plan::Program& program,
             absl::Span<const int> borrowed, int num_moments, Queue& queue);
@@ -30,8 +31,9 @@ class RankState {
   // Initial values of what this rank holds, each element by itself.
   void Initialize(uint64_t seed);
 
-  // Gradients of the next micro-batch go to slot `slot`, over what is there.
-  void BindGradients(int slot);
+  // Gradients of the parameters in `blocks`, those of a stage, go to slot `slot` from now on, over
+  // what is there, or added to it.
+  void BindGradients(int slot, plan::BlockRange blocks, bool adds);
   // Those of a bucket, of a program that streams gradients.
   void BindUnreduced(int bucket, int64_t place);
   // Clears those of a bucket that nothing was written to.
@@ -41,16 +43,18 @@ class RankState {
   void BindGathered(int bucket, int64_t place);
   void UnbindGathered(int bucket);
   // Between steps, of a pipeline: memory for a unit of another stage, to which its parameters are
-  // bound until it is released. [blocks of the unit]
-  Tensor BindVisitor(int unit);
+  // bound until it is released: [blocks of the unit] of those that learn, and of those that are
+  // frozen; nothing of what it has none of.
+  std::vector<Tensor> BindVisitor(int unit);
   void ReleaseVisitor();
   // After a failure: memory of some content, so that a pass may run to its end.
-  void BindAnything(int bucket, bool values, bool gradients);
+  void BindAnything(int unit);
 
   // Each of its type in program.types, [blocks.num_elements()]. Values: of blocks held whole or
-  // owned.
+  // owned, of one kind.
   Tensor Values(plan::BlockRange blocks) const {
-    return whole_values_.Holds(blocks) ? whole_values_.Part(blocks) : shard_values_.Part(blocks);
+    const ValueMemory& values = values_[blocks.end > layout_.num_blocks];
+    return values.whole.Holds(blocks) ? values.whole.Part(blocks) : values.shards.Part(blocks);
   }
   Tensor Gradients(int slot, plan::BlockRange blocks) const {
     return gradients_[slot].Part(blocks);
@@ -60,35 +64,41 @@ class RankState {
     return program_.streams_gradients ? gradient_shards_.Part(blocks)
                                       : Gradients(program_.root_slots.front(), blocks);
   }
-  // State that this rank updates of a bucket: [program.owned[bucket].num_elements()]. Moments are
-  // empty where the update's rule keeps none.
+  // State that this rank updates of a bucket: [owned.num_elements()]; of a frozen one, its values.
+  // Moments are empty where the update's rule keeps none.
   Tensor Masters(int bucket) const {
-    return program_.types.has_master() ? OwnedPart(masters_, bucket)
-                                       : Values(program_.owned[bucket]);
+    const plan::Bucket& b = program_.buckets[bucket];
+    return program_.types.has_master() && !b.frozen ? OwnedPart(masters_, bucket) : Values(b.owned);
   }
   Tensor FirstMoments(int bucket) const { return OwnedPart(first_moments_, bucket); }
   Tensor SecondMoments(int bucket) const { return OwnedPart(second_moments_, bucket); }
 
   // [num_blocks * kBlockElements] of the arenas.
-  Tensor GatherPlace(int64_t place, int64_t num_blocks) const {
-    return PlaceIn(gather_arena_, place, num_blocks);
+  Tensor GatherPlace(bool frozen, int64_t place, int64_t num_blocks) const {
+    return PlaceIn(values_[frozen].gathered, place, num_blocks);
   }
   Tensor UnreducedPlace(int64_t place, int64_t num_blocks) const {
     return PlaceIn(unreduced_arena_, place, num_blocks);
   }
+  // Where the head of a bucket is kept until the bucket that has its block is reduced.
+  Tensor HeadPlace(const plan::Bucket& bucket) const {
+    return UnreducedPlace(bucket.head_place, 1).Slice(0, {bucket.head_elements});
+  }
   // All of a buffer or an arena, of which the above are parts. Empty on a rank that holds nothing
   // there.
-  const Tensor& all_whole_values() const { return whole_values_.whole(); }
+  const Tensor& all_whole_values() const { return values_[false].whole.whole(); }
   const Tensor& all_gradients(int slot) const { return gradients_[slot].whole(); }
   const Tensor& all_summed_gradients() const {
     return program_.streams_gradients ? gradient_shards_.whole()
                                       : all_gradients(program_.root_slots.front());
   }
-  const Tensor& gather_arena() const { return gather_arena_; }
+  const Tensor& gather_arena(bool frozen) const { return values_[frozen].gathered; }
   const Tensor& unreduced_arena() const { return unreduced_arena_; }
   // The shard of a bucket that a RESHARD keeps.
   plan::BlockRange SecondaryBlocks(int bucket) const;
-  Tensor Secondary(int bucket) const { return secondary_.Part(SecondaryBlocks(bucket)); }
+  Tensor Secondary(int bucket) const {
+    return values_[program_.buckets[bucket].frozen].secondary.Part(SecondaryBlocks(bucket));
+  }
 
   // The elements of a parameter that lie in some blocks.
   struct Piece {
@@ -101,9 +111,9 @@ class RankState {
   // The blocks that a parameter has elements in.
   plan::BlockRange BlocksOf(const Parameter& parameter) const;
 
-  // A parameter of another stage, of which this one has a copy.
+  // A parameter of another rank's stage, of which this one has a copy.
   bool Borrows(const Parameter& parameter) const;
-  // A parameter of this rank's stage.
+  // A parameter of this rank's stages.
   bool Holds(const Parameter& parameter) const;
   // ... that is not gathered.
   bool HoldsWhole(const Parameter& parameter) const;
@@ -128,14 +138,14 @@ class RankState {
   BlockBuffer AllocateBlocks(DType dtype, const std::vector<plan::BlockRange>& ranges) {
     return {ranges, Allocate(dtype, BlockBuffer::NumElements(ranges))};
   }
-  void AllocateValues();
-  void BindFrozen();
+  void AllocateValues(bool frozen);
+  std::vector<plan::BlockRange> StageRanges() const;
   void AllocateGradients();
   Tensor PlaceIn(const Tensor& arena, int64_t place, int64_t num_blocks) const {
     return arena.Slice(place * plan::kBlockElements, {num_blocks * plan::kBlockElements});
   }
   Tensor OwnedPart(const BlockBuffer& owned, int bucket) const {
-    return owned.empty() ? Tensor() : owned.Part(program_.owned[bucket]);
+    return owned.empty() ? Tensor() : owned.Part(program_.buckets[bucket].owned);
   }
   template <typename Visit>
   void ForEachParameterOf(int bucket, Visit visit) const;
@@ -146,17 +156,19 @@ class RankState {
   const plan::Program& program_;
   Queue& queue_;
   TensorPool pool_;
-  BlockBuffer whole_values_;
-  BlockBuffer shard_values_;  // of buckets that are gathered
-  Tensor gather_arena_;
-  BlockBuffer secondary_;
+  struct ValueMemory {
+    BlockBuffer whole;
+    BlockBuffer shards;  // of buckets that are gathered
+    BlockBuffer secondary;
+    Tensor gathered;  // the arena
+  };
+  ValueMemory values_[2];               // of parameters that learn, and of frozen ones
   std::vector<BlockBuffer> gradients_;  // by slot
   BlockBuffer gradient_shards_;
   Tensor unreduced_arena_;
   BlockBuffer masters_;  // empty where the values are what is updated
   BlockBuffer first_moments_;
   BlockBuffer second_moments_;
-  Tensor frozen_;         // values of frozen parameters, which every rank holds
   const Tensor squares_;  // by block, and their sum
   struct Borrowed {
     Parameter& parameter;  // of another stage

@@ -52,7 +52,7 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
   // The backward passes say where each micro-batch goes and what is added then; REDUCE says it for
   // the last one.
   for (const Action& action : program.actions) {
-    if (action.kind == ActionKind::kBackward) {
+    if (plan::WritesGradients(action)) {
       leaves_[action.micro_batch] = {.slot = std::max(action.slot, 0), .merges = action.merges};
     } else if (action.kind == ActionKind::kReduce && action.place == plan::kNone) {
       leaves_.back().merges = action.merges;
@@ -166,7 +166,8 @@ const Tensor& Reduction::WorksIn(const Action& action) const {
     case ActionKind::kReplicate:
       return state_.all_summed_gradients();
     case ActionKind::kUnshard:
-      return has_place ? state_.gather_arena() : state_.all_whole_values();
+      return has_place ? state_.gather_arena(program_.buckets[action.bucket].frozen)
+                       : state_.all_whole_values();
     case ActionKind::kSquares:
       return state_.all_squares();
     default:
@@ -221,6 +222,7 @@ Work Reduction::StartReduce(const Action& action) {
 
 Work Reduction::StartStreamedReduce(const Action& action) {
   Communicator& group = GroupOf(action);
+  MoveHeads(action);
   Tensor padded = StreamedPlace(action);
   if (IsRounded(action, program_)) {
     const Tensor rounded = Padded(0, action);
@@ -235,7 +237,24 @@ Work Reduction::StartStreamedReduce(const Action& action) {
 }
 
 Tensor Reduction::StreamedPlace(const Action& action) const {
-  return state_.UnreducedPlace(action.place, program_.shards.PaddedOf(action.blocks.num_blocks()));
+  return state_.UnreducedPlace(action.place + plan::HeadBlocks(program_.buckets[action.bucket]),
+                               program_.shards.PaddedOf(action.blocks.num_blocks()));
+}
+
+void Reduction::MoveHeads(const Action& action) {
+  const plan::Bucket& bucket = program_.buckets[action.bucket];
+  const auto end_of = [](const Tensor& whole, int64_t end, int64_t count) {
+    return whole.Slice(end - count, {count});
+  };
+  if (const int64_t head = bucket.head_elements; head > 0) {
+    const Tensor block = state_.UnreducedPlace(action.place, 1);
+    Copy(queue_, end_of(block, plan::kBlockElements, head), state_.HeadPlace(bucket));
+  }
+  const int behind = plan::BucketBehind(program_, action.bucket);
+  if (behind == plan::kNone) return;
+  const Tensor head = state_.HeadPlace(program_.buckets[behind]);
+  Copy(queue_, head,
+       end_of(StreamedPlace(action), bucket.blocks.num_elements(), head.num_elements()));
 }
 
 // The ranks of a shard group together are one leaf here.
@@ -259,7 +278,7 @@ Work Reduction::StartLoss(const Action& action) {
   const int result = program_.root_slots.front();
   // Only one of the ranks that hold the sum gives it.
   if (action.kind == ActionKind::kShareLoss) {
-    if (program_.rank + 1 != groups_[0]->size()) {
+    if (program_.rank != action.peer) {
       losses_[result] = {};
       is_summed_ = true;
       if (!host_reads()) queue_.device().operations(DType::kF32).clear(queue_, TotalOf(result));
@@ -279,7 +298,7 @@ Work Reduction::StartUnshard(const Action& action) {
   Communicator& group = GroupOf(action);
   Tensor whole = state_.Values(action.blocks);
   if (IsPadded(action, program_)) {
-    const BlockRange owned = program_.owned[action.bucket];
+    const BlockRange owned = program_.buckets[action.bucket].owned;
     whole = Padded(0, action);
     const int64_t each = whole.num_elements() / group.size();
     Copy(queue_, state_.Values(owned), whole.Slice(group.rank() * each, {owned.num_elements()}));
@@ -292,9 +311,10 @@ Work Reduction::StartGather(const Action& action) {
   Communicator& group = GroupOf(action);
   const plan::Shards& shards = action.secondary ? program_.secondary : program_.shards;
   const int64_t blocks = action.blocks.num_blocks();
-  const Tensor whole = state_.GatherPlace(action.place, shards.PaddedOf(blocks));
-  const Tensor own = action.secondary ? state_.Secondary(action.bucket)
-                                      : state_.Values(program_.owned[action.bucket]);
+  const plan::Bucket& bucket = program_.buckets[action.bucket];
+  const Tensor whole = state_.GatherPlace(bucket.frozen, action.place, shards.PaddedOf(blocks));
+  const Tensor own =
+      action.secondary ? state_.Secondary(action.bucket) : state_.Values(bucket.owned);
   if (own.num_elements() > 0) {
     const int64_t first = shards.rank * shards.LargestOf(blocks) * plan::kBlockElements;
     Copy(queue_, own, whole.Slice(first, own.shape()));
@@ -306,7 +326,8 @@ void Reduction::GiveUp(const Action& action) {
   if (action.secondary) {
     const BlockRange kept = state_.SecondaryBlocks(action.bucket);
     if (kept.num_blocks() > 0) {
-      const Tensor whole = state_.GatherPlace(action.place, action.blocks.num_blocks());
+      const bool frozen = program_.buckets[action.bucket].frozen;
+      const Tensor whole = state_.GatherPlace(frozen, action.place, action.blocks.num_blocks());
       const int64_t first = kept.first_element() - action.blocks.first_element();
       Copy(queue_, whole.Slice(first, {kept.num_elements()}), state_.Secondary(action.bucket));
     }
@@ -326,7 +347,7 @@ void Reduction::Finish(const Action& action) {
 
 // The first micro-batch of a step begins the sum.
 void Reduction::FinishStreamedReduce(const Action& action) {
-  const BlockRange owned = program_.owned[action.bucket];
+  const BlockRange owned = program_.buckets[action.bucket].owned;
   if (owned.num_blocks() == 0) return;
   const int64_t first = owned.first_element() - action.blocks.first_element();
   const Tensor part = StreamedPlace(action).Slice(first, {owned.num_elements()});
@@ -352,7 +373,7 @@ void Reduction::FinishPadded(const Action& action) {
     return;
   }
   const bool gives_all = action.collective == plan::Collective::kAllReduce;
-  const BlockRange result = gives_all ? action.blocks : program_.owned[action.bucket];
+  const BlockRange result = gives_all ? action.blocks : program_.buckets[action.bucket].owned;
   if (result.num_blocks() == 0) return;
   const int64_t first = result.first_element() - action.blocks.first_element();
   Convert(queue_, padded.Slice(first, {result.num_elements()}),

@@ -87,6 +87,8 @@ class Reduction {
   Work StartUnshard(const plan::Action& action);
   Work StartGather(const plan::Action& action);
   Tensor StreamedPlace(const plan::Action& action) const;
+  // Keeps the bucket's head, and puts that of the bucket behind it into its place.
+  void MoveHeads(const plan::Action& action);
   void FinishStreamedReduce(const plan::Action& action);
   void FinishPadded(const plan::Action& action);
   // This rank's part of `whole`, which the ranks of the group share.

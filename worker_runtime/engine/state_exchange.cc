@@ -15,21 +15,21 @@ absl::Status StateExchange::Copy(const Tensor& from, const Tensor& to) const {
   return CopyAcross(state_.queue(), from, to);
 }
 
-int StateExchange::StageOf(const Parameter& parameter) const {
-  const int64_t block = state_.layout().offsets[parameter.index()] / plan::kBlockElements;
-  int stage = 0;
-  while (stages_[stage].blocks.end <= block) ++stage;
-  return stage;
+int StateExchange::PlaceOf(const Parameter& parameter) const {
+  const int64_t block = state_.layout().OffsetOf(parameter.index()) / plan::kBlockElements;
+  int place = 0;
+  while (!plan::HoldsBlock(places_[place], block)) ++place;
+  return place;
 }
 
 // Nothing of a parameter of another stage.
 std::vector<StateExchange::Owned> StateExchange::OwnedBy(int rank,
                                                          const Parameter& parameter) const {
   std::vector<Owned> all;
-  if (rank / replicas_ != StageOf(parameter)) return all;
-  const int64_t begin = state_.layout().offsets[parameter.index()];
+  if (rank / replicas_ != PlaceOf(parameter)) return all;
+  const int64_t begin = state_.layout().OffsetOf(parameter.index());
   const int64_t end = begin + parameter.num_elements();
-  const plan::Program& program = stages_[StageOf(parameter)];
+  const plan::Program& program = places_[PlaceOf(parameter)];
   const int size = program.shards.size;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const plan::BlockRange shard =
@@ -55,9 +55,8 @@ Tensor StateExchange::OwnPart(StateKind kind, const Owned& owned) const {
 // The ranks of a stage's first shard group own one whole together.
 absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
                                     const Tensor& whole) const {
-  if (parameter.frozen()) return Copy(parameter.value(), whole);
-  const int first = StageOf(parameter) * replicas_;
-  for (int rank = first; rank < first + stages_[0].shards.size; ++rank) {
+  const int first = PlaceOf(parameter) * replicas_;
+  for (int rank = first; rank < first + places_[0].shards.size; ++rank) {
     if (world_.rank() != 0 && world_.rank() != rank) continue;
     for (const Owned& owned : OwnedBy(rank, parameter)) {
       const Tensor part = whole.Slice(owned.first_in_parameter, {owned.count});
@@ -66,17 +65,31 @@ absl::Status StateExchange::Collect(StateKind kind, const Parameter& parameter,
       } else if (world_.rank() == 0) {
         MUSTER_RETURN_IF_ERROR(world_.Recv(BufferOfTensor(part), rank).Wait());
       } else {
-        MUSTER_RETURN_IF_ERROR(
-            world_.Send(BufferOfTensor(OwnPart(kind, owned)), 0, OfDevice()).Wait());
+        MUSTER_RETURN_IF_ERROR(SendOwn(OwnPart(kind, owned), part));
       }
     }
   }
   return absl::OkStatus();
 }
 
+// What is of another type than the array, as frozen parameters of 16 bits are, is converted on its
+// own rank, by way of its place in that rank's `whole`.
+absl::Status StateExchange::SendOwn(const Tensor& own, const Tensor& part) const {
+  if (own.dtype() == part.dtype()) return world_.Send(BufferOfTensor(own), 0, OfDevice()).Wait();
+  MUSTER_RETURN_IF_ERROR(Copy(own, part));
+  return world_.Send(BufferOfTensor(part), 0).Wait();
+}
+
+absl::Status StateExchange::ReceiveOwn(const Tensor& own, const Tensor& part, int root) const {
+  if (own.dtype() == part.dtype()) {
+    return world_.Recv(BufferOfTensor(own), root, OfDevice()).Wait();
+  }
+  MUSTER_RETURN_IF_ERROR(world_.Recv(BufferOfTensor(part), root).Wait());
+  return Copy(part, own);
+}
+
 absl::Status StateExchange::CopyOwn(StateKind kind, const Parameter& parameter,
                                     const Tensor& whole) const {
-  if (parameter.frozen()) return Copy(parameter.value(), whole);
   for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
     MUSTER_RETURN_IF_ERROR(
         Copy(OwnPart(kind, owned), whole.Slice(owned.first_in_parameter, {owned.count})));
@@ -86,15 +99,12 @@ absl::Status StateExchange::CopyOwn(StateKind kind, const Parameter& parameter,
 
 absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter, const Tensor& whole,
                                    int root) const {
-  if (parameter.frozen()) {
-    MUSTER_RETURN_IF_ERROR(world_.Broadcast(BufferOfTensor(whole), root).Wait());
-    return Copy(whole, parameter.value());
-  }
-  const plan::Program& program = stages_[StageOf(parameter)];
-  const bool is_whole =
-      kind == StateKind::kValue && !program.gathered[program.bucket_of_unit[parameter.unit()]];
+  const plan::Program& program = places_[PlaceOf(parameter)];
+  const int bucket = (parameter.frozen() ? program.frozen_bucket_of_unit
+                                         : program.bucket_of_unit)[parameter.unit()];
+  const bool is_whole = kind == StateKind::kValue && !program.buckets[bucket].gathered;
   if (is_whole || program.shards.size == 1) return SpreadToAll(kind, parameter, whole, root);
-  const int first = StageOf(parameter) * replicas_;
+  const int first = PlaceOf(parameter) * replicas_;
   for (int rank = first; rank < first + replicas_; ++rank) {
     if (world_.rank() != root && world_.rank() != rank) continue;
     for (const Owned& owned : OwnedBy(rank, parameter)) {
@@ -104,8 +114,7 @@ absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter, c
       } else if (world_.rank() == root) {
         MUSTER_RETURN_IF_ERROR(world_.Send(BufferOfTensor(part), rank).Wait());
       } else {
-        MUSTER_RETURN_IF_ERROR(
-            world_.Recv(BufferOfTensor(OwnPart(kind, owned)), root, OfDevice()).Wait());
+        MUSTER_RETURN_IF_ERROR(ReceiveOwn(OwnPart(kind, owned), part, root));
       }
     }
   }
@@ -125,7 +134,7 @@ absl::Status StateExchange::SpreadToAll(StateKind kind, const Parameter& paramet
 }
 
 absl::Status StateExchange::CopyToValue(const Tensor& masters, const Parameter& parameter) const {
-  if (!rounding_) return Copy(masters, parameter.value());
+  if (!rounding_ || parameter.frozen()) return Copy(masters, parameter.value());
   TensorPool pool;
   const Tensor rounded = pool.Allocate(parameter.dtype(), masters.shape());
   RoundByDraws(masters.span<float>(),

@@ -30,15 +30,15 @@ struct ValueRounding {
 // Threads: thread-compatible; every rank calls the same functions, for the same arrays.
 class StateExchange {
  public:
-  // All outlive this. `stages`: the program of the first rank of each stage. `rounding`: of what is
-  // spread; none: to nearest.
-  StateExchange(Communicator& world, RankState& state, absl::Span<const plan::Program> stages,
+  // All outlive this. `places`: the program of the first rank at each place of a pipeline.
+  // `rounding`: of what is spread; none: to nearest.
+  StateExchange(Communicator& world, RankState& state, absl::Span<const plan::Program> places,
                 std::optional<ValueRounding> rounding = std::nullopt)
       : world_(world),
         state_(state),
-        stages_(stages),
+        places_(places),
         rounding_(rounding),
-        replicas_(world.size() / static_cast<int>(stages.size())) {}
+        replicas_(world.size() / static_cast<int>(places.size())) {}
 
   // A parameter's array from the ranks that own it to rank 0's `whole`, and from that of rank
   // `root` to all that hold some of it. Errors: the communicator's.
@@ -64,17 +64,20 @@ class StateExchange {
   absl::Status CopyToValue(const Tensor& masters, const Parameter& parameter) const;
   // Options of calls with the state's own memory.
   CallOptions OfDevice() const { return {.queue = &state_.queue()}; }
-  int StageOf(const Parameter& parameter) const;
+  int PlaceOf(const Parameter& parameter) const;
   std::vector<Owned> OwnedBy(int rank, const Parameter& parameter) const;
   // To all of them, of which each takes what it holds.
   absl::Status SpreadToAll(StateKind kind, const Parameter& parameter, const Tensor& whole,
                            int root) const;
+  // This rank's part of an array, to rank 0 and from `root`; `part` is its place in `whole`.
+  absl::Status SendOwn(const Tensor& own, const Tensor& part) const;
+  absl::Status ReceiveOwn(const Tensor& own, const Tensor& part, int root) const;
   // This rank's memory of one.
   Tensor OwnPart(StateKind kind, const Owned& owned) const;
 
   Communicator& world_;
   RankState& state_;
-  const absl::Span<const plan::Program> stages_;
+  const absl::Span<const plan::Program> places_;
   const std::optional<ValueRounding> rounding_;
   const int replicas_;
 };

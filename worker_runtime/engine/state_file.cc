@@ -24,6 +24,40 @@ std::string Describe(DType dtype, const std::vector<int64_t>& shape) {
   return absl::StrCat(ToString(dtype), " [", absl::StrJoin(shape, ", "), "]");
 }
 
+std::vector<StateArray> Values(const ParameterStore& store, bool kept_elsewhere) {
+  std::vector<StateArray> arrays;
+  for (const auto& parameter : store.parameters()) {
+    if (parameter->kept_elsewhere() != kept_elsewhere) continue;
+    arrays.push_back({StateKind::kValue, parameter.get(), parameter->name()});
+  }
+  return arrays;
+}
+
+template <typename... What>
+absl::Status OtherModel(const std::string& name, const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " is of another model: ", what...));
+}
+
+absl::Status CheckHasAll(const ParameterStore& store, const ArrayTable& model,
+                         const std::string& from) {
+  for (const auto& [name, info] : model) {
+    if (store.Find(name) == nullptr) {
+      return OtherModel(from, "it has ", name, ", this model has not");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Whether an array that was found is as `parameter` needs it.
+absl::Status CheckArray(const std::string& from, const std::string& name,
+                        const checkpoint::ArrayInfo& found, const Parameter& parameter,
+                        DType dtype) {
+  const std::string wanted = Describe(dtype, Sizes(parameter.shape()));
+  const std::string there = Describe(found.dtype, found.shape);
+  if (there == wanted) return absl::OkStatus();
+  return OtherModel(from, name, " is ", there, " there and ", wanted, " here");
+}
+
 }  // namespace
 
 std::vector<int64_t> Sizes(const Shape& shape) {
@@ -32,13 +66,9 @@ std::vector<int64_t> Sizes(const Shape& shape) {
   return sizes;
 }
 
-std::vector<StateArray> ModelArrays(const ParameterStore& store) {
-  std::vector<StateArray> arrays;
-  for (const auto& parameter : store.parameters()) {
-    arrays.push_back({StateKind::kValue, parameter.get(), parameter->name()});
-  }
-  return arrays;
-}
+std::vector<StateArray> ModelArrays(const ParameterStore& store) { return Values(store, false); }
+
+std::vector<StateArray> BaseArrays(const ParameterStore& store) { return Values(store, true); }
 
 std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const UpdateRule& rule) {
   std::vector<StateArray> arrays;
@@ -66,11 +96,15 @@ std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& a
 
 absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,
                             const StateTable& from) {
-  const auto refuse = [&](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat(from.name, " is of another model: ", what...));
-  };
+  for (const auto& [name, info] : from.model) {
+    const Parameter* const here = store.Find(name);
+    if (here == nullptr || !here->kept_elsewhere()) continue;
+    return OtherModel(from.name, "it has ", name,
+                      ", as a whole model does; here that is the model's beneath the adapters, and "
+                      "their checkpoints hold nothing but them");
+  }
   for (const auto& parameter : store.parameters()) {
-    const std::string wanted = Describe(dtype, Sizes(parameter->shape()));
+    if (parameter->kept_elsewhere()) continue;
     std::vector<std::string> prefixes;
     if (!parameter->frozen()) prefixes = MomentPrefixes(rule);
     prefixes.insert(prefixes.begin(), "");
@@ -83,15 +117,21 @@ absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const Upda
             from.name, " cannot be continued: it has no ", name, ", which ", ToString(rule.kind),
             " needs; was ", parameter->name(), " frozen there, or trained by another optimizer?"));
       }
-      if (found == arrays.end()) return refuse("it has no ", name);
-      const std::string there = Describe(found->second.dtype, found->second.shape);
-      if (there != wanted) return refuse(name, " is ", there, " there and ", wanted, " here");
+      if (found == arrays.end()) return OtherModel(from.name, "it has no ", name);
+      MUSTER_RETURN_IF_ERROR(CheckArray(from.name, name, found->second, *parameter, dtype));
     }
   }
-  for (const auto& [name, info] : from.model) {
-    if (store.Find(name) == nullptr) return refuse("it has ", name, ", this model has not");
+  return CheckHasAll(store, from.model, from.name);
+}
+
+absl::Status CheckIsBase(const ParameterStore& store, DType dtype, const ArrayTable& model,
+                         const std::string& name) {
+  for (const StateArray& array : BaseArrays(store)) {
+    const auto found = model.find(array.name);
+    if (found == model.end()) return OtherModel(name, "it has no ", array.name);
+    MUSTER_RETURN_IF_ERROR(CheckArray(name, array.name, found->second, *array.parameter, dtype));
   }
-  return absl::OkStatus();
+  return CheckHasAll(store, model, name);
 }
 
 }  // namespace muster::engine

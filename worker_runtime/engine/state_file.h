@@ -41,6 +41,8 @@ struct CheckpointArrays {
 
 // The arrays of model.safetensors, and of optimizer.safetensors.
 std::vector<StateArray> ModelArrays(const ParameterStore& store);
+// Those that they leave out (Parameter::KeepElsewhere).
+std::vector<StateArray> BaseArrays(const ParameterStore& store);
 std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const UpdateRule& rule);
 
 // [outermost first]
@@ -65,5 +67,12 @@ struct StateTable {
 // Errors: kInvalidArgument: names the first that differs.
 absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,
                             const StateTable& from);
+
+// Whether `model` holds what the parameters of `store` that are kept elsewhere need, and nothing
+// that the store has not. `name`: of it, for people.
+//
+// Errors: kInvalidArgument: names the first that differs.
+absl::Status CheckIsBase(const ParameterStore& store, DType dtype, const ArrayTable& model,
+                         const std::string& name);
 
 }  // namespace muster::engine

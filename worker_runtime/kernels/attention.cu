@@ -362,6 +362,19 @@ LaunchShape PerTile(AttentionShape shape, int tiles) {
               kTile};
 }
 
+// What every GPU has that the kernels are compiled for.
+constexpr size_t kSharedBytesOfAll = size_t{99} << 10;
+
+// Whether the GPU has what a block asks for: those of compute capability 8.6, 8.9 and 12.0 have too
+// little for wide heads in f32.
+LaunchError CheckShared(LaunchShape launch) {
+  if (launch.shared_bytes <= kSharedBytesOfAll) return nullptr;
+  const size_t has = simt::SharedBytesMax();
+  if (has == 0 || launch.shared_bytes <= has) return nullptr;
+  return "attention: heads of more than 64 in f32 need more shared memory than this GPU has; train "
+         "in bf16 or f16, or with heads of at most 64";
+}
+
 // Calls `run` with the width, as a constant, that heads are filled up to.
 template <typename Run>
 LaunchError ForHead(int64_t head_width, Run run) {
@@ -376,8 +389,10 @@ template <typename T>
 LaunchError AttentionForward(StreamHandle stream, AttentionShape shape, const T* qkv, T* out,
                              AttentionSaved saved) {
   return ForHead(shape.head_width, [&](auto width) {
-    return simt::Launch(&ForwardKernel<T, width()>, PerTile<T, width()>(shape, 3), stream, shape,
-                        qkv, out, saved);
+    const LaunchShape launch = PerTile<T, width()>(shape, 3);
+    const LaunchError error = CheckShared(launch);
+    if (error != nullptr) return error;
+    return simt::Launch(&ForwardKernel<T, width()>, launch, stream, shape, qkv, out, saved);
   });
 }
 
@@ -386,12 +401,15 @@ LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T
                               AttentionSaved saved, AttentionUpstream<T> upstream, T* dqkv,
                               float* scratch) {
   return ForHead(shape.head_width, [&](auto width) {
-    LaunchError error = simt::Launch(&CorrectionKernel<T>,
-                                     {.blocks = BlocksFor(shape.sequence, kWarps),
-                                      .blocks_y = shape.batch * shape.heads,
-                                      .threads = kThreads},
-                                     stream, shape, upstream, scratch);
     const LaunchShape launch = PerTile<T, width()>(shape, 4);
+    LaunchError error = CheckShared(launch);
+    if (error == nullptr) {
+      error = simt::Launch(&CorrectionKernel<T>,
+                           {.blocks = BlocksFor(shape.sequence, kWarps),
+                            .blocks_y = shape.batch * shape.heads,
+                            .threads = kThreads},
+                           stream, shape, upstream, scratch);
+    }
     if (error == nullptr) {
       error = simt::Launch(&KeyGradientKernel<T, width()>, launch, stream, shape, qkv, saved,
                            upstream.dout, scratch, dqkv);

@@ -1,5 +1,4 @@
-// Embedding: a block per row forward; backward a block per bucket of tokens, or per token that
-// occurs.
+// Embedding: a block per row forward, and per bucket of tokens backward.
 #include <type_traits>
 
 #include "worker_runtime/kernels/cuda_kernels.h"
@@ -48,31 +47,86 @@ __device__ int FindMatches(bool mine, Matches& to) {
   return all;
 }
 
-// Block (row, piece of the columns). The first row of each token works for all of its rows, so that
-// one thread adds up what a number gets, in order; the others look back until they find it.
+// Rows of a bucket that are listed at once: more than it has, unless a few tokens are nearly all.
+constexpr int kListed = 2048;
+
+// The rows from some row on that are a bucket's, in order.
+struct BucketRows {
+  Matches matches;
+  int rows[kListed];
+  uint16_t done[kListed];  // 1: has been added up
+};
+
+// Lists as many as fit, from `first` on, and returns the first row that is not looked at. Barriers.
+__device__ int64_t ListRows(int64_t first, int64_t rows, const int32_t* tokens, BucketRows& list,
+                            int& count) {
+  count = 0;
+  for (; first < rows && count + kThreads <= kListed; first += kThreads) {
+    const int64_t own = first + threadIdx.x;
+    const bool mine = own < rows && static_cast<unsigned>(tokens[own]) % gridDim.x == blockIdx.x;
+    const int found = FindMatches(mine, list.matches);
+    for (int i = static_cast<int>(threadIdx.x); i < found; i += kThreads) {
+      list.rows[count + i] = static_cast<int>(first) + list.matches.rows[i];
+      list.done[count + i] = 0;
+    }
+    count += found;
+  }
+  __syncthreads();
+  return first < rows ? first : rows;
+}
+
+// Whether a row before `last` has that token. Barriers.
+__device__ bool CameBefore(int32_t token, int64_t last, const int32_t* tokens) {
+  for (int64_t first = 0; first < last; first += kThreads) {
+    const int64_t earlier = first + threadIdx.x;
+    if (simt::AnyInBlock(earlier < last && tokens[earlier] == token)) return true;
+  }
+  return false;
+}
+
+// Block (bucket, piece of the columns), for gradients that are rounded when they are written, so
+// that a number is one sum: the rows of a bucket are listed, and one token after another adds up
+// what is listed of it. Where more rows are a bucket's than are listed at once, what follows is
+// looked through for each token.
 template <typename T, typename G, int kCount>
 __global__ void TokenGradientKernel(RowShape shape, const int32_t* tokens, const T* dy, G* dtoken) {
-  auto& matches = *static_cast<Matches*>(simt::SharedMemory());
-  const int64_t row = blockIdx.x;
-  const int32_t token = tokens[row];
-  for (int64_t first = 0; first < row; first += kThreads) {
-    const int64_t earlier = first + threadIdx.x;
-    if (simt::AnyInBlock(earlier < row && tokens[earlier] == token)) return;
-  }
+  auto& list = *static_cast<BucketRows*>(simt::SharedMemory());
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kCount;
   const bool has_column = column < shape.width;
-  float sum[kCount] = {};
-  if (has_column) Load(dtoken + token * shape.width + column, sum);
-  for (int64_t first = row; first < shape.rows; first += kThreads) {
-    const int64_t own = first + threadIdx.x;
-    const int count = FindMatches(own < shape.rows && tokens[own] == token, matches);
-    for (int i = 0; i < count && has_column; ++i) {
-      float d[kCount];
-      Load(dy + (first + matches.rows[i]) * shape.width + column, d);
-      for (int k = 0; k < kCount; ++k) sum[k] += d[k];
+  for (int64_t begin = 0; begin < shape.rows;) {
+    int count = 0;
+    const int64_t end = ListRows(begin, shape.rows, tokens, list, count);
+    for (int next = 0; next < count; ++next) {
+      // All threads see the same: those ahead of others mark what is behind `next` alone.
+      if (list.done[next] != 0) continue;
+      const int32_t token = tokens[list.rows[next]];
+      if (CameBefore(token, begin, tokens)) continue;
+      float sum[kCount] = {};
+      if (has_column) Load(dtoken + token * shape.width + column, sum);
+      const auto add = [&](int64_t row) {
+        float d[kCount];
+        Load(dy + row * shape.width + column, d);
+        for (int k = 0; k < kCount; ++k) sum[k] += d[k];
+      };
+      for (int first = next; first < count; first += kThreads) {
+        const int own = first + static_cast<int>(threadIdx.x);
+        const bool mine = own < count && tokens[list.rows[own]] == token;
+        if (mine && own > next) list.done[own] = 1;
+        const int found = FindMatches(mine, list.matches);
+        for (int i = 0; i < found && has_column; ++i) {
+          add(list.rows[first + list.matches.rows[i]]);
+        }
+      }
+      for (int64_t first = end; first < shape.rows; first += kThreads) {
+        const int64_t own = first + threadIdx.x;
+        const int found = FindMatches(own < shape.rows && tokens[own] == token, list.matches);
+        for (int i = 0; i < found && has_column; ++i) add(first + list.matches.rows[i]);
+      }
+      if (has_column) Store(sum, dtoken + token * shape.width + column);
     }
+    __syncthreads();  // the list has been read
+    begin = end;
   }
-  if (has_column) Store(sum, dtoken + token * shape.width + column);
 }
 
 // Rows whose loads are under way at once.
@@ -127,15 +181,15 @@ int64_t BucketsFor(int64_t rows) {
 template <typename T, typename G, int kCount>
 LaunchError TokenGradient(StreamHandle stream, RowShape shape, const int32_t* tokens, const T* dy,
                           G* dtoken) {
-  LaunchShape launch = {.blocks = shape.rows,
+  LaunchShape launch = {.blocks = BucketsFor(shape.rows),
                         .blocks_y = BlocksFor(shape.width, kThreads * kCount),
                         .threads = kThreads,
                         .shared_bytes = sizeof(Matches)};
   if constexpr (std::is_same_v<G, float>) {
-    launch.blocks = BucketsFor(shape.rows);
     return simt::Launch(&BucketGradientKernel<T, kCount>, launch, stream, shape, tokens, dy,
                         dtoken);
   } else {
+    launch.shared_bytes = sizeof(BucketRows);
     return simt::Launch(&TokenGradientKernel<T, G, kCount>, launch, stream, shape, tokens, dy,
                         dtoken);
   }

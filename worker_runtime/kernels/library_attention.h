@@ -1,5 +1,5 @@
-// What attention by a library (cuDNN's) works in, of which both the plan of memory and the run take
-// exactly this: engines of the library that need more are not used.
+// What attention by a library (cuDNN's) works in as far as is known before: the plan of memory
+// counts with this, and a run takes more only where no engine of the library works in as much.
 #pragma once
 
 #include <cstdint>

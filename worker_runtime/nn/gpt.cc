@@ -3,36 +3,83 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 
 namespace muster {
 namespace {
 
 constexpr double kInitialStd = 0.02;
+constexpr char kWeight[] = ".weight";
+constexpr char kAdapter[] = ".lora.";
+
+AdaptedLinear MatrixIn(const Scope& scope, const GptAdapters& adapters,
+                       const Linear::Options& options) {
+  const bool fits = adapters.Fits(absl::StrCat(scope.prefix(), kWeight));
+  return AdaptedLinear(scope, options, fits ? adapters.rank : 0);
+}
+
+absl::Status CheckRank(const GptConfig& config, const GptAdapters& adapters) {
+  if (0 <= adapters.rank && adapters.rank <= config.hidden_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the rank of adapters must be between 1 and the hidden size, which is ",
+                   config.hidden_size, ", not ", adapters.rank));
+}
+
+// Freezes the parameters from number `first` on, but for adapters; each that the pattern fits must
+// be a matrix that has got one.
+absl::Status FreezeBase(const ParameterStore& store, size_t first, const GptAdapters& adapters) {
+  const auto refuse = [&](const auto&... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("adapters beside '", adapters.beside, "': it fits ", what...,
+                     "; expected matrices of blocks, such as *.c_attn.weight, or all of them: "
+                     "h.*.c_*.weight"));
+  };
+  bool fits_any = false;
+  std::vector<std::string> names;
+  for (const auto& parameter : store.parameters().subspan(first)) {
+    const std::string& name = parameter->name();
+    if (absl::StrContains(name, kAdapter)) continue;
+    names.push_back(name);
+    parameter->Freeze();
+    if (!adapters.Fits(name)) continue;
+    fits_any = true;
+    const std::string layer(absl::StripSuffix(name, kWeight));
+    if (layer != name && store.Find(absl::StrCat(layer, kAdapter, "down")) != nullptr) continue;
+    const bool is_matrix = parameter->shape().rank() == 2;
+    return refuse(name, is_matrix ? ", a table of embeddings" : ", which is no matrix");
+  }
+  if (fits_any) return absl::OkStatus();
+  return refuse("no parameter of the model", DidYouMean(adapters.beside, names));
+}
 
 }  // namespace
 
-GptBlock::GptBlock(const Scope& scope, const GptConfig& config)
+GptBlock::GptBlock(const Scope& scope, const GptConfig& config, const GptAdapters& adapters)
     : context_(config.context),
       norm1_(scope / "ln_1", config.hidden_size),
-      qkv_(scope / "attn" / "c_attn",
-           {.inputs = config.hidden_size, .outputs = 3 * config.hidden_size}),
+      qkv_(MatrixIn(scope / "attn" / "c_attn", adapters,
+                    {.inputs = config.hidden_size, .outputs = 3 * config.hidden_size})),
       attention_(config.heads),
-      projection_(scope / "attn" / "c_proj",
-                  {.inputs = config.hidden_size,
-                   .outputs = config.hidden_size,
-                   .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)}),
+      projection_(MatrixIn(scope / "attn" / "c_proj", adapters,
+                           {.inputs = config.hidden_size,
+                            .outputs = config.hidden_size,
+                            .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)})),
       norm2_(scope / "ln_2", config.hidden_size),
-      widen_(scope / "mlp" / "c_fc",
-             {.inputs = config.hidden_size, .outputs = 4 * config.hidden_size}),
-      narrow_(scope / "mlp" / "c_proj",
-              {.inputs = 4 * config.hidden_size,
-               .outputs = config.hidden_size,
-               .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)}) {}
+      widen_(MatrixIn(scope / "mlp" / "c_fc", adapters,
+                      {.inputs = config.hidden_size, .outputs = 4 * config.hidden_size})),
+      narrow_(MatrixIn(scope / "mlp" / "c_proj", adapters,
+                       {.inputs = 4 * config.hidden_size,
+                        .outputs = config.hidden_size,
+                        .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)})) {}
 
 Activation GptBlock::Forward(Tape& tape, const Activation& x) const {
   const Activation attended = attention_.Forward(tape, qkv_.Forward(tape, norm1_.Forward(tape, x)));
@@ -46,10 +93,14 @@ Activation GptBlock::ForwardCached(Tape& tape, const Activation& x, KeyValueCach
 }
 
 Activation GptBlock::Mlp(Tape& tape, const Activation& x) const {
-  return narrow_.ForwardOntoGelu(tape, x, widen_.ForwardGelu(tape, norm2_.Forward(tape, x)));
+  const Activation in = norm2_.Forward(tape, x);
+  if (!widen_.is_adapted() && !narrow_.is_adapted()) {
+    return narrow_.base().ForwardOntoGelu(tape, x, widen_.base().ForwardGelu(tape, in));
+  }
+  return narrow_.ForwardOnto(tape, x, Gelu().Forward(tape, widen_.Forward(tape, in)));
 }
 
-Gpt::Gpt(const GptConfig& config, ParameterStore& store)
+Gpt::Gpt(const GptConfig& config, ParameterStore& store, const GptAdapters& adapters)
     : config_(config),
       embedding_((store.BeginUnit("embedding"), Scope(store)), {.vocabulary = config.vocabulary,
                                                                 .context = config.context,
@@ -58,15 +109,20 @@ Gpt::Gpt(const GptConfig& config, ParameterStore& store)
   for (int layer = 0; layer < config.layers; ++layer) {
     const Scope scope = Scope(store) / "h" / layer;
     store.BeginUnit(scope.prefix());
-    blocks_.push_back(std::make_unique<GptBlock>(scope, config));
+    blocks_.push_back(std::make_unique<GptBlock>(scope, config, adapters));
   }
   store.BeginUnit("head");
   final_norm_ = std::make_unique<LayerNorm>(Scope(store) / "ln_f", config.hidden_size);
 }
 
-absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const GptConfig& config, ParameterStore& store) {
+absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const GptConfig& config, ParameterStore& store,
+                                                 const GptAdapters& adapters) {
   MUSTER_RETURN_IF_ERROR(config.Validate());
-  return absl::WrapUnique(new Gpt(config, store));
+  MUSTER_RETURN_IF_ERROR(CheckRank(config, adapters));
+  const size_t first = store.parameters().size();
+  auto gpt = absl::WrapUnique(new Gpt(config, store, adapters));
+  if (adapters.rank > 0) MUSTER_RETURN_IF_ERROR(FreezeBase(store, first, adapters));
+  return gpt;
 }
 
 Activation Gpt::Forward(Tape& tape, const TokenBatch& batch) const {

@@ -115,7 +115,7 @@ void Rng::FillNormal(uint64_t step, uint64_t first, absl::Span<double> out) cons
       if (i == 0 || index % 4 == 0) words = PhiloxBlock(key_, {.low = index / 4, .high = step});
       uniform[i] = (words[index % 4] + 0.5) * 0x1p-32;
     }
-    // Without a branch for all, which is vectorised; then anew for the few in the tails.
+    // All of them without a branch, which is vectorised; then the few in the tails once more.
     for (size_t i = 0; i < count; ++i) out[begin + i] = CentralQuantile(uniform[i] - 0.5);
     for (size_t i = 0; i < count; ++i) {
       if (!IsCentral(uniform[i] - 0.5)) out[begin + i] = NormalQuantile(uniform[i]);

@@ -61,9 +61,8 @@ Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
   BeginForward();
   RecordedOperation& record = records_.emplace_back();
   for (Parameter* weight : weights) {
-    if (weight->frozen()) continue;
     record.weights[record.num_weights++] = weight;
-    AddUse(*weight);
+    if (!weight->frozen()) AddUse(*weight);
   }
   return record;
 }
@@ -192,7 +191,9 @@ void Tape::ReplayWeight(RecordedOperation& record) {
   }
   record.weight_gradient.Reset();
   record.dy = Tensor();
-  for (int i = 0; i < record.num_weights; ++i) Release(*record.weights[i]);
+  for (int i = 0; i < record.num_weights; ++i) {
+    if (!record.weights[i]->frozen()) Release(*record.weights[i]);
+  }
   for (size_t i = record.region_end; i > record.region_begin; --i) Release(*region_weights_[i - 1]);
 }
 

@@ -18,8 +18,8 @@ namespace {
 using Type = ConfigKey::Type;
 using Use = ConfigKey::Use;
 
-constexpr char kLaunching[] = "it is of launching: muster run --config_file reads it";
-constexpr char kNoTpu[] = "this version knows no TPU; leave it out";
+constexpr char kLaunching[] = "for launching; muster run --config_file reads it";
+constexpr char kNoTpu[] = "this version does not support TPUs; leave it out";
 constexpr char kWhole[] =
     "checkpoints always hold the whole model, and any number of ranks loads it";
 constexpr char kNoDynamo[] = "no PyTorch runs here";
@@ -27,7 +27,7 @@ constexpr char kBlocks[] = "units are the model's blocks";
 
 constexpr ConfigKey kKeys[] = {
     {"compute_environment", Type::kText, Use::kOnly, "LOCAL_MACHINE",
-     "jobs are started on machines at hand; use LOCAL_MACHINE"},
+     "jobs run on your own machines; use LOCAL_MACHINE"},
     {"distributed_type", Type::kAny},
     {"mixed_precision", Type::kAny},
     {"use_cpu", Type::kBool},
@@ -42,7 +42,7 @@ constexpr ConfigKey kKeys[] = {
     {"main_training_function", Type::kText, Use::kWithoutEffect, "", kLaunching},
     {"enable_cpu_affinity", Type::kBool, Use::kWithoutEffect, "", kLaunching},
     {"debug", Type::kBool, Use::kWithoutEffect, "", "calls of all ranks are compared in every run"},
-    {"downcast_bf16", Type::kAny, Use::kWithoutEffect, "", "it is of TPUs"},
+    {"downcast_bf16", Type::kAny, Use::kWithoutEffect, "", "for TPUs only"},
     {"dynamo_backend", Type::kAny, Use::kWithoutEffect, "", kNoDynamo},
     {"dynamo_config", Type::kAny, Use::kSection},
     {"dynamo_config.dynamo_backend", Type::kAny, Use::kWithoutEffect, "", kNoDynamo},
@@ -181,13 +181,13 @@ class Reading {
          {std::pair{"fsdp_config", "FSDP"}, {"deepspeed_config", "DEEPSPEED"}}) {
       const ConfigNode* const node = reading_.Find(section);
       if (node == nullptr || node->members.empty() || kind_ == kind) continue;
-      MUSTER_RETURN_IF_ERROR(reading_.Refuse(
-          section, absl::StrCat("it counts with distributed_type: ", kind, ", and that is ", kind_,
-                                "; leave one of them out")));
+      MUSTER_RETURN_IF_ERROR(
+          reading_.Refuse(section, absl::StrCat("it needs distributed_type: ", kind, ", which is ",
+                                                kind_, "; leave one of them out")));
     }
     const bool on_cpu = reading_.Bool("use_cpu") || kind_ == "MULTI_CPU";
     if (reading_.Bool("use_cpu") && kind_ == "MULTI_GPU") {
-      return reading_.Bad("use_cpu", "there is MULTI_GPU too; use distributed_type: MULTI_CPU");
+      return reading_.Bad("use_cpu", "distributed_type is MULTI_GPU; use MULTI_CPU there");
     }
     const bool says_cpu = reading_.Find("use_cpu") != nullptr && kind_ != "MULTI_CPU";
     reading_.Set("device", on_cpu ? "cpu" : "cuda", says_cpu ? "use_cpu" : path);

@@ -180,7 +180,7 @@ class Adding {
     if (!setting.shown.empty() && !absl::EndsWith(setting.source, ".enabled") &&
         !absl::EndsWith(setting.source, "mixed_precision")) {
       report_.without_effect.push_back(absl::StrCat(
-          says, ": it counts in ", setting.only_in_dtype, " alone, and ",
+          says, ": applies only in ", setting.only_in_dtype, ", and ",
           given == nullptr ? "the type is f32" : absl::StrCat(given->source, " is ", dtype)));
     }
     return false;

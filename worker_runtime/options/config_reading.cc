@@ -144,7 +144,7 @@ absl::Status ConfigReading::Bad(absl::string_view path, absl::string_view why) c
 absl::Status ConfigReading::Refuse(absl::string_view path, absl::string_view why) {
   const absl::Status refusal = Bad(path, why);
   if (compat_ == ConfigCompat::kStrict) return refusal;
-  Warn(absl::StrCat(refusal.message(), "; passed over, as --config_compat=deepspeed asks"));
+  Warn(absl::StrCat(refusal.message(), "; ignored because of --config_compat=deepspeed"));
   return absl::OkStatus();
 }
 
@@ -169,8 +169,8 @@ absl::Status ConfigReading::WalkMap(const ConfigNode& map, const std::string& pr
 
 absl::Status ConfigReading::Take(const ConfigKey& row, const ConfigNode& node) {
   if (node.kind == Kind::kNull) {
-    contents_.without_effect.push_back(absl::StrCat(file_, ":", node.line, ": ", row.path,
-                                                    "=null: the same as if it were not there"));
+    contents_.without_effect.push_back(
+        absl::StrCat(file_, ":", node.line, ": ", row.path, "=null: the same as leaving it out"));
     return absl::OkStatus();
   }
   if (row.use == Use::kDisabled) return TakeDisabled(row, node);
@@ -191,7 +191,7 @@ absl::Status ConfigReading::Take(const ConfigKey& row, const ConfigNode& node) {
       break;
     case Use::kOnly:
       if (IsSameValue(node, row.word)) {
-        NoEffect(row.path, "it is always so here");
+        NoEffect(row.path, "always the case here");
         break;
       }
       {

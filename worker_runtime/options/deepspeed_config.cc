@@ -21,7 +21,7 @@ using Type = ConfigKey::Type;
 using Use = ConfigKey::Use;
 
 constexpr char kTimesAtEnd[] = "times and memory are printed at the end of every training";
-constexpr char kNoNvme[] = "it speaks of transfers to NVMe, and nothing goes there";
+constexpr char kNoNvme[] = "for transfers to NVMe, which this version does not use";
 constexpr char kNoQuantization[] =
     "this version does not quantize what it sends; leave it out, or send gradients in 16 bits with "
     "communication_data_type";
@@ -480,7 +480,8 @@ class Reading {
       const int64_t elements = reading_.IsAuto(path) ? automatic : reading_.Whole(path, 0);
       if (elements < 0) return reading_.Bad(path, "expected a number of elements of 0 or more");
       if (stage_ != 3) {
-        reading_.NoEffect(path, absl::StrCat("it counts with stage 3, and the stage is ", stage_));
+        reading_.NoEffect(path,
+                          absl::StrCat("applies only with stage 3, and the stage is ", stage_));
         continue;
       }
       reading_.Set(option, absl::StrCat(std::min(elements, GatherPlan::kNoLimit)), path);

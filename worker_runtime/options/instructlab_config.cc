@@ -16,13 +16,14 @@ namespace {
 using Type = ConfigKey::Type;
 using Use = ConfigKey::Use;
 
-constexpr char kOther[] = "it is not of training";
-constexpr char kLaunching[] = "it is of launching: muster run --ilab reads it";
-constexpr char kData[] = "what is trained on is said by --data";
-constexpr char kPhased[] = "it is of InstructLab's own phases; a training here is one phase";
-constexpr char kNoLora[] = "this version trains all parameters, or freezes some by --freeze";
-constexpr char kSteps[] = "how long to train is said by --steps";
-constexpr char kSave[] = "when checkpoints are written is said by --save_every";
+constexpr char kOther[] = "not about training";
+constexpr char kLaunching[] = "for launching; muster run --ilab reads it";
+constexpr char kData[] = "--data names the training data";
+constexpr char kPhased[] = "for InstructLab's phases; training here has a single phase";
+constexpr char kNoLora[] =
+    "--lora=RANK asks for adapters here, whose product is added as it is: alpha is the rank";
+constexpr char kSteps[] = "--steps sets the length of training";
+constexpr char kSave[] = "--save_every sets when checkpoints are written";
 
 constexpr ConfigKey kKeys[] = {
     {"chat", Type::kAny, Use::kWithoutEffect, "", kOther},
@@ -58,7 +59,7 @@ constexpr ConfigKey kKeys[] = {
     {"train.gradient_checkpointing", Type::kBool},
     {"train.mixed_precision", Type::kAny},
     {"train.disable_flash_attn", Type::kBool, Use::kWithoutEffect, "",
-     "which kernels compute attention is said by --cuda_attention"},
+     "--cuda_attention chooses the attention kernels"},
     {"train.distributed_backend", Type::kText},
     {"train.fsdp_cpu_offload_optimizer", Type::kBool},
     {"train.deepspeed_cpu_offload_optimizer", Type::kBool},
@@ -148,10 +149,10 @@ class Reading {
     const char* const distributed = "train.distributed";
     if (reading_.Find(distributed) != nullptr) {
       if (!reading_.Bool(distributed) && of_node * nodes > 1) {
-        return reading_.Bad(distributed, absl::StrCat("one process, but there are to be ",
+        return reading_.Bad(distributed, absl::StrCat("one process, but the file asks for ",
                                                       of_node * nodes, " ranks"));
       }
-      reading_.NoEffect(distributed, "the number of ranks says it");
+      reading_.NoEffect(distributed, "the number of ranks decides it");
     }
     if (reading_.Find(path) != nullptr) {
       reading_.Set("nproc_per_node", absl::StrCat(of_node), path);
@@ -183,8 +184,8 @@ class Reading {
     const char* const file = "train.deepspeed.config_path";
     const bool uses_deepspeed = reading_.Bool(enabled);
     if (reading_.Find(enabled) != nullptr) {
-      reading_.NoEffect(enabled, uses_deepspeed ? "config_path and zero_stage count"
-                                                : "config_path and zero_stage do not count");
+      reading_.NoEffect(enabled, uses_deepspeed ? "config_path and zero_stage apply"
+                                                : "config_path and zero_stage do not apply");
     }
     const int64_t number = reading_.Whole(stage, 0);
     if (number < 0 || number > 3) return reading_.Bad(stage, "expected a stage of ZeRO, 0 to 3");
@@ -211,7 +212,7 @@ class Reading {
                                        {"train.deepspeed_cpu_offload_optimizer", "deepspeed"}}) {
       if (reading_.Find(key) == nullptr) continue;
       if (backend_ != backend) {
-        reading_.NoEffect(key, absl::StrCat("it counts with ", backend, " alone"));
+        reading_.NoEffect(key, absl::StrCat("applies only with ", backend));
       } else {
         reading_.Set("offload_optimizer", reading_.Bool(key) ? "cpu" : "none", key);
       }
@@ -232,7 +233,7 @@ class Reading {
       return reading_.Bad(path, "deepspeed.enabled is true too; leave one out");
     }
     if (uses_deepspeed) {
-      reading_.NoEffect(path, "deepspeed.enabled says it");
+      reading_.NoEffect(path, "set by deepspeed.enabled");
     } else {
       // InstructLab trains with FULL_SHARD under FSDP, and with stage 2 under DeepSpeed.
       reading_.Set("plan", backend_ == "fsdp" ? "full-shard" : "zero-2", path);

@@ -57,6 +57,7 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
       grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));
   PlanArguments asked = {.plan = CompletePlan(options.plan, ranks.of_node),
                          .model = options.model,
+                         .adapters = options.adapters,
                          .dtype = options.dtype,
                          .device = options.device,
                          .batch_size = options.batch_size,

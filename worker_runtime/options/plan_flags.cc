@@ -16,6 +16,7 @@
 #include "worker_runtime/options/config_files.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
+#include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/update_plan.h"
 
 namespace muster::plan {
@@ -113,6 +114,21 @@ absl::StatusOr<ParameterGroup> ParseFrozen(const std::string& text) {
   return ParameterGroup{.parameters = text, .frozen = true};
 }
 
+// "8" or "8:h.*.c_*.weight"
+absl::StatusOr<GptAdapters> ParseAdapters(const std::string& text) {
+  GptAdapters adapters;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  const absl::StatusOr<int64_t> rank = ParseInt64(parts.first);
+  if (!rank.ok() || *rank < 1) {
+    return absl::InvalidArgumentError(
+        "expected a rank of 1 or more, and behind a colon which matrices get an adapter, such as "
+        "8 or 8:h.*.c_*.weight");
+  }
+  adapters.rank = *rank;
+  if (!parts.second.empty()) adapters.beside = parts.second;
+  return adapters;
+}
+
 absl::StatusOr<Recompute::Kind> ParseRecompute(const std::string& text) {
   using Kind = Recompute::Kind;
   return ParseNamed<Kind>(text, {Kind::kNone, Kind::kSelective, Kind::kFull});
@@ -191,6 +207,18 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .read = Into(ParseInt64, out.plan.stages),
        .other_names = {"pipeline_stages"},
        .field = "stages"},
+      {.name = "stage_schedule",
+       .value_name = "S",
+       .help = absl::StrCat("order in which the stages of a pipeline work: ",
+                            absl::StrJoin(plan::ScheduleNames(), ", "), Default(out.plan.schedule)),
+       .read = Into(command_line::ParseName, out.plan.schedule),
+       .field = "schedule"},
+      {.name = "stages_per_rank",
+       .value_name = "N",
+       .help = "stages that each rank of a pipeline has in turn, so that the model is split into "
+               "as many times --stages (interleaved and zbv: 2, others: 1)",
+       .read = Into(ParseInt64, out.plan.stages_per_rank),
+       .field = "stages_per_rank"},
       {.name = "mode",
        .value_name = "M",
        .help = "fast, or ordered for the same bits on any number of ranks" +
@@ -471,7 +499,7 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .field = "learning_rate.peak"},
       {.name = "min_lr",
        .value_name = "X",
-       .help = "final learning rate of a decaying schedule; also the first of DeepSpeed's" +
+       .help = "final learning rate of a decaying schedule; also the initial rate of DeepSpeed's" +
                Default(rate.floor),
        .read = Into(ParseNumber, rate.floor),
        .field = "learning_rate.floor"},
@@ -549,7 +577,8 @@ std::vector<Option> UpdateRows(Plan& plan) {
   };
 }
 
-std::vector<Option> GroupRows(Plan& plan) {
+std::vector<Option> GroupRows(PlanOptions& out) {
+  Plan& plan = out.plan;
   return {
       {.name = "freeze",
        .value_name = "PATTERN ...",
@@ -563,6 +592,13 @@ std::vector<Option> GroupRows(Plan& plan) {
                "the first match counts, after --freeze",
        .read = AddTo(ParseGroup, plan.groups),
        .is_list = true},
+      {.name = "lora",
+       .value_name = "RANK[:PATTERN]",
+       .help = absl::StrCat(
+           "put an adapter of this rank beside each matrix of a block whose name matches, and "
+           "train the adapters alone: the model beneath is frozen (RANK:",
+           GptAdapters().beside, ", every block's attention)"),
+       .read = Into(ParseAdapters, out.adapters)},
   };
 }
 
@@ -627,13 +663,13 @@ std::vector<Option> LaterRows() {
 
 std::vector<Option> PlanFlags(PlanOptions& options) {
   const std::pair<const char*, std::vector<Option>> groups[] = {
-      {"Plan (in brackets: what holds without the option)", PlanRows(options)},
+      {"Plan (in brackets: the defaults)", PlanRows(options)},
       {"Sharding", ShardingRows(options.plan)},
-      {"Where states rest", OffloadRows(options.offload)},
+      {"Where states are kept", OffloadRows(options.offload)},
       {"Model (a GPT)", ModelRows(options)},
       {"Steps", StepRows(options)},
       {"Updates", UpdateRows(options.plan)},
-      {"Groups of parameters", GroupRows(options.plan)},
+      {"Groups of parameters", GroupRows(options)},
       {"Loss scale", LossScaleRows(options.plan.loss_scaling)},
       {"Configuration files", ConfigFileRows()},
       {"In a later version", LaterRows()},
@@ -668,7 +704,12 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StripPrefix(status.message(), "plan: "));
   }
-  if (!options.planned_model.empty()) return absl::OkStatus();
+  if (!options.planned_model.empty()) {
+    if (options.adapters.rank == 0) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat("--lora=", options.adapters.rank, ": adapters are for a GPT, not for ",
+                     options.planned_model, "; give the sizes of a GPT, or the name of a gpt2"));
+  }
   return options.model.Validate();
 }
 

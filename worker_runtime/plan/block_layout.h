@@ -39,16 +39,24 @@ struct BlockLayout {
   // [num_parameters], in elements, ascending; a frozen one has no elements here.
   std::vector<int64_t> offsets;
   std::vector<BlockRange> units;  // [num_units], one after the other; empty for a unit without any
-  int64_t num_blocks = 0;
+  int64_t num_blocks = 0;         // of what learns
+  // Frozen parameters lie in the same way in blocks of their own, which are numbered on: what they
+  // are changes no block that has gradients. [num_parameters]: kNotFrozen for those that learn.
+  static constexpr int64_t kNotFrozen = -1;
+  std::vector<int64_t> frozen_offsets;
+  std::vector<BlockRange> frozen_units;  // [num_units]
+
   int64_t num_elements() const { return num_blocks * kBlockElements; }
+  // Where a parameter begins, frozen or not.
+  int64_t OffsetOf(int parameter) const {
+    const int64_t frozen = frozen_offsets[parameter];
+    return frozen == kNotFrozen ? offsets[parameter] : frozen;
+  }
 };
 
 // In the order of declaration, which is that of units. Depends on the parameters alone, never on
 // ranks or buckets, so that norms and hashes do not either.
 BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters);
-
-// From a parameter of so many elements to the next, where they lie side by side.
-int64_t PlacedElements(int64_t num_elements);
 
 // What rank `rank` of `size` owns of `whole`: ceil(blocks / size) blocks, the last ranks fewer or
 // none.

@@ -1,4 +1,4 @@
-// Which gradients are reduced together.
+// Which gradients are reduced together, and which parameters are gathered together.
 //
 // Threads: pure.
 #pragma once
@@ -9,15 +9,26 @@
 #include "absl/types/span.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/parameter_info.h"
+#include "worker_runtime/plan/use_trace.h"
 
 namespace muster::plan {
 
 // A range of blocks, and the neighbouring parameters [first_parameter, end_parameter) that have
-// elements in it. A parameter that lies across a cut belongs to both buckets.
+// elements in it; of them those that are frozen, or those that are not. A parameter that lies
+// across a cut belongs to both buckets.
 struct Bucket {
   BlockRange blocks;
   int first_parameter = 0;
   int end_parameter = 0;
+  bool frozen = false;    // nothing of it is reduced or updated
+  bool gathered = false;  // its parameters rest as shards, else whole
+  BlockRange owned;       // the rank's own: what it updates, and what it gives to checkpoints
+  // Backward passes come to it, not to its units (Entry::unit): it is of whole parameters.
+  bool entered = false;
+  // Such a bucket may begin in the last block of the bucket before it in the layout, by so many
+  // elements, which are reduced with that block (PlanParameterBuckets).
+  int64_t head_elements = 0;
+  int64_t head_place = 0;  // of the block that keeps them meanwhile, in the arena of gradients
   friend bool operator==(const Bucket&, const Bucket&) = default;
 };
 
@@ -44,5 +55,21 @@ std::vector<Bucket> PlanBuckets(absl::Span<const ParameterInfo> parameters,
 // `options.bytes_max`; the other options do not count.
 std::vector<Bucket> PlanUnitBuckets(const BlockLayout& layout, BlockRange whole,
                                     const BucketOptions& options);
+
+// Buckets of whole parameters, the last first, of about `options.bytes_max`; the other options do
+// not count. A backward pass has finished a bucket when it comes to another and not back again.
+//
+// Since a parameter seldom begins with a block, a bucket's `blocks` begin with the first whole one;
+// what lies before is its head, and belongs to the last block of the bucket that ends there, which
+// is finished later.
+//
+// Shapes: as PlanBuckets. Errors: none; where `trace` allows no cut the bucket grows.
+std::vector<Bucket> PlanParameterBuckets(absl::Span<const ParameterInfo> parameters,
+                                         const BlockLayout& layout, BlockRange whole,
+                                         const UseTrace& trace, const BucketOptions& options);
+
+// One bucket for each unit with frozen parameters in the blocks `whole`, in the order of units.
+std::vector<Bucket> PlanFrozenBuckets(absl::Span<const ParameterInfo> parameters,
+                                      const BlockLayout& layout, BlockRange whole);
 
 }  // namespace muster::plan

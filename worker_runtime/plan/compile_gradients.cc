@@ -6,13 +6,15 @@
 
 namespace muster::plan {
 void ProgramCompiler::AddReductions() {
-  if (replicas() > 1 && !has_entries()) {
-    for (size_t b = 0; b < program_.buckets.size(); ++b) {
-      AddReduce(static_cast<int>(b), plan_.accumulation - 1, {});
-    }
-    Replicate();
-  }
   if (input_.mesh.stages > 1) AddShareLoss();
+}
+
+void ProgramCompiler::ReduceStage() {
+  if (replicas() == 1 || has_entries()) return;
+  for (size_t b = 0; b < LearnedBuckets(program_).size(); ++b) {
+    if (IsOfStage(b)) AddReduce(static_cast<int>(b), plan_.accumulation - 1, {});
+  }
+  Replicate();
 }
 
 void ProgramCompiler::AddReduce(int b, int64_t micro_batch, Point at) {
@@ -49,6 +51,12 @@ void ProgramCompiler::AddReduce(int b, int64_t micro_batch, Point at) {
     if (reduce.place == kNone) return;  // no gradient can come: its shard is cleared
     last_reduce_.resize(program_.buckets.size(), kNone);  // to which it adds
     if (last_reduce_[b] != kNone) reduce.after.push_back(last_reduce_[b]);
+    // The head of the bucket behind is here, and that of this one has been taken by then.
+    for (const int other : {BucketBehind(program_, b), BucketBefore(program_, b)}) {
+      if (other != kNone && last_reduce_[other] != kNone) {
+        reduce.after.push_back(last_reduce_[other]);
+      }
+    }
   }
   const int index = Add(std::move(reduce));
   reduced_.push_back(index);
@@ -69,14 +77,14 @@ void ProgramCompiler::AddReduce(int b, int64_t micro_batch, Point at) {
 void ProgramCompiler::Replicate() {
   for (const int reduce : to_replicate_) {
     const int b = program_.actions[reduce].bucket;
-    const int64_t bytes = program_.owned[b].num_elements() * BytesOf(input_.types.reduced);
+    const int64_t bytes = program_.buckets[b].owned.num_elements() * BytesOf(input_.types.reduced);
     if (bytes == 0) continue;
     const int n = replicas() / shard_ranks();
     reduced_.push_back(Add({.kind = ActionKind::kReplicate,
                             .after = {reduce},
                             .stage = stage_,
                             .bucket = b,
-                            .blocks = program_.owned[b],
+                            .blocks = program_.buckets[b].owned,
                             .collective = Collective::kAllReduce,
                             .group = groups_.replicas,
                             .bytes = bytes,
@@ -90,9 +98,15 @@ void ProgramCompiler::AddShareLoss() {
                   .after = {loss_ == kNone ? last_forward_ : loss_},
                   .collective = Collective::kAllReduce,
                   .group = 0,
+                  .peer = GiverOfLoss(),
                   .bytes = kLossBytes,
                   .sends = SentOfSmall(kLossBytes, input_.mesh.size())};
   loss_ = Add(std::move(share));
+}
+
+int ProgramCompiler::GiverOfLoss() const {
+  const int last = static_cast<int>(input_.stages.size()) - 1;
+  return (PlaceOf(last) + 1) * replicas() - 1;
 }
 
 bool ProgramCompiler::AddsSquares() const {
@@ -101,7 +115,7 @@ bool ProgramCompiler::AddsSquares() const {
 
 void ProgramCompiler::AddNorm() {
   const bool gives = is_sharded() ? outer() == 0 : replica_ == 0;
-  if (!AddsSquares() || gives) program_.normed = program_.owned;
+  if (!AddsSquares() || gives) program_.normed = OwnedBlocks(program_);
   Action norm = {.kind = ActionKind::kNorm, .after = reduced_, .stage = stage_};
   norm.after.push_back(last_backward_);
   int ready = Add(std::move(norm));
@@ -124,13 +138,13 @@ void ProgramCompiler::AddNorm() {
 
 void ProgramCompiler::AddUpdates() {
   std::vector<int> updates;
-  for (size_t b = 0; b < program_.buckets.size(); ++b) {
+  for (size_t b = 0; b < LearnedBuckets(program_).size(); ++b) {
     updates.push_back(Add({.kind = ActionKind::kUpdate,
                            .after = {clip_},
                            .stage = stage_,
                            .bucket = static_cast<int>(b),
-                           .blocks = program_.owned[b]}));
-    if (is_sharded() && !program_.gathered[b]) {
+                           .blocks = program_.buckets[b].owned}));
+    if (is_sharded() && !program_.buckets[b].gathered) {
       updates.back() = AddUnshard(static_cast<int>(b), updates.back());
     }
   }
@@ -153,19 +167,24 @@ int ProgramCompiler::AddUnshard(int b, int update) {
 }
 
 void ProgramCompiler::AddTiedValues(const std::vector<int>& updates) {
-  for (int later = stage_ + 1; later < input_.mesh.stages; ++later) {
-    if (const int64_t bytes = BorrowedBytes(later, Payload::kValue); bytes > 0) {
-      Action send = Transfer(ActionKind::kSend, Payload::kValue, later, kNone, bytes);
-      send.after = updates;
-      send.frees_bytes = send.keeps_bytes;
-      Add(std::move(send));
-    }
+  const std::vector<TiedStages> all = Tied();
+  const auto transfer = [&](ActionKind kind, const TiedStages& tied, int place) {
+    Action action = Transfer(kind, {{Payload::kValue, tied.lender, kNone}, place});
+    action.bytes = BorrowedElements(tied.borrower) * BytesOf(input_.types.parameters);
+    action.keeps_bytes = action.frees_bytes = action.bytes;
+    if (kind == ActionKind::kSend) action.sends = action.bytes;
+    return action;
+  };
+  for (const TiedStages& tied : all) {
+    if (PlaceOf(tied.lender) != place_ || PlaceOf(tied.borrower) == place_) continue;
+    Action send = transfer(ActionKind::kSend, tied, PlaceOf(tied.borrower));
+    send.after = updates;
+    Add(std::move(send));
   }
-  if (stage_ > 0 && BorrowedElements(stage_) > 0) {
-    Action receive = Transfer(ActionKind::kRecv, Payload::kValue, OwnerOfBorrowed(stage_), kNone,
-                              BorrowedBytes(stage_, Payload::kValue));
+  for (const TiedStages& tied : all) {
+    if (PlaceOf(tied.borrower) != place_ || PlaceOf(tied.lender) == place_) continue;
+    Action receive = transfer(ActionKind::kRecv, tied, PlaceOf(tied.lender));
     receive.after = {last_backward_};  // which read the old one
-    receive.frees_bytes = receive.keeps_bytes;
     Add(std::move(receive));
   }
 }

@@ -7,59 +7,85 @@
 #include "worker_runtime/plan/program_compiler.h"
 
 namespace muster::plan {
-std::vector<ProgramCompiler::Pass> ProgramCompiler::PassesInOrder() const {
-  const int64_t m = plan_.accumulation;
-  const int64_t warm_up = std::min<int64_t>(m, input_.mesh.stages - stage_);
-  std::vector<Pass> passes;
-  int64_t forward = 0;
-  while (forward < warm_up) passes.push_back({.micro_batch = forward++});
-  for (int64_t backward = 0; backward < m; ++backward) {
-    passes.push_back({.micro_batch = backward, .is_backward = true});
-    if (forward < m) passes.push_back({.micro_batch = forward++});
+std::vector<TiedStages> ProgramCompiler::Tied() const {
+  std::vector<TiedStages> tied;
+  for (int borrower = 0; borrower < static_cast<int>(input_.stages.size()); ++borrower) {
+    for (const int p : input_.stages[borrower].borrowed) {
+      if (input_.parameters[p].frozen) continue;
+      const TiedStages one = {
+          .borrower = borrower, .lender = StageOf(p), .first_micro_batch = FirstTied()};
+      const bool is_first = tied.empty() || tied.back().borrower != borrower;
+      MUSTER_CHECK(is_first || tied.back().lender == one.lender);
+      if (is_first) tied.push_back(one);
+    }
   }
-  return passes;
+  return tied;
 }
 
 void ProgramCompiler::PlanUses() {
-  passes_ = PassesInOrder();
+  for (PassOfRank& order : PassesOf(*input_.schedule, Tied(), place_)) {
+    passes_.push_back({.order = std::move(order)});
+  }
   if (!has_entries()) return;
   for (Pass& pass : passes_) {
+    stage_ = pass.order.pass.stage;
     pass.first_use = uses_.size();
     // What the stage behind found for a borrowed parameter is written before anything else.
-    if (pass.is_backward && HandsTiedBack(pass.micro_batch)) {
+    if (pass.writes_gradients() && pass.micro_batch() >= FirstTied()) {
       for (const int unit : LentUnits()) AddUse(pass, unit);
     }
-    for (const int unit : pass.is_backward ? info_.trace.backward : info_.trace.forward) {
-      AddUse(pass, unit);
+    if (EntersBuckets()) {
+      AddUsesOfBuckets(pass);
+    } else {
+      for (const int unit : UsesOf(pass)) AddUse(pass, unit);
     }
     pass.end_use = uses_.size();
   }
-  std::vector<int64_t> elements(layout_.units.size());
-  for (size_t u = 0; u < elements.size(); ++u) {
-    const int bucket = program_.bucket_of_unit[u];
-    if (bucket != kNone && program_.gathered[bucket]) {
-      elements[u] = layout_.units[u].num_elements();
+  std::vector<int64_t> elements(std::max(layout_.units.size(), program_.buckets.size()));
+  for (size_t u = 0; u < layout_.units.size(); ++u) {
+    for (const int b : BucketsOfUnit(program_, static_cast<int>(u))) {
+      const Bucket& bucket = program_.buckets[b];
+      if (!bucket.gathered) continue;
+      elements[u] += (bucket.frozen ? layout_.frozen_units : layout_.units)[u].num_elements();
     }
   }
   schedule_ = ScheduleUses(uses_, elements, plan_.gathering);
   program_.live_elements = schedule_.live_elements;
-  unshard_.assign(layout_.units.size(), kNone);
-  kept_.assign(layout_.units.size(), kNone);
+  gathering_.resize(program_.buckets.size());
   gradient_place_.assign(program_.buckets.size(), kNone);
 }
 
+const std::vector<int>& ProgramCompiler::UsesOf(const Pass& pass) const {
+  const UseTrace& trace = info().trace;
+  if (pass.is_forward()) return trace.forward;
+  return pass.kind() == PassKind::kWeightGradient ? trace.weights : trace.backward;
+}
+
 void ProgramCompiler::AddUse(const Pass& pass, int unit) {
-  if (program_.bucket_of_unit[unit] == kNone) return;  // of another stage
+  const bool is_own = info().blocks.Overlaps(layout_.units[unit]) ||
+                      info().frozen_blocks.Overlaps(layout_.frozen_units[unit]);
+  if (!is_own) return;  // of another stage
   if (uses_.size() > pass.first_use && uses_.back().unit == unit) return;
-  uses_.push_back({.unit = unit, .micro_batch = pass.micro_batch, .is_backward = pass.is_backward});
+  uses_.push_back(
+      {.unit = unit, .micro_batch = pass.micro_batch(), .is_backward = !pass.is_forward()});
+}
+
+// A forward pass has nothing to wait for.
+void ProgramCompiler::AddUsesOfBuckets(const Pass& pass) {
+  if (pass.is_forward()) return;
+  for (const BackwardUse& use : info().trace.backward_uses) {
+    const int bucket = UseOf(program_, use.parameter, kNone);
+    if (uses_.size() > pass.first_use && uses_.back().unit == bucket) continue;
+    uses_.push_back({.unit = bucket, .micro_batch = pass.micro_batch(), .is_backward = true});
+  }
 }
 
 std::vector<int> ProgramCompiler::LentUnits() const {
   std::vector<int> units;
   for (const StageInfo& other : input_.stages) {
     for (const int p : other.borrowed) {
-      const int unit = input_.parameters[p].unit;
-      if (program_.bucket_of_unit[unit] != kNone) units.push_back(unit);
+      const ParameterInfo& parameter = input_.parameters[p];
+      if (!parameter.frozen && StageOf(p) == stage_) units.push_back(parameter.unit);
     }
   }
   return units;
@@ -68,20 +94,23 @@ std::vector<int> ProgramCompiler::LentUnits() const {
 void ProgramCompiler::AddPasses() {
   for (size_t p = 0; p < passes_.size(); ++p) {
     const Pass& pass = passes_[p];
+    stage_ = pass.order.pass.stage;
     if (p == 0 && !uses_.empty()) {
-      for (const int unit : schedule_.steps[0].gather) AddUnshardOf(unit, {});
+      for (const int unit : schedule_.steps[0].gather) AddUnshardsOf(unit, {});
     }
-    if (pass.is_backward) {
-      AddBackward(pass);
-    } else {
+    AddReceives(pass);
+    if (pass.is_forward()) {
       AddForward(pass);
+    } else {
+      AddBackward(pass);
     }
+    if (pass.writes_gradients() && IsLast(pass)) ReduceStage();
   }
 }
 
 void ProgramCompiler::AddUses(const Pass& pass, int action) {
   if (!has_entries()) return;
-  const bool reduces = pass.is_backward && (program_.streams_gradients || IsLast(pass));
+  const bool reduces = pass.writes_gradients() && (program_.streams_gradients || IsLast(pass));
   // Without overlap, whole gradients are reduced behind the pass, others before it goes on.
   const bool early = reduces && (plan_.overlap || program_.streams_gradients);
   for (size_t t = pass.first_use; t < pass.end_use; ++t) {
@@ -90,14 +119,17 @@ void ProgramCompiler::AddUses(const Pass& pass, int action) {
     const bool post = plan_.gathering.backward_prefetch == BackwardPrefetch::kPost;
     if (early && !post) ReduceWhatIsComplete(pass, t, at);
     if (t > pass.first_use) {
-      for (const int unit : step.release) AddReshard(unit, t, at, kNone);
+      for (const int unit : step.release) AddReshardsOf(unit, t, at, kNone);
     }
     if (t > 0) {
-      for (const int unit : step.gather) AddUnshardOf(unit, at);
+      for (const int unit : step.gather) AddUnshardsOf(unit, at);
     }
     if (early && post) ReduceWhatIsComplete(pass, t, at);
-    Entry entry = {.unit = uses_[t].unit, .unshard = unshard_[uses_[t].unit]};
-    if (pass.is_backward && program_.streams_gradients) BeginGradients(entry);
+    Entry entry = {.unit = uses_[t].unit};
+    for (const int b : BucketsOfUse(program_, entry.unit)) {
+      if (gathering_[b].unshard != kNone) entry.unshards.push_back(gathering_[b].unshard);
+    }
+    if (pass.writes_gradients() && program_.streams_gradients) BeginGradients(entry);
     if (early && !plan_.overlap && !reduced_.empty()) entry.waits.push_back(reduced_.back());
     program_.actions[action].entries.push_back(std::move(entry));
   }
@@ -105,32 +137,45 @@ void ProgramCompiler::AddUses(const Pass& pass, int action) {
   if (reduces && IsLast(pass)) Replicate();
   const bool ends = pass.end_use == uses_.size();
   for (const int unit : ends ? schedule_.release : schedule_.steps[pass.end_use].release) {
-    if (unshard_[unit] != kNone) AddReshard(unit, pass.end_use, {}, action);
+    AddReshardsOf(unit, pass.end_use, {}, action);
   }
 }
 
-void ProgramCompiler::AddUnshardOf(int unit, Point at) {
-  const int b = program_.bucket_of_unit[unit];
-  const muster::plan::Shards& from = kept_[unit] == kNone ? program_.shards : program_.secondary;
+void ProgramCompiler::AddUnshardsOf(int unit, Point at) {
+  for (const int b : BucketsOfUnit(program_, unit)) {
+    if (program_.buckets[b].gathered) AddUnshardOf(b, at);
+  }
+}
+
+void ProgramCompiler::AddUnshardOf(int b, Point at) {
+  const int kept = gathering_[b].kept;
+  const muster::plan::Shards& from = kept == kNone ? program_.shards : program_.secondary;
   Action action = {.kind = ActionKind::kUnshard,
                    .at = at,
                    .stage = stage_,
                    .bucket = b,
                    .blocks = program_.buckets[b].blocks,
-                   .secondary = kept_[unit] != kNone,
+                   .secondary = kept != kNone,
                    .collective = Collective::kAllGather,
                    .group = from.group};
-  if (kept_[unit] != kNone) action.after.push_back(kept_[unit]);
+  if (kept != kNone) action.after.push_back(kept);
   const int64_t blocks = from.PaddedOf(action.blocks.num_blocks());
-  action.place = gathered_.Take(blocks, action.after);
+  action.place = GatherArenaOf(b).Take(blocks, action.after);
   action.bytes = blocks * kBlockElements * BytesOf(input_.types.parameters);
   action.sends = SentBytes(Collective::kAllGather, action.bytes, from.size, 1);
-  unshard_[unit] = Add(std::move(action));
+  gathering_[b].unshard = Add(std::move(action));
 }
 
-void ProgramCompiler::AddReshard(int unit, size_t t, Point at, int after_pass) {
-  const int b = program_.bucket_of_unit[unit];
-  const int unshard = std::exchange(unshard_[unit], kNone);
+void ProgramCompiler::AddReshardsOf(int unit, size_t t, Point at, int after_pass) {
+  const bool comes_again = std::any_of(uses_.begin() + static_cast<int64_t>(t), uses_.end(),
+                                       [&](const UnitUse& use) { return use.unit == unit; });
+  for (const int b : BucketsOfUnit(program_, unit)) {
+    if (gathering_[b].unshard != kNone) AddReshard(b, comes_again, at, after_pass);
+  }
+}
+
+void ProgramCompiler::AddReshard(int b, bool comes_again, Point at, int after_pass) {
+  const int unshard = std::exchange(gathering_[b].unshard, kNone);
   Action action = {.kind = ActionKind::kReshard,
                    .after = {unshard},
                    .at = at,
@@ -140,81 +185,115 @@ void ProgramCompiler::AddReshard(int unit, size_t t, Point at, int after_pass) {
                    .place = program_.actions[unshard].place,
                    .unshard = unshard};
   if (after_pass != kNone) action.after.push_back(after_pass);
-  action.secondary = program_.secondary.size > 1 && kept_[unit] == kNone &&
-                     std::any_of(uses_.begin() + static_cast<int64_t>(t), uses_.end(),
-                                 [&](const UnitUse& use) { return use.unit == unit; });
+  action.secondary = program_.secondary.size > 1 && gathering_[b].kept == kNone && comes_again;
   const bool keeps = action.secondary;
   const int index = Add(std::move(action));
-  gathered_.Give(program_.actions[index].place, index);
-  if (keeps) kept_[unit] = index;
+  GatherArenaOf(b).Give(program_.actions[index].place, index);
+  if (keeps) gathering_[b].kept = index;
 }
 
 void ProgramCompiler::BeginGradients(Entry& entry) {
-  const int b = program_.bucket_of_unit[entry.unit];
-  if (gradient_place_[b] != kNone) return;
-  const int64_t blocks = program_.shards.PaddedOf(program_.buckets[b].blocks.num_blocks());
-  entry.place = gradient_place_[b] = unreduced_.Take(blocks, entry.waits);
+  const int b = GradientBucketOf(program_, entry.unit);
+  if (b == kNone || gradient_place_[b] != kNone) return;
+  entry.place = gradient_place_[b] = unreduced_.Take(BlocksOfGradients(b), entry.waits);
+}
+
+// Each takes as much as the largest that is up to twice as large, so that one fits where another
+// was.
+int64_t ProgramCompiler::BlocksOfGradients(int b) const {
+  const auto blocks_of = [&](const Bucket& bucket) {
+    return HeadBlocks(bucket) + program_.shards.PaddedOf(bucket.blocks.num_blocks());
+  };
+  const int64_t own = blocks_of(program_.buckets[b]);
+  int64_t most = own;
+  for (const Bucket& other : LearnedBuckets(program_)) {
+    const int64_t blocks = blocks_of(other);
+    if (other.entered && blocks <= 2 * own) most = std::max(most, blocks);
+  }
+  return most;
 }
 
 void ProgramCompiler::ReduceWhatIsComplete(const Pass& pass, size_t t, Point at) {
-  for (size_t b = 0; b < program_.buckets.size(); ++b) {
+  for (size_t b = 0; b < LearnedBuckets(program_).size(); ++b) {
     const bool comes =
         std::any_of(uses_.begin() + static_cast<int64_t>(t),
                     uses_.begin() + static_cast<int64_t>(pass.end_use), [&](const UnitUse& use) {
-                      return program_.bucket_of_unit[use.unit] == static_cast<int>(b);
+                      return GradientBucketOf(program_, use.unit) == static_cast<int>(b);
                     });
-    if (comes || (b < is_reduced_.size() && is_reduced_[b])) continue;
+    if (comes || !IsOfStage(b) || (b < is_reduced_.size() && is_reduced_[b])) continue;
     // Not used at all: with the end of the pass.
-    const bool used = std::any_of(uses_.begin() + static_cast<int64_t>(pass.first_use),
-                                  uses_.begin() + static_cast<int64_t>(t), [&](const UnitUse& use) {
-                                    return program_.bucket_of_unit[use.unit] == static_cast<int>(b);
-                                  });
+    const bool used =
+        std::any_of(uses_.begin() + static_cast<int64_t>(pass.first_use),
+                    uses_.begin() + static_cast<int64_t>(t), [&](const UnitUse& use) {
+                      return GradientBucketOf(program_, use.unit) == static_cast<int>(b);
+                    });
     if (!used && at.entry != kNone) continue;
     is_reduced_.resize(program_.buckets.size());
     is_reduced_[b] = true;
-    AddReduce(static_cast<int>(b), pass.micro_batch, at);
+    AddReduce(static_cast<int>(b), pass.micro_batch(), at);
   }
   if (at.entry == kNone) is_reduced_.clear();
 }
 
-Action ProgramCompiler::Transfer(ActionKind kind, Payload payload, int stage, int64_t micro_batch,
-                                 int64_t bytes) const {
+Action ProgramCompiler::Transfer(ActionKind kind, const HandedBy& with) const {
+  const Handed& what = with.what;
+  const int64_t bytes = BytesHanded(what);
   Action action = {.kind = kind,
-                   .stage = kind == ActionKind::kSend ? stage_ : stage,
-                   .micro_batch = micro_batch,
+                   .stage = what.stage,
+                   .micro_batch = what.micro_batch,
                    .collective = Collective::kTransfer,
-                   .peer = RankAt(stage),
-                   .payload = payload,
+                   .peer = RankAt(with.place),
+                   .payload = what.payload,
                    .bytes = bytes};
   // What is received stays for its pass; what is passed on is the tape's.
   if (kind == ActionKind::kRecv) action.keeps_bytes = bytes;
   if (kind == ActionKind::kSend) action.sends = bytes;
-  if (kind == ActionKind::kSend && payload != Payload::kActivation) action.keeps_bytes = bytes;
+  if (kind == ActionKind::kSend && what.payload != Payload::kActivation) action.keeps_bytes = bytes;
   return action;
 }
 
+int64_t ProgramCompiler::BytesHanded(const Handed& what) const {
+  switch (what.payload) {
+    case Payload::kActivation:
+      return input_.stages[what.stage + 1].received_bytes;
+    case Payload::kGradient:
+      return input_.stages[what.stage].received_bytes;
+    default:
+      return BorrowedElements(what.stage) * BytesOf(input_.types.gradients);
+  }
+}
+
+void ProgramCompiler::AddReceives(const Pass& pass) {
+  for (const HandedBy& from : pass.order.receives) {
+    received_[from.what] = Add(Transfer(ActionKind::kRecv, from));
+  }
+}
+
+void ProgramCompiler::AddSends(const Pass& pass, int action) {
+  OfStage& own = of_stage_[stage_];
+  for (const HandedBy& to : pass.order.sends) {
+    Action send = Transfer(ActionKind::kSend, to);
+    send.after = {action};
+    const int index = Add(std::move(send));
+    if (to.what.payload == Payload::kActivation) {
+      own.passed_on[pass.micro_batch()] = index;
+    } else {
+      own.handed_back.push_back(index);
+    }
+  }
+}
+
 void ProgramCompiler::AddForward(const Pass& pass) {
-  const int64_t micro_batch = pass.micro_batch;
   Action forward = {.kind = ActionKind::kForward,
                     .stage = stage_,
-                    .micro_batch = micro_batch,
-                    .keeps_bytes = info_.trace.kept_bytes,
-                    .works_in_bytes = info_.trace.peak_bytes - info_.trace.kept_bytes};
-  if (stage_ > 0) {
-    forward.after.push_back(Add(Transfer(ActionKind::kRecv, Payload::kActivation, stage_ - 1,
-                                         micro_batch, info_.received_bytes)));
-  }
-  const int at = Add(std::move(forward));
-  last_forward_ = at;
-  AddUses(pass, at);
-  if (!is_last_stage()) {
-    Action send = Transfer(ActionKind::kSend, Payload::kActivation, stage_ + 1, micro_batch,
-                           input_.stages[stage_ + 1].received_bytes);
-    send.after = {at};
-    passed_on_.push_back(Add(std::move(send)));
-  } else if (micro_batch + 1 == plan_.accumulation) {
-    AddLoss(at);
-  }
+                    .micro_batch = pass.micro_batch(),
+                    .keeps_bytes = info().trace.kept_bytes,
+                    .works_in_bytes = info().trace.peak_bytes - info().trace.kept_bytes};
+  for (const Handed& needed : pass.order.needs) forward.after.push_back(received_.at(needed));
+  last_forward_ = Add(std::move(forward));
+  AddUses(pass, last_forward_);
+  AddSends(pass, last_forward_);
+  if (is_last_stage() && IsLast(pass)) AddLoss(last_forward_);
 }
 
 void ProgramCompiler::AddLoss(int last_forward) {
@@ -231,83 +310,70 @@ void ProgramCompiler::AddLoss(int last_forward) {
 }
 
 void ProgramCompiler::AddBackward(const Pass& pass) {
-  const int64_t micro_batch = pass.micro_batch;
-  const OrderedLeaf& leaf = sums_.leaves[micro_batch];
-  const bool is_last = micro_batch + 1 == plan_.accumulation;
-  Action backward = {.kind = ActionKind::kBackward,
+  const OrderedLeaf& leaf = sums_.leaves[pass.micro_batch()];
+  OfStage& own = of_stage_[stage_];
+  const bool writes = pass.writes_gradients();
+  const bool hands_back = pass.kind() != PassKind::kWeightGradient;
+  Action backward = {.kind = !writes       ? ActionKind::kBackwardInput
+                             : !hands_back ? ActionKind::kBackwardWeight
+                                           : ActionKind::kBackward,
                      .stage = stage_,
-                     .micro_batch = micro_batch,
-                     .slot = program_.streams_gradients ? kNone : leaf.slot,
-                     .frees_bytes = info_.trace.kept_bytes,
-                     .works_in_bytes = info_.trace.peak_bytes - info_.trace.kept_bytes};
+                     .micro_batch = pass.micro_batch(),
+                     .slot = program_.streams_gradients || !writes ? kNone : leaf.slot,
+                     .works_in_bytes = info().trace.peak_bytes - info().trace.kept_bytes};
   // Those of the last micro-batch are added bucket by bucket, where there is something to reduce.
-  if (!is_last || replicas() == 1) backward.merges = leaf.merges;
-  if (!is_last_stage()) {
-    backward.after.push_back(Add(Transfer(ActionKind::kRecv, Payload::kGradient, stage_ + 1,
-                                          micro_batch, input_.stages[stage_ + 1].received_bytes)));
+  if (writes && (!IsLast(pass) || replicas() == 1)) backward.merges = leaf.merges;
+  for (const Handed& needed : pass.order.needs) backward.after.push_back(received_.at(needed));
+  const UseTrace& trace = info().trace;
+  const int64_t for_weights = trace.weights_bytes == 0 ? trace.kept_bytes : trace.weights_bytes;
+  if (!writes) {
+    backward.keeps_bytes = std::max<int64_t>(0, for_weights - trace.kept_bytes);
+    backward.frees_bytes = std::max<int64_t>(0, trace.kept_bytes - for_weights);
+  } else {
+    backward.frees_bytes = hands_back ? trace.kept_bytes : for_weights;
+    const bool was_received = stage_ > 0 && PlaceOf(stage_ - 1) != place_;
+    if (was_received) backward.frees_bytes += info().received_bytes;
   }
-  for (int later = stage_ + 1; later < input_.mesh.stages; ++later) {
-    const int64_t bytes = BorrowedBytes(later, Payload::kTied);
-    if (bytes > 0 && HandsTiedBack(micro_batch)) {
-      backward.after.push_back(
-          Add(Transfer(ActionKind::kRecv, Payload::kTied, later, micro_batch, bytes)));
-    }
-  }
-  if (stage_ > 0) backward.frees_bytes += info_.received_bytes;
   for (const int received : backward.after) {
     backward.frees_bytes += program_.actions[received].keeps_bytes;
   }
-  // What was sent has left by now, so that its memory is there again.
-  if (!is_last_stage()) backward.after.push_back(passed_on_[micro_batch]);
-  for (const int sent : handed_back_) {
-    const int64_t bytes = program_.actions[sent].keeps_bytes;
-    backward.after.push_back(sent);
-    backward.works_in_bytes -= bytes;
-    backward.frees_bytes += bytes;
+  if (hands_back) {
+    // What was sent has left by now, so that its memory is there again.
+    const auto passed_on = own.passed_on.find(pass.micro_batch());
+    if (passed_on != own.passed_on.end()) backward.after.push_back(passed_on->second);
+    for (const int sent : own.handed_back) {
+      const int64_t bytes = program_.actions[sent].keeps_bytes;
+      backward.after.push_back(sent);
+      backward.works_in_bytes -= bytes;
+      backward.frees_bytes += bytes;
+    }
+    own.handed_back.clear();
   }
-  handed_back_.clear();
-  last_backward_ = Add(std::move(backward));
-  AddUses(pass, last_backward_);
-  if (stage_ > 0) {
-    Action send = Transfer(ActionKind::kSend, Payload::kGradient, stage_ - 1, micro_batch,
-                           info_.received_bytes);
-    send.after = {last_backward_};
-    handed_back_.push_back(Add(std::move(send)));
-  }
-  if (stage_ > 0 && BorrowedElements(stage_) > 0 && HandsTiedBack(micro_batch)) {
-    Action send = Transfer(ActionKind::kSend, Payload::kTied, OwnerOfBorrowed(stage_), micro_batch,
-                           BorrowedBytes(stage_, Payload::kTied));
-    send.after = {last_backward_};
-    handed_back_.push_back(Add(std::move(send)));
+  if (writes) KeepTied(pass, backward);
+  const int index = Add(std::move(backward));
+  if (writes) last_backward_ = index;
+  AddUses(pass, index);
+  AddSends(pass, index);
+}
+
+void ProgramCompiler::KeepTied(const Pass& pass, Action& backward) const {
+  for (const TiedStages& tied : Tied()) {
+    if (PlaceOf(tied.lender) != PlaceOf(tied.borrower)) continue;
+    if (pass.micro_batch() < tied.first_micro_batch) continue;
+    const int64_t bytes = BytesHanded({Payload::kTied, tied.borrower, pass.micro_batch()});
+    if (tied.borrower == stage_) backward.keeps_bytes += bytes;
+    if (tied.lender == stage_) backward.frees_bytes += bytes;
   }
 }
 
 int64_t ProgramCompiler::BorrowedElements(int stage) const {
   int64_t elements = 0;
-  for (const int p : input_.stages[stage].borrowed) {
-    const bool concerns = stage == stage_ || StageOf(p) == stage_;
-    if (concerns) elements += input_.parameters[p].num_elements();
-  }
+  for (const int p : input_.stages[stage].borrowed) elements += input_.parameters[p].num_learned();
   return elements;
 }
 
-int64_t ProgramCompiler::BorrowedBytes(int stage, Payload payload) const {
-  const bool is_value = payload == Payload::kValue;
-  return BorrowedElements(stage) *
-         BytesOf(is_value ? input_.types.parameters : input_.types.gradients);
-}
-
 int ProgramCompiler::StageOf(int parameter) const {
-  const int64_t block = layout_.offsets[parameter] / kBlockElements;
-  int stage = 0;
-  while (input_.stages[stage].blocks.end <= block) ++stage;
-  return stage;
-}
-
-int ProgramCompiler::OwnerOfBorrowed(int stage) const {
-  const int owner = StageOf(input_.stages[stage].borrowed.front());
-  for (const int p : input_.stages[stage].borrowed) MUSTER_CHECK(StageOf(p) == owner);
-  return owner;
+  return StageOfBlock(input_.stages, layout_.OffsetOf(parameter) / kBlockElements);
 }
 
 }  // namespace muster::plan

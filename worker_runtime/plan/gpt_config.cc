@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
 namespace {
@@ -53,6 +54,10 @@ absl::Status GptConfig::Validate() const {
         "; try heads ", fitting, " or hidden size ", (hidden_size + heads - 1) / heads * heads));
   }
   return CheckTotal(*this);
+}
+
+bool GptAdapters::Fits(absl::string_view name) const {
+  return rank > 0 && plan::FitsPattern(name, beside);
 }
 
 int64_t GptConfig::num_parameters() const {

@@ -4,38 +4,64 @@
 
 namespace muster::plan {
 
-void HoldMemory(const ProgramInput& input, const StageInfo& stage, Program& program) {
+std::vector<int> BorrowedBy(const Program& program, absl::Span<const StageInfo> stages,
+                            const BlockLayout& layout) {
+  std::vector<int> borrowed;
+  for (const StageBlocks& own : program.stages) {
+    for (const int p : stages[own.stage].borrowed) {
+      const bool is_known = std::find(borrowed.begin(), borrowed.end(), p) != borrowed.end();
+      const bool is_own = HoldsBlock(program, layout.OffsetOf(p) / kBlockElements);
+      if (!is_known && !is_own) borrowed.push_back(p);
+    }
+  }
+  return borrowed;
+}
+
+std::vector<int> TiedWithin(const Program& program, absl::Span<const StageInfo> stages,
+                            absl::Span<const ParameterInfo> parameters, const BlockLayout& layout) {
+  std::vector<int> tied;
+  for (const StageBlocks& own : program.stages) {
+    for (const int p : stages[own.stage].borrowed) {
+      const bool is_own = HoldsBlock(program, layout.OffsetOf(p) / kBlockElements);
+      if (is_own && !parameters[p].frozen) tied.push_back(p);
+    }
+  }
+  return tied;
+}
+
+void HoldMemory(const ProgramInput& input, const BlockLayout& layout, Program& program) {
   const StateTypes& types = input.types;
   int64_t borrowed = 0;
-  for (const int p : stage.borrowed) borrowed += input.parameters[p].num_elements();
-  int64_t frozen = 0;
-  for (const ParameterInfo& p : input.parameters) {
-    if (p.frozen) frozen += PlacedElements(p.num_elements());
+  int64_t borrowed_learned = 0;
+  for (const int p : BorrowedBy(program, input.stages, layout)) {
+    borrowed += input.parameters[p].num_elements();
+    borrowed_learned += input.parameters[p].num_learned();
   }
-  const int64_t whole = stage.blocks.num_elements();
+  for (const int p : TiedWithin(program, input.stages, input.parameters, layout)) {
+    borrowed_learned += input.parameters[p].num_learned();
+  }
+  int64_t whole = 0;
+  for (const StageBlocks& own : program.stages) whole += own.blocks.num_elements();
   int64_t owned = 0;
-  int64_t values = whole;
+  int64_t values = 0;
   int64_t secondary = 0;
-  for (size_t b = 0; b < program.owned.size(); ++b) {
-    owned += program.owned[b].num_elements();
-    if (!program.gathered[b]) continue;
-    const BlockRange blocks = program.buckets[b].blocks;
-    values -= blocks.num_elements() - program.owned[b].num_elements();
+  for (const Bucket& bucket : program.buckets) {
+    const BlockRange blocks = bucket.blocks;
+    if (!bucket.frozen) owned += bucket.owned.num_elements();
+    values += (bucket.gathered ? bucket.owned : blocks).num_elements();
+    if (!bucket.gathered) continue;
+    // Any of them may be gathered between steps, by itself.
+    int64_t& arena = bucket.frozen ? program.frozen_gathered_blocks : program.gathered_blocks;
+    arena = std::max(arena, program.shards.PaddedOf(blocks.num_blocks()));
     if (program.secondary.size == 1) continue;
     secondary += ShardOf(blocks, program.secondary.rank, program.secondary.size).num_elements();
   }
-  // Any of them may be gathered between steps, by itself.
-  for (size_t b = 0; b < program.buckets.size(); ++b) {
-    if (!program.gathered[b]) continue;
-    program.gathered_blocks = std::max(
-        program.gathered_blocks, program.shards.PaddedOf(program.buckets[b].blocks.num_blocks()));
-  }
+  const int64_t arenas = program.gathered_blocks + program.frozen_gathered_blocks;
   const int64_t gradients = program.streams_gradients ? owned : whole;
   ArenaBytes& held = program.held;
-  At(held, Arena::kParameters) = (values + borrowed + frozen) * BytesOf(types.parameters);
-  At(held, Arena::kGathered) =
-      (program.gathered_blocks * kBlockElements + secondary) * BytesOf(types.parameters);
-  At(held, Arena::kGradients) = (gradients + borrowed) * BytesOf(types.gradients);
+  At(held, Arena::kParameters) = (values + borrowed) * BytesOf(types.parameters);
+  At(held, Arena::kGathered) = (arenas * kBlockElements + secondary) * BytesOf(types.parameters);
+  At(held, Arena::kGradients) = (gradients + borrowed_learned) * BytesOf(types.gradients);
   At(held, Arena::kUnreduced) =
       program.unreduced_blocks * kBlockElements * BytesOf(types.gradients);
   At(held, Arena::kPartialSums) =

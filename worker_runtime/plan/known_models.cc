@@ -105,6 +105,7 @@ UseTrace TraceOf(const KnownModel& model, const TracedBatch& batch, int first_un
   const bool has_head = end_unit == num_units;
   if (has_head && model.tied) trace.forward.push_back(0);
   trace.backward.assign(trace.forward.rbegin(), trace.forward.rend());
+  trace.weights = trace.backward;
   if (batch.recompute.kind == Recompute::Kind::kFull) {
     const int64_t each = batch.recompute.layers;
     trace.kept_bytes = (blocks + each - 1) / each * passed;
@@ -226,9 +227,8 @@ std::vector<StageInfo> TraceStages(const KnownModel& model, const TracedBatch& b
   std::vector<StageInfo> infos;
   for (int s = 0; s < stages; ++s) {
     const int end = s + 1 < stages ? first_units[s + 1] : num_units;
-    StageInfo info = WholeModel(layout, TraceOf(model, batch, first_units[s], end));
-    info.blocks.begin = layout.units[first_units[s]].begin;
-    info.blocks.end = layout.units[end - 1].end;
+    StageInfo info =
+        StageOfUnits(layout, first_units[s], end, TraceOf(model, batch, first_units[s], end));
     for (int p = static_cast<int>(parameters.size()) - 1; p >= 0; --p) {
       const int unit = parameters[p].unit;
       if (first_units[s] <= unit && unit < end) info.trace.gradients.push_back(p);

@@ -14,7 +14,7 @@ struct ParameterInfo {
   std::vector<int64_t> shape;  // row-major
   int unit = 0;                // gathered, reduced and offloaded together with others of its number
   bool weight_decay = false;
-  bool frozen = false;  // has no gradient and no place in the layout: each rank holds it whole
+  bool frozen = false;  // has no gradient: it lies apart from those that do
 
   // 1 for an empty shape, as of a scalar.
   int64_t num_elements() const {

@@ -8,8 +8,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/field_checks.h"
+#include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
@@ -23,6 +25,19 @@ constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
 constexpr int64_t kMostLayers = int64_t{1} << 20;
 constexpr int64_t kMostBucketBytes = int64_t{1} << 40;
 constexpr int64_t kMostRanks = int64_t{1} << 20;
+constexpr int64_t kMostStagesOfRank = 64;
+
+absl::Status CheckSchedule(const Plan& plan) {
+  const std::vector<std::string> names = plan::ScheduleNames();
+  const std::string name = absl::StrCat("'", absl::Utf8SafeCHexEscape(plan.schedule), "'");
+  if (std::find(names.begin(), names.end(), plan.schedule) == names.end()) {
+    return Bad("schedule", name, absl::StrJoin(names, ", "));
+  }
+  if (plan.stages == 1 && plan.schedule != Plan().schedule) {
+    return Bad("schedule", name, "1f1b where there is one stage, which is no pipeline");
+  }
+  return absl::OkStatus();
+}
 
 // Printed as one line, so that texts of plans compare line by line.
 absl::Status CheckPresetName(const std::string& name) {
@@ -82,6 +97,7 @@ absl::Status CheckGathering(const Plan& plan) {
   const GatherPlan& gathering = plan.gathering;
   const std::tuple<absl::string_view, int64_t, int64_t, int64_t> fields[] = {
       {"stages", plan.stages, 0, kMostRanks},
+      {"stages_per_rank", plan.stages_per_rank, 0, kMostStagesOfRank},
       {"shard_ranks", plan.shard_ranks, Plan::kRanksOfNode, kMostRanks},
       {"memory_bytes_max", plan.memory_bytes_max, 0, kNoLimit},
       {"gathering.secondary_ranks", gathering.secondary_ranks, Plan::kRanksOfNode, kMostRanks},
@@ -111,6 +127,7 @@ absl::Status CheckBuckets(const Plan& plan) {
 
 absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckPresetName(preset));
+  MUSTER_RETURN_IF_ERROR(CheckSchedule(*this));
   MUSTER_RETURN_IF_ERROR(CheckPlacements(*this));
   MUSTER_RETURN_IF_ERROR(CheckTypes(*this));
   MUSTER_RETURN_IF_ERROR(CheckGathering(*this));

@@ -33,6 +33,7 @@ struct OffloadOptions {
 struct PlanOptions {
   Plan plan;
   GptConfig model;
+  GptAdapters adapters;       // beside matrices of `model`
   std::string planned_model;  // a known model that is no GPT, for planning alone; empty: `model`
   BatchSizes asked;
   OffloadOptions offload;

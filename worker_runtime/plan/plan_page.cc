@@ -13,6 +13,8 @@
 #include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/schedules/prove_schedule.h"
+#include "worker_runtime/plan/stage_order.h"
 
 namespace muster::plan {
 namespace {
@@ -61,7 +63,8 @@ void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
                         Grouped(bytes));
 }
 
-void AppendModel(const PlanOptions& options, std::string& page) {
+void AppendModel(const PlanPageInput& input, std::string& page) {
+  const PlanOptions& options = input.options;
   const GptConfig& model = options.model;
   const bool is_gpt = options.planned_model.empty();
   absl::StrAppend(&page, "model: ", is_gpt ? "a GPT" : options.planned_model, " of ", model.layers,
@@ -69,6 +72,13 @@ void AppendModel(const PlanOptions& options, std::string& page) {
                   model.context, ", vocabulary ", model.vocabulary, ", in ",
                   ToString(options.dtype), "\n");
   Line(page, "parameters", Grouped(NumParametersOf(options)));
+  if (input.options.adapters.rank > 0) {
+    int64_t learned = 0;
+    for (const ParameterInfo& parameter : input.parameters) learned += parameter.num_learned();
+    Line(page, "adapters",
+         absl::StrCat("of rank ", options.adapters.rank, " beside ", options.adapters.beside, ": ",
+                      Grouped(learned), " parameters, which learn alone"));
+  }
   Line(page, "work per token", Flops(FlopsPerTokenOf(options)));
 }
 
@@ -163,7 +173,7 @@ void AppendMemory(const PlanPageInput& input, const RankMemory& memory, std::str
   if (memory.exchange > 0) ByteLine(page, "exchange between ranks, gloo", memory.exchange);
 }
 
-void AppendBuckets(const std::vector<Bucket>& buckets, int64_t element_bytes, std::string& page) {
+void AppendBuckets(absl::Span<const Bucket> buckets, int64_t element_bytes, std::string& page) {
   Heading(page, absl::StrCat("buckets of gradients, in the order of their reduction: ",
                              Grouped(static_cast<int64_t>(buckets.size()))));
   // Blocks are alike, so the first lines tell the rest.
@@ -199,25 +209,32 @@ void AppendWire(const StepFigures& figures, std::string& page) {
 // How often units are gathered, and how much of them lies there at once.
 void AppendGathering(const Program& program, std::string& page) {
   int64_t num_units = 0;
-  for (const bool gathered : program.gathered) num_units += gathered ? 1 : 0;
-  if (num_units == 0) return;
+  int64_t num_sharded = 0;
+  int64_t sharded = 0;
+  for (int u = 0; u < static_cast<int>(program.bucket_of_unit.size()); ++u) {
+    int64_t elements = 0;
+    for (const int b : BucketsOfUnit(program, u)) {
+      const Bucket& bucket = program.buckets[b];
+      if (bucket.gathered) elements += bucket.blocks.num_elements();
+    }
+    if (HoldsUnit(program, u)) ++num_units;
+    if (elements > 0) ++num_sharded;
+    sharded += elements;
+  }
+  if (num_sharded == 0) return;
   int64_t num_gathers = 0;
   for (const Action& action : program.actions) {
     if (action.kind == ActionKind::kUnshard && action.place != kNone) ++num_gathers;
   }
   Heading(page, "gathering of parameters:");
-  Line(page, "units at rest as shards", absl::StrCat(num_units, " of ", program.gathered.size()));
+  Line(page, "units at rest as shards", absl::StrCat(num_sharded, " of ", num_units));
   Line(page, "ranks of a shard group", absl::StrCat(program.shards.size));
   if (program.secondary.size > 1) {
     Line(page, "ranks of a secondary one", absl::StrCat(program.secondary.size));
   }
   Line(page, "gathers in a step", Grouped(num_gathers));
   Line(page, "elements at once, at most", Grouped(program.live_elements));
-  int64_t sharded = 0;
-  for (size_t b = 0; b < program.buckets.size(); ++b) {
-    if (program.gathered[b]) sharded += program.buckets[b].blocks.num_elements();
-  }
-  if (num_units == 1 || program.live_elements < sharded) return;
+  if (num_sharded == 1 || program.live_elements < sharded) return;
   absl::StrAppend(&page,
                   "  All of them are gathered at once: --max_live_parameters or "
                   "--max_reuse_distance\n  below ",
@@ -228,7 +245,7 @@ ProgramInput InputOf(const PlanPageInput& input, const Plan& plan) {
   return {.plan = plan,
           .parameters = input.parameters,
           .types = TypesOf(plan, input.options.dtype),
-          .mesh = {.stages = static_cast<int>(input.stages.size()),
+          .mesh = {.stages = static_cast<int>(input.places()),
                    .replicas = static_cast<int>(input.replicas())},
           .stages = input.stages};
 }
@@ -237,33 +254,45 @@ ProgramInput InputOf(const PlanPageInput& input, const Plan& plan) {
 std::string UnitsOf(const PlanPageInput& input, const BlockLayout& layout, const StageInfo& stage) {
   std::vector<std::string> names;
   for (size_t u = 0; u < layout.units.size(); ++u) {
-    if (layout.units[u].Overlaps(stage.blocks)) names.push_back(input.unit_names[u]);
+    const bool is_of_stage = layout.units[u].Overlaps(stage.blocks) ||
+                             layout.frozen_units[u].Overlaps(stage.frozen_blocks);
+    if (is_of_stage) names.push_back(input.unit_names[u]);
   }
   return names.size() == 1 ? names[0] : absl::StrCat(names.front(), " to ", names.back());
+}
+
+std::string OrderText(const std::string& schedule) {
+  return schedule == Plan().schedule ? "one forward, one backward" : schedule;
 }
 
 void AppendStages(const PlanPageInput& input, std::string& page) {
   if (input.stages.size() == 1) return;
   const ProgramInput program_input = InputOf(input, input.options.plan);
   const BlockLayout layout = PlanBlockLayout(input.parameters);
+  const absl::StatusOr<Schedule> schedule =
+      ScheduleOf(input.options.plan, program_input.mesh.stages);
+  MUSTER_CHECK(schedule.ok());
   const auto num_stages = static_cast<int64_t>(input.stages.size());
-  Heading(page,
-          absl::StrCat("pipeline of ", num_stages, " stages, one forward, one backward, each of ",
-                       input.replicas(), input.replicas() == 1 ? " rank:" : " ranks:"));
+  Heading(page, absl::StrCat("pipeline of ", num_stages, " stages, ", OrderText(schedule->name),
+                             ", each of ", input.replicas(),
+                             input.replicas() == 1 ? " rank:" : " ranks:"));
   for (int s = 0; s < num_stages; ++s) {
     const StageInfo& stage = input.stages[s];
-    const RankMemory memory =
-        MemoryOf(input, CompileProgram(program_input, RankThatNeedsMost(program_input, s)));
+    const int rank = RankThatNeedsMost(program_input, schedule->rank_of_stage[s]);
+    const RankMemory memory = MemoryOf(input, CompileProgram(program_input, rank));
     Line(page, absl::StrCat("stage ", s, ", ", UnitsOf(input, layout, stage)),
          absl::StrCat(ReadableBytes(memory.total()), " of memory, ",
                       ReadableBytes(memory.figures.sent_total()), " sent per rank and step"));
   }
   ByteLine(page, "handed on per micro-batch", input.stages[1].received_bytes);
-  const int64_t passes = input.options.plan.accumulation + num_stages - 1;
+  if (schedule->num_passes() > kMostPasses) return;
+  const absl::StatusOr<ScheduleProof> proof = ProveSchedule(*schedule, PassCosts());
+  MUSTER_CHECK(proof.ok());
+  const Fraction idle = proof->idle_share();
   Line(page, "time that stages wait",
-       absl::StrFormat("%d of %d passes (%.3g %%), if stages take alike long", num_stages - 1,
-                       passes,
-                       100.0 * static_cast<double>(num_stages - 1) / static_cast<double>(passes)));
+       absl::StrFormat(
+           "%s of a step (%.3g %%), if passes take alike long", ToString(idle),
+           100.0 * static_cast<double>(idle.numerator) / static_cast<double>(idle.denominator)));
 }
 
 bool HasReductionChoice(const PlanPageInput& input) {
@@ -311,7 +340,7 @@ std::string ReadableBytes(int64_t bytes) {
 absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   const PlanOptions& options = input.options;
   std::string page;
-  AppendModel(options, page);
+  AppendModel(input, page);
   AppendPlan(input, page);
   MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
   AppendStages(input, page);
@@ -321,7 +350,7 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendMemory(input, memory, page);
   AppendGathering(program, page);
   AppendReduction(input, page);
-  AppendBuckets(program.buckets, static_cast<int64_t>(SizeOf(options.dtype)), page);
+  AppendBuckets(LearnedBuckets(program), static_cast<int64_t>(SizeOf(options.dtype)), page);
   AppendWire(memory.figures, page);
   return page + SourcesText(input.sources);
 }

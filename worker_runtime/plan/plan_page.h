@@ -13,6 +13,7 @@
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/plan_options.h"
 #include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/stage_order.h"
 
 namespace muster::plan {
 
@@ -41,7 +42,7 @@ struct PlanPageInput {
   int64_t pinned_bytes_max = 0;
   std::string hash;  // of CanonicalText; what the engine compares between ranks
   // The model that options.model describes: its units, their parameters, and what a micro-batch
-  // does to them and to memory in each stage (engine/cut_model.h). [stages] divides world_size.
+  // does to them and to memory in each stage (engine/cut_model.h). places() divides world_size.
   std::vector<std::string> unit_names;
   std::vector<ParameterInfo> parameters;
   std::vector<StageInfo> stages;
@@ -50,7 +51,12 @@ struct PlanPageInput {
   // make it matter; else kChosen.
   ReductionChoice reduction = {.chosen = GradientReduction::kChosen};
 
-  int64_t replicas() const { return world_size / static_cast<int64_t>(stages.size()); }
+  // Ranks of the pipeline, each of which stands for its replicas.
+  int64_t places() const {
+    const auto all = static_cast<int64_t>(stages.size());
+    return all == 1 ? 1 : all / StagesPerRank(options.plan);
+  }
+  int64_t replicas() const { return world_size / places(); }
 };
 
 // What the rank that needs most takes for a step, and sends.

@@ -113,6 +113,10 @@ PlanText Describe(const Plan& plan) {
   DescribeState("gradients", plan.gradients, text);
   DescribeState("optimizer", plan.optimizer, text);
   text.emplace_back("stages", plan.stages == 0 ? "one per rank" : absl::StrCat(plan.stages));
+  text.emplace_back("schedule", plan.schedule);
+  text.emplace_back("stages_per_rank", plan.stages_per_rank == 0
+                                           ? "as the schedule has"
+                                           : absl::StrCat(plan.stages_per_rank));
   text.emplace_back("shard_ranks", absl::StrCat(plan.shard_ranks));
   DescribeGathering(plan.gathering, text);
   text.emplace_back("gradient_reduction", ToString(plan.gradient_reduction));

@@ -17,9 +17,11 @@ std::string SumText(const std::vector<Merge>& merges) {
   return text;
 }
 
-std::string EntryText(const Entry& entry) {
-  std::string text = absl::StrCat("  uses unit ", entry.unit);
-  if (entry.unshard != kNone) absl::StrAppend(&text, ", gathered by ", entry.unshard);
+std::string EntryText(const Entry& entry, bool is_bucket) {
+  std::string text = absl::StrCat("  uses ", is_bucket ? "bucket " : "unit ", entry.unit);
+  if (!entry.unshards.empty()) {
+    absl::StrAppend(&text, ", gathered by ", absl::StrJoin(entry.unshards, " "));
+  }
   if (!entry.waits.empty()) absl::StrAppend(&text, ", after ", absl::StrJoin(entry.waits, " "));
   if (entry.place != kNone) absl::StrAppend(&text, ", gradients to place ", entry.place);
   return text;
@@ -33,6 +35,10 @@ absl::string_view ToString(ActionKind kind) {
       return "FORWARD";
     case ActionKind::kBackward:
       return "BACKWARD";
+    case ActionKind::kBackwardInput:
+      return "BACKWARD_INPUT";
+    case ActionKind::kBackwardWeight:
+      return "BACKWARD_WEIGHT";
     case ActionKind::kSend:
       return "SEND";
     case ActionKind::kRecv:
@@ -81,6 +87,8 @@ Lane LaneOf(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
     case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
     case ActionKind::kNorm:
     case ActionKind::kClip:
     case ActionKind::kUpdate:
@@ -162,9 +170,81 @@ absl::string_view ToString(Collective collective) {
   return "?";
 }
 
+BlockRange BlocksOfStage(const Program& program, int stage) {
+  for (const StageBlocks& own : program.stages) {
+    if (own.stage == stage) return own.blocks;
+  }
+  return {};
+}
+
 bool UsesMatter(const Program& program) {
-  return program.streams_gradients || std::find(program.gathered.begin(), program.gathered.end(),
-                                                true) != program.gathered.end();
+  return program.streams_gradients ||
+         std::any_of(program.buckets.begin(), program.buckets.end(),
+                     [](const Bucket& bucket) { return bucket.gathered; });
+}
+
+absl::Span<const Bucket> LearnedBuckets(const Program& program) {
+  const auto frozen = std::find_if(program.buckets.begin(), program.buckets.end(),
+                                   [](const Bucket& bucket) { return bucket.frozen; });
+  return {program.buckets.data(), static_cast<size_t>(frozen - program.buckets.begin())};
+}
+
+std::vector<BlockRange> OwnedBlocks(const Program& program) {
+  std::vector<BlockRange> owned;
+  for (const Bucket& bucket : LearnedBuckets(program)) owned.push_back(bucket.owned);
+  return owned;
+}
+
+std::vector<int> BucketsOfUnit(const Program& program, int unit) {
+  std::vector<int> buckets;
+  for (const int b : {program.bucket_of_unit[unit], program.frozen_bucket_of_unit[unit]}) {
+    if (b != kNone) buckets.push_back(b);
+  }
+  return buckets;
+}
+
+bool UsesBuckets(const Program& program) {
+  return !program.buckets.empty() && program.buckets.front().entered;
+}
+
+int UseOf(const Program& program, int parameter, int unit) {
+  if (!UsesBuckets(program)) return unit;
+  const absl::Span<const Bucket> learned = LearnedBuckets(program);
+  const auto found = std::find_if(learned.begin(), learned.end(), [&](const Bucket& bucket) {
+    return bucket.first_parameter <= parameter && parameter < bucket.end_parameter;
+  });
+  return found == learned.end() ? kNone : static_cast<int>(found - learned.begin());
+}
+
+std::vector<int> BucketsOfUse(const Program& program, int use) {
+  if (UsesBuckets(program)) return {use};
+  return BucketsOfUnit(program, use);
+}
+
+int GradientBucketOf(const Program& program, int use) {
+  return UsesBuckets(program) ? use : program.bucket_of_unit[use];
+}
+
+int BucketBehind(const Program& program, int bucket) {
+  const int64_t end = program.buckets[bucket].blocks.end;
+  const auto found = std::find_if(
+      program.buckets.begin(), program.buckets.end(),
+      [&](const Bucket& other) { return other.head_elements > 0 && other.blocks.begin == end; });
+  return found == program.buckets.end() ? kNone : static_cast<int>(found - program.buckets.begin());
+}
+
+int BucketBefore(const Program& program, int bucket) {
+  if (program.buckets[bucket].head_elements == 0) return kNone;
+  const int64_t begin = program.buckets[bucket].blocks.begin;
+  const auto found = std::find_if(program.buckets.begin(), program.buckets.end(),
+                                  [&](const Bucket& other) { return other.blocks.end == begin; });
+  return static_cast<int>(found - program.buckets.begin());
+}
+
+bool HoldsBlock(const Program& program, int64_t block) {
+  return std::any_of(program.buckets.begin(), program.buckets.end(), [&](const Bucket& bucket) {
+    return bucket.blocks.begin <= block && block < bucket.blocks.end;
+  });
 }
 
 bool IsRounded(const Action& action, const Program& program) {
@@ -235,7 +315,9 @@ std::string Describe(const Program& program) {
       absl::StrAppend(&text, ", with use ", action.at.entry, " of ", action.at.pass);
     }
     text.push_back('\n');
-    for (const Entry& entry : action.entries) absl::StrAppend(&text, EntryText(entry), "\n");
+    for (const Entry& entry : action.entries) {
+      absl::StrAppend(&text, EntryText(entry, UsesBuckets(program)), "\n");
+    }
   }
   return text;
 }

@@ -1,7 +1,7 @@
 // A step as data: what one rank does, in which order, and what each action waits for.
 //
 //   lane     runs
-//   compute  FORWARD, BACKWARD, NORM, CLIP, UPDATE, one after the other in the program's order
+//   compute  FORWARD, BACKWARD, NORM, CLIP, UPDATE, … one after the other in the program's order
 //   reduce   REDUCE, REPLICATE, LOSS, …         ) collectives and transfers are *started* in the
 //   gather   UNSHARD                            ) program's order, all of them together; each ends
 //   peer     SEND, RECV                         ) when it can
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/bucket_plan.h"
 #include "worker_runtime/plan/ordered_sums.h"
@@ -35,7 +36,10 @@ namespace muster::plan {
 enum class ActionKind : uint8_t {
   kForward,   // of (stage, micro-batch): the user's model
   kBackward,  // of (stage, micro-batch); gradients to `slot`, then `merges`
-  kSend,      // `payload` of (stage, micro-batch) to `peer`
+  // The same in two halves: the gradient that the stage before waits for; those of weights.
+  kBackwardInput,
+  kBackwardWeight,
+  kSend,  // `payload` of (stage, micro-batch) to `peer`
   kRecv,
   kReduce,     // gradients of a bucket, over the ranks of a group: `merges`, then the collective
   kReplicate,  // what REDUCE gave this rank, over those that hold the same shard
@@ -48,7 +52,7 @@ enum class ActionKind : uint8_t {
   kUnshard,    // parameters of a bucket, each rank giving its shard
   kReshard,    // gathered parameters are given up, but for a shard that may be kept
 };
-inline constexpr int kNumActionKinds = 14;
+inline constexpr int kNumActionKinds = 16;
 absl::string_view ToString(ActionKind kind);
 
 enum class Lane : uint8_t { kCompute, kReduce, kGather, kPeer, kMemory };
@@ -90,12 +94,12 @@ absl::string_view ToString(Collective collective);
 inline constexpr int kNone = -1;
 inline constexpr int64_t kPartialBytes = sizeof(double);  // of a block's squares
 
-// A use of a unit by a pass.
+// A use of a unit by a pass; or of a bucket (Bucket::entered), which `unit` is the number of.
 struct Entry {
   int unit = 0;
-  int unshard = kNone;     // that gathered its parameters; kNone: they are whole
-  std::vector<int> waits;  // what else must be done: those who had the memory of `place` before
-  int64_t place = kNone;   // BACKWARD begins to write gradients of the unit's bucket, there
+  std::vector<int> unshards;  // that gathered its parameters; none where they are whole
+  std::vector<int> waits;     // what else must be done: those who had the memory of `place` before
+  int64_t place = kNone;      // BACKWARD begins to write gradients of the unit's bucket, there
   friend bool operator==(const Entry&, const Entry&) = default;
 };
 
@@ -118,7 +122,7 @@ struct Action {
   Point at;
   std::vector<Entry> entries;  // of FORWARD and BACKWARD, in their order
 
-  int stage = 0;
+  int stage = 0;                // of a transfer: the one that made what travels
   int64_t micro_batch = kNone;  // of this rank's: 0 .. accumulation - 1
   int bucket = kNone;
   BlockRange blocks;          // that are worked on
@@ -134,7 +138,7 @@ struct Action {
   // With others:
   Collective collective = Collective::kAlone;
   int group = kNone;  // of Program::groups
-  int peer = kNone;   // rank of the world; of transfers
+  int peer = kNone;   // rank of the world; of transfers; SHARE_LOSS: who gives it
   Payload payload = Payload::kNothing;
   int64_t bytes = 0;  // of what is exchanged, whole
   int64_t sends = 0;  // bytes that leave this rank
@@ -168,6 +172,13 @@ struct Shards {
   int64_t PaddedOf(int64_t blocks) const { return LargestOf(blocks) * size; }
 };
 
+// The blocks of a stage that have gradients.
+struct StageBlocks {
+  int stage = 0;
+  BlockRange blocks;
+  friend bool operator==(const StageBlocks&, const StageBlocks&) = default;
+};
+
 struct Program {
   int rank = 0;
   StateTypes types;
@@ -180,14 +191,14 @@ struct Program {
   int num_slots = 1;
   int64_t leaves_per_rank = 1;  // micro-batches
   bool ordered = false;
-  BlockRange blocks;                // of this rank's stage
-  std::vector<Bucket> buckets;      // of them, in the order of their reduction
-  std::vector<bool> gathered;       // by bucket: its parameters rest as shards, else whole
-  std::vector<int> bucket_of_unit;  // kNone: of another stage, or without parameters
-  std::vector<BlockRange> owned;    // by bucket: what this rank updates, and holds the moments of
-  std::vector<BlockRange> normed;   // blocks whose squares this rank gives to the norm
-  int64_t num_blocks = 0;           // of the whole model
-  bool sharded = false;             // the optimizer's state, over the ranks of a shard group
+  std::vector<StageBlocks> stages;  // of this rank, ascending
+  // Those of gradients, in the order of their reduction; then those of frozen parameters.
+  std::vector<Bucket> buckets;
+  std::vector<int> bucket_of_unit;  // kNone: of another stage, or without parameters that learn
+  std::vector<int> frozen_bucket_of_unit;
+  std::vector<BlockRange> normed;  // blocks whose squares this rank gives to the norm
+  int64_t num_blocks = 0;          // of the whole model, with gradients
+  bool sharded = false;            // the optimizer's state, over the ranks of a shard group
   // Gradients rest as shards too: what a micro-batch adds is reduced with its backward pass. Else
   // they are whole, in slots.
   bool streams_gradients = false;
@@ -195,14 +206,51 @@ struct Program {
   Shards secondary;  // of parameters between two uses; size 1: none
   // Arenas, in blocks.
   int64_t gathered_blocks = 0;
+  int64_t frozen_gathered_blocks = 0;  // frozen parameters are gathered in an arena of their own
   int64_t unreduced_blocks = 0;
   int64_t padding_bytes = 0;
   int64_t live_elements = 0;  // of parameters that are gathered at once, at most
-  UseTrace trace;             // of this rank's stage
 };
+
+// Whether it is BACKWARD, whole or one of its halves; and whether it writes gradients of weights.
+inline bool IsBackward(const Action& action) {
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput ||
+         action.kind == ActionKind::kBackwardWeight;
+}
+inline bool WritesGradients(const Action& action) {
+  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
+}
+// The blocks of one of this rank's stages that have gradients.
+BlockRange BlocksOfStage(const Program& program, int stage);
 
 // Whether passes have uses (Action::entries).
 bool UsesMatter(const Program& program);
+
+// The buckets of gradients.
+absl::Span<const Bucket> LearnedBuckets(const Program& program);
+// What this rank updates of each of them, and holds the moments of.
+std::vector<BlockRange> OwnedBlocks(const Program& program);
+// The buckets of a unit's parameters: those that learn, those that are frozen; none of a unit of
+// another stage.
+std::vector<int> BucketsOfUnit(const Program& program, int unit);
+// Whether what backward passes come to are buckets: where gradients alone are sharded.
+bool UsesBuckets(const Program& program);
+// What a pass comes to as it uses a parameter of `unit`; where these are buckets, one that learns.
+int UseOf(const Program& program, int parameter, int unit);
+// The buckets of a use, and of them that of its gradients.
+std::vector<int> BucketsOfUse(const Program& program, int use);
+int GradientBucketOf(const Program& program, int use);
+// The bucket whose head lies in the last block of `bucket`, and the bucket that has that block;
+// kNone: none. Their heads lie in the place of gradients before their blocks.
+int BucketBehind(const Program& program, int bucket);
+int BucketBefore(const Program& program, int bucket);
+inline int64_t HeadBlocks(const Bucket& bucket) { return bucket.head_elements > 0 ? 1 : 0; }
+// Whether it is a unit of this rank's stages that has parameters.
+inline bool HoldsUnit(const Program& program, int unit) {
+  return program.bucket_of_unit[unit] != kNone || program.frozen_bucket_of_unit[unit] != kNone;
+}
+// Whether a block is one of this rank's stages, of any parameters.
+bool HoldsBlock(const Program& program, int64_t block);
 
 // Whether what is added travels in another type than it is kept in.
 bool IsRounded(const Action& action, const Program& program);

@@ -90,7 +90,7 @@ class Moments {
         const Entry& entry = action.entries[e];
         std::vector<size_t>& use = before_[Use(index, e)];
         use.push_back(Use(index, e) - 1);
-        if (entry.unshard != kNone) use.push_back(Last(entry.unshard));
+        for (const int other : entry.unshards) use.push_back(Last(other));
         for (const int other : entry.waits) use.push_back(Last(other));
       }
       if (LaneOf(action.kind) != Lane::kCompute) continue;
@@ -119,11 +119,12 @@ class Moments {
 enum class Memory : uint8_t {
   kValues,          // held whole
   kShards,          // of parameters that are gathered
-  kGathered,        // by place
+  kGathered,        // by place; slot 1: frozen ones
   kSecondary,       // shards kept by a RESHARD
   kBorrowedValues,  // of other stages
   kSlot,            // whole gradients
   kUnreduced,       // gradients on their way, by place
+  kHeads,           // of buckets, by bucket
   kGradientShards,
   kPadding,  // by place, in bytes
   kMoments,
@@ -160,7 +161,9 @@ class Accesses {
     const Shards& shards = action.kind == ActionKind::kUnshard && action.secondary
                                ? program_.secondary
                                : program_.shards;
-    return {action.place, action.place + shards.PaddedOf(action.blocks.num_blocks())};
+    const int64_t head =
+        action.kind == ActionKind::kReduce ? HeadBlocks(program_.buckets[action.bucket]) : 0;
+    return {action.place, action.place + head + shards.PaddedOf(action.blocks.num_blocks())};
   }
 
   void Merges(const Action& action, size_t moment, BlockRange blocks) {
@@ -181,42 +184,49 @@ class Accesses {
 
   void Pass(int index) {
     const Action& action = program_.actions[index];
-    const bool is_backward = action.kind == ActionKind::kBackward;
+    const bool writes = WritesGradients(action);
+    const BlockRange blocks = BlocksOfStage(program_, action.stage);
     const size_t last = moments_.Last(index);
     Touch(last, Memory::kBorrowedValues, false);
-    if (!is_backward) Touch(last, Memory::kLoss, true);
+    if (!IsBackward(action)) Touch(last, Memory::kLoss, true);
     if (action.entries.empty()) {
-      Touch(last, Memory::kValues, program_.blocks, false);
-      if (is_backward && action.slot != kNone) {
-        Touch(last, Memory::kSlot, program_.blocks, true, action.slot);
-      }
+      Touch(last, Memory::kValues, blocks, false);
+      if (writes && action.slot != kNone) Touch(last, Memory::kSlot, blocks, true, action.slot);
     }
-    std::vector<bool> used(program_.buckets.size());
+    std::vector<bool> used(LearnedBuckets(program_).size());
     for (size_t e = 0; e < action.entries.size(); ++e) {
-      used[program_.bucket_of_unit[action.entries[e].unit]] = true;
+      const int learned = GradientBucketOf(program_, action.entries[e].unit);
+      if (learned != kNone) used[learned] = true;
       Use(index, e);
     }
     // What no use wrote is cleared.
-    for (size_t b = 0; is_backward && action.slot != kNone && b < used.size(); ++b) {
-      if (!used[b]) Touch(last, Memory::kSlot, program_.buckets[b].blocks, true, action.slot);
+    for (size_t b = 0; writes && action.slot != kNone && b < used.size(); ++b) {
+      const BlockRange of_bucket = program_.buckets[b].blocks;
+      if (used[b] || !blocks.Overlaps(of_bucket)) continue;
+      Touch(last, Memory::kSlot, of_bucket, true, action.slot);
     }
-    if (is_backward) Merges(action, last, program_.blocks);
+    if (writes) Merges(action, last, blocks);
   }
 
   void Use(int index, size_t e) {
     const Action& action = program_.actions[index];
     const Entry& entry = action.entries[e];
     const size_t moment = moments_.Use(index, e);
-    const int bucket = program_.bucket_of_unit[entry.unit];
-    const BlockRange blocks = program_.buckets[bucket].blocks;
-    if (!program_.gathered[bucket]) {
-      Touch(moment, Memory::kValues, blocks, false);
-    } else if (entry.unshard == kNone || program_.actions[entry.unshard].bucket != bucket) {
-      Fail(index, entry, "uses parameters that nothing has gathered");
-    } else {
-      Touch(moment, Memory::kGathered, PlaceOf(program_.actions[entry.unshard]), false);
+    for (const int bucket : BucketsOfUse(program_, entry.unit)) {
+      const auto unshard =
+          std::find_if(entry.unshards.begin(), entry.unshards.end(),
+                       [&](int other) { return program_.actions[other].bucket == bucket; });
+      if (!program_.buckets[bucket].gathered) {
+        Touch(moment, Memory::kValues, program_.buckets[bucket].blocks, false);
+      } else if (unshard == entry.unshards.end()) {
+        Fail(index, entry, "uses parameters that nothing has gathered");
+      } else {
+        Gathered(moment, program_.actions[*unshard], false);
+      }
     }
-    if (action.kind != ActionKind::kBackward) return;
+    const int bucket = GradientBucketOf(program_, entry.unit);
+    if (!WritesGradients(action) || bucket == kNone) return;
+    const BlockRange blocks = program_.buckets[bucket].blocks;
     if (!program_.streams_gradients) {
       Touch(moment, Memory::kSlot, blocks, true, action.slot);
       return;
@@ -226,8 +236,15 @@ class Accesses {
       Fail(index, entry, "has no memory for its gradients");
       return;
     }
-    const int64_t size = program_.shards.PaddedOf(blocks.num_blocks());
+    const int64_t size =
+        HeadBlocks(program_.buckets[bucket]) + program_.shards.PaddedOf(blocks.num_blocks());
     Touch(moment, Memory::kUnreduced, {place_[bucket], place_[bucket] + size}, true);
+  }
+
+  // What an UNSHARD has put in its place.
+  void Gathered(size_t moment, const Action& unshard, bool writes) {
+    const int arena = program_.buckets[unshard.bucket].frozen ? 1 : 0;
+    Touch(moment, Memory::kGathered, PlaceOf(unshard), writes, arena);
   }
 
   void Fail(int index, const Entry& entry, absl::string_view what) {
@@ -236,11 +253,12 @@ class Accesses {
   }
 
   void Reduce(const Action& action, size_t moment) {
-    const BlockRange owned = program_.owned[action.bucket];
+    const BlockRange owned = program_.buckets[action.bucket].owned;
     if (action.place != kNone) {
       place_[action.bucket] = kNone;
       Touch(moment, Memory::kUnreduced, PlaceOf(action), true);
       Touch(moment, Memory::kGradientShards, owned, true);
+      TouchHeads(action.bucket, moment);
       return;
     }
     Merges(action, moment, action.blocks);
@@ -249,16 +267,25 @@ class Accesses {
     }
   }
 
+  void TouchHeads(int bucket, size_t moment) {
+    const auto head_of = [&](int b, bool writes) {
+      Touch(moment, Memory::kHeads, {b, b + 1}, writes);
+    };
+    if (program_.buckets[bucket].head_elements > 0) head_of(bucket, true);
+    const int behind = BucketBehind(program_, bucket);
+    if (behind != kNone) head_of(behind, false);
+  }
+
   void Unshard(const Action& action, size_t moment) {
     if (action.place == kNone) {
       Touch(moment, Memory::kValues, action.blocks, true);
       return;
     }
-    Touch(moment, Memory::kGathered, PlaceOf(action), true);
+    Gathered(moment, action, true);
     if (action.secondary) {
       Touch(moment, Memory::kSecondary, action.blocks, false);
     } else {
-      Touch(moment, Memory::kShards, program_.owned[action.bucket], false);
+      Touch(moment, Memory::kShards, program_.buckets[action.bucket].owned, false);
     }
   }
 
@@ -277,6 +304,8 @@ class Accesses {
     switch (action.kind) {
       case ActionKind::kForward:
       case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
+      case ActionKind::kBackwardWeight:
         Pass(index);
         break;
       case ActionKind::kReduce:
@@ -302,7 +331,7 @@ class Accesses {
         Touch(moment, Memory::kClip, true);
         break;
       case ActionKind::kUpdate: {
-        const bool gathered = program_.gathered[action.bucket];
+        const bool gathered = program_.buckets[action.bucket].gathered;
         Touch(moment, Memory::kClip, false);
         Result(moment, action.blocks, false);
         Touch(moment, Memory::kMoments, action.blocks, true);
@@ -314,12 +343,12 @@ class Accesses {
         break;
       case ActionKind::kReshard:
         // The place is that of the UNSHARD that it ends.
-        Touch(moment, Memory::kGathered, PlaceOf(program_.actions[action.unshard]), true);
+        Gathered(moment, program_.actions[action.unshard], true);
         if (action.secondary) Touch(moment, Memory::kSecondary, action.blocks, true);
         break;
       case ActionKind::kSend:
         if (action.payload == Payload::kValue) {
-          Touch(moment, Memory::kValues, program_.blocks, false);
+          Touch(moment, Memory::kValues, BlocksOfStage(program_, action.stage), false);
         }
         break;
       case ActionKind::kRecv:
@@ -354,18 +383,20 @@ absl::Status ProveGathering(const Program& program, const Moments& moments) {
     }
     if (action.kind == ActionKind::kUnshard && action.place != kNone) {
       const Shards& shards = action.secondary ? program.secondary : program.shards;
-      if (action.place + shards.PaddedOf(action.blocks.num_blocks()) > program.gathered_blocks) {
+      const int64_t arena = program.buckets[action.bucket].frozen ? program.frozen_gathered_blocks
+                                                                  : program.gathered_blocks;
+      if (action.place + shards.PaddedOf(action.blocks.num_blocks()) > arena) {
         return Broken(NameOfAction(program, i), " gathers to beyond its arena");
       }
     }
     for (size_t e = 0; e < action.entries.size(); ++e) {
-      const int unshard = action.entries[e].unshard;
-      if (unshard == kNone || reshard[unshard] == kNone) continue;
-      if (!moments.IsBefore(moments.First(reshard[unshard]), moments.Use(static_cast<int>(i), e))) {
-        continue;
+      const size_t use = moments.Use(static_cast<int>(i), e);
+      for (const int unshard : action.entries[e].unshards) {
+        const int ends = reshard[unshard];
+        if (ends == kNone || !moments.IsBefore(moments.First(ends), use)) continue;
+        return Broken(NameOfAction(program, i), ": its use of unit ", action.entries[e].unit,
+                      " comes after action ", ends, ", which gives it up");
       }
-      return Broken(NameOfAction(program, i), ": its use of unit ", action.entries[e].unit,
-                    " comes after action ", reshard[unshard], ", which gives it up");
     }
   }
   return absl::OkStatus();
@@ -414,7 +445,7 @@ absl::Status CheckReferences(const Program& program) {
     for (const Entry& entry : action.entries) {
       const auto is_any = [&](int other) { return 0 <= other && other < count; };
       if (!std::all_of(entry.waits.begin(), entry.waits.end(), is_any) ||
-          !(entry.unshard == kNone || is_any(entry.unshard))) {
+          !std::all_of(entry.unshards.begin(), entry.unshards.end(), is_any)) {
         return Broken(NameOfAction(program, i), " has a use that waits for nothing that is there");
       }
     }

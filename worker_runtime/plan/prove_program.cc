@@ -100,9 +100,9 @@ class Walk {
   }
 
   bool MayUse(size_t rank, const Entry& entry) const {
-    return (entry.unshard == kNone || done_[rank][entry.unshard]) &&
-           std::all_of(entry.waits.begin(), entry.waits.end(),
-                       [&](int other) { return static_cast<bool>(done_[rank][other]); });
+    const auto is_done = [&](int other) { return static_cast<bool>(done_[rank][other]); };
+    return std::all_of(entry.unshards.begin(), entry.unshards.end(), is_done) &&
+           std::all_of(entry.waits.begin(), entry.waits.end(), is_done);
   }
 
   bool GiveUp(size_t rank) {
@@ -158,8 +158,8 @@ class Walk {
     const Side other = waiting.front();
     waiting.erase(waiting.begin());
     const Action& its = ActionOf(other);
-    if (std::tuple(its.payload, its.micro_batch, its.bytes) !=
-        std::tuple(action.payload, action.micro_batch, action.bytes)) {
+    if (std::tuple(its.payload, its.stage, its.micro_batch, its.bytes) !=
+        std::tuple(action.payload, action.stage, action.micro_batch, action.bytes)) {
       return Differ(other, side);
     }
     done_[side.rank][side.action] = true;

@@ -11,11 +11,11 @@
 
 namespace muster::plan {
 
-// The ranks of a job: stages of a pipeline, each with as many replicas. Rank s * replicas + r is
-// replica r of stage s. A replica of all stages together works on the micro-batches
-// [r * accumulation, (r + 1) * accumulation) of a step.
+// The ranks of a job: a pipeline, each place of it with as many replicas. Rank s * replicas + r is
+// replica r of place s, which has stage s, or several stages in turn (ScheduleOf). A replica of all
+// places together works on the micro-batches [r * accumulation, (r + 1) * accumulation) of a step.
 struct Mesh {
-  int stages = 1;
+  int stages = 1;  // places
   int replicas = 1;
   int size() const { return stages * replicas; }
 };

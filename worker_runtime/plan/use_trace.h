@@ -11,16 +11,29 @@
 
 namespace muster::plan {
 
+// A backward pass comes to a parameter.
+struct BackwardUse {
+  int parameter = 0;
+  int finished = 0;  // how many of UseTrace::gradients are whole by then
+  friend bool operator==(const BackwardUse&, const BackwardUse&) = default;
+};
+
 struct UseTrace {
   // Units, as the passes come to them; a unit may come again (tied embeddings), though not twice in
   // a row. Empty: not known.
   std::vector<int> forward;
-  std::vector<int> backward;
+  std::vector<int> backward;   // all of it, or the half that makes gradients of inputs
+  std::vector<int> weights;    // the half that makes those of weights, where there are halves
   std::vector<int> gradients;  // parameters, each once, as a backward pass finishes them
+  // Parameters that learn, in the order of the pass, not twice in a row. Empty: not known.
+  std::vector<BackwardUse> backward_uses;
   // On the tape and beside it: what stays from the forward pass until the backward pass begins, and
   // the most that is held at any moment of both. 0: not known.
   int64_t kept_bytes = 0;
   int64_t peak_bytes = 0;
+  // What stays of it between the two halves of a backward pass, for the gradients of weights. 0:
+  // not known, or it is not two.
+  int64_t weights_bytes = 0;
   // Targets of the loss, where the pass ends in one. 0: not known.
   int64_t num_tokens = 0;
   friend bool operator==(const UseTrace&, const UseTrace&) = default;

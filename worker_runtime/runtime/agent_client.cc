@@ -126,7 +126,7 @@ absl::Status AgentClient::SendMessage(const proto::WorkerMessage& message, MonoT
     if (poll(&writable, 1, PollTimeout(deadline)) == 0) {
       shutdown(fd_.get(), SHUT_RDWR);  // part of a frame may be out; nothing can follow it
       return absl::DeadlineExceededError(
-          absl::StrCat("the agent at ", address_.socket_path, " reads nothing"));
+          absl::StrCat("the agent at ", address_.socket_path, " does not read"));
     }
   }
   return absl::OkStatus();

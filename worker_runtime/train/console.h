@@ -1,9 +1,18 @@
 // What muster-train prints on its standard output.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/strings/string_view.h"
 
 namespace muster::train {
+
+// What is printed on the way and at the end.
+struct PrintOptions {
+  int64_t log_every = 0;  // steps per line; 0: ProgressLine chooses
+  bool quiet = false;     // failures alone, and the hash if asked for
+  bool hash = false;      // of the parameters, as the last line
+};
 
 // One rank speaks for all. Each text goes out at once, since behind a launcher the output is a
 // pipe, and with no control characters, since that pipe ends in a log.

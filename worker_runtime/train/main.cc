@@ -35,7 +35,7 @@ void PrintNotes(const TrainCommand& command) {
   for (const std::string& warning : command.warnings) {
     std::fprintf(stderr, "muster-train: %s\n", warning.c_str());
   }
-  if (command.without_effect.empty() || command.options.quiet) return;
+  if (command.without_effect.empty() || command.options.print.quiet) return;
   std::vector<std::string> keys;
   for (const std::string& line : command.without_effect) keys.push_back(KeyOf(line));
   std::fprintf(stderr, "muster-train: keys that change nothing here (muster plan says why): %s\n",

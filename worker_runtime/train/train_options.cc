@@ -4,9 +4,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "muster/cuda_device.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
+#include "worker_runtime/comm/nccl/nccl_backend.h"
 #include "worker_runtime/options/plan_flags.h"
 #include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/train/files.h"
@@ -63,6 +66,11 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .help =
            "continue from the newest checkpoint in DIR, which may be empty if it is also --save",
        .read = Into(ParseName, out.resume)},
+      {.name = "base",
+       .value_name = "DIR",
+       .help = "with --lora: the newest checkpoint in DIR is the model beneath the adapters, whose "
+               "own checkpoints (--save, --resume) hold the adapters alone (drawn from --seed)",
+       .read = Into(ParseName, out.base)},
       {.name = "survive",
        .value_name = "B",
        .help = "keep this process when other workers or nodes are lost, yes or no: training goes "
@@ -71,9 +79,9 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .read = Into(ParseBool, out.survive)},
       {.name = "backend",
        .value_name = "NAME",
-       .help = absl::StrCat(
-           "communication back end: gloo, nccl, or auto for nccl where each worker has a GPU (",
-           out.backend, ")"),
+       .help = absl::StrCat("communication back end: gloo, nccl, or auto for nccl where each "
+                            "worker of the job has a GPU (",
+                            out.backend, ")"),
        .read = Into(ParseName, out.backend)},
       {.name = "capture_steps",
        .value_name = "B",
@@ -101,13 +109,22 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
       {.name = "log_every",
        .value_name = "N",
        .help = "steps per line (default: 20 to 40 lines)",
-       .read = IntoBetween(1, kMaxCount, out.log_every)},
+       .read = IntoBetween(1, kMaxCount, out.print.log_every)},
+      {.name = "trace",
+       .value_name = "DIR",
+       .help = "write what each rank did in its first steps as a time line for ui.perfetto.dev; "
+               "where DIR is the job's --log_dir, muster report --trace puts all in one",
+       .read = Into(ParseText, out.trace.directory)},
+      {.name = "trace_steps",
+       .value_name = "N",
+       .help = absl::StrCat("steps in the time line of --trace (", out.trace.steps, ")"),
+       .read = IntoBetween(1, 1000, out.trace.steps)},
       {.name = "quiet",
        .help = "print only failures, and the hash if asked for",
-       .read = Into(ParseBool, out.quiet)},
+       .read = Into(ParseBool, out.print.quiet)},
       {.name = "hash",
        .help = "print hash=<sha256 of the parameters> as the last line, on rank 0",
-       .read = Into(ParseBool, out.hash)},
+       .read = Into(ParseBool, out.print.hash)},
   };
 }
 
@@ -132,12 +149,22 @@ absl::Status CheckBatch(plan::PlanOptions options, const plan::ConfigView& files
   return plan::SpreadBatch(options, world_size / stages);
 }
 
+// Which files a GPU's libraries would be, on this machine and in this environment.
+std::string DescribeGpuLibraries() {
+  std::vector<std::string> lines = DescribeCudaLibraries();
+  const absl::StatusOr<std::string> nccl = comm::NameNccl();
+  lines.push_back(nccl.ok() ? *nccl : std::string(nccl.status().message()));
+  return absl::StrCat("on a GPU with\n  ", absl::StrJoin(lines, "\n  "), "\n");
+}
+
 }  // namespace
 
 std::string TrainHelp(const std::vector<std::string>& args) {
   TrainOptions options;
   const auto line = command_line::Split(TrainGrammar(options), args, {});
-  return line.ok() ? line->print : "";
+  if (!line.ok()) return "";
+  if (line->IsOn("help") || !line->IsOn("version")) return line->print;
+  return absl::StrCat(line->print, DescribeGpuLibraries());
 }
 
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
@@ -157,6 +184,13 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   if (options.save_every > 0 && options.save.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
                                                    " needs --save=DIR, which says where to save"));
+  }
+  if (!options.base.empty() && options.plan.adapters.rank == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--base=", options.base,
+                     " is the model beneath adapters, and there are none; add --lora=RANK, or "
+                     "continue its training with --resume=",
+                     options.base));
   }
   if (options.capture_steps.value_or(false) && options.plan.device == "cpu") {
     return absl::InvalidArgumentError(

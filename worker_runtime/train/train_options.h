@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "worker_runtime/options/config_files.h"
 #include "worker_runtime/plan/plan_options.h"
+#include "worker_runtime/train/console.h"
+#include "worker_runtime/train/step_trace.h"
 
 namespace muster::train {
 
@@ -30,14 +32,17 @@ struct TrainOptions {
   // so that one command line serves the first start and every restart.
   std::string resume;
 
+  // A checkpoint of the model beneath adapters (--lora), or a directory of them; empty: that model
+  // is drawn from the seed. What is saved and resumed are the adapters alone.
+  std::string base;
+
   // Go on in the same process when other workers or nodes are lost (Runtime::SurviveRounds).
   bool survive = false;
 
   int64_t sample_tokens = 300;        // written by the model at the end; 0: none
   std::optional<std::string> prompt;  // which the sample continues
-  int64_t log_every = 0;              // steps per line; 0: ProgressLine chooses
-  bool quiet = false;
-  bool hash = false;
+  TraceOptions trace;
+  PrintOptions print;
 };
 
 struct TrainCommand {
@@ -58,8 +63,8 @@ std::string TrainHelp(const std::vector<std::string>& args);
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
                                                const plan::ConfigView& files = {});
 
-// The one that --backend=auto stands for on a node, else that which was asked for. Workers that
-// share a GPU meet in the host's memory: NCCL has one rank for each GPU.
+// The backend to use: for --backend=auto the best one on this node, otherwise the requested one.
+// Workers that share a GPU exchange through host memory, because NCCL has one rank for each GPU.
 std::string BackendFor(const TrainOptions& options, int num_gpus, int local_size);
 
 // Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks

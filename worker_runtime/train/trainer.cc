@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "muster/agreement.h"
 #include "muster/cuda_device.h"
@@ -15,12 +16,15 @@
 #include "worker_runtime/advice/cheapest_fit.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/plan/batch_equation.h"
+#include "worker_runtime/train/agreed_backend.h"
+#include "worker_runtime/train/figures.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
 #include "worker_runtime/train/peak_rates.h"
 #include "worker_runtime/train/progress_line.h"
 #include "worker_runtime/train/resumed_settings.h"
 #include "worker_runtime/train/sample_text.h"
+#include "worker_runtime/train/step_trace.h"
 #include "worker_runtime/train/stop.h"
 
 namespace muster::train {
@@ -28,6 +32,9 @@ namespace {
 
 // GPT-2's end-of-text token, after which a text begins.
 constexpr int32_t kGpt2TextStart = 50256;
+
+// In the metadata of a checkpoint of adapters: the model beneath them.
+constexpr char kBase[] = "base";
 
 // How often, and how long, what has been trained is offered to a rendezvous that is out of reach.
 // By then the agent has ended its workers (orphan_timeout, ten minutes).
@@ -59,6 +66,44 @@ absl::Status CheckPrompt(const TrainOptions& options, int64_t vocabulary) {
       "it out");
 }
 
+// Records the first steps of a round (--trace), and writes them once they are there, or when the
+// round ends before.
+class TracedSteps {
+ public:
+  TracedSteps(Engine& engine, const TrainOptions& options, const Runtime& runtime)
+      : engine_(engine),
+        directory_(options.trace.directory),
+        last_step_(engine.step() + options.trace.steps),
+        trace_(runtime.rank(), runtime.restart_count()),
+        console_(!options.print.quiet) {
+    if (directory_.empty()) return;
+    engine_.OnAction([this](const TimedAction& action) { trace_.Add(action); });
+  }
+  ~TracedSteps() { Write(); }
+  TracedSteps(const TracedSteps&) = delete;
+  TracedSteps& operator=(const TracedSteps&) = delete;
+
+  void AfterStep() {
+    if (engine_.step() >= last_step_) Write();
+  }
+
+ private:
+  // A time line that cannot be written ends no training.
+  void Write() {
+    engine_.OnAction(nullptr);
+    if (directory_.empty() || trace_.empty()) return;
+    const absl::Status written = trace_.Write(directory_);
+    if (!written.ok()) console_.Print(absl::StrCat(written.message(), "; training goes on\n"));
+    directory_.clear();
+  }
+
+  Engine& engine_;
+  std::string directory_;  // empty: nothing is to be written, or has been
+  const int64_t last_step_;
+  StepTrace trace_;
+  const Console console_;
+};
+
 }  // namespace
 
 // --- setting up ---------------------------------------------------------------------------------
@@ -67,7 +112,7 @@ Trainer::Trainer(Runtime& runtime, TrainOptions options, TrainingSoFar so_far)
     : runtime_(runtime),
       options_(std::move(options)),
       config_(options_.plan.model),
-      console_(runtime.rank() == 0 && !options_.quiet),
+      console_(runtime.rank() == 0 && !options_.print.quiet),
       so_far_(std::move(so_far)) {
   options_.plan.plan = CompletePlan(options_.plan.plan, runtime.local_size());
 }
@@ -95,14 +140,22 @@ absl::StatusOr<std::unique_ptr<Communicator>> Trainer::MakeWorld() {
   return runtime_.MakeCommunicator("world", options_.backend);
 }
 
+absl::Status Trainer::AgreeOnBackend(int num_gpus) {
+  const OwnBackend own = {.rank = runtime_.rank(),
+                          .size = runtime_.size(),
+                          .name = BackendFor(options_, num_gpus, runtime_.local_size()),
+                          .follows = options_.backend == "auto" && options_.plan.device != "cpu"};
+  MUSTER_ASSIGN_OR_RETURN(options_.backend,
+                          train::AgreeOnBackend(runtime_.store(), own,
+                                                MonoNow() + CommunicatorOptions().connect_timeout));
+  return absl::OkStatus();
+}
+
 // Workers beyond the number of GPUs share them.
 absl::Status Trainer::OpenDevice() {
-  if (options_.plan.device == "cpu") {
-    options_.backend = BackendFor(options_, 0, runtime_.local_size());
-    return absl::OkStatus();
-  }
+  if (options_.plan.device == "cpu") return AgreeOnBackend(0);
   MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
-  options_.backend = BackendFor(options_, num_gpus, runtime_.local_size());
+  MUSTER_RETURN_IF_ERROR(AgreeOnBackend(num_gpus));
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
   if (so_far_.device != nullptr && so_far_.device_number == number) return absl::OkStatus();
   so_far_.former_world.reset();
@@ -180,19 +233,44 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckCapture(options_, world_->size(), world_->captures()));
   MUSTER_RETURN_IF_ERROR(FitMemory());
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
-  store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
-  store_->PlaceOn(so_far_.device.get());
-  MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_));
+  if (!options_.trace.directory.empty()) {
+    MUSTER_RETURN_IF_ERROR(PrepareSaveDirectory(options_.trace.directory));
+  }
+  MUSTER_RETURN_IF_ERROR(BuildModel());
   MUSTER_ASSIGN_OR_RETURN(
       engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize()));
   engine_->FenceCheckpoints(runtime_.checkpoint_fence());
+  // For muster status, top and metrics, and so that the hang watch knows a step from a checkpoint.
+  engine_->OnPhase([this](int64_t step, Phase phase) { runtime_.SetProgress(step, phase); });
   engine_->WaitBeforeUpdates(options_.survive);
   if (options_.capture_steps.has_value()) engine_->CaptureSteps(*options_.capture_steps);
   engine_->RegisterBuffers(options_.register_buffers);
   return TakeUpState();
 }
 
+absl::Status Trainer::BuildModel() {
+  store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
+  store_->PlaceOn(so_far_.device.get());
+  MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_, options_.plan.adapters));
+  if (options_.plan.adapters.rank == 0) return absl::OkStatus();
+  for (const auto& parameter : store_->parameters()) {
+    if (parameter->frozen()) parameter->KeepElsewhere();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::LoadBase() {
+  if (options_.base.empty()) {
+    base_ = absl::StrCat("drawn from seed ", options_.plan.plan.seed);
+    return absl::OkStatus();
+  }
+  MUSTER_ASSIGN_OR_RETURN(const Engine::Loaded base, engine_->LoadBase(options_.base));
+  base_ = absl::StrCat("SHA-256 ", base.arrays_sha256);
+  return CheckResumedModel(options_.base, base.metadata);
+}
+
 absl::Status Trainer::TakeUpState() {
+  if (options_.plan.adapters.rank > 0) MUSTER_RETURN_IF_ERROR(LoadBase());
   if (options_.survive) {
     absl::StatusOr<Engine::Restored> restored = engine_->Restore(so_far_.state);
     if (restored.ok()) {
@@ -241,8 +319,9 @@ absl::Status Trainer::CheckOptionsAgree() {
                    "\nnumber of tokens in --data=", so_far_.data.tokens->num_tokens(),
                    "\nSHA-256 of --data=", so_far_.data.sha256, "\n--save=", options_.save,
                    "\n--save_every=", options_.save_every, "\n--resume=", options_.resume,
-                   "\n--survive=", options_.survive, "\n--quiet=", options_.quiet,
-                   "\n--sample_tokens=", options_.sample_tokens, "\n--hash=", options_.hash, "\n"));
+                   "\n--base=", options_.base, "\n--survive=", options_.survive,
+                   "\n--quiet=", options_.print.quiet, "\n--sample_tokens=", options_.sample_tokens,
+                   "\n--hash=", options_.print.hash, "\n"));
 }
 
 absl::Status Trainer::Resume() {
@@ -252,7 +331,8 @@ absl::Status Trainer::Resume() {
     return absl::OkStatus();
   }
   MUSTER_RETURN_IF_ERROR(loaded.status());
-  MUSTER_RETURN_IF_ERROR(CheckResumedModel(loaded->metadata));
+  MUSTER_RETURN_IF_ERROR(CheckResumedModel(options_.resume, loaded->metadata));
+  MUSTER_RETURN_IF_ERROR(CheckResumedBase(loaded->metadata));
   so_far_.saved_step = options_.resume == options_.save ? engine_->step() : -1;
   Settings saved = loaded->plan;
   saved.insert(loaded->metadata.begin(), loaded->metadata.end());
@@ -260,7 +340,7 @@ absl::Status Trainer::Resume() {
   for (const auto& [field, value] : Describe(engine_->plan())) now[field] = value;
   const std::string changes = DescribeChanges(saved, now);
   resumed_ = absl::StrCat(options_.resume, ", after step ", engine_->step(),
-                          changes.empty() ? "" : "; not as it was trained: ", changes);
+                          changes.empty() ? "" : "; settings that differ: ", changes);
   return absl::OkStatus();
 }
 
@@ -279,18 +359,49 @@ std::map<std::string, std::string> Trainer::Metadata() const {
       {"dtype", std::string(ToString(options_.plan.dtype))},
       {"data", so_far_.data.tokens->Describe()}};
   if (!so_far_.data.sha256.empty()) metadata["data_sha256"] = so_far_.data.sha256;
+  if (!base_.empty()) metadata[kBase] = base_;
   return metadata;
 }
 
 // Parameters of the same shapes may be cut into heads in several ways.
-absl::Status Trainer::CheckResumedModel(const std::map<std::string, std::string>& metadata) const {
+absl::Status Trainer::CheckResumedModel(const std::string& directory,
+                                        const std::map<std::string, std::string>& metadata) const {
   const auto found = metadata.find("heads");
   if (found == metadata.end() || found->second == absl::StrCat(config_.heads)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(options_.resume, " is a checkpoint of another model: heads is ", found->second,
+      absl::StrCat(directory, " is a checkpoint of another model: heads is ", found->second,
                    " there and ", config_.heads, " here"));
+}
+
+std::string Trainer::DeviceNotes() const {
+  std::vector<std::string> notes;
+  if (so_far_.device != nullptr) notes.push_back(so_far_.device->notes());
+  notes.push_back(world_->notes());
+  notes.erase(std::remove(notes.begin(), notes.end(), ""), notes.end());
+  return absl::StrJoin(notes, "; ");
+}
+
+absl::Status Trainer::CheckResumedBase(const std::map<std::string, std::string>& metadata) const {
+  const auto found = metadata.find(kBase);
+  if (found == metadata.end() || found->second == base_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(options_.resume, " holds adapters of another model: theirs is ", found->second,
+                   ", and here it is ", base_, "; give theirs by --base"));
+}
+
+// "rank 4 beside *.c_attn.weight: 6,144 parameters learn; the model beneath is base/, SHA-256 …"
+std::string Trainer::DescribeAdapters() const {
+  const GptAdapters& adapters = options_.plan.adapters;
+  if (adapters.rank == 0) return "";
+  int64_t learned = 0;
+  for (const auto& parameter : store_->parameters()) {
+    if (!parameter->frozen()) learned += parameter->num_elements();
+  }
+  return absl::StrCat("rank ", adapters.rank, " beside ", adapters.beside, ": ",
+                      ShortCount(learned), " parameters learn; the model beneath is ",
+                      options_.base.empty() ? base_ : options_.base);
 }
 
 void Trainer::PrintStart() const {
@@ -311,8 +422,9 @@ void Trainer::PrintStart() const {
                      .data = so_far_.data.tokens->Describe(),
                      .kernels = so_far_.device == nullptr ? InstructionSet() : "cuda",
                      .products = so_far_.device == nullptr ? DType::kF32 : options_.plan.dtype,
-                     .device_notes = so_far_.device == nullptr ? "" : so_far_.device->notes(),
+                     .device_notes = DeviceNotes(),
                      .backend = options_.backend,
+                     .adapters = DescribeAdapters(),
                      .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {
     console_.Print(absl::StrCat("\nnothing to train: ", engine_->step(),
@@ -333,7 +445,7 @@ absl::StatusOr<int> Trainer::Run(StopSignal& signal) {
     if (early->signal != 0) return early->signal;
   } else {
     MUSTER_RETURN_IF_ERROR(PrintSample());
-    if (options_.hash) {
+    if (options_.print.hash) {
       MUSTER_ASSIGN_OR_RETURN(const std::string hash, engine_->ParameterHash());
       if (runtime_.rank() == 0) Console(true).Print(absl::StrCat("hash=", hash, "\n"));
     }
@@ -350,9 +462,10 @@ absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps(const St
   ProgressLine progress(
       {.first_step = engine_->step(),
        .total_steps = options_.plan.steps,
-       .log_every = options_.log_every,
+       .log_every = options_.print.log_every,
        .tokens_peak = so_far_.operations_peak * runtime_.size() / OperationsPerToken(config_)},
       start);
+  TracedSteps traced(*engine_, options_, runtime_);
   std::optional<EarlyEnd> early = AskForStop();
   const auto save_if_due = [&]() -> absl::Status {
     const bool is_last = early.has_value() || engine_->step() >= options_.plan.steps;
@@ -365,6 +478,7 @@ absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps(const St
     vote.Begin(signal.received());
     MUSTER_ASSIGN_OR_RETURN(const StepResult result, TrainOneStep());
     if (const auto line = progress.Add(result, MonoNow())) console_.Print(*line + "\n");
+    traced.AfterStep();
     MUSTER_ASSIGN_OR_RETURN(const int stop_signal, vote.End());
     so_far_.bytes_sent_by_steps += engine_->bytes_sent() - sent_before;
     early = stop_signal != 0 ? EarlyEnd{.signal = stop_signal, .reason = SignalName(stop_signal)}
@@ -482,7 +596,7 @@ int64_t Trainer::BytesSentPerStep() const {
 }
 
 absl::Status Trainer::PrintSample() {
-  if (options_.quiet || options_.sample_tokens == 0) return absl::OkStatus();
+  if (options_.print.quiet || options_.sample_tokens == 0) return absl::OkStatus();
   if (!console_.speaks() && !needs_others()) return absl::OkStatus();
   const std::vector<int32_t> prompt = PromptOf(options_, config_.vocabulary);
   MUSTER_ASSIGN_OR_RETURN(

@@ -53,6 +53,8 @@ class Trainer {
   absl::Status CheckAlone();
   // The GPU of this worker, where that is wanted.
   absl::Status OpenDevice();
+  // Sets the back end that all ranks can use, where none was asked for.
+  absl::Status AgreeOnBackend(int num_gpus);
   // Whether a step fits the least memory that any rank has, and which way of reducing gradients
   // does.
   absl::Status FitMemory();
@@ -63,13 +65,22 @@ class Trainer {
   }
   absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld();
   absl::Status BuildTogether();
+  // The model, whose parameters beneath adapters come from --base.
+  absl::Status BuildModel();
+  absl::Status LoadBase();
   absl::Status TakeUpState();
   absl::Status CheckOptionsAgree();
   absl::Status Resume();
   absl::Status CheckSaveDirectory();
   absl::Status StartReading();
-  absl::Status CheckResumedModel(const std::map<std::string, std::string>& metadata) const;
+  absl::Status CheckResumedModel(const std::string& directory,
+                                 const std::map<std::string, std::string>& metadata) const;
+  // Whether adapters were trained over the same model.
+  absl::Status CheckResumedBase(const std::map<std::string, std::string>& metadata) const;
+  // Which libraries compute and communicate on a GPU; empty on the host.
+  std::string DeviceNotes() const;
   void PrintStart() const;
+  std::string DescribeAdapters() const;
 
   bool needs_others() const;
 
@@ -103,6 +114,7 @@ class Trainer {
   GptConfig config_;
   const Console console_;
   std::string resumed_;  // where from, for people
+  std::string base_;     // which model lies beneath adapters: its arrays' SHA-256, or its seed
   std::optional<Engine::Restored> restored_;
 
   // Each uses those above it.

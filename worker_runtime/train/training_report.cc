@@ -114,6 +114,7 @@ std::string DescribeStart(const StartFacts& facts) {
       Line("model", DescribeModel(facts)), Line("data", facts.data),
       Line("plan", DescribePlan(facts)),
       Line("runs on", absl::StrCat(facts.kernels, " kernels, ", facts.backend, " communicator")));
+  if (!facts.adapters.empty()) absl::StrAppend(&text, Line("adapters", facts.adapters));
   if (!facts.device_notes.empty()) absl::StrAppend(&text, Line("device", facts.device_notes));
   if (!facts.resumed.empty()) absl::StrAppend(&text, Line("resumed", facts.resumed));
   return text;
@@ -131,7 +132,7 @@ std::string DescribeRound(const RoundFacts& facts) {
     return absl::StrCat(begin, "goes on after step ", facts.step, " with ", ranks,
                         " (the checkpoint in ", facts.resume, "; ", why, ")\n");
   }
-  return absl::StrCat(begin, "begins anew with ", ranks, " (",
+  return absl::StrCat(begin, "starts from the beginning with ", ranks, " (",
                       facts.resume.empty() ? "there is no --resume"
                                            : absl::StrCat("no checkpoint in ", facts.resume),
                       "; ", why, ")\n");

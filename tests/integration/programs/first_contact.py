@@ -1,4 +1,4 @@
-"""What scripts of tutorials do to find their group, one after the other in one process. Prints a line per group."""
+"""Finds its group in every way that tutorials show, in one process. Prints a line per group."""
 import os
 import sys
 
@@ -7,7 +7,9 @@ import torch.distributed as dist
 
 
 def say(what):
-    os.write(1, f"rank {os.environ.get('RANK', '-')} {what}\n".encode())  # at once, so that no line is torn
+    os.write(
+        1, f"rank {os.environ.get('RANK', '-')} {what}\n".encode()
+    )  # at once, so that no line is torn
 
 
 def check(what, rank, world_size):
@@ -25,7 +27,7 @@ def setup(address, rank, world_size):
 
 
 def meetings(folder, tcp):
-    """Each rank of the launcher's: the tutorial's address, the launcher's own, again, and explicit methods."""
+    """Each rank uses the tutorial's address, the launcher's, both again, and explicit methods."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     own = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     before = os.environ.get("TORCHELASTIC_USE_AGENT_STORE")
@@ -102,7 +104,7 @@ def features():
 
 
 def waits(refused, served):
-    """One asks where nobody listens, one listens where nobody comes, one does not ask, and one opens a store."""
+    """One rank asks where nobody listens, one listens in vain, one is silent, one opens a store."""
     which = os.environ["LOCAL_RANK"]
     if which == "0":
         setup(("localhost", refused), 1, 2)

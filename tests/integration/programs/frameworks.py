@@ -15,8 +15,8 @@ def accelerate_script(name):
 
     from accelerate import PartialState
 
-    # Theirs, which takes this one's state, would be of no group on a machine without a GPU, and a rank then
-    # ends before the other has met it.
+    # The library's own state, which takes over this one, would have no group on a machine without a
+    # GPU, and a rank would end before the other has met it.
     PartialState(cpu=True)
     runpy.run_module("accelerate.test_utils.scripts." + name, run_name="__main__")
     say("passed")
@@ -55,7 +55,7 @@ def main():
 
 
 main()
-# PyTorch's Gloo may abort while Python ends ("terminate called without an active exception"), under any
-# launcher; what was said is all that counts here.
+# PyTorch's Gloo may abort while Python ends ("terminate called without an active exception"), under
+# any launcher. Only the output counts here.
 sys.stdout.flush()
 os._exit(0)

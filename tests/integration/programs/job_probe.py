@@ -35,7 +35,9 @@ def commit():
     while not os.path.exists(f"{out}/done"):
         step += 1
         if rank == 0:
-            name = {"yes": "commits", "not now": "refused", "never": "never"}[muster_job.commit_checkpoint(step)]
+            name = {"yes": "commits", "not now": "refused", "never": "never"}[
+                muster_job.commit_checkpoint(step)
+            ]
             note(name, f"{os.environ['NODE']} {os.environ['MUSTER_ROUND']} {step}\n")
         time.sleep(0.05)
 

@@ -42,6 +42,7 @@ struct Arguments {
 
 struct Training {
   Plan plan;
+  GptAdapters adapters;
   int64_t rows = kRows;
   DType dtype = DType::kF32;
 };
@@ -53,7 +54,7 @@ absl::StatusOr<Training> TrainingOf(const Arguments& arguments, const Runtime& r
         const PlanArguments asked,
         PlanFromArguments(arguments.options,
                           {.world_size = runtime.size(), .of_node = runtime.local_size()}));
-    return Training{asked.plan, asked.batch_size, asked.dtype};
+    return Training{asked.plan, asked.adapters, asked.batch_size, asked.dtype};
   }
   training.plan.accumulation = arguments.micro_batches / runtime.size();
   training.plan.learning_rate = {.peak = 1e-3};
@@ -83,7 +84,7 @@ absl::Status Run(const Arguments& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const auto source, OpenTokens({arguments.text}));
   MUSTER_ASSIGN_OR_RETURN(const Training training, TrainingOf(arguments, *runtime));
   ParameterStore store(training.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store));
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store, training.adapters));
   const Plan& plan = training.plan;
   MUSTER_ASSIGN_OR_RETURN(const auto engine,
                           Engine::Create(*world, store, plan, gpt->Units(),

@@ -1,7 +1,8 @@
 """PyTorch programs as people write them, one per name: peer_programs.py NAME [DIRECTORY].
 
-Each trains a tiny model on CPUs for a few steps and prints what it computed, so that two launchers can
-be compared by their output. Nothing is read from a network. Exit code 77: a library is not installed.
+Each trains a tiny model on CPUs for a few steps and prints what it computed, so that two launchers
+can be compared by their output. Nothing is read from a network. Exit code 77: a library is not
+installed.
 """
 import gc
 import importlib
@@ -168,11 +169,24 @@ def transformers(directory):
     library = need("transformers")
     library.set_seed(1)
     config = library.GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=32, n_positions=16)
-    rows = [{"input_ids": torch.arange(i, i + 8) % 32, "labels": torch.arange(i, i + 8) % 32} for i in range(24)]
+    rows = [
+        {"input_ids": torch.arange(i, i + 8) % 32, "labels": torch.arange(i, i + 8) % 32}
+        for i in range(24)
+    ]
     arguments = library.TrainingArguments(
-        output_dir=directory, max_steps=STEPS, per_device_train_batch_size=4, logging_steps=1, use_cpu=True,
-        report_to=[], save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False)
-    trainer = library.Trainer(model=library.GPT2LMHeadModel(config), args=arguments, train_dataset=rows)
+        output_dir=directory,
+        max_steps=STEPS,
+        per_device_train_batch_size=4,
+        logging_steps=1,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    trainer = library.Trainer(
+        model=library.GPT2LMHeadModel(config), args=arguments, train_dataset=rows
+    )
     trainer.train()
     for entry in trainer.state.log_history:
         if "loss" in entry:
@@ -197,10 +211,20 @@ def lightning(directory):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    rows = torch.utils.data.DataLoader(torch.arange(24 * 8, dtype=torch.float32).reshape(24, 8) / 192, batch_size=4)
+    rows = torch.utils.data.DataLoader(
+        torch.arange(24 * 8, dtype=torch.float32).reshape(24, 8) / 192, batch_size=4
+    )
     trainer = library.Trainer(
-        accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp", max_steps=STEPS, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=directory)
+        accelerator="cpu",
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        strategy="ddp",
+        max_steps=STEPS,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=directory,
+    )
     trainer.fit(Module(), rows)
 
 
@@ -209,7 +233,7 @@ def deepspeed(_):
     torch = need("torch")
     os.environ["DS_ACCELERATOR"] = "cpu"
     library = need("deepspeed")
-    library.ops.__compatible_ops__.clear()  # else it compiles operations of its own first, for minutes
+    library.ops.__compatible_ops__.clear()  # Otherwise it compiles its operations for minutes.
     library.init_distributed(dist_backend="gloo")
     net = model(torch)
     config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1},
@@ -235,10 +259,16 @@ def torchft(_):
     manager_of = need("torchft.manager")
     group_of = need("torchft.process_group")
     rank = int(os.environ["RANK"])
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                          wait_for_workers=False)
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        wait_for_workers=False,
+    )
     if rank == 0:
-        lighthouse = coordination.LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100)
+        lighthouse = coordination.LighthouseServer(
+            bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100
+        )
         store.set("lighthouse", lighthouse.address())
     os.environ["TORCHFT_LIGHTHOUSE"] = store.get("lighthouse").decode()
     net = model(torch)
@@ -286,11 +316,12 @@ def rank_0_ends_early(_):
 
 
 def end():
-    """Without the interpreter's own end. Gloo's threads hold Python objects for a moment after an operation
-    is done; where the interpreter ends in that moment the process dies of SIGABRT ("terminate called
-    without an active exception"), under every launcher: one run in fifteen on a loaded machine, and still
-    one in many where the groups are ended before. How a process with the hook ends by itself is seen by
-    torch_hook_test."""
+    """Ends the process without the interpreter's own shutdown.
+
+    Gloo's threads hold Python objects for a moment after an operation is done. If the interpreter
+    shuts down in that moment, the process dies of SIGABRT ("terminate called without an active
+    exception"), under every launcher: one run in fifteen on a loaded machine, and fewer where the
+    groups are destroyed first. torch_hook_test sees how a process with the hook shuts down."""
     distributed = sys.modules.get("torch.distributed")
     if distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Rank 1 fails with an exception that @record writes to TORCHELASTIC_ERROR_FILE; the others wait."""
+"""Rank 1 raises; @record writes the exception to TORCHELASTIC_ERROR_FILE. The others wait."""
 import os
 import time
 

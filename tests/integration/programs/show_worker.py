@@ -1,14 +1,17 @@
-"""A worker that writes what it sees to $OUT, one file per rank and attempt: its arguments and the launcher's variables. With
---fail=CODE it then fails; with --fail_once rank 1 does, the first time, and the others wait to be stopped for that.
+"""Writes its arguments and the launcher's variables to $OUT, one file per rank and attempt.
+
+With --fail=CODE it then fails. With --fail_once rank 1 fails in the first attempt, and the other
+ranks wait to be stopped.
 """
 import json
 import os
 import sys
 import time
 
-NAMES = """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE
-TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID OMP_NUM_THREADS CUDA_VISIBLE_DEVICES
-HIP_VISIBLE_DEVICES TF_CONFIG TORCH_NCCL_ASYNC_ERROR_HANDLING MASTER_ADDR TORCHELASTIC_TIMER_FILE""".split()
+NAMES = """RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME
+ROLE_RANK ROLE_WORLD_SIZE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID
+OMP_NUM_THREADS CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES TF_CONFIG TORCH_NCCL_ASYNC_ERROR_HANDLING
+MASTER_ADDR TORCHELASTIC_TIMER_FILE""".split()
 
 def out(name):
     return os.path.join(os.environ["OUT"], name)

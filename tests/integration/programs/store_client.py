@@ -1,7 +1,7 @@
-"""What PyTorch's own tests of its stores expect of a TCPStore, of the one at MASTER_ADDR:MASTER_PORT.
+"""Checks the TCPStore at MASTER_ADDR:MASTER_PORT as PyTorch's own tests of its stores do.
 
-Run as a single worker. Only clients: the server is the launcher's. Tests of commands that this PyTorch
-does not have are skipped.
+Run as a single worker. It only connects clients, since the server is the launcher's. Tests of
+commands that this PyTorch lacks are skipped.
 """
 import datetime
 import os
@@ -15,7 +15,14 @@ ADDRESS = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def client(seconds=30, **options):
-    return dist.TCPStore(*ADDRESS, None, False, datetime.timedelta(seconds=seconds), wait_for_workers=False, **options)
+    return dist.TCPStore(
+        *ADDRESS,
+        None,
+        False,
+        datetime.timedelta(seconds=seconds),
+        wait_for_workers=False,
+        **options,
+    )
 
 
 def later(action, seconds=0.2):
@@ -161,7 +168,9 @@ class Store(unittest.TestCase):
     def test_a_pop_waits_for_a_push_and_each_push_wakes_one(self):
         results = []
         stores = [dist.PrefixStore(self.id(), client()) for _ in range(4)]
-        threads = [threading.Thread(target=lambda s=s: results.append(s.queue_pop("q"))) for s in stores]
+        threads = [
+            threading.Thread(target=lambda s=s: results.append(s.queue_pop("q"))) for s in stores
+        ]
         for thread in threads:
             thread.start()
         time.sleep(0.1)

@@ -1,5 +1,5 @@
-"""Sends the same random commands to PyTorch's own server and to the one at MASTER_ADDR:MASTER_PORT, byte for
-byte, and compares every reply: store_differential.py SEED STEPS. Run as a single worker.
+"""Sends the same random commands to PyTorch's own server and to the one at MASTER_ADDR:MASTER_PORT,
+byte for byte, and compares every reply: store_differential.py SEED STEPS. Run as a single worker.
 """
 import os
 import random
@@ -11,12 +11,14 @@ import torch
 import torch.distributed as dist
 
 VALIDATES = not torch.__version__.startswith("1.")
-WITH_VALIDATE = ("VALIDATE SET COMPARE_SET GET ADD CHECK WAIT GETNUMKEYS DELETE_KEY APPEND MULTI_GET MULTI_SET CANCEL_WAIT "
-                 "PING QUEUE_PUSH QUEUE_POP QUEUE_LEN LIST_KEYS BARRIER").split()
+WITH_VALIDATE = (
+    "VALIDATE SET COMPARE_SET GET ADD CHECK WAIT GETNUMKEYS DELETE_KEY APPEND MULTI_GET MULTI_SET "
+    "CANCEL_WAIT PING QUEUE_PUSH QUEUE_POP QUEUE_LEN LIST_KEYS BARRIER"
+).split()
 BARE = "SET COMPARE_SET GET ADD CHECK WAIT GETNUMKEYS WATCH_KEY DELETE_KEY".split()
 COMMANDS = WITH_VALIDATE if VALIDATES else BARE
-# GETNUMKEYS and LIST_KEYS count what else is in the store. PyTorch 1 ends itself over a GET of an absent key, and
-# what it tells of a watched key comes in pieces, a fifth of a second apart.
+# GETNUMKEYS and LIST_KEYS count what else is in the store. PyTorch 1 exits on a GET of an absent
+# key, and reports a watched key in pieces, a fifth of a second apart.
 LEFT_OUT = {"VALIDATE", "GETNUMKEYS", "LIST_KEYS"} | (set() if VALIDATES else {"GET", "WATCH_KEY"})
 CLIENTS = 3
 SILENCE = 0.05  # seconds without a byte: there is no reply
@@ -72,13 +74,17 @@ class Commands:
             return struct.pack("<Q", len(keys)) + b"".join(map(text, keys))
         if name == "MULTI_SET":
             count = self.random.randint(0, 3)
-            return struct.pack("<Q", count) + b"".join(text(self.key()) + text(self.value()) for _ in range(count))
+            return struct.pack("<Q", count) + b"".join(
+                text(self.key()) + text(self.value()) for _ in range(count)
+            )
         if name == "CANCEL_WAIT":
             return b""
         if name == "PING":
             return struct.pack("<I", self.random.randint(0, 2**32 - 1))
         if name == "BARRIER":
-            return text(b"barrier %d" % self.random.randint(0, 2)) + struct.pack("<q", self.random.randint(1, 3))
+            return text(b"barrier %d" % self.random.randint(0, 2)) + struct.pack(
+                "<q", self.random.randint(1, 3)
+            )
         return text(self.key())
 
 
@@ -102,8 +108,11 @@ def main(seed, steps):
         for i, (one, other) in enumerate(pairs):
             expected, got = replies(one), replies(other)
             if expected != got:
-                sys.exit(f"seed {seed} step {step}: after {name} of client {who}, client {i} got {got[:80]} "
-                         f"instead of {expected[:80]}")
+                sys.exit(
+                    f"seed {seed} step {step}: after {name} of client {who}, client {i} got "
+                    f"{got[:80]} "
+                    f"instead of {expected[:80]}"
+                )
             if i == who:
                 waits[who] = name in ("WAIT", "BARRIER") and not expected
             elif expected:

@@ -1,6 +1,6 @@
 """A training program of PyTorch that knows nothing of Muster, and hangs in one of many ways.
 
-torch_hangs.py <how>: rank 1 is at fault where one rank is; of attempts after the first, all end well.
+torch_hangs.py <how>: rank 1 is at fault where one rank is; every attempt after the first succeeds.
 """
 import os
 import signal

@@ -1,5 +1,5 @@
-"""Programs of PyTorch over any number of ranks that hang, each with one rank at fault, and their healthy
-twins, which only take long.
+"""PyTorch programs over any number of ranks that hang, each with one rank at fault, and their
+healthy twins, which only take long.
 
 torch_verdicts.py <how>: the last rank is at fault.
 """
@@ -61,7 +61,7 @@ def receive():
 
 
 def subgroup():
-    """The last two ranks have a group, of which the last is missing while the others wait in the world."""
+    """The last rank is missing from a group of the last two; the others wait in the world."""
     pair = dist.new_group([ODD - 1, ODD])
     if IS_ODD:
         fetch()
@@ -187,7 +187,7 @@ def compute(seconds):
 
 
 def checkpoint():
-    """The last rank computes and writes for a quarter of a minute, and the others wait in a barrier."""
+    """The last rank computes and writes for 15 seconds while the others wait in a barrier."""
     if IS_ODD:
         with open(os.path.join(os.environ["OUT"], "checkpoint"), "wb") as file:
             end = time.monotonic() + 16

@@ -1,8 +1,9 @@
 """Runs command lines through the real torchrun and says what came of each.
 
-Reads a JSON list of jobs from the file it is given: {"seconds": ..., "nodes": [{"args": [...], "environment": {...}, "out":
-directory}, ...]}. Writes a list of exit codes for each (null: still running after so many seconds). PyTorch is imported
-once; each node runs in a process forked after that, in a session of its own, with exactly the environment given.
+Reads a JSON list of jobs from the file it is given: {"seconds": ..., "nodes": [{"args": [...],
+"environment": {...}, "out": directory}, ...]}. Writes a list of exit codes for each (null: still
+running after so many seconds). PyTorch is imported once; each node runs in a process forked after
+that, in a session of its own, with exactly the environment given.
 """
 import json
 import os

@@ -91,7 +91,7 @@ class Block {
 Block* running_block = nullptr;
 uint64_t schedule = 1;
 
-// Kept for the launches to come: a launch takes less time than to make its stacks anew.
+// Kept for later launches: a launch takes less time than making its stacks again.
 absl::Span<const std::unique_ptr<Thread>> TakeThreads(size_t threads) {
   static std::vector<std::unique_ptr<Thread>> made;
   while (made.size() < threads) made.push_back(std::make_unique<Thread>());

@@ -30,7 +30,7 @@ class CountingCuda final : public CudaApi {
   // `inner` outlives it.
   explicit CountingCuda(CudaApi& inner) : inner_(inner) {}
 
-  // Counts anew.
+  // Counts from zero.
   void Mark();
   CudaCalls since_mark() const;
 
@@ -76,6 +76,10 @@ class CountingCuda final : public CudaApi {
   }
   absl::StatusOr<bool> QueryStream(CudaStream stream) override {
     return inner_.QueryStream(stream);
+  }
+  absl::StatusOr<absl::Duration> TimeOf(CudaStream stream, absl::FunctionRef<void()> put) override {
+    ++host_waits_;
+    return inner_.TimeOf(stream, put);
   }
   absl::StatusOr<CudaEvent> CreateEvent() override {
     ++made_;

@@ -8,7 +8,6 @@
 #include "proto/base/status_macros.h"
 #include "tests/support/emulation/emulated_stream.h"
 #include "tests/support/emulation/narrow_numbers.h"
-#include "worker_runtime/kernels/library_attention.h"
 
 namespace muster::testing {
 namespace {
@@ -22,7 +21,6 @@ struct Sizes {
 };
 
 void RunForward(const LibraryAttention& attention, const AttentionForwardArrays& arrays) {
-  std::memset(arrays.workspace, kSpoiled, kernels::LibraryForwardBytes());
   const Sizes sizes(attention.shape);
   const auto qkv = Widened(arrays.qkv, 3 * sizes.numbers, attention.type);
   std::vector<float> out(sizes.numbers), largest(sizes.rows), scale(sizes.rows);
@@ -38,8 +36,6 @@ void RunForward(const LibraryAttention& attention, const AttentionForwardArrays&
 // The host's backward pass, of exp(S - largest) * scale with the logarithms for the largest and 1
 // for the scale.
 void RunBackward(const LibraryAttention& attention, const AttentionBackwardArrays& arrays) {
-  std::memset(arrays.workspace, kSpoiled,
-              kernels::LibraryBackward(attention.shape, attention.same_bits).bytes());
   const Sizes sizes(attention.shape);
   const auto qkv = Widened(arrays.qkv, 3 * sizes.numbers, attention.type);
   const auto out = Widened(arrays.out, sizes.numbers, attention.type);
@@ -84,6 +80,13 @@ absl::Status EmulatedAttention::CheckPrepared(const LibraryAttention& attention)
   return absl::InternalError("emulated attention: not prepared");
 }
 
+AttentionWorkspace EmulatedAttention::WorkspaceOf(const LibraryAttention& attention) {
+  AttentionWorkspace bytes = PlannedWorkspace(attention);
+  bytes.forward += options_.more_bytes;
+  bytes.backward += options_.more_bytes;
+  return bytes;
+}
+
 absl::Status EmulatedAttention::Forward(CudaStream stream, const LibraryAttention& attention,
                                         const AttentionForwardArrays& arrays) {
   MUSTER_RETURN_IF_ERROR(CheckPrepared(attention));
@@ -92,7 +95,10 @@ absl::Status EmulatedAttention::Forward(CudaStream stream, const LibraryAttentio
     ++options_.calls->forward;
     options_.calls->same_bits = attention.same_bits;
   }
-  return Enqueue(stream, [attention, arrays] { RunForward(attention, arrays); });
+  return Enqueue(stream, [attention, arrays, bytes = WorkspaceOf(attention).forward] {
+    std::memset(arrays.workspace, kSpoiled, bytes);
+    RunForward(attention, arrays);
+  });
 }
 
 absl::Status EmulatedAttention::Backward(CudaStream stream, const LibraryAttention& attention,
@@ -103,7 +109,10 @@ absl::Status EmulatedAttention::Backward(CudaStream stream, const LibraryAttenti
     ++options_.calls->backward;
     options_.calls->same_bits = attention.same_bits;
   }
-  return Enqueue(stream, [attention, arrays] { RunBackward(attention, arrays); });
+  return Enqueue(stream, [attention, arrays, bytes = WorkspaceOf(attention).backward] {
+    std::memset(arrays.workspace, kSpoiled, bytes);
+    RunBackward(attention, arrays);
+  });
 }
 
 }  // namespace muster::testing

@@ -2,6 +2,7 @@
 // memory that it is given to work in, and all of that.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -28,6 +29,7 @@ class EmulatedAttention final : public AttentionLibrary {
       bool same_bits ABSL_GUARDED_BY(mu) = false;  // of the last
     };
     Calls* calls = nullptr;
+    int64_t more_bytes = 0;  // that each pass works in than is planned
   };
 
   EmulatedAttention() : EmulatedAttention(Options()) {}
@@ -35,6 +37,7 @@ class EmulatedAttention final : public AttentionLibrary {
 
   std::string name() const override { return "an emulated library"; }
   absl::Status Prepare(const LibraryAttention& attention) override;
+  AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) override;
   absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
                        const AttentionForwardArrays& arrays) override;
   absl::Status Backward(CudaStream stream, const LibraryAttention& attention,

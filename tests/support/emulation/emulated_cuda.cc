@@ -67,11 +67,14 @@ class EmulatedCuda::Stream final : public EmulatedStream {
 
   int lane() const { return lane_; }
   Front& front() { return front_; }
+  int64_t& pieces() { return pieces_; }
 
  private:
   EmulatedCuda& device_;
   const int lane_;
-  Front front_;  // guarded by the device's mutex
+  // Guarded by the device's mutex.
+  Front front_;
+  int64_t pieces_ = 0;  // of work that were ever put on it
 };
 
 EmulatedCuda::EmulatedCuda(Options options)
@@ -157,6 +160,7 @@ absl::StatusOr<bool> EmulatedCuda::Query(const Front& front) {
 
 absl::Status EmulatedCuda::Put(Stream& stream, Work work, std::function<bool()> may_run) {
   MUSTER_RETURN_IF_ERROR(Failure());
+  ++stream.pieces();
   Front& front = stream.front();
   if (front.capture != 0) {
     std::vector<Node>& nodes = captures_.at(front.capture).nodes;
@@ -309,6 +313,20 @@ absl::StatusOr<bool> EmulatedCuda::QueryStream(CudaStream stream) {
   base::MutexLock lock(mu_);
   MUSTER_ASSIGN_OR_RETURN(Stream* const found, Find(stream));
   return Query(found->front());
+}
+
+absl::StatusOr<absl::Duration> EmulatedCuda::TimeOf(CudaStream stream,
+                                                    absl::FunctionRef<void()> put) {
+  const auto pieces = [&]() -> absl::StatusOr<int64_t> {
+    MUSTER_RETURN_IF_ERROR(SynchronizeStream(stream));
+    base::MutexLock lock(mu_);
+    MUSTER_ASSIGN_OR_RETURN(Stream* const found, Find(stream));
+    return found->pieces();
+  };
+  MUSTER_ASSIGN_OR_RETURN(const int64_t before, pieces());
+  put();
+  MUSTER_ASSIGN_OR_RETURN(const int64_t after, pieces());
+  return absl::Microseconds(after - before);
 }
 
 absl::StatusOr<CudaEvent> EmulatedCuda::CreateEvent() {

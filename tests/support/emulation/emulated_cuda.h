@@ -65,6 +65,8 @@ class EmulatedCuda final : public CudaApi {
   absl::Status DestroyStream(CudaStream stream) override;
   absl::Status SynchronizeStream(CudaStream stream) override;
   absl::StatusOr<bool> QueryStream(CudaStream stream) override;
+  // Each piece of work takes a microsecond.
+  absl::StatusOr<absl::Duration> TimeOf(CudaStream stream, absl::FunctionRef<void()> put) override;
   absl::StatusOr<CudaEvent> CreateEvent() override;
   absl::Status DestroyEvent(CudaEvent event) override;
   absl::Status RecordEvent(CudaEvent event, CudaStream stream) override;
@@ -110,7 +112,7 @@ class EmulatedCuda final : public CudaApi {
 
   const Options options_;
   base::Mutex mu_;
-  base::Condition nobody_tells_;  // that work may run now: whoever waits for it looks again
+  base::Condition nobody_tells_;  // that work may run now: waiters look again
   GuardedMemory memory_ ABSL_GUARDED_BY(mu_);
   std::map<uintptr_t, std::vector<unsigned char>> pinned_ ABSL_GUARDED_BY(mu_);
   WorkOrder order_ ABSL_GUARDED_BY(mu_);

@@ -28,7 +28,7 @@ class GuardedMemory {
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
 
-  // Aligned to 256 bytes and full of poison. Whoever touches it outside of Open and Close, or a
+  // Aligned to 256 bytes and full of poison. Code that touches it outside of Open and Close, or a
   // page beside it, is ended by SIGSEGV.
   void* Allocate(size_t bytes);
   // From now on it may not be touched; its addresses are not used again. Empty, or what was wrong:

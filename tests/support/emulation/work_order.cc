@@ -9,7 +9,7 @@ namespace muster::testing {
 namespace {
 
 // How long a preference holds, in pieces of work. One lane runs far ahead of others, then another:
-// a choice among lanes that is drawn anew for each piece would keep them side by side, which hides
+// a choice among lanes that is drawn for each piece would keep them side by side, which hides
 // waits that are missing far apart.
 // Source: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
 // Bugs", 2010

@@ -145,7 +145,7 @@ TEST_F(WorkerServiceTest, TurnsAwayAWorkerOfAnotherRound) {
   EXPECT_FALSE(worker.Receive().has_value());
 }
 
-TEST_F(WorkerServiceTest, TurnsAwayWhoeverDoesNotGreetFirst) {
+TEST_F(WorkerServiceTest, TurnsAwayWorkersThatDoNotGreetFirst) {
   Client worker(Path());
   worker.Send(Get(1, "key"));
   Turn();

@@ -1,5 +1,8 @@
-// Whatever text comes from a scheduler or a file: it is read or refused, and what was read is
-// sound.
+// Whatever text comes from a scheduler or a file, parsers read it soundly or refuse it.
+//
+// Sources: launcher/config/accelerate_config.h, launcher/config/instructlab_config.h,
+// launcher/hosts/host_file.h, launcher/hosts/remote_start.h, launcher/schedulers/node_list.h,
+// launcher/schedulers/scheduler.h.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -146,7 +146,7 @@ void ControlChannel::Handle(const Message& message) {
     case MessageKind::kFailure:
       if (message.code != absl::StatusCode::kOk) {
         const absl::Status failure(message.code, message.text);
-        // First: whoever hears of it here may end the communicator.
+        // First, since the listener may end the communicator.
         Tell(failure);
         settings_.on_failure(failure);
       }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/comm/backend.h"
@@ -16,5 +17,11 @@ namespace muster::comm {
 //         kInvalidArgument: NCCL_SOCKET_IFNAME fits no interface; more ranks than GPUs.
 //         kDeadlineExceeded: names the ranks that did not come.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(BackendRequest request);
+
+// "NCCL 2.19.3 (/usr/local/cuda/lib64/libnccl.so.2)": the file that is opened for it.
+//
+// Errors: kUnimplemented: this build has no NCCL. kUnavailable: this machine has none, or one that
+//         is too old.
+absl::StatusOr<std::string> NameNccl();
 
 }  // namespace muster::comm

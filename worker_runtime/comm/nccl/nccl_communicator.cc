@@ -79,6 +79,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(BackendReques
                                 std::move(left));
 }
 
+absl::StatusOr<std::string> NameNccl() {
+  MUSTER_ASSIGN_OR_RETURN(const std::shared_ptr<const NcclLibrary> library, NcclLibrary::Open());
+  return library->name;
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Make(
     Membership membership, NcclContext context, const std::string& prefix,
     std::unique_ptr<NcclRanks> former) {
@@ -264,7 +269,7 @@ absl::StatusOr<Registration> NcclCommunicator::RegisterHere(Buffer memory) {
 }
 
 // After a failure NCCL's communicator has gone, and its registrations with it. One that NCCL keeps
-// would be of whoever gets the memory next.
+// would belong to the next owner of the memory.
 void NcclCommunicator::GiveUpRegistered(void* handle) {
   const absl::StatusOr<NcclLane*> lane = LaneOf({.kind = OperationKind::kBarrier});
   const absl::Status status =

@@ -24,7 +24,7 @@
 // The next round: one that may be remade keeps what NCCL has of its collectives' lane when it
 // fails, revoked instead of aborted where NCCL can (2.28.7), until it is destroyed or another is
 // made after it (Make's `former`): shrunk from it by ncclCommShrink if all ranks agree
-// (nccl_remake.h), which saves NCCL's bootstrap; its data connections are made anew, as those of
+// (nccl_remake.h), which saves NCCL's bootstrap; its data connections are made again, as those of
 // sends and receives are, and groups made by Split, which are aborted. Where a GPU's memory is
 // short, let go of what has failed first.
 //
@@ -80,6 +80,7 @@ class NcclCommunicator final : public CallCommunicator {
   std::unique_ptr<NcclRanks> GiveUp();
   const NcclContext& context() const { return context_; }
 
+  std::string notes() const override { return context_.library->name; }
   void Abort(absl::string_view reason) override;
   int64_t bytes_sent() const override { return bytes_sent_; }
   absl::Status WhileAlive(absl::FunctionRef<absl::Status()> put) override;

@@ -176,7 +176,7 @@ absl::Status NcclLane::Advance() {
   if (!options_.failure().ok()) return absl::OkStatus();
   if (!is_posting_ && running_.size() < kMaxRunning) {
     if (!StartNext()) return absl::OkStatus();
-    // Most are posted by now: to sleep first would hold up whoever waits for that.
+    // Most are posted by now: sleeping first would hold up those that wait for it.
     MUSTER_RETURN_IF_ERROR(AskWhetherPosted());
     if (!options_.failure().ok()) return absl::OkStatus();
   }

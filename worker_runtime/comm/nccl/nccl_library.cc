@@ -1,88 +1,68 @@
 #include "worker_runtime/comm/nccl/nccl_library.h"
 
-#include <dlfcn.h>
-
-#include <type_traits>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/optional_library.h"
 
 namespace muster::comm {
 namespace {
 
 constexpr int kOldestVersion = 21400;  // the first with ncclConfig_t::blocking
 
-// Names of functions that the library lacks.
-std::vector<std::string> LoadFunctions(void* handle, NcclLibrary& out) {
-  std::vector<std::string> missing;
-  const auto load = [&](const char* name, auto& function) {
-    void* const symbol = dlsym(handle, name);
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
-    if (symbol == nullptr) missing.push_back(name);
-  };
-  load("ncclCommInitRankScalable", out.comm_init_rank_scalable);
-  load("ncclCommRegister", out.comm_register);
-  load("ncclCommDeregister", out.comm_deregister);
-  load("ncclCommShrink", out.comm_shrink);
-  load("ncclCommRevoke", out.comm_revoke);
-  missing.clear();  // those may lack
-  load("ncclGetVersion", out.get_version);
-  load("ncclGetUniqueId", out.get_unique_id);
-  load("ncclCommInitRankConfig", out.comm_init_rank_config);
-  load("ncclCommFinalize", out.comm_finalize);
-  load("ncclCommDestroy", out.comm_destroy);
-  load("ncclCommAbort", out.comm_abort);
-  load("ncclCommGetAsyncError", out.comm_get_async_error);
-  load("ncclGetErrorString", out.get_error_string);
-  load("ncclGetLastError", out.get_last_error);
-  load("ncclAllReduce", out.all_reduce);
-  load("ncclReduceScatter", out.reduce_scatter);
-  load("ncclAllGather", out.all_gather);
-  load("ncclBroadcast", out.broadcast);
-  load("ncclSend", out.send);
-  load("ncclRecv", out.recv);
-  load("ncclGroupStart", out.group_start);
-  load("ncclGroupEnd", out.group_end);
-  return missing;
+absl::Status LoadFunctions(const OptionalLibrary& opened, NcclLibrary& out) {
+  return opened.Load({{"ncclGetVersion", out.get_version},
+                      {"ncclGetUniqueId", out.get_unique_id},
+                      {"ncclCommInitRankConfig", out.comm_init_rank_config},
+                      {"ncclCommInitRankScalable", out.comm_init_rank_scalable, MayLack::kYes},
+                      {"ncclCommRegister", out.comm_register, MayLack::kYes},
+                      {"ncclCommDeregister", out.comm_deregister, MayLack::kYes},
+                      {"ncclCommShrink", out.comm_shrink, MayLack::kYes},
+                      {"ncclCommRevoke", out.comm_revoke, MayLack::kYes},
+                      {"ncclCommFinalize", out.comm_finalize},
+                      {"ncclCommDestroy", out.comm_destroy},
+                      {"ncclCommAbort", out.comm_abort},
+                      {"ncclCommGetAsyncError", out.comm_get_async_error},
+                      {"ncclGetErrorString", out.get_error_string},
+                      {"ncclGetLastError", out.get_last_error},
+                      {"ncclAllReduce", out.all_reduce},
+                      {"ncclReduceScatter", out.reduce_scatter},
+                      {"ncclAllGather", out.all_gather},
+                      {"ncclBroadcast", out.broadcast},
+                      {"ncclSend", out.send},
+                      {"ncclRecv", out.recv},
+                      {"ncclGroupStart", out.group_start},
+                      {"ncclGroupEnd", out.group_end}});
 }
 
-}  // namespace
-
+// "2.19.3".
 std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<const NcclLibrary>> NcclLibrary::Open() {
-  void* handle = nullptr;
-  std::string why;
-  for (const char* path : {"libnccl.so.2", MUSTER_NCCL_LIBRARY_PATH}) {
-    if (*path == '\0') continue;  // would be this program
-    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) break;
-    if (why.empty()) why = dlerror();
-  }
-  if (handle == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("the NCCL library cannot be loaded: ", why,
-                     "; install NCCL, add its folder to LD_LIBRARY_PATH, or use backend gloo"));
-  }
+  MUSTER_ASSIGN_OR_RETURN(
+      const OptionalLibrary opened,
+      OptionalLibrary::Open(
+          {.name = "the NCCL library",
+           .file_names = {"libnccl.so.2"},
+           .folders = FoldersOfPackages(OwnPythonEnvironments(), {"nccl"}),
+           .last_path = MUSTER_NCCL_LIBRARY_PATH,
+           .advice = "install NCCL, add its folder to LD_LIBRARY_PATH, or use backend gloo"}));
   auto library = std::make_shared<NcclLibrary>();
-  const std::vector<std::string> missing = LoadFunctions(handle, *library);
-  if (!missing.empty()) {
-    return absl::UnavailableError(absl::StrCat("the NCCL library lacks ",
-                                               absl::StrJoin(missing, ", "), "; it needs to be ",
+  MUSTER_RETURN_IF_ERROR(LoadFunctions(opened, *library));
+  int version = 0;
+  if (library->get_version(&version) != ncclSuccess || version < kOldestVersion) {
+    return absl::UnavailableError(absl::StrCat("the NCCL library (", opened.path(), ") is version ",
+                                               VersionText(version), "; it needs to be ",
                                                VersionText(kOldestVersion), " or newer"));
   }
-  if (library->get_version(&library->version) != ncclSuccess || library->version < kOldestVersion) {
-    return absl::UnavailableError(absl::StrCat("the NCCL library is version ",
-                                               VersionText(library->version), "; it needs to be ",
-                                               VersionText(kOldestVersion), " or newer"));
-  }
+  library->name = absl::StrCat("NCCL ", VersionText(version), " (", opened.path(), ")");
   return std::shared_ptr<const NcclLibrary>(std::move(library));
 }
-
-std::string NcclLibrary::version_text() const { return VersionText(version); }
 
 absl::Status NcclLibrary::ToStatus(ncclResult_t result, absl::string_view what,
                                    ncclComm_t comm) const {

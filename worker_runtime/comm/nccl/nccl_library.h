@@ -15,12 +15,10 @@
 
 namespace muster::comm {
 
-// "2.19.3".
-std::string VersionText(int version);
-
 // NCCL's functions by their names. Constant after Open; the library stays loaded.
 struct NcclLibrary {
-  // libnccl.so.2 from where the loader looks, else the one that this program was built beside.
+  // libnccl.so.2 from where the dynamic loader looks, else the one of PyTorch's pip packages, else
+  // the one that this program was built beside.
   //
   // Errors: kUnavailable: there is none, it is too old for communicators that do not block (2.14),
   //         or lacks a function.
@@ -29,9 +27,7 @@ struct NcclLibrary {
   // Names `what` failed, NCCL's words for it, and its last message about `comm` (may be null).
   absl::Status ToStatus(ncclResult_t result, absl::string_view what, ncclComm_t comm) const;
 
-  std::string version_text() const;
-
-  int version = 0;
+  std::string name;  // as NameNccl
 
   decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetUniqueId) get_unique_id = nullptr;

@@ -168,8 +168,8 @@ void NcclRanks::Revoke(MonoTime deadline) {
 
 absl::Status NcclRanks::AwaitQuiet(MonoTime deadline) const {
   if (library_->comm_revoke == nullptr || library_->comm_shrink == nullptr) {
-    return absl::UnimplementedError(absl::StrCat("NCCL ", library_->version_text(),
-                                                 " has no ncclCommRevoke (2.28.7 and newer)"));
+    return absl::UnimplementedError(
+        absl::StrCat(library_->name, " has no ncclCommRevoke (2.28.7 and newer)"));
   }
   if (holds_memory_) return absl::FailedPreconditionError("memory was registered with it");
   const ncclResult_t result = library_->comm_revoke(comm_, kRevokeDefault);

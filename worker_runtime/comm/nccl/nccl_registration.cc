@@ -9,8 +9,8 @@ namespace muster::comm {
 absl::StatusOr<void*> RegisterMemory(const NcclLibrary& library, ncclComm_t comm, Buffer memory) {
   if (library.comm_register == nullptr || library.comm_deregister == nullptr) {
     return absl::UnimplementedError(
-        absl::StrCat("NCCL registers memory from version 2.19 on, and this is ",
-                     VersionText(library.version), "; use a newer one, or register nothing"));
+        absl::StrCat("NCCL registers memory from version 2.19 on, and this is ", library.name,
+                     "; use a newer one, or register nothing"));
   }
   const int64_t bytes = memory.count * static_cast<int64_t>(SizeOf(memory.dtype));
   void* handle = nullptr;

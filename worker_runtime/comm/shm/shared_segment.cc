@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Create(size_t byte
   if (ftruncate(fd, static_cast<off_t>(bytes + kTokenBytes)) != 0) {
     return SystemError("size it");
   }
-  // Whoever maps it is safe from SIGBUS.
+  // A process that maps it is safe from SIGBUS.
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return SystemError("seal it");
   }

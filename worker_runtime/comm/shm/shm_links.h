@@ -97,7 +97,7 @@ class ShmLinks {
   // Errors: kAborted: `point` was interrupted; kUnavailable: the member is gone or has closed.
   absl::Status Wait(ShmTransfer& transfer, WaitPoint& point);
 
-  // Whoever waits for this member, or for another one here, gets kUnavailable.
+  // All waits for this member, or for another one here, end with kUnavailable.
   void Close();
 
   // Bytes of those of this member's rings that something has come through.

@@ -1,5 +1,5 @@
-// The library's kernels for operations of one's own (worker_runtime/README.md "An operation of your
-// own" has one). They run on the device and the queue of the tape.
+// The library's kernels for operations of one's own, such as nn/low_rank.cc. They run on the device
+// and the queue of the tape.
 //
 // Shapes: tensors are read row by row, whatever their rank. What does not fit fails the pass with a
 //         sentence (Tape::Refuse) and computes nothing; a new tensor is empty then, and so is what

@@ -6,9 +6,9 @@
 //   MUSTER_RETURN_IF_ERROR(work.Wait());      // now every rank holds the sum
 //
 // Every rank of a group calls the same operations in the same order; the n-th call is sequence
-// number n. A rank that calls something else, or with another size or type, makes the operation
-// fail on all of them with a sentence that names it. The first failure is the end of the
-// communicator: operations in flight and later ones return it.
+// number n. If a rank calls something else, or passes another size or type, the operation fails on
+// all ranks with a sentence that names that rank. The first failure ends the communicator:
+// operations in flight and later ones return it.
 //
 // Costs are given per rank for n ranks and S bytes, S being what one rank holds of the full tensor.
 #pragma once
@@ -43,10 +43,10 @@ enum class SumOrder {
 };
 
 struct CallOptions {
-  // From the call until the operation must have finished; nothing: the communicator's.
+  // Time from the call until the operation must have finished; by default the communicator's.
   std::optional<absl::Duration> timeout;
-  // The buffers lie in the memory of this queue's device, and are touched once what was put on it
-  // before the call has run. Null: in the host's memory, and what fills them has finished.
+  // The queue of the device whose memory holds the buffers. They are touched once the work that was
+  // queued before the call has run. Null: the buffers are in host memory and already filled.
   Queue* queue = nullptr;
 };
 
@@ -77,29 +77,26 @@ struct CommunicatorOptions {
 class CapturedCalls {
  public:
   virtual ~CapturedCalls() = default;
-  // All of it once more, on the queue that it was captured on, with the arguments that it was
-  // captured with. Each call counts as called again: it takes its sequence number, and has the time
-  // that it was captured with, from now on. For all ranks it is one call of all communicators in
-  // it: they launch what they have captured together, and nobody calls one by one what others
-  // launch.
+  // Replays the captured work on the queue and with the arguments that it was captured with. Each
+  // call takes a new sequence number and a fresh timeout. Ranks that captured together launch
+  // together: a launch counts as one call of all communicators in it, and no rank may make those
+  // calls one by one.
   //
-  // Errors: of the first call that fails, as Work::Wait tells them. Where one communicator has
-  // failed before, the launch
-  //         ends all that are in it. Memory of the others' calls may be in use until they have
-  //         ended too, and the launch with them.
+  // Errors: those of the first call that fails, as Work::Wait tells them. If a communicator in the
+  //         launch has failed before, the launch ends all the others. Memory of their calls may be
+  //         in use until they and the launch have ended.
   virtual Work Launch(Queue& queue) = 0;
 };
 
 // One rank's end of a group.
 //
 // Sums of bf16 and f16 are taken in fp32 and rounded once (backend nccl: at each hop, unless
-// ordered); integers wrap around. Buffers lie in host memory, unless the call names a queue; with
-// nccl also, and better, in the memory of the rank's GPU, and what fills them must have finished
-// before the call, unless it names a queue. Errors of every operation: see Work::Wait. A call that
-// is wrong in itself (a negative count, sizes that do not fit together, a rank out of range)
-// returns kInvalidArgument, takes no sequence number and harms nobody. Send and Recv are counted
-// apart, per peer and direction: they match in the order of their calls and hold up neither each
-// other nor collectives.
+// ordered); integers wrap around. Buffers lie in host memory unless the call names a queue. With
+// nccl they may also lie, for speed, in the memory of the rank's GPU; without a queue they must be
+// filled before the call. Errors of every operation: see Work::Wait. A call that is wrong in itself
+// (a negative count, sizes that do not fit together, a rank out of range) returns kInvalidArgument,
+// takes no sequence number and affects no other rank. Send and Recv are counted apart, per peer and
+// direction: they match in the order of their calls, and block neither each other nor collectives.
 //
 // The destructor ends what is in flight with kAborted and takes about a second at most.
 // Threads: safe; calls of several threads need an order of their own that is the same on every
@@ -169,59 +166,59 @@ class Communicator {
   virtual Work Send(ConstBuffer buffer, int to, CallOptions options = {}) = 0;
   virtual Work Recv(Buffer buffer, int from, CallOptions options = {}) = 0;
 
-  // Whether BeginCapture may be called: of one rank, or of a backend that works on streams of a
+  // Whether BeginCapture may be called: true with one rank, or if the backend works on streams of a
   // device. The same on all ranks.
   virtual bool captures() const { return false; }
-  // Until EndCapture, what `queue` is given is kept instead of run (Device::BeginCapture), and so
-  // is what this thread calls with that queue: of this communicator and of all that were split from
-  // it or from one with it. Such a call takes no sequence number. Ordered sums and calls without a
-  // queue are refused (kFailedPrecondition). Of other threads, calls of these communicators wait
-  // until the capture has ended. All ranks capture the same calls at the same time.
+  // Until EndCapture, work given to `queue` is recorded instead of run (Device::BeginCapture), and
+  // so are this thread's calls with that queue on this communicator, on those split from it, and on
+  // those that share its origin. Such a call takes no sequence number. Ordered sums and calls
+  // without a queue are refused (kFailedPrecondition). Other threads' calls on these communicators
+  // wait until the capture has ended. All ranks must capture the same calls at the same time.
   //
   // Errors: kUnimplemented: captures() is false; Device::BeginCapture's.
   virtual absl::Status BeginCapture(Queue& queue);
   // Errors: what went wrong since BeginCapture, in the calls or on the device. Nothing has run, and
-  // everything goes on as
-  //         if nothing had been.
+  //         the communicator can be used as before.
   virtual absl::StatusOr<std::unique_ptr<CapturedCalls>> EndCapture(Queue& queue);
 
-  // Tells the backend of memory of this rank's device that collectives of this communicator will
-  // work in, so that it can read and write there directly. What calls do stays the same. Every rank
-  // of the group calls it between the same two operations, each with memory of its own: sizes may
-  // differ, and a rank may have none (count 0). Waits. All ranks have registered then, or none.
+  // Registers memory of this rank's device that collectives of this communicator will use, so that
+  // the backend can access it directly. Results stay the same. Every rank of the group calls it
+  // between the same two operations, with memory of its own: sizes may differ, and a rank may
+  // register nothing (count 0). The call waits until all ranks have registered, or none.
   //
-  // From then on, the buffers that a collective works in lie in registered memory on all ranks or
-  // on none, inputs as outputs, and each wholly in one piece of it: a mixture is undefined (NCCL's
-  // user guide, "User Buffer Registration"). Memory counts by whole pages of the host's size: what
-  // shares its first or last page is registered with it. Sends and receives, ordered sums and calls
-  // on memory of the host have nothing to do with it, nor have the groups that were split off or
-  // will be: they register by themselves.
+  // From then on, all buffers of a collective, inputs and outputs, must lie in registered memory on
+  // all ranks or on none, each wholly in one registration: a mixture is undefined (NCCL's user
+  // guide, "User Buffer Registration"). Registrations cover whole pages of the host's size. Sends
+  // and receives, ordered sums and calls on host memory are not affected. Groups made by Split need
+  // registrations of their own.
   //
-  // A backend that has no use for it (gloo, loopback, any of one rank) gives back an empty
-  // registration at once and exchanges nothing.
+  // A backend that needs no registration (gloo, loopback, any backend with one rank) returns an
+  // empty one at once and exchanges nothing.
   //
-  // Errors: of the first rank that has failed, on all alike: kUnimplemented: NCCL is older
-  // than 2.19; kInvalidArgument:
-  //         the memory is no device's; NCCL's. kFailedPrecondition: within a capture. As an
-  //         operation's.
+  // Errors: those of the first rank that failed, on all ranks: kUnimplemented: NCCL is older than
+  //         2.19; kInvalidArgument: the memory is not a device's; kFailedPrecondition: within a
+  //         capture; NCCL's, and those of an operation.
   virtual absl::StatusOr<Registration> Register(Buffer memory);
 
-  // Bytes that this rank has sent to others so far: gloo counts them where they leave. loopback,
-  // which sends nothing, and nccl, which does not tell, count what a ring would send.
+  // Bytes that this rank has sent to others so far. gloo counts them as they leave; loopback, which
+  // sends nothing, and nccl, which does not tell, count what a ring would send.
   virtual int64_t bytes_sent() const = 0;
 
-  // Memory that this rank took to exchange in, at its most so far: what gloo stages messages in,
-  // and rings of shared memory that others send to it through. loopback takes none, and nccl does
-  // not tell.
+  // Peak memory that this rank has used for exchange so far: gloo's staging buffers, and the rings
+  // of shared memory through which others send to it. 0 for loopback, which needs none, and for
+  // nccl, which does not tell.
   virtual int64_t bytes_reserved() const { return 0; }
+
+  // Notes on the library that carries the data, for a log; may be empty.
+  virtual std::string notes() const { return ""; }
 
   // Ends the communicator on every rank: all waiters get kAborted with `reason` within a second.
   virtual void Abort(absl::string_view reason) = 0;
 
-  // Called by every rank of the group, between the same two operations: ranks of one `color` make a
-  // new communicator, ordered by `key` and then by rank here. Null for a rank without a colour.
-  // Waits; `name` (the same on all ranks of a colour) is for messages, by default
-  // "<group>.<color>".
+  // Makes a new communicator of the ranks with the same `color`, ordered by `key` and then by rank
+  // in this group. Every rank of the group calls it between the same two operations and waits. A
+  // rank without a colour gets null. `name` (the same on all ranks of a colour) is for messages, by
+  // default "<group>.<color>".
   //
   // Errors: as an operation's; kInvalidArgument: a negative colour.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(std::optional<int> color, int key,

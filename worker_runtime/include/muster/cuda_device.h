@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "muster/cuda_attention.h"
@@ -29,8 +30,9 @@ inline constexpr int64_t kCudaPinnedBytesMax = int64_t{72} << 20;
 
 struct CudaDeviceOptions {
   CudaAttention attention = CudaAttention::kOwn;
-  // Gradients of cuDNN's attention have the same bits in every run; its quick ones differ in their
-  // last bits. All else has the same bits anyway.
+  // All has the same bits in every run. Else gradients of cuDNN's attention differ in their last
+  // bits from run to run, and GELU may, which is computed in the way that was quicker when this
+  // device did it first.
   bool same_bits = false;
 };
 
@@ -48,5 +50,11 @@ absl::StatusOr<std::string> CudaDeviceName(int number);
 // or no cuDNN where it must be. kInvalidArgument: no GPU of that
 //         number.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int number, CudaDeviceOptions options = {});
+
+// The libraries that a GPU's programs open at run time, a line for each: the file that would be
+// taken, "cuBLASLt (/usr/local/cuda/lib64/libcublasLt.so.13)", or why there is none. They are
+// looked for where the dynamic loader looks, then in the pip packages of PyTorch in this program's
+// Python environment or the active one.
+std::vector<std::string> DescribeCudaLibraries();
 
 }  // namespace muster

@@ -1,5 +1,5 @@
-// Tokens to train on: files, which window of them a row of a batch is, and a reader that is ahead
-// of the training.
+// Tokens to train on: the files, the window that each row of a batch takes, and a reader that works
+// ahead of the training.
 //
 //   MUSTER_ASSIGN_OR_RETURN(auto tokens, OpenTokens({"a.txt", "b.txt"}));
 //   MUSTER_ASSIGN_OR_RETURN(auto reader, BatchReader::Create(*tokens, {.size = 2, .batch = 4}));
@@ -42,17 +42,18 @@ class TokenSource {
   virtual absl::Status Read(int64_t first, absl::Span<int32_t> out) const = 0;
 };
 
-// SHA-256 over the tokens of a source, 64 hex digits: of all of them up to 2^24, of longer sources
-// of 4096 windows of 4096 tokens spread evenly, the first and the last among them. Where the files
-// lie and how they are cut does not matter.
+// SHA-256 over the tokens of a source, 64 hex digits. Up to 2^24 tokens it covers all; of longer
+// sources it covers 4096 evenly spread windows of 4096 tokens, the first and the last among them.
+// The place of the files and how they are cut do not matter.
 //
 // Errors: TokenSource::Read's. Threads: safe.
 absl::StatusOr<std::string> TokenDigest(const TokenSource& source);
 
-// The files one after the other, each either text, taken as bytes (vocabulary 256), or GPT-2 tokens
-// in llm.c's format (vocabulary 50257), told apart by their first bytes. Directories are not read.
-// A file may be named several times, and counts as often. Ids are checked when they are read. A
-// few files stay open, the others are opened for each read; all keep the length they had here.
+// Opens files as one row of tokens. Each file is either text, taken as bytes (vocabulary 256), or
+// GPT-2 tokens in llm.c's format (vocabulary 50257), told apart by their first bytes. Directories
+// are not read. A file named several times counts as often. Ids are checked when they are read. A
+// few files stay open, the others are opened for each read; all keep the length they had at this
+// call.
 //
 // Errors: all name the file. kNotFound; kPermissionDenied; kInvalidArgument: no file, an empty one,
 //         a directory, pipe or device, a token file whose header contradicts its length or has an
@@ -68,7 +69,7 @@ struct BatchOptions {
   int64_t accumulation = 1;  // micro-batches per rank and step; at most 2^32 over all ranks
   int64_t batch = 4;         // rows per micro-batch; at most 2^28 tokens
   int64_t sequence = 256;    // tokens per row
-  int64_t first_step = 0;    // where a resumed job goes on
+  int64_t first_step = 0;    // the first step of a resumed job
 };
 
 // Rows of tokens, and for each token the one that follows it.
@@ -119,8 +120,8 @@ class BatchReader {
   std::unique_ptr<State> state_;
 };
 
-// Which examples of a data set a rank takes in an epoch: to the element what
-// torch.utils.data.DistributedSampler gives, for programs that come from there.
+// The examples of a data set that a rank takes in an epoch: exactly those that
+// torch.utils.data.DistributedSampler gives, for programs ported from PyTorch.
 //
 // Threads: pure. Source: pytorch, torch/utils/data/distributed.py.
 struct DistributedSamplerOptions {

@@ -5,9 +5,9 @@
 //   model.ComputeLoss(tape, batch, targets);
 //   pool.usage().bytes_in_use_peak
 //
-// A kernel is found by operation, device and dtype (nn/operations.h), and is put on a queue: on the
-// cpu it runs at once, on meta it is only counted, on others it runs later, in the order of its
-// queue. Reading a value where the host cannot ends the process and says so.
+// A kernel is chosen by operation, device and dtype (nn/operations.h) and put on a queue: on the
+// cpu it runs at once, on meta it is only counted, on other devices it runs later, in the order of
+// the queue. Reading a value that the host cannot read ends the process with a message.
 #pragma once
 
 #include <cstddef>
@@ -27,31 +27,31 @@ struct Operations;
 class Queue;
 class TensorPool;
 
-// What was put on a queue until some moment, for other queues to wait for.
+// Marks the work that a queue has been given so far, for other queues to wait for.
 //
 // Threads: thread-compatible.
 class Event {
  public:
   virtual ~Event() = default;
-  // From now on it stands for what is on `queue` now.
+  // Marks the work that is on `queue` now.
   virtual void Record(Queue& queue) = 0;
-  // What is put on `queue` from now on runs after the work that the event marks at this moment.
+  // Makes work that `queue` is given from now on run after the work that the event marks now.
   virtual void HoldUp(Queue& queue) const = 0;
-  // For what works on the device beside its queues, as NCCL does: on a GPU a cudaEvent_t. Null:
-  // there is nothing to wait for, what was called has happened.
+  // The device's own event (on a GPU a cudaEvent_t), for libraries that work beside its queues, as
+  // NCCL does. Null: there is nothing to wait for.
   virtual void* native() const { return nullptr; }
 };
 
-// What was put on a queue and kept instead of run.
+// Work that was put on a queue and recorded instead of run.
 class CapturedWork {
  public:
   virtual ~CapturedWork() = default;
-  // All of it once more, with the arguments and on the memory that it was captured with.
+  // Replays the captured work with the arguments and on the memory that it was captured with.
   virtual void PutOn(Queue& queue) const = 0;
 };
 
 struct DeviceMemory {
-  int64_t free_bytes = 0;  // now: others may use it too
+  int64_t free_bytes = 0;  // at this moment; other processes may use the device too
   int64_t total_bytes = 0;
 };
 
@@ -65,7 +65,7 @@ class Device {
   virtual absl::string_view name() const = 0;
   // Whether tensors have elements.
   virtual bool has_elements() const = 0;
-  // Whether the host may read and write them in place, as kernels have run once they were called.
+  // Whether the host may read and write elements in place, because kernels run when called.
   virtual bool host_reads() const { return false; }
   virtual bool ComputesIn(DType dtype) const {
     return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBf16 ||
@@ -74,53 +74,52 @@ class Device {
   // Ends the process for a type that the device does not compute in.
   virtual const Operations& operations(DType dtype) const = 0;
 
-  // Nothing: it is the host's, or not known.
+  // The device's own memory; nothing if it is the host's, or unknown.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
-  // Memory for elements, aligned to TensorPool::kAlignment; null: there is none left.
+  // Memory for elements, aligned to TensorPool::kAlignment; null if none is left.
   virtual void* TakeMemory(size_t bytes) const;
   virtual void GiveMemory(void* memory) const;
 
-  // From one place of the device to another, once what is on the queue has run.
+  // Copies within the device, once the work on the queue has run.
   virtual void CopyBytes(Queue& queue, const void* from, void* to, size_t bytes) const;
-  // To the device, from memory of the host that may be used again when this returns.
+  // Copies to the device. The host's memory may be used again when this returns.
   virtual void Upload(Queue& queue, const void* from, void* to, size_t bytes) const;
-  // To the host. Waits until what is on the queue has run.
+  // Copies to the host. Waits until the work on the queue has run.
   //
-  // Errors: kInternal: the device has failed, in that or before.
+  // Errors: kInternal: the device has failed, in this copy or before.
   virtual absl::Status Download(Queue& queue, const void* from, void* to, size_t bytes) const;
   virtual std::unique_ptr<Event> MakeEvent() const;
 
   virtual bool captures() const { return false; }
-  // What this thread puts on `queue` until EndCapture is kept and does not run, with what other
-  // queues get behind events that were recorded meanwhile and that are followed again. Nothing is
-  // uploaded, waited for or taken from the device meanwhile.
+  // Until EndCapture, work that this thread puts on `queue` is recorded and does not run. So is
+  // work of other queues behind events that were recorded meanwhile, if `queue` waits for it again.
+  // Meanwhile nothing may be uploaded, waited for or allocated on the device.
   //
-  // Errors: kUnimplemented: captures() is false; the device's. What is put there runs then, as
-  // ever.
+  // Errors: kUnimplemented: captures() is false; the device's. After an error work runs as usual.
   virtual absl::Status BeginCapture(Queue& queue) const;
-  // Errors: what went wrong since BeginCapture. Nothing has run, and the device goes on as if
-  // nothing had been.
+  // Errors: what went wrong since BeginCapture. Nothing has run, and the device can be used as
+  //         before.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> EndCapture(Queue& queue) const;
 
-  // Where the layers of this device may be planned: the meta device whose layers go its ways and
-  // whose kernels take the memory that its own work in.
+  // The meta device on which models for this device are planned: its layers take the same paths,
+  // and its kernels take as much memory.
   virtual const Device& meta() const = 0;
-  // What people should know of its kernels, for a log; empty: nothing.
+  // Notes on the kernels, for a log; may be empty.
   virtual std::string notes() const { return ""; }
 
   static const Device& Cpu();
   static const Device& Meta();
 };
 
-// Kernels in the order in which they were put there. All queues of a device that are of one lane
-// are one; kernels of different lanes may run side by side.
+// Kernels in the order in which they were added. All queues of a device with the same lane are one
+// queue; kernels of different lanes may run side by side.
 //
 // Threads: thread-compatible.
 class Queue {
  public:
   enum class Lane { kCompute, kCommunication, kCopy };
 
-  // Both outlive it. `memory`: what kernels work in that need some of their own, for as long as
+  // `device` and `memory` outlive the queue. `memory` is scratch memory for kernels, used while
   // they run.
   explicit Queue(const Device& device, TensorPool* memory = nullptr, Lane lane = Lane::kCompute)
       : device_(device), memory_(memory), lane_(lane) {}
@@ -128,10 +127,10 @@ class Queue {
   Lane lane() const { return lane_; }
   TensorPool* memory() const { return memory_; }  // null: the kernels' own
 
-  // For kernels: one more was put here.
+  // Called by kernels when they are added.
   void Count() { ++num_kernels_; }
   int64_t num_kernels() const { return num_kernels_; }
-  // On meta: the floating point operations of the products that were put here.
+  // Counts the floating point operations of the products that were added, on meta.
   void CountFlops(double flops) { num_flops_ += flops; }
   double num_flops() const { return num_flops_; }
 

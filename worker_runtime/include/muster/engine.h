@@ -57,6 +57,16 @@ struct StepTimes {
   absl::Duration communication;
 };
 
+// A piece of a step's work on this rank, for a time line.
+struct TimedAction {
+  enum class Lane { kCompute, kNetwork, kWaiting };
+  Lane lane = Lane::kCompute;
+  std::string what;  // "forward stage 0 micro-batch 1"
+  int64_t step = 0;  // that it belongs to, counted as StepResult::step
+  absl::Time began;
+  absl::Duration took;
+};
+
 struct StepResult {
   int64_t step = 0;          // steps made so far, this one included
   double loss = 0;           // per token, over all ranks and micro-batches
@@ -256,6 +266,11 @@ class Engine {
   // Called on the thread of Step, Save and Load, which wait for it.
   void OnPhase(std::function<void(int64_t step, Phase phase)> listener);
 
+  // Tells `listener` of each piece of a step as it ends; an empty one ends that. A step that is
+  // launched as one captured piece tells nothing of its own. On a device, computing is what the
+  // host does to start it. Called on the thread of Step, which waits for it.
+  void OnAction(std::function<void(const TimedAction& action)> listener);
+
   // Every Save asks `fence` from now on; all ranks of a job that is started again should:
   //   engine->FenceCheckpoints(runtime->checkpoint_fence());
   void FenceCheckpoints(CheckpointFence fence);
@@ -299,8 +314,16 @@ class Engine {
   struct Loaded {
     std::map<std::string, std::string> metadata;  // the caller's, of Save
     std::map<std::string, std::string> plan;      // Describe() of the plan that it was trained with
+    std::string arrays_sha256;  // of LoadBase: over the names of its arrays and their checksums
   };
   absl::StatusOr<Loaded> Load(const std::string& directory);
+
+  // Fills the parameters that are kept elsewhere (Parameter::KeepElsewhere) from the checkpoint of
+  // a model without the others, as Load finds it: of the model beneath adapters. Before Load and
+  // Restore, which read nothing of them.
+  //
+  // Errors: Load's.
+  absl::StatusOr<Loaded> LoadBase(const std::string& directory);
 
   // This rank's state after its last complete step, also when a step has failed since, as by a
   // peer's loss. It asks no other rank; communicators may have come to their end.

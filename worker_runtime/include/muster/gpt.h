@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "muster/gpt_config.h"
 #include "muster/layers.h"
+#include "muster/low_rank.h"
 #include "muster/parameter.h"
 #include "muster/pipeline.h"
 #include "muster/tape.h"
@@ -30,7 +31,7 @@ namespace muster {
 // x + attention(norm(x)), then x + mlp(norm(x)).
 class GptBlock final : public Layer {
  public:
-  GptBlock(const Scope& scope, const GptConfig& config);
+  GptBlock(const Scope& scope, const GptConfig& config, const GptAdapters& adapters = {});
   Activation Forward(Tape& tape, const Activation& x) const override;
   // For text that grows token by token; see CausalAttention::ForwardCached.
   Activation ForwardCached(Tape& tape, const Activation& x, KeyValueCache& cache) const;
@@ -40,12 +41,12 @@ class GptBlock final : public Layer {
 
   const int64_t context_;
   LayerNorm norm1_;
-  Linear qkv_;
+  AdaptedLinear qkv_;
   CausalAttention attention_;
-  Linear projection_;
+  AdaptedLinear projection_;
   LayerNorm norm2_;
-  Linear widen_;
-  Linear narrow_;
+  AdaptedLinear widen_;
+  AdaptedLinear narrow_;
 };
 
 // The whole model, and its pieces for those who cut it (pipeline stages, units that are gathered
@@ -55,9 +56,12 @@ class GptBlock final : public Layer {
 class Gpt {
  public:
   // Declares the parameters in `store`, which must outlive the model: the embedding, each block,
-  // and the final norm are units. Errors: GptConfig::Validate's.
-  static absl::StatusOr<std::unique_ptr<Gpt>> Create(const GptConfig& config,
-                                                     ParameterStore& store);
+  // and the final norm are units. With `adapters` all parameters but theirs are frozen.
+  //
+  // Errors: GptConfig::Validate's; kInvalidArgument: the adapters' rank or pattern is of no use
+  //         (names what the pattern fits that is no matrix of a block).
+  static absl::StatusOr<std::unique_ptr<Gpt>> Create(const GptConfig& config, ParameterStore& store,
+                                                     const GptAdapters& adapters = {});
 
   const GptConfig& config() const { return config_; }
 
@@ -78,7 +82,7 @@ class Gpt {
   Loss HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const;
 
  private:
-  Gpt(const GptConfig& config, ParameterStore& store);
+  Gpt(const GptConfig& config, ParameterStore& store, const GptAdapters& adapters);
   // Blocks [first, end), of which the tape may want some to be computed again.
   Activation ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const;
 

@@ -1,11 +1,13 @@
-// The sizes of a GPT.
+// The sizes of a GPT, and adapters beside its matrices.
 //
 // Threads: pure.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace muster {
 
@@ -21,6 +23,17 @@ struct GptConfig {
   // kInvalidArgument with the value, what was expected and a hint.
   absl::Status Validate() const;
   int64_t num_parameters() const;
+};
+
+// Adapters of low rank beside matrices of a GPT (muster/low_rank.h), which then learn alone.
+struct GptAdapters {
+  int64_t rank = 0;                        // 0: there are none
+  std::string beside = "*.c_attn.weight";  // names of the matrices, with * for any text
+
+  friend bool operator==(const GptAdapters&, const GptAdapters&) = default;
+
+  // Whether an adapter is to stand beside the parameter of that name.
+  bool Fits(absl::string_view name) const;
 };
 
 }  // namespace muster

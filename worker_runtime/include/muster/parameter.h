@@ -71,6 +71,11 @@ class Parameter {
   void Freeze() { frozen_ = true; }
   bool frozen() const { return frozen_; }
 
+  // Its value is that of another file: an engine's checkpoints and snapshots leave it out, and
+  // Engine::LoadBase fills it. Of a frozen one, before an engine is made.
+  void KeepElsewhere() { kept_elsewhere_ = true; }
+  bool kept_elsewhere() const { return kept_elsewhere_; }
+
   const Tensor& value() const { return value_; }
   const Tensor& gradient() const { return gradient_; }
 
@@ -107,6 +112,7 @@ class Parameter {
   Tensor gradient_;
   bool has_gradient_ = false;
   bool frozen_ = false;
+  bool kept_elsewhere_ = false;
 };
 
 // The parameters of a model in the order of declaration, which is the order of the forward pass.

@@ -1,12 +1,12 @@
 // Models in units, and how they are cut into the stages of a pipeline.
 //
 //   MUSTER_ASSIGN_OR_RETURN(auto gpt, Gpt::Create(config, store));
-//   plan.stages = 4;  // one forward, one backward; 1: no pipeline
+//   plan.stages = 4;  // 1: no pipeline; plan.schedule is their order
 //   MUSTER_ASSIGN_OR_RETURN(auto engine,
 //                           Engine::Create(*world, store, plan, gpt->Units(), {.batch = 8}));
 //   MUSTER_ASSIGN_OR_RETURN(StepResult result, engine->Step(*reader));
 //
-// Rank s * (size / stages) + r of the world is replica r of stage s.
+// Rank s * (size / stages) + r of the world is replica r of stage s, or of the stages at place s.
 //
 // Threads: pure.
 #pragma once

@@ -21,7 +21,8 @@ namespace muster {
 
 struct PlanArguments {
   Plan plan;
-  GptConfig model;  // that --num_layers and its neighbours describe
+  GptConfig model;       // that --num_layers and its neighbours describe
+  GptAdapters adapters;  // of --lora
   DType dtype = DType::kF32;
   std::string device = "cpu";  // or "cuda"
   int64_t batch_size = 4;      // sequences per rank and micro-batch

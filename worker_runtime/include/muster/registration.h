@@ -1,4 +1,4 @@
-// Memory that the back end of a communicator was told of: Communicator::Register.
+// The registration of memory with the backend of a communicator: Communicator::Register.
 #pragma once
 
 #include <functional>
@@ -6,13 +6,13 @@
 
 namespace muster {
 
-// This rank's share of a registration, which is given up with it. That waits until the calls before
-// it have ended on the device, and ranks give it up between the same two operations, as they
+// This rank's share of a registration. Its destructor deregisters the memory, after waiting until
+// earlier calls have ended on the device. Ranks destroy it between the same two operations, as they
 // registered.
 //
-// It goes before the memory does, which a back end would else take for registered whoever gets it
-// next; after the captures of calls in it (CapturedCalls), which go by it; and before its
-// communicator. One that is left when its communicator ends has ended with it, and its destructor
+// Destroy it before the memory is freed, because a backend would take the next owner's memory for
+// registered; after captures of calls in that memory (CapturedCalls), which use it; and before its
+// communicator. If the communicator ends first, the registration ends with it, and the destructor
 // does nothing.
 //
 // Threads: thread-compatible; not while its communicator is being destroyed.

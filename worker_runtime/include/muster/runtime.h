@@ -1,4 +1,4 @@
-// A training program's way into its job: who it is, the store of its round, and communicators with
+// A training program's entry into its job: its rank, the store of its round, and communicators with
 // the other ranks.
 //
 //   MUSTER_ASSIGN_OR_RETURN(auto runtime, Runtime::FromEnvironment());
@@ -19,7 +19,7 @@
 
 namespace muster {
 
-// Communicators may outlive it, but make no new connections (Split) then.
+// Communicators may outlive the runtime, but can then make no new connections (Split).
 //
 // Threads: safe.
 class Runtime {
@@ -51,22 +51,22 @@ class Runtime {
   //
   // `backend` is "gloo", "nccl" or "loopback" (one rank only); empty: gloo.
   // Errors: kInvalidArgument: no such backend; the network interface named in the environment
-  //         (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) is none or cannot be used; more ranks than
+  //         (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) is absent or unusable; more ranks than
   //         GPUs. kUnimplemented: this build lacks the backend. kDeadlineExceeded, kUnavailable:
   //         names the ranks that did not come, or what this machine lacks.
   absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& group,
                                                                  const std::string& backend = "",
                                                                  CommunicatorOptions options = {});
 
-  // As MakeCommunicator with the group and the backend of `former`, a communicator of all ranks of
-  // an earlier round that this process was in, which has failed or is given up: it ends here, calls
-  // in flight with kAborted, whatever comes of it. Ranks that had none call MakeCommunicator at the
+  // Like MakeCommunicator, with the group and the backend of `former`: a communicator of all ranks
+  // of an earlier round, which has failed or is given up. In every case `former` ends here, and
+  // calls in flight get kAborted. Ranks without a former communicator call MakeCommunicator at the
   // same place.
   //
-  // Where all ranks were in it, in the same order, and some of those that were are gone, the
-  // backend may make the new one from it (nccl, by ncclCommShrink, if it was made after
-  // SurviveRounds); else, and where that fails, it is made from nothing. All ranks do the same, and
-  // what comes is the same. Nothing is left that was captured with `former` (CapturedCalls). With
+  // If all ranks were in `former`, in the same order, and only some of its ranks are gone, the
+  // backend may derive the new communicator from it (nccl, by ncclCommShrink, if `former` was made
+  // after SurviveRounds). Otherwise, or if that fails, it makes a fresh one. All ranks take the
+  // same way, and the result is the same. Work captured with `former` (CapturedCalls) is lost. With
   // nccl the process keeps its GPU, whatever its local rank is now.
   //
   // Errors: those of MakeCommunicator; kInvalidArgument: `former` is null, or was made by Split.
@@ -76,23 +76,23 @@ class Runtime {
   // The store of this round of the job, or of this process where it is alone.
   Store& store();
 
-  // Says what the program does, and of which step (negative: before the first), on its progress
-  // board (proto/base/progress_board.h), where it can be read without the program's help, also
+  // Marks the phase and the step (negative: before the first) on the program's progress board
+  // (proto/base/progress_board.h), where others can read them without the program's help, even
   // after it has hung or died. Phases are those of muster::Phase: kStarting (until the first call),
-  // kForward, kBackward, kReduce, kUpdate, kSave, kLoad, kEvaluate, kEnd (behind the last step;
-  // Finish marks it) and kIdle, of the step that comes next (waiting for work by intention). A job
-  // all of whose ranks mark, and of which none moves for --hang_timeout, has hung, unless all are
-  // idle or at their end; so a program that marks, marks every step.
+  // kForward, kBackward, kReduce, kUpdate, kSave, kLoad, kEvaluate, kEnd (after the last step;
+  // Finish marks it) and kIdle (waiting for work on purpose, before the step given). A program that
+  // marks must mark every step: if all ranks of a job mark and none moves for --hang_timeout, the
+  // job counts as hung, unless all are idle or at their end.
   //
   // Cost: tens of nanoseconds, no lock and no system call.
   void SetProgress(int64_t step, Phase phase);
 
-  // For Engine::FenceCheckpoints: asks the rendezvous, by way of the agent, before a checkpoint is
-  // published. May outlive the runtime.
+  // A fence for Engine::FenceCheckpoints. It asks the rendezvous, through the agent, before a
+  // checkpoint is published. May outlive the runtime.
   CheckpointFence checkpoint_fence() const;
 
-  // The same question for a program that writes checkpoints of its own: may the one of `step` be
-  // published (renamed into place, pointed to)? Asked by one rank, once all parts are on disk.
+  // Asks the same for a program that writes its own checkpoints: may the checkpoint of `step` be
+  // published (renamed into place, pointed to)? One rank asks, once all parts are on disk.
   //
   // Errors: kUnavailable: not now, because the rendezvous is out of reach or has not heard of this
   //         node for a while; train on, and ask again at the next checkpoint. kAborted: never;
@@ -101,39 +101,39 @@ class Runtime {
   absl::Status CommitCheckpoint(int64_t step);
 
   // Whether the job stops after `step`, which this rank has just finished (negative: before the
-  // first). All ranks get the same answer at the same step, without a collective: save, call
-  // Finish, and leave with 0. A rank asks after every step, or after every k-th, as all others do.
-  // Steps only grow. Once a stop is under way it waits until all ranks have said how far they are.
+  // first). All ranks get the same answer at the same step, without a collective; on true, save,
+  // call Finish, and exit with 0. Every rank asks after each step, or after each k-th step, with
+  // growing steps. While a stop is being agreed on, the call waits until all ranks have reported
+  // their step.
   //
-  // A program that never asks has promised nothing, and is stopped by SIGTERM. Without an agent, or
-  // once it is gone: false. One thread asks.
+  // A program that never asks is stopped by SIGTERM. Returns false without an agent, or once the
+  // agent is gone. Only one thread may ask.
   //
   // Cost: one atomic exchange, no lock and no system call, until there is a stop.
   bool ShouldStop(int64_t step);
-  // Why ShouldStop said yes, for people: one sentence without its end.
+  // Why ShouldStop returned true, for people: one sentence without a full stop.
   std::string stop_reason() const;
 
-  // Tells the agent that this program goes on in the job's next round in the same process: where a
-  // round ends for the sake of another worker or node, it is not signalled, but told so.
-  // Communicators of this runtime fail with kAborted then, and requests to its store; the program
-  // lets go of them and calls NextRound. It has half of --shutdown_timeout for that, after the loss
-  // of a node at most five seconds. Without an agent nothing happens.
+  // Tells the agent that this program continues into the job's next round in the same process. When
+  // a round ends because of another worker or node, the agent then tells the program instead of
+  // signalling it: communicators of this runtime and requests to its store fail with kAborted. The
+  // program releases them and calls NextRound, within half of --shutdown_timeout, or within five
+  // seconds after the loss of a node. Without an agent this does nothing.
   void SurviveRounds();
-  // This process's place in the job's next round, once there is one: its rank, size and store may
-  // be others, its local rank is the same. The program has let go of all communicators of this
-  // runtime but those that it will remake (RemakeCommunicator); the runtime is of no use
-  // afterwards. May be called as soon as something has failed, before the agent has heard why. Once
-  // the round is over it waits for as long as the agent lives and the job goes on: until enough
-  // nodes are there.
+  // This process's place in the job's next round. Its rank, size and store may differ from those of
+  // this round; its local rank is the same. Before the call the program releases all communicators
+  // of this runtime except those that it will remake (RemakeCommunicator); afterwards the runtime
+  // cannot be used. It may call as soon as something fails, even before the agent knows why. After
+  // the end of the round the call waits until enough nodes are there, as long as the agent lives
+  // and the job goes on.
   //
-  // Errors: kDeadlineExceeded: for `patience` nobody has said that the round is over, so what
-  // failed is the program's
-  //         own; kCancelled: no round follows: the program should end (says why); kUnavailable: the
-  //         agent is gone; kFailedPrecondition: SurviveRounds was not called, or there is no agent.
-  //         FromEnvironment's.
+  // Errors: kDeadlineExceeded: the round did not end within `patience`, so the failure is the
+  //         program's own; kCancelled: no round follows and the program should end (says why);
+  //         kUnavailable: the agent is gone; kFailedPrecondition: SurviveRounds was not called, or
+  //         there is no agent; those of FromEnvironment.
   absl::StatusOr<std::unique_ptr<Runtime>> NextRound(absl::Duration patience);
 
-  // Tells the agent that the program ends by intention after `step` steps. Call it last.
+  // Tells the agent that the program ends on purpose after `step` steps. Call it last.
   //
   // Errors: kUnavailable, kDeadlineExceeded: the agent is gone.
   absl::Status Finish(int64_t step);

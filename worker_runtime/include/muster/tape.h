@@ -1,7 +1,7 @@
 // The record of a forward pass, and its replay backwards.
 //
 //   Tape tape(pool);
-//   Loss loss = model.Loss(tape, batch);
+//   Loss loss = model.ComputeLoss(tape, batch, targets);
 //   tape.Backward(loss.output);                        // all gradients
 //   // or, for pipelines that fill bubbles with weight gradients:
 //   tape.BackwardInputs(loss.output); ... tape.BackwardWeights();
@@ -59,11 +59,11 @@ class DeviceIds {
   Tensor copy_;
 };
 
-// Host memory for what is dropped together: no step after the first takes any from the system.
+// Host memory for objects that are dropped together: steps after the first allocate nothing.
 class FunctionMemory {
  public:
   void* Take(size_t bytes);
-  // Everything may be used again.
+  // Frees all of it for reuse.
   void Reset();
 
  private:
@@ -101,8 +101,9 @@ struct NoGradientFunction {
 };
 
 // A tape holds one micro-batch from its forward pass until its weight gradients are written;
-// several in flight take several tapes. What would lose a gradient ends the process: a forward or a
-// backward pass while weight gradients are due, and a second backward pass of one forward pass.
+// several micro-batches in flight need several tapes. Calls that would lose a gradient end the
+// process: a forward or backward pass while weight gradients are due, or a second backward pass of
+// the same forward pass.
 //
 // Threads: thread-compatible. Two tapes of one model may be recorded in turn (micro-batches of a
 // pipeline), but weight gradients of one parameter must not be written at the same time.
@@ -116,7 +117,7 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   TensorPool& pool() { return pool_; }
-  // Where the pool's device computes, and its kernels.
+  // The queue on which the pool's device computes, and its kernels.
   Queue& queue() { return queue_; }
   const Operations& operations(DType dtype) const { return queue_.device().operations(dtype); }
   bool recording() const { return mode_ == Mode::kTrain; }
@@ -124,16 +125,16 @@ class Tape {
   // --- for operations
 
   // Enters the parameter's unit and returns its value, which stays whole until another unit is
-  // used; a sharded plan holds only a shard of it otherwise. Operations read parameters through this
-  // in forward passes. In gradient functions the recorded weights are there.
+  // used; a sharded plan holds only a shard of it otherwise. Operations read parameters through
+  // this in forward passes. Gradient functions find the weights that were recorded.
   const Tensor& Use(Parameter& parameter) {
     parameter.Enter();
     return parameter.value();
   }
 
-  // Token ids for a kernel. Where they are not copied they must stay as long as whoever reads them.
+  // Token ids for a kernel. Ids that are not copied must outlive their readers.
   internal::DeviceIds Bring(absl::Span<const int32_t> ids);
-  // Ids whose copy is there when the queue comes to what is put on it next: Bring has nothing to do
+  // Ids whose copies will be in place before the queue's next work runs, so that Bring does nothing
   // for them.
   struct BroughtIds {
     absl::Span<const int32_t> on_host;
@@ -151,12 +152,12 @@ class Tape {
   Activation Record(Tensor output, absl::Span<Parameter* const> weights,
                     InputGradient input_gradient, WeightGradient weight_gradient);
 
-  // Adds `gradient` to what the activation of `slot` has received. It is shared, not copied, and
-  // may be handed to several. Does nothing for kNoGradient.
+  // Adds `gradient` to the gradient of the activation of `slot`. The tensor is shared, not copied,
+  // and may be added to several activations. Does nothing for kNoGradient.
   void AddGradient(int slot, const Tensor& gradient);
 
-  // For kernels that compute `out = addend + contribution` in one pass. `addend` is what has
-  // arrived before: empty, or `out` itself, or another tensor that must stay as it is. `slot` must
+  // The target of kernels that compute `out = addend + contribution` in one pass. `addend` is the
+  // gradient so far: empty, or `out` itself, or another tensor that must not change. `slot` must
   // not be kNoGradient.
   struct InputTarget {
     Tensor out;
@@ -164,24 +165,24 @@ class Tape {
   };
   InputTarget BeginGradient(int slot, DType dtype, Shape shape);
 
-  // Whether `gradient` is known to be the number 1: what a backward pass of a loss begins with.
+  // Whether `gradient` is known to be the number 1, with which the backward pass of a loss begins.
   bool IsOne(const Tensor& gradient) const {
     return !gradient.empty() && gradient.raw_data() == one_;
   }
 
-  // region(tape, x), of which only x is kept: the backward pass of what is recorded here computes
-  // the region again. It must compute the same each time, from x and parameters alone. The
-  // gradients are the same, to the bit; those of its weights are written with the input gradient,
-  // and are ready when all of the region is replayed.
+  // Runs region(tape, x) and keeps only x: the backward pass computes the region again. The region
+  // must compute the same each time, from x and parameters alone. Gradients are the same, to the
+  // bit; those of the region's weights are written with its input gradient, and are ready once the
+  // whole region has been replayed.
   template <typename Region>
   Activation Recomputed(const Activation& x, Region region);
 
-  // What a model should leave to be computed again: the plan's, set by the engine.
+  // Which activations a model should recompute: the plan's choice, set by the engine.
   const Recompute& recompute() const { return recompute_; }
   void set_recompute(const Recompute& recompute) { recompute_ = recompute; }
 
-  // Marks the forward pass, or its replay, as failed by an input that does not fit. The first `why`
-  // becomes its status(). Returns an activation without a value; operations on it return the same.
+  // Marks the forward pass, or its replay, as failed because an input does not fit. The first `why`
+  // becomes status(). Returns an activation without a value; operations on it return the same.
   Activation Refuse(absl::string_view why);
 
   // --- for models and engines
@@ -190,8 +191,8 @@ class Tape {
   // it. A failed forward pass can be dropped (Clear), not replayed.
   const absl::Status& status() const { return status_; }
 
-  // A value that is no operation's output but whose gradient is wanted: what a pipeline stage
-  // receives.
+  // Makes an activation of a value that no operation on this tape computed but whose gradient is
+  // wanted, such as the input of a pipeline stage.
   Activation Watch(Tensor value);
   // After Backward or BackwardInputs, and before the next forward pass: the gradient of a watched
   // activation; empty if none arrived.
@@ -227,7 +228,8 @@ class Tape {
     Tensor dy;
     int output_slot = Activation::kNoGradient;
     int num_weights = 0;
-    Parameter* weights[kMaxWeights] = {};  // of the model, which outlives the tape
+    // Those of the model, which outlives the tape; with frozen ones, which the backward pass reads.
+    Parameter* weights[kMaxWeights] = {};
     // A recomputed region's part of region_weights_: [begin, end).
     size_t region_begin = 0;
     size_t region_end = 0;

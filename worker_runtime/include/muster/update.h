@@ -114,7 +114,7 @@ struct LossScaling {
   // is multiplied by `growth` with the window-th good step in a row.
   int64_t window = 1000;
 
-  // kDeepSpeed: of `hysteresis` overflows only the last halves the scale. They are counted anew
+  // kDeepSpeed: of `hysteresis` overflows only the last halves the scale. The count starts over
   // after a growth, or after any good step if `consecutive_hysteresis`. At `minimum` an overflow
   // ends the training.
   int64_t hysteresis = 2;

@@ -15,15 +15,15 @@ namespace comm {
 class Completion;
 }  // namespace comm
 
-// What every operation of a Communicator returns. Copies stand for the same operation; dropping all
-// of them does not cancel it. The operation's buffers belong to it until Wait returns something
-// else than "not finished yet", or IsDone returns true; those of a device (CallOptions::queue)
-// until Wait has returned, or for what is put on a queue that went through Await.
+// The result of every operation of a Communicator. Copies stand for the same operation; dropping
+// all of them does not cancel it. The operation owns its buffers until Wait returns anything other
+// than "not finished yet", or IsDone returns true. It owns buffers of a device (CallOptions::queue)
+// until Wait has returned; work put on a queue after Await may use them.
 //
 // Threads: safe.
 class Work {
  public:
-  // Work that was done at once, without error.
+  // Work that finished at once, without error.
   Work() = default;
   // Made by backends.
   explicit Work(std::shared_ptr<comm::Completion> completion)
@@ -42,9 +42,9 @@ class Work {
   //   kResourceExhausted: too many operations are waiting to be run.
   absl::Status Wait(MonoTime deadline = MonoTime::InfiniteFuture()) const;
 
-  // What is put on `queue`, of the device that holds the operation's buffers, from now on runs
-  // after the operation has finished well. Waits on the host where the operation runs on the host;
-  // else it returns at once, and a failure that comes later is told by Wait alone.
+  // Makes work that `queue` is given from now on run after the operation has succeeded. `queue` is
+  // of the device that holds the operation's buffers. If the operation runs on the host, the call
+  // waits; otherwise it returns at once, and only Wait reports a later failure.
   //
   // Errors: Wait's, as far as they are known.
   absl::Status Await(Queue& queue) const;
@@ -52,10 +52,10 @@ class Work {
   // True once Wait would return without waiting.
   bool IsDone() const;
 
-  // When its backend took it up (its turn had come; with loopback: the last rank had come) and when
-  // it had finished, well or not; InfiniteFuture until then. Work that was done at once has
-  // MonoTime(), which is before every other instant. An operation that failed before its turn has
-  // finished and never started.
+  // When the backend started the operation (with loopback: when the last rank had come), and when
+  // it finished or failed; InfiniteFuture until then. Work that finished at once has MonoTime(),
+  // which is before every other instant. An operation that failed before its turn has finished and
+  // never started.
   MonoTime StartedAt() const;
   MonoTime FinishedAt() const;
 

@@ -114,6 +114,69 @@ TEST_F(AgentKeepsTest, SignalsASurvivorThatHasNotLetGoAfterHalfOfTheGraceAndKill
   EXPECT_THAT(All<StartWorkers>()[0].kept, ElementsAre(LocalRank(0)));
 }
 
+TEST_F(AgentKeepsTest, KillsOneThatStraysOnceTheOthersHaveBeenKilled) {
+  RunSurvivors();
+  Restart();
+  Say(0, true);
+  Do(Tick{}, kGrace / 2);
+  Do(Tick{}, kGrace / 2);
+  ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
+  EXPECT_EQ(All<SignalWorkers>()[0].signal, SIGKILL);
+  EXPECT_THAT(All<SignalWorkers>()[0].spared, ElementsAre(LocalRank(0)));
+  Say(0, false);
+  ASSERT_THAT(All<EndWorker>(), SizeIs(1));
+  EXPECT_EQ(All<EndWorker>()[0].local_rank, LocalRank(0));
+}
+
+// One that was kept has died as its place in round 1 was given; what is started in its place comes
+// late.
+class AgentStartsTooLateTest : public AgentKeepsTest {
+ protected:
+  void SetUp() override {
+    ParkBoth();
+    JoinAgain();
+    Direct(RunRound{Place(1)});
+    Do(WorkerSpawned{.round = Round(1), .local_rank = LocalRank(1)});
+    Direct(StopRound{.round = Round(1), .cause = StopCause::kRestart, .reason = "node2 is lost"});
+    ASSERT_THAT(All<SweepDescendants>(), SizeIs(1));  // both have let go, as far as is known
+  }
+  void Spawn() {
+    Do(WorkerSpawned{.round = Round(1), .local_rank = LocalRank(0), .pid = 4711});
+    ASSERT_THAT(All<EndWorker>(), SizeIs(1));
+    EXPECT_EQ(All<EndWorker>()[0].local_rank, LocalRank(0));
+  }
+};
+
+TEST_F(AgentStartsTooLateTest, AProcessThatComesWhileTheRoundIsStoppedIsEndedAndWaitedFor) {
+  Spawn();
+  Do(DescendantsGone{});
+  EXPECT_THAT(All<ReservePorts>(), IsEmpty());
+  Exit(0, 0, SIGKILL, 1);
+  EXPECT_THAT(All<SweepDescendants>(), SizeIs(1));
+  Do(DescendantsGone{});
+  EXPECT_THAT(All<ReservePorts>(), SizeIs(1));
+}
+
+TEST_F(AgentStartsTooLateTest, AProcessThatComesWhileTheNextRoundIsJoinedIsEndedAndWaitedFor) {
+  Do(DescendantsGone{});
+  JoinAgain();
+  Spawn();
+  EXPECT_EQ(core_.phase(), NodePhase::kStopping);
+  Exit(0, 0, SIGKILL, 1);
+  Do(DescendantsGone{});
+  EXPECT_THAT(All<ReservePorts>(), SizeIs(1));
+  JoinAgain();
+  Direct(RunRound{Place(2)});
+  EXPECT_THAT(All<StartWorkers>()[0].kept, ElementsAre(LocalRank(1)));
+}
+
+TEST_F(AgentStartsTooLateTest, AProcessThatOutlivesItsEndIsNamedAndNotWaitedForForEver) {
+  Spawn();
+  Do(Tick{}, core_.NextDeadline() - now_);
+  while (All<Announce>().empty()) Do(Tick{}, core_.NextDeadline() - now_);
+  EXPECT_THAT(All<Announce>()[0].text, HasSubstr("pid 4711"));
+}
+
 // Told of its place in round 1, in which worker 1 has come.
 class AgentAwaitsHelloTest : public AgentKeepsTest {
  protected:

@@ -34,6 +34,17 @@ class AgentLeavesTest : public AgentCoreTest {
 
 const StopState kOpen{.is_stopping = true, .reason = "maintenance"};
 
+TEST_F(AgentLeavesTest, SaysWhichPairsFailedUntilTheRoundIsOver) {
+  Run();
+  const std::vector<FailedPair> pairs = {{.from = 0, .to = 2, .fault = PairFault::kMtu}};
+  Do(PairsFailed{Round(0), pairs});
+  EXPECT_EQ(LastReport().failed_pairs, pairs);
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kMembershipChange, .reason = "apart"});
+  EXPECT_THAT(All<SignalWorkers>(), SizeIs(1));
+  Do(PairsFailed{Round(0), pairs});
+  EXPECT_THAT(All<SendReport>(), IsEmpty()) << "the rendezvous knows";
+}
+
 TEST_F(AgentLeavesTest, PassesTheStopOnToItsWorkersAndSaysSoOnce) {
   RunObeying();
   Open();

@@ -517,7 +517,7 @@ TEST_F(AgentCoreTest, ChargesItselfOnceHoweverOftenItIsTold) {
 
 TEST_F(AgentCoreTest, DoesNotCallTheRoundThatItStopsOneOfTheNextInstance) {
   Run();
-  Direct(Refuse{absl::AbortedError("the job has been formed anew")});
+  Direct(Refuse{absl::AbortedError("the job has been formed again")});
   Direct(Wait{"waiting for node1 to stop what it runs"});
   Do(Tick{}, absl::Seconds(2));
   EXPECT_EQ(LastReport().round, Round(0));

@@ -66,20 +66,5 @@ TEST(Describe, NamesBothAddressesAndTheInterface) {
                             "there is no route"));
 }
 
-TEST(NodesToLeave, KeepsTheLargerSide) {
-  // 0 and 3 on one side, 1, 2 and 4 on the other.
-  EXPECT_THAT(NodesToLeave({{0, 1}, {0, 2}, {0, 4}, {3, 1}, {3, 2}, {3, 4}}), ElementsAre(0, 3));
-}
-
-TEST(NodesToLeave, KeepsTheSideOfNodeZeroOfTwoAlike) {
-  EXPECT_THAT(NodesToLeave({{0, 2}, {0, 3}, {1, 2}, {1, 3}}), ElementsAre(2, 3));
-  EXPECT_THAT(NodesToLeave({{1, 0}}), ElementsAre(1));
-}
-
-TEST(NodesToLeave, TakesOutTheOneThatNobodyReaches) {
-  EXPECT_THAT(NodesToLeave({{0, 2}, {1, 2}, {3, 2}}), ElementsAre(2));
-  EXPECT_THAT(NodesToLeave({}), IsEmpty());
-}
-
 }  // namespace
 }  // namespace muster::agent

@@ -56,7 +56,7 @@ TEST(CompareNodes, NamesAClockThatIsOff) {
 
 TEST(NodeReport, IsReadBack) {
   NodeReport report = Nodes(1).front();
-  report.failed = {{.to = 3, .fault = PairFault::kMtu}};
+  report.failed = {{.from = 2, .to = 3, .fault = PairFault::kMtu}};
   report.clock_offset = -2.5;
   report.requires_network = true;
   const NodeReport read = DecodeNodeReport(Encode(report));
@@ -80,28 +80,30 @@ TEST(JudgeRound, OnlyWarnsByDefault) {
   std::vector<NodeReport> nodes = Nodes(3);
   nodes[0].failed = {{.to = 2, .fault = PairFault::kRefused}};
   nodes[1].facts["kernel"] = "5.15";
-  const RoundJudgement judgement = JudgeRound(nodes, "", 3);
+  const RoundJudgement judgement = JudgeRound(nodes, "");
   EXPECT_THAT(judgement.network,
               ElementsAre(HasSubstr("node0 (10.0.0.1, eth0) does not reach node2 (10.0.0.3): ")));
   EXPECT_THAT(judgement.differences, SizeIs(1));
   EXPECT_EQ(judgement.refusal, "");
-  EXPECT_THAT(judgement.leaving, IsEmpty());
+  EXPECT_THAT(judgement.failed, IsEmpty());
 }
 
-TEST(JudgeRound, GoesOnWithTheLargerSideWhileThereAreEnough) {
+TEST(JudgeRound, LeavesRequiredPairsThatFailedToTheRendezvousEachOnce) {
   std::vector<NodeReport> nodes = Nodes(3);
   for (NodeReport& node : nodes) node.requires_network = true;
-  nodes[2].failed = {{.to = 0}, {.to = 1}};
-  EXPECT_THAT(JudgeRound(nodes, "", 2).leaving, ElementsAre(2));
-  const RoundJudgement strict = JudgeRound(nodes, "", 3);
-  EXPECT_THAT(strict.leaving, IsEmpty());
-  EXPECT_THAT(strict.refusal, HasSubstr("do not all reach each other (--network=require): node2"));
+  nodes[0].failed = {{.to = 2, .fault = PairFault::kRefused}};
+  nodes[2].failed = {{.to = 0}, {.to = 1, .fault = PairFault::kNoRoute}, {.to = 2}, {.to = 3}};
+  const RoundJudgement judgement = JudgeRound(nodes, "");
+  EXPECT_THAT(judgement.failed, ElementsAre(FailedPair{0, 2, PairFault::kRefused},
+                                            FailedPair{2, 1, PairFault::kNoRoute}));
+  EXPECT_THAT(judgement.network, SizeIs(3));
+  EXPECT_EQ(judgement.refusal, "");
 }
 
 TEST(JudgeRound, RefusesWhatItCouldNotCheck) {
   std::vector<NodeReport> nodes = Nodes(2);
   nodes[0].requires_network = true;
-  EXPECT_THAT(JudgeRound(nodes, "node 1 did not report", 1).refusal,
+  EXPECT_THAT(JudgeRound(nodes, "node 1 did not report").refusal,
               HasSubstr("could not be checked (--network=require): node 1 did not report"));
 }
 
@@ -109,17 +111,17 @@ TEST(JudgeRound, RefusesUnlikeNodesWhereOneIsStrict) {
   std::vector<NodeReport> nodes = Nodes(2);
   nodes[1].facts["PyTorch"] = "1.13";
   nodes[1].requires_likeness = true;
-  EXPECT_THAT(JudgeRound(nodes, "", 1).refusal, HasSubstr("differ (--strict_nodes): PyTorch: "));
+  EXPECT_THAT(JudgeRound(nodes, "").refusal, HasSubstr("differ (--strict_nodes): PyTorch: "));
 }
 
 TEST(RoundJudgement, IsReadBack) {
   const RoundJudgement judgement{
-      .network = {"a"}, .differences = {"b"}, .refusal = "c", .leaving = {1, 4}};
+      .network = {"a"}, .differences = {"b"}, .refusal = "c", .failed = {{1, 4}}};
   const RoundJudgement read = DecodeRoundJudgement(Encode(judgement));
   EXPECT_EQ(read.network, judgement.network);
   EXPECT_EQ(read.differences, judgement.differences);
   EXPECT_EQ(read.refusal, "c");
-  EXPECT_EQ(read.leaving, judgement.leaving);
+  EXPECT_EQ(read.failed, judgement.failed);
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ TEST_F(CrowdedStore, CountsWhatManyHaveAskedForOnce) {
 TEST_F(StoreCore, NamesAStrangerOnceAndServesIt) {
   Open(50, {.address = "10.9.9.9", .port = 1});
   Open(51, {.address = "10.9.9.9", .port = 2});
-  EXPECT_THAT(told_, ElementsAre(HasSubstr("10.9.9.9, which is of no node of this job")));
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("10.9.9.9, which belongs to no node of this job")));
   EXPECT_THAT(core_.Receive(StoreConnection(51), Arrival(), now_),
               ElementsAre(SendToClient{StoreConnection(51), Number<int64_t>(1)}));
 }
@@ -184,7 +184,7 @@ TEST_F(StoreCore, TakesEveryAddressOfANodeForTheNode) {
   core_ = TorchStoreCore(settings);
   Open(50, {.address = "192.168.7.2", .port = 1});
   Open(51, {.address = "192.168.7.3", .port = 1});
-  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("192.168.7.3 is of no node of the job")));
+  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("192.168.7.3 belongs to no node of the job")));
   EXPECT_THAT(told_, IsEmpty());
 }
 
@@ -218,7 +218,7 @@ TEST_F(StoreCore, ClosesConnectionsThatSayNothingWhileTheyAreScarce) {
   EXPECT_THAT(cuts_, IsEmpty());
   Until(11);
   EXPECT_EQ(cuts_.size(), 699u);  // one could be the second connection of rank 5's store
-  EXPECT_THAT(cuts_[0], HasSubstr("it has asked for nothing"));
+  EXPECT_THAT(cuts_[0], HasSubstr("it has sent no request"));
 }
 
 // --- Clients without VALIDATE, whose byte 7 watches a key or deletes one
@@ -359,7 +359,7 @@ TEST_F(StoreCore, BelievesAWitnessOfItsOwnAddressAlone) {
   Send(91, EncodeIdentify({{40004, 6}, {-1, 3}, {40005, 1000}, {40005, -4}}));
   Send(0, WaitBytes({kKey}));
   Until(10);
-  EXPECT_THAT(told_, ElementsAre(HasSubstr("10.6.6.6, which is of no node"),
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("10.6.6.6, which belongs to no node"),
                                  HasSubstr("waiting for ranks 6 and 7 (node2)")));
 }
 
@@ -456,8 +456,8 @@ TEST_F(StoreCore, NamesTheKeyThatNobodySetIfEverybodyHadCome) {
   Until(30);
   Send(2, Byte(kCancelWaitCode));
   Keep(core_.Close(StoreConnection(2), now_));
-  EXPECT_THAT(told_, ElementsAre("rank 2 gave up after 30s: nobody set the key 'uid/\\x01' of "
-                                 "PyTorch's store that it waited for"));
+  EXPECT_THAT(told_, ElementsAre("rank 2 gave up after 30s: the key 'uid/\\x01' of PyTorch's "
+                                 "store that it waited for was never set"));
 }
 
 // --- Who has not come to a barrier
@@ -494,7 +494,7 @@ TEST_F(StoreBarriers, SaySoWhenAllHaveCome) {
   told_.clear();
   Send(7, BarrierBytes("k", 8));
   EXPECT_THAT(told_,
-              ElementsAre("all have come to the barrier 'k' of PyTorch's store now, after 15s"));
+              ElementsAre("all ranks have reached the barrier 'k' of PyTorch's store after 15s"));
   Until(1000);
   EXPECT_EQ(told_.size(), 1);
 }
@@ -539,7 +539,7 @@ TEST_F(StoreBarriers, ThatCountWithAKeyAreToldOfToo) {
   told_.clear();
   Send(6, AddBytes("store_based_barrier_key:12", 1) +
               SetBytes("store_based_barrier_key:12:last_worker", "1"));
-  EXPECT_THAT(told_, ElementsAre(HasSubstr("all have come to the barrier")));
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("all ranks have reached the barrier")));
 }
 
 // Source: seen of PyTorch 2.15's PrefixStore, and of torch.distributed.elastic.utils.store.barrier.
@@ -559,7 +559,7 @@ TEST_F(StoreBarriers, ThatDoNotSayHowManyTheyAreForMayBeForAll) {
                           "for all, missing: rank 6 (node2)"));
   told_.clear();
   Send(1, SetBytes("k/last_member", "1"));
-  EXPECT_THAT(told_, ElementsAre(HasSubstr("all have come to the barrier 'k'")));
+  EXPECT_THAT(told_, ElementsAre(HasSubstr("all ranks have reached the barrier 'k'")));
 }
 
 TEST_F(StoreBarriers, OfSomeRanksAreToldOfWithoutGuessingTheOthers) {

@@ -3,7 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -49,6 +57,16 @@ Incident RankTwoSleeps() {
                      .frames = waits}};
   incident.action = "reported";
   return incident;
+}
+
+TEST(Incident, BeginsWithTheNetworkThatFailedItsCheck) {
+  Incident incident = RankTwoSleeps();
+  EXPECT_FALSE(nlohmann::json::parse(ToJson(incident)).contains("network"));
+  incident.network_faults = {"node1 does not reach node2", "node2 does not reach node1"};
+  EXPECT_THAT(InWords(incident),
+              ::testing::StartsWith("network: node1 does not reach node2\n"
+                                    "network: node2 does not reach node1\nhang: "));
+  EXPECT_EQ(nlohmann::json::parse(ToJson(incident))["network"][1], "node2 does not reach node1");
 }
 
 TEST(MergeStacks, MakesOneOfEqualStacks) {
@@ -134,6 +152,59 @@ TEST(AbortIncident, IsJsonOfWhatTheRanksCalledLast) {
   EXPECT_EQ(json["last_calls"][1]["asked_before_ms"], 1300);
   EXPECT_EQ(json["last_calls"][1]["operation"]["bytes"], 128);
   EXPECT_EQ(json["last_calls"][1]["operation"]["group"], "world");
+}
+
+// Keys of all objects in it.
+void AddKeys(const nlohmann::json& json, std::set<std::string>& keys) {
+  for (const auto& [key, value] : json.items()) {
+    if (json.is_object()) keys.insert(key);
+    if (value.is_structured()) AddKeys(value, keys);
+  }
+}
+
+// What the guide says of incident files, up to the diary.
+std::string GuideToIncidents() {
+  const std::string guide =
+      testing::ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/incidents.md"));
+  return guide.substr(0, guide.find("## The diary"));
+}
+
+TEST(IncidentFiles, HaveTheKeysThatTheGuideNames) {
+  Incident hang = RankTwoSleeps();
+  hang.ranks[0].step = 7;
+  hang.ranks[0].node = "node2";
+  hang.ranks[1].no_frames = "it has ended";
+  hang.ranks[1].frames.clear();
+  hang.ranks[2].python = {"step at train.py:26"};
+  for (const absl::string_view what :
+       {kDetected, kDecided, kReported, kStopped, kReformed, kStarted, kFirstStep}) {
+    hang.timeline.push_back({std::string(what), absl::ZeroDuration()});
+  }
+  const AbortIncident abort{
+      .report = verdict::CompareLastCalls(
+          {0}, 2,
+          {{.rank = 1,
+            .age = {},
+            .calls = {{"0", "world", {.kind = OperationKind::kAllReduce, .sequence = 1}}}}})};
+  const auto of_hang = nlohmann::json::parse(ToJson(hang));
+  const auto of_abort = nlohmann::json::parse(ToJson(abort));
+  EXPECT_EQ(of_hang["schema"], kIncidentSchema);
+  EXPECT_EQ(of_abort["schema"], kIncidentSchema);
+  std::set<std::string> written;
+  AddKeys(of_hang, written);
+  AddKeys(of_abort, written);
+  const std::string guide = GuideToIncidents();
+  for (const std::string& key : written) {
+    EXPECT_THAT(guide, HasSubstr(absl::StrCat("`", key, "`"))) << "it is written, and not told of";
+  }
+  // What is named as a key at the beginning of a row is written.
+  for (const absl::string_view line : absl::StrSplit(guide.substr(guide.find("## Hangs")), '\n')) {
+    if (!absl::StartsWith(line, "| `")) continue;
+    const std::vector<std::string> parts = absl::StrSplit(line.substr(2, line.find(" |", 2)), '`');
+    for (size_t i = 1; i < parts.size(); i += 2) {
+      EXPECT_TRUE(written.contains(parts[i]) || parts[i] == "schema") << parts[i];
+    }
+  }
 }
 
 }  // namespace

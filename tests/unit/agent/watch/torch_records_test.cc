@@ -175,7 +175,9 @@ TEST(ReadTorchWaits, KnowsARankThatHasComeThroughInitProcessGroup) {
 
 TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
   const TorchPython python = ReadTorchPython(
-      R"({"groups":{"0":[0,1],"7":[1,3],"8":[-1]},"stack":[["recv","/t/torch/distributed/distributed_c10d.py",9],["main","/a/train.py",7]],"calls":"wait"})");
+      R"({"groups":{"0":[0,1],"7":[1,3],"8":[-1]},)"
+      R"("stack":[["recv","/t/torch/distributed/distributed_c10d.py",9],["main","/a/train.py",7]],)"
+      R"("calls":"wait"})");
   EXPECT_EQ(python.calls, "wait");
   EXPECT_THAT(python.members,
               ElementsAre(Pair("0", ElementsAre(0, 1)), Pair("7", ElementsAre(1, 3))));

@@ -39,6 +39,15 @@ TEST(ChannelName, IsAHostNameThatDependsOnTheSecret) {
 
 TEST(RandomBytes, DifferEachTime) { EXPECT_NE(RandomBytes(32), RandomBytes(32)); }
 
+TEST(LifeKey, IsAnotherForEachLifeAndSoIsItsIncarnation) {
+  const Key first = DrawLifeKey();
+  EXPECT_NE(first, DrawLifeKey());
+  EXPECT_EQ(IncarnationOf(first), IncarnationOf(first));
+  Key other = first;
+  other[0] ^= 1;
+  EXPECT_NE(IncarnationOf(first), IncarnationOf(other));
+}
+
 TEST(Identity, IsTheSameInEachProcess) {
   const Identity a = MakeIdentity(DeriveChannelKey(kSecret), TlsRole::kServer);
   const Identity b = MakeIdentity(DeriveChannelKey(kSecret), TlsRole::kServer);

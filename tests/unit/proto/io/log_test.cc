@@ -79,10 +79,8 @@ TEST(Log, WritesOneJsonObjectWithTheSameFields) {
   const std::string line =
       FormatJson({Level::kWarning, "lost", "node \"a\"\nis lost", {{"round", "3"}, {"node", "a"}}},
                  absl::FromUnixMillis(1700000000123));
-  EXPECT_EQ(
-      line,
-      R"({"time":"2023-11-14T22:13:20.123Z","level":"warning","event":"lost","text":"node \"a\"\nis lost",)"
-      R"("round":"3","node":"a"})");
+  EXPECT_EQ(line, R"({"time":"2023-11-14T22:13:20.123Z","level":"warning","event":"lost",)"
+                  R"("text":"node \"a\"\nis lost","round":"3","node":"a"})");
 }
 
 TEST(Log, ChoosesJsonByOption) {

@@ -95,6 +95,40 @@ TEST_F(UserSecretTest, IsRefusedWhenItBelongsToSomebodyElse) {
             absl::StatusCode::kPermissionDenied);
 }
 
+// What it is to another user than root, to whom root's files are lent: in a container with a secret
+// that is mounted with an fsGroup, and in a unit with LoadCredential=.
+class LentSecretTest : public UserSecretTest {
+ protected:
+  static constexpr uid_t kUser = 12345;
+
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  }
+  absl::Status ReadBySomebodyElse(mode_t mode) const {
+    const std::string path = WriteToken("0123456789abcdef\n", mode);
+    EXPECT_EQ(chown(path.c_str(), 0, kUser), 0);
+    EXPECT_EQ(chmod(home_.c_str(), 0755), 0);
+    EXPECT_EQ(setegid(kUser), 0);
+    EXPECT_EQ(seteuid(kUser), 0);
+    const absl::Status status = ReadSecretFile(path).status();
+    EXPECT_EQ(seteuid(0), 0);
+    EXPECT_EQ(setegid(0), 0);
+    return status;
+  }
+};
+
+TEST_F(LentSecretTest, IsTakenFromRootsFileThatTheGroupMayRead) {
+  EXPECT_TRUE(ReadBySomebodyElse(0440).ok()) << ReadBySomebodyElse(0440);
+}
+
+TEST_F(LentSecretTest, IsRefusedWhenTheGroupMayWriteIt) {
+  EXPECT_EQ(ReadBySomebodyElse(0660).code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(LentSecretTest, IsRefusedWhenEverybodyMayReadIt) {
+  EXPECT_EQ(ReadBySomebodyElse(0444).code(), absl::StatusCode::kPermissionDenied);
+}
+
 TEST_F(UserSecretTest, IsRefusedWhenItIsShort) {
   EXPECT_EQ(LoadUserSecret({.token = "short"}).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(LoadUserSecret({.token_file = WriteToken("\n", 0600)}).status().code(),

@@ -11,6 +11,7 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 WorkerEnv Rank5() {
@@ -90,7 +91,27 @@ TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
   WorkerEnv env = Rank5();
   env.python_folder = "/run/python";
   env.torch_notes = "/run/torch.sock";
-  EXPECT_EQ(EncodeWorkerEnv(env, {}), expected);
+  EnvironmentMap out = EncodeWorkerEnv(env, {});
+  EXPECT_EQ(out.erase("TRACEPARENT"), 1);
+  EXPECT_EQ(out, expected);
+}
+
+TEST(EncodeWorkerEnv, NamesOneTraceForTheJobAndASpanForTheRound) {
+  const auto trace_parent = [](WorkerEnv env) {
+    return EncodeWorkerEnv(env, {}).at("TRACEPARENT");
+  };
+  const auto trace = [](const std::string& parent) { return parent.substr(0, 36); };
+  const std::string of_rank_5 = trace_parent(Rank5());
+  EXPECT_THAT(of_rank_5, MatchesRegex("00-[0-9a-f]{32}-[0-9a-f]{16}-01"));
+  WorkerEnv other = Rank5();
+  other.rank = Rank(6);
+  EXPECT_EQ(trace_parent(other), of_rank_5);
+  other.round = Round(3);
+  EXPECT_NE(trace_parent(other), of_rank_5);
+  EXPECT_EQ(trace(trace_parent(other)), trace(of_rank_5));
+  other.instance = Instance(7);
+  EXPECT_NE(trace(trace_parent(other)), trace(of_rank_5));
+  EXPECT_FALSE(EncodeWorkerEnv(Rank5(), {{"TRACEPARENT", "00-a-b-01"}}).contains("TRACEPARENT"));
 }
 
 TEST(EncodeWorkerEnv, KeepsAUsersPythonPathAndRecorder) {

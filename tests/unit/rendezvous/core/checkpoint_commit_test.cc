@@ -59,7 +59,7 @@ TEST_F(CommitTest, IsStillAMembersWhileItsRoundIsBeingStopped) {
   EXPECT_TRUE(absl::IsAborted(job.Commit(2, 101))) << "it has stopped";
 }
 
-// Whoever was told to end has its grace to save in.
+// A node that was told to end has its grace to save in.
 TEST_F(CommitTest, IsStillThatOfANodeThatLeavesByItself) {
   CoreUnderTest& job = Job(Settings(1, 2));
   job.RunWith(2);
@@ -98,7 +98,7 @@ TEST_F(CommitTest, WaitsForANodeThatHasLostItsConnectionToReport) {
   const absl::Status refused = job.Commit(1, 100);
   EXPECT_TRUE(absl::IsUnavailable(refused));
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("not committed now: node1 was not heard of"));
+              HasSubstr("not committed now: node1 lost its lease by long silence"));
   job.Send(1);
   EXPECT_EQ(job.Commit(1, 100), absl::OkStatus());
 }
@@ -227,7 +227,7 @@ TEST_F(ProgressTest, AWorkerMayAskNotToBeStartedAgain) {
   job.Fail(1, 0, kExitDoNotRestart);
   EXPECT_EQ(job.state().phase, JobPhase::kEnding);
   EXPECT_EQ(job.state().outcome->exit_code, kExitDoNotRestart);
-  EXPECT_THAT(job.state().outcome->reason, HasSubstr("asks not to be started again"));
+  EXPECT_THAT(job.state().outcome->reason, HasSubstr("this exit code forbids a restart"));
 }
 
 }  // namespace

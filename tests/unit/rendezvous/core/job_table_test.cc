@@ -95,7 +95,7 @@ TEST_F(JobTableTest, RefusesAnotherInstanceOnceTheCurrentOneHasHadARound) {
   Report(kA, 1, AgentPhase::kJoining);
   const absl::Status refusal = Refusal(Report(kA, 2, AgentPhase::kRunning, Round(0), Instance(77)));
   EXPECT_EQ(refusal.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(refusal.message()), HasSubstr("job 'a' has been formed anew"));
+  EXPECT_THAT(std::string(refusal.message()), HasSubstr("job 'a' has been formed again"));
 }
 
 TEST_F(JobTableTest, RefusesToBeginAJobByAnythingButAJoin) {
@@ -300,6 +300,31 @@ TEST_F(ForgetfulServerTest, TellsANewcomerThatWaitedHowTheRoundEnded) {
   ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
   EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 0);
   EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(10).body)) << "one that comes later begins";
+}
+
+TEST_F(ForgetfulServerTest, AnInstanceThatWasPutOffAndHasEndedIsNotBegunAgain) {
+  const Instance begun = Joining(9, {}, 3).instance;
+  Joining(10, {}, 3);
+  AgentReport again{.instance = begun, .settings = Settings(3, 3, 1)};
+  const auto say_again = [&](uint64_t from) {
+    again.sequence = ++sequence_;
+    again.node = Describe("node" + std::to_string(from));
+    return Answer(from, again);
+  };
+  Running(1, AgentPhase::kSucceeded);
+  EXPECT_TRUE(std::holds_alternative<Wait>(say_again(9).body));
+  Running(2, AgentPhase::kSucceeded);
+  Running(3, AgentPhase::kSucceeded);
+  const Directive end = say_again(9);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body)) << ToString(end.body);
+  EXPECT_EQ(end.instance, begun);
+  const Directive later = Joining(11, {}, 3);
+  EXPECT_TRUE(std::holds_alternative<Wait>(later.body)) << ToString(later.body);
+  EXPECT_GT(later.instance, begun);
+  const Directive other = say_again(10);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(other.body)) << ToString(other.body);
+  EXPECT_EQ(other.instance, begun);
+  EXPECT_EQ(std::get<EndJob>(other.body), std::get<EndJob>(end.body));
 }
 
 TEST_F(ForgetfulServerTest, EndsThoseThatSucceededWith75WhenTheOthersNeverCome) {

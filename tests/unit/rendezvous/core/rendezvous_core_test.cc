@@ -107,7 +107,7 @@ TEST_F(RendezvousCoreTest, LetsTheSuccessorOfADisconnectedNodeWaitForItsLeaseToE
   EXPECT_EQ(job.state().ranks.claims.at(0).holder, Incarnation(9));
 }
 
-// The machine was started anew, and nobody has said that the old agent is gone.
+// The machine was restarted, and nobody has said that the old agent is gone.
 TEST_F(RendezvousCoreTest, ANewStartOfANodeWaitsForTheOldOnesLeaseAlsoWhereNobodyElseIsHeard) {
   CoreUnderTest& job = Job(StaticSettings(1));
   job.RunWith(1);

@@ -157,6 +157,65 @@ TEST_F(LeasesTest, ADeadNodeThatWaitedGetsNoRank) {
   EXPECT_EQ(job.state().members, (std::vector<Incarnation>{Incarnation(2), Incarnation(3)}));
 }
 
+// --- An agent whose guardian says that it has ended
+
+AgentEnded EndOf(int n) { return {.from = Incarnation(77), .agent = Incarnation(n)}; }
+
+TEST_F(LeasesTest, ANodeWhoseAgentWasKilledIsLostAtOnce) {
+  CoreUnderTest& job = Job(Settings(2, 3));
+  job.RunWith(3);
+  job.Step(AgentDisconnected{Incarnation(3)});
+  EXPECT_TRUE(IsKnown(3)) << "it may come back";
+  job.Step(EndOf(3));
+  EXPECT_FALSE(IsKnown(3));
+  EXPECT_EQ(job.state().phase, JobPhase::kForming);
+  EXPECT_THAT(job.state().forming_reason, HasSubstr("lost node3 (its agent was killed"));
+}
+
+TEST_F(LeasesTest, WhatAKilledAgentHasSaidIsHeardBeforeItIsLost) {
+  CoreUnderTest& job = Job(Settings(2, 3));
+  job.RunWith(3);
+  job.Step(EndOf(3));
+  EXPECT_TRUE(IsKnown(3)) << "its stream has not ended yet";
+  EXPECT_EQ(job.state().phase, JobPhase::kRunning);
+  job.Step(AgentDisconnected{Incarnation(3)});
+  EXPECT_FALSE(IsKnown(3));
+}
+
+TEST_F(LeasesTest, TheEndOfAnEarlierStartOfANodeCostsItsPresentOneNothing) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  job.Step(AgentDisconnected{Incarnation(2)});
+  job.Step(EndOf(2));
+  job.Report(9).node = Describe("node2");
+  job.Join(9);
+  job.Send(1);
+  job.Step(EndOf(2));
+  EXPECT_TRUE(IsKnown(9));
+  EXPECT_TRUE(IsKnown(1));
+}
+
+TEST_F(LeasesTest, TheEndOfAnAgentThatWaitedForAPlaceIsTakenOffTheList) {
+  CoreUnderTest& job = Job(Settings(3, 3));
+  job.Join(1);
+  job.Join(2);
+  job.Step(AgentDisconnected{Incarnation(2)});
+  job.Step(EndOf(2));
+  EXPECT_EQ(job.state().joined.size(), 1u);
+  EXPECT_TRUE(job.state().away.empty());
+}
+
+TEST_F(LeasesTest, TheEndOfAnAgentBehindItsJobIsForgotten) {
+  CoreUnderTest& job = Job(Settings(1, 1));
+  job.RunWith(1);
+  job.Report(1).phase = AgentPhase::kSucceeded;
+  job.Send(1);
+  job.Step(EndOf(1));
+  EXPECT_EQ(job.state().phase, JobPhase::kEnded);
+  job.Step(AgentDisconnected{Incarnation(1)});
+  EXPECT_FALSE(IsKnown(1));
+}
+
 // Without CoreUnderTest, whose checks after each step look at every node.
 TEST(LargeJob, HasALongerLeaseSinceItsAgentsAreToldToRenewItLessOften) {
   constexpr int kNodes = 4000;

@@ -213,6 +213,27 @@ TEST_F(DamagedFileTest, NoFlippedBitGoesUnnoticed) {
   EXPECT_EQ(CountSilent({{"musterd.db", bytes}}, "musterd.db", expected), 0);
 }
 
+// As after `kill -9`: what has been written is in the log.
+TEST_F(DamagedFileTest, NoFlippedBitOfTheLogGoesUnnoticed) {
+  std::map<std::string, std::string> files;
+  std::string expected;
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    first_term_ = (*file)->TakeContents().first_term;
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_EQ((*file)->Write({ChangeOf(i, i)}, kToday), absl::OkStatus());
+    }
+    for (const char* const suffix : {"", "-wal", "-end"}) {
+      files[std::string("musterd.db") + suffix] = muster::testing::ReadFile(path() + suffix);
+    }
+  }
+  expected = InWords(Contents().jobs);
+  ASSERT_GT(files["musterd.db-wal"].size(), 0u);
+  EXPECT_EQ(CountSilent(files, "musterd.db-wal", expected), 0);
+  EXPECT_EQ(CountSilent(files, "musterd.db-end", expected), 0);
+}
+
 TEST_F(StateFileTest, OfTheVersionBeforeChecksumsIsReadAndGetsThem) {
   {
     auto file = Open();
@@ -244,14 +265,15 @@ TEST_F(StateFileTest, ThatIsTakenAwayWhileItIsUsedIsNoticed) {
   EXPECT_EQ((*file)->CheckThere().code(), absl::StatusCode::kUnavailable);
 }
 
-// As after a crash in the middle of a transaction.
-TEST_F(StateFileTest, WithATornLogHasAllTransactionsBeforeTheTear) {
+// As after a crash in the middle of a transaction, and as after the loss of one.
+TEST_F(StateFileTest, WithATornLogHasAllTransactionsBeforeTheTearUnlessOneWasDurable) {
   {
     auto file = Open();
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_EQ((*file)->Write({Change(Running(1))}, kToday), absl::OkStatus());
     const std::string log = muster::testing::ReadFile(path() + "-wal");
     const std::string database = muster::testing::ReadFile(path());
+    const std::string end = muster::testing::ReadFile(path() + "-end");
     EXPECT_EQ((*file)->Write({Change(Running(2))}, kToday), absl::OkStatus());
     const std::string longer = muster::testing::ReadFile(path() + "-wal");
     ASSERT_GT(longer.size(), log.size());
@@ -259,6 +281,11 @@ TEST_F(StateFileTest, WithATornLogHasAllTransactionsBeforeTheTear) {
     muster::testing::WriteFile(temporary_.File("torn") + "/musterd.db", database);
     muster::testing::WriteFile(temporary_.File("torn") + "/musterd.db-wal",
                                longer.substr(0, longer.size() - 100));
+    const std::string torn_end = temporary_.File("torn") + "/musterd.db-end";
+    muster::testing::WriteFile(torn_end, muster::testing::ReadFile(path() + "-end"));
+    EXPECT_EQ(StateFile::Open(temporary_.File("torn"), kToday, At(500)).status().code(),
+              absl::StatusCode::kDataLoss);
+    muster::testing::WriteFile(torn_end, end);
   }
   auto file = StateFile::Open(temporary_.File("torn"), kToday, At(500));
   ASSERT_TRUE(file.ok()) << file.status();

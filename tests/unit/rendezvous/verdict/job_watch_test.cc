@@ -463,7 +463,7 @@ TEST_F(ReplacingWatch, WhereTheJobCannotDoWithoutThemItIsRestarted) {
   job.AllWaitBut({1, 2}, world, AllReduce(7));
   StartReplacing(job, {.num_nodes = 1});
   Pass(60);
-  ExpectRestart("the job cannot do without its node");
+  ExpectRestart("the job has no node to spare");
 }
 
 TEST_F(ReplacingWatch, TheHostOfTheRendezvousIsNeverReplaced) {
@@ -478,7 +478,7 @@ TEST_F(ReplacingWatch, WhatTheProgramHasDoneWrongIsNoNodesFault) {
   job.Waits(0, world, AllReduce(7)).Waits(1, world, AllReduce(7)).Waits(2, world, AllReduce(7, 8));
   StartReplacing(job);
   Pass(20);
-  ExpectRestart("no other node would do better");
+  ExpectRestart("the program is at fault, not the node");
 }
 
 TEST_F(ReplacingWatch, AGuessReplacesNobody) {
@@ -487,7 +487,7 @@ TEST_F(ReplacingWatch, AGuessReplacesNobody) {
   for (const int rank : {0, 1, 2, 3}) job.rank(rank).step = rank == 2 ? 4 : 5;
   StartReplacing(job);
   Pass(200);
-  ExpectRestart("it is not certain which node is at fault");
+  ExpectRestart("which node is at fault is uncertain");
 }
 
 TEST_F(ReplacingWatch, ANodeThatHasNotShownItsStacksIsNotReplaced) {

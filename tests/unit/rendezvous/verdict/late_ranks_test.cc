@@ -115,7 +115,7 @@ TEST(LateRanks, OnAGpuAreThoseThatAreLateOnTheHost) {
   LateRanks late;
   const Steps steps = Steps(2).Late(0, absl::Milliseconds(200)).OnDevice();
   late.OnWindow({steps.On({0, 1})});
-  EXPECT_THAT(late.OnWindow({steps.On({0, 1})}).value_or(""), HasSubstr("not what the GPU takes"));
+  EXPECT_THAT(late.OnWindow({steps.On({0, 1})}).value_or(""), HasSubstr("not GPU time"));
 }
 
 TEST(LateRanks, NeedACollectiveOfAllNodesToCompare) {

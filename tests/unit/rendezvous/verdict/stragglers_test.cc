@@ -101,7 +101,7 @@ TEST_F(SlowRanks, AreNamedOnceAfterThreeWindows) {
   EXPECT_THAT(last_.slow, ElementsAre(3));
   EXPECT_EQ(
       last_.text,
-      "rank 3 is slow, not hung: its own part of a step, without waiting for others, takes 1.5 "
+      "rank 3 is slow, not hung: its own part of a step, not counting waits for others, takes 1.5 "
       "times the median of all ranks, which is 100ms");
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(Window(8, {{3, 150}}));
 }

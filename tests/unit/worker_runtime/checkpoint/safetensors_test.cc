@@ -34,12 +34,13 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 // What safetensors 0.8.0 (Python) wrote for {"b": int32 [[1,2,3],[4,5,6]], "a": float32 [0.5,-2],
 // "c\"ü": uint8 [7], "e": float64 of shape [0,3], "s": float64 3.25} and {"who": "safetensors"}.
 std::string FileOfTheRealLibrary() {
-  const std::string header =
-      R"({"__metadata__":{"who":"safetensors"},"e":{"dtype":"F64","shape":[0,3],"data_offsets":[0,0]},)"
-      R"("s":{"dtype":"F64","shape":[],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
-      R"("b":{"dtype":"I32","shape":[2,3],"data_offsets":[16,40]},"c\")"
-      "\xc3\xbc"
-      R"(":{"dtype":"U8","shape":[1],"data_offsets":[40,41]}}      )";
+  const std::string header = R"({"__metadata__":{"who":"safetensors"},)"
+                             R"("e":{"dtype":"F64","shape":[0,3],"data_offsets":[0,0]},)"
+                             R"("s":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)"
+                             R"("a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
+                             R"("b":{"dtype":"I32","shape":[2,3],"data_offsets":[16,40]},"c\")"
+                             "\xc3\xbc"
+                             R"(":{"dtype":"U8","shape":[1],"data_offsets":[40,41]}}      )";
   const char data[] =
       "\x00\x00\x00\x00\x00\x00\x0a\x40\x00\x00\x00\x3f\x00\x00\x00\xc0\x01\x00\x00\x00\x02\x00"
       "\x00\x00\x03\x00\x00\x00\x04\x00\x00\x00\x05\x00\x00\x00\x06\x00\x00\x00\x07";

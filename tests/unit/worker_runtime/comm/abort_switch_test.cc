@@ -23,7 +23,7 @@ using ::muster::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(AbortSwitch, EndsWhoHasEnteredAndWhoeverComesLater) {
+TEST(AbortSwitch, EndsThoseThatHaveEnteredAndThoseThatComeLater) {
   AbortSwitch abort_switch;
   std::vector<std::string> ended;
   abort_switch.Enter([&](absl::string_view reason) { ended.emplace_back(reason); });

@@ -99,7 +99,7 @@ absl::Status OnRanks(int size, uint64_t seed, const std::function<void(Rank& on)
   return cuda.Finish();
 }
 
-TEST(Registration, IsGivenUpOnceWhoeverHoldsIt) {
+TEST(Registration, IsGivenUpOnceByAnyHolder) {
   int given_up = 0;
   {
     Registration first([&given_up] { ++given_up; });

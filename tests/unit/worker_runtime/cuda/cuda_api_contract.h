@@ -155,6 +155,15 @@ TEST_P(CudaApiContract, WhoAsksAgainAndAgainGetsItsAnswer) {
   EXPECT_EQ(pinned_[kBytes / 2], 6);
 }
 
+TEST_P(CudaApiContract, TimesWhatIsPutOnAStreamAndWaitsForIt) {
+  Set(a_, 1, stream_);
+  const auto time = cuda_->TimeOf(stream_, [&] { Set(a_, 7, stream_); });
+  ASSERT_THAT(time, IsOk());
+  EXPECT_GT(*time, absl::ZeroDuration());
+  EXPECT_THAT(cuda_->QueryStream(stream_), IsOkAndHolds(true));
+  EXPECT_EQ(Fetched(a_, stream_), 7);
+}
+
 TEST_P(CudaApiContract, WhatIsPutOnAStreamBeforeItIsDestroyedStillRuns) {
   const CudaStream stream = *cuda_->CreateStream();
   Set(a_, 8, stream);

@@ -125,6 +125,22 @@ TEST(CudaAttention, ThatTheLibraryHasNotFailsWhereItMustHaveIt) {
               StatusIs(absl::StatusCode::kUnimplemented, ::testing::HasSubstr("no such heads")));
 }
 
+// The emulated one spoils all of it; what lies behind is nobody's.
+TEST(CudaAttention, HasAllTheMemoryThatTheLibraryWorksInAlsoBeyondWhatIsPlanned) {
+  const AttentionCase c = {kSmall, DType::kBf16, false};
+  const auto device =
+      *MakeCudaDevice({.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.seed = 2}),
+                       .products = std::make_unique<EmulatedProducts>(),
+                       .operations = &CudaOperations,
+                       .attention = std::make_unique<EmulatedAttention>(
+                           EmulatedAttention::Options{.more_bytes = (int64_t{1} << 20) + 1}),
+                       .attention_must = true});
+  const Attended made = AttendOn(*device, c);
+  const Attended host = AttendOnHost(c);
+  EXPECT_LE(RelativeError(made.out, host.out), 2e-2);
+  EXPECT_LE(RelativeError(made.dqkv, host.dqkv), 2e-2);
+}
+
 absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeNone(CudaApi&) {
   return absl::UnavailableError("the library cannot be loaded");
 }

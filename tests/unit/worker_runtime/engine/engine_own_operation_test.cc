@@ -11,9 +11,9 @@
 #include "muster/arithmetic.h"
 #include "muster/engine.h"
 #include "muster/layers.h"
+#include "muster/low_rank.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
-#include "tests/unit/worker_runtime/nn/low_rank.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster::testing {
@@ -37,7 +37,8 @@ class Adapted {
       const Scope scope = Scope(store) / "layer" / i;
       linear_.push_back(
           std::make_unique<Linear>(scope / "base", Linear::Options{kWidth, kWidth, 0.1}));
-      adapter_.push_back(std::make_unique<LowRank>(scope / "adapter", kWidth, 2));
+      adapter_.push_back(std::make_unique<LowRank>(
+          scope / "adapter", LowRank::Options{.inputs = kWidth, .outputs = kWidth, .rank = 2}));
     }
     store.BeginUnit("head");
     head_ = std::make_unique<Linear>(Scope(store) / "head",

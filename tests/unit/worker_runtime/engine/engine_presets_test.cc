@@ -98,40 +98,42 @@ TEST(EveryPreset, GivesTheSameBitsForTwoHundredSettingsUnderRandomDelays) {
   }
 }
 
-// Known before the run, from the model on the meta device.
+// Known before the run, from the model on the meta device. Two ranks, three micro-batches each.
+void ExpectPlannedMemory(const Plan& plan) {
+  EngineMemory planned;
+  const auto taken = OnRanks<EngineMemory>(2, [&](Communicator& world) {
+    ParameterStore store;
+    const auto gpt = Gpt::Create(kSmallGpt, store);
+    std::unique_ptr<SmallBatch> batch;
+    const auto forward = [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
+      batch = std::make_unique<SmallBatch>(0, 3 * world.rank() + index);
+      return (*gpt)->ComputeLoss(tape, batch->tokens(), batch->targets);
+    };
+    const auto memory = Engine::PlanMemory(store, plan, {world.size()}, forward);
+    EXPECT_THAT(memory, IsOk());
+    if (world.rank() == 0) {
+      planned = *memory;
+      planned.exchange = 0;  // of which loopback takes none
+    }
+    auto engine = Engine::Create(world, store, plan, [&](Tape& tape) { return forward(tape, 0); });
+    for (int step = 0; step < 2; ++step) EXPECT_THAT((*engine)->Step(forward), IsOk());
+    return (*engine)->memory();
+  });
+  EXPECT_EQ(std::max(taken[0].total(), taken[1].total()), planned.total()) << plan.preset;
+  for (const EngineMemory& memory : taken) {
+    EXPECT_LE(memory.total(), planned.total());
+    EXPECT_EQ(memory.gathered, planned.gathered);
+    EXPECT_EQ(memory.activations_peak, planned.activations_peak);
+  }
+}
+
 TEST(EveryPreset, ReservesWhatItsProgramSays) {
   for (const std::string& preset : DataParallelPresets()) {
     for (const auto& [mode, rounds] :
          {std::pair{SumMode::kFast, false}, {SumMode::kFast, true}, {SumMode::kOrdered, false}}) {
-      Plan plan = SmallPlan(mode, 3);
-      plan = Under(preset, plan, 2);
+      Plan plan = Under(preset, SmallPlan(mode, 3), 2);
       if (rounds) plan.reduce_dtype = DType::kBf16;
-      EngineMemory planned;
-      const auto taken = OnRanks<EngineMemory>(2, [&](Communicator& world) {
-        ParameterStore store;
-        const auto gpt = Gpt::Create(kSmallGpt, store);
-        std::unique_ptr<SmallBatch> batch;
-        const auto forward = [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
-          batch = std::make_unique<SmallBatch>(0, 3 * world.rank() + index);
-          return (*gpt)->ComputeLoss(tape, batch->tokens(), batch->targets);
-        };
-        const auto memory = Engine::PlanMemory(store, plan, {world.size()}, forward);
-        EXPECT_THAT(memory, IsOk());
-        if (world.rank() == 0) {
-          planned = *memory;
-          planned.exchange = 0;  // of which loopback takes none
-        }
-        auto engine =
-            Engine::Create(world, store, plan, [&](Tape& tape) { return forward(tape, 0); });
-        for (int step = 0; step < 2; ++step) EXPECT_THAT((*engine)->Step(forward), IsOk());
-        return (*engine)->memory();
-      });
-      EXPECT_EQ(std::max(taken[0].total(), taken[1].total()), planned.total());
-      for (const EngineMemory& memory : taken) {
-        EXPECT_LE(memory.total(), planned.total());
-        EXPECT_EQ(memory.gathered, planned.gathered);
-        EXPECT_EQ(memory.activations_peak, planned.activations_peak);
-      }
+      ExpectPlannedMemory(plan);
     }
   }
 }
@@ -167,13 +169,17 @@ TEST(EveryPreset, KeepsItsLiveParametersUnderTheLimit) {
 }
 
 // In both directions, and onto other numbers of ranks.
-TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) {
-  const std::string whole = Train(4, SmallPlan(SumMode::kOrdered, 1), 6).hash;
-  const auto train = [](const std::string& preset, int ranks, const std::string& directory,
-                        bool loads, int steps) {
+void ExpectCheckpointsFitEachOther(const std::vector<ParameterGroup>& groups,
+                                   DType dtype = DType::kF32) {
+  Plan alone = SmallPlan(SumMode::kOrdered, 1);
+  alone.groups = groups;
+  const std::string whole = Train(4, alone, 6, dtype).hash;
+  const auto train = [&](const std::string& preset, int ranks, const std::string& directory,
+                         bool loads, int steps) {
     return OnRanks<std::string>(ranks, [&](Communicator& world) {
-      const Plan plan = Under(preset, SmallPlan(SumMode::kOrdered, 4 / ranks), ranks);
-      auto training = SmallTraining::Create(world, plan);
+      Plan plan = Under(preset, SmallPlan(SumMode::kOrdered, 4 / ranks), ranks);
+      plan.groups = groups;
+      auto training = SmallTraining::Create(world, plan, dtype);
       if (!training.ok()) return training.status().ToString();
       Engine& engine = (*training)->engine();
       if (loads) {
@@ -197,10 +203,13 @@ TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) {
   }
 }
 
+TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) { ExpectCheckpointsFitEachOther({}); }
+
 // What the programs of `ranks` send in a step.
 std::vector<plan::StepFigures> PlannedFigures(const Plan& plan, int ranks) {
   ParameterStore store;
   const auto gpt = *Gpt::Create(kSmallGpt, store);
+  EXPECT_THAT(engine::FreezeGroups(store, plan), IsOk());
   const auto tokens = engine::SizesOf(kRows * kSmallGpt.context);
   const auto trace = *engine::RecordUse(store, plan, [&](Tape& tape) -> absl::StatusOr<Loss> {
     return gpt->ComputeLoss(tape, {tokens, kRows, kSmallGpt.context}, tokens);
@@ -289,15 +298,65 @@ TEST(ReduceDtype, IsRefusedWhereItCannotBe) {
 }
 
 // Whole units of them, and parts of one.
-TEST(EveryPreset, LeavesFrozenParametersOut) {
-  std::string expected;
-  for (const std::string& preset : DataParallelPresets()) {
-    Plan plan = Under(preset, SmallPlan(SumMode::kOrdered, 1), 4);
-    plan.groups = {{.parameters = "h.0.*", .frozen = true},
-                   {.parameters = "h.1.mlp.*", .frozen = true}};
-    const std::string hash = Train(4, plan, 3).hash;
-    if (expected.empty()) expected = hash;
-    EXPECT_EQ(hash, expected) << preset;
+std::vector<ParameterGroup> FrozenParts() {
+  return {{.parameters = "h.0.*", .frozen = true}, {.parameters = "h.1.mlp.*", .frozen = true}};
+}
+// All blocks, so that what learns is at both ends.
+std::vector<ParameterGroup> FrozenBlocks() { return {{.parameters = "h.*", .frozen = true}}; }
+
+TEST(EveryPreset, GivesTheSameBitsWhereverFrozenParametersLie) {
+  for (const auto& groups : {FrozenParts(), FrozenBlocks()}) {
+    for (const bool recomputes : {false, true}) {
+      const auto train = [&](const std::string& preset, int ranks) {
+        Plan plan = Under(preset, SmallPlan(SumMode::kOrdered, 4 / ranks), ranks);
+        plan.groups = groups;
+        if (recomputes) plan.recompute = {.kind = Recompute::Kind::kFull, .layers = 2};
+        return Train(ranks, plan, 3).hash;
+      };
+      const std::string one = train("ddp", 1);
+      for (const std::string& preset : DataParallelPresets()) {
+        for (const int ranks : {1, 2, 4}) {
+          EXPECT_EQ(train(preset, ranks), one) << preset << " on " << ranks << " ranks";
+        }
+      }
+    }
+  }
+}
+
+TEST(EveryPreset, ReservesAndSendsWhatItsProgramSaysWithFrozenParameters) {
+  for (const auto& groups : {FrozenParts(), FrozenBlocks()}) {
+    for (const std::string& preset : DataParallelPresets()) {
+      Plan plan = Under(preset, SmallPlan(SumMode::kFast, 3), 2);
+      plan.groups = groups;
+      ExpectPlannedMemory(plan);
+      plan = Under(preset, SmallPlan(SumMode::kFast, 1), 4);
+      plan.groups = groups;
+      ExpectPlannedBytes(plan);
+    }
+  }
+}
+
+TEST(EveryPreset, LoadsFrozenParametersThatAnyOtherSavedOnOtherRanks) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    ExpectCheckpointsFitEachOther(FrozenParts(), dtype);
+  }
+}
+
+// Four ranks hold a quarter of what one holds, but for the blocks that shards are rounded up to.
+TEST(Sharded, FrozenParametersRestAsShards) {
+  for (const char* preset : {"full-shard", "zero-3", "fsdp"}) {
+    Plan plan = Under(preset, SmallPlan(SumMode::kFast, 1), 4);
+    plan.gathering.persistence_threshold = 0;
+    const auto parameters = [&](int ranks) {
+      return OnRanks<int64_t>(ranks, [&](Communicator& world) {
+        return (*SmallTraining::Create(world, plan))->engine().memory().parameters;
+      })[0];
+    };
+    const int64_t learned = parameters(4);
+    plan.groups = FrozenBlocks();
+    constexpr int64_t kUnits = 4;
+    EXPECT_LE(parameters(4), learned + kUnits * 4096) << preset;
+    EXPECT_LT(2 * parameters(4), parameters(1)) << preset;
   }
 }
 

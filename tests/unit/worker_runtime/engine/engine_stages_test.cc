@@ -146,8 +146,12 @@ TEST(Stages, HaveTheBitsOfOneProcessIn16BitsWithFrozenParametersAndRecomputing) 
     EXPECT_EQ(Trained({.ranks = 4, .stages = 2, .preset = "zero-1", .dtype = dtype}, 4).hash, one)
         << ToString(dtype);
   }
-  for (const char* frozen : {"wte.weight", "h.1.*"}) {
+  for (const char* frozen : {"wte.weight", "h.1.*", "w*", "h.*"}) {
     const std::string one = Trained({.frozen = frozen}, 4).hash;
+    for (const char* preset : {"ddp", "zero-1", "zero-2", "full-shard"}) {
+      const Setting setting = {.ranks = 4, .stages = 2, .preset = preset, .frozen = frozen};
+      EXPECT_EQ(Trained(setting, 4).hash, one) << frozen << " under " << preset;
+    }
     EXPECT_EQ(Trained({.ranks = 2, .stages = 2, .frozen = frozen}, 4).hash, one) << frozen;
   }
   const Recompute recompute = {.kind = Recompute::Kind::kFull, .layers = 2};
@@ -187,6 +191,28 @@ TEST(Stages, GoOnFromTheCheckpointsOfOthers) {
         EXPECT_EQ(Trained(to, 3, directory.path()).hash, whole)
             << from.preset << " in " << from.stages << " stages, then " << to.preset << " in "
             << to.stages << ", " << ToString(dtype);
+      }
+    }
+  }
+}
+
+TEST(Stages, GoOnFromTheCheckpointsOfOthersWithFrozenParameters) {
+  const std::vector<Setting> settings = {
+      {},
+      {.ranks = 4, .stages = 2, .preset = "full-shard"},
+      {.ranks = 2, .preset = "zero-3"},
+  };
+  for (const char* frozen : {"wte.weight", "h.1.*"}) {
+    const std::string whole = Trained({.frozen = frozen}, 6).hash;
+    for (Setting from : settings) {
+      const TemporaryDirectory directory;
+      from.frozen = frozen;
+      Trained(from, 3, "", directory.path());
+      for (Setting to : settings) {
+        to.frozen = frozen;
+        EXPECT_EQ(Trained(to, 3, directory.path()).hash, whole)
+            << frozen << " from " << from.preset << " in " << from.stages << " stages to "
+            << to.preset << " in " << to.stages;
       }
     }
   }

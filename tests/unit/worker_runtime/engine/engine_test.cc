@@ -29,7 +29,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Le;
 
-// Writes the safetensors file anew without one of its arrays.
+// Rewrites the safetensors file without one of its arrays.
 void RemoveArray(const std::string& path, const std::string& name) {
   const auto file = checkpoint::SafetensorsFile::Open(path);
   ASSERT_THAT(file, IsOk());
@@ -260,7 +260,7 @@ TEST(Engine, SaysWhichPhaseBegins) {
   });
 }
 
-// Whoever watches the board tells a large checkpoint from a disk that hangs.
+// The board tells a large checkpoint from a disk that hangs.
 TEST(Engine, MarksSavingAndLoadingAgainAfterEachArray) {
   const TemporaryDirectory directory;
   OnRanks<int>(2, [&](Communicator& world) {
@@ -585,7 +585,7 @@ TEST(Engine, RefusesTheCheckpointOfAnotherModelOnEveryRank) {
 }
 
 // What is missing is found before anything is touched; and it is no absence of a checkpoint, over
-// which a program would begin anew.
+// from which a program would start over.
 TEST(Engine, RefusesACheckpointThatLacksAnOptimizerArrayAndStaysAsItWas) {
   TemporaryDirectory directory;
   OnRanks<int>(1, [&](Communicator& world) {

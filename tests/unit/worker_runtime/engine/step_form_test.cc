@@ -58,7 +58,7 @@ TEST(StepForms, AreTheWorstOfAllRanksAndAllBeginAnewWithIt) {
   EXPECT_EQ(ranks.Step(), StepForm::kLaunch);
   const std::vector<StepShape> one_differs = {Shape(1), Shape(2), Shape(1)};
   EXPECT_EQ(ranks.Step(one_differs), StepForm::kPut);
-  // Who could have launched captures anew, for the others do.
+  // A rank that could have launched captures again, since the others do.
   EXPECT_EQ(ranks.Step(one_differs), StepForm::kCapture);
   EXPECT_EQ(ranks.Step(one_differs), StepForm::kLaunch);
 }

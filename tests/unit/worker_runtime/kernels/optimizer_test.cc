@@ -1,5 +1,6 @@
 // The updates of AdamW, Adam and SGD against PyTorch's (optimizer_golden.txt, written by
-// make_optimizer_golden.py).
+// make_optimizer_golden.py). Sources: worker_runtime/kernels/adamw.h,
+// worker_runtime/kernels/sgd.h.
 #include <gtest/gtest.h>
 
 #include <cmath>

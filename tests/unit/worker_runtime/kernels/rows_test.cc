@@ -1,4 +1,6 @@
-// Kernels that work row by row: layer norm, bias, embedding, cross-entropy.
+// Kernels that work row by row. Sources: worker_runtime/kernels/bias.h,
+// worker_runtime/kernels/cross_entropy.h, worker_runtime/kernels/embedding.h,
+// worker_runtime/kernels/layer_norm.h.
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker_runtime/numbers.h"

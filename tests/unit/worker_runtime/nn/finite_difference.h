@@ -14,7 +14,7 @@
 
 namespace muster::testing {
 
-// A scalar function of `numbers`, which it reads anew at every call.
+// A scalar function of `numbers`, which it reads at every call.
 inline double Slope(double& number, const std::function<double()>& function) {
   constexpr double kStep = 1e-5;
   const double before = number;

@@ -1,5 +1,7 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "muster/gpt.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/nn/finite_difference.h"
@@ -14,6 +16,7 @@ using ::muster::testing::RandomTokens;
 using ::muster::testing::RelativeError;
 using ::muster::testing::SameBits;
 using ::muster::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr GptConfig kTiny = {
@@ -77,11 +80,11 @@ TEST(Gpt, StartsNearTheLossOfAGuess) {
 
 struct DoubleGpt {
   ParameterStore store{DType::kF64};
-  std::unique_ptr<Gpt> gpt = *Gpt::Create(kTiny, store);
+  std::unique_ptr<Gpt> gpt;
   TensorPool pool;
   std::vector<int32_t> tokens = RandomTokens(15, kTiny.vocabulary);
 
-  DoubleGpt() {
+  explicit DoubleGpt(const GptAdapters& adapters = {}) : gpt(*Gpt::Create(kTiny, store, adapters)) {
     store.BindToOwnBuffers();
     store.Initialize(1);
     // Larger than at the start, so that every path carries a gradient worth measuring.
@@ -105,6 +108,58 @@ TEST(Gpt, GradientsOfTheWholeModelEqualFiniteDifferences) {
     ExpectSlopes(parameter->value().span<double>(), parameter->gradient().span<double>(), value,
                  2e-6, parameter->name(), /*stride=*/parameter->num_elements() / 20 + 1);
   }
+}
+
+TEST(GptAdapters, HaveGradientsThatEqualFiniteDifferencesAndTheModelBeneathHasNone) {
+  DoubleGpt model({.rank = 3, .beside = "h.*.c_*.weight"});
+  Tape tape(model.pool);
+  tape.Backward(model.Forward(tape).output);
+  const auto value = [&] {
+    Tape inference(model.pool, Tape::Mode::kInference);
+    return model.Forward(inference).sum;
+  };
+  int num_learned = 0;
+  for (const auto& parameter : model.store.parameters()) {
+    const bool is_adapter = absl::StrContains(parameter->name(), ".lora.");
+    EXPECT_EQ(parameter->frozen(), !is_adapter) << parameter->name();
+    EXPECT_EQ(parameter->has_gradient(), is_adapter) << parameter->name();
+    if (!is_adapter) continue;
+    ++num_learned;
+    ExpectSlopes(parameter->value().span<double>(), parameter->gradient().span<double>(), value,
+                 1e-5, parameter->name(), /*stride=*/parameter->num_elements() / 20 + 1);
+  }
+  EXPECT_EQ(num_learned, 2 * 4 * 2);  // down and up of four matrices of two blocks
+}
+
+TEST(GptAdapters, ChangeNothingBeforeTheyHaveLearned) {
+  const auto loss_of = [](const GptAdapters& adapters) {
+    ParameterStore store;
+    const auto gpt = *Gpt::Create(kTiny, store, adapters);
+    store.BindToOwnBuffers();
+    store.Initialize(1);
+    TensorPool pool;
+    Tape tape(pool, Tape::Mode::kInference);
+    const auto tokens = RandomTokens(15, kTiny.vocabulary);
+    const absl::Span<const int32_t> all(tokens);
+    return gpt->ComputeLoss(tape, {all.first(14), 2, 7}, all.subspan(1, 14)).mean();
+  };
+  EXPECT_EQ(loss_of({.rank = 2}), loss_of({}));
+}
+
+TEST(GptAdapters, AreRefusedBesideWhatIsNoMatrixOfABlock) {
+  const auto refusal = [](const GptAdapters& adapters) {
+    ParameterStore store;
+    return Gpt::Create(kTiny, store, adapters).status();
+  };
+  constexpr auto kWrong = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(refusal({.rank = 2, .beside = "h.0.attn.c_atn.weight"}),
+              StatusIs(kWrong, AllOf(HasSubstr("it fits no parameter of the model"),
+                                     HasSubstr("did you mean h.0.attn.c_attn.weight?"))));
+  EXPECT_THAT(refusal({.rank = 2, .beside = "h.0.attn.*"}),
+              StatusIs(kWrong, HasSubstr("it fits h.0.attn.c_attn.bias, which is no matrix")));
+  EXPECT_THAT(refusal({.rank = 2, .beside = "*.weight"}),
+              StatusIs(kWrong, HasSubstr("it fits wte.weight, a table of embeddings")));
+  EXPECT_THAT(refusal({.rank = 13}), StatusIs(kWrong, HasSubstr("the hidden size, which is 12")));
 }
 
 TEST(Gpt, GradientsInFloatEqualThoseInDouble) {

@@ -99,7 +99,7 @@ TEST(Scope, JoinsNamesByDots) {
 }
 
 // A large array is filled by several threads; a shard of it by its owner alone.
-TEST(InitializeElements, GivesEachElementTheSameValueWhoeverFillsIt) {
+TEST(InitializeElements, GivesEachElementTheSameValueOnEveryRank) {
   const ParameterSpec spec = {
       .name = "w", .shape = {3000, 700}, .initializer = Initializer::Normal(0.5)};
   std::vector<float> whole(spec.shape.num_elements());

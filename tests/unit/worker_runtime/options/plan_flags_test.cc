@@ -103,6 +103,16 @@ TEST(PlanOptions, AreSpelledWithDashesOrUnderscoresAndEqualsOrSpace) {
   }
 }
 
+TEST(PlanOptions, TakeAScheduleForTheStagesOfAPipeline) {
+  const absl::StatusOr<PlanOptions> options =
+      Parse({"--stages=4", "--stage_schedule=interleaved", "--stages_per_rank=3"});
+  ASSERT_THAT(options, IsOk());
+  EXPECT_EQ(options->plan.schedule, "interleaved");
+  EXPECT_EQ(options->plan.stages_per_rank, 3);
+  ExpectRefused({"--stage_schedule=gpipe"}, "1f1b where there is one stage");
+  ExpectRefused({"--stages=4", "--stage_schedule=gpipes"}, "gpipe, 1f1b, interleaved");
+}
+
 TEST(PlanOptions, TakeATypeForGradientsOnTheirWay) {
   EXPECT_EQ(Parse({"--reduce_dtype=bf16"})->plan.reduce_dtype, DType::kBf16);
   EXPECT_EQ(Parse({"--communication-data-type=fp16"})->plan.reduce_dtype, DType::kF16);

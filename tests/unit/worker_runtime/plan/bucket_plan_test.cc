@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,9 @@
 namespace muster::plan {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // Parameters of so many elements each.
@@ -84,6 +87,106 @@ TEST(PlanBuckets, CoversEveryElementOnceWithinTheBounds) {
       end = bucket.blocks.begin;
     }
     ASSERT_EQ(end, 0);
+  }
+}
+
+// Backwards from the last parameter to the first, each finished before the next is come to; but for
+// those that one operation uses together with the one before them.
+UseTrace BackwardsTrace(int num_parameters, const std::vector<int>& with_the_one_before = {}) {
+  UseTrace trace = AssumedTrace(num_parameters);
+  for (int i = 0; i < num_parameters; ++i) {
+    const int p = num_parameters - 1 - i;
+    const bool together = std::find(with_the_one_before.begin(), with_the_one_before.end(),
+                                    p + 1) != with_the_one_before.end();
+    trace.backward_uses.push_back({.parameter = p, .finished = together ? i - 1 : i});
+  }
+  return trace;
+}
+
+std::vector<Bucket> WholeParameters(const std::vector<int64_t>& sizes, const UseTrace& trace,
+                                    int64_t bytes_max) {
+  const std::vector<ParameterInfo> parameters = Parameters(sizes);
+  const BlockLayout layout = PlanBlockLayout(parameters);
+  return PlanParameterBuckets(parameters, layout, {0, layout.num_blocks}, trace,
+                              {.bytes_max = bytes_max});
+}
+
+TEST(PlanParameterBuckets, BeginWithTheFirstWholeBlockOfTheirFirstParameter) {
+  const auto buckets = WholeParameters({1500, 2000, 3000}, BackwardsTrace(3), 8192);
+  ASSERT_THAT(buckets, SizeIs(3));
+  EXPECT_EQ(buckets[0].blocks, (BlockRange{4, 7}));
+  EXPECT_EQ(buckets[0].head_elements, 4 * 1024 - 3504);
+  EXPECT_EQ(buckets[1].blocks, (BlockRange{2, 4}));
+  EXPECT_EQ(buckets[1].head_elements, 2 * 1024 - 1504);
+  EXPECT_EQ(buckets[2].blocks, (BlockRange{0, 2}));
+  EXPECT_EQ(buckets[2].head_elements, 0);
+}
+
+TEST(PlanParameterBuckets, HoldTogetherWhatOneOperationUses) {
+  const auto buckets = WholeParameters({1500, 2000, 3000}, BackwardsTrace(3, {2}), 8192);
+  ASSERT_THAT(buckets, SizeIs(2));
+  EXPECT_EQ(buckets[0].blocks, (BlockRange{2, 7}));
+  EXPECT_THAT(FirstParameters(buckets), ElementsAre(1, 0));
+}
+
+// Two tables in the order of their declaration, as an embedding uses them.
+TEST(PlanParameterBuckets, HoldTogetherWhatIsUsedLastByOneOperation) {
+  UseTrace trace = AssumedTrace(3);
+  trace.backward_uses = {{.parameter = 2, .finished = 0},
+                         {.parameter = 0, .finished = 1},
+                         {.parameter = 1, .finished = 1}};
+  EXPECT_THAT(FirstParameters(WholeParameters({1500, 2000, 3000}, trace, 8192)), ElementsAre(2, 0));
+}
+
+// A table that the head uses first stays until the end of the pass, so nothing joins it.
+TEST(PlanParameterBuckets, LeaveAUnitThatComesEarlyToItself) {
+  std::vector<ParameterInfo> parameters = Parameters({1500, 2000, 3000});
+  parameters[1].unit = parameters[2].unit = 1;
+  const BlockLayout layout = PlanBlockLayout(parameters);
+  const auto first_parameters = [&](const UseTrace& trace) {
+    return FirstParameters(PlanParameterBuckets(parameters, layout, {0, layout.num_blocks}, trace,
+                                                {.bytes_max = 1 << 20}));
+  };
+  UseTrace trace = BackwardsTrace(3);
+  EXPECT_THAT(first_parameters(trace), ElementsAre(0));
+  trace.backward_uses.insert(trace.backward_uses.begin(), BackwardUse{});
+  EXPECT_THAT(first_parameters(trace), ElementsAre(1, 0));
+}
+
+TEST(PlanParameterBuckets, AreNotCutWhereNoWholeBlockWouldBeLeft) {
+  const auto buckets = WholeParameters({1500, 20, 600, 3000}, BackwardsTrace(4), 4096);
+  EXPECT_THAT(FirstParameters(buckets), ElementsAre(3, 2, 0));
+}
+
+TEST(PlanParameterBuckets, CoverEveryParameterAndBlockOnce) {
+  const Rng rng(8, "bucket_plan_test");
+  for (int draw = 0; draw < 500; ++draw) {
+    std::vector<int64_t> sizes(1 + rng.Below(30, draw, 0));
+    std::vector<int> together;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      sizes[i] = 1 + rng.Below(5000, draw, i + 1);
+      if (rng.Below(4, draw, 200 + i) == 0) together.push_back(static_cast<int>(i));
+    }
+    const BlockLayout layout = PlanBlockLayout(Parameters(sizes));
+    int64_t end = layout.num_blocks;
+    int behind = static_cast<int>(sizes.size());
+    const UseTrace trace = BackwardsTrace(behind, together);
+    const auto most = static_cast<int64_t>(64 + rng.Below(40'000, draw, 100));
+    for (const Bucket& bucket : WholeParameters(sizes, trace, most)) {
+      ASSERT_EQ(bucket.blocks.end, end);
+      ASSERT_LT(bucket.blocks.begin, bucket.blocks.end);
+      ASSERT_EQ(bucket.end_parameter, behind);
+      ASSERT_LT(bucket.first_parameter, behind);
+      ASSERT_GE(bucket.head_elements, 0);
+      ASSERT_LT(bucket.head_elements, kBlockElements);
+      ASSERT_EQ(layout.offsets[bucket.first_parameter] + bucket.head_elements,
+                bucket.blocks.first_element());
+      ASSERT_THAT(together, Not(Contains(bucket.end_parameter)));
+      end = bucket.blocks.begin;
+      behind = bucket.first_parameter;
+    }
+    ASSERT_EQ(end, 0);
+    ASSERT_EQ(behind, 0);
   }
 }
 

@@ -3,15 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/plan/programs.h"
 #include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/stage_order.h"
 
 namespace muster::plan {
 namespace {
 
+using ::muster::testing::IsOk;
+using ::muster::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::HasSubstr;
@@ -25,6 +30,11 @@ std::string Passes(const Program& program) {
   for (const Action& action : program.actions) {
     if (action.kind == ActionKind::kForward) text += " F" + std::to_string(action.micro_batch);
     if (action.kind == ActionKind::kBackward) text += " B" + std::to_string(action.micro_batch);
+    if (action.kind == ActionKind::kBackwardInput)
+      text += " I" + std::to_string(action.micro_batch);
+    if (action.kind == ActionKind::kBackwardWeight) {
+      text += " W" + std::to_string(action.micro_batch);
+    }
   }
   return text.substr(1);
 }
@@ -51,6 +61,47 @@ TEST(PlanBlockLayout, GivesAnEmptyRangeToAUnitWithoutParameters) {
   const BlockLayout layout = PlanBlockLayout(std::vector<ParameterInfo>{
       {.name = "a", .shape = {1025}}, {.name = "b", .shape = {1}, .unit = 2}});
   EXPECT_THAT(layout.units, ElementsAre(BlockRange{0, 2}, BlockRange{2, 2}, BlockRange{2, 3}));
+}
+
+TEST(PlanBlockLayout, PutsFrozenParametersBehindAllOthers) {
+  const std::vector<ParameterInfo> parameters = {
+      {.name = "a", .shape = {3}, .frozen = true},
+      {.name = "b", .shape = {1}},
+      {.name = "c", .shape = {1025}, .unit = 1, .frozen = true},
+      {.name = "d", .shape = {5}, .unit = 2}};
+  const BlockLayout layout = PlanBlockLayout(parameters);
+  EXPECT_EQ(layout.num_blocks, 2);
+  EXPECT_THAT(layout.units, ElementsAre(BlockRange{0, 1}, BlockRange{1, 1}, BlockRange{1, 2}));
+  EXPECT_THAT(layout.frozen_units,
+              ElementsAre(BlockRange{2, 3}, BlockRange{3, 5}, BlockRange{5, 5}));
+  EXPECT_EQ(layout.OffsetOf(0), 2 * kBlockElements);
+  EXPECT_EQ(layout.OffsetOf(1), 0);
+  EXPECT_EQ(layout.OffsetOf(2), 3 * kBlockElements);
+  EXPECT_EQ(layout.OffsetOf(3), kBlockElements);
+}
+
+// Six units of two blocks; of two all is frozen, of one the weight.
+TEST(CompileProgram, HoldsAShardOfFrozenParametersAndNoStateOfThem) {
+  Job job({.replicas = 4}, {.preset = "full-shard", .freezes = true});
+  job.plan.gathering.persistence_threshold = 0;
+  const int64_t block = kBlockElements * 4;
+  const Program program = job.ProgramOf(0);
+  EXPECT_EQ(program.num_blocks, 3 * 2 + 1);
+  // A shard of one block of each of the four units' learned and three units' frozen parameters.
+  EXPECT_EQ(At(program.held, Arena::kParameters), (4 + 3) * block);
+  EXPECT_EQ(At(program.held, Arena::kOptimizer), 2 * 4 * block);
+  EXPECT_EQ(FiguresOf(program).sent[static_cast<size_t>(ActionKind::kReduce)],
+            4 * 4 * block * 3 / 4);
+  Job whole({.replicas = 4}, {.freezes = true});
+  EXPECT_EQ(At(whole.ProgramOf(0).held, Arena::kParameters), (3 * 2 + 1 + 3 * 2) * block);
+}
+
+TEST(CompileProgram, HoldsTheFrozenParametersOfItsStageAlone) {
+  const Job job({.stages = 3, .replicas = 1}, {.freezes = true});
+  const int64_t block = kBlockElements * 4;
+  EXPECT_EQ(At(job.ProgramOf(0).held, Arena::kParameters), (2 + 2) * block);  // units 0 and 1
+  EXPECT_EQ(At(job.ProgramOf(1).held, Arena::kParameters), (1 + 2 + 2) * block);
+  EXPECT_EQ(At(job.ProgramOf(2).held, Arena::kParameters), (2 + 2) * block);
 }
 
 TEST(ShardOf, GivesTheLastRanksFewerBlocksOrNone) {
@@ -119,7 +170,7 @@ TEST(CompileProgram, HoldsAShardOfTheMomentsForZeroOne) {
   int64_t owned = 0;
   for (int rank = 0; rank < 4; ++rank) {
     const Program program = job.ProgramOf(rank);
-    for (const BlockRange& blocks : program.owned) owned += blocks.num_blocks();
+    for (const BlockRange& blocks : OwnedBlocks(program)) owned += blocks.num_blocks();
     EXPECT_LT(At(program.held, Arena::kOptimizer), At(program.held, Arena::kParameters));
   }
   EXPECT_EQ(owned, job.ProgramOf(0).num_blocks) << "each block is one rank's";
@@ -139,7 +190,7 @@ TEST(TypesOf, KeepsAMasterInFullPrecisionOverParametersOfSixteenBits) {
 // Source: 2 bytes of parameter, 4 of gradient, 12 of master and moments.
 TEST(CompileProgram, CountsTheBytesOfEachStateByItsType) {
   const Program program = Job({.replicas = 2}, {.dtype = DType::kBf16}).ProgramOf(0);
-  const int64_t elements = program.blocks.num_elements();
+  const int64_t elements = program.stages.at(0).blocks.num_elements();
   EXPECT_EQ(At(program.held, Arena::kParameters), 2 * elements);
   EXPECT_EQ(At(program.held, Arena::kGradients), 4 * elements);
   EXPECT_EQ(At(program.held, Arena::kOptimizer), 12 * elements);
@@ -169,6 +220,49 @@ TEST(CompileProgram, RunsOneForwardOneBackwardInAPipeline) {
   EXPECT_EQ(Passes(job.ProgramOf(0)), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
   EXPECT_EQ(Passes(job.ProgramOf(1)), "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
   EXPECT_EQ(Passes(job.ProgramOf(2)), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
+}
+
+TEST(CompileProgram, GoesInTheOrderOfTheSchedule) {
+  const Job gpipe({.stages = 2}, {.accumulation = 3, .schedule = "gpipe"});
+  EXPECT_EQ(Passes(gpipe.ProgramOf(0)), "F0 F1 F2 B0 B1 B2");
+  EXPECT_EQ(Passes(gpipe.ProgramOf(1)), "F0 F1 F2 B0 B1 B2");
+  const Job split({.stages = 2}, {.accumulation = 3, .schedule = "zb-h1"});
+  EXPECT_EQ(Passes(split.ProgramOf(0)), "F0 F1 I0 W0 F2 I1 W1 I2 W2");
+  EXPECT_EQ(Passes(split.ProgramOf(1)), "F0 I0 F1 I1 W0 F2 I2 W1 W2");
+  const Job turns({.stages = 2}, {.accumulation = 2, .schedule = "interleaved"});
+  const Program program = turns.ProgramOf(1);
+  EXPECT_EQ(Passes(program), "F0 F1 F0 B0 F1 B1 B0 B1");
+  std::vector<int> stages;
+  for (const StageBlocks& own : program.stages) stages.push_back(own.stage);
+  EXPECT_THAT(stages, ElementsAre(1, 3));
+}
+
+// Gradients of the stage that is done first are reduced while the rank goes on with others.
+TEST(CompileProgram, ReducesAStageBeforeTheRankIsThroughWithOthers) {
+  const Job job({.stages = 2, .replicas = 2}, {.accumulation = 2, .schedule = "interleaved"});
+  const Program program = job.ProgramOf(0);
+  size_t first_reduce = 0;
+  while (program.actions[first_reduce].kind != ActionKind::kReduce) ++first_reduce;
+  const auto is_backward = [](const Action& action) { return IsBackward(action); };
+  EXPECT_EQ(std::count_if(program.actions.begin() + static_cast<int64_t>(first_reduce),
+                          program.actions.end(), is_backward),
+            2);
+}
+
+TEST(CheckSchedule, RefusesWhatThisVersionCannotCarryOut) {
+  const auto check = [](const Job& job) {
+    return CheckSchedule({.plan = job.plan,
+                          .parameters = job.parameters,
+                          .types = TypesOf(job.plan, job.dtype),
+                          .mesh = job.mesh,
+                          .stages = job.stages},
+                         *ScheduleOf(job.plan, job.mesh.stages));
+  };
+  Job split({.stages = 3}, {.accumulation = 5, .schedule = "zb-h1"});
+  EXPECT_THAT(check(split), IsOk());
+  split.plan.recompute.kind = Recompute::Kind::kFull;
+  EXPECT_THAT(check(split), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("1f1b works with --recompute")));
 }
 
 TEST(CompileProgram, KeepsTheActivationsOfWhatIsInFlight) {

@@ -42,9 +42,7 @@ std::string PageOf(PlanPageInput input, int stages = 1) {
   const BlockLayout layout = PlanBlockLayout(input.parameters);
   const auto units = static_cast<int>(layout.units.size());
   for (int s = 0; s < stages; ++s) {
-    StageInfo stage = WholeModel(layout, trace);
-    stage.blocks = {layout.units[units * s / stages].begin,
-                    layout.units[units * (s + 1) / stages - 1].end};
+    StageInfo stage = StageOfUnits(layout, units * s / stages, units * (s + 1) / stages, trace);
     stage.received_bytes = 1024;
     input.stages.push_back(std::move(stage));
   }
@@ -211,7 +209,7 @@ TEST(FormatPlanPage, ShowsTheStagesOfAPipeline) {
   EXPECT_THAT(page, HasSubstr("\n stage 1, h.3 to head "));
   EXPECT_THAT(page, HasSubstr(" sent per rank and step\n"));
   EXPECT_THAT(page, HasSubstr("\n handed on per micro-batch 1 KiB 1,024 bytes\n"));
-  EXPECT_THAT(page, HasSubstr("\n time that stages wait 1 of 6 passes (16.7 %)"));
+  EXPECT_THAT(page, HasSubstr("\n time that stages wait 1/6 of a step (16.7 %)"));
   EXPECT_THAT(page, HasSubstr("\n to other stages 5 KiB 5,120 bytes\n"));
   EXPECT_THAT(page, HasSubstr("\n tokens 3,840\n"));  // of one replica: 5 * 3 * 256
 }

@@ -179,6 +179,17 @@ TEST(PlanValidate, RefusesAPresetNameThatWouldNotStayOnItsLine) {
   ExpectRefused([](Plan& p) { p.preset = ""; }, "preset must be a name");
 }
 
+TEST(PlanValidate, RefusesAScheduleOfWhatIsNoPipeline) {
+  ExpectRefused(
+      [](Plan& p) {
+        p.stages = 2;
+        p.schedule = "gpipes";
+      },
+      "schedule must be gpipe, 1f1b, interleaved, zb-h1, zbv, not 'gpipes'");
+  ExpectRefused([](Plan& p) { p.schedule = "gpipe"; },
+                "schedule must be 1f1b where there is one stage, which is no pipeline");
+}
+
 TEST(Describe, TellsPlansApartThatDifferInAnyField) {
   const std::vector<Change> changes = {
       [](Plan&) {},
@@ -189,6 +200,8 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.gradients.residency = Residency::kNvme; },
       [](Plan& p) { p.optimizer.placement = Placement::kShard; },
       [](Plan& p) { p.optimizer.residency = Residency::kCpu; },
+      [](Plan& p) { p.schedule = "gpipe"; },
+      [](Plan& p) { p.stages_per_rank = 2; },
       [](Plan& p) { p.shard_ranks = 2; },
       [](Plan& p) { p.gathering.reshard_after_forward = true; },
       [](Plan& p) { p.gathering.secondary_ranks = 2; },

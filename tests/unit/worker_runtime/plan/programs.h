@@ -9,6 +9,7 @@
 
 #include "muster/plan.h"
 #include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/stage_order.h"
 
 namespace muster::plan {
 
@@ -27,6 +28,12 @@ struct JobOptions {
   int64_t shard_ranks = 0;
   int64_t secondary_ranks = 0;
   std::optional<DType> reduce_dtype;
+  // All of units 1 and 4, and the weight of unit 2.
+  bool freezes = false;
+  std::string schedule = "1f1b";
+  int64_t stages_per_rank = 0;
+  // The trace tells of parameters too; units are of three blocks, cut within the second.
+  bool knows_parameters = false;
 };
 
 // Six units of two parameters; the second fills a block, the first none.
@@ -34,10 +41,19 @@ struct Job {
   Job(Mesh the_mesh, const JobOptions& options) : mesh(the_mesh), dtype(options.dtype) {
     for (int unit = 0; unit < 6; ++unit) {
       const std::string name = "u" + std::to_string(unit);
-      parameters.push_back({.name = name + ".weight", .shape = {2, 600}, .unit = unit});
-      parameters.push_back({.name = name + ".bias", .shape = {40}, .unit = unit});
+      const bool frozen = options.freezes && (unit == 1 || unit == 4);
+      const bool weight_is_frozen = frozen || (options.freezes && unit == 2);
+      parameters.push_back(
+          {.name = name + ".weight", .shape = {2, 600}, .unit = unit, .frozen = weight_is_frozen});
+      parameters.push_back({.name = name + ".bias",
+                            .shape = {options.knows_parameters ? 1400 : 40},
+                            .unit = unit,
+                            .frozen = frozen});
     }
     plan.accumulation = options.accumulation;
+    plan.stages = mesh.stages;
+    plan.schedule = options.schedule;
+    plan.stages_per_rank = options.stages_per_rank;
     plan.overlap = options.overlap;
     plan.reduce_dtype = options.reduce_dtype;
     plan.mode = options.ordered ? SumMode::kOrdered : SumMode::kFast;
@@ -60,21 +76,26 @@ struct Job {
     UseTrace trace = AssumedTrace(static_cast<int>(parameters.size()));
     trace.kept_bytes = kKeptBytes;
     trace.peak_bytes = kPeakBytes;
-    for (int stage = 0; stage < mesh.stages; ++stage) {
-      StageInfo info = WholeModel(layout, trace);
-      info.blocks.begin = layout.units[6 * stage / mesh.stages].begin;
-      info.blocks.end = layout.units[6 * (stage + 1) / mesh.stages - 1].end;
+    for (size_t i = 0; options.knows_parameters && i < trace.gradients.size(); ++i) {
+      if (parameters[trace.gradients[i]].frozen) continue;
+      trace.backward_uses.push_back(
+          {.parameter = trace.gradients[i], .finished = static_cast<int>(i)});
+    }
+    const int num_stages = StagesOver(plan, mesh.stages);
+    for (int stage = 0; stage < num_stages; ++stage) {
+      const int first = 6 * stage / num_stages;
+      const int end = 6 * (stage + 1) / num_stages;
+      StageInfo info = StageOfUnits(layout, first, end, trace);
       info.received_bytes = 256;
-      for (int unit = 6 * stage / mesh.stages; unit < 6 * (stage + 1) / mesh.stages; ++unit) {
-        info.trace.forward.push_back(unit);
-      }
+      for (int unit = first; unit < end; ++unit) info.trace.forward.push_back(unit);
       info.trace.backward.assign(info.trace.forward.rbegin(), info.trace.forward.rend());
+      if (SplitsBackward(plan)) info.trace.weights = info.trace.backward;
       // The first unit comes again, as a table that the head uses.
-      if (mesh.stages == 1) {
+      if (num_stages == 1) {
         info.trace.forward.push_back(0);
         info.trace.backward.insert(info.trace.backward.begin(), 0);
       }
-      if (options.tied && stage > 0 && stage + 1 == mesh.stages) info.borrowed = {0};
+      if (options.tied && stage > 0 && stage + 1 == num_stages) info.borrowed = {0};
       stages.push_back(std::move(info));
     }
   }

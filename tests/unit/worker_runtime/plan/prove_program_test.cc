@@ -71,6 +71,53 @@ TEST(ProvePrograms, HoldsForPipelinesWithReplicasInEachStage) {
   }
 }
 
+TEST(ProvePrograms, HoldsForEveryPresetWithFrozenParametersAndWithoutAGradientOfThem) {
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const Mesh mesh : {Mesh{.replicas = 4}, Mesh{.stages = 3, .replicas = 2}}) {
+      for (const bool ordered : {false, true}) {
+        for (const int64_t accumulation : {1, 3}) {
+          Job job(mesh, {.accumulation = accumulation,
+                         .ordered = ordered,
+                         .tied = mesh.stages > 1,
+                         .preset = preset,
+                         .shard_ranks = preset.find("hybrid") == std::string::npos ? 0 : 2,
+                         .freezes = true});
+          job.plan.gathering.persistence_threshold = 0;
+          const std::vector<Program> programs = job.Programs();
+          EXPECT_THAT(Prove(programs), IsOk()) << preset << ", " << mesh.stages << " stages";
+          for (const Program& program : programs) {
+            for (const Action& action : program.actions) {
+              const bool moves_values =
+                  action.kind == ActionKind::kUnshard || action.kind == ActionKind::kReshard;
+              if (action.bucket == kNone || moves_values) continue;
+              EXPECT_FALSE(program.buckets[action.bucket].frozen) << Describe(action, program);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ProvePrograms, FindsFrozenParametersThatNothingHasGathered) {
+  Job job({.replicas = 2}, {.preset = "fsdp", .freezes = true});
+  job.plan.gathering.persistence_threshold = 0;
+  const std::vector<Program> whole = job.Programs();
+  int num_dropped = 0;
+  for (size_t i = 0; i < whole[0].actions.size(); ++i) {
+    for (size_t e = 0; e < whole[0].actions[i].entries.size(); ++e) {
+      for (size_t u = 0; u < whole[0].actions[i].entries[e].unshards.size(); ++u) {
+        std::vector<Program> programs = whole;
+        std::vector<int>& unshards = programs[0].actions[i].entries[e].unshards;
+        unshards.erase(unshards.begin() + static_cast<int64_t>(u));
+        EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("nothing has gathered")));
+        ++num_dropped;
+      }
+    }
+  }
+  EXPECT_GT(num_dropped, 12);
+}
+
 // Divisors of n but 1 and itself.
 std::vector<int64_t> Divisors(int64_t n) {
   std::vector<int64_t> all;
@@ -156,6 +203,60 @@ TEST(ProvePrograms, HoldsForPipelinesThatShardWithinTheirStages) {
   }
 }
 
+struct ScheduleRow {
+  const char* name;
+  int64_t stages_per_rank;
+};
+constexpr ScheduleRow kSchedules[] = {{"gpipe", 1},       {"1f1b", 1},  {"interleaved", 2},
+                                      {"interleaved", 3}, {"zb-h1", 1}, {"zbv", 2}};
+
+TEST(ProvePrograms, HoldsForEveryScheduleOfTwoToSixPlacesAndOneToThirteenMicroBatches) {
+  int num_proven = 0;
+  for (const ScheduleRow& row : kSchedules) {
+    for (int places = 2; places * row.stages_per_rank <= 6; ++places) {
+      for (int64_t accumulation = 1; accumulation <= 2 * places + 1; ++accumulation) {
+        for (const bool tied : {false, true}) {
+          const Job job({.stages = places, .replicas = 2},
+                        {.accumulation = accumulation,
+                         .ordered = tied,
+                         .tied = tied,
+                         .schedule = row.name,
+                         .stages_per_rank = row.stages_per_rank});
+          if (!ScheduleOf(job.plan, places).ok()) continue;
+          EXPECT_THAT(Prove(job.Programs()), IsOk())
+              << row.name << ", " << places << " places of " << row.stages_per_rank << ", "
+              << accumulation << " micro-batches, tied " << tied;
+          ++num_proven;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_proven, 200);
+}
+
+TEST(ProvePrograms, HoldsForEveryScheduleWhateverItsRanksShard) {
+  for (const ScheduleRow& row : kSchedules) {
+    for (const std::string& preset : DataParallelPresets()) {
+      for (const bool ordered : {false, true}) {
+        for (const GradientReduction reduction :
+             {GradientReduction::kEachMicroBatch, GradientReduction::kOnce}) {
+          JobOptions options = {.accumulation = 4,
+                                .ordered = ordered,
+                                .tied = true,
+                                .preset = preset,
+                                .schedule = row.name,
+                                .stages_per_rank = row.stages_per_rank};
+          if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 2;
+          Job job({.stages = 2, .replicas = 4}, options);
+          job.plan.gradient_reduction = reduction;
+          EXPECT_THAT(Prove(job.Programs()), IsOk())
+              << row.name << " under " << preset << ", ordered " << ordered;
+        }
+      }
+    }
+  }
+}
+
 TEST(ProvePrograms, HoldsForEveryWayToPrefetchAndToKeep) {
   int num_proven = 0;
   for (const BackwardPrefetch prefetch :
@@ -183,6 +284,29 @@ TEST(ProvePrograms, HoldsForEveryWayToPrefetchAndToKeep) {
     }
   }
   EXPECT_EQ(num_proven, 3 * 2 * 3 * 3 * 2 * 2);
+}
+
+TEST(ProvePrograms, HoldsWhereBucketsOfGradientsAreSmallerThanUnits) {
+  for (const int ranks : {2, 3, 8}) {
+    for (const bool ordered : {false, true}) {
+      for (const int64_t accumulation : {1, 3}) {
+        for (const bool overlap : {false, true}) {
+          for (const bool freezes : {false, true}) {
+            const Job job({.replicas = ranks}, {.accumulation = accumulation,
+                                                .ordered = ordered,
+                                                .overlap = overlap,
+                                                .bucket_blocks = 1,
+                                                .preset = "zero-2",
+                                                .freezes = freezes,
+                                                .knows_parameters = true});
+            const std::vector<Program> programs = job.Programs();
+            EXPECT_THAT(Prove(programs), IsOk()) << ranks << " ranks, ordered " << ordered;
+            EXPECT_EQ(UsesBuckets(programs[0]), programs[0].streams_gradients);
+          }
+        }
+      }
+    }
+  }
 }
 
 // --- what is found ------------------------------------------------------------------------------
@@ -305,7 +429,7 @@ TEST(ProvePrograms, FindsEveryWaitOfAUseThatWasDropped) {
     const Action& action = whole[0].actions[i];
     for (size_t e = 0; e < action.entries.size(); ++e) {
       std::vector<Program> programs = whole;
-      programs[0].actions[i].entries[e].unshard = kNone;
+      programs[0].actions[i].entries[e].unshards.clear();
       expect_broken(programs, i);
       for (size_t w = 0; w < action.entries[e].waits.size(); ++w) {
         programs = whole;
@@ -324,9 +448,33 @@ TEST(ProvePrograms, FindsEveryWaitOfAUseThatWasDropped) {
   EXPECT_GT(num_dropped, 30);
 }
 
+// The head of a bucket is reduced with the bucket before it, which must have got it.
+TEST(ProvePrograms, FindsEveryWaitThatWasDroppedBetweenBucketsOfOneUnit) {
+  Job job({.replicas = 2},
+          {.accumulation = 2, .bucket_blocks = 1, .preset = "zero-2", .knows_parameters = true});
+  job.plan.gradient_reduction = GradientReduction::kEachMicroBatch;
+  const std::vector<Program> whole = job.Programs();
+  int num_dropped = 0;
+  for (size_t i = 0; i < whole[0].actions.size(); ++i) {
+    const Action& action = whole[0].actions[i];
+    if (action.kind != ActionKind::kReduce) continue;
+    const int behind = BucketBehind(whole[0], action.bucket);
+    for (size_t wait = 0; behind != kNone && wait < action.after.size(); ++wait) {
+      const Action& earlier = whole[0].actions[action.after[wait]];
+      if (earlier.bucket != behind) continue;
+      std::vector<Program> programs = whole;
+      std::vector<int>& after = programs[0].actions[i].after;
+      after.erase(after.begin() + static_cast<int64_t>(wait));
+      EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("does not wait for")));
+      ++num_dropped;
+    }
+  }
+  EXPECT_EQ(num_dropped, 2 * 6);  // micro-batches and units
+}
+
 TEST(ProvePrograms, FindsAGradientThatCountsTwiceInTheNorm) {
   std::vector<Program> programs = Job({.stages = 2, .replicas = 2}, {}).Programs();
-  programs[1].normed = programs[1].owned;  // a replica of rank 0
+  programs[1].normed = OwnedBlocks(programs[1]);  // a replica of rank 0
   EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("counts 2 times")));
 }
 

@@ -30,7 +30,7 @@ TEST(ParseTrainCommand, NeedsNoOption) {
   EXPECT_THAT(options.data, IsEmpty());
   EXPECT_EQ(options.backend, "auto");
   EXPECT_THAT(options.save, IsEmpty());
-  EXPECT_FALSE(options.hash);
+  EXPECT_FALSE(options.print.hash);
 }
 
 TEST(ParseTrainCommand, NamesFileAndLineWhereTheBatchEquationDoesNotHoldForTheJob) {

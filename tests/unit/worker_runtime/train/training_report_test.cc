@@ -77,7 +77,8 @@ TEST(DescribeRound, NamesTheCheckpointAndWhyNoRankHadTheState) {
 
 TEST(DescribeRound, SaysThatAllIsLost) {
   EXPECT_EQ(DescribeRound({.round = 2, .size = 3}),
-            "round 2: begins anew with 3 ranks (there is no --resume; no rank has the whole "
+            "round 2: starts from the beginning with 3 ranks (there is no --resume; no rank has "
+            "the whole "
             "state)\n");
   EXPECT_THAT(DescribeRound({.resume = "a"}), HasSubstr("(no checkpoint in a; "));
 }

@@ -39,7 +39,7 @@ FakeNccl& FakeNccl::Current() { return *current; }
 
 std::shared_ptr<const NcclLibrary> FakeNccl::older_library() const {
   auto library = std::make_shared<NcclLibrary>();
-  library->version = 22105;
+  library->name = "NCCL 2.21.5";
   library->get_unique_id = [](ncclUniqueId* id) { return Current().GetUniqueId(id); };
   library->comm_init_rank_config = [](ncclComm_t* comm, int size, ncclUniqueId id, int rank,
                                       ncclConfig_t* config) {
@@ -58,7 +58,7 @@ std::shared_ptr<const NcclLibrary> FakeNccl::older_library() const {
 
 std::shared_ptr<const NcclLibrary> FakeNccl::library() const {
   auto library = std::make_shared<NcclLibrary>(*older_library());
-  library->version = 23007;
+  library->name = "NCCL 2.30.7";
   library->comm_revoke = [](ncclComm_t comm, int flags) { return Current().Revoke(comm, flags); };
   library->comm_shrink = [](ncclComm_t comm, int* without, int num_without, ncclComm_t* child,
                             ncclConfig_t* config, int flags) {

@@ -1,13 +1,21 @@
 #!/usr/bin/env python3
-"""What ptxas made of each kernel, as a table that a test compares with machine_code.txt: a change shows as a diff.
+"""What ptxas made of each kernel, as a table that a test compares with machine_code.txt: a change
+shows as a diff.
 
-machine_code.py GOLDEN OBJECT…           exit code 1 and the difference, or 77 where cuobjdump or this nvcc's version is missing
+machine_code.py GOLDEN OBJECT…            exit code 1 and the difference, or 77 where cuobjdump or
+                                          this nvcc's version is missing
 machine_code.py --rewrite GOLDEN OBJECT…  writes the table
+  --architectures=80,…                    compiles all kernels for those, in place of OBJECT…;
+                                          takes minutes
 
-Columns: registers of a thread; bytes of spills and other local memory; bytes of shared memory that the launch asks for or that
-are the kernel's own; blocks that a multiprocessor holds and the share of its threads that they are; widths in bits of loads from
-and stores to global memory; loads from shared memory by number of 16 bits wide ones and of whole matrices (ldmatrix);
-products by tensor cores; instructions.
+The table may have rows for several architectures. Those of the objects' alone are compared, and
+written.
+
+Columns: registers of a thread; bytes of spills and other local memory; bytes of shared memory that
+the launch asks for or that are the kernel's own; blocks that a multiprocessor holds and the share
+of its threads that they are; widths in bits of loads from and stores to global memory; loads from
+shared memory by number of 16 bits wide ones and of whole matrices (ldmatrix); products by tensor
+cores; instructions.
 """
 import difflib
 import glob
@@ -16,10 +24,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 SKIPPED = 77
-# Of a multiprocessor. Source: CUDA C++ Programming Guide, "Technical specifications per compute capability"
-REGISTERS, THREADS, BLOCKS = 65536, {80: 2048, 86: 1536, 89: 1536, 90: 2048, 100: 2048, 120: 1536}, 32
+# Of a multiprocessor. Source: CUDA C++ Programming Guide, "Technical specifications per compute
+# capability"
+REGISTERS = 65536
+BLOCKS = {80: 32, 86: 16, 89: 24, 90: 32, 100: 32, 120: 24}
+THREADS = {80: 2048, 86: 1536, 89: 1536, 90: 2048, 100: 2048, 120: 1536}
 SHARED = {80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 120: 100}  # KiB
 
 
@@ -27,7 +39,8 @@ def find_cuobjdump():
     home = os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache'))
     places = [shutil.which('cuobjdump'), '/usr/local/cuda/bin/cuobjdump']
     # PyTorch's Triton brings one.
-    places += sorted(glob.glob(home + '/muster/peers-*/lib/python*/site-packages/triton/backends/nvidia/bin/cuobjdump'))
+    places += sorted(glob.glob(home + '/muster/peers-*/lib/python*/site-packages/triton/backends/'
+                               'nvidia/bin/cuobjdump'))
     for place in places:
         if place and os.access(place, os.X_OK):
             return place
@@ -59,8 +72,12 @@ def threads_of(source, kernel):
 
 
 def dynamic_shared(source, kernel):
-    """As the launches of attention ask for it."""
-    found = re.match(r'(Forward|KeyGradient|QueryGradient)Kernel<(\w+), \(?(?:int\))?(\d+)>', kernel)
+    """As the launches of attention and of an embedding's gradient ask for it."""
+    if source == 'embedding' and 'GradientKernel' in kernel and not kernel.startswith('Position'):
+        matches = 4 * 128 + 4 * 4
+        return matches if kernel.startswith('Bucket') else matches + 2048 * (4 + 2)
+    found = re.match(r'(Forward|KeyGradient|QueryGradient)Kernel<(\w+), \(?(?:int\))?(\d+)>',
+                     kernel)
     if source != 'attention' or not found:
         return 0
     size = 4 if found[2] == 'float' else 2
@@ -73,7 +90,8 @@ def widths(opcodes, prefix):
     counts = {}
     for opcode in opcodes:
         if opcode.startswith(prefix + '.'):
-            bits = next((n for word, n in (('.128', 128), ('.64', 64), ('16', 16), ('8', 8)) if word in opcode), 32)
+            words = (('.128', 128), ('.64', 64), ('16', 16), ('8', 8))
+            bits = next((n for word, n in words if word in opcode), 32)
             counts[bits] = counts.get(bits, 0) + 1
     return ' '.join(f'{count}x{bits}' for bits, count in sorted(counts.items())) or '-'
 
@@ -98,50 +116,93 @@ def rows_of(cuobjdump, path):
             code[arch, name] = []
         elif found := re.match(r'\s*/\*[0-9a-f]{4,}\*/\s+(.*?);', line):
             code[arch, name].append(found[1])
-    demangled = subprocess.run(['c++filt'], input='\n'.join(name for _, name in code), check=True, capture_output=True,
-                               text=True).stdout.splitlines()
+    demangled = subprocess.run(['c++filt'], input='\n'.join(name for _, name in code), check=True,
+                               capture_output=True, text=True).stdout.splitlines()
     for ((arch, name), lines), full in zip(code.items(), demangled):
         registers, stack, static, local = resources[arch, name]
         kernel = short(full)
         threads = threads_of(source, kernel)
-        # Registers are given to warps, 256 at a time; of shared memory each block has 1 KiB that is not its own.
+        # Registers are given to warps, 256 at a time; of shared memory each block has 1 KiB that is
+        # not its own.
         own = max(static - 1024, 0) + dynamic_shared(source, kernel)
         per_block = -(-registers * 32 // 256) * 256 * (threads // 32)
-        blocks = min(BLOCKS, THREADS[arch] // threads, REGISTERS // per_block, SHARED[arch] * 1024 // (own + 1024))
+        blocks = min(BLOCKS[arch], THREADS[arch] // threads, REGISTERS // per_block,
+                     SHARED[arch] * 1024 // (own + 1024))
         opcodes = [re.sub(r'^@!?U?P\w+ ', '', line).split()[0] for line in lines]
         yield (source, kernel, f'sm_{arch}', registers, stack + local, own,
-               f'{blocks} ({100 * blocks * threads // THREADS[arch]} %)', widths(opcodes, 'LDG'), widths(opcodes, 'STG'),
-               sum(x.startswith('LDS.U16') for x in opcodes), sum(x.startswith('LDSM') for x in opcodes),
+               f'{blocks} ({100 * blocks * threads // THREADS[arch]} %)', widths(opcodes, 'LDG'),
+               widths(opcodes, 'STG'), sum(x.startswith('LDS.U16') for x in opcodes),
+               sum(x.startswith('LDSM') for x in opcodes),
                sum(x.startswith('HMMA') for x in opcodes), sum(x != 'NOP' for x in opcodes))
 
 
-def table_of(objects):
+HEAD = ('file', 'kernel', 'for', 'registers', 'spills', 'shared', 'blocks', 'loads', 'stores',
+        'u16', 'matrices', 'products', 'instructions')
+
+
+def nvcc():
+    return os.environ.get('NVCC', 'nvcc')
+
+
+def rows_of_objects(objects):
     cuobjdump = find_cuobjdump()
-    version = re.search(r'release (\S+),', said(os.environ.get('NVCC', 'nvcc'), '--version'))[1]
-    head = ('file', 'kernel', 'for', 'registers', 'spills', 'shared', 'blocks', 'loads', 'stores', 'u16', 'matrices',
-            'products', 'instructions')
-    rows = sorted(row for path in objects for row in rows_of(cuobjdump, path))
-    text = [[str(x) for x in row] for row in [head, *rows]]
-    width = [max(len(row[i]) for row in text) for i in range(len(head))]
-    lines = [f'nvcc {version}'] + ['  '.join(x.ljust(w) for x, w in zip(row, width)).rstrip() for row in text]
-    return [line + '\n' for line in lines]
+    return [[str(x) for x in row] for path in objects for row in rows_of(cuobjdump, path)]
+
+
+def text_of(version, rows):
+    """In the order of architectures within a kernel."""
+    rows = sorted(rows, key=lambda row: (row[0], row[1], int(row[2][3:])))
+    width = [max(len(row[i]) for row in [HEAD, *rows]) for i in range(len(HEAD))]
+    return [version] + ['  '.join(x.ljust(w) for x, w in zip(row, width)).rstrip() + '\n'
+                        for row in [HEAD, *rows]]
+
+
+def read(golden):
+    """Its first line, and its rows."""
+    with open(golden, encoding='utf-8') as file:
+        lines = file.readlines()
+    return lines[0], [re.split(r'  +', line.rstrip('\n')) for line in lines[2:]]
+
+
+def compiled(architectures, folder):
+    """Objects of all kernels for those, made as kernels/cuda_kernels.cmake has them made."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), *['..'] * 5)
+    kernels = os.path.join(root, 'worker_runtime', 'kernels')
+    objects = []
+    for source in sorted(glob.glob(os.path.join(kernels, '*.cu'))):
+        objects.append(os.path.join(folder, os.path.basename(source) + '.o'))
+        codes = [f'-gencode=arch=compute_{n},code=sm_{n}' for n in architectures]
+        said(nvcc(), '-std=c++20', '-O3', *codes, '-fmad=false', '-lineinfo', '-I' + root, '-c',
+             source, '-o', objects[-1])
+    return objects
 
 
 def main():
     arguments = sys.argv[1:]
     rewrite = arguments[0] == '--rewrite'
-    golden, objects = arguments[rewrite], arguments[rewrite + 1:]
-    table = table_of(objects)
+    del arguments[:rewrite]
+    architectures = []
+    if arguments[0].startswith('--architectures='):
+        architectures = arguments.pop(0).split('=')[1].split(',')
+    golden, objects = arguments[0], arguments[1:]
+    find_cuobjdump()
+    release = re.search(r'release (\S+),', said(nvcc(), '--version'))[1]
+    version = f'nvcc {release}\n'
+    expected_version, expected = read(golden)
+    if version != expected_version and not rewrite:
+        print(f'the table is of {expected_version.strip()}, and this is {version.strip()}')
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = rows_of_objects(compiled(architectures, folder) if architectures else objects)
+    has = {row[2] for row in rows}
+    others = [row for row in expected if row[2] not in has]
     if rewrite:
         with open(golden, 'w', encoding='utf-8') as file:
-            file.writelines(table)
+            file.writelines(text_of(version, others + rows))
         return
-    with open(golden, encoding='utf-8') as file:
-        expected = file.readlines()
-    if expected[0] != table[0]:
-        print(f'the table is of {expected[0].strip()}, and this is {table[0].strip()}')
-        sys.exit(SKIPPED)
-    difference = list(difflib.unified_diff(expected, table, 'machine_code.txt', 'this build'))
+    difference = list(difflib.unified_diff(text_of(version, expected),
+                                           text_of(version, others + rows), 'machine_code.txt',
+                                           'this build'))
     sys.stdout.writelines(difference)
     if difference:
         print('to accept it: ' + ' '.join([sys.argv[0], '--rewrite', golden, *objects]))

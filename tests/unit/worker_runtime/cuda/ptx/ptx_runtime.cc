@@ -203,6 +203,14 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   TheState().kernels.at(function)->dynamic_shared_max = static_cast<size_t>(value);
   return cudaSuccess;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = 227 * 1024;
+  return attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? cudaSuccess : cudaErrorInvalidValue;
+}
 cudaError_t cudaGetLastError() {
   TheState().told = std::exchange(TheState().failure, "");
   return TheState().told.empty() ? cudaSuccess : cudaErrorLaunchFailure;

@@ -1,0 +1,158 @@
+#include "agent/core/stop_ladder.h"
+
+#include <csignal>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::agent {
+
+void StopLadder::AimToLeave() {
+  if (after_ != After::kFinish) after_ = After::kLeave;
+}
+
+void StopLadder::Start(int first_signal, const std::string& kept_for, WorkerGroup& workers,
+                       Turn& turn) {
+  if (workers.NumAlive() == 0) {
+    BeginSweep(turn);
+    return;
+  }
+  has_signalled_ = true;
+  rung_ = Rung::kSignalled;
+  rung_deadline_ = grace_deadline_;
+  if (!kept_for.empty()) workers.KeepSurvivors(kept_for, turn);
+  if (workers.NumRunning() == 0) {
+    BeginSweep(turn);
+    return;
+  }
+  std::vector<LocalRank> kept = workers.Kept();
+  const int num_kept = static_cast<int>(kept.size());
+  if (num_kept > 0) {
+    rung_deadline_ = Min(grace_deadline_, turn.now + turn.options.settings.shutdown_timeout / 2);
+  }
+  if (workers.NumAlive() > num_kept) {
+    turn.Do(SignalWorkers{.signal = first_signal, .spared = std::move(kept)});
+  }
+}
+
+void StopLadder::StartForParked(std::vector<LocalRank> spared, Turn& turn) {
+  has_signalled_ = true;
+  grace_deadline_ = in_haste_ ? turn.now : turn.now + turn.options.settings.shutdown_timeout;
+  rung_ = Rung::kSignalled;
+  rung_deadline_ = grace_deadline_;
+  turn.Do(SignalWorkers{.signal = SIGTERM, .spared = std::move(spared)});
+}
+
+void StopLadder::StartKilled(bool is_climbing, Turn& turn) {
+  if (!is_climbing) {
+    has_signalled_ = true;
+    grace_deadline_ = turn.now + turn.options.settings.shutdown_timeout;
+  }
+  if (is_climbing && awaits_workers()) return;
+  rung_ = Rung::kKilled;
+  rung_deadline_ = turn.now + turn.options.unkillable_timeout;
+}
+
+void StopLadder::StartAgain(Turn& turn) {
+  const absl::Duration grace = turn.options.settings.shutdown_timeout;
+  grace_deadline_ = turn.now + grace;
+  rung_ = Rung::kSignalled;
+  rung_deadline_ = turn.now + grace / 2;
+}
+
+bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
+  const AgentCoreOptions& options = turn.options;
+  switch (rung_) {
+    case Rung::kSignalled:
+      if (turn.now < grace_deadline_ && workers.GiveUpSlow(turn)) {
+        rung_deadline_ = grace_deadline_;
+        return false;
+      }
+      rung_ = Rung::kKilled;
+      rung_deadline_ = turn.now + options.unkillable_timeout;
+      workers.KeepParkedOnly();
+      turn.Do(SignalWorkers{.signal = SIGKILL, .spared = workers.Kept()});
+      return false;
+    case Rung::kKilled:
+      // In the kernel for good (a device, a file system). The round must not wait for it.
+      workers.NoteUnkillable();
+      turn.Say(
+          Announce::Level::kError, "unkillable",
+          absl::StrCat(
+              "pid ", absl::StrJoin(workers.unkillable_pids(), ", "), " on ", options.node.name,
+              " did not end within ", absl::FormatDuration(options.unkillable_timeout),
+              " of SIGKILL (a device or file system that does not answer?); not waiting for it"));
+      BeginSweep(turn);
+      return false;
+    case Rung::kLingering:
+      if (!leftovers_) {
+        leftovers_.emplace();
+        rung_deadline_ = grace_deadline_;
+        turn.Do(NameDescendants{});
+        return false;
+      }
+      EndLingering(turn);
+      return false;
+    case Rung::kSweeping:
+      rung_ = Rung::kSweepKilled;
+      rung_deadline_ = turn.now + options.unkillable_timeout;
+      turn.Do(SweepDescendants{SIGKILL});
+      return false;
+    case Rung::kSweepKilled:
+      turn.Say(Announce::Level::kError, "unkillable",
+               absl::StrCat("a process that the workers left behind on ", options.node.name,
+                            " outlives SIGKILL; not waiting for it"));
+      return true;
+  }
+  return false;
+}
+
+void StopLadder::BeginSweep(Turn& turn) {
+  const bool hurries = in_haste_ || turn.now >= grace_deadline_;
+  leftovers_.reset();
+  if (after_ == After::kWait && !hurries) {
+    rung_ = Rung::kLingering;
+    rung_deadline_ = Min(grace_deadline_, turn.now + turn.options.leftover_notice);
+    turn.Do(AwaitDescendants{});
+    return;
+  }
+  rung_ = hurries ? Rung::kSweepKilled : Rung::kSweeping;
+  rung_deadline_ = hurries ? turn.now + turn.options.unkillable_timeout
+                           : Min(grace_deadline_, turn.now + turn.options.lost_peer_grace);
+  turn.Do(SweepDescendants{hurries ? SIGKILL : SIGTERM});
+}
+
+void StopLadder::EndLingering(Turn& turn) {
+  if (rung_ != Rung::kLingering) return;
+  if (leftovers_ && !leftovers_->empty()) {
+    turn.Say(Announce::Level::kWarning, "leftovers_stopped",
+             absl::StrCat("stopping what the workers left running: ", *leftovers_));
+  }
+  rung_ = Rung::kSweeping;
+  rung_deadline_ = turn.now + turn.options.lost_peer_grace;
+  turn.Do(SweepDescendants{SIGTERM});
+}
+
+void StopLadder::NoteLeftovers(const DescendantsNamed& event, Turn& turn) {
+  if (rung_ != Rung::kLingering || event.names.empty()) return;
+  leftovers_ = absl::StrJoin(event.names, ", ");
+  turn.Say(
+      Announce::Level::kInfo, "leftovers",
+      absl::StrCat("the workers succeeded and left running: ", *leftovers_, "; waiting up to ",
+                   absl::FormatDuration(absl::Ceil(grace_deadline_ - turn.now, absl::Seconds(1))),
+                   " for their end (--shutdown_timeout)"));
+}
+
+bool StopLadder::Hurry(MonoTime now) {
+  in_haste_ = true;
+  grace_deadline_ = now;
+  return rung_ == Rung::kSignalled || rung_ == Rung::kSweeping;
+}
+
+void StopLadder::ReachGround() {
+  rung_ = Rung::kSweepKilled;
+  rung_deadline_ = MonoTime::InfiniteFuture();
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,61 @@
+// What agent and guardian say to each other as plain values, and their wire form
+// (proto/agent.proto). Each value is the body of one frame of framed_socket.h.
+//
+// Pure but for the descriptors, which stay with their frame.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "agent/guardian/framed_socket.h"
+#include "agent/guardian/warm_parent.h"
+#include "agent/guardian/worker_process.h"
+
+namespace muster::agent::wire {
+
+struct SignalGroup {
+  uint64_t worker_id = 0;
+  int signal = 0;
+};
+struct Sweep {
+  int signal = 0;
+};
+struct RemoveAtEnd {
+  std::string path;
+};
+// An encoded DeathNotice of proto/agent.proto, in place of an earlier one; empty: none.
+struct LeaveNotice {
+  std::string notice;
+};
+using Request = std::variant<WorkerCommand, SignalGroup, Sweep, RemoveAtEnd, LeaveNotice>;
+
+// Only the presence of a WorkerCommand's descriptors is written: they travel beside it in the
+// order 0, 1, 2.
+std::string Encode(const Request& request);
+// The descriptors of a WorkerCommand are those of `frame`, which keeps them.
+//
+// Errors: kInvalidArgument: no request, or other descriptors than it speaks of.
+absl::StatusOr<Request> DecodeRequest(const Frame& frame);
+
+struct Spawned {
+  uint64_t worker_id = 0;
+  pid_t pid = -1;
+  bool is_forked = false;  // by the warm process
+};
+struct SpawnFailed {
+  uint64_t worker_id = 0;
+  int error_number = 0;
+  std::string step;
+};
+struct Empty {};
+using Reply = std::variant<Spawned, SpawnFailed, WorkerExit, Empty, WarmState>;
+
+std::string Encode(const Reply& reply);
+// Errors: kInvalidArgument: no reply.
+absl::StatusOr<Reply> DecodeReply(const std::string& body);
+
+}  // namespace muster::agent::wire

@@ -1,0 +1,99 @@
+// The guardian's end of a warm process: a Python that has imported what workers import
+// (agent/watch/warm_python.py) and forks them from then on.
+//
+// It is started like a worker, with one end of a socket as descriptor 3, at which it takes requests
+// in frames of framed_socket.h. A forked worker first becomes the guardian's own child (the process
+// between them ends), says so over a socket of its own, whose credentials carry its pid, and waits
+// to be let go on. So a worker's end is reaped like that of any other. What cannot be forked is
+// handed back to be started afresh.
+//
+// Never blocks. Threads: compatible; the guardian's only one.
+#pragma once
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/guardian/framed_socket.h"
+#include "agent/guardian/worker_process.h"
+#include "proto/base/mono_time.h"
+#include "proto/io/unique_fd.h"
+
+namespace muster::agent {
+
+// What a warm process says of itself.
+struct WarmState {
+  bool is_ready = false;
+  std::string text;  // for people: what it has imported, or why it cannot fork
+};
+
+class WarmParent {
+ public:
+  // How long a request may take until the worker is started afresh.
+  static constexpr absl::Duration kPatience = absl::Seconds(10);
+
+  // A worker to be started, with streams of its own.
+  struct Order {
+    WorkerCommand command;  // whose streams are those below
+    std::array<UniqueFd, 3> streams;
+  };
+  struct Forked {
+    uint64_t worker_id = 0;
+    StartedWorker started;  // what `exec_result` tells is known once it begins its script
+  };
+  // What has happened since the last turn.
+  struct News {
+    std::vector<Forked> forked;
+    std::vector<Order> refused;  // to be started afresh
+    std::vector<WarmState> said;
+  };
+
+  // Starts the process that `command` says, in which the hook of workers stops before the script
+  // (MUSTER_WARM in its environment). Its output is kept by itself for the workers.
+  static std::variant<WarmParent, StartError> Start(WorkerCommand command, const rlimit& open_files,
+                                                    int group);
+
+  WarmParent(WarmParent&&) = default;
+
+  pid_t pid() const { return process_.pid; }
+  // It has imported, and runs the same program.
+  bool CanFork(const WorkerCommand& command) const;
+  // Only where CanFork. The outcome is in the news of a later turn.
+  void Fork(const WorkerCommand& command);
+
+  void AddPolled(std::vector<pollfd>& polled) const;
+  // Until when AddPolled's descriptors may be waited for.
+  MonoTime NextDeadline() const;
+  News Turn(MonoTime now);
+  // What was asked for and is not forked, when this process is given up.
+  std::vector<Order> GiveUp();
+
+ private:
+  struct Pending {
+    Order order;
+    UniqueFd result;
+    MonoTime deadline;
+  };
+
+  WarmParent(StartedWorker process, UniqueFd control, std::vector<std::string> argv);
+  void ReadFrames(News& news);
+  void End(std::string why, News& news);
+
+  StartedWorker process_;
+  UniqueFd control_;
+  std::vector<std::string> argv_;
+  FrameReader reader_;
+  FrameWriter writer_;
+  std::vector<Pending> pending_;
+  bool is_ready_ = false;
+  bool is_ended_ = false;
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,218 @@
+#include "agent/machine/descendants.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "agent/machine/pidfd.h"
+#include "proto/base/mono_time.h"
+#include "proto/io/read_file.h"
+#include "proto/io/unique_fd.h"
+
+namespace muster::agent {
+namespace {
+
+// How many of the killed are waited for by descriptor; the others are found gone by the next look.
+constexpr size_t kPidfdsMax = 256;
+// When to look again although some of the killed have not ended: they may have forked meanwhile.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
+
+std::vector<pid_t> ListNumbers(const std::string& directory) {
+  std::vector<pid_t> numbers;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
+  if (dir == nullptr) return numbers;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    pid_t number;
+    if (absl::SimpleAtoi(entry->d_name, &number)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::string ChildrenFile(const std::string& proc, pid_t pid, pid_t thread) {
+  return absl::StrCat(proc, "/", pid, "/task/", thread, "/children");
+}
+
+// Answers which processes have a given parent.
+class ProcessTable {
+ public:
+  ProcessTable(std::string proc, pid_t root)
+      : proc_(std::move(proc)),
+        has_children_files_(::access(ChildrenFile(proc_, root, root).c_str(), R_OK) == 0) {
+    if (!has_children_files_) ScanAll();
+  }
+
+  std::vector<ProcessInfo> ChildrenOf(pid_t parent) const {
+    if (has_children_files_) return ReadChildren(parent);
+    const auto it = by_parent_.find(parent);
+    return it == by_parent_.end() ? std::vector<ProcessInfo>() : it->second;
+  }
+
+ private:
+  void ScanAll() {
+    for (pid_t pid : ListNumbers(proc_)) {
+      if (auto process = ReadProcess(pid, proc_)) by_parent_[process->parent].push_back(*process);
+    }
+  }
+
+  std::vector<ProcessInfo> ReadChildren(pid_t parent) const {
+    std::vector<ProcessInfo> children;
+    for (pid_t thread : ListNumbers(absl::StrCat(proc_, "/", parent, "/task"))) {
+      const std::string text = TextOf(ChildrenFile(proc_, parent, thread));
+      for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
+        pid_t pid;
+        if (!absl::SimpleAtoi(word, &pid)) continue;
+        if (auto process = ReadProcess(pid, proc_)) children.push_back(*process);
+      }
+    }
+    return children;
+  }
+
+  const std::string proc_;
+  const bool has_children_files_;
+  absl::btree_map<pid_t, std::vector<ProcessInfo>> by_parent_;
+};
+
+// The pidfd pins the pid; only then is it certain whose start time is read.
+UniqueFd SignalProcess(const ProcessInfo& process, int signal) {
+  UniqueFd pidfd = OpenPidfd(process.pid);
+  if (!pidfd && errno == ESRCH) return pidfd;
+  const auto now = ReadProcess(process.pid);
+  if (!now || now->start_time != process.start_time) return UniqueFd();
+  if (pidfd) {
+    SendSignal(pidfd, signal);
+  } else {
+    ::kill(process.pid, signal);
+  }
+  return pidfd;
+}
+
+void AwaitEnd(std::vector<UniqueFd> pidfds, MonoTime until) {
+  while (!pidfds.empty()) {
+    const absl::Duration left = until - MonoNow();
+    if (left <= absl::ZeroDuration()) return;
+    std::vector<pollfd> polled;
+    for (const UniqueFd& fd : pidfds) polled.push_back({fd.get(), POLLIN, 0});
+    const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
+    if (::poll(polled.data(), polled.size(), timeout_ms) < 0 && errno != EINTR) return;
+    std::vector<UniqueFd> alive;
+    for (size_t i = 0; i < polled.size(); ++i) {
+      if (polled[i].revents == 0) alive.push_back(std::move(pidfds[i]));
+    }
+    pidfds = std::move(alive);
+  }
+}
+
+}  // namespace
+
+std::optional<ProcessInfo> ReadProcess(pid_t pid, const std::string& proc) {
+  return ParseProcessStat(TextOf(absl::StrCat(proc, "/", pid, "/stat")));
+}
+
+std::optional<ProcessInfo> ParseProcessStat(absl::string_view text) {
+  const size_t open = text.find(" (");
+  const size_t close = text.rfind(") ");
+  if (open == absl::string_view::npos || close == absl::string_view::npos) return std::nullopt;
+  const std::vector<absl::string_view> fields = absl::StrSplit(text.substr(close + 2), ' ');
+  constexpr size_t kState = 0, kParent = 1, kStartTime = 19;  // fields 3, 4 and 22 of proc(5)
+  if (fields.size() <= kStartTime || fields[kState].size() != 1) return std::nullopt;
+  ProcessInfo process;
+  process.state = fields[kState][0];
+  if (!absl::SimpleAtoi(text.substr(0, open), &process.pid) ||
+      !absl::SimpleAtoi(fields[kParent], &process.parent) ||
+      !absl::SimpleAtoi(fields[kStartTime], &process.start_time)) {
+    return std::nullopt;
+  }
+  return process;
+}
+
+std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& except,
+                                         const std::string& proc) {
+  const ProcessTable table(proc, root);
+  // A pid used again while the table was read could close a circle.
+  absl::btree_set<pid_t> seen(except.begin(), except.end());
+  seen.insert(root);
+  std::vector<ProcessInfo> found;
+  const auto append_children = [&](pid_t parent) {
+    for (const ProcessInfo& child : table.ChildrenOf(parent)) {
+      if (seen.insert(child.pid).second) found.push_back(child);
+    }
+  };
+  append_children(root);
+  for (size_t i = 0; i < found.size(); ++i) append_children(found[i].pid);
+  return found;
+}
+
+std::string CommandOf(pid_t pid, const std::string& proc) {
+  constexpr size_t kBytesMax = 80;
+  std::string command = TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+  if (command.empty()) command = TextOf(absl::StrCat(proc, "/", pid, "/comm"));
+  // Arguments end with NUL; nothing of a foreign command line may move our cursor.
+  for (char& c : command) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  absl::StripTrailingAsciiWhitespace(&command);
+  if (command.empty()) return "?";
+  return command.size() > kBytesMax ? absl::StrCat(command.substr(0, kBytesMax), "...") : command;
+}
+
+bool HasPendingSignal(pid_t pid, int signal, const std::string& proc) {
+  const std::string status = TextOf(absl::StrCat(proc, "/", pid, "/status"));
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (!absl::ConsumePrefix(&line, "ShdPnd:") && !absl::ConsumePrefix(&line, "SigPnd:")) continue;
+    uint64_t set = 0;
+    if (!absl::SimpleHexAtoi(absl::StripAsciiWhitespace(line), &set)) continue;
+    if ((set >> (signal - 1) & 1) != 0) return true;
+  }
+  return false;
+}
+
+bool HasChildren() {
+  siginfo_t info;
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+void SignalProcesses(const std::vector<ProcessInfo>& processes, int signal) {
+  for (const ProcessInfo& process : processes) SignalProcess(process, signal);
+}
+
+// One pass is not enough: what is listed may fork before it is hit, and a killed parent hands its
+// children to us. So each turn lists them again, kills all that it finds, waits a moment by pidfd
+// for their ends, and reaps those that became ours; the kernel's "no child" is the only proof of
+// the end.
+std::vector<pid_t> KillOwnDescendants(int timeout_ms) {
+  const pid_t self = ::getpid();
+  const MonoTime deadline = MonoNow() + absl::Milliseconds(timeout_ms);
+  while (true) {
+    const std::vector<ProcessInfo> left = ListDescendants(self);
+    std::vector<UniqueFd> killed;
+    for (const ProcessInfo& process : left) {
+      UniqueFd pidfd = SignalProcess(process, SIGKILL);
+      if (pidfd && killed.size() < kPidfdsMax) killed.push_back(std::move(pidfd));
+    }
+    AwaitEnd(std::move(killed), Min(deadline, MonoNow() + kLookAgain));
+    for (const ProcessInfo& process : left) {
+      if (process.parent == self) ::waitpid(process.pid, nullptr, WNOHANG);
+    }
+    if (!HasChildren()) return {};
+    if (MonoNow() < deadline) continue;
+    std::vector<pid_t> pids;
+    for (const ProcessInfo& process : ListDescendants(self)) pids.push_back(process.pid);
+    return pids;
+  }
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,105 @@
+#include "agent/machine/gpu_inventory.h"
+
+#include <sched.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "agent/machine/device_binding.h"
+#include "agent/machine/nvml.h"
+
+namespace muster::agent {
+namespace {
+
+int ReadNumaNode(const std::string& pci_address) {
+  std::ifstream file(absl::StrCat("/sys/bus/pci/devices/", pci_address, "/numa_node"));
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
+std::vector<Gpu> ListByNvml(const Nvml& nvml) {
+  const auto get_uuid = nvml.Find<int (*)(NvmlDevice, char*, unsigned)>("nvmlDeviceGetUUID");
+  std::vector<Gpu> gpus;
+  for (const NvmlDevice device : nvml.Devices()) {
+    Gpu gpu{.pci_address = nvml.PciAddressOf(device)};
+    char uuid[96] = {};
+    if (get_uuid && get_uuid(device, uuid, sizeof(uuid)) == kNvmlSuccess) gpu.uuid = uuid;
+    if (!gpu.pci_address.empty()) gpu.numa_node = ReadNumaNode(gpu.pci_address);
+    gpus.push_back(gpu);
+  }
+  return gpus;
+}
+
+std::vector<Gpu> ListByDeviceFiles() {
+  std::vector<Gpu> gpus;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename().string();
+    absl::string_view number = name;
+    if (absl::ConsumePrefix(&number, "nvidia") && !number.empty() &&
+        std::all_of(number.begin(), number.end(), absl::ascii_isdigit)) {
+      gpus.emplace_back();
+    }
+  }
+  return gpus;
+}
+
+// The GPU that one entry of CUDA_VISIBLE_DEVICES names; a UUID may be shortened.
+const Gpu* FindGpu(const std::vector<Gpu>& gpus, const std::string& entry) {
+  size_t index = 0;
+  if (absl::SimpleAtoi(entry, &index)) return index < gpus.size() ? &gpus[index] : nullptr;
+  const auto named = std::find_if(
+      gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return absl::StartsWith(gpu.uuid, entry); });
+  return named != gpus.end() ? &*named : nullptr;
+}
+
+}  // namespace
+
+std::vector<Gpu> ListGpus() {
+  const Nvml nvml;
+  return nvml.is_open() ? ListByNvml(nvml) : ListByDeviceFiles();
+}
+
+std::vector<Gpu> SelectVisibleGpus(const std::vector<Gpu>& gpus,
+                                   const std::optional<std::string>& visible_devices) {
+  if (!visible_devices) return gpus;
+  std::vector<Gpu> visible;
+  if (gpus.empty()) return visible;
+  const bool uuids_known = !gpus.front().uuid.empty();
+  for (const std::string& entry : SplitVisibleDevices(*visible_devices)) {
+    const bool is_mig = absl::StartsWith(entry, "MIG");
+    const bool is_unknown_uuid = !uuids_known && absl::StartsWith(entry, "GPU-");
+    const Gpu* const gpu = FindGpu(gpus, entry);
+    if (gpu == nullptr && !is_mig && !is_unknown_uuid) break;
+    visible.push_back(gpu != nullptr ? *gpu : Gpu{.uuid = entry});
+  }
+  return visible;
+}
+
+int CountGpus(const std::optional<std::string>& visible_devices) {
+  if (visible_devices && SplitVisibleDevices(*visible_devices).empty()) return 0;
+  return static_cast<int>(SelectVisibleGpus(ListGpus(), visible_devices).size());
+}
+
+int CountCpus() {
+  // The kernel refuses a set that is smaller than its own.
+  for (int num_cpus = 1024; num_cpus <= 1 << 20; num_cpus *= 2) {
+    cpu_set_t* const set = CPU_ALLOC(num_cpus);
+    const size_t bytes = CPU_ALLOC_SIZE(num_cpus);
+    const bool ok = ::sched_getaffinity(0, bytes, set) == 0;
+    const int count = ok ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (ok) return std::max(count, 1);
+  }
+  return std::max(::get_nprocs(), 1);
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,137 @@
+#include "agent/warm_start.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::agent {
+namespace {
+
+// What `auto` may import: for each a test compares a forked worker with a fresh one
+// (tests/integration/warm_test.cc).
+constexpr std::array<absl::string_view, 4> kPackages = {"torch", "numpy", "transformers",
+                                                        "accelerate"};
+
+// Told to each worker for itself, after the fork; what is left is told to all alike, and libraries
+// may read it as they are loaded.
+constexpr std::array<absl::string_view, 12> kOfOneWorker = {
+    "RANK",       "LOCAL_RANK",       "WORLD_SIZE",          "LOCAL_WORLD_SIZE",
+    "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",           "ROLE_WORLD_SIZE",
+    "TF_CONFIG",  "TRACEPARENT",      "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"};
+constexpr std::array<absl::string_view, 3> kPrefixesOfOneWorker = {"MUSTER_", "MASTER_",
+                                                                   "TORCHELASTIC_"};
+
+absl::string_view NameOf(absl::string_view variable) {
+  return variable.substr(0, variable.find('='));
+}
+
+bool IsOfOneWorker(absl::string_view variable) {
+  const absl::string_view name = NameOf(variable);
+  return absl::c_linear_search(kOfOneWorker, name) ||
+         absl::c_any_of(kPrefixesOfOneWorker, [name](absl::string_view prefix) {
+           return absl::StartsWith(name, prefix);
+         });
+}
+
+// A variable that is in one of the two and not in the other.
+std::string FirstDifference(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    for (const std::string& variable : *one) {
+      if (!absl::c_linear_search(*other, variable)) return std::string(NameOf(variable));
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+WarmStart::WarmStart(Options options, GuardianClient& guardian, Say say)
+    : options_(std::move(options)), guardian_(guardian), say_(std::move(say)) {}
+
+std::vector<std::string> WarmStart::VariablesForListing() const {
+  if (!is_auto()) return {};
+  return {absl::StrCat("MUSTER_WARM_LIST=", list_path()),
+          absl::StrCat("MUSTER_WARM_PACKAGES=", absl::StrJoin(kPackages, ","))};
+}
+
+void WarmStart::OnStart(WorkerCommand& command) {
+  if (!is_on()) return;
+  next_ = {.argv = command.argv, .start = WorkerStart::kWarm};
+  for (const std::string& variable : command.environment) {
+    if (!IsOfOneWorker(variable)) next_.environment.push_back(variable);
+  }
+  if (phase_ == Phase::kNone || phase_ == Phase::kFailed) return;
+  std::string reason;
+  if (phase_ == Phase::kMade) {
+    reason = "the warm process is not ready yet";
+  } else if (next_.argv != current_.argv) {
+    reason = "the workers' arguments differ from those of the warm process";
+  } else if (next_.environment != current_.environment) {
+    reason = absl::StrCat(FirstDifference(next_.environment, current_.environment),
+                          " has changed since the warm process was started");
+    phase_ = Phase::kWanted;
+  }
+  if (phase_ == Phase::kReady && reason.empty()) {
+    command.start = WorkerStart::kForked;
+    ++num_asked_;
+    return;
+  }
+  if (!reason.empty() && num_afresh_++ == 0) say_(absl::StrCat("workers start afresh: ", reason));
+}
+
+void WarmStart::OnStarted() {
+  num_afresh_ = 0;
+  if (!is_on()) return;
+  const bool may_begin = phase_ == Phase::kWanted || (phase_ == Phase::kNone && !is_auto());
+  if (may_begin) Begin();
+}
+
+void WarmStart::OnListed() {
+  if (!is_auto() || phase_ != Phase::kNone) return;
+  if (::access(list_path().c_str(), R_OK) == 0) Begin();
+}
+
+void WarmStart::Begin() {
+  if (!is_auto()) {
+    std::ofstream file(list_path());
+    file << absl::StrJoin(options_.modules, "\n");
+    if (!file.flush()) {
+      say_(absl::StrCat("workers are not forked: cannot write ", list_path()));
+      phase_ = Phase::kFailed;
+      return;
+    }
+  }
+  current_ = next_;
+  phase_ = Phase::kMade;
+  WorkerCommand command = current_;
+  command.environment.push_back(absl::StrCat("MUSTER_WARM=", list_path()));
+  guardian_.Spawn(command);
+}
+
+void WarmStart::OnState(const WarmState& state) {
+  if (state.is_ready) {
+    phase_ = Phase::kReady;
+    say_(absl::StrCat("the warm process is ready: ", state.text, "; restarts fork it"));
+    return;
+  }
+  say_(absl::StrCat("workers start afresh, since the warm process cannot fork them: ", state.text));
+  // One that was ready is replaced once workers have been started; another would fail again.
+  phase_ = phase_ == Phase::kReady ? Phase::kWanted : Phase::kFailed;
+}
+
+void WarmStart::OnSpawned(bool is_forked) {
+  if (num_asked_ == 0) return;
+  num_forked_ += is_forked ? 1 : 0;
+  if (--num_asked_ > 0) return;
+  const int num_forked = std::exchange(num_forked_, 0);
+  if (num_forked > 0) say_(absl::StrCat(num_forked, " workers forked by the warm process"));
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,11 @@
+// `muster bench scaling`: the same program at several numbers of ranks.
+#pragma once
+
+#include "launcher/invocation.h"
+
+namespace muster::launcher {
+
+// Runs and measures, prints a table. Returns the exit code (proto/base/exit_codes.h).
+int BenchCommand(const Invocation& invocation);
+
+}  // namespace muster::launcher

@@ -1,0 +1,20 @@
+#include "launcher/commands/sight.h"
+
+#include <cstdio>
+#include <string>
+
+namespace muster::launcher {
+
+int PrintText(const std::string& text, int exit_code) {
+  const bool is_written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return is_written ? exit_code : kExitFailure;
+}
+
+int RunSight(SightKind kind, const Invocation& invocation,
+             const std::function<absl::StatusOr<int>(const SightFlags&)>& look) {
+  return RunParsed<SightFlags>(
+      ProgramOf(kind), ParseSightFlags(kind, invocation.args, invocation.environment), look);
+}
+
+}  // namespace muster::launcher

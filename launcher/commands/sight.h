@@ -1,0 +1,45 @@
+// What commands have in common that read a line of options and print: those that look at a job
+// (status, stacks, logs, top), and bench.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "launcher/flags.h"
+#include "launcher/invocation.h"
+#include "launcher/sight/sight_options.h"
+#include "proto/base/exit_codes.h"
+
+namespace muster::launcher {
+
+// Prints `text`; `exit_code`, or that of a failure where it cannot be written.
+int PrintText(const std::string& text, int exit_code);
+
+// Does `act`, which returns the exit code, with what was parsed: options with `warnings`, or a text
+// to be printed. Says why not in the name of `program`, otherwise.
+template <typename Flags>
+int RunParsed(const std::string& program,
+              const absl::StatusOr<std::variant<Flags, PrintAndExit>>& parsed,
+              const std::function<absl::StatusOr<int>(const Flags&)>& act) {
+  const auto refuse = [&](const absl::Status& why) {
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(why.message()).c_str());
+    return ExitCodeOf(why);
+  };
+  if (!parsed.ok()) return refuse(parsed.status());
+  if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) return PrintText(print->text, 0);
+  const Flags& flags = std::get<Flags>(*parsed);
+  for (const std::string& warning : flags.warnings) {
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), warning.c_str());
+  }
+  const absl::StatusOr<int> exit_code = act(flags);
+  return exit_code.ok() ? *exit_code : refuse(exit_code.status());
+}
+
+// Reads the command line and does `look`, which returns the exit code; prints why not, otherwise.
+int RunSight(SightKind kind, const Invocation& invocation,
+             const std::function<absl::StatusOr<int>(const SightFlags&)>& look);
+
+}  // namespace muster::launcher

@@ -1,0 +1,11 @@
+// `muster stacks [JOB]`: where the ranks of a job are.
+#pragma once
+
+#include "launcher/invocation.h"
+
+namespace muster::launcher {
+
+// Returns the exit code: 0 once a node has answered.
+int StacksCommand(const Invocation& invocation);
+
+}  // namespace muster::launcher

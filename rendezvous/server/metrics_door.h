@@ -1,0 +1,39 @@
+// Where musterd tells a Prometheus of its jobs (rendezvous/status/job_metrics.h). Who shows the
+// token of a user (proto/io/metrics_token.h) is told of that user's jobs; without authentication,
+// everybody of all.
+//
+// Loop thread only.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "asio/io_context.hpp"
+#include "proto/base/endpoint.h"
+#include "proto/io/http_door.h"
+#include "proto/io/job_key.h"
+#include "rendezvous/server/rendezvous_server.h"
+
+namespace muster::rendezvous {
+
+class MetricsDoor {
+ public:
+  // `server` must outlive it.
+  MetricsDoor(asio::io_context& loop, RendezvousServer& server, const std::vector<OwnerKey>& owners,
+              bool authentication);
+
+  // Errors: as HttpDoor::Listen, naming --metrics.
+  absl::StatusOr<int> Listen(const Endpoint& at);
+
+ private:
+  HttpAnswer Answer(const HttpRequest& request);
+
+  RendezvousServer& server_;
+  const bool authentication_;
+  std::vector<std::pair<std::string, std::string>> owners_;  // and their tokens
+  HttpDoor door_;
+};
+
+}  // namespace muster::rendezvous

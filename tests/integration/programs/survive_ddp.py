@@ -1,0 +1,75 @@
+"""Trains a small model under DDP with muster.survive, and leaves what each rank saw.
+
+usage: survive_ddp.py FOLDER STEPS [half|damaged]
+
+A rank waits in each step for FOLDER/go.STEP where the test has made FOLDER/hold.STEP. In FOLDER,
+`at.ATTEMPT.RANK` holds the rank's pid and the step that it has begun last, `losses.RANK` a line
+for each step of the newest attempt, `end.RANK` the checksum of its parameters.
+"""
+import os
+import sys
+import time
+import zlib
+
+import torch
+import torch.distributed as dist
+
+from muster import survive
+
+FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
+HOW = sys.argv[3] if len(sys.argv) > 3 else ""
+
+
+def write(name, text):
+    path = os.path.join(FOLDER, name)
+    with open(path + ".part", "w") as file:
+        file.write(text)
+    os.rename(path + ".part", path)
+
+
+def hold(job, step):
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    write(f"at.{attempt}.{job.rank}", f"{os.getpid()} {step}")
+    held = os.path.join(FOLDER, f"hold.{step}")
+    while os.path.exists(held) and not os.path.exists(os.path.join(FOLDER, f"go.{step}")):
+        time.sleep(0.005)
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.manual_seed(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))  # the replacement has others
+    module = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.Tanh(),
+                                 torch.nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5)
+    job = survive.Job(module, optimizer, scheduler)
+
+    def train(step):
+        hold(job, step)
+        draw = torch.Generator().manual_seed(1000 * step + job.rank)
+        x = torch.randn(8, 16, generator=draw)
+        loss = ((job.model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        total = loss.detach().clone()
+        if HOW != "half":
+            dist.all_reduce(total)
+        optimizer.step()
+        scheduler.step()
+        if HOW == "half":  # not as the module asks for
+            hold(job, step + 1000)
+            dist.all_reduce(total)
+        return total
+
+    losses = {}
+    for step, loss in job.run(train, STEPS):
+        losses[step] = loss.item()
+    write(f"losses.{job.rank}", "".join(f"{step} {loss!r}\n" for step, loss in losses.items()))
+    sum_of_all = 0
+    for parameter in module.parameters():
+        sum_of_all = zlib.crc32(parameter.detach().numpy().tobytes(), sum_of_all)
+    write(f"end.{job.rank}", str(sum_of_all))
+    dist.destroy_process_group()
+
+
+main()

@@ -1,0 +1,225 @@
+// muster.survive: ranks of PyTorch that go on in the same processes where another dies. Losses are
+// compared with those of a run in which nobody dies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/job_under_test.h"
+#include "tests/support/peer_python.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kLong = absl::Seconds(200);
+constexpr int kSteps = 12;
+
+class TorchSurvive : public JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  }
+
+  Subprocess StartRanks(int ranks, const Arguments& options = {}, const std::string& how = "") {
+    const std::string programs =
+        absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs");
+    Arguments line = Arguments{"run", absl::StrCat("--nproc_per_node=", ranks)} + options;
+    line = line + Arguments{programs + "/survive_ddp.py", out(), absl::StrCat(kSteps)};
+    if (!how.empty()) line.push_back(how);
+    return Start(line, {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
+                        {"PYTHON_EXEC", PeerPython()},
+                        {"PYTHONDONTWRITEBYTECODE", "1"},
+                        {"GLOO_SOCKET_IFNAME", "lo"},
+                        {"OMP_NUM_THREADS", "1"}});
+  }
+
+  void Hold(int step) const { WriteFile(Out(absl::StrCat("hold.", step)), ""); }
+  void LetGo(int step) const { WriteFile(Out(absl::StrCat("go.", step)), ""); }
+
+  // Waits until the rank has begun with the step; returns its pid.
+  pid_t PidAt(int attempt, int rank, int step) const {
+    pid_t pid = 0;
+    int begun = -1;
+    EXPECT_TRUE(WaitUntil(
+        [&] {
+          const std::vector<std::string> words =
+              absl::StrSplit(ReadOut(absl::StrCat("at.", attempt, ".", rank)), ' ');
+          return words.size() == 2 && absl::SimpleAtoi(words[0], &pid) &&
+                 absl::SimpleAtoi(words[1], &begun) && begun >= step;
+        },
+        kLong))
+        << "rank " << rank << " of attempt " << attempt << " has not begun step " << step;
+    return pid;
+  }
+  std::vector<pid_t> PidsAt(int attempt, int ranks, int step) const {
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < ranks; ++rank) pids.push_back(PidAt(attempt, rank, step));
+    return pids;
+  }
+
+  // By step: what this rank's process saw.
+  std::map<int, double> Losses(int rank) const {
+    std::map<int, double> losses;
+    for (absl::string_view line :
+         absl::StrSplit(ReadOut(absl::StrCat("losses.", rank)), '\n', absl::SkipEmpty())) {
+      const std::vector<std::string> words = absl::StrSplit(line, ' ');
+      double loss = 0;
+      if (words.size() == 2 && absl::SimpleAtod(words[1], &loss)) {
+        losses[std::stoi(words[0])] = loss;
+      }
+    }
+    return losses;
+  }
+  void ExpectOneEnd(int ranks) const {
+    EXPECT_NE(ReadOut("end.0"), "");
+    for (int rank = 1; rank < ranks; ++rank) {
+      EXPECT_EQ(ReadOut(absl::StrCat("end.", rank)), ReadOut("end.0")) << rank;
+    }
+  }
+};
+
+TEST_F(TorchSurvive, EachRankInTurnIsReplacedAndTheLossesAreThoseOfAnUndisturbedRun) {
+  constexpr int kRanks = 3;
+  EXPECT_THAT(StartRanks(kRanks).Wait(kLong), ExitsWith(0));
+  const std::map<int, double> undisturbed = Losses(0);
+  ASSERT_EQ(undisturbed.size(), static_cast<size_t>(kSteps));
+
+  const std::map<int, int> dies = {{3, 0}, {6, 1}, {9, 2}};  // the rank, by the step
+  for (const auto& [step, unused] : dies) Hold(step);
+  Subprocess job = StartRanks(kRanks, {"--max_restarts=3", "--warm=auto"});
+  ASSERT_TRUE(job.WaitForOutput("the warm process is ready", kLong));
+  int attempt = 0;
+  for (const auto& death : dies) {
+    const std::vector<pid_t> before = PidsAt(attempt, kRanks, death.first);
+    ASSERT_FALSE(HasFailure());
+    ASSERT_EQ(kill(before[death.second], SIGKILL), 0);
+    LetGo(death.first);
+    ++attempt;
+    const std::vector<pid_t> after = PidsAt(attempt, kRanks, death.first);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(after[rank] == before[rank], rank != death.second) << rank;
+    }
+  }
+  const SubprocessResult result = job.Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 3; from rank 1 to rank 0"));
+  EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 9; from rank 0 to rank 2"));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::map<int, double> losses = Losses(rank);
+    EXPECT_EQ(losses.size(), static_cast<size_t>(kSteps - 3 * (rank + 1)));  // since it came
+    for (const auto& [step, loss] : losses) {
+      EXPECT_NEAR(loss, undisturbed.at(step), 1e-5 * undisturbed.at(step)) << rank << ", " << step;
+    }
+  }
+  ExpectOneEnd(kRanks);
+}
+
+TEST_F(TorchSurvive, TheLossOfTwoRanksAtOnceLeavesTheOthersTheirProcesses) {
+  Hold(4);
+  Subprocess job = StartRanks(4, {"--max_restarts=3"});
+  const std::vector<pid_t> before = PidsAt(0, 4, 4);
+  ASSERT_FALSE(HasFailure());
+  kill(before[1], SIGKILL);
+  kill(before[3], SIGKILL);
+  LetGo(4);
+  const SubprocessResult result = job.Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("4 ranks go on at step 4"));
+  EXPECT_EQ(Losses(0).size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(Losses(2).size(), static_cast<size_t>(kSteps));
+  ExpectOneEnd(4);
+}
+
+// The watch sees this round's calls of a process that has survived another, and no older ones.
+TEST_F(TorchSurvive, ARankThatIsStoppedLaterIsEndedAloneByTheVerdict) {
+  Hold(2);
+  Hold(5);
+  Subprocess job = StartRanks(3, {"--max_restarts=3", "--hang_timeout=60", "--warm=auto"});
+  ASSERT_TRUE(job.WaitForOutput("the warm process is ready", kLong));
+  const std::vector<pid_t> first = PidsAt(0, 3, 2);
+  ASSERT_FALSE(HasFailure());
+  kill(first[0], SIGKILL);
+  LetGo(2);
+  const std::vector<pid_t> second = PidsAt(1, 3, 5);
+  ASSERT_FALSE(HasFailure());
+  EXPECT_EQ(second[1], first[1]);
+  kill(second[1], SIGSTOP);
+  LetGo(5);
+  const SubprocessResult result = job.Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("hang: rank 1 is stopped by a signal"));
+  EXPECT_EQ(Losses(2).size(), static_cast<size_t>(kSteps)) << result.err;  // one process
+  ExpectOneEnd(3);
+}
+
+TEST_F(TorchSurvive, RanksInTheMidstOfTheirUpdateBeginAgainTogether) {
+  Hold(1002);
+  Subprocess job = StartRanks(3, {"--max_restarts=3"}, "half");
+  const std::vector<pid_t> before = PidsAt(0, 3, 1002);
+  ASSERT_FALSE(HasFailure());
+  kill(before[1], SIGKILL);
+  LetGo(1002);
+  const SubprocessResult result = job.Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("was in the midst of the optimizer's step"));
+  EXPECT_EQ(Losses(0).size(), static_cast<size_t>(kSteps));  // from the first step on
+  ExpectOneEnd(3);
+}
+
+// The program of deploy/docs/recover.md as it stands there.
+TEST_F(TorchSurvive, TheGuidesProgramIsShorterThanFiftyLinesAndRunsUnderAnyLauncher) {
+  const std::string guide =
+      ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/recover.md"));
+  const std::string fence = "```python\n";
+  const size_t begin = guide.find(fence) + fence.size();
+  const std::string program = guide.substr(begin, guide.find("\n```", begin) - begin) + "\n";
+  EXPECT_LT(std::count(program.begin(), program.end(), '\n'), 50);
+  const std::string script = PythonScript("train.py", program);
+  const Environment changes = {
+      {"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
+      {"PYTHON_EXEC", PeerPython()},
+      {"PYTHONDONTWRITEBYTECODE", "1"},
+      {"GLOO_SOCKET_IFNAME", "lo"}};
+  const SubprocessResult ours = Start({"run", "--nproc_per_node=2", script}, changes).Wait(kLong);
+  EXPECT_THAT(ours, ExitsWith(0));
+  EXPECT_THAT(ours.out, HasSubstr("step 200  loss "));
+  const SubprocessResult theirs = StartProgram({PeerPython(), "-m", "torch.distributed.run",
+                                                "--standalone", "--nproc_per_node=2", script},
+                                               changes)
+                                      .Wait(kLong);
+  EXPECT_THAT(theirs, ExitsWith(0));
+  EXPECT_EQ(theirs.out, ours.out);
+}
+
+TEST_F(TorchSurvive, AFaultOfTheProgramsOwnIsItsEnd) {
+  const std::string script =
+      PythonScript("fails.py",
+                   "import torch\nfrom muster import survive\n"
+                   "job = survive.Job(torch.nn.Linear(4, 4))\n"
+                   "def train(step): return job.model(torch.ones(3, 5))\n"
+                   "for step, loss in job.run(train, 3): print('step', step)\n");
+  const SubprocessResult result =
+      Start({"run", "--nproc_per_node=2", script},
+            {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
+             {"PYTHON_EXEC", PeerPython()},
+             {"PYTHONDONTWRITEBYTECODE", "1"},
+             {"GLOO_SOCKET_IFNAME", "lo"}})
+          .Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err, HasSubstr("mat1 and mat2 shapes cannot be multiplied"));
+  EXPECT_THAT(result.err, Not(HasSubstr("go on at step")));
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,269 @@
+// --warm: workers that are forked by a process which has imported their modules. What they find of
+// themselves is compared with what fresh ones find; what cannot be forked starts as ever.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/job_under_test.h"
+#include "tests/support/peer_python.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+constexpr char kForked[] = "2 workers forked by the warm process";
+constexpr char kReady[] = "the warm process is ready";
+
+std::string ProgramText(const std::string& name) {
+  return ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/warm/", name));
+}
+
+class Warm : public JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    for (const char* folder : {modules_.path().c_str(), script_.path().c_str()}) {
+      ASSERT_FALSE(std::string(folder).empty());
+    }
+    WriteFile(modules_.File("bank.py"), ProgramText("bank.py"));
+    WriteFile(script_.File("warm_rank.py"), ProgramText("warm_rank.py"));
+  }
+
+  Environment Changes() const {
+    return {{"PYTHONPATH", modules_.path()}, {"OMP_NUM_THREADS", "1"}};
+  }
+  std::string script() const { return script_.File("warm_rank.py"); }
+  std::string bank() const { return modules_.File("bank.py"); }
+
+  // A job of two ranks whose first attempt fails as `how` says once told to.
+  Subprocess StartJob(const Arguments& options, const std::string& how) const {
+    return Start(Arguments{"run", "--nproc_per_node=2", "--max_restarts=1", "--log_level=debug"} +
+                     options + Arguments{script(), out(), how},
+                 Changes());
+  }
+  void EndFirstAttempt() const { WriteFile(Out("go"), ""); }
+  Json Found(int attempt, int rank) const {
+    return Json::parse(ReadOut(absl::StrCat(attempt, ".", rank)), nullptr, false);
+  }
+  bool BothHaveSpoken(int attempt) const {
+    return WaitForOut(absl::StrCat(attempt, ".0")) && WaitForOut(absl::StrCat(attempt, ".1"));
+  }
+
+ private:
+  TemporaryDirectory modules_, script_;
+};
+
+// Which ranks have lines in `text`, and how often.
+int CountOf(const std::string& part, const std::string& text) {
+  return static_cast<int>(std::vector<std::string>(absl::StrSplit(text, part)).size()) - 1;
+}
+
+TEST_F(Warm, AForkedWorkerFindsWhatAFreshOneFinds) {
+  for (const char* how : {"kill", "exception"}) {
+    SCOPED_TRACE(how);
+    Subprocess job = StartJob({"--warm=bank"}, how);
+    ASSERT_TRUE(BothHaveSpoken(0));
+    ASSERT_TRUE(job.WaitForOutput(kReady));
+    EndFirstAttempt();
+    const SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, HasSubstr(kForked));
+    for (const int rank : {0, 1}) {
+      const Json fresh = Found(0, rank), forked = Found(1, rank);
+      ASSERT_TRUE(fresh.is_object() && forked.is_object()) << fresh << forked;
+      EXPECT_EQ(fresh["same"], forked["same"]);
+      EXPECT_EQ(fresh["own"]["imported_in"], fresh["own"]["pid"]);
+      EXPECT_NE(forked["own"]["imported_in"], forked["own"]["pid"]);
+      EXPECT_EQ(fresh["own"]["parent"], forked["own"]["parent"]);  // the guardian
+    }
+    EXPECT_NE(Found(1, 0)["own"]["random"], Found(1, 1)["own"]["random"]);
+    EXPECT_NE(Found(1, 0)["own"]["name"], Found(1, 1)["own"]["name"]);
+    // Each worker of both attempts has printed what the module prints.
+    EXPECT_EQ(CountOf("the bank opens", result.out), 4);
+    std::remove(Out("go").c_str());
+  }
+}
+
+TEST_F(Warm, AnUncaughtExceptionIsPrintedAsByAFreshInterpreter) {
+  WriteFile(script(),
+            "import os, sys, time, bank\n"
+            "def inner(): raise ValueError('rank 0 gives up')\n"
+            "def outer():\n"
+            "    while os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and "
+            "not os.path.exists(sys.argv[1] + '/go'): time.sleep(0.02)\n"
+            "    inner()\n"
+            "outer()\n");
+  Subprocess job = Start({"run", "--max_restarts=1", "--warm=bank", script(), out()}, Changes());
+  ASSERT_TRUE(job.WaitForOutput(kReady));
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_EQ(CountOf("Traceback (most recent call last)", result.err), 2);
+  EXPECT_EQ(CountOf("in <module>", result.err), 2);
+  EXPECT_GE(CountOf("ValueError: rank 0 gives up", result.err), 2);  // the summary has it too
+  EXPECT_THAT(result.err, Not(HasSubstr("muster_warm")));
+  EXPECT_THAT(result.err, Not(HasSubstr("sitecustomize")));
+}
+
+TEST_F(Warm, AnAttemptThatEndsBeforeItIsReadyIsFollowedByAFreshOne) {
+  EndFirstAttempt();
+  WriteFile(bank(),
+            "import time, os\nPID = os.getpid()\n"
+            "if 'RANK' not in dict(os.environ): time.sleep(60)\n");
+  const SubprocessResult result = StartJob({"--warm=bank"}, "exception").Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("the warm process is not ready yet"));
+  EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+}
+
+TEST_F(Warm, AModuleThatReadsItsRankAsItIsImportedIsLeftOut) {
+  WriteFile(bank(),
+            absl::StrCat("import os\nMY_RANK = os.environ.get('RANK')\n", ProgramText("bank.py")));
+  Subprocess job = StartJob({"--warm=bank,json"}, "exception");
+  ASSERT_TRUE(BothHaveSpoken(0));
+  ASSERT_TRUE(job.WaitForOutput(kReady));
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("without bank: bank reads RANK when it is imported"));
+  EXPECT_THAT(result.err, HasSubstr(kForked));
+  EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+}
+
+TEST_F(Warm, AModuleWithAThreadCannotBeForked) {
+  WriteFile(bank(), absl::StrCat("import threading, time\n"
+                                 "threading.Thread(target=time.sleep, args=(60,), daemon=True)"
+                                 ".start()\n",
+                                 ProgramText("bank.py")));
+  Subprocess job = StartJob({"--warm=bank"}, "exception");
+  ASSERT_TRUE(BothHaveSpoken(0));
+  ASSERT_TRUE(job.WaitForOutput("1 threads run after the imports"));
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+}
+
+TEST_F(Warm, AModuleThatHasChangedIsImportedAnew) {
+  Subprocess job = StartJob({"--warm=bank"}, "exception");
+  ASSERT_TRUE(BothHaveSpoken(0));
+  ASSERT_TRUE(job.WaitForOutput(kReady));
+  WriteFile(bank(), ProgramText("bank.py") + "print('the new bank')\n");
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("bank.py has changed since it was imported"));
+  EXPECT_EQ(CountOf("the new bank", result.out), 2);
+}
+
+TEST_F(Warm, AWarmProcessThatIsKilledCostsNothingButItsWarmth) {
+  Subprocess job = StartJob({"--warm=bank"}, "exception");
+  ASSERT_TRUE(BothHaveSpoken(0));
+  ASSERT_TRUE(job.WaitForOutput(kReady));
+  // The guardian's child that is no rank.
+  const int guardian = Found(0, 0)["own"]["parent"];
+  std::set<int> ranks = {Found(0, 0)["own"]["pid"], Found(0, 1)["own"]["pid"]};
+  const std::string children =
+      ReadFile(absl::StrCat("/proc/", guardian, "/task/", guardian, "/children"));
+  int warm = 0;
+  for (absl::string_view pid : absl::StrSplit(children, ' ', absl::SkipWhitespace())) {
+    if (!ranks.contains(std::stoi(std::string(pid)))) warm = std::stoi(std::string(pid));
+  }
+  ASSERT_GT(warm, 0) << children;
+  ASSERT_EQ(kill(warm, SIGKILL), 0);
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+}
+
+TEST_F(Warm, AProgramThatPythonDoesNotRunIsRefused) {
+  const SubprocessResult result =
+      Run({"run", "--warm=auto", ShellScript("train.sh", "echo hello")});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("--warm=auto"), HasSubstr("is not a Python script")));
+}
+
+TEST_F(Warm, WhatIsNoModuleIsRefused) {
+  for (const char* wrong : {"torch,auto", "a b", "torch,", "3d"}) {
+    const SubprocessResult result = Run({"run", absl::StrCat("--warm=", wrong), script()});
+    EXPECT_THAT(result, ExitsWith(2)) << wrong;
+    EXPECT_THAT(result.err, HasSubstr("--warm=")) << wrong;
+  }
+}
+
+// Four ranks of PyTorch; what the first attempt has imported is found by the hook.
+TEST_F(Warm, RanksOfPyTorchMeetAgainInForkedProcesses) {
+  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  WriteFile(script(), ProgramText("warm_torch.py"));
+  Environment changes = Changes();
+  changes["PYTHON_EXEC"] = PeerPython();
+  changes["GLOO_SOCKET_IFNAME"] = "lo";
+  Subprocess job = Start(
+      {"run", "--nproc_per_node=4", "--max_restarts=1", "--warm=auto", script(), out()}, changes);
+  ASSERT_TRUE(job.WaitForOutput(kReady, absl::Seconds(170)));
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait(absl::Seconds(170));
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("4 workers forked by the warm process"));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("rank ", rank, " of 4: sum 6, forked True")));
+  }
+  // Drawn by each for itself, and by torch as by a seed alike.
+  std::set<std::string> drawn, seeded;
+  for (absl::string_view line : absl::StrSplit(result.out, '\n')) {
+    const size_t at = line.find("drawn ");
+    if (at != absl::string_view::npos) drawn.insert(std::string(line.substr(at)));
+    const size_t same = line.find("seeded ");
+    if (same != absl::string_view::npos) seeded.insert(std::string(line.substr(same)));
+  }
+  EXPECT_EQ(drawn.size(), 8u);
+  EXPECT_EQ(seeded.size(), 1u);
+}
+
+// Every package of warm_start.cc's table, with one thread and with two.
+TEST_F(Warm, WhatAutoImportsComputesAsInAFreshProcess) {
+  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  WriteFile(script(), ProgramText("warm_packages.py"));
+  for (const char* threads : {"1", "2"}) {
+    SCOPED_TRACE(threads);
+    Environment changes = Changes();
+    changes["PYTHON_EXEC"] = PeerPython();
+    changes["GLOO_SOCKET_IFNAME"] = "lo";
+    changes["OMP_NUM_THREADS"] = threads;
+    Subprocess job = Start(
+        {"run", "--nproc_per_node=2", "--max_restarts=1", "--warm=auto", script(), out()}, changes);
+    ASSERT_TRUE(job.WaitForOutput(kReady, absl::Seconds(170)));
+    ASSERT_TRUE(job.WaitForOutput("rank 0 attempt 0", absl::Seconds(170)));
+    ASSERT_TRUE(job.WaitForOutput("rank 1 attempt 0", absl::Seconds(170)));
+    EndFirstAttempt();
+    const SubprocessResult result = job.Wait(absl::Seconds(170));
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, AllOf(HasSubstr("accelerate, numpy, torch, transformers imported"),
+                                  HasSubstr(kForked)));
+    std::map<std::string, std::string> said;  // by "rank R attempt A"
+    for (absl::string_view line : absl::StrSplit(result.out, '\n')) {
+      const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(": ", 1));
+      if (parts.size() == 2) said[parts[0]] = parts[1];
+    }
+    for (const char* rank : {"rank 0", "rank 1"}) {
+      EXPECT_EQ(said[absl::StrCat(rank, " attempt 0")], said[absl::StrCat(rank, " attempt 1")]);
+      EXPECT_THAT(said[absl::StrCat(rank, " attempt 1")],
+                  HasSubstr(absl::StrCat("threads (", threads, ", ")));
+    }
+    std::remove(Out("go").c_str());
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing

@@ -1,0 +1,174 @@
+#include "agent/core/stop_ladder.h"
+
+#include <csignal>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/agent/core/turn_fixture.h"
+
+namespace muster::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class StopLadderTest : public TurnTest {
+ protected:
+  StopLadderTest() {
+    workers_.Begin(TwoWorkers());
+    for (const int rank : {0, 1}) workers_.Note(Spawned(rank), turn_);
+  }
+  void Start(After after, const std::string& kept_for = "") {
+    ladder_.Aim(after);
+    ladder_.SetGrace(now() + options_.settings.shutdown_timeout);
+    ladder_.Start(SIGTERM, kept_for, workers_, turn_);
+  }
+  void Say(int local_rank, bool awaits) {
+    workers_.Note(WorkerPromised{.round = Round(0),
+                                 .local_rank = LocalRank(local_rank),
+                                 .survives = true,
+                                 .awaits_round = awaits});
+  }
+  // To the deadline of the rung, and on to the next.
+  bool Climb() {
+    turn_.now = ladder_.deadline();
+    return ladder_.Climb(workers_, turn_);
+  }
+  WorkerGroup workers_;
+  StopLadder ladder_;
+};
+
+TEST_F(StopLadderTest, LeadsFromTheSignalToTheGroundWhateverNeverEnds) {
+  const MonoTime start = now();
+  Start(After::kJoin);
+  EXPECT_THAT(Effects(), ElementsAre("signal_workers SIGTERM"));
+  EXPECT_TRUE(ladder_.has_signalled());
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre("signal_workers SIGKILL"));
+  EXPECT_TRUE(ladder_.awaits_workers());
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("pid 700, 701 on node1 did not end within 10s"),
+                                     "sweep_descendants SIGKILL"));
+  EXPECT_FALSE(ladder_.awaits_workers());
+  EXPECT_TRUE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("outlives SIGKILL; not waiting for it")));
+  EXPECT_EQ(now() - start, options_.settings.shutdown_timeout + 2 * options_.unkillable_timeout);
+}
+
+TEST_F(StopLadderTest, SweepsWhatIsLeftAfterAFailureBySigtermThenBySigkill) {
+  Start(After::kAsk);
+  workers_.NoteEndOfAll();
+  ladder_.BeginSweep(turn_);
+  EXPECT_THAT(Effects(), ElementsAre("signal_workers SIGTERM", "sweep_descendants SIGTERM"));
+  EXPECT_EQ(ladder_.deadline(), now() + options_.lost_peer_grace);
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre("sweep_descendants SIGKILL"));
+}
+
+TEST_F(StopLadderTest, SignalsNobodyWhereNobodyLives) {
+  workers_.NoteEndOfAll();
+  Start(After::kAsk);
+  EXPECT_THAT(Effects(), ElementsAre("sweep_descendants SIGTERM"));
+  EXPECT_FALSE(ladder_.has_signalled());
+}
+
+TEST_F(StopLadderTest, WaitsAfterASuccessForWhatWasLeftRunningAndNamesIt) {
+  workers_.NoteEndOfAll();
+  Start(After::kWait);
+  EXPECT_THAT(Effects(), ElementsAre("await_descendants"));
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre("name_descendants"));
+  ladder_.NoteLeftovers({{"aws s3 cp (pid 4711)"}}, turn_);
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("left running: aws s3 cp (pid 4711); waiting up to "
+                                               "29s")));
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("stopping what the workers left running: aws"),
+                                     "sweep_descendants SIGTERM"));
+}
+
+TEST_F(StopLadderTest, EndsWhatLingersWhenAnotherEndComesUp) {
+  workers_.NoteEndOfAll();
+  Start(After::kWait);
+  Effects();
+  ladder_.EndLingering(turn_);
+  EXPECT_THAT(Effects(), ElementsAre("sweep_descendants SIGTERM"));
+  ladder_.EndLingering(turn_);
+  EXPECT_THAT(Effects(), IsEmpty()) << "nothing lingers any more";
+}
+
+TEST_F(StopLadderTest, GivesSurvivorsHalfOfTheGraceToLetGo) {
+  for (const int rank : {0, 1}) Say(rank, /*awaits=*/false);
+  Start(After::kJoin, "rank 3 failed");
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("tell_round_over followed=yes")));
+  EXPECT_EQ(ladder_.deadline(), now() + options_.settings.shutdown_timeout / 2);
+  Say(0, /*awaits=*/true);
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(),
+              ElementsAre(HasSubstr("survivors_slow"), "signal_workers SIGTERM spared=0"));
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre("signal_workers SIGKILL spared=0"));
+}
+
+TEST_F(StopLadderTest, SignalsThoseWhoDoNotSurviveAtOnce) {
+  Say(1, /*awaits=*/false);
+  Start(After::kJoin, "rank 3 failed");
+  EXPECT_THAT(Effects(),
+              ElementsAre(HasSubstr("tell_round_over"), "signal_workers SIGTERM spared=1"));
+}
+
+TEST_F(StopLadderTest, SweepsAtOnceWhereAllAreParked) {
+  for (const int rank : {0, 1}) Say(rank, /*awaits=*/true);
+  Start(After::kJoin, "rank 3 failed");
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("tell_round_over"), "sweep_descendants SIGTERM"));
+}
+
+TEST_F(StopLadderTest, WaitsOnceMoreForAWorkerThatStrays) {
+  for (const int rank : {0, 1}) Say(rank, /*awaits=*/true);
+  Start(After::kJoin, "rank 3 failed");
+  ladder_.StartAgain(turn_);
+  EXPECT_TRUE(ladder_.awaits_workers());
+  EXPECT_EQ(ladder_.deadline(), now() + options_.settings.shutdown_timeout / 2);
+}
+
+TEST_F(StopLadderTest, SkipsTheRungsThatWaitInHaste) {
+  Start(After::kLeave);
+  Effects();
+  EXPECT_TRUE(ladder_.Hurry(now()));
+  EXPECT_FALSE(ladder_.Climb(workers_, turn_));
+  EXPECT_THAT(Effects(), ElementsAre("signal_workers SIGKILL"));
+  EXPECT_FALSE(ladder_.Hurry(now())) << "SIGKILL is as quick as it gets";
+  workers_.NoteEndOfAll();
+  ladder_.BeginSweep(turn_);
+  EXPECT_THAT(Effects(), ElementsAre("sweep_descendants SIGKILL"));
+}
+
+TEST_F(StopLadderTest, ClimbsForParkedWorkersThatAwaitARoundWhichDoesNotCome) {
+  ladder_.StartForParked({LocalRank(1)}, turn_);
+  EXPECT_THAT(Effects(), ElementsAre("signal_workers SIGTERM spared=1"));
+  EXPECT_EQ(ladder_.deadline(), now() + options_.settings.shutdown_timeout);
+}
+
+TEST_F(StopLadderTest, StaysAimedAtTheEndOfTheJobWhateverTheNodeWants) {
+  ladder_.Aim(After::kJoin);
+  ladder_.AimToLeave();
+  EXPECT_EQ(ladder_.after(), After::kLeave);
+  ladder_.Aim(After::kFinish);
+  ladder_.AimToLeave();
+  EXPECT_EQ(ladder_.after(), After::kFinish);
+}
+
+TEST_F(StopLadderTest, HasSignalledNobodyInANewRound) {
+  Start(After::kJoin);
+  ladder_.Reset();
+  EXPECT_FALSE(ladder_.has_signalled());
+}
+
+TEST_F(StopLadderTest, HasNoDeadlineOnTheGround) {
+  Start(After::kJoin);
+  ladder_.ReachGround();
+  EXPECT_TRUE(ladder_.deadline().is_infinite());
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,167 @@
+#include "launcher/peers/peer_line.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::launcher {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+using Args = std::vector<std::string>;
+
+MachineView Machine(int num_gpus, const std::string& path = "", const std::string& text = "") {
+  return {.read = [=](const std::string& asked) -> absl::StatusOr<std::string> {
+            if (asked == path) return text;
+            return absl::NotFoundError("there is no such file");
+          },
+          .directory = "/work",
+          .count_gpus = [=] { return num_gpus; }};
+}
+
+PeerLine Accelerate(const Args& args, const MachineView& machine = Machine(0),
+                    const EnvironmentMap& environment = {{"HOME", "/root"}}) {
+  const auto line = ReadAccelerateLine(args, environment, machine);
+  EXPECT_TRUE(line.ok()) << line.status();
+  return line.value_or(PeerLine{});
+}
+
+std::string WhyNotAccelerate(const Args& args) {
+  return std::string(ReadAccelerateLine(args, {}, Machine(0)).status().message());
+}
+
+PeerLine DeepSpeed(const Args& args, bool has_usual_host_file = false) {
+  const auto line = ReadDeepSpeedLine(args, has_usual_host_file);
+  EXPECT_TRUE(line.ok()) << line.status();
+  return line.value_or(PeerLine{});
+}
+
+std::string WhyNotDeepSpeed(const Args& args) {
+  return std::string(ReadDeepSpeedLine(args, false).status().message());
+}
+
+// Source: accelerate 1.15, commands/launch.py (_validate_launch_command): without a file its GPUs
+// decide.
+TEST(ReadAccelerateLine, StartsAWorkerForEachGpuWhereNothingIsSaid) {
+  EXPECT_THAT(Accelerate({"t.py", "--x"}, Machine(4)).args,
+              ElementsAre("--nproc_per_node=4", "--", "t.py", "--x"));
+  EXPECT_THAT(Accelerate({"t.py"}).args, ElementsAre("--nproc_per_node=1", "--", "t.py"));
+}
+
+TEST(ReadAccelerateLine, TakesTheFileAtItsUsualPlace) {
+  const std::string text = "distributed_type: MULTI_GPU\nnum_processes: 3\n";
+  const std::string path = "/root/.cache/huggingface/accelerate/default_config.yaml";
+  EXPECT_THAT(Accelerate({"t.py"}, Machine(0, path, text)).args, Contains("--nproc_per_node=3"));
+  EXPECT_THAT(Accelerate({"--cpu", "t.py"}, Machine(0, path, text)).args,
+              Contains("--nproc_per_node=1"));
+  EXPECT_THAT(Accelerate({"t.py"}, Machine(0, "/hf/accelerate/default_config.yaml", text),
+                         {{"HF_HOME", "/hf"}})
+                  .args,
+              Contains("--nproc_per_node=3"));
+}
+
+TEST(ReadAccelerateLine, LetsOptionsWinOverTheFile) {
+  const PeerLine line =
+      Accelerate({"--config_file=c", "--num_processes", "2", "--fsdp_offload_params=true", "t.py"},
+                 Machine(0, "c",
+                         "distributed_type: FSDP\nnum_processes: 3\nfsdp_config:\n"
+                         "  offload_params: false\n"));
+  EXPECT_THAT(line.args, Contains("--nproc_per_node=2"));
+  EXPECT_THAT(line.environment, Contains(Pair("FSDP_OFFLOAD_PARAMS", "true")));
+}
+
+TEST(ReadAccelerateLine, PlacesSeveralMachines) {
+  EXPECT_THAT(
+      Accelerate({"--multi_gpu", "--num_machines=2", "--num_processes=8", "--machine_rank=1",
+                  "--main_process_ip=n0", "--main_process_port=5", "--max_restarts", "3", "-m",
+                  "pkg.train"})
+          .args,
+      ElementsAre("--nproc_per_node=4", "--nnodes=2", "--node_rank=1", "--rdzv_backend=static",
+                  "--rdzv_endpoint=n0:5", "--max_restarts=3", "--module", "--", "pkg.train"));
+}
+
+TEST(ReadAccelerateLine, RefusesByNameWhatHasNoMeaningHere) {
+  EXPECT_EQ(WhyNotAccelerate({"--tpu", "t.py"}), "--tpu: TPUs are not served");
+  EXPECT_THAT(WhyNotAccelerate({"--megatron-lm-tp-degree", "2", "t.py"}),
+              HasSubstr("--megatron_lm_tp_degree: Megatron-LM is started by its own script"));
+  EXPECT_THAT(WhyNotAccelerate({"--deepspeed_hostfile=h", "t.py"}),
+              HasSubstr("--deepspeed_hostfile: hosts are reached by muster itself"));
+  EXPECT_THAT(WhyNotAccelerate({"--cpu", "--use_fsdp", "t.py"}), HasSubstr("exclude each other"));
+  EXPECT_THAT(WhyNotAccelerate({"--mixed_precision=fp8", "t.py"}), HasSubstr("fp8"));
+  EXPECT_THAT(WhyNotAccelerate({"--config_file=none", "t.py"}), HasSubstr("--config_file=none"));
+  EXPECT_THAT(WhyNotAccelerate({}), HasSubstr("no script was given"));
+  EXPECT_THAT(WhyNotAccelerate({"--multi_gpu", "t.py"}), HasSubstr("give --num_processes=N"));
+}
+
+TEST(ReadDeepSpeedLine, TakesEveryGpuThatIsSeenWhereNothingIsSaid) {
+  EXPECT_THAT(DeepSpeed({"t.py", "-x"}).args,
+              ElementsAre("--include=localhost", "--", "t.py", "-x"));
+  EXPECT_THAT(DeepSpeed({"t.py"}, true).args, ElementsAre("--", "t.py"));
+  EXPECT_THAT(DeepSpeed({"--num_accelerators=2", "t.py"}).args,
+              ElementsAre("--num_gpus=2", "--", "t.py"));
+}
+
+TEST(ReadDeepSpeedLine, TakesWhatHasAMeaningHere) {
+  EXPECT_THAT(
+      DeepSpeed({"-H", "h", "-i", "a:0", "--master_port", "5", "--module", "--launcher=PDSH",
+                 "--force_multi", "--no_ssh_check", "pkg"})
+          .args,
+      ElementsAre("--hostfile=h", "--include=a:0", "--master_port=5", "--module", "--", "pkg"));
+  EXPECT_THAT(DeepSpeed({"--num_gpus=2", "--enable_each_rank_log", "logs", "-q", "t.py"}).args,
+              ElementsAre("--num_gpus=2", "--log_dir=logs", "--redirects=3", "--log_level=error",
+                          "--", "t.py"));
+  EXPECT_THAT(
+      DeepSpeed({"--num_gpus=2", "--bind_cores_to_rank", "t.py"}).args,
+      ElementsAre("--num_gpus=2", "--numa_binding=exclusive", "--omp_threads=auto", "--", "t.py"));
+  EXPECT_TRUE(DeepSpeed({"--save_pid", "t.py"}).saves_pid);
+  EXPECT_THAT(DeepSpeed({"--venv_script=/v/bin/activate", "t.py"}).environment,
+              ElementsAre(::testing::Pair("VIRTUAL_ENV", "/v")));
+}
+
+TEST(ReadDeepSpeedLine, TakesNodesThatComeAndGo) {
+  EXPECT_THAT(DeepSpeed({"--elastic_training", "--max_elastic_nodes=4", "--master_addr=n1",
+                         "--num_gpus=2", "t.py"})
+                  .args,
+              ElementsAre("--num_gpus=2", "--nnodes=1:4", "--max_restarts=100",
+                          "--rdzv_backend=c10d", "--rdzv_endpoint=n1:29500", "--", "t.py"));
+  EXPECT_THAT(DeepSpeed({"--elastic_training", "--min_elastic_nodes=2", "--max_elastic_nodes=3",
+                         "--master_addr=n1", "--master_port=5", "--include=localhost:1", "t.py"})
+                  .args,
+              ElementsAre("--include=localhost:1", "--nnodes=2:3", "--max_restarts=100",
+                          "--rdzv_backend=c10d", "--rdzv_endpoint=n1:5", "--", "t.py"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--elastic_training", "--hostfile=h", "t.py"}),
+              HasSubstr("run this line on each node"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--elastic_training", "--master_addr=n1", "t.py"}),
+              HasSubstr("--max_elastic_nodes=N"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--min_elastic_nodes=2", "t.py"}),
+              HasSubstr("belongs to --elastic_training"));
+}
+
+TEST(ReadDeepSpeedLine, RefusesByNameWhatHasNoMeaningHere) {
+  EXPECT_THAT(WhyNotDeepSpeed({"--launcher=slurm", "t.py"}), HasSubstr("srun --ntasks-per-node=1"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--launcher=OpenMPI", "t.py"}), HasSubstr("mpirun -npernode 1"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--launcher_args=-x", "t.py"}), HasSubstr("pdsh is not used"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--venv_script=a", "t.py"}), HasSubstr("DIR/bin/activate"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--no_ssh", "--node_rank=1", "t.py"}), HasSubstr("--node_rank"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--bind_core_list=1", "t.py"}), HasSubstr("taskset"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--autotuning=run", "t.py"}), HasSubstr("autotuner"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--force_multi", "t.py"}), HasSubstr("--hostfile=FILE"));
+  EXPECT_THAT(WhyNotDeepSpeed({}), HasSubstr("no script was given"));
+}
+
+TEST(MusterLineForInstructLab, NamesTheTrainerAndWhatIsItsOwn) {
+  EXPECT_EQ(MusterLineForInstructLab({"--distributed", "--num-gpus", "4", "--nnodes=2",
+                                      "--rdzv-endpoint", "n1:3", "--model-path", "my model"})
+                .value_or(""),
+            "muster run --nproc_per_node=4 --nnodes=2 --rdzv_endpoint=n1:3 -m "
+            "instructlab.training.main_ds --data_path=DATA/data.jsonl "
+            "'--model_name_or_path=my model'");
+  EXPECT_THAT(MusterLineForInstructLab({}).value_or(""), HasSubstr("--nproc_per_node=gpu"));
+  EXPECT_FALSE(MusterLineForInstructLab({"--gpus"}).ok());
+}
+
+}  // namespace
+}  // namespace muster::launcher

@@ -1,0 +1,168 @@
+#include "worker_runtime/engine/stage_transfers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/stage_order.h"
+
+namespace muster::engine {
+namespace {
+
+using ::muster::testing::IsOk;
+using ::muster::testing::OnRanks;
+using plan::Action;
+using plan::ActionKind;
+using plan::Payload;
+using ::testing::ElementsAre;
+
+// Four units of one parameter of two elements, each a stage; the last uses that of the first.
+struct Rank {
+  explicit Rank(Communicator& world, const std::string& schedule) {
+    for (int unit = 0; unit < 4; ++unit) {
+      store.BeginUnit("u" + std::to_string(unit));
+      store.Declare({.name = "p" + std::to_string(unit), .shape = {2}});
+      Parameter& parameter = *store.parameters().back();
+      parameter.BindValue(Filled(unit));
+      parameter.BindGradient(Filled(10 * unit));
+    }
+    Plan plan;
+    plan.stages = 2;
+    plan.schedule = schedule;
+    set_up.parameters = InfoOf(store);
+    set_up.layout = plan::PlanBlockLayout(set_up.parameters);
+    for (int stage = 0; stage < 4; ++stage) {
+      set_up.stages.push_back(plan::StageOfUnits(set_up.layout, stage, stage + 1, {}));
+    }
+    set_up.stages[3].borrowed = {0};
+    set_up.boundary = {2};
+    set_up.schedule = *plan::ScheduleOf(plan, 2);
+    transfers.emplace(world, store, set_up, plan::TypesOf(plan, DType::kF32), passes, queue, pool);
+  }
+
+  Tensor Filled(float value) {
+    Tensor tensor = pool.Allocate(DType::kF32, {2});
+    tensor.span<float>()[0] = value;
+    tensor.span<float>()[1] = value + 1;
+    return tensor;
+  }
+
+  // Carries it out, with rank `peer` at its other end.
+  absl::Status Carry(Action action) {
+    action.collective = plan::Collective::kTransfer;
+    action.bytes = 2 * sizeof(float);
+    const Tensor memory = transfers->MemoryOf(action);
+    absl::Status status = transfers->Start(action, memory).Wait();
+    if (status.ok()) transfers->Finish(action, memory);
+    return status;
+  }
+
+  TensorPool pool;
+  Queue queue{pool.device(), &pool};
+  ParameterStore store;
+  EngineSetUp set_up;
+  PassesInFlight passes{pool, {}};
+  std::optional<StageTransfers> transfers;
+};
+
+std::vector<float> Elements(const Tensor& tensor) {
+  const auto all = tensor.span<float>();
+  return {all.begin(), all.end()};
+}
+
+TEST(StageTransfers, BringWhatAStageHasMadeToTheOneThatWaitsForIt) {
+  const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
+    Rank rank(world, "interleaved");  // stages 0 and 2, 1 and 3
+    const bool sends = world.rank() == 0;
+    const ActionKind kind = sends ? ActionKind::kSend : ActionKind::kRecv;
+    const int peer = 1 - world.rank();
+    // Forward from stage 2 to stage 3, backward from stage 2 to stage 1.
+    if (sends) {
+      rank.passes.At(2, 5).output.passed_on.value = rank.Filled(3);
+      rank.passes.At(2, 5).input_gradient = rank.Filled(7);
+    }
+    for (const Payload payload : {Payload::kActivation, Payload::kGradient}) {
+      absl::Status status = rank.Carry(
+          {.kind = kind, .stage = 2, .micro_batch = 5, .peer = peer, .payload = payload});
+      if (!status.ok()) return status;
+    }
+    if (sends) {
+      EXPECT_TRUE(rank.passes.At(2, 5).input_gradient.empty()) << "its memory has left with it";
+    } else {
+      EXPECT_THAT(Elements(rank.passes.At(3, 5).received.value), ElementsAre(3, 4));
+      EXPECT_THAT(Elements(rank.passes.At(1, 5).gradient), ElementsAre(7, 8));
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_THAT(status, IsOk());
+}
+
+TEST(StageTransfers, BringGradientsOfTiedParametersBackAndTheirValuesThere) {
+  const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
+    Rank rank(world, "interleaved");
+    const bool lends = world.rank() == 0;
+    const int peer = 1 - world.rank();
+    absl::Status status = rank.Carry({.kind = lends ? ActionKind::kRecv : ActionKind::kSend,
+                                      .stage = 3,
+                                      .micro_batch = 1,
+                                      .peer = peer,
+                                      .payload = Payload::kTied});
+    if (!status.ok()) return status;
+    Parameter& tied = *rank.store.parameters()[0];
+    if (lends) {
+      // What came is written first, and what the stage itself finds is added.
+      PassInFlight& pass = rank.passes.At(0, 1);
+      tied.ForgetGradient();
+      tied.gradient().span<float>()[0] = 100;
+      rank.transfers->AddTiedGradient(0, pass);
+      EXPECT_THAT(Elements(tied.gradient()), ElementsAre(0, 1));
+      EXPECT_TRUE(tied.BeginGradient().accumulate);
+      EXPECT_TRUE(pass.tied_gradient.empty());
+      tied.value().span<float>()[0] = 42;
+    }
+    status = rank.Carry({.kind = lends ? ActionKind::kSend : ActionKind::kRecv,
+                         .stage = 0,
+                         .peer = peer,
+                         .payload = Payload::kValue});
+    EXPECT_THAT(Elements(tied.value()), ElementsAre(42, 1));
+    return status;
+  });
+  for (const absl::Status& status : statuses) EXPECT_THAT(status, IsOk());
+}
+
+TEST(StageTransfers, AreNamedByStageMicroBatchAndDirection) {
+  EXPECT_EQ(StageTransfers::NameOf({.kind = ActionKind::kRecv,
+                                    .stage = 2,
+                                    .micro_batch = 5,
+                                    .peer = 1,
+                                    .payload = Payload::kActivation}),
+            "the activation of stage 2 and micro-batch 5, from rank 1");
+  EXPECT_EQ(StageTransfers::NameOf(
+                {.kind = ActionKind::kSend, .stage = 0, .peer = 3, .payload = Payload::kValue}),
+            "the tied value of stage 0, to rank 3");
+}
+
+TEST(StageTransfers, KeepWhatTheSameRankGoesOnWith) {
+  OnRanks<int>(2, [](Communicator& world) {
+    Rank rank(world, "zbv");  // stages 0 and 3, 1 and 2
+    rank.passes.At(1, 0).output.passed_on.value = rank.Filled(3);
+    rank.transfers->Keep({.kind = ActionKind::kForward, .stage = 1, .micro_batch = 0});
+    EXPECT_THAT(Elements(rank.passes.At(2, 0).received.value), ElementsAre(3, 4));
+    rank.passes.At(2, 0).input_gradient = rank.Filled(5);
+    rank.transfers->Keep({.kind = ActionKind::kBackwardInput, .stage = 2, .micro_batch = 0});
+    EXPECT_THAT(Elements(rank.passes.At(1, 0).gradient), ElementsAre(5, 6));
+    rank.passes.At(0, 0).output.passed_on.value = rank.Filled(3);
+    rank.transfers->Keep({.kind = ActionKind::kForward, .stage = 0, .micro_batch = 0});
+    EXPECT_TRUE(rank.passes.At(1, 0).received.value.empty()) << "that one travels";
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace muster::engine

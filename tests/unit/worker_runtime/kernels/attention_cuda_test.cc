@@ -1,0 +1,142 @@
+// Flash attention beside its host twin.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tests/unit/worker_runtime/kernels/kernel_numbers.h"
+#include "worker_runtime/kernels/attention.h"
+#include "worker_runtime/kernels/cuda_kernels.h"
+
+namespace muster::kernels {
+namespace {
+
+using ::muster::testing::ForEverySchedule;
+using ::muster::testing::KernelArray;
+using ::muster::testing::KernelNumbers;
+using ::muster::testing::KernelTest;
+using ::muster::testing::KernelTypeNames;
+using ::muster::testing::KernelTypes;
+using ::muster::testing::RelativeError;
+using ::muster::testing::SameBits;
+using ::muster::testing::Widened;
+
+template <typename T>
+class AttentionKernel : public KernelTest<T> {
+ protected:
+  // Probabilities of bf16 and their gradients are rounded before they are multiplied.
+  static constexpr double kTolerance = std::is_same_v<T, float> ? 1e-5 : 1.2e-2;
+};
+TYPED_TEST_SUITE(AttentionKernel, KernelTypes, KernelTypeNames);
+
+// Sequences that end within a tile, with it and behind it; heads that fill their tiles, that fill
+// some vectors of them, and that begin between two.
+const std::vector<AttentionShape> kShapes = {
+    {.batch = 1, .sequence = 1, .heads = 1, .head_width = 8},
+    {.batch = 2, .sequence = 5, .heads = 2, .head_width = 7},
+    {.batch = 1, .sequence = 64, .heads = 1, .head_width = 64},
+    {.batch = 1, .sequence = 131, .heads = 2, .head_width = 24},
+    {.batch = 1, .sequence = 70, .heads = 1, .head_width = 128},
+    {.batch = 1, .sequence = 66, .heads = 1, .head_width = 75},
+};
+
+struct Host {
+  Host(AttentionShape shape, const std::vector<float>& qkv)
+      : scratch(AttentionScratchElements(shape)),
+        out(qkv.size() / 3),
+        row_max(shape.batch * shape.heads * shape.sequence),
+        row_scale(row_max.size()),
+        dqkv(qkv.size()) {
+    Attention<float>().forward(shape, qkv.data(), out.data(), saved(), scratch.data());
+  }
+  AttentionKernels<float>::Saved saved() { return {row_max.data(), row_scale.data()}; }
+
+  std::vector<float> scratch, out, row_max, row_scale, dqkv;
+};
+
+TYPED_TEST(AttentionKernel, GivesTheHostsOutputAndGradients) {
+  for (const AttentionShape shape : kShapes) {
+    SCOPED_TRACE(absl::StrCat("sequence ", shape.sequence, ", head ", shape.head_width));
+    const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
+    const int64_t rows = shape.batch * shape.heads * shape.sequence;
+    const auto qkv = KernelNumbers<TypeParam>(3 * n, "qkv");
+    const auto dout = KernelNumbers<TypeParam>(n, "dout");
+    Host host(shape, Widened(qkv));
+    const KernelArray<TypeParam> on_qkv(qkv), on_dout(dout);
+    const auto out = KernelArray<TypeParam>::Poisoned(n);
+    const auto dqkv = KernelArray<TypeParam>::Poisoned(3 * n);
+    const auto row_max = KernelArray<float>::Poisoned(rows);
+    const auto row_scale = KernelArray<float>::Poisoned(rows);
+    const auto scratch = KernelArray<float>::Poisoned(rows);
+    const cuda::AttentionSaved saved = {row_max.data(), row_scale.data()};
+    ASSERT_EQ(cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(), saved), nullptr);
+    EXPECT_LE(RelativeError(row_max.Read(), host.row_max), 1e-5);
+    EXPECT_LE(RelativeError(row_scale.Read(), host.row_scale), 1e-5);
+    EXPECT_LE(RelativeError(Widened(out.Read()), host.out), this->kTolerance);
+    ASSERT_EQ(cuda::AttentionBackward<TypeParam>(nullptr, shape, on_qkv.data(), saved,
+                                                 {out.data(), on_dout.data()}, dqkv.data(),
+                                                 scratch.data()),
+              nullptr);
+    host.out = Widened(out.Read());
+    Attention<float>().backward(shape, Widened(qkv).data(), host.saved(),
+                                {.out = host.out.data(), .dout = Widened(dout).data()},
+                                host.dqkv.data(), host.scratch.data());
+    EXPECT_LE(RelativeError(Widened(dqkv.Read()), host.dqkv), this->kTolerance);
+  }
+}
+
+TYPED_TEST(AttentionKernel, HasTheSameBitsInEverySchedule) {
+  const AttentionShape shape = {.batch = 1, .sequence = 67, .heads = 1, .head_width = 16};
+  const int64_t n = shape.sequence * shape.head_width;
+  const KernelArray<TypeParam> qkv(KernelNumbers<TypeParam>(3 * n, "qkv")),
+      dout(KernelNumbers<TypeParam>(n, "dout"));
+  std::vector<TypeParam> before_out, before_dqkv;
+  ForEverySchedule([&] {
+    const auto out = KernelArray<TypeParam>::Poisoned(n);
+    const auto dqkv = KernelArray<TypeParam>::Poisoned(3 * n);
+    const auto saved = KernelArray<float>::Poisoned(3 * shape.sequence);
+    const cuda::AttentionSaved rows = {saved.data(), saved.data() + shape.sequence};
+    ASSERT_EQ(cuda::AttentionForward(nullptr, shape, qkv.data(), out.data(), rows), nullptr);
+    ASSERT_EQ(cuda::AttentionBackward<TypeParam>(nullptr, shape, qkv.data(), rows,
+                                                 {out.data(), dout.data()}, dqkv.data(),
+                                                 saved.data() + 2 * shape.sequence),
+              nullptr);
+    if (before_out.empty()) {
+      before_out = out.Read();
+      before_dqkv = dqkv.Read();
+    }
+    EXPECT_TRUE(SameBits(out.Read(), before_out));
+    EXPECT_TRUE(SameBits(dqkv.Read(), before_dqkv));
+  });
+}
+
+TYPED_TEST(AttentionKernel, LeavesOutTheQueriesBeforeTheFirst) {
+  const AttentionShape shape = {
+      .batch = 1, .sequence = 90, .heads = 2, .head_width = 16, .first_query = 83};
+  const int64_t width = shape.heads * shape.head_width;
+  const auto qkv = KernelNumbers<TypeParam>(3 * shape.sequence * width, "qkv");
+  Host host(shape, Widened(qkv));
+  const KernelArray<TypeParam> on_qkv(qkv);
+  const std::vector<TypeParam> sevens(shape.sequence * width, TypeParam{7});
+  const KernelArray<TypeParam> out(sevens);
+  const auto saved = KernelArray<float>::Poisoned(2 * shape.heads * shape.sequence);
+  ASSERT_EQ(cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(),
+                                   {saved.data(), saved.data() + shape.heads * shape.sequence}),
+            nullptr);
+  const auto got = out.Read();
+  const int64_t first = shape.first_query * width;
+  EXPECT_EQ(std::vector(got.begin(), got.begin() + first),
+            std::vector(sevens.begin(), sevens.begin() + first));
+  const auto tail = [&](const auto& all) { return std::vector(all.begin() + first, all.end()); };
+  EXPECT_LE(RelativeError(tail(Widened(got)), tail(host.out)), this->kTolerance);
+}
+
+TEST(Attention, RefusesHeadsThatAreTooWide) {
+  const AttentionShape shape = {.batch = 1, .sequence = 1, .heads = 1, .head_width = 136};
+  EXPECT_STREQ(cuda::AttentionForward<float>(nullptr, shape, nullptr, nullptr, {}),
+               "attention: heads of more than 128 are not worked on a CUDA device");
+}
+
+}  // namespace
+}  // namespace muster::kernels

@@ -1,0 +1,169 @@
+#include "worker_runtime/engine/stage_transfers.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/engine/tensor_buffer.h"
+#include "worker_runtime/nn/operations.h"
+
+namespace muster::engine {
+
+using plan::Action;
+using plan::ActionKind;
+using plan::Payload;
+
+std::vector<Parameter*> StageTransfers::TiedTo(int lender) const {
+  std::vector<Parameter*> tied;
+  for (const plan::StageInfo& stage : set_up_.stages) {
+    for (const int p : stage.borrowed) {
+      Parameter& parameter = *store_.parameters()[p];
+      if (parameter.frozen() || set_up_.StageOfParameter(p) != lender) continue;
+      tied.push_back(&parameter);
+    }
+  }
+  return tied;
+}
+
+int StageTransfers::LenderTo(int borrower) const {
+  for (const int p : set_up_.stages[borrower].borrowed) {
+    if (!store_.parameters()[p]->frozen()) return set_up_.StageOfParameter(p);
+  }
+  return plan::kNone;
+}
+
+int64_t StageTransfers::CountOf(const std::vector<Parameter*>& parameters) const {
+  int64_t count = 0;
+  for (const Parameter* parameter : parameters) count += parameter->num_elements();
+  return count;
+}
+
+Tensor StageTransfers::Gather(const std::vector<Parameter*>& parameters, Payload payload) {
+  const bool is_tied = payload == Payload::kTied;
+  const Tensor all =
+      pool_.Allocate(is_tied ? types_.gradients : types_.parameters, {CountOf(parameters)});
+  int64_t first = 0;
+  for (const Parameter* parameter : parameters) {
+    const Tensor& from = is_tied ? parameter->gradient() : parameter->value();
+    queue_.device().operations(from.dtype()).copy(queue_, from, all.Slice(first, from.shape()));
+    first += from.num_elements();
+  }
+  return all;
+}
+
+Tensor StageTransfers::MemoryOf(const Action& action) {
+  const bool sends = action.kind == ActionKind::kSend;
+  const bool is_boundary =
+      action.payload == Payload::kActivation || action.payload == Payload::kGradient;
+  if (!sends) {
+    if (is_boundary) return pool_.Allocate(store_.dtype(), set_up_.boundary);
+    const DType dtype = action.payload == Payload::kTied ? types_.gradients : types_.parameters;
+    return pool_.Allocate(dtype, {action.bytes / plan::BytesOf(dtype)});
+  }
+  switch (action.payload) {
+    case Payload::kActivation:
+      return passes_.At(action.stage, action.micro_batch).output.passed_on.value;
+    case Payload::kGradient:
+      return std::move(passes_.At(action.stage, action.micro_batch).input_gradient);
+    case Payload::kTied:
+      return Gather(TiedTo(LenderTo(action.stage)), action.payload);
+    default:
+      return Gather(TiedTo(action.stage), action.payload);
+  }
+}
+
+Work StageTransfers::Start(const Action& action, const Tensor& memory) {
+  const Buffer buffer = BufferOfTensor(memory);
+  const CallOptions options = {.queue = &queue_};
+  return action.kind == ActionKind::kSend ? world_.Send(buffer, action.peer, options)
+                                          : world_.Recv(buffer, action.peer, options);
+}
+
+void StageTransfers::Finish(const Action& action, const Tensor& memory) {
+  if (action.kind == ActionKind::kSend) return;
+  switch (action.payload) {
+    case Payload::kActivation:
+      passes_.At(action.stage + 1, action.micro_batch).received.value = memory;
+      break;
+    case Payload::kGradient:
+      passes_.At(action.stage - 1, action.micro_batch).gradient = memory;
+      break;
+    case Payload::kTied:
+      passes_.At(LenderTo(action.stage), action.micro_batch).tied_gradient = memory;
+      break;
+    default: {
+      int64_t first = 0;
+      for (const Parameter* parameter : TiedTo(action.stage)) {
+        const Tensor& value = parameter->value();
+        queue_.device()
+            .operations(value.dtype())
+            .copy(queue_, memory.Slice(first, value.shape()), value);
+        first += value.num_elements();
+      }
+    }
+  }
+}
+
+std::string StageTransfers::NameOf(const Action& action) {
+  std::string name =
+      absl::StrCat("the ", plan::ToString(action.payload), " of stage ", action.stage);
+  if (action.micro_batch != plan::kNone) {
+    absl::StrAppend(&name, " and micro-batch ", action.micro_batch);
+  }
+  return absl::StrCat(name, action.kind == ActionKind::kSend ? ", to rank " : ", from rank ",
+                      action.peer);
+}
+
+void StageTransfers::Keep(const Action& pass) {
+  const bool is_forward = pass.kind == ActionKind::kForward;
+  const int other = pass.stage + (is_forward ? 1 : -1);
+  if (other < 0 || other == set_up_.num_stages()) return;
+  if (set_up_.PlaceOf(other) != set_up_.PlaceOf(pass.stage)) return;
+  PassInFlight& from = passes_.At(pass.stage, pass.micro_batch);
+  PassInFlight& to = passes_.At(other, pass.micro_batch);
+  if (is_forward) {
+    to.received.value = from.output.passed_on.value;
+  } else {
+    to.gradient = std::move(from.input_gradient);
+  }
+}
+
+bool StageTransfers::IsTiedWithin(int borrower) const {
+  const int lender = LenderTo(borrower);
+  return lender != plan::kNone && set_up_.PlaceOf(lender) == set_up_.PlaceOf(borrower);
+}
+
+void StageTransfers::BindTied(int stage, bool adds) {
+  if (!IsTiedWithin(stage)) return;
+  for (Parameter* parameter : TiedTo(LenderTo(stage))) {
+    Tensor& memory = tied_gradients_[parameter];
+    if (memory.empty()) memory = pool_.Allocate(types_.gradients, parameter->shape());
+    parameter->BindGradient(memory);
+    if (adds) parameter->BeginGradient();
+  }
+}
+
+void StageTransfers::KeepTied(int stage, int64_t micro_batch) {
+  if (!IsTiedWithin(stage)) return;
+  const int lender = LenderTo(stage);
+  passes_.At(lender, micro_batch).tied_gradient = Gather(TiedTo(lender), Payload::kTied);
+}
+
+void StageTransfers::AddTiedGradient(int stage, PassInFlight& pass) {
+  if (pass.tied_gradient.empty()) return;
+  const Operations& operations = queue_.device().operations(pass.tied_gradient.dtype());
+  int64_t first = 0;
+  for (Parameter* parameter : TiedTo(stage)) {
+    parameter->Enter();
+    const Tensor part = pass.tied_gradient.Slice(first, parameter->shape());
+    first += parameter->num_elements();
+    const Parameter::GradientTarget to = parameter->BeginGradient();
+    if (to.accumulate) {
+      operations.add(queue_, to.gradient, part, to.gradient);
+    } else {
+      operations.copy(queue_, part, to.gradient);
+    }
+  }
+  pass.tied_gradient = Tensor();
+}
+
+}  // namespace muster::engine

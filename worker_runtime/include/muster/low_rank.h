@@ -1,0 +1,58 @@
+// An adapter beside a frozen layer: few numbers that learn what the layer's many would.
+//
+//   const Linear base(scope / "base", {.inputs = 64, .outputs = 64});
+//   const LowRank adapter(scope / "adapter", {.inputs = 64, .outputs = 64, .rank = 4});
+//   y = Add(tape, base.Forward(tape, x), adapter.Forward(tape, x));
+//   plan.groups = {{.parameters = "*.base.*", .frozen = true}};
+//
+// Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "muster/layers.h"
+#include "muster/parameter.h"
+#include "muster/tape.h"
+
+namespace muster {
+
+// y = (x D^T) U^T. U is zero at first, so that an adapted model begins as its base.
+class LowRank final : public Layer {
+ public:
+  struct Options {
+    int64_t inputs = 0;
+    int64_t outputs = 0;
+    int64_t rank = 8;
+  };
+  // Declares D, "down" [rank, inputs], and U, "up" [outputs, rank], in the unit at hand: that of
+  // the layer beside which it stands.
+  LowRank(const Scope& scope, const Options& options);
+
+  Activation Forward(Tape& tape, const Activation& x) const override;
+
+ private:
+  Parameter& down_;  // of the store, which outlives the model
+  Parameter& up_;
+};
+
+// y = x W^T + b, and beside it what an adapter adds, where there is one.
+class AdaptedLinear final : public Layer {
+ public:
+  // Declares Linear's parameters, and below `scope` the adapter's: "lora.down" and "lora.up".
+  // `rank` 0: no adapter.
+  AdaptedLinear(const Scope& scope, const Linear::Options& options, int64_t rank);
+
+  Activation Forward(Tape& tape, const Activation& x) const override;
+  // residual + y
+  Activation ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const;
+
+  const Linear& base() const { return base_; }
+  bool is_adapted() const { return adapter_ != nullptr; }
+
+ private:
+  const Linear base_;
+  const std::unique_ptr<const LowRank> adapter_;  // null: there is none
+};
+
+}  // namespace muster

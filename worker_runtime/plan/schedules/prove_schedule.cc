@@ -1,0 +1,489 @@
+#include "worker_runtime/plan/schedules/prove_schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/status_macros.h"
+
+namespace muster::plan {
+namespace {
+
+constexpr int64_t kNotDone = -1;
+
+template <typename... Text>
+absl::Status Broken(const Text&... text) {
+  return absl::InvalidArgumentError(absl::StrCat("this schedule cannot run: ", text...));
+}
+
+// --- S1 and S2 ----------------------------------------------------------------------------------
+
+// Where a pass stands in the order of its rank; kNotDone: nowhere.
+class Places {
+ public:
+  explicit Places(const Schedule& schedule)
+      : schedule_(schedule),
+        places_(4 * schedule.num_stages() * schedule.micro_batches, kNotDone) {}
+
+  int64_t& At(PassKind kind, int stage, int64_t micro_batch) {
+    const int64_t number = stage * schedule_.micro_batches + micro_batch;
+    return places_[4 * number + static_cast<int64_t>(kind)];
+  }
+  int64_t& At(const StagePass& pass) { return At(pass.kind, pass.stage, pass.micro_batch); }
+  bool Has(const StagePass& pass) { return At(pass) != kNotDone; }
+
+ private:
+  const Schedule& schedule_;
+  std::vector<int64_t> places_;  // [stages][micro_batches][kinds]
+};
+
+absl::Status Place(const Schedule& schedule, Places& places) {
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    const std::vector<StagePass>& passes = schedule.passes[rank];
+    for (size_t i = 0; i < passes.size(); ++i) {
+      const StagePass& pass = passes[i];
+      if (pass.stage >= schedule.num_stages() || pass.micro_batch >= schedule.micro_batches) {
+        return Broken("rank ", rank, " has ", ToString(pass), ", and there are ",
+                      schedule.num_stages(), " stages and ", schedule.micro_batches,
+                      " micro-batches, counted from 0");
+      }
+      if (const int owner = schedule.rank_of_stage[pass.stage]; owner != rank) {
+        return Broken("rank ", rank, " has ", ToString(pass), ", and stage ", pass.stage,
+                      " lies on rank ", owner, "; move it there");
+      }
+      if (places.Has(pass)) {
+        return Broken("rank ", rank, " has ", ToString(pass), " twice; leave one out");
+      }
+      places.At(pass) = static_cast<int64_t>(i);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBackward(int rank, int stage, int64_t m, Places& places) {
+  const StagePass both = {PassKind::kBackward, stage, m};
+  const StagePass input = {PassKind::kInputGradient, stage, m};
+  const StagePass weight = {PassKind::kWeightGradient, stage, m};
+  if (places.Has(both)) {
+    for (const StagePass& part : {input, weight}) {
+      if (!places.Has(part)) continue;
+      return Broken("rank ", rank, " has ", ToString(both), " and ", ToString(part),
+                    ", which is a part of it; leave one out");
+    }
+    return absl::OkStatus();
+  }
+  if (places.Has(input) && places.Has(weight)) return absl::OkStatus();
+  if (places.Has(input)) {
+    return Broken("rank ", rank, " has ", ToString(input), " and no ", ToString(weight), ": stage ",
+                  stage, " never makes the gradients of its weights over micro-batch ", m, "; put ",
+                  ToString(weight), " behind ", ToString(input));
+  }
+  if (places.Has(weight)) {
+    return Broken("rank ", rank, " has ", ToString(weight), " and no ", ToString(input), "; put ",
+                  ToString(input), " before ", ToString(weight));
+  }
+  return Broken("stage ", stage, " never goes backward over micro-batch ", m, "; add ",
+                ToString(both), " to rank ", rank);
+}
+
+absl::Status CheckOrderOfWeights(const Schedule& schedule, Places& places) {
+  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+    std::optional<StagePass> before;
+    for (int64_t m = 0; m < schedule.micro_batches; ++m) {
+      StagePass pass = {PassKind::kBackward, stage, m};
+      if (!places.Has(pass)) pass.kind = PassKind::kWeightGradient;
+      if (before && places.At(pass) < places.At(*before)) {
+        return Broken("rank ", schedule.rank_of_stage[stage], " has ", ToString(pass), " before ",
+                      ToString(*before),
+                      ": gradients are added in the order of micro-batches, so that every schedule "
+                      "has the same bits; put ",
+                      ToString(pass), " behind ", ToString(*before));
+      }
+      before = pass;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// --- S3 and S4 ----------------------------------------------------------------------------------
+
+absl::Status CheckTransfers(const Schedule& schedule, const LoweredSchedule& lowered) {
+  // By (from, to), in the order of each side.
+  std::map<std::pair<int, int>, std::vector<Handover>> sent;
+  std::map<std::pair<int, int>, std::vector<Handover>> received;
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    std::set<Handover> is_there;
+    for (const ScheduleStep& step : lowered[rank]) {
+      if (const auto* send = std::get_if<SendStep>(&step)) {
+        sent[{rank, send->to}].push_back(send->what);
+        if (is_there.contains(send->what)) continue;
+        return Broken("rank ", rank, ": ", ToString(step), " comes before the pass that makes it");
+      }
+      if (const auto* receive = std::get_if<ReceiveStep>(&step)) {
+        received[{receive->from, rank}].push_back(receive->what);
+        is_there.insert(receive->what);
+        continue;
+      }
+      const auto& pass = std::get<StagePass>(step);
+      const PassLinks links = LinksOf(pass, schedule.num_stages());
+      if (links.makes) is_there.insert(links.made);
+      const int from = links.needs ? schedule.rank_of_stage[links.needed.stage] : rank;
+      if (from == rank || is_there.contains(links.needed)) continue;
+      return Broken("rank ", rank, ": ", ToString(pass),
+                    " does not wait for what it computes from; put ",
+                    ToString(ScheduleStep(ReceiveStep{links.needed, from})), " before it");
+    }
+  }
+  for (const auto& entry : sent) {
+    const std::pair<int, int> way = entry.first;
+    const std::vector<Handover>& of_sender = entry.second;
+    const std::vector<Handover>& of_receiver = received[way];
+    for (size_t k = 0; k < std::max(of_sender.size(), of_receiver.size()); ++k) {
+      const bool both = k < of_sender.size() && k < of_receiver.size();
+      if (both && of_sender[k] == of_receiver[k]) continue;
+      const auto text = [&](const std::vector<Handover>& side, bool sends) {
+        if (k >= side.size()) return std::string("nothing");
+        return sends ? ToString(ScheduleStep(SendStep{side[k], way.second}))
+                     : ToString(ScheduleStep(ReceiveStep{side[k], way.first}));
+      };
+      return Broken("transfer ", k, " from rank ", way.first, " to rank ", way.second, " is ",
+                    text(of_sender, true), " on one side and ", text(of_receiver, false),
+                    " on the other; both sides need one order");
+    }
+  }
+  for (const auto& [way, of_receiver] : received) {
+    if (sent.contains(way)) continue;
+    return Broken("rank ", way.second, ": ",
+                  ToString(ScheduleStep(ReceiveStep{of_receiver.front(), way.first})),
+                  " waits for what is never sent");
+  }
+  return absl::OkStatus();
+}
+
+// --- S5: the walk -------------------------------------------------------------------------------
+
+class Walk {
+ public:
+  Walk(const Schedule& schedule, const LoweredSchedule& lowered, const PassCosts& costs)
+      : schedule_(schedule),
+        lowered_(lowered),
+        costs_(costs),
+        done_(schedule),
+        ranks_(schedule.num_ranks()) {
+    proof_.ranks.resize(schedule.num_ranks());
+    proof_.passes.resize(schedule.num_ranks());
+    for (const int rank : schedule.rank_of_stage) ++proof_.ranks[rank].stages;
+  }
+
+  // False if some of it is never done.
+  bool Run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int rank = 0; rank < schedule_.num_ranks(); ++rank) {
+        while (Compute(rank) || Launch(rank)) moved = true;
+      }
+    }
+    for (int rank = 0; rank < schedule_.num_ranks(); ++rank) {
+      proof_.end = std::max(proof_.end, proof_.ranks[rank].end);
+      if (NextPass(rank) != nullptr) return false;
+    }
+    return true;
+  }
+
+  ScheduleProof Take() { return std::move(proof_); }
+
+  // How many passes of a rank are done.
+  size_t NumDone(int rank) const { return proof_.passes[rank].size(); }
+
+  // The pass at which `rank` stands; nullptr: it is at its end.
+  const StagePass* NextPass(int rank) const {
+    size_t at = ranks_[rank].next_pass;
+    while (at < lowered_[rank].size() && !std::holds_alternative<StagePass>(lowered_[rank][at])) {
+      ++at;
+    }
+    return at < lowered_[rank].size() ? &std::get<StagePass>(lowered_[rank][at]) : nullptr;
+  }
+
+  // A pass that the one at which `rank` stands waits for; nothing: it waits for a transfer alone.
+  std::optional<StagePass> WaitsFor(int rank) {
+    const StagePass pass = *NextPass(rank);
+    for (const StagePass& need : OwnNeeds(pass)) {
+      if (!done_.Has(need)) return need;
+    }
+    const PassLinks links = LinksOf(pass, schedule_.num_stages());
+    if (!links.needs) return std::nullopt;
+    const StagePass maker = MakerOf(links.needed);
+    if (done_.Has(maker)) return std::nullopt;
+    return maker;
+  }
+
+ private:
+  struct RankWalk {
+    size_t next_pass = 0;  // of its steps
+    size_t next_launch = 0;
+    int64_t live = 0;
+    std::map<Handover, int64_t> arrived;  // when
+  };
+
+  // Earlier passes of the same stage.
+  std::vector<StagePass> OwnNeeds(const StagePass& pass) const {
+    switch (pass.kind) {
+      case PassKind::kForward:
+        return {};
+      case PassKind::kBackward:
+      case PassKind::kInputGradient:
+        return {{PassKind::kForward, pass.stage, pass.micro_batch}};
+      case PassKind::kWeightGradient:
+        return {{PassKind::kInputGradient, pass.stage, pass.micro_batch}};
+    }
+    return {};
+  }
+
+  StagePass MakerOf(const Handover& what) {
+    StagePass maker = {PassKind::kForward, what.stage, what.micro_batch};
+    if (what.kind == HandoverKind::kActivation) return maker;
+    maker.kind = PassKind::kBackward;
+    const int rank = schedule_.rank_of_stage[what.stage];
+    const std::vector<StagePass>& passes = schedule_.passes[rank];
+    if (std::find(passes.begin(), passes.end(), maker) == passes.end()) {
+      maker.kind = PassKind::kInputGradient;
+    }
+    return maker;
+  }
+
+  // When the pass that makes `what` ended, if it did.
+  int64_t EndOfMaker(const Handover& what) {
+    if (what.kind == HandoverKind::kActivation) {
+      return done_.At(PassKind::kForward, what.stage, what.micro_batch);
+    }
+    return std::max(done_.At(PassKind::kBackward, what.stage, what.micro_batch),
+                    done_.At(PassKind::kInputGradient, what.stage, what.micro_batch));
+  }
+
+  // When what a pass needs is there; kNotDone: it is not.
+  int64_t ReadyAt(int rank, const StagePass& pass) {
+    int64_t ready = 0;
+    for (const StagePass& need : OwnNeeds(pass)) {
+      if (!done_.Has(need)) return kNotDone;
+      ready = std::max(ready, done_.At(need));
+    }
+    const PassLinks links = LinksOf(pass, schedule_.num_stages());
+    if (!links.needs) return ready;
+    int64_t there = kNotDone;
+    if (schedule_.rank_of_stage[links.needed.stage] == rank) {
+      there = EndOfMaker(links.needed);
+    } else if (const auto found = ranks_[rank].arrived.find(links.needed);
+               found != ranks_[rank].arrived.end()) {
+      there = found->second;
+    }
+    return there == kNotDone ? kNotDone : std::max(ready, there);
+  }
+
+  bool Compute(int rank) {
+    const StagePass* const pass = NextPass(rank);
+    if (pass == nullptr) return false;
+    const int64_t ready = ReadyAt(rank, *pass);
+    if (ready == kNotDone) return false;
+    RankTimes& times = proof_.ranks[rank];
+    const int64_t begin = std::max(ready, times.end);
+    const int64_t end = begin + costs_.Of(pass->kind);
+    if (proof_.passes[rank].empty()) times.begin = begin;
+    times.end = end;
+    times.busy += end - begin;
+    proof_.passes[rank].push_back({*pass, begin, end});
+    done_.At(*pass) = end;
+    RankWalk& walk = ranks_[rank];
+    if (pass->kind == PassKind::kForward) times.peak_live = std::max(times.peak_live, ++walk.live);
+    if (pass->kind == PassKind::kBackward || pass->kind == PassKind::kWeightGradient) --walk.live;
+    while (!std::holds_alternative<StagePass>(lowered_[rank][walk.next_pass])) ++walk.next_pass;
+    ++walk.next_pass;
+    return true;
+  }
+
+  bool Launch(int rank) {
+    RankWalk& walk = ranks_[rank];
+    while (walk.next_launch < lowered_[rank].size() &&
+           std::holds_alternative<StagePass>(lowered_[rank][walk.next_launch])) {
+      ++walk.next_launch;
+    }
+    if (walk.next_launch == lowered_[rank].size()) return false;
+    const ScheduleStep& step = lowered_[rank][walk.next_launch];
+    if (const auto* send = std::get_if<SendStep>(&step)) {
+      if (EndOfMaker(send->what) == kNotDone) return false;
+      Meet(rank, send->to, send->what);
+      ++proof_.num_transfers;
+    } else {
+      const auto& receive = std::get<ReceiveStep>(step);
+      Meet(receive.from, rank, receive.what);
+    }
+    ++walk.next_launch;
+    return true;
+  }
+
+  // A transfer is over once both sides have started it.
+  void Meet(int from, int to, const Handover& what) {
+    if (!waiting_.insert({from, to, what}).second) ranks_[to].arrived[what] = EndOfMaker(what);
+  }
+
+  const Schedule& schedule_;
+  const LoweredSchedule& lowered_;
+  const PassCosts costs_;
+  Places done_;  // when each pass ended
+  std::vector<RankWalk> ranks_;
+  std::set<std::tuple<int, int, Handover>> waiting_;  // transfers that one side has started
+  ScheduleProof proof_;
+};
+
+// "rank 0 stands at B0.0, which waits for B1.0 of rank 1; ...": a ring of ranks that wait for each
+// other, else the first that waits.
+std::string RingText(const Schedule& schedule, Walk& walk) {
+  int rank = 0;
+  while (walk.NextPass(rank) == nullptr) ++rank;
+  std::vector<int> seen;
+  while (std::find(seen.begin(), seen.end(), rank) == seen.end()) {
+    seen.push_back(rank);
+    const std::optional<StagePass> need = walk.WaitsFor(rank);
+    if (!need) {
+      seen = {rank};
+      break;
+    }
+    rank = schedule.rank_of_stage[need->stage];
+  }
+  seen.erase(seen.begin(), std::find(seen.begin(), seen.end(), rank));
+  std::vector<std::string> parts;
+  for (const int waiting : seen) {
+    const std::optional<StagePass> need = walk.WaitsFor(waiting);
+    parts.push_back(absl::StrCat(
+        "rank ", waiting, " stands at ", ToString(*walk.NextPass(waiting)), ", which waits for ",
+        need ? absl::StrCat(ToString(*need), " of rank ", schedule.rank_of_stage[need->stage])
+             : "a transfer that is never started"));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+// One pass that is put before the one at which its rank stands, as few places as possible.
+struct Move {
+  int rank = 0;
+  StagePass pass;
+  StagePass before;
+};
+
+std::optional<Move> SmallestMove(const Schedule& schedule, const Walk& stuck) {
+  constexpr size_t kMostPlaces = 64;
+  constexpr int64_t kMostWork = 20'000'000;  // passes walked
+  int64_t work = 0;
+  for (size_t places = 1; places <= kMostPlaces; ++places) {
+    for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+      const size_t at = stuck.NumDone(rank);
+      if (at + places >= schedule.passes[rank].size()) continue;
+      if ((work += schedule.num_passes()) > kMostWork) return std::nullopt;
+      Schedule moved = schedule;
+      std::vector<StagePass>& passes = moved.passes[rank];
+      const auto begin = passes.begin() + static_cast<int64_t>(at);
+      std::rotate(begin, begin + static_cast<int64_t>(places),
+                  begin + static_cast<int64_t>(places) + 1);
+      if (!CheckPasses(moved).ok()) continue;
+      const LoweredSchedule lowered = LowerSchedule(moved);
+      if (Walk(moved, lowered, {}).Run()) {
+        return Move{rank, passes[at], schedule.passes[rank][at]};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Fraction FractionOf(int64_t numerator, int64_t denominator) {
+  const int64_t divisor = std::max<int64_t>(std::gcd(numerator, denominator), 1);
+  return {numerator / divisor, denominator / divisor};
+}
+
+std::string ToString(const Fraction& fraction) {
+  if (fraction.denominator == 1) return absl::StrCat(fraction.numerator);
+  return absl::StrCat(fraction.numerator, "/", fraction.denominator);
+}
+
+int64_t PassCosts::Of(PassKind kind) const {
+  switch (kind) {
+    case PassKind::kForward:
+      return forward;
+    case PassKind::kBackward:
+      return input_gradient + weight_gradient;
+    case PassKind::kInputGradient:
+      return input_gradient;
+    case PassKind::kWeightGradient:
+      return weight_gradient;
+  }
+  return 0;
+}
+
+int64_t ScheduleProof::bubble() const {
+  int64_t most = 0;
+  for (const RankTimes& rank : ranks) most = std::max(most, rank.end - rank.begin - rank.busy);
+  return most;
+}
+
+Fraction ScheduleProof::idle_share() const {
+  int64_t busy = 0;
+  for (const RankTimes& rank : ranks) busy += rank.busy;
+  const int64_t all = end * static_cast<int64_t>(ranks.size());
+  return all == 0 ? Fraction() : FractionOf(all - busy, all);
+}
+
+Fraction ScheduleProof::peak_micro_batches() const {
+  Fraction most;
+  for (const RankTimes& rank : ranks) {
+    const Fraction own = FractionOf(rank.peak_live, std::max(rank.stages, 1));
+    if (own.numerator * most.denominator > most.numerator * own.denominator) most = own;
+  }
+  return most;
+}
+
+absl::Status CheckPasses(const Schedule& schedule) {
+  Places places(schedule);
+  MUSTER_RETURN_IF_ERROR(Place(schedule, places));
+  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+    const int rank = schedule.rank_of_stage[stage];
+    for (int64_t m = 0; m < schedule.micro_batches; ++m) {
+      const StagePass forward = {PassKind::kForward, stage, m};
+      if (!places.Has(forward)) {
+        return Broken("stage ", stage, " never goes forward over micro-batch ", m, "; add ",
+                      ToString(forward), " to rank ", rank);
+      }
+      MUSTER_RETURN_IF_ERROR(CheckBackward(rank, stage, m, places));
+    }
+  }
+  return CheckOrderOfWeights(schedule, places);
+}
+
+absl::StatusOr<ScheduleProof> ProveSteps(const Schedule& schedule, const LoweredSchedule& steps,
+                                         const PassCosts& costs) {
+  MUSTER_RETURN_IF_ERROR(CheckTransfers(schedule, steps));
+  Walk walk(schedule, steps, costs);
+  if (walk.Run()) return walk.Take();
+  const std::optional<Move> move = SmallestMove(schedule, walk);
+  return Broken(RingText(schedule, walk),
+                move
+                    ? absl::StrCat("; with ", ToString(move->pass), " put before ",
+                                   ToString(move->before), " on rank ", move->rank, " it would end")
+                    : "; no pass that is put elsewhere mends it alone");
+}
+
+absl::StatusOr<ScheduleProof> ProveSchedule(const Schedule& schedule, const PassCosts& costs) {
+  const double most = 4.0 * schedule.num_stages() * static_cast<double>(schedule.micro_batches);
+  if (most > 4.0 * static_cast<double>(kMostPasses)) {
+    return Broken("it has ", schedule.num_stages(), " stages and ", schedule.micro_batches,
+                  " micro-batches; at most ", kMostPasses, " passes can be looked at");
+  }
+  MUSTER_RETURN_IF_ERROR(CheckPasses(schedule));
+  return ProveSteps(schedule, LowerSchedule(schedule), costs);
+}
+
+}  // namespace muster::plan
