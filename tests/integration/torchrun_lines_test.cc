@@ -90,7 +90,8 @@ Outcome OutcomeOf(const Line& line, const std::vector<std::optional<int>>& codes
   std::vector<std::string> files = FilesBelow(directory);
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) {
-    if (!absl::StartsWith(file, "worker-")) continue;
+    // A worker that is killed may leave its unfinished file (programs/show_worker.py).
+    if (!absl::StartsWith(file, "worker-") || !absl::EndsWith(file, ".json")) continue;
     outcome.workers.push_back(
         Comparable(Json::parse(ReadFile(absl::StrCat(directory, "/", file))), line));
   }
