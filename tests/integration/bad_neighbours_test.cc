@@ -243,10 +243,17 @@ TEST_F(BadNeighboursOfMusterd, MayHavePlantedLinksWhereItsPortFileGoes) {
 
 TEST_F(BadNeighboursOfMusterd, AreToldOfWhenTheyLeaveItNoThreads) {
   if (geteuid() != 0) GTEST_SKIP() << "needs a user of its own";
+  // Another user may not enter the folders that the build lies in.
+  const TemporaryDirectory programs;
+  std::filesystem::permissions(programs.path(), std::filesystem::perms(0755));
+  for (const std::string& binary : {MusterBinary(), MusterdBinary()}) {
+    const std::filesystem::path name = std::filesystem::path(binary).filename();
+    std::filesystem::copy_file(binary, programs.File(name));
+  }
   // The limit does not hold for root.
   Subprocess daemon =
       StartProgram({"/usr/bin/prlimit", "--nproc=3", "/usr/bin/setpriv", "--reuid=54321",
-                    "--clear-groups", MusterdBinary(), "--listen=127.0.0.1:0"},
+                    "--clear-groups", programs.File("musterd"), "--listen=127.0.0.1:0"},
                    Token());
   const SubprocessResult result = daemon.Wait();
   EXPECT_THAT(result, ExitsWith(2));
