@@ -87,7 +87,7 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .value_name = "B",
        .help = absl::StrCat(
            "launch each step as one CUDA graph, yes or no; several workers need --backend=nccl for "
-           "it, and no GPU has run theirs yet (one worker on a GPU: yes, several: no). ",
+           "it, which has been seen on a single GPU (one worker on a GPU: yes, several: no). ",
            kHangOfRegisteredBuffers,
            "; captured steps between nodes are exposed too, since NCCL registers the buffers of "
            "captured calls itself"),
@@ -95,7 +95,7 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
       {.name = "register_buffers",
        .value_name = "B",
        .help = absl::StrCat("register the buffers of collectives with NCCL, yes or no; needs "
-                            "--device=cuda and --backend=nccl, and no GPU has run it yet (no). ",
+                            "--device=cuda and --backend=nccl (no). ",
                             kHangOfRegisteredBuffers),
        .read = Into(ParseBool, out.register_buffers)},
       {.name = "sample_tokens",

@@ -286,22 +286,34 @@ class LinearOn {
   const DType dtype_;
 };
 
-// In float beside the host too.
+// In float beside the host too. cuBLASLt's own GELU, which is used where it is quicker, was 3.7e-6
+// from the host's on an H100 (tests/gpu/RESULTS.md).
 TEST_P(CudaDeviceContract, WhatStandsAroundAProductIsTheSameInOnePassAndInSeveral) {
+  struct Part {
+    const char* name;
+    Tensor LinearOn::*of;
+    double error_max = 3e-6;  // in float
+  };
+  const std::vector<Part> parts = {{"y", &LinearOn::y},
+                                   {"onto", &LinearOn::onto},
+                                   {"pre", &LinearOn::pre},
+                                   {"gelu", &LinearOn::gelu, 1e-5},
+                                   {"dpre", &LinearOn::dpre, 1e-5},
+                                   {"dweight", &LinearOn::dweight},
+                                   {"dbias", &LinearOn::dbias}};
   for (const auto& [dtype, gradients] :
        {std::pair{DType::kF32, DType::kF32}, std::pair{DType::kBf16, DType::kBf16},
         std::pair{DType::kBf16, DType::kF32}, std::pair{DType::kF16, DType::kF32}}) {
     const LinearOn once(*device_, dtype, gradients, /*in_passes=*/false);
     const LinearOn in_passes(*device_, dtype, gradients, /*in_passes=*/true);
-    for (const auto part : {&LinearOn::y, &LinearOn::onto, &LinearOn::pre, &LinearOn::gelu,
-                            &LinearOn::dpre, &LinearOn::dweight, &LinearOn::dbias}) {
-      const auto numbers = once.Read(once.*part);
-      EXPECT_LE(RelativeError(numbers, in_passes.Read(in_passes.*part)),
-                dtype == DType::kF32 ? 3e-6 : 2e-2)
-          << ToString(dtype) << " " << ToString(gradients);
+    for (const Part& part : parts) {
+      const auto numbers = once.Read(once.*part.of);
+      EXPECT_LE(RelativeError(numbers, in_passes.Read(in_passes.*part.of)),
+                dtype == DType::kF32 ? part.error_max : 2e-2)
+          << part.name << " " << ToString(dtype) << " " << ToString(gradients);
       if (dtype != DType::kF32) continue;
       const LinearOn host(Device::Cpu(), dtype, gradients, /*in_passes=*/false);
-      EXPECT_LE(RelativeError(numbers, host.Read(host.*part)), 3e-6);
+      EXPECT_LE(RelativeError(numbers, host.Read(host.*part.of)), part.error_max) << part.name;
     }
   }
 }
