@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/machine/cpu_binding.h"
+#include "agent/machine/cpu_quota.h"
 #include "agent/machine/cpu_topology.h"
 #include "agent/machine/device_binding.h"
 #include "agent/machine/gpu_inventory.h"

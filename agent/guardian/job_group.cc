@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "agent/guardian/last_watch_image.h"
-#include "agent/machine/oom_watch.h"
+#include "agent/machine/control_group.h"
 #include "agent/machine/pidfd.h"
 #include "proto/io/read_file.h"
 
@@ -87,11 +87,12 @@ UniqueFd MoveUp(const UniqueFd& fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_
 std::optional<JobGroup> MakeJobGroup() {
   if (::getpid() == 1) return std::nullopt;  // what we leave behind ends with us
   const std::string cgroup = TextOf("/proc/self/cgroup");
-  const std::string directory = FindUnifiedGroup(cgroup, TextOf("/proc/self/mountinfo"));
-  if (directory.empty() || !IsDelegated(directory, cgroup)) return std::nullopt;
-  JobGroup group{.above = UniqueFd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
-                 .name = absl::StrCat("muster-", ::getpid(), "-",
-                                      absl::Hex(std::random_device()(), absl::kZeroPad8))};
+  const auto own = FindControlGroup(cgroup, TextOf("/proc/self/mountinfo"), "");
+  if (!own || !IsDelegated(own->directory, cgroup)) return std::nullopt;
+  JobGroup group{
+      .above = UniqueFd(::open(own->directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
+      .name = absl::StrCat("muster-", ::getpid(), "-",
+                           absl::Hex(std::random_device()(), absl::kZeroPad8))};
   if (!group.above || ::mkdirat(group.above.get(), group.name.c_str(), 0755) != 0) {
     return std::nullopt;
   }

@@ -1,8 +1,5 @@
 #include "agent/machine/gpu_inventory.h"
 
-#include <sched.h>
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -87,19 +84,6 @@ std::vector<Gpu> SelectVisibleGpus(const std::vector<Gpu>& gpus,
 int CountGpus(const std::optional<std::string>& visible_devices) {
   if (visible_devices && SplitVisibleDevices(*visible_devices).empty()) return 0;
   return static_cast<int>(SelectVisibleGpus(ListGpus(), visible_devices).size());
-}
-
-int CountCpus() {
-  // The kernel refuses a set that is smaller than its own.
-  for (int num_cpus = 1024; num_cpus <= 1 << 20; num_cpus *= 2) {
-    cpu_set_t* const set = CPU_ALLOC(num_cpus);
-    const size_t bytes = CPU_ALLOC_SIZE(num_cpus);
-    const bool ok = ::sched_getaffinity(0, bytes, set) == 0;
-    const int count = ok ? CPU_COUNT_S(bytes, set) : 0;
-    CPU_FREE(set);
-    if (ok) return std::max(count, 1);
-  }
-  return std::max(::get_nprocs(), 1);
 }
 
 }  // namespace muster::agent

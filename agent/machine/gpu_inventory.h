@@ -32,7 +32,4 @@ std::vector<Gpu> SelectVisibleGpus(const std::vector<Gpu>& gpus,
 // SelectVisibleGpus(ListGpus(), visible_devices).size()
 int CountGpus(const std::optional<std::string>& visible_devices);
 
-// How many CPUs this process may use (sched_getaffinity), at least 1.
-int CountCpus();
-
 }  // namespace muster::agent

@@ -26,12 +26,6 @@ std::optional<int64_t> ParseOomKills(absl::string_view text);
 // Threads: pure.
 std::string FindOomKillFile(absl::string_view cgroup, absl::string_view mountinfo);
 
-// The directory of this process's group in the v2 hierarchy, likewise; empty where that is not
-// mounted.
-//
-// Threads: pure.
-std::string FindUnifiedGroup(absl::string_view cgroup, absl::string_view mountinfo);
-
 // Threads: compatible.
 class OomWatch {
  public:

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "agent/machine/cpu_quota.h"
 #include "agent/machine/gpu_inventory.h"
 #include "launcher/bench/scaling.h"
 #include "launcher/bench/scaling_options.h"
