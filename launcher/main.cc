@@ -30,6 +30,7 @@
 #include "proto/base/exit_codes.h"
 #include "proto/io/descriptors.h"
 #include "proto/io/log.h"
+#include "proto/io/openssl_configuration.h"
 #include "rendezvous/server/musterd.h"
 
 namespace {
@@ -154,6 +155,7 @@ absl::Status CheckScript(const std::string& word, const std::string& binary_dire
 }  // namespace
 
 int main(int argc, char** argv) {
+  muster::IgnoreOpenSslConfiguration();
   std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string name = argc > 0 ? std::string(argv[0]) : "muster";
   const std::string link = name.substr(name.rfind('/') + 1);

@@ -1,11 +1,22 @@
 #include "proto/io/sha256.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include "absl/strings/escaping.h"
 #include "proto/base/status_macros.h"
 
 namespace muster {
+namespace {
+
+// From a library context of its own: that of a program which links this may have providers without
+// it, by the site's configuration.
+const EVP_MD* Digest() {
+  static const EVP_MD* const digest = EVP_MD_fetch(OSSL_LIB_CTX_new(), "SHA256", nullptr);
+  return digest;
+}
+
+}  // namespace
 
 struct Sha256::Context {
   EVP_MD_CTX* digest = EVP_MD_CTX_new();
@@ -13,7 +24,7 @@ struct Sha256::Context {
 };
 
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  MUSTER_CHECK(EVP_DigestInit_ex(context_->digest, EVP_sha256(), nullptr) == 1);
+  MUSTER_CHECK(EVP_DigestInit_ex(context_->digest, Digest(), nullptr) == 1);
 }
 Sha256::~Sha256() = default;
 

@@ -71,6 +71,24 @@ TEST_F(Static, NodesWithoutACommonHomeMeetWithoutAuthenticationIfAsked) {
   }
 }
 
+// `legacy` has no digest of ours, `fips` is not there, and the last is no configuration.
+TEST_F(Static, NodesMeetWhateverTheSitesOpenSslConfigurationActivates) {
+  const std::string head = "openssl_conf = x\n[x]\nproviders = p\n";
+  const std::string script = ShellScript("train.sh", kNotesItsPlace);
+  for (const std::string& text : {head + "[p]\nlegacy = f\n[f]\nactivate = 1\n",
+                                  head + "alg_section = a\n[p]\nfips = f\n[f]\nactivate = 1\n[a]\n"
+                                         "default_properties = fips=yes\n",
+                                  std::string("garbage [[[ = \n")}) {
+    WriteFile(Out("openssl.cnf"), text);
+    std::vector<Subprocess> agents;
+    for (int node = 0; node < 2; ++node) {
+      agents.push_back(StartStatic(node, 2, {script, std::to_string(node)},
+                                   {{"OPENSSL_CONF", Out("openssl.cnf")}}));
+    }
+    EXPECT_THAT(WaitForAll(agents), Each(ExitsWith(0))) << text;
+  }
+}
+
 TEST_F(Static, AFailingWorkerEndsEveryNodeWithItsExitCode) {
   const std::string script = ShellScript("train.sh", "[ $RANK = 2 ] && exit 9\nexec sleep 1000");
   std::vector<Subprocess> agents;
