@@ -5,8 +5,23 @@
 #include "worker_runtime/engine/action_range.h"
 
 namespace muster::engine {
+namespace {
 
-ActionRange::ActionRange(absl::string_view name) { nvtxRangePushA(std::string(name).c_str()); }
+// NVTX sets its functions' addresses at the first call, without a lock that later calls would take:
+// once here, before any rank that is a thread makes one.
+void InitializeOnce() {
+  [[maybe_unused]] static const bool is_initialized = [] {
+    nvtxInitialize(nullptr);
+    return true;
+  }();
+}
+
+}  // namespace
+
+ActionRange::ActionRange(absl::string_view name) {
+  InitializeOnce();
+  nvtxRangePushA(std::string(name).c_str());
+}
 ActionRange::~ActionRange() { nvtxRangePop(); }
 
 }  // namespace muster::engine
