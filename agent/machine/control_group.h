@@ -17,8 +17,8 @@ struct ControlGroup {
   std::string directory;  // the group's own; `mount`, or below it
 };
 
-// From the texts of /proc/self/cgroup and /proc/self/mountinfo. `controller`: "memory", "cpu" of
-// v1; empty: the v2 hierarchy. Nothing where that is not mounted.
+// Finds the group in the texts of /proc/self/cgroup and /proc/self/mountinfo. `controller` is
+// "memory" or "cpu" of v1, or empty for the v2 hierarchy. Returns nothing where it is not mounted.
 std::optional<ControlGroup> FindControlGroup(absl::string_view cgroup, absl::string_view mountinfo,
                                              absl::string_view controller);
 

@@ -131,10 +131,10 @@ class EvidenceMaker {
   }
 
   int IndexOf(const TorchGroup& group, int rank) {
-    const auto [found, is_new] = torch_index_.try_emplace(group.Key(), out_.groups.size());
+    const auto [found, is_new] = torch_index_.try_emplace(group.name, out_.groups.size());
     if (is_new) {
       out_.groups.push_back(
-          {.name = group.label, .members = MembersOf(group), .id = IdOf(group.Key())});
+          {.name = group.label, .members = MembersOf(group), .id = IdOf(group.name)});
     }
     std::vector<int>& members = out_.groups[found->second].members;
     if (std::find(members.begin(), members.end(), rank) == members.end()) {

@@ -1,3 +1,4 @@
+// Built with CUDA's headers: ranges for a profiler that may be attached.
 #include <nvtx3/nvToolsExt.h>
 
 #include <string>

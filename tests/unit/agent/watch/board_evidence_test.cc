@@ -5,10 +5,8 @@
 
 #include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "rendezvous/verdict/diagnosis.h"
 #include "rendezvous/verdict/merge_evidence.h"
-#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -123,36 +121,6 @@ TEST(MakeEvidence, FindsWhoHasNotCalledAmongTheRanksOfTheDefaultGroup) {
   EXPECT_EQ(diagnosis.Describe(),
             "rank 1 has not called all_reduce #6 (group default_pg, 4 bytes f32); ranks 0 and 2 "
             "wait");
-}
-
-// What torch 2.11 has said on a GPU.
-WatchedRank NcclRank(int rank, absl::string_view how) {
-  const auto records = ReadTorchRecorders(TorchDumps{testing::ReadFile(
-      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/agent/watch/recorders/nccl_", how, ".",
-                   rank, ".json"))});
-  WatchedRank out = TorchRankIn(rank, {});
-  out.torch->records = records.value_or(TorchRecords());
-  return out;
-}
-
-TEST(MakeEvidence, FindsARankThatSleepsWhileAnotherWaitsInNccl) {
-  const verdict::Diagnosis diagnosis =
-      verdict::Diagnose(MakeEvidence(Round(0), 2, {NcclRank(0, "sleep"), NcclRank(1, "sleep")}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
-  EXPECT_THAT(diagnosis.culprits, ElementsAre(1));
-  EXPECT_EQ(diagnosis.Describe(),
-            "rank 1 has not called all_reduce #6 (group default_pg, 4194304 bytes f32); rank 0 "
-            "waits");
-}
-
-TEST(MakeEvidence, FindsRanksThatCallDifferentOperationsOfNccl) {
-  const verdict::Diagnosis diagnosis = verdict::Diagnose(
-      MakeEvidence(Round(0), 2, {NcclRank(0, "mismatch"), NcclRank(1, "mismatch")}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kMismatch);
-  EXPECT_EQ(diagnosis.Describe(),
-            "rank 0 called all_reduce #6 (group default_pg, 4194304 bytes f32) and rank 1 called "
-            "broadcast #6 (group default_pg, 4194304 bytes f32): which of them is right cannot be "
-            "told");
 }
 
 TEST(MakePulse, IsOfPyTorchWhereNothingIsOnTheBoard) {

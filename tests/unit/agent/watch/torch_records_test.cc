@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -47,10 +46,6 @@ std::string Dump(const std::vector<Entry>& entries) {
                                       absl::StrAppend(out, entry.Json());
                                     }),
                       R"(],"pg_status":{},"version":"2.10"})");
-}
-
-absl::StatusOr<TorchRecords> ReadTorchRecorder(const std::string& dump) {
-  return ReadTorchRecorders(TorchDumps{dump});
 }
 
 verdict::Operation Only(const Entry& entry) {
@@ -99,80 +94,6 @@ TEST(ReadTorchRecorder, NoticesThatSendsAndReceivesWereMadeBetween) {
   EXPECT_FALSE(ReadTorchRecorder(Dump({{.sequence = 7, .op_id = 7}}))->has_unrecorded);
   EXPECT_TRUE(ReadTorchRecorder(Dump({{.sequence = 7, .op_id = 9}}))->has_unrecorded);
   EXPECT_TRUE(ReadTorchRecorder(R"({"version":"2.10"})")->has_unrecorded);
-}
-
-// --- NCCL's calls, in a recorder of their own
-
-constexpr char kEmptyDump[] = R"({"comm_lib_version":"","pg_status":{},"version":"2.10"})";
-
-TEST(ReadTorchRecorders, HasNcclsCallsBesideThoseOfTheOtherRecorder) {
-  const auto records =
-      ReadTorchRecorders({Dump({{.sequence = 3, .op_id = 3, .is_retired = true}}),
-                          Dump({{.sequence = 1, .name = "nccl:all_reduce", .is_retired = true},
-                                {.sequence = 2, .op_id = 2, .name = "nccl:_all_gather_base"}})});
-  ASSERT_TRUE(records.ok()) << records.status();
-  ASSERT_THAT(records->groups, SizeIs(2));
-  EXPECT_FALSE(records->groups[0].is_on_device);
-  EXPECT_EQ(records->groups[0].num_issued, 4);
-  const TorchGroup& nccl = records->groups[1];
-  EXPECT_TRUE(nccl.is_on_device);
-  EXPECT_EQ(nccl.name, "0");
-  EXPECT_NE(nccl.Key(), records->groups[0].Key()) << "each back end counts by itself";
-  EXPECT_EQ(nccl.num_issued, 3);
-  EXPECT_TRUE(nccl.operations[1].is_pending());
-  EXPECT_EQ(nccl.operations[1].kind, OperationKind::kAllGather);
-  EXPECT_TRUE(records->has_pending);
-}
-
-TEST(ReadTorchRecorders, TakesACallThatTwoDumpsHaveOnce) {
-  const std::string dump = Dump({{.name = "nccl:all_reduce"}});
-  const auto records = ReadTorchRecorders({dump, dump});
-  ASSERT_THAT(records->groups, SizeIs(1));
-  EXPECT_THAT(records->groups[0].operations, SizeIs(1));
-  EXPECT_THAT(records->last_calls, SizeIs(1));
-}
-
-// A rank of torch 2.11 on a GPU that has called all_reduce and all_gather, and one that sleeps.
-TEST(ReadTorchRecorders, TellsWhereRanksOverNcclHang) {
-  const auto dump_of = [](const char* rank) {
-    return testing::ReadFile(absl::StrCat(
-        MUSTER_SOURCE_DIRECTORY, "/tests/unit/agent/watch/recorders/nccl_sleep.", rank, ".json"));
-  };
-  const auto waits = ReadTorchRecorders({kEmptyDump, dump_of("0")});
-  const auto sleeps = ReadTorchRecorders({kEmptyDump, dump_of("1")});
-  ASSERT_TRUE(waits.ok() && sleeps.ok());
-  ASSERT_THAT(waits->groups, SizeIs(2));
-  EXPECT_EQ(waits->groups[0].label, "default_pg");
-  EXPECT_EQ(waits->groups[0].num_issued, 7);
-  EXPECT_EQ(waits->groups[0].operations.back().bytes, 4 << 20);
-  EXPECT_TRUE(waits->has_pending);
-  EXPECT_EQ(sleeps->groups[0].num_issued, 6);
-  EXPECT_FALSE(sleeps->has_pending);
-  EXPECT_TRUE(waits->has_transfers);
-  EXPECT_FALSE(waits->has_unrecorded) << "NCCL's sends are recorded";
-}
-
-TEST(ReadTorchRecorders, TakesACoalescingForOneCallThatItsLastEntryEnds) {
-  const auto coalescing = [](bool is_retired) {
-    return ReadTorchRecorders(
-        {Dump({{.sequence = 4, .op_id = 4, .name = "nccl:_all_gather_base"},
-               {.sequence = 4, .op_id = 4, .name = "nccl:_all_gather_base"},
-               {.sequence = 4, .op_id = 4, .name = "nccl:coalesced", .is_retired = is_retired}})});
-  };
-  ASSERT_THAT(coalescing(true)->groups[0].operations, SizeIs(1));
-  EXPECT_EQ(coalescing(true)->groups[0].operations[0].name, "_all_gather_base");
-  EXPECT_FALSE(coalescing(true)->has_pending);
-  EXPECT_TRUE(coalescing(false)->has_pending);
-}
-
-TEST(ReadTorchRecorders, KnowsThatNcclEndsTheCallsOfAGroupInTheirOrder) {
-  const auto records = ReadTorchRecorders(
-      {Dump({{.sequence = 4, .op_id = 4, .name = "nccl:all_reduce"},
-             {.sequence = 5, .op_id = 5, .name = "nccl:all_reduce", .is_retired = true},
-             {.sequence = 6, .op_id = 6, .name = "nccl:all_reduce"}})});
-  const TorchGroup& group = records->groups[0];
-  EXPECT_FALSE(group.operations[0].is_pending());
-  EXPECT_TRUE(group.operations[2].is_pending());
 }
 
 TEST(ReadTorchRecorder, HasAnotherFingerprintOnceAnythingIsAnother) {
@@ -359,7 +280,7 @@ TEST(FindArrivals, DoesNotDependOnWhatTheClockOfTheNodeShows) {
 
 TEST(FindArrivals, HasNothingOfStagesThatSendToEachOther) {
   RankRecords stage = CallsOf(1, {{7, 100}});
-  stage.records.has_transfers = true;
+  stage.records.has_unrecorded = true;
   EXPECT_THAT(FindArrivals({stage}, absl::FromUnixMillis(2000)), IsEmpty());
 }
 
