@@ -15,6 +15,7 @@
 #include "proto/io/stop_wire.h"
 #include "proto/io/store_wire.h"
 #include "proto/spec/worker_env.h"
+#include "tests/support/patience.h"
 
 namespace muster::testing {
 namespace {
@@ -113,7 +114,7 @@ void FakeAgent::HangUp() {
 }
 
 bool FakeAgent::WaitFor(Sign sign, int num_workers) {
-  const MonoTime deadline = MonoNow() + kPatience;
+  const MonoTime deadline = MonoNow() + Patience(kPatience);
   base::MutexLock lock(mu_);
   while (Count(sign) < num_workers && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
   return Count(sign) >= num_workers;

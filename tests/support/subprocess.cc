@@ -165,7 +165,7 @@ Subprocess::~Subprocess() {
   if (state_ == nullptr) return;
   if (!state_->reaped) {
     Signal(SIGKILL);
-    state_->Reap(absl::Now() + kPatience);
+    state_->Reap(absl::Now() + Patience(kPatience));
   }
   close(state_->stop.write_end);
   state_->reader.join();
@@ -180,7 +180,7 @@ void Subprocess::Signal(int signal) const {
 }
 
 SubprocessResult Subprocess::Wait(absl::Duration timeout) {
-  const bool ended = state_->Reap(absl::Now() + timeout);
+  const bool ended = state_->Reap(absl::Now() + Patience(timeout));
   std::unique_lock lock(state_->mu);
   // What it wrote before it ended is in the pipe already; the end of file may never come if a
   // descendant lives on.
@@ -198,7 +198,7 @@ bool Subprocess::WaitForOutput(const std::string& text, absl::Duration timeout) 
     return state_->out.find(text) != std::string::npos ||
            state_->err.find(text) != std::string::npos;
   };
-  state_->changed.wait_for(lock, absl::ToChronoMilliseconds(timeout),
+  state_->changed.wait_for(lock, absl::ToChronoMilliseconds(Patience(timeout)),
                            [&] { return has_text() || state_->at_end; });
   return has_text();
 }

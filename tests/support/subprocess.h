@@ -15,11 +15,11 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "tests/support/patience.h"
 
 namespace muster::testing {
 
-// Generous, so that a loaded machine or a sanitizer does not make a test fail; only a hang runs
-// into it.
+// Whoever waits here multiplies it, and what callers give in its place (tests/support/patience.h).
 inline constexpr absl::Duration kPatience = absl::Seconds(30);
 
 using Environment = std::map<std::string, std::string>;
@@ -77,7 +77,7 @@ void PauseBetweenLooks();
 
 template <typename Condition>
 bool WaitUntil(Condition condition, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = absl::Now() + Patience(timeout);
   while (!condition()) {
     if (absl::Now() > deadline) return false;
     PauseBetweenLooks();

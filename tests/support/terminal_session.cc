@@ -198,7 +198,7 @@ bool TerminalSession::ReadSome(absl::Time deadline) {
 }
 
 bool TerminalSession::WaitForOutput(const std::string& text, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = absl::Now() + Patience(timeout);
   while (output_.find(text) == std::string::npos) {
     if (!ReadSome(deadline)) return output_.find(text) != std::string::npos;
   }
@@ -206,7 +206,7 @@ bool TerminalSession::WaitForOutput(const std::string& text, absl::Duration time
 }
 
 bool TerminalSession::WaitForScreen(const std::string& text, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = absl::Now() + Patience(timeout);
   while (Screen().find(text) == std::string::npos) {
     if (!ReadSome(deadline)) return Screen().find(text) != std::string::npos;
   }
@@ -224,7 +224,7 @@ bool TerminalSession::Reap(int flags) {
 }
 
 SubprocessResult TerminalSession::Wait(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = absl::Now() + Patience(timeout);
   while (!Reap(WNOHANG) && absl::Now() < deadline) {
     if (!ReadSome(deadline)) PauseBetweenLooks();
   }

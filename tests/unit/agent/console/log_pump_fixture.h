@@ -26,6 +26,7 @@
 #include "gtest/gtest.h"
 #include "proto/base/mutex.h"
 #include "proto/io/log.h"
+#include "tests/support/patience.h"
 
 namespace muster::agent {
 
@@ -84,7 +85,7 @@ class LogPumpTest : public ::testing::Test {
   }
   // What the files' thread has to say, it says in this test.
   ~LogPumpTest() override {
-    if (pump_) pump_->FlushConsole(absl::Seconds(20));
+    if (pump_) pump_->FlushConsole(testing::Patience(absl::Seconds(20)));
     log::Configure({.sink = [](const std::string&) {}});
     pump_.reset();
     std::filesystem::remove_all(directory_);
@@ -160,7 +161,7 @@ class LogPumpTest : public ::testing::Test {
   }
   void Settle() {
     loop_.restart();
-    loop_.run_for(std::chrono::seconds(20));
+    loop_.run_for(absl::ToChronoSeconds(testing::Patience(absl::Seconds(20))));
     // The files have a thread of their own.
     if (pump_) pump_->FlushConsole(absl::Seconds(1));
   }
@@ -168,7 +169,8 @@ class LogPumpTest : public ::testing::Test {
   template <typename Done>
   void RunUntil(Done done) {
     loop_.restart();
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto deadline = std::chrono::steady_clock::now() +
+                          absl::ToChronoSeconds(testing::Patience(absl::Seconds(20)));
     while (!done() && std::chrono::steady_clock::now() < deadline)
       loop_.run_one_for(std::chrono::milliseconds(100));
   }

@@ -12,7 +12,7 @@ namespace {
 
 enum class Kind { kLocal, kGrpcWithTls, kGrpcWithoutTls };
 
-class RendezvousLinkContract : public testing::TestWithParam<Kind>, protected LoopWorld {
+class RendezvousLinkContract : public ::testing::TestWithParam<Kind>, protected LoopWorld {
  protected:
   void SetUp() override {
     server_ = MakeServer({.tls = tls()});
@@ -166,13 +166,13 @@ TEST_P(RendezvousLinkContract, MayOutliveTheServer) {
   EXPECT_EQ(heard_.replies[0].status.code(), absl::StatusCode::kUnavailable);
 }
 
-std::string NameOf(const testing::TestParamInfo<Kind>& info) {
+std::string NameOf(const ::testing::TestParamInfo<Kind>& info) {
   constexpr const char* kNames[] = {"Local", "GrpcWithTls", "GrpcWithoutTls"};
   return kNames[static_cast<int>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Links, RendezvousLinkContract,
-                         testing::Values(Kind::kLocal, Kind::kGrpcWithTls, Kind::kGrpcWithoutTls),
+                         ::testing::Values(Kind::kLocal, Kind::kGrpcWithTls, Kind::kGrpcWithoutTls),
                          NameOf);
 
 }  // namespace

@@ -7,10 +7,10 @@
 namespace muster::rendezvous {
 namespace {
 
-using testing::HasSubstr;
-using testing::SizeIs;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
-class InquiryTest : public testing::Test, public LoopWorld {
+class InquiryTest : public ::testing::Test, public LoopWorld {
  protected:
   // A job of one node that runs, whose agent is elsewhere and answers with `body`.
   void RunJob(std::string body) {

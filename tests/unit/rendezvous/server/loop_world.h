@@ -12,6 +12,7 @@
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
 #include "rendezvous/server/rendezvous_server.h"
+#include "tests/support/patience.h"
 
 namespace muster::rendezvous {
 
@@ -76,7 +77,8 @@ class LoopWorld {
  public:
   // Runs the loop until `done`; false if that takes more than ten seconds.
   bool RunUntil(const std::function<bool()>& done) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto deadline = std::chrono::steady_clock::now() +
+                          absl::ToChronoSeconds(testing::Patience(absl::Seconds(10)));
     while (!done()) {
       if (std::chrono::steady_clock::now() > deadline) return false;
       loop_.run_one_until(deadline);

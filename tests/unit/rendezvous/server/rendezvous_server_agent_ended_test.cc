@@ -6,7 +6,7 @@
 namespace muster::rendezvous {
 namespace {
 
-class AgentEndedTest : public testing::Test, public LoopWorld {
+class AgentEndedTest : public ::testing::Test, public LoopWorld {
  protected:
   // A node that attends over the network, and joins.
   void Attend() {

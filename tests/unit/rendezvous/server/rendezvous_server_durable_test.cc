@@ -7,8 +7,8 @@
 namespace muster::rendezvous {
 namespace {
 
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // Keeps nothing until the test says so.
 class SlowKeeper final : public RecordKeeper {
@@ -31,7 +31,7 @@ class SlowKeeper final : public RecordKeeper {
   Kept& kept_;
 };
 
-class DurableServerTest : public testing::Test, public LoopWorld {
+class DurableServerTest : public ::testing::Test, public LoopWorld {
  protected:
   std::unique_ptr<RendezvousServer> Serve(std::vector<KeptJob> jobs = {}) {
     kept_ = {};

@@ -6,9 +6,9 @@
 namespace muster::rendezvous {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class StopRequestTest : public testing::Test, public LoopWorld {
+class StopRequestTest : public ::testing::Test, public LoopWorld {
  protected:
   // A job of one node that runs, whose agent is in the server's process.
   void RunJob() {
@@ -73,7 +73,7 @@ TEST_F(StopRequestTest, OfAnotherJobIsAnsweredWithTheJobsThereAre) {
   const StopAnswer answer = Ask(options, {});
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(answer.status.message()),
-              testing::AllOf(HasSubstr("no job 'j8' runs here"), HasSubstr("j7")));
+              ::testing::AllOf(HasSubstr("no job 'j8' runs here"), HasSubstr("j7")));
 }
 
 TEST_F(StopRequestTest, ToDrainTheServersHostIsRefused) {

@@ -20,9 +20,9 @@
 namespace muster::rendezvous {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class RendezvousServerTest : public testing::Test, protected LoopWorld {
+class RendezvousServerTest : public ::testing::Test, protected LoopWorld {
  protected:
   int Listen(RendezvousServer& server, int port = 0) {
     const auto chosen = server.Listen("127.0.0.1", port);
@@ -67,7 +67,7 @@ TEST_F(RendezvousServerTest, ListensOnIpv6) {
   options.host = "::1";
   Heard heard;
   const auto link = Open(options, heard);
-  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << testing::PrintToString(heard.downs);
+  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << ::testing::PrintToString(heard.downs);
 }
 
 TEST_F(RendezvousServerTest, IsFoundByName) {
@@ -76,10 +76,10 @@ TEST_F(RendezvousServerTest, IsFoundByName) {
   options.host = "localhost";
   Heard heard;
   const auto link = Open(options, heard);
-  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << testing::PrintToString(heard.downs);
+  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << ::testing::PrintToString(heard.downs);
 }
 
-class WrongSecret : public RendezvousServerTest, public testing::WithParamInterface<TlsMode> {};
+class WrongSecret : public RendezvousServerTest, public ::testing::WithParamInterface<TlsMode> {};
 
 TEST_P(WrongSecret, IsRefusedWithWhatToDo) {
   const auto server = MakeServer({.tls = GetParam()});
@@ -87,7 +87,7 @@ TEST_P(WrongSecret, IsRefusedWithWhatToDo) {
   options.tls = GetParam();
   Heard heard;
   const auto link = Open(options, heard);
-  ASSERT_TRUE(RunUntil([&] { return !heard.fatal.ok(); })) << testing::PrintToString(heard.downs);
+  ASSERT_TRUE(RunUntil([&] { return !heard.fatal.ok(); })) << ::testing::PrintToString(heard.downs);
   EXPECT_EQ(heard.fatal.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(heard.fatal.message()), HasSubstr("node2's secret"));
   EXPECT_THAT(std::string(heard.fatal.message()), HasSubstr("token"));
@@ -106,8 +106,8 @@ TEST_P(WrongSecret, LetsNeitherOfTwoUsersSeeTheOthersJob) {
   link_of_ben->SendReport(JoiningReport());
   ASSERT_TRUE(RunUntil([&] {
     return of_ann.assignment() != nullptr && of_ben.assignment() != nullptr;
-  })) << testing::PrintToString(of_ann.downs)
-      << testing::PrintToString(of_ben.downs);
+  })) << ::testing::PrintToString(of_ann.downs)
+      << ::testing::PrintToString(of_ben.downs);
   EXPECT_EQ(server->table().FindState({"ann", "j7"})->nodes.size(), 1u);
   EXPECT_EQ(server->table().FindState({"ben", "j7"})->nodes.size(), 1u);
 }
@@ -123,7 +123,7 @@ TEST_P(WrongSecret, OfAThirdUserIsRefusedByAServerOfTwo) {
   EXPECT_EQ(heard.fatal.code(), absl::StatusCode::kPermissionDenied);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tls, WrongSecret, testing::Values(TlsMode::kOn, TlsMode::kOff),
+INSTANTIATE_TEST_SUITE_P(Tls, WrongSecret, ::testing::Values(TlsMode::kOn, TlsMode::kOff),
                          [](const auto& info) {
                            return info.param == TlsMode::kOn ? "On" : "Off";
                          });
@@ -132,7 +132,7 @@ TEST_F(RendezvousServerTest, WithoutTlsIsGivenUpByAnAgentWithTls) {
   const auto server = MakeServer({.tls = TlsMode::kOff});
   Heard heard;
   const auto link = Open(LinkTo(Listen(*server)), heard);
-  ASSERT_TRUE(RunUntil([&] { return !heard.fatal.ok(); })) << testing::PrintToString(heard.downs);
+  ASSERT_TRUE(RunUntil([&] { return !heard.fatal.ok(); })) << ::testing::PrintToString(heard.downs);
   EXPECT_EQ(heard.fatal.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(heard.fatal.message()), HasSubstr("--tls"));
 }
@@ -173,7 +173,7 @@ class Stranger {
 };
 
 class StrangerOnThePort : public RendezvousServerTest,
-                          public testing::WithParamInterface<TlsMode> {};
+                          public ::testing::WithParamInterface<TlsMode> {};
 
 TEST_P(StrangerOnThePort, IsRecognised) {
   Stranger stranger(loop(), "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
@@ -181,12 +181,12 @@ TEST_P(StrangerOnThePort, IsRecognised) {
   options.tls = GetParam();
   Heard heard;
   const auto link = Open(options, heard);
-  ASSERT_TRUE(RunUntil([&] { return !heard.fatal.ok(); })) << testing::PrintToString(heard.downs);
+  ASSERT_TRUE(RunUntil([&] { return !heard.fatal.ok(); })) << ::testing::PrintToString(heard.downs);
   EXPECT_EQ(heard.fatal.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(heard.fatal.message()), HasSubstr("another program"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Tls, StrangerOnThePort, testing::Values(TlsMode::kOn, TlsMode::kOff),
+INSTANTIATE_TEST_SUITE_P(Tls, StrangerOnThePort, ::testing::Values(TlsMode::kOn, TlsMode::kOff),
                          [](const auto& info) {
                            return info.param == TlsMode::kOn ? "On" : "Off";
                          });
@@ -211,7 +211,7 @@ TEST_F(RendezvousServerTest, IsWaitedForUntilItListens) {
   EXPECT_THAT(heard.downs[0], HasSubstr(absl::StrCat("127.0.0.1:", port)));
   const auto server = MakeServer();
   Listen(*server, port);
-  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << testing::PrintToString(heard.downs);
+  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << ::testing::PrintToString(heard.downs);
 }
 
 TEST_F(RendezvousServerTest, NamesAnEndpointThatCannotBeResolved) {
@@ -236,7 +236,7 @@ TEST_F(RendezvousServerTest, IsAttendedAgainAfterARestart) {
   Listen(*server, port);
   ASSERT_TRUE(RunUntil([&] {
     return heard.ups == 2 && heard.directives.back().term == ServerTerm(2);
-  })) << testing::PrintToString(heard.downs);
+  })) << ::testing::PrintToString(heard.downs);
 }
 
 TEST_F(RendezvousServerTest, IsNotAttendedByAnAgentThatKnowsANewerOne) {
@@ -384,7 +384,7 @@ TEST_F(RendezvousServerTest, IsWaitedForWhileAStrangerHasItsPort) {
   }
   server = MakeServer();
   Listen(*server, port);
-  EXPECT_TRUE(RunUntil([&] { return heard.ups == 2; })) << testing::PrintToString(heard.downs);
+  EXPECT_TRUE(RunUntil([&] { return heard.ups == 2; })) << ::testing::PrintToString(heard.downs);
 }
 
 // Connections of somebody who says nothing.
@@ -413,7 +413,7 @@ class Crowd {
   std::vector<asio::ip::tcp::socket> sockets_;
 };
 
-class SilentCrowd : public RendezvousServerTest, public testing::WithParamInterface<TlsMode> {};
+class SilentCrowd : public RendezvousServerTest, public ::testing::WithParamInterface<TlsMode> {};
 
 TEST_P(SilentCrowd, IsClosedWithinTheTimeOfAHandshake) {
   const auto server = MakeServer({.tls = GetParam(), .handshake_timeout = absl::Milliseconds(300)});
@@ -442,10 +442,10 @@ TEST_P(SilentCrowd, LeavesDescriptorsToTheProcessAndDoesNotShutAgentsOut) {
   options.tls = GetParam();
   Heard heard;
   const auto link = Open(options, heard);
-  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << testing::PrintToString(heard.downs);
+  EXPECT_TRUE(RunUntil([&] { return heard.is_up; })) << ::testing::PrintToString(heard.downs);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tls, SilentCrowd, testing::Values(TlsMode::kOn, TlsMode::kOff),
+INSTANTIATE_TEST_SUITE_P(Tls, SilentCrowd, ::testing::Values(TlsMode::kOn, TlsMode::kOff),
                          [](const auto& info) {
                            return info.param == TlsMode::kOn ? "On" : "Off";
                          });
