@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Parses the sources of the programs and the library with clang, and generates no code.
 
-    deploy/check_sources.py BUILD_DIRECTORY JOBS [--headers]
+    deploy/check_sources.py BUILD_DIRECTORY JOBS [REVISION]
 
 BUILD_DIRECTORY is a configured clang build (preset asan) whose generated sources exist. One pass
 proves two things: lock annotations hold (-Wthread-safety), and every header compiles on its own.
 The second holds because clang uses no precompiled header and most sources include their own header
-first; a header that no source includes first is parsed by itself. --headers parses only those
-headers, for use beside a build of the preset, which parses the sources.
+first; a header that no source includes first is parsed by itself. With REVISION only files that
+changed since are looked at.
 """
 import concurrent.futures
 import json
@@ -21,10 +21,11 @@ FOLDERS = ("proto", "rendezvous", "agent", "launcher", "worker_runtime")
 FIRST_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
-def main(build, jobs, headers_only):
+def main(build, jobs, revision):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         entries = json.load(file)
+    changed = changed_since(root, revision)
     commands = {}  # by path from the root; a source compiled several times is parsed once
     for entry in entries:
         path = os.path.relpath(entry["file"], root)
@@ -33,15 +34,15 @@ def main(build, jobs, headers_only):
             commands.setdefault(path, (entry["directory"], command))
 
     included_first = set()
-    for path in commands:
+    for path in filter(changed, commands):
         with open(os.path.join(root, path), encoding="utf-8") as file:
             first = FIRST_INCLUDE.search(file.read())
         if first:
             included_first |= {first.group(1), f"worker_runtime/include/{first.group(1)}"}
-    checks = [] if headers_only else [(path, directory, command + [os.path.join(root, path)], None)
-                                      for path, (directory, command) in commands.items()]
+    checks = [(path, directory, command + [os.path.join(root, path)], None)
+              for path, (directory, command) in commands.items() if changed(path)]
     num_sources = len(checks)
-    for header in sorted(set(headers(root))):
+    for header in sorted(set(filter(changed, headers(root)))):
         if header not in included_first:
             directory, command = nearest(header, commands)
             text = f'#include "{header}"\n'
@@ -55,6 +56,15 @@ def main(build, jobs, headers_only):
                 failed += 1
                 print(f"--- {path}\n{output}", flush=True)
     return 1 if failed else 0
+
+
+def changed_since(root, revision):
+    """Whether a path has changed; every one has where there is no revision."""
+    if revision is None:
+        return lambda path: True
+    listed = subprocess.run(["git", "diff", "--name-only", revision], cwd=root,
+                            capture_output=True, text=True, check=True).stdout
+    return set(listed.splitlines()).__contains__
 
 
 def parse_only(command):
@@ -92,4 +102,5 @@ def run(directory, command, text):
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.path.abspath(sys.argv[1]), int(sys.argv[2]), "--headers" in sys.argv[3:]))
+    sys.exit(main(os.path.abspath(sys.argv[1]), int(sys.argv[2]),
+                  sys.argv[3] if len(sys.argv) > 3 else None))

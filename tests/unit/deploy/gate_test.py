@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rules of deploy/gate.py: phases are shell commands, and a real ctest runs shell tests."""
+"""The rules of deploy/gates: phases are shell commands, and a real ctest runs shell tests."""
 import contextlib
 import io
 import os
@@ -10,7 +10,8 @@ import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 sys.path.insert(0, os.path.join(ROOT, "deploy"))
-import gate  # noqa: E402
+from gates import phases, rooms  # noqa: E402
+from gates.proven import Proven  # noqa: E402
 
 PASSES = "true"
 SLEEPS = "sleep 60"
@@ -32,8 +33,8 @@ class GateTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.tree = folder.name
-        self.addCleanup(setattr, gate, "WORTH_BEGINNING_SECONDS", gate.WORTH_BEGINNING_SECONDS)
-        gate.WORTH_BEGINNING_SECONDS = 0
+        self.addCleanup(setattr, phases, "WORTH_BEGINNING_SECONDS", phases.WORTH_BEGINNING_SECONDS)
+        phases.WORTH_BEGINNING_SECONDS = 0
 
     def ctest_of(self, *commands):
         """The command of a ctest over `commands`, one test each, named t0, t1, …"""
@@ -43,28 +44,28 @@ class GateTest(unittest.TestCase):
                     add_test(t{number} /bin/sh -c [==[cd {self.tree}; {command}]==])
                     set_tests_properties(t{number} PROPERTIES SKIP_REGULAR_EXPRESSION not-here)
                 """)
-        return gate.ctest(self.tree, 2)
+        return phases.ctest(self.tree, 2)
 
     def runs(self, name):
         with open(os.path.join(self.tree, name), encoding="utf-8") as file:
             return len(file.readlines())
 
-    def conclude(self, phases, budget=100):
-        """What `phases`, a function of the gate, make of it: exit status, lines of output."""
+    def conclude(self, act, budget=100):
+        """What `act`, a function of the gate, make of it: exit status, lines of output."""
         text = io.StringIO()
         with contextlib.redirect_stdout(text):
-            one = gate.Gate(gate.Clock(budget))
-            phases(one)
+            one = phases.Gate(phases.Clock(budget))
+            act(one)
             status = one.conclude()
         return status, text.getvalue().splitlines()
 
-    def concludes_green(self, phases, **options):
-        status, lines = self.conclude(phases, **options)
+    def concludes_green(self, act, **options):
+        status, lines = self.conclude(act, **options)
         self.assertEqual(status, 0, "\n".join(lines))
         return lines
 
-    def concludes_red(self, phases, **options):
-        status, lines = self.conclude(phases, **options)
+    def concludes_red(self, act, **options):
+        status, lines = self.conclude(act, **options)
         self.assertEqual(status, 1, "\n".join(lines))
         return lines
 
@@ -88,11 +89,18 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.runs("a"), 3)
         self.assertIn("tests: t1", lines)
 
-    def test_six_failures_have_no_second_chance(self):
-        command = self.ctest_of(*[fails_once(name) for name in "abcdef"])
+    def test_nine_failures_have_no_second_chance(self):
+        command = self.ctest_of(*[fails_once(name) for name in "abcdefghi"])
         lines = self.concludes_red(lambda one: one.must_tests("tests", command, self.tree))
-        self.assertEqual(lines[-1], "0 passed, 6 failed, 0 skipped")
+        self.assertEqual(lines[-1], "0 passed, 9 failed, 0 skipped")
         self.assertEqual(self.runs("a"), 1)
+
+    def test_three_unsteady_tests_are_green_and_four_are_red(self):
+        three = self.ctest_of(*[fails_once(name) for name in "abc"])
+        self.concludes_green(lambda one: one.must_tests("tests", three, self.tree))
+        four = self.ctest_of(*[fails_once(name) for name in "defg"])
+        lines = self.concludes_red(lambda one: one.must_tests("tests", four, self.tree))
+        self.assertIn("4 tests were unsteady: that is no luck", lines)
 
     def test_a_phase_without_tests_is_red(self):
         command = self.ctest_of()
@@ -121,22 +129,51 @@ class GateTest(unittest.TestCase):
         self.concludes_red(lambda one: one.may("tidy", command, seen=": error: "), budget=1)
 
     def test_what_must_hold_runs_beyond_the_clock_and_what_may_hold_is_not_begun(self):
-        def phases(one):
+        def phases_of(one):
             one.must("build", ["sh", "-c", "sleep 1; echo built"])
             one.may("more", ["sh", "-c", "echo begun"])
 
-        gate.WORTH_BEGINNING_SECONDS = 1
-        lines = self.concludes_green(phases, budget=1)
+        phases.WORTH_BEGINNING_SECONDS = 1
+        lines = self.concludes_green(phases_of, budget=1)
         self.assertIn("built", lines)
         self.assertIn("more: not begun", lines)
         self.assertNotIn("begun", lines)
 
+    def test_what_does_not_fit_the_time_left_is_not_begun(self):
+        def phases_of(one):
+            one.may("long", ["sh", "-c", "echo begun"], likely=200)
+            one.may("short", ["sh", "-c", "echo short"], likely=50)
+
+        lines = self.concludes_green(phases_of)
+        self.assertTrue(any(line.startswith("long: not begun, 200 s are likely") for line in lines))
+        self.assertNotIn("begun", lines)
+        self.assertIn("short", lines)
+
+    def test_a_phase_that_must_hold_is_red_at_its_limit(self):
+        lines = self.concludes_red(lambda one: one.must("build", ["sh", "-c", SLEEPS], limit=1))
+        self.assertIn("build: ended by the clock", lines)
+
+    def test_a_phase_that_may_hold_costs_nothing_at_its_limit(self):
+        command = self.ctest_of(PASSES, SLEEPS, SLEEPS)
+        lines = self.concludes_green(
+            lambda one: one.may_tests("tests", command, self.tree, limit=4))
+        self.assertIn("tests: ended by the clock after 1 tests", lines)
+
+    def test_a_selection_by_number_runs_what_was_wanted(self):
+        command = self.ctest_of(fails("a"), PASSES, fails("b"), PASSES)
+        chosen, number = phases.Tests(self.tree).select(
+            "some", lambda test: test.name in ("t1", "t3"))
+        self.assertEqual(number, 2)
+        lines = self.concludes_green(
+            lambda one: one.must_tests("tests", command + chosen, self.tree))
+        self.assertEqual(lines[-1], "2 passed, 0 failed, 0 skipped")
+
     def test_phases_after_a_failure_run_too(self):
-        def phases(one):
+        def phases_of(one):
             one.must("format", ["false"])
             one.may("build", ["sh", "-c", "echo built; exit 3"])
 
-        lines = self.concludes_red(phases)
+        lines = self.concludes_red(phases_of)
         self.assertIn("built", lines)
         self.assertIn("format: exit status 1", lines)
         self.assertIn("build: exit status 3", lines)
@@ -149,6 +186,72 @@ class GateTest(unittest.TestCase):
         self.assertIn("built", lines)
         with open(holder, encoding="utf-8") as file:
             os.kill(int(file.read()), signal.SIGKILL)  # fails where it has ended before
+
+
+class RoomsTest(unittest.TestCase):
+    TEXTS = {
+        "agent/core/core.h": "",
+        "agent/core/core.cc": '#include "agent/core/core.h"\n',
+        "agent/watch/watch.cc": '#include "agent/core/core.h"\n',
+        "worker_runtime/nn/nn.cc": '#include "muster/plan.h"\n',
+        "tests/unit/agent/watch/w_test.cc": '#include "tests/support/files.h"\n',
+        "tests/integration/hang_test.cc": "Run(MUSTER_HANGING_RANK)",
+        "tests/integration/stop_test.cc": 'Python("stopping.py")',
+    }
+    FOLDERS = {"tests/unit/agent/core", "tests/unit/agent/watch", "tests/unit/worker_runtime",
+               "tests/support"}
+
+    def folders(self, *files):
+        return rooms.folders_of_tests(rooms.rooms_touched(files, self.TEXTS), self.FOLDERS)
+
+    def test_a_change_touches_its_room_and_those_that_include_it(self):
+        self.assertEqual(self.folders("agent/core/core.cc"),
+                         ["tests/unit/agent/core", "tests/unit/agent/watch"])
+        self.assertEqual(self.folders("agent/watch/watch.cc"), ["tests/unit/agent/watch"])
+
+    def test_public_headers_are_included_by_a_name_of_their_own(self):
+        self.assertEqual(self.folders("worker_runtime/include/muster/plan.h"),
+                         ["tests/unit/worker_runtime"])
+
+    def test_tools_of_tests_touch_the_tests_that_use_them(self):
+        self.assertEqual(self.folders("tests/support/files.h"),
+                         ["tests/support", "tests/unit/agent/watch"])
+
+    def test_what_is_of_no_room_touches_nothing_and_how_all_is_built_touches_all(self):
+        self.assertEqual(self.folders("README.md"), [])
+        self.assertEqual(self.folders("CMakeLists.txt"), sorted(self.FOLDERS))
+        self.assertIsNone(rooms.changed_files("no-such-commit"))
+        self.assertEqual(rooms.folders_of_tests(rooms.rooms_touched(None, self.TEXTS),
+                                                self.FOLDERS), sorted(self.FOLDERS))
+
+    def test_process_tests_change_with_the_programs_that_they_name(self):
+        def programs(file):
+            return rooms.programs_of_process_tests([file], self.TEXTS)
+
+        self.assertEqual(programs("tests/integration/stop_test.cc"), {"integration_stop_test"})
+        self.assertEqual(programs("tests/integration/programs/stopping.py"),
+                         {"integration_stop_test"})
+        self.assertEqual(programs("tests/integration/programs/hanging_rank.cc"),
+                         {"integration_hang_test"})
+
+
+class ProvenTest(unittest.TestCase):
+    def test_a_red_run_keeps_the_commit_that_was_green(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "PROVEN.md")
+            self.assertIsNone(Proven(path).last_green("asan"))
+            Proven(path).record("asan", "abc", "2026-01-02", 12.3, [], ["A.B"])
+            Proven(path).record("tsan", "abc", "2026-01-02", 5, ["tests: C.D"], [])
+            Proven(path).record("asan", "def", "2026-01-03", 20, ["tests: A.B", "x | y"], [])
+            self.assertEqual(Proven(path).last_green("asan"), "abc")
+            self.assertIsNone(Proven(path).last_green("tsan"))
+            with open(path, encoding="utf-8") as file:
+                self.assertIn("red, def of 2026-01-03: tests: A.B; x / y", file.read())
+
+    def test_the_list_of_unsteady_tests_has_what_was_seen_and_what_is_suspected(self):
+        for seen, suspicion in phases.listed_as_unsteady(
+                os.path.join(ROOT, "tests/unsteady.txt")).values():
+            self.assertTrue(seen and suspicion)
 
 
 if __name__ == "__main__":
