@@ -315,8 +315,9 @@ TEST_F(SlurmTest, ANodeWhoseStepDaemonIsKilledLeavesTheJobAndNoGhosts) {
   Subprocess srun = Srun({"-N3", "--ntasks-per-node=1", "--no-kill"},
                          {"--nnodes=2:3", "--rdzv_conf=last_call_timeout=1",
                           ShellScript("worker", LoseN9(loss, kGoOnWithTwo))});
+  // With their lines: a shell's `>` makes the file before it writes.
   const bool went_on = WaitUntil(
-      [&] { return FileExists(Out("again.n8")) && FileExists(Out("again.n10")); }, kJobPatience);
+      [&] { return !ReadOut("again.n8").empty() && !ReadOut("again.n10").empty(); }, kJobPatience);
   cluster_->Ask({"/usr/bin/scancel", RunningJob()});
   const SubprocessResult result = srun.Wait(kJobPatience);
   EXPECT_TRUE(went_on) << ToString(result);
