@@ -50,7 +50,7 @@ PHASES = {
     "unsteady tests": unsteady_list,
     "unit tests": tests_of("dev", JOBS, lambda labels: labels & {"unit", "simulation"}),
     "process tests": tests_of("dev", JOBS + 1, lambda labels: "integration" in labels,
-                              MUSTER_TEST_ALL_RANKS="1"),
+                              MUSTER_TEST_ALL_RANKS="1", MUSTER_TEST_PEERS="live"),
     "asan": tests_of("asan", JOBS, lambda labels: labels & {"unit", "simulation"}),
     "asan, process tests": tests_of(
         "asan", JOBS + 1, lambda labels: "integration" in labels and not labels & NOT_SANITIZED),

@@ -1,6 +1,7 @@
 // Command lines and variables of torchrun beside ours: what comes of each must be the same, or
-// stand in deploy/docs/torchrun.md. The real torchrun is PyTorch 2.15's, from the environment that
-// `deploy/dev deps --peers` makes; skipped where it is not there.
+// stand in deploy/docs/torchrun.md. What comes of them under PyTorch 2.15's torchrun is recorded
+// (support/peer_record.h). It runs where that is asked for, from the environment that
+// `deploy/dev deps --peers` makes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
 #include "tests/support/peer_python.h"
+#include "tests/support/peer_record.h"
 
 namespace muster::testing {
 namespace {
@@ -68,6 +70,13 @@ std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
   return out;
 }
 
+Json ToJson(const Outcome& outcome) { return {{"how", outcome.how}, {"workers", outcome.workers}}; }
+// Nothing recorded: it is empty.
+Outcome FromJson(const Json& json) {
+  if (json.is_null()) return {};
+  return {.how = json.at("how"), .workers = json.at("workers").get<std::vector<Json>>()};
+}
+
 // Leaves out what no two launches have in common.
 Json Comparable(Json worker, const Line& line) {
   const auto was_given = [&](absl::string_view text) {
@@ -111,7 +120,7 @@ class TorchrunLines : public JobTest {
   void SetUp() override {
     JobTest::SetUp();
     python_ = PeerPython();
-    if (python_.empty()) GTEST_SKIP() << kNoPeerPython;
+    if (source_ != PeerSource::kRecord && python_.empty()) GTEST_SKIP() << kNoPeerPython;
   }
 
   void Compare(const std::vector<Line>& lines) {
@@ -128,17 +137,12 @@ class TorchrunLines : public JobTest {
 
   // `lines` say what is common to the nodes of each job.
   void Compare(const std::vector<Job>& jobs, const std::vector<Line>& lines) {
-    std::vector<Outcome> theirs = RunTheirs(jobs, lines);
-    if (HasFatalFailure()) return;
+    const std::vector<Outcome> theirs = OutcomesOfTheirs(jobs, lines);
+    if (HasFailure()) return;
     const std::string readme = DifferencesInGuide();
     for (size_t i = 0; i < jobs.size(); ++i) {
       SCOPED_TRACE(absl::StrCat(lines[i].name, ": ", absl::StrJoin(lines[i].args, " ")));
       const Outcome ours = RunOurs(jobs[i], lines[i]);
-      // Several agents of torchrun may fail over how their store ends.
-      const bool may_fail = jobs[i].nodes.size() > 1 && lines[i].difference.empty();
-      for (int again = 0; may_fail && again < 2 && !(theirs[i] == ours); ++again) {
-        theirs[i] = RunTheirs({jobs[i]}, {lines[i]})[0];
-      }
       if (lines[i].difference.empty()) {
         EXPECT_EQ(ours, theirs[i]);
       } else {
@@ -146,6 +150,37 @@ class TorchrunLines : public JobTest {
         EXPECT_THAT(readme, HasSubstr(absl::StrCat("\n| ", lines[i].difference)));
       }
     }
+  }
+
+  std::vector<Outcome> OutcomesOfTheirs(const std::vector<Job>& jobs,
+                                        const std::vector<Line>& lines) {
+    std::vector<Outcome> recorded;
+    for (const Job& job : jobs) recorded.push_back(FromJson(record_.Find(KeyOf(job))));
+    if (source_ == PeerSource::kRecord) {
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        EXPECT_FALSE(recorded[i].how.empty()) << jobs[i].name << kNotRecorded << record_.path();
+      }
+      return recorded;
+    }
+    std::vector<Outcome> seen = RunTheirs(jobs, lines);
+    for (size_t i = 0; !HasFailure() && i < jobs.size(); ++i) {
+      // Several agents of torchrun may fail over how their store ends, or meet another job's.
+      const bool is_live = source_ == PeerSource::kLive;
+      for (int again = 0; is_live && again < 2 && !(seen[i] == recorded[i]); ++again) {
+        seen[i] = RunTheirs({jobs[i]}, {lines[i]})[0];
+      }
+      if (source_ == PeerSource::kRecording) {
+        record_.Keep(KeyOf(jobs[i]), ToJson(seen[i]));
+      } else {
+        EXPECT_EQ(seen[i], recorded[i]) << jobs[i].name << ": torchrun does not what is recorded";
+      }
+    }
+    return seen;
+  }
+
+  static std::string KeyOf(const Job& job) {
+    const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
+    return absl::StrCat(test->name(), ".", job.name);
   }
 
   std::vector<Outcome> RunTheirs(const std::vector<Job>& jobs, const std::vector<Line>& lines) {
@@ -203,6 +238,9 @@ class TorchrunLines : public JobTest {
     return ReadFile(MUSTER_SOURCE_DIRECTORY "/deploy/docs/torchrun.md");
   }
 
+  const PeerSource source_ = PeersComeFrom();
+  const PeerRecord record_{"torchrun", "torch"};
+
  private:
   // Where {port} and {log} stand for something.
   std::vector<Arguments> Complete(const Job& job, const std::string& directory) {
@@ -224,6 +262,10 @@ class TorchrunLines : public JobTest {
     complete["OUT"] = directory;
     return complete;
   }
+
+  static constexpr char kNotRecorded[] =
+      ": what torchrun makes of it is not recorded (run this test with MUSTER_TEST_PEERS=record) "
+      "in ";
 
   std::string python_;
   std::deque<LoopbackPort> ports_;  // held until the test has ended
@@ -289,9 +331,7 @@ TEST_F(TorchrunLines, OfNumbersAndMeetingPlaces) {
       {"NoNodes", {"--nnodes=0", kWorker}},
       {"NodesUpsideDown", {"--nnodes=2:1", kWorker}},
       {"ThreeNumbersOfNodes", {"--nnodes=1:2:3", kWorker}},
-      {"WorkersByWord", {"--nproc_per_node=cpu", kWorker}},
       {"WorkersByAnotherWord", {"--nproc_per_node=tpu", kWorker}},
-      {"NoGpus", {"--nproc_per_node=gpu", kWorker}},
       {"NegativeRestarts", {"--max_restarts=-1", kWorker}},
       {"RestartsInWords", {"--max_restarts=some", kWorker}},
       {"Standalone", {"--standalone", "--nproc_per_node=2", kWorker}},
@@ -309,6 +349,15 @@ TEST_F(TorchrunLines, OfNumbersAndMeetingPlaces) {
         "--rdzv_conf=join_timeout=60,use_libuv=1,store_type=tcp,keep_alive_interval=3", kWorker}},
       {"ConfWithoutValue", {"--rdzv_conf=timeout", kWorker}},
       {"UnknownConf", {"--rdzv_conf=joint=1", kWorker}, {}, "an unknown key of `--rdzv_conf`"},
+  });
+}
+
+// What comes of these, the machine says.
+TEST_F(TorchrunLines, OfNumbersThatTheMachineHas) {
+  if (source_ == PeerSource::kRecord) GTEST_SKIP() << "MUSTER_TEST_PEERS=live runs it";
+  Compare({
+      {"WorkersByWord", {"--nproc_per_node=cpu", kWorker}},
+      {"NoGpus", {"--nproc_per_node=gpu", kWorker}},
   });
 }
 
@@ -394,28 +443,30 @@ TEST_F(TorchrunLines, OfNodesThatRestartTogether) {
                            kWorker,      "--fail_once"};
   const Job job = {"Restarted", Twice(arguments)};
   const Line line = {job.name, arguments};
-  Outcome theirs;
-  for (int again = 0; again < 3 && theirs.how != "succeeded, succeeded"; ++again) {
-    theirs = RunTheirs({job}, {line})[0];
-  }
-  const Outcome ours = RunOurs(job, line);
-  EXPECT_EQ(theirs.how, "succeeded, succeeded");
-  EXPECT_EQ(ours.how, "succeeded, succeeded");
-  const auto num_restarted = [](const Outcome& outcome) {
-    return std::count_if(outcome.workers.begin(), outcome.workers.end(), [](const Json& worker) {
-      return worker.at("TORCHELASTIC_RESTART_COUNT") == "1";
-    });
-  };
-  EXPECT_EQ(num_restarted(theirs), 1) << "the node that failed counts alone";
-  EXPECT_EQ(num_restarted(ours), 2);
-  const auto num_attempts_kept = [&](const std::string& whose) {
+  // How it ended, whose restarts were counted, how many attempts' logs were kept.
+  const auto told = [&](const Outcome& outcome, const std::string& whose) {
     const std::vector<std::string> files = FilesBelow(Out(whose + "/Restarted"));
-    return std::count_if(files.begin(), files.end(), [](const std::string& file) {
+    const auto restarted = std::count_if(
+        outcome.workers.begin(), outcome.workers.end(),
+        [](const Json& worker) { return worker.at("TORCHELASTIC_RESTART_COUNT") == "1"; });
+    const auto kept = std::count_if(files.begin(), files.end(), [](const std::string& file) {
       return absl::StartsWith(file, "log-") && absl::EndsWith(file, "/0/stdout.log");
     });
+    return Json{{"how", outcome.how}, {"restarted", restarted}, {"kept", kept}};
   };
-  EXPECT_EQ(num_attempts_kept("theirs"), 3) << "of four";
-  EXPECT_EQ(num_attempts_kept("ours"), 4);
+  Json theirs = record_.Find(KeyOf(job));
+  if (source_ != PeerSource::kRecord) {
+    Outcome seen;
+    for (int again = 0; again < 3 && seen.how != "succeeded, succeeded"; ++again) {
+      seen = RunTheirs({job}, {line})[0];
+    }
+    theirs = told(seen, "theirs");
+    if (source_ == PeerSource::kRecording) record_.Keep(KeyOf(job), theirs);
+  }
+  EXPECT_EQ(theirs, (Json{{"how", "succeeded, succeeded"}, {"restarted", 1}, {"kept", 3}}))
+      << "the node that failed counts alone, and keeps three logs of four";
+  EXPECT_EQ(told(RunOurs(job, line), "ours"),
+            (Json{{"how", "succeeded, succeeded"}, {"restarted", 2}, {"kept", 4}}));
   EXPECT_THAT(DifferencesInGuide(), AllOf(HasSubstr("\n| restarts | counted by each node"),
                                           HasSubstr("\n| log folders of a round")));
 }
