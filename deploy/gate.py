@@ -51,8 +51,8 @@ class Gate1:
         gate.must_tests("unit tests", unit, tree, 900)
         self.seconds_per_test = gate.seconds["unit tests"] / max(1, gate.passed)
         gate.must_tests("simulation", [DEV, "test", "simulation", "-j", str(self.jobs)], tree, 300)
-        chosen, _ = tests.select("process", lambda test: "integration" in test.labels and (
-            not {"peers", "long"} & set(test.labels) or test.name in WITH_PYTORCH))
+        chosen, _ = tests.select("process", lambda test: (
+            not {"peers", "long"} & set(test.labels) or test.name in WITH_PYTORCH), "integration")
         gate.must_tests("process tests", [DEV, "test", "integration", "-j", str(self.jobs + 1),
                                           *chosen], tree, 1800)
         return True

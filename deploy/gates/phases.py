@@ -308,26 +308,29 @@ class Gate:
 
 
 class Tests:
-    """The tests of a build tree, by the numbers that ctest gives them."""
+    """The tests of a build tree, in the order in which ctest counts them."""
 
     def __init__(self, tree):
         self.tree = tree
         told = subprocess.run(["ctest", "--test-dir", tree, "--show-only=json-v1"],
                               capture_output=True, check=True).stdout
-        self.all = [self.Test(number, test, tree)
-                    for number, test in enumerate(json.loads(told)["tests"], 1)]
+        self.all = [self.Test(test, tree) for test in json.loads(told)["tests"]]
 
     class Test:
-        def __init__(self, number, told, tree):
+        def __init__(self, told, tree):
             properties = {one["name"]: one["value"] for one in told["properties"]}
-            self.number, self.name = number, told["name"]
+            self.name = told["name"]
             self.labels = "-".join(properties.get("LABELS", [])).split("-")
             self.room = os.path.relpath(properties["WORKING_DIRECTORY"], os.path.abspath(tree))
             self.program = os.path.basename(told.get("command", [""])[0])
 
-    def select(self, name, wanted):
-        """ctest's arguments for those tests that are `wanted`, and how many they are."""
-        numbers = [test.number for test in self.all if wanted(test)]
+    def select(self, name, wanted, label=None):
+        """ctest's arguments for those tests that are `wanted`, and how many they are.
+
+        With -L ctest counts those that have the label, so `label` must be the one that is given.
+        """
+        among = [test for test in self.all if label is None or label in test.labels]
+        numbers = [number for number, test in enumerate(among, 1) if wanted(test)]
         path = os.path.join(os.path.abspath(self.tree), f"Testing/{name}.tests")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:

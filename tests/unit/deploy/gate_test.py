@@ -42,7 +42,8 @@ class GateTest(unittest.TestCase):
             for number, command in enumerate(commands):
                 file.write(f"""
                     add_test(t{number} /bin/sh -c [==[cd {self.tree}; {command}]==])
-                    set_tests_properties(t{number} PROPERTIES SKIP_REGULAR_EXPRESSION not-here)
+                    set_tests_properties(t{number} PROPERTIES SKIP_REGULAR_EXPRESSION not-here
+                                         LABELS {"odd" if number % 2 else "even"})
                 """)
         return phases.ctest(self.tree, 2)
 
@@ -167,6 +168,13 @@ class GateTest(unittest.TestCase):
         lines = self.concludes_green(
             lambda one: one.must_tests("tests", command + chosen, self.tree))
         self.assertEqual(lines[-1], "2 passed, 0 failed, 0 skipped")
+
+    def test_a_selection_among_those_of_a_label_counts_these(self):
+        command = self.ctest_of(fails("a"), fails("b"), fails("c"), PASSES)
+        chosen, _ = phases.Tests(self.tree).select("some", lambda test: test.name == "t3", "odd")
+        lines = self.concludes_green(
+            lambda one: one.must_tests("tests", command + ["-L", "odd"] + chosen, self.tree))
+        self.assertEqual(lines[-1], "1 passed, 0 failed, 0 skipped")
 
     def test_phases_after_a_failure_run_too(self):
         def phases_of(one):
