@@ -6,8 +6,10 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -125,6 +127,14 @@ bool IsServedHere(const ResolvedEndpoint& endpoint) {
   SetPort(address, endpoint.port);
   const UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return fd && connect(fd.get(), address.get(), address.length) == 0;
+}
+
+bool IsThisMachine(const std::string& host) {
+  char name[HOST_NAME_MAX + 1] = "";
+  // It need not resolve, and a look-up may take long.
+  if (host == "localhost" || (gethostname(name, sizeof(name)) == 0 && host == name)) return true;
+  const absl::StatusOr<std::vector<SocketAddress>> addresses = Lookup(host);
+  return addresses.ok() && absl::c_any_of(*addresses, IsOwn);
 }
 
 absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,

@@ -28,6 +28,9 @@ absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl:
 // Whether somebody listens at an address of this machine.
 bool IsServedHere(const ResolvedEndpoint& endpoint);
 
+// Whether `host` is localhost, this machine's own name, or a name or number of an address it has.
+bool IsThisMachine(const std::string& host);
+
 // The numeric address at which others reach this node: `local_addr` if given, else the source
 // address of the route to the endpoint.
 //

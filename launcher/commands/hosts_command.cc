@@ -1,6 +1,7 @@
 #include "launcher/commands/hosts_command.h"
 
 #include <poll.h>
+#include <pwd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "launcher/commands/run_command.h"
+#include "launcher/endpoint.h"
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
 #include "launcher/hosts/ssh_session.h"
@@ -158,12 +161,19 @@ class HostRun {
   bool unreachable_ = false;
 };
 
-absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job, const Invocation& invocation) {
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<HostEntry> hosts, FindHosts(job));
-  SshOptions ssh{.config = job.ssh_config,
-                 .port = job.ssh_port,
-                 .binary = invocation.binary_directory + "/muster"};
-  MUSTER_RETURN_IF_ERROR(CheckIsPlain(ssh.binary));
+// As the account that ssh would log in as, too.
+bool IsHere(const std::string& host) {
+  const size_t at = host.rfind('@');
+  if (at == std::string::npos) return IsThisMachine(host);
+  const passwd* account = getpwuid(geteuid());
+  return account != nullptr && host.substr(0, at) == account->pw_name &&
+         IsThisMachine(host.substr(at + 1));
+}
+
+absl::StatusOr<std::vector<RemoteStart>> PlanStarts(const HostJob& job,
+                                                    const std::vector<HostEntry>& hosts,
+                                                    const std::string& first_address,
+                                                    const Invocation& invocation) {
   char directory[PATH_MAX];
   if (getcwd(directory, sizeof(directory)) == nullptr) {
     return absl::InternalError("there is no working directory");
@@ -172,6 +182,7 @@ absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job, const Invoc
       .directory = directory,
       .environment = invocation.environment,
       .deepspeed_env = FindDeepSpeedVariables(invocation.environment, ReadTextOrNone),
+      .first_address = first_address,
       .fresh_run_id = "hosts-" + absl::BytesToHexString(RandomBytes(6))};
   if (job.authentication) {
     MUSTER_ASSIGN_OR_RETURN(
@@ -181,10 +192,19 @@ absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job, const Invoc
                         .home = VariableOrEmpty(invocation.environment, "HOME")}));
     surroundings.token = secret.secret;
   }
-  ssh.host = hosts.front().host;
-  surroundings.first_address = AddressForSsh(ssh);
+  return PlanHosts(job, hosts, surroundings);
+}
+
+absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job,
+                                                 const std::vector<HostEntry>& hosts,
+                                                 const Invocation& invocation) {
+  SshOptions ssh{.host = hosts.front().host,
+                 .config = job.ssh_config,
+                 .port = job.ssh_port,
+                 .binary = invocation.binary_directory + "/muster"};
+  MUSTER_RETURN_IF_ERROR(CheckIsPlain(ssh.binary));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<RemoteStart> starts,
-                          PlanHosts(job, hosts, surroundings));
+                          PlanStarts(job, hosts, AddressForSsh(ssh), invocation));
   std::vector<SshSession> sessions;
   for (size_t i = 0; i < hosts.size(); ++i) {
     ssh.host = hosts[i].host;
@@ -195,10 +215,26 @@ absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job, const Invoc
   return sessions;
 }
 
+// This process becomes the agent. It finds the secret as one behind ssh could not.
+int RunHere(HostJob job, const HostEntry& host, const Invocation& invocation) {
+  job.authentication = false;
+  const auto starts = PlanStarts(job, {host}, host.host, invocation);
+  if (!starts.ok()) return Refuse(starts.status());
+  Invocation here = invocation;
+  here.args = starts->front().arguments;
+  for (const auto& [name, value] : starts->front().environment) here.environment[name] = value;
+  return RunCommand(here);
+}
+
 }  // namespace
 
 int HostsCommand(const HostJob& job, const Invocation& invocation) {
-  absl::StatusOr<std::vector<SshSession>> sessions = StartAll(job, invocation);
+  const absl::StatusOr<std::vector<HostEntry>> hosts = FindHosts(job);
+  if (!hosts.ok()) return Refuse(hosts.status());
+  if (hosts->size() == 1 && IsHere(hosts->front().host)) {
+    return RunHere(job, hosts->front(), invocation);
+  }
+  absl::StatusOr<std::vector<SshSession>> sessions = StartAll(job, *hosts, invocation);
   if (!sessions.ok()) return Refuse(sessions.status());
   return HostRun(*std::move(sessions)).Run();
 }

@@ -1,4 +1,4 @@
-// `muster run --hostfile`: one agent per host, started over ssh.
+// `muster run --hostfile`: one agent per host, started over ssh; for this machine alone, ours.
 #pragma once
 
 #include "launcher/hosts/host_plan.h"

@@ -2,6 +2,7 @@
 // keys.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <limits.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -204,6 +205,42 @@ TEST_F(HostsTest, OneHostNeedsNoMeetingPlace) {
           .Wait();
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_EQ(result.out, "worker 0 of 1\n");
+}
+
+// Hosts that need no ssh: one that would be called on fails the test.
+class ThisMachineTest : public JobTest {
+ protected:
+  SubprocessResult RunOn(const std::string& host, const Arguments& script) const {
+    ShellScript("ssh", "touch \"$OUT/ssh\"; exit 255");
+    WriteFile(directory() + "/hosts", host + " slots=2\n");
+    return Run(Arguments{"--hostfile=" + directory() + "/hosts"} + script,
+               {{"PATH", directory() + ":/usr/bin:/bin"}});
+  }
+};
+
+// As `deepspeed` does with a host file of one machine.
+TEST_F(ThisMachineTest, IsStartedOnWithoutSsh) {
+  const std::string script = ShellScript(
+      "worker", "echo \"worker $RANK of $WORLD_SIZE $CROSS_RANK/$CROSS_SIZE $LOCAL_SIZE $*\"");
+  char name[HOST_NAME_MAX + 1] = "";
+  ASSERT_EQ(gethostname(name, sizeof(name)), 0);
+  for (const std::string& host :
+       {std::string("localhost"), std::string("127.0.0.1"), std::string(name)}) {
+    const SubprocessResult result = RunOn(host, {script, "a b"});
+    EXPECT_THAT(result, ExitsWith(0)) << host;
+    EXPECT_THAT(result.out, HasSubstr("worker 0 of 2 0/1 2 --local_rank=0 a b\n"));
+    EXPECT_THAT(result.out, HasSubstr("worker 1 of 2 0/1 2 --local_rank=1 a b\n"));
+    EXPECT_FALSE(FileExists(Out("ssh"))) << host;
+  }
+}
+
+TEST_F(ThisMachineTest, GivesTheCodeOfItsWorkers) {
+  EXPECT_THAT(RunOn("localhost", {ShellScript("worker", "exit 9")}), ExitsWith(9));
+}
+
+TEST_F(ThisMachineTest, IsReachedOverSshAsAnotherUser) {
+  EXPECT_THAT(RunOn("somebody-else@localhost", {ShellScript("worker", "exit 0")}), ExitsWith(4));
+  EXPECT_TRUE(FileExists(Out("ssh")));
 }
 
 }  // namespace
