@@ -45,24 +45,20 @@ absl::StatusOr<std::vector<Chosen>> ParseChoice(const std::string& text) {
     if (chosen.host.empty()) {
       return absl::InvalidArgumentError("expected HOST[:SLOT,SLOT...] with @ between hosts");
     }
-    if (parts.first.size() < entry.size()) {
-      for (absl::string_view slot : absl::StrSplit(parts.second, ',')) {
-        int id = 0;
-        if (!absl::SimpleAtoi(slot, &id) || id < 0) {
-          return absl::InvalidArgumentError(absl::StrCat("expected numbers of slots behind ",
-                                                         chosen.host, ":, not '", slot, "'"));
-        }
-        chosen.slots.push_back(id);
+    auto known = std::find_if(all.begin(), all.end(),
+                              [&](const Chosen& other) { return other.host == chosen.host; });
+    if (known == all.end()) known = all.insert(all.end(), std::move(chosen));
+    if (parts.first.size() == entry.size()) continue;
+    for (absl::string_view slot : absl::StrSplit(parts.second, ',')) {
+      int id = 0;
+      if (!absl::SimpleAtoi(slot, &id) || id < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("expected numbers of slots behind ", known->host, ":, not '", slot, "'"));
       }
-      std::sort(chosen.slots.begin(), chosen.slots.end());
-      chosen.slots.erase(std::unique(chosen.slots.begin(), chosen.slots.end()), chosen.slots.end());
+      known->slots.push_back(id);
     }
-    for (const Chosen& other : all) {
-      if (other.host == chosen.host) {
-        return absl::InvalidArgumentError(absl::StrCat("names ", chosen.host, " twice"));
-      }
-    }
-    all.push_back(std::move(chosen));
+    std::sort(known->slots.begin(), known->slots.end());
+    known->slots.erase(std::unique(known->slots.begin(), known->slots.end()), known->slots.end());
   }
   return all;
 }

@@ -38,7 +38,7 @@ struct HostChoice {
 };
 
 // The hosts that take part, in the order of the file. Hosts are separated by `@`, slots behind `:`
-// by commas: "worker-0@worker-1:0,2".
+// by commas: "worker-0@worker-1:0,2". A host that is named again adds its slots.
 //
 // Errors: kInvalidArgument naming the option and what it asks for that is not in the file; two
 // options that exclude each other; nothing left.
