@@ -30,6 +30,14 @@ bool IsHostForSsh(absl::string_view text) {
   return IsHost(host) && good_user && text.front() != '-' && host.front() != '-';
 }
 
+// What Open MPI's host files say beside the slots, and has no meaning here, where nobody asks for
+// more workers than slots.
+bool IsMaxSlots(absl::string_view word) {
+  int count = 0;
+  return (absl::ConsumePrefix(&word, "max_slots=") || absl::ConsumePrefix(&word, "max-slots=")) &&
+         absl::SimpleAtoi(word, &count);
+}
+
 // One host of --include or --exclude.
 struct Chosen {
   std::string host;
@@ -149,7 +157,8 @@ absl::StatusOr<std::vector<HostEntry>> ParseHostFile(const std::string& text) {
     if (content.empty()) continue;
     const std::vector<absl::string_view> words =
         absl::StrSplit(content, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    absl::string_view count = words.size() == 2 ? words[1] : "";
+    const bool is_of_two = words.size() == 2 || (words.size() == 3 && IsMaxSlots(words[2]));
+    absl::string_view count = is_of_two ? words[1] : "";
     int slots = 0;
     if (!absl::ConsumePrefix(&count, "slots=") || !absl::SimpleAtoi(count, &slots) || slots < 1 ||
         slots > kMaxSlots) {

@@ -23,7 +23,8 @@ struct HostEntry {
 // A slot count above this is mistyped.
 inline constexpr int kMaxSlots = 4096;
 
-// Lines "name slots=N"; what follows `#` and blank lines do not count.
+// Lines "name slots=N", which may end with max_slots=M; what follows `#` and blank lines do not
+// count.
 //
 // Errors: kInvalidArgument with the line's number and text: not of that form, a host twice, none at
 // all.

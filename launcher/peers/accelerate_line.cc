@@ -191,6 +191,7 @@ class AccelerateReading {
     TakeOptions();
     MUSTER_RETURN_IF_ERROR(ChooseKind());
     const std::string fields = FieldsOfDeepSpeed();
+    const bool is_alone = IsOneProcess();
     MUSTER_ASSIGN_OR_RETURN(
         LaunchConfig launch,
         ReadAccelerateConfig(std::move(config_), environment_, machine_.directory));
@@ -217,8 +218,12 @@ class AccelerateReading {
       return absl::InvalidArgumentError(
           "no script was given; usage: muster accelerate launch [options] SCRIPT [arguments]");
     }
-    out.args.push_back("--");
-    out.args.insert(out.args.end(), line_.script.begin(), line_.script.end());
+    if (is_alone) {
+      AppendLiteralScript(line_, out.args);
+    } else {  // Accelerate starts several as torchrun does
+      out.args.push_back("--");
+      out.args.insert(out.args.end(), line_.script.begin(), line_.script.end());
+    }
     return out;
   }
 
@@ -331,6 +336,12 @@ class AccelerateReading {
     }
     if (!kind.empty()) Put(config_.values, "distributed_type", Text(kind));
     return absl::OkStatus();
+  }
+
+  // Started by Accelerate itself. An unquoted `no` is False in YAML.
+  bool IsOneProcess() const {
+    const PythonValue* kind = Find("distributed_type");
+    return kind != nullptr && (kind->text == "NO" || kind->text == "False");
   }
 
   const CommandLine& line_;

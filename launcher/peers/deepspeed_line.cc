@@ -179,8 +179,7 @@ absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
     return absl::InvalidArgumentError(
         "no script was given; usage: muster deepspeed [options] SCRIPT [arguments]");
   }
-  out.args.push_back("--");
-  out.args.insert(out.args.end(), line.script.begin(), line.script.end());
+  AppendLiteralScript(line, out.args);
   return out;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "proto/command_line/command_line.h"
 
 namespace muster::launcher {
@@ -61,6 +62,16 @@ void AppendRunOptions(const command_line::CommandLine& line, const PeerOption<To
     if (given == nullptr) continue;
     args.push_back(row.takes_value ? absl::StrCat("--", row.name, "=", given->text())
                                    : absl::StrCat("--", row.name));
+  }
+}
+
+// Adds the script and its arguments, in which their launcher replaces nothing: `muster run` makes $
+// of $$.
+inline void AppendLiteralScript(const command_line::CommandLine& line,
+                                std::vector<std::string>& args) {
+  args.insert(args.end(), {"--", line.script.front()});
+  for (size_t i = 1; i < line.script.size(); ++i) {
+    args.push_back(absl::StrReplaceAll(line.script[i], {{"$", "$$"}}));
   }
 }
 

@@ -43,11 +43,18 @@ TEST(ParseHostFile, ReadsHostsAndTheirSlots) {
               ElementsAre(All("me@a.b", 1)));
 }
 
+// DeepSpeed reads no further than the slots.
+TEST(ParseHostFile, TakesTheMaxSlotsOfOpenMpisFiles) {
+  EXPECT_THAT(*ParseHostFile("a slots=2 max_slots=4\nb slots=1 max-slots=1 # one\n"),
+              ElementsAre(All("a", 2), All("b", 1)));
+}
+
 TEST(ParseHostFile, NamesTheLineThatItCannotRead) {
   EXPECT_THAT(WhyNot("a slots=1\nb\n"), HasSubstr("line 2: 'b': expected 'HOST slots=N'"));
   EXPECT_THAT(WhyNot("a slots=0"), HasSubstr("line 1"));
   EXPECT_THAT(WhyNot("a slots=x"), HasSubstr("line 1"));
-  EXPECT_THAT(WhyNot("a slots=1 max_slots=2"), HasSubstr("line 1"));
+  EXPECT_THAT(WhyNot("a slots=1 b slots=2"), HasSubstr("line 1"));
+  EXPECT_THAT(WhyNot("a slots=1 max_slots=x"), HasSubstr("line 1"));
   EXPECT_THAT(WhyNot("a slots=1\na slots=2"), HasSubstr("a is listed twice"));
   EXPECT_THAT(WhyNot("\n#\n"), HasSubstr("lists no host"));
 }

@@ -13,6 +13,11 @@ using ::testing::Pair;
 
 using Args = std::vector<std::string>;
 
+Args operator+(Args first, const Args& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 MachineView Machine(int num_gpus, const std::string& path = "", const std::string& text = "") {
   return {.read = [=](const std::string& asked) -> absl::StatusOr<std::string> {
             if (asked == path) return text;
@@ -41,6 +46,16 @@ PeerLine DeepSpeed(const Args& args, bool has_usual_host_file = false) {
 
 std::string WhyNotDeepSpeed(const Args& args) {
   return std::string(ReadDeepSpeedLine(args, false).status().message());
+}
+
+// torchrun replaces ${local_rank}, the peers themselves nothing.
+TEST(PeerLines, LeaveTheArgumentsOfTheScriptAsTheyAre) {
+  const Args script = {"t.py", "${local_rank}", "$$", "a$b"};
+  const auto literal = ElementsAre(::testing::_, "--", "t.py", "$${local_rank}", "$$$$", "a$$b");
+  EXPECT_THAT(DeepSpeed(Args{"--num_gpus=1"} + script).args, literal);
+  EXPECT_THAT(Accelerate(script).args, literal);
+  EXPECT_THAT(Accelerate(script, Machine(2)).args,
+              ElementsAre("--nproc_per_node=2", "--", "t.py", "${local_rank}", "$$", "a$b"));
 }
 
 // Source: accelerate 1.15, commands/launch.py (_validate_launch_command): without a file its GPUs
