@@ -560,7 +560,7 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
     hang_watch_.BeforeReport(
         [this, is_its_own, round, seen, failure = std::move(failure)]() mutable {
           failure.age = MonoNow() - seen;
-          failure.ended_by = hang_watch_.WhoEnded(failure.rank.value(), failure.last_output);
+          hang_watch_.TellWhoEnded(failure);
           const LocalRank local_rank = failure.local_rank;
           if (is_its_own) NoteFailure(failure);
           Feed(WorkerExited{round, local_rank, std::move(failure)});

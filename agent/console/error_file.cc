@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/base/bounded_json.h"
+#include "proto/base/process_end.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::agent {
@@ -69,7 +70,11 @@ std::optional<std::string> ReadBytes(const std::string& path) {
 Json MakeErrorObject(const WorkerFailure& failure) {
   Json extra = {{"py_callstack", failure.last_output},
                 {"timestamp", absl::StrCat(failure.unix_millis / 1000)}};
-  return {{"message", {{"message", failure.message}, {"extraInfo", std::move(extra)}}}};
+  const std::string message = failure.message.empty()
+                                  ? absl::StrCat("rank ", ToString(failure.rank), " (pid ",
+                                                 failure.pid, ") ", HowItEnded(failure))
+                                  : failure.message;
+  return {{"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
 }
 
 absl::Status FileError(const std::string& path, int error) {

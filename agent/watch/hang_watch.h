@@ -106,9 +106,9 @@ class HangWatch {
   // The same, and where a worker here has aborted after it has been said what those of all nodes
   // called.
   void BeforeReport(std::function<void()> then);
-  // Whose call has ended a rank of this node that has aborted and left `last_output`, in words;
-  // empty: its own, or nobody knows. To be asked when BeforeReport lets go.
-  std::string WhoEnded(int rank, const std::string& last_output) const;
+  // Adds to the failure of a worker of this node what is known of whose call has ended it
+  // (verdict::TellWhoEnded). To be asked when BeforeReport lets go.
+  void TellWhoEnded(WorkerFailure& failure) const;
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
   // A closer look at the workers of this node, of one rank or of all, for people who ask: as at a

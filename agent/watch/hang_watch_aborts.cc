@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "agent/watch/hang_watch.h"
@@ -106,12 +105,8 @@ void HangWatch::SayOwnAborts() {
   SayAborts(verdict::CompareLastCalls(aborts_.ranks, round_.world_size, *aborts_.calls));
 }
 
-std::string HangWatch::WhoEnded(int rank, const std::string& last_output) const {
-  const verdict::AbortReport& report = aborts_.report;
-  if (!absl::c_linear_search(report.aborted, rank)) return "";
-  const verdict::AbortBlame blame = verdict::FindBlame(report, verdict::IsOfSize(last_output));
-  const bool is_own = blame.at_fault.empty() || absl::c_linear_search(blame.at_fault, rank);
-  return is_own ? "" : blame.words;
+void HangWatch::TellWhoEnded(WorkerFailure& failure) const {
+  verdict::TellWhoEnded(aborts_.report, failure);
 }
 
 void HangWatch::SayAborts(verdict::AbortReport report) {

@@ -239,13 +239,25 @@ std::string InWords(const AbortReport& report) {
     }
   }
   absl::StrAppend(&text, LastInWords(report));
-  if (!blame.at_fault.empty()) return text;
-  if (!report.unknown.empty()) {
+  if (blame.at_fault.empty() && !report.unknown.empty()) {
     absl::StrAppend(&text, " What ", RanksInWords(report.unknown), " called is not known.");
   }
-  absl::StrAppend(&text, " Gloo aborts a rank that receives more than it expects, so ", aborted,
-                  " may be innocent.");
   return text;
+}
+
+void TellWhoEnded(const AbortReport& report, WorkerFailure& failure) {
+  const int rank = failure.rank.value();
+  if (!std::binary_search(report.aborted.begin(), report.aborted.end(), rank)) return;
+  const bool is_of_size = IsOfSize(failure.last_output);
+  const AbortBlame blame = FindBlame(report, is_of_size);
+  if (!blame.at_fault.empty()) {
+    const bool is_own = std::binary_search(blame.at_fault.begin(), blame.at_fault.end(), rank);
+    if (!is_own) failure.ended_by = blame.words;
+  } else if (is_of_size) {
+    absl::StrAppend(&failure.message, failure.message.empty() ? "" : "; ",
+                    "Gloo aborts a rank that receives more than it expects, so rank ", rank,
+                    " may be innocent");
+  }
 }
 
 }  // namespace muster::verdict

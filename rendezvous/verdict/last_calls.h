@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "proto/base/membership.h"
 #include "rendezvous/verdict/evidence.h"
 
 namespace muster::verdict {
@@ -78,5 +79,9 @@ bool IsOfSize(absl::string_view last_output);
 // rank 0 had called all_reduce #5 (group default_pg, 4096 bytes f32) when asked 1.3s earlier. …".
 // Begins with who is at fault, where that is known.
 std::string InWords(const AbortReport& report);
+
+// Whose call has ended the rank of `failure`, if it is one that has aborted: another's becomes its
+// `ended_by`; where Gloo has ended it for a size and nobody knows whose, its message says so.
+void TellWhoEnded(const AbortReport& report, WorkerFailure& failure);
 
 }  // namespace muster::verdict

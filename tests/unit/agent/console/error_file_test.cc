@@ -147,6 +147,16 @@ TEST(WriteErrorFile, MakesAFileFromWhatIsKnownIfTheWorkersIsElsewhere) {
   EXPECT_EQ(record->unix_millis, 1700000000000);
 }
 
+TEST(WriteErrorFile, SaysHowAWorkerEndedThatSaidNothing) {
+  const TemporaryDirectory directory;
+  const WorkerFailure failure{.rank = Rank(2), .pid = 77, .exit_code = 9, .last_output = "bad\n"};
+  ASSERT_TRUE(WriteErrorFile(directory.Path("own.json"), failure).ok());
+  const std::optional<ErrorRecord> record = ReadErrorFile(directory.Path("own.json"));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->message, "rank 2 (pid 77) exited with code 9");
+  EXPECT_EQ(record->callstack, "bad\n");
+}
+
 TEST(WriteErrorFile, NamesAPathThatCannotBeWritten) {
   const TemporaryDirectory directory;
   const absl::Status status = WriteErrorFile(directory.Path("absent/own.json"), {.exit_code = 1});
