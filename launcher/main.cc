@@ -26,6 +26,7 @@
 #include "launcher/commands/stop_command.h"
 #include "launcher/commands/top_command.h"
 #include "launcher/peers/first_word.h"
+#include "launcher/peers/peer_line.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
 #include "proto/io/descriptors.h"
@@ -55,6 +56,7 @@ using muster::launcher::RunCommand;
 using muster::launcher::StacksCommand;
 using muster::launcher::StatusCommand;
 using muster::launcher::StopCommand;
+using muster::launcher::TakeModuleLine;
 using muster::launcher::TopCommand;
 
 struct Subcommand {
@@ -180,10 +182,14 @@ int main(int argc, char** argv) {
     }
   }
   if (subcommand == nullptr) subcommand = &kSubcommands[0];
+  muster::EnvironmentMap environment = muster::EnvironmentOf(environ);
+  if (subcommand->run == RunCommand && TakeModuleLine(args, environment)) {
+    subcommand = TakeSubcommand(args);
+  }
   const Invocation invocation = {.invoked_as = name,
                                  .binary_directory = binary_directory,
                                  .args = std::move(args),
-                                 .environment = muster::EnvironmentOf(environ)};
+                                 .environment = std::move(environment)};
   muster::LeaveWith(muster::RunUntilUsedUp("muster", muster::kExitFailure,
                                            [&] { return subcommand->run(invocation); }));
 }

@@ -18,13 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kNames[] = {"torchrun", "accelerate-launch", "deepspeed", "ds"};
+constexpr const char* kNames[] = {"torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds"};
 constexpr char kHelp[] =
     "usage: muster link DIR\n"
     "\n"
     "Creates links to this program in the folder DIR, under the names of the launchers whose "
     "command\n"
-    "lines it takes: torchrun, accelerate-launch, deepspeed, ds. Put DIR before theirs on PATH.\n";
+    "lines it takes: torchrun, accelerate, accelerate-launch, deepspeed, ds. Put DIR before theirs "
+    "on\n"
+    "PATH.\n";
 
 absl::Status CannotWrite(const fs::path& path, const std::error_code& why) {
   return absl::InvalidArgumentError(absl::StrCat(path.native(), ": ", why.message()));

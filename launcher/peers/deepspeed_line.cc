@@ -46,7 +46,7 @@ constexpr PeerOption<To> kRows[] = {
     {"no_ssh_check", false, To::kNothing,
      "hosts are not checked beforehand; one that cannot be reached is named"},
     {"force_multi", false, To::kHere},
-    {"save_pid", false, To::kHere, "into /tmp/<pid>.ds, while the job runs"},
+    {"save_pid", false, To::kHere, "into /tmp/<pid>.deepspeed, while the job runs"},
     {"enable_each_rank_log", true, To::kHere, "becomes --log_dir=VALUE --redirects=3"},
     {"autotuning", true, To::kRefused,
      "the autotuner is a program of DeepSpeed's own: python -m deepspeed.launcher.runner "

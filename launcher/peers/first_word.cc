@@ -10,7 +10,7 @@ namespace muster::launcher {
 namespace {
 
 // Subcommands of other versions.
-constexpr const char* kOthers[] = {"bench", "scale", "link", "export"};
+constexpr const char* kOthers[] = {"scale", "export"};
 constexpr size_t kNearMin = 3;  // shorter words are near to anything
 
 // As many letters as one slip of a finger changes.

@@ -38,6 +38,11 @@ absl::StatusOr<PeerLine> ReadAccelerateLine(const std::vector<std::string>& args
 absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
                                            bool has_usual_host_file);
 
+// `python -m MODULE ...` whose module is a launcher's: `args` become the line of `muster` with the
+// same meaning, and workers run in that Python, which goes into PYTHON_EXEC unless there is one.
+// False: it is no such line, and stays.
+bool TakeModuleLine(std::vector<std::string>& args, EnvironmentMap& environment);
+
 // What to type instead of `ilab model train`, whose trainer is a program of its own: a line of
 // `muster run`. `args` are without these three words.
 //

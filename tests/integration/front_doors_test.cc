@@ -69,8 +69,7 @@ TEST_F(FrontDoorsTest, DeepSpeedsOptionsAloneStartWorkersOfThisNode) {
 TEST_F(FrontDoorsTest, ALinkOfAnotherLaunchersNameOrItsNameAsFirstWordTakesItsLine) {
   const std::string link = directory() + "/deepspeed";
   std::filesystem::create_symlink(MusterBinary(), link);
-  EXPECT_THAT(StartProgram({link, "--num_gpus=2", "--save_pid", Teller(), "x"}).Wait(),
-              ExitsWith(0));
+  EXPECT_THAT(StartProgram({link, "--num_gpus=2", Teller(), "x"}).Wait(), ExitsWith(0));
   EXPECT_EQ(ReadOut("worker.1"), "1 of 2, 0 of 1, gpus , : --local_rank=1 x\n");
   EXPECT_THAT(Run({"deepspeed", "--num_gpus=1", "--no_local_rank", Teller(), "y"}), ExitsWith(0));
   EXPECT_EQ(ReadOut("worker.0"), "0 of 1, 0 of 1, gpus , : y\n");
@@ -85,12 +84,39 @@ TEST_F(FrontDoorsTest, ALinkOfAnotherLaunchersNameOrItsNameAsFirstWordTakesItsLi
   EXPECT_EQ(ReadOut("worker.0"), "0 of ,  of , gpus , : t\n");
 }
 
+// Where the program itself has it, which writes its number there.
+TEST_F(FrontDoorsTest, SavesItsPidWhileDeepSpeedsJobRuns) {
+  const std::string script =
+      ShellScript("wait", "touch \"$OUT/up\"; while ! [ -e \"$OUT/go\" ]; do sleep 0.05; done");
+  Subprocess job = Start({"deepspeed", "--num_gpus=1", "--save_pid", script});
+  ASSERT_TRUE(WaitForOut("up"));
+  const std::string path = absl::StrCat("/tmp/", job.pid(), ".deepspeed");
+  EXPECT_EQ(ReadFile(path), absl::StrCat(job.pid()));
+  WriteFile(Out("go"), "");
+  EXPECT_THAT(job.Wait(), ExitsWith(0));
+  EXPECT_FALSE(FileExists(path));
+}
+
+TEST_F(FrontDoorsTest, AModuleOfPythonsThatLaunchesTakesItsLine) {
+  const std::string script =
+      PythonScript("t.py", "import os, sys; print(sys.argv[1:], os.environ['RANK'], flush=True)\n");
+  const SubprocessResult result =
+      Run({"python3", "-m", "torch.distributed.run", "--nproc_per_node=2", script, "a"});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("['a'] 0\n"), HasSubstr("['a'] 1\n")));
+}
+
 TEST_F(FrontDoorsTest, MakesLinksByTheNamesOfOtherLaunchers) {
   const std::string folder = directory() + "/links/of/ours";
   for (int again = 0; again < 2; ++again) EXPECT_THAT(Run({"link", folder}), ExitsWith(0));
   EXPECT_THAT(StartProgram({folder + "/deepspeed", "--num_gpus=1", Teller(), "x"}).Wait(),
               ExitsWith(0));
   EXPECT_EQ(ReadOut("worker.0"), "0 of 1, 0 of 1, gpus , : --local_rank=0 x\n");
+  EXPECT_THAT(StartProgram({folder + "/accelerate", "launch", "--multi_gpu", "--num_processes=2",
+                            "--no_python", Teller(), "y"})
+                  .Wait(),
+              ExitsWith(0));
+  EXPECT_EQ(ReadOut("worker.1"), "1 of ,  of , gpus , : y\n");
 
   const std::string other = directory() + "/bin";
   std::filesystem::create_directories(other);

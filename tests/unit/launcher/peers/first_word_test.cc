@@ -17,9 +17,9 @@ std::string WhyNot(const std::string& word, const std::string& here = "") {
 
 TEST(CheckFirstWord, RefusesASubcommandOfAnotherVersion) {
   EXPECT_EQ(
-      WhyNot("bench"),
-      "this version has no subcommand bench (muster --help lists those that it has); to run a "
-      "program of that name as a worker: muster run --no_python bench");
+      WhyNot("scale"),
+      "this version has no subcommand scale (muster --help lists those that it has); to run a "
+      "program of that name as a worker: muster run --no_python scale");
 }
 
 TEST(CheckFirstWord, NamesTheSubcommandThatOneSlipAwayWasMeant) {
@@ -38,7 +38,7 @@ TEST(CheckFirstWord, LeavesPathsScriptsOptionsAndOtherWordsAlone) {
   }
 }
 
-TEST(CheckFirstWord, TakesAFileThatLiesHere) { EXPECT_EQ(WhyNot("bench", "bench"), ""); }
+TEST(CheckFirstWord, TakesAFileThatLiesHere) { EXPECT_EQ(WhyNot("scale", "scale"), ""); }
 
 }  // namespace
 }  // namespace muster::launcher

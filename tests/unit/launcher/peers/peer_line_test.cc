@@ -167,6 +167,39 @@ TEST(ReadDeepSpeedLine, RefusesByNameWhatHasNoMeaningHere) {
   EXPECT_THAT(WhyNotDeepSpeed({}), HasSubstr("no script was given"));
 }
 
+// The line that a line of Python's becomes, and PYTHON_EXEC.
+std::pair<Args, std::string> Module(Args args, EnvironmentMap environment = {}) {
+  TakeModuleLine(args, environment);
+  return {args, VariableOrEmpty(environment, "PYTHON_EXEC")};
+}
+
+TEST(TakeModuleLine, BecomesTheLaunchersOwnLineInThatPython) {
+  EXPECT_THAT(Module({"python", "-m", "torch.distributed.run", "--nnodes=1", "t.py", "-m"}),
+              Pair(ElementsAre("run", "--nnodes=1", "t.py", "-m"), "python"));
+  EXPECT_THAT(Module({"/v/bin/python3.11", "-u", "-m", "accelerate.commands.launch", "t.py"}),
+              Pair(ElementsAre("accelerate", "launch", "t.py"), "/v/bin/python3.11"));
+  EXPECT_THAT(
+      Module({"python3", "-m", "deepspeed.launcher.runner", "t.py"}, {{"PYTHON_EXEC", "/other"}}),
+      Pair(ElementsAre("deepspeed", "t.py"), "/other"));
+}
+
+TEST(TakeModuleLine, GivesTheLocalRankAsTheOlderModuleDoes) {
+  EXPECT_THAT(Module({"python", "-m", "torch.distributed.launch", "--nnodes", "1", "t.py", "-x"}),
+              Pair(ElementsAre("run", "--nnodes", "1", "t.py", "--local-rank=${local_rank}", "-x"),
+                   "python"));
+  EXPECT_THAT(Module({"python", "-m", "torch.distributed.launch", "--use-env", "t.py"}).first,
+              ElementsAre("run", "--use-env", "t.py"));
+}
+
+TEST(TakeModuleLine, LeavesOtherLinesAlone) {
+  for (const Args& line :
+       {Args{"python"}, Args{"python", "-m"}, Args{"python", "t.py"}, Args{"python", "-m", "pkg"},
+        Args{"python", "-c", "-m", "torch"}, Args{"pythonic", "-m", "torch.distributed.run"},
+        Args{"-m", "torch.distributed.run"}}) {
+    EXPECT_THAT(Module(line), Pair(line, ""));
+  }
+}
+
 TEST(MusterLineForInstructLab, NamesTheTrainerAndWhatIsItsOwn) {
   EXPECT_EQ(MusterLineForInstructLab({"--distributed", "--num-gpus", "4", "--nnodes=2",
                                       "--rdzv-endpoint", "n1:3", "--model-path", "my model"})
