@@ -170,19 +170,27 @@ bool IsHere(const std::string& host) {
          IsThisMachine(host.substr(at + 1));
 }
 
+SshOptions SshOf(const HostJob& job, const Invocation& invocation) {
+  return {.host = "",
+          .config = job.ssh_config,
+          .port = job.ssh_port,
+          .binary = invocation.binary_directory + "/muster"};
+}
+
 absl::StatusOr<std::vector<RemoteStart>> PlanStarts(const HostJob& job,
                                                     const std::vector<HostEntry>& hosts,
-                                                    const std::string& first_address,
                                                     const Invocation& invocation) {
   char directory[PATH_MAX];
   if (getcwd(directory, sizeof(directory)) == nullptr) {
     return absl::InternalError("there is no working directory");
   }
+  SshOptions ssh = SshOf(job, invocation);
+  ssh.host = hosts.front().host;
   HostSurroundings surroundings{
       .directory = directory,
       .environment = invocation.environment,
       .deepspeed_env = FindDeepSpeedVariables(invocation.environment, ReadTextOrNone),
-      .first_address = first_address,
+      .first_address = hosts.size() > 1 ? AddressForSsh(ssh) : "",
       .fresh_run_id = "hosts-" + absl::BytesToHexString(RandomBytes(6))};
   if (job.authentication) {
     MUSTER_ASSIGN_OR_RETURN(
@@ -198,13 +206,10 @@ absl::StatusOr<std::vector<RemoteStart>> PlanStarts(const HostJob& job,
 absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job,
                                                  const std::vector<HostEntry>& hosts,
                                                  const Invocation& invocation) {
-  SshOptions ssh{.host = hosts.front().host,
-                 .config = job.ssh_config,
-                 .port = job.ssh_port,
-                 .binary = invocation.binary_directory + "/muster"};
+  SshOptions ssh = SshOf(job, invocation);
   MUSTER_RETURN_IF_ERROR(CheckIsPlain(ssh.binary));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<RemoteStart> starts,
-                          PlanStarts(job, hosts, AddressForSsh(ssh), invocation));
+                          PlanStarts(job, hosts, invocation));
   std::vector<SshSession> sessions;
   for (size_t i = 0; i < hosts.size(); ++i) {
     ssh.host = hosts[i].host;
@@ -215,14 +220,16 @@ absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job,
   return sessions;
 }
 
-// This process becomes the agent. It finds the secret as one behind ssh could not.
-int RunHere(HostJob job, const HostEntry& host, const Invocation& invocation) {
+// This process becomes the agent of host `index`. It finds the secret as one behind ssh could not.
+int RunHere(HostJob job, const std::vector<HostEntry>& hosts, int index,
+            const Invocation& invocation) {
   job.authentication = false;
-  const auto starts = PlanStarts(job, {host}, host.host, invocation);
+  const auto starts = PlanStarts(job, hosts, invocation);
   if (!starts.ok()) return Refuse(starts.status());
+  const RemoteStart& start = (*starts)[static_cast<size_t>(index)];
   Invocation here = invocation;
-  here.args = starts->front().arguments;
-  for (const auto& [name, value] : starts->front().environment) here.environment[name] = value;
+  here.args = start.arguments;
+  for (const auto& [name, value] : start.environment) here.environment[name] = value;
   return RunCommand(here);
 }
 
@@ -231,8 +238,14 @@ int RunHere(HostJob job, const HostEntry& host, const Invocation& invocation) {
 int HostsCommand(const HostJob& job, const Invocation& invocation) {
   const absl::StatusOr<std::vector<HostEntry>> hosts = FindHosts(job);
   if (!hosts.ok()) return Refuse(hosts.status());
-  if (hosts->size() == 1 && IsHere(hosts->front().host)) {
-    return RunHere(job, hosts->front(), invocation);
+  const int num_hosts = static_cast<int>(hosts->size());
+  if (job.node_rank && (*job.node_rank < 0 || *job.node_rank >= num_hosts)) {
+    return Refuse(absl::InvalidArgumentError(
+        absl::StrCat("--node_rank=", *job.node_rank, ": expected 0 to ", num_hosts - 1,
+                     ", this machine's place among the hosts that take part")));
+  }
+  if (job.node_rank || (num_hosts == 1 && IsHere(hosts->front().host))) {
+    return RunHere(job, *hosts, job.node_rank.value_or(0), invocation);
   }
   absl::StatusOr<std::vector<SshSession>> sessions = StartAll(job, *hosts, invocation);
   if (!sessions.ok()) return Refuse(sessions.status());

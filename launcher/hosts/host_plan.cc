@@ -67,10 +67,14 @@ std::vector<std::string> ArgumentsFor(const HostJob& job, const HostEntry& host,
                                       const HostSurroundings& surroundings, bool are_several) {
   std::vector<std::string> arguments;
   const std::string& run_id = surroundings.fresh_run_id;
-  if (!job.has_run_id) arguments.push_back("--rdzv_id=" + run_id);
+  // Lines that were typed on each host have no random id in common.
+  const bool is_typed = job.node_rank.has_value();
+  if (!job.has_run_id && !is_typed) arguments.push_back("--rdzv_id=" + run_id);
   if (!job.has_place && are_several) {
     arguments.push_back("--master_addr=" + surroundings.first_address);
-    if (!job.has_port) arguments.push_back(absl::StrCat("--master_port=", PortOfJob(run_id)));
+    if (!job.has_port && !is_typed) {
+      arguments.push_back(absl::StrCat("--master_port=", PortOfJob(run_id)));
+    }
   }
   if (!job.has_workers) arguments.push_back("--nproc_per_node=" + WorkersOfHost(host));
   if (!job.has_console && are_several) arguments.push_back("--console=prefix");
@@ -136,6 +140,10 @@ absl::StatusOr<HostJob> MakeHostJob(const command_line::Grammar& grammar, const 
   }
   for (const auto& [name, given] : line.values) {
     if (Holds(kHostOptions, name)) continue;
+    if (name == "node_rank" && absl::StartsWith(given.source, "--")) {
+      job.node_rank = NumberOf(line, name);
+      continue;
+    }
     if (Holds(kDecided, name)) {
       return command_line::At(given.source, given.text(),
                               absl::InvalidArgumentError("--hostfile decides that"));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,10 @@ struct HostJob {
   bool authentication = true;
   std::vector<std::string> options;  // of `muster run`, for every agent
   std::vector<std::string> script;   // with its arguments
-  bool has_place = false;            // the options say where the nodes meet
+  // The place of this machine among the hosts, where every host is given this line: no other one is
+  // started from here.
+  std::optional<int> node_rank;
+  bool has_place = false;  // the options say where the nodes meet
   bool has_port = false;
   bool has_run_id = false;
   bool has_workers = false;  // and how many workers each node has

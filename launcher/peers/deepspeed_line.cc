@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "launcher/hosts/one_host.h"
 #include "launcher/peers/peer_line.h"
 #include "launcher/peers/peer_table.h"
 #include "proto/base/status_macros.h"
@@ -21,9 +22,6 @@ using command_line::Given;
 
 enum class To { kRun, kNothing, kHere, kRefused };
 
-constexpr char kByHand[] =
-    "start each node by hand instead: muster run --nnodes=N --node_rank=R --master_addr=HOST "
-    "--nproc_per_node=SLOTS SCRIPT";
 constexpr char kActivate[] = "/bin/activate";
 // DeepSpeed's own number.
 constexpr char kElasticRestarts[] = "--max_restarts=100";
@@ -36,13 +34,13 @@ constexpr PeerOption<To> kRows[] = {
     {"num_gpus", true, To::kRun, "", 0, "num_accelerators"},
     {"master_port", true, To::kRun},
     {"master_addr", true, To::kRun},
-    {"node_rank", true, To::kRefused, kByHand},
+    {"node_rank", true, To::kHere, "with --no_ssh: the place of this machine among the hosts"},
     {"launcher", true, To::kHere},
     {"launcher_args", true, To::kHere},
     {"module", false, To::kRun},
     {"no_python", false, To::kRun},
     {"no_local_rank", false, To::kRun},
-    {"no_ssh", false, To::kRefused, kByHand},
+    {"no_ssh", false, To::kHere, "becomes --node_rank=R beside the host file"},
     {"no_ssh_check", false, To::kNothing,
      "hosts are not checked beforehand; one that cannot be reached is named"},
     {"force_multi", false, To::kHere},
@@ -138,6 +136,25 @@ absl::Status TakeElasticNodes(const CommandLine& line, bool has_hosts,
   return absl::OkStatus();
 }
 
+// Without ssh each host is given this line, and told which of them it is.
+absl::Status TakePlace(const CommandLine& line, bool has_hosts, std::vector<std::string>& args) {
+  const Given* rank = line.Find("node_rank");
+  if (line.IsOn("no_ssh") != (rank != nullptr)) {
+    return absl::InvalidArgumentError(
+        "--no_ssh and --node_rank=R belong together: the line is given to each host of the host "
+        "file, with its place among them from 0");
+  }
+  if (rank == nullptr) return absl::OkStatus();
+  if (has_hosts) {
+    args.push_back("--node_rank=" + rank->text());
+  } else if (rank->text() != "0") {
+    return command_line::At(
+        rank->source, rank->text(),
+        absl::InvalidArgumentError("without a host file there is this machine alone, which is 0"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
@@ -158,6 +175,10 @@ absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
     return absl::InvalidArgumentError(
         "--force_multi: a job on other hosts needs --hostfile=FILE, with lines HOST slots=N");
   }
+  if (has_usual_host_file && line.Find("hostfile") == nullptr) {
+    out.args.push_back(absl::StrCat("--hostfile=", kUsualHostFile));
+  }
+  MUSTER_RETURN_IF_ERROR(TakePlace(line, has_hosts, out.args));
   MUSTER_RETURN_IF_ERROR(TakeElasticNodes(line, has_hosts, out.args));
   MUSTER_RETURN_IF_ERROR(TakeEnvironment(line, out.environment));
   // A worker for each GPU that is seen.

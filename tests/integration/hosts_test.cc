@@ -234,6 +234,29 @@ TEST_F(ThisMachineTest, IsStartedOnWithoutSsh) {
   }
 }
 
+// As `deepspeed --no_ssh` does.
+TEST_F(ThisMachineTest, IsTheHostThatItsLineSaysWhereEachHostIsGivenOne) {
+  const std::string script =
+      ShellScript("worker", "echo \"worker $RANK of $WORLD_SIZE $CROSS_RANK/$CROSS_SIZE\"");
+  WriteFile(directory() + "/hosts", "127.0.0.1 slots=1\n127.0.0.2 slots=2\n");
+  const LoopbackPort port;
+  const auto line = [&](const std::string& rank) {
+    return Arguments{
+        "deepspeed",           "--hostfile=" + directory() + "/hosts",        "--no_ssh",
+        "--node_rank=" + rank, absl::StrCat("--master_port=", port.number()), script};
+  };
+  Subprocess first = Start(line("0"));
+  const SubprocessResult second = Run(line("1"));
+  const SubprocessResult result = first.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(second, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("worker 0 of 3 0/2\n"));
+  EXPECT_THAT(second.out, HasSubstr("worker 2 of 3 1/2\n"));
+  const SubprocessResult none = Run(line("2"));
+  EXPECT_THAT(none, ExitsWith(2));
+  EXPECT_THAT(none.err, HasSubstr("--node_rank=2: expected 0 to 1"));
+}
+
 TEST_F(ThisMachineTest, GivesTheCodeOfItsWorkers) {
   EXPECT_THAT(RunOn("localhost", {ShellScript("worker", "exit 9")}), ExitsWith(9));
 }

@@ -7,6 +7,7 @@
 namespace muster::launcher {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -43,6 +44,18 @@ std::vector<RemoteStart> Plan(const Args& args,
   auto starts = PlanHosts(Job(args), TwoHosts(), surroundings);
   EXPECT_TRUE(starts.ok()) << starts.status();
   return starts.value_or(std::vector<RemoteStart>(2));
+}
+
+// What is typed on each host has nothing random.
+TEST(PlanHosts, LetsHostsMeetThatAreGivenTheirPlaceByHand) {
+  const HostJob job = Job({"--hostfile=h", "--node_rank=1", "--auth=none", "t.py"});
+  EXPECT_EQ(job.node_rank, 1);
+  const auto starts = Plan({"--hostfile=h", "--node_rank=1", "t.py"});
+  EXPECT_THAT(starts[1].arguments, Contains("--master_addr=10.0.0.1"));
+  EXPECT_THAT(starts[1].arguments,
+              Not(Contains(AnyOf(StartsWith("--rdzv_id"), StartsWith("--master_port"),
+                                 StartsWith("--node_rank")))));
+  EXPECT_THAT(starts[1].environment, Contains(Pair("MUSTER_HOSTFILE_RANK", "1")));
 }
 
 TEST(PlanHosts, GivesEachHostItsWorkersAndOneMeetingPlace) {
@@ -114,6 +127,8 @@ TEST(PlanHosts, SendsWhatDeepSpeedSends) {
 TEST(MakeHostJob, RefusesWhatContradictsAHostFile) {
   EXPECT_THAT(WhyNot({"--hostfile=h", "--nnodes=2", "t.py"}),
               HasSubstr("--nnodes=2: --hostfile decides"));
+  EXPECT_THAT(ParseFlags({"--hostfile=h", "t.py"}, {{"PET_NODE_RANK", "1"}}).status().message(),
+              HasSubstr("PET_NODE_RANK=1: --hostfile decides"));
   EXPECT_THAT(WhyNot({"--hostfile=h"}), HasSubstr("no script"));
   EXPECT_THAT(WhyNot({"--hostfile=h", "--ilab=i", "t.py"}), HasSubstr("--ilab=i: --hostfile"));
   EXPECT_THAT(WhyNot({"--hostfile=h", "--num_nodes=x", "t.py"}), HasSubstr("--num_nodes=x"));

@@ -114,7 +114,8 @@ TEST(ReadAccelerateLine, RefusesByNameWhatHasNoMeaningHere) {
 TEST(ReadDeepSpeedLine, TakesEveryGpuThatIsSeenWhereNothingIsSaid) {
   EXPECT_THAT(DeepSpeed({"t.py", "-x"}).args,
               ElementsAre("--include=localhost", "--", "t.py", "-x"));
-  EXPECT_THAT(DeepSpeed({"t.py"}, true).args, ElementsAre("--", "t.py"));
+  EXPECT_THAT(DeepSpeed({"t.py"}, true).args,
+              ElementsAre("--hostfile=/job/hostfile", "--", "t.py"));
   EXPECT_THAT(DeepSpeed({"--num_accelerators=2", "t.py"}).args,
               ElementsAre("--num_gpus=2", "--", "t.py"));
 }
@@ -134,6 +135,13 @@ TEST(ReadDeepSpeedLine, TakesWhatHasAMeaningHere) {
   EXPECT_TRUE(DeepSpeed({"--save_pid", "t.py"}).saves_pid);
   EXPECT_THAT(DeepSpeed({"--venv_script=/v/bin/activate", "t.py"}).environment,
               ElementsAre(::testing::Pair("VIRTUAL_ENV", "/v")));
+}
+
+TEST(ReadDeepSpeedLine, TakesTheLineThatEachHostIsGiven) {
+  EXPECT_THAT(DeepSpeed({"-H", "h", "--no_ssh", "--node_rank=1", "--master_addr=a", "t.py"}).args,
+              ElementsAre("--hostfile=h", "--master_addr=a", "--node_rank=1", "--", "t.py"));
+  EXPECT_THAT(DeepSpeed({"--no_ssh", "--node_rank=0", "t.py"}).args,
+              ElementsAre("--include=localhost", "--", "t.py"));
 }
 
 TEST(ReadDeepSpeedLine, TakesNodesThatComeAndGo) {
@@ -160,7 +168,10 @@ TEST(ReadDeepSpeedLine, RefusesByNameWhatHasNoMeaningHere) {
   EXPECT_THAT(WhyNotDeepSpeed({"--launcher=OpenMPI", "t.py"}), HasSubstr("mpirun -npernode 1"));
   EXPECT_THAT(WhyNotDeepSpeed({"--launcher_args=-x", "t.py"}), HasSubstr("pdsh is not used"));
   EXPECT_THAT(WhyNotDeepSpeed({"--venv_script=a", "t.py"}), HasSubstr("DIR/bin/activate"));
-  EXPECT_THAT(WhyNotDeepSpeed({"--no_ssh", "--node_rank=1", "t.py"}), HasSubstr("--node_rank"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--no_ssh", "-H", "h", "t.py"}), HasSubstr("--node_rank=R"));
+  EXPECT_THAT(WhyNotDeepSpeed({"-H", "h", "--node_rank=1", "t.py"}), HasSubstr("--no_ssh"));
+  EXPECT_THAT(WhyNotDeepSpeed({"--no_ssh", "--node_rank=1", "t.py"}),
+              HasSubstr("without a host file"));
   EXPECT_THAT(WhyNotDeepSpeed({"--bind_core_list=1", "t.py"}), HasSubstr("taskset"));
   EXPECT_THAT(WhyNotDeepSpeed({"--autotuning=run", "t.py"}), HasSubstr("autotuner"));
   EXPECT_THAT(WhyNotDeepSpeed({"--force_multi", "t.py"}), HasSubstr("--hostfile=FILE"));
