@@ -30,9 +30,9 @@ constexpr std::array<absl::string_view, 8> kHostOptions = {
 constexpr std::array<absl::string_view, 5> kDecided = {"nnodes", "node_rank", "standalone",
                                                        "config_file", "ilab"};
 // Variables of ours that every host gets, by how they begin. Others say something of this machine.
-constexpr std::array<absl::string_view, 11> kSentPrefixes = {
-    "GLOO_",  "HF_",   "MLFLOW", "MV2",         "NCCL",  "OMP_",
-    "PYTHON", "TORCH", "UCX",    "VIRTUAL_ENV", "WANDB_"};
+constexpr std::array<absl::string_view, 12> kSentPrefixes = {
+    "ACCELERATE_", "GLOO_",  "HF_",   "MLFLOW", "MV2",         "NCCL",
+    "OMP_",        "PYTHON", "TORCH", "UCX",    "VIRTUAL_ENV", "WANDB_"};
 
 template <size_t size>
 bool Holds(const std::array<absl::string_view, size>& names, absl::string_view name) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launcher/config/accelerate_config.h"
@@ -42,8 +43,6 @@ constexpr char kMegatron[] =
     "Megatron-LM is started by its own script: muster run pretrain_gpt.py [its arguments]";
 constexpr char kFp8[] = "FP8 is not in this version: give no, fp16 or bf16";
 constexpr char kParallelism[] = "an N-d parallelism config is not in this version";
-constexpr char kHosts[] =
-    "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
 
 constexpr Row kRows[] = {
     {"config_file", true, To::kHere},
@@ -96,9 +95,9 @@ constexpr Row kRows[] = {
     {"gradient_clipping", true, To::kDeepSpeed},
     {"zero3_init_flag", true, To::kDeepSpeed},
     {"zero3_save_16bit_model", true, To::kDeepSpeed},
-    {"deepspeed_hostfile", true, To::kRefused, kHosts},
-    {"deepspeed_exclusion_filter", true, To::kRefused, kHosts},
-    {"deepspeed_inclusion_filter", true, To::kRefused, kHosts},
+    {"deepspeed_hostfile", true, To::kDeepSpeed},
+    {"deepspeed_exclusion_filter", true, To::kDeepSpeed},
+    {"deepspeed_inclusion_filter", true, To::kDeepSpeed},
     {"deepspeed_multinode_launcher", true, To::kDeepSpeed},
     {"deepspeed_moe_layer_cls_names", true, To::kDeepSpeed},
     {"fsdp_version", true, To::kFsdp},
@@ -119,8 +118,7 @@ constexpr Row kRows[] = {
     {"aws_access_key_id", true, To::kRefused, "SageMaker is not served"},
     {"aws_secret_access_key", true, To::kRefused, "SageMaker is not served"},
     {"debug", false, To::kTop},
-    {"mpirun_hostfile", true, To::kRefused,
-     "mpirun may start muster on each host: mpirun -hostfile FILE -npernode 1 muster run .."},
+    {"mpirun_hostfile", true, To::kHere, "becomes --hostfile=VALUE: muster reaches the hosts"},
 };
 
 // Families of options that are refused as one.
@@ -192,10 +190,12 @@ class AccelerateReading {
     MUSTER_RETURN_IF_ERROR(ChooseKind());
     const std::string fields = FieldsOfDeepSpeed();
     const bool is_alone = IsOneProcess();
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, TakeHosts());
     MUSTER_ASSIGN_OR_RETURN(
         LaunchConfig launch,
         ReadAccelerateConfig(std::move(config_), environment_, machine_.directory));
-    PeerLine out{.environment = std::move(launch.environment)};
+    PeerLine out{.args = hosts, .environment = std::move(launch.environment)};
+    if (!hosts.empty()) launch.options.clear();
     if (auto found = out.environment.find("ACCELERATE_CONFIG_DS_FIELDS");
         found != out.environment.end()) {
       found->second = fields;
@@ -203,7 +203,7 @@ class AccelerateReading {
     const bool has_count =
         std::any_of(launch.options.begin(), launch.options.end(),
                     [](const TakenOption& taken) { return taken.option == "nproc_per_node"; });
-    if (!has_count) {
+    if (!has_count && hosts.empty()) {
       return absl::InvalidArgumentError(
           "the number of workers is not given: add --num_processes=N");
     }
@@ -218,7 +218,7 @@ class AccelerateReading {
       return absl::InvalidArgumentError(
           "no script was given; usage: muster accelerate launch [options] SCRIPT [arguments]");
     }
-    if (is_alone) {
+    if (is_alone || !hosts.empty()) {
       AppendLiteralScript(line_, out.args);
     } else {  // Accelerate starts several as torchrun does
       out.args.push_back("--");
@@ -338,11 +338,71 @@ class AccelerateReading {
     return absl::OkStatus();
   }
 
-  // Started by Accelerate itself. An unquoted `no` is False in YAML.
-  bool IsOneProcess() const {
-    const PythonValue* kind = Find("distributed_type");
-    return kind != nullptr && (kind->text == "NO" || kind->text == "False");
+  bool IsKind(const std::string& kind) const {
+    const PythonValue* value = Find("distributed_type");
+    return value != nullptr && value->text == kind;
   }
+
+  // What was given or stands in the file, and is no more in `block` then; empty: nothing.
+  static std::string TakeOut(PythonBlock& block, const std::string& key) {
+    const auto found = std::find_if(block.begin(), block.end(),
+                                    [&](const auto& entry) { return entry.first == key; });
+    if (found == block.end()) return "";
+    std::string text = found->second.is_none() ? "" : found->second.text;
+    block.erase(found);
+    return text;
+  }
+
+  int NumberOf(const std::string& key, int otherwise) const {
+    int number = otherwise;
+    const PythonValue* value = Find(key);
+    return value != nullptr && absl::SimpleAtoi(value->text, &number) ? number : otherwise;
+  }
+
+  // The options of `muster run` for the hosts that Accelerate would have `deepspeed` or mpirun
+  // start; none: it starts this machine's part alone.
+  absl::StatusOr<std::vector<std::string>> TakeHosts() {
+    const bool is_deepspeed = IsKind("DEEPSPEED");
+    std::string file, exclude, include, launcher;
+    if (is_deepspeed) {
+      PythonBlock& block = BlockOf(config_, "deepspeed_config");
+      file = TakeOut(block, "deepspeed_hostfile");
+      exclude = TakeOut(block, "deepspeed_exclusion_filter");
+      include = TakeOut(block, "deepspeed_inclusion_filter");
+      launcher = TakeOut(block, "deepspeed_multinode_launcher");
+    }
+    const int machines = NumberOf("num_machines", 1);
+    const int workers = NumberOf("num_processes", 1) / std::max(machines, 1);
+    std::vector<std::string> args;
+    if (is_deepspeed && machines > 1 && !file.empty() && launcher != "standard") {
+      if (!launcher.empty() && launcher != "pdsh" && launcher != "nossh") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--deepspeed_multinode_launcher=", launcher,
+                         ": expected pdsh, whose hosts muster reaches over ssh, or nossh"));
+      }
+      args = {"--hostfile=" + file,
+              launcher != "nossh" ? "--no_local_rank"
+                                  : absl::StrCat("--node_rank=", NumberOf("machine_rank", 0))};
+      args.push_back(!exclude.empty()   ? "--exclude=" + exclude
+                     : !include.empty() ? "--include=" + include
+                                        : absl::StrCat("--num_gpus=", workers));
+    } else if (const Given* mpi = line_.Find("mpirun_hostfile"); mpi != nullptr && IsOneProcess()) {
+      args = {"--hostfile=" + mpi->text(), "--no_local_rank",
+              absl::StrCat("--num_nodes=", machines),
+              absl::StrCat("--nproc_per_node=", std::max(workers, 1))};
+    } else {
+      return args;
+    }
+    for (const auto& [key, option] : {std::pair("main_process_ip", "--master_addr="),
+                                      std::pair("main_process_port", "--master_port=")}) {
+      if (const PythonValue* value = Find(key)) args.push_back(option + value->text);
+    }
+    Put(config_.values, "num_machines", Text("1"));  // the host file counts them
+    return args;
+  }
+
+  // Started by Accelerate itself. An unquoted `no` is False in YAML.
+  bool IsOneProcess() const { return IsKind("NO") || IsKind("False"); }
 
   const CommandLine& line_;
   const EnvironmentMap& environment_;

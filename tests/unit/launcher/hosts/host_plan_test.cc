@@ -105,6 +105,7 @@ TEST(PlanHosts, SendsWhatDeepSpeedSends) {
   const auto starts =
       Plan({"--hostfile=h", "train.py"}, {.directory = "/d",
                                           .environment = {{"NCCL_DEBUG", "INFO"},
+                                                          {"ACCELERATE_MIXED_PRECISION", "bf16"},
                                                           {"PYTHONPATH", "p"},
                                                           {"HOME", "/root"},
                                                           {"CUDA_VISIBLE_DEVICES", "1"}},
@@ -112,6 +113,7 @@ TEST(PlanHosts, SendsWhatDeepSpeedSends) {
                                           .token = "secret"});
   const EnvironmentMap& sent = starts[0].environment;
   EXPECT_THAT(sent, Contains(Pair("NCCL_DEBUG", "INFO")));
+  EXPECT_THAT(sent, Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16")));
   EXPECT_THAT(sent, Contains(Pair("PYTHONPATH", "p")));
   EXPECT_THAT(sent, Contains(Pair("A", "1")));
   EXPECT_THAT(sent, Contains(Pair("B", "x=y")));

@@ -98,12 +98,47 @@ TEST(ReadAccelerateLine, PlacesSeveralMachines) {
                   "--rdzv_endpoint=n0:5", "--max_restarts=3", "--module", "--", "pkg.train"));
 }
 
+// Source: accelerate 1.15, utils/launch.py (prepare_deepspeed_cmd_env).
+TEST(ReadAccelerateLine, ReachesTheHostsOfDeepSpeedsFile) {
+  const Args two = {"--use_deepspeed", "--num_machines=2", "--num_processes=8",
+                    "--deepspeed_hostfile=h"};
+  EXPECT_THAT(
+      Accelerate(two + Args{"--main_process_ip=n0", "--main_process_port=5", "t.py", "$$"}).args,
+      ElementsAre("--hostfile=h", "--no_local_rank", "--num_gpus=4", "--master_addr=n0",
+                  "--master_port=5", "--", "t.py", "$$$$"));
+  EXPECT_THAT(Accelerate(two + Args{"--deepspeed_inclusion_filter=a:0@b:1", "t.py"}).args,
+              ElementsAre("--hostfile=h", "--no_local_rank", "--include=a:0@b:1", "--", "t.py"));
+  EXPECT_THAT(
+      Accelerate(two + Args{"--deepspeed_exclusion_filter=a:0",
+                            "--deepspeed_multinode_launcher=nossh", "--machine_rank=1", "t.py"})
+          .args,
+      ElementsAre("--hostfile=h", "--node_rank=1", "--exclude=a:0", "--", "t.py"));
+  EXPECT_THAT(Accelerate(two + Args{"--deepspeed_multinode_launcher=standard",
+                                    "--main_process_ip=n0", "t.py"})
+                  .args,
+              Contains("--nnodes=2"));
+  EXPECT_THAT(
+      Accelerate({"--use_deepspeed", "--num_processes=2", "--deepspeed_hostfile=h", "t.py"}).args,
+      ElementsAre("--nproc_per_node=2", "--", "t.py"));
+}
+
+// Source: accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env).
+TEST(ReadAccelerateLine, ReachesTheHostsOfMpirunsFile) {
+  EXPECT_THAT(Accelerate({"--cpu", "--num_machines=2", "--num_processes=4", "--main_process_ip=n0",
+                          "--main_process_port=5", "--mpirun_hostfile", "h", "t.py"})
+                  .args,
+              ElementsAre("--hostfile=h", "--no_local_rank", "--num_nodes=2", "--nproc_per_node=2",
+                          "--master_addr=n0", "--master_port=5", "--", "t.py"));
+}
+
 TEST(ReadAccelerateLine, RefusesByNameWhatHasNoMeaningHere) {
   EXPECT_EQ(WhyNotAccelerate({"--tpu", "t.py"}), "--tpu: TPUs are not served");
   EXPECT_THAT(WhyNotAccelerate({"--megatron-lm-tp-degree", "2", "t.py"}),
               HasSubstr("--megatron_lm_tp_degree: Megatron-LM is started by its own script"));
-  EXPECT_THAT(WhyNotAccelerate({"--deepspeed_hostfile=h", "t.py"}),
-              HasSubstr("--deepspeed_hostfile: hosts are reached by muster itself"));
+  EXPECT_THAT(WhyNotAccelerate({"--use_deepspeed", "--num_machines=2", "--num_processes=2",
+                                "--deepspeed_hostfile=h", "--deepspeed_multinode_launcher=openmpi",
+                                "t.py"}),
+              HasSubstr("--deepspeed_multinode_launcher=openmpi: expected pdsh"));
   EXPECT_THAT(WhyNotAccelerate({"--cpu", "--use_fsdp", "t.py"}), HasSubstr("exclude each other"));
   EXPECT_THAT(WhyNotAccelerate({"--mixed_precision=fp8", "t.py"}), HasSubstr("fp8"));
   EXPECT_THAT(WhyNotAccelerate({"--config_file=none", "t.py"}), HasSubstr("--config_file=none"));
