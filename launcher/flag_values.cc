@@ -89,6 +89,11 @@ absl::StatusOr<ProcessesPerNode> ParseProcessesPerNode(const std::string& text) 
     }
     return nproc;
   }
+  if (text == "xpu") {
+    return absl::InvalidArgumentError(
+        "Intel's GPUs are not counted in this version; give the number of workers "
+        "(torch.xpu.device_count() is that of the GPUs)");
+  }
   absl::StatusOr<Kind> kind =
       ParseChoice<Kind>(text, {{"auto", Kind::kAuto}, {"cpu", Kind::kCpu}, {"gpu", Kind::kGpu}});
   if (!kind.ok()) return Expected("a number, auto, cpu, gpu, or chosen GPUs such as gpu:1,3");

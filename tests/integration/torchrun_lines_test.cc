@@ -358,6 +358,7 @@ TEST_F(TorchrunLines, OfNumbersThatTheMachineHas) {
   Compare({
       {"WorkersByWord", {"--nproc_per_node=cpu", kWorker}},
       {"NoGpus", {"--nproc_per_node=gpu", kWorker}},
+      {"NoXpus", {"--nproc_per_node=xpu", kWorker}},
   });
 }
 

@@ -42,8 +42,12 @@ TEST(ParseProcessesPerNode, ReadsNumbersKindsAndChosenGpus) {
   EXPECT_THAT(ParseProcessesPerNode("gpu:1,GPU-ab12")->gpus, ElementsAre("1", "GPU-ab12"));
 }
 
+TEST(ParseProcessesPerNode, KnowsXpuAndAsksForTheNumber) {
+  EXPECT_THAT(Message(ParseProcessesPerNode("xpu")), HasSubstr("Intel's GPUs are not counted"));
+}
+
 TEST(ParseProcessesPerNode, NamesWhatIsAcceptedForAnUnknownWord) {
-  EXPECT_EQ(Message(ParseProcessesPerNode("xpu")),
+  EXPECT_EQ(Message(ParseProcessesPerNode("tpu")),
             "expected a number, auto, cpu, gpu, or chosen GPUs such as gpu:1,3");
   EXPECT_FALSE(ParseProcessesPerNode("gpu:").ok());
   EXPECT_FALSE(ParseProcessesPerNode("gpu:1,,2").ok());
