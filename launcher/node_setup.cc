@@ -288,6 +288,11 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   }
   if (!program.python.empty())
     setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
+  if (!program.python_on_path.empty()) {
+    setup.notes.push_back(absl::StrCat("each worker runs ", setup.python, "; on PATH it would be ",
+                                       program.python_on_path,
+                                       ". PYTHON_EXEC names the one to take"));
+  }
   const NodeCpus cpus = CountCpus(placement);
   // A bare name may be another program than was meant.
   const std::string& name = spec.program.name;

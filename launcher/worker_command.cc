@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "proto/base/environment.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
@@ -64,7 +65,8 @@ absl::Status NoSuchFile(const ProgramLookup& lookup, const std::string& path) {
 
 struct Python {
   std::string path;
-  std::string why;  // see WorkerProgram
+  std::string why;           // see WorkerProgram
+  std::string on_path = {};  // see WorkerProgram::python_on_path
 };
 
 absl::StatusOr<Python> PythonFromVariable(const ProgramLookup& lookup, const std::string& python) {
@@ -75,6 +77,22 @@ absl::StatusOr<Python> PythonFromVariable(const ProgramLookup& lookup, const std
                                                    "; expected a Python interpreter"));
   }
   return Python{found, "PYTHON_EXEC"};
+}
+
+// One that was activated last, over a virtual environment that is active still.
+bool IsCondaFirstOnPath(const EnvironmentMap& environment) {
+  const std::string conda = VariableOrEmpty(environment, "CONDA_PREFIX");
+  const std::string path = VariableOrEmpty(environment, "PATH");
+  return !conda.empty() && absl::StripSuffix(path.substr(0, path.find(':')), "/") == conda + "/bin";
+}
+
+// What a shell runs as `python`, where it lies in another folder than `taken`.
+std::string OtherOnPath(const ProgramLookup& lookup, const std::string& taken) {
+  for (const char* name : {"python", "python3"}) {
+    const std::string found = FindOnPath(lookup, name);
+    if (!found.empty()) return DirectoryOf(found) == DirectoryOf(taken) ? "" : found;
+  }
+  return "";
 }
 
 // pip puts programs beside the interpreter whose packages it fills.
@@ -106,10 +124,13 @@ absl::StatusOr<Python> FindPython(const ProgramLookup& lookup) {
     directories.emplace_back(DirectoryOf(link), absl::StrCat("the one beside ", link));
   }
   const std::string venv = VariableOrEmpty(lookup.environment, "VIRTUAL_ENV");
-  if (!venv.empty()) directories.emplace_back(venv + "/bin", "VIRTUAL_ENV");
+  if (!venv.empty() && !IsCondaFirstOnPath(lookup.environment)) {
+    directories.emplace_back(venv + "/bin", "VIRTUAL_ENV");
+  }
   for (const auto& [directory, why] : directories) {
     for (const char* name : {"/python3", "/python"}) {
-      if (IsExecutable(lookup, directory + name)) return Python{directory + name, why};
+      const std::string python = directory + name;
+      if (IsExecutable(lookup, python)) return Python{python, why, OtherOnPath(lookup, python)};
     }
   }
   for (const char* name : {"python3", "python"}) {
@@ -123,7 +144,9 @@ absl::StatusOr<Python> FindPython(const ProgramLookup& lookup) {
 
 absl::StatusOr<WorkerProgram> WithPython(const ProgramLookup& lookup, const Command& rest) {
   MUSTER_ASSIGN_OR_RETURN(Python python, FindPython(lookup));
-  WorkerProgram program{.python = std::move(python.path), .python_why = std::move(python.why)};
+  WorkerProgram program{.python = std::move(python.path),
+                        .python_why = std::move(python.why),
+                        .python_on_path = std::move(python.on_path)};
   program.argv = {program.python, "-u"};
   program.argv.insert(program.argv.end(), rest.begin(), rest.end());
   return program;

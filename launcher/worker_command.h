@@ -27,13 +27,15 @@ struct ProgramLookup {
   // Path of the link or binary that we were called by, e.g. /venv/bin/torchrun.
   std::string invoked_as;
   std::string binary_directory;  // where our own binary lives, links resolved
-  EnvironmentMap environment;    // PATH, PYTHON_EXEC, VIRTUAL_ENV
+  EnvironmentMap environment;    // PATH, PYTHON_EXEC, VIRTUAL_ENV, CONDA_PREFIX
 };
 
 struct WorkerProgram {
   std::vector<std::string> argv;
   std::string python;      // the interpreter; empty if the program is executed itself
   std::string python_why;  // "PYTHON_EXEC", "the first on PATH", …
+  // What `python` is on PATH, where another one was taken that nobody has named.
+  std::string python_on_path;
 };
 
 // The command of every worker. Run by Python, with -u: `.py .pyc .pyz`, a directory with a

@@ -99,7 +99,9 @@ absl::Status TakeEnvironment(const CommandLine& line, EnvironmentMap& environmen
         absl::InvalidArgumentError("expected DIR/bin/activate of a virtual environment; set other "
                                    "variables before, or in ~/.deepspeed_env"));
   }
-  environment["VIRTUAL_ENV"] = std::string(absl::StripSuffix(script->text(), kActivate));
+  const std::string directory(absl::StripSuffix(script->text(), kActivate));
+  environment["VIRTUAL_ENV"] = directory;
+  environment["PYTHON_EXEC"] = directory + "/bin/python";
   return absl::OkStatus();
 }
 

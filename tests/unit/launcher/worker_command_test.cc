@@ -62,6 +62,7 @@ class FakeFiles {
     absl::StatusOr<WorkerProgram> resolved = ResolveWorkerCommand(program, lookup);
     if (!resolved.ok()) return resolved.status();
     python = absl::StrCat(resolved->python, " ", resolved->python_why);
+    python_on_path = resolved->python_on_path;
     return resolved->argv;
   }
 
@@ -77,7 +78,8 @@ class FakeFiles {
     return std::string(status.message());
   }
 
-  mutable std::string python;  // of the last one resolved, and why
+  mutable std::string python;          // of the last one resolved, and why
+  mutable std::string python_on_path;  // of the last one resolved
 
  private:
   FakeFiles& Add(const std::string& path, FileKind kind) {
@@ -231,6 +233,30 @@ TEST(ResolveWorkerCommand, PrefersTheVirtualEnvironmentToThePythonBesideOurBinar
   files.File("t.py").Executable("/opt/muster/bin/python3");
   files.Variable("VIRTUAL_ENV", "/venv").Executable("/venv/bin/python3");
   EXPECT_EQ(files.Of("t.py").front(), "/venv/bin/python3");
+}
+
+TEST(ResolveWorkerCommand, TakesTheCondaEnvironmentThatWasActivatedOverAVirtualOne) {
+  FakeFiles files;
+  files.File("t.py").Executable("/conda/bin/python").Executable("/conda/bin/python3");
+  files.Variable("VIRTUAL_ENV", "/venv");
+  files.Executable("/venv/bin/python").Executable("/venv/bin/python3");
+  files.Variable("CONDA_PREFIX", "/conda").Variable("PATH", "/conda/bin:/venv/bin:/usr/bin");
+  EXPECT_EQ(files.Of("t.py").front(), "/conda/bin/python3");
+  EXPECT_EQ(files.python_on_path, "");
+  files.Variable("PATH", "/venv/bin:/conda/bin:/usr/bin");
+  EXPECT_EQ(files.Of("t.py").front(), "/venv/bin/python3");
+  EXPECT_EQ(files.python_on_path, "");
+}
+
+TEST(ResolveWorkerCommand, NamesThePythonOfPathWhereItTookAnother) {
+  FakeFiles files;
+  files.File("t.py").Variable("VIRTUAL_ENV", "/venv").Executable("/venv/bin/python3");
+  EXPECT_EQ(files.Of("t.py").front(), "/venv/bin/python3") << "sudo and cron have another PATH";
+  EXPECT_EQ(files.python_on_path, "/usr/bin/python3");
+  files.Executable("/usr/local/bin/python").Of("t.py");
+  EXPECT_EQ(files.python_on_path, "/usr/local/bin/python");
+  files.Variable("PYTHON_EXEC", "/venv/bin/python3").Of("t.py");
+  EXPECT_EQ(files.python_on_path, "") << "somebody has named it";
 }
 
 TEST(ResolveWorkerCommand, TakesThePythonThatPipInstalledUsFor) {

@@ -169,7 +169,7 @@ TEST(ReadDeepSpeedLine, TakesWhatHasAMeaningHere) {
       ElementsAre("--num_gpus=2", "--numa_binding=exclusive", "--omp_threads=auto", "--", "t.py"));
   EXPECT_TRUE(DeepSpeed({"--save_pid", "t.py"}).saves_pid);
   EXPECT_THAT(DeepSpeed({"--venv_script=/v/bin/activate", "t.py"}).environment,
-              ElementsAre(::testing::Pair("VIRTUAL_ENV", "/v")));
+              ElementsAre(Pair("PYTHON_EXEC", "/v/bin/python"), Pair("VIRTUAL_ENV", "/v")));
 }
 
 TEST(ReadDeepSpeedLine, TakesTheLineThatEachHostIsGiven) {
