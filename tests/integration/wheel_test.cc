@@ -158,6 +158,43 @@ TEST_F(Wheel, OfTheTrainerBringsItsLibrariesAndLeavesNothingBehind) {
   EXPECT_EQ(FilesBelow(env_), before);
 }
 
+// What the build asks each time; --version and the wheel's own follow from it.
+TEST_F(Wheel, NamesTheCommitOfItsBuildWhereTheTreeIsThatCommit) {
+  const std::string tree = directory() + "/tree";
+  const auto run = [&](const std::string& commands) {
+    return RunTool({"/bin/sh", "-ec",
+                    absl::StrCat("git() { command git -c user.name=a -c user.email=a@b \"$@\"; }\n"
+                                 "build() { cmake -Dout=",
+                                 Out("built.cc"), " -Dtree=", tree, " -P ", MUSTER_SOURCE_DIRECTORY,
+                                 "/deploy/write_commit.cmake; }\ncd ", tree, "\n", commands)});
+  };
+  std::filesystem::create_directories(tree);
+  if (run("git init -q . && cmake --version").exit_code != 0) GTEST_SKIP() << "no git or no cmake";
+  for (const char* change : {"echo a > a", "echo b > a"}) {
+    const SubprocessResult commit =
+        run(absl::StrCat(change, "; git add a; git commit -qm m; build; git rev-parse HEAD"));
+    ASSERT_THAT(commit, ExitsWith(0));
+    EXPECT_THAT(ReadOut("built.cc"),
+                HasSubstr(absl::StrCat("= \"", commit.out.substr(0, 40), "\"")));
+  }
+  const auto time = std::filesystem::last_write_time(Out("built.cc"));
+  ASSERT_THAT(run("build"), ExitsWith(0));
+  EXPECT_EQ(std::filesystem::last_write_time(Out("built.cc")), time) << "it says so already";
+  ASSERT_THAT(run("echo c > a; build"), ExitsWith(0));
+  EXPECT_THAT(ReadOut("built.cc"), HasSubstr("= \"\""));
+}
+
+TEST_F(Wheel, IsCalledByTheCommitThatItsProgramNames) {
+  const std::string described =
+      absl::StrCat("muster 0.1.0\nbuilt from commit ", std::string(40, 'a'), " by GNU 12\n");
+  EXPECT_EQ(RunTool({kPython, "-c",
+                     "import sys; sys.path.insert(0, sys.argv[1]); import parts\n"
+                     "print(parts.version_of(sys.argv[2]))",
+                     MUSTER_SOURCE_DIRECTORY "/deploy/wheel", described})
+                .out,
+            absl::StrCat("0.1.0+g", std::string(12, 'a'), "\n"));
+}
+
 TEST_F(Wheel, HasTheSameBytesAgain) {
   const std::string first = ReadFile(MakeWheel("first"));
   EXPECT_THAT(first, Not(IsEmpty()));
