@@ -302,7 +302,10 @@ std::vector<std::string> Agent::EnvironmentOfWorker(const WorkerEnv& env) const 
   EnvironmentMap environment = options_.environment;
   environment.insert(before_workers_.network().variables().begin(),
                      before_workers_.network().variables().end());
-  for (auto& [name, value] : EncodeWorkerEnv(env, options_.environment)) environment[name] = value;
+  const bool is_lone = env.world_size == 1 && !options_.spec.program.rank_variables;
+  const EnvironmentMap own = is_lone ? EncodeLoneWorkerEnv(env, options_.environment)
+                                     : EncodeWorkerEnv(env, options_.environment);
+  for (const auto& [name, value] : own) environment[name] = value;
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) {
     variables.push_back(absl::StrCat(name, "=", value));

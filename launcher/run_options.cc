@@ -303,6 +303,13 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
        .value_name = "SECONDS",
        .help = "time limit of the round hook" + Default(spec.round_hook_timeout),
        .read = Into(ParseGrace, spec.round_hook_timeout)},
+      {.name = "rank_variables",
+       .value_name = "on|off",
+       .help =
+           "off: the worker of a job of one gets none of torchrun's variables (RANK, MASTER_ADDR, "
+           "..), as from `accelerate launch`" +
+           Default(spec.program.rank_variables ? "on" : "off"),
+       .read = Into(ParseBool, spec.program.rank_variables)},
       {.name = "virtual_local_rank",
        .help = "show each worker LOCAL_RANK=0 and a single GPU",
        .read = Into(ParseBool, spec.virtual_local_rank)},
@@ -409,7 +416,7 @@ bool HasNoVariable(const std::string& name) {
         "use_env",      "console",       "fold",          "log_format",   "log_level",
         "config_file",  "ilab",          "hostfile",      "include",      "exclude",
         "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config",
-        "omp_threads",  "network",       "strict_nodes",  "metrics"}) {
+        "omp_threads",  "network",       "strict_nodes",  "metrics",      "rank_variables"}) {
     if (name == known) return true;
   }
   return false;

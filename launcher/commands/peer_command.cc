@@ -36,6 +36,7 @@ int RunLine(const absl::StatusOr<PeerLine>& line, const Invocation& invocation) 
   Invocation run = invocation;
   run.args = line->args;
   for (const auto& [name, value] : line->environment) run.environment[name] = value;
+  for (const std::string& note : line->notes) log::Write(log::Level::kInfo, "accelerate", note);
   if (!line->saves_pid) return RunCommand(run);
   // Where DeepSpeed's users look for it. A file of another's life is not written over.
   const std::string path = absl::StrCat("/tmp/", getpid(), ".deepspeed");

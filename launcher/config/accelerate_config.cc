@@ -114,6 +114,7 @@ constexpr const char* kTopKeys[] = {"compute_environment",
                                     "commands",
                                     "tpu_vm",
                                     "tpu_env"};
+constexpr int kDefaultPort = 29500;
 constexpr const char* kRefusedBlocks[] = {"fp8_config", "megatron_lm_config", "parallelism_config",
                                           "mpirun_config"};
 
@@ -222,9 +223,17 @@ class Reading {
     MUSTER_RETURN_IF_ERROR(ReadNumber("machine_rank", 0, rank));
     MUSTER_RETURN_IF_ERROR(ReadNumber("main_process_port", 0, port));
     if (machines < 1) return Bad("num_machines", absl::StrCat(machines), "expected 1 or more");
+    const std::string ids = TextOf("gpu_ids", "all");
+    if (ids != "all") Set("CUDA_VISIBLE_DEVICES", ids);
+    const PythonValue* ip = Find("main_process_ip");
+    if (machines > 1 && ip == nullptr) {
+      return Bad("num_machines", absl::StrCat(machines), "needs main_process_ip too");
+    }
     if (kind_ == "NO") {
-      Take("nproc_per_node", "1", "distributed_type");
-    } else if (processes != -1) {
+      PlaceOneProcess(processes, machines, ip == nullptr ? "127.0.0.1" : ip->text, port);
+      return absl::OkStatus();
+    }
+    if (processes != -1) {
       if (processes < machines || processes % machines != 0) {
         return Bad("num_processes", absl::StrCat(processes),
                    absl::StrCat("expected a multiple of num_machines, ", machines,
@@ -232,22 +241,31 @@ class Reading {
       }
       Take("nproc_per_node", absl::StrCat(processes / machines), "num_processes");
     }
-    const std::string ids = TextOf("gpu_ids", "all");
-    if (ids != "all") Set("CUDA_VISIBLE_DEVICES", ids);
     if (machines == 1) {
       if (port != 0) Take("master_port", absl::StrCat(port), "main_process_port");
       return absl::OkStatus();
     }
-    const PythonValue* ip = Find("main_process_ip");
-    if (ip == nullptr) {
-      return Bad("num_machines", absl::StrCat(machines), "needs main_process_ip too");
-    }
-    if (port == 0) port = 29500;
+    if (port == 0) port = kDefaultPort;
     Take("nnodes", absl::StrCat(machines), "num_machines");
     Take("node_rank", absl::StrCat(rank), "machine_rank");
     Take("rdzv_backend", TextOf("rdzv_backend", "static"), "rdzv_backend");
     Take("rdzv_endpoint", absl::StrCat(ip->text, ":", port), "main_process_ip, main_process_port");
     return absl::OkStatus();
+  }
+
+  // Accelerate starts the script as anybody would by hand, once on each machine it is called on.
+  void PlaceOneProcess(int processes, int machines, const std::string& ip, int port) {
+    Take("nproc_per_node", "1", "distributed_type");
+    Take("rank_variables", "off", "distributed_type");
+    if (processes < 2 && machines == 1) return;
+    Set("MASTER_ADDR", ip);
+    Set("MASTER_PORT", absl::StrCat(port == 0 ? kDefaultPort : port));
+    launch_.notes.push_back(absl::StrCat(
+        "without --multi_gpu (distributed_type NO) `accelerate launch` starts one process on a "
+        "machine, alone, though ",
+        machines > 1 ? "num_machines" : "num_processes", " is ",
+        machines > 1 ? machines : processes,
+        "; with it (MULTI_GPU) they train together, also without GPUs"));
   }
 
   absl::Status SetPrecision() {

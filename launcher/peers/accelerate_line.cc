@@ -194,8 +194,14 @@ class AccelerateReading {
     MUSTER_ASSIGN_OR_RETURN(
         LaunchConfig launch,
         ReadAccelerateConfig(std::move(config_), environment_, machine_.directory));
-    PeerLine out{.args = hosts, .environment = std::move(launch.environment)};
-    if (!hosts.empty()) launch.options.clear();
+    PeerLine out{.args = hosts,
+                 .environment = std::move(launch.environment),
+                 .notes = std::move(launch.notes)};
+    if (!hosts.empty()) {  // what the file says of this machine's part alone is not theirs
+      launch.options.clear();
+      out.notes.clear();
+      for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) out.environment.erase(name);
+    }
     if (auto found = out.environment.find("ACCELERATE_CONFIG_DS_FIELDS");
         found != out.environment.end()) {
       found->second = fields;

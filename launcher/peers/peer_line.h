@@ -16,10 +16,11 @@
 namespace muster::launcher {
 
 struct PeerLine {
-  std::vector<std::string> args;  // behind `muster run`
-  EnvironmentMap environment;     // set over what workers inherit
-  bool saves_pid = false;         // in a file of DeepSpeed's while the job runs
-  std::string print;              // not empty: help or the like, to be printed instead
+  std::vector<std::string> args;   // behind `muster run`
+  EnvironmentMap environment;      // set over what workers inherit
+  std::vector<std::string> notes;  // worth a line each
+  bool saves_pid = false;          // in a file of DeepSpeed's while the job runs
+  std::string print;               // not empty: help or the like, to be printed instead
 };
 
 // `accelerate launch`, without these two words.

@@ -58,6 +58,8 @@ struct Program {
   std::string name;
   std::vector<std::string> args;  // as given; WorkerArguments fills in the local rank
   bool run_path = false;          // --run_path: accepted; the script is a file run by Python
+  // False: the worker of a job of one is told nothing of ranks (EncodeLoneWorkerEnv).
+  bool rank_variables = true;
   // Modules that a warm process imports, which then forks workers; "auto" alone: those that the
   // first attempt has imported. Empty: workers are always started afresh.
   std::vector<std::string> warm;

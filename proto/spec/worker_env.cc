@@ -186,8 +186,21 @@ void EncodeTorch(const WorkerEnv& env, const EnvironmentMap& inherited, Environm
 
 }  // namespace
 
-EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited) {
+EnvironmentMap EncodeLoneWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited) {
   EnvironmentMap out;
+  if (!env.visible_devices.empty()) {
+    out["CUDA_VISIBLE_DEVICES"] = env.visible_devices;
+    // On ROCm it goes before CUDA's, so it may not keep the list of all.
+    if (IsSet(inherited, "HIP_VISIBLE_DEVICES")) out["HIP_VISIBLE_DEVICES"] = env.visible_devices;
+  }
+  if (!IsSet(inherited, "TRACEPARENT")) out["TRACEPARENT"] = MakeTraceParent(env);
+  EncodeRuntime(env, out);
+  EncodeTorch(env, inherited, out);
+  return out;
+}
+
+EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited) {
+  EnvironmentMap out = EncodeLoneWorkerEnv(env, inherited);
   EncodePlaces(env, out);
   out["MASTER_ADDR"] = env.master_addr;
   out["MASTER_PORT"] = absl::StrCat(env.master_port);
@@ -201,15 +214,7 @@ EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inher
   if (!IsSet(inherited, "TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     out["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
   }
-  if (!env.visible_devices.empty()) {
-    out["CUDA_VISIBLE_DEVICES"] = env.visible_devices;
-    // On ROCm it goes before CUDA's, so it may not keep the list of all.
-    if (IsSet(inherited, "HIP_VISIBLE_DEVICES")) out["HIP_VISIBLE_DEVICES"] = env.visible_devices;
-  }
   if (!env.tf_config.empty() && !IsSet(inherited, "TF_CONFIG")) out["TF_CONFIG"] = env.tf_config;
-  if (!IsSet(inherited, "TRACEPARENT")) out["TRACEPARENT"] = MakeTraceParent(env);
-  EncodeRuntime(env, out);
-  EncodeTorch(env, inherited, out);
   return out;
 }
 
@@ -218,7 +223,11 @@ absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment) {
   const bool by_muster = FindVariable(environment, kLocalRank) != nullptr ||
                          FindVariable(environment, kAgentSocket) != nullptr ||
                          FindVariable(environment, kInstance) != nullptr;
-  if (!by_muster && FindVariable(environment, "RANK") == nullptr) return env;
+  const bool has_ranks = FindVariable(environment, "RANK") != nullptr ||
+                         (by_muster && FindVariable(environment, "WORLD_SIZE") != nullptr);
+  if (by_muster) MUSTER_RETURN_IF_ERROR(DecodeRuntime(environment, env));
+  ReadOptionalText(environment, "CUDA_VISIBLE_DEVICES", env.visible_devices);
+  if (!has_ranks) return env;
   MUSTER_RETURN_IF_ERROR(DecodePlaces(environment, by_muster, env));
   MUSTER_RETURN_IF_ERROR(ReadText(environment, "MASTER_ADDR", env.master_addr));
   MUSTER_RETURN_IF_ERROR(ReadNumber(environment, "MASTER_PORT", 0, 65535, env.master_port));
@@ -231,9 +240,7 @@ absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment) {
   ReadOptionalText(environment, "TORCHELASTIC_ERROR_FILE", env.error_file);
   ReadOptionalText(environment, "TORCHELASTIC_TIMER_FILE", env.timer_file);
   ReadOptionalText(environment, "TORCHELASTIC_SIGNALS_TO_HANDLE", env.signals_to_handle);
-  ReadOptionalText(environment, "CUDA_VISIBLE_DEVICES", env.visible_devices);
   ReadOptionalText(environment, "TF_CONFIG", env.tf_config);
-  if (by_muster) MUSTER_RETURN_IF_ERROR(DecodeRuntime(environment, env));
   return env;
 }
 

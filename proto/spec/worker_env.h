@@ -63,8 +63,14 @@ struct WorkerEnv {
 // itself.
 EnvironmentMap EncodeWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
 
-// The inverse, for the runtime. Without MUSTER_* and RANK the program is one rank of one; without
-// MUSTER_* alone it was started by torchrun or by hand, and `agent_socket` stays empty.
+// The same without torchrun's variables and TF_CONFIG, for the worker of a job of one: a program
+// that tells by them whether it is distributed finds that it is not.
+//
+// Source: accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env).
+EnvironmentMap EncodeLoneWorkerEnv(const WorkerEnv& env, const EnvironmentMap& inherited);
+
+// The inverse of both, for the runtime. Without RANK and WORLD_SIZE the program is one rank of one;
+// without MUSTER_* it was started by torchrun or by hand, and `agent_socket` stays empty.
 //
 // Errors: kInvalidArgument naming the variable, if one is missing, no number, or out of range.
 absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment);

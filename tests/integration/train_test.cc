@@ -115,6 +115,15 @@ TEST_F(Training, NeedsNoLauncherForOneRank) {
   EXPECT_THAT(result.out, ContainsRegex("\nhash=[0-9a-f]*\n$"));
 }
 
+// As accelerate starts a single process: without torchrun's variables.
+TEST_F(Training, OfOneRankNeedsNoVariablesOfRanks) {
+  const SubprocessResult result =
+      Run(Arguments{"run", "--rank_variables=off", MUSTER_TRAIN, "--data", Text()} + kTinyModel +
+          Arguments{"--steps=3", "--sample_tokens=0"});
+  ASSERT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("1 rank x 2 rows"));
+}
+
 // Every GPU is hidden from it, where there are any.
 TEST_F(Training, SaysInOneSentenceThatThereIsNoGpuToTrainOn) {
   SubprocessOptions options = OptionsFor({});

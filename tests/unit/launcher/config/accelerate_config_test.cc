@@ -12,6 +12,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
@@ -82,6 +83,28 @@ TEST(ReadAccelerateConfig, PlacesSeveralMachines) {
   EXPECT_THAT(launch.environment, Contains(Pair("CUDA_VISIBLE_DEVICES", "0,2")));
 }
 
+// Source: accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env).
+TEST(ReadAccelerateConfig, StartsOneProcessAsByHandWhereNothingIsDistributed) {
+  const std::vector<TakenOption> alone = {{"nproc_per_node", "1", "distributed_type"},
+                                          {"rank_variables", "off", "distributed_type"}};
+  const LaunchConfig one = Read("distributed_type: 'NO'\nnum_processes: 1\nmain_process_port: 7");
+  EXPECT_EQ(one.options, alone);
+  EXPECT_THAT(one.environment, Not(Contains(Key("MASTER_ADDR"))));
+  EXPECT_THAT(one.notes, IsEmpty());
+  const LaunchConfig two = Read("distributed_type: no\nnum_processes: 2");
+  EXPECT_EQ(two.options, alone);
+  EXPECT_THAT(two.environment, Contains(Pair("MASTER_ADDR", "127.0.0.1")));
+  EXPECT_THAT(two.environment, Contains(Pair("MASTER_PORT", "29500")));
+  EXPECT_THAT(two.notes, ElementsAre(HasSubstr("though num_processes is 2")));
+  const LaunchConfig machines = Read(
+      "distributed_type: no\nnum_processes: 2\nnum_machines: 2\nmachine_rank: 1\n"
+      "main_process_ip: n0\nmain_process_port: 7\n");
+  EXPECT_EQ(machines.options, alone);
+  EXPECT_THAT(machines.environment, Contains(Pair("MASTER_ADDR", "n0")));
+  EXPECT_THAT(machines.environment, Contains(Pair("MASTER_PORT", "7")));
+  EXPECT_THAT(machines.notes, ElementsAre(HasSubstr("though num_machines is 2")));
+}
+
 TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"),
               HasSubstr("unknown key 'num_proceses'"));
@@ -90,7 +113,8 @@ TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
               HasSubstr("'fsdp_shard' in fsdp_config"));
   EXPECT_THAT(WhyNot("num_processes: 1"), HasSubstr("distributed_type is missing"));
   EXPECT_THAT(WhyNot("distributed_type: XLA"), HasSubstr("distributed_type: XLA"));
-  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: 3\nnum_machines: 2"),
+  EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: 3\nnum_machines: 2\n"
+                     "main_process_ip: n0"),
               HasSubstr("multiple of num_machines"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: 2\nnum_machines: 2"),
               HasSubstr("main_process_ip"));

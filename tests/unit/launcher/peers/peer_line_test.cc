@@ -61,9 +61,12 @@ TEST(PeerLines, LeaveTheArgumentsOfTheScriptAsTheyAre) {
 // Source: accelerate 1.15, commands/launch.py (_validate_launch_command): without a file its GPUs
 // decide.
 TEST(ReadAccelerateLine, StartsAWorkerForEachGpuWhereNothingIsSaid) {
+  EXPECT_THAT(Accelerate({"--num_processes=2", "t.py"}).notes,
+              ElementsAre(HasSubstr("though num_processes is 2")));
   EXPECT_THAT(Accelerate({"t.py", "--x"}, Machine(4)).args,
               ElementsAre("--nproc_per_node=4", "--", "t.py", "--x"));
-  EXPECT_THAT(Accelerate({"t.py"}).args, ElementsAre("--nproc_per_node=1", "--", "t.py"));
+  EXPECT_THAT(Accelerate({"t.py"}).args,
+              ElementsAre("--nproc_per_node=1", "--rank_variables=off", "--", "t.py"));
 }
 
 TEST(ReadAccelerateLine, TakesTheFileAtItsUsualPlace) {

@@ -10,6 +10,7 @@
 namespace muster {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
@@ -94,6 +95,20 @@ TEST(EncodeWorkerEnv, SetsTorchrunsVariablesAndOurs) {
   EnvironmentMap out = EncodeWorkerEnv(env, {});
   EXPECT_EQ(out.erase("TRACEPARENT"), 1);
   EXPECT_EQ(out, expected);
+}
+
+// Source: accelerate 1.15: Accelerator() is distributed where LOCAL_RANK is set.
+TEST(EncodeLoneWorkerEnv, TellsNothingOfRanks) {
+  WorkerEnv env = Rank5();
+  env.tf_config = "{}";
+  env.visible_devices = "3";
+  env.python_folder = "/run/python";
+  std::vector<std::string> names;
+  for (const auto& [name, value] : EncodeLoneWorkerEnv(env, {})) names.push_back(name);
+  EXPECT_THAT(names, ElementsAre("CUDA_VISIBLE_DEVICES", "MUSTER_AGENT_SOCKET", "MUSTER_BOARD",
+                                 "MUSTER_INSTANCE", "MUSTER_LOCAL_RANK", "MUSTER_ROUND",
+                                 "MUSTER_TORCH_GROUP", "MUSTER_TORCH_SERVER", "PYTHONPATH",
+                                 "TORCH_FR_BUFFER_SIZE", "TRACEPARENT"));
 }
 
 TEST(EncodeWorkerEnv, NamesOneTraceForTheJobAndASpanForTheRound) {
@@ -200,6 +215,17 @@ TEST(DecodeWorkerEnv, IsOneRankOfOneWithoutALauncher) {
   const absl::StatusOr<WorkerEnv> env = DecodeWorkerEnv({{"HOME", "/root"}});
   ASSERT_TRUE(env.ok());
   EXPECT_TRUE(*env == WorkerEnv{});
+}
+
+TEST(DecodeWorkerEnv, IsOneRankOfOneWhereOnlyWeSayWhoWeAre) {
+  const absl::StatusOr<WorkerEnv> env = DecodeWorkerEnv(EncodeLoneWorkerEnv(Rank5(), {}));
+  ASSERT_TRUE(env.ok()) << env.status();
+  EXPECT_EQ(env->rank, Rank(0));
+  EXPECT_EQ(env->local_rank, LocalRank(0));
+  EXPECT_EQ(env->world_size, 1);
+  EXPECT_EQ(env->round, Round(2));
+  EXPECT_EQ(env->agent_socket, "/run/agent.sock");
+  EXPECT_EQ(env->board, "/run/board-2-1");
 }
 
 TEST(DecodeWorkerEnv, ReadsWhatTorchrunSet) {
