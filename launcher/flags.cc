@@ -206,7 +206,9 @@ absl::StatusOr<LaunchConfig> TakeAccelerateFile(const Given& given, const Machin
   const std::string path = given.text();
   MUSTER_ASSIGN_OR_RETURN(LaunchConfig config,
                           ReadConfigFile(given, machine, [&](const std::string& text) {
-                            return ReadAccelerateConfig(text, environment, machine.directory);
+                            return ReadAccelerateConfig(text, {.inherited = environment,
+                                                               .directory = machine.directory,
+                                                               .num_cores = machine.count_cores()});
                           }));
   TakeFromConfig(config, path + ", ", line);
   if (line.Find("nproc_per_node") != nullptr) return config;

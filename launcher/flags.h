@@ -50,6 +50,8 @@ struct MachineView {
       [](const std::string&) { return absl::NotFoundError("there are no files"); };
   std::string directory;
   std::function<int()> count_gpus = [] { return 0; };  // those that are visible
+  // Those of the whole machine; hardware threads of one core count once.
+  std::function<int()> count_cores = [] { return 1; };
 };
 
 // `args` without the program's name and without a leading `run`. Options end at the first

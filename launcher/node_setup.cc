@@ -12,8 +12,10 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -84,6 +86,21 @@ std::vector<std::string> ListDirectory(const std::string& path) {
   if (directory == nullptr) return names;
   while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
   return names;
+}
+
+// Those of the machine, whatever this process may use of it.
+//
+// Source: psutil 7, cpu_count(logical=False), by which accelerate counts.
+int CountCores() {
+  constexpr char kCpus[] = "/sys/devices/system/cpu/";
+  std::set<std::string> cores;  // each as the list of its hardware threads
+  for (const std::string& name : ListDirectory(kCpus)) {
+    const bool is_cpu =
+        absl::StartsWith(name, "cpu") && name.size() > 3 && absl::ascii_isdigit(name[3]);
+    if (is_cpu) cores.insert(HeadOf(absl::StrCat(kCpus, name, "/topology/core_cpus_list")));
+  }
+  cores.erase("");
+  return cores.empty() ? agent::CountCpus() : static_cast<int>(cores.size());
 }
 
 absl::StatusOr<WorkerProgram> FindWorkerProgram(const JobSpec& spec, const Invocation& invocation) {
@@ -347,10 +364,12 @@ Surroundings SurroundingsOf(const Invocation& invocation) {
 MachineView ViewOfThisMachine(const Invocation& invocation) {
   return {.read = ReadBoundedFile,
           .directory = CurrentDirectory(),
-          .count_gpus = [visible = VisibleDevices(invocation.environment)] {
-            return static_cast<int>(visible ? agent::SplitVisibleDevices(*visible).size()
-                                            : agent::ListGpus().size());
-          }};
+          .count_gpus =
+              [visible = VisibleDevices(invocation.environment)] {
+                return static_cast<int>(visible ? agent::SplitVisibleDevices(*visible).size()
+                                                : agent::ListGpus().size());
+              },
+          .count_cores = CountCores};
 }
 
 void TakeAllCpus() {

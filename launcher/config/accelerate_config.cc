@@ -130,8 +130,8 @@ std::string Formed(const std::string& text, Form form) {
 
 class Reading {
  public:
-  Reading(PythonConfig config, const EnvironmentMap& inherited, std::string directory)
-      : config_(std::move(config)), inherited_(inherited), directory_(std::move(directory)) {
+  Reading(PythonConfig config, const AccelerateSurroundings& around)
+      : config_(std::move(config)), around_(around) {
     for (auto& [key, value] : config_.values) values_[key] = value;
     for (auto& [key, block] : config_.blocks) blocks_[key] = block;
   }
@@ -217,36 +217,36 @@ class Reading {
   }
 
   absl::Status PlaceMachines() {
-    int processes = 0, machines = 0, rank = 0, port = 0;
-    MUSTER_RETURN_IF_ERROR(ReadNumber("num_processes", -1, processes));
-    MUSTER_RETURN_IF_ERROR(ReadNumber("num_machines", 1, machines));
+    int rank = 0, port = 0;
+    MUSTER_RETURN_IF_ERROR(ReadNumber("num_processes", kind_ == "NO" ? 1 : -1, processes_));
+    MUSTER_RETURN_IF_ERROR(ReadNumber("num_machines", 1, machines_));
     MUSTER_RETURN_IF_ERROR(ReadNumber("machine_rank", 0, rank));
     MUSTER_RETURN_IF_ERROR(ReadNumber("main_process_port", 0, port));
-    if (machines < 1) return Bad("num_machines", absl::StrCat(machines), "expected 1 or more");
+    if (machines_ < 1) return Bad("num_machines", absl::StrCat(machines_), "expected 1 or more");
     const std::string ids = TextOf("gpu_ids", "all");
     if (ids != "all") Set("CUDA_VISIBLE_DEVICES", ids);
     const PythonValue* ip = Find("main_process_ip");
-    if (machines > 1 && ip == nullptr) {
-      return Bad("num_machines", absl::StrCat(machines), "needs main_process_ip too");
+    if (machines_ > 1 && ip == nullptr) {
+      return Bad("num_machines", absl::StrCat(machines_), "needs main_process_ip too");
     }
     if (kind_ == "NO") {
-      PlaceOneProcess(processes, machines, ip == nullptr ? "127.0.0.1" : ip->text, port);
+      PlaceOneProcess(ip == nullptr ? "127.0.0.1" : ip->text, port);
       return absl::OkStatus();
     }
-    if (processes != -1) {
-      if (processes < machines || processes % machines != 0) {
-        return Bad("num_processes", absl::StrCat(processes),
-                   absl::StrCat("expected a multiple of num_machines, ", machines,
+    if (processes_ != -1) {
+      if (processes_ < machines_ || processes_ % machines_ != 0) {
+        return Bad("num_processes", absl::StrCat(processes_),
+                   absl::StrCat("expected a multiple of num_machines, ", machines_,
                                 ": it counts the processes of all machines"));
       }
-      Take("nproc_per_node", absl::StrCat(processes / machines), "num_processes");
+      Take("nproc_per_node", absl::StrCat(processes_ / machines_), "num_processes");
     }
-    if (machines == 1) {
+    if (machines_ == 1) {
       if (port != 0) Take("master_port", absl::StrCat(port), "main_process_port");
       return absl::OkStatus();
     }
     if (port == 0) port = kDefaultPort;
-    Take("nnodes", absl::StrCat(machines), "num_machines");
+    Take("nnodes", absl::StrCat(machines_), "num_machines");
     Take("node_rank", absl::StrCat(rank), "machine_rank");
     Take("rdzv_backend", TextOf("rdzv_backend", "static"), "rdzv_backend");
     Take("rdzv_endpoint", absl::StrCat(ip->text, ":", port), "main_process_ip, main_process_port");
@@ -254,17 +254,17 @@ class Reading {
   }
 
   // Accelerate starts the script as anybody would by hand, once on each machine it is called on.
-  void PlaceOneProcess(int processes, int machines, const std::string& ip, int port) {
+  void PlaceOneProcess(const std::string& ip, int port) {
     Take("nproc_per_node", "1", "distributed_type");
     Take("rank_variables", "off", "distributed_type");
-    if (processes < 2 && machines == 1) return;
+    if (processes_ < 2 && machines_ == 1) return;
     Set("MASTER_ADDR", ip);
     Set("MASTER_PORT", absl::StrCat(port == 0 ? kDefaultPort : port));
     launch_.notes.push_back(absl::StrCat(
         "without --multi_gpu (distributed_type NO) `accelerate launch` starts one process on a "
         "machine, alone, though ",
-        machines > 1 ? "num_machines" : "num_processes", " is ",
-        machines > 1 ? machines : processes,
+        machines_ > 1 ? "num_machines" : "num_processes", " is ",
+        machines_ > 1 ? machines_ : processes_,
         "; with it (MULTI_GPU) they train together, also without GPUs"));
   }
 
@@ -282,8 +282,11 @@ class Reading {
   void SetCommon() {
     if (IsTrue("debug")) Set("ACCELERATE_DEBUG_MODE", "true");
     if (IsTrue("enable_cpu_affinity")) Set("ACCELERATE_CPU_AFFINITY", "1");
-    const bool has_threads = !VariableOrEmpty(inherited_, "OMP_NUM_THREADS").empty();
-    if (kind_ != "DEEPSPEED" && !has_threads && !IsTrue("use_cpu")) Set("OMP_NUM_THREADS", "1");
+    const bool has_threads = !VariableOrEmpty(around_.inherited, "OMP_NUM_THREADS").empty();
+    if (kind_ == "DEEPSPEED" || has_threads) return;
+    const bool has_share = IsTrue("use_cpu") && processes_ > 0;
+    const int share = has_share ? around_.num_cores / std::max(processes_ / machines_, 1) : 1;
+    Set("OMP_NUM_THREADS", absl::StrCat(std::max(share, 1)));
   }
 
   // Accelerate puts `prefix` in front of keys that lack it.
@@ -338,13 +341,14 @@ class Reading {
     if (Find("mixed_precision") != nullptr) fields.push_back("mixed_precision");
     Set("ACCELERATE_CONFIG_DS_FIELDS", absl::AsciiStrToLower(absl::StrJoin(fields, ",")));
     Set("ACCELERATE_USE_DEEPSPEED", "true");
-    const std::string path = VariableOrEmpty(inherited_, "PYTHONPATH");
-    Set("PYTHONPATH", path.empty() ? directory_ : absl::StrCat(path, ":", directory_));
+    const std::string path = VariableOrEmpty(around_.inherited, "PYTHONPATH");
+    Set("PYTHONPATH",
+        path.empty() ? around_.directory : absl::StrCat(path, ":", around_.directory));
     return absl::OkStatus();
   }
 
   void SetSimple() {
-    const bool on_cpu = IsTrue("use_cpu");
+    const bool on_cpu = IsTrue("use_cpu") || around_.asks_for_cpu;
     Set("ACCELERATE_USE_CPU", on_cpu ? "True" : "False");
     if (!on_cpu) return;
     Set("KMP_AFFINITY", "granularity=fine,compact,1,0");
@@ -352,27 +356,26 @@ class Reading {
   }
 
   PythonConfig config_;
-  const EnvironmentMap& inherited_;
-  const std::string directory_;
+  const AccelerateSurroundings& around_;
   std::map<std::string, PythonValue> values_;
   std::map<std::string, PythonBlock> blocks_;
   std::string kind_;
+  int processes_ = -1;  // of all machines
+  int machines_ = 1;
   LaunchConfig launch_;
 };
 
 }  // namespace
 
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
-                                                  const EnvironmentMap& inherited,
-                                                  const std::string& directory) {
+                                                  const AccelerateSurroundings& around) {
   MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadPythonYaml(text));
-  return ReadAccelerateConfig(std::move(config), inherited, directory);
+  return ReadAccelerateConfig(std::move(config), around);
 }
 
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(PythonConfig config,
-                                                  const EnvironmentMap& inherited,
-                                                  const std::string& directory) {
-  return Reading(std::move(config), inherited, directory).Run();
+                                                  const AccelerateSurroundings& around) {
+  return Reading(std::move(config), around).Run();
 }
 
 }  // namespace muster::launcher

@@ -1,8 +1,7 @@
 // `muster run --config_file`: a configuration file of Hugging Face Accelerate -> the options and
 // the variables that `accelerate launch` makes of it. Every key is known, taken or refused by name.
 //
-// Differs in: with `use_cpu`, OMP_NUM_THREADS is left to us; a port of 29500 is not assumed on one
-// node; FP8, TPUs and SageMaker are refused.
+// Differs in: a port of 29500 is not assumed on one node; FP8, TPUs and SageMaker are refused.
 //
 // Source:  accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env,
 // prepare_multi_gpu_env,
@@ -19,17 +18,23 @@
 
 namespace muster::launcher {
 
-// `text` is the file's, YAML or JSON; `inherited` and `directory` are the launcher's own.
+// What else decides.
+struct AccelerateSurroundings {
+  EnvironmentMap inherited;   // the launcher's own
+  std::string directory;      // likewise
+  int num_cores = 1;          // of this machine; hardware threads of one core count once
+  bool asks_for_cpu = false;  // by an option, which leaves `use_cpu` of the file as it is
+};
+
+// `text` is the file's, YAML or JSON.
 //
 // Errors: kInvalidArgument naming the key, its value and what was expected; for an unknown key the
 // nearest one.
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
-                                                  const EnvironmentMap& inherited,
-                                                  const std::string& directory);
+                                                  const AccelerateSurroundings& around);
 
 // The same of a file that has been read.
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(PythonConfig config,
-                                                  const EnvironmentMap& inherited,
-                                                  const std::string& directory);
+                                                  const AccelerateSurroundings& around);
 
 }  // namespace muster::launcher

@@ -193,7 +193,10 @@ class AccelerateReading {
     MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, TakeHosts());
     MUSTER_ASSIGN_OR_RETURN(
         LaunchConfig launch,
-        ReadAccelerateConfig(std::move(config_), environment_, machine_.directory));
+        ReadAccelerateConfig(std::move(config_), {.inherited = environment_,
+                                                  .directory = machine_.directory,
+                                                  .num_cores = machine_.count_cores(),
+                                                  .asks_for_cpu = line_.IsOn("cpu")}));
     PeerLine out{.args = hosts,
                  .environment = std::move(launch.environment),
                  .notes = std::move(launch.notes)};
@@ -319,12 +322,12 @@ class AccelerateReading {
         return absl::InvalidArgumentError(
             "--multi_gpu: no GPU was found: give --num_processes=N for N workers");
       }
-      Put(config_.values, "num_processes", Text(absl::StrCat(std::max(num_gpus, 1))));
+      Put(config_.values, "num_processes", Text(absl::StrCat(num_gpus)));
     }
     std::string kind;
     if (line_.IsOn("cpu")) {
       kind = "NO";
-      Put(config_.values, "use_cpu", True());
+      if (!has_file_) Put(config_.values, "use_cpu", True());
     } else if (line_.IsOn("multi_gpu")) {
       kind = "MULTI_GPU";
     } else if (line_.IsOn("use_deepspeed")) {
@@ -341,6 +344,8 @@ class AccelerateReading {
           "--multi_gpu needs 2 processes or more: give --num_processes=N, or leave it out");
     }
     if (!kind.empty()) Put(config_.values, "distributed_type", Text(kind));
+    const bool are_none = !has_file_ && Find("num_processes")->text == "0";
+    if (are_none && kind != "NO") Put(config_.values, "num_processes", Text("1"));
     return absl::OkStatus();
   }
 

@@ -123,15 +123,16 @@ TEST_P(OneProcess, IsNoDistributedJob) {
 
 INSTANTIATE_TEST_SUITE_P(
     OfAccelerate, OneProcess,
-    ::testing::Values(Line{"counted", {"--num_processes=1"}},
-                      Line{"of_two", {"--num_processes=2", "--main_process_port=7"}},
+    ::testing::Values(Line{"cpu", {"--cpu"}}, Line{"counted", {"--num_processes=1"}},
+                      Line{"of_two", {"--cpu", "--num_processes=2", "--main_process_port=7"}},
                       Line{"of_two_machines",
                            {"--num_machines=2", "--num_processes=2", "--machine_rank=1",
-                            "--main_process_ip=127.0.0.1", "--main_process_port=7"}}),
+                            "--main_process_ip=127.0.0.1", "--main_process_port=7"}},
+                      Line{"cpu_over_a_file", {"--config_file", ConfigOf("fsdp"), "--cpu"}}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST_F(BesideAccelerate, AFileOfOneProcessIsNoDistributedJob) {
-  WriteFile(Out("no.yaml"), "distributed_type: 'NO'\nnum_processes: 1\n");
+  WriteFile(Out("no.yaml"), "distributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n");
   for (const Arguments& words : {Arguments{}, Arguments{"accelerate", "launch"}}) {
     ExpectTheSame({"--config_file", Out("no.yaml")}, words, {{"PREPARE", "1"}});
   }

@@ -94,7 +94,7 @@ TEST(RemoteStarts, AreReadOrRefused) {
 
 TEST(AccelerateConfigs, AreReadOrRefused) {
   ForEachMutation(absl::StrCat(kCorpus, "accelerate"), kRounds, [](const std::string& text) {
-    const absl::StatusOr<LaunchConfig> launch = ReadAccelerateConfig(text, {}, "/");
+    const auto launch = ReadAccelerateConfig(text, AccelerateSurroundings{});
     if (!launch.ok()) {
       EXPECT_EQ(launch.status().code(), absl::StatusCode::kInvalidArgument) << text;
       return;

@@ -22,13 +22,14 @@ std::string ConfigOf(const std::string& name) {
 }
 
 LaunchConfig Read(const std::string& text, const EnvironmentMap& inherited = {}) {
-  auto launch = ReadAccelerateConfig(text, inherited, "/work");
+  auto launch =
+      ReadAccelerateConfig(text, {.inherited = inherited, .directory = "/work", .num_cores = 12});
   EXPECT_TRUE(launch.ok()) << launch.status();
   return launch.value_or(LaunchConfig{});
 }
 
 std::string WhyNot(const std::string& text) {
-  const absl::Status status = ReadAccelerateConfig(text, {}, "/work").status();
+  const absl::Status status = ReadAccelerateConfig(text, AccelerateSurroundings{}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
   return std::string(status.message());
 }
@@ -103,6 +104,21 @@ TEST(ReadAccelerateConfig, StartsOneProcessAsByHandWhereNothingIsDistributed) {
   EXPECT_THAT(machines.environment, Contains(Pair("MASTER_ADDR", "n0")));
   EXPECT_THAT(machines.environment, Contains(Pair("MASTER_PORT", "7")));
   EXPECT_THAT(machines.notes, ElementsAre(HasSubstr("though num_machines is 2")));
+}
+
+// Source: accelerate 1.15, commands/launch.py (_validate_launch_command).
+TEST(ReadAccelerateConfig, SharesTheCoresAmongProcessesOnCpus) {
+  const auto threads = [](const std::string& text, const EnvironmentMap& inherited = {}) {
+    return VariableOrEmpty(Read(text + "\nuse_cpu: true", inherited).environment,
+                           "OMP_NUM_THREADS");
+  };
+  EXPECT_EQ(threads("distributed_type: 'NO'"), "12");
+  EXPECT_EQ(threads("distributed_type: 'NO'\nnum_processes: 5"), "2");
+  EXPECT_EQ(threads("distributed_type: FSDP\nnum_processes: 24"), "1");
+  EXPECT_EQ(threads("distributed_type: MULTI_GPU\nnum_processes: 8\nnum_machines: 2\n"
+                    "main_process_ip: n0"),
+            "3");
+  EXPECT_EQ(threads("distributed_type: 'NO'", {{"OMP_NUM_THREADS", "7"}}), "");
 }
 
 TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {

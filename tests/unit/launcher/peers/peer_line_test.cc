@@ -24,7 +24,8 @@ MachineView Machine(int num_gpus, const std::string& path = "", const std::strin
             return absl::NotFoundError("there is no such file");
           },
           .directory = "/work",
-          .count_gpus = [=] { return num_gpus; }};
+          .count_gpus = [=] { return num_gpus; },
+          .count_cores = [] { return 8; }};
 }
 
 PeerLine Accelerate(const Args& args, const MachineView& machine = Machine(0),
@@ -67,6 +68,19 @@ TEST(ReadAccelerateLine, StartsAWorkerForEachGpuWhereNothingIsSaid) {
               ElementsAre("--nproc_per_node=4", "--", "t.py", "--x"));
   EXPECT_THAT(Accelerate({"t.py"}).args,
               ElementsAre("--nproc_per_node=1", "--rank_variables=off", "--", "t.py"));
+}
+
+// Without a file it counts GPUs, of which there are none.
+TEST(ReadAccelerateLine, GivesAProcessOnCpusItsThreads) {
+  const auto threads = [](const PeerLine& line) { return line.environment.at("OMP_NUM_THREADS"); };
+  EXPECT_EQ(threads(Accelerate({"--cpu", "t.py"})), "1");
+  EXPECT_EQ(threads(Accelerate({"--cpu", "t.py"}, Machine(2))), "4");
+  EXPECT_EQ(threads(Accelerate({"--cpu", "--num_processes=1", "t.py"})), "8");
+  EXPECT_EQ(threads(Accelerate({"--cpu", "--num_cpu_threads_per_process=3", "t.py"})), "3");
+  const MachineView file = Machine(0, "c", "distributed_type: FSDP\nnum_processes: 2\n");
+  const PeerLine over_a_file = Accelerate({"--config_file=c", "--cpu", "t.py"}, file);
+  EXPECT_EQ(threads(over_a_file), "1");
+  EXPECT_EQ(over_a_file.environment.at("ACCELERATE_USE_CPU"), "True");
 }
 
 TEST(ReadAccelerateLine, TakesTheFileAtItsUsualPlace) {
