@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/words.h"
 
 namespace muster::launcher {
 namespace {
@@ -151,7 +152,9 @@ absl::StatusOr<std::vector<HostEntry>> ParseHostFile(const std::string& text) {
   std::vector<HostEntry> hosts;
   absl::btree_set<std::string> names;
   int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  absl::string_view rest = text;
+  absl::ConsumePrefix(&rest, kByteOrderMark);
+  for (absl::string_view line : absl::StrSplit(rest, '\n')) {
     ++number;
     const absl::string_view content = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (content.empty()) continue;

@@ -13,8 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "launcher/schedulers/scheduler.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/words.h"
 
 namespace muster::launcher {
 namespace {
@@ -100,7 +102,8 @@ std::string FindDeepSpeedVariables(const EnvironmentMap& environment,
   const std::string name = given.empty() ? ".deepspeed_env" : given;
   std::string text;
   for (const std::string& directory : {VariableOrEmpty(environment, "HOME"), std::string(".")}) {
-    absl::StrAppend(&text, read(absl::StrCat(directory, "/", name)), "\n");
+    const std::string lines = read(absl::StrCat(directory, "/", name));
+    absl::StrAppend(&text, absl::StripPrefix(lines, kByteOrderMark), "\n");
   }
   return text;
 }

@@ -1,10 +1,11 @@
-// How lists of names and durations read in messages.
+// How lists of names, durations and texts of others read in messages.
 //
 // Threads: pure.
 #pragma once
 
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
@@ -16,6 +17,13 @@ std::string NamesInWords(absl::Span<const std::string> names, int count);
 // "rank 3", "ranks 0-2, 5 and 7"; long lists are cut: "ranks 0, 2, 4, 6, 8, 10 and 94 more".
 // `ranks` are sorted.
 std::string RanksInWords(absl::Span<const int> ranks);
+
+// What some editors put in front of a text in UTF-8; it means nothing there.
+inline constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+// `text` with the code of each character that nobody sees in its place: "<U+FEFF>". Blanks, tabs
+// and line ends stay, as does what is no UTF-8.
+std::string ShowInvisible(absl::string_view text);
 
 // Rounded to what a person reads: "250ms", "6.3s", "12s", "10m0s" as "600s".
 std::string InWords(absl::Duration duration);

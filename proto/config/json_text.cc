@@ -1,5 +1,6 @@
 #include "proto/config/json_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,12 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/words.h"
 
 namespace muster {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 32;
+constexpr size_t kMostShown = 40;
 
 using Kind = ConfigNode::Kind;
 
@@ -34,16 +37,26 @@ void AppendUtf8(uint32_t code, std::string& out) {
   }
 }
 
-// JSON's grammar: no plus in front, no leading zeros. Python's reader knows NaN and Infinity too,
-// which are no numbers of a configuration.
+// JSON's grammar: no plus in front, no leading zeros, digits on both sides of a point. Python's
+// reader knows NaN and Infinity too, which are no numbers of a configuration.
 bool IsNumber(absl::string_view text) {
-  absl::string_view digits = text;
-  if (!digits.empty() && digits[0] == '-') digits.remove_prefix(1);
-  if (digits.empty() || !absl::ascii_isdigit(digits[0])) return false;
-  if (digits.size() > 1 && digits[0] == '0' && absl::ascii_isdigit(digits[1])) return false;
-  if (digits.find_first_not_of("0123456789.eE+-") != absl::string_view::npos) return false;
+  const std::string whole(text);
+  const auto skip_digits = [&text] {
+    const size_t before = text.size();
+    while (!text.empty() && absl::ascii_isdigit(text[0])) text.remove_prefix(1);
+    return before - text.size();
+  };
+  absl::ConsumePrefix(&text, "-");
+  const bool begins_with_zero = absl::StartsWith(text, "0");
+  const size_t num_digits = skip_digits();
+  if (num_digits == 0 || (begins_with_zero && num_digits > 1)) return false;
+  if (absl::ConsumePrefix(&text, ".") && skip_digits() == 0) return false;
+  if (absl::ConsumePrefix(&text, "e") || absl::ConsumePrefix(&text, "E")) {
+    if (!absl::ConsumePrefix(&text, "+")) absl::ConsumePrefix(&text, "-");
+    if (skip_digits() == 0) return false;
+  }
   double value = 0;
-  return absl::SimpleAtod(text, &value) && std::isfinite(value);
+  return text.empty() && absl::SimpleAtod(whole, &value) && std::isfinite(value);
 }
 
 class Reader {
@@ -51,10 +64,15 @@ class Reader {
   explicit Reader(const std::string& text) : text_(text) {}
 
   absl::StatusOr<ConfigNode> Read() {
+    if (At(kByteOrderMark)) next_ = kByteOrderMark.size();
     MUSTER_RETURN_IF_ERROR(SkipBlanks());
-    MUSTER_ASSIGN_OR_RETURN(ConfigNode root, Value(0));
+    if (IsAtEnd()) return Wrong("the text ends where a value should be");
+    ConfigNode root;
+    root.line = line_;
+    if (Peek() != '{' && Peek() != '[') return Members(0, std::move(root), /*has_braces=*/false);
+    MUSTER_ASSIGN_OR_RETURN(root, Value(0));
     MUSTER_RETURN_IF_ERROR(SkipBlanks());
-    if (next_ < text_.size()) return Wrong("something follows the end of the value");
+    if (!IsAtEnd()) return Wrong("something follows the end of the value");
     return root;
   }
 
@@ -62,24 +80,35 @@ class Reader {
   absl::Status Wrong(absl::string_view why) const {
     return absl::InvalidArgumentError(absl::StrCat("line ", line_, ": ", why));
   }
-  char Peek() const { return next_ < text_.size() ? text_[next_] : '\0'; }
+  absl::Status WrongEnd(absl::string_view why) const {
+    return Wrong(absl::StrCat(why, long_text_.empty()
+                                       ? ""
+                                       : absl::StrCat("; a text without quotes goes to the end of "
+                                                      "its line, as '",
+                                                      long_text_, "'")));
+  }
+  bool IsAtEnd() const { return next_ >= text_.size(); }
+  char Peek() const { return IsAtEnd() ? '\0' : text_[next_]; }
   void Step() {
     if (text_[next_++] == '\n') ++line_;
   }
   bool Take(char c) {
-    if (Peek() != c) return false;
+    if (IsAtEnd() || Peek() != c) return false;
     Step();
     return true;
   }
   bool At(absl::string_view word) const {
     return absl::StartsWith(absl::string_view(text_).substr(next_), word);
   }
+  bool IsAtOneOf(absl::string_view set) const {
+    return !IsAtEnd() && absl::StrContains(set, Peek());
+  }
 
   absl::Status SkipBlanks() {
     for (;;) {
-      while (next_ < text_.size() && absl::ascii_isspace(text_[next_])) Step();
+      while (IsAtOneOf(" \t\r\n")) Step();
       if (At("//") || At("#")) {
-        while (next_ < text_.size() && text_[next_] != '\n') Step();
+        while (!IsAtEnd() && !IsAtOneOf("\r\n")) Step();
       } else if (At("/*")) {
         const size_t end = text_.find("*/", next_ + 2);
         if (end == std::string::npos) return Wrong("a comment /* has no end");
@@ -96,105 +125,139 @@ class Reader {
     }
     ConfigNode node;
     node.line = line_;
-    if (Peek() == '{') return Map(depth, std::move(node));
-    if (Peek() == '[') return List(depth, std::move(node));
-    if (Peek() == '"') {
-      node.kind = Kind::kText;
-      MUSTER_ASSIGN_OR_RETURN(node.text, Text());
-      return node;
-    }
-    const size_t begin = next_;
-    while (absl::ascii_isalnum(Peek()) || absl::StrContains("+-._", std::string(1, Peek()))) {
-      if (Peek() == '\0') break;
-      Step();
-    }
-    node.text = text_.substr(begin, next_ - begin);
-    if (node.text == "null") {
-      node.text.clear();
-    } else if (node.text == "true" || node.text == "false") {
-      node.kind = Kind::kBool;
-    } else if (IsNumber(node.text)) {
-      node.kind = Kind::kNumber;
-    } else if (node.text.empty()) {
-      return Wrong(next_ < text_.size()
-                       ? absl::StrCat("expected a value, not '",
-                                      absl::CHexEscape(std::string(1, Peek())), "'")
-                       : std::string("the text ends where a value should be"));
+    if (Take('{')) return Members(depth, std::move(node), /*has_braces=*/true);
+    if (Take('[')) return List(depth, std::move(node));
+    if (!IsAtOneOf("\"'")) return WithoutQuotes(std::move(node));
+    node.kind = Kind::kText;
+    if (At("'''")) {
+      MUSTER_ASSIGN_OR_RETURN(node.text, LinesOfText());
     } else {
-      return Wrong(absl::StrCat("'", absl::Utf8SafeCHexEscape(node.text.substr(0, 40)),
-                                "' is no value of JSON; a text stands in quotes"));
+      MUSTER_ASSIGN_OR_RETURN(node.text, Text());
     }
     return node;
   }
 
-  absl::StatusOr<ConfigNode> Map(int depth, ConfigNode node) {
+  // null, true, false and numbers end where JSON has them end; what is none of these is a text that
+  // goes to the end of the line, with all that stands there.
+  absl::StatusOr<ConfigNode> WithoutQuotes(ConfigNode node) {
+    if (IsAtEnd()) return WrongEnd("the text ends where a value should be");
+    if (IsAtOneOf("}],:")) return Wrong(absl::StrCat("expected a value, not '", Here(), "'"));
+    const size_t begin = next_;
+    for (;; ++next_) {
+      const bool is_end_of_line = IsAtEnd() || IsAtOneOf("\r\n");
+      if (!is_end_of_line && !IsAtOneOf(",}]#") && !At("//") && !At("/*")) continue;
+      node.text = std::string(absl::StripAsciiWhitespace(text_.substr(begin, next_ - begin)));
+      if (node.text == "null") {
+        node.text.clear();
+        return node;
+      }
+      node.kind = node.text == "true" || node.text == "false" ? Kind::kBool
+                  : IsNumber(node.text)                       ? Kind::kNumber
+                                                              : Kind::kText;
+      if (node.kind != Kind::kText) return node;
+      if (!is_end_of_line) continue;
+      if (node.text.find_first_of(",}]") != std::string::npos) long_text_ = Shown(node.text);
+      return node;
+    }
+  }
+
+  // `has_braces`: the first has been taken. Commas between members are as good as none.
+  absl::StatusOr<ConfigNode> Members(int depth, ConfigNode node, bool has_braces) {
     node.kind = Kind::kMap;
-    Step();
     MUSTER_RETURN_IF_ERROR(SkipBlanks());
-    while (!Take('}')) {
-      if (Peek() != '"') return Wrong("expected a key in quotes, or }");
+    while (has_braces ? !Take('}') : !IsAtEnd()) {
       const int line = line_;
-      MUSTER_ASSIGN_OR_RETURN(std::string key, Text());
+      if (IsAtEnd()) return WrongEnd(absl::StrCat("the { of line ", node.line, " has no end"));
+      MUSTER_ASSIGN_OR_RETURN(std::string key, Key());
       if (const ConfigNode* first = node.Find(key)) {
-        return Wrong(absl::StrCat("the key '", absl::Utf8SafeCHexEscape(key),
-                                  "' is there twice, first on line ", first->line));
+        return Wrong(
+            absl::StrCat("the key '", Shown(key), "' is there twice, first on line ", first->line));
       }
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
-      if (!Take(':')) {
-        return Wrong(
-            absl::StrCat("expected : behind the key '", absl::Utf8SafeCHexEscape(key), "'"));
-      }
+      if (!Take(':')) return Wrong(absl::StrCat("expected : behind the key '", Shown(key), "'"));
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
       MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Value(depth + 1));
       value.line = line;
       node.members.push_back({std::move(key), std::move(value)});
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
-      if (Take(',')) {
-        MUSTER_RETURN_IF_ERROR(SkipBlanks());
-      } else if (Peek() != '}') {
-        return Wrong("expected , or } behind a value");
-      }
+      if (Take(',')) MUSTER_RETURN_IF_ERROR(SkipBlanks());
     }
     return node;
   }
 
   absl::StatusOr<ConfigNode> List(int depth, ConfigNode node) {
     node.kind = Kind::kList;
-    Step();
     MUSTER_RETURN_IF_ERROR(SkipBlanks());
     while (!Take(']')) {
+      if (IsAtEnd()) return WrongEnd(absl::StrCat("the [ of line ", node.line, " has no end"));
       MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Value(depth + 1));
       node.items.push_back(std::move(value));
       MUSTER_RETURN_IF_ERROR(SkipBlanks());
-      if (Take(',')) {
-        MUSTER_RETURN_IF_ERROR(SkipBlanks());
-      } else if (Peek() != ']') {
-        return Wrong("expected , or ] behind a value");
-      }
+      if (Take(',')) MUSTER_RETURN_IF_ERROR(SkipBlanks());
     }
     return node;
   }
 
+  absl::StatusOr<std::string> Key() {
+    if (IsAtOneOf("\"'")) return Text();
+    const size_t begin = next_;
+    while (!IsAtEnd() && !IsAtOneOf(":{}[], \t\r\n")) Step();
+    std::string key = text_.substr(begin, next_ - begin);
+    while (IsAtOneOf(" \t\r\n")) Step();
+    if (Peek() == ':' && !key.empty()) return key;
+    if (key.empty()) return Wrong(absl::StrCat("expected a key, not '", Here(), "'"));
+    return Wrong(absl::StrCat("expected : behind the key '", Shown(key),
+                              "'; one with blanks stands in quotes"));
+  }
+
   absl::StatusOr<std::string> Text() {
+    const char quote = Peek();
     Step();
     std::string out;
-    while (next_ < text_.size() && text_[next_] != '"') {
-      if (text_[next_] == '\n') return Wrong("a text in quotes has no end on its line");
-      if (text_[next_] != '\\') {
-        out += text_[next_];
-        Step();
-        continue;
+    while (!IsAtEnd() && Peek() != quote) {
+      const char c = Peek();
+      if (c == '\n' || c == '\r') return Wrong("a text in quotes has no end on its line");
+      if (absl::ascii_iscntrl(c) && c != '\x7f') {
+        return Wrong(
+            absl::StrCat("a text in quotes has ", Here(), " in it; write it as an escape"));
       }
       Step();
-      MUSTER_RETURN_IF_ERROR(Escape(out));
+      if (c != '\\') {
+        out += c;
+      } else {
+        MUSTER_RETURN_IF_ERROR(Escape(out));
+      }
     }
-    if (!Take('"')) return Wrong("a text in quotes has no end");
+    if (!Take(quote)) return Wrong("a text in quotes has no end");
+    return out;
+  }
+
+  // A text between ''' and ''', whose lines lose what the first of these is indented by.
+  absl::StatusOr<std::string> LinesOfText() {
+    const size_t line_before = next_ == 0 ? std::string::npos : text_.rfind('\n', next_ - 1);
+    const size_t indentation = line_before == std::string::npos ? next_ : next_ - line_before - 1;
+    const auto skip_blanks = [&](size_t most) {
+      for (; most > 0 && IsAtOneOf(" \t\r"); --most) Step();
+    };
+    next_ += 3;
+    skip_blanks(std::string::npos);
+    if (Take('\n')) skip_blanks(indentation);
+    std::string out;
+    while (!At("'''")) {
+      if (IsAtEnd()) return Wrong("a text in ''' has no end");
+      const char c = Peek();
+      Step();
+      if (c != '\r') out += c;
+      if (c == '\n') skip_blanks(indentation);
+    }
+    next_ += 3;
+    if (absl::EndsWith(out, "\n")) out.pop_back();
     return out;
   }
 
   absl::Status Escape(std::string& out) {
-    constexpr absl::string_view kNames = "\"\\/bfnrt";
-    constexpr absl::string_view kValues = "\"\\/\b\f\n\r\t";
+    constexpr absl::string_view kNames = "\"'\\/bfnrt";
+    constexpr absl::string_view kValues = "\"'\\/\b\f\n\r\t";
     const char name = Peek();
     if (const size_t i = kNames.find(name); name != '\0' && i != absl::string_view::npos) {
       out += kValues[i];
@@ -211,9 +274,16 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // The beginning of what somebody wrote.
+  static std::string Shown(absl::string_view text) {
+    return absl::Utf8SafeCHexEscape(text.substr(0, kMostShown));
+  }
+  std::string Here() const { return absl::CHexEscape(std::string(1, Peek())); }
+
   const std::string& text_;
   size_t next_ = 0;
   int line_ = 1;
+  std::string long_text_;  // without quotes, with what may have been meant to follow it
 };
 
 }  // namespace

@@ -14,7 +14,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
+#include "proto/base/words.h"
 
 namespace muster {
 namespace {
@@ -246,7 +248,7 @@ template <typename Read>
 auto ReadYaml(const std::string& text, Read read) -> decltype(read(YAML::Node())) {
   if (text.size() > kMaxBytes) return absl::InvalidArgumentError("is longer than a megabyte");
   try {
-    return read(YAML::Load(text));
+    return read(YAML::Load(std::string(absl::StripPrefix(text, kByteOrderMark))));
   } catch (const YAML::Exception& error) {
     return At(error.mark, error.msg);
   }

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/mutex.h"
+#include "proto/base/words.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -126,7 +127,7 @@ void Write(Level level, absl::string_view event, absl::string_view text,
 std::string FormatText(const Entry& entry, bool with_fields) {
   std::string line = "muster: ";
   if (entry.level != Level::kInfo) absl::StrAppend(&line, ToString(entry.level), ": ");
-  absl::StrAppend(&line, entry.text);
+  absl::StrAppend(&line, ShowInvisible(entry.text));
   if (!with_fields) return line;
   absl::StrAppend(&line, " event=", entry.event);
   for (const Field& field : entry.fields) {

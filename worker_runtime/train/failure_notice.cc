@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "muster/store.h"
 #include "proto/base/mono_time.h"
+#include "proto/base/words.h"
 
 namespace muster::train {
 namespace {
@@ -19,7 +20,7 @@ constexpr absl::Duration kHeadStart = absl::Milliseconds(300);
 
 void Print(const absl::Status& failure) {
   std::fflush(stdout);
-  const std::string line = "muster-train: " + std::string(failure.message()) + "\n";
+  const std::string line = "muster-train: " + ShowInvisible(failure.message()) + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }

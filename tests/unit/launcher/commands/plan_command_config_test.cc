@@ -345,11 +345,11 @@ TEST(PlanConfig, RefusesStagesThatTwoFilesSayDifferently) {
 
 TEST(PlanConfig, RefusesTextsThatAreNoFilesOfTheirKind) {
   for (const auto& [text, part] :
-       {std::pair<std::string, std::string>{"{\"fp16\": {\"enabled\": true,}", "line 1"},
+       {std::pair<std::string, std::string>{"{\"fp16\": {\"enabled\": true,}", "of line 1"},
         {"{\"a\": 1, \"a\": 2}", "is there twice"},
         {std::string(5000, '['), "nested deeper"},
         {"[]", "expected a map"},
-        {"{\"gradient_clipping\": NaN}", "no value of JSON"},
+        {"{\"gradient_clipping\": NaN}", "of line 1 has no end"},
         {"", "the text ends"}}) {
     EXPECT_THAT(DeepSpeed(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part)))
         << text.substr(0, 40);

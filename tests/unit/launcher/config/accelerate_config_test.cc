@@ -54,6 +54,12 @@ TEST(ReadPythonYaml, WritesValuesAsPythonsStrDoes) {
   EXPECT_EQ(PythonText("[a, 1]"), "['a', 1]");
 }
 
+TEST(ReadPythonYaml, SkipsAByteOrderMark) {
+  const auto config = ReadPythonYaml("\xef\xbb\xbf{\"k\": 1}");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->values[0].first, "k");
+}
+
 TEST(ReadPythonYaml, NamesTheLineThatItCannotRead) {
   EXPECT_THAT(ReadPythonYaml("a: 1\na: 2").status().message(), HasSubstr("line 2: the key 'a'"));
   EXPECT_THAT(ReadPythonYaml("a: 1\nb: [").status().message(), HasSubstr("line "));

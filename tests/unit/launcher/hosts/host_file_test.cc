@@ -41,6 +41,7 @@ TEST(ParseHostFile, ReadsHostsAndTheirSlots) {
               ElementsAre(All("node0", 4), All("node1", 2)));
   EXPECT_THAT(*ParseHostFile("# all\n\n  me@a.b\tslots=1  # one\r\n"),
               ElementsAre(All("me@a.b", 1)));
+  EXPECT_THAT(*ParseHostFile("\xef\xbb\xbfnode0 slots=4\n"), ElementsAre(All("node0", 4)));
 }
 
 // DeepSpeed reads no further than the slots.

@@ -20,5 +20,22 @@ TEST(RanksInWords, CutsLongLists) {
   EXPECT_EQ(RanksInWords(even), "ranks 0, 2, 4, 6, 8, 10 and 94 more");
 }
 
+TEST(ShowInvisible, NamesWhatNobodySees) {
+  EXPECT_EQ(ShowInvisible("\xef\xbb\xbfhost\xc2\xa0slots=1\r"),
+            "<U+FEFF>host<U+00A0>slots=1<U+000D>");
+  EXPECT_EQ(ShowInvisible("a\xe2\x80\x8b"
+                          "b \x1b[1m"),
+            "a<U+200B>b <U+001B>[1m");
+}
+
+TEST(ShowInvisible, LeavesTheRestAsItIs) {
+  for (const char* text : {"", "two words\tand\nlines",
+                           "gr\xc3\xb6\xc3\x9f"
+                           "er \xe6\x97\xa5 \xf0\x9f\x98\x80",
+                           "\xff\xe2\x80", "\xc3"}) {
+    EXPECT_EQ(ShowInvisible(text), text);
+  }
+}
+
 }  // namespace
 }  // namespace muster

@@ -75,6 +75,12 @@ TEST(Log, PassesBracesThroughUnchanged) {
   EXPECT_THAT(log.lines(), ElementsAre("muster: unknown key {} %v {0}"));
 }
 
+TEST(Log, ShowsWhatNobodySees) {
+  CapturedLog log;
+  Write(Level::kError, "e", "unknown key 'debug\xc2\xa0'");
+  EXPECT_THAT(log.lines(), ElementsAre("muster: error: unknown key 'debug<U+00A0>'"));
+}
+
 TEST(Log, WritesOneJsonObjectWithTheSameFields) {
   const std::string line =
       FormatJson({Level::kWarning, "lost", "node \"a\"\nis lost", {{"round", "3"}, {"node", "a"}}},
