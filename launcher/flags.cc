@@ -210,6 +210,7 @@ absl::StatusOr<LaunchConfig> TakeAccelerateFile(const Given& given, const Machin
                                                                .directory = machine.directory,
                                                                .num_cores = machine.count_cores()});
                           }));
+  for (std::string& note : config.notes) note = absl::StrCat("--config_file=", path, ": ", note);
   TakeFromConfig(config, path + ", ", line);
   if (line.Find("nproc_per_node") != nullptr) return config;
   return absl::InvalidArgumentError(absl::StrCat(

@@ -118,10 +118,6 @@ constexpr int kDefaultPort = 29500;
 constexpr const char* kRefusedBlocks[] = {"fp8_config", "megatron_lm_config", "parallelism_config",
                                           "mpirun_config"};
 
-absl::Status Bad(absl::string_view key, absl::string_view value, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(key, ": ", value, ": ", why));
-}
-
 std::string Formed(const std::string& text, Form form) {
   return form == Form::kLower   ? absl::AsciiStrToLower(text)
          : form == Form::kUpper ? absl::AsciiStrToUpper(text)
@@ -132,13 +128,14 @@ class Reading {
  public:
   Reading(PythonConfig config, const AccelerateSurroundings& around)
       : config_(std::move(config)), around_(around) {
+    launch_.notes = config_.notes;
     for (auto& [key, value] : config_.values) values_[key] = value;
     for (auto& [key, block] : config_.blocks) blocks_[key] = block;
   }
 
   absl::StatusOr<LaunchConfig> Run() {
+    MUSTER_RETURN_IF_ERROR(ReadKind());  // first, since other keys are known to other kinds
     MUSTER_RETURN_IF_ERROR(CheckKeys());
-    MUSTER_RETURN_IF_ERROR(ReadKind());
     MUSTER_RETURN_IF_ERROR(PlaceMachines());
     MUSTER_RETURN_IF_ERROR(SetPrecision());
     SetCommon();
@@ -153,6 +150,20 @@ class Reading {
   }
 
  private:
+  static absl::Status Wrong(int line, absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(line == 0 ? "" : absl::StrCat("line ", line, ": "), why));
+  }
+  absl::Status Bad(const std::string& key, absl::string_view value, absl::string_view why) const {
+    const auto found = values_.find(key);
+    return Wrong(found == values_.end() ? 0 : found->second.line,
+                 absl::StrCat(key, ": ", value, ": ", why));
+  }
+  int LineOfBlock(const std::string& name) const {
+    const auto found = config_.block_lines.find(name);
+    return found == config_.block_lines.end() ? 0 : found->second;
+  }
+
   // The value of a key that is there and not null.
   const PythonValue* Find(const std::string& key) const {
     const auto found = values_.find(key);
@@ -175,18 +186,17 @@ class Reading {
 
   absl::Status CheckKeys() const {
     std::vector<std::string> known(std::begin(kTopKeys), std::end(kTopKeys));
-    const auto check = [&](const std::string& key) {
+    const auto check = [&](const std::string& key, int line) {
       if (std::find(known.begin(), known.end(), key) != known.end()) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown key '", key, "'", DidYouMean(key, known)));
+      return Wrong(line, absl::StrCat("unknown key '", key, "'", DidYouMean(key, known)));
     };
-    for (const auto& [key, unused] : values_) MUSTER_RETURN_IF_ERROR(check(key));
-    for (const auto& [key, block] : blocks_) {
-      MUSTER_RETURN_IF_ERROR(check(key));
+    for (const auto& [key, value] : config_.values) MUSTER_RETURN_IF_ERROR(check(key, value.line));
+    for (const auto& [key, block] : config_.blocks) {
+      MUSTER_RETURN_IF_ERROR(check(key, LineOfBlock(key)));
       const bool is_refused = std::find(std::begin(kRefusedBlocks), std::end(kRefusedBlocks),
                                         key) != std::end(kRefusedBlocks);
       if (is_refused && !block.empty()) {
-        return absl::InvalidArgumentError(absl::StrCat(key, " is not in this version"));
+        return Wrong(LineOfBlock(key), absl::StrCat(key, " is not in this version"));
       }
     }
     return absl::OkStatus();
@@ -195,18 +205,23 @@ class Reading {
   absl::Status ReadKind() {
     const std::string environment = TextOf("compute_environment", "LOCAL_MACHINE");
     if (environment != "LOCAL_MACHINE") {
-      return Bad("compute_environment", environment, "expected LOCAL_MACHINE");
+      return Bad("compute_environment", environment,
+                 environment == "AMAZON_SAGEMAKER" ? kNoSageMaker : "expected LOCAL_MACHINE");
     }
     if (values_.find("distributed_type") == values_.end()) {
       return absl::InvalidArgumentError("the key distributed_type is missing");
     }
     kind_ = TextOf("distributed_type", "NO");
-    if (kind_ == "False") kind_ = "NO";  // an unquoted `no` is that in YAML
+    if (kind_ == "False") kind_ = "NO";      // an unquoted `no` is that in YAML
+    if (kind_ == "MULTI_CPU") kind_ = "NO";  // which is one process, too, unless mpirun starts it
     if (kind_ == "NO" || kind_ == "MULTI_GPU" || kind_ == "DEEPSPEED" || kind_ == "FSDP") {
       return absl::OkStatus();
     }
+    if (kind_ == "MEGATRON_LM") return Bad("distributed_type", kind_, kNoMegatron);
+    if (kind_ == "XLA" || kind_ == "TPU") return Bad("distributed_type", kind_, kNoTpus);
     return Bad("distributed_type", kind_,
-               "expected NO, MULTI_GPU, DEEPSPEED or FSDP; others are not in this version");
+               "expected NO, MULTI_CPU, MULTI_GPU, DEEPSPEED or FSDP; others are not in this "
+               "version");
   }
 
   absl::Status ReadNumber(const std::string& key, int otherwise, int& out) const {
@@ -299,8 +314,8 @@ class Reading {
     for (const auto& [key, value] : block == blocks_.end() ? PythonBlock{} : block->second) {
       const std::string full = absl::StartsWith(key, prefix) ? key : prefix + key;
       if (std::find(known.begin(), known.end(), full) == known.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("unknown key '", key, "' in ", name, DidYouMean(full, known)));
+        return Wrong(value.line,
+                     absl::StrCat("unknown key '", key, "' in ", name, DidYouMean(full, known)));
       }
       given[full] = value;
     }
@@ -328,8 +343,8 @@ class Reading {
     MUSTER_RETURN_IF_ERROR(SetBlock("fsdp_config", kFsdp, "fsdp_"));
     if (launch_.environment["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true" &&
         launch_.environment["FSDP_SYNC_MODULE_STATES"] == "false") {
-      return absl::InvalidArgumentError(
-          "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: true");
+      return Wrong(LineOfBlock("fsdp_config"),
+                   "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: true");
     }
     return absl::OkStatus();
   }

@@ -18,6 +18,11 @@
 
 namespace muster::launcher {
 
+inline constexpr char kNoTpus[] = "TPUs are not served";
+inline constexpr char kNoSageMaker[] = "SageMaker is not served";
+inline constexpr char kNoMegatron[] =
+    "Megatron-LM is started by its own script: muster run pretrain_gpt.py [its arguments]";
+
 // What else decides.
 struct AccelerateSurroundings {
   EnvironmentMap inherited;   // the launcher's own
@@ -28,8 +33,8 @@ struct AccelerateSurroundings {
 
 // `text` is the file's, YAML or JSON.
 //
-// Errors: kInvalidArgument naming the key, its value and what was expected; for an unknown key the
-// nearest one.
+// Errors: kInvalidArgument naming the line, the key, its value and what was expected; for an
+// unknown key the nearest one. What was put into a file that has been read has no line.
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
                                                   const AccelerateSurroundings& around);
 

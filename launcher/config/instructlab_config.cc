@@ -90,8 +90,12 @@ constexpr const char* kOfTheProgram[] = {
     "training_journal",
 };
 
-absl::Status Bad(absl::string_view key, absl::string_view value, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(kSection, ".", key, ": ", value, ": ", why));
+absl::Status Wrong(int line, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", why));
+}
+
+absl::Status Bad(absl::string_view key, const PythonValue& value, absl::string_view why) {
+  return Wrong(value.line, absl::StrCat(kSection, ".", key, ": ", value.text, ": ", why));
 }
 
 const char* OptionOf(absl::string_view key) {
@@ -107,35 +111,35 @@ bool IsOfTheProgram(absl::string_view key) {
              std::end(kOfTheProgram);
 }
 
-absl::Status UnknownKey(const std::string& key) {
+absl::Status UnknownKey(const std::string& key, int line) {
   std::vector<std::string> known(std::begin(kOfTheProgram), std::end(kOfTheProgram));
   for (const Row& row : kTaken) known.push_back(row.key);
   known.push_back("distributed");
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown key '", key, "' in ", kSection, DidYouMean(key, known)));
+  return Wrong(line, absl::StrCat("unknown key '", key, "' in ", kSection, DidYouMean(key, known)));
 }
 
 absl::Status CheckSections(const PythonSection& section) {
   if (!section.is_there) {
     return absl::InvalidArgumentError(absl::StrCat("the section ", kSection, " is missing"));
   }
-  for (const std::string& name : section.others) {
+  for (const auto& [name, line] : section.others) {
     if (std::find(kOtherSections.begin(), kOtherSections.end(), name) != kOtherSections.end()) {
       continue;
     }
     std::vector<std::string> known(kOtherSections.begin(), kOtherSections.end());
     known.push_back(kSection);
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown key '", name, "'", DidYouMean(name, known)));
+    return Wrong(line, absl::StrCat("unknown key '", name, "'", DidYouMean(name, known)));
   }
   return absl::OkStatus();
 }
 
 // A number of workers, or torchrun's words for one.
-absl::Status CheckWorkers(const std::string& key, const std::string& value) {
+absl::Status CheckWorkers(const std::string& key, const PythonValue& value) {
   int number = 0;
-  const bool is_number = absl::SimpleAtoi(value, &number);
-  if (is_number ? number >= 1 : value == "gpu" || value == "auto") return absl::OkStatus();
+  const bool is_number = absl::SimpleAtoi(value.text, &number);
+  if (is_number ? number >= 1 : value.text == "gpu" || value.text == "auto") {
+    return absl::OkStatus();
+  }
   return Bad(key, value, "expected a number of GPUs of 1 or more, or gpu");
 }
 
@@ -152,32 +156,31 @@ std::string NoteOnTheRest(const std::vector<std::string>& keys) {
 absl::StatusOr<LaunchConfig> ReadInstructLabConfig(const std::string& text) {
   MUSTER_ASSIGN_OR_RETURN(const PythonSection section, ReadPythonYamlSection(text, kSection));
   MUSTER_RETURN_IF_ERROR(CheckSections(section));
-  LaunchConfig config;
+  LaunchConfig config{.notes = section.notes};
   std::map<std::string, std::string> sources;  // by option
   std::vector<std::string> rest;
-  bool is_distributed = true;
+  PythonValue distributed{PythonValue::Kind::kBool, "True"};
   for (const auto& [key, value] : section.values) {
     if (key == "distributed") {
-      if (value.kind != PythonValue::Kind::kBool)
-        return Bad(key, value.text, "expected true or false");
-      is_distributed = value.is_true();
+      if (value.kind != PythonValue::Kind::kBool) return Bad(key, value, "expected true or false");
+      distributed = value;
     } else if (IsOfTheProgram(key)) {
       rest.push_back(key);
     } else if (const char* option = OptionOf(key)) {
       if (value.is_none()) continue;
       if (!sources.emplace(option, key).second) {
-        return Bad(key, value.text, absl::StrCat("says the same as ", sources[option]));
+        return Bad(key, value, absl::StrCat("says the same as ", sources[option]));
       }
       const bool counts_workers = absl::string_view(option) == "nproc_per_node";
-      if (counts_workers) MUSTER_RETURN_IF_ERROR(CheckWorkers(key, value.text));
+      if (counts_workers) MUSTER_RETURN_IF_ERROR(CheckWorkers(key, value));
       config.options.push_back({option, value.text, absl::StrCat(kSection, ".", key)});
     } else {
-      return UnknownKey(key);
+      return UnknownKey(key, value.line);
     }
   }
   for (const TakenOption& taken : config.options) {
-    if (is_distributed || taken.option != "nproc_per_node" || taken.value == "1") continue;
-    return Bad("distributed", "False",
+    if (distributed.is_true() || taken.option != "nproc_per_node" || taken.value == "1") continue;
+    return Bad("distributed", distributed,
                absl::StrCat("one process, but ", taken.source, " is ", taken.value));
   }
   if (!rest.empty()) config.notes.push_back(NoteOnTheRest(rest));

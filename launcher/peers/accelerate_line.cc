@@ -38,9 +38,6 @@ enum class To {
 
 using Row = PeerOption<To>;
 
-constexpr char kTpu[] = "TPUs are not served";
-constexpr char kMegatron[] =
-    "Megatron-LM is started by its own script: muster run pretrain_gpt.py [its arguments]";
 constexpr char kFp8[] = "FP8 is not in this version: give no, fp16 or bf16";
 constexpr char kParallelism[] = "an N-d parallelism config is not in this version";
 
@@ -51,7 +48,7 @@ constexpr Row kRows[] = {
     {"multi_gpu", false, To::kKind},
     {"use_deepspeed", false, To::kKind},
     {"use_fsdp", false, To::kKind},
-    {"tpu", false, To::kRefused, kTpu},
+    {"tpu", false, To::kRefused, kNoTpus},
     {"mixed_precision", true, To::kTop},
     {"num_processes", true, To::kTop},
     {"num_machines", true, To::kTop},
@@ -63,7 +60,7 @@ constexpr Row kRows[] = {
     {"dynamo_use_dynamic", false, To::kDynamo},
     {"dynamo_use_regional_compilation", false, To::kDynamo},
     {"use_parallelism_config", false, To::kRefused, kParallelism},
-    {"use_megatron_lm", false, To::kRefused, kMegatron},
+    {"use_megatron_lm", false, To::kRefused, kNoMegatron},
     {"gpu_ids", true, To::kTop},
     {"same_network", false, To::kTop},
     {"machine_rank", true, To::kTop},
@@ -78,10 +75,10 @@ constexpr Row kRows[] = {
     {"monitor_interval", true, To::kRun},
     {"module", false, To::kRun, "", 'm'},
     {"no_python", false, To::kRun},
-    {"tpu_cluster", false, To::kRefused, kTpu},
+    {"tpu_cluster", false, To::kRefused, kNoTpus},
     {"no_tpu_cluster", false, To::kNothing},
-    {"tpu_use_sudo", false, To::kRefused, kTpu},
-    {"vm", true, To::kRefused, kTpu},
+    {"tpu_use_sudo", false, To::kRefused, kNoTpus},
+    {"vm", true, To::kRefused, kNoTpus},
     {"env", true, To::kRefused, "it is for TPUs alone; set variables in front of the command"},
     {"main_training_function", true, To::kNothing},
     {"downcast_bf16", false, To::kNothing},
@@ -115,15 +112,15 @@ constexpr Row kRows[] = {
     {"fsdp_sync_module_states", true, To::kFsdp},
     {"fsdp_activation_checkpointing", true, To::kFsdp},
     {"fsdp_activation_checkpointing_offload", true, To::kFsdp},
-    {"aws_access_key_id", true, To::kRefused, "SageMaker is not served"},
-    {"aws_secret_access_key", true, To::kRefused, "SageMaker is not served"},
+    {"aws_access_key_id", true, To::kRefused, kNoSageMaker},
+    {"aws_secret_access_key", true, To::kRefused, kNoSageMaker},
     {"debug", false, To::kTop},
     {"mpirun_hostfile", true, To::kHere, "becomes --hostfile=VALUE: muster reaches the hosts"},
 };
 
 // Families of options that are refused as one.
 constexpr std::pair<const char*, const char*> kRefusedFamilies[] = {
-    {"--megatron_lm_", kMegatron}, {"--fp8_", kFp8}, {"--parallelism_config_", kParallelism}};
+    {"--megatron_lm_", kNoMegatron}, {"--fp8_", kFp8}, {"--parallelism_config_", kParallelism}};
 
 absl::Status RefuseFamilies(const std::vector<std::string>& args) {
   for (std::string arg : args) {
@@ -191,12 +188,15 @@ class AccelerateReading {
     const std::string fields = FieldsOfDeepSpeed();
     const bool is_alone = IsOneProcess();
     MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, TakeHosts());
-    MUSTER_ASSIGN_OR_RETURN(
-        LaunchConfig launch,
+    absl::StatusOr<LaunchConfig> read =
         ReadAccelerateConfig(std::move(config_), {.inherited = environment_,
                                                   .directory = machine_.directory,
                                                   .num_cores = machine_.count_cores(),
-                                                  .asks_for_cpu = line_.IsOn("cpu")}));
+                                                  .asks_for_cpu = line_.IsOn("cpu")});
+    if (!read.ok())
+      return IsOfAnOption(read.status()) ? read.status()
+                                         : command_line::At(file_, path_, read.status());
+    LaunchConfig launch = *std::move(read);
     PeerLine out{.args = hosts,
                  .environment = std::move(launch.environment),
                  .notes = std::move(launch.notes)};
@@ -256,11 +256,11 @@ class AccelerateReading {
     if (given == nullptr && (!text.ok() || line_.IsOn("cpu"))) return absl::OkStatus();
     absl::StatusOr<PythonConfig> config =
         text.ok() ? ReadPythonYaml(*text) : absl::StatusOr<PythonConfig>(text.status());
-    if (!config.ok()) {
-      return command_line::At(given != nullptr ? "--config_file" : "Accelerate's default file",
-                              path, config.status());
-    }
+    file_ = given != nullptr ? "--config_file" : "Accelerate's default file";
+    path_ = path;
+    if (!config.ok()) return command_line::At(file_, path_, config.status());
     config_ = *std::move(config);
+    for (std::string& note : config_.notes) note = absl::StrCat(file_, "=", path_, ": ", note);
     has_file_ = true;
     for (const auto& [name, block] : config_.blocks) {
       if (name != "deepspeed_config") continue;
@@ -273,6 +273,12 @@ class AccelerateReading {
       }
     }
     return absl::OkStatus();
+  }
+
+  // Whether a message is about a value that an option has put where the file may have another.
+  bool IsOfAnOption(const absl::Status& status) const {
+    const std::string message(status.message());
+    return !has_file_ || line_.Find(message.substr(0, message.find(':'))) != nullptr;
   }
 
   // Accelerate tells its program which fields of DeepSpeed's are the file's.
@@ -421,6 +427,8 @@ class AccelerateReading {
   PythonConfig config_;
   std::vector<std::string> file_fields_;
   bool has_file_ = false;
+  std::string file_;  // what named it, for messages
+  std::string path_;
 };
 
 }  // namespace

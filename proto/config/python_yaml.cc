@@ -6,9 +6,10 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -120,57 +121,78 @@ absl::StatusOr<PythonValue> Value(const YAML::Node& node, Budget& budget) {
   return list;
 }
 
-absl::StatusOr<std::string> Key(const YAML::Node& node, std::set<std::string>& known) {
-  if (!node.IsScalar()) return At(node.Mark(), "expected a name in front of the colon");
-  if (!known.insert(node.Scalar()).second) {
-    return At(node.Mark(), absl::StrCat("the key '", node.Scalar(), "' is there twice"));
+struct Entry {
+  std::string key;
+  int line = 0;
+  YAML::Node value;
+};
+
+// What a map holds. Of a key that stands twice the last value, in the first one's place.
+absl::StatusOr<std::vector<Entry>> EntriesOf(const YAML::Node& map,
+                                             std::vector<std::string>& notes) {
+  std::vector<Entry> entries;
+  std::map<std::string, size_t> places;
+  for (const auto& member : map) {
+    const YAML::Node& key = member.first;
+    if (!key.IsScalar()) return At(key.Mark(), "expected a name in front of the colon");
+    const int line = key.Mark().line + 1;
+    const auto [place, is_new] = places.emplace(key.Scalar(), entries.size());
+    if (is_new) {
+      entries.push_back({.key = key.Scalar(), .line = line, .value = member.second});
+      continue;
+    }
+    Entry& entry = entries[place->second];
+    notes.push_back(absl::StrCat("line ", line, ": the key '", entry.key,
+                                 "' is there twice; this one holds, not that of line ",
+                                 entry.line));
+    entry.line = line;
+    entry.value.reset(member.second);
   }
-  return node.Scalar();
+  return entries;
 }
 
-absl::StatusOr<PythonBlock> Block(const YAML::Node& node, Budget& budget) {
-  PythonBlock block;
-  std::set<std::string> known;
-  for (const auto& entry : node) {
-    MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
-    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second, budget));
-    block.emplace_back(std::move(key), std::move(value));
-  }
-  return block;
+absl::StatusOr<PythonValue> ValueOf(const Entry& entry, Budget& budget) {
+  MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.value, budget));
+  value.line = entry.line;
+  return value;
 }
 
 absl::StatusOr<PythonConfig> Config(const YAML::Node& root) {
   if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
   PythonConfig config;
   Budget budget;
-  std::set<std::string> known;
-  for (const auto& entry : root) {
-    MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
-    if (entry.second.IsMap()) {
-      MUSTER_ASSIGN_OR_RETURN(PythonBlock block, Block(entry.second, budget));
-      config.blocks.emplace_back(std::move(key), std::move(block));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(root, config.notes));
+  for (const Entry& entry : entries) {
+    if (!entry.value.IsMap()) {
+      MUSTER_ASSIGN_OR_RETURN(PythonValue value, ValueOf(entry, budget));
+      config.values.emplace_back(entry.key, std::move(value));
       continue;
     }
-    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second, budget));
-    config.values.emplace_back(std::move(key), std::move(value));
+    PythonBlock block;
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> members, EntriesOf(entry.value, config.notes));
+    for (const Entry& member : members) {
+      MUSTER_ASSIGN_OR_RETURN(PythonValue value, ValueOf(member, budget));
+      block.emplace_back(member.key, std::move(value));
+    }
+    config.blocks.emplace_back(entry.key, std::move(block));
+    config.block_lines[entry.key] = entry.line;
   }
   return config;
 }
 
 // Adds what `node`, a map, holds, with `path` in front of each name.
 absl::Status Flatten(const YAML::Node& node, const std::string& path, int depth, Budget& budget,
-                     PythonBlock& out) {
+                     PythonSection& out) {
   if (depth > kMaxDepth) return At(node.Mark(), "the blocks are too deep");
-  std::set<std::string> known;
-  for (const auto& entry : node) {
-    MUSTER_ASSIGN_OR_RETURN(const std::string key, Key(entry.first, known));
-    if (entry.second.IsMap()) {
-      MUSTER_RETURN_IF_ERROR(budget.Spend(entry.second));
-      MUSTER_RETURN_IF_ERROR(Flatten(entry.second, path + key + ".", depth + 1, budget, out));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(node, out.notes));
+  for (const Entry& entry : entries) {
+    if (entry.value.IsMap()) {
+      MUSTER_RETURN_IF_ERROR(budget.Spend(entry.value));
+      MUSTER_RETURN_IF_ERROR(Flatten(entry.value, path + entry.key + ".", depth + 1, budget, out));
       continue;
     }
-    MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.second, budget));
-    out.emplace_back(path + key, std::move(value));
+    MUSTER_ASSIGN_OR_RETURN(PythonValue value, ValueOf(entry, budget));
+    out.values.emplace_back(path + entry.key, std::move(value));
   }
   return absl::OkStatus();
 }
@@ -179,17 +201,16 @@ absl::StatusOr<PythonSection> Section(const YAML::Node& root, const std::string&
   if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
   PythonSection section;
   Budget budget;
-  std::set<std::string> known;
-  for (const auto& entry : root) {
-    MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
-    if (key != name) {
-      section.others.push_back(std::move(key));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(root, section.notes));
+  for (const Entry& entry : entries) {
+    if (entry.key != name) {
+      section.others.emplace_back(entry.key, entry.line);
       continue;
     }
     section.is_there = true;
-    if (entry.second.IsNull()) continue;
-    if (!entry.second.IsMap()) return At(entry.second.Mark(), kNoMap);
-    MUSTER_RETURN_IF_ERROR(Flatten(entry.second, "", 1, budget, section.values));
+    if (entry.value.IsNull()) continue;
+    if (!entry.value.IsMap()) return At(entry.value.Mark(), kNoMap);
+    MUSTER_RETURN_IF_ERROR(Flatten(entry.value, "", 1, budget, section));
   }
   return section;
 }
@@ -211,24 +232,24 @@ ConfigNode::Kind KindOf(PythonValue::Kind kind) {
 }
 
 // `num_values` counts those made so far.
-absl::StatusOr<ConfigNode> Tree(const YAML::Node& node, int depth, size_t& num_values) {
+absl::StatusOr<ConfigNode> Tree(const YAML::Node& node, int depth, size_t& num_values,
+                                std::vector<std::string>& notes) {
   if (depth > kMaxDepth) return At(node.Mark(), "the blocks are too deep");
   if (++num_values > kMaxValues) return At(node.Mark(), "too many values");
   ConfigNode tree;
   tree.line = node.Mark().line + 1;
   if (node.IsMap()) {
     tree.kind = ConfigNode::Kind::kMap;
-    std::set<std::string> known;
-    for (const auto& entry : node) {
-      MUSTER_ASSIGN_OR_RETURN(std::string key, Key(entry.first, known));
-      MUSTER_ASSIGN_OR_RETURN(ConfigNode member, Tree(entry.second, depth + 1, num_values));
-      member.line = entry.first.Mark().line + 1;
-      tree.members.push_back({std::move(key), std::move(member)});
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(node, notes));
+    for (const Entry& entry : entries) {
+      MUSTER_ASSIGN_OR_RETURN(ConfigNode member, Tree(entry.value, depth + 1, num_values, notes));
+      member.line = entry.line;
+      tree.members.push_back({entry.key, std::move(member)});
     }
   } else if (node.IsSequence()) {
     tree.kind = ConfigNode::Kind::kList;
     for (const YAML::Node& item : node) {
-      MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Tree(item, depth + 1, num_values));
+      MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Tree(item, depth + 1, num_values, notes));
       tree.items.push_back(std::move(value));
     }
   } else if (!node.IsNull()) {
@@ -265,11 +286,11 @@ absl::StatusOr<PythonSection> ReadPythonYamlSection(const std::string& text,
   return ReadYaml(text, [&](const YAML::Node& root) { return Section(root, name); });
 }
 
-absl::StatusOr<ConfigNode> ReadYamlTree(const std::string& text) {
-  return ReadYaml(text, [](const YAML::Node& root) -> absl::StatusOr<ConfigNode> {
+absl::StatusOr<ConfigNode> ReadYamlTree(const std::string& text, std::vector<std::string>& notes) {
+  return ReadYaml(text, [&](const YAML::Node& root) -> absl::StatusOr<ConfigNode> {
     if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
     size_t num_values = 0;
-    return Tree(root, 0, num_values);
+    return Tree(root, 0, num_values, notes);
   });
 }
 

@@ -146,12 +146,9 @@ class Reading {
       : file_(file), reading_(file.name, kKeys, compat) {}
 
   absl::StatusOr<AccelerateContents> Run() {
-    absl::StatusOr<ConfigNode> root = ReadYamlTree(file_.text);
-    if (!root.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(file_.name, ": ", root.status().message()));
-    }
-    CompleteNames(*root);
-    MUSTER_RETURN_IF_ERROR(reading_.Walk(*root));
+    MUSTER_ASSIGN_OR_RETURN(ConfigNode root, reading_.ReadYaml(file_.text));
+    CompleteNames(root);
+    MUSTER_RETURN_IF_ERROR(reading_.Walk(root));
     MUSTER_RETURN_IF_ERROR(SetKind());
     MUSTER_RETURN_IF_ERROR(SetRanks());
     MUSTER_RETURN_IF_ERROR(SetPrecision());

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
+#include "proto/config/python_yaml.h"
 
 namespace muster::plan {
 namespace {
@@ -72,6 +73,16 @@ absl::StatusOr<int64_t> WholeNumber(const ConfigNode& node) {
     return absl::InvalidArgumentError("expected a whole number, not a fraction");
   }
   return static_cast<int64_t>(number);
+}
+
+absl::StatusOr<ConfigNode> ConfigReading::ReadYaml(const std::string& text) {
+  std::vector<std::string> notes;
+  absl::StatusOr<ConfigNode> root = ReadYamlTree(text, notes);
+  if (!root.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(file_, ": ", root.status().message()));
+  }
+  for (const std::string& note : notes) Warn(absl::StrCat(file_, ": ", note));
+  return root;
 }
 
 absl::Status ConfigReading::Walk(const ConfigNode& root) {

@@ -65,6 +65,9 @@ class ConfigReading {
   ConfigReading(std::string file, absl::Span<const ConfigKey> keys, ConfigCompat compat)
       : file_(std::move(file)), keys_(keys), compat_(compat) {}
 
+  // The tree of a YAML file, with a warning for each key that stands twice.
+  absl::StatusOr<ConfigNode> ReadYaml(const std::string& text);
+
   // Does with each key of `root` what the table says. Errors: kInvalidArgument naming file, line,
   // path, value and what was expected.
   absl::Status Walk(const ConfigNode& root);

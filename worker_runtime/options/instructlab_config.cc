@@ -112,11 +112,8 @@ class Reading {
       : file_(file), reading_(file.name, kKeys, compat) {}
 
   absl::StatusOr<InstructLabContents> Run() {
-    absl::StatusOr<ConfigNode> root = ReadYamlTree(file_.text);
-    if (!root.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(file_.name, ": ", root.status().message()));
-    }
-    MUSTER_RETURN_IF_ERROR(reading_.Walk(*root));
+    MUSTER_ASSIGN_OR_RETURN(ConfigNode root, reading_.ReadYaml(file_.text));
+    MUSTER_RETURN_IF_ERROR(reading_.Walk(root));
     if (reading_.Find("train") == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(file_.name, ": the section train is missing"));
     }

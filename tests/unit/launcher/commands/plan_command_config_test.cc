@@ -343,6 +343,12 @@ TEST(PlanConfig, RefusesStagesThatTwoFilesSayDifferently) {
                              HasSubstr("ds_config.json:10: zero_optimization.stage says zero-3"))));
 }
 
+TEST(PlanConfig, SaysWhichOfAKeyThatStandsTwiceHolds) {
+  EXPECT_THAT(
+      PlanOf("--accelerate", "distributed_type: MULTI_GPU\ndebug: false\ndebug: true\n").warnings,
+      Contains("f: line 3: the key 'debug' is there twice; this one holds, not that of line 2"));
+}
+
 TEST(PlanConfig, RefusesTextsThatAreNoFilesOfTheirKind) {
   for (const auto& [text, part] :
        {std::pair<std::string, std::string>{"{\"fp16\": {\"enabled\": true,}", "of line 1"},

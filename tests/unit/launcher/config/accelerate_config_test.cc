@@ -60,8 +60,25 @@ TEST(ReadPythonYaml, SkipsAByteOrderMark) {
   EXPECT_EQ(config->values[0].first, "k");
 }
 
+// As PyYAML has it.
+TEST(ReadPythonYaml, TakesTheLastOfAKeyThatStandsTwice) {
+  const auto config = ReadPythonYaml("a: 1\nb: {c: 1}\na: 2\nb: {d: 3, d: 4}\ne: 5\ne: {}\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->values.size(), 1u);
+  EXPECT_EQ(config->values[0].second.text, "2");
+  EXPECT_EQ(config->values[0].second.line, 3);
+  ASSERT_EQ(config->blocks.size(), 2u);
+  EXPECT_EQ(config->blocks[0].second[0].first, "d");
+  EXPECT_EQ(config->blocks[0].second[0].second.text, "4");
+  EXPECT_THAT(
+      config->notes,
+      ElementsAre("line 3: the key 'a' is there twice; this one holds, not that of line 1",
+                  "line 4: the key 'b' is there twice; this one holds, not that of line 2",
+                  "line 6: the key 'e' is there twice; this one holds, not that of line 5",
+                  "line 4: the key 'd' is there twice; this one holds, not that of line 4"));
+}
+
 TEST(ReadPythonYaml, NamesTheLineThatItCannotRead) {
-  EXPECT_THAT(ReadPythonYaml("a: 1\na: 2").status().message(), HasSubstr("line 2: the key 'a'"));
   EXPECT_THAT(ReadPythonYaml("a: 1\nb: [").status().message(), HasSubstr("line "));
   EXPECT_THAT(ReadPythonYaml("just text").status().message(), HasSubstr("keys with values"));
   EXPECT_FALSE(ReadPythonYaml("").ok());
@@ -98,6 +115,7 @@ TEST(ReadAccelerateConfig, StartsOneProcessAsByHandWhereNothingIsDistributed) {
   EXPECT_EQ(one.options, alone);
   EXPECT_THAT(one.environment, Not(Contains(Key("MASTER_ADDR"))));
   EXPECT_THAT(one.notes, IsEmpty());
+  EXPECT_EQ(Read("distributed_type: MULTI_CPU\nnum_processes: 1").options, alone);
   const LaunchConfig two = Read("distributed_type: no\nnum_processes: 2");
   EXPECT_EQ(two.options, alone);
   EXPECT_THAT(two.environment, Contains(Pair("MASTER_ADDR", "127.0.0.1")));
@@ -129,23 +147,29 @@ TEST(ReadAccelerateConfig, SharesTheCoresAmongProcessesOnCpus) {
 
 TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"),
-              HasSubstr("unknown key 'num_proceses'"));
+              HasSubstr("line 2: unknown key 'num_proceses'"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"), HasSubstr("num_processes"));
   EXPECT_THAT(WhyNot("distributed_type: FSDP\nfsdp_config:\n  fsdp_shard: 1"),
-              HasSubstr("'fsdp_shard' in fsdp_config"));
+              HasSubstr("line 3: unknown key 'fsdp_shard' in fsdp_config"));
   EXPECT_THAT(WhyNot("num_processes: 1"), HasSubstr("distributed_type is missing"));
-  EXPECT_THAT(WhyNot("distributed_type: XLA"), HasSubstr("distributed_type: XLA"));
+  EXPECT_EQ(WhyNot("distributed_type: XLA"), "line 1: distributed_type: XLA: TPUs are not served");
+  EXPECT_THAT(
+      WhyNot("distributed_type: MEGATRON_LM\nmegatron_lm_config: {megatron_lm_tp_degree: 2}"),
+      HasSubstr("distributed_type: MEGATRON_LM: Megatron-LM is started by its own script"));
+  EXPECT_EQ(WhyNot("base_job_name: b\ncompute_environment: AMAZON_SAGEMAKER\n"
+                   "distributed_type: DATA_PARALLEL\nec2_instance_type: ml.p3\n"),
+            "line 2: compute_environment: AMAZON_SAGEMAKER: SageMaker is not served");
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: 3\nnum_machines: 2\n"
                      "main_process_ip: n0"),
               HasSubstr("multiple of num_machines"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: 2\nnum_machines: 2"),
               HasSubstr("main_process_ip"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: x"),
-              HasSubstr("num_processes: x: expected a number"));
+              HasSubstr("line 2: num_processes: x: expected a number"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nmixed_precision: fp8"),
               HasSubstr("mixed_precision: fp8"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nfp8_config:\n  backend: TE"),
-              HasSubstr("fp8_config is not in this version"));
+              HasSubstr("line 2: fp8_config is not in this version"));
 }
 
 TEST(ParseFlags, TakesAConfigurationFileUnlessOptionsWin) {

@@ -59,11 +59,12 @@ TEST(ReadInstructLabConfig, TakesTheKeysOfInstructLabItself) {
 
 TEST(ReadInstructLabConfig, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("train:\n  num_gpu: 4"),
-              AllOf(HasSubstr("unknown key 'num_gpu' in train"), HasSubstr("num_gpus")));
+              AllOf(HasSubstr("line 2: unknown key 'num_gpu' in train"), HasSubstr("num_gpus")));
   EXPECT_THAT(WhyNot("trian:\n  num_gpus: 4"), HasSubstr("the section train is missing"));
-  EXPECT_THAT(WhyNot("train:\n  num_gpus: 4\nsevre: {}"), HasSubstr("did you mean serve"));
+  EXPECT_THAT(WhyNot("train:\n  num_gpus: 4\nsevre: {}"),
+              AllOf(HasSubstr("line 3: "), HasSubstr("did you mean serve")));
   EXPECT_THAT(WhyNot("train:\n  num_gpus: none"), HasSubstr("train.num_gpus: none: expected"));
-  EXPECT_THAT(WhyNot("train:\n  num_gpus: 0"), HasSubstr("train.num_gpus: 0: expected"));
+  EXPECT_THAT(WhyNot("train:\n  num_gpus: 0"), HasSubstr("line 2: train.num_gpus: 0: expected"));
   EXPECT_THAT(WhyNot("train:\n  num_gpus: 4\n  nproc_per_node: 4"),
               HasSubstr("says the same as num_gpus"));
   EXPECT_THAT(WhyNot("train:\n  distributed: false\n  num_gpus: 4"),

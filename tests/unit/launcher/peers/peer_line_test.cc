@@ -105,6 +105,29 @@ TEST(ReadAccelerateLine, LetsOptionsWinOverTheFile) {
   EXPECT_THAT(line.environment, Contains(Pair("FSDP_OFFLOAD_PARAMS", "true")));
 }
 
+TEST(ReadAccelerateLine, NamesTheFileThatItRefuses) {
+  const auto why_not = [](Args args, const std::string& text) {
+    const std::string usual = "/h/.cache/huggingface/accelerate/default_config.yaml";
+    args.push_back("t.py");
+    const bool is_named = args.front() == "--config_file=c";
+    const MachineView machine = Machine(0, is_named ? "c" : usual, text);
+    return std::string(ReadAccelerateLine(args, {{"HOME", "/h"}}, machine).status().message());
+  };
+  const std::string text = "distributed_type: FSDP\nnum_processes: 2\n";
+  EXPECT_EQ(why_not({"--config_file=c"}, text + "fp8_config:\n  backend: TE\n"),
+            "--config_file=c: line 3: fp8_config is not in this version");
+  EXPECT_EQ(
+      why_not({"--debug"}, text + "mixed_precision: fp9\n"),
+      "Accelerate's default file=/h/.cache/huggingface/accelerate/default_config.yaml: line 3: "
+      "mixed_precision: fp9: expected no, fp16 or bf16");
+  EXPECT_EQ(why_not({"--mixed_precision=fp9"}, text + "mixed_precision: no\n"),
+            "mixed_precision: fp9: expected no, fp16 or bf16");
+  EXPECT_THAT(
+      Accelerate({"--config_file=c", "t.py"}, Machine(0, "c", text + "debug: no\ndebug: yes"))
+          .notes,
+      ElementsAre(HasSubstr("--config_file=c: line 4: the key 'debug' is there twice")));
+}
+
 TEST(ReadAccelerateLine, PlacesSeveralMachines) {
   EXPECT_THAT(
       Accelerate({"--multi_gpu", "--num_machines=2", "--num_processes=8", "--machine_rank=1",
