@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,34 @@ constexpr BlockRow kDynamo[] = {
     {"dynamo_use_regional_compilation", "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
 };
 
+// Keys of blocks that Accelerate takes and does nothing with.
+struct KeyWithoutMeaning {
+  const char* block;
+  const char* key;
+  const char* why;
+};
+
+constexpr char kOfDeepSpeed[] = "DeepSpeed reads it in a file of its own, deepspeed_config_file";
+
+constexpr KeyWithoutMeaning kWithoutMeaning[] = {
+    {"fsdp_config", "fsdp_backward_prefetch_policy", "its name is fsdp_backward_prefetch now"},
+    {"deepspeed_config", "communication_data_type", kOfDeepSpeed},
+    {"deepspeed_config", "dump_state", kOfDeepSpeed},
+    {"deepspeed_config", "gradient_predivide_factor", kOfDeepSpeed},
+    {"deepspeed_config", "memory_breakdown", kOfDeepSpeed},
+    {"deepspeed_config", "prescale_gradients", kOfDeepSpeed},
+    {"deepspeed_config", "steps_per_print", kOfDeepSpeed},
+    {"deepspeed_config", "train_batch_size", kOfDeepSpeed},
+    {"deepspeed_config", "train_micro_batch_size_per_gpu", kOfDeepSpeed},
+    {"deepspeed_config", "wall_clock_breakdown", kOfDeepSpeed},
+    {"deepspeed_config", "zero_allow_untested_optimizer", kOfDeepSpeed},
+    {"deepspeed_config", "zero_force_ds_cpu_optimizer", kOfDeepSpeed},
+};
+
+// Keys of deepspeed_config with which Accelerate has DeepSpeed start the other hosts.
+constexpr const char* kHostKeys[] = {"deepspeed_hostfile", "deepspeed_exclusion_filter",
+                                     "deepspeed_inclusion_filter"};
+
 // Keys of the top level. Blocks are known by their names.
 constexpr const char* kTopKeys[] = {"compute_environment",
                                     "distributed_type",
@@ -98,7 +127,6 @@ constexpr const char* kTopKeys[] = {"compute_environment",
                                     "main_training_function",
                                     "enable_cpu_affinity",
                                     "downcast_bf16",
-                                    "dynamo_backend",
                                     "fsdp_config",
                                     "deepspeed_config",
                                     "dynamo_config",
@@ -122,6 +150,24 @@ std::string Formed(const std::string& text, Form form) {
   return form == Form::kLower   ? absl::AsciiStrToLower(text)
          : form == Form::kUpper ? absl::AsciiStrToUpper(text)
                                 : text;
+}
+
+const char* WhyWithoutMeaning(absl::string_view block, absl::string_view key) {
+  for (const KeyWithoutMeaning& row : kWithoutMeaning) {
+    if (block == row.block && key == row.key) return row.why;
+  }
+  return nullptr;
+}
+
+// The value of a key of the top level, which goes.
+std::optional<PythonValue> TakeOut(PythonConfig& config, absl::string_view key) {
+  for (auto entry = config.values.begin(); entry != config.values.end(); ++entry) {
+    if (entry->first != key) continue;
+    PythonValue value = std::move(entry->second);
+    config.values.erase(entry);
+    return value;
+  }
+  return std::nullopt;
 }
 
 class Reading {
@@ -313,6 +359,15 @@ class Reading {
     const auto block = blocks_.find(name);
     for (const auto& [key, value] : block == blocks_.end() ? PythonBlock{} : block->second) {
       const std::string full = absl::StartsWith(key, prefix) ? key : prefix + key;
+      if (const char* why = WhyWithoutMeaning(name, full)) {
+        launch_.notes.push_back(absl::StrCat("line ", value.line, ": ", key, " in ", name,
+                                             " means nothing to accelerate: ", why));
+        continue;
+      }
+      if (std::find(std::begin(kHostKeys), std::end(kHostKeys), full) != std::end(kHostKeys)) {
+        if (value.is_none()) continue;
+        return Wrong(value.line, absl::StrCat(key, ": ", value.text, ": ", kOwnHosts));
+      }
       if (std::find(known.begin(), known.end(), full) == known.end()) {
         return Wrong(value.line,
                      absl::StrCat("unknown key '", key, "' in ", name, DidYouMean(full, known)));
@@ -331,12 +386,7 @@ class Reading {
     return absl::OkStatus();
   }
 
-  absl::Status SetDynamo() {
-    if (const PythonValue* backend = Find("dynamo_backend")) {  // the older form
-      blocks_["dynamo_config"].emplace_back("dynamo_backend", *backend);
-    }
-    return SetBlock("dynamo_config", kDynamo, "dynamo_");
-  }
+  absl::Status SetDynamo() { return SetBlock("dynamo_config", kDynamo, "dynamo_"); }
 
   absl::Status SetFsdp() {
     Set("ACCELERATE_USE_FSDP", "true");
@@ -382,9 +432,30 @@ class Reading {
 
 }  // namespace
 
+// Source: accelerate 1.15, commands/config/config_args.py (process_config).
+absl::StatusOr<PythonConfig> ReadAccelerateFile(const std::string& text) {
+  MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadPythonYaml(text));
+  const bool has_precision =
+      std::any_of(config.values.begin(), config.values.end(),
+                  [](const auto& entry) { return entry.first == "mixed_precision"; });
+  if (std::optional<PythonValue> fp16 = TakeOut(config, "fp16");
+      fp16 && fp16->is_true() && !has_precision) {
+    fp16->kind = PythonValue::Kind::kText;
+    fp16->text = "fp16";
+    config.values.emplace_back("mixed_precision", *std::move(fp16));
+  }
+  if (std::optional<PythonValue> backend = TakeOut(config, "dynamo_backend")) {
+    TakeOut(config, "dynamo_config");
+    std::erase_if(config.blocks, [](const auto& block) { return block.first == "dynamo_config"; });
+    config.block_lines["dynamo_config"] = backend->line;
+    config.blocks.push_back({"dynamo_config", {{"dynamo_backend", *std::move(backend)}}});
+  }
+  return config;
+}
+
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
                                                   const AccelerateSurroundings& around) {
-  MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadPythonYaml(text));
+  MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadAccelerateFile(text));
   return ReadAccelerateConfig(std::move(config), around);
 }
 

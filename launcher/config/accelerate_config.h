@@ -20,6 +20,8 @@ namespace muster::launcher {
 
 inline constexpr char kNoTpus[] = "TPUs are not served";
 inline constexpr char kNoSageMaker[] = "SageMaker is not served";
+inline constexpr char kOwnHosts[] =
+    "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
 inline constexpr char kNoMegatron[] =
     "Megatron-LM is started by its own script: muster run pretrain_gpt.py [its arguments]";
 
@@ -31,14 +33,20 @@ struct AccelerateSurroundings {
   bool asks_for_cpu = false;  // by an option, which leaves `use_cpu` of the file as it is
 };
 
-// `text` is the file's, YAML or JSON.
+// A file, YAML or JSON, with what older versions of Accelerate wrote otherwise (`fp16`,
+// `dynamo_backend`) as it is written today.
+//
+// Errors: those of ReadPythonYaml.
+absl::StatusOr<PythonConfig> ReadAccelerateFile(const std::string& text);
+
+// `text` is a file's.
 //
 // Errors: kInvalidArgument naming the line, the key, its value and what was expected; for an
 // unknown key the nearest one. What was put into a file that has been read has no line.
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
                                                   const AccelerateSurroundings& around);
 
-// The same of a file that has been read.
+// The same of what ReadAccelerateFile gave. Notes that begin with a line are of the file.
 absl::StatusOr<LaunchConfig> ReadAccelerateConfig(PythonConfig config,
                                                   const AccelerateSurroundings& around);
 

@@ -197,13 +197,17 @@ class AccelerateReading {
       return IsOfAnOption(read.status()) ? read.status()
                                          : command_line::At(file_, path_, read.status());
     LaunchConfig launch = *std::move(read);
-    PeerLine out{.args = hosts,
-                 .environment = std::move(launch.environment),
-                 .notes = std::move(launch.notes)};
+    PeerLine out{.args = hosts, .environment = std::move(launch.environment)};
     if (!hosts.empty()) {  // what the file says of this machine's part alone is not theirs
       launch.options.clear();
-      out.notes.clear();
       for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) out.environment.erase(name);
+    }
+    for (const std::string& note : launch.notes) {
+      if (absl::StartsWith(note, "line ")) {
+        out.notes.push_back(absl::StrCat(file_, "=", path_, ": ", note));
+      } else if (hosts.empty()) {
+        out.notes.push_back(note);
+      }
     }
     if (auto found = out.environment.find("ACCELERATE_CONFIG_DS_FIELDS");
         found != out.environment.end()) {
@@ -255,12 +259,11 @@ class AccelerateReading {
     const absl::StatusOr<std::string> text = machine_.read(path);
     if (given == nullptr && (!text.ok() || line_.IsOn("cpu"))) return absl::OkStatus();
     absl::StatusOr<PythonConfig> config =
-        text.ok() ? ReadPythonYaml(*text) : absl::StatusOr<PythonConfig>(text.status());
+        text.ok() ? ReadAccelerateFile(*text) : absl::StatusOr<PythonConfig>(text.status());
     file_ = given != nullptr ? "--config_file" : "Accelerate's default file";
     path_ = path;
     if (!config.ok()) return command_line::At(file_, path_, config.status());
     config_ = *std::move(config);
-    for (std::string& note : config_.notes) note = absl::StrCat(file_, "=", path_, ": ", note);
     has_file_ = true;
     for (const auto& [name, block] : config_.blocks) {
       if (name != "deepspeed_config") continue;

@@ -1,12 +1,19 @@
 // `muster run --config_file` and `muster accelerate launch` beside `accelerate launch`: the same
-// variables for the same files and options.
+// variables for the same files and options. Our tables of options and keys beside the readers of
+// Accelerate and DeepSpeed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
@@ -14,6 +21,11 @@
 
 namespace muster::testing {
 namespace {
+
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
 
 constexpr char kShow[] = R"(import json, os
 prefixes = ("ACCELERATE_", "FSDP_", "OMP_NUM_THREADS", "PYTHONPATH", "KMP_", "CUDA_VISIBLE_DEVICES")
@@ -144,6 +156,134 @@ TEST_F(BesideAccelerate, TheFileAtItsUsualPlaceMeansWhatItMeansToAccelerate) {
   std::filesystem::create_directories(folder);
   WriteFile(folder + "/default_config.yaml", ReadFile(ConfigOf("multi_gpu")));
   ExpectTheSame({}, {"accelerate", "launch"});
+}
+
+TEST_F(BesideAccelerate, AFileOfAnOlderVersionMeansWhatItMeansToAccelerate) {
+  WriteFile(Out("fsdp.yaml"),
+            "distributed_type: FSDP\nnum_processes: 2\nfp16: true\ndynamo_backend: INDUCTOR\n"
+            "fsdp_config:\n  fsdp_backward_prefetch_policy: BACKWARD_PRE\n"
+            "  sharding_strategy: 1\n");
+  WriteFile(Out("deepspeed.yaml"),
+            "distributed_type: DEEPSPEED\nnum_processes: 2\nfp16: true\n"
+            "deepspeed_config:\n  steps_per_print: 100\n  zero_stage: 2\n");
+  for (const char* file : {"fsdp.yaml", "deepspeed.yaml"}) {
+    for (const Arguments& words : {Arguments{}, Arguments{"accelerate", "launch"}}) {
+      ExpectTheSame({"--config_file", Out(file)}, words);
+    }
+  }
+}
+
+// Whether ours have all that the readers of another program know.
+class TablesOfPeers : public JobTest {
+ protected:
+  // The lines that a Python script prints; none where its package is not installed.
+  std::vector<std::string> Known(const std::string& script) {
+    const SubprocessResult listed =
+        StartProgram({PeerPython(), PythonScript("list.py", script)}).Wait(absl::Minutes(3));
+    EXPECT_TRUE(listed.exit_code == 0 || absl::StrContains(listed.err, "No module named"))
+        << ToString(listed);
+    return absl::StrSplit(listed.out, '\n', absl::SkipEmpty());
+  }
+
+  // `options`: "--quiet flag", "--config_file value".
+  void ExpectKnown(const Arguments& words, const std::vector<std::string>& options) {
+    for (const std::string& line : options) {
+      const std::pair<std::string, std::string> option = absl::StrSplit(line, ' ');
+      const std::string given = option.first + (option.second == "flag" ? "" : "=1");
+      const SubprocessResult result = Run(words + Arguments{given});
+      EXPECT_THAT(result, ExitsWith(2));
+      EXPECT_THAT(result.err, Not(HasSubstr("unknown option")));
+    }
+  }
+};
+
+TEST_F(TablesOfPeers, KnowEveryOptionAndKeyOfAccelerate) {
+  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  const std::vector<std::string> known = Known(R"py(import dataclasses, inspect, re
+from accelerate.commands.config import cluster, config_args
+from accelerate.commands.launch import launch_command_parser
+names = []
+for action in launch_command_parser()._actions:
+    for name in action.option_strings:
+        if name.startswith("--") and name != "--help":
+            print(name, "flag" if action.nargs == 0 else "value")
+            names.append(name[2:])
+for field in dataclasses.fields(config_args.ClusterConfig):
+    print("key", field.name)
+blocks = {(name.split("_")[0] + "_config", name) for name in names
+          if name.startswith(("fsdp_", "dynamo_"))}
+blocks |= {entry for entry in re.findall(r'(\w+_config)\["(\w+)"\]', inspect.getsource(cluster))
+           if entry[0] == "deepspeed_config"}
+for block, name in sorted(blocks):
+    print(block, name)
+)py");
+  if (known.empty()) GTEST_SKIP() << "accelerate is not installed beside PyTorch";
+  std::vector<std::string> options;
+  std::map<std::string, std::string> lines;  // by block
+  for (const std::string& line : known) {
+    const std::pair<std::string, std::string> words = absl::StrSplit(line, ' ');
+    if (absl::StartsWith(line, "--")) {
+      options.push_back(line);
+    } else if (words.first == "key" && !absl::EndsWith(words.second, "_config")) {
+      absl::StrAppend(&lines["key"], words.second, ": null\n");
+    } else if (words.first != "key") {
+      absl::StrAppend(&lines[words.first], "  ", words.second, ": null\n");
+    }
+  }
+  EXPECT_THAT(options.size(), Gt(100u));
+  EXPECT_THAT(lines, SizeIs(4));
+  ExpectKnown({"accelerate", "launch"}, options);
+  for (const char* kind : {"FSDP", "DEEPSPEED"}) {
+    std::string file = absl::StrReplaceAll(
+        lines["key"], {{"distributed_type: null", absl::StrCat("distributed_type: ", kind)},
+                       {"num_processes: null", "num_processes: 2"}});
+    for (const char* block : {"fsdp_config", "deepspeed_config", "dynamo_config"}) {
+      absl::StrAppend(&file, block, ":\n", lines[block]);
+    }
+    WriteFile(Out("all.yaml"), file);
+    EXPECT_THAT(Run({"accelerate", "launch", "--config_file", Out("all.yaml")}).err,
+                HasSubstr("no script was given"));
+  }
+}
+
+TEST_F(TablesOfPeers, KnowEveryOptionOfDeepSpeed) {
+  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  const std::vector<std::string> options = Known(R"(import argparse, contextlib, sys
+with contextlib.redirect_stdout(sys.stderr):
+    from deepspeed.launcher import runner
+def show(self, *args, **kwargs):
+    for action in self._actions:
+        for name in action.option_strings:
+            if name.startswith("--") and name != "--help":
+                print(name, "flag" if action.nargs == 0 else "value")
+    sys.exit(0)
+argparse.ArgumentParser.parse_args = show
+runner.parse_args([])
+)");
+  if (options.empty()) GTEST_SKIP() << "deepspeed is not installed beside PyTorch";
+  EXPECT_THAT(options.size(), Gt(20u));
+  ExpectKnown({"deepspeed"}, options);
+}
+
+// The sections that a plan is made from, which DeepSpeed knows by tables, too.
+TEST_F(TablesOfPeers, KnowEveryKeyOfDeepSpeedsSections) {
+  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  const std::vector<std::string> known = Known(R"(import contextlib, json, sys
+with contextlib.redirect_stdout(sys.stderr):
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero import config, offload_config
+def keys(model):
+    return {field.alias or name: None for name, field in model.model_fields.items()}
+zero = keys(config.DeepSpeedZeroConfig)
+zero["offload_param"] = keys(offload_config.DeepSpeedZeroOffloadParamConfig)
+zero["offload_optimizer"] = keys(offload_config.DeepSpeedZeroOffloadOptimizerConfig)
+print(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero,
+                  "fp16": keys(DeepSpeedFP16Config), "bf16": keys(DeepSpeedBF16Config)}))
+)");
+  if (known.empty()) GTEST_SKIP() << "deepspeed is not installed beside PyTorch";
+  WriteFile(Out("ds.json"), known.back());
+  EXPECT_THAT(Run({"plan", "--model=gpt2-124m", "--deepspeed", Out("ds.json")}).err,
+              Not(HasSubstr("unknown")));
 }
 
 }  // namespace

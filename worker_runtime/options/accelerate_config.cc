@@ -23,6 +23,7 @@ constexpr char kNoTpu[] = "this version does not support TPUs; leave it out";
 constexpr char kWhole[] =
     "checkpoints always hold the whole model, and any number of ranks loads it";
 constexpr char kNoDynamo[] = "no PyTorch runs here";
+constexpr char kOfDeepSpeed[] = "read in a file of DeepSpeed's own alone, deepspeed_config_file";
 constexpr char kBlocks[] = "units are the model's blocks";
 
 constexpr ConfigKey kKeys[] = {
@@ -30,6 +31,7 @@ constexpr ConfigKey kKeys[] = {
      "jobs run on your own machines; use LOCAL_MACHINE"},
     {"distributed_type", Type::kAny},
     {"mixed_precision", Type::kAny},
+    {"fp16", Type::kBool},  // of older versions; without mixed_precision it says the same
     {"use_cpu", Type::kBool},
     {"num_processes", Type::kWhole},
     {"num_machines", Type::kWhole},
@@ -72,6 +74,8 @@ constexpr ConfigKey kKeys[] = {
     {"fsdp_config.fsdp_version", Type::kWhole},
     {"fsdp_config.fsdp_sharding_strategy", Type::kAny},
     {"fsdp_config.fsdp_reshard_after_forward", Type::kAny},
+    {"fsdp_config.fsdp_backward_prefetch_policy", Type::kAny, Use::kWithoutEffect, "",
+     "accelerate does not read it; its name is fsdp_backward_prefetch now"},
     {"fsdp_config.fsdp_backward_prefetch", Type::kText},
     {"fsdp_config.fsdp_forward_prefetch", Type::kBool},
     {"fsdp_config.fsdp_offload_params", Type::kBool},
@@ -107,6 +111,11 @@ constexpr ConfigKey kKeys[] = {
     {"deepspeed_config.zero3_init_flag", Type::kBool, Use::kWithoutEffect, "",
      "a rank only ever takes memory for its own shard"},
     {"deepspeed_config.zero3_save_16bit_model", Type::kBool, Use::kWithoutEffect, "", kWhole},
+    {"deepspeed_config.steps_per_print", Type::kAny, Use::kWithoutEffect, "", kOfDeepSpeed},
+    {"deepspeed_config.train_batch_size", Type::kAny, Use::kWithoutEffect, "", kOfDeepSpeed},
+    {"deepspeed_config.train_micro_batch_size_per_gpu", Type::kAny, Use::kWithoutEffect, "",
+     kOfDeepSpeed},
+    {"deepspeed_config.wall_clock_breakdown", Type::kAny, Use::kWithoutEffect, "", kOfDeepSpeed},
     {"deepspeed_config.deepspeed_config_file", Type::kText},
     {"deepspeed_config.deepspeed_multinode_launcher", Type::kText, Use::kWithoutEffect, "",
      kLaunching},
@@ -218,9 +227,14 @@ class Reading {
   }
 
   absl::Status SetPrecision() {
-    const char* const path = "mixed_precision";
+    const bool is_older = reading_.Find("mixed_precision") == nullptr;
+    const char* const path = is_older ? "fp16" : "mixed_precision";
     if (reading_.Find(path) == nullptr) return absl::OkStatus();
     std::string precision = absl::AsciiStrToLower(reading_.Text(path, "no"));
+    if (is_older) precision = reading_.Bool(path) ? "fp16" : "no";
+    if (!is_older && reading_.Find("fp16") != nullptr) {
+      reading_.NoEffect("fp16", "mixed_precision says it");
+    }
     if (precision == "false") precision = "no";
     if (precision == "fp8") {
       return reading_.Bad(path, "this version computes in f32, bf16 and fp16; use bf16");

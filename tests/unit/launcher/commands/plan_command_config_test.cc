@@ -349,6 +349,15 @@ TEST(PlanConfig, SaysWhichOfAKeyThatStandsTwiceHolds) {
       Contains("f: line 3: the key 'debug' is there twice; this one holds, not that of line 2"));
 }
 
+TEST(PlanConfig, TakesOlderSpellingsOfAccelerate) {
+  EXPECT_THAT(PlanOf("--accelerate", "distributed_type: MULTI_GPU\nfp16: true\n").page,
+              IsOkAndHolds(ContainsRegex("dtype +f16 +f:2: fp16")));
+  EXPECT_THAT(PlanOf("--accelerate",
+                     "distributed_type: FSDP\nfsdp_config:\n  backward_prefetch_policy: X\n")
+                  .page,
+              IsOkAndHolds(HasSubstr("f:3: fsdp_config.fsdp_backward_prefetch_policy=X: ")));
+}
+
 TEST(PlanConfig, RefusesTextsThatAreNoFilesOfTheirKind) {
   for (const auto& [text, part] :
        {std::pair<std::string, std::string>{"{\"fp16\": {\"enabled\": true,}", "of line 1"},

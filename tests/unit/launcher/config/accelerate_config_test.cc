@@ -145,6 +145,27 @@ TEST(ReadAccelerateConfig, SharesTheCoresAmongProcessesOnCpus) {
   EXPECT_EQ(threads("distributed_type: 'NO'", {{"OMP_NUM_THREADS", "7"}}), "");
 }
 
+// Source: accelerate 1.15 takes each of these.
+TEST(ReadAccelerateConfig, TakesOlderSpellings) {
+  const LaunchConfig fsdp = Read(
+      "distributed_type: FSDP\nnum_processes: 2\nfp16: true\ndynamo_backend: INDUCTOR\n"
+      "fsdp_config:\n  backward_prefetch_policy: BACKWARD_PRE\n  sharding_strategy: 1\n");
+  EXPECT_THAT(fsdp.environment, Contains(Pair("ACCELERATE_MIXED_PRECISION", "fp16")));
+  EXPECT_THAT(fsdp.environment, Contains(Pair("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")));
+  EXPECT_THAT(fsdp.environment, Contains(Pair("FSDP_SHARDING_STRATEGY", "1")));
+  EXPECT_THAT(fsdp.environment, Not(Contains(Key("FSDP_BACKWARD_PREFETCH"))));
+  EXPECT_THAT(fsdp.notes,
+              ElementsAre("line 6: backward_prefetch_policy in fsdp_config means nothing "
+                          "to accelerate: its name is fsdp_backward_prefetch now"));
+  const LaunchConfig deepspeed = Read(
+      "distributed_type: DEEPSPEED\nnum_processes: 2\nfp16: true\nmixed_precision: bf16\n"
+      "deepspeed_config:\n  steps_per_print: 9\n  zero_stage: 2\n");
+  EXPECT_THAT(deepspeed.environment, Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16")));
+  EXPECT_THAT(deepspeed.environment, Contains(Pair("ACCELERATE_CONFIG_DS_FIELDS",
+                                                   "steps_per_print,zero_stage,mixed_precision")));
+  EXPECT_THAT(deepspeed.notes, ElementsAre(HasSubstr("deepspeed_config_file")));
+}
+
 TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"),
               HasSubstr("line 2: unknown key 'num_proceses'"));
