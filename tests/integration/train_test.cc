@@ -168,6 +168,29 @@ TEST_F(Resuming, TakesTheNewestOfSeveralCheckpointsAndSaysWhich) {
   EXPECT_THAT(LinesWith(result.out, "  loss "), SizeIs(1));
 }
 
+// One that is cut off, as a copy that was broken off leaves it, and one that lacks a file. Those
+// that were passed over are replaced when training comes to their steps again.
+TEST_F(Resuming, PassesOverNewerCheckpointsThatAreNotWholeAndSaysSo) {
+  ASSERT_THAT(Train(2, {"--steps=6", "--save", Out("saved"), "--save_every=2"}), ExitsWith(0));
+  const std::string damaged = Out("saved/step_00000004");
+  std::filesystem::resize_file(damaged + "/model.safetensors", 100);
+  std::filesystem::remove(Out("saved/step_00000006/training.json"));
+  const Arguments both = {"--save", Out("saved"), "--resume", Out("saved"), "--save_every=2"};
+
+  const SubprocessResult named = Train(2, {"--steps=8", "--resume", damaged});
+  EXPECT_THAT(named, ExitsWith(2));
+  EXPECT_THAT(named.err, ContainsRegex("muster-train: .*step_00000004/model.safetensors"));
+  const SubprocessResult result = Train(2, Arguments{"--steps=8", "--quiet"} + both);
+
+  ASSERT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("passed over: " + Out("saved/step_00000006") + " is incomplete: "),
+                    HasSubstr("passed over: " + damaged + "/model.safetensors")));
+  const SubprocessResult next = Train(2, Arguments{"--steps=9"} + both);
+  ASSERT_THAT(next, ExitsWith(0));
+  EXPECT_THAT(next.out, AllOf(HasSubstr("after step 8"), Not(HasSubstr("passed over"))));
+}
+
 TEST_F(Resuming, BeginsWhereThePlaceOfCheckpointsIsStillEmpty) {
   const Arguments both = {"--save", Out("saved"), "--resume", Out("saved")};
   EXPECT_THAT(Train(2, Arguments{"--steps=2"} + both), ExitsWith(0));

@@ -21,15 +21,21 @@ std::string ChecksumOf(ConstBuffer elements) {
   return Sha256().Add(elements.data, bytes).Finish();
 }
 
+absl::Status CheckNames(const SafetensorsFile& file, const ArrayChecksums& checksums) {
+  for (const auto& [name, unused] : checksums) {
+    if (file.arrays().count(name) > 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path(), " is damaged: it lacks ", Quoted(name)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckArrays(const SafetensorsFile& file, const ArrayChecksums& checksums,
                          const Progress& progress) {
+  MUSTER_RETURN_IF_ERROR(CheckNames(file, checksums));
   std::vector<char> block(kBlockBytes);
   for (const auto& [name, expected] : checksums) {
     const auto found = file.arrays().find(name);
-    if (found == file.arrays().end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file.path(), " is damaged: it lacks ", Quoted(name)));
-    }
     Sha256 hash;
     for (int64_t first = 0; first < found->second.bytes; first += kBlockBytes) {
       const int64_t bytes = std::min(kBlockBytes, found->second.bytes - first);
@@ -40,8 +46,7 @@ absl::Status CheckArrays(const SafetensorsFile& file, const ArrayChecksums& chec
     if (hash.Finish() != expected) {
       return absl::InvalidArgumentError(
           absl::StrCat(file.path(), " is damaged: ", Quoted(name),
-                       " has other bytes than were written (its SHA-256 differs); bring the file "
-                       "back, or continue from an earlier checkpoint"));
+                       " has other bytes than were written (its SHA-256 differs)"));
     }
     if (progress) progress();
   }

@@ -19,6 +19,9 @@ using ArrayChecksums = std::map<std::string, std::string>;
 
 std::string ChecksumOf(ConstBuffer elements);
 
+// Errors: kInvalidArgument: an array of `checksums` is missing in `file` (names both).
+absl::Status CheckNames(const SafetensorsFile& file, const ArrayChecksums& checksums);
+
 // Reads every array of `file` that `checksums` names, a block at a time; `progress` is called after
 // each array.
 //

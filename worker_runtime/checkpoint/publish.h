@@ -12,7 +12,7 @@ enum class Replacing {
   // Both names change places in one system call (renameat2). Where the file system cannot: kAside.
   kExchange,
   // The old directory is renamed first, to "<parent>/.<name>.replaced.<random>". In between the
-  // place is empty, and who looks for a checkpoint then finds that one (see FindWholeCheckpoint).
+  // place is empty, and who looks for a checkpoint then finds that one (see OpenNewestCheckpoint).
   kAside,
 };
 

@@ -104,9 +104,9 @@ absl::Status CheckVersion(const Json& json) {
         absl::StrCat("it does not say \"format\": \"", kFormat, "\" with a version"));
   }
   if (version->is_number_unsigned() && *version == kVersion) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("it is of format version ", version->dump(),
-                                                 ", and this program reads version ", kVersion,
-                                                 ": use a newer Muster"));
+  return absl::UnimplementedError(absl::StrCat("it is of format version ", version->dump(),
+                                               ", and this program reads version ", kVersion,
+                                               ": use a newer Muster"));
 }
 
 }  // namespace
@@ -143,8 +143,8 @@ absl::StatusOr<TrainingState> ParseTrainingState(absl::string_view text) {
       /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   MUSTER_RETURN_IF_ERROR(watch.Verdict());
+  MUSTER_RETURN_IF_ERROR(CheckChecksum(json));  // first: a flip in the version is damage
   MUSTER_RETURN_IF_ERROR(CheckVersion(json));
-  MUSTER_RETURN_IF_ERROR(CheckChecksum(json));
 
   TrainingState state;
   const auto step = json.find("step");

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/unique_fd.h"
@@ -29,6 +31,7 @@ namespace {
 constexpr char kModel[] = "model.safetensors";
 constexpr char kOptimizer[] = "optimizer.safetensors";
 constexpr char kTraining[] = "training.json";
+constexpr absl::string_view kFiles[] = {kTraining, kModel, kOptimizer};
 constexpr char kStepKey[] = "step";  // of the metadata of both safetensors files
 
 constexpr int64_t kTrainingBytesMax = 16 << 20;
@@ -47,10 +50,20 @@ bool IsFile(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-bool IsCheckpoint(const std::string& path) {
-  return IsFile(absl::StrCat(path, "/", kTraining)) && IsFile(absl::StrCat(path, "/", kModel)) &&
-         IsFile(absl::StrCat(path, "/", kOptimizer));
+// Those of its files that `path` lacks.
+std::vector<absl::string_view> MissingIn(const std::string& path) {
+  std::vector<absl::string_view> missing;
+  for (const absl::string_view name : kFiles) {
+    if (!IsFile(absl::StrCat(path, "/", name))) missing.push_back(name);
+  }
+  return missing;
 }
+
+bool IsOneOfOurs(const std::string& name) {
+  return std::find(std::begin(kFiles), std::end(kFiles), name) != std::end(kFiles);
+}
+
+bool IsCheckpoint(const std::string& path) { return MissingIn(path).empty(); }
 
 // "step_00000100", or ".step_00000100.replaced.<random>", which PublishDirectory may leave.
 std::optional<Candidate> ParseName(absl::string_view name) {
@@ -104,10 +117,15 @@ void RemoveOldLeftovers(const std::string& directory) {
 absl::Status CheckPlace(const std::string& place) {
   struct stat info = {};
   if (lstat(place.c_str(), &info) != 0 || IsCheckpoint(place)) return absl::OkStatus();
-  std::error_code error;
-  const bool empty = S_ISDIR(info.st_mode) && std::filesystem::is_empty(place, error);
-  // Another writer may have taken it away meanwhile.
-  if (empty || error == std::errc::no_such_file_or_directory) return absl::OkStatus();
+  if (S_ISDIR(info.st_mode)) {
+    // Part of a checkpoint is in nobody's way: training went on from before it.
+    const auto names = NamesIn(place);
+    // Another writer may have taken it away meanwhile.
+    if (absl::IsNotFound(names.status())) return absl::OkStatus();
+    if (names.ok() && std::all_of(names->begin(), names->end(), IsOneOfOurs)) {
+      return absl::OkStatus();
+    }
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("cannot save a checkpoint as ", place,
                    ": what is there is not a checkpoint. Move it away, or save elsewhere"));
@@ -135,6 +153,11 @@ absl::Status WriteFiles(const std::string& directory, TrainingState state,
   return WriteDurably(absl::StrCat(directory, "/", kTraining), {training});
 }
 
+absl::Status IncompleteError(const std::string& path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is incomplete: it lacks ", absl::StrJoin(MissingIn(path), " and ")));
+}
+
 absl::StatusOr<int> OpenIn(const UniqueFd& directory, const std::string& path, const char* name) {
   const int fd = openat(directory.get(), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return FileError(errno, absl::StrCat("cannot open ", path, "/", name));
@@ -142,10 +165,12 @@ absl::StatusOr<int> OpenIn(const UniqueFd& directory, const std::string& path, c
 }
 
 absl::StatusOr<SafetensorsFile> OpenArrays(const UniqueFd& directory, const std::string& path,
-                                           const char* name, int64_t step) {
+                                           const char* name, int64_t step,
+                                           const ArrayChecksums& checksums) {
   MUSTER_ASSIGN_OR_RETURN(int fd, OpenIn(directory, path, name));
   const std::string file_path = absl::StrCat(path, "/", name);
   MUSTER_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::FromDescriptor(fd, file_path));
+  MUSTER_RETURN_IF_ERROR(CheckNames(file, checksums));
   const auto found = file.metadata().find(kStepKey);
   if (found != file.metadata().end() && found->second == absl::StrCat(step)) return file;
   return absl::InvalidArgumentError(absl::StrCat(
@@ -153,21 +178,14 @@ absl::StatusOr<SafetensorsFile> OpenArrays(const UniqueFd& directory, const std:
       kTraining, " beside it of step ", step, ": these files do not belong together"));
 }
 
-// What a directory without a complete checkpoint holds: kNotFound only for nothing.
+// What a directory that has no checkpoint holds: kNotFound only for nothing.
 absl::Status NoCheckpointError(const std::string& directory,
                                const std::vector<std::string>& names) {
-  std::string incomplete;
   std::string other;
   for (const std::string& name : names) {
     if (absl::StartsWith(name, ".")) continue;  // what a killed writer left
-    std::string& found = ParseName(name) ? incomplete : other;
-    if (found.empty() || name < found) found = name;
-  }
-  if (!incomplete.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no complete checkpoint in ", directory, ": ", incomplete,
-                     " lacks one of ", kTraining, ", ", kModel, " and ", kOptimizer,
-                     "; bring back what is missing, or move it away to start over"));
+    if (IsOneOfOurs(name)) return IncompleteError(directory);
+    if (other.empty() || name < other) other = name;
   }
   if (!other.empty()) {
     return absl::InvalidArgumentError(
@@ -177,6 +195,24 @@ absl::Status NoCheckpointError(const std::string& directory,
   return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", directory, ": neither ",
                                           kTraining, ", ", kModel, " and ", kOptimizer,
                                           " themselves nor a directory step_<number> with them"));
+}
+
+// Newest first; of what killed writers put aside only what is complete.
+std::vector<std::string> CheckpointsIn(const std::string& directory,
+                                       const std::vector<std::string>& names) {
+  std::vector<Candidate> found;
+  for (const std::string& name : names) {
+    std::optional<Candidate> candidate = ParseName(name);
+    if (!candidate) continue;
+    candidate->path = absl::StrCat(directory, "/", name);
+    if (candidate->in_place || IsCheckpoint(candidate->path)) found.push_back(*candidate);
+  }
+  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+    return std::pair(a.step, a.in_place) > std::pair(b.step, b.in_place);
+  });
+  std::vector<std::string> paths;
+  for (Candidate& candidate : found) paths.push_back(std::move(candidate.path));
+  return paths;
 }
 
 absl::StatusOr<std::string> ReadText(int fd, const std::string& path) {
@@ -244,24 +280,6 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
   return place;
 }
 
-absl::StatusOr<std::string> FindWholeCheckpoint(const std::string& directory) {
-  if (IsCheckpoint(directory)) return directory;
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory));
-  std::optional<Candidate> best;
-  for (const std::string& name : names) {
-    std::optional<Candidate> candidate = ParseName(name);
-    if (!candidate) continue;
-    if (best &&
-        std::pair(candidate->step, candidate->in_place) < std::pair(best->step, best->in_place)) {
-      continue;
-    }
-    candidate->path = absl::StrCat(directory, "/", name);
-    if (IsCheckpoint(candidate->path)) best = std::move(candidate);
-  }
-  if (best) return best->path;
-  return NoCheckpointError(directory, names);
-}
-
 absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path) {
   // All files through one descriptor: a checkpoint that is replaced meanwhile is read as one.
   UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -271,18 +289,57 @@ absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path) {
   MUSTER_ASSIGN_OR_RETURN(const std::string text, ReadText(fd, training_path));
   absl::StatusOr<TrainingState> state = ParseTrainingState(text);
   if (!state.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(training_path, " is damaged: ", state.status().message()));
+    return absl::Status(
+        state.status().code(),
+        absl::StrCat(training_path,
+                     absl::IsInvalidArgument(state.status()) ? " is damaged: " : ": ",
+                     state.status().message()));
   }
-  MUSTER_ASSIGN_OR_RETURN(SafetensorsFile model, OpenArrays(directory, path, kModel, state->step));
-  MUSTER_ASSIGN_OR_RETURN(SafetensorsFile optimizer,
-                          OpenArrays(directory, path, kOptimizer, state->step));
+  MUSTER_ASSIGN_OR_RETURN(SafetensorsFile model,
+                          OpenArrays(directory, path, kModel, state->step, state->model_sha256));
+  MUSTER_ASSIGN_OR_RETURN(
+      SafetensorsFile optimizer,
+      OpenArrays(directory, path, kOptimizer, state->step, state->optimizer_sha256));
   return WholeCheckpoint{*std::move(state), std::move(model), std::move(optimizer)};
 }
 
 absl::Status CheckWholeCheckpoint(const WholeCheckpoint& checkpoint, const Progress& progress) {
   MUSTER_RETURN_IF_ERROR(CheckArrays(checkpoint.model, checkpoint.state.model_sha256, progress));
   return CheckArrays(checkpoint.optimizer, checkpoint.state.optimizer_sha256, progress);
+}
+
+absl::StatusOr<NewestCheckpoint> OpenNewestCheckpoint(const std::string& directory,
+                                                      const Progress& progress, const Fits& fits) {
+  std::vector<std::string> paths = {directory};
+  if (!IsCheckpoint(directory)) {
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory));
+    paths = CheckpointsIn(directory, names);
+    if (paths.empty()) return NoCheckpointError(directory, names);
+  }
+  std::vector<std::string> passed_over;
+  for (std::string& path : paths) {
+    absl::Status damage;
+    absl::StatusOr<WholeCheckpoint> opened = IncompleteError(path);
+    if (IsCheckpoint(path)) opened = OpenWholeCheckpoint(path);
+    // It was there a moment ago: this is not the absence that a first start may find.
+    if (absl::IsNotFound(opened.status())) {
+      return absl::UnavailableError(opened.status().message());
+    }
+    if (opened.ok()) {
+      if (fits) MUSTER_RETURN_IF_ERROR(fits(*opened, path));
+      damage = CheckWholeCheckpoint(*opened, progress);
+    } else {
+      damage = opened.status();
+    }
+    if (damage.ok()) {
+      return NewestCheckpoint{std::move(path), *std::move(opened), std::move(passed_over)};
+    }
+    if (!absl::IsInvalidArgument(damage)) return damage;
+    passed_over.emplace_back(damage.message());
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::StrJoin(passed_over, "; "),
+                   "; bring back what is missing, or continue from another checkpoint"));
 }
 
 }  // namespace muster::checkpoint

@@ -53,8 +53,8 @@ using Commit = std::function<absl::Status()>;
 //
 // Errors: as WriteSafetensors; what `commit` says; kFailedPrecondition: a later round has written
 // this step; kInvalidArgument: `directory` is a file, the step is negative, or
-//         what has the checkpoint's name is none. On an error what was written of this checkpoint
-//         is removed, and earlier ones are as they were.
+//         what has the checkpoint's name is none, nor part of one. On an error what was written of
+//         this checkpoint is removed, and earlier ones are as they were.
 // Threads: safe, also between processes; of two writers of one step the last to end wins.
 absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const TrainingState& state,
@@ -64,24 +64,36 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
                                                  const Commit& commit = nullptr,
                                                  const FillArray& fill = nullptr);
 
-// The checkpoint that a user means by `directory`: itself if it is one, else the one in it with
-// the highest step.
-//
-// Errors: kNotFound: the directory is empty or absent (says what was looked for); what a killed
-//         writer left hidden does not count. kInvalidArgument: it holds something, but no complete
-//         checkpoint (names what); others: the file system's.
-absl::StatusOr<std::string> FindWholeCheckpoint(const std::string& directory);
-
 struct WholeCheckpoint {
   TrainingState state;
   SafetensorsFile model;
   SafetensorsFile optimizer;
 };
-// Errors: SafetensorsFile::Open's; kInvalidArgument: training.json is damaged or of a newer format,
-//         or the files are of different steps.
+// Errors: SafetensorsFile::Open's; kInvalidArgument: training.json is damaged, an array is missing,
+//         or the files are of different steps; kUnimplemented: it is of a newer format.
 absl::StatusOr<WholeCheckpoint> OpenWholeCheckpoint(const std::string& path);
 
 // Reads all arrays once and compares them with their checksums. Errors: CheckArrays'.
 absl::Status CheckWholeCheckpoint(const WholeCheckpoint& checkpoint, const Progress& progress);
+
+struct NewestCheckpoint {
+  std::string path;
+  WholeCheckpoint checkpoint;
+  std::vector<std::string> passed_over;  // a sentence for each newer one that is not whole
+};
+
+// Whether a checkpoint is what the caller can take; its error is no damage, and is returned.
+using Fits =
+    std::function<absl::Status(const WholeCheckpoint& checkpoint, const std::string& path)>;
+
+// The checkpoint that a user means by `directory`: itself if it is one, else that with the highest
+// step in it which is complete and whose arrays have the bytes that were written.
+//
+// Errors: kNotFound: the directory is empty or absent (says what was looked for); what a killed
+//         writer left hidden does not count. kInvalidArgument: it holds something, but nothing
+//         whole (says what is wrong with each); those of `fits`; OpenWholeCheckpoint's.
+absl::StatusOr<NewestCheckpoint> OpenNewestCheckpoint(const std::string& directory,
+                                                      const Progress& progress = nullptr,
+                                                      const Fits& fits = nullptr);
 
 }  // namespace muster::checkpoint

@@ -161,23 +161,17 @@ absl::Status Engine::State::GiveArrays() {
   }
 }
 
-absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenCheckpoint(
+absl::StatusOr<checkpoint::NewestCheckpoint> Engine::State::OpenCheckpoint(
     const std::string& directory) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string path, checkpoint::FindWholeCheckpoint(directory));
-  absl::StatusOr<checkpoint::WholeCheckpoint> opened = checkpoint::OpenWholeCheckpoint(path);
-  // It was there a moment ago: this is not the absence that a first start may find.
-  if (absl::IsNotFound(opened.status())) {
-    return absl::UnavailableError(opened.status().message());
-  }
-  MUSTER_RETURN_IF_ERROR(opened.status());
-  plan::LossScaler read_scaler = scaler;
-  int64_t skipped = 0;
-  MUSTER_RETURN_IF_ERROR(ReadCounters(opened->state, NameOf(path), read_scaler, skipped));
-  MUSTER_RETURN_IF_ERROR(
-      engine::CheckSameModel(store, program.types.master, plan.update,
-                             {opened->model.arrays(), opened->optimizer.arrays(), NameOf(path)}));
-  MUSTER_RETURN_IF_ERROR(checkpoint::CheckWholeCheckpoint(*opened, [this] { Mark(Phase::kLoad); }));
-  return opened;
+  const auto fits = [this](const checkpoint::WholeCheckpoint& opened, const std::string& path) {
+    plan::LossScaler read_scaler = scaler;
+    int64_t skipped = 0;
+    MUSTER_RETURN_IF_ERROR(ReadCounters(opened.state, NameOf(path), read_scaler, skipped));
+    return engine::CheckSameModel(store, program.types.master, plan.update,
+                                  {opened.model.arrays(), opened.optimizer.arrays(), NameOf(path)});
+  };
+  return checkpoint::OpenNewestCheckpoint(
+      directory, [this] { Mark(Phase::kLoad); }, fits);
 }
 
 // Values follow their masters as after so many updates.
@@ -239,12 +233,12 @@ absl::StatusOr<Engine::Loaded> Engine::Load(const std::string& directory) {
   State& state = *state_;
   MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kLoad);
-  absl::StatusOr<checkpoint::WholeCheckpoint> opened = absl::UnknownError("not on this rank");
+  absl::StatusOr<checkpoint::NewestCheckpoint> opened = absl::UnknownError("not on this rank");
   absl::StatusOr<checkpoint::TrainingState> head = opened.status();
   if (state.world.rank() == 0) {
     opened = state.OpenCheckpoint(directory);
     if (opened.ok()) {
-      head = opened->state;
+      head = opened->checkpoint.state;
     } else {
       head = opened.status();
     }
@@ -256,33 +250,33 @@ absl::StatusOr<Engine::Loaded> Engine::Load(const std::string& directory) {
                        .own = std::move(head),
                        .read = [&](const engine::StateArray& array, const Tensor& memory) {
                          const bool is_value = array.kind == engine::StateKind::kValue;
-                         return (is_value ? opened->model : opened->optimizer)
+                         return (is_value ? opened->checkpoint.model : opened->checkpoint.optimizer)
                              .Read(array.name, engine::BufferOfTensor(memory));
                        }}));
   state.Mark(Phase::kIdle);
-  return Loaded{.metadata = loaded.metadata, .plan = loaded.plan};
+  return Loaded{.metadata = loaded.metadata,
+                .plan = loaded.plan,
+                .passed_over = opened.ok() ? opened->passed_over : std::vector<std::string>()};
 }
 
-absl::StatusOr<checkpoint::WholeCheckpoint> Engine::State::OpenBase(const std::string& directory) {
-  MUSTER_ASSIGN_OR_RETURN(const std::string path, checkpoint::FindWholeCheckpoint(directory));
-  MUSTER_ASSIGN_OR_RETURN(checkpoint::WholeCheckpoint opened,
-                          checkpoint::OpenWholeCheckpoint(path));
-  MUSTER_RETURN_IF_ERROR(
-      engine::CheckIsBase(store, program.types.master, opened.model.arrays(), NameOf(path)));
-  MUSTER_RETURN_IF_ERROR(checkpoint::CheckWholeCheckpoint(opened, [this] { Mark(Phase::kLoad); }));
-  return opened;
+absl::StatusOr<checkpoint::NewestCheckpoint> Engine::State::OpenBase(const std::string& directory) {
+  const auto fits = [this](const checkpoint::WholeCheckpoint& opened, const std::string& path) {
+    return engine::CheckIsBase(store, program.types.master, opened.model.arrays(), NameOf(path));
+  };
+  return checkpoint::OpenNewestCheckpoint(
+      directory, [this] { Mark(Phase::kLoad); }, fits);
 }
 
 absl::StatusOr<Engine::Loaded> Engine::LoadBase(const std::string& directory) {
   State& state = *state_;
   MUSTER_RETURN_IF_ERROR(state.LeaveAlone());
   state.Mark(Phase::kLoad);
-  absl::StatusOr<checkpoint::WholeCheckpoint> opened = absl::UnknownError("not on this rank");
+  absl::StatusOr<checkpoint::NewestCheckpoint> opened = absl::UnknownError("not on this rank");
   absl::StatusOr<checkpoint::TrainingState> own = opened.status();
   if (state.world.rank() == 0) {
     opened = state.OpenBase(directory);
     if (opened.ok()) {
-      own = opened->state;
+      own = opened->checkpoint.state;
       own->metadata[kArraysHash] = HashOf(own->model_sha256);
     } else {
       own = opened.status();
@@ -292,7 +286,7 @@ absl::StatusOr<Engine::Loaded> Engine::LoadBase(const std::string& directory) {
   if (state.world.rank() == 0) head = Encode(own);
   MUSTER_ASSIGN_OR_RETURN(head, FromRank(state.world, 0, std::move(head)));
   const auto read = [&](const engine::StateArray& array, const Tensor& memory) {
-    return opened->model.Read(array.name, engine::BufferOfTensor(memory));
+    return opened->checkpoint.model.Read(array.name, engine::BufferOfTensor(memory));
   };
   const State::StateSource source = {
       .rank = 0, .name = NameOf(directory), .own = std::move(own), .read = read};
@@ -307,7 +301,8 @@ absl::StatusOr<Engine::Loaded> Engine::LoadBase(const std::string& directory) {
   std::string hash_of_arrays = std::move(loaded.metadata.extract(kArraysHash).mapped());
   return Loaded{.metadata = std::move(loaded.metadata),
                 .plan = std::move(loaded.plan),
-                .arrays_sha256 = std::move(hash_of_arrays)};
+                .arrays_sha256 = std::move(hash_of_arrays),
+                .passed_over = opened.ok() ? opened->passed_over : std::vector<std::string>()};
 }
 
 }  // namespace muster

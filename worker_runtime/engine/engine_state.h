@@ -168,8 +168,8 @@ struct Engine::State {
   absl::StatusOr<std::string> WriteCheckpoint(const std::string& directory,
                                               const std::map<std::string, std::string>& metadata);
   absl::Status GiveArrays();
-  absl::StatusOr<checkpoint::WholeCheckpoint> OpenCheckpoint(const std::string& directory);
-  absl::StatusOr<checkpoint::WholeCheckpoint> OpenBase(const std::string& directory);
+  absl::StatusOr<checkpoint::NewestCheckpoint> OpenCheckpoint(const std::string& directory);
+  absl::StatusOr<checkpoint::NewestCheckpoint> OpenBase(const std::string& directory);
   // What is no array of its own: step and counters.
   checkpoint::TrainingState HeadOfState() const;
   // A rank that has a whole state, which it gives to all.

@@ -63,8 +63,8 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .read = IntoBetween(1, kMaxCount, out.save_every)},
       {.name = "resume",
        .value_name = "DIR",
-       .help =
-           "continue from the newest checkpoint in DIR, which may be empty if it is also --save",
+       .help = "continue from the newest whole checkpoint in DIR, which may be empty if it is also "
+               "--save",
        .read = Into(ParseName, out.resume)},
       {.name = "base",
        .value_name = "DIR",

@@ -259,12 +259,20 @@ absl::Status Trainer::BuildModel() {
   return absl::OkStatus();
 }
 
+// With --quiet too: it tells of a loss.
+void Trainer::PrintPassedOver(const Engine::Loaded& loaded) const {
+  for (const std::string& why : loaded.passed_over) {
+    Console(runtime_.rank() == 0).Print(absl::StrCat("passed over: ", why, "\n"));
+  }
+}
+
 absl::Status Trainer::LoadBase() {
   if (options_.base.empty()) {
     base_ = absl::StrCat("drawn from seed ", options_.plan.plan.seed);
     return absl::OkStatus();
   }
   MUSTER_ASSIGN_OR_RETURN(const Engine::Loaded base, engine_->LoadBase(options_.base));
+  PrintPassedOver(base);
   base_ = absl::StrCat("SHA-256 ", base.arrays_sha256);
   return CheckResumedModel(options_.base, base.metadata);
 }
@@ -331,6 +339,7 @@ absl::Status Trainer::Resume() {
     return absl::OkStatus();
   }
   MUSTER_RETURN_IF_ERROR(loaded.status());
+  PrintPassedOver(*loaded);
   MUSTER_RETURN_IF_ERROR(CheckResumedModel(options_.resume, loaded->metadata));
   MUSTER_RETURN_IF_ERROR(CheckResumedBase(loaded->metadata));
   so_far_.saved_step = options_.resume == options_.save ? engine_->step() : -1;

@@ -68,6 +68,7 @@ class Trainer {
   // The model, whose parameters beneath adapters come from --base.
   absl::Status BuildModel();
   absl::Status LoadBase();
+  void PrintPassedOver(const Engine::Loaded& loaded) const;
   absl::Status TakeUpState();
   absl::Status CheckOptionsAgree();
   absl::Status Resume();

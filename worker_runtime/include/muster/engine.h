@@ -303,18 +303,21 @@ class Engine {
   absl::Status Save(const std::string& directory,
                     const std::map<std::string, std::string>& metadata);
 
-  // Continues from the newest complete checkpoint in `directory`, or from `directory` if it is one
-  // (rank 0 reads; the others receive). Any number of ranks may load what any number saved.
+  // Continues from the newest whole checkpoint in `directory`, or from `directory` if it is one
+  // (rank 0 reads; the others receive). Any number of ranks may load what any number saved. Newer
+  // ones that are incomplete, or whose bytes are others than were written, are passed over.
   //
-  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no
-  //         complete checkpoint, or of another model (names the first array that is missing or
-  //         differs), or damaged (names the array whose bytes are others than were written). These
-  //         leave everything as it was. kDataLoss: a rank holds other parameters afterwards; the
+  // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no whole
+  //         checkpoint (says what is wrong with each), or of another model (names the first array
+  //         that is missing or differs); kUnimplemented: it is a newer Muster's. These leave
+  //         everything as it was. kDataLoss: a rank holds other parameters afterwards; the
   //         file system's and the communicator's.
   struct Loaded {
     std::map<std::string, std::string> metadata;  // the caller's, of Save
     std::map<std::string, std::string> plan;      // Describe() of the plan that it was trained with
     std::string arrays_sha256;  // of LoadBase: over the names of its arrays and their checksums
+    // On rank 0: a sentence for each newer checkpoint that was passed over.
+    std::vector<std::string> passed_over;
   };
   absl::StatusOr<Loaded> Load(const std::string& directory);
 

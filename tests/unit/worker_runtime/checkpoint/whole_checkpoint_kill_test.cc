@@ -47,15 +47,14 @@ void ExpectAll(const SafetensorsFile& file, const std::string& name, float value
 
 // Finds a checkpoint in `directory` that is of one piece. Returns its value.
 float ExpectComplete(const std::string& directory) {
-  const auto path = FindWholeCheckpoint(directory);
-  EXPECT_THAT(path, IsOk());
-  if (!path.ok()) return -1;
-  const auto whole = OpenWholeCheckpoint(*path);
-  EXPECT_THAT(whole, IsOk());
-  if (!whole.ok()) return -1;
-  const float value = std::stof(whole->state.metadata.at("value"));
-  ExpectAll(whole->model, "w", value);
-  ExpectAll(whole->optimizer, "first_moment.w", value);
+  const auto newest = OpenNewestCheckpoint(directory);
+  EXPECT_THAT(newest, IsOk());
+  if (!newest.ok()) return -1;
+  EXPECT_THAT(newest->passed_over, ::testing::IsEmpty());
+  const WholeCheckpoint& whole = newest->checkpoint;
+  const float value = std::stof(whole.state.metadata.at("value"));
+  ExpectAll(whole.model, "w", value);
+  ExpectAll(whole.optimizer, "first_moment.w", value);
   return value;
 }
 

@@ -49,6 +49,18 @@ absl::StatusOr<std::string> Save(const std::string& directory, int64_t step, flo
                                NamedArray{"second_moment.w", {2, 3}, ConstBufferOf(values)}});
 }
 
+absl::StatusOr<std::string> NewestIn(const std::string& directory) {
+  const auto newest = OpenNewestCheckpoint(directory);
+  if (!newest.ok()) return newest.status();
+  return newest->path;
+}
+
+void FlipLastByte(const std::string& file) {
+  std::string bytes = ReadFile(file);
+  bytes.back() ^= 0x80;
+  WriteFile(file, bytes);
+}
+
 float ValueIn(const std::string& checkpoint) {
   const auto whole = OpenWholeCheckpoint(checkpoint);
   std::vector<float> values(6);
@@ -156,6 +168,15 @@ TEST(WriteWholeCheckpoint, TouchesNothingOfAnotherNature) {
               ElementsAre("step_00000007/thesis.tex", "step_00000008"));
 }
 
+// Training went on from before it, and comes to its step again.
+TEST(WriteWholeCheckpoint, ReplacesAnIncompleteCheckpoint) {
+  const MemoryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 6, 1.0f), IsOk());
+  fs::remove(directory.File("step_00000006/training.json"));
+  ASSERT_THAT(Save(directory.path(), 6, 2.0f), IsOk());
+  EXPECT_EQ(ValueIn(directory.File("step_00000006")), 2.0f);
+}
+
 TEST(WriteWholeCheckpoint, RefusesAFileAsItsDirectory) {
   const MemoryDirectory directory;
   WriteFile(directory.File("file"), "");
@@ -226,24 +247,23 @@ TEST(WriteWholeCheckpoint, KeepsTheOnlyCopyOfAStepThatAKilledWriterPutAside) {
   EXPECT_FALSE(FileExists(aside));
 }
 
-TEST(FindWholeCheckpoint, TakesTheHighestStepByNumber) {
+TEST(OpenNewestCheckpoint, TakesTheHighestStepByNumber) {
   const MemoryDirectory directory;
   for (int64_t step : {99'999'999, 100'000'000, 5})
     ASSERT_THAT(Save(directory.path(), step), IsOk());
 
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()),
-              IsOkAndHolds(directory.File("step_100000000")));
+  EXPECT_THAT(NewestIn(directory.path()), IsOkAndHolds(directory.File("step_100000000")));
 }
 
-TEST(FindWholeCheckpoint, TakesTheDirectoryItselfIfItIsOne) {
+TEST(OpenNewestCheckpoint, TakesTheDirectoryItselfIfItIsOne) {
   const MemoryDirectory directory;
   const auto path = Save(directory.path(), 5);
   ASSERT_THAT(path, IsOk());
 
-  EXPECT_THAT(FindWholeCheckpoint(*path), IsOkAndHolds(*path));
+  EXPECT_THAT(NewestIn(*path), IsOkAndHolds(*path));
 }
 
-TEST(FindWholeCheckpoint, PassesOverWhatIsNotComplete) {
+TEST(OpenNewestCheckpoint, PassesOverWhatIsNotComplete) {
   const MemoryDirectory directory;
   ASSERT_THAT(Save(directory.path(), 5), IsOk());
   ASSERT_THAT(Save(directory.path(), 6), IsOk());
@@ -254,50 +274,108 @@ TEST(FindWholeCheckpoint, PassesOverWhatIsNotComplete) {
     fs::copy(directory.File("step_00000005"), directory.File(name));
   }
 
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()), IsOkAndHolds(directory.File("step_00000005")));
+  EXPECT_THAT(NewestIn(directory.path()), IsOkAndHolds(directory.File("step_00000005")));
 }
 
-TEST(FindWholeCheckpoint, FallsBackToOneThatAKilledWriterPutAside) {
+TEST(OpenNewestCheckpoint, SaysWhatIsWrongWithNewerOnes) {
+  const MemoryDirectory directory;
+  for (const int64_t step : {3, 5, 6, 7}) ASSERT_THAT(Save(directory.path(), step), IsOk());
+  fs::remove(directory.File("step_00000003/training.json"));  // older than the one that is taken
+  FlipLastByte(directory.File("step_00000006/optimizer.safetensors"));
+  fs::remove(directory.File("step_00000007/training.json"));
+  fs::remove(directory.File("step_00000007/model.safetensors"));
+
+  const auto newest = OpenNewestCheckpoint(directory.path());
+
+  ASSERT_THAT(newest, IsOk());
+  EXPECT_EQ(newest->path, directory.File("step_00000005"));
+  EXPECT_EQ(newest->checkpoint.state.step, 5);
+  EXPECT_THAT(newest->passed_over,
+              ElementsAre(directory.File("step_00000007") +
+                              " is incomplete: it lacks training.json and model.safetensors",
+                          HasSubstr(directory.File("step_00000006/optimizer.safetensors") +
+                                    " is damaged: \"second_moment.w\" has other bytes")));
+}
+
+TEST(OpenNewestCheckpoint, RefusesADamagedOneThatWasNamedItself) {
+  const MemoryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 5), IsOk());
+  ASSERT_THAT(Save(directory.path(), 6), IsOk());
+  FlipLastByte(directory.File("step_00000006/model.safetensors"));
+  EXPECT_THAT(NewestIn(directory.File("step_00000006")),
+              StatusIs(kInvalid, AllOf(HasSubstr("is damaged"), HasSubstr("another checkpoint"))));
+  fs::remove(directory.File("step_00000006/model.safetensors"));
+  EXPECT_THAT(NewestIn(directory.File("step_00000006")),
+              StatusIs(kInvalid, HasSubstr("is incomplete: it lacks model.safetensors")));
+}
+
+TEST(OpenNewestCheckpoint, NamesEachWhereNoneIsWhole) {
+  const MemoryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 5), IsOk());
+  ASSERT_THAT(Save(directory.path(), 6), IsOk());
+  FlipLastByte(directory.File("step_00000005/model.safetensors"));
+  FlipLastByte(directory.File("step_00000006/model.safetensors"));
+  EXPECT_THAT(NewestIn(directory.path()),
+              StatusIs(kInvalid, AllOf(HasSubstr("step_00000006"), HasSubstr("step_00000005"))));
+}
+
+// The caller's fault, or an older program's: no reason to go back in the training.
+TEST(OpenNewestCheckpoint, PassesOverNothingThatDoesNotFitOrThatANewerProgramHasWritten) {
+  const MemoryDirectory directory;
+  ASSERT_THAT(Save(directory.path(), 5), IsOk());
+  ASSERT_THAT(Save(directory.path(), 6), IsOk());
+  const auto another_model = [](const WholeCheckpoint&, const std::string& path) {
+    return absl::InvalidArgumentError(path + " is of another model");
+  };
+  EXPECT_THAT(OpenNewestCheckpoint(directory.path(), nullptr, another_model),
+              StatusIs(kInvalid, directory.File("step_00000006") + " is of another model"));
+  WriteFile(directory.File("step_00000006/training.json"),
+            R"({"format":"muster.whole_checkpoint","version":2})");
+  EXPECT_THAT(NewestIn(directory.path()),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("use a newer Muster")));
+}
+
+TEST(OpenNewestCheckpoint, FallsBackToOneThatAKilledWriterPutAside) {
   const MemoryDirectory directory;
   const std::string aside = directory.File(".step_00000006.replaced.00000000000000aa");
   ASSERT_THAT(Save(directory.path(), 5), IsOk());
   ASSERT_THAT(Save(directory.path(), 6), IsOk());
   fs::rename(directory.File("step_00000006"), aside);
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()), IsOkAndHolds(aside));
+  EXPECT_THAT(NewestIn(directory.path()), IsOkAndHolds(aside));
 
   ASSERT_THAT(Save(directory.path(), 6), IsOk());
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()), IsOkAndHolds(directory.File("step_00000006")));
+  EXPECT_THAT(NewestIn(directory.path()), IsOkAndHolds(directory.File("step_00000006")));
 }
 
-TEST(FindWholeCheckpoint, SaysWhatItLookedFor) {
+TEST(OpenNewestCheckpoint, SaysWhatItLookedFor) {
   const MemoryDirectory directory;
 
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()),
+  EXPECT_THAT(NewestIn(directory.path()),
               StatusIs(kNotFound, AllOf(HasSubstr(directory.path()), HasSubstr("training.json"),
                                         HasSubstr("step_<number>"))));
-  EXPECT_THAT(FindWholeCheckpoint(directory.File("none")), StatusIs(kNotFound, HasSubstr("none")));
+  EXPECT_THAT(NewestIn(directory.File("none")), StatusIs(kNotFound, HasSubstr("none")));
 }
 
 // A training that may begin where there is no checkpoint yet must not begin over one that is
 // broken.
-TEST(FindWholeCheckpoint, DoesNotTakeWhatIsIncompleteForNothing) {
+TEST(OpenNewestCheckpoint, DoesNotTakeWhatIsIncompleteForNothing) {
   const MemoryDirectory directory;
   ASSERT_THAT(Save(directory.path(), 6), IsOk());
   fs::remove(directory.File("step_00000006/optimizer.safetensors"));
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()),
+  EXPECT_THAT(NewestIn(directory.path()),
               StatusIs(kInvalid, AllOf(HasSubstr("step_00000006"), HasSubstr("lacks"))));
 }
 
-TEST(FindWholeCheckpoint, DoesNotTakeADirectoryOfOtherFilesForAnEmptyOne) {
+TEST(OpenNewestCheckpoint, DoesNotTakeADirectoryOfOtherFilesForAnEmptyOne) {
   const MemoryDirectory directory;
   WriteFile(directory.File("notes.txt"), "mine");
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()), StatusIs(kInvalid, HasSubstr("notes.txt")));
+  EXPECT_THAT(NewestIn(directory.path()), StatusIs(kInvalid, HasSubstr("notes.txt")));
 }
 
-TEST(FindWholeCheckpoint, TakesWhatAKilledWriterLeftForNothing) {
+TEST(OpenNewestCheckpoint, TakesWhatAKilledWriterLeftForNothing) {
   const MemoryDirectory directory;
   fs::create_directory(directory.File(".step_00000006.00000000000000aa"));
-  EXPECT_THAT(FindWholeCheckpoint(directory.path()), StatusIs(kNotFound, HasSubstr("there is no")));
+  EXPECT_THAT(NewestIn(directory.path()), StatusIs(kNotFound, HasSubstr("there is no")));
 }
 
 TEST(OpenWholeCheckpoint, NamesTheFileThatIsDamaged) {
@@ -398,9 +476,7 @@ TEST(CheckWholeCheckpoint, NamesTheArrayThatHasOtherBytesThanWereWritten) {
   const std::string path = *Save(directory.path(), 3);
   EXPECT_THAT(CheckWholeCheckpoint(*OpenWholeCheckpoint(path), nullptr), IsOk());
   const std::string file = path + "/optimizer.safetensors";
-  std::string bytes = ReadFile(file);
-  bytes.back() ^= 0x80;
-  WriteFile(file, bytes);
+  FlipLastByte(file);
   EXPECT_THAT(CheckWholeCheckpoint(*OpenWholeCheckpoint(path), nullptr),
               StatusIs(kInvalid, AllOf(HasSubstr(file), HasSubstr("\"second_moment.w\""))));
 }
@@ -415,7 +491,8 @@ TEST(CheckWholeCheckpoint, PassesACheckpointThatHasNoChecksums) {
 
 TEST(ParseTrainingState, AsksForANewerProgramForANewerFormat) {
   EXPECT_THAT(ParseTrainingState(TrainingText("2", R"("something":"new")")),
-              StatusIs(kInvalid, AllOf(HasSubstr("version 2"), HasSubstr("use a newer Muster"))));
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("version 2"), HasSubstr("use a newer Muster"))));
 }
 
 TEST(ParseTrainingState, RefusesWhatIsNotItsOwn) {
